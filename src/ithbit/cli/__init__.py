@@ -1,0 +1,30 @@
+"""The command line: a thin door to the package.
+
+Command modules import what they need inside their functions, so that `--help` and every command that needs no
+tensors answers at once and without torch.
+"""
+
+import sys
+
+import typer
+
+from ithbit.cli import theory
+from ithbit.errors import IthbitError
+
+app = typer.Typer(
+    name="ithbit",
+    help="Can a sequence model read the i-th bit? Prove it, train it, compare.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+theory.register(app)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one sentence on standard error and status 2."""
+    try:
+        app()
+    except IthbitError as error:
+        print(f"ithbit: {error}", file=sys.stderr)
+        sys.exit(2)

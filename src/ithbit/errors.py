@@ -1,0 +1,33 @@
+"""The mistakes a user can make. Each carries one sentence: what was given, what is allowed, what to do.
+
+The command line prints that sentence without a traceback and exits with status 2.
+"""
+
+
+class IthbitError(Exception):
+    """A mistake of the user's, or a state of the machine that the user can mend."""
+
+
+class SpecError(IthbitError):
+    """A specification that cannot be built; names every problem at once."""
+
+
+class StoreError(IthbitError):
+    """A run folder, record or checkpoint that cannot be used as it stands."""
+
+
+class DeviceError(IthbitError):
+    """A device that was asked for and is not there."""
+
+
+def raise_problems(subject: str, problems: list[str]) -> None:
+    """Raise one `SpecError` that lists all problems of `subject`; do nothing if there are none.
+
+    >>> raise_problems("ModelSpec", [])
+    >>> raise_problems("ModelSpec", ["n must be at least 1, got 0", "layers must be at least 1, got 0"])
+    Traceback (most recent call last):
+    ...
+    ithbit.errors.SpecError: ModelSpec: n must be at least 1, got 0; layers must be at least 1, got 0
+    """
+    if problems:
+        raise SpecError(f"{subject}: {'; '.join(problems)}")

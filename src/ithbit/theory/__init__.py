@@ -1,0 +1,1 @@
+"""What is proved: constructions, certificates, causal complexity, bounds. Imports nothing from models/."""
