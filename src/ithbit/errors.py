@@ -1,4 +1,4 @@
-"""The mistakes a user can make. Each carries one sentence: what was given, what is allowed, what to do.
+"""The mistakes a user can make, each with one sentence: given, allowed, what to do.
 
 The command line prints that sentence without a traceback and exits with status 2.
 """
@@ -24,10 +24,10 @@ def raise_problems(subject: str, problems: list[str]) -> None:
     """Raise one `SpecError` that lists all problems of `subject`; do nothing if there are none.
 
     >>> raise_problems("ModelSpec", [])
-    >>> raise_problems("ModelSpec", ["n must be at least 1, got 0", "layers must be at least 1, got 0"])
+    >>> raise_problems("ModelSpec", ["n must be at least 1, got 0", "heads must be ..."])
     Traceback (most recent call last):
     ...
-    ithbit.errors.SpecError: ModelSpec: n must be at least 1, got 0; layers must be at least 1, got 0
+    ithbit.errors.SpecError: ModelSpec: n must be at least 1, got 0; heads must be ...
     """
     if problems:
         raise SpecError(f"{subject}: {'; '.join(problems)}")

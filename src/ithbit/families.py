@@ -1,8 +1,8 @@
-"""The six families and the two tasks: their names, labels and what the paper's theorems say of them.
+"""The six families and the two tasks: names, labels and what the paper's theorems say of them.
 
-`min_layers` is the paper's summary table: the least number of small layers that solves a task, or None where
-no constant number does. It is what makes a configuration *constructive* or a *stress test*; the table is
-rederived from constructions and bounds in `theory/`, and a test holds the two together.
+`min_layers` is the paper's summary table: the least number of small layers that solves a task, or
+None where no constant number does. It makes a configuration *constructive* or a *stress test*; the
+table is rederived from constructions and bounds in `theory/`, and a test holds the two together.
 """
 
 from dataclasses import dataclass

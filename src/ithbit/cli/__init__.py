@@ -1,14 +1,13 @@
 """The command line: a thin door to the package.
 
-Command modules import what they need inside their functions, so that `--help` and every command that needs no
-tensors answers at once and without torch.
+Each command module has a `register(app)`. Commands import what they need inside their functions, so
+that `--help` and every command that needs no tensors answers at once and without torch.
 """
 
 import sys
 
 import typer
 
-from ithbit.cli import theory
 from ithbit.errors import IthbitError
 
 app = typer.Typer(
@@ -18,7 +17,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-theory.register(app)
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""What is proved: constructions, certificates, causal complexity, bounds. Imports nothing from models/."""
+"""What is proved: constructions, certificates, causal complexity, bounds. No training."""
