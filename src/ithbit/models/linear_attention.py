@@ -49,19 +49,33 @@ def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -
     q = at(F.elu(linear(normal, weight[:, :d])) + 1)
     key, value = linear(normal, weight[:, d:]).split(d, dim=-1)
     k, v = stream.all(torch.cat([F.elu(key) + 1, value], dim=-1)).split(d, dim=-1)
-    q, k, v = (_heads(t, spec.n_heads) for t in (q, k, v))
     # The last token's prefix is the whole sequence, masked or not.
     if FAMILIES[spec.family].causal and not readout_only:
-        weights = (q @ k.mT).tril()
-        mixed = weights @ v / (weights.sum(-1, keepdim=True) + _DENOMINATOR_EPS)
+        mixed = _prefix_attention(q, k, v, spec.n_heads)
     else:
-        mixed = q @ (k.mT @ v) / (q @ k.sum(-2).unsqueeze(-1) + _DENOMINATOR_EPS)
-    x = x + linear(mixed.transpose(1, 2).reshape(x.shape), params["out.weight"])
+        mixed = _global_attention(q, k, v, spec.n_heads)
+    x = x + linear(mixed, params["out.weight"])
     normal = layer_norm(x, params["norm2.weight"], params["norm2.bias"], _NORM_EPS)
     hidden = F.gelu(linear(normal, params["up.weight"], params["up.bias"]))
     return x + linear(hidden, params["down.weight"], params["down.bias"])
 
 
-def _heads(x: Tensor, n_heads: int) -> Tensor:
-    """seed batch token (head dim) -> (seed batch) head token dim."""
-    return x.unflatten(-1, (n_heads, -1)).flatten(0, 1).transpose(1, 2)
+def _global_attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
+    """Every query against the sums over all tokens: seed batch token dim.
+
+    The heads are the diagonal blocks of one dim x dim product: cheaper than many small products.
+    """
+    d = q.shape[-1]
+    head = torch.arange(n_heads, device=q.device).repeat_interleave(d // n_heads)
+    same_head = (head[:, None] == head).to(q.dtype)
+    sums = (k.mT @ v) * same_head
+    total = k.sum(-2).unsqueeze(-1) * same_head
+    return q @ sums / (q @ total + _DENOMINATOR_EPS)
+
+
+def _prefix_attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
+    """Every query against the sums over the tokens up to its own: seed batch token dim."""
+    q, k, v = (t.unflatten(-1, (n_heads, -1)).transpose(2, 3) for t in (q, k, v))
+    weights = (q @ k.mT).tril()
+    mixed = weights @ v / (weights.sum(-1, keepdim=True) + _DENOMINATOR_EPS)
+    return mixed.transpose(2, 3).flatten(-2)
