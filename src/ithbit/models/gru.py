@@ -90,4 +90,5 @@ class _Recurrence(torch.autograd.Function):
         rows = d_hidden.transpose(0, 1).reshape(n_seeds, n_tokens * batch, 3 * d)
         before = states[:-1].transpose(0, 1).reshape(n_seeds, n_tokens * batch, d)
         d_weight = torch.bmm(rows.mT, before)
-        return d_input.permute(1, 2, 0, 3), d_weight, rows.sum(1)
+        # Laid out seed by seed, so that sums over it run in the same order whatever the stack.
+        return d_input.permute(1, 2, 0, 3).contiguous(), d_weight, rows.sum(1)
