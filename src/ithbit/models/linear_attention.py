@@ -6,6 +6,8 @@ the masked token-by-token matrix, which equals the prefix sums and is one produc
 at the last token the prefix is everything, and the global sums serve again.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -46,9 +48,9 @@ def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -
     at = stream.last if readout_only else stream.all
     x = at(stream.rows)
     normal = layer_norm(stream.rows, params["norm1.weight"], params["norm1.bias"], _NORM_EPS)
-    q = at(F.elu(linear(normal, weight[:, :d])) + 1)
+    q = at(_Features.apply(linear(normal, weight[:, :d])))
     key, value = linear(normal, weight[:, d:]).split(d, dim=-1)
-    k, v = stream.all(torch.cat([F.elu(key) + 1, value], dim=-1)).split(d, dim=-1)
+    k, v = stream.all(torch.cat([_Features.apply(key), value], dim=-1)).split(d, dim=-1)
     q, k, v = (_heads(t, spec.n_heads) for t in (q, k, v))
     # The last token's prefix is the whole sequence, masked or not.
     if FAMILIES[spec.family].causal and not readout_only:
@@ -60,6 +62,25 @@ def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -
     normal = layer_norm(x, params["norm2.weight"], params["norm2.bias"], _NORM_EPS)
     hidden = F.gelu(linear(normal, params["up.weight"], params["up.bias"]))
     return x + linear(hidden, params["down.weight"], params["down.bias"])
+
+
+class _Features(torch.autograd.Function):
+    """ELU(x) + 1 as exp(min(x, 0)) + max(x, 0), whose derivative is the first term everywhere.
+
+    Not by `F.elu`: on a CPU that rounds the last few numbers of a tensor otherwise than the rest,
+    so that a seed's result would depend on its place in the stack. This one is also faster.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        slope = x.clamp(max=0).exp_()
+        ctx.save_for_backward(slope)
+        return x.relu().add_(slope)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (slope,) = ctx.saved_tensors
+        return grad * slope
 
 
 def _heads(x: Tensor, n_heads: int) -> Tensor:
