@@ -2,9 +2,10 @@
 
 Bias-free q, k, v and output projections, denominator epsilon 1e-6, GELU feed-forward part. Full
 attention uses global sums of keys and values. Causal attention at all tokens weights them through
-the masked token-by-token matrix, which equals the prefix sums and is one product instead of a scan;
-at the last token the prefix is everything, and the global sums serve again.
+the masked token-by-token matrix, which equals the prefix sums and is one product instead of a scan.
 """
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -46,11 +47,12 @@ def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -
     at = stream.last if readout_only else stream.all
     x = at(stream.rows)
     normal = layer_norm(stream.rows, params["norm1.weight"], params["norm1.bias"], _NORM_EPS)
-    q = at(F.elu(linear(normal, weight[:, :d])) + 1)
+    q = at(_Features.apply(linear(normal, weight[:, :d])))
     key, value = linear(normal, weight[:, d:]).split(d, dim=-1)
-    k, v = stream.all(torch.cat([F.elu(key) + 1, value], dim=-1)).split(d, dim=-1)
-    # The last token's prefix is the whole sequence, masked or not.
-    if FAMILIES[spec.family].causal and not readout_only:
+    k, v = stream.all(torch.cat([_Features.apply(key), value], dim=-1)).split(d, dim=-1)
+    if readout_only:
+        mixed = _last_attention(q, k, v, spec.n_heads)
+    elif FAMILIES[spec.family].causal:
         mixed = _prefix_attention(q, k, v, spec.n_heads)
     else:
         mixed = _global_attention(q, k, v, spec.n_heads)
@@ -60,14 +62,24 @@ def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -
     return x + linear(hidden, params["down.weight"], params["down.bias"])
 
 
-def _global_attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
-    """Every query against the sums over all tokens: seed batch token dim.
+def _same_head(q: Tensor, n_heads: int) -> Tensor:
+    """1 where two coordinates belong to one head, else 0: dim dim.
 
-    The heads are the diagonal blocks of one dim x dim product: cheaper than many small products.
+    With it the heads are diagonal blocks of one product, cheaper than many small products.
     """
-    d = q.shape[-1]
-    head = torch.arange(n_heads, device=q.device).repeat_interleave(d // n_heads)
-    same_head = (head[:, None] == head).to(q.dtype)
+    head = torch.arange(n_heads, device=q.device).repeat_interleave(q.shape[-1] // n_heads)
+    return (head[:, None] == head).to(q.dtype)
+
+
+def _last_attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
+    """The one query of the last token, whose prefix is everything: seed batch 1 dim."""
+    weights = (q * k) @ _same_head(q, n_heads)  # each head's weight, at each of its coordinates
+    return (weights * v).sum(2, True) / (weights.sum(2, True) + _DENOMINATOR_EPS)
+
+
+def _global_attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
+    """Every query against the sums over all tokens: seed batch token dim."""
+    same_head = _same_head(q, n_heads)
     sums = (k.mT @ v) * same_head
     total = k.sum(-2).unsqueeze(-1) * same_head
     return q @ sums / (q @ total + _DENOMINATOR_EPS)
@@ -79,3 +91,22 @@ def _prefix_attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
     weights = (q @ k.mT).tril()
     mixed = weights @ v / (weights.sum(-1, keepdim=True) + _DENOMINATOR_EPS)
     return mixed.transpose(2, 3).flatten(-2)
+
+
+class _Features(torch.autograd.Function):
+    """ELU(x) + 1 as exp(min(x, 0)) + max(x, 0), whose derivative is the first term everywhere.
+
+    Not by `F.elu`: on a CPU that rounds the last few numbers of a tensor otherwise than the rest,
+    so that a seed's result would depend on its place in the stack. This one is also faster.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        slope = x.clamp(max=0).exp_()
+        ctx.save_for_backward(slope)
+        return x.relu().add_(slope)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (slope,) = ctx.saved_tensors
+        return grad * slope
