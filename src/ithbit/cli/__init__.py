@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from ithbit.cli import train
 from ithbit.errors import IthbitError
 
 app = typer.Typer(
@@ -19,6 +20,9 @@ app = typer.Typer(
 )
 
 
+train.register(app)
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one sentence on standard error and status 2."""
     try:
@@ -26,3 +30,6 @@ def main() -> None:
     except IthbitError as error:
         print(f"ithbit: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("ithbit: stopped; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)

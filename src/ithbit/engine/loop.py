@@ -23,7 +23,7 @@ from ithbit.engine.optim import AdamState, Plateau
 from ithbit.engine.record import Epoch, Failure, Result, StoppedBy
 from ithbit.engine.spec import RunSpec
 from ithbit.engine.stack import Stack, fresh_state
-from ithbit.errors import IthbitError, SpecError, StoreError
+from ithbit.errors import BusyError, IthbitError, SpecError
 from ithbit.models.classifier import n_parameters
 from ithbit.tasks.indexing import n_tokens
 
@@ -68,7 +68,8 @@ def train(
     """Train what is not finished, and give every run's result or failure, in order.
 
     The runs must differ in nothing but the seed. A finished run is read, never trained again; an
-    unfinished one goes on from its checkpoint and ends as if it had not been stopped.
+    unfinished one goes on from its checkpoint and ends as if it had not been stopped. Runs that
+    another process is training are left to it; `BusyError` says so once the others are done.
     """
     if len({(run.model, run.protocol) for run in runs}) != 1:
         raise SpecError("runs trained together must share model and protocol and have a seed each")
@@ -85,9 +86,12 @@ def train(
             todo.append(folder)
         else:
             watch(Event(run, done))
+    busy: list[str] = []
     size = stack_size(runs[0], device)
     for start in range(0, len(todo), size):
-        _train_claimed(todo[start : start + size], device, watch)
+        busy += _train_free(todo[start : start + size], device, watch)
+    if busy:
+        raise BusyError(f"another process is training {', '.join(busy)}; wait for it")
     return [_outcome(RunFolder(store, run)) for run in runs]
 
 
@@ -99,16 +103,12 @@ def stack_size(run: RunSpec, device: Device) -> int:
     return max(1, _CPU_TOKENS // tokens)
 
 
-def _train_claimed(folders: list[RunFolder], device: Device, watch: Watcher) -> None:
-    """Train one stack, its folders held against other processes."""
+def _train_free(folders: list[RunFolder], device: Device, watch: Watcher) -> list[str]:
+    """Train one stack of the runs that no other process holds; the names of those that one does."""
     with ExitStack() as held:
-        for folder in folders:
-            if not held.enter_context(folder.claimed()):
-                raise StoreError(
-                    f"{folder.run.name} is being trained by another process; wait for it, "
-                    "or choose another --store"
-                )
-        members = [_start(folder, watch) for folder in folders if folder.result() is None]
+        free = [folder for folder in folders if held.enter_context(folder.claimed())]
+        # Looked at again now that the folder is ours: another process may have been faster.
+        members = [_start(folder, watch) for folder in free if folder.result() is None]
         try:
             _train_stack(members, device, watch)
         except IthbitError:
@@ -117,6 +117,7 @@ def _train_claimed(folders: list[RunFolder], device: Device, watch: Watcher) -> 
             for member in members:
                 if member.folder.result() is None and member.folder.failure() is None:
                     _fail(member, f"{type(error).__name__}: {error}", traceback.format_exc(), watch)
+        return [folder.run.name for folder in folders if folder not in free]
 
 
 def _start(folder: RunFolder, watch: Watcher) -> _Member:
