@@ -64,6 +64,13 @@ def library() -> None:
 
 
 @pytest.fixture
+def cuda() -> None:
+    """Skips a test where there is no GPU."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture
 def moved():
     """Parameters of one seed away from initialisation, where no bias is 0 and no gain is 1."""
 
