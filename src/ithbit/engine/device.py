@@ -6,10 +6,10 @@ import platform
 import sys
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 
 import torch
 
+from ithbit import __version__
 from ithbit.errors import DeviceError
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -74,7 +74,7 @@ def keep_freed_memory() -> None:
 def describe_environment(device: Device) -> dict[str, str | int]:
     """Versions and machine, for the record of a run."""
     return {
-        "ithbit": version("ithbit"),
+        "ithbit": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
