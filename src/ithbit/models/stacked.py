@@ -5,6 +5,7 @@ gain is broadcast over everything between the seed and the feature axis. `torch.
 give the same products but not the chunked weight gradients, which a GPU needs (see `_Linear`).
 """
 
+import math
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 Params = dict[str, Tensor]
 
-_CHUNK_ROWS = 512  # rows of a weight gradient summed by one thread block on a GPU
+_MAX_CHUNKS = 32  # pieces that the rows of a weight gradient are cut into on a GPU
 
 
 def along(weight: Tensor, x: Tensor) -> Tensor:
@@ -50,10 +51,10 @@ def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
     """grad^T x summed over rows, for each seed: (seed, row, out), (seed, row, in) -> seed out
     in."""
     n_seeds, n_rows, _ = x.shape
-    chunks = n_rows // _CHUNK_ROWS
-    if not x.is_cuda or chunks < 2 or n_rows % _CHUNK_ROWS:
+    chunks = math.gcd(n_rows, _MAX_CHUNKS) if x.is_cuda else 1
+    if chunks == 1:
         return torch.bmm(grad.mT, x)
-    grad, x = (t.reshape(n_seeds * chunks, _CHUNK_ROWS, -1) for t in (grad, x))
+    grad, x = (t.reshape(n_seeds * chunks, n_rows // chunks, -1) for t in (grad, x))
     return torch.bmm(grad.mT, x).unflatten(0, (n_seeds, chunks)).sum(1)
 
 
