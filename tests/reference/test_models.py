@@ -79,6 +79,7 @@ def test_without_transformers_the_message_says_what_to_install(monkeypatch) -> N
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # fla's import tells what else the machine could have
 def test_on_a_gpu_the_libraries_agree_with_the_stacked_models(family, moved, library, cuda) -> None:
     """Mamba2 is fla's there. Products in full single precision, as the protocol asks."""
     if family == "mamba2":
@@ -107,6 +108,7 @@ def test_on_a_gpu_the_libraries_agree_with_the_stacked_models(family, moved, lib
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # fla's import tells what else the machine could have
 def test_mamba2_starts_as_fla_does(library, cuda) -> None:
     pytest.importorskip("fla", reason="fla is not installed (ithbit[reference-gpu])")
     spec = ModelSpec("rhi", "mamba2", n_bits=3, n_layers=2)

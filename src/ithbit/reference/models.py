@@ -152,14 +152,21 @@ class Gru(nn.GRU):
 
 
 class FromEmbeddings(nn.Module):
-    """A library model that is fed with embedded tokens and gives its last states."""
+    """A library model that is fed with embedded tokens and gives its last states.
 
-    def __init__(self, model: nn.Module) -> None:
+    With `mask`, it is given a causal mask rather than left to its own.
+    """
+
+    def __init__(self, model: nn.Module, mask: bool = False) -> None:
         super().__init__()
         self.model = model
+        self.mask = mask
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.model(inputs_embeds=x).last_hidden_state
+        if not self.mask:
+            return self.model(inputs_embeds=x).last_hidden_state
+        ahead = x.new_full((1, 1, x.shape[1], x.shape[1]), -torch.inf).triu(1)
+        return self.model(inputs_embeds=x, attention_mask=ahead).last_hidden_state
 
 
 class LinearBlock(nn.Module):
@@ -244,9 +251,10 @@ def _roformer(spec: ModelSpec) -> nn.Module:
     _need_transformers(spec)
     from transformers import RoFormerConfig, RoFormerModel
 
-    model = RoFormerModel(RoFormerConfig(**_encoder_settings(spec)))
+    # In several versions, the paper's among them, RoFormer as a decoder masks nothing.
+    model = RoFormerModel(RoFormerConfig(**_encoder_settings(spec) | {"is_decoder": False}))
     nn.init.zeros_(model.embeddings.word_embeddings.weight).requires_grad_(False)
-    return FromEmbeddings(model)
+    return FromEmbeddings(model, mask=FAMILIES[spec.family].causal)
 
 
 def _mamba2_fla(spec: ModelSpec) -> nn.Module:
