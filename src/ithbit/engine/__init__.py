@@ -1,0 +1,1 @@
+"""Training under the paper's protocol: specs, per-seed optimiser, loop, evaluation, checkpoints."""

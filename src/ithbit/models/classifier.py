@@ -1,0 +1,79 @@
+"""The whole model: token features and positions, a family's blocks, one logit at the last token.
+
+Parameters are a flat dict of tensors with a leading seed axis: `embed`, `positions.*`, `enter.*`,
+`blocks.0.*` …, `leave.*`, `head.*`.
+"""
+
+import torch
+from torch import Tensor
+
+from ithbit.models import positions
+from ithbit.models.registry import BLOCKS
+from ithbit.models.spec import ModelSpec
+from ithbit.models.stacked import Params, linear, part
+from ithbit.models.stream import Sequence, Stream, Table
+from ithbit.tasks.sampling import Examples
+from ithbit.tasks.tokens import N_FEATURES, TokenTable, token_rows
+
+
+def init(spec: ModelSpec, seed: int) -> Params:
+    """Initial parameters of one seed, without the seed axis; a function of spec and seed alone."""
+    generator = torch.Generator().manual_seed(seed)
+    d, blocks = spec.d_model, BLOCKS[spec.family]
+
+    def uniform(*shape: int, fan_in: int) -> Tensor:
+        return torch.empty(shape).uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=generator)
+
+    params: Params = {"embed": uniform(d, N_FEATURES, fan_in=N_FEATURES)}
+    parts = {
+        "positions": positions.init(spec, generator),
+        "enter": blocks.init_enter(spec, generator),
+    }
+    for layer in range(spec.n_layers):
+        parts[f"blocks.{layer}"] = blocks.init_block(spec, generator)
+    parts["leave"] = blocks.init_leave(spec, generator)
+    parts["head"] = {"weight": uniform(1, d, fan_in=d), "bias": uniform(1, fan_in=d)}
+    for prefix, members in parts.items():
+        params |= {f"{prefix}.{name}": value for name, value in members.items()}
+    return params
+
+
+def stack(members: list[Params]) -> Params:
+    """Parameters of several seeds as one stack."""
+    return {name: torch.stack([member[name] for member in members]) for name in members[0]}
+
+
+def n_parameters(spec: ModelSpec) -> int:
+    """Number of trained parameters; the published count at the paper's settings.
+
+    >>> n_parameters(ModelSpec("rhi", "softmax-full", n_bits=64))
+    3473
+    """
+    return sum(value.numel() for value in init(spec, seed=0).values())
+
+
+def logits(
+    params: Params, spec: ModelSpec, table: TokenTable, examples: Examples, savings: bool = True
+) -> Tensor:
+    """The logit of answer 1 for every example: seed batch.
+
+    With `savings` off, every token goes through every block: the slow twin, equal up to rounding.
+    """
+    blocks = BLOCKS[spec.family]
+    rows = linear(table.features.expand(len(params["embed"]), -1, -1), params["embed"])
+    added = positions.encode(part(params, "positions"), spec, table.positions, rows.dtype)
+    rows = blocks.enter(part(params, "enter"), rows if added is None else rows + added)
+    stream: Stream
+    if savings:
+        one_hot = torch.nn.functional.one_hot(examples.index - 1, table.n_bits)
+        stream = Table(rows, table.task, examples.bits.to(rows.dtype), one_hot.to(rows.dtype))
+    else:
+        which = token_rows(table.task, examples.bits, examples.index)
+        seed = torch.arange(len(which), device=which.device)[:, None, None]
+        stream = Sequence(rows[seed, which])
+    for layer in range(spec.n_layers):
+        readout_only = savings and layer == spec.n_layers - 1
+        x = blocks.block(part(params, f"blocks.{layer}"), spec, stream, readout_only)
+        stream = Sequence(x)
+    x = blocks.leave(part(params, "leave"), x[:, :, -1])
+    return linear(x, params["head.weight"], params["head.bias"]).squeeze(-1)

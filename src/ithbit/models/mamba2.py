@@ -1,0 +1,108 @@
+"""Mamba2 as it is trained: fla's block with expansion 1, one group, convolution of width 3.
+
+Not the paper's formal SSM layer: the state is dim x d_state, the decay depends on the input, and a
+convolution, gates and RMS normalisation stand around it. Letters as in the Mamba2 paper: for each
+head with A < 0, step dt_t = softplus(...), input x_t, and B_t, C_t shared by the heads,
+
+    h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t^T,   y_t = h_t C_t + D x_t.
+
+Computed in the dual form: y_t = sum over s <= t of exp(sum over s < j <= t of dt_j A) (C_t . B_s)
+dt_s x_s, one token-by-token matrix a head; the last token needs one row of it. The exponents are
+differences of sums kept in double precision, so that long sums cost no accuracy.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ithbit.models.spec import ModelSpec
+from ithbit.models.stacked import Params, along, linear, rms_norm
+from ithbit.models.stream import Stream
+
+CONV_WIDTH = 3
+_EPS = 1e-5
+_STD = 0.02
+_A_RANGE = (1.0, 16.0)
+_DT_RANGE = (0.001, 0.1)
+_DT_FLOOR = 1e-4
+
+
+def init_leave(spec: ModelSpec, generator: torch.Generator) -> Params:
+    """The final norm, and the library's one-word vocabulary: counted, never read."""
+    d = spec.d_model
+    return {
+        "norm.weight": torch.ones(d),
+        "unused_word": torch.empty(d).normal_(std=_STD, generator=generator),
+    }
+
+
+def leave(params: Params, x: Tensor) -> Tensor:
+    """The final normalisation."""
+    return rms_norm(x, params["norm.weight"], _EPS)
+
+
+def init_block(spec: ModelSpec, generator: torch.Generator) -> Params:
+    """One block as fla starts it; the output projection is scaled down by the square root of
+    depth."""
+    d, heads, conv = spec.d_model, spec.n_heads, spec.d_model + 2 * spec.d_state
+    low, high = (math.log(bound) for bound in _DT_RANGE)
+    dt = torch.empty(heads).uniform_(low, high, generator=generator).exp().clamp(min=_DT_FLOOR)
+    bound = (d * spec.n_layers) ** -0.5
+    return {
+        "norm.weight": torch.ones(d),
+        "in.weight": torch.empty(d + conv + heads, d).normal_(std=_STD, generator=generator),
+        "conv.weight": torch.empty(CONV_WIDTH, conv).normal_(std=_STD, generator=generator),
+        "conv.bias": torch.zeros(conv),
+        "dt_bias": dt + torch.log(-torch.expm1(-dt)),  # inverse of softplus
+        "a_log": torch.empty(heads).uniform_(*_A_RANGE, generator=generator).log(),
+        "skip": torch.ones(heads),
+        "gate_norm.weight": torch.ones(d),
+        "out.weight": torch.empty(d, d).uniform_(-bound, bound, generator=generator),
+    }
+
+
+def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
+    """One block's output at all tokens, or at the last alone: seed batch token dim."""
+    d, n, heads = spec.d_model, spec.d_state, spec.n_heads
+    at = stream.last if readout_only else stream.all
+    projected = linear(rms_norm(stream.rows, params["norm.weight"], _EPS), params["in.weight"])
+    gate = at(projected[..., :d])
+    mixed, dt = stream.all(projected[..., d:]).split([d + 2 * n, heads], dim=-1)
+    mixed = F.silu(_causal_conv(mixed, params["conv.weight"], params["conv.bias"]))
+    x, B, C = mixed.split([d, n, n], dim=-1)
+    dt = F.softplus(dt + along(params["dt_bias"], dt))
+    if readout_only:
+        C = C[:, :, -1:]
+    y = _scan(x.unflatten(-1, (heads, -1)), dt, -params["a_log"].exp(), B, C)
+    x = x.unflatten(-1, (heads, -1))[:, :, -C.shape[2] :]
+    y = (y + params["skip"][:, None, None, :, None] * x).flatten(-2)
+    y = rms_norm(y * F.silu(gate), params["gate_norm.weight"], _EPS)
+    return at(stream.rows) + linear(y, params["out.weight"])
+
+
+def _causal_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Depthwise causal convolution over tokens; weight is seed tap dim, the last tap the
+    present."""
+    n_tokens = x.shape[2]
+    padded = F.pad(x, (0, 0, CONV_WIDTH - 1, 0))
+    out = along(bias, x).expand_as(x)
+    for tap in range(CONV_WIDTH):
+        out = torch.addcmul(out, padded[:, :, tap : tap + n_tokens], along(weight[:, tap], x))
+    return out
+
+
+def _scan(x: Tensor, dt: Tensor, a: Tensor, B: Tensor, C: Tensor) -> Tensor:
+    """The state-space sum at the tokens of C, which are the last ones: seed batch token head
+    dim."""
+    decay = (dt.double() * along(a, dt)).cumsum(2).movedim(-1, 2)  # seed batch head token
+    until = decay[..., -C.shape[2] :]
+    exponent = (until.unsqueeze(-1) - decay.unsqueeze(-2)).to(x.dtype)
+    weights = (C @ B.mT).unsqueeze(2)  # seed batch 1 token token
+    if C.shape[2] > 1:
+        # Masked before exp, so that what lies ahead neither overflows nor has a gradient.
+        ahead = torch.ones(exponent.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
+        exponent = exponent.masked_fill(ahead, -torch.inf)
+    weights = weights * exponent.exp()
+    return (weights @ (x * dt.unsqueeze(-1)).transpose(2, 3)).transpose(2, 3)

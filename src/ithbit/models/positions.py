@@ -1,0 +1,66 @@
+"""Positional encodings: added to the embedded token (learned, sinusoidal, polynomial), or turning
+queries and keys inside softmax attention (rotary, as RoFormer does it), or none.
+
+Polynomial: position t is (p, p^2), p = t / (L - 1), through a learned bias-free map; L is the
+length of the training sequence, also when shorter or longer inputs are evaluated, as the paper has
+it.
+"""
+
+import torch
+from torch import Tensor
+
+from ithbit.models.spec import ModelSpec
+from ithbit.models.stacked import Params, linear
+from ithbit.tasks.indexing import n_tokens
+
+
+def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Parameters of the encoding, by name."""
+    if spec.positions == "polynomial":
+        return {"polynomial": (spec.d_model, 2)}
+    if spec.positions == "learned":
+        # Twice the length, so that the shifted sets can be read; rows past training stay as drawn.
+        return {"learned": (n_tokens(spec.task, 2 * spec.n_bits), spec.d_model)}
+    return {}
+
+
+def init(spec: ModelSpec, generator: torch.Generator) -> Params:
+    """Parameters of one seed: PyTorch's defaults for a linear map and for an embedding."""
+    out: Params = {}
+    for name, shape in shapes(spec).items():
+        if name == "polynomial":
+            out[name] = torch.empty(shape).uniform_(-(2**-0.5), 2**-0.5, generator=generator)
+        else:
+            out[name] = torch.empty(shape).normal_(generator=generator)
+    return out
+
+
+def encode(params: Params, spec: ModelSpec, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """The vectors to add at integer positions (row): seed row dim, or None where nothing is
+    added."""
+    if spec.positions == "polynomial":
+        p = positions.to(dtype) / (n_tokens(spec.task, spec.n_bits) - 1)
+        weight = params["polynomial"]
+        return linear(torch.stack([p, p**2], -1).expand(weight.shape[0], -1, -1), weight)
+    if spec.positions == "learned":
+        return params["learned"][:, positions]
+    if spec.positions == "sinusoidal":
+        sine, cosine = waves(positions, spec.d_model, dtype)
+        return torch.stack([sine, cosine], -1).flatten(-2).unsqueeze(0)
+    return None
+
+
+def waves(positions: Tensor, dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Sines and cosines of position / 10000^(2j/dim), j < dim/2: (row, dim/2) each."""
+    j = torch.arange(0, dim, 2, dtype=torch.float64, device=positions.device)
+    angle = positions.double()[:, None] * 10000.0 ** (-j / dim)
+    return angle.sin().to(dtype), angle.cos().to(dtype)
+
+
+def rotate(x: Tensor, positions: Tensor) -> Tensor:
+    """RoFormer's rotation: neighbouring pairs of x (…, token, dim) turned by their token's
+    angles."""
+    sine, cosine = waves(positions, x.shape[-1], x.dtype)
+    even, odd = x[..., 0::2], x[..., 1::2]
+    turned = torch.stack([even * cosine - odd * sine, odd * cosine + even * sine], -1)
+    return turned.flatten(-2)

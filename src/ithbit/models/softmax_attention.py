@@ -1,0 +1,76 @@
+"""Softmax attention as it is trained: BERT's block, full or causal; RoFormer's rotation for rotary.
+
+Not the paper's formal layer, which has one head, no normalisation and a ReLU network: here are H
+heads, an output projection, LayerNorm after each residual sum, and a GELU feed-forward part.
+`enter` is BERT's embedding stage for given embeddings: one type vector and a LayerNorm.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ithbit.families import FAMILIES
+from ithbit.models.positions import rotate
+from ithbit.models.spec import ModelSpec
+from ithbit.models.stacked import Params, layer_norm, linear
+from ithbit.models.stream import Stream
+
+_EPS = 1e-12  # BERT's LayerNorm
+_STD = 0.02  # BERT's initialisation
+
+
+def init_enter(spec: ModelSpec, generator: torch.Generator) -> Params:
+    """BERT's embedding stage: one type vector and a LayerNorm."""
+    d = spec.d_model
+    return {
+        "type": torch.empty(d).normal_(std=_STD, generator=generator),
+        "norm.weight": torch.ones(d),
+        "norm.bias": torch.zeros(d),
+    }
+
+
+def enter(params: Params, rows: Tensor) -> Tensor:
+    """Embedded tokens as the first block takes them."""
+    rows = rows + params["type"][:, None]
+    return layer_norm(rows, params["norm.weight"], params["norm.bias"], _EPS)
+
+
+def init_block(spec: ModelSpec, generator: torch.Generator) -> Params:
+    """One block as the library starts it: weights normal(0, 0.02), biases 0, LayerNorms 1 and 0."""
+    d, m = spec.d_model, spec.d_ff
+    out: Params = {}
+    for name, rows, columns in (("qkv", 3 * d, d), ("out", d, d), ("up", m, d), ("down", d, m)):
+        out[f"{name}.weight"] = torch.empty(rows, columns).normal_(std=_STD, generator=generator)
+        out[f"{name}.bias"] = torch.zeros(rows)
+    for name in ("norm1", "norm2"):
+        out[f"{name}.weight"] = torch.ones(d)
+        out[f"{name}.bias"] = torch.zeros(d)
+    return out
+
+
+def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
+    """One block's output at all tokens, or at the last alone: seed batch token dim."""
+    d = spec.d_model
+    weight, bias = params["qkv.weight"], params["qkv.bias"]
+    at = stream.last if readout_only else stream.all
+    x = at(stream.rows)
+    q = at(linear(stream.rows, weight[:, :d], bias[:, :d]))
+    k, v = stream.all(linear(stream.rows, weight[:, d:], bias[:, d:])).split(d, dim=-1)
+    q, k, v = (_heads(t, spec.n_heads) for t in (q, k, v))
+    if spec.positions == "rotary":
+        positions = torch.arange(k.shape[-2], device=k.device)
+        q, k = rotate(q, positions[-q.shape[-2] :]), rotate(k, positions)
+    # The last token sees every token, masked or not.
+    causal = FAMILIES[spec.family].causal and not readout_only
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    mixed = mixed.transpose(1, 2).reshape(x.shape)
+    x = x + linear(mixed, params["out.weight"], params["out.bias"])
+    x = layer_norm(x, params["norm1.weight"], params["norm1.bias"], _EPS)
+    hidden = F.gelu(linear(x, params["up.weight"], params["up.bias"]))
+    x = x + linear(hidden, params["down.weight"], params["down.bias"])
+    return layer_norm(x, params["norm2.weight"], params["norm2.bias"], _EPS)
+
+
+def _heads(x: Tensor, n_heads: int) -> Tensor:
+    """seed batch token (head dim) -> (seed batch) head token dim."""
+    return x.unflatten(-1, (n_heads, -1)).flatten(0, 1).transpose(1, 2)

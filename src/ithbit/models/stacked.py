@@ -1,0 +1,74 @@
+"""The few operations of `torch.nn` that the models need, with a leading seed axis.
+
+Each seed has its own weights, so a product is a batch of products over the stack, and a bias or
+gain is broadcast over everything between the seed and the feature axis. `torch.func.vmap` would
+give the same products but not the chunked weight gradients, which a GPU needs (see `_Linear`).
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Params = dict[str, Tensor]
+
+_CHUNK_ROWS = 512  # rows of a weight gradient summed by one thread block on a GPU
+
+
+def along(weight: Tensor, x: Tensor) -> Tensor:
+    """A per-seed vector (seed, dim) shaped to broadcast over x (seed, …, dim)."""
+    return weight.view(weight.shape[0], *(1,) * (x.dim() - 2), weight.shape[-1])
+
+
+def part(params: Params, prefix: str) -> Params:
+    """The parameters under a prefix, with the prefix taken off."""
+    head = prefix + "."
+    return {name[len(head) :]: p for name, p in params.items() if name.startswith(head)}
+
+
+class _Linear(torch.autograd.Function):
+    """x (seed, row, in) @ weight (seed, out, in)^T, with a weight gradient fit for few outputs.
+
+    The gradient of a 16 x 16 weight sums over tens of thousands of rows. A GPU library gives each
+    such product one thread block; here the rows are cut into chunks whose sums are added in order.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.bmm(x, weight.mT)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor]:
+        x, weight = ctx.saved_tensors
+        grad_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
+        n_seeds, n_rows, _ = x.shape
+        chunks = n_rows // _CHUNK_ROWS
+        if x.is_cuda and chunks > 1 and n_rows % _CHUNK_ROWS == 0:
+            split = n_seeds * chunks
+            parts = torch.bmm(
+                grad.reshape(split, _CHUNK_ROWS, -1).mT, x.reshape(split, _CHUNK_ROWS, -1)
+            )
+            grad_weight = parts.view(n_seeds, chunks, *weight.shape[1:]).sum(1)
+        else:
+            grad_weight = torch.bmm(grad.mT, x)
+        return grad_x, grad_weight
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`torch.nn.functional.linear` for each seed: x (seed, …, in), weight (seed, out, in)."""
+    out = _Linear.apply(x.flatten(1, -2), weight)
+    out = out.view(*x.shape[:-1], weight.shape[1])
+    return out if bias is None else out + along(bias, out)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """LayerNorm over the last axis with per-seed gain and offset."""
+    normal = F.layer_norm(x, x.shape[-1:], eps=eps)
+    return torch.addcmul(along(bias, x), normal, along(weight, x))
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square normalisation over the last axis with per-seed gain."""
+    return F.rms_norm(x, x.shape[-1:], eps=eps) * along(weight, x)

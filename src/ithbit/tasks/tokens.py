@@ -1,0 +1,76 @@
+"""Instances as token features: six numbers a token, and the short table of tokens that can occur.
+
+Features of a token: one-hot type (bit, query, end), bit value, (i-1)/n and ((i-1)/n)^2; the last
+two are zero except on the query token. A sequence of n bits is made of few distinct tokens, so they
+are kept as a table of rows: bit 0 at each position, bit 1 at each position, each query, and for LHI
+the end token; 3n or 3n + 1 rows in that order.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ithbit.families import Task
+from ithbit.tasks.indexing import n_tokens
+
+N_FEATURES = 6
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """Every token of one task and length: its features and the position it stands at."""
+
+    task: Task
+    n_bits: int
+    features: Tensor  # row feature
+    positions: Tensor  # row
+
+
+def token_table(
+    task: Task,
+    n_bits: int,
+    query_length: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> TokenTable:
+    """The token table of a task; query i has features (i-1)/m and its square, m = `query_length`.
+
+    m is the instance's own n unless given: the paper's choice, also for lengths not trained on.
+
+    >>> table = token_table("rhi", 2)
+    >>> table.features.tolist()[3], table.features.tolist()[5], table.positions.tolist()
+    ([1.0, 0.0, 0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0, 0.5, 0.25], [0, 1, 0, 1, 2, 2])
+    """
+    n = n_bits
+    features = torch.zeros(3 * n + (task == "lhi"), N_FEATURES, dtype=torch.float64)
+    features[: 2 * n, 0] = 1
+    features[n : 2 * n, 3] = 1
+    features[2 * n : 3 * n, 1] = 1
+    fraction = torch.arange(n, dtype=torch.float64) / (query_length or n)
+    features[2 * n : 3 * n, 4] = fraction
+    features[2 * n : 3 * n, 5] = fraction**2
+    features[3 * n :, 2] = 1
+    bits = torch.arange(n) + (task == "lhi")
+    query = torch.full((n,), n if task == "rhi" else 0)
+    end = torch.full((int(task == "lhi"),), n + 1)
+    positions = torch.cat([bits, bits, query, end])
+    return TokenTable(task, n, features.to(device, dtype), positions.to(device))
+
+
+def token_rows(task: Task, bits: Tensor, index: Tensor) -> Tensor:
+    """Rows of the token table for instances: bits (..., n) of 0/1, index (...) from 1 -> (...,
+    token).
+
+    >>> token_rows("lhi", torch.tensor([1, 0]), torch.tensor(2)).tolist()
+    [5, 2, 1, 6]
+    """
+    n = bits.shape[-1]
+    bit_rows = torch.arange(n, device=bits.device) + n * bits.long()
+    query_row = (2 * n + index.long() - 1).unsqueeze(-1)
+    rows = [bit_rows, query_row] if task == "rhi" else [query_row, bit_rows]
+    if task == "lhi":
+        rows.append(torch.full_like(query_row, 3 * n))
+    out = torch.cat(rows, dim=-1)
+    assert out.shape[-1] == n_tokens(task, n)
+    return out
