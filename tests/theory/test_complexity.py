@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 - its usual name
+import torch.nn.functional as F
 from torch import nn
 
 from ithbit.errors import SpecError
