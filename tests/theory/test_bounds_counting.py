@@ -82,8 +82,10 @@ def patterns(decide, n_theta, theta_size, rng):
     """Distinct answer vectors over sampled fingerprints of widely different sizes."""
     theta = rng.normal(size=(n_theta, theta_size)) * 10 ** rng.uniform(-2, 2, size=(n_theta, 1))
     logit = decide(theta)
-    # The readout may have a bias; the median makes both answers occur.
-    return len(np.unique(logit > np.median(logit), axis=0))
+    # The readout may have a bias; one of the quartiles makes both answers occur.
+    biases = np.quantile(logit, (0.25, 0.5, 0.75))
+    place = 1 << np.arange(logit.shape[1])
+    return max(len(np.unique((logit > bias) @ place)) for bias in biases)
 
 
 def rnn_decision(rng, d, w, n, n_layers):
@@ -162,13 +164,86 @@ def test_sampled_sign_patterns_never_beat_the_bound(family, n_layers, seed, d):
         assert math.log2(found) <= log2_answers(stages("rhi", arch), n, polynomial) + 1e-9
 
 
+def normal(x, bias):
+    """LayerNorm over the last axis, gain 1."""
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3) + bias
+
+
+def attention_decision(rng, d, heads, w, n, block):
+    """One layer on LHI, formal, pre-LN or BERT with ReLU; theta = beta (d), rho (one a head)."""
+    alpha, gamma = rng.normal(size=(n, d)), rng.exponential(size=(n, heads))
+    x, bias1, bias2, readout = rng.normal(size=(4, d))
+    out, net = rng.normal(size=(d, d)), mlp(rng, d, w, d)
+
+    def decide(theta):
+        den = np.repeat(gamma + np.abs(theta[:, None, d:]), d // heads, axis=-1)
+        a = (alpha + theta[:, None, :d]) / den
+        if block == "formal":
+            return net(x + a) @ readout
+        s = x + a @ out.T
+        if block == "pre-LN":
+            return (s + net(normal(s, bias1))) @ readout
+        s = normal(s, bias1)
+        return normal(s + net(s), bias2) @ readout
+
+    return decide
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("block", ["formal", "pre-LN", "BERT"])
+def test_sampled_patterns_of_one_attention_layer_on_lhi(block, heads, seed):
+    rng = np.random.default_rng([seed, heads])
+    d, w, n = 2, 2, 16
+    sizes = {"width": d, "heads": heads, "hidden": w}
+    if block == "formal":
+        arch = architecture("softmax-full", **sizes)
+    else:
+        family = "linear-full" if block == "pre-LN" else "softmax-full"
+        arch = architecture(family, "trained", activation="relu", **sizes)
+    decide = attention_decision(rng, d, heads, w, n, block)
+    found = patterns(decide, 40_000, d + heads, rng)
+    assert found >= 2, "the sample must see both answers"
+    for polynomial in ("bezout", "warren"):
+        assert math.log2(found) <= log2_answers(stages("lhi", arch), n, polynomial) + 1e-9
+
+
+@pytest.mark.parametrize("transition", ["constant", "affine"])
+@pytest.mark.parametrize("task", ["rhi", "lhi"])
+@pytest.mark.parametrize("d", [1, 2])
+def test_sampled_patterns_of_one_ssm_layer(task, transition, d):
+    rng = np.random.default_rng(d)
+    n, w = 12, 2
+    x, end, readout = rng.normal(size=(n, d)), rng.normal(size=d), rng.normal(size=d)
+    A, B, phi = rng.normal(size=(n, d, d)), rng.normal(size=(n, d)), mlp(rng, 2 * d, w, d)
+    if transition == "constant":
+        A[:] = A[0]
+
+    def decide(theta):
+        if task == "rhi":
+            h = np.einsum("nij,tj->tni", A, theta) + B
+            seen = np.broadcast_to(x, h.shape)
+        else:
+            start = np.einsum("tij,nj->tni", theta[:, d:].reshape(-1, d, d), x)
+            h = (x @ A[0].T if transition == "constant" else start) + theta[:, None, :d]
+            seen = np.broadcast_to(end, h.shape)
+        return phi(np.concatenate([seen, h], axis=-1)) @ readout
+
+    size = d if task == "rhi" else d + d * d
+    found = patterns(decide, 40_000, size, rng)
+    assert found >= 2, "the sample must see both answers"
+    arch = architecture("ssm", width=d, hidden=w, transition=transition)
+    assert math.log2(found) <= log2_answers(stages(task, arch), n) + 1e-9
+
+
 @pytest.mark.parametrize("d", [1, 2])
 def test_the_affine_count_is_reached_so_sampling_can_see_a_wrong_bound(d):
     # Affine readout, theta in R^d: in general position all sum_{r<=d} C(n, r) patterns occur.
     rng = np.random.default_rng(d)
     n = 6
     normal, offset = rng.normal(size=(n, d)), rng.normal(size=n)
-    found = patterns(lambda theta: theta @ normal.T + offset, 400_000, d, rng)
+    found = patterns(lambda theta: theta @ normal.T + offset, 200_000, d, rng)
     assert found == sum(math.comb(n, r) for r in range(d + 1))
 
 
