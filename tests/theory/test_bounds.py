@@ -215,11 +215,21 @@ def test_no_trained_configuration_of_the_paper_is_in_a_proved_impossible_range()
 @pytest.mark.parametrize(
     ("task", "family", "sizes", "message"),
     [
-        ("rhi", "softmax-full", {}, r"possible, one layer solves it .*Theorem 12c"),
+        (
+            "rhi",
+            "softmax-full",
+            {},
+            r"possible, one layer of constant size solves it .*Theorem 12c",
+        ),
         ("rhi", "softmax-causal", {"n_layers": 3}, r"Theorem 12c"),
         ("rhi", "linear-full", {"n_layers": 2}, r"possible, two full layers .*Theorem 12b"),
         ("lhi", "rnn", {}, r"Theorem 14a"),
-        ("lhi", "ssm", {"n_layers": 2}, r"possible, two layers solve it .*Theorem 14c"),
+        (
+            "lhi",
+            "ssm",
+            {"n_layers": 2},
+            r"possible, two layers of constant size solve it .*Theorem 14c",
+        ),
         ("lhi", "gru", {"model": "trained"}, r"explicit nn\.GRU weights"),
         ("rhi", "softmax-full", {"model": "trained"}, r"none is known; .*Theorem 12c"),
         ("lhi", "mamba2", {"model": "trained", "n_layers": 2}, r"none is known"),

@@ -208,21 +208,22 @@ def _state(task: Task, arch: Architecture, bits: int) -> list[Route]:
 
 def _no_bound(task: Task, arch: Architecture) -> str:
     """Why there is no bound, in one sentence."""
-    subject = f"no bound for {task} with {arch.n_layers} layer{'s' * (arch.n_layers > 1)} of "
-    subject += f"{arch.family} ({arch.model})"
-    theorem, layers = {
-        ("rhi", "softmax"): ("Theorem 12c", "one layer solves it at constant size"),
-        ("rhi", "linear"): ("Theorem 12b", "two full layers solve it at constant size"),
-        ("lhi", "rnn"): ("Theorem 14a", "one layer solves it at constant size"),
-        ("lhi", "gru"): ("Theorem 14a", "one layer solves it at constant size"),
-    }.get(
-        (task, arch.family.split("-")[0]), ("Theorem 14c", "two layers solve it at constant size")
-    )
+    layers = f"{arch.n_layers} layer{'s' if arch.n_layers > 1 else ''}"
+    subject = f"no bound for {task} by {layers} of {arch.family} ({arch.model})"
+    kind = arch.family.split("-")[0]
+    if (task, kind) in (("rhi", "softmax"), ("lhi", "rnn"), ("lhi", "gru")):
+        fact = "one layer of constant size solves it"
+        theorem = "Theorem 12c" if task == "rhi" else "Theorem 14a"
+    elif task == "rhi":
+        fact, theorem = "two full layers of constant size solve it", "Theorem 12b"
+    else:
+        fact, theorem = "two layers of constant size solve it", "Theorem 14c"
     if arch.model == "formal":
-        return f"{subject}: possible, {layers} ({theorem}); `ithbit verdict` has the construction"
+        command = f"ithbit verdict {task} {arch.family} --layers {arch.n_layers}"
+        return f"{subject}: possible, {fact} ({theorem}); see `{command}`"
     if arch.family == "gru":
         return f"{subject}: possible, explicit nn.GRU weights solve it in one layer"
     return (
-        f"{subject}: none is known; of its formal counterpart {layers} ({theorem}), which is no "
+        f"{subject}: none is known; of its formal counterpart {fact} ({theorem}), which is no "
         f"statement about the trained block"
     )
