@@ -10,6 +10,7 @@ n* says nothing at n <= n*: there the bound is *vacuous*.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from ithbit.errors import IthbitError, SpecError
@@ -81,8 +82,9 @@ def bound(task: str, arch: Architecture) -> Route:
     return min(routes, key=lambda route: (route.n_star, route.cited))
 
 
+@cache
 def all_routes(task: str, arch: Architecture, bits: int = 32) -> tuple[Route, ...]:
-    """Every route to a bound, tightest first; the last part of the module head says which.
+    """Every route to a bound, tightest first; the module head says which there are.
 
     >>> from ithbit.theory.architecture import architecture
     >>> for route in all_routes("rhi", architecture("ssm", n_layers=2)):

@@ -170,6 +170,8 @@ def n_star(stages: tuple[Stage, ...], polynomial: Polynomial = "bezout") -> int:
 
 
 def _excluded(stages: tuple[Stage, ...], n: int, polynomial: Polynomial) -> bool:
+    if any(n * stage.tests <= stage.parameters for stage in stages):
+        return False  # that stage alone allows 2^n outcomes
     excess = log2_answers(stages, n, polynomial) - n
     if abs(excess) > _SLACK * n:
         return excess < 0
