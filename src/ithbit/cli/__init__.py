@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from ithbit.cli import bounds
+from ithbit.cli import bounds, certificates
 from ithbit.errors import IthbitError
 
 app = typer.Typer(
@@ -18,8 +18,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
 bounds.register(app)
+certificates.register(app)
 
 
 def main() -> None:

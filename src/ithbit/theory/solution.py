@@ -57,6 +57,18 @@ class Embedding:
         return np.concatenate([query, rows, end], axis=1)
 
 
+# The layers each family is made of: kind, and whether the attention is causal.
+_LAYERS: dict[str, tuple[str, bool | None]] = {
+    "softmax-full": ("softmax", False),
+    "softmax-causal": ("softmax", True),
+    "linear-full": ("linear", False),
+    "linear-causal": ("linear", True),
+    "ssm": ("ssm", None),
+    "rnn": ("rnn", None),
+    "gru": ("gru", None),
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Solution:
     """Weights claimed to solve a task: embedding, layers, output matrix A, and whose claim it is.
@@ -91,6 +103,9 @@ class Solution:
             if layer.d_in != widths[-1]:
                 problems.append(f"a layer of width {layer.d_in} follows width {widths[-1]}")
             widths.append(layer.d_out)
+            found = (layer.kind, getattr(layer, "causal", None))
+            if found != _LAYERS.get(self.family):
+                problems.append(f"a layer of kind {found} is no layer of {self.family!r}")
         if self.output.shape != (2, widths[-1]):
             problems.append(f"A must be 2 × {widths[-1]}, got shape {self.output.shape}")
         raise_problems(f"Solution {self.task} {self.family}", problems)
