@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from ithbit.cli import bounds, certificates
+from ithbit.cli import bounds, certificates, verdicts
 from ithbit.errors import IthbitError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 bounds.register(app)
+verdicts.register(app)
 certificates.register(app)
 
 
