@@ -88,7 +88,9 @@ def bound_command(
     Impossible for every n > n*, in real arithmetic; at n <= n* the bound is vacuous. Each number
     says what it rests on: proved here, cited from a book, or conditional and on what. With --all
     also the bound by the size of the state, which holds for recurrent evaluation in finite
-    precision only. Exit status 2 where no bound exists or none is known, with the reason.
+    precision only. JSON lists under vacuous_at where the bound says nothing: of the given n, or of
+    the paper's lengths 8, 16, 32, 64. Exit status 2 where no bound exists or none is known, with
+    the reason.
     """
     from ithbit.theory.bounds import all_routes, bound
 

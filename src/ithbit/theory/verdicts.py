@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from ithbit.errors import SpecError
-from ithbit.families import TASKS, Task, task_named
+from ithbit.families import FAMILIES, TASKS, Task, task_named
 from ithbit.theory.architecture import FORMAL_FAMILIES, Architecture, architecture
 from ithbit.theory.bounds import NoBoundError, Route, bound, growth
 from ithbit.theory.certificate import Certificate, certify
@@ -94,6 +94,12 @@ def verdict(
     name = task_named(task)
     if n_bits < 1:
         raise SpecError(f"n must be at least 1, got {n_bits}")
+    if family in FAMILIES and FAMILIES[family].formal != family:
+        formal = FAMILIES[family].formal
+        raise SpecError(
+            f"verdicts speak of formal layers and {family!r} is trained only; "
+            f"its formal counterpart is {formal!r}"
+        )
     arch = architecture(family, n_layers=n_layers, width=width, hidden=hidden)
     entry = _construction(name, family)
     missing = "no construction is known at this depth"
