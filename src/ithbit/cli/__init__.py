@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from ithbit.cli import bounds, certificates, verdicts
+from ithbit.cli import bounds, certificates, train, verdicts
 from ithbit.errors import IthbitError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 bounds.register(app)
 verdicts.register(app)
 certificates.register(app)
+train.register(app)
 
 
 def main() -> None:
@@ -30,3 +31,6 @@ def main() -> None:
     except IthbitError as error:
         print(f"ithbit: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("ithbit: stopped; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
