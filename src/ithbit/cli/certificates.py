@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ithbit.errors import SpecError
+
 if TYPE_CHECKING:
     from ithbit.theory.certificate import Certificate
 
@@ -23,6 +25,7 @@ def register(app: typer.Typer) -> None:
     """Add the three commands."""
     app.command("certify")(certify_command)
     app.command("check-certificate")(check_command)
+    app.command("explain")(explain_command)
 
 
 def certify_command(
@@ -70,6 +73,38 @@ def check_command(
         f"holds: {solution.task} by {solution.family}, margin >= {certificate.margin:.9g} on all "
         f"{count(solution.n_bits)} inputs, derived again from the weights in {file}"
     )
+
+
+def explain_command(
+    task: str = TASK,
+    family: str = FAMILY,
+    bits: str = typer.Option(..., "--bits", help="The bit string, for instance 1011."),
+    index: int = typer.Option(..., "--index", help="Which bit is asked for, counted from 1."),
+    variant: str | None = VARIANT,
+) -> None:
+    """Show a construction at work on one input, token by token, until the bit is found."""
+    from rich.console import Console
+
+    from ithbit.cli.explain import show
+    from ithbit.tasks.indexing import Instance
+    from ithbit.theory.constructions import construct, construction_named
+    from ithbit.theory.explain import explain
+
+    entry = construction_named(task, family)
+    instance = Instance(entry.task, parse_bits(bits), index)
+    solution = construct(task, family, len(instance.bits), variant)
+    show(explain(solution, instance.bits, index), Console(highlight=False))
+
+
+def parse_bits(text: str) -> tuple[int, ...]:
+    """The bits of a string of 0 and 1.
+
+    >>> parse_bits("101")
+    (1, 0, 1)
+    """
+    if not text or set(text) - {"0", "1"}:
+        raise SpecError(f"bits must be a string of 0 and 1 such as 1011, got {text!r}")
+    return tuple(int(bit) for bit in text)
 
 
 def count(n_bits: int) -> str:

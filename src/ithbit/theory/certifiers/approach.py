@@ -54,14 +54,11 @@ def approach_of(solution: Solution) -> Approach:
     layer = solution.layers[0]
     if solution.task == "rhi" and getattr(layer, "causal", True):
         raise UnsuitableError("a causal layer shows the index of RHI to no other token")
-    before, ctx.prec = ctx.prec, _PRECISION
-    try:
+    with ctx.workprec(_PRECISION):
         if isinstance(layer, SoftmaxAttention | LinearAttention):
             return _attention(solution, layer)
         if isinstance(layer, Ssm):
             return _ssm(solution, layer)
-    finally:
-        ctx.prec = before
     raise UnsuitableError("the argument covers attention and SSM layers only")
 
 

@@ -1,10 +1,9 @@
 """Boxes through an attention layer, softmax or linear, full or causal: the sums x_k + a_k.
 
 For one query (a token and its own bit) the average a_k runs over all tokens it sees, each with its
-possible bits: that is the fractional program of `fractional`. For softmax, scores are first bounded
-coarsely (midpoint and radius, with the rounding error of the matrix product added); tokens whose
-score is far below one that is certainly present are lumped into a remainder, and only the others
-get exponentials.
+possible bits: that is the program of `fractional`. For softmax, scores are first computed in floats
+with a bound of their error; tokens whose score is far below one that is certain to be there are
+lumped into a remainder, and only the others get intervals and exponentials.
 """
 
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ithbit.theory.certifiers.cases import Cases, Mask, Numbers, linear
+from ithbit.theory.certifiers.cases import Cases, Embedded, Mask, Numbers, linear
 from ithbit.theory.certifiers.fractional import Terms
 from ithbit.theory.certifiers.intervals import Interval, choose
 from ithbit.theory.layers import FeatureMap, FloatArray, LinearAttention, SoftmaxAttention
@@ -22,27 +21,29 @@ _LIFT = 600.0  # a score this far above a certain one would overflow: the hull i
 _TINY = 1e-290  # absolute slack for underflow in the coarse bounds
 
 
-def attend(layer: SoftmaxAttention | LinearAttention, cases: Cases, last: bool) -> Interval:
+def attend(
+    layer: SoftmaxAttention | LinearAttention, cases: Cases | Embedded, last: bool
+) -> Interval:
     """Enclosures of x_k + a_k, `case query dim`: each token with each bit, or the last alone."""
-    count, length, _, d = cases.box.shape
+    count, length, _ = cases.allowed.shape
     token = np.array([length - 1]) if last else np.repeat(np.arange(length), 2)
     bit = np.array([0]) if last else np.tile([0, 1], length)
-    own = cases.box[:, token, bit]
+    own = cases.gather(np.arange(count)[:, None], token[None].repeat(count, 0))
+    own = own[:, np.arange(len(token)), bit]
     seen = _seen(cases.allowed, token, bit, layer.causal)
     queries = linear(layer.Q, own)
-    hull = linear(layer.V, cases.hull(cases.box))[np.repeat(np.arange(count), len(token))]
+    hull = linear(layer.V, cases.hull)[np.repeat(np.arange(count), len(token))]
     if isinstance(layer, SoftmaxAttention):
-        # (K x_l)·(Q x_k) = x_l·(K^T Q x_k): so no key is formed for tokens that do not matter.
-        picked = _softmax_terms(cases.box, linear(layer.K.T, queries), seen)
+        picked = _softmax_terms(cases, linear(layer.K.T, queries), seen)
     else:
         picked = _linear_terms(layer.feature, linear(layer.K, cases.box), queries, seen)
-    near = linear(layer.V, cases.box[picked.case, picked.token])
-    bounds = [picked.terms.range(near[..., c], hull[..., c]) for c in range(d)]
+    near = linear(layer.V, cases.gather(picked.case, picked.token))
+    bounds = [picked.terms.range(near[..., c], hull[..., c]) for c in range(layer.d_in)]
     average = Interval(
         np.stack([bound.lo for bound in bounds], -1), np.stack([bound.hi for bound in bounds], -1)
     )
     average = choose(picked.lifted[:, None], hull, average)
-    return own + average.simplified().reshape(count, len(token), d)
+    return own + average.simplified().reshape(*own.shape)
 
 
 def _seen(allowed: Mask, token: Numbers, bit: Numbers, causal: bool) -> Mask:
@@ -94,19 +95,20 @@ def phi(feature: FeatureMap, x: Interval) -> Interval:
     ).simplified()
 
 
-def _softmax_terms(keys: Interval, queries: Interval, seen: Mask) -> Picked:
+def _softmax_terms(cases: Cases | Embedded, u: Interval, seen: Mask) -> Picked:
+    """Terms of softmax: the score of token l is (K x_l)·(Q x_k) = x_l·u with u = K^T Q x_k."""
     count, n_queries, length, _ = seen.shape
-    rows, d = count * n_queries, keys.shape[-1]
-    middle, radius = _coarse_scores(queries, keys.reshape(count, 2 * length, d))
-    low = (middle - radius).reshape(seen.shape)
-    high = np.where(seen, (middle + radius).reshape(seen.shape), -np.inf)
-    present = seen.any(axis=-1)
+    rows, d = count * n_queries, u.shape[-1]
+    middle = (u.lo + u.hi) / 2
+    options = [cases.scores(middle, bit) for bit in (0, 1)]
     # A token is certain to weigh at least its cheaper option; the best such token is the measure.
-    certain = np.where(present, np.where(seen, low, np.inf).min(axis=-1), -np.inf)
-    measure = certain.max(axis=-1).reshape(rows)
-    top = high.max(axis=-1).reshape(rows, length)
-    near = top >= measure[:, None] - _FAR
-    lifted = top.max(axis=1) > measure + _LIFT
+    # It need not be exact: scores are compared with it, and it cancels in the average.
+    cheap = np.minimum(*(np.where(seen[..., bit], options[bit], np.inf) for bit in (0, 1)))
+    measure = np.where(cheap < np.inf, cheap, -np.inf).max(axis=2)
+    top = np.maximum(*(np.where(seen[..., bit], options[bit], -np.inf) for bit in (0, 1)))
+    reach = _score_radius(cases, u)
+    near = ~(top < (measure - _FAR - reach)[..., None]).reshape(rows, length)
+    lifted = (top.max(axis=2) > measure + _LIFT).reshape(rows)
 
     row, column = np.nonzero(near)
     per_row = np.bincount(row, minlength=rows)
@@ -116,33 +118,24 @@ def _softmax_terms(keys: Interval, queries: Interval, seen: Mask) -> Picked:
     token[row, slot], filled[row, slot] = column, True
 
     case = np.repeat(np.arange(count), n_queries)[:, None]
-    scores = (keys[case, token] * queries.reshape(rows, 1, 1, d)).total(axis=-1)
-    scores = scores - measure[:, None, None]
+    scores = (cases.gather(case, token) * u.reshape(rows, 1, 1, d)).total(axis=-1)
+    scores = scores - measure.reshape(rows, 1, 1)
     scores = Interval(np.minimum(scores.lo, _LIFT), np.minimum(scores.hi, _LIFT))
     possible = seen.reshape(rows, length, 2)[np.arange(rows)[:, None], token] & filled[..., None]
-    left_out = present.reshape(rows, length).sum(axis=1) - per_row
-    tail = Interval.point(left_out.astype(np.float64)) * Interval.point(float(-_FAR)).exp()
-    return Picked(Terms(scores.exp(), possible, tail.hi), case, token, lifted)
+    tail = Interval.point(float(-_FAR)).exp() * float(length)
+    return Picked(Terms(scores.exp(), possible, np.full(rows, tail.hi)), case, token, lifted)
 
 
-def _coarse_scores(a: Interval, b: Interval) -> tuple[FloatArray, FloatArray]:
-    """Midpoints and radii of the products a · b over the last axis, `case query key`.
+def _score_radius(cases: Cases | Embedded, u: Interval) -> FloatArray:
+    """What a score may exceed its float value at the midpoints by, `case query`.
 
-    The radius |a| rad(b) + rad(a) (|b| + rad(b)) + (d + 4) 2^-52 (|a| + rad(a)) (|b| + rad(b))
-    covers the spread of both and the rounding of the product, in whatever order it is summed.
+    With a for the box of u and b for that of x, coordinate by coordinate: rad(a) |b| + |a| rad(b)
+    for the spread and (d + 4) 2^-52 |a| |b| for the rounding of the product, in whatever order it
+    is summed; |b| is the largest over the tokens of the case. Doubled, to cover its own rounding.
     """
-    (a_mid, a_rad), (b_mid, b_rad) = _centred(a), _centred(b)
-    b_mid, b_rad = b_mid.swapaxes(1, 2), b_rad.swapaxes(1, 2)
-    middle = a_mid @ b_mid
-    a_top, b_top = np.abs(a_mid) + a_rad, np.abs(b_mid) + b_rad
-    radius = (a.shape[-1] + 4) * 2.0**-52 * (a_top @ b_top) + _TINY
-    if not (a.is_point and b.is_point):
-        radius = (radius + np.abs(a_mid) @ b_rad + a_rad @ b_top) * (1 + 2.0**-40)
-    return middle, radius
-
-
-def _centred(x: Interval) -> tuple[FloatArray, FloatArray]:
-    if x.is_point:
-        return x.lo, np.zeros_like(x.lo)
-    middle = (x.lo + x.hi) / 2
-    return middle, np.maximum(x.hi - middle, middle - x.lo) * (1 + 2.0**-50) + _TINY
+    size = np.maximum(np.abs(cases.hull.lo), np.abs(cases.hull.hi))[:, None]
+    a = np.maximum(np.abs(u.lo), np.abs(u.hi))
+    spread = (u.hi - u.lo) * size + a * cases.radius[:, None]
+    rounding = (u.shape[-1] + 4) * 2.0**-52 * a * size
+    radius: FloatArray = 2 * (spread + rounding).sum(axis=2) + _TINY
+    return radius

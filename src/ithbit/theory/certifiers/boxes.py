@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ithbit.theory.certifiers.attention_boxes import attend
-from ithbit.theory.certifiers.cases import Cases, blocks, embed, linear
+from ithbit.theory.certifiers.cases import Cases, Embedded, blocks, embed, linear
 from ithbit.theory.certifiers.intervals import Interval, concatenate
 from ithbit.theory.certifiers.relu_forms import output_range
 from ithbit.theory.certifiers.state_boxes import states
@@ -24,7 +24,7 @@ from ithbit.theory.layers import Layer, LinearAttention, Rnn, SoftmaxAttention, 
 from ithbit.theory.solution import Solution
 
 ARITHMETIC = "float64 intervals rounded outward, exponentials from arb balls"
-_BLOCK = 600_000  # numbers in the largest array of a block of cases
+_BLOCK = 2_000_000  # numbers in the largest array of a block of cases
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def certify_boxes(solution: Solution) -> BoxBound:
     """
     worst = BoxBound(np.inf, 0, 0)
     for index, answer in blocks(solution.n_bits, _block_size(solution)):
-        cases = embed(solution, index, answer)
+        cases: Cases | Embedded = embed(solution, index, answer)
         for layer in solution.layers[:-1]:
             cases = Cases(_through(layer, cases), cases.allowed)
         difference = _read(solution, cases)
@@ -63,9 +63,9 @@ def _block_size(solution: Solution) -> int:
     return max(1, _BLOCK // (2 * solution.n_tokens * queries * solution.embedding.d))
 
 
-def _through(layer: Layer, cases: Cases) -> Interval:
+def _through(layer: Layer, cases: Cases | Embedded) -> Interval:
     """The boxes of a layer's outputs, `case token bit dim`."""
-    count, length = cases.box.shape[:2]
+    count, length, _ = cases.allowed.shape
     if isinstance(layer, SoftmaxAttention | LinearAttention):
         sums = attend(layer, cases, last=False)
         out = output_range(layer.net, sums.reshape(count * length * 2, layer.d_in))
@@ -80,7 +80,7 @@ def _through(layer: Layer, cases: Cases) -> Interval:
     return out.simplified().reshape(count, length, 2, layer.d_out)
 
 
-def _read(solution: Solution, cases: Cases) -> Interval:
+def _read(solution: Solution, cases: Cases | Embedded) -> Interval:
     """Enclosures of alpha_1 − alpha_0 at the last token, per case."""
     layer = solution.layers[-1]
     then = (solution.output, np.array([[-1.0, 1.0]]))

@@ -1,7 +1,14 @@
-"""The cases a box analysis goes through: index i and answer sigma_i fixed, the other bits free."""
+"""The cases a box analysis goes through: index i and answer sigma_i fixed, the other bits free.
+
+For every token and every value of its own bit there is a box that holds for all other bits. At the
+start the boxes are points, and all cases share them but for the index token (`Embedded`): with one
+layer nothing of size cases × tokens × width is ever formed. After a layer each case has its own
+boxes (`Cases`).
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +23,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """A block of cases: for every token and value of its own bit, a box true for all other bits.
+    """A block of cases, each with its own boxes.
 
     `box` is `case token bit dim`; `allowed` says which own bits a token may hold: tokens without a
     bit use bit 0, and the asked bit is fixed to the answer.
@@ -25,11 +32,70 @@ class Cases:
     box: Interval
     allowed: Mask
 
-    def hull(self, values: Interval) -> Interval:
-        """Around the allowed values of a case: `case token bit …` to `case …`."""
-        spread = self.allowed.reshape(*self.allowed.shape, *[1] * (values.lo.ndim - 3))
-        lo = np.where(spread, values.lo, np.inf).min(axis=(1, 2))
-        return Interval(lo, np.where(spread, values.hi, -np.inf).max(axis=(1, 2)))
+    def scores(self, u: FloatArray, bit: int) -> FloatArray:
+        """u · x at the midpoints, `case query token`, for tokens that hold this bit: in floats."""
+        middle = (self.box.lo[:, :, bit] + self.box.hi[:, :, bit]) / 2
+        product: FloatArray = u @ middle.swapaxes(1, 2)
+        return product
+
+    def gather(self, case: Numbers, token: Numbers) -> Interval:
+        """The boxes of chosen tokens, both bits."""
+        return self.box[case, token]
+
+    @cached_property
+    def hull(self) -> Interval:
+        """Around all tokens of a case, `case dim`."""
+        shape = (self.box.shape[0], -1, self.box.shape[3])
+        return Interval(
+            np.where(self.allowed[..., None], self.box.lo, np.inf).reshape(shape).min(axis=1),
+            np.where(self.allowed[..., None], self.box.hi, -np.inf).reshape(shape).max(axis=1),
+        )
+
+    @cached_property
+    def radius(self) -> FloatArray:
+        """The largest radius of a box, `case dim`, rounded up."""
+        radii = (self.box.hi - self.box.lo).reshape(self.box.shape[0], -1, self.box.shape[3])
+        largest: FloatArray = radii.max(axis=1)
+        return largest
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """A block of cases at the embedding: one table for all, and each case's own index token."""
+
+    table: FloatArray  # token bit dim; the index token's row is not used
+    index: FloatArray  # case dim
+    place: int  # of the index token
+    allowed: Mask
+
+    def scores(self, u: FloatArray, bit: int) -> FloatArray:
+        product: FloatArray = u @ self.table[:, bit].T
+        product[:, :, self.place] = (u * self.index[:, None]).sum(axis=2)
+        return product
+
+    def gather(self, case: Numbers, token: Numbers) -> Interval:
+        own = np.broadcast_to(self.index[case][..., None, :], (*token.shape, 2, len(self.index[0])))
+        shared = self.table[token]
+        return Interval.point(np.where((token == self.place)[..., None, None], own, shared))
+
+    @cached_property
+    def hull(self) -> Interval:
+        others = np.delete(self.table, self.place, axis=0)
+        return Interval(
+            np.minimum(self.index, others.min(axis=(0, 1))),
+            np.maximum(self.index, others.max(axis=(0, 1))),
+        )
+
+    @cached_property
+    def radius(self) -> FloatArray:
+        return np.zeros_like(self.index)
+
+    @cached_property
+    def box(self) -> Interval:
+        """All tokens written out, `case token bit dim`."""
+        boxes = np.broadcast_to(self.table, (len(self.index), *self.table.shape)).copy()
+        boxes[:, self.place] = self.index[:, None]
+        return Interval.point(boxes)
 
 
 def blocks(n_bits: int, size: int) -> Iterator[tuple[Numbers, Numbers]]:
@@ -43,21 +109,20 @@ def blocks(n_bits: int, size: int) -> Iterator[tuple[Numbers, Numbers]]:
         yield number // 2 + 1, number % 2
 
 
-def embed(solution: Solution, index: Numbers, answer: Numbers) -> Cases:
-    """The embedded tokens of these cases: points."""
-    table, n, d = solution.embedding, solution.n_bits, solution.embedding.d
-    count = len(index)
-    query = np.broadcast_to(table.index[index - 1][:, None, None], (count, 1, 2, d))
-    bits = np.broadcast_to(table.bit, (count, n, 2, d))
-    free = np.ones((count, n, 2), bool)
-    free[np.arange(count), index - 1, 1 - answer] = False
-    single = np.broadcast_to(np.array([True, False]), (count, 1, 2))
-    if table.end is None:
-        boxes, allowed = [bits, query], [free, single]
-    else:
-        end = np.broadcast_to(table.end, (count, 1, 2, d))
-        boxes, allowed = [query, bits, end], [single, free, single]
-    return Cases(Interval.point(np.concatenate(boxes, 1)), np.concatenate(allowed, 1))
+def embed(solution: Solution, index: Numbers, answer: Numbers) -> Embedded:
+    """The embedded tokens of these cases."""
+    source, count = solution.embedding, len(index)
+    place = solution.n_tokens - 1 if source.end is None else 0
+    first = 0 if source.end is None else 1
+    table = np.zeros((solution.n_tokens, 2, source.d))
+    table[first : first + solution.n_bits] = source.bit
+    if source.end is not None:
+        table[-1] = source.end
+    allowed = np.ones((count, solution.n_tokens, 2), bool)
+    allowed[:, place, 1] = False
+    allowed[:, -1, 1] = False
+    allowed[np.arange(count), first + index - 1, 1 - answer] = False
+    return Embedded(table, source.index[index - 1], place, allowed)
 
 
 def linear(weight: FloatArray, x: Interval) -> Interval:

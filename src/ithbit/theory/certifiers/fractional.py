@@ -18,6 +18,7 @@ from ithbit.theory.certifiers.intervals import Interval
 from ithbit.theory.layers import FloatArray
 
 _NEWTON_STEPS = 40
+_NEWTON_TOLERANCE = 2.0**-50  # smaller steps are rounding noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +81,7 @@ class Terms:
             gained = np.where(absent, 0.0, np.take_along_axis(worth, pick, 2)[..., 0])
             rest = np.where(floor < lam, self.rest, 0.0)
             step = (gained.sum(axis=1) + rest * (floor - lam)) / (chosen.sum(axis=1) + rest)
-            if not (step < 0).any():
+            if not (step < -_NEWTON_TOLERANCE * np.abs(lam)).any():
                 break
             lam = lam + np.minimum(step, 0.0)
         return lam

@@ -207,13 +207,10 @@ def tanh(x: Interval) -> Interval:
 @cache
 def _tables() -> tuple[Interval, Interval]:
     """exp at −700 … 700 and at −32/64 … 32/64, as intervals made from arb balls."""
-    before, ctx.prec = ctx.prec, 100
-    try:
+    with ctx.workprec(100):
         whole = [arb(j).exp() for j in range(-EXP_LIMIT, EXP_LIMIT + 1)]
         fine = [(arb(m) / _FINE).exp() for m in range(-_FINE // 2, _FINE // 2 + 1)]
-    finally:
-        ctx.prec = before
-    return _enclose(whole), _enclose(fine)
+        return _enclose(whole), _enclose(fine)
 
 
 def _enclose(balls: list[Any]) -> Interval:

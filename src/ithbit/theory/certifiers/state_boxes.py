@@ -7,14 +7,14 @@ points or narrow intervals, so the hull loses nothing there.
 
 import numpy as np
 
-from ithbit.theory.certifiers.cases import Cases, linear
+from ithbit.theory.certifiers.cases import Cases, Embedded, linear
 from ithbit.theory.certifiers.intervals import Interval, concatenate, sigmoid, tanh
 from ithbit.theory.certifiers.relu_forms import output_range
 from ithbit.theory.constructions.gru_latch import Gru
 from ithbit.theory.layers import Rnn, Ssm
 
 
-def states(layer: Ssm | Rnn | Gru, cases: Cases) -> Interval:
+def states(layer: Ssm | Rnn | Gru, cases: Cases | Embedded) -> Interval:
     """Enclosures of h_k after each token, `case token bit dim`, by the token's own bit."""
     count, length, _, d = cases.box.shape
     flat = cases.box.reshape(count * length * 2, d)
