@@ -16,6 +16,7 @@ ROWS = re.findall(r"^\| `((?:rhi|lhi) [^`]+)` \|(.*)\|$", PAGE, re.MULTILINE)
 
 def test_the_table_was_found():
     assert len(ROWS) == 17
+    assert "ithbit verdict  " in PAGE
 
 
 @pytest.mark.parametrize(("options", "cells"), ROWS)
@@ -42,3 +43,9 @@ def test_paths_in_the_page_exist(path):
     theory = ROOT / "src" / "ithbit" / "theory"
     places = [theory / path, theory.parent / path, theory / "constructions" / path]
     assert any(place.exists() for place in places)
+
+
+@pytest.mark.parametrize("line", re.findall(r"^ithbit (.+?)(?: +#.*)?$", PAGE, re.MULTILINE))
+def test_commands_in_the_page_run(line):
+    result = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+    assert result.exit_code == 0, result.output

@@ -21,6 +21,7 @@ from ithbit.families import FAMILIES, TASKS, Task, task_named
 from ithbit.theory.architecture import FORMAL_FAMILIES, Architecture, architecture
 from ithbit.theory.bounds import NoBoundError, Route, bound, growth
 from ithbit.theory.certificate import Certificate, certify
+from ithbit.theory.certifiers.every_n import every_n
 from ithbit.theory.constructions import CONSTRUCTIONS, Construction, construct
 from ithbit.theory.gadgets import constant, two_step
 from ithbit.theory.layers import (
@@ -114,7 +115,7 @@ def verdict(
         elif (certificate := _certificate(entry, n_bits)) is None:
             missing = f"the construction of {entry.theorem} has no certificate at this n"
         else:
-            because = _why_possible(entry, n_layers, needed)
+            because = _why_possible(entry, n_layers, needed, certificate)
             return Verdict(
                 name, arch, n_bits, "possible", because, entry.theorem, certificate=certificate
             )
@@ -195,11 +196,16 @@ def _lower_theorem(task: Task, arch: Architecture) -> str:
     return "Theorem 12a" if arch.causal else "Theorem 12a with Remark 7"
 
 
-def _why_possible(entry: Construction, n_layers: int, needed: tuple[int, int]) -> str:
+def _why_possible(
+    entry: Construction, n_layers: int, needed: tuple[int, int], certificate: Certificate
+) -> str:
     layers = f"{entry.depth} layer{'s' if entry.depth > 1 else ''}"
     extra = n_layers - entry.depth
     identity = f" and {extra} identity layer{'s' if extra > 1 else ''}" if extra else ""
-    return f"{layers} of width {needed[0]} with {needed[1]} hidden units{identity}, certified"
+    size = f"{layers} of width {needed[0]} with {needed[1]} hidden units{identity}"
+    closed = every_n(certificate.solution.variant, entry.family)
+    at_every_n = f"; the margin is at least {closed.margin} for every n" if closed else ""
+    return f"{size}, certified{at_every_n}"
 
 
 def hidden_units(solution: Solution) -> int:

@@ -1,7 +1,7 @@
 """Closed formulas: what a causal layer keeps of the past, and what finishing its output costs.
 
 Definition 11 of the paper: a causal layer has causal complexity s if its k-th output is a function
-of k-th input and a *fingerprint* of the first k - 1 inputs, p numbers, computed from them in t
+of the k-th input and a *fingerprint* of the first k - 1 inputs, p numbers, computed from them in t
 operations, p + t <= s. The formulas count one plain program per layer (`formal`, `trained`), so p
 and t are upper bounds of the minimum, exact for the program.
 
