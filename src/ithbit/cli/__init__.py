@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from ithbit.cli import train
+from ithbit.cli import bounds, certificates, train, verdicts
 from ithbit.errors import IthbitError
 
 app = typer.Typer(
@@ -18,8 +18,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
+bounds.register(app)
+verdicts.register(app)
+certificates.register(app)
 train.register(app)
 
 

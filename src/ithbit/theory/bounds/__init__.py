@@ -1,0 +1,231 @@
+"""Lower bounds at finite n: the family provably fails at every n past n*, and what that rests on.
+
+A *route* is one way to a bound. `all_routes` gives every route for a task and an architecture,
+`bound` the tightest that is valid in real arithmetic, whatever the weights. Routes and where they
+live: the counting theorem (`counting`, with the stage lists of `stages`), Anthony and Bartlett's
+theorems (`cited`), and the size of the state in finite precision (`state`), which is valid for
+recurrent evaluation only and is never the answer of `bound`.
+
+n* says nothing at n <= n*: there the bound is *vacuous*.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from ithbit.errors import IthbitError, SpecError
+from ithbit.families import Task, task_named
+from ithbit.theory.architecture import Architecture
+from ithbit.theory.bounds.cited import program, vc_with_exponentials, vc_without_exponentials
+from ithbit.theory.bounds.counting import Stage, n_star
+from ithbit.theory.bounds.stages import fixed_bits, stages
+from ithbit.theory.bounds.state import state_bits
+
+__all__ = ["NoBoundError", "Route", "all_routes", "bound", "conditions", "growth"]
+
+Status = Literal["proved", "cited", "conditional"]
+
+PAPER_LENGTHS = (8, 16, 32, 64)
+
+
+class NoBoundError(IthbitError):
+    """No bound exists or is known; the message says which, and why."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """One bound: impossible for every n > n_star, and what that rests on."""
+
+    name: str
+    n_star: int
+    theorem: str  # what the number follows from
+    cited: bool  # whether a constant is taken from a book
+    conditions: tuple[str, ...] = ()  # what must hold of the block or its evaluation
+    real_arithmetic: bool = True
+    stages: tuple[Stage, ...] = ()
+
+    @property
+    def status(self) -> Status:
+        if self.conditions:
+            return "conditional"
+        return "cited" if self.cited else "proved"
+
+    @property
+    def rests_on(self) -> str:
+        """One sentence: proved here, cited, or conditional and on what."""
+        source = f"cited: {self.theorem}" if self.cited else f"proved here: {self.theorem}"
+        if self.conditions:
+            return f"conditional on {'; '.join(self.conditions)} ({source})"
+        return source
+
+    def vacuous_at(self, lengths: tuple[int, ...] = PAPER_LENGTHS) -> tuple[int, ...]:
+        """Those of the lengths at which this bound says nothing."""
+        return tuple(n for n in lengths if n <= self.n_star)
+
+
+def bound(task: str, arch: Architecture) -> Route:
+    """The tightest bound that holds in real arithmetic.
+
+    Of equal bounds a proved one is taken before a cited one.
+
+    Raises:
+        NoBoundError: none exists or none is known; the message says which.
+
+    >>> from ithbit.theory.architecture import architecture
+    >>> route = bound("rhi", architecture("rnn"))
+    >>> route.n_star, route.status
+    (487, 'proved')
+    """
+    routes = [route for route in all_routes(task, arch) if route.real_arithmetic]
+    if not routes:
+        raise NoBoundError(_no_bound(task_named(task), arch))
+    return min(routes, key=lambda route: (route.n_star, route.cited))
+
+
+@cache
+def all_routes(task: str, arch: Architecture, bits: int = 32) -> tuple[Route, ...]:
+    """Every route to a bound, tightest first; the module head says which there are.
+
+    >>> from ithbit.theory.architecture import architecture
+    >>> for route in all_routes("rhi", architecture("ssm", n_layers=2)):
+    ...     print(route.name, route.n_star)
+    counting (P') 923
+    counting (P) 935
+    state of 32-bit numbers 1024
+    Anthony–Bartlett 8.4 3953024
+    """
+    if bits < 1:
+        raise SpecError(f"a number has at least 1 bit, got {bits}")
+    name = task_named(task)
+    routes = [*_counting(name, arch), *_cited(name, arch), *_state(name, arch, bits)]
+    return tuple(sorted(routes, key=lambda route: (route.n_star, route.cited)))
+
+
+def conditions(arch: Architecture) -> tuple[str, ...]:
+    """What a bound for this architecture takes for granted about the trained block."""
+    if arch.model == "formal" or arch.family == "gru":
+        return ()
+    if arch.family == "mamba2":
+        return (
+            "one RMSNorm over the inner width, gated before or after it",
+            "one group",
+            "no clamp of dt",
+            "softplus read as log(1 + e^x)",
+            "a final RMSNorm",
+        )
+    activation = "exact erf GELU" if arch.activation == "gelu" else "ReLU"
+    feed_forward = f"{activation} in the feed-forward part"
+    if arch.family.startswith("softmax"):
+        return (feed_forward, "LayerNorm after the attention and after the feed-forward part")
+    return (
+        feed_forward,
+        "LayerNorm before the attention and before the feed-forward part, none at the end",
+        "epsilon added to the denominator, not a clamp",
+    )
+
+
+def growth(arch: Architecture) -> str:
+    """How n* of right-hand indexing grows with the number L of layers, all sizes fixed.
+
+    From the stage lists, by the counting theorem: the sum of p over the stages is of order L^2;
+    affine tests, and degrees of order L, add a logarithm, degrees of order 3^L a factor L. A chain
+    of order L per index costs the square of p q = L^2, once where one stage decides, L times where
+    every layer has its own stage.
+    """
+    if arch.family in ("rnn", "ssm"):
+        return "n* = O(L² log L), so L = Ω(√(n / log n))"
+    if arch.model == "formal" and arch.feature == "relu":
+        return "n* = O(L³), so L = Ω(n^(1/3))"
+    if arch.family in ("gru", "mamba2"):
+        return "n* = O(L⁴), so L = Ω(n^(1/4))"
+    return "n* = O(L⁵), so L = Ω(n^(1/5))"
+
+
+_KHOVANSKII = "the counting theorem (K), from Khovanskii's theorem"
+
+
+def _counting(task: Task, arch: Architecture) -> list[Route]:
+    found = stages(task, arch)
+    if found is None:
+        return []
+    kinds = {stage.kind for stage in found}
+    taken, fixed = conditions(arch), fixed_bits(task, arch)
+    rigorous = "(K)" if "K" in kinds else "(P')" if "P" in kinds else "(A)"
+    theorem = _KHOVANSKII if "K" in kinds else f"the counting theorem {rigorous}"
+    routes = [
+        Route(
+            f"counting {rigorous}",
+            n_star(found, "bezout") + fixed,
+            theorem,
+            cited=False,
+            conditions=taken,
+            stages=found,
+        )
+    ]
+    if "P" in kinds:
+        theorem = "the counting theorem (P), with the constant of Anthony–Bartlett, Theorem 8.3"
+        name = "counting (P)" if "K" not in kinds else "counting (P, K)"
+        routes.append(
+            Route(
+                name,
+                n_star(found, "warren") + fixed,
+                theorem,
+                cited=True,
+                conditions=taken,
+                stages=found,
+            )
+        )
+    return routes
+
+
+def _cited(task: Task, arch: Architecture) -> list[Route]:
+    steps = program(task, arch)
+    if steps is None:
+        return []
+    p, t, q = steps.parameters, steps.operations, steps.exponentials
+    if q == 0:
+        name, found = "8.4", vc_without_exponentials(p, t)
+    else:
+        name, found = "8.14", vc_with_exponentials(p, t, q)
+    theorem = f"Anthony–Bartlett, Theorem {name}, p = {p}, t = {t}, q = {q}"
+    return [Route(f"Anthony–Bartlett {name}", found, theorem, cited=True)]
+
+
+def _state(task: Task, arch: Architecture, bits: int) -> list[Route]:
+    found = state_bits(task, arch, bits)
+    if found is None:
+        return []
+    condition = f"recurrent, deterministic evaluation with a state of {bits}-bit numbers"
+    return [
+        Route(
+            f"state of {bits}-bit numbers",
+            found,
+            "equal states give equal answers",
+            cited=False,
+            conditions=(condition,),
+            real_arithmetic=False,
+        )
+    ]
+
+
+def _no_bound(task: Task, arch: Architecture) -> str:
+    """Why there is no bound, in one sentence."""
+    layers = f"{arch.n_layers} layer{'s' if arch.n_layers > 1 else ''}"
+    subject = f"no bound for {task} by {layers} of {arch.family} ({arch.model})"
+    kind = arch.family.split("-")[0]
+    if (task, kind) in (("rhi", "softmax"), ("lhi", "rnn"), ("lhi", "gru")):
+        fact = "one layer of constant size solves it"
+        theorem = "Theorem 12c" if task == "rhi" else "Theorem 14a"
+    elif task == "rhi":
+        fact, theorem = "two full layers of constant size solve it", "Theorem 12b"
+    else:
+        fact, theorem = "two layers of constant size solve it", "Theorem 14c"
+    if arch.model == "formal":
+        command = f"ithbit verdict {task} {arch.family} --layers {arch.n_layers}"
+        return f"{subject}: possible, {fact} ({theorem}); see `{command}`"
+    if arch.family == "gru":
+        return f"{subject}: possible, explicit nn.GRU weights solve it in one layer"
+    return (
+        f"{subject}: none is known; of its formal counterpart {fact} ({theorem}), which is no "
+        f"statement about the trained block"
+    )

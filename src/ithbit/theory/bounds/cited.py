@@ -1,0 +1,101 @@
+"""Anthony and Bartlett's theorems on algorithms with real parameters, with their constants.
+
+*Neural Network Learning: Theoretical Foundations*, Theorems 8.4 and 8.14; the paper's Theorem 3 is
+8.14 up to constants. Both speak of a class computed from p parameters by an algorithm of at most t
+operations, the 0/1 output among them, q of them exponentials. They are *cited*, constants included,
+and are not proved here; `counting` is, and is far tighter where both apply. Square roots,
+logarithms and erf are not among their operations, so of the trained blocks only nn.GRU is covered.
+An algorithm must be defined for all parameters: every division by a sum that could vanish is
+guarded by one comparison.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from ithbit.families import Task
+from ithbit.theory.architecture import Architecture
+from ithbit.theory.complexity.formulas import causal_complexity, mlp_operations
+
+
+@dataclass(frozen=True)
+class Program:
+    """The decision as an algorithm: p parameters, t operations, q of them exponentials."""
+
+    parameters: int
+    operations: int
+    exponentials: int
+
+
+def vc_without_exponentials(parameters: int, operations: int) -> int:
+    """VC dimension by Theorem 8.4: at most 4 p (t + 2), without exponentials. Cited.
+
+    >>> vc_without_exponentials(16, 12449)
+    796864
+    """
+    return 4 * parameters * (operations + 2)
+
+
+def vc_with_exponentials(parameters: int, operations: int, exponentials: int) -> int:
+    """VC dimension by Theorem 8.14, the smaller of its two forms. Cited.
+
+    t^2 p (p + 19 log2(9p)), and with at most q exponentials
+    (p (q+1))^2 + 11 p (q+1) (t + log2(9 p (q+1))).
+
+    >>> vc_with_exponentials(16, 3345, 48)
+    29572190
+    """
+    p, t = parameters, operations
+    u = p * (exponentials + 1)
+    return math.floor(
+        min(t * t * p * (p + 19 * math.log2(9 * p)), u * u + 11 * u * (t + math.log2(9 * u)))
+    )
+
+
+def program(task: Task, arch: Architecture) -> Program | None:
+    """The decision as an algorithm, or None where these theorems do not apply.
+
+    RHI: the fingerprints of all layers are the parameters; the operations are those of the
+    completion maps, then the difference of the two logits, its comparison and the output. What
+    depends on the index alone, layer 1's exponentials included, is part of the input.
+
+    >>> from ithbit.theory.architecture import architecture
+    >>> program("rhi", architecture("rnn"))
+    Program(parameters=16, operations=12449, exponentials=0)
+    """
+    d, L = arch.width, arch.n_layers
+    readout = 2 * d + 1
+    if task == "lhi":
+        return _lhi_program(arch, readout) if L == 1 and arch.model == "formal" else None
+    if arch.family.startswith("softmax") or not (arch.causal or L == 1):
+        return None
+    # One full layer computes what one causal layer does at the last token (Remark 7).
+    causal = replace(arch, family=arch.family.replace("-full", "-causal"))
+    return _causal_program(causal, readout)
+
+
+def _causal_program(arch: Architecture, readout: int) -> Program | None:
+    layer = causal_complexity(arch)
+    if not layer.covered:
+        return None
+    L = arch.n_layers
+    linear = arch.family.startswith("linear")
+    guards = L * arch.heads if linear else 0
+    return Program(
+        parameters=L * layer.dimension,
+        operations=L * (layer.operations - arch.width) + guards + readout,
+        exponentials=layer.exponentials * (L - 1 if linear else L),
+    )
+
+
+def _lhi_program(arch: Architecture, readout: int) -> Program | None:
+    d, H = arch.width, arch.heads
+    inner = (arch.hidden,) if arch.hidden else ()
+    if arch.attention:
+        # alpha + beta and gamma + rho, the guarded quotients, the residual, the MLP.
+        operations = (d + H) + (H + d) + d + mlp_operations(d, *inner, d)
+        return Program(d + H, operations + readout, 0)
+    if arch.family == "ssm":
+        constant = arch.transition == "constant"
+        operations = (d if constant else 2 * d * d) + mlp_operations(2 * d, *inner, d)
+        return Program(d if constant else d * d + d, operations + readout, 0)
+    return None

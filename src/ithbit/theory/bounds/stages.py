@@ -1,0 +1,291 @@
+"""Stage lists: how each family decides, as input of the counting theorem.
+
+For each family the decision at the last token is cut into stages whose tests are affine, polynomial
+or Pfaffian in the fingerprint theta (`ithbit.theory.bounds.counting` has the theorem and its
+letters p, kappa, l, m, q, q0, M). True fingerprints have positive denominators, so a test may be
+multiplied by one; a denominator that becomes an implicit variable and may vanish for other theta is
+one more test. Sums of positive features are written as squares, so first-layer denominators are
+positive everywhere; degree 4 includes that.
+
+    d width   H heads   d_h = d / H   w hidden   L layers
+    p1 = d (d_h + 1)    the numbers S = sum v phi(k)^T and z = sum phi(k) of one linear layer
+"""
+
+from ithbit.families import Task
+from ithbit.theory.architecture import Architecture
+from ithbit.theory.bounds.counting import Stage
+
+# Squaring. With r = sqrt(v) > 0 the sign of A + B r follows from those of A, B and A^2 - B^2 v:
+# three tests, two if B is a constant. For two nested normalisations, A = b + c r and
+# W = q2 + q1 r + q0 v, the sign of A + c1 sqrt(W) follows from those of b, b^2 - c^2 v, X, Y and
+# X^2 - Y^2 v, where A^2 - c1^2 W = X + Y r: five tests. Degrees double with each squaring.
+_ONE_NORM, _TWO_NORMS = 3, 5
+
+
+def stages(task: Task, arch: Architecture) -> tuple[Stage, ...] | None:
+    """The stage list of a decision, or None where the counting theorem has nothing to say.
+
+    Full attention is covered with one layer, where it equals causal attention at the last token
+    (Remark 7). Exact: counts what the docstrings of this module derive.
+
+    >>> from ithbit.theory.architecture import architecture
+    >>> for stage in stages("rhi", architecture("rnn", width=2, hidden=8)):
+    ...     print(stage.kind, stage.parameters, stage.tests)
+    A 2 8
+    A 2 8
+    A 2 1
+    """
+    one_layer = arch.n_layers == 1
+    if not arch.hidden and arch.model == "formal" and _additive(arch):
+        # Affine throughout: the logit is f(sigma) + g(i), and theta = f(sigma).
+        return (Stage("readout", 1, 1),)
+    if task == "lhi":
+        lists = _LHI[arch.model]
+        return lists[arch.family](arch) if one_layer and arch.family in lists else None
+    if arch.family.startswith("softmax") or not (arch.causal or one_layer):
+        return None
+    return _RHI[arch.model][arch.family.replace("-full", "-causal")](arch)
+
+
+def fixed_bits(task: Task, arch: Architecture) -> int:
+    """Bits held fixed by the argument, so that n* grows by as many.
+
+    Mamba2's convolution of width v shows the last token the v - 1 bits before it, and in LHI the
+    v - 1 bits after the index see the index.
+    """
+    if arch.family != "mamba2":
+        return 0
+    return (arch.conv - 1) * (1 if task == "rhi" else 2)
+
+
+def _additive(arch: Architecture) -> bool:
+    return arch.family == "rnn" or (arch.family == "ssm" and arch.transition == "constant")
+
+
+def _relu(what: str, p: int, tests: int, degree: int = 1) -> tuple[Stage, ...]:
+    """The hidden layer of an MLP, absent if the MLP is affine."""
+    return (Stage(what, p, tests, degree),) if tests else ()
+
+
+def _rnn_rhi(arch: Architecture) -> tuple[Stage, ...]:
+    """h' = N1(x, h), y = N2(x, h'): every preactivation is affine in the states kept so far."""
+    d, w = arch.width, arch.hidden
+    hidden = [
+        Stage(f"layer {layer}, hidden layer of {net}", layer * d, w)
+        for layer in range(1, arch.n_layers + 1)
+        for net in ("N1", "N2")
+    ]
+    return (*hidden, Stage("readout", arch.n_layers * d, 1))
+
+
+def _ssm_rhi(arch: Architecture) -> tuple[Stage, ...]:
+    """h' = A(x) h + B(x): affine in theta if A is constant, else of one degree more per layer.
+
+    In the first layer x is the index's embedding, so A and B may be any maps there.
+    """
+    d, L = arch.width, arch.n_layers
+
+    def degree(layer: int) -> int:
+        return 1 if arch.transition == "constant" else layer
+
+    hidden = [
+        stage
+        for layer in range(1, L + 1)
+        for stage in _relu(f"layer {layer}, hidden", layer * d, arch.hidden, degree(layer))
+    ]
+    return (*hidden, Stage("readout", L * d, 1, degree(L)))
+
+
+def _linear_rhi(arch: Architecture) -> tuple[Stage, ...]:
+    """Causal linear attention; preactivations times the denominators are polynomials of (S, z)."""
+    d, H, w, L = arch.width, arch.heads, arch.hidden, arch.n_layers
+    p1 = d * (arch.head_width + 1)
+    if L == 1 and not w:
+        # Only u^T S and z matter for an affine readout u: d numbers each.
+        return (Stage("readout", 2 * d, 1, H),)
+    first = _relu("layer 1, hidden", p1, w, H)
+    if L == 1:
+        return (*first, Stage("readout", p1, 1, H))
+    later = _relu_features(arch, p1) if arch.feature == "relu" else _elu_features(arch, p1)
+    return (*first, *later)
+
+
+def _relu_features(arch: Architecture, p1: int) -> tuple[Stage, ...]:
+    """ReLU+1 is piecewise affine: x is a quotient of polynomials of degree delta over theta.
+
+    x = X / D of degrees delta; the denominators of the H heads have degree 2 delta + 1 over D^2,
+    so delta' = delta + H (2 delta + 1), from delta = H after layer 1.
+    """
+    d, H = arch.width, arch.heads
+    found: list[Stage] = []
+    delta = H
+    for layer in range(2, arch.n_layers + 1):
+        found.append(Stage(f"layer {layer}, feature signs", (layer - 1) * p1, 2 * d, delta))
+        delta += H * (2 * delta + 1)
+        found += _relu(f"layer {layer}, hidden", layer * p1, arch.hidden, delta)
+    return (*found, Stage("readout", arch.n_layers * p1, 1, delta))
+
+
+def _elu_features(arch: Architecture, p1: int) -> tuple[Stage, ...]:
+    """ELU+1 from layer 2 on: the exponentials of keys and queries form the chain, 2d per layer.
+
+    Implicit variables of a finished layer: its H inverse denominators and its d outputs. One head's
+    denominator multiplies the tests of its own layer; with more heads they are implicit, too.
+    Denominators of layers 2 and on that are implicit are tests.
+    """
+    d, H, w, L = arch.width, arch.heads, arch.hidden, arch.n_layers
+    own = H if H > 1 else 0
+    found: list[Stage] = []
+    for layer in range(2, L + 1):
+        done = layer - 1
+        before = {"implicit": done * (d + H), "chain": 2 * d * (done - 1)}
+        tests = 2 * d + (done - 1) * H
+        found.append(Stage(f"layer {layer}, feature signs", done * p1, tests, 4, **before))
+        after = {"implicit": done * (d + H) + own, "chain": 2 * d * done}
+        dens = (done - 1) * H + own
+        if w:
+            found.append(Stage(f"layer {layer}, hidden", layer * p1, w + dens, 4, **after))
+        if layer == L:
+            found.append(Stage("readout", L * p1, 1 + dens, 4, **after))
+    return tuple(found)
+
+
+def _attention_lhi(arch: Architecture) -> tuple[Stage, ...]:
+    """a = (alpha(i) + beta(sigma)) / (gamma(i) + rho(sigma)) per head, softmax or any phi.
+
+    theta = (beta, rho) in R^(d + H); for an affine readout u only u.beta and rho matter, per head.
+    """
+    d, H = arch.width, arch.heads
+    if not arch.hidden:
+        return (Stage("readout", 2 * H, 1, H),)
+    return (Stage("hidden", d + H, arch.hidden, H), Stage("readout", d + H, 1, H))
+
+
+def _ssm_lhi(arch: Architecture) -> tuple[Stage, ...]:
+    """h = A(sigma) alpha(i) + b(sigma), for any maps A and B; a constant A leaves b(sigma)."""
+    d, w = arch.width, arch.hidden
+    if not w:
+        return (Stage("readout", d + 1, 1),)
+    p = d if arch.transition == "constant" else d * d + d
+    return (Stage("hidden", p, w), Stage("readout", p, 1))
+
+
+def _gru_rhi(arch: Architecture) -> tuple[Stage, ...]:
+    """nn.GRU with a linear head: one test, implicit variables a_n, n and h' for each unit.
+
+    (a_n - W x - b)(1 + e^-r) = U h + c, n (e^(2 a_n) + 1) = e^(2 a_n) - 1 and
+    h'(1 + e^-z) = n e^-z + h have degree 2. In layer 1 the exponentials of r and z are common to
+    all indices up to factors.
+    """
+    d, L = arch.width, arch.n_layers
+    return (
+        Stage(
+            "readout",
+            parameters=L * d,
+            tests=1,
+            degree=2,
+            implicit=3 * d * L,
+            chain=d + 3 * d * (L - 1),
+            shared_chain=2 * d,
+        ),
+    )
+
+
+def _pre_ln_rhi(arch: Architecture) -> tuple[Stage, ...]:
+    """Pre-LN linear attention with a feed-forward part; LayerNorm's root goes by squaring or rho.
+
+    Implicit variables, layer 1 (its first LayerNorm sees the index alone): H inverse denominators,
+    the sum s (d), rho = 1 / sqrt(var + eps), the output (d). A later layer: rho, q, k, v (3d), H
+    denominators, s, rho, the output. GELU adds w preactivations and their pairs
+    (e^(-u^2/2), Phi(u)) of chain degree 2, and takes the ReLU stages away.
+    """
+    d, H, w, L = arch.width, arch.heads, arch.hidden, arch.n_layers
+    p1 = d * (arch.head_width + 1)
+    gelu = arch.activation == "gelu"
+    if L == 1 and not gelu:
+        return (
+            Stage("layer 1, ReLU", p1, 2 * w, 2 * H),
+            Stage("readout", p1, _ONE_NORM, 4 * H),
+        )
+    extra, M = (w, 2) if gelu else (0, 1)
+    first, later = H + 2 * d + 1, 5 * d + H + 2
+    found = [] if gelu else [Stage("layer 1, ReLU", p1, 2 * w, 2 * H)]
+
+    def stage(what: str, layers: int, tests: int, m: int, roots: int, done: int) -> Stage:
+        """`layers` fingerprints, exponentials of `roots` layers, `done` feed-forward parts."""
+        chain = 2 * d * roots + 2 * extra * done
+        return Stage(what, layers * p1, tests, 4, m + extra * done, chain, chain_degree=M)
+
+    for layer in range(2, L + 1):
+        m = first + (layer - 2) * later + 3 * d + 1
+        tests = 2 * d + (layer - 2) * H
+        found.append(
+            stage(f"layer {layer}, feature signs", layer - 1, tests, m, layer - 2, layer - 1)
+        )
+        if not gelu:
+            m = first + (layer - 1) * later
+            tests = w + (layer - 1) * H
+            found.append(stage(f"layer {layer}, ReLU", layer, tests, m, layer - 1, layer))
+    m = first + (L - 1) * later
+    return (*found, stage("readout", L, 1 + (L - 1) * H, m, L - 1, L))
+
+
+def _pre_ln_lhi(arch: Architecture) -> tuple[Stage, ...]:
+    """One pre-LN block on LHI: theta = (beta, rho) per head; one LayerNorm follows."""
+    d, H, w = arch.width, arch.heads, arch.hidden
+    if arch.activation == "relu":
+        return (Stage("ReLU", d + H, 2 * w, 2 * H), Stage("readout", d + H, _ONE_NORM, 4 * H))
+    return (Stage("readout", d + H, 1, 4, H + d + 1 + w, 2 * w, chain_degree=2),)
+
+
+def _bert_lhi(arch: Architecture) -> tuple[Stage, ...]:
+    """One BERT block on LHI: as the pre-LN block, with two LayerNorms after the attention."""
+    d, H, w = arch.width, arch.heads, arch.hidden
+    if arch.activation == "relu":
+        return (Stage("ReLU", d + H, 2 * w, 2 * H), Stage("readout", d + H, _TWO_NORMS, 4 * H))
+    return (Stage("readout", d + H, 1, 4, H + 2 * d + 2 + w, 2 * w, chain_degree=2),)
+
+
+def _mamba2_rhi(arch: Architecture) -> tuple[Stage, ...]:
+    """Mamba2 with the last bits fixed: one layer has no exponential left, two RMSNorms follow.
+
+    From layer 2 on: exponentials of the convolution's SiLU (c), the gate (d) and per head
+    softplus, its inverse and the decay; the convolution keeps c partial sums.
+    """
+    d, H, N, c, L = arch.width, arch.heads, arch.state, arch.conv_channels, arch.n_layers
+    if L == 1:
+        return (Stage("readout", d * N, _TWO_NORMS, 4),)
+    return (
+        Stage(
+            "readout",
+            parameters=L * d * N + (L - 1) * c,
+            tests=1,
+            degree=4,
+            implicit=(2 * d + 1) + (L - 1) * (5 * d + 2 * c + 2 * H + 2) + 1,
+            chain=(c + d + 3 * H) * (L - 1),
+        ),
+    )
+
+
+def _mamba2_lhi(arch: Architecture) -> tuple[Stage, ...]:
+    """theta = the product of the decays per head and C.b(sigma), d numbers; two RMSNorms follow."""
+    return (Stage("readout", arch.width + arch.heads, _TWO_NORMS, 4),)
+
+
+_RHI = {
+    "formal": {"rnn": _rnn_rhi, "ssm": _ssm_rhi, "linear-causal": _linear_rhi},
+    "trained": {"gru": _gru_rhi, "mamba2": _mamba2_rhi, "linear-causal": _pre_ln_rhi},
+}
+_LHI = {
+    "formal": {
+        **dict.fromkeys(
+            ("softmax-full", "softmax-causal", "linear-full", "linear-causal"), _attention_lhi
+        ),
+        "ssm": _ssm_lhi,
+    },
+    "trained": {
+        **dict.fromkeys(("softmax-full", "softmax-causal"), _bert_lhi),
+        **dict.fromkeys(("linear-full", "linear-causal"), _pre_ln_lhi),
+        "mamba2": _mamba2_lhi,
+    },
+}

@@ -1,0 +1,169 @@
+"""The certificate as a JSON file, and its re-verification from the file alone.
+
+The file holds the weights themselves, the claim (margin, inputs, arithmetic, method) and a digest.
+The check rebuilds the solution from the weights, re-derives the bound with the method the file
+names, and compares everything the file states with what follows from the weights; it believes
+nothing but the program that runs it. The digest, compared last, catches changes that leave a true
+claim true.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ithbit.errors import IthbitError, SpecError
+from ithbit.tasks.indexing import Instance
+from ithbit.theory.certificate import METHODS, SPEAKS_OF, Certificate, certify
+from ithbit.theory.solution import Solution
+from ithbit.theory.weights_json import Json, solution_from_json, weights_to_json
+
+FORMAT = "ithbit certificate 1"
+# n · 2^n has at most 4,300 digits, the longest integer that Python reads from text by default.
+LONGEST = 14_267
+# What a float64 run of the stored worst input may differ by on another machine.
+_OBSERVED_TOLERANCE = 1e-6
+# What a bound may be below the re-derived one; more is a change, not another machine's rounding.
+_MARGIN_SLACK = 1e-9
+
+
+class CertificateError(IthbitError):
+    """A certificate that cannot be read, or does not hold."""
+
+
+def summary(certificate: Certificate) -> Json:
+    """The claim without the weights, as plain JSON values."""
+    solution, worst = certificate.solution, certificate.worst
+    if solution.n_bits > LONGEST:
+        raise SpecError(f"certificate files reach to n = {LONGEST}, got n = {solution.n_bits}")
+    finite = bool(np.isfinite(certificate.margin))
+    return {
+        "format": FORMAT,
+        "task": solution.task,
+        "family": solution.family,
+        "variant": solution.variant,
+        "theorem": solution.theorem,
+        "n": solution.n_bits,
+        "depth": solution.depth,
+        "width": solution.width,
+        "sizes": list(solution.sizes),
+        "certified": certificate.certified,
+        "margin": certificate.margin if finite else None,
+        "inputs": certificate.inputs,
+        "arithmetic": certificate.arithmetic,
+        "method": certificate.method,
+        "derivation": certificate.derivation,
+        "speaks_of": SPEAKS_OF,
+        "worst": {
+            "index": worst.index,
+            "bits": "".join(map(str, worst.bits)),
+            "observed_margin": worst.margin if np.isfinite(worst.margin) else None,
+        },
+    }
+
+
+def document(certificate: Certificate) -> Json:
+    """The whole certificate: claim, weights and digest."""
+    content = summary(certificate) | {"weights": weights_to_json(certificate.solution)}
+    return content | {"digest": digest(content)}
+
+
+def digest(content: Json) -> str:
+    """sha256 of the content without its digest, in one fixed spelling."""
+    rest = {key: value for key, value in content.items() if key != "digest"}
+    spelled = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(spelled.encode()).hexdigest()
+
+
+def write_certificate(certificate: Certificate, path: Path) -> None:
+    """Write the file in one step: it is there as a whole or not at all."""
+    text = json.dumps(document(certificate), indent=None) + "\n"
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as file:
+            temporary = Path(file.name)
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise CertificateError(
+            f"cannot write {path}: {error.strerror}; give a file in a folder that can be written"
+        ) from error
+
+
+def check_certificate(path: Path) -> Certificate:
+    """Re-verify a certificate file; returns the re-derived certificate or raises with the reason.
+
+    Raises:
+        CertificateError: the file cannot be read, or something it states does not follow from its
+            weights.
+    """
+    content = _read(path)
+    try:
+        return _check(content)
+    except (SpecError, CertificateError) as reason:
+        raise CertificateError(f"{path} is refused: {reason}") from reason
+
+
+def _read(path: Path) -> Json:
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise CertificateError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise CertificateError(f"{path} is not a JSON file: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise CertificateError(f"{path} is not a certificate: its format is not {FORMAT!r}")
+    return content
+
+
+def _check(content: Json) -> Certificate:
+    solution = solution_from_json(content)
+    method, claimed = content.get("method"), content.get("margin")
+    if method not in METHODS:
+        raise CertificateError(f"the method {method!r} is unknown")
+    if isinstance(claimed, bool) or not isinstance(claimed, int | float):
+        raise CertificateError(f"the margin is no number but {claimed!r}")
+    derived = certify(solution, method)
+    if not derived.certified:
+        raise CertificateError(f"the weights give only a margin >= {derived.margin:.6g}")
+    if not derived.margin * (1 - _MARGIN_SLACK) <= claimed <= derived.margin:
+        raise CertificateError(
+            f"the margin is stated as {claimed!r}, but the weights give {derived.margin!r}"
+        )
+    for key, value in summary(derived).items():
+        if key not in ("margin", "worst") and content.get(key) != value:
+            raise CertificateError(f"{key} is not what follows from the weights: {_short(value)}")
+    _check_worst(content.get("worst"), solution)
+    if content.get("digest") != digest(content):
+        raise CertificateError("the digest does not fit the contents: the file was changed")
+    return derived
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:28]}…{text[-28:]}"
+
+
+def _check_worst(worst: Any, solution: Solution) -> None:
+    """The worst input found must be an input, and behave as stated."""
+    if not isinstance(worst, dict) or not isinstance(worst.get("bits"), str):
+        raise CertificateError("the worst input is missing")
+    bits = tuple(int(bit) if bit in "01" else -1 for bit in worst["bits"])
+    index, stated = worst.get("index"), worst.get("observed_margin")
+    if not isinstance(index, int) or not isinstance(stated, int | float):
+        raise CertificateError("the worst input has no index or no observed margin")
+    instance = Instance(solution.task, bits, index)
+    if len(bits) != solution.n_bits:
+        raise CertificateError(f"the worst input has {len(bits)} bits, n is {solution.n_bits}")
+    seen = float(solution.margins(np.array([instance.bits]), np.array([index]))[0])
+    if not abs(seen - stated) <= _OBSERVED_TOLERANCE * max(1.0, abs(seen)):
+        raise CertificateError(f"the worst input has margin {seen:.9g}, the file says {stated}")

@@ -1,0 +1,240 @@
+"""Arrays of intervals that contain the true real numbers: float64 rounded outward.
+
+Sums and products use the error-free transformations of Knuth and of Dekker and Veltkamp, which give
+the rounding error of an operation as a float: an end is moved outward by one step only where the
+operation was not exact. So small integers and dyadic fractions stay points, and a quantity that is
+exactly zero stays exactly zero. Rests on IEEE 754 double arithmetic with rounding to nearest, and,
+for exp, on a table made by arb balls (python-flint).
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Self
+
+import numpy as np
+from flint import arb, ctx
+from numpy.typing import NDArray
+
+from ithbit.theory.layers import FloatArray
+
+Index = Any  # what numpy takes between brackets
+
+EXP_LIMIT = 700  # beyond it, exp is bounded by 0 or by infinity
+_FINE = 64  # exp's table has one entry per integer and one per 64th
+# Horner's rule for e^r to degree 6, |r| <= 1/128: the last addition rounds by at most
+# 2^-53 (1 + |r|), earlier ones reach the result multiplied by |r|, and the remainder is below
+# 2^-61. So 2^-51 is ample.
+_HORNER_SLACK = 2.0**-51
+_SPLIT = 2.0**27 + 1
+_PRODUCT_FLOOR = 1e-250  # below it Dekker's error term may itself underflow
+
+
+def _down(value: FloatArray, error: FloatArray) -> FloatArray:
+    """A lower bound of value + error; a NaN error (overflow) counts as inexact."""
+    return np.where(error >= 0, value, np.nextafter(value, -np.inf))
+
+
+def _up(value: FloatArray, error: FloatArray) -> FloatArray:
+    return np.where(error <= 0, value, np.nextafter(value, np.inf))
+
+
+def _sum(a: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """a + b rounded, and the exact error of that rounding (Knuth)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _product(a: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """a · b rounded, and the exact error of that rounding (Dekker, Veltkamp); NaN if unknown."""
+    product = a * b
+    a_big, b_big = a * _SPLIT, b * _SPLIT
+    a_high, b_high = a_big - (a_big - a), b_big - (b_big - b)
+    a_low, b_low = a - a_high, b - b_high
+    error = a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
+    known = (np.abs(product) > _PRODUCT_FLOOR) | (a == 0) | (b == 0)
+    return product, np.where(known, error, np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """Arrays `lo` <= true value <= `hi`, element by element; equal shapes.
+
+    >>> third = Interval.point([1.0]) / Interval.point([3.0])
+    >>> bool(third.lo[0] < third.hi[0]), (third.lo - third.lo).tolist()
+    (True, [0.0])
+    >>> (Interval.point([0.5]) * Interval.point([3.0]) + 1).hi.tolist()
+    [2.5]
+    """
+
+    lo: FloatArray
+    hi: FloatArray
+
+    @classmethod
+    def point(cls, values: Any) -> Self:
+        array = np.asarray(values, dtype=np.float64)
+        return cls(array, array)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.lo.shape
+
+    @property
+    def is_point(self) -> bool:
+        """Whether both ends are one array, so that half of the work can be spared."""
+        return self.lo is self.hi
+
+    def __getitem__(self, index: Index) -> "Interval":
+        if self.is_point:
+            return Interval.point(self.lo[index])
+        return Interval(self.lo[index], self.hi[index])
+
+    def simplified(self) -> "Interval":
+        """The same, known to be a point if it is one throughout."""
+        return Interval.point(self.lo) if np.array_equal(self.lo, self.hi) else self
+
+    def reshape(self, *shape: int) -> "Interval":
+        if self.is_point:
+            return Interval.point(self.lo.reshape(shape))
+        return Interval(self.lo.reshape(shape), self.hi.reshape(shape))
+
+    def __neg__(self) -> "Interval":
+        return Interval.point(-self.lo) if self.is_point else Interval(-self.hi, -self.lo)
+
+    def __add__(self, other: "Interval | float | FloatArray") -> "Interval":
+        if not isinstance(other, Interval):
+            other = Interval.point(other)
+        with np.errstate(all="ignore"):
+            low, low_error = _sum(self.lo, other.lo)
+            if self.is_point and other.is_point:
+                return _rounded(low, low_error)
+            high, high_error = _sum(self.hi, other.hi)
+            return Interval(_down(low, low_error), _up(high, high_error))
+
+    def __sub__(self, other: "Interval | float | FloatArray") -> "Interval":
+        return self + (-(other if isinstance(other, Interval) else Interval.point(other)))
+
+    def __mul__(self, other: "Interval | float | FloatArray") -> "Interval":
+        if not isinstance(other, Interval):
+            other = Interval.point(other)
+        with np.errstate(all="ignore"):
+            if self.is_point and other.is_point:
+                return _rounded(*_product(self.lo, other.lo))
+            corners = [
+                _product(a, b)
+                for a in ((self.lo,) if self.is_point else (self.lo, self.hi))
+                for b in ((other.lo,) if other.is_point else (other.lo, other.hi))
+            ]
+            return Interval(
+                np.minimum.reduce([_down(*corner) for corner in corners]),
+                np.maximum.reduce([_up(*corner) for corner in corners]),
+            )
+
+    def __truediv__(self, other: "Interval") -> "Interval":
+        """The quotient by positive numbers."""
+        assert (other.lo > 0).all()
+        with np.errstate(all="ignore"):
+            quotients = [a / b for a in (self.lo, self.hi) for b in (other.lo, other.hi)]
+            return Interval(
+                np.nextafter(np.minimum.reduce(quotients), -np.inf),
+                np.nextafter(np.maximum.reduce(quotients), np.inf),
+            )
+
+    def exp(self) -> "Interval":
+        """e^x; exactly 1 at 0, within about 2^-49 elsewhere."""
+        with np.errstate(all="ignore"):
+            return Interval(_exp(self.lo).lo, _exp(self.hi).hi)
+
+    def relu(self) -> "Interval":
+        return Interval(np.maximum(self.lo, 0), np.maximum(self.hi, 0))
+
+    def hull(self, axis: int) -> "Interval":
+        """The smallest interval around all along an axis."""
+        return Interval(self.lo.min(axis=axis), self.hi.max(axis=axis))
+
+    def meet(self, other: "Interval") -> "Interval":
+        """Both are known to contain the truth; so does their intersection."""
+        return Interval(np.maximum(self.lo, other.lo), np.minimum(self.hi, other.hi))
+
+    def total(self, axis: int) -> "Interval":
+        """The sum along an axis, by halves."""
+        items = Interval(np.moveaxis(self.lo, axis, 0), np.moveaxis(self.hi, axis, 0))
+        if self.is_point:
+            items = Interval.point(items.lo)
+        if not items.shape[0]:
+            return Interval.point(np.zeros(items.shape[1:]))
+        while items.shape[0] > 1:
+            half, odd = divmod(items.shape[0], 2)
+            pairs = items[:half] + items[half : 2 * half]
+            items = concatenate([pairs, items[2 * half :]], axis=0) if odd else pairs
+        return items[0]
+
+
+def _rounded(value: FloatArray, error: FloatArray) -> Interval:
+    if (error == 0).all():
+        return Interval.point(value)
+    return Interval(_down(value, error), _up(value, error))
+
+
+def concatenate(parts: list[Interval], axis: int) -> Interval:
+    """The intervals one after another along an axis."""
+    lo = np.concatenate([part.lo for part in parts], axis=axis)
+    if all(part.is_point for part in parts):
+        return Interval.point(lo)
+    return Interval(lo, np.concatenate([part.hi for part in parts], axis=axis))
+
+
+def choose(condition: NDArray[np.bool_], yes: Interval, no: Interval) -> Interval:
+    """`yes` where the condition holds, else `no`."""
+    lo = np.where(condition, yes.lo, no.lo)
+    if yes.is_point and no.is_point:
+        return Interval.point(lo)
+    return Interval(lo, np.where(condition, yes.hi, no.hi))
+
+
+def sigmoid(x: Interval) -> Interval:
+    """1 / (1 + e^{−x}), which is increasing; clipped to [0, 1]."""
+    one = Interval.point(1.0)
+    ends = one / ((-x).exp() + 1.0)
+    return Interval(np.maximum(ends.lo, 0.0), np.minimum(ends.hi, 1.0))
+
+
+def tanh(x: Interval) -> Interval:
+    """2 sigmoid(2x) − 1."""
+    return sigmoid(x * 2.0) * 2.0 - 1.0
+
+
+@cache
+def _tables() -> tuple[Interval, Interval]:
+    """exp at −700 … 700 and at −32/64 … 32/64, as intervals made from arb balls."""
+    with ctx.workprec(100):
+        whole = [arb(j).exp() for j in range(-EXP_LIMIT, EXP_LIMIT + 1)]
+        fine = [(arb(m) / _FINE).exp() for m in range(-_FINE // 2, _FINE // 2 + 1)]
+        return _enclose(whole), _enclose(fine)
+
+
+def _enclose(balls: list[Any]) -> Interval:
+    lo = np.array([float(ball.lower()) for ball in balls])
+    hi = np.array([float(ball.upper()) for ball in balls])
+    return Interval(np.nextafter(lo, -np.inf), np.nextafter(hi, np.inf))
+
+
+def _exp(x: FloatArray) -> Interval:
+    """An enclosure of e^x at float points: e^j · e^{m/64} · e^r with |r| <= 1/128.
+
+    Both subtractions are exact, since the integer (and the 64th) nearest to a float is within a
+    factor of two of it or is 0.
+    """
+    whole, fine = _tables()
+    inside = np.clip(x, -EXP_LIMIT, EXP_LIMIT)
+    j = np.rint(inside)
+    m = np.rint((inside - j) * _FINE)
+    r = (inside - j) - m / _FINE
+    p = np.full_like(r, 1 / 720)
+    for factor in (1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0):
+        p = p * r + factor
+    tail = Interval(p - p * _HORNER_SLACK, p + p * _HORNER_SLACK)
+    body = whole[j.astype(int) + EXP_LIMIT] * fine[m.astype(int) + _FINE // 2] * tail
+    lo = np.where(x < -EXP_LIMIT, 0.0, body.lo)
+    hi = np.where(x > EXP_LIMIT, np.inf, body.hi)
+    return Interval(np.where(x == 0, 1.0, lo), np.where(x == 0, 1.0, hi))

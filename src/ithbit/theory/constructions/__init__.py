@@ -1,0 +1,136 @@
+"""The constructions: explicit weights for every positive entry of the paper's summary table.
+
+`construct` builds one; `CONSTRUCTIONS` is the ordered table of what there is for the formal
+families, and `TRAINED_CONSTRUCTIONS` of what there is for layers as they are trained. The first
+variant of an entry is the default; the others are the paper's own sketches or further ways.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ithbit.errors import SpecError
+from ithbit.families import FAMILIES, TASKS, Task, task_named
+from ithbit.theory.constructions import (
+    attention_marker,
+    gru_latch,
+    linear_heavy,
+    rnn_counter,
+    softmax_cosine,
+    softmax_parabola,
+    ssm_sum,
+)
+from ithbit.theory.solution import Solution
+
+FORMAL_FAMILIES: tuple[str, ...] = tuple(family.formal for family in FAMILIES.values())
+
+Builder = Callable[[str, int], Solution]  # (family, n_bits) -> the weights
+
+
+@dataclass(frozen=True)
+class Construction:
+    """One positive entry: `depth` layers of this family solve the task for every n."""
+
+    task: Task
+    family: str
+    depth: int
+    theorem: str
+    variants: dict[str, Builder]  # the first is the default
+
+    @property
+    def default(self) -> str:
+        return next(iter(self.variants))
+
+
+_FOCUS: dict[str, Builder] = {
+    "parabola": softmax_parabola.parabola,
+    "cosine": softmax_cosine.cosine,
+}
+_MARK: dict[str, Builder] = {"marker": attention_marker.left}
+
+CONSTRUCTIONS: tuple[Construction, ...] = (
+    Construction("rhi", "softmax-full", 1, "Theorem 12c", _FOCUS),
+    Construction("rhi", "softmax-causal", 1, "Theorem 12c", _FOCUS),
+    Construction(
+        "rhi",
+        "linear-full",
+        2,
+        "Theorem 12b",
+        {"marker": attention_marker.right, "heavy": linear_heavy.heavy},
+    ),
+    Construction("lhi", "softmax-full", 2, "Theorem 14c", _MARK),
+    Construction("lhi", "softmax-causal", 2, "Theorem 14c", _MARK),
+    Construction("lhi", "linear-full", 2, "Theorem 14c", _MARK),
+    Construction("lhi", "linear-causal", 2, "Theorem 14c", _MARK),
+    Construction(
+        "lhi",
+        "ssm",
+        2,
+        "Theorem 14c",
+        {"selective": ssm_sum.selective, "time-invariant": ssm_sum.time_invariant},
+    ),
+    Construction(
+        "lhi",
+        "rnn",
+        1,
+        "Theorem 14a",
+        {"scalar": rnn_counter.scalar, "pair": rnn_counter.pair},
+    ),
+)
+
+TRAINED_CONSTRUCTIONS: tuple[Construction, ...] = (
+    Construction(
+        "lhi",
+        "gru",
+        1,
+        "beside Theorem 14a: the trained layer itself",
+        {"latch": gru_latch.latch},
+    ),
+)
+
+
+def construction_named(task: str, family: str) -> Construction:
+    """The entry for a task and a formal family (or `gru`).
+
+    >>> construction_named("rhi", "linear-full").depth
+    2
+    """
+    named = task_named(task)
+    for entry in CONSTRUCTIONS + TRAINED_CONSTRUCTIONS:
+        if (entry.task, entry.family) == (named, family):
+            return entry
+    formal = FAMILIES[family].formal if family in FAMILIES else family
+    if formal not in FORMAL_FAMILIES:
+        raise SpecError(
+            f"unknown formal family {family!r}; choose one of {', '.join(FORMAL_FAMILIES)}"
+        )
+    if family != formal:
+        raise SpecError(
+            f"certificates speak of formal families and {family!r} is a trained one; its formal "
+            f"counterpart is {formal!r} (only gru, on lhi, has explicit weights of its own)"
+        )
+    other = next(task for task in TASKS if task != named)
+    raise SpecError(
+        f"no construction is known for {named} by {family}, only for {other}; "
+        f"`ithbit verdict {named} {family}` says what is proved instead"
+    )
+
+
+def construct(task: str, family: str, n_bits: int, variant: str | None = None) -> Solution:
+    """Explicit weights that solve `task` with `family` for strings of `n_bits` bits.
+
+    Whether they do is for `certify` to say. Raises `SpecError` if there is no such construction.
+
+    >>> construct("lhi", "softmax-causal", 8).sizes
+    (13, 7)
+    >>> construct("lhi", "rnn", 8, "pair").width
+    2
+    """
+    entry = construction_named(task, family)
+    if n_bits < 1:
+        raise SpecError(f"n must be at least 1, got {n_bits}")
+    name = entry.default if variant is None else variant
+    if name not in entry.variants:
+        raise SpecError(
+            f"{task} by {family} has no variant {name!r}; choose one of {', '.join(entry.variants)}"
+        )
+    return entry.variants[name](family, n_bits)

@@ -1,0 +1,125 @@
+"""Explicit weights with which `nn.GRU` (one layer, input 4, hidden 3) solves LHI.
+
+Theorem 14a speaks of RNNs whose update is a ReLU MLP; a GRU is not of that form, so its entry in
+the experiments needs weights of its own. With b = 80 n and B = 60:
+
+    input       x = (first, v, pos, bit)
+                index -> (1, artanh(i / 2n), −1, 0)   bit k -> (0, 0, k / 2n, ±1)
+                end   -> (0, 0, (n + 1) / 2n, 0)
+    reset       r = sigmoid(B), that is 1 up to e^{−60}
+    update      z_1 = sigmoid(B − 2B first)   z_2 = sigmoid(−B)
+                z_3 = sigmoid(−b (pos − h_1 + 1/4n) + b (1 + h_2))
+    candidate   tanh(v), tanh(b (pos − h_1 + 1/4n)), tanh(30 bit)
+    output      logits (0, h_3)
+
+h_1 takes i / 2n from the index token and keeps it. h_2 is the sign of k − i + 1/2, recomputed at
+every token: −1 before position i and +1 from it on. h_3 is a latch: it is overwritten as long as
+z_3 is near 0, which asks for pos >= h_1 now (k >= i) but h_2 = −1 a step ago (k − 1 < i): at k = i
+alone. The end token finds h_2 = +1 and leaves the latch. The margin is |h_3|, just under 1.
+
+All thresholds are met with a slack of b / 4n = 20 in the exponent. Biases are all in b_ih; the
+stored numbers are the float64 roundings of the formulas above.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ithbit.errors import SpecError
+from ithbit.theory.layers import Array, FloatArray, Trace, like, matrix
+from ithbit.theory.solution import Embedding, Solution
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e^{−x}), without overflow."""
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
+
+
+@dataclass(frozen=True, eq=False)
+class Gru:
+    """PyTorch's GRU layer: gates r, z and candidate n stacked in this order in every weight.
+
+    r = sigmoid(W_r x + U_r h), z likewise, n = tanh(W_n x + r ∘ (U_n h)), h' = (1 − z) ∘ n + z ∘ h,
+    each with both biases. Not one of the paper's layers; `size` is its number of parameters.
+    """
+
+    weight_ih: FloatArray  # (3 d, d_in)
+    weight_hh: FloatArray  # (3 d, d)
+    bias_ih: FloatArray  # (3 d,)
+    bias_hh: FloatArray  # (3 d,)
+    kind: str = "gru"
+
+    def __post_init__(self) -> None:
+        rows, d = self.weight_hh.shape
+        if rows != 3 * d or {len(self.weight_ih), len(self.bias_ih), len(self.bias_hh)} != {rows}:
+            raise SpecError(f"a GRU of width {d} needs {3 * d} rows in each weight and bias")
+
+    @property
+    def d_in(self) -> int:
+        return int(self.weight_ih.shape[1])
+
+    @property
+    def d_out(self) -> int:
+        return int(self.weight_hh.shape[1])
+
+    @property
+    def size(self) -> int:
+        return int(self.weight_ih.size + self.weight_hh.size + 2 * len(self.bias_ih))
+
+    def states(self, x: Array) -> Array:
+        """h_1 … h_T, from h_0 = 0."""
+        if x.dtype == object:
+            raise SpecError("a GRU needs exponentials and has no exact arithmetic; use float64")
+        d = self.d_out
+        U, c = like(self.weight_hh, x), like(self.bias_hh, x)
+        inputs = x @ like(self.weight_ih, x).T + like(self.bias_ih, x)
+        h = np.zeros((len(x), d), x.dtype)
+        states = np.empty((*x.shape[:2], d), x.dtype)
+        for k in range(x.shape[1]):
+            given, recalled = inputs[:, k], h @ U.T + c
+            gates = sigmoid(given[:, : 2 * d] + recalled[:, : 2 * d])
+            r, z = gates[:, :d], gates[:, d:]
+            candidate = np.tanh(given[:, 2 * d :] + r * recalled[:, 2 * d :])
+            h = (1 - z) * candidate + z * h
+            states[:, k] = h
+        return states
+
+    def __call__(self, x: Array, last: bool = False) -> Array:
+        return self.states(x)[:, -1:] if last else self.states(x)
+
+    def trace(self, x: Array) -> Trace:
+        states = self.states(x)
+        return Trace(states, states=states)
+
+
+def latch(family: str, n_bits: int) -> Solution:
+    """LHI by one GRU layer with hidden size 3; margin just under 1."""
+    b, B, half = 80.0 * n_bits, 60.0, 1 / (4 * n_bits)
+    index, bits = np.zeros((n_bits, 4)), np.zeros((n_bits, 2, 4))
+    for i in range(1, n_bits + 1):
+        index[i - 1] = (1, math.atanh(i / (2 * n_bits)), -1, 0)
+        bits[i - 1] = [(0, 0, i / (2 * n_bits), sign) for sign in (-1, 1)]
+    end = [0, 0, (n_bits + 1) / (2 * n_bits), 0]
+
+    W, U, bias = np.zeros((9, 4)), np.zeros((9, 3)), np.zeros(9)
+    first, v, pos, bit = range(4)
+    r, z, candidate = 0, 3, 6
+    bias[r : r + 3] = B
+    W[z, first], bias[z] = -2 * B, B
+    bias[z + 1] = -B
+    W[z + 2, pos], U[z + 2, 0], U[z + 2, 1], bias[z + 2] = -b, b, b, b - b * half
+    W[candidate, v] = 1
+    W[candidate + 1, pos], U[candidate + 1, 0], bias[candidate + 1] = b, -b, b * half
+    W[candidate + 2, bit] = 30
+    return Solution(
+        task="lhi",
+        family="gru",
+        n_bits=n_bits,
+        layers=(Gru(matrix(W), matrix(U), matrix(bias, 1), matrix(np.zeros(9), 1)),),
+        embedding=Embedding(matrix(index), matrix(bits, 3), matrix(end, 1)),
+        output=matrix([[0, 0, 0], [0, 0, 1]]),
+        theorem="beside Theorem 14a: the trained layer itself",
+        variant="latch",
+    )

@@ -1,0 +1,175 @@
+"""A construction at work on one input, token by token: what each layer attends to or remembers.
+
+Plain data for the command line to lay out. Values are those of a float64 run (*observed*).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ithbit.errors import SpecError
+from ithbit.tasks.indexing import Instance
+from ithbit.theory.layers import Array, Layer, LinearAttention, SoftmaxAttention, Trace
+from ithbit.theory.solution import Solution
+
+LONGEST = 32  # bits; one attention row per token must fit a terminal
+
+# What to look for in each layer of each construction; {i} is the index.
+STORIES: dict[str, tuple[str, ...]] = {
+    "parabola": (
+        "The index token scores position k by its place on a parabola: k = {i} wins by far. The "
+        "residual −i² takes the position away again, and ±1/4, the bit, is left.",
+    ),
+    "cosine": (
+        "The index token scores position k by cos(k − {i}): k = {i} wins, but the index token's "
+        "own key ties with it and takes half of the weight.",
+    ),
+    "marker": (
+        "Every token that sees the index token attends to it and learns a ≈ −{i}. Then x + a is 0 "
+        "at position {i} if it holds a 1, and the hat marks that token alone.",
+        "The last token takes the plain mean: it holds the mark, or nothing.",
+    ),
+    "heavy": (
+        "The index token weighs 100 n² times as much as any other, so every token finds i ≈ {i}; "
+        "position {i} writes a heavy key and its bit, all others nothing.",
+        "The marked token now weighs 100 n² times as much as any other: its bit comes back.",
+    ),
+    "selective": (
+        "The state takes in negative numbers only: −{i} from the index token, kept to the end. "
+        "x + h is 0 at position {i} if it holds a 1, and the hat marks that token alone.",
+        "The state adds up the marks.",
+    ),
+    "time-invariant": (
+        "The state is −{i} from the index token on; the 1-bits add a little, never more than 1/8. "
+        "x/eps + h is near 0 at position {i} if it holds a 1, and the hat marks that token alone.",
+        "The state adds up the marks.",
+    ),
+    "scalar": (
+        "The state is {i}; a token with x = {i}, which is position {i} holding a 1, lifts it by "
+        "2(n + 2), out of reach of all others.",
+    ),
+    "pair": (
+        "The state is (index, answer): a token with x = {i}, position {i} holding a 1, adds 1 to "
+        "the answer.",
+    ),
+    "latch": (
+        "h₁ keeps {i}/2n, h₂ turns from −1 to +1 at position {i}, and h₃ is open for one token: "
+        "where the position has been reached but h₂ has not turned yet.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class LayerStep:
+    """One layer: per token its input, what it attended to or the state after it, and its output."""
+
+    kind: str
+    story: str
+    inputs: Array  # token dim
+    attention: Array | None  # query key
+    sums: Array | None  # token dim: x + a, what the MLP of an attention layer reads
+    states: Array | None  # token dim
+    outputs: Array  # token dim
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The whole run on one input."""
+
+    solution: Solution
+    instance: Instance
+    asked: int  # the token that holds the asked bit, counted from 0
+    steps: tuple[LayerStep, ...]
+    logits: tuple[float, float]
+
+    @property
+    def answer(self) -> int:
+        return int(self.logits[1] > self.logits[0])
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The tokens as a person reads them, with positions."""
+        bits = [f"bit {k} = {bit}" for k, bit in enumerate(self.instance.bits, 1)]
+        query = f"index {self.instance.index}"
+        rhi = self.instance.task == "rhi"
+        return (*bits, query) if rhi else (query, *bits, "end")
+
+
+def explain(solution: Solution, bits: Sequence[int], index: int) -> Explanation:
+    """The run of a solution on one input, layer by layer.
+
+    >>> from ithbit.theory.constructions import construct
+    >>> explain(construct("lhi", "rnn", 4), [1, 0, 1, 1], 3).answer
+    1
+    """
+    instance = Instance(solution.task, tuple(bits), index)
+    n = len(instance.bits)
+    if n > LONGEST:
+        raise SpecError(f"a run is shown for at most {LONGEST} bits, got {n}; take fewer")
+    if n != solution.n_bits:
+        raise SpecError(f"these weights are for n = {solution.n_bits}, got {n} bits")
+    embedded, traces = solution.trace(instance.bits, index)
+    steps = []
+    x = embedded[0]
+    stories = STORIES.get(solution.variant, ())
+    for depth, (layer, trace) in enumerate(zip(solution.layers, traces, strict=True)):
+        steps.append(
+            LayerStep(
+                kind=_kind(layer),
+                story=stories[depth].format(i=index) if depth < len(stories) else "",
+                inputs=x,
+                attention=None if trace.attention is None else trace.attention[0],
+                sums=_sums(layer, x, trace),
+                states=None if trace.states is None else trace.states[0],
+                outputs=trace.output[0],
+            )
+        )
+        x = trace.output[0]
+    logits = solution.output @ x[-1]
+    place = index - 1 if solution.task == "rhi" else index
+    return Explanation(
+        solution, instance, place, tuple(steps), (float(logits[0]), float(logits[1]))
+    )
+
+
+def _sums(layer: Layer, x: Array, trace: Trace) -> Array | None:
+    if trace.attention is None:
+        return None
+    assert isinstance(layer, SoftmaxAttention | LinearAttention)
+    sums: Array = x + trace.attention[0] @ x @ layer.V.T
+    return sums
+
+
+def _kind(layer: Layer) -> str:
+    names = {"softmax": "softmax attention", "linear": "linear attention", "gru": "GRU"}
+    return names.get(layer.kind, layer.kind.upper())
+
+
+def shade(weight: float) -> str:
+    """An attention weight as one character, from nothing to a full block.
+
+    >>> "".join(shade(weight) for weight in (0.0, 0.01, 0.2, 0.5, 1.0))
+    '·░▒▓█'
+    """
+    steps = ((0.75, "█"), (0.35, "▓"), (0.1, "▒"), (0.005, "░"))
+    return next((character for least, character in steps if weight >= least), "·")
+
+
+def number(value: float) -> str:
+    """A number as short as it can be shown, with at most four digits behind the point.
+
+    >>> number(-3.0), number(0.25), number(-2.99731), number(1e-9), number(123456.0)
+    ('−3', '0.25', '−2.9973', '0', '123456')
+    """
+    text = f"{value:.4f}".rstrip("0").rstrip(".") if abs(value) < 1e6 else f"{value:.3g}"
+    return "0" if text in ("-0", "0", "") else text.replace("-", "−")
+
+
+def vector(values: Array) -> str:
+    """A row of numbers; brackets if there are several.
+
+    >>> import numpy as np
+    >>> vector(np.array([1.0])), vector(np.array([0.5, -1.0]))
+    ('1', '(0.5, −1)')
+    """
+    parts = [number(float(value)) for value in values]
+    return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"

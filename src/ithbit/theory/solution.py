@@ -1,0 +1,203 @@
+"""Layers, an input-position embedding and an output matrix: what it takes to solve a task (Def. 4).
+
+A *solution* makes alpha_{sigma_i} > alpha_{1 - sigma_i}, strictly, for every one of the n · 2^n
+inputs, where alpha = A y_last. Its *margin* on one input is alpha_{sigma_i} − alpha_{1 − sigma_i}.
+Nothing here is certified: margins computed in floats are *observed*; see `certificate` for proofs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ithbit.errors import SpecError, raise_problems
+from ithbit.families import Task
+from ithbit.tasks.indexing import all_inputs, n_tokens
+from ithbit.theory.layers import Array, FloatArray, Layer, Trace, like
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """The table p(token, position) in R^d: one row per index value, per (position, bit), and end.
+
+    `end` is None for RHI, which has no end token.
+    """
+
+    index: FloatArray  # (n, d): row i − 1 is the token "index i"
+    bit: FloatArray  # (n, 2, d): row (k − 1, b) is the token at position k holding the bit b
+    end: FloatArray | None  # (d,)
+
+    def __post_init__(self) -> None:
+        n, d = self.index.shape
+        if self.bit.shape != (n, 2, d) or (self.end is not None and self.end.shape != (d,)):
+            raise SpecError(
+                f"the embedding of n = {n} bits in R^{d} needs a bit table of shape {(n, 2, d)} "
+                f"and an end row of shape {(d,)}, got {self.bit.shape}"
+                f"{'' if self.end is None else f' and {self.end.shape}'}"
+            )
+
+    @property
+    def n_bits(self) -> int:
+        return len(self.index)
+
+    @property
+    def d(self) -> int:
+        return int(self.index.shape[1])
+
+    def __call__(self, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64) -> Array:
+        """The embedded tokens, `batch token dim`; `dtype` float32, float64 or object (exact)."""
+        zero = np.zeros(0, dtype)
+        rows = like(self.bit, zero)[np.arange(self.n_bits), bits.astype(int)]
+        query = like(self.index, zero)[index.astype(int) - 1][:, None]
+        if self.end is None:
+            return np.concatenate([rows, query], axis=1)
+        end = np.broadcast_to(like(self.end, zero), query.shape)
+        return np.concatenate([query, rows, end], axis=1)
+
+
+# The layers each family is made of: kind, and whether the attention is causal.
+_LAYERS: dict[str, tuple[str, bool | None]] = {
+    "softmax-full": ("softmax", False),
+    "softmax-causal": ("softmax", True),
+    "linear-full": ("linear", False),
+    "linear-causal": ("linear", True),
+    "ssm": ("ssm", None),
+    "rnn": ("rnn", None),
+    "gru": ("gru", None),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Weights claimed to solve a task: embedding, layers, output matrix A, and whose claim it is.
+
+    `family` names the formal family (or `gru`), `theorem` the statement of the paper that promises
+    such weights, `variant` which of our constructions this is.
+    """
+
+    task: Task
+    family: str
+    n_bits: int
+    layers: tuple[Layer, ...]
+    embedding: Embedding
+    output: FloatArray  # (2, d)
+    theorem: str
+    variant: str = "own"
+
+    def __post_init__(self) -> None:
+        widths = [self.embedding.d]
+        problems = []
+        if self.n_bits < 1:
+            problems.append(f"n must be at least 1, got {self.n_bits}")
+        if self.embedding.n_bits != self.n_bits:
+            problems.append(
+                f"the embedding has {self.embedding.n_bits} positions for n = {self.n_bits}"
+            )
+        if (self.embedding.end is None) != (self.task == "rhi"):
+            problems.append("LHI needs an end token and RHI has none")
+        if not self.layers:
+            problems.append("there must be at least one layer")
+        for layer in self.layers:
+            if layer.d_in != widths[-1]:
+                problems.append(f"a layer of width {layer.d_in} follows width {widths[-1]}")
+            widths.append(layer.d_out)
+            found = (layer.kind, getattr(layer, "causal", None))
+            if found != _LAYERS.get(self.family):
+                problems.append(f"a layer of kind {found} is no layer of {self.family!r}")
+        if self.output.shape != (2, widths[-1]):
+            problems.append(f"A must be 2 × {widths[-1]}, got shape {self.output.shape}")
+        raise_problems(f"Solution {self.task} {self.family}", problems)
+
+    @property
+    def depth(self) -> int:
+        return len(self.layers)
+
+    @property
+    def width(self) -> int:
+        """The dimension d of the layers (the state's, for the GRU)."""
+        return self.layers[-1].d_out
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The paper's size of each layer."""
+        return tuple(layer.size for layer in self.layers)
+
+    @property
+    def n_tokens(self) -> int:
+        return n_tokens(self.task, self.n_bits)
+
+    def logits(self, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64) -> Array:
+        """alpha = A y_last for a batch of inputs, in the arithmetic of `dtype`."""
+        x = self.embedding(bits, index, dtype)
+        for depth, layer in enumerate(self.layers, 1):
+            x = layer(x, last=depth == self.depth)
+        return x[:, -1] @ like(self.output, x).T
+
+    def margins(self, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64) -> Array:
+        """alpha_{sigma_i} − alpha_{1−sigma_i} for a batch of inputs. *Observed* if in floats."""
+        alpha = self.logits(bits, index, dtype)
+        answer = bits[np.arange(len(bits)), index.astype(int) - 1].astype(int)
+        rows = np.arange(len(bits))
+        margins: Array = alpha[rows, answer] - alpha[rows, 1 - answer]
+        return margins
+
+    def trace(self, bits: Sequence[int], index: int) -> tuple[Array, tuple[Trace, ...]]:
+        """The embedded tokens of one input and what every layer did with them, in float64."""
+        x = self.embedding(np.array([bits]), np.array([index]))
+        embedded, traces = x, []
+        for layer in self.layers:
+            traces.append(layer.trace(x))
+            x = traces[-1].output
+        return embedded, tuple(traces)
+
+
+@dataclass(frozen=True)
+class Enumeration:
+    """The smallest margin over all n · 2^n inputs, each run on its own, and where it is attained.
+
+    *Exact* if `dtype` is object; in floats *observed*: every input was run, with rounding.
+    """
+
+    margin: float
+    bits: tuple[int, ...]
+    index: int
+    inputs: int
+    dtype: str
+
+    @property
+    def solves(self) -> bool:
+        """Whether every input had its answer as the strict argmax (a NaN counts as wrong)."""
+        return self.margin > 0
+
+
+def enumerate_inputs(solution: Solution, dtype: Any = np.float64) -> Enumeration:
+    """Run all n · 2^n inputs one by one; for n up to about 12.
+
+    >>> from ithbit.theory.constructions import construct
+    >>> enumerate_inputs(construct("lhi", "rnn", 3)).margin
+    7.0
+    """
+    batch = max(1, 2_000_000 // solution.n_tokens**2)
+    worst: tuple[float, tuple[int, ...], int] | None = None
+    for bits, index in all_inputs(solution.n_bits, batch):
+        margins = solution.margins(bits, index, dtype)
+        # NaN must count as the worst outcome, and compares false with everything.
+        sortable = np.where(margins == margins, margins, -np.inf).astype(np.float64)
+        at = int(np.argmin(sortable))
+        if worst is None or sortable[at] < worst[0]:
+            worst = (float(sortable[at]), tuple(int(bit) for bit in bits[at]), int(index[at]))
+    assert worst is not None
+    n = solution.n_bits
+    return Enumeration(*worst, inputs=n << n, dtype=np.dtype(dtype).name)
+
+
+def solves(solution: Solution, dtype: Any = np.float64) -> bool:
+    """Whether strict argmax gives the i-th bit on all n · 2^n inputs, each run on its own.
+
+    >>> from ithbit.theory.constructions import construct
+    >>> solves(construct("rhi", "softmax-full", 4))
+    True
+    """
+    return enumerate_inputs(solution, dtype).solves

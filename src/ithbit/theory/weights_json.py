@@ -1,0 +1,140 @@
+"""Solutions as plain JSON values and back, without loss: float64 numbers in shortest spelling."""
+
+from typing import Any
+
+import numpy as np
+
+from ithbit.errors import SpecError
+from ithbit.families import task_named
+from ithbit.theory.constructions.gru_latch import Gru
+from ithbit.theory.layers import (
+    FloatArray,
+    Layer,
+    LinearAttention,
+    ReluNet,
+    Rnn,
+    SoftmaxAttention,
+    Ssm,
+    matrix,
+)
+from ithbit.theory.solution import Embedding, Solution
+
+Json = dict[str, Any]
+
+# The arrays and MLPs of each kind of layer, by field name; "causal" and "feature" come apart.
+_MATRICES = {
+    "softmax": ("K", "Q", "V"),
+    "linear": ("K", "Q", "V"),
+    "gru": ("weight_ih", "weight_hh"),
+}
+_VECTORS = {"ssm": ("h0",), "gru": ("bias_ih", "bias_hh")}
+_NETS = {"softmax": ("net",), "linear": ("net",), "ssm": ("A", "B", "phi"), "rnn": ("N1", "N2")}
+_CLASSES: dict[str, Any] = {
+    "softmax": SoftmaxAttention,
+    "linear": LinearAttention,
+    "ssm": Ssm,
+    "rnn": Rnn,
+    "gru": Gru,
+}
+
+
+def weights_to_json(solution: Solution) -> Json:
+    """Embedding, layers and output matrix as nested lists.
+
+    >>> from ithbit.theory.constructions import construct
+    >>> weights_to_json(construct("lhi", "rnn", 1))["embedding"]
+    {'index': [[-1.0]], 'bit': [[[3.0], [1.0]]], 'end': [3.0]}
+    """
+    table = solution.embedding
+    return {
+        "embedding": {
+            "index": table.index.tolist(),
+            "bit": table.bit.tolist(),
+            "end": None if table.end is None else table.end.tolist(),
+        },
+        "layers": [_layer_to_json(layer) for layer in solution.layers],
+        "output": solution.output.tolist(),
+    }
+
+
+def solution_from_json(content: Json) -> Solution:
+    """The solution that a certificate's fields describe; raises `SpecError` where they do not."""
+    try:
+        weights = content["weights"]
+        table = weights["embedding"]
+        return Solution(
+            task=task_named(content["task"]),
+            family=content["family"],
+            n_bits=_whole("n", content["n"]),
+            layers=tuple(_layer_from_json(layer) for layer in weights["layers"]),
+            embedding=Embedding(
+                index=_array(table["index"], 2),
+                bit=_array(table["bit"], 3),
+                end=None if table["end"] is None else _array(table["end"], 1),
+            ),
+            output=_array(weights["output"], 2),
+            theorem=content["theorem"],
+            variant=content["variant"],
+        )
+    except KeyError as missing:
+        raise SpecError(f"the field {missing} is missing") from missing
+    except (TypeError, AttributeError, IndexError) as error:
+        raise SpecError(f"the weights are not laid out as weights are ({error})") from error
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SpecError(f"{name} must be a whole number, got {value!r}")
+    return value
+
+
+def _array(values: Any, ndim: int) -> FloatArray:
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        raise SpecError(f"an array of weights is ragged or holds something else: {error}") from None
+    return matrix(array, ndim)
+
+
+def _net_to_json(net: ReluNet) -> Json:
+    return {
+        "weights": [weight.tolist() for weight in net.weights],
+        "biases": [bias.tolist() for bias in net.biases],
+    }
+
+
+def _net_from_json(content: Json) -> ReluNet:
+    return ReluNet(
+        tuple(_array(weight, 2) for weight in content["weights"]),
+        tuple(_array(bias, 1) for bias in content["biases"]),
+    )
+
+
+def _layer_to_json(layer: Layer) -> Json:
+    kind = layer.kind
+    content: Json = {"kind": kind}
+    for name in ("causal", "feature"):
+        if hasattr(layer, name):
+            content[name] = getattr(layer, name)
+    for name in (*_MATRICES.get(kind, ()), *_VECTORS.get(kind, ())):
+        content[name] = getattr(layer, name).tolist()
+    for name in _NETS.get(kind, ()):
+        content[name] = _net_to_json(getattr(layer, name))
+    return content
+
+
+def _layer_from_json(content: Json) -> Layer:
+    kind = content["kind"]
+    if kind not in _CLASSES:
+        raise SpecError(f"unknown kind of layer {kind!r}; known are {', '.join(_CLASSES)}")
+    fields: Json = {name: _array(content[name], 2) for name in _MATRICES.get(kind, ())}
+    fields |= {name: _array(content[name], 1) for name in _VECTORS.get(kind, ())}
+    fields |= {name: _net_from_json(content[name]) for name in _NETS.get(kind, ())}
+    if kind in ("softmax", "linear"):
+        if not isinstance(content["causal"], bool):
+            raise SpecError(f"causal must be true or false, got {content['causal']!r}")
+        fields["causal"] = content["causal"]
+    if kind == "linear":
+        fields["feature"] = content["feature"]
+    layer: Layer = _CLASSES[kind](**fields)
+    return layer

@@ -1,0 +1,74 @@
+"""`ithbit verdict` as a person or a script meets it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from ithbit.cli import app, main
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_verdict_table():
+    text = run("verdict", "--n", "8")
+    assert "ω(1)" in text
+    assert all(family in text for family in ("softmax-full", "linear-causal", "ssm", "rnn"))
+    entries = json.loads(run("verdict", "--n", "8", "--json"))
+    assert len(entries) == 12
+    found = {(entry["family"], entry["task"]): entry for entry in entries}
+    assert found["rnn", "lhi"]["min_layers"] == 1
+    assert found["rnn", "lhi"]["certificate"]["inputs"] == 8 * 2**8
+    assert found["linear-full", "rhi"]["n_star_with_fewer"] == 4_616
+    assert found["rnn", "rhi"]["n_star_by_depth"] == [487, 1_482, 2_989, 5_022]
+    assert found["rnn", "rhi"]["min_layers"] is None
+
+
+def test_single_verdicts():
+    possible = json.loads(run("verdict", "lhi", "rnn", "--n", "8", "--json"))
+    assert possible["answer"] == "possible"
+    assert possible["certificate"]["certified"] is True
+    assert "on all 8 · 2^8 inputs" in run("verdict", "lhi", "rnn", "--n", "8")
+    impossible = ["verdict", "rhi", "rnn", "--layers", "1", "--n", "488"]
+    assert json.loads(run(*impossible, "--json"))["n_star"] == 487
+    assert "impossible (Theorem 12a)" in run(*impossible)
+    assert "impossible past n* = 487" in run("verdict", "rhi", "rnn")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lhi"], "give a task and a family, or neither"),
+        (["lhi", "rnn", "--n", "0"], "n must be at least 1, got 0"),
+        (["--n", "0"], "n must be at least 1, got 0"),
+        (["lhi", "rnn", "--layers", "0"], "layers must be at least 1"),
+        (["lhi", "gru"], "its formal counterpart is 'rnn'"),
+        (["lhi", "lstm"], "unknown family 'lstm'"),
+    ],
+)
+def test_verdict_refuses_with_a_reason(capsys, monkeypatch, arguments, message):
+    monkeypatch.setattr(sys, "argv", ["ithbit", "verdict", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_verdicts_need_no_torch():
+    program = (
+        "import sys\n"
+        "sys.argv = ['ithbit', 'verdict', '--n', '4']\n"
+        "from ithbit.cli import app\n"
+        "app(standalone_mode=False)\n"
+        "print('torch' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False"

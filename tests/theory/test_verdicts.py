@@ -1,0 +1,116 @@
+"""The summary table is derived, equals the paper's, and single verdicts say why."""
+
+import pytest
+
+from ithbit.errors import SpecError
+from ithbit.families import FAMILIES, TASKS
+from ithbit.theory.architecture import architecture
+from ithbit.theory.bounds import NoBoundError, bound
+from ithbit.theory.constructions import CONSTRUCTIONS, construct
+from ithbit.theory.solution import enumerate_inputs
+from ithbit.theory.verdicts import deepened, hidden_units, table, verdict
+
+
+def test_the_derived_table_is_the_papers():
+    derived = {(entry.family, entry.task): entry.min_layers for entry in table(8)}
+    stated = {
+        (family.formal, task): family.min_layers[task]
+        for family in FAMILIES.values()
+        for task in TASKS
+    }
+    assert derived == stated
+
+
+def test_entries_stand_on_certificates_and_bounds():
+    for entry in table(8):
+        if entry.min_layers is None:
+            assert entry.certificate is None
+            stars = [route.n_star for route in entry.by_depth]
+            assert stars == sorted(stars)
+            assert len(stars) == 4
+            assert "so L = Ω" in entry.growth
+            assert entry.theorem == "Theorem 12a"
+        else:
+            assert entry.certificate.certified
+            assert entry.certificate.margin > 0
+            assert entry.certificate.solution.depth == entry.min_layers
+            assert (entry.fewer is None) == (entry.min_layers == 1)
+
+
+def test_past_n_star_of_every_one_layer_bound_the_separation_is_literal():
+    """At one n beyond all n*: k layers possible, k - 1 layers impossible, at the same sizes."""
+    sizes = {"width": 2, "hidden": 5}
+    for entry in table(8, **sizes):
+        if entry.min_layers != 2:
+            continue
+        n = entry.fewer.n_star + 1
+        assert verdict(entry.task, entry.family, 1, n, **sizes).answer == "impossible"
+        assert verdict(entry.task, entry.family, 1, n - 1, **sizes).answer == "open"
+        assert verdict(entry.task, entry.family, 2, n, **sizes).answer == "possible"
+
+
+@pytest.mark.parametrize(
+    ("task", "family", "layers", "n", "sizes", "answer", "because"),
+    [
+        ("rhi", "softmax-full", 1, 8, {}, "possible", "1 layer of width 2"),
+        ("rhi", "softmax-causal", 3, 8, {}, "possible", "and 2 identity layers, certified"),
+        ("rhi", "softmax-full", 1, 8, {"width": 1}, "open", "needs width 2"),
+        ("lhi", "rnn", 1, 8, {"hidden": 3}, "open", "no bound is known either"),
+        ("lhi", "rnn", 1, 8, {"hidden": 0}, "impossible", "past n* = 1;"),
+        ("rhi", "rnn", 1, 488, {}, "impossible", "past n* = 487; proved here"),
+        (
+            "rhi",
+            "rnn",
+            1,
+            487,
+            {},
+            "open",
+            "impossible past n* = 487 (Theorem 12a), but at n = 487",
+        ),
+        ("rhi", "linear-full", 1, 5000, {}, "impossible", "past n* = 4,616"),
+        ("rhi", "linear-full", 2, 8, {}, "possible", "2 layers of width 1"),
+        ("rhi", "linear-causal", 4, 64, {}, "open", "no construction is known at this depth"),
+        ("lhi", "ssm", 1, 4617, {}, "impossible", "past n* = 4,616"),
+        ("lhi", "softmax-causal", 1, 64, {}, "open", "vacuous"),
+    ],
+)
+def test_single_verdicts(task, family, layers, n, sizes, answer, because):
+    found = verdict(task, family, layers, n, **sizes)
+    assert found.answer == answer
+    assert because in found.because
+    assert (found.certificate is not None) == (answer == "possible")
+    assert (found.theorem is not None) == (answer != "open")
+
+
+@pytest.mark.parametrize("entry", CONSTRUCTIONS, ids=lambda entry: f"{entry.task} {entry.family}")
+def test_identity_layers_change_no_margin(entry):
+    solution = construct(entry.task, entry.family, 4)
+    deeper = deepened(solution, entry.depth + 2)
+    assert deeper.depth == entry.depth + 2
+    before, after = enumerate_inputs(solution), enumerate_inputs(deeper)
+    assert after.margin == pytest.approx(before.margin, rel=1e-12)
+    assert hidden_units(deeper) == max(hidden_units(solution), 2 * solution.width)
+
+
+def test_no_entry_has_both_a_construction_and_a_bound():
+    for entry in CONSTRUCTIONS:
+        solution = construct(entry.task, entry.family, 8)
+        sizes = {"width": solution.width, "hidden": hidden_units(solution)}
+        for depth in (entry.depth, entry.depth + 1):
+            with pytest.raises(NoBoundError, match="possible"):
+                bound(entry.task, architecture(entry.family, n_layers=depth, **sizes))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("rhi", "rnn", 1, 0), "n must be at least 1, got 0"),
+        (("rhi", "rnn", 0, 8), "layers must be at least 1, got 0"),
+        (("rhi", "gru", 1, 8), "formal counterpart is 'rnn'"),
+        (("rhi", "lstm", 1, 8), "unknown family 'lstm'"),
+        (("mid", "rnn", 1, 8), "unknown task 'mid'"),
+    ],
+)
+def test_bad_questions_are_refused(arguments, message):
+    with pytest.raises(SpecError, match=message):
+        verdict(*arguments)
