@@ -1,8 +1,9 @@
 import pytest
 import torch
 
+from ithbit.families import FAMILIES
 from ithbit.models import classifier
-from ithbit.models.spec import ModelSpec
+from ithbit.models.spec import POSITIONS, ModelSpec
 from ithbit.reference import weights
 from ithbit.reference.double import InDouble
 from ithbit.reference.models import build
