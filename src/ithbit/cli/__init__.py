@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from ithbit.cli import bounds, certificates, train, verdicts
+from ithbit.cli import bounds, certificates, sweep, train, verdicts
 from ithbit.errors import IthbitError
 
 app = typer.Typer(
@@ -18,10 +18,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-bounds.register(app)
-verdicts.register(app)
-certificates.register(app)
-train.register(app)
+for module in (train, sweep, verdicts, certificates, bounds):
+    module.register(app)
 
 
 def main() -> None:
@@ -31,6 +29,3 @@ def main() -> None:
     except IthbitError as error:
         print(f"ithbit: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("ithbit: stopped; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from ithbit.cli.duration import clock
 from ithbit.engine.loop import Event
 from ithbit.engine.record import Epoch, Failure, Result
 from ithbit.engine.spec import RunSpec
@@ -69,6 +71,9 @@ class Board:
     ) -> None:
         if self._live:
             self._live.stop()
+        if kind is KeyboardInterrupt:
+            print("stopped; the same command goes on from here", file=sys.stderr)
+            raise typer.Exit(130) from value
 
     def watch(self, event: Event) -> None:
         """Take in what the engine tells."""
@@ -142,17 +147,3 @@ def _outcome_text(outcome: Result | Failure) -> str:
     if outcome.solved:
         return f"solved in epoch {outcome.first_solved_epoch}, stopped at {outcome.epochs}"
     return f"not solved in {outcome.epochs} epochs, best {outcome.max_accuracy:.4f}"
-
-
-def clock(seconds: float) -> str:
-    """A duration as a person says it.
-
-    >>> clock(42), clock(150), clock(7300)
-    ('42 s', '2 min 30 s', '2 h 1 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -24,25 +24,6 @@ Store = Annotated[Path, typer.Option(help="folder of the run folders")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
 
 
-def parse_seeds(text: str) -> list[int]:
-    """Seeds as a person writes them: single ones and ranges, both ends included.
-
-    >>> parse_seeds("0-4"), parse_seeds("7"), parse_seeds("0,3,8-9")
-    ([0, 1, 2, 3, 4], [7], [0, 3, 8, 9])
-    """
-    seeds: list[int] = []
-    for piece in text.split(","):
-        first, dash, last = piece.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise SpecError(
-                f"seeds are numbers from 0 and ranges such as 0-4 or 0,3,8-9, got {text!r}"
-            )
-        seeds += range(int(first), int(last or first) + 1)
-    if not seeds:
-        raise SpecError(f"the seeds {text!r} are none: a range goes from low to high")
-    return seeds
-
-
 def train(
     task: Task,
     family: Family,
@@ -77,6 +58,7 @@ def train(
     from ithbit.engine.spec import Protocol, RunSpec
     from ithbit.families import task_named
     from ithbit.models.spec import ModelSpec
+    from ithbit.sweep.select import parse_seeds
 
     if workers is not None and workers < 1:
         raise SpecError(f"--workers must be at least 1, got {workers}")

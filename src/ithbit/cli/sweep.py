@@ -1,0 +1,188 @@
+"""Commands of sweeps: sweep, status, merge."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ithbit.cli.train import AsJson, Store
+from ithbit.engine.spec import RunSpec
+from ithbit.errors import SpecError
+from ithbit.families import family_named, task_named
+from ithbit.sweep.select import Filter, parse_seeds, sweep_runs
+
+Tasks = Annotated[list[str] | None, typer.Option("--task", help="keep this task; repeatable")]
+Families = Annotated[
+    list[str] | None, typer.Option("--family", help="keep this family; repeatable")
+]
+Depths = Annotated[
+    list[int] | None, typer.Option("--layers", "-L", help="keep this depth; repeatable")
+]
+Lengths = Annotated[
+    list[int] | None, typer.Option("--n", "-n", help="keep this length; repeatable")
+]
+Seeds = Annotated[str | None, typer.Option(help="instead of the sweep's own, such as 0-19")]
+MaxEpochs = Annotated[int | None, typer.Option(help="instead of the sweep's own")]
+StopWhenSolved = Annotated[
+    bool, typer.Option("--stop-when-solved", help="stop a run at its first perfect epoch")
+]
+
+
+def sweep(
+    name: Annotated[str, typer.Argument(help="paper, positions, smoke, or a .toml file")],
+    task: Tasks = None,
+    family: Families = None,
+    layers: Depths = None,
+    n: Lengths = None,
+    seeds: Seeds = None,
+    max_epochs: MaxEpochs = None,
+    stop_when_solved: StopWhenSolved = False,
+    store: Store = Path("runs"),
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    workers: Annotated[
+        int | None, typer.Option(help="processes on a CPU; a worker a core unless given")
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="train runs again that are recorded as failed")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="list the runs, what is done and how long it may take")
+    ] = False,
+) -> None:
+    """Train every run of a sweep that has no result yet; stop and start it at will.
+
+    Several processes may work on one store: each run is trained by one of them. A run that fails is
+    recorded with its traceback and the rest goes on.
+    """
+
+    if workers is not None and workers < 1:
+        raise SpecError(f"--workers must be at least 1, got {workers}")
+    keep = _filter(task, family, layers, n, seeds, max_epochs, stop_when_solved)
+    runs = sweep_runs(name, keep)
+    if dry_run:
+        _list_runs(runs, store, device, workers)
+        return
+
+    from ithbit.cli.progress import Board
+    from ithbit.engine.device import choose_device
+    from ithbit.engine.record import Failure
+    from ithbit.sweep.runner import run_all
+
+    chosen = choose_device(device)
+    with Board(runs) as board:
+        board.console.print(f"{len(runs)} runs; {chosen.reason}", style="dim", markup=False)
+        outcomes = run_all(runs, store, device, workers, board.watch, retry_failed)
+    failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    solved = sum(not isinstance(outcome, Failure) and outcome.solved for outcome in outcomes)
+    print(f"{len(outcomes)} runs: {solved} solved, {len(failures)} failed. Run folders: {store}/")
+    for failure in failures[:5]:
+        print(f"  failed: {failure.spec.name}: {failure.error}")
+    if failures:
+        raise typer.Exit(1)
+
+
+def _filter(
+    tasks: list[str] | None,
+    families: list[str] | None,
+    layers: list[int] | None,
+    n_bits: list[int] | None,
+    seeds: str | None,
+    max_epochs: int | None,
+    stop_when_solved: bool,
+) -> Filter:
+    return Filter(
+        [task_named(name) for name in tasks or []],
+        [family_named(name).name for name in families or []],
+        layers or [],
+        n_bits or [],
+        parse_seeds(seeds) if seeds else [],
+        max_epochs,
+        stop_when_solved,
+    )
+
+
+def _list_runs(runs: list[RunSpec], store: Path, device: str, workers: int | None) -> None:
+    """What a sweep would do, without doing it."""
+    from ithbit.cli.duration import clock
+    from ithbit.engine.device import choose_device
+    from ithbit.sweep.estimate import longest_seconds
+    from ithbit.sweep.local import usable_cores
+    from ithbit.sweep.store import statuses
+
+    status = statuses(store, runs)
+    for run in runs:
+        print(f"{status[run]:8} {run.group:12} {run.name}")
+    todo = [run for run in runs if status[run] != "done"]
+    cuda = choose_device(device).is_cuda
+    n_workers = workers or (1 if cuda else usable_cores())
+    seconds = longest_seconds(todo, store, n_workers, cuda)
+    where = "a GPU" if cuda else f"{n_workers} CPU cores"
+    print(
+        f"{len(runs)} runs, {len(runs) - len(todo)} done already; the rest takes at most about "
+        f"{clock(seconds)} on {where}, if every run needs all its epochs"
+    )
+
+
+def status(
+    name: Annotated[
+        str | None, typer.Argument(help="a sweep, to see what of it is missing")
+    ] = None,
+    task: Tasks = None,
+    family: Families = None,
+    layers: Depths = None,
+    n: Lengths = None,
+    seeds: Seeds = None,
+    max_epochs: MaxEpochs = None,
+    stop_when_solved: StopWhenSolved = False,
+    store: Store = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Tell what is done, running, stopped, failed and missing in a store."""
+    from collections import Counter
+
+    from ithbit.sweep.store import STATUSES, folder_status, need_store, run_folders, statuses
+
+    need_store(store)
+    if name is None:
+        found = {run: folder_status(store / folder) for run, folder in run_folders(store)}
+    else:
+        keep = _filter(task, family, layers, n, seeds, max_epochs, stop_when_solved)
+        found = {run.name: s for run, s in statuses(store, sweep_runs(name, keep)).items()}
+    counts = Counter(found.values())
+    if as_json:
+        print(json.dumps({"counts": counts, "runs": found}, indent=1))
+        return
+    if not found:
+        print(f"no runs in {store}/ yet")
+        return
+    print(", ".join(f"{counts[s]} {s}" for s in STATUSES if counts[s]) + f" ({len(found)} runs)")
+    for shown in ("running", "stopped", "failed"):
+        names = [run for run, s in found.items() if s == shown]
+        for run in names[:10]:
+            print(f"  {shown:8} {run}")
+        if len(names) > 10:
+            print(f"  {shown:8} … and {len(names) - 10} more")
+
+
+def merge(
+    source: Annotated[Path, typer.Argument(help="the store to take runs from")],
+    store: Store = Path("runs"),
+) -> None:
+    """Take the finished and failed runs of another store in; nothing finished is overwritten."""
+    from ithbit.sweep.store import merge as merge_stores
+
+    merged = merge_stores(source, store)
+    print(
+        f"{len(merged.taken)} runs taken in, {len(merged.already_there)} were there already, "
+        f"{len(merged.unfinished)} unfinished ones left, {len(merged.set_aside)} set aside"
+    )
+    for folder, reason in merged.set_aside:
+        print(f"  set aside: {folder}: {reason}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands to the application."""
+    app.command()(sweep)
+    app.command()(status)
+    app.command()(merge)

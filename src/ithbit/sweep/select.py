@@ -1,0 +1,182 @@
+"""Which runs a sweep has: a preset or a user's TOML file, filtered and with other seeds.
+
+A sweep file has the vocabulary of the command line; every list is crossed with every other:
+
+    task = ["rhi", "lhi"]
+    family = ["gru", "mamba2"]
+    layers = [1, 2]
+    n = [8, 16]
+    seeds = "0-4"
+    positions = ["polynomial"]   # optional, as are width, heads and ff
+    width = [16]
+
+    [protocol]                   # optional; any field of the protocol
+    max_epochs = 100
+"""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.errors import SpecError, raise_problems
+from ithbit.models.spec import ModelSpec
+from ithbit.sweep.presets import PRESETS, preset
+
+_NEEDED = ("task", "family", "layers", "n", "seeds")
+_OPTIONAL = {"positions": ["polynomial"], "width": [16], "heads": [2], "ff": [64]}
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds as a person writes them: single ones and ranges, both ends included.
+
+    >>> parse_seeds("0-4"), parse_seeds("7"), parse_seeds("0,3,8-9")
+    ([0, 1, 2, 3, 4], [7], [0, 3, 8, 9])
+    """
+    seeds: list[int] = []
+    for piece in text.split(","):
+        first, dash, last = piece.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise SpecError(f"seeds are numbers from 0, such as 0-4 or 0,3,8-9; got {text!r}")
+        seeds += range(int(first), int(last or first) + 1)
+    if not seeds:
+        raise SpecError(f"there is no seed in {text!r}: a range goes from low to high")
+    return seeds
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What to keep of a sweep, and what to replace in it. An empty field keeps all."""
+
+    tasks: Sequence[str] = ()
+    families: Sequence[str] = ()
+    layers: Sequence[int] = ()
+    n_bits: Sequence[int] = ()
+    seeds: Sequence[int] = ()  # instead of the sweep's own
+    max_epochs: int | None = None
+    stop_when_solved: bool = False
+
+    def apply(self, runs: Sequence[RunSpec]) -> list[RunSpec]:
+        """The runs that are left, each once."""
+        kept = [
+            run
+            for run in runs
+            if (not self.tasks or run.model.task in self.tasks)
+            and (not self.families or run.model.family in self.families)
+            and (not self.layers or run.model.n_layers in self.layers)
+            and (not self.n_bits or run.model.n_bits in self.n_bits)
+        ]
+        if self.seeds:
+            kept = [replace(run, seed=seed) for run in kept for seed in self.seeds]
+        changes: dict[str, Any] = {}
+        if self.max_epochs is not None:
+            changes["max_epochs"] = self.max_epochs
+        if self.stop_when_solved:
+            changes["stop_when_solved"] = True
+        if changes:
+            kept = [replace(run, protocol=replace(run.protocol, **changes)) for run in kept]
+        return list(dict.fromkeys(kept))
+
+
+def sweep_runs(name: str, keep: Filter = Filter()) -> list[RunSpec]:
+    """The runs of a preset, or of a TOML file if the name ends in .toml; an error if none is left.
+
+    >>> len(sweep_runs("paper", Filter(families=["gru"], n_bits=[8])))
+    25
+    """
+    if name.endswith(".toml"):
+        runs = read_sweep(Path(name))
+    elif name in PRESETS:
+        runs = preset(name)
+    else:
+        raise SpecError(
+            f"unknown sweep {name!r}; choose one of {', '.join(PRESETS)}, or give a .toml file"
+        )
+    kept = keep.apply(runs)
+    if not kept:
+        raise SpecError(f"no run of {name} passes the filters")
+    return kept
+
+
+def read_sweep(path: Path) -> list[RunSpec]:
+    """The runs of a sweep file; all its problems in one message."""
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SpecError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise SpecError(f"{path} is not valid TOML: {error}") from error
+    problems = _key_problems(data)
+    lists = {key: _as_list(data.get(key, default)) for key, default in _OPTIONAL.items()}
+    lists |= {key: _as_list(data[key]) for key in _NEEDED[:-1] if key in data}
+    seeds, protocol = [0], Protocol()
+    try:
+        seeds = _seeds(data.get("seeds", "0"))
+    except SpecError as error:
+        problems.append(str(error))
+    try:
+        protocol = Protocol(**data.get("protocol", {}))
+    except (SpecError, TypeError) as error:
+        if not any("[protocol]" in problem for problem in problems):
+            problems.append(str(error))
+    raise_problems(str(path), problems)
+    runs: list[RunSpec] = []
+    for model in _models(lists, problems):
+        runs += [RunSpec(model, seed, protocol) for seed in seeds]
+    raise_problems(str(path), problems)
+    return runs
+
+
+def _models(lists: dict[str, list[Any]], problems: list[str]) -> list[ModelSpec]:
+    """Every combination; what is wrong with any of them goes to `problems`, each thing once."""
+    combinations: list[tuple[Any, ...]] = [()]
+    order = ("task", "family", "n", "layers", "width", "heads", "ff", "positions")
+    for key in order:
+        combinations = [(*c, value) for c in combinations for value in lists[key]]
+    models = []
+    for task, family, n, layers, width, heads, ff, positions in combinations:
+        if positions == "rotary" and str(family) in (
+            "gru",
+            "mamba2",
+            "linear-full",
+            "linear-causal",
+        ):
+            continue  # as in the paper's ablation: rotary only where the family has it
+        try:
+            models.append(ModelSpec(task, family, n, layers, width, heads, ff, positions=positions))
+        except (SpecError, TypeError) as error:
+            if str(error) not in problems:
+                problems.append(str(error))
+    return models
+
+
+def _key_problems(data: dict[str, Any]) -> list[str]:
+    allowed = (*_NEEDED, *_OPTIONAL, "protocol")
+    problems = [
+        f"unknown key {key!r}; the keys are {', '.join(allowed)}"
+        for key in data
+        if key not in allowed
+    ]
+    problems += [f"the key {key!r} is missing" for key in _NEEDED if key not in data]
+    protocol = data.get("protocol", {})
+    if not isinstance(protocol, dict):
+        return [*problems, "protocol must be a table [protocol]"]
+    names = [field.name for field in fields(Protocol)]
+    problems += [
+        f"unknown key {key!r} in [protocol]; the keys are {', '.join(names)}"
+        for key in protocol
+        if key not in names
+    ]
+    return problems
+
+
+def _seeds(value: Any) -> list[int]:
+    if isinstance(value, str):
+        return parse_seeds(value)
+    return [seed for item in _as_list(value) for seed in parse_seeds(str(item))]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,138 @@
+"""A store as a whole: what is done, running, failed or missing, and merging another store in.
+
+Looks at names, JSON and locks, never at tensors, so that `ithbit status` answers at once.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ithbit.engine.record import SCHEMA
+from ithbit.engine.spec import RunSpec
+from ithbit.errors import StoreError
+
+RunStatus = Literal["done", "failed", "running", "stopped", "missing"]
+STATUSES: tuple[RunStatus, ...] = ("done", "running", "stopped", "failed", "missing")
+
+_RUN_FOLDER = re.compile(r"(?P<name>.+)-[0-9a-f]{12}")
+
+
+def need_store(store: Path) -> None:
+    """A sentence if there is no store to look at."""
+    if not store.exists():
+        raise StoreError(f"there is no store {store}; train something first, or give --store")
+    if not store.is_dir():
+        raise StoreError(f"the store {store} is a file; give a folder with --store")
+
+
+def run_folders(store: Path) -> Iterator[tuple[str, str]]:
+    """Name of the run and name of its folder, for every run folder of a store."""
+    for entry in sorted(os.scandir(store), key=lambda entry: entry.name):
+        match = _RUN_FOLDER.fullmatch(entry.name)
+        if match and entry.is_dir():
+            yield match["name"], entry.name
+
+
+def folder_status(folder: Path) -> RunStatus:
+    """Where the run of a folder stands; a lock that a process holds means that it is at work."""
+    try:
+        names = set(os.listdir(folder))
+    except FileNotFoundError:
+        return "missing"
+    if "result.json" in names:
+        return "done"
+    if "lock" in names and _is_locked(folder / "lock"):
+        return "running"
+    return "failed" if "failure.json" in names else "stopped"
+
+
+def statuses(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, RunStatus]:
+    """Where each run of a sweep stands in a store."""
+    return {run: folder_status(store / f"{run.name}-{run.run_id}") for run in runs}
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What came of merging one store into another."""
+
+    taken: list[str]
+    already_there: list[str]
+    unfinished: list[str]
+    set_aside: list[tuple[str, str]]  # folder and reason
+
+
+def merge(source: Path, target: Path) -> Merged:
+    """Take the finished and failed runs of another store in; what is finished here stays as it is.
+
+    A run folder appears whole or not at all: it is copied beside and moved in one step. An
+    unfinished folder of the same run makes room for the finished one.
+    """
+    need_store(source)
+    if target.exists() and source.resolve() == target.resolve():
+        raise StoreError(f"{source} and {target} are the same store")
+    target.mkdir(parents=True, exist_ok=True)
+    merged = Merged([], [], [], [])
+    for name, folder in run_folders(source):
+        problem = _problem(source / folder)
+        if problem:
+            merged.set_aside.append((folder, problem))
+        elif folder_status(source / folder) not in ("done", "failed"):
+            merged.unfinished.append(name)
+        elif folder_status(target / folder) in ("done", "running"):
+            merged.already_there.append(name)
+        else:
+            _copy_in(source / folder, target / folder)
+            merged.taken.append(name)
+    return merged
+
+
+def _problem(folder: Path) -> str | None:
+    """Why a run folder cannot be taken in, if so."""
+    present = [name for name in ("result.json", "failure.json") if (folder / name).exists()]
+    for name in ("spec.json", *present):
+        try:
+            record = json.loads((folder / name).read_bytes())
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except (OSError, ValueError):
+            return f"{name} is damaged"
+        if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+            return f"{name} is of a version unknown here"
+        if not folder.name.endswith(f"-{record.get('run_id')}"):
+            return f"{name} belongs to another run"
+    return None
+
+
+def _copy_in(source: Path, target: Path) -> None:
+    beside = Path(tempfile.mkdtemp(dir=target.parent, prefix=".merge."))
+    try:
+        skip = shutil.ignore_patterns("lock", ".*")
+        shutil.copytree(source, beside / "run", ignore=skip)
+        if target.exists():
+            os.replace(target, beside / "old")
+        os.replace(beside / "run", target)
+    except OSError as error:
+        raise StoreError(f"cannot write to {target}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
