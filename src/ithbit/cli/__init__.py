@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from ithbit.cli import report
 from ithbit.errors import IthbitError
 
 app = typer.Typer(
@@ -17,6 +18,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+report.register(app)
 
 
 def main() -> None:
