@@ -38,12 +38,18 @@ def _records(store: Path) -> "Records":
     return records
 
 
-def _cells(store: Path, settings: str) -> "Cells":
+def _check_settings(settings: str) -> None:
     from ithbit.errors import SpecError
-    from ithbit.report.cells import SETTINGS, gather
+    from ithbit.report.cells import SETTINGS
 
     if settings not in SETTINGS:
         raise SpecError(f"unknown settings {settings!r}; choose one of {', '.join(SETTINGS)}")
+
+
+def _cells(store: Path, settings: str) -> "Cells":
+    from ithbit.report.cells import gather
+
+    _check_settings(settings)
     return gather(_records(store), settings)
 
 
@@ -151,10 +157,10 @@ def _print_agreement(agreement: "Agreement", every: bool) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(agreement.verdict())
     console.print()
-    shape = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    shape = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     shape.add_column("comparison", no_wrap=True)
     for head in ("agree", "differ", "too few", "missing", "least p*"):
-        shape.add_column(head, justify="right")
+        shape.add_column(head, justify="right", no_wrap=True)
     shape.add_column("by", no_wrap=True)
     for kind in agreement.kinds:
         counts = (str(kind.count(v) or "·") for v in (AGREES, DIFFERS, TOO_FEW, MISSING))
@@ -165,10 +171,10 @@ def _print_agreement(agreement: "Agreement", every: bool) -> None:
     shares = sum(kind.smallest is not None for kind in agreement.kinds)
     if shares:
         console.print(
-            f"* corrected over the cells of its kind; a cell differs at {agreement.alpha:g}/{shares} "
-            f"= {agreement.alpha / shares:.3g} or less,\n  so that a faithful reproduction is called "
-            f"different at most {agreement.alpha:.0%} of the time.\n  Agreement is no proof that "
-            "nothing differs."
+            "* corrected over the cells of its kind; a cell differs at "
+            f"{agreement.alpha:g}/{shares} = {agreement.alpha / shares:.3g} or less,\n  so that a "
+            f"faithful reproduction is called different at most {agreement.alpha:.0%} of the time."
+            "\n  Agreement is no proof that nothing differs."
         )
     listed = agreement.comparisons if every else agreement.largest()
     if listed:
@@ -187,6 +193,63 @@ def _print_agreement(agreement: "Agreement", every: bool) -> None:
                 console.print(f"             {folder}")
             if len(found.runs) > 5:
                 console.print(f"             and {len(found.runs) - 5} more runs")
+
+
+def plot(
+    name: Annotated[
+        str,
+        typer.Argument(help="successes, accuracy, epochs, positions, length or curves."),
+    ],
+    store: Store = DEFAULT_STORE,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="File; its ending, .png, .svg or .pdf, is the format."),
+    ] = None,
+    settings: Settings = "paper",
+    task: Annotated[str, typer.Option(help="For curves: rhi or lhi.")] = "rhi",
+    family: Annotated[
+        str, typer.Option(help="For curves: the family, as in `ithbit export`.")
+    ] = "softmax-full",
+    layers: Annotated[int, typer.Option(help="For curves: the depth.")] = 1,
+    n_bits: Annotated[int, typer.Option("--n", help="For curves: the length n.")] = 64,
+    positions: Annotated[str, typer.Option(help="For curves: the encoding.")] = "polynomial",
+) -> None:
+    """Draw a figure from the runs of a store.
+
+    `curves` draws the learning curves of one cell, all seeds, finished or not. The others put the
+    published numbers beside ours.
+    """
+    from ithbit.families import family_named, task_named
+    from ithbit.report.figures import check_figure, check_figure_format, draw, draw_curves, save
+    from ithbit.report.published import Variant
+
+    check_figure(name)
+    path = out or Path(f"{name}.png")
+    check_figure_format(path)
+    if name == "curves":
+        variant = Variant(task_named(task), family_named(family).name, layers)
+        figure = draw_curves(_records(store), variant, n_bits, positions)
+    else:
+        figure = draw(name, _cells(store, settings))
+    print(save(figure, path))
+
+
+def report(
+    store: Store = DEFAULT_STORE,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    settings: Settings = "paper",
+) -> None:
+    """Write one self-contained HTML page: verdict, tables, figures, every run and its curve.
+
+    The page opens from disk and needs no network. A store without a finished run still gets a page,
+    which says so.
+    """
+    from ithbit.report.page import write_page
+
+    _check_settings(settings)
+    print(write_page(_records(store), out, settings))
 
 
 def export(
@@ -208,5 +271,5 @@ def export(
 
 def register(app: typer.Typer) -> None:
     """Add this module's commands."""
-    for command in (table, compare, export):
+    for command in (table, compare, plot, report, export):
         app.command()(command)

@@ -42,7 +42,8 @@ from ithbit.report.statistics import (
 from ithbit.report.tables import length_runs, positions_runs
 
 
-def _cell(variant: Variant, n_bits: int) -> str:
+def cell_name(variant: Variant, n_bits: int) -> str:
+    """What a comparison calls the cell of a variant at one length."""
     label = FAMILIES[variant.family].label
     return f"{variant.task.upper()} {label} L={variant.n_layers} n={n_bits}"
 
@@ -187,7 +188,7 @@ def _measured_epochs(cells: Cells) -> list[_Measured]:
     found = []
     for row in published().cost:
         runs = cells.runs(row.variant, 64, whole=True)
-        cell, printed = _cell(row.variant, 64), str(row.median_epochs)
+        cell, printed = cell_name(row.variant, 64), str(row.median_epochs)
         if runs is None:
             found.append(_Measured(cell, "–", printed, None, True, None))
             continue
@@ -219,7 +220,7 @@ def _sides(row: LengthRow) -> tuple[tuple[str, str, Mean], ...]:
 def _length_cell(row: LengthRow) -> str:
     if row.variant is None:
         return f"all constructive n={row.n_bits}"
-    return _cell(row.variant, row.n_bits)
+    return cell_name(row.variant, row.n_bits)
 
 
 def _parameters_kind(cells: Cells) -> Kind:
@@ -233,7 +234,7 @@ def _parameters_kind(cells: Cells) -> Kind:
         found.append(
             Comparison(
                 "parameters",
-                _cell(row.variant, 64),
+                cell_name(row.variant, 64),
                 " or ".join(map(str, sizes)) or "–",
                 str(row.n_parameters),
                 verdict,
@@ -250,7 +251,7 @@ def _kinds(cells: Cells, alpha: float) -> list[Kind]:
         "Fisher, Holm",
         alpha,
         (
-            (_cell(row.counted, n), cells.runs(row.counted, n), (k, RUNS_PER_CELL))
+            (cell_name(row.counted, n), cells.runs(row.counted, n), (k, RUNS_PER_CELL))
             for row in paper.successes
             for n, k in row.successes.items()
         ),
@@ -264,7 +265,7 @@ def _kinds(cells: Cells, alpha: float) -> list[Kind]:
             alpha,
             [
                 _measured_mean(
-                    _cell(row.variant, n), cells.runs(row.variant, n), "max_accuracy", theirs
+                    cell_name(row.variant, n), cells.runs(row.variant, n), "max_accuracy", theirs
                 )
                 for row in paper.accuracy
                 for n, theirs in row.accuracy.items()

@@ -34,11 +34,15 @@ class Value:
 
 @dataclass(frozen=True)
 class Row:
-    """Labels on the left, values on the right. `kind` is row, total or extra (not the paper's)."""
+    """Labels on the left, values on the right. `kind` is row, total or extra (not the paper's).
+
+    `variant` is the one whose runs the row counts, None where it counts several.
+    """
 
     labels: tuple[str, ...]
     values: tuple[Value, ...]
     kind: str = "row"
+    variant: Variant | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,7 @@ def main_table(cells: Cells | None) -> Table:
         Row(
             (row.task.upper(), row.label, str(row.n_layers), MARKS[row.group]),
             values(row.counted, row.successes),
+            variant=row.counted,
         )
         for row in paper.successes
     ]
@@ -152,6 +157,7 @@ def main_table(cells: Cells | None) -> Table:
             ),
             values(variant, {}),
             "extra",
+            variant,
         )
         for variant in extra
     ]
@@ -230,7 +236,7 @@ def accuracy_table(cells: Cells | None) -> Table:
         )
         kind = group(variant.task, variant.family, variant.n_layers)
         labels = (*variant_labels(variant), kind.capitalize())
-        rows.append(Row(labels, values, "row" if variant in paper else "extra"))
+        rows.append(Row(labels, values, "row" if variant in paper else "extra", variant))
     return Table(
         "accuracy",
         "tab:supp-max-accuracy",
@@ -327,6 +333,7 @@ def cost_table(cells: Cells | None) -> Table:
                         f"{row.evaluation_seconds:.3f}",
                     ),
                 ),
+                variant=row.variant,
             )
         )
     return Table(
@@ -387,7 +394,7 @@ def length_by_n_table(cells: Cells | None) -> Table:
 def length_by_family_table(cells: Cells | None) -> Table:
     """Length-shifted accuracy of each constructive variant trained at n = 64."""
     rows = [
-        Row(variant_labels(row.variant), _shifted(cells, row))
+        Row(variant_labels(row.variant), _shifted(cells, row), variant=row.variant)
         for row in published().length_by_family
         if row.variant is not None
     ]
