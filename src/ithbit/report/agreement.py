@@ -1,7 +1,9 @@
 """What a comparison comes to: one verdict a cell, one a kind of comparison, one overall.
 
 Verdicts: *agrees* (no evidence of a difference), *differs*, *missing* (no run of ours) and *too
-few* (one run, where an interval needs two). `compare.py` says which test stands behind each.
+few* (not enough runs to judge: one where an interval needs two, or, in a cell that pools several
+configurations, not all of them trained as often as the paper's). `compare.py` says which test
+stands behind each.
 """
 
 from dataclasses import dataclass
@@ -89,10 +91,13 @@ class Agreement:
         if self.count(MISSING):
             lacking.append(f"{self.count(MISSING)} are missing")
         if self.count(TOO_FEW):
-            lacking.append(f"{self.count(TOO_FEW)} have too few runs to compare")
+            lacking.append(f"{self.count(TOO_FEW)} have too few runs to judge")
         if self.n_incomplete:
             lacking.append(f"{self.n_incomplete} rest on fewer runs than the paper's")
-        return f"{head} Of {total} in all, {' and '.join(lacking)}." if lacking else head
+        if not lacking:
+            return head
+        listed = " and ".join(filter(None, (", ".join(lacking[:-1]), lacking[-1])))
+        return f"{head} Of {total} in all, {listed}."
 
     def largest(self, count: int = 5) -> list[Comparison]:
         """The comparisons furthest from agreement, most striking first.

@@ -14,6 +14,9 @@ Seven kinds of comparison, each over the cells of one table:
 - *length shift*: Welch's interval for accuracy at n/2 and at 2n, simultaneous over the cells;
 - *parameters*: equal or not.
 
+A cell that pools several configurations is judged only once each has as many runs as the paper's:
+before, ours would be another mixture.
+
 `alpha` is shared out equally among the kinds that test something, so that a faithful reproduction
 is called a disagreement with probability at most alpha, as far as the intervals' approximations
 hold. Agreement means no evidence of a difference: with five runs a side it is no proof of none.
@@ -28,8 +31,9 @@ import polars as pl
 from ithbit.errors import SpecError
 from ithbit.families import FAMILIES
 from ithbit.report.agreement import AGREES, DIFFERS, MISSING, TOO_FEW, Agreement, Comparison, Kind
+from ithbit.report.appendix import length_runs, positions_runs
 from ithbit.report.cells import Cells, median, summary
-from ithbit.report.published import RUNS_PER_CELL, LengthRow, Mean, Variant, published
+from ithbit.report.published import RUNS_PER_CELL, LengthRow, Mean, PositionsRow, Variant, published
 from ithbit.report.statistics import (
     Count,
     Difference,
@@ -39,7 +43,6 @@ from ithbit.report.statistics import (
     omnibus_exact,
     welch,
 )
-from ithbit.report.tables import length_runs, positions_runs
 
 
 def cell_name(variant: Variant, n_bits: int) -> str:
@@ -56,19 +59,27 @@ def _fisher_kind(
     name: str,
     method: str,
     alpha: float,
-    cells: Iterable[tuple[str, pl.DataFrame | None, Count]],
+    cells: Iterable[tuple[str, pl.DataFrame | None, Count, bool]],
 ) -> Kind:
+    """Each cell is its name, our runs, the published count and whether it can be judged yet."""
     found: list[Comparison] = []
-    for cell, runs, theirs in cells:
+    for cell, runs, theirs, ready in cells:
         printed = f"{theirs[0]}/{theirs[1]}"
         if runs is None or runs.is_empty():
             found.append(Comparison(name, cell, "–", printed, MISSING))
             continue
         k, m = int(runs["solved"].sum()), runs.height
-        p_value = fisher_exact((k, m), theirs)
+        p_value = fisher_exact((k, m), theirs) if ready else None
         found.append(
             Comparison(
-                name, cell, f"{k}/{m}", printed, AGREES, _folders(runs), m < theirs[1], p_value
+                name,
+                cell,
+                f"{k}/{m}",
+                printed,
+                AGREES if ready else TOO_FEW,
+                _folders(runs),
+                m < theirs[1],
+                p_value,
             )
         )
     tested = [at for at, comparison in enumerate(found) if comparison.p_value is not None]
@@ -207,10 +218,33 @@ def _measured_lengths(cells: Cells) -> list[_Measured]:
     for row in (*paper.length_by_n, *paper.length_by_family):
         runs = length_runs(cells, row.n_bits, row.variant)
         solved = None if runs is None else runs.filter(pl.col("solved"))
+        ready = row.variant is not None or all(
+            _height(cells.runs(each.variant, row.n_bits, whole=True)) >= RUNS_PER_CELL
+            for each in paper.cost
+        )
         for side, where, theirs in _sides(row):
             name = f"{_length_cell(row)} at {where}"
-            found.append(_measured_mean(name, solved, f"{side}_length_accuracy", theirs))
+            item = _measured_mean(name, solved, f"{side}_length_accuracy", theirs)
+            found.append(item if ready else replace(item, difference=None))
     return found
+
+
+def _height(runs: pl.DataFrame | None) -> int:
+    return 0 if runs is None else runs.height
+
+
+def _ablation_ready(cells: Cells, row: PositionsRow) -> bool:
+    """Whether every configuration of the ablation has run as often as the paper's."""
+    paper = published()
+    variants = [
+        v
+        for v in paper.positions_variants
+        if row.positions != "rotary" or v.family.startswith("softmax")
+    ]
+    return all(
+        _height(cells.runs(v, row.n_bits, row.positions)) >= len(paper.positions_seeds)
+        for v in variants
+    )
 
 
 def _sides(row: LengthRow) -> tuple[tuple[str, str, Mean], ...]:
@@ -251,7 +285,7 @@ def _kinds(cells: Cells, alpha: float) -> list[Kind]:
         "Fisher, Holm",
         alpha,
         (
-            (cell_name(row.counted, n), cells.runs(row.counted, n), (k, RUNS_PER_CELL))
+            (cell_name(row.counted, n), cells.runs(row.counted, n), (k, RUNS_PER_CELL), True)
             for row in paper.successes
             for n, k in row.successes.items()
         ),
@@ -287,6 +321,7 @@ def _kinds(cells: Cells, alpha: float) -> list[Kind]:
                     f"{row.positions} n={row.n_bits}",
                     positions_runs(cells, row.positions, row.n_bits),
                     (row.successes, row.runs),
+                    _ablation_ready(cells, row),
                 )
                 for row in paper.positions
             ),

@@ -36,7 +36,7 @@ def encode_curve(points: list[tuple[int, object, object]]) -> str:
     """Points (epoch, accuracy, loss) as text.
 
     >>> encode_curve([(1, 0.5, 1.0), (64, 1.0, 1e-9)])
-    'AABfQv_ABA-gAA'
+    'AABfQv-ABA-gAA'
     """
     return "".join(
         _digits(min(epoch, 64**3 - 1), 3)

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from ithbit import __version__
 from ithbit.errors import StoreError
-from ithbit.families import FAMILIES, TASKS
+from ithbit.families import FAMILIES, TASKS, Group
 from ithbit.report.agreement import DIFFERS, Agreement, Comparison
 from ithbit.report.cells import Cells, gather
 from ithbit.report.compare import cell_name, compare
@@ -30,7 +30,9 @@ from ithbit.report.figures.style import FAINT, INK, LOOKS, PAPER
 from ithbit.report.output import write_text
 from ithbit.report.published import Variant, published
 from ithbit.report.rows import Records
-from ithbit.report.tables import NOTHING, TABLES, Row, Table, Value, table_named
+from ithbit.report.statistics import Count
+from ithbit.report.table import MARKS, NOTHING, Row, Table, Value
+from ithbit.report.tables import TABLES, table_named
 
 # About 400 bytes a run with 48 points: 10,000 runs stay far below 15 MB.
 CURVE_BUDGET = 4_000_000
@@ -153,6 +155,18 @@ def _least_depth(counts: dict[int, tuple[int, int]]) -> str:
     return f"none up to {max(trained)}"
 
 
+def _totals(cells: Cells, group: Group) -> list[tuple[int, Count, int, int]]:
+    """For each n: our successes and runs, the published successes, and the paper's runs."""
+    paper = published()
+    rows = [row for row in paper.successes if row.group == group]
+    sums = []
+    for n_bits, theirs in paper.totals[group].items():
+        counts = [cells.count(row.counted, n_bits) for row in rows]
+        ours = (sum(k for k, _ in counts), sum(m for _, m in counts))
+        sums.append((n_bits, ours, theirs, paper.runs_per_total[group]))
+    return sums
+
+
 def _machines(rows: pl.DataFrame) -> list[tuple[int, dict[str, Any]]]:
     """The environments of finished runs with the number of runs of each, most frequent first."""
     counts = (
@@ -170,7 +184,15 @@ def _finite(value: object) -> object:
 
 def _runs_json(records: Records) -> str:
     """Columns, rows and curves as JSON that is safe inside a script element."""
-    rows = records.rows
+    order = {name: at for at, name in enumerate([*TASKS, *FAMILIES])}
+    rows = records.rows.sort(
+        pl.col("task").replace_strict(order),
+        pl.col("family").replace_strict(order),
+        "n_layers",
+        "n_bits",
+        "positions",
+        "seed",
+    )
     points = max(12, min(48, CURVE_BUDGET // (7 * max(1, rows.height))))
     table = [
         [*map(_finite, row), thin_curve(records.store, folder, points)]
@@ -236,6 +258,7 @@ def render_page(records: Records, settings: str = "paper") -> str:
             (table, [(row, _page_cells(table, row, found)) for row in table.rows])
             for table in tables
         ],
+        totals=[(name, _totals(cells, name)) for name in MARKS] if cells else [],
         theory=[
             (row, {task: _learnt(cells, row.family, task) for task in TASKS})
             for row in published().theory

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from ithbit.errors import SpecError
-from ithbit.report.tables import NOTHING, Row, Table, Value
+from ithbit.report.table import NOTHING, Row, Table, Value
 
 SHOWS = ("ours", "published", "both")
 

@@ -182,6 +182,8 @@ def _row(folder: str, path: str) -> dict[str, Any]:
             break
     else:
         raise _UnreadableError("it has no spec.json; half copied?")
+    if not folder.endswith(f"-{record.get('run_id')}"):
+        raise _UnreadableError(f"{file} belongs to another run")
     spec = record.get("spec")
     if not isinstance(spec, dict) or not all(
         isinstance(spec.get(part), dict) for part in ("model", "protocol")

@@ -28,10 +28,14 @@ FIGURES: dict[str, Callable[[Cells | None], Figure]] = {
 FIGURE_FORMATS = ("png", "svg", "pdf")
 
 
+def _unknown(name: str) -> SpecError:
+    return SpecError(f"unknown figure {name!r}; choose one of {', '.join(FIGURES)} or curves")
+
+
 def check_figure(name: str) -> None:
     """Raise `SpecError` unless there is a figure of that name."""
     if name not in FIGURES and name != "curves":
-        raise SpecError(f"unknown figure {name!r}; choose one of {', '.join(FIGURES)} or curves")
+        raise _unknown(name)
 
 
 def draw(name: str, cells: Cells | None) -> Figure:
@@ -40,7 +44,8 @@ def draw(name: str, cells: Cells | None) -> Figure:
     >>> len(draw("positions", None).axes)
     2
     """
-    check_figure(name)
+    if name not in FIGURES:
+        raise _unknown(name)
     with mpl.rc_context(RC):
         return FIGURES[name](cells)
 

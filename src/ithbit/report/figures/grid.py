@@ -7,7 +7,7 @@ from matplotlib.patches import Rectangle
 
 from ithbit.families import TASKS, Task
 from ithbit.report.cells import Cells
-from ithbit.report.figures.style import FAINT, INK
+from ithbit.report.figures.style import FAINT, INK, PAPER
 from ithbit.report.published import LENGTHS, RUNS_PER_CELL, SuccessRow, published
 
 # One hue from light to dark: the order survives in grey and in every kind of colour blindness.
@@ -28,7 +28,7 @@ def _square(axes: Axes, x: float, y: float, share: float | None, text: str, ring
         axes.text(x + 0.5, y + 0.53, "–", ha="center", va="center", fontsize=8)
         return
     colour = SHADES(share)
-    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="white", linewidth=1.2))
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor=PAPER, linewidth=1.2))
     red, green, blue = to_rgb(colour)
     dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
     ink = "white" if dark else "#111111"

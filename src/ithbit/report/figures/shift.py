@@ -7,10 +7,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ithbit.families import FAMILIES
+from ithbit.report.appendix import length_runs, positions_runs
 from ithbit.report.cells import Cells, Summary, summary
 from ithbit.report.figures.style import FAINT, INK, chance_line, lengths_axis
 from ithbit.report.published import LengthRow, published
-from ithbit.report.tables import length_runs, positions_runs
 
 _LENGTH_FILLS = {32: ("#9ecae1", ""), 64: ("#3182bd", "///")}
 

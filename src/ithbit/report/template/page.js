@@ -2,11 +2,13 @@
 // The list of runs, its curves, and the two switches. Text from records only ever becomes text nodes.
 (() => {
   const PAGE = 100;
+  const TOGETHER = 30; // so many curves can still be told apart
   const data = JSON.parse(document.getElementById("data").textContent);
   const at = Object.fromEntries(data.columns.map((name, index) => [name, index]));
   const form = document.getElementById("filters");
   const body = document.querySelector("#run-table tbody");
   const count = document.getElementById("count");
+  const overlay = document.getElementById("overlay");
   const more = document.getElementById("more");
   const byId = new Map(data.rows.map((row) => [row[at.run_id], row]));
   const place = new Map(data.rows.map((row, index) => [row, index]));
@@ -119,6 +121,8 @@
     const finished = current.filter((row) => row[at.status] === "finished").length;
     count.textContent = `${current.length} of ${data.rows.length} runs, ${finished} finished, ${solved} solved`;
     more.hidden = current.length <= shown;
+    const drawn = current.filter((row) => row[at.curve]);
+    overlay.replaceChildren(...(drawn.length > 1 && drawn.length <= TOGETHER ? [charts(drawn)] : []));
     for (const header of head.children) {
       const key = header.firstChild.dataset.sort;
       if (key === sort) header.setAttribute("aria-sort", descending ? "descending" : "ascending");
@@ -147,11 +151,12 @@
     return points;
   };
 
-  const chart = (title, points, key, low, high, ticks, label, colour) => {
+  // `lines` holds one list of points a run.
+  const chart = (title, lines, key, low, high, ticks, label, colours) => {
     const width = 440;
-    const height = 230;
-    const box = { left: 48, right: 430, top: 26, bottom: 198 };
-    const last = Math.max(...points.map((point) => point.epoch), 1);
+    const height = 236;
+    const box = { left: 48, right: 422, top: 26, bottom: 198 };
+    const last = Math.max(1, ...lines.flat().map((point) => point.epoch));
     const x = (epoch) => box.left + ((box.right - box.left) * epoch) / last;
     const y = (value) => box.bottom - ((box.bottom - box.top) * (value - low)) / (high - low);
     const made = svgNode("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
@@ -164,34 +169,39 @@
       made.append(svgNode("text", { x: x(share * last), y: box.bottom + 16, "text-anchor": "middle" }, String(Math.round(share * last))));
     }
     made.append(svgNode("text", { x: (box.left + box.right) / 2, y: height - 2, "text-anchor": "middle" }, "epoch"));
-    const path = points
-      .filter((point) => point[key] !== null)
-      .map((point) => `${x(point.epoch).toFixed(1)},${y(Math.min(high, Math.max(low, point[key]))).toFixed(1)}`);
-    made.append(svgNode("polyline", { points: path.join(" "), fill: "none", stroke: colour, "stroke-width": "2" }));
+    lines.forEach((points, index) => {
+      const path = points
+        .filter((point) => point[key] !== null)
+        .map((point) => `${x(point.epoch).toFixed(1)},${y(Math.min(high, Math.max(low, point[key]))).toFixed(1)}`);
+      const dash = ["", "7 3", "2 3", "7 3 2 3", "12 3"][index % 5];
+      made.append(
+        svgNode("polyline", { points: path.join(" "), fill: "none", stroke: colours[index], "stroke-width": "1.8", "stroke-dasharray": dash }),
+      );
+    });
     return made;
+  };
+
+  const charts = (rows) => {
+    const lines = rows.map((row) => decode(row[at.curve]));
+    const colours = rows.map((row) => data.colours[row[at.family]]);
+    const losses = lines.flat().map((point) => point.loss).filter((loss) => loss !== null);
+    const low = Math.floor(Math.min(-1, ...losses));
+    const high = Math.ceil(Math.max(0, ...losses));
+    const ticks = [];
+    for (let tick = low; tick <= high; tick += Math.max(1, Math.ceil((high - low) / 6))) ticks.push(tick);
+    return node(
+      "div",
+      { class: "pair" },
+      chart("Held-out accuracy", lines, "accuracy", 0.4, 1.02, [0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1], (tick) => tick.toFixed(1), colours),
+      chart("Held-out loss", lines, "loss", low, high, ticks, (tick) => `1e${tick}`, colours),
+    );
   };
 
   const detail = (row) => {
     const inside = node("div", { class: "inside" });
     inside.append(node("p", { class: "mono" }, `${row[at.name]}-${row[at.run_id]}`));
     if (row[at.error]) inside.append(node("p", { class: "failed" }, row[at.error]));
-    const points = decode(row[at.curve]);
-    if (points.length) {
-      const colour = data.colours[row[at.family]];
-      const losses = points.map((point) => point.loss).filter((loss) => loss !== null);
-      const low = Math.floor(Math.min(-1, ...losses));
-      const high = Math.ceil(Math.max(0, ...losses));
-      const ticks = [];
-      for (let tick = low; tick <= high; tick += Math.max(1, Math.ceil((high - low) / 6))) ticks.push(tick);
-      inside.append(
-        node(
-          "div",
-          { class: "pair" },
-          chart("Held-out accuracy", points, "accuracy", 0.4, 1.02, [0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1], (tick) => tick.toFixed(1), colour),
-          chart("Held-out loss", points, "loss", low, high, ticks, (tick) => `1e${tick}`, colour),
-        ),
-      );
-    } else inside.append(node("p", {}, "This run has no history."));
+    inside.append(row[at.curve] ? charts([row]) : node("p", {}, "This run has no history."));
     const facts = node("dl");
     for (const [key, title] of [
       ["group", "group"], ["settings", "settings"], ["stopped_by", "stopped by"], ["final_accuracy", "final accuracy"],

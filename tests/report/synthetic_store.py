@@ -16,6 +16,9 @@ from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.models.spec import ModelSpec
 from ithbit.report.published import LENGTHS, Published, published
 
+# A text that would take the page over if it were put in as it is.
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"></script><script>document.title='owned'"
+
 ENVIRONMENT = {
     "synthetic": True,
     "python": "3.11.2",
@@ -154,7 +157,7 @@ def write_run(store: Path, plan: Plan, kind: str = "result", with_history: bool 
             "finished_at": "2026-01-01T00:10:00+00:00",
             "environment": ENVIRONMENT,
         }
-        (folder / "result.json").write_text(json.dumps(result))
+        (folder / "result.json").write_text(json.dumps(result, indent=1))
     elif kind == "failure":
         failure = {**head, "error": "out of memory", "traceback": "Traceback …", "epoch": 3}
         (folder / "failure.json").write_text(json.dumps(failure))
