@@ -109,7 +109,7 @@ def _draw_by_n(axes: Axes, cells: Cells | None) -> None:
     axes.set_xlabel("trained length n")
     axes.set_ylabel("accuracy at another length")
     axes.grid(axis="y")
-    chance_line(axes)
+    chance_line(axes, left=True)
     axes.set_title("all constructive variants")
 
 

@@ -69,16 +69,16 @@ def lengths_axis(axes: Axes, lengths: list[int]) -> None:
     axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
 
 
-def chance_line(axes: Axes, text: bool = True) -> None:
-    """The accuracy of a guess."""
+def chance_line(axes: Axes, text: bool = True, left: bool = False) -> None:
+    """The accuracy of a guess, named at the right end or the left."""
     axes.axhline(CHANCE, color=INK, linewidth=0.8, linestyle=":", zorder=1)
     if text:
         axes.annotate(
             "chance",
-            (0.99, CHANCE),
+            (0.01 if left else 0.99, CHANCE),
             xycoords=("axes fraction", "data"),
             xytext=(0, -8),
             textcoords="offset points",
-            ha="right",
+            ha="left" if left else "right",
             fontsize=7,
         )
