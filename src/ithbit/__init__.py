@@ -1,3 +1,47 @@
-"""Can a sequence model read the i-th bit?"""
+"""Can a sequence model read the i-th bit? Theory with certificates, and training under one
+protocol.
+
+>>> import ithbit
+>>> ithbit.ModelSpec("rhi", "gru", n_bits=8).d_model
+16
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ithbit.api import train
+    from ithbit.engine.record import Epoch, Failure, Result
+    from ithbit.engine.spec import Protocol, RunSpec
+    from ithbit.errors import IthbitError
+    from ithbit.models.spec import ModelSpec
 
 __version__ = "0.1.0"
+__all__ = [
+    "Epoch",
+    "Failure",
+    "IthbitError",
+    "ModelSpec",
+    "Protocol",
+    "Result",
+    "RunSpec",
+    "train",
+]
+
+_HOME = {
+    "train": "api",
+    "Epoch": "engine.record",
+    "Failure": "engine.record",
+    "Result": "engine.record",
+    "Protocol": "engine.spec",
+    "RunSpec": "engine.spec",
+    "IthbitError": "errors",
+    "ModelSpec": "models.spec",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `import ithbit` and the command line do not wait for torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'ithbit' has no attribute {name!r}")
+    return getattr(import_module(f"ithbit.{_HOME[name]}"), name)

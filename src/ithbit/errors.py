@@ -16,6 +16,10 @@ class StoreError(IthbitError):
     """A run folder, record or checkpoint that cannot be used as it stands."""
 
 
+class BusyError(StoreError):
+    """A run that another process is training right now."""
+
+
 class DeviceError(IthbitError):
     """A device that was asked for and is not there."""
 

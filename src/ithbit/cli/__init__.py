@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from ithbit.cli import report
+from ithbit.cli import report, train
 from ithbit.errors import IthbitError
 
 app = typer.Typer(
@@ -18,6 +18,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+train.register(app)
 report.register(app)
 
 
@@ -28,3 +31,6 @@ def main() -> None:
     except IthbitError as error:
         print(f"ithbit: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("ithbit: stopped; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)

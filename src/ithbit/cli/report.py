@@ -210,8 +210,8 @@ def plot(
     family: Annotated[
         str, typer.Option(help="For curves: the family, as in `ithbit export`.")
     ] = "softmax-full",
-    layers: Annotated[int, typer.Option(help="For curves: the depth.")] = 1,
-    n_bits: Annotated[int, typer.Option("--n", help="For curves: the length n.")] = 64,
+    layers: Annotated[int, typer.Option("--layers", "-L", help="For curves: the depth.")] = 1,
+    n_bits: Annotated[int, typer.Option("--n", "-n", help="For curves: the length n.")] = 64,
     positions: Annotated[str, typer.Option(help="For curves: the encoding.")] = "polynomial",
 ) -> None:
     """Draw a figure from the runs of a store.

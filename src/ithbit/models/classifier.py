@@ -76,4 +76,6 @@ def logits(
         x = blocks.block(part(params, f"blocks.{layer}"), spec, stream, readout_only)
         stream = Sequence(x)
     x = blocks.leave(part(params, "leave"), x[:, :, -1])
-    return linear(x, params["head.weight"], params["head.bias"]).squeeze(-1)
+    # A sum rather than a product with one column, which CPU libraries compute in another order
+    # for a stack than for a seed alone.
+    return (x * params["head.weight"]).sum(-1) + params["head.bias"]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ithbit.models.spec import ModelSpec
-from ithbit.models.stacked import Params, linear
+from ithbit.models.stacked import Params, linear, weight_gradient
 from ithbit.models.stream import Stream
 
 
@@ -48,46 +48,43 @@ class _Recurrence(torch.autograd.Function):
     def forward(ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         n_seeds, batch, n_tokens, width = gates.shape
         d = width // 3
-        # Token first, so that each step reads one block; a copy, since it is overwritten.
-        gates = gates.permute(2, 0, 1, 3).clone(memory_format=torch.contiguous_format)
-        states = gates.new_zeros(n_tokens + 1, n_seeds, batch, d)
-        candidate_in = gates.new_empty(n_tokens, n_seeds, batch, d)  # W_hn h + b_hn
+        rzn = torch.empty_like(gates)
+        candidate = gates.new_empty(n_seeds, batch, n_tokens, d)  # W_hn h + b_hn
+        states = gates.new_zeros(n_seeds, batch, n_tokens + 1, d)
         transposed, offset = weight.mT, bias.unsqueeze(1)
         for t in range(n_tokens):
-            h, gate = states[t], gates[t]
+            h, gate, now = states[:, :, t], gates[:, :, t], rzn[:, :, t]
             hidden = torch.baddbmm(offset, h, transposed)
-            rz = gate[..., : 2 * d].add_(hidden[..., : 2 * d]).sigmoid_()
-            candidate_in[t] = hidden[..., 2 * d :]
-            n = gate[..., 2 * d :].addcmul_(rz[..., :d], candidate_in[t]).tanh_()
-            torch.lerp(n, h, rz[..., d:], out=states[t + 1])
-        # `gates` now holds r, z and n of every step.
-        ctx.save_for_backward(gates, candidate_in, states, weight)
-        return states[1:].permute(1, 2, 0, 3)
+            torch.add(gate[..., : 2 * d], hidden[..., : 2 * d], out=now[..., : 2 * d]).sigmoid_()
+            r, z, n = now.split(d, dim=-1)
+            candidate[:, :, t] = hidden[..., 2 * d :]
+            torch.addcmul(gate[..., 2 * d :], r, hidden[..., 2 * d :], out=n).tanh_()
+            torch.lerp(n, h, z, out=states[:, :, t + 1])
+        ctx.save_for_backward(rzn, candidate, states, weight)
+        return states[:, :, 1:]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        gates, candidate_in, states, weight = ctx.saved_tensors
-        n_tokens, n_seeds, batch, d = candidate_in.shape
-        grad = grad.permute(2, 0, 1, 3)
-        r, z, n = gates.split(d, dim=-1)
-        # Factors that need no recurrence, for all steps at once:
-        # dh'/dn pre-activation, dh'/dz pre-activation, d(candidate)/dr pre-activation.
+        rzn, candidate, states, weight = ctx.saved_tensors
+        d, n_tokens = candidate.shape[-1], candidate.shape[2]
+        r, z, n = rzn.split(d, dim=-1)
+        before = states[:, :, :-1]
+        # What needs no recurrence, for all steps at once: dh'/d of the sums inside n and z, and the
+        # derivative of the sum inside n by that inside r.
         to_n = (1 - z) * (1 - n * n)
-        to_z = (states[:-1] - n) * z * (1 - z)
-        to_r = candidate_in * r * (1 - r)
-        d_input = torch.empty_like(gates)  # gradient of the input gates
-        d_hidden = torch.empty_like(gates)  # gradient of W_h h + b_h
-        dh = torch.zeros_like(states[0])
+        to_z = (before - n) * z * (1 - z)
+        to_r = candidate * r * (1 - r)
+        d_hidden = torch.empty_like(rzn)  # gradient of W_h h + b_h
+        d_input = torch.empty_like(rzn)  # gradient of the input gates: the same but for n
+        dh = torch.zeros_like(states[:, :, 0])
         for t in range(n_tokens - 1, -1, -1):
-            dh = dh + grad[t]
-            dn = dh * to_n[t]
-            torch.mul(dn, to_r[t], out=d_hidden[t, ..., :d])
-            torch.mul(dh, to_z[t], out=d_hidden[t, ..., d : 2 * d])
-            torch.mul(dn, r[t], out=d_hidden[t, ..., 2 * d :])
-            d_input[t, ..., 2 * d :] = dn
-            dh = torch.baddbmm(dh * z[t], d_hidden[t], weight)
+            dh = dh + grad[:, :, t]
+            now = d_hidden[:, :, t]
+            dn = torch.mul(dh, to_n[:, :, t], out=d_input[:, :, t, 2 * d :])
+            torch.mul(dn, to_r[:, :, t], out=now[..., :d])
+            torch.mul(dh, to_z[:, :, t], out=now[..., d : 2 * d])
+            torch.mul(dn, r[:, :, t], out=now[..., 2 * d :])
+            dh = torch.baddbmm(dh * z[:, :, t], now, weight)
         d_input[..., : 2 * d] = d_hidden[..., : 2 * d]
-        rows = d_hidden.transpose(0, 1).reshape(n_seeds, n_tokens * batch, 3 * d)
-        before = states[:-1].transpose(0, 1).reshape(n_seeds, n_tokens * batch, d)
-        d_weight = torch.bmm(rows.mT, before)
-        return d_input.permute(1, 2, 0, 3), d_weight, rows.sum(1)
+        rows = d_hidden.flatten(1, 2)
+        return d_input, weight_gradient(rows, before.flatten(1, 2)), rows.sum(1)

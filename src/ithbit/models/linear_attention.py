@@ -2,9 +2,10 @@
 
 Bias-free q, k, v and output projections, denominator epsilon 1e-6, GELU feed-forward part. Full
 attention uses global sums of keys and values. Causal attention at all tokens weights them through
-the masked token-by-token matrix, which equals the prefix sums and is one product instead of a scan;
-at the last token the prefix is everything, and the global sums serve again.
+the masked token-by-token matrix, which equals the prefix sums and is one product instead of a scan.
 """
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -46,22 +47,66 @@ def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -
     at = stream.last if readout_only else stream.all
     x = at(stream.rows)
     normal = layer_norm(stream.rows, params["norm1.weight"], params["norm1.bias"], _NORM_EPS)
-    q = at(F.elu(linear(normal, weight[:, :d])) + 1)
+    q = at(_Features.apply(linear(normal, weight[:, :d])))
     key, value = linear(normal, weight[:, d:]).split(d, dim=-1)
-    k, v = stream.all(torch.cat([F.elu(key) + 1, value], dim=-1)).split(d, dim=-1)
-    q, k, v = (_heads(t, spec.n_heads) for t in (q, k, v))
-    # The last token's prefix is the whole sequence, masked or not.
-    if FAMILIES[spec.family].causal and not readout_only:
-        weights = (q @ k.mT).tril()
-        mixed = weights @ v / (weights.sum(-1, keepdim=True) + _DENOMINATOR_EPS)
+    k, v = stream.all(torch.cat([_Features.apply(key), value], dim=-1)).split(d, dim=-1)
+    if readout_only:
+        mixed = _last_attention(q, k, v, spec.n_heads)
+    elif FAMILIES[spec.family].causal:
+        mixed = _prefix_attention(q, k, v, spec.n_heads)
     else:
-        mixed = q @ (k.mT @ v) / (q @ k.sum(-2).unsqueeze(-1) + _DENOMINATOR_EPS)
-    x = x + linear(mixed.transpose(1, 2).reshape(x.shape), params["out.weight"])
+        mixed = _global_attention(q, k, v, spec.n_heads)
+    x = x + linear(mixed, params["out.weight"])
     normal = layer_norm(x, params["norm2.weight"], params["norm2.bias"], _NORM_EPS)
     hidden = F.gelu(linear(normal, params["up.weight"], params["up.bias"]))
     return x + linear(hidden, params["down.weight"], params["down.bias"])
 
 
-def _heads(x: Tensor, n_heads: int) -> Tensor:
-    """seed batch token (head dim) -> (seed batch) head token dim."""
-    return x.unflatten(-1, (n_heads, -1)).flatten(0, 1).transpose(1, 2)
+def _same_head(q: Tensor, n_heads: int) -> Tensor:
+    """1 where two coordinates belong to one head, else 0: dim dim.
+
+    With it the heads are diagonal blocks of one product, cheaper than many small products.
+    """
+    head = torch.arange(n_heads, device=q.device).repeat_interleave(q.shape[-1] // n_heads)
+    return (head[:, None] == head).to(q.dtype)
+
+
+def _last_attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
+    """The one query of the last token, whose prefix is everything: seed batch 1 dim."""
+    weights = (q * k) @ _same_head(q, n_heads)  # each head's weight, at each of its coordinates
+    return (weights * v).sum(2, True) / (weights.sum(2, True) + _DENOMINATOR_EPS)
+
+
+def _global_attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
+    """Every query against the sums over all tokens: seed batch token dim."""
+    same_head = _same_head(q, n_heads)
+    sums = (k.mT @ v) * same_head
+    total = k.sum(-2).unsqueeze(-1) * same_head
+    return q @ sums / (q @ total + _DENOMINATOR_EPS)
+
+
+def _prefix_attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
+    """Every query against the sums over the tokens up to its own: seed batch token dim."""
+    q, k, v = (t.unflatten(-1, (n_heads, -1)).transpose(2, 3) for t in (q, k, v))
+    weights = (q @ k.mT).tril()
+    mixed = weights @ v / (weights.sum(-1, keepdim=True) + _DENOMINATOR_EPS)
+    return mixed.transpose(2, 3).flatten(-2)
+
+
+class _Features(torch.autograd.Function):
+    """ELU(x) + 1 as exp(min(x, 0)) + max(x, 0), whose derivative is the first term everywhere.
+
+    Not by `F.elu`: on a CPU that rounds the last few numbers of a tensor otherwise than the rest,
+    so that a seed's result would depend on its place in the stack. This one is also faster.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        slope = x.clamp(max=0).exp_()
+        ctx.save_for_backward(slope)
+        return x.relu().add_(slope)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (slope,) = ctx.saved_tensors
+        return grad * slope

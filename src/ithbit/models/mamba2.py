@@ -8,10 +8,11 @@ head with A < 0, step dt_t = softplus(...), input x_t, and B_t, C_t shared by th
 
 Computed in the dual form: y_t = sum over s <= t of exp(sum over s < j <= t of dt_j A) (C_t . B_s)
 dt_s x_s, one token-by-token matrix a head; the last token needs one row of it. The exponents are
-differences of sums kept in double precision, so that long sums cost no accuracy.
+differences of sums taken in double precision, so that long sums cost no accuracy.
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -96,13 +97,44 @@ def _causal_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def _scan(x: Tensor, dt: Tensor, a: Tensor, B: Tensor, C: Tensor) -> Tensor:
     """The state-space sum at the tokens of C, which are the last ones: seed batch token head
     dim."""
-    decay = (dt.double() * along(a, dt)).cumsum(2).movedim(-1, 2)  # seed batch head token
-    until = decay[..., -C.shape[2] :]
-    exponent = (until.unsqueeze(-1) - decay.unsqueeze(-2)).to(x.dtype)
-    weights = (C @ B.mT).unsqueeze(2)  # seed batch 1 token token
-    if C.shape[2] > 1:
-        # Masked before exp, so that what lies ahead neither overflows nor has a gradient.
-        ahead = torch.ones(exponent.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
-        exponent = exponent.masked_fill(ahead, -torch.inf)
-    weights = weights * exponent.exp()
-    return (weights @ (x * dt.unsqueeze(-1)).transpose(2, 3)).transpose(2, 3)
+    total = (dt.double() * along(a, dt)).cumsum(2).movedim(-1, 2)  # seed batch head token
+    values = (x * dt.unsqueeze(-1)).transpose(2, 3)
+    return _DecayedSum.apply(total, C @ B.mT, values).transpose(2, 3)
+
+
+class _DecayedSum(torch.autograd.Function):
+    """sum over s <= t of exp(total_t - total_s) scores_ts values_s, for the last tokens t.
+
+    total (seed, batch, head, token) in double, scores (seed, batch, token t, token s) shared by the
+    heads, values (seed, batch, head, token, dim). Its own backward pass keeps the token-by-token
+    matrices, which are nearly all of the work, to two products in place.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, total: Tensor, scores: Tensor, values: Tensor) -> Tensor:
+        n, n_tokens = scores.shape[-2:]
+        # total = high + low in the working precision: each difference is then as exact as itself.
+        high = total.to(values.dtype)
+        low = (total - high).to(values.dtype)
+        decay = high[..., -n:, None] - high[..., None, :]
+        decay += low[..., -n:, None]
+        decay -= low[..., None, :]
+        if n > 1:
+            ahead = torch.full_like(decay[0, 0, 0], -torch.inf).triu(1 + n_tokens - n)
+            decay += ahead
+        decay.exp_()
+        weights = scores.unsqueeze(2) * decay
+        ctx.save_for_backward(decay, weights, scores, values)
+        return weights @ values
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        decay, weights, scores, values = ctx.saved_tensors
+        d_values = weights.mT @ grad
+        d_weights = grad @ values.mT
+        d_weights *= decay
+        d_scores = d_weights.sum(2)
+        d_weights *= scores.unsqueeze(2)  # now the gradient of the exponents
+        d_total = -d_weights.sum(-2).double()
+        d_total[..., -grad.shape[-2] :] += d_weights.sum(-1)
+        return d_total, d_scores, d_values

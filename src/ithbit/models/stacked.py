@@ -5,6 +5,7 @@ gain is broadcast over everything between the seed and the feature axis. `torch.
 give the same products but not the chunked weight gradients, which a GPU needs (see `_Linear`).
 """
 
+import math
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 Params = dict[str, Tensor]
 
-_CHUNK_ROWS = 512  # rows of a weight gradient summed by one thread block on a GPU
+_MAX_CHUNKS = 32  # pieces that the rows of a weight gradient are cut into on a GPU
 
 
 def along(weight: Tensor, x: Tensor) -> Tensor:
@@ -43,24 +44,26 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor]:
         x, weight = ctx.saved_tensors
         grad_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
-        n_seeds, n_rows, _ = x.shape
-        chunks = n_rows // _CHUNK_ROWS
-        if x.is_cuda and chunks > 1 and n_rows % _CHUNK_ROWS == 0:
-            split = n_seeds * chunks
-            parts = torch.bmm(
-                grad.reshape(split, _CHUNK_ROWS, -1).mT, x.reshape(split, _CHUNK_ROWS, -1)
-            )
-            grad_weight = parts.view(n_seeds, chunks, *weight.shape[1:]).sum(1)
-        else:
-            grad_weight = torch.bmm(grad.mT, x)
-        return grad_x, grad_weight
+        return grad_x, weight_gradient(grad, x)
+
+
+def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """grad^T x summed over rows, for each seed: (seed, row, out), (seed, row, in) -> seed out
+    in."""
+    n_seeds, n_rows, _ = x.shape
+    chunks = math.gcd(n_rows, _MAX_CHUNKS) if x.is_cuda else 1
+    if chunks == 1:
+        return torch.bmm(grad.mT, x)
+    grad, x = (t.reshape(n_seeds * chunks, n_rows // chunks, -1) for t in (grad, x))
+    return torch.bmm(grad.mT, x).unflatten(0, (n_seeds, chunks)).sum(1)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear` for each seed: x (seed, …, in), weight (seed, out, in)."""
     out = _Linear.apply(x.flatten(1, -2), weight)
-    out = out.view(*x.shape[:-1], weight.shape[1])
-    return out if bias is None else out + along(bias, out)
+    if bias is not None:
+        out = out + bias.unsqueeze(1)
+    return out.view(*x.shape[:-1], weight.shape[1])
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

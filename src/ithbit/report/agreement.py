@@ -87,13 +87,23 @@ class Agreement:
             head = f"Disagreement: {differing} of {compared} comparisons differ."
         else:
             head = f"Agreement: none of {compared} comparisons differs."
-        lacking = []
-        if self.count(MISSING):
-            lacking.append(f"{self.count(MISSING)} are missing")
-        if self.count(TOO_FEW):
-            lacking.append(f"{self.count(TOO_FEW)} have too few runs to judge")
-        if self.n_incomplete:
-            lacking.append(f"{self.n_incomplete} rest on fewer runs than the paper's")
+        lacking = [
+            f"{number} {one if number == 1 else many}"
+            for number, one, many in (
+                (self.count(MISSING), "is missing", "are missing"),
+                (
+                    self.count(TOO_FEW),
+                    "has too few runs to judge",
+                    "have too few runs to judge",
+                ),
+                (
+                    self.n_incomplete,
+                    "rests on fewer runs than the paper's",
+                    "rest on fewer runs than the paper's",
+                ),
+            )
+            if number
+        ]
         if not lacking:
             return head
         listed = " and ".join(filter(None, (", ".join(lacking[:-1]), lacking[-1])))

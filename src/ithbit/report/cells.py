@@ -6,7 +6,7 @@ perfect epoch (`early stop`) counts for successes and maximum accuracy, which th
 and not for epochs, seconds or length-shifted accuracy, which it does.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import polars as pl
@@ -19,7 +19,7 @@ from ithbit.report.statistics import Count
 
 SETTINGS = ("paper", "any")
 _KEY = ["task", "family", "n_layers", "n_bits", "positions"]
-_CELL = tuple[str, str, int, int, str]
+Cell = tuple[str, str, int, int, str]  # task, family, depth, n, encoding
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Summary:
 class Cells:
     """Finished runs by cell. `whole` has only those that ran under the complete protocol."""
 
-    by_cell: dict[_CELL, pl.DataFrame]
-    whole: dict[_CELL, pl.DataFrame]
+    by_cell: Mapping[Cell, pl.DataFrame]
+    whole: Mapping[Cell, pl.DataFrame]
     n_left_out: int
     n_unfinished: int
     n_failed: int
@@ -69,9 +69,26 @@ class Cells:
         ]
 
 
-def _partition(rows: pl.DataFrame) -> dict[_CELL, pl.DataFrame]:
-    parts = rows.sort("seed").partition_by(_KEY, as_dict=True)
-    return {(k[0], k[1], k[2], k[3], k[4]): part for k, part in parts.items()}
+class _Parts(Mapping[Cell, pl.DataFrame]):
+    """Runs by cell, cut out of one sorted frame when asked for: most cells never are."""
+
+    def __init__(self, rows: pl.DataFrame) -> None:
+        self._rows = rows.sort(*_KEY, "seed")
+        self._spans: dict[Cell, tuple[int, int]] = {}
+        start = 0
+        sizes = self._rows.group_by(_KEY, maintain_order=True).len()
+        for task, family, n_layers, n_bits, positions, size in sizes.iter_rows():
+            self._spans[task, family, n_layers, n_bits, positions] = (start, size)
+            start += size
+
+    def __getitem__(self, cell: Cell) -> pl.DataFrame:
+        return self._rows.slice(*self._spans[cell])
+
+    def __iter__(self) -> Iterator[Cell]:
+        return iter(self._spans)
+
+    def __len__(self) -> int:
+        return len(self._spans)
 
 
 def gather(records: Records, settings: str = "paper") -> Cells:
@@ -106,8 +123,8 @@ def gather(records: Records, settings: str = "paper") -> Cells:
         counted = finished
         whole = counted.filter(~pl.col("stop_when_solved").fill_null(False))
     return Cells(
-        _partition(counted),
-        _partition(whole),
+        _Parts(counted),
+        _Parts(whole),
         finished.height - counted.height,
         n_unfinished,
         n_failed,

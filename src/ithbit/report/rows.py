@@ -18,12 +18,12 @@ from typing import Any
 
 import polars as pl
 
+from ithbit.engine.record import SCHEMA
 from ithbit.engine.spec import Protocol
 from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS, group
 from ithbit.models.spec import ModelSpec
 
-SCHEMA = 1
 RUN_FOLDER = re.compile(r".+-[0-9a-f]{12}")
 
 _MODEL = {

@@ -47,7 +47,8 @@ def stream_keys(seeds: list[int], device: torch.device | str = "cpu") -> Tensor:
 def draw_examples(keys: Tensor, n_bits: int, first: int | Tensor, count: int) -> Examples:
     """Examples number first … first + count - 1 of every seed of the stack.
 
-    `first` may be a tensor on the device, so that a captured step can move it on.
+    `first` may be a tensor (seed, 1) on the device: each seed at its own place, moved on by a
+    captured step.
 
     >>> examples = draw_examples(stream_keys([0, 7]), n_bits=4, first=0, count=3)
     >>> examples.bits[0, 0].tolist(), examples.index.shape, examples.answer.tolist()[0][0]

@@ -134,34 +134,31 @@ def epochs_figure(cells: Cells | None) -> Figure:
 
 def _draw_epochs(axes: Axes, variant: Variant, cells: Cells, lengths: list[int]) -> None:
     look = LOOKS[variant.family]
-    medians = []
+    medians, frames = [], []
     for n_bits in lengths:
         runs = cells.runs(variant, n_bits, whole=True)
         if runs is None:
             continue
-        middle = median(runs, "epochs")
-        if middle is not None:
-            medians.append((n_bits, middle))
+        medians.append((n_bits, median(runs, "epochs")))
         # Seeds side by side around n, in their order.
         spread = max(1, runs.height - 1)
-        placed = runs.with_row_index("at").with_columns(
-            x=n_bits * (1 + 0.16 * (pl.col("at") / spread - 0.5)),
-            first=pl.coalesce("first_solved_epoch", "epochs"),
+        x = [n_bits * (1 + 0.16 * (at / spread - 0.5)) for at in range(runs.height)]
+        frames.append(runs.with_columns(x=pl.Series(x)))
+    if not frames:
+        return
+    placed = pl.concat(frames).with_columns(first=pl.coalesce("first_solved_epoch", "epochs"))
+    solved, missed = placed.filter(pl.col("solved")), placed.filter(~pl.col("solved"))
+    for frame, column, marker, size in (
+        (solved, "first", "o", 3.5),
+        (solved, "epochs", "_", 7.0),
+        (missed, "epochs", "x", 5.0),
+    ):
+        axes.plot(
+            frame["x"].to_list(),
+            frame[column].to_list(),
+            marker=marker,
+            markersize=size,
+            color=look.colour,
+            linestyle="",
         )
-        solved, missed = placed.filter(pl.col("solved")), placed.filter(~pl.col("solved"))
-        for frame, column, marker, size in (
-            (solved, "first", "o", 3.5),
-            (solved, "epochs", "_", 7.0),
-            (missed, "epochs", "x", 5.0),
-        ):
-            axes.plot(
-                frame["x"].to_list(),
-                frame[column].to_list(),
-                marker=marker,
-                markersize=size,
-                color=look.colour,
-                linestyle="",
-            )
-    axes.plot(
-        [n for n, _ in medians], [m for _, m in medians], color=look.colour, linestyle=look.dash
-    )
+    axes.plot(*zip(*medians, strict=True), color=look.colour, linestyle=look.dash)

@@ -14,6 +14,7 @@ INK = "#1a1b1c"
 PAPER = "#fdfdfe"
 FAINT = "#c8c9ca"
 CHANCE = 0.5
+MANY_LENGTHS = 8
 
 RC: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -62,9 +63,12 @@ LOOKS: dict[str, Look] = {
 
 
 def lengths_axis(axes: Axes, lengths: list[int]) -> None:
-    """A logarithmic axis of lengths n, ticked at those that occur."""
+    """A logarithmic axis of lengths n, ticked at those that occur or, if many, at powers of two."""
     axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [str(n_bits) for n_bits in lengths])
+    ticks = lengths
+    if len(lengths) > MANY_LENGTHS:
+        ticks = [2**power for power in range(31) if lengths[0] <= 2**power <= lengths[-1]]
+    axes.set_xticks(ticks, [str(n_bits) for n_bits in ticks])
     axes.minorticks_off()
     axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
 

@@ -1,0 +1,158 @@
+"""What a person sees while runs train: a live board on a terminal, a line now and then
+elsewhere."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from ithbit.engine.loop import Event
+from ithbit.engine.record import Epoch, Failure, Result
+from ithbit.engine.spec import RunSpec
+
+_ROWS = 12  # runs shown at once
+_QUIET_SECONDS = 15.0  # between two lines where there is no terminal
+
+
+@dataclass
+class _Line:
+    """What is known of one run."""
+
+    run: RunSpec
+    last: Epoch | None = None
+    outcome: Result | Failure | None = None
+    first_seen: float = 0.0
+    first_epoch: int = 0
+    last_seen: float = 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At most: to the last epoch that the protocol allows."""
+        if self.last is None or self.last.epoch == self.first_epoch:
+            return None
+        pace = (self.last_seen - self.first_seen) / (self.last.epoch - self.first_epoch)
+        return pace * (self.run.protocol.max_epochs - self.last.epoch)
+
+
+class Board:
+    """Progress of a set of runs on standard error; `watch` is its only input. Use as a context."""
+
+    def __init__(self, runs: Sequence[RunSpec], show: bool = True) -> None:
+        self.console = Console(stderr=True)
+        self._lines = {run.run_id: _Line(run) for run in runs}
+        self._started = self._spoken = time.monotonic()
+        self._live: Live | None = None
+        self._show = show
+
+    def __enter__(self) -> "Board":
+        if self._show and self.console.is_terminal:
+            self._live = Live(
+                get_renderable=self._table,
+                console=self.console,
+                refresh_per_second=4,
+                transient=True,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def watch(self, event: Event) -> None:
+        """Take in what the engine tells."""
+        line, now = self._lines[event.run.run_id], time.monotonic()
+        match event.what:
+            case Epoch():
+                if line.last is None:
+                    line.first_seen, line.first_epoch = now, event.what.epoch
+                line.last, line.last_seen = event.what, now
+            case Result() | Failure():
+                line.outcome = event.what
+                if self._show and not self._live:
+                    self._say(f"{event.run.name}: {_outcome_text(event.what)}")
+            case remark:
+                self._say(remark)
+        if self._show and not self._live and now - self._spoken >= _QUIET_SECONDS:
+            self._say(self._summary())
+
+    def _say(self, text: str) -> None:
+        self._spoken = time.monotonic()
+        if self._live:
+            self.console.print(text, style="yellow", markup=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def _summary(self) -> str:
+        done = sum(line.outcome is not None for line in self._lines.values())
+        active = [line for line in self._lines.values() if line.last and not line.outcome]
+        epochs = ", ".join(
+            f"{line.run.name} epoch {line.last.epoch} accuracy {line.last.held_out_accuracy:.3f}"
+            for line in active[:2]
+            if line.last
+        )
+        return f"{done} of {len(self._lines)} runs done" + (f"; {epochs}" if epochs else "")
+
+    def _table(self) -> Table:
+        done = sum(line.outcome is not None for line in self._lines.values())
+        elapsed = clock(time.monotonic() - self._started)
+        table = Table(title=f"{done} of {len(self._lines)} runs done, {elapsed}", box=None)
+        for name in ("run", "epoch", "", "loss", "accuracy", "left, at most"):
+            table.add_column(name, justify="left" if name in ("run", "") else "right")
+        lines = list(self._lines.values())
+        active = [line for line in lines if line.last and not line.outcome]
+        waiting = [line for line in lines if not line.last and not line.outcome]
+        finished = [line for line in lines if line.outcome]
+        for line in (active + waiting + finished[::-1])[:_ROWS]:
+            table.add_row(*_cells(line))
+        return table
+
+
+def _cells(line: _Line) -> list[RenderableType]:
+    if line.outcome is not None:
+        return [line.run.name, "", "", "", "", _outcome_text(line.outcome)]
+    if line.last is None:
+        return [line.run.name, "", "", "", "", "waiting"]
+    last, limit = line.last, line.run.protocol.max_epochs
+    left = line.seconds_left
+    return [
+        line.run.name,
+        f"{last.epoch}/{limit}",
+        ProgressBar(total=limit, completed=last.epoch, width=16),
+        f"{last.held_out_loss:.2e}",
+        f"{last.held_out_accuracy:.4f}",
+        "" if left is None else clock(left),
+    ]
+
+
+def _outcome_text(outcome: Result | Failure) -> str:
+    if isinstance(outcome, Failure):
+        return f"failed: {outcome.error}"
+    if outcome.solved:
+        return f"solved in epoch {outcome.first_solved_epoch}, stopped at {outcome.epochs}"
+    return f"not solved in {outcome.epochs} epochs, best {outcome.max_accuracy:.4f}"
+
+
+def clock(seconds: float) -> str:
+    """A duration as a person says it.
+
+    >>> clock(42), clock(150), clock(7300)
+    ('42 s', '2 min 30 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,211 @@
+"""Commands of training: train, params, sample."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ithbit.errors import SpecError
+
+Task = Annotated[str, typer.Argument(help="rhi (index last) or lhi (index first)")]
+Family = Annotated[
+    str,
+    typer.Argument(help="softmax-full, softmax-causal, linear-full, linear-causal, gru or mamba2"),
+]
+Layers = Annotated[int, typer.Option("--layers", "-L", help="number of blocks")]
+Bits = Annotated[int, typer.Option("--n", "-n", help="number of bits")]
+Positions = Annotated[
+    str, typer.Option(help="none, learned, sinusoidal, rotary (softmax only) or polynomial")
+]
+Width = Annotated[int, typer.Option(help="model width")]
+Heads = Annotated[int, typer.Option(help="attention or state-space heads")]
+Store = Annotated[Path, typer.Option(help="folder of the run folders")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds as a person writes them: single ones and ranges, both ends included.
+
+    >>> parse_seeds("0-4"), parse_seeds("7"), parse_seeds("0,3,8-9")
+    ([0, 1, 2, 3, 4], [7], [0, 3, 8, 9])
+    """
+    seeds: list[int] = []
+    for piece in text.split(","):
+        first, dash, last = piece.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise SpecError(
+                f"seeds are numbers from 0 and ranges such as 0-4 or 0,3,8-9, got {text!r}"
+            )
+        seeds += range(int(first), int(last or first) + 1)
+    if not seeds:
+        raise SpecError(f"the seeds {text!r} are none: a range goes from low to high")
+    return seeds
+
+
+def train(
+    task: Task,
+    family: Family,
+    layers: Layers = 1,
+    n: Bits = 8,
+    seeds: Annotated[str, typer.Option(help="such as 0-4 or 0,3,8-9")] = "0-4",
+    positions: Positions = "polynomial",
+    width: Width = 16,
+    heads: Heads = 2,
+    max_epochs: Annotated[int, typer.Option(help="epochs after which a run stops")] = 500,
+    stop_when_solved: Annotated[
+        bool, typer.Option("--stop-when-solved", help="stop at the first perfect epoch")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    workers: Annotated[
+        int | None, typer.Option(help="processes on a CPU; a worker a core unless given")
+    ] = None,
+    store: Store = Path("runs"),
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="train runs again that are recorded as failed")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train one configuration under the paper's protocol, several seeds at once.
+
+    Finished runs are read from the store, unfinished ones go on from their checkpoints: stop it
+    with Ctrl-C and give the same command again.
+    """
+    from ithbit import api
+    from ithbit.cli.progress import Board
+    from ithbit.engine.device import choose_device
+    from ithbit.engine.spec import Protocol, RunSpec
+    from ithbit.families import task_named
+    from ithbit.models.spec import ModelSpec
+
+    if workers is not None and workers < 1:
+        raise SpecError(f"--workers must be at least 1, got {workers}")
+    chosen = choose_device(device)
+    protocol = Protocol(max_epochs=max_epochs, stop_when_solved=stop_when_solved)
+    model = ModelSpec(
+        task_named(task),
+        family,
+        n_bits=n,
+        n_layers=layers,
+        d_model=width,
+        n_heads=heads,
+        positions=positions,
+    )
+    numbers = parse_seeds(seeds)
+    with Board([RunSpec(model, seed, protocol) for seed in numbers]) as board:
+        board.console.print(chosen.reason, style="dim", markup=False)
+        results = api.train(
+            model.task,
+            family,
+            n=n,
+            layers=layers,
+            seeds=numbers,
+            positions=positions,
+            width=width,
+            heads=heads,
+            protocol=protocol,
+            store=store,
+            device=device,
+            workers=workers,
+            watch=board.watch,
+            retry_failed=retry_failed,
+        )
+    if as_json:
+        print(json.dumps([result.to_json() for result in results], indent=1))
+    else:
+        _print_results(results, store)
+
+
+def _print_results(results: list[Any], store: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ithbit.engine.record import Failure
+
+    run = results[0].spec
+    m = run.model
+    title = f"{m.task.upper()} {m.family} L={m.n_layers} n={m.n_bits}, {m.positions} positions"
+    table = Table(title=f"{title} ({run.group})")
+    for name in ("seed", "solved", "best accuracy", "solved in epoch", "epochs", "stopped by"):
+        table.add_column(name, justify="right")
+    for name in ("at n/2", "at 2n", "s/epoch"):
+        table.add_column(name, justify="right")
+    solved = 0
+    for result in results:
+        if isinstance(result, Failure):
+            table.add_row(str(result.spec.seed), "failed", result.error)
+            continue
+        solved += result.solved
+        half = result.half_length_accuracy
+        table.add_row(
+            str(result.spec.seed),
+            "yes" if result.solved else "no",
+            f"{result.max_accuracy:.4f}",
+            str(result.first_solved_epoch or "–"),
+            str(result.epochs),
+            result.stopped_by,
+            "–" if half is None else f"{half:.3f}",
+            f"{result.double_length_accuracy:.3f}",
+            f"{result.seconds_per_epoch:.2f}",
+        )
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{solved} of {len(results)} seeds reached held-out accuracy 1.0 (observed on samples, "
+        f"not proved). Run folders: {store}/",
+        markup=False,
+    )
+
+
+def params(
+    task: Task,
+    family: Family,
+    layers: Layers = 1,
+    n: Bits = 8,
+    positions: Positions = "polynomial",
+    width: Width = 16,
+    heads: Heads = 2,
+) -> None:
+    """Print the number of trained parameters, and nothing else."""
+    from ithbit.families import task_named
+    from ithbit.models.classifier import n_parameters
+    from ithbit.models.spec import ModelSpec
+
+    spec = ModelSpec(
+        task_named(task),
+        family,
+        n_bits=n,
+        n_layers=layers,
+        d_model=width,
+        n_heads=heads,
+        positions=positions,
+    )
+    print(n_parameters(spec))
+
+
+def sample(
+    task: Task,
+    n: Bits = 8,
+    seed: Annotated[int, typer.Option(help="seed of the stream")] = 0,
+    count: Annotated[int, typer.Option(help="how many instances")] = 1,
+) -> None:
+    """Show instances as a person would read them: the first training examples of a seed."""
+    from ithbit.families import task_named
+    from ithbit.tasks.stream import draw
+
+    if n < 1 or seed < 0 or count < 1:
+        raise SpecError(
+            f"n and count must be at least 1 and the seed at least 0, got n={n}, count={count}, "
+            f"seed={seed}"
+        )
+    for k in range(count):
+        instance = draw(task_named(task), n, seed, k)
+        print(" | ".join(instance.tokens))
+        print(f"index {instance.index} asks for bit number {instance.index}: {instance.answer}\n")
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands to the application."""
+    app.command()(train)
+    app.command()(params)
+    app.command()(sample)

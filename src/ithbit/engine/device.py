@@ -1,0 +1,96 @@
+"""Where training runs, and why; what the record of a run says of the machine."""
+
+import ctypes
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from ithbit import __version__
+from ithbit.errors import DeviceError
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device and the reason for it, said once at the start."""
+
+    torch: torch.device
+    reason: str
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.torch.type == "cuda"
+
+    def synchronize(self) -> None:
+        """Wait for the device, before a clock is read."""
+        if self.is_cuda:
+            torch.cuda.synchronize(self.torch)
+
+
+def choose_device(name: str = "auto") -> Device:
+    """The device to train on: a GPU where there is one, unless told otherwise.
+
+    >>> choose_device("tpu")
+    Traceback (most recent call last):
+    ...
+    ithbit.errors.DeviceError: unknown device 'tpu'; choose one of auto, cpu, cuda
+    """
+    if name not in DEVICES:
+        raise DeviceError(f"unknown device {name!r}; choose one of {', '.join(DEVICES)}")
+    has_cuda = torch.cuda.is_available()
+    if name == "cuda" and not has_cuda:
+        raise DeviceError(
+            "device 'cuda' was asked for, but torch sees no CUDA GPU; use cpu or auto"
+        )
+    if has_cuda and name != "cpu":
+        # The protocol is fp32: no TF32 anywhere, whatever the user's defaults are.
+        torch.backends.cuda.matmul.allow_tf32 = False
+        name = torch.cuda.get_device_name()
+        return Device(torch.device("cuda", torch.cuda.current_device()), f"GPU: {name}")
+    keep_freed_memory()
+    why = "as asked" if name == "cpu" else "no CUDA GPU found"
+    return Device(torch.device("cpu"), f"CPU, {torch.get_num_threads()} threads ({why})")
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Tell glibc to reuse large freed blocks instead of handing each back to the kernel.
+
+    A step allocates and frees the same few dozen megabyte-sized tensors; by default every one is
+    mapped and zeroed anew, which costs a large part of a step on a CPU. Other C libraries are left
+    alone.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: blocks below 1 GiB come from the heap
+        mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD: and the heap is kept
+
+
+def describe_environment(device: Device) -> dict[str, str | int]:
+    """Versions and machine, for the record of a run."""
+    return {
+        "ithbit": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+        "device": device.torch.type,
+        "device_name": torch.cuda.get_device_name(device.torch) if device.is_cuda else _cpu_name(),
+    }
+
+
+@cache
+def _cpu_name() -> str:
+    if sys.platform == "linux":
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,74 @@
+"""Loss and accuracy on fixed sets: held out at the training length, and shifted to n/2 and 2n."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ithbit.engine.spec import Protocol
+from ithbit.models.classifier import logits
+from ithbit.models.spec import ModelSpec
+from ithbit.models.stacked import Params
+from ithbit.tasks.sampling import (
+    DOUBLE_LENGTH_SEED,
+    HALF_LENGTH_SEED,
+    HELD_OUT_SEED,
+    Examples,
+    draw_examples,
+    stream_keys,
+)
+from ithbit.tasks.tokens import TokenTable, token_table
+
+
+def held_out_examples(
+    spec: ModelSpec, protocol: Protocol, seeds: list[int], device: torch.device
+) -> Examples:
+    """The fixed held-out set of each seed: drawn from seed + 10,000."""
+    keys = stream_keys([seed + HELD_OUT_SEED for seed in seeds], device)
+    return draw_examples(keys, spec.n_bits, 0, protocol.held_out_examples)
+
+
+@torch.no_grad()
+def evaluate(
+    params: Params, spec: ModelSpec, table: TokenTable, examples: Examples, batch_size: int
+) -> tuple[Tensor, Tensor]:
+    """Mean loss and accuracy of each seed on its examples; answer 1 where sigmoid(logit) >= 0.5."""
+    losses, right = [], []
+    for start in range(0, examples.index.shape[1], batch_size):
+        stop = start + batch_size
+        batch = Examples(examples.bits[:, start:stop], examples.index[:, start:stop])
+        answer = batch.answer
+        out = logits(params, spec, table, batch)
+        losses.append(bce(out, answer))
+        right.append((out.sigmoid() >= 0.5) == (answer == 1))
+    return torch.cat(losses, 1).mean(1), torch.cat(right, 1).double().mean(1)
+
+
+def bce(out: Tensor, answer: Tensor) -> Tensor:
+    """Binary cross-entropy of every example: seed batch."""
+    return F.binary_cross_entropy_with_logits(out, answer.to(out.dtype), reduction="none")
+
+
+def shifted_accuracy(
+    params: Params,
+    spec: ModelSpec,
+    protocol: Protocol,
+    seeds: list[int],
+    *,
+    query_length: int | None = None,
+) -> tuple[list[float] | None, list[float]]:
+    """Accuracy of each seed at n/2 and 2n bits; None at n/2 where that is no length.
+
+    The query's features are scaled by the instance's own length, as in the paper, unless
+    `query_length` says otherwise; the polynomial positions keep the training length.
+    """
+
+    def at(n_bits: int, first_seed: int) -> list[float]:
+        device = params["embed"].device
+        keys = stream_keys([seed + first_seed for seed in seeds], device)
+        examples = draw_examples(keys, n_bits, 0, protocol.held_out_examples)
+        table = token_table(spec.task, n_bits, query_length, params["embed"].dtype, device)
+        accuracy = evaluate(params, spec, table, examples, protocol.batch_size)[1]
+        return [float(value) for value in accuracy.tolist()]
+
+    half = at(spec.n_bits // 2, HALF_LENGTH_SEED) if spec.n_bits >= 2 else None
+    return half, at(2 * spec.n_bits, DOUBLE_LENGTH_SEED)

@@ -1,0 +1,69 @@
+"""A reference module in double precision throughout, as an oracle for gradients and outputs.
+
+`module.double()` is not enough: Mamba2 turns its states to single precision on the way, whatever
+the model's, and the tables of sines are made in single precision. Here such a turn is not taken,
+and the tables are made anew.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ithbit.reference.models import Reference, Sinusoidal
+
+
+class InDouble(nn.Module):
+    """The module, turned to float64 in place; its logits are computed in float64 alone.
+
+    >>> from ithbit.models.spec import ModelSpec
+    >>> from ithbit.reference.models import build
+    >>> oracle = InDouble(build(ModelSpec("rhi", "gru", n_bits=2)))
+    >>> oracle(torch.tensor([[0, 1]]), torch.tensor([1])).dtype
+    torch.float64
+    """
+
+    def __init__(self, module: Reference) -> None:
+        super().__init__()
+        self.module = module.double()
+        for part in module.modules():
+            if isinstance(part, Sinusoidal):
+                part.register_buffer("table", _waves(part.get_buffer("table"), interleaved=True))
+            elif type(part).__name__ == "RoFormerSinusoidalPositionalEmbedding":
+                assert isinstance(part, nn.Embedding)
+                part.weight.data = _waves(part.weight, interleaved=False)
+
+    def forward(self, bits: Tensor, index: Tensor) -> Tensor:
+        """The logit of answer 1: batch."""
+        with _KeepDouble():
+            return self.module(bits, index)
+
+
+def _waves(like: Tensor, interleaved: bool) -> Tensor:
+    """Sines and cosines of t / 10000^(2j/d), t a row, in the shape of `like` and in float64."""
+    rows, d = like.shape
+    t = torch.arange(rows, dtype=torch.float64, device=like.device)[:, None]
+    angle = t / 10000 ** (torch.arange(0, d, 2, dtype=torch.float64, device=like.device) / d)
+    pair = [angle.sin(), angle.cos()]
+    return torch.stack(pair, -1).flatten(1) if interleaved else torch.cat(pair, -1)
+
+
+class _KeepDouble(TorchFunctionMode):
+    """Within it, what a library casts to float32 becomes float64."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is Tensor.float:
+            func = Tensor.double
+        elif func is Tensor.to:
+            args = tuple(torch.float64 if arg is torch.float32 else arg for arg in args)
+            kwargs = {k: torch.float64 if v is torch.float32 else v for k, v in kwargs.items()}
+        return func(*args, **kwargs)

@@ -1,0 +1,290 @@
+"""The six families built from the libraries the paper names: one run at a time, eager, untuned.
+
+Every option the paper does not set is the library's default, its initial weights included. Softmax
+attention is Hugging Face's BERT, fed with embedded tokens: one type vector and a LayerNorm stand
+before the blocks, and its tables of words and positions are frozen at zero, out of the count.
+Rotary positions take RoFormer instead. GRU is `torch.nn.GRU`. Linear attention, which the paper
+wrote itself, is in its plainest form: global sums, or running sums of outer products.
+
+Mamba2 is fla's model where the device is a GPU and fla can be imported. fla needs a GPU, so
+elsewhere it is Hugging Face's: the same function with the same parameters, though it starts from
+other random weights. Its chunk is the sequence, not the default 256: the scan pads a sequence to
+whole chunks and its work grows with the square of the chunk, which no CPU run could wait for.
+"""
+
+import importlib.util
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ithbit.errors import IthbitError
+from ithbit.families import FAMILIES, Task
+from ithbit.models.spec import ModelSpec
+from ithbit.tasks.indexing import n_tokens
+
+N_FEATURES = 6
+
+
+def build(spec: ModelSpec, device: torch.device | str = "cpu") -> "Reference":
+    """The library model of a spec, with weights drawn from torch's global generator.
+
+    >>> module = build(ModelSpec("lhi", "gru", n_bits=4))
+    >>> module(torch.tensor([[1, 0, 0, 1]]), torch.tensor([2])).shape
+    torch.Size([1])
+    >>> n_trained(module)
+    1777
+    """
+    return Reference(spec, torch.device(device)).to(device)
+
+
+def n_trained(module: nn.Module) -> int:
+    """Number of trained parameters; frozen tables do not count.
+
+    >>> n_trained(build(ModelSpec("rhi", "linear-full", n_bits=64, n_layers=2)))
+    6577
+    """
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+def dense_features(task: Task, bits: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
+    """Token features of instances, bits (batch, n) and index (batch): batch token feature.
+
+    Type one-hot (bit, query, end), bit value, (i-1)/n and its square.
+
+    >>> dense_features("rhi", torch.tensor([[1, 0]]), torch.tensor([2]), torch.float32).tolist()
+    [[[1.0, 0.0, 0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0, 0.0, 0.0], \
+[0.0, 1.0, 0.0, 0.0, 0.5, 0.25]]]
+    """
+    batch, n = bits.shape
+    x = torch.zeros(batch, n_tokens(task, n), N_FEATURES, dtype=dtype, device=bits.device)
+    first, query = (0, n) if task == "rhi" else (1, 0)
+    x[:, first : first + n, 0] = 1
+    x[:, first : first + n, 3] = bits.to(dtype)
+    x[:, query, 1] = 1
+    x[:, query, 4] = (index - 1).to(dtype) / n
+    x[:, query, 5] = x[:, query, 4] ** 2
+    if task == "lhi":
+        x[:, -1, 2] = 1
+    return x
+
+
+class Reference(nn.Module):
+    """Features and positions, a library's blocks, one logit at the last token."""
+
+    def __init__(self, spec: ModelSpec, device: torch.device) -> None:
+        super().__init__()
+        self.task = spec.task
+        self.embed = nn.Linear(N_FEATURES, spec.d_model, bias=False)
+        self.positions = _positions(spec)
+        self.body = _body(spec, device)
+        self.head = nn.Linear(spec.d_model, 1)
+
+    def forward(self, bits: Tensor, index: Tensor) -> Tensor:
+        """The logit of answer 1, batch, for bits (batch, n) and index (batch) from 1."""
+        x = self.embed(dense_features(self.task, bits, index, self.embed.weight.dtype))
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(x.shape[1], device=x.device))
+        return self.head(self.body(x)[:, -1]).squeeze(-1)
+
+
+def _positions(spec: ModelSpec) -> nn.Module | None:
+    """The encoding added to the embedded tokens, if any; rotary ones are the body's."""
+    if spec.positions == "polynomial":
+        return Polynomial(spec)
+    if spec.positions == "learned":
+        return nn.Embedding(n_tokens(spec.task, 2 * spec.n_bits), spec.d_model)
+    if spec.positions == "sinusoidal":
+        return Sinusoidal(spec)
+    return None
+
+
+class Polynomial(nn.Module):
+    """(p, p^2) through a bias-free map, p = t / (L - 1) for training length L."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.last = n_tokens(spec.task, spec.n_bits) - 1
+        self.project = nn.Linear(2, spec.d_model, bias=False)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        p = positions.to(self.project.weight.dtype) / self.last
+        return self.project(torch.stack([p, p**2], dim=-1))
+
+
+class Sinusoidal(nn.Module):
+    """Sine and cosine of t / 10000^(2j/d), interleaved, as in the first transformer."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        t = torch.arange(n_tokens(spec.task, 2 * spec.n_bits), dtype=torch.float64)[:, None]
+        j = torch.arange(0, spec.d_model, 2, dtype=torch.float64)
+        angle = t / 10000 ** (j / spec.d_model)
+        table = torch.empty(len(t), spec.d_model, dtype=torch.float64)
+        table[:, 0::2] = torch.sin(angle)
+        table[:, 1::2] = torch.cos(angle)
+        self.register_buffer("table", table.float())
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return self.get_buffer("table")[positions]
+
+
+def _body(spec: ModelSpec, device: torch.device) -> nn.Module:
+    """The blocks: embedded tokens -> states, both batch token dim."""
+    if spec.family.startswith("softmax"):
+        return _roformer(spec) if spec.positions == "rotary" else _bert(spec)
+    if spec.family.startswith("linear"):
+        return nn.Sequential(*(LinearBlock(spec) for _ in range(spec.n_layers)))
+    if spec.family == "gru":
+        return Gru(spec.d_model, spec.d_model, spec.n_layers, batch_first=True)
+    assert spec.family == "mamba2"
+    if device.type == "cuda" and importlib.util.find_spec("fla") is not None:
+        return _mamba2_fla(spec)
+    return _mamba2_hugging_face(spec)
+
+
+class Gru(nn.GRU):
+    """`nn.GRU`, giving its states alone."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        states, _ = super().forward(x)
+        return states
+
+
+class FromEmbeddings(nn.Module):
+    """A library model that is fed with embedded tokens and gives its last states."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(inputs_embeds=x).last_hidden_state
+
+
+class LinearBlock(nn.Module):
+    """One pre-normalised block: linear attention with ELU + 1 features, then a feed-forward part.
+
+    phi = elu + 1 turns query q and keys k; the answer at a token is the sum over the tokens it sees
+    of phi(q).phi(k) v, divided by the sum of phi(q).phi(k) plus 1e-6.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        d = spec.d_model
+        self.causal = FAMILIES[spec.family].causal
+        self.n_heads = spec.n_heads
+        self.norm1 = nn.LayerNorm(d)
+        self.query = nn.Linear(d, d, bias=False)
+        self.key = nn.Linear(d, d, bias=False)
+        self.value = nn.Linear(d, d, bias=False)
+        self.out = nn.Linear(d, d, bias=False)
+        self.norm2 = nn.LayerNorm(d)
+        self.up = nn.Linear(d, spec.d_ff)
+        self.down = nn.Linear(spec.d_ff, d)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.out(self._attend(self.norm1(x)))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+    def _attend(self, x: Tensor) -> Tensor:
+        heads = (*x.shape[:2], self.n_heads, -1)  # batch token head dim
+        q = F.elu(self.query(x).view(heads)) + 1
+        k = F.elu(self.key(x).view(heads)) + 1
+        v = self.value(x).view(heads)
+        if self.causal:
+            kv = torch.einsum("bthk,bthv->bthkv", k, v).cumsum(1)
+            above = torch.einsum("bthk,bthkv->bthv", q, kv)
+            below = torch.einsum("bthk,bthk->bth", q, k.cumsum(1))
+        else:
+            kv = torch.einsum("bthk,bthv->bhkv", k, v)
+            above = torch.einsum("bthk,bhkv->bthv", q, kv)
+            below = torch.einsum("bthk,bhk->bth", q, k.sum(1))
+        mixed = above / (below.unsqueeze(-1) + 1e-6)
+        return mixed.flatten(2)
+
+
+def _need_transformers(spec: ModelSpec) -> None:
+    if importlib.util.find_spec("transformers") is None:
+        raise IthbitError(
+            f"the reference of {spec.family} needs transformers, which is not installed; "
+            "install ithbit[reference]"
+        )
+
+
+def _encoder_settings(spec: ModelSpec) -> dict[str, int | float | bool]:
+    """What the paper sets in BERT and RoFormer; vocabularies as small as can be."""
+    return {
+        "vocab_size": 1,
+        "type_vocab_size": 1,
+        "max_position_embeddings": n_tokens(spec.task, 2 * spec.n_bits),
+        "hidden_size": spec.d_model,
+        "num_hidden_layers": spec.n_layers,
+        "num_attention_heads": spec.n_heads,
+        "intermediate_size": spec.d_ff,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "is_decoder": FAMILIES[spec.family].causal,  # the library's word for a causal mask
+        "use_cache": False,
+    }
+
+
+def _bert(spec: ModelSpec) -> nn.Module:
+    _need_transformers(spec)
+    from transformers import BertConfig, BertModel
+
+    model = BertModel(BertConfig(**_encoder_settings(spec)), add_pooling_layer=False)
+    # The words are never read; the positions are always added, and zero leaves ours alone.
+    for table in (model.embeddings.word_embeddings, model.embeddings.position_embeddings):
+        nn.init.zeros_(table.weight).requires_grad_(False)
+    return FromEmbeddings(model)
+
+
+def _roformer(spec: ModelSpec) -> nn.Module:
+    _need_transformers(spec)
+    from transformers import RoFormerConfig, RoFormerModel
+
+    model = RoFormerModel(RoFormerConfig(**_encoder_settings(spec)))
+    nn.init.zeros_(model.embeddings.word_embeddings.weight).requires_grad_(False)
+    return FromEmbeddings(model)
+
+
+def _mamba2_fla(spec: ModelSpec) -> nn.Module:
+    from fla.models import Mamba2Config, Mamba2Model
+
+    config = Mamba2Config(
+        vocab_size=1,
+        hidden_size=spec.d_model,
+        num_hidden_layers=spec.n_layers,
+        head_dim=spec.d_head,
+        state_size=spec.d_state,
+        expand=1,
+        conv_kernel=3,
+        use_cache=False,
+        fuse_norm=False,
+        fuse_cross_entropy=False,
+    )
+    return FromEmbeddings(Mamba2Model(config))
+
+
+def _mamba2_hugging_face(spec: ModelSpec) -> nn.Module:
+    _need_transformers(spec)
+    from transformers import Mamba2Config, Mamba2Model
+
+    config = Mamba2Config(
+        vocab_size=1,
+        hidden_size=spec.d_model,
+        num_hidden_layers=spec.n_layers,
+        num_heads=spec.n_heads,
+        head_dim=spec.d_head,
+        state_size=spec.d_state,
+        expand=1,
+        conv_kernel=3,
+        n_groups=1,  # fla's default, which the published parameter count confirms
+        chunk_size=n_tokens(spec.task, spec.n_bits),
+        pad_token_id=None,  # the special words lie outside a vocabulary of one
+        bos_token_id=None,
+        eos_token_id=None,
+        use_cache=False,
+    )
+    return FromEmbeddings(Mamba2Model(config))

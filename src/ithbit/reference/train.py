@@ -1,0 +1,171 @@
+"""The paper's protocol the obvious way: one run, eager steps, stock optimiser and schedule.
+
+The data are the engine's: training example k of epoch e is number e · epoch_examples + k of the
+seed's stream, and the held-out set is the stream of seed + 10,000. Nothing here is made fast, and
+nothing is made slow: losses are summed on the device and read once an epoch.
+"""
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.models.spec import ModelSpec
+from ithbit.models.stacked import Params
+from ithbit.reference import weights
+from ithbit.reference.models import build
+from ithbit.tasks.sampling import HELD_OUT_SEED, Examples, draw_examples, stream_keys
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch gave. Losses are means over examples; the rate is the one trained with."""
+
+    train_loss: float
+    held_out_loss: float
+    accuracy: float  # held out
+    learning_rate: float
+    seconds: float  # of the training steps
+    evaluation_seconds: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run: its module, and one record an epoch."""
+
+    module: nn.Module
+    history: list[Epoch]
+
+
+def train(
+    run: RunSpec, device: torch.device | str = "cpu", params: Params | None = None
+) -> Trained:
+    """Train one run until its held-out loss is at most `stop_loss` or its epochs are spent.
+
+    It starts from `params` (one seed, no seed axis), or from the library's own initial weights.
+
+    >>> small = Protocol(epoch_examples=100, held_out_examples=50, max_epochs=2)
+    >>> trained = train(RunSpec(ModelSpec("lhi", "gru", n_bits=4), seed=0, protocol=small))
+    >>> len(trained.history), trained.history[0].learning_rate
+    (2, 0.001)
+    """
+    device, protocol, n = torch.device(device), run.protocol, run.model.n_bits
+    module = _start(run.model, run.seed, device, params)
+    optimiser = _optimiser(module, protocol)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimiser,
+        factor=protocol.plateau_factor,
+        patience=protocol.plateau_patience,
+        threshold=protocol.plateau_threshold,
+        min_lr=protocol.min_learning_rate,
+    )
+    key = stream_keys([run.seed], device)
+    held_out = draw_examples(
+        stream_keys([run.seed + HELD_OUT_SEED], device), n, 0, protocol.held_out_examples
+    )
+    history: list[Epoch] = []
+    for epoch in range(protocol.max_epochs):
+        began = _clock(device)
+        rate = optimiser.param_groups[0]["lr"]
+        total = torch.zeros((), device=device)
+        for first in range(0, protocol.epoch_examples, protocol.batch_size):
+            count = min(protocol.batch_size, protocol.epoch_examples - first)
+            examples = draw_examples(key, n, epoch * protocol.epoch_examples + first, count)
+            total += _step(module, optimiser, protocol, examples) * count
+        trained = _clock(device)
+        loss, accuracy = _evaluate(module, held_out, protocol.batch_size)
+        evaluated = _clock(device)
+        train_loss = total.item() / protocol.epoch_examples
+        history.append(
+            Epoch(train_loss, loss, accuracy, rate, trained - began, evaluated - trained)
+        )
+        schedule.step(train_loss)
+        if loss <= protocol.stop_loss or (protocol.stop_when_solved and accuracy == 1.0):
+            break
+    return Trained(module, history)
+
+
+def time_epoch(
+    spec: ModelSpec,
+    protocol: Protocol = Protocol(),
+    device: torch.device | str = "cpu",
+    steps: int = 50,
+    warm_up: int = 5,
+) -> float:
+    """Seconds of one training epoch, from `steps` full batches after `warm_up` unmeasured ones.
+
+    *Empirical*: the time of the steps, scaled to the examples of an epoch; evaluation is left out.
+
+    >>> time_epoch(ModelSpec("lhi", "gru", n_bits=4), Protocol(batch_size=4), steps=1) > 0
+    True
+    """
+    device = torch.device(device)
+    module = _start(spec, 0, device, None)
+    optimiser = _optimiser(module, protocol)
+    key = stream_keys([0], device)
+    began = 0.0
+    for step in range(warm_up + steps):
+        if step == warm_up:
+            began = _clock(device)
+        examples = draw_examples(key, spec.n_bits, step * protocol.batch_size, protocol.batch_size)
+        _step(module, optimiser, protocol, examples)
+    seconds = _clock(device) - began
+    return seconds / (steps * protocol.batch_size) * protocol.epoch_examples
+
+
+def _start(spec: ModelSpec, seed: int, device: torch.device, params: Params | None) -> nn.Module:
+    # The libraries draw from torch's global generator alone; it is put back as it was.
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        module = build(spec, device)
+    if params is not None:
+        weights.load(module, spec, params)
+    return module.train()
+
+
+def _optimiser(module: nn.Module, protocol: Protocol) -> torch.optim.AdamW:
+    return torch.optim.AdamW(
+        [p for p in module.parameters() if p.requires_grad],
+        lr=protocol.learning_rate,
+        betas=(protocol.beta1, protocol.beta2),
+        eps=protocol.eps,
+        weight_decay=protocol.weight_decay,
+    )
+
+
+def _step(
+    module: nn.Module, optimiser: torch.optim.Optimizer, protocol: Protocol, examples: Examples
+) -> Tensor:
+    """One step on the examples of a stack of one; gives the loss before it."""
+    logits = module(examples.bits[0], examples.index[0])
+    loss = F.binary_cross_entropy_with_logits(logits, examples.answer[0].to(logits.dtype))
+    optimiser.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(module.parameters(), protocol.clip_norm)
+    optimiser.step()
+    return loss.detach()
+
+
+@torch.no_grad()
+def _evaluate(module: nn.Module, held_out: Examples, batch_size: int) -> tuple[float, float]:
+    """Mean loss and accuracy; a logit of 0 or more answers 1, as sigmoid(logit) >= 0.5 does."""
+    module.eval()
+    batches = zip(
+        held_out.bits[0].split(batch_size), held_out.index[0].split(batch_size), strict=True
+    )
+    logits = torch.cat([module(bits, index) for bits, index in batches])
+    module.train()
+    answer = held_out.answer[0]
+    loss = F.binary_cross_entropy_with_logits(logits, answer.to(logits.dtype))
+    right = (logits >= 0) == (answer == 1)
+    return loss.item(), right.double().mean().item()
+
+
+def _clock(device: torch.device) -> float:
+    """Seconds on a steady clock, once the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return perf_counter()

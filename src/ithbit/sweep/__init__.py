@@ -1,0 +1,1 @@
+"""Many runs: grouping into stacks, workers, the store they share."""

@@ -1,0 +1,91 @@
+"""Workers on this machine: processes that share its cores, threads times workers at most cores.
+
+Small models gain little from a second thread and much from a second process, so a CPU gets a worker
+a core. A worker that dies takes no run with it: what it was training goes back to the queue.
+"""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ithbit.engine.spec import RunSpec
+
+
+@dataclass
+class Worker:
+    """One worker process and the stack it has in hand."""
+
+    process: subprocess.Popen[str]
+    stack: list[RunSpec] = field(default_factory=list)
+
+    def give(self, stack: list[RunSpec], retry_failed: bool) -> None:
+        """Hand it a stack; a worker that is gone already will be noticed by its silence."""
+        self.stack = stack
+        order = {"runs": [run.to_json() for run in stack], "retry_failed": retry_failed}
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(order) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+
+
+Answer = tuple[Worker, dict[str, Any] | None]  # None: the worker is gone
+
+
+class LocalPool:
+    """A fixed number of workers on one store; use as a context."""
+
+    def __init__(self, store: Path, device_name: str, n_workers: int, threads: int) -> None:
+        self.n_workers = n_workers
+        self.answers: queue.Queue[Answer] = queue.Queue()
+        self._command = [sys.executable, "-m", "ithbit.sweep.worker", str(store), device_name]
+        self._threads = threads
+        self._workers: list[Worker] = []
+
+    def __enter__(self) -> "LocalPool":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for worker in self._workers:
+            worker.process.terminate()
+        for worker in self._workers:
+            worker.process.wait()
+
+    def start_worker(self) -> Worker:
+        """Start one more worker; its answers come through the queue."""
+        environment = os.environ | {"OMP_NUM_THREADS": str(self._threads)}
+        process = subprocess.Popen(
+            [*self._command, str(self._threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        worker = Worker(process)
+        self._workers.append(worker)
+        threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
+        return worker
+
+    def _listen(self, worker: Worker) -> None:
+        assert worker.process.stdout is not None
+        for line in worker.process.stdout:
+            try:
+                self.answers.put((worker, json.loads(line)))
+            except ValueError:  # cut off in the middle of a line: the end follows
+                break
+        worker.process.wait()
+        self.answers.put((worker, None))
+
+
+def usable_cores() -> int:
+    """The cores this process may use, which can be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,109 @@
+"""Named sweeps: plain functions that give run specs.
+
+`paper` is the main sweep of the paper: 27 variants at four lengths and five seeds, 540 runs. In its
+main table one-layer full and causal attention coincide at the readout (Remark 7) and are merged,
+which leaves 23 rows. `positions` is its encoding ablation, 240 runs, of which 54 are runs of
+`paper` too.
+"""
+
+from collections.abc import Callable, Iterable
+
+from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.errors import SpecError
+from ithbit.families import Task
+from ithbit.models.spec import ModelSpec
+
+Variant = tuple[Task, str, int]  # task, family, layers
+
+LENGTHS = (8, 16, 32, 64)
+
+VARIANTS: tuple[Variant, ...] = (
+    ("rhi", "softmax-full", 1),
+    ("rhi", "softmax-causal", 1),
+    ("rhi", "linear-full", 1),
+    ("rhi", "linear-full", 2),
+    *(("rhi", "linear-causal", layers) for layers in (1, 2, 3, 4)),
+    *(("rhi", "gru", layers) for layers in (1, 2, 3, 4)),
+    *(("rhi", "mamba2", layers) for layers in (1, 2, 3, 4)),
+    ("lhi", "gru", 1),
+    ("lhi", "mamba2", 1),
+    ("lhi", "mamba2", 2),
+    ("lhi", "softmax-full", 1),
+    ("lhi", "softmax-full", 2),
+    ("lhi", "softmax-causal", 1),
+    ("lhi", "softmax-causal", 2),
+    ("lhi", "linear-full", 1),
+    ("lhi", "linear-full", 2),
+    ("lhi", "linear-causal", 1),
+    ("lhi", "linear-causal", 2),
+)
+
+CONSTRUCTIVE: tuple[Variant, ...] = (
+    ("rhi", "softmax-full", 1),
+    ("rhi", "softmax-causal", 1),
+    ("rhi", "linear-full", 2),
+    ("lhi", "gru", 1),
+    ("lhi", "mamba2", 2),
+    ("lhi", "softmax-full", 2),
+    ("lhi", "softmax-causal", 2),
+    ("lhi", "linear-full", 2),
+    ("lhi", "linear-causal", 2),
+)
+
+
+def cross(
+    variants: Iterable[Variant],
+    lengths: Iterable[int],
+    seeds: Iterable[int],
+    positions: Iterable[str] = ("polynomial",),
+    protocol: Protocol = Protocol(),
+) -> list[RunSpec]:
+    """Every variant at every length, encoding and seed; rotary only where the family has it."""
+    seeds, positions, lengths = list(seeds), list(positions), list(lengths)
+    return [
+        RunSpec(ModelSpec(task, family, n, layers, positions=encoding), seed, protocol)
+        for task, family, layers in variants
+        for n in lengths
+        for encoding in positions
+        if encoding != "rotary" or family.startswith("softmax")
+        for seed in seeds
+    ]
+
+
+def paper() -> list[RunSpec]:
+    """The main sweep: 540 runs.
+
+    >>> len(paper())
+    540
+    """
+    return cross(VARIANTS, LENGTHS, range(5))
+
+
+def positions() -> list[RunSpec]:
+    """The encoding ablation: 240 runs.
+
+    >>> len(positions()), len(set(positions()) & set(paper()))
+    (240, 54)
+    """
+    encodings = ("none", "learned", "sinusoidal", "rotary", "polynomial")
+    return cross(CONSTRUCTIVE, (32, 64), range(3), encodings)
+
+
+def smoke() -> list[RunSpec]:
+    """A minute on a CPU: every family once at n = 4, a few short epochs."""
+    protocol = Protocol(epoch_examples=5_000, max_epochs=4, stop_when_solved=True)
+    return cross(CONSTRUCTIVE, (4,), range(2), protocol=protocol)
+
+
+PRESETS: dict[str, Callable[[], list[RunSpec]]] = {
+    "paper": paper,
+    "positions": positions,
+    "smoke": smoke,
+}
+
+
+def preset(name: str) -> list[RunSpec]:
+    """The runs of a named sweep."""
+    if name not in PRESETS:
+        raise SpecError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]()

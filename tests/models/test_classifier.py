@@ -1,0 +1,80 @@
+import pytest
+import torch
+
+from ithbit.models import classifier
+from ithbit.models.spec import ModelSpec
+from ithbit.reference import weights
+from ithbit.reference.double import InDouble
+from ithbit.reference.models import build
+from ithbit.tasks.sampling import draw_examples, stream_keys
+from ithbit.tasks.tokens import token_table
+
+
+@pytest.mark.parametrize(
+    ("task", "family", "layers", "published"),
+    [
+        ("rhi", "softmax-full", 1, 3473),
+        ("rhi", "softmax-causal", 1, 3473),
+        ("rhi", "linear-full", 2, 6577),
+        ("lhi", "gru", 1, 1777),
+        ("lhi", "mamba2", 2, 3261),
+        ("lhi", "softmax-full", 2, 6753),
+        ("lhi", "softmax-causal", 2, 6753),
+        ("lhi", "linear-full", 2, 6577),
+        ("lhi", "linear-causal", 2, 6577),
+    ],
+)
+def test_parameter_counts_are_the_published_ones(task, family, layers, published) -> None:
+    """The paper's table of runtime and model scale, row by row."""
+    assert classifier.n_parameters(ModelSpec(task, family, n_bits=64, n_layers=layers)) == published
+
+
+def test_initial_weights_depend_on_the_seed_alone(spec) -> None:
+    state = torch.get_rng_state()
+    one, again, other = (classifier.init(spec, seed) for seed in (4, 4, 5))
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    assert not torch.equal(one["embed"], other["embed"])
+    assert all(value.dtype == torch.float32 and value.isfinite().all() for value in one.values())
+
+
+def test_a_stack_holds_its_members_in_order(spec) -> None:
+    members = [classifier.init(spec, seed) for seed in (3, 1)]
+    stacked = classifier.stack(members)
+    assert list(stacked) == list(members[0])
+    for name, value in stacked.items():
+        assert torch.equal(value, torch.stack([member[name] for member in members]))
+
+
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary", "polynomial"])
+@pytest.mark.parametrize("task", ["rhi", "lhi"])
+def test_other_lengths_than_the_trained_can_be_read(
+    task, family, positions, moved, library
+) -> None:
+    """Half and twice the length, as the reference reads them."""
+    if positions == "rotary" and not family.startswith("softmax"):
+        pytest.skip("rotary positions belong to softmax attention")
+    spec = ModelSpec(task, family, n_bits=6, n_layers=2, positions=positions)
+    params = moved(spec)
+    module = build(spec)
+    oracle = InDouble(module)
+    weights.load(module, spec, params)
+    for n in (3, 12):
+        examples = draw_examples(stream_keys([0]), n, first=0, count=5)
+        table = token_table(task, n, dtype=torch.float64)
+        ours = classifier.logits(classifier.stack([params]), spec, table, examples)[0]
+        theirs = oracle(examples.bits[0], examples.index[0]).detach()
+        assert (ours - theirs).norm() <= 1e-10 * theirs.norm()
+
+
+def test_the_query_can_be_scaled_by_another_length(moved) -> None:
+    """Index 3 of 12 told in units of 6 is the query that a model trained at 6 knows as 3 of 6."""
+    spec = ModelSpec("rhi", "gru", n_bits=6)
+    params = classifier.stack([moved(spec)])
+    examples = draw_examples(stream_keys([0]), 12, first=0, count=5)
+    logits = [
+        classifier.logits(params, spec, token_table("rhi", 12, length, torch.float64), examples)
+        for length in (None, 12, 6)
+    ]
+    assert torch.equal(logits[0], logits[1])
+    assert not torch.allclose(logits[0], logits[2])
