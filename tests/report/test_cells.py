@@ -50,6 +50,11 @@ def test_other_settings_count_only_when_asked_for(tmp_path: Path) -> None:
     write_store(tmp_path, [plan(0), plan(0, short, False)], with_history=False)
     assert gather(load_rows(tmp_path)).count(GRU, 64) == (1, 1)
     assert gather(load_rows(tmp_path), "any").count(GRU, 64) == (1, 2)
+    assert gather(load_rows(tmp_path)).notes() == [
+        "1 finished runs with other settings than the paper's, or with a seed that another run "
+        "has, are left out"
+    ]
+    assert "not the paper's protocol" in gather(load_rows(tmp_path), "any").notes()[0]
 
 
 def test_nothing_to_count_is_said(tmp_path: Path) -> None:

@@ -123,7 +123,8 @@ def compare(
     from ithbit.errors import StoreError
     from ithbit.report.compare import compare as compare_cells
 
-    agreement = compare_cells(_cells(store, settings), alpha)
+    cells = _cells(store, settings)
+    agreement = compare_cells(cells, alpha)
     if not agreement.n_compared:
         raise StoreError(
             f"nothing to compare: the store {store} has no finished run of a cell that the paper "
@@ -132,7 +133,7 @@ def compare(
     if as_json:
         print(json.dumps(_as_json(agreement), indent=2, ensure_ascii=False))
     else:
-        _print_agreement(agreement, every)
+        _print_agreement(agreement, every, cells.notes())
     if not agreement.agrees or (complete and not agreement.complete):
         raise typer.Exit(1)
 
@@ -147,7 +148,7 @@ def _as_json(agreement: "Agreement") -> dict[str, object]:
     }
 
 
-def _print_agreement(agreement: "Agreement", every: bool) -> None:
+def _print_agreement(agreement: "Agreement", every: bool, notes: list[str]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -156,6 +157,8 @@ def _print_agreement(agreement: "Agreement", every: bool) -> None:
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(agreement.verdict())
+    for note in notes:
+        console.print(f"  {note}")
     console.print()
     shape = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     shape.add_column("comparison", no_wrap=True)

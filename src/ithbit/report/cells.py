@@ -54,6 +54,22 @@ class Cells:
         runs = self.runs(variant, n_bits, positions)
         return (0, 0) if runs is None else (int(runs["solved"].sum()), runs.height)
 
+    def notes(self) -> list[str]:
+        """What is not counted, and what is although it is not the paper's; a sentence each."""
+        notes = []
+        if self.n_unfinished or self.n_failed:
+            notes.append(
+                f"not counted: {self.n_unfinished} unfinished and {self.n_failed} failed runs"
+            )
+        if self.settings != "paper":
+            notes.append("runs of any settings are counted: not the paper's protocol throughout")
+        elif self.n_left_out:
+            notes.append(
+                f"{self.n_left_out} finished runs with other settings than the paper's, or with a "
+                "seed that another run has, are left out"
+            )
+        return notes
+
     def lengths(self) -> list[int]:
         """The lengths n that any cell has."""
         return sorted({key[3] for key in self.by_cell})

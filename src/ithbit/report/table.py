@@ -101,15 +101,4 @@ def common_notes(cells: Cells | None, rows: list[Row]) -> list[str]:
     missing = sum(value.ours is None for value in values if value.published is not None)
     if missing:
         notes.append(f"{NOTHING} no finished run ({missing} missing)")
-    if cells.n_unfinished or cells.n_failed:
-        notes.append(
-            f"not counted: {cells.n_unfinished} unfinished and {cells.n_failed} failed runs"
-        )
-    if cells.settings != "paper":
-        notes.append("runs of any settings are counted: not the paper's protocol throughout")
-    elif cells.n_left_out:
-        notes.append(
-            f"{cells.n_left_out} finished runs with other settings than the paper's, or with a "
-            "seed that another run has, are left out"
-        )
-    return notes
+    return notes + cells.notes()
