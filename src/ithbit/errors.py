@@ -24,6 +24,10 @@ class DeviceError(IthbitError):
     """A device that was asked for and is not there."""
 
 
+class OutputError(IthbitError):
+    """A file that was asked for and cannot be written."""
+
+
 def raise_problems(subject: str, problems: list[str]) -> None:
     """Raise one `SpecError` that lists all problems of `subject`; do nothing if there are none.
 

@@ -1,0 +1,86 @@
+"""Figures from records, drawn by matplotlib without a display: PNG, SVG or PDF."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from ithbit.errors import SpecError
+from ithbit.report.cells import Cells
+from ithbit.report.figures.accuracy import accuracy_figure, epochs_figure
+from ithbit.report.figures.curves import curves_figure
+from ithbit.report.figures.grid import success_grid
+from ithbit.report.figures.shift import length_figure, positions_figure
+from ithbit.report.figures.style import RC
+from ithbit.report.output import write_whole
+from ithbit.report.published import Variant
+from ithbit.report.rows import Records
+
+FIGURES: dict[str, Callable[[Cells | None], Figure]] = {
+    "successes": success_grid,
+    "accuracy": accuracy_figure,
+    "epochs": epochs_figure,
+    "positions": positions_figure,
+    "length": length_figure,
+}
+FIGURE_FORMATS = ("png", "svg", "pdf")
+
+
+def _unknown(name: str) -> SpecError:
+    return SpecError(f"unknown figure {name!r}; choose one of {', '.join(FIGURES)} or curves")
+
+
+def check_figure(name: str) -> None:
+    """Raise `SpecError` unless there is a figure of that name."""
+    if name not in FIGURES and name != "curves":
+        raise _unknown(name)
+
+
+def draw(name: str, cells: Cells | None) -> Figure:
+    """The figure of that name; without cells it has the published numbers alone.
+
+    >>> len(draw("positions", None).axes)
+    2
+    """
+    if name not in FIGURES:
+        raise _unknown(name)
+    with mpl.rc_context(RC):
+        return FIGURES[name](cells)
+
+
+def draw_curves(records: Records, variant: Variant, n_bits: int, positions: str) -> Figure:
+    """Learning curves of one cell; see `curves_figure`."""
+    with mpl.rc_context(RC):
+        return curves_figure(records, variant, n_bits, positions)
+
+
+def check_figure_format(path: Path) -> str:
+    """The format that a file name asks for."""
+    form = path.suffix.lower().removeprefix(".")
+    if form not in FIGURE_FORMATS:
+        raise SpecError(
+            f"cannot draw {path.name!r}: its ending must be one of "
+            f"{', '.join('.' + each for each in FIGURE_FORMATS)}"
+        )
+    return form
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write the figure in the format of the file's ending; equal figures give equal files."""
+    form = check_figure_format(path)
+    metadata = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[form]
+    with mpl.rc_context({**RC, "svg.hashsalt": path.stem}):
+        return write_whole(
+            path, lambda at: figure.savefig(at, format=form, dpi=160, metadata=metadata)
+        )
+
+
+def to_svg(figure: Figure, name: str) -> str:
+    """The figure as an SVG element; `name` keeps its ids apart from other figures' on one page."""
+    stream = io.StringIO()
+    with mpl.rc_context({**RC, "svg.hashsalt": name, "svg.id": name}):
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue()
+    return text[text.index("<svg") :]

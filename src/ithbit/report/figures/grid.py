@@ -1,0 +1,101 @@
+"""The success grid: every configuration and length at once, ours beside the published counts."""
+
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from ithbit.families import TASKS, Task
+from ithbit.report.cells import Cells
+from ithbit.report.figures.style import FAINT, INK, PAPER
+from ithbit.report.published import LENGTHS, RUNS_PER_CELL, SuccessRow, published
+
+# One hue from light to dark: the order survives in grey and in every kind of colour blindness.
+SHADES = LinearSegmentedColormap.from_list(
+    "successes", ["#eef3f7", "#9ecae1", "#3182bd", "#0b3c6f"]
+)
+DIFFERENT = "#D55E00"
+_TASK_TITLES = {
+    "rhi": "Right-hand indexing (index last)",
+    "lhi": "Left-hand indexing (index first)",
+}
+
+
+def _square(axes: Axes, x: float, y: float, share: float | None, text: str, ring: bool) -> None:
+    if share is None:
+        box = Rectangle((x, y), 1, 1, facecolor="none", edgecolor=FAINT, hatch="////", linewidth=0)
+        axes.add_patch(box)
+        axes.text(x + 0.5, y + 0.53, "–", ha="center", va="center", fontsize=8)
+        return
+    colour = SHADES(share)
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor=PAPER, linewidth=1.2))
+    red, green, blue = to_rgb(colour)
+    dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
+    ink = "white" if dark else "#111111"
+    axes.text(x + 0.5, y + 0.53, text, ha="center", va="center", color=ink, fontsize=8)
+    if ring:
+        axes.add_patch(
+            Rectangle(
+                (x + 0.06, y + 0.06), 0.88, 0.88, facecolor="none", edgecolor=DIFFERENT, linewidth=2
+            )
+        )
+
+
+def _draw_row(axes: Axes, y: float, row: SuccessRow, cells: Cells | None) -> None:
+    at = len(LENGTHS) + 0.7
+    for column, n_bits in enumerate(LENGTHS):
+        k, m = cells.count(row.counted, n_bits) if cells else (0, 0)
+        theirs = row.successes[n_bits]
+        # Rates are compared as products: no division, no rounding.
+        differs = bool(m) and k * RUNS_PER_CELL != theirs * m
+        _square(axes, column, y, k / m if m else None, f"{k}/{m}", differs)
+        share = theirs / RUNS_PER_CELL
+        _square(axes, at + column, y, share, str(theirs), False)
+    axes.text(-0.25, y + 0.53, f"{row.label}, L = {row.n_layers}", ha="right", va="center")
+
+
+def _panel(axes: Axes, task: Task, cells: Cells | None) -> None:
+    rows = [row for row in published().successes if row.task == task]
+    y = 0.0
+    for kind, mark in (("constructive", "✓"), ("stress test", "✗")):
+        axes.text(-0.25, y + 0.62, f"{mark} {kind}", ha="right", va="center", fontweight="bold")
+        axes.plot([-4.2, 2 * len(LENGTHS) + 0.7], [y + 0.95] * 2, color=FAINT, linewidth=0.8)
+        y += 1.05
+        for row in rows:
+            if row.group == kind:
+                _draw_row(axes, y, row, cells)
+                y += 1
+        y += 0.35
+    for start, title in ((0.0, "ours"), (len(LENGTHS) + 0.7, "published")):
+        axes.text(start + 2, -0.95, title, ha="center", fontweight="bold")
+        for column, n_bits in enumerate(LENGTHS):
+            axes.text(start + column + 0.5, -0.25, str(n_bits), ha="center")
+    axes.text(-0.25, -0.25, "n", ha="right", style="italic")
+    axes.set_xlim(-4.3, 2 * len(LENGTHS) + 0.8)
+    axes.set_ylim(16.9, -1.5)
+    axes.set_aspect("equal")
+    axes.axis("off")
+    axes.set_title(_TASK_TITLES[task], x=0.02, pad=4)
+
+
+def success_grid(cells: Cells | None) -> Figure:
+    """Successes of all 23 configurations; a ring marks a rate that is not the published one."""
+    figure = Figure(figsize=(11, 6.2), layout="constrained")
+    for axes, task in zip(figure.subplots(1, 2), TASKS, strict=True):
+        _panel(axes, task, cells)
+    last = figure.axes[-1]
+    _legend(last, cells)
+    return figure
+
+
+def _legend(axes: Axes, cells: Cells | None) -> None:
+    """Key to the shades, in the room that the shorter panel leaves."""
+    y = 13.2
+    axes.text(-4.2, y + 0.55, "share of successful runs", va="center")
+    for step in range(6):
+        _square(axes, 0.6 + step, y, step / 5, f"{step}/5", False)
+    if cells is not None:
+        _square(axes, 0.6, y + 1.4, 0.4, "2/5", True)
+        axes.text(1.9, y + 1.95, "not the published rate", va="center")
+        _square(axes, 0.6, y + 2.6, None, "", False)
+        axes.text(1.9, y + 3.15, "no finished run", va="center", color=INK)

@@ -1,0 +1,88 @@
+"""How figures look: one colour, marker and dash a family, everywhere.
+
+Colours are Okabe and Ito's, which the colour-blind tell apart; markers and dashes carry the same
+information in grey. Full attention is drawn solid, causal dashed. `INK`, `PAPER` and `FAINT` are
+odd on purpose: the report page swaps exactly these for its light and dark themes.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from matplotlib.axes import Axes
+
+INK = "#1a1b1c"
+PAPER = "#fdfdfe"
+FAINT = "#c8c9ca"
+CHANCE = 0.5
+MANY_LENGTHS = 8
+
+RC: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "figure.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "svg.fonttype": "none",  # text stays text: it can be searched and themed
+    "pdf.fonttype": 42,
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one family is drawn."""
+
+    colour: str
+    marker: str
+    dash: Literal["-", "--"]
+
+
+LOOKS: dict[str, Look] = {
+    "softmax-full": Look("#0072B2", "o", "-"),
+    "softmax-causal": Look("#56B4E9", "s", "--"),
+    "linear-full": Look("#D55E00", "^", "-"),
+    "linear-causal": Look("#E69F00", "v", "--"),
+    "gru": Look("#009E73", "D", "-"),
+    "mamba2": Look("#CC79A7", "P", "-"),
+}
+
+
+def lengths_axis(axes: Axes, lengths: list[int]) -> None:
+    """A logarithmic axis of lengths n, ticked at those that occur or, if many, at powers of two."""
+    axes.set_xscale("log", base=2)
+    ticks = lengths
+    if len(lengths) > MANY_LENGTHS:
+        ticks = [2**power for power in range(31) if lengths[0] <= 2**power <= lengths[-1]]
+    axes.set_xticks(ticks, [str(n_bits) for n_bits in ticks])
+    axes.minorticks_off()
+    axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
+
+
+def chance_line(axes: Axes, text: bool = True, left: bool = False) -> None:
+    """The accuracy of a guess, named at the right end or the left."""
+    axes.axhline(CHANCE, color=INK, linewidth=0.8, linestyle=":", zorder=1)
+    if text:
+        axes.annotate(
+            "chance",
+            (0.01 if left else 0.99, CHANCE),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, -8),
+            textcoords="offset points",
+            ha="left" if left else "right",
+            fontsize=7,
+        )

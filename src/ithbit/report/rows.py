@@ -1,0 +1,265 @@
+"""A store of run folders as one flat table of rows, one row a run.
+
+A run folder is named `<run name>-<run id>` and holds `spec.json`, `history.jsonl` and, at the end,
+`result.json` (finished) or `failure.json` (crashed). A record that cannot be read is named and set
+aside; it never stops a report. Histories are read one run at a time, when they are asked for.
+
+Words: *status* is finished, failed or unfinished. *settings* is `paper` (the paper's protocol and
+sizes), `early stop` (the same, but ended at the first perfect epoch: successes and maximum accuracy
+are comparable with the paper, epochs and length-shifted accuracy are not) or `other`.
+"""
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ithbit.engine.record import SCHEMA
+from ithbit.engine.spec import Protocol
+from ithbit.errors import StoreError
+from ithbit.families import FAMILIES, TASKS, group
+from ithbit.models.spec import ModelSpec
+
+RUN_FOLDER = re.compile(r".+-[0-9a-f]{12}")
+
+_MODEL = {
+    "task": pl.String,
+    "family": pl.String,
+    "n_bits": pl.Int64,
+    "n_layers": pl.Int64,
+    "d_model": pl.Int64,
+    "n_heads": pl.Int64,
+    "d_ff": pl.Int64,
+    "d_state": pl.Int64,
+    "positions": pl.String,
+}
+_PROTOCOL = {
+    name: {bool: pl.Boolean, int: pl.Int64, float: pl.Float64}[type(value)]
+    for name, value in asdict(Protocol()).items()
+}
+_RESULT = {
+    "n_parameters": pl.Int64,
+    "epochs": pl.Int64,
+    "stopped_by": pl.String,
+    "solved": pl.Boolean,
+    "first_solved_epoch": pl.Int64,
+    "max_accuracy": pl.Float64,
+    "final_accuracy": pl.Float64,
+    "final_loss": pl.Float64,
+    "half_length_accuracy": pl.Float64,
+    "double_length_accuracy": pl.Float64,
+    "seconds_per_epoch": pl.Float64,
+    "evaluation_seconds": pl.Float64,
+    "started_at": pl.String,
+    "finished_at": pl.String,
+}
+_MAY_BE_NULL = {"first_solved_epoch", "half_length_accuracy", "double_length_accuracy"}
+COLUMNS: dict[str, Any] = {
+    "run_id": pl.String,
+    "name": pl.String,
+    "folder": pl.String,
+    "status": pl.String,
+    "settings": pl.String,
+    "group": pl.String,
+    "seed": pl.Int64,
+    **_MODEL,
+    **_RESULT,
+    "error": pl.String,
+    "failed_epoch": pl.Int64,
+    "environment": pl.String,  # JSON text: its keys differ from machine to machine
+    **_PROTOCOL,
+}
+
+_PAPER_PROTOCOL = asdict(Protocol())
+_PAPER_SIZES = {
+    name: value
+    for name, value in asdict(ModelSpec("rhi", "gru", n_bits=8)).items()
+    if name in ("d_model", "n_heads", "d_ff", "d_state")
+}
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A run folder left out of every table, and why."""
+
+    folder: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Records:
+    """What a store holds: `rows` has the columns of `COLUMNS`."""
+
+    store: Path
+    rows: pl.DataFrame
+    set_aside: tuple[SetAside, ...]
+
+    def note(self) -> str | None:
+        """One line on what was set aside, or None; names the first three."""
+        if not self.set_aside:
+            return None
+        named = "; ".join(f"{item.folder}: {item.reason}" for item in self.set_aside[:3])
+        more = len(self.set_aside) - 3
+        rest = f"; and {more} more" if more > 0 else ""
+        folders = "folder" if len(self.set_aside) == 1 else "folders"
+        return f"set aside {len(self.set_aside)} run {folders} ({named}{rest})"
+
+
+class _UnreadableError(Exception):
+    """Why one record is set aside."""
+
+
+def _read_json(path: str) -> dict[str, Any] | None:
+    """The record at `path`, None if there is none."""
+    name = os.path.basename(path)
+    try:
+        with open(path, "rb") as file:
+            data = json.loads(file.read())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError):
+        raise _UnreadableError(f"{name} is not valid JSON") from None
+    except OSError as error:
+        raise _UnreadableError(f"{name} cannot be read ({error.strerror})") from None
+    if not isinstance(data, dict):
+        raise _UnreadableError(f"{name} is not a JSON object")
+    if data.get("schema") != SCHEMA:
+        raise _UnreadableError(
+            f"{name} has schema {data.get('schema')!r}, this version reads {SCHEMA}"
+        )
+    return data
+
+
+def _settings(model: dict[str, Any], protocol: dict[str, Any]) -> str:
+    if any(model[name] != size for name, size in _PAPER_SIZES.items()):
+        return "other"
+    # A field that the record does not have was not there to be changed: its default stands.
+    differing = {
+        name
+        for name in protocol.keys() | _PAPER_PROTOCOL.keys()
+        if protocol.get(name, _PAPER_PROTOCOL.get(name)) != _PAPER_PROTOCOL.get(name)
+    }
+    if not differing:
+        return "paper"
+    return "early stop" if differing == {"stop_when_solved"} else "other"
+
+
+_PYTHON = {
+    pl.String: (str,),
+    pl.Int64: (int,),
+    pl.Float64: (float, int),
+    pl.Boolean: (bool,),
+}
+
+
+def _checked(
+    data: dict[str, Any], columns: dict[str, Any], where: str, may_be_null: set[str]
+) -> dict[str, Any]:
+    values = {}
+    for name, kind in columns.items():
+        value = data.get(name)
+        if value is None:
+            if name not in may_be_null:
+                raise _UnreadableError(f"{where} has no {name}")
+        elif not isinstance(value, _PYTHON[kind]) or (
+            isinstance(value, bool) and kind is not pl.Boolean
+        ):
+            raise _UnreadableError(f"{where} has {name} = {value!r:.40}")
+        values[name] = value
+    return values
+
+
+def _row(folder: str, path: str) -> dict[str, Any]:
+    """The row of one run folder: its result, else its failure, else its spec."""
+    for status in ("finished", "failed", "unfinished"):
+        file = {"finished": "result", "failed": "failure", "unfinished": "spec"}[status] + ".json"
+        record = _read_json(f"{path}/{file}")
+        if record is not None:
+            break
+    else:
+        raise _UnreadableError("it has no spec.json; half copied?")
+    if not folder.endswith(f"-{record.get('run_id')}"):
+        raise _UnreadableError(f"{file} belongs to another run")
+    spec = record.get("spec")
+    if not isinstance(spec, dict) or not all(
+        isinstance(spec.get(part), dict) for part in ("model", "protocol")
+    ):
+        raise _UnreadableError(f"{file} has no complete spec")
+    model = _checked(spec["model"], _MODEL, f"{file}: model", set())
+    if model["task"] not in TASKS or model["family"] not in FAMILIES:
+        raise _UnreadableError(f"{file} names an unknown task or family")
+    protocol = _checked(spec["protocol"], _PROTOCOL, f"{file}: protocol", set(_PROTOCOL))
+    row: dict[str, Any] = {
+        **_checked(record, {"run_id": pl.String, "name": pl.String}, file, set()),
+        "folder": folder,
+        "status": status,
+        "settings": _settings(model, spec["protocol"]),
+        "group": group(model["task"], model["family"], model["n_layers"]),
+        **_checked(spec, {"seed": pl.Int64}, f"{file}: spec", set()),
+        **model,
+        **protocol,
+    }
+    if status == "finished":
+        row |= _checked(record, _RESULT, file, _MAY_BE_NULL)
+        row["environment"] = json.dumps(record.get("environment") or {}, sort_keys=True)
+    elif status == "failed":
+        row |= _checked(record, {"error": pl.String}, file, set())
+        epoch = record.get("epoch")
+        row["failed_epoch"] = epoch if isinstance(epoch, int) else None
+    return row
+
+
+def load_rows(store: Path) -> Records:
+    """Every run folder of a store as one row, in the order of folder names.
+
+    Raises `StoreError` if there is no such folder or it holds no run folder at all.
+    """
+    if not store.is_dir():
+        kind = "is a file, not a folder" if store.exists() else "does not exist"
+        raise StoreError(
+            f"the store {store} {kind}; name the folder of a sweep with --store, or start one with "
+            "`ithbit sweep`"
+        )
+    with os.scandir(store) as entries:
+        folders = sorted(entry.name for entry in entries if RUN_FOLDER.fullmatch(entry.name))
+    if not folders:
+        raise StoreError(
+            f"the store {store} holds no runs; start some with `ithbit sweep`, or name another "
+            "folder with --store"
+        )
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    set_aside = []
+    for folder in folders:
+        try:
+            row = _row(folder, f"{store}/{folder}")
+        except _UnreadableError as reason:
+            set_aside.append(SetAside(folder, str(reason)))
+            continue
+        for name, values in columns.items():
+            values.append(row.get(name))
+    rows = pl.DataFrame(columns, schema=COLUMNS, strict=False)
+    return Records(store, rows, tuple(set_aside))
+
+
+def read_history(store: Path, folder: str) -> list[dict[str, Any]]:
+    """The epochs of one run, in order; lines that a kill tore apart are left out.
+
+    A run that was killed and resumed may have an epoch twice: the later line stands.
+    """
+    epochs: dict[int, dict[str, Any]] = {}
+    try:
+        text = (store / folder / "history.jsonl").read_bytes()
+    except OSError:
+        return []
+    for line in text.split(b"\n"):
+        try:
+            epoch = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(epoch, dict) and isinstance(epoch.get("epoch"), int):
+            epochs[epoch["epoch"]] = epoch
+    return [epochs[number] for number in sorted(epochs)]

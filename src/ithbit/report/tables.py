@@ -1,0 +1,185 @@
+"""The paper's tables from records, cell by cell beside the published numbers.
+
+`render.py` turns a table into text, Markdown, CSV or LaTeX, and the page into HTML. All numbers are
+*empirical*.
+"""
+
+from collections.abc import Callable
+
+from ithbit.errors import SpecError
+from ithbit.families import group
+from ithbit.report.appendix import (
+    cost_table,
+    length_by_family_table,
+    length_by_n_table,
+    positions_table,
+)
+from ithbit.report.cells import Cells, summary
+from ithbit.report.published import LENGTHS, RUNS_PER_CELL, Variant, published
+from ithbit.report.table import (
+    MARKS,
+    Row,
+    Table,
+    Value,
+    common_notes,
+    count_value,
+    printed_mean,
+    spread_text,
+    variant_labels,
+)
+
+
+def _lengths(cells: Cells | None) -> list[int]:
+    return sorted({*LENGTHS, *(cells.lengths() if cells else ())})
+
+
+def main_table(cells: Cells | None) -> Table:
+    """Successful seeds by task, family, depth and n: 23 merged rows and totals by group."""
+    paper = published()
+    lengths = _lengths(cells)
+
+    def values(variant: Variant, theirs: dict[int, int]) -> tuple[Value, ...]:
+        return tuple(
+            count_value(
+                cells.count(variant, n_bits) if cells else (0, 0),
+                (theirs[n_bits], RUNS_PER_CELL) if n_bits in theirs else None,
+                RUNS_PER_CELL,
+                bare=True,
+            )
+            for n_bits in lengths
+        )
+
+    rows = [
+        Row(
+            (row.task.upper(), row.label, str(row.n_layers), MARKS[row.group]),
+            values(row.counted, row.successes),
+            variant=row.counted,
+        )
+        for row in paper.successes
+    ]
+    known = {Variant(r.task, f, r.n_layers) for r in paper.successes for f in r.families}
+    extra = [variant for variant in cells.variants() if variant not in known] if cells else []
+    rows += [
+        Row(
+            (
+                *variant_labels(variant),
+                MARKS[group(variant.task, variant.family, variant.n_layers)],
+            ),
+            values(variant, {}),
+            "extra",
+            variant,
+        )
+        for variant in extra
+    ]
+    for name, mark in MARKS.items():
+        totals = []
+        for n_bits in lengths:
+            counts = [
+                cells.count(row.counted, n_bits) if cells else (0, 0)
+                for row in paper.successes
+                if row.group == name
+            ]
+            wanted = paper.runs_per_total[name]
+            printed = paper.totals[name].get(n_bits)
+            totals.append(
+                count_value(
+                    (sum(k for k, _ in counts), sum(m for _, m in counts)),
+                    None if printed is None else (printed, wanted),
+                    wanted,
+                    bare=True,
+                )
+            )
+        rows.append(Row(("", f"Total, {name}", "", mark), tuple(totals), "total"))
+    notes = [
+        "✓ constructive, ✗ stress test; a run is a success if its maximum held-out accuracy is 1; "
+        "the published counts are out of five, their totals out of 40 and 75",
+        "Softmax and Linear at L = 1 merge the full and the causal variant, which compute the same "
+        "at the readout; counted are the full variant's runs" + _twins(cells),
+    ]
+    if extra:
+        notes.append("rows that the paper does not have stand above the totals and are not in them")
+    return Table(
+        "main",
+        "tab:expected-outcomes-and-results",
+        "Successful seeds by task, model family, depth L and length n",
+        ("Task", "Model family", "L", "Thm."),
+        tuple(f"n={n_bits}" for n_bits in lengths),
+        tuple(rows),
+        (*notes, *common_notes(cells, rows)),
+    )
+
+
+def _twins(cells: Cells | None) -> str:
+    """Where the causal twin of a merged row has other counts than the full one, in words."""
+    if cells is None:
+        return ""
+    found = []
+    for row in published().successes:
+        for family in row.families[1:]:
+            for n_bits in LENGTHS:
+                full = cells.count(row.counted, n_bits)
+                causal = cells.count(Variant(row.task, family, row.n_layers), n_bits)
+                if causal[1] and causal != full:
+                    at = f"{row.task.upper()} {row.label} n={n_bits}"
+                    found.append(f"{at} {causal[0]}/{causal[1]}")
+    return f" (the causal variant differs: {', '.join(found)})" if found else ""
+
+
+def accuracy_table(cells: Cells | None) -> Table:
+    """Mean ± sample standard deviation of the maximum held-out accuracy, all 27 variants."""
+    lengths = _lengths(cells)
+    paper = {row.variant: row for row in published().accuracy}
+    extra = [variant for variant in cells.variants() if variant not in paper] if cells else []
+    rows = []
+    for variant in [*paper, *extra]:
+        theirs = paper[variant].accuracy if variant in paper else {}
+        values = tuple(
+            Value(
+                spread_text(
+                    summary(cells.runs(variant, n_bits), "max_accuracy") if cells else None,
+                    2,
+                    RUNS_PER_CELL,
+                ),
+                printed_mean(theirs[n_bits]) if n_bits in theirs else None,
+            )
+            for n_bits in lengths
+        )
+        kind = group(variant.task, variant.family, variant.n_layers)
+        labels = (*variant_labels(variant), kind.capitalize())
+        rows.append(Row(labels, values, "row" if variant in paper else "extra", variant))
+    return Table(
+        "accuracy",
+        "tab:supp-max-accuracy",
+        "Maximum held-out accuracy: mean ± sample standard deviation over seeds",
+        ("Task", "Model family", "L", "Theory"),
+        tuple(f"n={n_bits}" for n_bits in lengths),
+        tuple(rows),
+        ("full and causal variants were trained apart and stand apart", *common_notes(cells, rows)),
+    )
+
+
+TABLES: dict[str, Callable[[Cells | None], Table]] = {
+    "main": main_table,
+    "accuracy": accuracy_table,
+    "positions": positions_table,
+    "cost": cost_table,
+    "length-by-n": length_by_n_table,
+    "length-by-family": length_by_family_table,
+}
+
+
+def check_table(name: str) -> None:
+    """Raise `SpecError` unless there is a table of that name."""
+    if name not in TABLES:
+        raise SpecError(f"unknown table {name!r}; choose one of {', '.join(TABLES)}")
+
+
+def table_named(name: str, cells: Cells | None) -> Table:
+    """The table of that name; without cells it has the published numbers alone.
+
+    >>> table = table_named("length-by-n", None)
+    >>> [value.published for value in table.rows[0].values]
+    ['45/45', '0.629±0.091', '0.535±0.026']
+    """
+    check_table(name)
+    return TABLES[name](cells)

@@ -1,0 +1,203 @@
+"""The commands that read records: what they print, where, and how they end."""
+
+import json
+from pathlib import Path
+
+import pytest
+from synthetic_store import Plan, paper_plans, write_run, write_store
+
+from ithbit.cli import main
+from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.models.spec import ModelSpec
+
+
+class Ithbit:
+    """Runs the command line in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: object) -> tuple[int, str, str]:
+        """Exit status, standard output and standard error."""
+        self._monkeypatch.setattr("sys.argv", ["ithbit", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self._capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+
+@pytest.fixture
+def ithbit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Ithbit:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ITHBIT_STORE", raising=False)
+    return Ithbit(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The paper's GRU runs, with histories at n = 8, and a half-copied folder."""
+    store = tmp_path_factory.mktemp("store")
+    for plan in paper_plans():
+        if plan.run.model.family == "gru":
+            write_run(store, plan, with_history=plan.run.model.n_bits == 8)
+    return store
+
+
+def test_table(ithbit: Ithbit, store: Path) -> None:
+    status, out, err = ithbit("table", "main", "--store", store, "--show", "both")
+    assert (status, err) == (0, "")
+    assert "LHI    GRU                   1   ✓" in out
+    assert "5/5 (5)" in out
+
+
+def test_the_store_may_come_from_the_environment(
+    ithbit: Ithbit, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ITHBIT_STORE", str(store))
+    assert ithbit("table", "cost")[0] == 0
+
+
+def test_published_needs_no_store(ithbit: Ithbit) -> None:
+    status, out, _ = ithbit("table", "cost", "--show", "published", "--format", "csv")
+    assert status == 0
+    assert "LHI,GRU,1,5/5,1777,325,2.04,0.062" in out
+
+
+def test_table_into_a_file(ithbit: Ithbit, store: Path, tmp_path: Path) -> None:
+    status, out, _ = ithbit("table", "main", "--store", store, "-f", "latex", "-o", "t/main.tex")
+    assert (status, out) == (0, "t/main.tex\n")
+    assert r"\toprule" in (tmp_path / "t/main.tex").read_text()
+
+
+def test_what_is_set_aside_is_said_on_standard_error(ithbit: Ithbit, tmp_path: Path) -> None:
+    store = write_store(tmp_path / "store", paper_plans()[:5], with_history=False)
+    (store / "half_copied-0123456789ab").mkdir()
+    status, out, err = ithbit("table", "main", "--store", store)
+    assert status == 0
+    assert err == (
+        "ithbit: set aside 1 run folder (half_copied-0123456789ab: it has no spec.json; half "
+        "copied?)\n"
+    )
+    assert "set aside" not in out
+
+
+def test_compare_agrees(ithbit: Ithbit, store: Path) -> None:
+    status, out, _ = ithbit("compare", "--store", store)
+    assert status == 0
+    assert out.startswith("Agreement: none of ")
+    assert "are missing" in out
+    assert ithbit("compare", "--store", store, "--require-complete")[0] == 1
+
+
+def test_compare_disagrees(ithbit: Ithbit, tmp_path: Path) -> None:
+    model = ModelSpec("lhi", "gru", 64)
+    plans = [Plan(RunSpec(model, seed), True, 1.0, 300 + 12 * seed, 1778) for seed in range(5)]
+    store = write_store(tmp_path / "store", plans, with_history=False)
+    status, out, _ = ithbit("compare", "--store", store)
+    assert status == 1
+    assert out.startswith("Disagreement: 1 of ")
+    assert "parameters: LHI GRU L=1 n=64: ours 1778, published 1777" in out
+    assert plans[0].run.run_id in out
+
+
+def test_compare_as_json_and_in_full(ithbit: Ithbit, store: Path) -> None:
+    status, out, _ = ithbit("compare", "--store", store, "--json")
+    data = json.loads(out)
+    assert status == 0
+    assert data["agrees"] is True
+    assert data["complete"] is False
+    assert len(data["kinds"]) == 7
+    status, out, _ = ithbit("compare", "--store", store, "--all")
+    assert out.count("\n  missing ") > 100
+
+
+def test_plot(ithbit: Ithbit, store: Path, tmp_path: Path) -> None:
+    status, out, _ = ithbit("plot", "epochs", "--store", store, "-o", "epochs.svg")
+    assert (status, out) == (0, "epochs.svg\n")
+    assert (tmp_path / "epochs.svg").stat().st_size > 10_000
+    cell = ("--task", "lhi", "--family", "gru", "--layers", "1", "--n", "8")
+    assert ithbit("plot", "curves", "--store", store, *cell)[:2] == (0, "curves.png\n")
+
+
+def test_report_and_export(ithbit: Ithbit, store: Path, tmp_path: Path) -> None:
+    status, out, _ = ithbit("report", "--store", store, "-o", "page.html")
+    assert (status, out) == (0, "page.html\n")
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    status, out, _ = ithbit("export", "--store", store, "--format", "csv", "-o", "tidy")
+    assert (status, out) == (0, "tidy/runs.csv\ntidy/histories.csv\n")
+
+
+def test_any_settings(ithbit: Ithbit, tmp_path: Path) -> None:
+    run = RunSpec(ModelSpec("lhi", "gru", 8), 0, Protocol(max_epochs=3))
+    store = write_store(tmp_path / "store", [Plan(run, True, 1.0, 3)])
+    status, _, err = ithbit("table", "main", "--store", store)
+    assert status == 2
+    assert "count runs of any settings with --settings any" in err
+    status, out, _ = ithbit("table", "main", "--store", store, "--settings", "any")
+    assert status == 0
+    assert "1/1*" in out
+    assert "not the paper's protocol throughout" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["table", "mian"], "unknown table 'mian'; choose one of main, accuracy, positions"),
+        (["table", "main", "--format", "xls"], "unknown format 'xls'; choose one of text"),
+        (["table", "main", "--show", "all"], "cannot show 'all'; choose one of ours"),
+        (["table", "main", "--settings", "mine"], "unknown settings 'mine'; choose one of paper"),
+        (["report", "--settings", "mine"], "unknown settings 'mine'"),
+        (["plot", "pie"], "unknown figure 'pie'; choose one of successes"),
+        (["plot", "length", "-o", "a.jpg"], "its ending must be one of .png, .svg, .pdf"),
+        (["plot", "curves", "--family", "oracle"], "unknown family 'oracle'; choose one of"),
+        (["plot", "curves", "--task", "mhi"], "unknown task 'mhi'; choose one of rhi, lhi"),
+        (["plot", "curves", "--n", "7"], "has no history of rhi softmax-full with 1 layers, n = 7"),
+        (["export", "--format", "xlsx"], "unknown format 'xlsx'; choose one of parquet, csv"),
+        (["compare", "--alpha", "2"], "alpha must lie between 0 and 1, got 2.0"),
+        (["report", "-o", "/dev/null/page.html"], "cannot write /dev/null/page.html"),
+        (["table", "main", "-o", "."], "it is a folder; name a file"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_status_2(
+    ithbit: Ithbit, store: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    status, out, err = ithbit(*arguments, "--store", store)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.startswith("ithbit: ")
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "command", [["table", "main"], ["compare"], ["plot", "epochs"], ["report"], ["export"]]
+)
+def test_stores_that_are_none(ithbit: Ithbit, tmp_path: Path, command: list[str]) -> None:
+    status, _, err = ithbit(*command, "--store", "nowhere")
+    assert status == 2
+    assert "the store nowhere does not exist" in err
+    (tmp_path / "file").write_text("")
+    assert ithbit(*command, "--store", "file")[0] == 2
+    (tmp_path / "empty").mkdir()
+    status, _, err = ithbit(*command, "--store", "empty")
+    assert status == 2
+    assert "the store empty holds no runs; start some with `ithbit sweep`" in err
+
+
+@pytest.mark.parametrize("command", [["table", "main"], ["compare"], ["plot", "epochs"]])
+def test_a_store_with_only_failures(ithbit: Ithbit, tmp_path: Path, command: list[str]) -> None:
+    write_run(tmp_path / "store", paper_plans()[0], "failure")
+    status, _, err = ithbit(*command, "--store", "store")
+    assert status == 2
+    assert "no run of the store store has finished (1 failed, 0 unfinished, 0 set aside)" in err
+
+
+def test_nothing_of_the_papers_to_compare(ithbit: Ithbit, tmp_path: Path) -> None:
+    run = RunSpec(ModelSpec("lhi", "gru", 128), 0)
+    store = write_store(tmp_path / "store", [Plan(run, True, 1.0, 3)])
+    status, _, err = ithbit("compare", "--store", store)
+    assert status == 2
+    assert "nothing to compare" in err
+    assert "`ithbit sweep paper` trains them" in err

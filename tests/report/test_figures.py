@@ -1,0 +1,111 @@
+"""Figures are drawn, show what they should, and look the same for a family everywhere."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+from matplotlib.colors import to_hex
+
+from ithbit.errors import SpecError, StoreError
+from ithbit.families import FAMILIES
+from ithbit.report.cells import Cells, gather
+from ithbit.report.figures import FIGURES, check_figure_format, draw, draw_curves, save, to_svg
+from ithbit.report.figures.grid import SHADES
+from ithbit.report.figures.style import LOOKS
+from ithbit.report.published import Variant
+from ithbit.report.rows import Records, load_rows
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_drawn_with_and_without_runs(
+    name: str, paper_cells: Cells, mixed_records: Records
+) -> None:
+    for cells in (paper_cells, gather(mixed_records), None):
+        svg = to_svg(draw(name, cells), name)
+        assert svg.startswith("<svg")
+        assert svg.rstrip().endswith("</svg>")
+
+
+def test_formats_by_ending(tmp_path: Path, paper_cells: Cells) -> None:
+    figure = draw("positions", paper_cells)
+    starts = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
+    for form, start in starts.items():
+        path = save(figure, tmp_path / f"figure.{form}")
+        assert path.read_bytes().startswith(start)
+    with pytest.raises(
+        SpecError, match=r"'figure.jpg': its ending must be one of .png, .svg, .pdf"
+    ):
+        check_figure_format(tmp_path / "figure.jpg")
+
+
+def test_equal_figures_give_equal_files(tmp_path: Path, paper_cells: Cells) -> None:
+    for form in ("svg", "pdf", "png"):
+        first, second = (
+            save(draw("positions", paper_cells), tmp_path / folder / f"figure.{form}").read_bytes()
+            for folder in ("a", "b")
+        )
+        assert first == second
+
+
+def test_ids_of_two_figures_do_not_meet(paper_cells: Cells) -> None:
+    def ids(name: str) -> set[str]:
+        svg = to_svg(draw(name, paper_cells), name)
+        # What a url or a link refers to is what must not be taken from another figure.
+        return set(re.findall(r'(?:url\(#|href="#)([^)"]+)', svg))
+
+    assert ids("positions")
+    assert not ids("positions") & ids("length")
+
+
+def test_the_grid_shows_every_count(differing_store: Path) -> None:
+    cells = gather(load_rows(differing_store))
+    figure = draw("successes", cells)
+    texts = [text.get_text() for axes in figure.axes for text in axes.texts]
+    shown = [text for text in texts if re.fullmatch(r"\d/5", text)]
+    assert len(shown) == 23 * 4 + 6 + 1  # and the legend's
+    assert "Causal linear, L = 2" in texts
+    rings = [
+        patch
+        for axes in figure.axes
+        for patch in axes.patches
+        if to_hex(patch.get_edgecolor()) == "#d55e00"
+    ]
+    assert len(rings) == 4 + 1  # the four spoiled cells, and the legend's
+
+
+def test_a_family_is_drawn_alike_everywhere(mixed_records: Records) -> None:
+    assert set(LOOKS) == set(FAMILIES)
+    assert len({look.colour for look in LOOKS.values()}) == len(LOOKS)
+    assert len({look.marker for look in LOOKS.values()}) == len(LOOKS)
+    for name, family in FAMILIES.items():
+        if family.attention:
+            assert LOOKS[name].dash == ("--" if family.causal else "-")
+    curves = draw_curves(mixed_records, Variant("lhi", "gru", 1), 64, "polynomial")
+    colours = {line.get_color() for line in curves.axes[0].get_lines()[:5]}
+    assert colours == {LOOKS["gru"].colour}
+
+
+def test_shades_darken_steadily_in_grey() -> None:
+    def grey(share: float) -> float:
+        red, green, blue, _ = SHADES(share)
+        return 0.299 * red + 0.587 * green + 0.114 * blue
+
+    greys = [grey(step / 5) for step in range(6)]
+    assert all(later < earlier - 0.05 for earlier, later in itertools.pairwise(greys))
+
+
+def test_curves_have_a_line_a_seed(mixed_records: Records) -> None:
+    figure = draw_curves(mixed_records, Variant("lhi", "gru", 1), 8, "polynomial")
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    assert labels == [f"seed {seed}" for seed in range(5)]
+
+
+def test_curves_of_a_cell_without_runs(mixed_records: Records) -> None:
+    with pytest.raises(StoreError, match="no history of rhi mamba2 with 3 layers, n = 16, learned"):
+        draw_curves(mixed_records, Variant("rhi", "mamba2", 3), 16, "learned")
+
+
+def test_unknown_figure() -> None:
+    with pytest.raises(SpecError, match="unknown figure 'pie'; choose one of successes, accuracy"):
+        draw("pie", None)

@@ -1,0 +1,127 @@
+"""The page as text: complete, self-contained and safe. `test_page_in_chromium` uses it."""
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from synthetic_store import HOSTILE, paper_plans, write_run
+
+from ithbit.report.page import RUN_COLUMNS, render_page, write_page
+from ithbit.report.published import published
+from ithbit.report.rows import Records, load_rows
+from ithbit.report.tables import TABLES
+
+
+class Elements(HTMLParser):
+    """Tags with their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+@pytest.fixture(scope="module")
+def mixed_page(mixed_records: Records) -> str:
+    return render_page(mixed_records)
+
+
+def runs_of(page: str) -> list[dict[str, object]]:
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    assert text is not None
+    data = json.loads(text[1])
+    return [dict(zip(data["columns"], row, strict=True)) for row in data["rows"]]
+
+
+def test_everything_is_on_the_page(mixed_page: str, mixed_records: Records) -> None:
+    ids = {attributes.get("id") for _, attributes in Elements(mixed_page).tags}
+    assert {"verdict", "theory", "tables", "figures", "runs", "machines"} <= ids
+    assert {f"table-{name}" for name in TABLES} <= ids
+    assert {f"figure-{name}" for name in ("successes", "accuracy", "epochs", "length")} <= ids
+    for row in published().theory:
+        assert f">{row.label}</th>" in mixed_page
+    assert "3 run folders set aside" in mixed_page
+    runs = runs_of(mixed_page)
+    assert len(runs) == mixed_records.rows.height
+    assert list(runs[0]) == [*RUN_COLUMNS, "curve"]
+    assert all(run["curve"] for run in runs)
+
+
+def test_nothing_is_fetched(mixed_page: str) -> None:
+    for tag, attributes in Elements(mixed_page).tags:
+        for name in ("src", "href", "xlink:href", "action"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("#", "data:")), (tag, value)
+    style = re.search(r"<style>(.*?)</style>", mixed_page, re.S)
+    assert style is not None
+    assert "url(" not in style[1]
+    assert "@import" not in style[1]
+
+
+def test_the_policy_names_the_one_script(mixed_page: str) -> None:
+    scripts = re.findall(r"<script>(.*?)</script>", mixed_page, re.S)
+    assert len(scripts) == 1
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in mixed_page
+    assert "default-src 'none'" in mixed_page
+
+
+def test_text_from_records_is_escaped(mixed_page: str) -> None:
+    assert HOSTILE not in mixed_page
+    assert "<img" not in mixed_page
+    runs = [run for run in runs_of(mixed_page) if run["error"] == HOSTILE]
+    assert len(runs) == 1
+    assert runs[0]["name"] == HOSTILE
+    assert mixed_page.count("</script>") == 2
+
+
+def test_a_store_path_is_escaped_and_nan_becomes_null(tmp_path: Path) -> None:
+    store = tmp_path / "<b>runs<b>"
+    folder = write_run(store, paper_plans()[0])
+    record = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(record | {"final_loss": float("nan")}))
+    page = render_page(load_rows(store))
+    assert "<b>runs<b>" not in page
+    assert "&lt;b&gt;runs&lt;b&gt;" in page
+    assert runs_of(page)[0]["final_loss"] is None
+
+
+def test_figures_take_the_pages_colours(mixed_page: str) -> None:
+    svgs = re.findall(r"<svg.*?</svg>", mixed_page, re.S)
+    assert len(svgs) == 5
+    for svg in svgs:
+        assert "var(--ink)" in svg
+        assert "#1a1b1c" not in svg
+
+
+def test_a_store_of_failures_still_has_a_page(tmp_path: Path) -> None:
+    write_run(tmp_path / "store", paper_plans()[0], "failure")
+    page = render_page(load_rows(tmp_path / "store"))
+    assert "Nothing to compare" in page
+    assert "no run of the store" in page
+    assert runs_of(page)[0]["status"] == "failed"
+
+
+def test_the_page_is_written_and_equal_stores_give_equal_pages(
+    tmp_path: Path, mixed_records: Records, mixed_page: str
+) -> None:
+    path = write_page(mixed_records, tmp_path / "report.html")
+    assert path.read_text(encoding="utf-8") == mixed_page
+
+
+def test_theory_stands_beside_training(paper_records: Records) -> None:
+    page = render_page(paper_records)
+    row = re.search(r">Causal linear-attention</th>(.*?)</tr>", page, re.S)
+    assert row is not None
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", row[1])
+    assert cells[:2] == ["2", "ω(1)"]
+    assert '<span class="ours">2 (5/5)</span>' in cells[2]
+    assert '<span class="ours">none up to 4</span>' in cells[3]
+    assert "<b>38</b>/40" in page

@@ -1,0 +1,99 @@
+"""One table in four formats."""
+
+import csv
+import io
+
+import pytest
+
+from ithbit.errors import SpecError
+from ithbit.report.cells import Cells
+from ithbit.report.render import FORMATS, SHOWS, render
+from ithbit.report.table import Row, Table, Value
+from ithbit.report.tables import TABLES, table_named
+
+TABLE = Table(
+    "toy",
+    "tab:toy",
+    "A toy",
+    ("Task", "Model"),
+    ("n=8", "n=128"),
+    (
+        Row(("RHI", "A & B_1"), (Value("3/4*", "5"), Value("1/1*", None))),
+        Row(("LHI", "C"), (Value(None, "0"), Value(None, None))),
+        Row(("LHI", "D"), (Value("1/5", None), Value(None, None)), "extra"),
+    ),
+    ("how to read it", "100 % ours"),
+)
+
+
+def test_every_table_in_every_format_and_view(paper_cells: Cells) -> None:
+    for name in TABLES:
+        table = table_named(name, paper_cells)
+        for form in FORMATS:
+            for show in SHOWS:
+                text = render(table, form, show)
+                assert text.endswith("\n")
+                assert len(text.splitlines()) > len(table.rows)
+
+
+def test_text() -> None:
+    lines = render(TABLE, "text", "both").splitlines()
+    assert lines[0] == "A toy; ours (published)"
+    assert "RHI    A & B_1   3/4* (5)   1/1* (–)" in lines
+    assert "LHI    C            – (0)      – (–)" in lines
+    assert "  100 % ours" in lines
+
+
+def test_published_leaves_out_what_the_paper_does_not_have() -> None:
+    text = render(TABLE, "text", "published")
+    assert "n=128" not in text
+    assert "D" not in text.replace("A toy", "").split("─")[-1]
+    assert "how to read it" in text
+    assert "100 % ours" not in text
+
+
+def test_markdown() -> None:
+    lines = render(TABLE, "markdown", "ours").splitlines()
+    assert "| Task | Model | n=8 | n=128 |" in lines
+    assert "| --- | --- | ---: | ---: |" in lines
+    assert r"| RHI | A & B_1 | 3/4\* | 1/1\* |" in lines
+
+
+def test_csv_reads_back() -> None:
+    rows = list(csv.DictReader(io.StringIO(render(TABLE, "csv", "both"))))
+    assert rows[0] == {
+        "Task": "RHI",
+        "Model": "A & B_1",
+        "n=8": "3/4*",
+        "n=8 published": "5",
+        "n=128": "1/1*",
+        "n=128 published": "",
+    }
+    assert render(TABLE, "csv", "published").splitlines()[0].split(",") == [
+        "Task",
+        "Model",
+        "n=8",
+    ]
+
+
+def test_latex_escapes_and_rules() -> None:
+    text = render(TABLE, "latex", "ours")
+    assert r"\begin{tabular}{llrr}" in text
+    assert r"RHI & A \& B\_1 & 3/4\textsuperscript{*} & 1/1\textsuperscript{*} \\" in text
+    assert text.count(r"\midrule") == 3
+    assert r"100 \% ours" in text
+    assert text.index(r"\toprule") < text.index(r"\bottomrule")
+    assert text.count("{") == text.count("}")
+
+
+def test_latex_of_the_papers_tables_is_ascii(paper_cells: Cells) -> None:
+    for name in TABLES:
+        text = render(table_named(name, paper_cells), "latex", "both")
+        assert text.isascii(), {letter for letter in text if not letter.isascii()}
+
+
+def test_unknown_format_and_view() -> None:
+    with pytest.raises(SpecError, match="unknown format 'xls'; choose one of text, markdown"):
+        render(TABLE, "xls", "ours")
+    with pytest.raises(SpecError, match="cannot show 'theirs'; choose one of ours, published"):
+        render(TABLE, "text", "theirs")

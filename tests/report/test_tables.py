@@ -1,0 +1,137 @@
+"""The paper's tables, from made-up runs that succeed as often as published."""
+
+from pathlib import Path
+
+import pytest
+from synthetic_store import Plan, paper_plans, write_store
+
+from ithbit.engine.spec import RunSpec
+from ithbit.errors import SpecError
+from ithbit.models.spec import ModelSpec
+from ithbit.report.cells import Cells, gather
+from ithbit.report.rows import load_rows
+from ithbit.report.tables import TABLES, table_named
+
+
+def test_published_tables_need_no_runs() -> None:
+    for name in TABLES:
+        table = table_named(name, None)
+        assert table.rows
+        for row in table.rows:
+            assert len(row.labels) == len(table.heads)
+            assert len(row.values) == len(table.columns)
+            assert all(value.ours is None and value.published for value in row.values)
+
+
+def test_main_has_23_rows_and_the_totals(paper_cells: Cells) -> None:
+    table = table_named("main", paper_cells)
+    assert [row.kind for row in table.rows] == ["row"] * 23 + ["total"] * 2
+    constructive, stress = table.rows[-2:]
+    assert [value.ours for value in constructive.values] == ["40/40", "40/40", "40/40", "38/40"]
+    assert [value.published for value in constructive.values] == ["40", "40", "40", "38"]
+    assert [value.ours for value in stress.values] == ["70/75", "51/75", "13/75", "0/75"]
+    for row in table.rows[:-2]:
+        for value in row.values:
+            assert value.ours == f"{value.published}/5"
+    assert any("counted are the full variant's runs" in note for note in table.notes)
+
+
+def test_main_says_where_the_causal_twin_differs(tmp_path: Path) -> None:
+    plans = [
+        Plan(plan.run, False, 0.9, 500)
+        if plan.run.model.family == "softmax-causal" and plan.run.seed < 2
+        else plan
+        for plan in paper_plans()
+        if plan.run.model.task == "rhi" and plan.run.model.n_bits == 8
+    ]
+    cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)))
+    table = table_named("main", cells)
+    assert table.rows[0].values[0].ours == "5/5"
+    assert any("the causal variant differs: RHI Softmax n=8 3/5)" in note for note in table.notes)
+
+
+def test_incomplete_cells_are_marked(tmp_path: Path) -> None:
+    plans = [p for p in paper_plans() if p.run.model == ModelSpec("rhi", "gru", 16, 2)]
+    cells = gather(load_rows(write_store(tmp_path, plans[:4], with_history=False)))
+    table = table_named("main", cells)
+    row = next(r for r in table.rows if r.labels[:3] == ("RHI", "GRU", "2"))
+    assert [value.ours for value in row.values] == [None, "3/4*", None, None]
+    assert table.rows[-1].values[1].ours == "3/4*"
+    assert "* fewer finished runs than the paper has for this cell" in table.notes
+    assert "– no finished run (98 missing)" in table.notes
+
+
+def test_more_than_five_seeds_count(tmp_path: Path) -> None:
+    plans = [p for p in paper_plans(range(20)) if p.run.model == ModelSpec("rhi", "gru", 16, 2)]
+    cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)))
+    row = next(r for r in table_named("main", cells).rows if r.labels[1:3] == ("GRU", "2"))
+    assert row.values[1].ours == "12/20"
+
+
+def test_rows_and_lengths_beyond_the_paper_stand_apart(tmp_path: Path) -> None:
+    runs = [
+        Plan(RunSpec(ModelSpec("lhi", "gru", 128, 3), 0), True, 1.0, 9),
+        Plan(RunSpec(ModelSpec("lhi", "gru", 8, 1), 0), True, 1.0, 9),
+    ]
+    cells = gather(load_rows(write_store(tmp_path, runs, with_history=False)))
+    for name in ("main", "accuracy"):
+        table = table_named(name, cells)
+        assert table.columns == ("n=8", "n=16", "n=32", "n=64", "n=128")
+        extra = [row for row in table.rows if row.kind == "extra"]
+        assert [row.labels[:3] for row in extra] == [("LHI", "GRU", "3")]
+        assert extra[0].values[4].ours is not None
+    totals = table_named("main", cells).rows[-2]
+    assert [value.ours for value in totals.values] == ["1/1*", None, None, None, None]
+
+
+def test_accuracy_has_27_rows_close_to_the_published(paper_cells: Cells) -> None:
+    table = table_named("accuracy", paper_cells)
+    assert len(table.rows) == 27
+    row = next(r for r in table.rows if r.labels[:3] == ("RHI", "Full softmax", "1"))
+    assert [value.ours for value in row.values] == ["1.00±0.00"] * 4
+    assert row.labels[3] == "Constructive"
+
+
+def test_positions_counts_the_ablations_seeds_alone(paper_cells: Cells) -> None:
+    table = table_named("positions", paper_cells)
+    runs = [row.values[0] for row in table.rows]
+    assert [value.ours for value in runs] == [value.published for value in runs]
+    successes = [row.values[1] for row in table.rows[:8]]
+    assert [value.ours for value in successes] == [value.published for value in successes]
+    assert table.notes[0].startswith("seeds 0, 1, 2;")
+
+
+def test_cost_gives_medians_and_sizes(paper_cells: Cells) -> None:
+    table = table_named("cost", paper_cells)
+    assert len(table.rows) == 9
+    gru = next(row for row in table.rows if row.labels[1] == "GRU")
+    successes, parameters, epochs, train, evaluation = gru.values
+    assert (successes.ours, parameters.ours) == ("5/5", "1777")
+    runs = paper_cells.by_cell["lhi", "gru", 1, 64, "polynomial"]
+    assert epochs.ours == f"{sorted(runs['epochs'])[2]}"
+    assert (train.ours, evaluation.ours) == ("0.25", "0.012")
+
+
+def test_sizes_that_disagree_are_both_shown(tmp_path: Path) -> None:
+    model = ModelSpec("lhi", "gru", 64)
+    runs = [Plan(RunSpec(model, seed), True, 1.0, 9, 1777 + seed) for seed in range(2)]
+    cells = gather(load_rows(write_store(tmp_path, runs, with_history=False)))
+    gru = next(row for row in table_named("cost", cells).rows if row.labels[1] == "GRU")
+    assert gru.values[1].ours == "1777 or 1778"
+
+
+def test_length_tables_count_solved_runs_alone(paper_cells: Cells) -> None:
+    by_n = table_named("length-by-n", paper_cells)
+    assert [row.values[0].ours for row in by_n.rows] == ["45/45", "45/45", "45/45", "43/45"]
+    by_family = table_named("length-by-family", paper_cells)
+    mamba = next(row for row in by_family.rows if row.labels[1] == "Mamba")
+    assert mamba.values[0].ours == "4/5"
+    runs = paper_cells.by_cell["lhi", "mamba2", 2, 64, "polynomial"].filter(solved=True)
+    mean = sum(runs["half_length_accuracy"]) / 4
+    assert mamba.values[1].ours is not None
+    assert mamba.values[1].ours.startswith(f"{mean:.3f}±")
+
+
+def test_unknown_table() -> None:
+    with pytest.raises(SpecError, match="unknown table 'mian'; choose one of main, accuracy"):
+        table_named("mian", None)
