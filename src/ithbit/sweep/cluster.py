@@ -96,9 +96,9 @@ class ClusterSweep:
                 return 0, True
             self._said = ""
             self._free_held(live.values())
-            batches = self._without_done(self.ledger.batches(), live)
             if not self._has_looked:
-                self._first_look(batches)
+                self._first_look(live)
+            batches = self.ledger.batches()
             self._tell()  # after the queue was asked: what had left it has its result by now
             fresh, lost, settling = self._missing(batches, live)
             n_live = len(self._unfinished) - len(fresh) - sum(map(len, lost.values()))
@@ -132,10 +132,14 @@ class ClusterSweep:
         self._anew = set()
         return fresh, lost, settling
 
-    def _first_look(self, batches: list[Batch]) -> None:
-        """Take down what was closed before, and forget failures if told so."""
+    def _first_look(self, live: dict[Handle, Job]) -> None:
+        """Remove batches that are through, note what was closed, forget failures if told so."""
         self._has_looked = True
-        for batch in batches:
+        for batch in self.ledger.batches():
+            runs = [run for task in batch.tasks for run in task.runs]
+            done = all(status == "done" for status in statuses(self.store, runs).values())
+            if done and not any(handle in live for handle in batch.handles):
+                self.ledger.remove(batch)
             closed = (handle for handle in batch.handles if batch.is_closed(handle.index))
             self._settled_before.update(closed)
         for run in self.runs if self.retry_failed else []:
@@ -226,18 +230,6 @@ class ClusterSweep:
                 raise
             self._remark(f"{error}; tried again later")
         return n_runs
-
-    def _without_done(self, batches: list[Batch], live: dict[Handle, Job]) -> list[Batch]:
-        """Remove the batches that nobody needs any more from the ledger; the others."""
-        kept = []
-        for batch in batches:
-            runs = [run for task in batch.tasks for run in task.runs]
-            done = all(status == "done" for status in statuses(self.store, runs).values())
-            if done and not any(handle in live for handle in batch.handles):
-                self.ledger.remove(batch)
-            else:
-                kept.append(batch)
-        return kept
 
     def _tell(self) -> bool:
         """Tell the watcher what is new in the store; whether a run is done."""

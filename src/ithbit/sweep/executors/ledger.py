@@ -8,7 +8,8 @@
       3.log              what it printed
       3.closed           it was cancelled, or its error was told: not to be tried again by itself
 
-A batch is removed once each of its runs has a result. Looks at JSON only, never at tensors.
+A batch whose runs all have results is removed by the next sweep of the store. Looks at JSON only,
+never at tensors.
 """
 
 import fcntl
