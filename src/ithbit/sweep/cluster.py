@@ -158,8 +158,10 @@ class ClusterSweep:
             if job.failed_to_launch:
                 self._releases[job.handle] += 1
                 if self._releases[job.handle] <= MAX_RELEASES:
+                    self._remark(f"job {job.job_id} was held after a failed launch; released")
                     self.executor.release(job)
                 else:
+                    self._remark(f"job {job.job_id} was held again and again; cancelled")
                     self.executor.cancel([job])
 
     def _raise_problems(self, batches: dict[str, Batch], lost: dict[Handle, list[RunSpec]]) -> None:

@@ -79,6 +79,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blind_folder = folder / "blind"
+        self.launch_fails = folder / "launch-fails"  # where this is, the next launch fails
         for name in ("state", "spool", "log", "run", "gpu", "blind"):
             (folder / name).mkdir()
         self.environment = os.environ | {
@@ -92,6 +93,9 @@ class Cluster:
     def _write_configuration(self) -> None:
         folder, host = self.folder, socket.gethostname().split(".")[0]
         ports = free_ports(len(NODES) + 2)
+        prolog = folder / "prolog"
+        prolog.write_text(f"#!/bin/sh\nif rm {self.launch_fails} 2>/dev/null; then exit 1; fi\n")
+        prolog.chmod(0o755)
         lines = [
             "ClusterName=ci",
             f"SlurmctldHost={host}(127.0.0.1)",
@@ -110,7 +114,8 @@ class Cluster:
             "SelectTypeParameters=CR_Core",
             "SlurmdParameters=config_overrides",
             "SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,"
-            "bf_interval=1,requeue_setup_env_fail",
+            "bf_interval=1",
+            f"Prolog={prolog}",
             "PreemptType=preempt/partition_prio",
             "PreemptMode=REQUEUE",
             "MpiDefault=none",
@@ -187,7 +192,7 @@ class Cluster:
         for node in NODES:
             if gone(self.pid(f"slurmd.{node}")):
                 self.start_node(node)
-            elif "down" in self.call("sinfo", "-h", "-n", node, "-o", "%T"):
+            elif self.call("sinfo", "-h", "-n", node, "-o", "%T").startswith(("down", "drain")):
                 self.call("scontrol", "update", f"nodename={node}", "state=resume")
 
     def ready(self) -> bool:

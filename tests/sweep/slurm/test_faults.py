@@ -1,10 +1,9 @@
 """The faults a cluster has, each during a sweep: every run ends with one result, none is lost."""
 
 import os
+import shutil
 import signal
 import time
-
-import pytest
 
 from .conftest import gone, kill, parent_of, until
 
@@ -105,13 +104,21 @@ def test_submitter_killed_and_started_again(sweep, expected):
     assert len(sweep.submitted()) == 1
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.1, 0.2])
-def test_submitter_killed_while_it_submits(sweep, expected, delay):
-    """Killed around the moment it calls sbatch: each task is in the queue at most once."""
-    sweep.start("--detach")
-    until((sweep.store / ".jobs").exists, every=0.01)
-    time.sleep(delay)
+def test_submitter_killed_while_it_submits(cluster, sweep, expected, tmp_path):
+    """The next one waits for an sbatch that outlives its parent, and then finds the jobs."""
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    (slow / "sbatch").write_text(
+        f'#!/bin/sh\ntouch {slow}/called\nsleep 4\nexec {shutil.which("sbatch")} "$@"\n'
+    )
+    (slow / "sbatch").chmod(0o755)
+    usual = cluster.environment
+    cluster.environment = usual | {"PATH": f"{slow}:{usual['PATH']}"}
+    sweep.start()
+    cluster.environment = usual
+    until((slow / "called").exists)
     kill(sweep.submitter.pid)
+    assert not cluster.queue()
     sweep.start()
     sweep.end()
     expected.check(sweep.store)
@@ -119,13 +126,13 @@ def test_submitter_killed_while_it_submits(sweep, expected, delay):
 
 
 def test_held_after_a_failed_launch(cluster, sweep, expected):
-    sweep.start_and_train()
-    _, _, node, _ = sweep.running_job(0)
-    cluster.call("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
-    until(lambda: "held" in sweep.job(0)[3].lower(), 40, 0.05)
-    cluster.call("scontrol", "update", f"nodename={node}", "state=resume", check=False)
-    sweep.end()
+    cluster.launch_fails.touch()
+    sweep.start()
+    said = sweep.end()
     expected.check(sweep.store)
+    assert "was held after a failed launch; released" in said
+    assert not cluster.launch_fails.exists()
+    assert len(sweep.submitted()) == 1
 
 
 def test_left_alone_looked_at_and_cancelled(cluster, sweep, expected):
