@@ -11,6 +11,7 @@ from ithbit.errors import ClusterError, DeviceError
 from ithbit.sweep.executors import Job
 from ithbit.sweep.executors.slurm import Slurm
 from ithbit.sweep.executors.slurm_options import asks_for_gpu, read_options
+from ithbit.sweep.store import need_store
 
 if TYPE_CHECKING:
     from ithbit.engine.device import Device
@@ -44,6 +45,7 @@ def sweep_on_slurm(
         return
     slurm = Slurm(options, wish.at_once)
     if cancel:
+        need_store(wish.store)
         n_tasks = cluster.cancel(runs, wish.store, slurm)
         print(f"{n_tasks} tasks cancelled; their runs go on where they were if submitted again")
         return

@@ -46,7 +46,8 @@ def sweep(
     workers: Annotated[
         int | None,
         typer.Option(
-            help="processes on a CPU; a worker a core unless given. On Slurm: most tasks at once"
+            help="processes on a CPU; a worker a core unless given. On Slurm: tasks of an array "
+            "at once"
         ),
     ] = None,
     retry_failed: Annotated[

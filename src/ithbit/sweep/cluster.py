@@ -60,7 +60,7 @@ class ClusterSweep:
         n_live, settling = self._look(patient=False)
         while settling:
             time.sleep(_STORE_SECONDS)
-            n_live, settling = self._look(patient=True)
+            n_live, settling = self._look(patient=False)
         return n_live, len(self.runs) - len(self._unfinished)
 
     def finish(self) -> list[Result | Failure]:
@@ -95,10 +95,10 @@ class ClusterSweep:
                 self._remark(f"{error}; waiting, what runs goes on")
                 return 0, True
             self._said = ""
-            self._free_held(live.values())
             if not self._has_looked:
                 self._first_look(live)
             batches = self.ledger.batches()
+            self._free_held(batches, live)
             self._tell()  # after the queue was asked: what had left it has its result by now
             fresh, lost, settling = self._missing(batches, live)
             n_live = len(self._unfinished) - len(fresh) - sum(map(len, lost.values()))
@@ -152,16 +152,20 @@ class ClusterSweep:
         now = time.monotonic()
         return now - self._gone_since.setdefault(handle, now) >= SETTLE_SECONDS
 
-    def _free_held(self, jobs: Iterable[Job]) -> None:
+    def _free_held(self, batches: list[Batch], live: dict[Handle, Job]) -> None:
         """Release what is held after a failed launch, a few times; then end it."""
-        for job in jobs:
-            if job.failed_to_launch:
-                self._releases[job.handle] += 1
-                if self._releases[job.handle] <= MAX_RELEASES:
+        for batch in batches:
+            for handle in batch.handles:
+                job = live.get(handle)
+                if job is None or not job.failed_to_launch:
+                    continue
+                self._releases[handle] += 1
+                if self._releases[handle] <= MAX_RELEASES:
                     self._remark(f"job {job.job_id} was held after a failed launch; released")
                     self.executor.release(job)
                 else:
                     self._remark(f"job {job.job_id} was held again and again; cancelled")
+                    batch.note(handle.index, "held")
                     self.executor.cancel([job])
 
     def _raise_problems(self, batches: dict[str, Batch], lost: dict[Handle, list[RunSpec]]) -> None:

@@ -28,6 +28,13 @@ def test_refused_option(cluster, sweep, option, told):
     assert told in refused(cluster, sweep, "--slurm", option)
 
 
+def test_no_gpu_on_the_node(cluster, sweep):
+    """Slurm grants the task a GPU, and the task finds none that torch knows."""
+    said = refused(cluster, sweep, "--device", "cuda")
+    assert "device 'cuda' was asked for, but torch sees no CUDA GPU" in said
+    assert "nothing was handed over again" in said
+
+
 def test_store_that_the_nodes_cannot_see(cluster, sweep):
     if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
         pytest.skip("needs mount namespaces, for a node with a file system of its own")

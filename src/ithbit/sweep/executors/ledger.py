@@ -4,7 +4,7 @@
     00007-1f0c.json      a batch: its tasks, each with its runs; written before it is submitted
     00007-1f0c/          what is known of its tasks, by their place in the batch
       submitted          the executor's name for the batch, once it has one
-      3.trace            a line for each stage the task reached: started, ready, error …
+      3.trace            a line for each stage it reached: started, ready, error …, held
       3.log              what it printed
       3.closed           it was cancelled, or its error was told: not to be tried again by itself
 
@@ -88,6 +88,11 @@ class Batch:
         except FileNotFoundError:
             return []
 
+    def note(self, index: int, line: str) -> None:
+        """Add a line to a task's trace."""
+        with open(self.folder / f"{index}.trace", "a") as file:
+            file.write(line + "\n")
+
     def is_closed(self, index: int) -> bool:
         return (self.folder / f"{index}.closed").exists()
 
@@ -143,13 +148,15 @@ class Ledger:
         names = [path.stem for path in self.folder.glob("*.json")]
         number = max((int(name.partition("-")[0]) for name in names), default=0) + 1
         batch = Batch(f"{number:05d}-{secrets.token_hex(4)}", self.store, device, tuple(tasks))
-        batch.folder.mkdir()
-        record = {
-            "schema": SCHEMA,
-            "device": device,
-            "tasks": [task.to_json() for task in batch.tasks],
-        }
-        write_atomically(batch.path, json.dumps(record, indent=1).encode())
+        entries = [task.to_json() for task in batch.tasks]
+        record = {"schema": SCHEMA, "device": device, "tasks": entries}
+        try:
+            batch.folder.mkdir()
+            write_atomically(batch.path, json.dumps(record, indent=1).encode())
+        except OSError as error:
+            raise StoreError(
+                f"cannot write to {self.folder}: {error.strerror or error}; nothing was submitted"
+            ) from error
         return batch
 
     def remove(self, batch: Batch) -> None:

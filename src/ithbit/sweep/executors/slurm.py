@@ -59,7 +59,7 @@ class Slurm:
     def alive(self) -> dict[Handle, Job]:
         """Our tasks that are queued or running."""
         user = str(os.getuid())
-        return parse_queue(_run(["squeue", "-h", "-r", "-u", user, "-o", QUEUE_FORMAT]))
+        return parse_queue(_run(["squeue", "-h", "-a", "-r", "-u", user, "-o", QUEUE_FORMAT]))
 
     def release(self, job: Job) -> None:
         _run(["scontrol", "release", job.job_id], may_fail=True)  # it may have gone on by itself
@@ -81,7 +81,7 @@ def sbatch_command(batch: Batch, options: Options, at_once: int | None = None) -
         "parsable": True,
         "job-name": f"{_PREFIX}{batch.name}",
         "array": f"0-{len(batch.tasks) - 1}{throttle}",
-        "output": str(batch.folder / "%a.log").replace("%", "%%").replace("%%a", "%a"),
+        "output": str(batch.folder).replace("%", "%%") + "/%a.log",
         "open-mode": "append",
         "requeue": True,
         "ntasks": "1",
@@ -150,12 +150,21 @@ def _run(
             text=True,
             timeout=_TIMEOUT,
             pass_fds=() if lock is None else (lock,),
+            env={name: value for name, value in os.environ.items() if not _misleads(name)},
         )
     except subprocess.TimeoutExpired as error:
         raise ClusterError(f"{name} did not answer within {_TIMEOUT:.0f} seconds") from error
     if done.returncode and not may_fail:
         raise ClusterError(f"Slurm refused: {_complaint(done.stderr) or f'{name} failed'}")
     return done.stdout
+
+
+def _misleads(name: str) -> bool:
+    """Whether a setting of the user's would hide jobs from us, or have sbatch wait for their end.
+
+    Other settings for sbatch, such as SBATCH_PARTITION, are the user's wish.
+    """
+    return name.startswith("SQUEUE_") or name == "SBATCH_WAIT"
 
 
 def _complaint(errors: str) -> str:

@@ -29,34 +29,31 @@ def run_task(path: Path, index: int) -> None:
     if batch is None:
         print(f"{path} is gone: its runs are finished, or it was never handed over")
         return
-    trace = batch.folder / f"{index}.trace"
 
     import torch
 
     from ithbit.engine.device import choose_device
-    from ithbit.engine.loop import train
+    from ithbit.engine.loop import Event, train
+
+    def print_remark(event: Event) -> None:
+        if isinstance(event.what, str):
+            print(event.what, flush=True)
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     runs = batch.tasks[index].runs
     try:
         device = choose_device(batch.device)
-        say(trace, "ready")
+        batch.note(index, "ready")
         while True:
             try:
-                train(runs, batch.store, device)
+                train(runs, batch.store, device, watch=print_remark)
                 return
             except BusyError:
                 drop_stale_locks(batch.store, runs)
                 time.sleep(_BUSY_SECONDS)
     except IthbitError as error:
-        say(trace, f"error {error}")
+        batch.note(index, f"error {error}")
         raise
-
-
-def say(trace: Path, line: str) -> None:
-    """Add a line to a task's trace."""
-    with open(trace, "a") as file:
-        file.write(line + "\n")
 
 
 def drop_stale_locks(store: Path, runs: tuple[RunSpec, ...]) -> None:
