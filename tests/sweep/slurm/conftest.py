@@ -392,7 +392,7 @@ class Expected:
 @pytest.fixture(scope="session")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Expected:
     """Runs of a few seconds: long enough to be hit by a fault after their first checkpoint."""
-    return Expected(tmp_path_factory.mktemp("expected"), examples=1024, epochs=400)
+    return Expected(tmp_path_factory.mktemp("expected"), examples=1024, epochs=300)
 
 
 @pytest.fixture
