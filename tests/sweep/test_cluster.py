@@ -86,6 +86,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(cluster, "_STORE_SECONDS", 0.001)
     monkeypatch.setattr(cluster, "_QUEUE_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(cluster, "_REFUSED_SECONDS", 0.0)
 
 
 def sweep_of(store: Path, toy: Toy, runs=RUNS, said=None, **options) -> ClusterSweep:
@@ -234,3 +235,42 @@ def test_a_refusal_while_others_run_is_waited_out(tmp_path):
     outcomes = sweep_of(tmp_path, toy, RUNS[:2], said).finish()
     assert all(isinstance(outcome, Result) for outcome in outcomes)
     assert said[0] == "Slurm refused: too many jobs; tried again later"
+
+
+def test_a_lasting_refusal_ends_the_wait(tmp_path):
+    toy = Toy("die")
+    sweep = sweep_of(tmp_path, toy, RUNS[:1])
+    sweep.submit()
+    toy.refuse = ["Slurm refused: account expired"] * 10
+    with pytest.raises(ClusterError, match="account expired"):
+        sweep.finish()
+    assert len(toy.refuse) == 7
+
+
+class Away(Toy):
+    """An executor whose queue cannot be asked at the looks that are given by number."""
+
+    def __init__(self, *looks: int) -> None:
+        super().__init__()
+        self.looks, self.n_looks = looks, 0
+
+    def alive(self) -> dict[Handle, Job]:
+        self.n_looks += 1
+        if self.n_looks in self.looks:
+            raise ClusterError("Slurm refused: Unable to contact slurm controller")
+        return super().alive()
+
+
+def test_a_controller_that_is_away_is_waited_for_later_on(tmp_path):
+    toy, said = Away(2, 3, 4), []
+    (result,) = sweep_of(tmp_path, toy, RUNS[:1], said).finish()
+    assert isinstance(result, Result)
+    assert len(toy.submissions) == 1
+    assert [text for text in said if "Unable to contact" in text] == [
+        "Slurm refused: Unable to contact slurm controller; waiting, what runs goes on"
+    ]
+
+
+def test_a_controller_that_is_away_at_the_beginning_is_told(tmp_path):
+    with pytest.raises(ClusterError, match="Unable to contact"):
+        sweep_of(tmp_path, Away(1)).finish()

@@ -25,6 +25,8 @@ MAX_RELEASES = 3  # of a task that is held after a failed launch; then it is han
 SETTLE_SECONDS = 5.0  # a task must be out of the queue for so long: a file may be seen late
 _STORE_SECONDS = 1.0  # between two looks at the store
 _QUEUE_SECONDS = (1.0, 15.0)  # between two looks at the queue: longer while nothing happens
+_REFUSED_SECONDS = 20.0  # before what the cluster refused is tried again
+_MAX_REFUSALS = 3  # in a row, with nothing of ours in the queue
 _CANCEL_SECONDS = 60.0  # to wait for cancelled tasks to leave the queue
 
 
@@ -53,7 +55,8 @@ class ClusterSweep:
         self._has_looked = False
         self._settled_before: set[Handle] = set()  # closed when this process first looked
         self._anew: set[str] = set()  # ids of failed runs that are to be tried again
-        self._said = ""
+        self._refused: list[float] = []  # when, in a row
+        self._said: set[str] = set()
 
     def submit(self) -> tuple[int, int]:
         """Hand over what is missing and leave: how many runs are live then, and how many done."""
@@ -94,7 +97,6 @@ class ClusterSweep:
                     raise
                 self._remark(f"{error}; waiting, what runs goes on")
                 return 0, True
-            self._said = ""
             if not self._has_looked:
                 self._first_look(live)
             batches = self.ledger.batches()
@@ -108,7 +110,7 @@ class ClusterSweep:
             tasks = [self._task(stack) for stack in stacks]
             for handle, runs in lost.items():
                 tasks += self._again(by_name[handle.batch], handle, runs)
-            return n_live + self._hand_over(tasks, lock, patient or n_live > 0), settling
+            return n_live + self._hand_over(tasks, lock, n_live, patient), settling
 
     def _missing(
         self, batches: list[Batch], live: dict[Handle, Job]
@@ -213,15 +215,17 @@ class ClusterSweep:
             RunFolder(self.store, run).fail(Failure(run, error, "", self._epochs([run])))
         return []
 
-    def _hand_over(self, tasks: list[Task], lock: int | None, patient: bool) -> int:
+    def _hand_over(self, tasks: list[Task], lock: int | None, n_live: int, patient: bool) -> int:
         """Submit tasks in as few batches as the cluster accepts; how many runs they hold.
 
         What the cluster refuses while others of our runs are live may be a limit of its own: it is
-        tried again later.
+        tried again later. With nothing live the patience has an end.
         """
+        if not tasks or (self._refused and time.monotonic() < self._refused[-1] + _REFUSED_SECONDS):
+            return 0
         n_runs = 0
         try:
-            largest = self.executor.largest_batch() if tasks else 1
+            largest = self.executor.largest_batch()
             for start in range(0, len(tasks), largest):
                 chunk = tasks[start : start + largest]
                 batch = self.ledger.write(chunk, self.device.torch.type)
@@ -231,8 +235,11 @@ class ClusterSweep:
                     self.ledger.remove(batch)
                     raise
                 n_runs += sum(len(task.runs) for task in chunk)
+                self._refused = []
         except ClusterError as error:
-            if not patient and not n_runs:
+            self._refused.append(time.monotonic())
+            hopeless = not patient or len(self._refused) >= _MAX_REFUSALS
+            if hopeless and not n_live + n_runs:
                 raise
             self._remark(f"{error}; tried again later")
         return n_runs
@@ -257,9 +264,9 @@ class ClusterSweep:
 
     def _remark(self, text: str) -> None:
         """Say something once, not at every look."""
-        if text != self._said:
+        if text not in self._said:
+            self._said.add(text)
             self.watch(Event(self.runs[0], text))
-        self._said = text
 
 
 def problem_of(batch: Batch, index: int) -> str | None:
