@@ -283,10 +283,19 @@ class Sweep:
     def start(self, *options: str) -> None:
         self.submitter = self.ithbit("sweep", "--on", "slurm", "--runs-per-task", "2", *options)
 
-    def start_and_train(self, *options: str) -> None:
-        """Start, and wait until the first task has a checkpoint."""
+    def start_and_freeze(self, *options: str) -> int:
+        """Start, and stop the first task where it has a checkpoint; its pid."""
         self.start(*options)
-        until((self.path(0) / "state.safetensors").exists)
+        return self.freeze(0)
+
+    def freeze(self, index: int) -> int:
+        """Stop a task where it has a checkpoint: however fast the machine is, what happens next
+        hits it in the middle of its work. Its pid."""
+        checkpoint = self.path(2 * index) / "state.safetensors"
+        until(checkpoint.exists, every=0.02)
+        (process,) = self.processes(index)
+        os.kill(process, signal.SIGSTOP)
+        return process
 
     def end(self) -> str:
         """Wait for the submitter, which must say that all went well; what it said."""

@@ -16,7 +16,7 @@ def test_equal_to_the_local_executor(sweep, expected):
 
 
 def test_requeued_job_goes_on_from_its_checkpoint(cluster, sweep, expected):
-    sweep.start_and_train()
+    sweep.start_and_freeze()
     cluster.call("scontrol", "requeue", sweep.job(0)[0])
     sweep.end()
     expected.check(sweep.store)
@@ -26,9 +26,8 @@ def test_requeued_job_goes_on_from_its_checkpoint(cluster, sweep, expected):
 
 
 def test_node_crash(cluster, sweep, expected):
-    sweep.start_and_train()
+    process = sweep.start_and_freeze()
     node = sweep.running_job(0)[2]
-    (process,) = sweep.processes(0)
     kill(cluster.pid(f"slurmd.{node}"), parent_of(process), process)
     cluster.call("scontrol", "update", f"nodename={node}", "state=down", "reason=crash")
     sweep.end()
@@ -39,7 +38,7 @@ def test_node_crash(cluster, sweep, expected):
 
 
 def test_preemption(cluster, sweep, expected):
-    sweep.start_and_train()
+    sweep.start_and_freeze()
     node = sweep.running_job(0)[2]
     cluster.call("sbatch", "-p", "high", "-w", node, "-o", "/dev/null", "--wrap", "sleep 3")
     sweep.end()
@@ -49,7 +48,7 @@ def test_preemption(cluster, sweep, expected):
 
 
 def test_time_limit(cluster, sweep, expected):
-    sweep.start_and_train("--slurm", "time=2")
+    sweep.start_and_freeze("--slurm", "time=2")
     job_id = sweep.job(0)[0]
     soon = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 1))
     cluster.call("scontrol", "update", f"jobid={job_id}", f"endtime={soon}")
@@ -60,8 +59,7 @@ def test_time_limit(cluster, sweep, expected):
 
 
 def test_killed_run(sweep, expected):
-    sweep.start_and_train()
-    kill(*sweep.processes(0))
+    kill(sweep.start_and_freeze())
     said = sweep.end()
     expected.check(sweep.store)
     assert "a task ended early, its runs go on" in said
@@ -69,10 +67,8 @@ def test_killed_run(sweep, expected):
 
 
 def test_two_copies_at_once_when_slurmd_alone_dies(cluster, sweep, expected):
-    sweep.start_and_train()
+    sweep.start_and_freeze()
     node = sweep.running_job(0)[2]
-    (first,) = sweep.processes(0)
-    os.kill(first, signal.SIGSTOP)  # as slow as a node can be, so that it cannot end too early
     kill(cluster.pid(f"slurmd.{node}"))
     cluster.call("scontrol", "update", f"nodename={node}", "state=down", "reason=crash")
     until(lambda: len(sweep.starts(0)) == 2 and sweep.ready(0) == 2)
@@ -86,19 +82,21 @@ def test_two_copies_at_once_when_slurmd_alone_dies(cluster, sweep, expected):
 
 
 def test_controller_killed_and_restarted(cluster, sweep, expected):
-    sweep.start_and_train()
+    process = sweep.start_and_freeze()
     kill(cluster.pid("slurmctld"))
     time.sleep(3)
     cluster.start_controller()
+    os.kill(process, signal.SIGCONT)
     sweep.end()
     expected.check(sweep.store)
     assert len(sweep.submitted()) == 1
 
 
 def test_submitter_killed_and_started_again(sweep, expected):
-    sweep.start_and_train()
+    process = sweep.start_and_freeze()
     kill(sweep.submitter.pid)
     sweep.start()
+    os.kill(process, signal.SIGCONT)
     sweep.end()
     expected.check(sweep.store)
     assert len(sweep.submitted()) == 1
@@ -138,10 +136,13 @@ def test_held_after_a_failed_launch(cluster, sweep, expected):
 def test_left_alone_looked_at_and_cancelled(cluster, sweep, expected):
     sweep.start("--detach")
     assert "4 of 4 runs are queued or running" in sweep.submitter.communicate(timeout=60)[0]
-    until(lambda: sweep.epochs(0))
+    sweep.freeze(0)
+    sweep.freeze(1)
+    watcher = sweep.ithbit("sweep", "--on", "slurm")
     status = sweep.ithbit("status")
     assert "4 running" in status.communicate(timeout=60)[0]
-    watcher = sweep.ithbit("sweep", "--on", "slurm")
+    assert "4 runs; Slurm" in watcher.stderr.readline()
+    time.sleep(2)  # for its first look, by which it adopts the jobs
     cancel = sweep.ithbit("sweep", "--on", "slurm", "--cancel")
     assert "2 tasks cancelled" in cancel.communicate(timeout=60)[0]
     assert not cluster.queue()
