@@ -5,7 +5,10 @@ import shutil
 import signal
 import time
 
-from .conftest import gone, kill, parent_of, until
+import pytest
+from slurm_cluster import gone, kill, parent_of, until
+
+pytestmark = pytest.mark.slurm
 
 
 def test_equal_to_the_local_executor(sweep, expected):

@@ -5,6 +5,8 @@ import subprocess
 
 import pytest
 
+pytestmark = pytest.mark.slurm
+
 
 def refused(cluster, sweep, *options: str) -> str:
     process = sweep.ithbit("sweep", "--on", "slurm", *options)
