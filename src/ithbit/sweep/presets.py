@@ -95,10 +95,32 @@ def smoke() -> list[RunSpec]:
     return cross(CONSTRUCTIVE, (4,), range(2), protocol=protocol)
 
 
+def demo() -> list[RunSpec]:
+    """Each family at n = 8 with three seeds, shortened: two minutes on two cores.
+
+    For each task the shallowest depth that theory says can, and for each family a stress test. A
+    run stops when it is solved. One-layer softmax attention on LHI gets fewer epochs than the
+    other stress tests, for time: it is the one that the paper never saw succeed.
+    """
+    stress: tuple[Variant, ...] = (
+        ("rhi", "linear-full", 1),
+        ("rhi", "linear-causal", 1),
+        ("rhi", "gru", 1),
+        ("rhi", "mamba2", 1),
+    )
+    hardest: tuple[Variant, ...] = (("lhi", "softmax-full", 1), ("lhi", "softmax-causal", 1))
+    runs = []
+    for variants, epochs in ((CONSTRUCTIVE, 20), (stress, 80), (hardest, 40)):
+        protocol = Protocol(max_epochs=epochs, stop_when_solved=True)
+        runs += cross(variants, (8,), range(3), protocol=protocol)
+    return runs
+
+
 PRESETS: dict[str, Callable[[], list[RunSpec]]] = {
     "paper": paper,
     "positions": positions,
     "smoke": smoke,
+    "demo": demo,
 }
 
 
