@@ -18,7 +18,12 @@ TASK = typer.Argument(help="rhi (the index comes last) or lhi (the index comes f
 FAMILY = typer.Argument(
     help="softmax-full, softmax-causal, linear-full, linear-causal, ssm or rnn; gru, for lhi."
 )
-VARIANT = typer.Option(None, "--variant", help="Another construction of the same entry, by name.")
+VARIANT = typer.Option(
+    None,
+    "--variant",
+    help="Another construction: cosine (rhi softmax), heavy (rhi linear-full), time-invariant "
+    "(lhi ssm), pair (lhi rnn).",
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -120,7 +125,8 @@ def _show(certificate: "Certificate") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ithbit.theory.precision import float_runs
+    from ithbit.theory.certifiers.every_n import every_n
+    from ithbit.theory.precision import float_runs, safe_n
 
     solution, worst = certificate.solution, certificate.worst
     layers = "1 layer" if solution.depth == 1 else f"{solution.depth} layers"
@@ -143,7 +149,12 @@ def _show(certificate: "Certificate") -> None:
         f"index {worst.index}, bits {shortened(worst.bits)}; margin {worst.margin:.9g} (observed)",
     )
     for run in float_runs(solution):
-        table.add_row(run.dtype, run.sentence())
+        safe = safe_n(solution.variant, run.dtype)
+        reach = "" if safe is None else f"; in longer runs {safe.sentence()}"
+        table.add_row(run.dtype, f"{run.sentence()}{reach} (observed)")
+    always = every_n(solution.variant, solution.family)
+    if always is not None:
+        table.add_row("for every n", f"margin >= {always.margin} by closed form: {always.because}")
     table.add_row("speaks of", "real arithmetic on the stored weights, not of float runs")
     console = Console(highlight=False)
     task, n = solution.task.upper(), solution.n_bits
