@@ -47,15 +47,15 @@ def certify_command(
     from ithbit.theory.certificate import certify
     from ithbit.theory.certificate_file import summary, write_certificate
     from ithbit.theory.constructions import construct
-    from ithbit.theory.precision import float_runs
+    from ithbit.theory.precision import float_runs, observed
 
     certificate = certify(construct(task, family, n_bits, variant))
     claim = summary(certificate)
     if output is not None:
         write_certificate(certificate, output)
     if as_json:
-        runs = float_runs(certificate.solution)
-        print(json.dumps(claim | {"float_execution": [run.to_json() for run in runs]}))
+        seen = observed(certificate.solution, float_runs(certificate.solution))
+        print(json.dumps(claim | {"float_execution": seen}))
         return
     _show(certificate)
     if output is not None:
@@ -149,7 +149,7 @@ def _show(certificate: "Certificate") -> None:
         f"index {worst.index}, bits {shortened(worst.bits)}; margin {worst.margin:.9g} (observed)",
     )
     for run in float_runs(solution):
-        safe = safe_n(solution.variant, run.dtype)
+        safe = safe_n(solution, run.dtype)
         reach = "" if safe is None else f"; in longer runs {safe.sentence()}"
         table.add_row(run.dtype, f"{run.sentence()}{reach} (observed)")
     always = every_n(solution.variant, solution.family)

@@ -19,6 +19,7 @@ import numpy as np
 from ithbit.errors import IthbitError, SpecError
 from ithbit.tasks.indexing import Instance
 from ithbit.theory.certificate import METHODS, SPEAKS_OF, Certificate, certify
+from ithbit.theory.precision import float_runs, observed
 from ithbit.theory.solution import Solution
 from ithbit.theory.weights_json import Json, solution_from_json, weights_to_json
 
@@ -67,8 +68,12 @@ def summary(certificate: Certificate) -> Json:
 
 
 def document(certificate: Certificate) -> Json:
-    """The whole certificate: claim, weights and digest."""
-    content = summary(certificate) | {"weights": weights_to_json(certificate.solution)}
+    """The whole certificate: claim, weights, what was observed of float runs, and digest."""
+    solution = certificate.solution
+    content = summary(certificate) | {
+        "float_execution": observed(solution, float_runs(solution)),
+        "weights": weights_to_json(solution),
+    }
     return content | {"digest": digest(content)}
 
 

@@ -42,7 +42,8 @@ class Safe:
 SAFE_N: dict[str, tuple[Safe, Safe]] = {
     "parabola": (Safe(1424, 1432), Safe(8192)),
     "cosine": (Safe(708, 712), Safe(8192)),
-    "marker": (Safe(2048), Safe(2048)),
+    "softmax marker": (Safe(2048), Safe(2048)),
+    "linear marker": (Safe(8192), Safe(8192)),
     "heavy": (Safe(8192), Safe(8192)),
     "selective": (Safe(8192), Safe(8192)),
     "time-invariant": (Safe(8192), Safe(8192)),
@@ -66,21 +67,33 @@ class FloatRun:
             return f"{self.wrong} of {self.inputs} inputs run were wrong"
         return f"{self.inputs} inputs run, all right, smallest margin {self.margin:.6g}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "dtype": self.dtype,
-            "kind": "observed",
-            "inputs": self.inputs,
-            "wrong": self.wrong,
-            "smallest_margin": self.margin if np.isfinite(self.margin) else None,
-        }
 
-
-def safe_n(variant: str, dtype: str) -> Safe | None:
+def safe_n(solution: Solution, dtype: str) -> Safe | None:
     """How far runs in this type were right; None for weights that were not measured."""
-    if variant not in SAFE_N:
-        return None
-    return SAFE_N[variant][0 if dtype == "float32" else 1]
+    marker = f"{solution.layers[0].kind} marker"
+    key = marker if solution.variant == "marker" else solution.variant
+    return SAFE_N[key][0 if dtype == "float32" else 1] if key in SAFE_N else None
+
+
+def observed(solution: Solution, runs: tuple[FloatRun, ...]) -> dict[str, Any]:
+    """What was seen of float execution, per type, as plain JSON values.
+
+    >>> from ithbit.theory.constructions import construct
+    >>> solution = construct("lhi", "rnn", 8)
+    >>> observed(solution, float_runs(solution))["float32"]["right_up_to_n"]
+    2880
+    """
+    seen: dict[str, Any] = {"kind": "observed, not certified"}
+    for run in runs:
+        safe = safe_n(solution, run.dtype)
+        seen[run.dtype] = {
+            "inputs_run": run.inputs,
+            "wrong": run.wrong,
+            "smallest_margin": run.margin if np.isfinite(run.margin) else None,
+            "right_up_to_n": safe and safe.right,
+            "wrong_from_n": safe and safe.wrong,
+        }
+    return seen
 
 
 def float_runs(solution: Solution, seed: int = 0) -> tuple[FloatRun, FloatRun]:

@@ -5,7 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
+from ithbit.theory.certifiers.attention_boxes import attend
 from ithbit.theory.certifiers.boxes import certify_boxes
+from ithbit.theory.certifiers.cases import embed
 from ithbit.theory.certifiers.fractional import Terms
 from ithbit.theory.certifiers.intervals import Interval
 from ithbit.theory.certifiers.relu_forms import output_range
@@ -109,6 +111,17 @@ def test_weights_that_overflow_certify_nothing():
         }
     )
     assert not certify_boxes(wild).margin > 0
+
+
+@pytest.mark.parametrize(
+    ("family", "deviation"), [("softmax-full", 0.005340008), ("linear-full", 0.026536576)]
+)
+def test_attention_boxes_find_the_largest_error_of_the_index(family, deviation):
+    solution = construct("lhi", family, 64)
+    cases = embed(solution, np.array([1, 1]), np.array([0, 1]))
+    sums = attend(solution.layers[0], cases, last=False)
+    error = sums.hi[..., 0] - cases.box.hi.reshape(2, -1) + 1
+    assert error[:, 2:].max() == pytest.approx(deviation, abs=2e-9)
 
 
 def test_the_fractional_program_finds_the_least_average():

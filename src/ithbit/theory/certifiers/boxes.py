@@ -19,7 +19,7 @@ from ithbit.theory.certifiers.cases import Cases, Embedded, blocks, embed, linea
 from ithbit.theory.certifiers.intervals import Interval, concatenate
 from ithbit.theory.certifiers.relu_forms import output_range
 from ithbit.theory.certifiers.state_boxes import states
-from ithbit.theory.constructions.gru_latch import Gru
+from ithbit.theory.gru_layer import Gru
 from ithbit.theory.layers import Layer, LinearAttention, Rnn, SoftmaxAttention, Ssm
 from ithbit.theory.solution import Solution
 

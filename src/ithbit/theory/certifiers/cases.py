@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ithbit.theory.certifiers.intervals import Interval
+from ithbit.theory.certifiers.intervals import Interval, concatenate
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.solution import Solution
 
@@ -126,5 +126,9 @@ def embed(solution: Solution, index: Numbers, answer: Numbers) -> Embedded:
 
 
 def linear(weight: FloatArray, x: Interval) -> Interval:
-    """weight · x on the last axis."""
-    return (x[..., None, :] * weight).total(axis=-1)
+    """weight · x on the last axis; coordinates with weight 0 are left out."""
+    rows = []
+    for row in weight:
+        used = np.flatnonzero(row)
+        rows.append((x[..., used] * row[used]).total(axis=-1)[..., None])
+    return concatenate(rows, axis=-1)

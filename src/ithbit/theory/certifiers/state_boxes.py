@@ -10,7 +10,7 @@ import numpy as np
 from ithbit.theory.certifiers.cases import Cases, Embedded, linear
 from ithbit.theory.certifiers.intervals import Interval, concatenate, sigmoid, tanh
 from ithbit.theory.certifiers.relu_forms import output_range
-from ithbit.theory.constructions.gru_latch import Gru
+from ithbit.theory.gru_layer import Gru
 from ithbit.theory.layers import Rnn, Ssm
 
 
