@@ -25,6 +25,8 @@ def run(*arguments: str) -> str:
 def test_certify_prints_a_claim_a_person_can_read():
     text = run("certify", "rhi", "softmax-full", "--n", "16")
     assert "RHI by softmax-full, n = 16 (Theorem 12c)" in text
+    assert "enumerated" not in text
+    assert "enumerated   all 2048 inputs run one by one" in run("certify", "lhi", "rnn", "--n", "8")
     assert "certified    margin >= 1.99792635 on all 16·2^16 inputs" in text
     assert "(observed)" in text
     assert "real arithmetic on the stored weights, not of float runs" in text
@@ -42,6 +44,7 @@ def test_certify_json_has_the_claim(entry):
     assert isinstance(claim["arithmetic"], str)
     assert claim["float_execution"]["kind"] == "observed, not certified"
     assert claim["float_execution"]["float32"]["wrong"] == 0
+    assert claim["float_execution"]["every_input"]["inputs_run"] == 160
     assert "weights" not in claim
 
 

@@ -4,6 +4,7 @@ Words: *certified* is proved for every input in real arithmetic; *observed* is w
 """
 
 import json
+from decimal import ROUND_FLOOR, Context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,7 @@ def check_command(
         return
     solution = certificate.solution
     print(
-        f"holds: {solution.task} by {solution.family}, margin >= {certificate.margin:.9g} on all "
+        f"holds: {solution.task} by {solution.family}, margin >= {floor(certificate.margin)} on all "
         f"{count(solution.n_bits)} inputs, derived again from the weights in {file}"
     )
 
@@ -121,12 +122,22 @@ def count(n_bits: int) -> str:
     return f"{n_bits}·2^{n_bits}"
 
 
+def floor(bound: float) -> str:
+    """A lower bound in nine digits, rounded down: what is printed is certified too.
+
+    >>> floor(0.9999999979), floor(4100.0), floor(-2.00000000009)
+    ('0.999999997', '4100', '-2.00000001')
+    """
+    rounded = Context(prec=9, rounding=ROUND_FLOOR).create_decimal_from_float(bound)
+    return f"{rounded.normalize():f}"
+
+
 def _show(certificate: "Certificate") -> None:
     from rich.console import Console
     from rich.table import Table
 
     from ithbit.theory.certifiers.every_n import every_n
-    from ithbit.theory.precision import float_runs, safe_n
+    from ithbit.theory.precision import every_input, float_runs, safe_n
 
     solution, worst = certificate.solution, certificate.worst
     layers = "1 layer" if solution.depth == 1 else f"{solution.depth} layers"
@@ -137,7 +148,7 @@ def _show(certificate: "Certificate") -> None:
     verdict = "certified" if certificate.certified else "not certified"
     table.add_row(
         verdict,
-        f"margin >= {certificate.margin:.9g} on all {count(solution.n_bits)} inputs",
+        f"margin >= {floor(certificate.margin)} on all {count(solution.n_bits)} inputs",
     )
     table.add_row(
         "weights", f"{layers} of width {solution.width}, size {sizes}; {solution.variant}"
@@ -148,6 +159,12 @@ def _show(certificate: "Certificate") -> None:
         "worst found",
         f"index {worst.index}, bits {shortened(worst.bits)}; margin {worst.margin:.9g} (observed)",
     )
+    every = every_input(solution)
+    if every is not None:
+        margin = f"smallest margin {every.margin:.9g}"
+        table.add_row(
+            "enumerated", f"all {every.inputs} inputs run one by one, {margin} (observed)"
+        )
     for run in float_runs(solution):
         safe = safe_n(solution, run.dtype)
         reach = "" if safe is None else f"; in longer runs {safe.sentence()}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ithbit.theory.solution import Solution
+from ithbit.theory.solution import Enumeration, Solution, enumerate_inputs
 
 _BUDGET = 3e7  # numbers of attention (or states) that one spot check may compute
 
@@ -75,6 +75,11 @@ def safe_n(solution: Solution, dtype: str) -> Safe | None:
     return SAFE_N[key][0 if dtype == "float32" else 1] if key in SAFE_N else None
 
 
+def every_input(solution: Solution) -> Enumeration | None:
+    """All n · 2^n inputs run one by one in float64, where that is quick: n up to 10."""
+    return enumerate_inputs(solution) if solution.n_bits <= 10 else None
+
+
 def observed(solution: Solution, runs: tuple[FloatRun, ...]) -> dict[str, Any]:
     """What was seen of float execution, per type, as plain JSON values.
 
@@ -84,12 +89,15 @@ def observed(solution: Solution, runs: tuple[FloatRun, ...]) -> dict[str, Any]:
     2880
     """
     seen: dict[str, Any] = {"kind": "observed, not certified"}
+    every = every_input(solution)
+    if every is not None:
+        seen["every_input"] = {"inputs_run": every.inputs, "smallest_margin": _finite(every.margin)}
     for run in runs:
         safe = safe_n(solution, run.dtype)
         seen[run.dtype] = {
             "inputs_run": run.inputs,
             "wrong": run.wrong,
-            "smallest_margin": run.margin if np.isfinite(run.margin) else None,
+            "smallest_margin": _finite(run.margin),
             "right_up_to_n": safe and safe.right,
             "wrong_from_n": safe and safe.wrong,
         }
@@ -127,3 +135,8 @@ def spot_inputs(solution: Solution, seed: int) -> tuple[np.ndarray[Any, Any], np
     # Both answers alternate, so that neither is tried on one kind of index only.
     bits[np.arange(count), index - 1] = np.arange(count) % 2
     return bits, index
+
+
+def _finite(margin: float) -> float | None:
+    """JSON has no infinities."""
+    return margin if np.isfinite(margin) else None
