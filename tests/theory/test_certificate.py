@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
+from flint import arb, ctx
 
 from ithbit.errors import SpecError
 from ithbit.theory.certificate import METHODS, certify, find_worst
@@ -219,3 +221,43 @@ def test_arithmetic_is_named_for_what_it_was():
     assert certify(construct("lhi", "rnn", 4)).arithmetic == "exact rationals"
     assert "arb balls" in certify(construct("lhi", "softmax-full", 4)).arithmetic
     assert "rounded outward" in certify(construct("rhi", "softmax-full", 4)).arithmetic
+
+
+def margin_in_balls(solution, bits, index):
+    """The margin of a one-layer softmax solution on one input, evaluated in 200-bit balls."""
+    layer = solution.layers[0]
+    x = solution.embedding(np.array([bits]), np.array([index]))[0]
+    d = x.shape[1]
+
+    def times(weight, vector):
+        return [
+            sum((arb(float(w)) * v for w, v in zip(row, vector, strict=True)), arb(0))
+            for row in weight
+        ]
+
+    tokens = [[arb(float(value)) for value in row] for row in x]
+    query = times(layer.Q, tokens[-1])
+    keys = [times(layer.K, token) for token in tokens]
+    values = [times(layer.V, token) for token in tokens]
+    weights = [sum((a * b for a, b in zip(key, query, strict=True)), arb(0)).exp() for key in keys]
+    pairs = list(zip(weights, values, strict=True))
+    y = [tokens[-1][c] + sum(w * v[c] for w, v in pairs) / sum(weights) for c in range(d)]
+    for depth, (weight, bias) in enumerate(zip(layer.net.weights, layer.net.biases, strict=True)):
+        y = [value.max(arb(0)) for value in y] if depth else y
+        y = [a + arb(float(b)) for a, b in zip(times(weight, y), bias, strict=True)]
+    alpha = times(solution.output, y)
+    return alpha[bits[index - 1]] - alpha[1 - bits[index - 1]]
+
+
+@pytest.mark.parametrize("variant", ["parabola", "cosine"])
+def test_one_softmax_layer_against_balls_on_every_input(variant):
+    solution = construct("rhi", "softmax-full", 4, variant)
+    certificate = certify(solution)
+    with ctx.workprec(200):
+        margins = [
+            margin_in_balls(solution, bits, index)
+            for bits in product((0, 1), repeat=4)
+            for index in range(1, 5)
+        ]
+        assert all(margin > arb(certificate.margin) for margin in margins)
+        assert any(margin < arb(certificate.margin + 1e-10) for margin in margins)

@@ -74,9 +74,9 @@ def check_command(
     if as_json:
         print(json.dumps(summary(certificate)))
         return
-    solution = certificate.solution
+    solution, margin = certificate.solution, floor(certificate.margin)
     print(
-        f"holds: {solution.task} by {solution.family}, margin >= {floor(certificate.margin)} on all "
+        f"holds: {solution.task} by {solution.family}, margin >= {margin} on all "
         f"{count(solution.n_bits)} inputs, derived again from the weights in {file}"
     )
 

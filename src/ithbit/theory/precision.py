@@ -49,7 +49,7 @@ SAFE_N: dict[str, tuple[Safe, Safe]] = {
     "time-invariant": (Safe(8192), Safe(8192)),
     "scalar": (Safe(2880, 2896), Safe(8192)),
     "pair": (Safe(8192), Safe(8192)),
-    "latch": (Safe(4096), Safe(4096)),
+    "latch": (Safe(8192), Safe(8192)),
 }
 
 

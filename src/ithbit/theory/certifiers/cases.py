@@ -42,6 +42,10 @@ class Cases:
         """The boxes of chosen tokens, both bits."""
         return self.box[case, token]
 
+    def token(self, k: int) -> Interval:
+        """Token k with both bits, `case bit dim`; one case stands for all if they share it."""
+        return self.box[:, k]
+
     @cached_property
     def hull(self) -> Interval:
         """Around all tokens of a case, `case dim`."""
@@ -77,6 +81,11 @@ class Embedded:
         own = np.broadcast_to(self.index[case][..., None, :], (*token.shape, 2, len(self.index[0])))
         shared = self.table[token]
         return Interval.point(np.where((token == self.place)[..., None, None], own, shared))
+
+    def token(self, k: int) -> Interval:
+        if k != self.place:
+            return Interval.point(self.table[None, k])
+        return Interval.point(np.repeat(self.index[:, None], 2, axis=1))
 
     @cached_property
     def hull(self) -> Interval:

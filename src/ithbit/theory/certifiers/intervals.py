@@ -98,6 +98,13 @@ class Interval:
             return Interval.point(self.lo.reshape(shape))
         return Interval(self.lo.reshape(shape), self.hi.reshape(shape))
 
+    def spread(self, *shape: int) -> "Interval":
+        """The same, broadcast to a shape."""
+        lo = np.broadcast_to(self.lo, shape)
+        return (
+            Interval.point(lo) if self.is_point else Interval(lo, np.broadcast_to(self.hi, shape))
+        )
+
     def __neg__(self) -> "Interval":
         return Interval.point(-self.lo) if self.is_point else Interval(-self.hi, -self.lo)
 
