@@ -81,6 +81,7 @@ def test_explain_shows_the_way_of_the_index():
     ("arguments", "message"),
     [
         (("certify", "lhi", "rnn", "--n", "0"), "n must be at least 1, got 0"),
+        (("certify", "lhi", "rnn", "--n", "1000000"), "n up to 14267, got n = 1000000"),
         (("certify", "rhi", "ssm", "--n", "4"), "ithbit verdict rhi ssm"),
         (("certify", "rhi", "gru", "--n", "4"), "formal counterpart is 'rnn'"),
         (("certify", "lhi", "rnn", "--n", "4", "--variant", "x"), "no variant 'x'"),

@@ -209,5 +209,5 @@ def test_wrong_weights_have_a_file_but_do_not_verify(tmp_path):
 def test_numbers_stay_within_what_json_readers_take():
     certificate = certify(construct("lhi", "ssm", LONGEST))
     assert len(str(summary(certificate)["inputs"])) <= 4300
-    with pytest.raises(SpecError, match=f"reach to n = {LONGEST}"):
+    with pytest.raises(SpecError, match=f"written for n up to {LONGEST}, got n = {LONGEST + 1}"):
         summary(certify(construct("lhi", "ssm", LONGEST + 1)))

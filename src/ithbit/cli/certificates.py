@@ -46,10 +46,11 @@ def certify_command(
 ) -> None:
     """Build weights that solve the task and prove it for all n·2^n inputs."""
     from ithbit.theory.certificate import certify
-    from ithbit.theory.certificate_file import summary, write_certificate
+    from ithbit.theory.certificate_file import require_writable, summary, write_certificate
     from ithbit.theory.constructions import construct
     from ithbit.theory.precision import float_runs, observed
 
+    require_writable(n_bits)
     certificate = certify(construct(task, family, n_bits, variant))
     claim = summary(certificate)
     if output is not None:

@@ -36,11 +36,16 @@ class CertificateError(IthbitError):
     """A certificate that cannot be read, or does not hold."""
 
 
+def require_writable(n_bits: int) -> None:
+    """Raise `SpecError` if the number of inputs is too long to be written down."""
+    if n_bits > LONGEST:
+        raise SpecError(f"certificates are written for n up to {LONGEST}, got n = {n_bits}")
+
+
 def summary(certificate: Certificate) -> Json:
     """The claim without the weights, as plain JSON values."""
     solution, worst = certificate.solution, certificate.worst
-    if solution.n_bits > LONGEST:
-        raise SpecError(f"certificate files reach to n = {LONGEST}, got n = {solution.n_bits}")
+    require_writable(solution.n_bits)
     finite = bool(np.isfinite(certificate.margin))
     return {
         "format": FORMAT,
