@@ -52,10 +52,11 @@ def test_certificates_agree_with_enumeration(task, family, variant):
         assert certificate.margin <= certificate.worst.margin + 1e-12
 
 
-@pytest.mark.parametrize(("task", "family", "variant"), ENTRIES)
+# The heavy sketch takes n^3 steps in width 5; it is certified at n = 32 with the generic certifier.
+@pytest.mark.parametrize(
+    ("task", "family", "variant"), [entry for entry in ENTRIES if entry[2] != "heavy"]
+)
 def test_sixty_four_bits(task, family, variant):
-    if variant == "heavy":
-        pytest.skip("n^3 steps of the generic argument in width 5; certified at n = 32 elsewhere")
     certificate = certify(construct(task, family, 64, variant))
     assert certificate.margin >= least_margin(variant, 64)
     assert certificate.inputs == 64 << 64
