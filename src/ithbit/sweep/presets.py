@@ -110,7 +110,7 @@ def demo() -> list[RunSpec]:
     )
     hardest: tuple[Variant, ...] = (("lhi", "softmax-full", 1), ("lhi", "softmax-causal", 1))
     runs = []
-    for variants, epochs in ((CONSTRUCTIVE, 20), (stress, 80), (hardest, 40)):
+    for variants, epochs in ((CONSTRUCTIVE, 20), (stress, 80), (hardest, 25)):
         protocol = Protocol(max_epochs=epochs, stop_when_solved=True)
         runs += cross(variants, (8,), range(3), protocol=protocol)
     return runs
