@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ithbit.engine.spec import Protocol, RunSpec
     from ithbit.errors import IthbitError
     from ithbit.models.spec import ModelSpec
+    from ithbit.theory.certificate import certify
+    from ithbit.theory.constructions import construct
+    from ithbit.theory.verdicts import verdict
 
 __version__ = "0.1.0"
 __all__ = [
@@ -25,7 +28,10 @@ __all__ = [
     "Protocol",
     "Result",
     "RunSpec",
+    "certify",
+    "construct",
     "train",
+    "verdict",
 ]
 
 _HOME = {
@@ -37,6 +43,9 @@ _HOME = {
     "RunSpec": "engine.spec",
     "IthbitError": "errors",
     "ModelSpec": "models.spec",
+    "certify": "theory.certificate",
+    "construct": "theory.constructions",
+    "verdict": "theory.verdicts",
 }
 
 
