@@ -49,7 +49,7 @@ def run_all(
             watch(Event(run, done))
     n_workers = workers or (1 if device.is_cuda else usable_cores())
     stacks = group(todo, device, n_workers)
-    if n_workers == 1 or len(stacks) == 1:
+    if n_workers == 1 or len(stacks) <= 1:
         _train_here(stacks, store, device, watch, retry_failed)
     else:
         _train_in_pool(stacks, store, device, min(n_workers, len(stacks)), watch, retry_failed)
