@@ -189,9 +189,10 @@ def _train_until_one_stops(
                 )
             if reason:
                 leaving.append((member, reason))
+        # Before anyone leaves: the others take their new rates along to the next stack.
+        stack.set_rates([m.rate for m in members])
         if leaving:
             return leaving
-        stack.set_rates([m.rate for m in members])
         if time.monotonic() - saved >= SAVE_SECONDS:
             for k, m in enumerate(members):
                 row = stack.state.rows([k])
