@@ -56,6 +56,7 @@ class _Member:
     started_at: str
     history: list[Epoch] = field(default_factory=list)
     evaluation_seconds: float = 0.0
+    saved: float = field(default_factory=time.monotonic)  # when its state was last on disk
 
 
 def train(
@@ -161,7 +162,6 @@ def _train_until_one_stops(
     stack: Stack, members: list[_Member], watch: Watcher
 ) -> list[tuple[_Member, Reason]]:
     """Epoch after epoch, until at least one run stops; who stops, and why."""
-    saved = time.monotonic()
     while True:
         start = time.perf_counter()
         losses = stack.train_epoch([len(m.history) for m in members])
@@ -193,11 +193,11 @@ def _train_until_one_stops(
         stack.set_rates([m.rate for m in members])
         if leaving:
             return leaving
-        if time.monotonic() - saved >= SAVE_SECONDS:
-            for k, m in enumerate(members):
+        for k, m in enumerate(members):
+            if time.monotonic() - m.saved >= SAVE_SECONDS:
                 row = stack.state.rows([k])
                 m.folder.save(Checkpoint(len(m.history), m.plateau, row, m.started_at))
-            saved = time.monotonic()
+                m.saved = time.monotonic()
 
 
 def _stop_reason(member: _Member) -> Reason | None:
