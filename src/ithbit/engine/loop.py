@@ -106,15 +106,26 @@ def stack_size(run: RunSpec, device: Device) -> int:
 
 def _train_free(folders: list[RunFolder], device: Device, watch: Watcher) -> list[str]:
     """Train one stack of the runs that no other process holds; the names of those that one does."""
+    raised: list[Exception] = []
+
+    def tell(event: Event) -> None:
+        try:
+            watch(event)
+        except Exception as error:
+            raised.append(error)
+            raise
+
     with ExitStack() as held:
         free = [folder for folder in folders if held.enter_context(folder.claimed())]
         # Looked at again now that the folder is ours: another process may have been faster.
         members = [_start(folder, watch) for folder in free if folder.result() is None]
         try:
-            _train_stack(members, device, watch)
+            _train_stack(members, device, tell)
         except IthbitError:
             raise
         except Exception as error:  # a crash is a record of each run it hit, not the end of a sweep
+            if error in raised:  # unless it is the watcher's: it wants to stop, or nobody listens
+                raise
             for member in members:
                 if member.folder.result() is None and member.folder.failure() is None:
                     _fail(member, f"{type(error).__name__}: {error}", traceback.format_exc(), watch)
