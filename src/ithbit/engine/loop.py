@@ -115,7 +115,7 @@ def _train_free(folders: list[RunFolder], device: Device, watch: Watcher) -> lis
             raised.append(error)
             raise
 
-    with ExitStack() as held:
+    with ExitStack() as held, device.one_thread():
         free = [folder for folder in folders if held.enter_context(folder.claimed())]
         # Looked at again now that the folder is ours: another process may have been faster.
         members = [_start(folder, watch) for folder in free if folder.result() is None]

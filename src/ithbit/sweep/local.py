@@ -1,4 +1,4 @@
-"""Workers on this machine: processes that share its cores, threads times workers at most cores.
+"""Workers on this machine: processes that share its cores, with one thread each.
 
 Small models gain little from a second thread and much from a second process, so a CPU gets a worker
 a core. A worker that dies takes no run with it: what it was training goes back to the queue.
@@ -42,11 +42,10 @@ Answer = tuple[Worker, dict[str, Any] | None]  # None: the worker is gone
 class LocalPool:
     """A fixed number of workers on one store; use as a context."""
 
-    def __init__(self, store: Path, device_name: str, n_workers: int, threads: int) -> None:
+    def __init__(self, store: Path, device_name: str, n_workers: int) -> None:
         self.n_workers = n_workers
         self.answers: queue.Queue[Answer] = queue.Queue()
         self._command = [sys.executable, "-m", "ithbit.sweep.worker", str(store), device_name]
-        self._threads = threads
         self._workers: list[Worker] = []
 
     def __enter__(self) -> "LocalPool":
@@ -60,9 +59,9 @@ class LocalPool:
 
     def start_worker(self) -> Worker:
         """Start one more worker; its answers come through the queue."""
-        environment = os.environ | {"OMP_NUM_THREADS": str(self._threads)}
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
-            [*self._command, str(self._threads)],
+            self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -108,11 +108,10 @@ def _train_in_pool(
     retry_failed: bool,
 ) -> None:
     """Hand the stacks to workers until every run has an outcome."""
-    threads = max(1, usable_cores() // n_workers)
     by_id = {run.run_id: run for stack in stacks for run in stack}
     attempts: dict[str, int] = defaultdict(int)
     waiting = deque(stacks)
-    with LocalPool(store, device.torch.type, n_workers, threads) as pool:
+    with LocalPool(store, device.torch.type, n_workers) as pool:
         at_work: list[Worker] = []
 
         def give_next(worker: Worker) -> None:
