@@ -17,11 +17,11 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -38,7 +38,9 @@ from ithbit.engine.record import (
     result_from_json,
 )
 from ithbit.engine.spec import RunSpec
-from ithbit.errors import StoreError
+from ithbit.errors import IthbitError, StoreError
+
+Record = TypeVar("Record", Result, Failure)
 
 _STATE_TENSORS = tuple(field.name for field in fields(AdamState))
 
@@ -94,25 +96,26 @@ class RunFolder:
 
     def result(self) -> Result | None:
         """The finished run's record, or None; a damaged one is an error, never overwritten."""
-        data = self._record("result.json")
-        return None if data is None else result_from_json(data)
+        return self._record("result.json", result_from_json)
 
     def failure(self) -> Failure | None:
         """Why the run failed, or None."""
-        data = self._record("failure.json")
-        return None if data is None else failure_from_json(data)
+        return self._record("failure.json", failure_from_json)
 
-    def _record(self, name: str) -> dict[str, Any] | None:
+    def _record(self, name: str, from_json: Callable[[dict[str, Any]], Record]) -> Record | None:
         path = self.path / name
         if not path.exists():
             return None
-        data = read_json(path)
-        if data is None or data.get("schema") != SCHEMA or data.get("run_id") != self.run.run_id:
-            raise StoreError(
-                f"{path} is damaged or of an unknown version; the run is left as it is: "
-                "restore the file, or move the folder away to train anew"
-            )
-        return data
+        data = read_json(path) or {}
+        try:
+            if data["schema"] == SCHEMA and data["run_id"] == self.run.run_id:
+                return from_json(data)
+        except (KeyError, TypeError, IthbitError):  # a field is missing, or makes no sense
+            pass
+        raise StoreError(
+            f"{path} is damaged or of an unknown version; the run is left as it is: "
+            "restore the file, or move the folder away to train anew"
+        )
 
     def forget_failure(self) -> None:
         """Let a failed run be tried again."""
