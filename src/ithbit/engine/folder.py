@@ -119,7 +119,8 @@ class RunFolder:
 
     def forget_failure(self) -> None:
         """Let a failed run be tried again."""
-        (self.path / "failure.json").unlink(missing_ok=True)
+        with _said_as_store_error(self.path):
+            (self.path / "failure.json").unlink(missing_ok=True)
 
     def history(self) -> list[Epoch]:
         """The epochs recorded, in order; torn lines are passed over, and the last word counts."""
@@ -156,7 +157,8 @@ class RunFolder:
             checkpoint = self._read_state(path)
         except (SafetensorError, KeyError, ValueError, TypeError) as error:
             aside = path.with_name("state.damaged.safetensors")
-            os.replace(path, aside)
+            with _said_as_store_error(self.path):
+                os.replace(path, aside)
             why = f"{type(error).__name__}: {error}"
             said = f"the checkpoint of {self.run.name} is damaged ({why}); kept as {aside.name}"
             return None, said
@@ -182,7 +184,8 @@ class RunFolder:
         """Write the final weights, then the result; then the state is no longer needed."""
         self._write("weights.safetensors", save(weights, {"run_id": self.run.run_id}))
         self._write("result.json", _json_bytes(result.to_json()))
-        (self.path / "state.safetensors").unlink(missing_ok=True)
+        with _said_as_store_error(self.path):
+            (self.path / "state.safetensors").unlink(missing_ok=True)
 
     def fail(self, failure: Failure) -> None:
         """Record that the run failed."""
@@ -195,9 +198,9 @@ class RunFolder:
 
 def check_store(store: Path) -> None:
     """Make the store if it is missing; a sentence if it cannot hold runs."""
-    if store.exists() and not store.is_dir():
-        raise StoreError(f"the store {store} is a file; give a folder with --store")
     with _said_as_store_error(store):
+        if store.exists() and not store.is_dir():
+            raise StoreError(f"the store {store} is a file; give a folder with --store")
         store.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=store):
             pass
