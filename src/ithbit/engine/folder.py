@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -83,7 +84,7 @@ class RunFolder:
         """Hold the folder against other processes: gives whether it was free. Ends with the
         process."""
         with _said_as_store_error(self.path):
-            handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR)
+            handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o666)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -208,15 +209,16 @@ def check_store(store: Path) -> None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Put a file in place in one step, on the disk before it is named."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # Not mkstemp, whose files are for one user alone: a store may be shared.
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
