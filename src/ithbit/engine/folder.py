@@ -39,6 +39,7 @@ from ithbit.engine.record import (
     result_from_json,
 )
 from ithbit.engine.spec import RunSpec
+from ithbit.engine.stack import fresh_state
 from ithbit.errors import IthbitError, StoreError
 
 Record = TypeVar("Record", Result, Failure)
@@ -171,6 +172,10 @@ class RunFolder:
             adam = AdamState(**{name: file.get_tensor(name) for name in _STATE_TENSORS})
         if metadata["schema"] != str(SCHEMA) or metadata["run_id"] != self.run.run_id:
             raise ValueError("it belongs to another run or version")
+        like = vars(fresh_state(self.run)).values()
+        for value, expected in zip(vars(adam).values(), like, strict=True):
+            if (value.shape, value.dtype) != (expected.shape, expected.dtype):
+                raise ValueError("its tensors are not those of the model")
         if not all(torch.isfinite(value).all() for value in vars(adam).values()):
             raise ValueError("it holds numbers that are not finite")
         done = int(metadata["epochs_done"])
