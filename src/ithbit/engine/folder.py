@@ -128,6 +128,14 @@ class RunFolder:
         """The epochs recorded, in order; torn lines are passed over, and the last word counts."""
         return read_history(self.path / "history.jsonl")
 
+    def keep_history(self, n_epochs: int) -> list[Epoch]:
+        """The first epochs, with all else dropped: what follows a checkpoint is trained again."""
+        kept = self.history()[:n_epochs]
+        if (self.path / "history.jsonl").exists():
+            lines = (json.dumps(asdict(epoch)) + "\n" for epoch in kept)
+            self._write("history.jsonl", "".join(lines).encode())
+        return kept
+
     def append_epoch(self, epoch: Epoch) -> None:
         """Add one line to the history."""
         line = json.dumps(asdict(epoch)) + "\n"
@@ -151,7 +159,13 @@ class RunFolder:
         self._write("state.safetensors", save(tensors, metadata))
 
     def load(self) -> tuple[Checkpoint | None, str | None]:
-        """The state on disk, and a sentence if one was there but damaged: that one is set aside."""
+        """The state on disk, and a sentence if one was there but damaged: that one is set aside.
+
+        To be called by the process that holds the folder.
+        """
+        with _said_as_store_error(self.path):  # of a process that was killed while it wrote
+            for left_over in self.path.glob(".*.safetensors.*"):
+                left_over.unlink(missing_ok=True)
         path = self.path / "state.safetensors"
         if not path.exists():
             return None, None

@@ -148,7 +148,7 @@ def _start(folder: RunFolder, watch: Watcher) -> _Member:
         checkpoint.plateau,
         checkpoint.adam.learning_rate.item(),
         checkpoint.started_at,
-        folder.history()[: checkpoint.epochs_done],
+        folder.keep_history(checkpoint.epochs_done),
     )
 
 
