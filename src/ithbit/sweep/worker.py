@@ -7,6 +7,7 @@ for what the engine tells, then {"kind": "idle"}. A worker that cannot write to 
 """
 
 import json
+import os
 import signal
 import sys
 from dataclasses import asdict
@@ -81,8 +82,9 @@ if __name__ == "__main__":
     # Ctrl-C reaches the whole group; the parent decides, and ends its workers with SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     store, device_name = sys.argv[1:]
-    # Nothing but answers may reach the pipe, whatever libraries print.
-    answers, sys.stdout = sys.stdout, sys.stderr
+    # Nothing but answers may reach the pipe, whatever libraries print, in Python or in C.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     try:
         serve(Path(store), device_name, sys.stdin, answers)
     except BrokenPipeError:
