@@ -82,7 +82,9 @@ def train(
     for run in runs:
         folder = RunFolder(store, run)
         folder.create()
-        done = folder.result() or (None if retry_failed else folder.failure())
+        if retry_failed:
+            folder.forget_failure()
+        done = folder.result() or folder.failure()
         if done is None:
             todo.append(folder)
         else:
@@ -118,7 +120,8 @@ def _train_free(folders: list[RunFolder], device: Device, watch: Watcher) -> lis
     with ExitStack() as held, device.one_thread():
         free = [folder for folder in folders if held.enter_context(folder.claimed())]
         # Looked at again now that the folder is ours: another process may have been faster.
-        members = [_start(folder, watch) for folder in free if folder.result() is None]
+        open_still = [f for f in free if f.result() is None and f.failure() is None]
+        members = [_start(folder, watch) for folder in open_still]
         try:
             _train_stack(members, device, tell)
         except IthbitError:
@@ -134,7 +137,6 @@ def _train_free(folders: list[RunFolder], device: Device, watch: Watcher) -> lis
 
 def _start(folder: RunFolder, watch: Watcher) -> _Member:
     """A run as the store has it: from its checkpoint, or from the beginning."""
-    folder.forget_failure()
     checkpoint, remark = folder.load()
     if remark:
         watch(Event(folder.run, f"{remark}; starting anew"))

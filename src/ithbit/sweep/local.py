@@ -24,10 +24,10 @@ class Worker:
     process: subprocess.Popen[str]
     stack: list[RunSpec] = field(default_factory=list)
 
-    def give(self, stack: list[RunSpec], retry_failed: bool) -> None:
+    def give(self, stack: list[RunSpec]) -> None:
         """Hand it a stack; a worker that is gone already will be noticed by its silence."""
         self.stack = stack
-        order = {"runs": [run.to_json() for run in stack], "retry_failed": retry_failed}
+        order = {"runs": [run.to_json() for run in stack]}
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(order) + "\n")

@@ -42,7 +42,9 @@ def run_all(
     device = choose_device(device_name)
     todo = []
     for run in runs:
-        done = outcome(store, run, retry_failed)
+        if retry_failed:  # once: a run that fails again is not tried for ever
+            RunFolder(store, run).forget_failure()
+        done = outcome(store, run)
         if done is None:
             todo.append(run)
         else:
@@ -50,18 +52,18 @@ def run_all(
     n_workers = workers or (1 if device.is_cuda else usable_cores())
     stacks = group(todo, device, n_workers)
     if n_workers == 1 or len(stacks) <= 1:
-        _train_here(stacks, store, device, watch, retry_failed)
+        _train_here(stacks, store, device, watch)
     else:
-        _train_in_pool(stacks, store, device, min(n_workers, len(stacks)), watch, retry_failed)
+        _train_in_pool(stacks, store, device, min(n_workers, len(stacks)), watch)
     found = [outcome(store, run) for run in runs]
     assert all(found)
     return [done for done in found if done is not None]
 
 
-def outcome(store: Path, run: RunSpec, retry_failed: bool = False) -> Result | Failure | None:
+def outcome(store: Path, run: RunSpec) -> Result | Failure | None:
     """What the store has of a run, or None if it is to be trained."""
     folder = RunFolder(store, run)
-    return folder.result() or (None if retry_failed else folder.failure())
+    return folder.result() or folder.failure()
 
 
 def group(runs: Iterable[RunSpec], device: Device, n_workers: int) -> list[Stack]:
@@ -86,14 +88,12 @@ def _work(stack: Stack) -> int:
     return len(stack) * model.n_layers * (model.n_bits + 2)
 
 
-def _train_here(
-    stacks: list[Stack], store: Path, device: Device, watch: Watcher, retry_failed: bool
-) -> None:
+def _train_here(stacks: list[Stack], store: Path, device: Device, watch: Watcher) -> None:
     waiting = deque(stacks)
     while waiting:
         stack = waiting.popleft()
         try:
-            train(stack, store, device, watch, retry_failed)
+            train(stack, store, device, watch)
         except BusyError:
             waiting.append(stack)
             time.sleep(_BUSY_SECONDS)
@@ -105,7 +105,6 @@ def _train_in_pool(
     device: Device,
     n_workers: int,
     watch: Watcher,
-    retry_failed: bool,
 ) -> None:
     """Hand the stacks to workers until every run has an outcome."""
     by_id = {run.run_id: run for stack in stacks for run in stack}
@@ -116,7 +115,7 @@ def _train_in_pool(
 
         def give_next(worker: Worker) -> None:
             if waiting:
-                worker.give(waiting.popleft(), retry_failed)
+                worker.give(waiting.popleft())
             else:
                 at_work.remove(worker)
 

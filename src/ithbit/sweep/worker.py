@@ -1,7 +1,7 @@
 """A worker process: trains the stacks it is given, one JSON line in and many out.
 
 Started as `python -m ithbit.sweep.worker STORE DEVICE` with pipes. A task is a line
-{"runs": [spec, …], "retry_failed": bool}; the answers are lines {"kind": …, "run_id": …, "data": …}
+{"runs": [spec, …]}; the answers are lines {"kind": …, "run_id": …, "data": …}
 for what the engine tells, then {"kind": "idle"}. A worker that cannot write to the disk says
 {"kind": "error"} and goes on; it ends when its input ends, or with the reader of its output.
 """
@@ -64,13 +64,7 @@ def serve(store: Path, device_name: str, tasks: TextIO, answers: TextIO) -> None
         order = json.loads(task)
         runs = [run_from_json(data) for data in order["runs"]]
         try:
-            train(
-                runs,
-                store,
-                device,
-                watch=lambda event: say(event_to_json(event)),
-                retry_failed=order["retry_failed"],
-            )
+            train(runs, store, device, watch=lambda event: say(event_to_json(event)))
             say({"kind": "idle"})
         except BusyError:
             say({"kind": "busy"})
