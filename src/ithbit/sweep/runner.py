@@ -18,7 +18,7 @@ from ithbit.errors import BusyError, StoreError
 from ithbit.sweep.local import LocalPool, Worker, usable_cores
 from ithbit.sweep.worker import event_from_json
 
-MAX_ATTEMPTS = 3  # times a run is started again after its worker died
+MAX_ATTEMPTS = 3  # workers that may die over a run before it is recorded as failed
 _BUSY_SECONDS = 1.0  # between two looks at a run that another process is training
 
 Stack = list[RunSpec]
@@ -158,10 +158,12 @@ def _after_death(
             again.append(run)
         else:
             error = f"its worker process died {MAX_ATTEMPTS} times, last with {how}"
-            failure = Failure(run, error, "", epoch=len(RunFolder(store, run).history()))
-            RunFolder(store, run).fail(failure)
+            folder = RunFolder(store, run)
+            folder.create()  # the worker may not have come so far
+            failure = Failure(run, error, "", epoch=len(folder.history()))
+            folder.fail(failure)
             watch(Event(run, failure))
     if again:
         names = ", ".join(run.name for run in again)
         watch(Event(again[0], f"a worker died with {how}; trained again: {names}"))
-    return [again] if again else []
+    return [[run] for run in again]  # alone: whoever kills its worker takes no neighbour along
