@@ -73,8 +73,8 @@ class RunSpec:
     protocol: Protocol = Protocol()
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise_problems("run", [f"seeds must be 0 or more, got {self.seed}"])
+        if not 0 <= self.seed < 1 << 63:
+            raise_problems("run", [f"seeds must be 0 or more and below 2^63, got {self.seed}"])
 
     @property
     def name(self) -> str:
