@@ -10,6 +10,7 @@ import queue
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ class LocalPool:
         self.answers: queue.Queue[Answer] = queue.Queue()
         self._command = [sys.executable, "-m", "ithbit.sweep.worker", str(store), device_name]
         self._workers: list[Worker] = []
+        self._listeners: list[threading.Thread] = []
 
     def __enter__(self) -> "LocalPool":
         return self
@@ -54,8 +56,12 @@ class LocalPool:
     def __exit__(self, *exc: object) -> None:
         for worker in self._workers:
             worker.process.terminate()
-        for worker in self._workers:
+        for worker, listener in zip(self._workers, self._listeners, strict=True):
             worker.process.wait()
+            listener.join()
+            assert worker.process.stdin is not None
+            with suppress(BrokenPipeError):  # an order that it did not live to read
+                worker.process.stdin.close()
 
     def start_worker(self) -> Worker:
         """Start one more worker; its answers come through the queue."""
@@ -69,16 +75,19 @@ class LocalPool:
         )
         worker = Worker(process)
         self._workers.append(worker)
-        threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
+        listener = threading.Thread(target=self._listen, args=(worker,), daemon=True)
+        self._listeners.append(listener)
+        listener.start()
         return worker
 
     def _listen(self, worker: Worker) -> None:
         assert worker.process.stdout is not None
-        for line in worker.process.stdout:
-            try:
-                self.answers.put((worker, json.loads(line)))
-            except ValueError:  # cut off in the middle of a line: the end follows
-                break
+        with worker.process.stdout as lines:
+            for line in lines:
+                try:
+                    self.answers.put((worker, json.loads(line)))
+                except ValueError:  # cut off in the middle of a line: the end follows
+                    break
         worker.process.wait()
         self.answers.put((worker, None))
 
