@@ -1,6 +1,7 @@
 """The same as the command line, in Python: `ithbit.train` and the names that go with it."""
 
 from collections.abc import Iterable
+from operator import index
 from pathlib import Path
 
 from ithbit.engine.loop import Watcher
@@ -35,7 +36,7 @@ def train(
     Returns a `Result` (or, for a run that could not go on, a `Failure`) for each seed. `watch` is
     called with an `Event` for every epoch and outcome.
     """
-    seeds = list(seeds)
+    seeds = [index(seed) for seed in seeds]  # numpy's integers too: records hold plain ones
     if not seeds:
         raise SpecError("give at least one seed")
     if len(set(seeds)) != len(seeds):

@@ -29,3 +29,7 @@ def main() -> None:
     except IthbitError as error:
         print(f"ithbit: {error}", file=sys.stderr)
         sys.exit(2)
+    except SystemExit as stop:
+        if stop.code == 130:  # all that typer leaves of Ctrl-C
+            print("ithbit: stopped; the same command goes on from here", file=sys.stderr)
+        raise

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -71,9 +70,6 @@ class Board:
     ) -> None:
         if self._live:
             self._live.stop()
-        if kind is KeyboardInterrupt:
-            print("stopped; the same command goes on from here", file=sys.stderr)
-            raise typer.Exit(130) from value
 
     def watch(self, event: Event) -> None:
         """Take in what the engine tells."""
