@@ -90,5 +90,5 @@ def test_what_cannot_be_a_sweep() -> None:
         sweep_runs("nowhere.toml")
     with pytest.raises(SpecError, match="no run of paper passes the filters"):
         sweep_runs("paper", Filter(n_bits=[7]))
-    with pytest.raises(SpecError, match=r"a range goes from low to high|low to high"):
+    with pytest.raises(SpecError, match=r"goes from low to high"):
         parse_seeds("4-2")
