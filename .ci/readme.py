@@ -13,19 +13,19 @@ import tempfile
 import time
 from pathlib import Path
 
-BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.M | re.S)
 
 
-def scripts(text: str) -> list[tuple[str, list[str]]]:
-    """What to run, in order: (as shown, command)."""
+def scripts(text: str) -> list[tuple[str, list[str], str]]:
+    """What to run, in order: as shown, the command, and the output shown, if any."""
     found = []
-    for language, body in BLOCK.findall(text):
+    for language, body, output in BLOCK.findall(text):
         if language == "python":
-            found.append((body, [sys.executable, "-c", body]))
+            found.append((body, [sys.executable, "-c", body], output))
             continue
         for line in body.splitlines():
             if line.startswith("$ ") and "make " not in line and "# not run by CI" not in line:
-                found.append((line, ["bash", "-ec", line[2:]]))
+                found.append((line, ["bash", "-ec", line[2:]], ""))
     return found
 
 
@@ -34,7 +34,7 @@ def main() -> None:
     bin_dir = Path(sys.executable).parent
     environment = os.environ | {"PATH": f"{bin_dir}:{os.environ['PATH']}", "COLUMNS": "100"}
     with tempfile.TemporaryDirectory() as folder:
-        for shown, command in scripts(text):
+        for shown, command, output in scripts(text):
             start = time.monotonic()
             done = subprocess.run(
                 command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900
@@ -44,6 +44,8 @@ def main() -> None:
             if done.returncode:
                 print(done.stdout[-3000:], done.stderr[-3000:], sep="\n")
                 sys.exit(f"this command of {sys.argv[1]} exits with {done.returncode}: {title}")
+            if output and done.stdout != output:
+                sys.exit(f"{sys.argv[1]} shows other output than:\n{done.stdout}")
 
 
 if __name__ == "__main__":
