@@ -17,6 +17,15 @@ from typing import Any
 
 from ithbit.engine.spec import RunSpec
 
+# Ctrl-C reaches the whole group; the parent decides, and ends its workers with SIGTERM. First of
+# all, for the imports take seconds.
+_START = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from ithbit.sweep.worker import main
+main()
+"""
+
 
 @dataclass
 class Worker:
@@ -46,7 +55,7 @@ class LocalPool:
     def __init__(self, store: Path, device_name: str, n_workers: int) -> None:
         self.n_workers = n_workers
         self.answers: queue.Queue[Answer] = queue.Queue()
-        self._command = [sys.executable, "-m", "ithbit.sweep.worker", str(store), device_name]
+        self._command = [sys.executable, "-c", _START, str(store), device_name]
         self._workers: list[Worker] = []
         self._listeners: list[threading.Thread] = []
 

@@ -1,6 +1,6 @@
 """A worker process: trains the stacks it is given, one JSON line in and many out.
 
-Started as `python -m ithbit.sweep.worker STORE DEVICE` with pipes. A task is a line
+Started by `local.py` with pipes; the arguments are store and device. A task is a line
 {"runs": [spec, …]}; the answers are lines {"kind": …, "run_id": …, "data": …}
 for what the engine tells, then {"kind": "idle"}. A worker that cannot write to the disk says
 {"kind": "error"} and goes on; it ends when its input ends, or with the reader of its output.
@@ -8,7 +8,6 @@ for what the engine tells, then {"kind": "idle"}. A worker that cannot write to 
 
 import json
 import os
-import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -72,9 +71,8 @@ def serve(store: Path, device_name: str, tasks: TextIO, answers: TextIO) -> None
             say({"kind": "error", "data": {"text": str(error)}})
 
 
-if __name__ == "__main__":
-    # Ctrl-C reaches the whole group; the parent decides, and ends its workers with SIGTERM.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def main() -> None:
+    """Serve on the standard streams of this process."""
     store, device_name = sys.argv[1:]
     # Nothing but answers may reach the pipe, whatever libraries print, in Python or in C.
     answers = os.fdopen(os.dup(1), "w")
