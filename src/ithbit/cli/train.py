@@ -52,12 +52,13 @@ def train(
     Finished runs are read from the store, unfinished ones go on from their checkpoints: stop it
     with Ctrl-C and give the same command again.
     """
-    from ithbit import api
+    from ithbit.api import cell
     from ithbit.cli.progress import Board
     from ithbit.engine.device import choose_device
-    from ithbit.engine.spec import Protocol, RunSpec
+    from ithbit.engine.spec import Protocol
     from ithbit.families import task_named
     from ithbit.models.spec import ModelSpec
+    from ithbit.sweep.runner import run_all
     from ithbit.sweep.select import parse_seeds
 
     if workers is not None and workers < 1:
@@ -73,25 +74,10 @@ def train(
         n_heads=heads,
         positions=positions,
     )
-    numbers = parse_seeds(seeds)
-    with Board([RunSpec(model, seed, protocol) for seed in numbers]) as board:
+    runs = cell(model, protocol, parse_seeds(seeds))
+    with Board(runs) as board:
         board.console.print(chosen.reason, style="dim", markup=False)
-        results = api.train(
-            model.task,
-            family,
-            n=n,
-            layers=layers,
-            seeds=numbers,
-            positions=positions,
-            width=width,
-            heads=heads,
-            protocol=protocol,
-            store=store,
-            device=device,
-            workers=workers,
-            watch=board.watch,
-            retry_failed=retry_failed,
-        )
+        results = run_all(runs, store, device, workers, board.watch, retry_failed)
     if as_json:
         print(json.dumps([result.to_json() for result in results], indent=1))
     else:
