@@ -14,13 +14,13 @@ import torch
 from typer.testing import CliRunner
 
 from ithbit.cli import app, main
-from ithbit.cli.train import parse_seeds
 from ithbit.engine.folder import RunFolder
 from ithbit.engine.loop import train
 from ithbit.engine.record import result_from_json
 from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import SpecError
 from ithbit.models.spec import ModelSpec
+from ithbit.sweep.select import parse_seeds
 
 # The command line trains whole epochs of 50,000; three bits and one layer make them short.
 QUICK = ("train", "rhi", "gru", "--n", "3", "--device", "cpu")
