@@ -105,7 +105,7 @@ class Board:
             for line in active[:2]
             if line.last
         )
-        return f"{self._headline()}" + (f"; {epochs}" if epochs else "")
+        return self._headline() + (f"; {epochs}" if epochs else "")
 
     def _headline(self) -> str:
         done = sum(line.outcome is not None for line in self._lines.values())
@@ -115,8 +115,7 @@ class Board:
         return f"{done} of {len(self._lines)} runs done, {clock(elapsed)}{about}"
 
     def _seconds_left(self, elapsed: float) -> float | None:
-        """For all runs: the pace so far, and epochs as many as the finished runs took on
-        average."""
+        """For all runs: at the pace so far, if they take as many epochs as the finished ones."""
         if not self._work:
             return None
         results = [x.outcome for x in self._lines.values() if isinstance(x.outcome, Result)]

@@ -90,8 +90,8 @@ def positions() -> list[RunSpec]:
 
 
 def smoke() -> list[RunSpec]:
-    """A minute on a CPU: every family once at n = 4, a few short epochs."""
-    protocol = Protocol(epoch_examples=5_000, max_epochs=4, stop_when_solved=True)
+    """A minute on a CPU: the constructive variants at n = 4, two seeds, a few short epochs."""
+    protocol = Protocol(epoch_examples=20_000, max_epochs=6, stop_when_solved=True)
     return cross(CONSTRUCTIVE, (4,), range(2), protocol=protocol)
 
 
