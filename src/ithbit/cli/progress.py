@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from ithbit.engine.loop import Event
 from ithbit.engine.record import Epoch, Failure, Result
@@ -121,7 +122,7 @@ class Board:
 
 def _cells(line: _Line) -> list[RenderableType]:
     if line.outcome is not None:
-        return [line.run.name, "", "", "", "", _outcome_text(line.outcome)]
+        return [line.run.name, "", "", "", "", Text(_outcome_text(line.outcome))]
     if line.last is None:
         return [line.run.name, "", "", "", "", "waiting"]
     last, limit = line.last, line.run.protocol.max_epochs
