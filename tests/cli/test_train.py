@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -174,21 +175,23 @@ def test_training_and_reading_it_again(tmp_path) -> None:
     assert "0 of 2 seeds reached held-out accuracy 1.0 (observed on samples, not" in text
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory) -> Path:
-    """A store of the runs below, each trained in one go."""
-    store = tmp_path_factory.mktemp("unbroken")
-    for max_epochs in (2, 5):
-        train(quick_runs([0, 1], max_epochs), store)
-    return store
+@pytest.fixture
+def unbroken(tmp_path) -> Callable[[list[RunSpec]], Path]:
+    """A store in which the runs were trained in one go."""
+
+    def store_of(specs: list[RunSpec]) -> Path:
+        train(specs, tmp_path / "unbroken")
+        return tmp_path / "unbroken"
+
+    return store_of
 
 
 def test_ctrl_c_leaves_a_store_that_goes_on(tmp_path, kept, unbroken) -> None:
     """SIGINT to the whole group, as a terminal sends it, with two workers in the group."""
-    specs = quick_runs([0, 1], max_epochs=5)
+    specs = quick_runs([0, 1], max_epochs=3)
     store = tmp_path / "stopped"
-    arguments = (*QUICK, "--seeds", "0-1", "--max-epochs", "5", "--workers", "2")
-    process = command(*arguments, "--store", str(store))
+    arguments = (*QUICK, "--seeds", "0-1", "--max-epochs", "3")
+    process = command(*arguments, "--workers", "2", "--store", str(store))
     try:
         deadline = time.monotonic() + 90
         while not all(RunFolder(store, spec).history() for spec in specs):
@@ -207,9 +210,10 @@ def test_ctrl_c_leaves_a_store_that_goes_on(tmp_path, kept, unbroken) -> None:
     with pytest.raises(ProcessLookupError):  # nobody of the group is left
         os.killpg(process.pid, 0)
     assert all(RunFolder(store, spec).failure() is None for spec in specs)
-    run(*arguments, "--store", str(store))
+    run(*arguments, "--workers", "1", "--store", str(store))
+    whole = unbroken(specs)
     for spec in specs:
-        assert kept(store, spec) == kept(unbroken, spec)
+        assert kept(store, spec) == kept(whole, spec)
 
 
 def limit_file_size() -> None:
@@ -217,7 +221,7 @@ def limit_file_size() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (800, 800))
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_file_that_may_not_grow(workers, tmp_path, kept, leftovers, unbroken) -> None:
     specs = quick_runs([0, 1], max_epochs=5)
     arguments = (*QUICK, "--seeds", "0-1", "--max-epochs", "5", "--workers", workers)
@@ -233,8 +237,9 @@ def test_a_file_that_may_not_grow(workers, tmp_path, kept, leftovers, unbroken) 
     assert leftovers(store) == []
     assert not list(store.rglob("result.json")) + list(store.rglob("failure.json"))
     run(*arguments, "--store", str(store))
+    whole = unbroken(specs)
     for spec in specs:
-        assert kept(store, spec) == kept(unbroken, spec)
+        assert kept(store, spec) == kept(whole, spec)
 
 
 @pytest.fixture
@@ -256,8 +261,8 @@ def small_disk(tmp_path):
 @pytest.mark.parametrize("free", [0, 8192, 20480], ids=lambda free: f"{free}-bytes-free")
 def test_a_full_disk(free, small_disk, kept, leftovers, refused, unbroken) -> None:
     """Full from the start, in the first epochs, and at the end when the weights are written."""
-    specs = quick_runs([0, 1], max_epochs=2)
-    arguments = (*QUICK, "--seeds", "0-1", "--max-epochs", "2", "--workers", "1")
+    specs = quick_runs([0, 1], max_epochs=1)
+    arguments = (*QUICK, "--seeds", "0-1", "--max-epochs", "1", "--workers", "1")
     store = small_disk / "store"
     filler = small_disk / "filler"
     filler.write_bytes(bytes(64 * 1024 - free))
@@ -267,8 +272,9 @@ def test_a_full_disk(free, small_disk, kept, leftovers, refused, unbroken) -> No
     assert not list(store.rglob("failure.json"))
     filler.unlink()
     run(*arguments, "--store", str(store))
+    whole = unbroken(specs)
     for spec in specs:
-        assert kept(store, spec) == kept(unbroken, spec)
+        assert kept(store, spec) == kept(whole, spec)
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ def test_a_run_given_twice_is_trained_once(tmp_path) -> None:
 
 
 @linux
+@pytest.mark.slow  # the next test has a part of it
 def test_a_worker_that_is_killed_takes_no_run_with_it(tmp_path, kept, undisturbed) -> None:
     runs = runs_of(range(4), replace(TINY, max_epochs=150))
     expected = undisturbed(runs)

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from ithbit.cli.duration import clock
 from ithbit.engine.loop import Event
@@ -144,7 +145,7 @@ class Board:
 
 def _cells(line: _Line) -> list[RenderableType]:
     if line.outcome is not None:
-        return [line.run.name, "", "", "", "", _outcome_text(line.outcome)]
+        return [line.run.name, "", "", "", "", Text(_outcome_text(line.outcome))]
     if line.last is None:
         return [line.run.name, "", "", "", "", "waiting"]
     last, limit = line.last, line.run.protocol.max_epochs

@@ -87,6 +87,7 @@ def train(
 def _print_results(results: list[Any], store: Path) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from ithbit.engine.record import Failure
 
@@ -101,7 +102,7 @@ def _print_results(results: list[Any], store: Path) -> None:
     solved = 0
     for result in results:
         if isinstance(result, Failure):
-            table.add_row(str(result.spec.seed), "failed", result.error)
+            table.add_row(str(result.spec.seed), "failed", Text(result.error))
             continue
         solved += result.solved
         half = result.half_length_accuracy

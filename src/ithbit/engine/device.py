@@ -83,7 +83,9 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: blocks below 1 GiB come from the heap
+        # M_MMAP_THRESHOLD: blocks below 32 MiB come from the heap. Older versions refuse more, and
+        # larger ones, which only large stacks have, would leave holes in it.
+        mallopt(-3, 1 << 25)
         mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD: and the heap is kept
 
 
