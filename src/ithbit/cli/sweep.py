@@ -53,7 +53,7 @@ def sweep(
     """Train every run of a sweep that has no result yet; stop and start it at will.
 
     Several processes may work on one store: each run is trained by one of them. A run that fails is
-    recorded with its traceback and the rest goes on.
+    recorded with its traceback and the rest goes on; the exit status is 1 then.
     """
 
     if workers is not None and workers < 1:

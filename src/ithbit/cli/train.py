@@ -50,11 +50,12 @@ def train(
     """Train one configuration under the paper's protocol, several seeds at once.
 
     Finished runs are read from the store, unfinished ones go on from their checkpoints: stop it
-    with Ctrl-C and give the same command again.
+    with Ctrl-C and give the same command again. Exit status 1 if a run failed.
     """
     from ithbit.api import cell
     from ithbit.cli.progress import Board
     from ithbit.engine.device import choose_device
+    from ithbit.engine.record import Failure
     from ithbit.engine.spec import Protocol
     from ithbit.families import task_named
     from ithbit.models.spec import ModelSpec
@@ -82,6 +83,8 @@ def train(
         print(json.dumps([result.to_json() for result in results], indent=1))
     else:
         _print_results(results, store)
+    if any(isinstance(result, Failure) for result in results):
+        raise typer.Exit(1)
 
 
 def _print_results(results: list[Any], store: Path) -> None:
