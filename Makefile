@@ -13,7 +13,7 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q -m "not slow and not gpu and not slurm"
+	$(BIN)/pytest -q -n 2 -m "not slow and not gpu and not slurm"
 
 test-slow: $(READY)
 	$(BIN)/pytest -q -m slow --timeout 3600
