@@ -41,6 +41,16 @@ def _label(spec: ModelSpec) -> str:
     return f"{spec.task}-{spec.family}-{size}-{spec.positions}"
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the tests out that start a Slurm, unless the mark is named."""
+    if "slurm" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("slurm")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
     """The models are small: more threads only wait for each other, and may sum in other orders."""

@@ -24,6 +24,10 @@ class DeviceError(IthbitError):
     """A device that was asked for and is not there."""
 
 
+class ClusterError(IthbitError):
+    """A cluster that is not there, does not answer or refuses what it is asked."""
+
+
 class OutputError(IthbitError):
     """A file that was asked for and cannot be written."""
 

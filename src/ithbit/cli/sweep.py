@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from ithbit.engine.spec import RunSpec
 from ithbit.errors import SpecError
 from ithbit.families import family_named, task_named
 from ithbit.sweep.select import Filter, parse_seeds, sweep_runs
+
+if TYPE_CHECKING:
+    from ithbit.engine.record import Failure, Result
 
 Tasks = Annotated[list[str] | None, typer.Option("--task", help="keep this task; repeatable")]
 Families = Annotated[
@@ -41,7 +44,11 @@ def sweep(
     store: Store = Path("runs"),
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     workers: Annotated[
-        int | None, typer.Option(help="processes on a CPU; a worker a core unless given")
+        int | None,
+        typer.Option(
+            help="processes on a CPU; a worker a core unless given. On Slurm: tasks of an array "
+            "at once"
+        ),
     ] = None,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="train runs again that are recorded as failed")
@@ -49,30 +56,67 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="list the runs, what is done and how long it may take")
     ] = False,
+    on: Annotated[str, typer.Option(help="local (this machine) or slurm (a cluster)")] = "local",
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(help="an option for sbatch, such as partition=gpu; repeatable"),
+    ] = None,
+    slurm_profile: Annotated[
+        Path | None, typer.Option(help="a TOML file of options for sbatch")
+    ] = None,
+    runs_per_task: Annotated[
+        int | None, typer.Option(help="runs of one shape in a Slurm task; a stack unless given")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="on Slurm: submit what is missing and leave")
+    ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="on Slurm: end the sweep's jobs; runs keep their state")
+    ] = False,
 ) -> None:
     """Train every run of a sweep that has no result yet; stop and start it at will.
 
     Several processes may work on one store: each run is trained by one of them. A run that fails is
     recorded with its traceback and the rest goes on; the exit status is 1 then.
+    On Slurm the same command again finds the jobs it left behind and submits what has neither
+    a result nor a job.
     """
-
-    if workers is not None and workers < 1:
-        raise SpecError(f"--workers must be at least 1, got {workers}")
+    for option, value in (("--workers", workers), ("--runs-per-task", runs_per_task)):
+        if value is not None and value < 1:
+            raise SpecError(f"{option} must be at least 1, got {value}")
     keep = _filter(task, family, layers, n, seeds, max_epochs, stop_when_solved)
     runs = sweep_runs(name, keep)
+    if on not in ("local", "slurm"):
+        raise SpecError(f"--on must be local or slurm, got {on!r}")
+    if on == "slurm":
+        from ithbit.cli.slurm import Wish, sweep_on_slurm
+
+        wish = Wish(store, device, workers, slurm or [], slurm_profile, runs_per_task, retry_failed)
+        sweep_on_slurm(runs, wish, dry_run=dry_run, detach=detach, cancel=cancel)
+        return
+    if slurm or slurm_profile or runs_per_task or detach or cancel:
+        raise SpecError(
+            "--slurm, --slurm-profile, --runs-per-task, --detach and --cancel need --on slurm"
+        )
     if dry_run:
         _list_runs(runs, store, device, workers)
         return
 
     from ithbit.cli.progress import Board
     from ithbit.engine.device import choose_device
-    from ithbit.engine.record import Failure
     from ithbit.sweep.runner import run_all
 
     chosen = choose_device(device)
     with Board(runs) as board:
         board.console.print(f"{len(runs)} runs; {chosen.reason}", style="dim", markup=False)
         outcomes = run_all(runs, store, device, workers, board.watch, retry_failed)
+    print_outcomes(outcomes, store)
+
+
+def print_outcomes(outcomes: "list[Result | Failure]", store: Path) -> None:
+    """What came of a sweep; status 1 if a run failed."""
+    from ithbit.engine.record import Failure
+
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     solved = sum(not isinstance(outcome, Failure) and outcome.solved for outcome in outcomes)
     print(f"{len(outcomes)} runs: {solved} solved, {len(failures)} failed. Run folders: {store}/")
@@ -138,17 +182,27 @@ def status(
     store: Store = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Tell what is done, running, stopped, failed and missing in a store."""
+    """Tell what is done, running, queued on a cluster, stopped, failed and missing in a store.
+
+    Jobs of the store that Slurm has are found again; nothing is submitted.
+    """
     from collections import Counter
 
+    from ithbit.cli.slurm import jobs_of_store
     from ithbit.sweep.store import STATUSES, folder_status, need_store, run_folders, statuses
 
     need_store(store)
+    jobs = jobs_of_store(store)
     if name is None:
         found = {run: folder_status(store / folder) for run, folder in run_folders(store)}
     else:
         keep = _filter(task, family, layers, n, seeds, max_epochs, stop_when_solved)
-        found = {run.name: s for run, s in statuses(store, sweep_runs(name, keep)).items()}
+        runs = sweep_runs(name, keep)
+        found = {run.name: s for run, s in statuses(store, runs).items()}
+        jobs = {run: job for run, job in jobs.items() if run in set(runs)}
+    for spec, job in jobs.items():
+        if found.get(spec.name) != "done":
+            found[spec.name] = "running" if job.is_running else "queued"
     counts = Counter(found.values())
     if as_json:
         print(json.dumps({"counts": counts, "runs": found}, indent=1))
@@ -157,12 +211,15 @@ def status(
         print(f"no runs in {store}/ yet")
         return
     print(", ".join(f"{counts[s]} {s}" for s in STATUSES if counts[s]) + f" ({len(found)} runs)")
-    for shown in ("running", "stopped", "failed"):
+    for shown in ("running", "queued", "stopped", "failed"):
         names = [run for run, s in found.items() if s == shown]
         for run in names[:10]:
             print(f"  {shown:8} {run}")
         if len(names) > 10:
             print(f"  {shown:8} … and {len(names) - 10} more")
+    waits = Counter(job.reason for job in jobs.values() if job.reason)
+    for reason, count in waits.most_common(3):
+        print(f"  Slurm on {count} runs: {reason}")
 
 
 def merge(

@@ -12,6 +12,7 @@ or the new one. No pickle is read or written. A damaged file is set aside under 
 said.
 """
 
+import errno
 import fcntl
 import json
 import math
@@ -44,6 +45,7 @@ from ithbit.errors import IthbitError, StoreError
 
 Record = TypeVar("Record", Result, Failure)
 
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 _STATE_TENSORS = tuple(field.name for field in fields(AdamState))
 
 
@@ -83,14 +85,18 @@ class RunFolder:
     @contextmanager
     def claimed(self) -> Iterator[bool]:
         """Hold the folder against other processes: gives whether it was free. Ends with the
-        process."""
+        process.
+
+        A file system without locks holds nobody off: two copies of a run then train side by side,
+        which costs time and changes nothing.
+        """
         with _said_as_store_error(self.path):
             handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o666)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
+            except OSError as error:
+                yield error.errno in _NO_LOCKS
             else:
                 yield True
         finally:
@@ -201,9 +207,14 @@ class RunFolder:
         return Checkpoint(done, plateau, adam, metadata["started_at"])
 
     def finish(self, result: Result, weights: dict[str, Tensor]) -> None:
-        """Write the final weights, then the result; then the state is no longer needed."""
-        self._write("weights.safetensors", save(weights, {"run_id": self.run.run_id}))
-        self._write("result.json", _json_bytes(result.to_json()))
+        """Write the final weights, then the result; then the state is no longer needed.
+
+        The first result stands: a second copy of the run, on a file system without locks, may come
+        here later.
+        """
+        if not (self.path / "result.json").exists():
+            self._write("weights.safetensors", save(weights, {"run_id": self.run.run_id}))
+            self._write("result.json", _json_bytes(result.to_json()))
         with _said_as_store_error(self.path):
             (self.path / "state.safetensors").unlink(missing_ok=True)
 

@@ -6,6 +6,7 @@ the stack, one whose loss is not finite is recorded as failed, and the others do
 """
 
 import math
+import os
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from ithbit.models.classifier import n_parameters
 from ithbit.tasks.indexing import n_tokens
 
 SAVE_SECONDS = 10.0  # at most this much work is done again after a crash, and one epoch
+_SAVE_SETTING = "ITHBIT_SAVE_SECONDS"  # instead, where a file system is slow or crashes are many
 _CPU_TOKENS = 32_768  # tokens of a step above which a larger stack no longer helps a CPU
 _CUDA_SEEDS = 64
 
@@ -175,6 +177,7 @@ def _train_until_one_stops(
     stack: Stack, members: list[_Member], watch: Watcher
 ) -> list[tuple[_Member, Reason]]:
     """Epoch after epoch, until at least one run stops; who stops, and why."""
+    save_seconds = _save_seconds()
     while True:
         start = time.perf_counter()
         losses = stack.train_epoch([len(m.history) for m in members])
@@ -207,10 +210,18 @@ def _train_until_one_stops(
         if leaving:
             return leaving
         for k, m in enumerate(members):
-            if time.monotonic() - m.saved >= SAVE_SECONDS:
+            if time.monotonic() - m.saved >= save_seconds:
                 row = stack.state.rows([k])
                 m.folder.save(Checkpoint(len(m.history), m.plateau, row, m.started_at))
                 m.saved = time.monotonic()
+
+
+def _save_seconds() -> float:
+    text = os.environ.get(_SAVE_SETTING, str(SAVE_SECONDS))
+    try:
+        return float(text)
+    except ValueError:
+        raise SpecError(f"{_SAVE_SETTING} must be a number of seconds, got {text!r}") from None
 
 
 def _stop_reason(member: _Member) -> Reason | None:

@@ -66,10 +66,13 @@ def outcome(store: Path, run: RunSpec) -> Result | Failure | None:
     return folder.result() or folder.failure()
 
 
-def group(runs: Iterable[RunSpec], device: Device, n_workers: int) -> list[Stack]:
+def group(
+    runs: Iterable[RunSpec], device: Device, n_workers: int, size: int | None = None
+) -> list[Stack]:
     """Runs of one shape stacked, as many as the device likes; longest first, so that none trails.
 
     Where there are more workers than stacks, a cell is cut up so that every worker has a share.
+    With a `size` every stack is of that size, but for a cell's last one.
     """
     cells: dict[tuple[object, object], Stack] = defaultdict(list)
     for run in runs:
@@ -77,8 +80,8 @@ def group(runs: Iterable[RunSpec], device: Device, n_workers: int) -> list[Stack
     share = max(1, n_workers // max(1, len(cells)))
     stacks = []
     for cell in cells.values():
-        size = min(stack_size(cell[0], device), -(-len(cell) // share))
-        stacks += [cell[start : start + size] for start in range(0, len(cell), size)]
+        each = size or min(stack_size(cell[0], device), -(-len(cell) // share))
+        stacks += [cell[start : start + each] for start in range(0, len(cell), each)]
     return sorted(stacks, key=_work, reverse=True)
 
 

@@ -18,8 +18,8 @@ from ithbit.engine.record import SCHEMA
 from ithbit.engine.spec import RunSpec
 from ithbit.errors import StoreError
 
-RunStatus = Literal["done", "failed", "running", "stopped", "missing"]
-STATUSES: tuple[RunStatus, ...] = ("done", "running", "stopped", "failed", "missing")
+RunStatus = Literal["done", "failed", "running", "queued", "stopped", "missing"]
+STATUSES: tuple[RunStatus, ...] = ("done", "running", "queued", "stopped", "failed", "missing")
 
 _RUN_FOLDER = re.compile(r"(?P<name>.+)-[0-9a-f]{12}")
 
@@ -41,7 +41,11 @@ def run_folders(store: Path) -> Iterator[tuple[str, str]]:
 
 
 def folder_status(folder: Path) -> RunStatus:
-    """Where the run of a folder stands; a lock that a process holds means that it is at work."""
+    """Where the run of a folder stands; a lock that a process holds means that it is at work.
+
+    Only a queue knows what is queued, and a lock of another machine may not be seen: see
+    `executors.ledger.live_runs`.
+    """
     try:
         names = set(os.listdir(folder))
     except FileNotFoundError:
@@ -67,6 +71,8 @@ def _is_locked(path: Path) -> bool:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:  # no locks on this file system
+        return False
     finally:
         os.close(handle)
     return False

@@ -1,0 +1,320 @@
+"""A sweep on a cluster: hand over what is missing, watch the store, hand over again what was lost.
+
+The store is the truth. A run is *done* when its result or failure is there, *live* while a task
+that holds it is queued or running, and otherwise *missing*: it is handed over, up to `MAX_ATTEMPTS`
+times in a row without a new epoch. Tasks that another process handed over are adopted.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from ithbit.engine.device import Device
+from ithbit.engine.folder import RunFolder, check_store
+from ithbit.engine.loop import Event, Watcher
+from ithbit.engine.record import Failure, Result
+from ithbit.engine.spec import RunSpec
+from ithbit.errors import ClusterError
+from ithbit.sweep.executors import Executor, Handle, Job
+from ithbit.sweep.executors.ledger import Batch, Ledger, Task, latest_tasks
+from ithbit.sweep.runner import MAX_ATTEMPTS, group, outcome
+from ithbit.sweep.store import statuses
+
+MAX_RELEASES = 3  # of a task that is held after a failed launch; then it is handed over anew
+SETTLE_SECONDS = 5.0  # a task must be out of the queue for so long: a file may be seen late
+_STORE_SECONDS = 1.0  # between two looks at the store
+_QUEUE_SECONDS = (1.0, 15.0)  # between two looks at the queue: longer while nothing happens
+_REFUSED_SECONDS = 20.0  # before what the cluster refused is tried again
+_MAX_REFUSALS = 3  # in a row, with nothing of ours in the queue
+_CANCEL_SECONDS = 60.0  # to wait for cancelled tasks to leave the queue
+
+
+class ClusterSweep:
+    """Runs, the store they share and an executor, with what was seen of its queue so far."""
+
+    def __init__(
+        self,
+        runs: Iterable[RunSpec],
+        store: Path,
+        executor: Executor,
+        device: Device,
+        runs_per_task: int | None = None,
+        watch: Watcher = lambda event: None,
+        retry_failed: bool = False,
+    ) -> None:
+        check_store(store)
+        self.runs = list(dict.fromkeys(runs))
+        self.store, self.executor, self.device = store.resolve(), executor, device
+        self.runs_per_task, self.watch, self.retry_failed = runs_per_task, watch, retry_failed
+        self.ledger = Ledger(self.store)
+        self._unfinished = {run.run_id: run for run in self.runs}
+        self._history_sizes: dict[str, int] = {}
+        self._gone_since: dict[Handle, float] = {}
+        self._releases: Counter[Handle] = Counter()
+        self._has_looked = False
+        self._settled_before: set[Handle] = set()  # closed when this process first looked
+        self._anew: set[str] = set()  # ids of failed runs that are to be tried again
+        self._refused: list[float] = []  # when, in a row
+        self._said: set[str] = set()
+
+    def submit(self) -> tuple[int, int]:
+        """Hand over what is missing and leave: how many runs are live then, and how many done."""
+        n_live, settling = self._look(patient=False)
+        while settling:
+            time.sleep(_STORE_SECONDS)
+            n_live, settling = self._look(patient=False)
+        return n_live, len(self.runs) - len(self._unfinished)
+
+    def finish(self) -> list[Result | Failure]:
+        """Hand over, watch and hand over again until every run is done; each run's outcome.
+
+        A mistake is told at once. Later on a cluster that is away is waited for.
+        """
+        self._look(patient=False)
+        looked = changed = time.monotonic()
+        while self._unfinished:
+            time.sleep(_STORE_SECONDS)
+            now = time.monotonic()
+            if self._tell():
+                changed = now
+            shortest, longest = _QUEUE_SECONDS
+            if now - looked >= min(longest, max(shortest, (now - changed) / 4)):
+                self._look(patient=True)
+                looked = time.monotonic()
+        found = [outcome(self.store, run) for run in self.runs]
+        assert all(found)
+        return [done for done in found if done is not None]
+
+    def _look(self, patient: bool) -> tuple[int, bool]:
+        """Ask the queue and hand over what is missing: how many runs are live, and whether some
+        task left the queue so recently that nothing is said of it yet."""
+        with self.ledger.locked() as lock:
+            try:
+                live = self.executor.alive()
+            except ClusterError as error:
+                if not patient:
+                    raise
+                self._remark(f"{error}; waiting, what runs goes on")
+                return 0, True
+            if not self._has_looked:
+                self._first_look(live)
+            batches = self.ledger.batches()
+            self._free_held(batches, live)
+            self._tell()  # after the queue was asked: what had left it has its result by now
+            fresh, lost, settling = self._missing(batches, live)
+            n_live = len(self._unfinished) - len(fresh) - sum(map(len, lost.values()))
+            by_name = {batch.name: batch for batch in batches}
+            self._raise_problems(by_name, lost)
+            stacks = group(fresh, self.device, n_workers=1, size=self.runs_per_task)
+            tasks = [self._task(stack) for stack in stacks]
+            for handle, runs in lost.items():
+                tasks += self._again(by_name[handle.batch], handle, runs)
+            return n_live + self._hand_over(tasks, lock, n_live, patient), settling
+
+    def _missing(
+        self, batches: list[Batch], live: dict[Handle, Job]
+    ) -> tuple[list[RunSpec], dict[Handle, list[RunSpec]], bool]:
+        """The runs that are in nobody's hands, those that were in a task that ended, by the task,
+        and whether there are others whose task left the queue only now."""
+        latest = latest_tasks(batches)
+        fresh: list[RunSpec] = []
+        lost: dict[Handle, list[RunSpec]] = defaultdict(list)
+        settling = False
+        for run in self._unfinished.values():
+            handle = latest.get(run.run_id)
+            if handle in live:
+                self._gone_since.pop(handle, None)
+            elif handle is None or handle in self._settled_before or run.run_id in self._anew:
+                fresh.append(run)
+            elif self._has_settled(handle):
+                lost[handle].append(run)
+            else:
+                settling = True
+        self._anew = set()
+        return fresh, lost, settling
+
+    def _first_look(self, live: dict[Handle, Job]) -> None:
+        """Remove batches that are through, note what was closed, forget failures if told so."""
+        self._has_looked = True
+        for batch in self.ledger.batches():
+            runs = [run for task in batch.tasks for run in task.runs]
+            done = all(status == "done" for status in statuses(self.store, runs).values())
+            if done and not any(handle in live for handle in batch.handles):
+                self.ledger.remove(batch)
+            closed = (handle for handle in batch.handles if batch.is_closed(handle.index))
+            self._settled_before.update(closed)
+        for run in self.runs if self.retry_failed else []:
+            folder = RunFolder(self.store, run)
+            if folder.result() is None and folder.failure() is not None:
+                folder.forget_failure()
+                self._anew.add(run.run_id)
+
+    def _has_settled(self, handle: Handle) -> bool:
+        now = time.monotonic()
+        return now - self._gone_since.setdefault(handle, now) >= SETTLE_SECONDS
+
+    def _free_held(self, batches: list[Batch], live: dict[Handle, Job]) -> None:
+        """Release what is held after a failed launch, a few times; then end it."""
+        for batch in batches:
+            for handle in batch.handles:
+                job = live.get(handle)
+                if job is None or not job.failed_to_launch:
+                    continue
+                self._releases[handle] += 1
+                if self._releases[handle] <= MAX_RELEASES:
+                    self._remark(f"job {job.job_id} was held after a failed launch; released")
+                    self.executor.release(job)
+                else:
+                    self._remark(f"job {job.job_id} was held again and again; cancelled")
+                    batch.note(handle.index, "held")
+                    self.executor.cancel([job])
+
+    def _raise_problems(self, batches: dict[str, Batch], lost: dict[Handle, list[RunSpec]]) -> None:
+        """Tell what a person must mend; the tasks it hit are closed, so that it is told once."""
+        problems = []
+        for handle in lost:
+            batch = batches[handle.batch]
+            problem = problem_of(batch, handle.index)
+            if problem:
+                batch.close(handle.index)
+                problems.append(problem)
+        if problems:
+            more = f" ({len(problems)} tasks ended so)" if len(problems) > 1 else ""
+            raise ClusterError(
+                f"{problems[0]}{more}; nothing was handed over again, other tasks go on"
+            )
+
+    def _task(self, runs: list[RunSpec], attempt: int = 1) -> Task:
+        return Task(tuple(runs), attempt, self._epochs(runs))
+
+    def _epochs(self, runs: Iterable[RunSpec]) -> int:
+        return sum(len(RunFolder(self.store, run).history()) for run in runs)
+
+    def _again(self, batch: Batch, handle: Handle, runs: list[RunSpec]) -> list[Task]:
+        """The tasks that a lost task is replaced by; what was lost too often is recorded.
+
+        Runs that were lost without a new epoch are parted, so that one that brings its task down
+        does so alone.
+        """
+        task = batch.tasks[handle.index]
+        if not batch.submitted and not batch.trace(handle.index):
+            return [self._task(runs, task.attempt)]  # it never got as far as the queue
+        if self._epochs(task.runs) > task.epochs:
+            self._remark(f"a task ended early, its runs go on: {_names(runs)}")
+            return [self._task(runs)]
+        if task.attempt < MAX_ATTEMPTS:
+            self._remark(f"a task ended without a new epoch, tried again: {_names(runs)}")
+            return [self._task([run], task.attempt + 1) for run in runs]
+        for run in runs:
+            error = (
+                f"its task on the cluster ended {MAX_ATTEMPTS} times in a row without a new "
+                f"epoch; the last one's log is {batch.log(handle.index)}"
+            )
+            RunFolder(self.store, run).create()
+            RunFolder(self.store, run).fail(Failure(run, error, "", self._epochs([run])))
+        return []
+
+    def _hand_over(self, tasks: list[Task], lock: int | None, n_live: int, patient: bool) -> int:
+        """Submit tasks in as few batches as the cluster accepts; how many runs they hold.
+
+        What the cluster refuses while others of our runs are live may be a limit of its own: it is
+        tried again later. With nothing live the patience has an end.
+        """
+        if not tasks or (self._refused and time.monotonic() < self._refused[-1] + _REFUSED_SECONDS):
+            return 0
+        n_runs = 0
+        try:
+            largest = self.executor.largest_batch()
+            for start in range(0, len(tasks), largest):
+                chunk = tasks[start : start + largest]
+                batch = self.ledger.write(chunk, self.device.torch.type)
+                try:
+                    self.executor.submit(batch, lock)
+                except ClusterError:
+                    self.ledger.remove(batch)
+                    raise
+                n_runs += sum(len(task.runs) for task in chunk)
+                self._refused = []
+        except ClusterError as error:
+            self._refused.append(time.monotonic())
+            hopeless = not patient or len(self._refused) >= _MAX_REFUSALS
+            if hopeless and not n_live + n_runs:
+                raise
+            self._remark(f"{error}; tried again later")
+        return n_runs
+
+    def _tell(self) -> bool:
+        """Tell the watcher what is new in the store; whether a run is done."""
+        n_before = len(self._unfinished)
+        for run in list(self._unfinished.values()):
+            done = outcome(self.store, run)
+            if done is not None:
+                del self._unfinished[run.run_id]
+                self.watch(Event(run, done))
+                continue
+            folder = RunFolder(self.store, run)
+            history = folder.path / "history.jsonl"
+            size = history.stat().st_size if history.exists() else 0
+            if size != self._history_sizes.get(run.run_id, 0):
+                self._history_sizes[run.run_id] = size
+                for epoch in folder.history()[-1:]:
+                    self.watch(Event(run, epoch))
+        return len(self._unfinished) < n_before
+
+    def _remark(self, text: str) -> None:
+        """Say something once, not at every look."""
+        if text not in self._said:
+            self._said.add(text)
+            self.watch(Event(self.runs[0], text))
+
+
+def problem_of(batch: Batch, index: int) -> str | None:
+    """What a person must mend before a task that ended is tried again, if so."""
+    if batch.is_closed(index):
+        return f"task {index} of {batch.name} was cancelled; give the command again to go on"
+    if not batch.submitted:
+        return None
+    trace = batch.trace(index)
+    if not trace:
+        return (
+            f"task {index} of {batch.name} ended without a trace in {batch.store}: its node cannot "
+            "write there, or it was cancelled before it began; give a --store that every node "
+            "sees under the same path"
+        )
+    if trace[-1].startswith("error "):
+        return trace[-1].removeprefix("error ")
+    if trace[-1].startswith("started") and batch.tasks[index].attempt > 1:
+        log = batch.log(index)
+        said = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        last = f": {said[-1]}" if said else ""
+        return f"ithbit did not come up on a node, {trace[-1].removeprefix('started ')}{last}"
+    return None
+
+
+def cancel(runs: Iterable[RunSpec], store: Path, executor: Executor) -> int:
+    """End every live task that holds one of the runs; how many there were. The runs keep what they
+    have and go on from there when they are handed over again."""
+    ledger = Ledger(store)
+    wanted = {run.run_id for run in runs}
+    with ledger.locked():
+        live = executor.alive()
+        jobs = []
+        for batch in ledger.batches():
+            for handle, task in zip(batch.handles, batch.tasks, strict=True):
+                if handle in live and any(run.run_id in wanted for run in task.runs):
+                    batch.close(handle.index)
+                    jobs.append(live[handle])
+        executor.cancel(jobs)
+    deadline = time.monotonic() + _CANCEL_SECONDS
+    while jobs and time.monotonic() < deadline:
+        live = executor.alive()
+        if not any(job.handle in live for job in jobs):
+            break
+        time.sleep(_STORE_SECONDS)
+    return len(jobs)
+
+
+def _names(runs: list[RunSpec]) -> str:
+    names = ", ".join(run.name for run in runs[:3])
+    return names if len(runs) <= 3 else f"{names} and {len(runs) - 3} more"

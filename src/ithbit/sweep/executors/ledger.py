@@ -1,0 +1,187 @@
+"""What was handed over, kept in the store under `.jobs`:
+
+    lock                 held by whoever looks and submits, so that two do not submit the same
+    00007-1f0c.json      a batch: its tasks, each with its runs; written before it is submitted
+    00007-1f0c/          what is known of its tasks, by their place in the batch
+      submitted          the executor's name for the batch, once it has one
+      3.trace            a line for each stage it reached: started, ready, error …, held
+      3.log              what it printed
+      3.closed           it was cancelled, or its error was told: not to be tried again by itself
+
+A batch whose runs all have results is removed by the next sweep of the store. Looks at JSON only,
+never at tensors.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ithbit.engine.spec import RunSpec, run_from_json
+from ithbit.errors import StoreError
+from ithbit.sweep.executors import Executor, Handle, Job
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Task:
+    """Runs of one shape for one process."""
+
+    runs: tuple[RunSpec, ...]
+    attempt: int = 1  # which one in a row without a new epoch
+    epochs: int = 0  # that the runs had together when it was handed over
+
+    def to_json(self) -> dict[str, Any]:
+        runs = [run.to_json() for run in self.runs]
+        return {"runs": runs, "attempt": self.attempt, "epochs": self.epochs}
+
+
+def task_from_json(data: dict[str, Any]) -> Task:
+    """The task that `Task.to_json` wrote."""
+    return Task(tuple(run_from_json(run) for run in data["runs"]), data["attempt"], data["epochs"])
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A list of tasks that were, or are about to be, handed over at once."""
+
+    name: str
+    store: Path
+    device: str  # cpu or cuda
+    tasks: tuple[Task, ...]
+
+    @property
+    def path(self) -> Path:
+        return self.store / ".jobs" / f"{self.name}.json"
+
+    @property
+    def folder(self) -> Path:
+        return self.store / ".jobs" / self.name
+
+    @property
+    def handles(self) -> list[Handle]:
+        return [Handle(self.name, index) for index in range(len(self.tasks))]
+
+    @property
+    def submitted(self) -> bool:
+        """Whether the executor is known to have taken it."""
+        return (self.folder / "submitted").exists()
+
+    def log(self, index: int) -> Path:
+        return self.folder / f"{index}.log"
+
+    def trace(self, index: int) -> list[str]:
+        """The stages that a task reached, in order, those of earlier starts included."""
+        # A file made here has a network file system ask its server what the folder holds now.
+        with tempfile.TemporaryFile(dir=self.folder):
+            pass
+        try:
+            return (self.folder / f"{index}.trace").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def note(self, index: int, line: str) -> None:
+        """Add a line to a task's trace."""
+        with open(self.folder / f"{index}.trace", "a") as file:
+            file.write(line + "\n")
+
+    def is_closed(self, index: int) -> bool:
+        return (self.folder / f"{index}.closed").exists()
+
+    def close(self, index: int) -> None:
+        (self.folder / f"{index}.closed").touch()
+
+
+def read_batch(path: Path) -> Batch | None:
+    """The batch of a file, or None if there is none (any more)."""
+    try:
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} cannot be read: {error}; move it away") from error
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise StoreError(f"{path} is of a version unknown here; move it away")
+    tasks = tuple(task_from_json(task) for task in data["tasks"])
+    return Batch(path.stem, path.parent.parent, data["device"], tasks)
+
+
+class Ledger:
+    """The batches of one store."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store.resolve()
+        self.folder = self.store / ".jobs"
+
+    @contextmanager
+    def locked(self) -> Iterator[int | None]:
+        """Look and submit as the only one; None where the file system has no locks."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            except OSError:
+                yield None
+            else:
+                yield handle
+        finally:
+            os.close(handle)
+
+    def batches(self) -> list[Batch]:
+        """All batches, oldest first."""
+        found = (read_batch(path) for path in sorted(self.folder.glob("*.json")))
+        return [batch for batch in found if batch is not None]
+
+    def write(self, tasks: Sequence[Task], device: str) -> Batch:
+        """Enter a batch that is about to be submitted; the lock must be held."""
+        from ithbit.engine.folder import write_atomically
+
+        names = [path.stem for path in self.folder.glob("*.json")]
+        number = max((int(name.partition("-")[0]) for name in names), default=0) + 1
+        batch = Batch(f"{number:05d}-{secrets.token_hex(4)}", self.store, device, tuple(tasks))
+        entries = [task.to_json() for task in batch.tasks]
+        record = {"schema": SCHEMA, "device": device, "tasks": entries}
+        try:
+            batch.folder.mkdir()
+            write_atomically(batch.path, json.dumps(record, indent=1).encode())
+        except OSError as error:
+            raise StoreError(
+                f"cannot write to {self.folder}: {error.strerror or error}; nothing was submitted"
+            ) from error
+        return batch
+
+    def remove(self, batch: Batch) -> None:
+        """Forget a batch; a task of it that starts all the same finds nothing to do."""
+        batch.path.unlink(missing_ok=True)
+        shutil.rmtree(batch.folder, ignore_errors=True)
+
+
+def latest_tasks(batches: Sequence[Batch]) -> dict[str, Handle]:
+    """For each run, by its id, the task that it was last handed over in."""
+    return {
+        run.run_id: handle
+        for batch in batches
+        for handle, task in zip(batch.handles, batch.tasks, strict=True)
+        for run in task.runs
+    }
+
+
+def live_runs(store: Path, executor: Executor) -> dict[RunSpec, Job]:
+    """The runs of a store that are in a task which is queued or running, each with its job."""
+    live = executor.alive()
+    return {
+        run: live[handle]
+        for batch in Ledger(store).batches()
+        for handle, task in zip(batch.handles, batch.tasks, strict=True)
+        if handle in live
+        for run in task.runs
+    }

@@ -1,0 +1,85 @@
+"""Options for `sbatch`: from the command line, from a profile, each checked before any is used.
+
+They are passed on as they are, by their long names; the cluster knows which of them it takes. A
+profile is a TOML file with the same names:
+
+    partition = "gpu"
+    time = "4:00:00"
+    cpus-per-task = 4
+    exclusive = true
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+from ithbit.errors import SpecError, raise_problems
+
+Options = dict[str, str | bool]  # True: an option without a value
+
+_NAME = re.compile(r"[a-z][a-z0-9-]+")
+_OURS = {  # what identifies our jobs and finds their tasks
+    "array": "tasks are numbered by ithbit; limit those that run at once with --workers",
+    "job-name": "ithbit finds its jobs again by their names",
+    "parsable": "ithbit reads the number of the job",
+    "output": "what a task prints goes to .jobs/ in the store",
+    "error": "what a task prints goes to .jobs/ in the store",
+    "wrap": "ithbit brings the script",
+    "test-only": "use --dry-run",
+    "wait": "leave --detach out",
+    "clusters": "set SLURM_CLUSTERS, which every command of Slurm's reads",
+    "ntasks": "a task of the array is one process",
+    "quiet": "ithbit reads the number of the job",
+}
+
+
+def read_options(given: Iterable[str], profile: Path | None = None) -> Options:
+    """Options of a profile, then those of the command line, which count where both speak.
+
+    >>> read_options(["partition=gpu", "time=4:00:00", "exclusive"])
+    {'partition': 'gpu', 'time': '4:00:00', 'exclusive': True}
+    >>> read_options(["array=1-5"])
+    Traceback (most recent call last):
+    ...
+    ithbit.errors.SpecError: Slurm options: array is not to be given: tasks are numbered by ithbit; limit those that run at once with --workers
+    """  # noqa: E501
+    options: Options = {} if profile is None else _read_profile(profile)
+    for text in given:
+        word, equals, rest = text.partition("=")
+        options[_canonical(word)] = rest.strip() if equals else True
+    problems = []
+    for name, value in options.items():
+        if not _NAME.fullmatch(name):
+            problems.append(f"{name!r} is no long name of an sbatch option, such as partition=gpu")
+        elif name in _OURS:
+            problems.append(f"{name} is not to be given: {_OURS[name]}")
+        elif value == "" or "\n" in str(value):
+            problems.append(f"{name} needs a value of one line")
+    raise_problems("Slurm options", problems)
+    return options
+
+
+def asks_for_gpu(options: Options) -> bool:
+    """Whether the options ask for a GPU themselves, in any of the ways that Slurm knows."""
+    return any(name.startswith("gpus") for name in options) or "gpu" in str(options.get("gres", ""))
+
+
+def _canonical(name: str) -> str:
+    return name.strip().removeprefix("--").replace("_", "-")
+
+
+def _read_profile(path: Path) -> Options:
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SpecError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise SpecError(f"{path} is not valid TOML: {error}") from error
+    options: Options = {}
+    for name, value in data.items():
+        if not isinstance(value, str | int | float):
+            raise SpecError(f"{path}: {name} must be a text, a number, true or false")
+        if value is not False:
+            options[_canonical(name)] = True if value is True else str(value)
+    return options
