@@ -39,6 +39,7 @@
     ["seed", "Seed", plain, true],
     ["status", "Status", plain],
     ["solved", "Solved", (value) => (value === null ? "–" : value ? "yes" : "no")],
+    ["verification", "All inputs", plain],
     ["max_accuracy", "Max. accuracy", fixed(4), true],
     ["epochs", "Epochs", plain, true],
     ["first_solved_epoch", "First perfect", plain, true],
