@@ -21,7 +21,7 @@ def search(model: Model, n_bits: int, tries: int, device: torch.device, seed: in
 
     >>> def sure(bits, index):
     ...     return (bits.gather(1, index[:, None] - 1)[:, 0] * 2.0 - 1) * (1 + bits.sum(1))
-    >>> search(sure, 32, 20_000, torch.device("cpu")).least[0].margin
+    >>> search(sure, 32, 200_000, torch.device("cpu")).least[0].margin
     1.0
     """
     generator = torch.Generator().manual_seed(seed)

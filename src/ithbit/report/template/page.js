@@ -39,7 +39,6 @@
     ["seed", "Seed", plain, true],
     ["status", "Status", plain],
     ["solved", "Solved", (value) => (value === null ? "–" : value ? "yes" : "no")],
-    ["verification", "All inputs", plain],
     ["max_accuracy", "Max. accuracy", fixed(4), true],
     ["epochs", "Epochs", plain, true],
     ["first_solved_epoch", "First perfect", plain, true],
@@ -47,6 +46,7 @@
     ["double_length_accuracy", "at 2n", fixed(3), true],
     ["n_parameters", "Parameters", plain, true],
     ["seconds_per_epoch", "s/epoch", fixed(3), true],
+    ["verification", "All inputs", plain],
   ];
   let sort = null;
   let descending = false;
