@@ -24,6 +24,10 @@ class DeviceError(IthbitError):
     """A device that was asked for and is not there."""
 
 
+class LayerError(IthbitError):
+    """A user's layer that cannot be loaded, built or probed."""
+
+
 class OutputError(IthbitError):
     """A file that was asked for and cannot be written."""
 
