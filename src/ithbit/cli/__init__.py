@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from ithbit.cli import bounds, certificates, probe, report, sweep, train, verdicts, verify
+from ithbit.cli import bounds, certificates, probe, report, score, sweep, train, verdicts, verify
 from ithbit.errors import IthbitError
 
 app = typer.Typer(
@@ -18,7 +18,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (train, sweep, report, verdicts, certificates, bounds, probe, verify):
+for module in (train, sweep, report, verdicts, certificates, bounds, probe, verify, score):
     module.register(app)
 
 

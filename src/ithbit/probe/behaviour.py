@@ -109,11 +109,16 @@ def behaviour(module: nn.Module, width: int, n_tokens: int) -> Behaviour:
 
 
 def _first_leak(changed: Tensor, after: Tensor) -> Leak | None:
-    """The first output that a later token reaches, and the nearest such token."""
+    """The first output that a later token reaches, and the nearest such token.
+
+    Where only a change of several tokens shows, the last position from which on it does.
+    """
     for output in range(changed.shape[1] - 1):
-        for later in range(output + 1, changed.shape[0]):
-            if changed[later, output] or after[later, output]:
-                return Leak(output + 1, later + 1)
+        single = changed[output + 1 :, output].nonzero().flatten().tolist()
+        several = after[output + 1 :, output].nonzero().flatten().tolist()
+        if single or several:
+            ahead = single[0] if single else several[-1]
+            return Leak(output + 1, output + 2 + ahead)
     return None
 
 
