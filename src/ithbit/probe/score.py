@@ -67,7 +67,8 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         raise SpecError(f"there is no file {path}")
     try:
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
+            # Opened here: numpy leaves a file open that turns out to be torn.
+            with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}
         frame = pl.read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path)
         missing = [name for name in ("set", "number", "prediction") if name not in frame.columns]
