@@ -86,7 +86,9 @@ def test_the_whole_way_with_two_workers(ithbit, tmp_path: Path) -> None:
     assert status == 0
     assert "seeds are trained one by one, not in a stack" in err
     assert "> rnn" in out
-    assert len(list((tmp_path / "runs" / "probe").glob("rnn-*/*.json"))) == 2
+    assert len(list((tmp_path / "runs" / "probe").glob("rnn-*/*_s0.json"))) == 2
+    page = ithbit("report", "--store", tmp_path / "runs", "-o", tmp_path / "report.html")
+    assert page[0] == 2  # a store of probes alone has no runs to report on
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     # Nothing of it is a run of the paper's tables.
     assert "no runs in" in ithbit("status", "--store", tmp_path / "runs")[1]

@@ -128,7 +128,7 @@ def probe_layer(
         families = family_rows(
             store, plan.width, list(plan.lengths), list(plan.layers), plan.protocol
         )
-    return ProbeReport(
+    report = ProbeReport(
         layer.name,
         plan,
         seen,
@@ -138,6 +138,10 @@ def probe_layer(
         tuple(runs),
         tuple(families),
     )
+    place = Place.of(store, layer, plan.protocol)
+    if runs and place is not None:
+        place.keep_report(report.to_json())
+    return report
 
 
 def _rank(module: torch.nn.Module, plan: Plan, remarks: list[str]) -> CausalRank:

@@ -2,8 +2,8 @@
 
 The optimiser, schedule, data and success criterion are the engine's. A finished run is two files in
 `<store>/probe/<layer>-<digest>/`: `<run>.safetensors` and `<run>.json`, the latter last, and is
-never trained again as long as the layer's code is the same. They are no run folders, so the paper's
-tables do not see them.
+never trained again as long as the layer's code is the same; `report.json` is the latest report.
+They are no run folders, so the paper's tables do not see them.
 """
 
 import hashlib
@@ -85,14 +85,21 @@ class Place:
         except (KeyError, TypeError):
             return None
 
+    def keep_report(self, data: dict[str, Any]) -> None:
+        """Write the whole report beside the runs, for the page."""
+        self._write("report.json", (json.dumps(data, indent=1) + "\n").encode())
+
     def keep(self, run: ProbeRun, weights: Params) -> None:
         """Write the weights, then the record."""
         name = f"{run.cell.name}_s{run.seed}"
         text = json.dumps({"schema": SCHEMA} | run.to_json(), indent=1, allow_nan=False)
+        self._write(f"{name}.safetensors", save(weights))
+        self._write(f"{name}.json", (text + "\n").encode())
+
+    def _write(self, name: str, data: bytes) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.folder / f"{name}.safetensors", save(weights))
-            write_atomically(self.folder / f"{name}.json", (text + "\n").encode())
+            write_atomically(self.folder / name, data)
         except OSError as error:
             raise StoreError(f"cannot write to {self.folder}: {error.strerror or error}") from error
 

@@ -28,6 +28,7 @@ from ithbit.report.curves import thin_curve
 from ithbit.report.figures import FIGURES, draw, to_svg
 from ithbit.report.figures.style import FAINT, INK, LOOKS, PAPER
 from ithbit.report.output import write_text
+from ithbit.report.probed import probed_layers
 from ithbit.report.published import Variant, published
 from ithbit.report.rows import Records
 from ithbit.report.statistics import Count
@@ -262,6 +263,7 @@ def render_page(records: Records, settings: str = "paper") -> str:
             for table in tables
         ],
         verified=_verified(rows),
+        probed=probed_layers(records.store),
         totals=[(name, _totals(cells, name)) for name in MARKS] if cells else [],
         theory=[
             (row, {task: _learnt(cells, row.family, task) for task in TASKS})
