@@ -56,6 +56,26 @@ def test_all_as_json(ithbit, store: Path) -> None:
     assert next(store.glob("*/verification.json")).stat().st_mtime_ns == written
 
 
+def test_a_bad_folder_does_not_stop_the_others(ithbit, store: Path) -> None:
+    other = RunSpec(RUN.model, 1, RUN.protocol)
+    folder = write_run(store, Plan(other, True, 1.0, 5))  # a result without weights
+    status, out, err = ithbit("verify", "--all", "--store", store, "--device", "cpu")
+    assert status == 0
+    assert f"{RUN.name}: counterexample" in out
+    assert f"set aside: {folder} has no weights.safetensors" in err
+
+
+def test_a_larger_budget_is_tried_again(ithbit, tmp_path: Path) -> None:
+    run = RunSpec(ModelSpec("lhi", "gru", n_bits=20), 0, Protocol(epoch_examples=64, max_epochs=1))
+    train([run], tmp_path, choose_device("cpu"))
+    tried = []
+    for budget in (2000, 2000, 8000):
+        arguments = ("--budget", budget, "--store", tmp_path, "--device", "cpu", "--json")
+        data = json.loads(ithbit("verify", "--all", *arguments)[1])
+        tried.append(data["runs"][0]["n_evaluated"])
+    assert tried[0] == tried[1] <= 2000 < tried[2] <= 8000
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -53,6 +53,16 @@ def test_what_cannot_be_loaded(text: str, sentence: str) -> None:
         load_layer(text)
 
 
+def test_imports_from_beside_the_file_and_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_it.py").write_text("import torch\nMine = torch.nn.Identity\n")
+    (tmp_path / "user_layers.py").write_text("from beside_it import Mine\n")
+    monkeypatch.chdir(tmp_path)
+    for text in (f"{tmp_path / 'user_layers.py'}:Mine", "user_layers:Mine"):
+        assert isinstance(load_layer(text).build(3), torch.nn.Identity)
+
+
 def test_a_file_that_fails(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("1 / 0\n")

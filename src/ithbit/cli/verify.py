@@ -1,6 +1,7 @@
 """`ithbit verify`: every input of a trained model, or a search for a wrong one."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,14 +21,16 @@ def verify(
         ),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="all finished runs of the store that have no record yet")
+        bool,
+        typer.Option(
+            "--all",
+            help="all finished runs of the store, but for those with a record of this budget",
+        ),
     ] = False,
     solved_only: Annotated[
         bool, typer.Option("--solved-only", help="with --all: leave out runs that failed to solve")
     ] = False,
-    again: Annotated[
-        bool, typer.Option("--again", help="with --all: also runs that have a record")
-    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="with --all: try those again too")] = False,
     budget: Annotated[
         int,
         typer.Option(
@@ -47,27 +50,30 @@ def verify(
     a certificate. Exit status: 1 if a run that counts as solved has a counterexample, else 0.
     """
     from ithbit.engine.device import choose_device
-    from ithbit.errors import SpecError
+    from ithbit.errors import SpecError, StoreError
     from ithbit.probe.verify import finished_folders, recorded
 
     if bool(runs) == every:
         raise SpecError("name runs to verify, or give --all for all finished runs of the store")
     chosen = choose_device(device)
     if every:
-        folders = [
-            folder
-            for folder in finished_folders(store)
-            if (again or recorded(folder) is None)
-            and (not solved_only or _result(folder)["solved"])
-        ]
+        records = []
+        for folder in finished_folders(store):
+            try:
+                said = _result(folder)
+                if solved_only and not said["solved"]:
+                    continue
+                record = recorded(folder)
+                enough = record and (record["exhaustive"] or record["budget"] >= budget)
+                if record is None or again or not enough:
+                    record = _verify(folder, chosen, budget, seed, quiet=as_json)
+                records.append(record | said)
+            except StoreError as error:  # one bad folder is not the end of the others
+                print(f"ithbit: set aside: {error}", file=sys.stderr)
     else:
-        folders = [_find(name, store) for name in runs or []]
-    records = [_verify(folder, chosen, budget, seed, quiet=as_json) for folder in folders]
-    if every:  # what was there before belongs to the answer
         records = [
-            record | {"solved": _result(folder)["solved"], "final": _result(folder)["final"]}
-            for folder in finished_folders(store)
-            if (record := recorded(folder)) is not None
+            _verify(folder, chosen, budget, seed, quiet=as_json) | _result(folder)
+            for folder in (_find(name, store) for name in runs or [])
         ]
     if as_json:
         print(json.dumps({"summary": _summary(records), "runs": records}, indent=1))
@@ -78,8 +84,14 @@ def verify(
 
 
 def _result(folder: Path) -> dict[str, bool]:
-    record = json.loads((folder / "result.json").read_bytes())
-    return {"solved": record["max_accuracy"] == 1.0, "final": record["final_accuracy"] == 1.0}
+    """What the paper's criterion says of a run, and whether its last epoch was perfect too."""
+    from ithbit.errors import StoreError
+
+    try:
+        record = json.loads((folder / "result.json").read_bytes())
+        return {"solved": record["max_accuracy"] == 1.0, "final": record["final_accuracy"] == 1.0}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{folder} holds no readable result: {error}") from error
 
 
 def _verify(folder: Path, device: "Device", budget: int, seed: int, quiet: bool) -> dict[str, Any]:
@@ -93,7 +105,7 @@ def _verify(folder: Path, device: "Device", budget: int, seed: int, quiet: bool)
         if found.exhaustive and found.wrong_by_index:  # of a search the counts say little
             wrong = sorted(found.wrong_by_index.items())
             print("  wrong by index: " + ", ".join(f"{i}: {count:,}" for i, count in wrong))
-    return record | _result(folder)
+    return record
 
 
 def _find(name: str, store: Path) -> Path:

@@ -22,13 +22,14 @@ def probe(
     protocol: Protocol | None = None,
     store: str | Path = "runs",
     device: str = "auto",
-    workers: int | None = None,
+    workers: int = 1,
     said: Callable[[str], None] = lambda text: None,
 ) -> ProbeReport:
     """Probe a layer: a factory, or what the command line takes in its place.
 
-    A callable is trained in this process; a name such as `"layers.py:Mine"` by a worker a core.
-    `said` is called with a line of progress now and then.
+    More than one worker needs a name such as `"layers.py:Mine"`, which another process can load,
+    and a script whose own work is under `if __name__ == "__main__"`. `said` is called with
+    a line of progress now and then.
     """
     plan = Plan(
         width,

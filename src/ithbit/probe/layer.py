@@ -151,6 +151,7 @@ def _arguments(
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise LayerError(f"there is no file {path}")
+    _look_in(path.resolve().parent)
     spec = importlib.util.spec_from_file_location(f"ithbit_user_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -163,7 +164,14 @@ def _load_file(path: Path) -> ModuleType:
     return module
 
 
+def _look_in(folder: Path) -> None:
+    """Let imports find what lies beside the user's file; last, so that nothing is hidden by it."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
 def _load_module(name: str) -> ModuleType:
+    _look_in(Path.cwd())
     try:
         return importlib.import_module(name)
     except Exception as error:
