@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ithbit import probe
     from ithbit.api import train
     from ithbit.engine.record import Epoch, Failure, Result
     from ithbit.engine.spec import Protocol, RunSpec
@@ -30,6 +31,7 @@ __all__ = [
     "RunSpec",
     "certify",
     "construct",
+    "probe",
     "train",
     "verdict",
 ]
@@ -51,6 +53,8 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that `import ithbit` and the command line do not wait for torch."""
+    if name == "probe":  # the package is itself the function
+        return import_module("ithbit.probe")
     if name not in _HOME:
         raise AttributeError(f"module 'ithbit' has no attribute {name!r}")
     return getattr(import_module(f"ithbit.{_HOME[name]}"), name)

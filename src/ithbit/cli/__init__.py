@@ -8,7 +8,18 @@ import sys
 
 import typer
 
-from ithbit.cli import bounds, certificates, demo, report, sweep, train, verdicts
+from ithbit.cli import (
+    bounds,
+    certificates,
+    demo,
+    probe,
+    report,
+    score,
+    sweep,
+    train,
+    verdicts,
+    verify,
+)
 from ithbit.errors import IthbitError
 
 app = typer.Typer(
@@ -18,7 +29,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (demo, train, sweep, report, verdicts, certificates, bounds):
+for module in (demo, train, sweep, report, probe, verify, score, verdicts, certificates, bounds):
     module.register(app)
 
 
