@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-gpu test-slurm bench clean
+.PHONY: demo test test-kill test-slow test-gpu test-slurm bench clean
 
 demo: $(READY)
 	$(BIN)/ithbit demo
@@ -15,6 +15,11 @@ test: $(READY)
 	$(BIN)/mypy
 	$(BIN)/pytest -q -n 2 -m "not slow and not gpu and not slurm"
 
+# Two minutes: a sweep killed twenty times, and two sweeps on one store, against a quiet one.
+test-kill: $(READY)
+	$(BIN)/pytest -q -m slow --timeout 900 tests/sweep/test_kill.py
+
+# An hour or more on a CPU: every cell of the main table at n = 8 trained anew, among others.
 test-slow: $(READY)
 	$(BIN)/pytest -q -m slow --timeout 3600
 
