@@ -33,6 +33,8 @@ def main(folder: Path) -> None:
         write_store(store, paper_plans(range(93)))
     print(f"{sum(1 for _ in store.iterdir())} runs")
     for arguments in (
+        ("status",),
+        ("status", "paper"),
         ("table", "main"),
         ("table", "accuracy"),
         ("compare",),

@@ -1,10 +1,14 @@
 """The table of models that the properties run over, and the one gate to the reference libraries."""
 
+from dataclasses import asdict
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 
+from ithbit.engine.folder import RunFolder
+from ithbit.engine.spec import RunSpec
 from ithbit.families import FAMILIES, TASKS
 from ithbit.models import classifier
 from ithbit.models.spec import ModelSpec
@@ -95,3 +99,36 @@ def moved():
         }
 
     return draw
+
+
+@pytest.fixture
+def kept():
+    """What a finished run leaves that must not depend on where, when and with whom it trained."""
+
+    def of(store: Path, run: RunSpec) -> dict[str, object]:
+        folder = RunFolder(store, run)
+        result = folder.result()
+        assert result is not None, f"{run.name} has no result in {store}"
+        times = ("seconds_per_epoch", "evaluation_seconds", "started_at", "finished_at")
+        history = [asdict(epoch) | {"seconds": None} for epoch in folder.history()]
+        assert len(history) == result.epochs
+        return {
+            "weights": (folder.path / "weights.safetensors").read_bytes(),
+            "history": history,
+            "result": {k: v for k, v in result.to_json().items() if k not in times},
+        }
+
+    return of
+
+
+@pytest.fixture
+def leftovers():
+    """Files of a store that are none of a run's: temporary ones, set aside ones."""
+    known = {"spec.json", "history.jsonl", "state.safetensors", "weights.safetensors"}
+    known |= {"result.json", "failure.json", "lock"}
+
+    def of(store: Path) -> list[str]:
+        names = [path.name for path in store.rglob("*") if path.is_file()]
+        return sorted(name for name in names if name not in known)
+
+    return of

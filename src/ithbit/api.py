@@ -1,6 +1,7 @@
 """The same as the command line, in Python: `ithbit.train` and the names that go with it."""
 
 from collections.abc import Iterable
+from operator import index
 from pathlib import Path
 
 from ithbit.engine.loop import Watcher
@@ -35,12 +36,6 @@ def train(
     Returns a `Result` (or, for a run that could not go on, a `Failure`) for each seed. `watch` is
     called with an `Event` for every epoch and outcome.
     """
-    seeds = list(seeds)
-    if not seeds:
-        raise SpecError("give at least one seed")
-    if len(set(seeds)) != len(seeds):
-        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
-        raise SpecError(f"every seed may be given once, got twice: {', '.join(map(str, twice))}")
     model = ModelSpec(
         task,
         family,
@@ -51,5 +46,20 @@ def train(
         d_ff=ff,
         positions=positions,
     )
-    runs = [RunSpec(model, seed, protocol or Protocol()) for seed in seeds]
+    runs = cell(model, protocol or Protocol(), seeds)
     return run_all(runs, Path(store), device, workers, watch, retry_failed)
+
+
+def cell(model: ModelSpec, protocol: Protocol, seeds: Iterable[int]) -> list[RunSpec]:
+    """The runs of one model: one for each seed.
+
+    >>> [run.seed for run in cell(ModelSpec("rhi", "gru", n_bits=8), Protocol(), range(2))]
+    [0, 1]
+    """
+    seeds = [index(seed) for seed in seeds]  # numpy's integers too: records hold plain ones
+    if not seeds:
+        raise SpecError("give at least one seed")
+    if len(set(seeds)) != len(seeds):
+        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+        raise SpecError(f"every seed may be given once, got twice: {', '.join(map(str, twice))}")
+    return [RunSpec(model, seed, protocol) for seed in seeds]

@@ -28,6 +28,10 @@ class ClusterError(IthbitError):
     """A cluster that is not there, does not answer or refuses what it is asked."""
 
 
+class LayerError(IthbitError):
+    """A user's layer that cannot be loaded, built or probed."""
+
+
 class OutputError(IthbitError):
     """A file that was asked for and cannot be written."""
 

@@ -80,11 +80,17 @@ def test_without_transformers_the_message_says_what_to_install(monkeypatch) -> N
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")  # fla's import tells what else the machine could have
-def test_on_a_gpu_the_libraries_agree_with_the_stacked_models(family, moved, library, cuda) -> None:
+def test_on_a_gpu_the_libraries_agree_with_the_stacked_models(
+    family, moved, library, cuda, monkeypatch
+) -> None:
     """Mamba2 is fla's there. Products in full single precision, as the protocol asks."""
     if family == "mamba2":
         pytest.importorskip("fla", reason="fla is not installed (ithbit[reference-gpu])")
     assert not torch.backends.cuda.matmul.allow_tf32
+    # Stock PyTorch lets cuDNN's GRU multiply in TF32 (4e-4 off here); without it, cuDNN's own tanh
+    # and sigmoid are left, 1.2e-5 off on an H200. Ours is held to float64 in tests/engine.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    tolerance = 1e-4 if family == "gru" else 1e-5
     spec = ModelSpec("lhi", family, n_bits=20, n_layers=2)
     params = moved(spec, dtype=torch.float32)
     module = build(spec, "cuda")
@@ -98,13 +104,13 @@ def test_on_a_gpu_the_libraries_agree_with_the_stacked_models(family, moved, lib
     ours = classifier.logits(leaves, spec, token_table("lhi", 20, device="cuda"), examples)
     ours.square().mean().backward()
 
-    assert (ours[0] - theirs).norm() <= 1e-5 * theirs.norm()
+    assert (ours[0] - theirs).norm() <= tolerance * theirs.norm()
     expected = weights.export_gradients(module, spec)
     whole = torch.stack([gradient.norm() for gradient in expected.values()]).norm()
     for name, gradient in expected.items():
         own = leaves[name].grad
         error = gradient.norm() if own is None else (own[0] - gradient).norm()
-        assert error <= 1e-5 * gradient.norm() + torch.finfo(torch.float32).eps * whole, name
+        assert error <= tolerance * gradient.norm() + torch.finfo(torch.float32).eps * whole, name
 
 
 @pytest.mark.gpu

@@ -8,7 +8,18 @@ import sys
 
 import typer
 
-from ithbit.cli import bounds, certificates, report, sweep, train, verdicts
+from ithbit.cli import (
+    bounds,
+    certificates,
+    demo,
+    probe,
+    report,
+    score,
+    sweep,
+    train,
+    verdicts,
+    verify,
+)
 from ithbit.errors import IthbitError
 
 app = typer.Typer(
@@ -18,7 +29,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (train, sweep, report, verdicts, certificates, bounds):
+for module in (demo, train, sweep, report, probe, verify, score, verdicts, certificates, bounds):
     module.register(app)
 
 
@@ -29,3 +40,7 @@ def main() -> None:
     except IthbitError as error:
         print(f"ithbit: {error}", file=sys.stderr)
         sys.exit(2)
+    except SystemExit as stop:
+        if stop.code == 130:  # all that typer leaves of Ctrl-C
+            print("ithbit: stopped; the same command goes on from here", file=sys.stderr)
+        raise

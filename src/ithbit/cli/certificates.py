@@ -4,6 +4,7 @@ Words: *certified* is proved for every input in real arithmetic; *observed* is w
 """
 
 import json
+from decimal import ROUND_FLOOR, Context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,12 @@ TASK = typer.Argument(help="rhi (the index comes last) or lhi (the index comes f
 FAMILY = typer.Argument(
     help="softmax-full, softmax-causal, linear-full, linear-causal, ssm or rnn; gru, for lhi."
 )
-VARIANT = typer.Option(None, "--variant", help="Another construction of the same entry, by name.")
+VARIANT = typer.Option(
+    None,
+    "--variant",
+    help="Another construction: cosine (rhi softmax), heavy (rhi linear-full), time-invariant "
+    "(lhi ssm), pair (lhi rnn).",
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -40,17 +46,18 @@ def certify_command(
 ) -> None:
     """Build weights that solve the task and prove it for all n·2^n inputs."""
     from ithbit.theory.certificate import certify
-    from ithbit.theory.certificate_file import summary, write_certificate
+    from ithbit.theory.certificate_file import require_writable, summary, write_certificate
     from ithbit.theory.constructions import construct
-    from ithbit.theory.precision import float_runs
+    from ithbit.theory.precision import float_runs, observed
 
+    require_writable(n_bits)
     certificate = certify(construct(task, family, n_bits, variant))
     claim = summary(certificate)
     if output is not None:
         write_certificate(certificate, output)
     if as_json:
-        runs = float_runs(certificate.solution)
-        print(json.dumps(claim | {"float_execution": [run.to_json() for run in runs]}))
+        seen = observed(certificate.solution, float_runs(certificate.solution))
+        print(json.dumps(claim | {"float_execution": seen}))
         return
     _show(certificate)
     if output is not None:
@@ -68,9 +75,9 @@ def check_command(
     if as_json:
         print(json.dumps(summary(certificate)))
         return
-    solution = certificate.solution
+    solution, margin = certificate.solution, floor(certificate.margin)
     print(
-        f"holds: {solution.task} by {solution.family}, margin >= {certificate.margin:.9g} on all "
+        f"holds: {solution.task} by {solution.family}, margin >= {margin} on all "
         f"{count(solution.n_bits)} inputs, derived again from the weights in {file}"
     )
 
@@ -116,11 +123,22 @@ def count(n_bits: int) -> str:
     return f"{n_bits}·2^{n_bits}"
 
 
+def floor(bound: float) -> str:
+    """A lower bound in nine digits, rounded down: what is printed is certified too.
+
+    >>> floor(0.9999999979), floor(4100.0), floor(-2.00000000009)
+    ('0.999999997', '4100', '-2.00000001')
+    """
+    rounded = Context(prec=9, rounding=ROUND_FLOOR).create_decimal_from_float(bound)
+    return f"{rounded.normalize():f}"
+
+
 def _show(certificate: "Certificate") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ithbit.theory.precision import float_runs
+    from ithbit.theory.certifiers.every_n import every_n
+    from ithbit.theory.precision import every_input, float_runs, safe_n
 
     solution, worst = certificate.solution, certificate.worst
     layers = "1 layer" if solution.depth == 1 else f"{solution.depth} layers"
@@ -131,7 +149,7 @@ def _show(certificate: "Certificate") -> None:
     verdict = "certified" if certificate.certified else "not certified"
     table.add_row(
         verdict,
-        f"margin >= {certificate.margin:.9g} on all {count(solution.n_bits)} inputs",
+        f"margin >= {floor(certificate.margin)} on all {count(solution.n_bits)} inputs",
     )
     table.add_row(
         "weights", f"{layers} of width {solution.width}, size {sizes}; {solution.variant}"
@@ -142,8 +160,19 @@ def _show(certificate: "Certificate") -> None:
         "worst found",
         f"index {worst.index}, bits {shortened(worst.bits)}; margin {worst.margin:.9g} (observed)",
     )
+    every = every_input(solution)
+    if every is not None:
+        margin = f"smallest margin {every.margin:.9g}"
+        table.add_row(
+            "enumerated", f"all {every.inputs} inputs run one by one, {margin} (observed)"
+        )
     for run in float_runs(solution):
-        table.add_row(run.dtype, run.sentence())
+        safe = safe_n(solution, run.dtype)
+        reach = "" if safe is None else f"; in longer runs {safe.sentence()}"
+        table.add_row(run.dtype, f"{run.sentence()}{reach} (observed)")
+    always = every_n(solution.variant, solution.family)
+    if always is not None:
+        table.add_row("for every n", f"margin >= {always.margin} by closed form: {always.because}")
     table.add_row("speaks of", "real arithmetic on the stored weights, not of float runs")
     console = Console(highlight=False)
     task, n = solution.task.upper(), solution.n_bits

@@ -68,19 +68,24 @@ def _attention(run: Explanation, step: LayerStep) -> Table:
     """A layer in the middle: every token's attention as a strip of shades, one per key token."""
     assert step.attention is not None
     assert step.sums is not None
-    wide = step.inputs.shape[1] > 2  # then only the strip has room beside input and output
-    middle = ["attends to"] if wide else ["attends to", "mostly", "x + a"]
-    table = _grid("token", "x", *middle, "output", right=(1, 4, 5) if not wide else (1, 3))
+    # What has room beside input, strip and output in eighty columns.
+    narrow = step.inputs.shape[1] <= 2
+    short = narrow and len(step.inputs) <= 20
+    middle = ["attends to", *(["mostly"] if short else []), *(["x + a"] if narrow else [])]
+    table = _grid("token", "x", *middle, "output", right=(1, *range(2 + short + 1, 6)))
     for token, row in enumerate(step.attention):
         strip = Text()
         for key, weight in enumerate(row):
             strip.append(shade(float(weight)), style=_style(run, key))
-        top = int(row.argmax())
-        mostly = Text(f"{run.labels[top]}: {number(float(row[top]))}", style=_style(run, top))
-        output = Text(vector(step.outputs[token]), style="" if step.outputs[token].any() else QUIET)
-        sums = Text(vector(step.sums[token]), style=_style(run, token))
-        shown = [strip] if wide else [strip, mostly, sums]
-        table.add_row(_label(run, token), vector(step.inputs[token]), *shown, output)
+        cells = [_label(run, token), Text(vector(step.inputs[token])), strip]
+        if short:
+            top = int(row.argmax())
+            weight = f"{run.labels[top]}: {number(float(row[top]))}"
+            cells.append(Text(weight, style=_style(run, top)))
+        if narrow:
+            cells.append(Text(vector(step.sums[token]), style=_style(run, token)))
+        lit = "bold" if step.outputs[token].any() else QUIET
+        table.add_row(*cells, Text(vector(step.outputs[token]), style=lit))
     return table
 
 

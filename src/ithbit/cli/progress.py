@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from ithbit.cli.duration import clock
 from ithbit.engine.loop import Event
 from ithbit.engine.record import Epoch, Failure, Result
 from ithbit.engine.spec import RunSpec
+from ithbit.sweep.estimate import nominal_epoch_seconds
 
 _ROWS = 12  # runs shown at once
 _QUIET_SECONDS = 15.0  # between two lines where there is no terminal
@@ -49,6 +50,7 @@ class Board:
         self.console = Console(stderr=True)
         self._lines = {run.run_id: _Line(run) for run in runs}
         self._started = self._spoken = time.monotonic()
+        self._work = 0.0  # nominal seconds of the epochs trained while we watch
         self._live: Live | None = None
         self._show = show
 
@@ -71,9 +73,6 @@ class Board:
     ) -> None:
         if self._live:
             self._live.stop()
-        if kind is KeyboardInterrupt:
-            print("stopped; the same command goes on from here", file=sys.stderr)
-            raise typer.Exit(130) from value
 
     def watch(self, event: Event) -> None:
         """Take in what the engine tells."""
@@ -83,6 +82,7 @@ class Board:
                 if line.last is None:
                     line.first_seen, line.first_epoch = now, event.what.epoch
                 line.last, line.last_seen = event.what, now
+                self._work += nominal_epoch_seconds(event.run)
             case Result() | Failure():
                 line.outcome = event.what
                 if self._show and not self._live:
@@ -100,19 +100,38 @@ class Board:
             print(text, file=sys.stderr, flush=True)
 
     def _summary(self) -> str:
-        done = sum(line.outcome is not None for line in self._lines.values())
         active = [line for line in self._lines.values() if line.last and not line.outcome]
         epochs = ", ".join(
             f"{line.run.name} epoch {line.last.epoch} accuracy {line.last.held_out_accuracy:.3f}"
             for line in active[:2]
             if line.last
         )
-        return f"{done} of {len(self._lines)} runs done" + (f"; {epochs}" if epochs else "")
+        return self._headline() + (f"; {epochs}" if epochs else "")
+
+    def _headline(self) -> str:
+        done = sum(line.outcome is not None for line in self._lines.values())
+        elapsed = time.monotonic() - self._started
+        left = self._seconds_left(elapsed)
+        about = "" if left is None or done == len(self._lines) else f", about {clock(left)} left"
+        return f"{done} of {len(self._lines)} runs done, {clock(elapsed)}{about}"
+
+    def _seconds_left(self, elapsed: float) -> float | None:
+        """For all runs: at the pace so far, if they take as many epochs as the finished ones."""
+        if not self._work:
+            return None
+        results = [x.outcome for x in self._lines.values() if isinstance(x.outcome, Result)]
+        shares = [result.epochs / result.spec.protocol.max_epochs for result in results]
+        share = sum(shares) / len(shares) if shares else 1.0
+        work = 0.0
+        for line in self._lines.values():
+            if line.outcome is None:
+                expected = share * line.run.protocol.max_epochs
+                done = line.last.epoch if line.last else 0
+                work += nominal_epoch_seconds(line.run) * max(1.0, expected - done)
+        return work * elapsed / self._work
 
     def _table(self) -> Table:
-        done = sum(line.outcome is not None for line in self._lines.values())
-        elapsed = clock(time.monotonic() - self._started)
-        table = Table(title=f"{done} of {len(self._lines)} runs done, {elapsed}", box=None)
+        table = Table(title=self._headline(), box=None)
         for name in ("run", "epoch", "", "loss", "accuracy", "left, at most"):
             table.add_column(name, justify="left" if name in ("run", "") else "right")
         lines = list(self._lines.values())
@@ -126,7 +145,7 @@ class Board:
 
 def _cells(line: _Line) -> list[RenderableType]:
     if line.outcome is not None:
-        return [line.run.name, "", "", "", "", _outcome_text(line.outcome)]
+        return [line.run.name, "", "", "", "", Text(_outcome_text(line.outcome))]
     if line.last is None:
         return [line.run.name, "", "", "", "", "waiting"]
     last, limit = line.last, line.run.protocol.max_epochs

@@ -33,7 +33,7 @@ StopWhenSolved = Annotated[
 
 
 def sweep(
-    name: Annotated[str, typer.Argument(help="paper, positions, smoke, or a .toml file")],
+    name: Annotated[str, typer.Argument(help="paper, positions, smoke, demo, or a .toml file")],
     task: Tasks = None,
     family: Families = None,
     layers: Depths = None,
@@ -77,8 +77,9 @@ def sweep(
     """Train every run of a sweep that has no result yet; stop and start it at will.
 
     Several processes may work on one store: each run is trained by one of them. A run that fails is
-    recorded with its traceback and the rest goes on. On Slurm the same command again finds the jobs
-    it left behind and submits what has neither a result nor a job.
+    recorded with its traceback and the rest goes on; the exit status is 1 then.
+    On Slurm the same command again finds the jobs it left behind and submits what has neither
+    a result nor a job.
     """
     for option, value in (("--workers", workers), ("--runs-per-task", runs_per_task)):
         if value is not None and value < 1:

@@ -50,14 +50,16 @@ def train(
     """Train one configuration under the paper's protocol, several seeds at once.
 
     Finished runs are read from the store, unfinished ones go on from their checkpoints: stop it
-    with Ctrl-C and give the same command again.
+    with Ctrl-C and give the same command again. Exit status 1 if a run failed.
     """
-    from ithbit import api
+    from ithbit.api import cell
     from ithbit.cli.progress import Board
     from ithbit.engine.device import choose_device
-    from ithbit.engine.spec import Protocol, RunSpec
+    from ithbit.engine.record import Failure
+    from ithbit.engine.spec import Protocol
     from ithbit.families import task_named
     from ithbit.models.spec import ModelSpec
+    from ithbit.sweep.runner import run_all
     from ithbit.sweep.select import parse_seeds
 
     if workers is not None and workers < 1:
@@ -73,34 +75,22 @@ def train(
         n_heads=heads,
         positions=positions,
     )
-    numbers = parse_seeds(seeds)
-    with Board([RunSpec(model, seed, protocol) for seed in numbers]) as board:
+    runs = cell(model, protocol, parse_seeds(seeds))
+    with Board(runs) as board:
         board.console.print(chosen.reason, style="dim", markup=False)
-        results = api.train(
-            model.task,
-            family,
-            n=n,
-            layers=layers,
-            seeds=numbers,
-            positions=positions,
-            width=width,
-            heads=heads,
-            protocol=protocol,
-            store=store,
-            device=device,
-            workers=workers,
-            watch=board.watch,
-            retry_failed=retry_failed,
-        )
+        results = run_all(runs, store, device, workers, board.watch, retry_failed)
     if as_json:
         print(json.dumps([result.to_json() for result in results], indent=1))
     else:
         _print_results(results, store)
+    if any(isinstance(result, Failure) for result in results):
+        raise typer.Exit(1)
 
 
 def _print_results(results: list[Any], store: Path) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from ithbit.engine.record import Failure
 
@@ -115,7 +105,7 @@ def _print_results(results: list[Any], store: Path) -> None:
     solved = 0
     for result in results:
         if isinstance(result, Failure):
-            table.add_row(str(result.spec.seed), "failed", result.error)
+            table.add_row(str(result.spec.seed), "failed", Text(result.error))
             continue
         solved += result.solved
         half = result.half_length_accuracy

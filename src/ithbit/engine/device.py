@@ -4,6 +4,8 @@ import ctypes
 import os
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -31,6 +33,20 @@ class Device:
         if self.is_cuda:
             torch.cuda.synchronize(self.torch)
 
+    @contextmanager
+    def one_thread(self) -> Iterator[None]:
+        """Keep torch to one thread meanwhile, and put the user's number back.
+
+        Several threads sum in another order than one, so a run would depend on how many a process
+        has; and the models are too small to gain from them: processes use the other cores.
+        """
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
 
 def choose_device(name: str = "auto") -> Device:
     """The device to train on: a GPU where there is one, unless told otherwise.
@@ -54,7 +70,7 @@ def choose_device(name: str = "auto") -> Device:
         return Device(torch.device("cuda", torch.cuda.current_device()), f"GPU: {name}")
     keep_freed_memory()
     why = "as asked" if name == "cpu" else "no CUDA GPU found"
-    return Device(torch.device("cpu"), f"CPU, {torch.get_num_threads()} threads ({why})")
+    return Device(torch.device("cpu"), f"CPU, one thread a process ({why})")
 
 
 @cache
@@ -67,7 +83,9 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: blocks below 1 GiB come from the heap
+        # M_MMAP_THRESHOLD: blocks below 32 MiB come from the heap. Older versions refuse more, and
+        # larger ones, which only large stacks have, would leave holes in it.
+        mallopt(-3, 1 << 25)
         mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD: and the heap is kept
 
 

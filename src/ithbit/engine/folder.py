@@ -18,11 +18,12 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from uuid import uuid4
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -39,7 +40,10 @@ from ithbit.engine.record import (
     result_from_json,
 )
 from ithbit.engine.spec import RunSpec
-from ithbit.errors import StoreError
+from ithbit.engine.stack import fresh_state
+from ithbit.errors import IthbitError, StoreError
+
+Record = TypeVar("Record", Result, Failure)
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 _STATE_TENSORS = tuple(field.name for field in fields(AdamState))
@@ -87,7 +91,7 @@ class RunFolder:
         which costs time and changes nothing.
         """
         with _said_as_store_error(self.path):
-            handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR)
+            handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o666)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,33 +104,43 @@ class RunFolder:
 
     def result(self) -> Result | None:
         """The finished run's record, or None; a damaged one is an error, never overwritten."""
-        data = self._record("result.json")
-        return None if data is None else result_from_json(data)
+        return self._record("result.json", result_from_json)
 
     def failure(self) -> Failure | None:
         """Why the run failed, or None."""
-        data = self._record("failure.json")
-        return None if data is None else failure_from_json(data)
+        return self._record("failure.json", failure_from_json)
 
-    def _record(self, name: str) -> dict[str, Any] | None:
+    def _record(self, name: str, from_json: Callable[[dict[str, Any]], Record]) -> Record | None:
         path = self.path / name
         if not path.exists():
             return None
-        data = read_json(path)
-        if data is None or data.get("schema") != SCHEMA or data.get("run_id") != self.run.run_id:
-            raise StoreError(
-                f"{path} is damaged or of an unknown version; the run is left as it is: "
-                "restore the file, or move the folder away to train anew"
-            )
-        return data
+        data = read_json(path) or {}
+        try:
+            if data["schema"] == SCHEMA and data["run_id"] == self.run.run_id:
+                return from_json(data)
+        except (KeyError, TypeError, IthbitError):  # a field is missing, or makes no sense
+            pass
+        raise StoreError(
+            f"{path} is damaged or of an unknown version; the run is left as it is: "
+            "restore the file, or move the folder away to train anew"
+        )
 
     def forget_failure(self) -> None:
         """Let a failed run be tried again."""
-        (self.path / "failure.json").unlink(missing_ok=True)
+        with _said_as_store_error(self.path):
+            (self.path / "failure.json").unlink(missing_ok=True)
 
     def history(self) -> list[Epoch]:
         """The epochs recorded, in order; torn lines are passed over, and the last word counts."""
         return read_history(self.path / "history.jsonl")
+
+    def keep_history(self, n_epochs: int) -> list[Epoch]:
+        """The first epochs, with all else dropped: what follows a checkpoint is trained again."""
+        kept = self.history()[:n_epochs]
+        if (self.path / "history.jsonl").exists():
+            lines = (json.dumps(asdict(epoch)) + "\n" for epoch in kept)
+            self._write("history.jsonl", "".join(lines).encode())
+        return kept
 
     def append_epoch(self, epoch: Epoch) -> None:
         """Add one line to the history."""
@@ -151,7 +165,13 @@ class RunFolder:
         self._write("state.safetensors", save(tensors, metadata))
 
     def load(self) -> tuple[Checkpoint | None, str | None]:
-        """The state on disk, and a sentence if one was there but damaged: that one is set aside."""
+        """The state on disk, and a sentence if one was there but damaged: that one is set aside.
+
+        To be called by the process that holds the folder.
+        """
+        with _said_as_store_error(self.path):  # of a process that was killed while it wrote
+            for left_over in self.path.glob(".*.safetensors.*"):
+                left_over.unlink(missing_ok=True)
         path = self.path / "state.safetensors"
         if not path.exists():
             return None, None
@@ -159,7 +179,8 @@ class RunFolder:
             checkpoint = self._read_state(path)
         except (SafetensorError, KeyError, ValueError, TypeError) as error:
             aside = path.with_name("state.damaged.safetensors")
-            os.replace(path, aside)
+            with _said_as_store_error(self.path):
+                os.replace(path, aside)
             why = f"{type(error).__name__}: {error}"
             said = f"the checkpoint of {self.run.name} is damaged ({why}); kept as {aside.name}"
             return None, said
@@ -171,6 +192,10 @@ class RunFolder:
             adam = AdamState(**{name: file.get_tensor(name) for name in _STATE_TENSORS})
         if metadata["schema"] != str(SCHEMA) or metadata["run_id"] != self.run.run_id:
             raise ValueError("it belongs to another run or version")
+        like = vars(fresh_state(self.run)).values()
+        for value, expected in zip(vars(adam).values(), like, strict=True):
+            if (value.shape, value.dtype) != (expected.shape, expected.dtype):
+                raise ValueError("its tensors are not those of the model")
         if not all(torch.isfinite(value).all() for value in vars(adam).values()):
             raise ValueError("it holds numbers that are not finite")
         done = int(metadata["epochs_done"])
@@ -190,7 +215,8 @@ class RunFolder:
         if not (self.path / "result.json").exists():
             self._write("weights.safetensors", save(weights, {"run_id": self.run.run_id}))
             self._write("result.json", _json_bytes(result.to_json()))
-        (self.path / "state.safetensors").unlink(missing_ok=True)
+        with _said_as_store_error(self.path):
+            (self.path / "state.safetensors").unlink(missing_ok=True)
 
     def fail(self, failure: Failure) -> None:
         """Record that the run failed."""
@@ -203,9 +229,9 @@ class RunFolder:
 
 def check_store(store: Path) -> None:
     """Make the store if it is missing; a sentence if it cannot hold runs."""
-    if store.exists() and not store.is_dir():
-        raise StoreError(f"the store {store} is a file; give a folder with --store")
     with _said_as_store_error(store):
+        if store.exists() and not store.is_dir():
+            raise StoreError(f"the store {store} is a file; give a folder with --store")
         store.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=store):
             pass
@@ -213,15 +239,16 @@ def check_store(store: Path) -> None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Put a file in place in one step, on the disk before it is named."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # Not mkstemp, whose files are for one user alone: a store may be shared.
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

@@ -58,6 +58,7 @@ class _Member:
     started_at: str
     history: list[Epoch] = field(default_factory=list)
     evaluation_seconds: float = 0.0
+    saved: float = field(default_factory=time.monotonic)  # when its state was last on disk
 
 
 def train(
@@ -83,7 +84,9 @@ def train(
     for run in runs:
         folder = RunFolder(store, run)
         folder.create()
-        done = folder.result() or (None if retry_failed else folder.failure())
+        if retry_failed:
+            folder.forget_failure()
+        done = folder.result() or folder.failure()
         if done is None:
             todo.append(folder)
         else:
@@ -107,15 +110,27 @@ def stack_size(run: RunSpec, device: Device) -> int:
 
 def _train_free(folders: list[RunFolder], device: Device, watch: Watcher) -> list[str]:
     """Train one stack of the runs that no other process holds; the names of those that one does."""
-    with ExitStack() as held:
+    raised: list[Exception] = []
+
+    def tell(event: Event) -> None:
+        try:
+            watch(event)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    with ExitStack() as held, device.one_thread():
         free = [folder for folder in folders if held.enter_context(folder.claimed())]
         # Looked at again now that the folder is ours: another process may have been faster.
-        members = [_start(folder, watch) for folder in free if folder.result() is None]
+        open_still = [f for f in free if f.result() is None and f.failure() is None]
+        members = [_start(folder, watch) for folder in open_still]
         try:
-            _train_stack(members, device, watch)
+            _train_stack(members, device, tell)
         except IthbitError:
             raise
         except Exception as error:  # a crash is a record of each run it hit, not the end of a sweep
+            if error in raised:  # unless it is the watcher's: it wants to stop, or nobody listens
+                raise
             for member in members:
                 if member.folder.result() is None and member.folder.failure() is None:
                     _fail(member, f"{type(error).__name__}: {error}", traceback.format_exc(), watch)
@@ -124,7 +139,6 @@ def _train_free(folders: list[RunFolder], device: Device, watch: Watcher) -> lis
 
 def _start(folder: RunFolder, watch: Watcher) -> _Member:
     """A run as the store has it: from its checkpoint, or from the beginning."""
-    folder.forget_failure()
     checkpoint, remark = folder.load()
     if remark:
         watch(Event(folder.run, f"{remark}; starting anew"))
@@ -138,7 +152,7 @@ def _start(folder: RunFolder, watch: Watcher) -> _Member:
         checkpoint.plateau,
         checkpoint.adam.learning_rate.item(),
         checkpoint.started_at,
-        folder.history()[: checkpoint.epochs_done],
+        folder.keep_history(checkpoint.epochs_done),
     )
 
 
@@ -163,7 +177,7 @@ def _train_until_one_stops(
     stack: Stack, members: list[_Member], watch: Watcher
 ) -> list[tuple[_Member, Reason]]:
     """Epoch after epoch, until at least one run stops; who stops, and why."""
-    saved, save_seconds = time.monotonic(), _save_seconds()
+    save_seconds = _save_seconds()
     while True:
         start = time.perf_counter()
         losses = stack.train_epoch([len(m.history) for m in members])
@@ -191,14 +205,15 @@ def _train_until_one_stops(
                 )
             if reason:
                 leaving.append((member, reason))
+        # Before anyone leaves: the others take their new rates along to the next stack.
+        stack.set_rates([m.rate for m in members])
         if leaving:
             return leaving
-        stack.set_rates([m.rate for m in members])
-        if time.monotonic() - saved >= save_seconds:
-            for k, m in enumerate(members):
+        for k, m in enumerate(members):
+            if time.monotonic() - m.saved >= save_seconds:
                 row = stack.state.rows([k])
                 m.folder.save(Checkpoint(len(m.history), m.plateau, row, m.started_at))
-            saved = time.monotonic()
+                m.saved = time.monotonic()
 
 
 def _save_seconds() -> float:

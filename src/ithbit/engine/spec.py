@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -47,10 +48,35 @@ class Protocol:
             )
             if value < 1
         ]
-        if not self.learning_rate > 0:
-            problems.append(f"learning_rate must be positive, got {self.learning_rate}")
-        if not self.clip_norm > 0:
-            problems.append(f"clip_norm must be positive, got {self.clip_norm}")
+        problems += [
+            f"{name} must be positive and finite, got {value}"
+            for name, value in (
+                ("learning_rate", self.learning_rate),
+                ("eps", self.eps),
+                ("clip_norm", self.clip_norm),
+            )
+            if not 0 < value < math.inf
+        ]
+        problems += [
+            f"{name} must be 0 or more and finite, got {value}"
+            for name, value in (
+                ("weight_decay", self.weight_decay),
+                ("plateau_patience", self.plateau_patience),
+                ("min_learning_rate", self.min_learning_rate),
+                ("stop_loss", self.stop_loss),
+            )
+            if not 0 <= value < math.inf
+        ]
+        problems += [
+            f"{name} must be 0 or more and below 1, got {value}"
+            for name, value in (
+                ("beta1", self.beta1),
+                ("beta2", self.beta2),
+                ("plateau_factor", self.plateau_factor),
+                ("plateau_threshold", self.plateau_threshold),
+            )
+            if not 0 <= value < 1
+        ]
         raise_problems("protocol", problems)
 
     @property
@@ -73,8 +99,8 @@ class RunSpec:
     protocol: Protocol = Protocol()
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise_problems("run", [f"seeds must be 0 or more, got {self.seed}"])
+        if not 0 <= self.seed < 1 << 63:
+            raise_problems("run", [f"seeds must be 0 or more and below 2^63, got {self.seed}"])
 
     @property
     def name(self) -> str:

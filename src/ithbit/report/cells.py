@@ -17,6 +17,7 @@ from ithbit.report.published import Variant
 from ithbit.report.rows import Records
 from ithbit.report.statistics import Count
 
+VERIFIED, COUNTEREXAMPLE = "verified on all inputs", "counterexample"
 SETTINGS = ("paper", "any")
 _KEY = ["task", "family", "n_layers", "n_bits", "positions"]
 Cell = tuple[str, str, int, int, str]  # task, family, depth, n, encoding
@@ -32,6 +33,28 @@ class Summary:
 
 
 @dataclass(frozen=True)
+class Verdicts:
+    """Solved runs, and those of them observed right on all inputs, wrong on one, or neither."""
+
+    solved: int
+    right: int
+    wrong: int
+    open: int  # searched without a counterexample, or unsettled
+
+    @property
+    def tried(self) -> int:
+        return self.right + self.wrong + self.open
+
+    def __add__(self, other: "Verdicts") -> "Verdicts":
+        return Verdicts(
+            self.solved + other.solved,
+            self.right + other.right,
+            self.wrong + other.wrong,
+            self.open + other.open,
+        )
+
+
+@dataclass(frozen=True)
 class Cells:
     """Finished runs by cell. `whole` has only those that ran under the complete protocol."""
 
@@ -41,6 +64,7 @@ class Cells:
     n_unfinished: int
     n_failed: int
     settings: str
+    n_verified: int = 0  # counted runs that `ithbit verify` has tried
 
     def runs(
         self, variant: Variant, n_bits: int, positions: str = "polynomial", whole: bool = False
@@ -53,6 +77,15 @@ class Cells:
         """Successes and finished runs of the cell."""
         runs = self.runs(variant, n_bits, positions)
         return (0, 0) if runs is None else (int(runs["solved"].sum()), runs.height)
+
+    def verdicts(self, variant: Variant, n_bits: int, positions: str = "polynomial") -> Verdicts:
+        """What `ithbit verify` says of the cell's solved runs."""
+        runs = self.runs(variant, n_bits, positions)
+        if runs is None:
+            return Verdicts(0, 0, 0, 0)
+        found = runs.filter(pl.col("solved"))["verification"].to_list()
+        right, wrong = found.count(VERIFIED), found.count(COUNTEREXAMPLE)
+        return Verdicts(len(found), right, wrong, len(found) - found.count(None) - right - wrong)
 
     def notes(self) -> list[str]:
         """What is not counted, and what is although it is not the paper's; a sentence each."""
@@ -145,6 +178,7 @@ def gather(records: Records, settings: str = "paper") -> Cells:
         n_unfinished,
         n_failed,
         settings,
+        counted["verification"].count(),
     )
 
 

@@ -1,7 +1,8 @@
 """A store of run folders as one flat table of rows, one row a run.
 
 A run folder is named `<run name>-<run id>` and holds `spec.json`, `history.jsonl` and, at the end,
-`result.json` (finished) or `failure.json` (crashed). A record that cannot be read is named and set
+`result.json` (finished) or `failure.json` (crashed); `verification.json` where `ithbit verify` has
+been. A record that cannot be read is named and set
 aside; it never stops a report. Histories are read one run at a time, when they are asked for.
 
 Words: *status* is finished, failed or unfinished. *settings* is `paper` (the paper's protocol and
@@ -68,6 +69,7 @@ COLUMNS: dict[str, Any] = {
     "seed": pl.Int64,
     **_MODEL,
     **_RESULT,
+    "verification": pl.String,  # the verdict of `ithbit verify`, null where it has not been
     "error": pl.String,
     "failed_epoch": pl.Int64,
     "environment": pl.String,  # JSON text: its keys differ from machine to machine
@@ -173,6 +175,18 @@ def _checked(
     return values
 
 
+def _verdict(path: str, run_id: str) -> str | None:
+    """What `ithbit verify` found, None where it left nothing that can be read here."""
+    try:
+        record = _read_json(f"{path}/verification.json")
+    except _UnreadableError:  # a side record: verifying again mends it, the run itself is sound
+        return None
+    if record is None or record.get("run_id") != run_id:
+        return None
+    verdict = record.get("verdict")
+    return verdict if isinstance(verdict, str) else None
+
+
 def _row(folder: str, path: str) -> dict[str, Any]:
     """The row of one run folder: its result, else its failure, else its spec."""
     for status in ("finished", "failed", "unfinished"):
@@ -206,6 +220,7 @@ def _row(folder: str, path: str) -> dict[str, Any]:
     if status == "finished":
         row |= _checked(record, _RESULT, file, _MAY_BE_NULL)
         row["environment"] = json.dumps(record.get("environment") or {}, sort_keys=True)
+        row["verification"] = _verdict(path, row["run_id"])
     elif status == "failed":
         row |= _checked(record, {"error": pl.String}, file, set())
         epoch = record.get("epoch")

@@ -14,7 +14,7 @@ from ithbit.report.appendix import (
     length_by_n_table,
     positions_table,
 )
-from ithbit.report.cells import Cells, summary
+from ithbit.report.cells import Cells, Verdicts, summary
 from ithbit.report.published import LENGTHS, RUNS_PER_CELL, Variant, published
 from ithbit.report.table import (
     MARKS,
@@ -33,6 +33,39 @@ def _lengths(cells: Cells | None) -> list[int]:
     return sorted({*LENGTHS, *(cells.lengths() if cells else ())})
 
 
+VERDICTS = "all inputs"
+_VERDICTS_NOTE = (
+    "all inputs: of the solved runs that `ithbit verify` has tried, how many were right on every "
+    "input (float32, final weights), +k? where a search found nothing, k✗ with a counterexample"
+)
+
+
+def _verdict_values(
+    cells: Cells | None, variants: list[Variant], lengths: list[int]
+) -> tuple[Value, ...]:
+    """The column of verdicts, of all lengths together; empty where nothing was verified."""
+    if cells is None or cells.n_verified == 0:
+        return ()
+    found = sum(
+        (cells.verdicts(variant, n_bits) for variant in variants for n_bits in lengths),
+        start=Verdicts(0, 0, 0, 0),
+    )
+    if not found.tried:
+        return (Value(None, None),)
+    text = f"{found.right}/{found.tried}"
+    text += f" +{found.open}?" if found.open else ""
+    text += f" {found.wrong}✗" if found.wrong else ""
+    return (Value(text, None),)
+
+
+def _verdict_head(cells: Cells | None) -> tuple[str, ...]:
+    return (VERDICTS,) if cells is not None and cells.n_verified else ()
+
+
+def _verdict_note(cells: Cells | None) -> tuple[str, ...]:
+    return (_VERDICTS_NOTE,) if cells is not None and cells.n_verified else ()
+
+
 def main_table(cells: Cells | None) -> Table:
     """Successful seeds by task, family, depth and n: 23 merged rows and totals by group."""
     paper = published()
@@ -47,7 +80,7 @@ def main_table(cells: Cells | None) -> Table:
                 bare=True,
             )
             for n_bits in lengths
-        )
+        ) + _verdict_values(cells, [variant], lengths)
 
     rows = [
         Row(
@@ -89,6 +122,8 @@ def main_table(cells: Cells | None) -> Table:
                     bare=True,
                 )
             )
+        variants = [row.counted for row in paper.successes if row.group == name]
+        totals += _verdict_values(cells, variants, lengths)
         rows.append(Row(("", f"Total, {name}", "", mark), tuple(totals), "total"))
     notes = [
         "✓ constructive, ✗ stress test; a run is a success if its maximum held-out accuracy is 1; "
@@ -103,9 +138,9 @@ def main_table(cells: Cells | None) -> Table:
         "tab:expected-outcomes-and-results",
         "Successful seeds by task, model family, depth L and length n",
         ("Task", "Model family", "L", "Thm."),
-        tuple(f"n={n_bits}" for n_bits in lengths),
+        (*(f"n={n_bits}" for n_bits in lengths), *_verdict_head(cells)),
         tuple(rows),
-        (*notes, *common_notes(cells, rows)),
+        (*notes, *_verdict_note(cells), *common_notes(cells, rows)),
     )
 
 
@@ -143,7 +178,7 @@ def accuracy_table(cells: Cells | None) -> Table:
                 printed_mean(theirs[n_bits]) if n_bits in theirs else None,
             )
             for n_bits in lengths
-        )
+        ) + _verdict_values(cells, [variant], lengths)
         kind = group(variant.task, variant.family, variant.n_layers)
         labels = (*variant_labels(variant), kind.capitalize())
         rows.append(Row(labels, values, "row" if variant in paper else "extra", variant))
@@ -152,9 +187,13 @@ def accuracy_table(cells: Cells | None) -> Table:
         "tab:supp-max-accuracy",
         "Maximum held-out accuracy: mean ± sample standard deviation over seeds",
         ("Task", "Model family", "L", "Theory"),
-        tuple(f"n={n_bits}" for n_bits in lengths),
+        (*(f"n={n_bits}" for n_bits in lengths), *_verdict_head(cells)),
         tuple(rows),
-        ("full and causal variants were trained apart and stand apart", *common_notes(cells, rows)),
+        (
+            "full and causal variants were trained apart and stand apart",
+            *_verdict_note(cells),
+            *common_notes(cells, rows),
+        ),
     )
 
 

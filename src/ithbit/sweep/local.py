@@ -1,4 +1,4 @@
-"""Workers on this machine: processes that share its cores, threads times workers at most cores.
+"""Workers on this machine: processes that share its cores, with one thread each.
 
 Small models gain little from a second thread and much from a second process, so a CPU gets a worker
 a core. A worker that dies takes no run with it: what it was training goes back to the queue.
@@ -10,11 +10,21 @@ import queue
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ithbit.engine.spec import RunSpec
+
+# Ctrl-C reaches the whole group; the parent decides, and ends its workers with SIGTERM. First of
+# all, for the imports take seconds.
+_START = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from ithbit.sweep.worker import main
+main()
+"""
 
 
 @dataclass
@@ -24,10 +34,10 @@ class Worker:
     process: subprocess.Popen[str]
     stack: list[RunSpec] = field(default_factory=list)
 
-    def give(self, stack: list[RunSpec], retry_failed: bool) -> None:
+    def give(self, stack: list[RunSpec]) -> None:
         """Hand it a stack; a worker that is gone already will be noticed by its silence."""
         self.stack = stack
-        order = {"runs": [run.to_json() for run in stack], "retry_failed": retry_failed}
+        order = {"runs": [run.to_json() for run in stack]}
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(order) + "\n")
@@ -42,12 +52,12 @@ Answer = tuple[Worker, dict[str, Any] | None]  # None: the worker is gone
 class LocalPool:
     """A fixed number of workers on one store; use as a context."""
 
-    def __init__(self, store: Path, device_name: str, n_workers: int, threads: int) -> None:
+    def __init__(self, store: Path, device_name: str, n_workers: int) -> None:
         self.n_workers = n_workers
         self.answers: queue.Queue[Answer] = queue.Queue()
-        self._command = [sys.executable, "-m", "ithbit.sweep.worker", str(store), device_name]
-        self._threads = threads
+        self._command = [sys.executable, "-c", _START, str(store), device_name]
         self._workers: list[Worker] = []
+        self._listeners: list[threading.Thread] = []
 
     def __enter__(self) -> "LocalPool":
         return self
@@ -55,14 +65,18 @@ class LocalPool:
     def __exit__(self, *exc: object) -> None:
         for worker in self._workers:
             worker.process.terminate()
-        for worker in self._workers:
+        for worker, listener in zip(self._workers, self._listeners, strict=True):
             worker.process.wait()
+            listener.join()
+            assert worker.process.stdin is not None
+            with suppress(BrokenPipeError):  # an order that it did not live to read
+                worker.process.stdin.close()
 
     def start_worker(self) -> Worker:
         """Start one more worker; its answers come through the queue."""
-        environment = os.environ | {"OMP_NUM_THREADS": str(self._threads)}
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
-            [*self._command, str(self._threads)],
+            self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -70,16 +84,19 @@ class LocalPool:
         )
         worker = Worker(process)
         self._workers.append(worker)
-        threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
+        listener = threading.Thread(target=self._listen, args=(worker,), daemon=True)
+        self._listeners.append(listener)
+        listener.start()
         return worker
 
     def _listen(self, worker: Worker) -> None:
         assert worker.process.stdout is not None
-        for line in worker.process.stdout:
-            try:
-                self.answers.put((worker, json.loads(line)))
-            except ValueError:  # cut off in the middle of a line: the end follows
-                break
+        with worker.process.stdout as lines:
+            for line in lines:
+                try:
+                    self.answers.put((worker, json.loads(line)))
+                except ValueError:  # cut off in the middle of a line: the end follows
+                    break
         worker.process.wait()
         self.answers.put((worker, None))
 

@@ -90,15 +90,37 @@ def positions() -> list[RunSpec]:
 
 
 def smoke() -> list[RunSpec]:
-    """A minute on a CPU: every family once at n = 4, a few short epochs."""
-    protocol = Protocol(epoch_examples=5_000, max_epochs=4, stop_when_solved=True)
+    """A minute on a CPU: the constructive variants at n = 4, two seeds, a few short epochs."""
+    protocol = Protocol(epoch_examples=20_000, max_epochs=6, stop_when_solved=True)
     return cross(CONSTRUCTIVE, (4,), range(2), protocol=protocol)
+
+
+def demo() -> list[RunSpec]:
+    """Each family at n = 8 with three seeds, shortened: two minutes on two cores.
+
+    For each task the shallowest depth that theory says can, and for each family a stress test. A
+    run stops when it is solved. One-layer softmax attention on LHI gets fewer epochs than the
+    other stress tests, for time: it is the one that the paper never saw succeed.
+    """
+    stress: tuple[Variant, ...] = (
+        ("rhi", "linear-full", 1),
+        ("rhi", "linear-causal", 1),
+        ("rhi", "gru", 1),
+        ("rhi", "mamba2", 1),
+    )
+    hardest: tuple[Variant, ...] = (("lhi", "softmax-full", 1), ("lhi", "softmax-causal", 1))
+    runs = []
+    for variants, epochs in ((CONSTRUCTIVE, 20), (stress, 80), (hardest, 25)):
+        protocol = Protocol(max_epochs=epochs, stop_when_solved=True)
+        runs += cross(variants, (8,), range(3), protocol=protocol)
+    return runs
 
 
 PRESETS: dict[str, Callable[[], list[RunSpec]]] = {
     "paper": paper,
     "positions": positions,
     "smoke": smoke,
+    "demo": demo,
 }
 
 

@@ -18,7 +18,7 @@ from ithbit.errors import BusyError, StoreError
 from ithbit.sweep.local import LocalPool, Worker, usable_cores
 from ithbit.sweep.worker import event_from_json
 
-MAX_ATTEMPTS = 3  # times a run is started again after its worker died
+MAX_ATTEMPTS = 3  # workers that may die over a run before it is recorded as failed
 _BUSY_SECONDS = 1.0  # between two looks at a run that another process is training
 
 Stack = list[RunSpec]
@@ -42,26 +42,28 @@ def run_all(
     device = choose_device(device_name)
     todo = []
     for run in runs:
-        done = outcome(store, run, retry_failed)
+        if retry_failed:  # once: a run that fails again is not tried for ever
+            RunFolder(store, run).forget_failure()
+        done = outcome(store, run)
         if done is None:
             todo.append(run)
         else:
             watch(Event(run, done))
     n_workers = workers or (1 if device.is_cuda else usable_cores())
     stacks = group(todo, device, n_workers)
-    if n_workers == 1 or len(stacks) == 1:
-        _train_here(stacks, store, device, watch, retry_failed)
+    if n_workers == 1 or len(stacks) <= 1:
+        _train_here(stacks, store, device, watch)
     else:
-        _train_in_pool(stacks, store, device, min(n_workers, len(stacks)), watch, retry_failed)
+        _train_in_pool(stacks, store, device, min(n_workers, len(stacks)), watch)
     found = [outcome(store, run) for run in runs]
     assert all(found)
     return [done for done in found if done is not None]
 
 
-def outcome(store: Path, run: RunSpec, retry_failed: bool = False) -> Result | Failure | None:
+def outcome(store: Path, run: RunSpec) -> Result | Failure | None:
     """What the store has of a run, or None if it is to be trained."""
     folder = RunFolder(store, run)
-    return folder.result() or (None if retry_failed else folder.failure())
+    return folder.result() or folder.failure()
 
 
 def group(
@@ -89,14 +91,12 @@ def _work(stack: Stack) -> int:
     return len(stack) * model.n_layers * (model.n_bits + 2)
 
 
-def _train_here(
-    stacks: list[Stack], store: Path, device: Device, watch: Watcher, retry_failed: bool
-) -> None:
+def _train_here(stacks: list[Stack], store: Path, device: Device, watch: Watcher) -> None:
     waiting = deque(stacks)
     while waiting:
         stack = waiting.popleft()
         try:
-            train(stack, store, device, watch, retry_failed)
+            train(stack, store, device, watch)
         except BusyError:
             waiting.append(stack)
             time.sleep(_BUSY_SECONDS)
@@ -108,19 +108,17 @@ def _train_in_pool(
     device: Device,
     n_workers: int,
     watch: Watcher,
-    retry_failed: bool,
 ) -> None:
     """Hand the stacks to workers until every run has an outcome."""
-    threads = max(1, usable_cores() // n_workers)
     by_id = {run.run_id: run for stack in stacks for run in stack}
     attempts: dict[str, int] = defaultdict(int)
     waiting = deque(stacks)
-    with LocalPool(store, device.torch.type, n_workers, threads) as pool:
+    with LocalPool(store, device.torch.type, n_workers) as pool:
         at_work: list[Worker] = []
 
         def give_next(worker: Worker) -> None:
             if waiting:
-                worker.give(waiting.popleft(), retry_failed)
+                worker.give(waiting.popleft())
             else:
                 at_work.remove(worker)
 
@@ -163,10 +161,12 @@ def _after_death(
             again.append(run)
         else:
             error = f"its worker process died {MAX_ATTEMPTS} times, last with {how}"
-            failure = Failure(run, error, "", epoch=len(RunFolder(store, run).history()))
-            RunFolder(store, run).fail(failure)
+            folder = RunFolder(store, run)
+            folder.create()  # the worker may not have come so far
+            failure = Failure(run, error, "", epoch=len(folder.history()))
+            folder.fail(failure)
             watch(Event(run, failure))
     if again:
         names = ", ".join(run.name for run in again)
         watch(Event(again[0], f"a worker died with {how}; trained again: {names}"))
-    return [again] if again else []
+    return [[run] for run in again]  # alone: whoever kills its worker takes no neighbour along

@@ -25,6 +25,7 @@ from ithbit.errors import SpecError, raise_problems
 from ithbit.models.spec import ModelSpec
 from ithbit.sweep.presets import PRESETS, preset
 
+_MAX_SEEDS = 10_000  # in one range: seed 10,000 trains on the stream that seed 0 is tested on
 _NEEDED = ("task", "family", "layers", "n", "seeds")
 _OPTIONAL = {"positions": ["polynomial"], "width": [16], "heads": [2], "ff": [64]}
 
@@ -39,10 +40,16 @@ def parse_seeds(text: str) -> list[int]:
     for piece in text.split(","):
         first, dash, last = piece.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise SpecError(f"seeds are numbers from 0, such as 0-4 or 0,3,8-9; got {text!r}")
-        seeds += range(int(first), int(last or first) + 1)
-    if not seeds:
-        raise SpecError(f"there is no seed in {text!r}: a range goes from low to high")
+            raise SpecError(
+                f"seeds are numbers from 0 and ranges such as 0-4 or 0,3,8-9, got {text!r}"
+            )
+        low, high = int(first), int(last or first)
+        if not low <= high < low + _MAX_SEEDS:
+            raise SpecError(
+                f"a range of seeds goes from low to high and holds at most {_MAX_SEEDS}, "
+                f"got {piece.strip()!r}"
+            )
+        seeds += range(low, high + 1)
     return seeds
 
 

@@ -1,13 +1,13 @@
 """A worker process: trains the stacks it is given, one JSON line in and many out.
 
-Started as `python -m ithbit.sweep.worker STORE DEVICE THREADS` with pipes. A task is a line
-{"runs": [spec, …], "retry_failed": bool}; the answers are lines {"kind": …, "run_id": …, "data": …}
+Started by `local.py` with pipes; the arguments are store and device. A task is a line
+{"runs": [spec, …]}; the answers are lines {"kind": …, "run_id": …, "data": …}
 for what the engine tells, then {"kind": "idle"}. A worker that cannot write to the disk says
 {"kind": "error"} and goes on; it ends when its input ends, or with the reader of its output.
 """
 
 import json
-import signal
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -48,14 +48,11 @@ def event_from_json(line: dict[str, Any], run: RunSpec) -> Event:
     raise ValueError(f"no event: {line['kind']}")
 
 
-def serve(store: Path, device_name: str, threads: int, tasks: TextIO, answers: TextIO) -> None:
+def serve(store: Path, device_name: str, tasks: TextIO, answers: TextIO) -> None:
     """Train task after task until there are no more."""
-    import torch
-
     from ithbit.engine.device import choose_device
     from ithbit.engine.loop import train
 
-    torch.set_num_threads(threads)
     device = choose_device(device_name)
 
     def say(line: dict[str, Any]) -> None:
@@ -66,13 +63,7 @@ def serve(store: Path, device_name: str, threads: int, tasks: TextIO, answers: T
         order = json.loads(task)
         runs = [run_from_json(data) for data in order["runs"]]
         try:
-            train(
-                runs,
-                store,
-                device,
-                watch=lambda event: say(event_to_json(event)),
-                retry_failed=order["retry_failed"],
-            )
+            train(runs, store, device, watch=lambda event: say(event_to_json(event)))
             say({"kind": "idle"})
         except BusyError:
             say({"kind": "busy"})
@@ -80,13 +71,13 @@ def serve(store: Path, device_name: str, threads: int, tasks: TextIO, answers: T
             say({"kind": "error", "data": {"text": str(error)}})
 
 
-if __name__ == "__main__":
-    # Ctrl-C reaches the whole group; the parent decides, and ends its workers with SIGTERM.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    store, device_name, threads = sys.argv[1:]
-    # Nothing but answers may reach the pipe, whatever libraries print.
-    answers, sys.stdout = sys.stdout, sys.stderr
+def main() -> None:
+    """Serve on the standard streams of this process."""
+    store, device_name = sys.argv[1:]
+    # Nothing but answers may reach the pipe, whatever libraries print, in Python or in C.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     try:
-        serve(Path(store), device_name, int(threads), sys.stdin, answers)
+        serve(Path(store), device_name, sys.stdin, answers)
     except BrokenPipeError:
         sys.exit(1)

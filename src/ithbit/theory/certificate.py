@@ -29,8 +29,9 @@ SPEAKS_OF = "real arithmetic on the stored weights"
 # Bounds found in floats are lowered by this share before they are certified and written down, so
 # that another machine, whose exp may round differently, re-derives at least what the file states.
 _SLACK = 2.0**-40
-# The generic argument takes n^3 steps for two attention layers: refused past these lengths.
-_LONGEST = {"deep attention": 160, "other": 5000}
+# The generic argument is refused past these lengths, where it would take minutes: n^3 steps for two
+# attention layers, n^2 for recurrent layers, n^2 in one matrix product for one attention layer.
+_LONGEST = {"deep": 160, "recurrent": 1100, "one attention layer": 10_000}
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,9 @@ def _states_bound(solution: Solution) -> Bound:
 
 
 def _boxes_bound(solution: Solution) -> Bound:
-    deep = any(layer.kind in ("softmax", "linear") for layer in solution.layers[:-1])
-    longest = _LONGEST["deep attention" if deep else "other"]
+    attention = [layer.kind in ("softmax", "linear") for layer in solution.layers]
+    one = "one attention layer" if attention[-1] else "recurrent"
+    longest = _LONGEST["deep" if any(attention[:-1]) else one]
     if solution.n_bits > longest:
         raise UnsuitableError(
             f"the generic argument is offered up to n = {longest} for such layers"
@@ -194,6 +196,7 @@ def find_worst(solution: Solution, index: int, answer: int) -> Witness:
         noise = np.random.default_rng(0).integers(0, 2, (32, n), dtype=np.uint8)
         bits = np.concatenate([bits, noise])
     bits[:, index - 1] = answer
-    margins = solution.margins(bits, np.full(len(bits), index)).astype(np.float64)
+    with np.errstate(all="ignore"):  # wrong weights may overflow; a NaN is the worst of margins
+        margins = solution.margins(bits, np.full(len(bits), index)).astype(np.float64)
     at = int(np.argmin(np.where(np.isnan(margins), -np.inf, margins)))
     return Witness(index, tuple(bits[at].tolist()), float(margins[at]))

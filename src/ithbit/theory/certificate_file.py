@@ -19,6 +19,7 @@ import numpy as np
 from ithbit.errors import IthbitError, SpecError
 from ithbit.tasks.indexing import Instance
 from ithbit.theory.certificate import METHODS, SPEAKS_OF, Certificate, certify
+from ithbit.theory.precision import float_runs, observed
 from ithbit.theory.solution import Solution
 from ithbit.theory.weights_json import Json, solution_from_json, weights_to_json
 
@@ -35,11 +36,16 @@ class CertificateError(IthbitError):
     """A certificate that cannot be read, or does not hold."""
 
 
+def require_writable(n_bits: int) -> None:
+    """Raise `SpecError` if the number of inputs is too long to be written down."""
+    if n_bits > LONGEST:
+        raise SpecError(f"certificates are written for n up to {LONGEST}, got n = {n_bits}")
+
+
 def summary(certificate: Certificate) -> Json:
     """The claim without the weights, as plain JSON values."""
     solution, worst = certificate.solution, certificate.worst
-    if solution.n_bits > LONGEST:
-        raise SpecError(f"certificate files reach to n = {LONGEST}, got n = {solution.n_bits}")
+    require_writable(solution.n_bits)
     finite = bool(np.isfinite(certificate.margin))
     return {
         "format": FORMAT,
@@ -67,8 +73,12 @@ def summary(certificate: Certificate) -> Json:
 
 
 def document(certificate: Certificate) -> Json:
-    """The whole certificate: claim, weights and digest."""
-    content = summary(certificate) | {"weights": weights_to_json(certificate.solution)}
+    """The whole certificate: claim, weights, what was observed of float runs, and digest."""
+    solution = certificate.solution
+    content = summary(certificate) | {
+        "float_execution": observed(solution, float_runs(solution)),
+        "weights": weights_to_json(solution),
+    }
     return content | {"digest": digest(content)}
 
 

@@ -31,7 +31,7 @@ SLICE = 8_000_000
 
 
 def matrix(values: Any, ndim: int = 2) -> FloatArray:
-    """The numbers as a read-only float64 array; a number that float64 would round is refused."""
+    """The numbers as a read-only array of finite float64 numbers."""
     array = np.array(values, dtype=np.float64)
     if array.ndim != ndim or not np.isfinite(array).all():
         raise SpecError(f"weights must be finite arrays with {ndim} axes, got shape {array.shape}")

@@ -1,8 +1,8 @@
 """What float32 and float64 runs of a construction do: *observed*, never certified.
 
 A certificate speaks of real arithmetic. Rounding is a different matter: positions must be exact in
-the float type, and scores must keep their gaps. `float_runs` runs a few inputs in each type, and
-`SAFE_N` holds the largest n at which every input tried was right, as measured with `measure_safe`.
+the float type, and scores must keep their gaps. `float_runs` runs a few inputs in each type;
+`SAFE_N` holds how far many inputs were right, as `bench/safe_n.py` measured it.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,47 @@ from typing import Any
 
 import numpy as np
 
-from ithbit.theory.solution import Solution
+from ithbit.theory.solution import Enumeration, Solution, enumerate_inputs
 
 _BUDGET = 3e7  # numbers of attention (or states) that one spot check may compute
+
+
+@dataclass(frozen=True)
+class Safe:
+    """Every input tried was right for lengths up to `right`; some were wrong from `wrong` on.
+
+    `wrong` is None if no length tried went wrong: then `right` is only where the trial ended.
+    """
+
+    right: int
+    wrong: int | None = None
+
+    def sentence(self) -> str:
+        """The finding in words.
+
+        >>> Safe(1424, 1432).sentence(), Safe(8192).sentence()
+        ('right up to n = 1424, wrong from 1432 on', 'right as far as tried, n = 8192')
+        """
+        if self.wrong is None:
+            return f"right as far as tried, n = {self.right}"
+        return f"right up to n = {self.right}, wrong from {self.wrong} on"
+
+
+# Per variant (float32, float64); lengths in between were found by bisection to one per cent.
+# parabola: k² + 1/4 and the score gap 1/(2i²) outgrow 24 bits. cosine: 1 − cos 710 = 1.8e-9.
+# scalar: the tent is 2M times a difference of numbers up to M, which must stay below 2^25.
+SAFE_N: dict[str, tuple[Safe, Safe]] = {
+    "parabola": (Safe(1424, 1432), Safe(8192)),
+    "cosine": (Safe(708, 712), Safe(8192)),
+    "softmax marker": (Safe(2048), Safe(2048)),
+    "linear marker": (Safe(8192), Safe(8192)),
+    "heavy": (Safe(8192), Safe(8192)),
+    "selective": (Safe(8192), Safe(8192)),
+    "time-invariant": (Safe(8192), Safe(8192)),
+    "scalar": (Safe(2880, 2896), Safe(8192)),
+    "pair": (Safe(8192), Safe(8192)),
+    "latch": (Safe(8192), Safe(8192)),
+}
 
 
 @dataclass(frozen=True)
@@ -26,17 +64,44 @@ class FloatRun:
 
     def sentence(self) -> str:
         if self.wrong:
-            return f"{self.wrong} of {self.inputs} inputs run were wrong (observed)"
-        return f"{self.inputs} inputs run, all right, smallest margin {self.margin:.6g} (observed)"
+            return f"{self.wrong} of {self.inputs} inputs run were wrong"
+        return f"{self.inputs} inputs run, all right, smallest margin {self.margin:.6g}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "dtype": self.dtype,
-            "inputs": self.inputs,
-            "wrong": self.wrong,
-            "smallest_margin": self.margin if np.isfinite(self.margin) else None,
-            "kind": "observed",
+
+def safe_n(solution: Solution, dtype: str) -> Safe | None:
+    """How far runs in this type were right; None for weights that were not measured."""
+    marker = f"{solution.layers[0].kind} marker"
+    key = marker if solution.variant == "marker" else solution.variant
+    return SAFE_N[key][0 if dtype == "float32" else 1] if key in SAFE_N else None
+
+
+def every_input(solution: Solution) -> Enumeration | None:
+    """All n · 2^n inputs run one by one in float64, where that is quick: n up to 10."""
+    return enumerate_inputs(solution) if solution.n_bits <= 10 else None
+
+
+def observed(solution: Solution, runs: tuple[FloatRun, ...]) -> dict[str, Any]:
+    """What was seen of float execution, per type, as plain JSON values.
+
+    >>> from ithbit.theory.constructions import construct
+    >>> solution = construct("lhi", "rnn", 8)
+    >>> observed(solution, float_runs(solution))["float32"]["right_up_to_n"]
+    2880
+    """
+    seen: dict[str, Any] = {"kind": "observed, not certified"}
+    every = every_input(solution)
+    if every is not None:
+        seen["every_input"] = {"inputs_run": every.inputs, "smallest_margin": _finite(every.margin)}
+    for run in runs:
+        safe = safe_n(solution, run.dtype)
+        seen[run.dtype] = {
+            "inputs_run": run.inputs,
+            "wrong": run.wrong,
+            "smallest_margin": _finite(run.margin),
+            "right_up_to_n": safe and safe.right,
+            "wrong_from_n": safe and safe.wrong,
         }
+    return seen
 
 
 def float_runs(solution: Solution, seed: int = 0) -> tuple[FloatRun, FloatRun]:
@@ -62,7 +127,7 @@ def spot_inputs(solution: Solution, seed: int) -> tuple[np.ndarray[Any, Any], np
     n, rng = solution.n_bits, np.random.default_rng(seed)
     deep_softmax = any(layer.kind == "softmax" for layer in solution.layers[:-1])
     cost = solution.n_tokens ** (2 if deep_softmax else 1) * (1 if deep_softmax else 30)
-    count = int(np.clip(_BUDGET / cost, 2, 64))
+    count = int(np.clip(_BUDGET / cost, 2, 256))
     index = np.unique(np.linspace(1, n, count).round().astype(int))[::-1]
     index = np.resize(index, count)
     bits = rng.integers(0, 2, (count, n), dtype=np.uint8)
@@ -70,3 +135,8 @@ def spot_inputs(solution: Solution, seed: int) -> tuple[np.ndarray[Any, Any], np
     # Both answers alternate, so that neither is tried on one kind of index only.
     bits[np.arange(count), index - 1] = np.arange(count) % 2
     return bits, index
+
+
+def _finite(margin: float) -> float | None:
+    """JSON has no infinities."""
+    return margin if np.isfinite(margin) else None

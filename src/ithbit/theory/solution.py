@@ -182,7 +182,8 @@ def enumerate_inputs(solution: Solution, dtype: Any = np.float64) -> Enumeration
     batch = max(1, 2_000_000 // solution.n_tokens**2)
     worst: tuple[float, tuple[int, ...], int] | None = None
     for bits, index in all_inputs(solution.n_bits, batch):
-        margins = solution.margins(bits, index, dtype)
+        with np.errstate(all="ignore"):  # a NaN is an answer too: a wrong one
+            margins = solution.margins(bits, index, dtype)
         # NaN must count as the worst outcome, and compares false with everything.
         sortable = np.where(margins == margins, margins, -np.inf).astype(np.float64)
         at = int(np.argmin(sortable))

@@ -6,7 +6,7 @@ import numpy as np
 
 from ithbit.errors import SpecError
 from ithbit.families import task_named
-from ithbit.theory.constructions.gru_latch import Gru
+from ithbit.theory.gru_layer import Gru
 from ithbit.theory.layers import (
     FloatArray,
     Layer,

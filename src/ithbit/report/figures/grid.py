@@ -3,10 +3,10 @@
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Circle, Rectangle
 
 from ithbit.families import TASKS, Task
-from ithbit.report.cells import Cells
+from ithbit.report.cells import Cells, Verdicts
 from ithbit.report.figures.style import FAINT, INK, PAPER
 from ithbit.report.published import LENGTHS, RUNS_PER_CELL, SuccessRow, published
 
@@ -41,6 +41,15 @@ def _square(axes: Axes, x: float, y: float, share: float | None, text: str, ring
         )
 
 
+def _verdict_mark(axes: Axes, x: float, y: float, found: Verdicts) -> None:
+    """In the corner: ✗ if a solved run has a counterexample, ✓ if all were right on all inputs."""
+    if found.wrong or (found.solved and found.right == found.solved):
+        mark = "✗" if found.wrong else "✓"
+        patch = Circle((x + 0.84, y + 0.18), 0.17, facecolor=PAPER, edgecolor=INK, linewidth=0.5)
+        axes.add_patch(patch)
+        axes.text(x + 0.84, y + 0.2, mark, ha="center", va="center", fontsize=5, color=INK)
+
+
 def _draw_row(axes: Axes, y: float, row: SuccessRow, cells: Cells | None) -> None:
     at = len(LENGTHS) + 0.7
     for column, n_bits in enumerate(LENGTHS):
@@ -49,6 +58,8 @@ def _draw_row(axes: Axes, y: float, row: SuccessRow, cells: Cells | None) -> Non
         # Rates are compared as products: no division, no rounding.
         differs = bool(m) and k * RUNS_PER_CELL != theirs * m
         _square(axes, column, y, k / m if m else None, f"{k}/{m}", differs)
+        if cells is not None:
+            _verdict_mark(axes, column, y, cells.verdicts(row.counted, n_bits))
         share = theirs / RUNS_PER_CELL
         _square(axes, at + column, y, share, str(theirs), False)
     axes.text(-0.25, y + 0.53, f"{row.label}, L = {row.n_layers}", ha="right", va="center")
@@ -99,3 +110,8 @@ def _legend(axes: Axes, cells: Cells | None) -> None:
         axes.text(1.9, y + 1.95, "not the published rate", va="center")
         _square(axes, 0.6, y + 2.6, None, "", False)
         axes.text(1.9, y + 3.15, "no finished run", va="center", color=INK)
+        if cells.n_verified:
+            _verdict_mark(axes, 5.2, y + 1.5, Verdicts(1, 1, 0, 0))
+            axes.text(6.4, y + 1.95, "right on all inputs", va="center")
+            _verdict_mark(axes, 5.2, y + 2.7, Verdicts(1, 0, 1, 0))
+            axes.text(6.4, y + 3.15, "has a counterexample", va="center")

@@ -46,6 +46,7 @@
     ["double_length_accuracy", "at 2n", fixed(3), true],
     ["n_parameters", "Parameters", plain, true],
     ["seconds_per_epoch", "s/epoch", fixed(3), true],
+    ["verification", "All inputs", plain],
   ];
   let sort = null;
   let descending = false;

@@ -108,7 +108,6 @@ def _softmax_terms(cases: Cases | Embedded, u: Interval, seen: Mask) -> Picked:
     top = np.maximum(*(np.where(seen[..., bit], options[bit], -np.inf) for bit in (0, 1)))
     reach = _score_radius(cases, u)
     near = ~(top < (measure - _FAR - reach)[..., None]).reshape(rows, length)
-    lifted = (top.max(axis=2) > measure + _LIFT).reshape(rows)
 
     row, column = np.nonzero(near)
     per_row = np.bincount(row, minlength=rows)
@@ -120,8 +119,9 @@ def _softmax_terms(cases: Cases | Embedded, u: Interval, seen: Mask) -> Picked:
     case = np.repeat(np.arange(count), n_queries)[:, None]
     scores = (cases.gather(case, token) * u.reshape(rows, 1, 1, d)).total(axis=-1)
     scores = scores - measure.reshape(rows, 1, 1)
-    scores = Interval(np.minimum(scores.lo, _LIFT), np.minimum(scores.hi, _LIFT))
     possible = seen.reshape(rows, length, 2)[np.arange(rows)[:, None], token] & filled[..., None]
+    lifted = (possible & ~(scores.hi <= _LIFT)).any(axis=(1, 2))
+    scores = Interval(np.minimum(scores.lo, _LIFT), np.minimum(scores.hi, _LIFT))
     tail = Interval.point(float(-_FAR)).exp() * float(length)
     return Picked(Terms(scores.exp(), possible, np.full(rows, tail.hi)), case, token, lifted)
 

@@ -19,7 +19,7 @@ from ithbit.theory.certifiers.cases import Cases, Embedded, blocks, embed, linea
 from ithbit.theory.certifiers.intervals import Interval, concatenate
 from ithbit.theory.certifiers.relu_forms import output_range
 from ithbit.theory.certifiers.state_boxes import states
-from ithbit.theory.constructions.gru_latch import Gru
+from ithbit.theory.gru_layer import Gru
 from ithbit.theory.layers import Layer, LinearAttention, Rnn, SoftmaxAttention, Ssm
 from ithbit.theory.solution import Solution
 
@@ -59,6 +59,8 @@ def certify_boxes(solution: Solution) -> BoxBound:
 
 def _block_size(solution: Solution) -> int:
     attention = [layer.kind in ("softmax", "linear") for layer in solution.layers]
+    if solution.depth == 1 and not attention[0]:
+        return max(1, _BLOCK // (20 * solution.embedding.d))  # one token is in hand at a time
     queries = 2 * solution.n_tokens if any(attention[:-1]) else 1
     return max(1, _BLOCK // (2 * solution.n_tokens * queries * solution.embedding.d))
 
@@ -71,7 +73,7 @@ def _through(layer: Layer, cases: Cases | Embedded) -> Interval:
         out = output_range(layer.net, sums.reshape(count * length * 2, layer.d_in))
     else:
         assert isinstance(layer, Ssm | Rnn | Gru)
-        after = states(layer, cases)
+        after = states(layer, cases, last=False)
         if isinstance(layer, Gru):
             return after
         joined = concatenate([cases.box, after], axis=3)
@@ -87,8 +89,9 @@ def _read(solution: Solution, cases: Cases | Embedded) -> Interval:
     if isinstance(layer, SoftmaxAttention | LinearAttention):
         return output_range(layer.net, attend(layer, cases, last=True)[:, 0], then)[:, 0]
     assert isinstance(layer, Ssm | Rnn | Gru)
-    after = states(layer, cases)[:, -1, 0]
+    after = states(layer, cases, last=True)[:, -1, 0]
     if isinstance(layer, Gru):
         return linear(then[1], linear(then[0], after))[:, 0]
     net = layer.phi if isinstance(layer, Ssm) else layer.N2
-    return output_range(net, concatenate([cases.box[:, -1, 0], after], axis=1), then)[:, 0]
+    x = cases.token(solution.n_tokens - 1)[:, 0].spread(len(cases.allowed), layer.d_in)
+    return output_range(net, concatenate([x, after], axis=1), then)[:, 0]

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ithbit.theory.certifiers.intervals import Interval
+from ithbit.theory.certifiers.intervals import Interval, concatenate
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.solution import Solution
 
@@ -41,6 +41,10 @@ class Cases:
     def gather(self, case: Numbers, token: Numbers) -> Interval:
         """The boxes of chosen tokens, both bits."""
         return self.box[case, token]
+
+    def token(self, k: int) -> Interval:
+        """Token k with both bits, `case bit dim`; one case stands for all if they share it."""
+        return self.box[:, k]
 
     @cached_property
     def hull(self) -> Interval:
@@ -77,6 +81,11 @@ class Embedded:
         own = np.broadcast_to(self.index[case][..., None, :], (*token.shape, 2, len(self.index[0])))
         shared = self.table[token]
         return Interval.point(np.where((token == self.place)[..., None, None], own, shared))
+
+    def token(self, k: int) -> Interval:
+        if k != self.place:
+            return Interval.point(self.table[None, k])
+        return Interval.point(np.repeat(self.index[:, None], 2, axis=1))
 
     @cached_property
     def hull(self) -> Interval:
@@ -126,5 +135,9 @@ def embed(solution: Solution, index: Numbers, answer: Numbers) -> Embedded:
 
 
 def linear(weight: FloatArray, x: Interval) -> Interval:
-    """weight · x on the last axis."""
-    return (x[..., None, :] * weight).total(axis=-1)
+    """weight · x on the last axis; coordinates with weight 0 are left out."""
+    rows = []
+    for row in weight:
+        used = np.flatnonzero(row)
+        rows.append((x[..., used] * row[used]).total(axis=-1)[..., None])
+    return concatenate(rows, axis=-1)

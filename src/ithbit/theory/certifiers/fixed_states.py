@@ -125,15 +125,14 @@ class _TokenLine:
             for row, shift in zip(net.hidden, net.shift, strict=True)
         ]
         kinks = sorted({-b / w for w, b in units if w != 0})
-        # Tokens on a breakpoint belong to no open piece: they are tested one by one, and so are
-        # their neighbours if the breakpoint is no float and may lie on either side of them.
+        # The float nearest to a breakpoint parts the tokens as the breakpoint does, but for tokens
+        # equal to that float: those belong to no open piece and are tested one by one.
         floats = [float(Fraction(int(t.p), int(t.q))) for t in kinks]
         stops = np.searchsorted(self.sorted, floats, side="left").tolist() if kinks else []
         starts = np.searchsorted(self.sorted, floats, side="right").tolist() if kinks else []
         suspects: list[int] = []
-        for kink, value, a, b in zip(kinks, floats, stops, starts, strict=True):
-            margin = 0 if exact(value) == kink else 1
-            suspects.extend(self.order[max(0, a - margin) : b + margin].tolist())
+        for a, b in zip(stops, starts, strict=True):
+            suspects.extend(self.order[a:b].tolist())
         edges = [None, *kinks, None]
         for left, right, a, b in zip(
             edges[:-1], edges[1:], [0, *starts], [*stops, len(self.sorted)], strict=True

@@ -98,6 +98,13 @@ class Interval:
             return Interval.point(self.lo.reshape(shape))
         return Interval(self.lo.reshape(shape), self.hi.reshape(shape))
 
+    def spread(self, *shape: int) -> "Interval":
+        """The same, broadcast to a shape."""
+        lo = np.broadcast_to(self.lo, shape)
+        return (
+            Interval.point(lo) if self.is_point else Interval(lo, np.broadcast_to(self.hi, shape))
+        )
+
     def __neg__(self) -> "Interval":
         return Interval.point(-self.lo) if self.is_point else Interval(-self.hi, -self.lo)
 
@@ -226,7 +233,8 @@ def _exp(x: FloatArray) -> Interval:
     factor of two of it or is 0.
     """
     whole, fine = _tables()
-    inside = np.clip(x, -EXP_LIMIT, EXP_LIMIT)
+    unknown = np.isnan(x)
+    inside = np.clip(np.where(unknown, 0.0, x), -EXP_LIMIT, EXP_LIMIT)
     j = np.rint(inside)
     m = np.rint((inside - j) * _FINE)
     r = (inside - j) - m / _FINE
@@ -235,6 +243,6 @@ def _exp(x: FloatArray) -> Interval:
         p = p * r + factor
     tail = Interval(p - p * _HORNER_SLACK, p + p * _HORNER_SLACK)
     body = whole[j.astype(int) + EXP_LIMIT] * fine[m.astype(int) + _FINE // 2] * tail
-    lo = np.where(x < -EXP_LIMIT, 0.0, body.lo)
-    hi = np.where(x > EXP_LIMIT, np.inf, body.hi)
+    lo = np.where((x < -EXP_LIMIT) | unknown, 0.0, body.lo)
+    hi = np.where((x > EXP_LIMIT) | unknown, np.inf, body.hi)
     return Interval(np.where(x == 0, 1.0, lo), np.where(x == 0, 1.0, hi))

@@ -11,6 +11,8 @@ The index token sets h = i. A token with x = i, which is position i holding a 1 
 the state to i + 2M, out of reach of every x <= M; all others leave it. At the end y = 2i − 3M < 0
 or 2i + M > 0: the margin is at least M + 2 = n + 4, attained at i = 1 with sigma_i = 1.
 
+In float32 the products stay exact while 4 M^2 <= 2^24, that is up to n = 2046.
+
 Two-dimensional state (index, answer), as the paper has it:
 
     h_1' = (h_1)+ + (−x)+      h_2' = (h_2)+ + hat_1(x − h_1)      y = 2 (h_2)+ − 1

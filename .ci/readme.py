@@ -1,0 +1,52 @@
+"""Run what a Markdown file shows: every console and Python block, as a reader would paste it.
+
+A `console` block has commands behind `$ `; a `python` block is run as one script. Each must exit
+with 0 in a temporary folder of its own. Blocks of `make` commands are run by `.ci/run` itself and
+left out here, as is what the block says it leaves out with `# not run by CI`.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.M | re.S)
+
+
+def scripts(text: str) -> list[tuple[str, list[str], str]]:
+    """What to run, in order: as shown, the command, and the output shown, if any."""
+    found = []
+    for language, body, output in BLOCK.findall(text):
+        if language == "python":
+            found.append((body, [sys.executable, "-c", body], output))
+            continue
+        for line in body.splitlines():
+            if line.startswith("$ ") and "make " not in line and "# not run by CI" not in line:
+                found.append((line, ["bash", "-ec", line[2:]], ""))
+    return found
+
+
+def main() -> None:
+    text = Path(sys.argv[1]).read_text()
+    bin_dir = Path(sys.executable).parent
+    environment = os.environ | {"PATH": f"{bin_dir}:{os.environ['PATH']}", "COLUMNS": "100"}
+    with tempfile.TemporaryDirectory() as folder:
+        for shown, command, output in scripts(text):
+            start = time.monotonic()
+            done = subprocess.run(
+                command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900
+            )
+            title = shown.strip().splitlines()[0]
+            print(f"{time.monotonic() - start:6.1f} s  {title}", flush=True)
+            if done.returncode:
+                print(done.stdout[-3000:], done.stderr[-3000:], sep="\n")
+                sys.exit(f"this command of {sys.argv[1]} exits with {done.returncode}: {title}")
+            if output and done.stdout != output:
+                sys.exit(f"{sys.argv[1]} shows other output than:\n{done.stdout}")
+
+
+if __name__ == "__main__":
+    main()

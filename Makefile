@@ -1,0 +1,43 @@
+# Every target is complete on a fresh machine: it makes the virtual environment and installs first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-kill test-slow test-gpu test-slurm bench clean
+
+demo: $(READY)
+	$(BIN)/ithbit demo
+
+test: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q -n 2 -m "not slow and not gpu and not slurm"
+
+# Two minutes: a sweep killed twenty times, and two sweeps on one store, against a quiet one.
+test-kill: $(READY)
+	$(BIN)/pytest -q -m slow --timeout 900 tests/sweep/test_kill.py
+
+# An hour or more on a CPU: every cell of the main table at n = 8 trained anew, among others.
+test-slow: $(READY)
+	$(BIN)/pytest -q -m slow --timeout 3600
+
+test-gpu: $(READY)
+	$(BIN)/pytest -q -m gpu --timeout 3600
+
+test-slurm: $(READY)
+	$(BIN)/pytest -q -m slurm --timeout 900
+
+bench: $(READY)
+	$(BIN)/python bench/throughput.py --n 8 64
+
+# torch first and by its exact version: a range would bring gigabytes of CUDA to a machine without.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt) -c constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,139 @@
+"""What a layer does before any training: usable or not, causal or not, blind or not.
+
+Everything here is *observed* at random inputs by changing tokens and looking at the outputs. A
+change seen is a fact; no change seen is no proof that there is none.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ithbit.errors import LayerError
+from ithbit.probe.layer import Layer, apply
+
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+_DRAWS = 3
+
+
+@dataclass(frozen=True)
+class Leak:
+    """The output at `token` changes when `later` changes; tokens count from 1."""
+
+    token: int
+    later: int
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What a usable layer was seen to do. `leak` is None where it was seen to be causal."""
+
+    leak: Leak | None
+    ignores_input: bool
+    declared_state: int | None
+    n_parameters: int
+    dtype: str
+
+    def sentence(self, name: str) -> str:
+        """Causal or not, in words."""
+        if self.ignores_input:
+            return f"{name} ignores its input: the outputs are the same whatever it reads"
+        if self.leak is None:
+            return f"{name} is causal: no output changed when later tokens did"
+        return (
+            f"{name} is not causal: the output at token {self.leak.token} changes with token "
+            f"{self.leak.later}"
+        )
+
+
+def usable(layer: Layer, width: int, n_tokens: int, device: torch.device) -> nn.Module:
+    """The layer in the highest precision it computes in, or a sentence on why it is of no use.
+
+    float64 where the layer takes it, else float32, as for kernels that know no other.
+    """
+    module = layer.build(width).to(device)
+    x = _draw(3, n_tokens, width, device, torch.Generator().manual_seed(0))
+    apply(module, x.float(), layer.name)  # what training will do must work
+    doubled = layer.build(width).to(device).double()
+    try:
+        apply(doubled, x, layer.name)
+    except LayerError:
+        x = x.float()
+    else:
+        module = doubled
+    _check(module, x, layer.name)
+    return module
+
+
+def _check(module: nn.Module, x: Tensor, name: str) -> None:
+    with torch.no_grad():
+        out = apply(module, x, name)
+        if not out.isfinite().all():
+            what = "NaN" if out.isnan().any() else "infinite numbers"
+            raise LayerError(f"{name} gives {what} on an input of ordinary size")
+        if not _close(out, apply(module, x, name)):
+            raise LayerError(
+                f"{name} is not deterministic: the same input gives different outputs, in "
+                "evaluation mode too"
+            )
+        if not _close(out[:1], apply(module, x[:1], name)):
+            raise LayerError(
+                f"{name} mixes the examples of a batch: an output depends on the other examples"
+            )
+
+
+def behaviour(module: nn.Module, width: int, n_tokens: int) -> Behaviour:
+    """Change tokens one by one and from each position on, and see which outputs change."""
+    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    dtype = next((p.dtype for p in module.parameters()), torch.float64)
+    generator = torch.Generator().manual_seed(1)
+    changed = torch.zeros(n_tokens, n_tokens, dtype=torch.bool)  # changed token, output
+    after = torch.zeros(n_tokens, n_tokens, dtype=torch.bool)  # first changed token, output
+    for _ in range(_DRAWS):
+        x, other = _draw(2, n_tokens, width, device, generator).to(dtype)
+        token = torch.arange(n_tokens, device=device)
+        one = (token[:, None] == token)[..., None]
+        later = (token[:, None] <= token)[..., None]
+        with torch.no_grad():
+            base = module(x[None])
+            changed |= _differs(module(torch.where(one, other, x)), base)
+            after |= _differs(module(torch.where(later, other, x)), base)
+    declared = getattr(module, "state_size", None)
+    return Behaviour(
+        _first_leak(changed, after),
+        not bool(changed.any() or after.any()),
+        declared if isinstance(declared, int) and not isinstance(declared, bool) else None,
+        sum(p.numel() for p in module.parameters()),
+        str(dtype).removeprefix("torch."),
+    )
+
+
+def _first_leak(changed: Tensor, after: Tensor) -> Leak | None:
+    """The first output that a later token reaches, and the nearest such token.
+
+    Where only a change of several tokens shows, the last position from which on it does.
+    """
+    for output in range(changed.shape[1] - 1):
+        single = changed[output + 1 :, output].nonzero().flatten().tolist()
+        several = after[output + 1 :, output].nonzero().flatten().tolist()
+        if single or several:
+            ahead = single[0] if single else several[-1]
+            return Leak(output + 1, output + 2 + ahead)
+    return None
+
+
+def _draw(
+    batch: int, n_tokens: int, width: int, device: torch.device, generator: torch.Generator
+) -> Tensor:
+    drawn = torch.randn(batch, n_tokens, width, generator=generator, dtype=torch.float64)
+    return drawn.to(device)
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return bool(((a - b).abs() <= _TOLERANCE.get(a.dtype, 1e-2) * (1 + b.abs())).all())
+
+
+def _differs(out: Tensor, base: Tensor) -> Tensor:
+    """Which outputs differ from those of the unchanged input: copy token."""
+    tolerance = _TOLERANCE.get(out.dtype, 1e-2)
+    return ((out - base).abs() > tolerance * (1 + base.abs())).any(-1).cpu()

@@ -1,0 +1,102 @@
+"""The six families at the same width, task, length and depth, to set beside a user's layer."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import polars as pl
+
+from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.errors import StoreError
+from ithbit.families import FAMILIES, TASKS, Task
+from ithbit.models.spec import ModelSpec
+from ithbit.report.published import RUNS_PER_CELL, published
+from ithbit.report.rows import load_rows
+
+_PAPER_WIDTH = 16
+
+
+@dataclass(frozen=True)
+class Count:
+    """Successes out of runs, from the store or as published."""
+
+    solved: int
+    runs: int
+    origin: str  # ours or published
+
+
+@dataclass(frozen=True)
+class FamilyRow:
+    """One family on one task and depth: a count for every length, None where there is none."""
+
+    task: Task
+    family: str
+    n_layers: int
+    counts: dict[int, Count | None]
+
+
+def family_rows(
+    store: Path, width: int, lengths: list[int], layers: list[int], protocol: Protocol
+) -> list[FamilyRow]:
+    """What the store has of the six families under this protocol; published counts for the rest.
+
+    A run that was ended at its first perfect epoch counts as one that was not: the criterion is the
+    same. Published counts stand only at the paper's width, 16.
+    """
+    ours = _counts(store, width, protocol)
+    printed = {
+        (row.task, family, row.n_layers, n): Count(k, RUNS_PER_CELL, "published")
+        for row in published().successes
+        for family in row.families
+        for n, k in row.successes.items()
+        if width == _PAPER_WIDTH
+    }
+    return [
+        FamilyRow(
+            task,
+            family,
+            depth,
+            {
+                n: ours.get((task, family, depth, n)) or printed.get((task, family, depth, n))
+                for n in lengths
+            },
+        )
+        for task in TASKS
+        for depth in layers
+        for family in FAMILIES
+    ]
+
+
+def _counts(store: Path, width: int, protocol: Protocol) -> dict[tuple[str, str, int, int], Count]:
+    try:
+        rows = load_rows(store).rows
+    except StoreError:  # nothing there to compare with, which is no mistake
+        return {}
+    settings = {k: v for k, v in asdict(protocol).items() if k != "stop_when_solved"}
+    kept = rows.filter(
+        pl.col("status") == "finished",
+        pl.col("d_model") == width,
+        pl.col("positions") == "polynomial",
+        *(pl.col(name) == value for name, value in settings.items()),
+    ).unique(["task", "family", "n_layers", "n_bits", "seed"])
+    counted = kept.group_by("task", "family", "n_layers", "n_bits").agg(
+        pl.col("solved").sum(), pl.len().alias("runs")
+    )
+    return {
+        (task, family, depth, n): Count(int(solved), int(runs), "ours")
+        for task, family, depth, n, solved, runs in counted.iter_rows()
+    }
+
+
+def family_runs(
+    width: int, lengths: list[int], layers: list[int], seeds: list[int], protocol: Protocol
+) -> list[RunSpec]:
+    """The runs that fill every row."""
+    heads = 2 if width % 2 == 0 else 1
+    return [
+        RunSpec(ModelSpec(task, family, n, depth, d_model=width, n_heads=heads), seed, protocol)
+        for task in TASKS
+        for n in lengths
+        for depth in layers
+        for family in FAMILIES
+        for seed in seeds
+    ]

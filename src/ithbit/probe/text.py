@@ -1,0 +1,94 @@
+"""A probe's report as text for a terminal."""
+
+import textwrap
+
+from ithbit.families import FAMILIES, TASKS
+from ithbit.probe.families import Count
+from ithbit.probe.model import Cell
+from ithbit.probe.report import ProbeReport
+
+_COLUMNS = 96
+
+
+def report_text(report: ProbeReport) -> str:
+    """The whole report, a few headed paragraphs and a table."""
+    plan = report.plan
+    head = f"{report.layer}, width {plan.width}, {report.behaviour.n_parameters:,} parameters"
+    lines = [head, "=" * len(head), "", "Is it causal? (observed)"]
+    lines += _wrapped(report.behaviour.sentence(report.layer) + ".")
+    lines += ["", "How much of the past does it keep? (observed)"]
+    lines += _wrapped(
+        f"Causal rank at k = 1 … {report.rank.n}, {report.rank.dtype}: "
+        + ", ".join(map(str, report.rank.ranks))
+        + "."
+    )
+    lines += _wrapped(f"It is {report.rank.sentence()}.")
+    lines += ["", "What does theory say of that state? (proved of a state of that size)"]
+    lines += _bound_lines(report)
+    if report.runs:
+        lines += ["", "What does training find? (observed)"]
+        lines += _table(report)
+    for remark in report.remarks:
+        lines += ["", *_wrapped(f"Note: {remark}.")]
+    return "\n".join(lines) + "\n"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _COLUMNS, initial_indent="  ", subsequent_indent="  ")
+
+
+def _bound_lines(report: ProbeReport) -> list[str]:
+    if report.bounds:
+        longest = max(report.plan.lengths)
+        lines = []
+        for bound in report.bounds:
+            lines += _wrapped(bound.sentence(longest) + ".")
+        return lines + _wrapped("For recurrent evaluation alone; nothing follows for LHI.")
+    if report.behaviour.leak is not None:
+        return _wrapped("Nothing: the layer is not causal, so no state carries the past.")
+    return _wrapped("Nothing: no fixed state was seen.")
+
+
+def _table(report: ProbeReport) -> list[str]:
+    """Successes of the layer and of the six families, and what trying all inputs said."""
+    plan = report.plan
+    label = max(len(report.layer), *(len(f.label) for f in FAMILIES.values())) + 2
+    lines = []
+    for task in TASKS:
+        heads = [f"n={n} L={depth}" for n in plan.lengths for depth in plan.layers]
+        lines.append("  " + task.upper().ljust(label) + "".join(head.rjust(12) for head in heads))
+        cells = [Cell(task, n, depth, plan.width) for n in plan.lengths for depth in plan.layers]
+        ours = ["{}/{}".format(*report.count(cell)) for cell in cells]
+        lines.append("> " + report.layer.ljust(label) + "".join(text.rjust(12) for text in ours))
+        for name, family in FAMILIES.items():
+            rows = {r.n_layers: r for r in report.families if (r.task, r.family) == (task, name)}
+            texts = [_count(rows[depth].counts[n]) for n in plan.lengths for depth in plan.layers]
+            lines.append(
+                "  " + family.label.ljust(label) + "".join(text.rjust(12) for text in texts)
+            )
+        lines.append("")
+    lines += _wrapped(
+        "Successful seeds out of runs, by held-out accuracy 1.0 on "
+        f"{plan.protocol.held_out_examples:,} examples; p published, – not in the store."
+    )
+    lines += _wrapped(_verdicts(report))
+    return lines
+
+
+def _count(count: Count | None) -> str:
+    if count is None:
+        return "–"
+    return f"{count.solved}/{count.runs}" + ("p" if count.origin == "published" else "")
+
+
+def _verdicts(report: ProbeReport) -> str:
+    """How many of the solved runs are right on every input."""
+    solved = [run for run in report.runs if run.solved]
+    tried = [run for run in solved if run.verdict is not None]
+    right = sum(run.verdict == "verified on all inputs" for run in tried)
+    if not tried:
+        return f"{len(solved)} of {len(report.runs)} runs solved; all inputs were tried of none."
+    return (
+        f"{len(solved)} of {len(report.runs)} runs solved; of {len(tried)} of these all inputs "
+        f"were tried, and {right} are right on every one (float32, final weights)."
+    )

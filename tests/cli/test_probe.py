@@ -1,0 +1,94 @@
+"""`ithbit probe`: one sentence for each thing that can be wrong, and the whole way through."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ithbit.cli import main
+
+FILE = Path(__file__).parents[1] / "probe" / "bad_layers.py"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "layers.py"
+
+
+@pytest.fixture
+def ithbit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["ithbit", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("layer", "sentence"),
+    [
+        (f"{FILE}:Random", "Random is not deterministic"),
+        (f"{FILE}:WrongShape", "WrongShape returns shape"),
+        (f"{FILE}:Raises", "RuntimeError: no kernel for this size"),
+        (f"{FILE}:GivesNan", "GivesNan gives NaN"),
+        (f"{FILE}:Missing", "has no Missing"),
+        (f"{FILE}:number", "cannot be called"),
+        (f"{FILE}:needs_two", "needs arguments (width, heads)"),
+        ("nowhere.py:Layer", "there is no file nowhere.py"),
+        ("nonsense", "'nonsense' is no layer"),
+    ],
+)
+def test_what_cannot_be_probed_is_one_sentence(ithbit, layer: str, sentence: str) -> None:
+    status, out, err = ithbit("probe", layer, "--width", 4)
+    assert (status, out) == (2, "")
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+    assert "Traceback" not in err
+
+
+def test_the_traceback_is_there_for_the_asking(ithbit) -> None:
+    status, _, err = ithbit("probe", f"{FILE}:Raises", "--traceback")
+    assert status == 2
+    assert "Traceback" in err
+    assert 'raise RuntimeError("no kernel' in err
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Leaky", "not causal: the output at token 4 changes with token 6"),
+        ("StateOfThree", "flat at 3 from k = 2 on"),
+        ("Blind", "ignores its input"),
+    ],
+)
+def test_what_can_be_probed_is_told(ithbit, name: str, sentence: str) -> None:
+    status, out, err = ithbit("probe", f"{FILE}:{name}", "--width", 4, "--rank-n", 6, "--no-train")
+    assert (status, err) == (0, "")
+    assert sentence in out
+
+
+@pytest.mark.parametrize(
+    ("layer", "state"), [("LeakyIntegrator", 8), ("SlidingWindow", 24), ("Hybrid", None)]
+)
+def test_the_examples(ithbit, layer: str, state: int | None) -> None:
+    arguments = ("--width", 8, "--rank-n", 12, "--no-train", "--json")
+    status, out, _ = ithbit("probe", f"{EXAMPLES}:{layer}", *arguments)
+    data = json.loads(out)
+    assert status == 0
+    assert data["behaviour"]["causal"]
+    assert data["causal_rank"]["state"] == state
+
+
+def test_the_whole_way_with_two_workers(ithbit, tmp_path: Path) -> None:
+    arguments = ("--width", 4, "-n", 2, "-L", 1, "--seeds", "0", "--max-epochs", 1)
+    where = ("--rank-n", 4, "--store", tmp_path / "runs", "--device", "cpu", "--workers", 2)
+    status, out, err = ithbit("probe", "rnn", *arguments, *where, "-o", tmp_path / "page.html")
+    assert status == 0
+    assert "seeds are trained one by one, not in a stack" in err
+    assert "> rnn" in out
+    assert len(list((tmp_path / "runs" / "probe").glob("rnn-*/*_s0.json"))) == 2
+    page = ithbit("report", "--store", tmp_path / "runs", "-o", tmp_path / "report.html")
+    assert page[0] == 2  # a store of probes alone has no runs to report on
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    # Nothing of it is a run of the paper's tables.
+    assert "no runs in" in ithbit("status", "--store", tmp_path / "runs")[1]

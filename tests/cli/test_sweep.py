@@ -1,0 +1,85 @@
+"""`ithbit sweep`, `status` and `merge` as a person uses them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SWEEP = """
+task = "rhi"
+family = ["gru", "linear-full"]
+layers = 1
+n = 2
+seeds = "0-1"
+[protocol]
+epoch_examples = 64
+batch_size = 32
+held_out_examples = 32
+max_epochs = 2
+"""
+
+
+def ithbit(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "ithbit", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mine.toml").write_text(SWEEP)
+    return tmp_path
+
+
+def test_a_sweep_from_file_to_status_to_merge(folder: Path) -> None:
+    dry = ithbit("sweep", "mine.toml", "--dry-run", "--device", "cpu", cwd=folder)
+    assert dry.returncode == 0
+    assert "4 runs, 0 done already; the rest takes at most about" in dry.stdout
+    assert not (folder / "runs").exists()
+    trained = ithbit("sweep", "mine.toml", "--device", "cpu", "--workers", "1", cwd=folder)
+    assert trained.returncode == 0, trained.stderr
+    assert "4 runs: " in trained.stdout
+    assert "0 failed. Run folders: runs/" in trained.stdout
+    status = ithbit("status", "mine.toml", "--json", cwd=folder)
+    assert json.loads(status.stdout)["counts"] == {"done": 4}
+    more = ithbit("status", "mine.toml", "--seeds", "0-4", cwd=folder)
+    assert "4 done, 6 missing (10 runs)" in more.stdout
+    again = ithbit("sweep", "mine.toml", "--dry-run", "--device", "cpu", cwd=folder)
+    assert "4 runs, 4 done already" in again.stdout
+    merged = ithbit("merge", "runs", "--store", "other", cwd=folder)
+    assert "4 runs taken in, 0 were there already" in merged.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sweep", "nope"], "unknown sweep 'nope'; choose one of paper, positions, smoke, demo"),
+        (["sweep", "paper", "--family", "lstm"], "unknown family 'lstm'"),
+        (["sweep", "paper", "--task", "mid"], "unknown task 'mid'"),
+        (["sweep", "paper", "--n", "7"], "no run of paper passes the filters"),
+        (["sweep", "paper", "--workers", "0"], "--workers must be at least 1, got 0"),
+        (["sweep", "paper", "--max-epochs", "0"], "max_epochs must be at least 1, got 0"),
+        (["status"], "there is no store runs"),
+        (["status", "--store", "mine.toml"], "is a file"),
+        (["merge", "nowhere"], "there is no store nowhere"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_status_2(words: list[str], said: str, folder: Path) -> None:
+    done = ithbit(*words, cwd=folder)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "runs").exists()
+
+
+def test_status_needs_no_torch(folder: Path) -> None:
+    (folder / "runs").mkdir()
+    code = (
+        "import sys; sys.argv = ['ithbit', 'status'];"
+        "from ithbit.cli import app; app(standalone_mode=False);"
+        "assert 'torch' not in sys.modules, 'torch was imported'"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "no runs in runs/ yet" in done.stdout

@@ -1,0 +1,119 @@
+"""`ithbit verify`: what it prints, where its record shows, how it ends."""
+
+import json
+from pathlib import Path
+
+import pytest
+from synthetic_store import Plan, write_run
+
+from ithbit.cli import main
+from ithbit.engine.device import choose_device
+from ithbit.engine.loop import train
+from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.models.spec import ModelSpec
+
+RUN = RunSpec(ModelSpec("lhi", "gru", n_bits=3), 0, Protocol(epoch_examples=2048, max_epochs=1))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    train([RUN], tmp_path / "runs", choose_device("cpu"))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def ithbit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["ithbit", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+def test_a_run_by_folder_name_and_id(ithbit, store: Path) -> None:
+    name = f"{RUN.name}-{RUN.run_id}"
+    outputs = [
+        ithbit("verify", which, "--store", store, "--device", "cpu")[1].split(" (")[0]
+        for which in (store / name, name, RUN.name, RUN.run_id)
+    ]
+    assert len(set(outputs)) == 1
+    assert "counterexample: wrong on" in outputs[0]
+    assert "of all 24 inputs" in outputs[0]
+
+
+def test_all_as_json(ithbit, store: Path) -> None:
+    status, out, _ = ithbit("verify", "--all", "--store", store, "--json", "--device", "cpu")
+    data = json.loads(out)
+    assert status == 0  # the run does not count as solved, so its counterexample is no news
+    assert data["summary"]["all"] == {"runs": 1, "counterexample": 1}
+    assert data["runs"][0]["name"] == RUN.name
+    # What has a record is not tried again, and still belongs to the answer.
+    written = next(store.glob("*/verification.json")).stat().st_mtime_ns
+    status, out, _ = ithbit("verify", "--all", "--store", store, "--device", "cpu")
+    assert (status, "observed in float32" in out) == (0, True)
+    assert next(store.glob("*/verification.json")).stat().st_mtime_ns == written
+
+
+def test_a_bad_folder_does_not_stop_the_others(ithbit, store: Path) -> None:
+    other = RunSpec(RUN.model, 1, RUN.protocol)
+    folder = write_run(store, Plan(other, True, 1.0, 5))  # a result without weights
+    status, out, err = ithbit("verify", "--all", "--store", store, "--device", "cpu")
+    assert status == 0
+    assert f"{RUN.name}: counterexample" in out
+    assert f"set aside: {folder} has no weights.safetensors" in err
+
+
+def test_a_larger_budget_is_tried_again(ithbit, tmp_path: Path) -> None:
+    run = RunSpec(ModelSpec("lhi", "gru", n_bits=20), 0, Protocol(epoch_examples=64, max_epochs=1))
+    train([run], tmp_path, choose_device("cpu"))
+    tried = []
+    for budget in (2000, 2000, 8000):
+        arguments = ("--budget", budget, "--store", tmp_path, "--device", "cpu", "--json")
+        data = json.loads(ithbit("verify", "--all", *arguments)[1])
+        tried.append(data["runs"][0]["n_evaluated"])
+    assert tried[0] == tried[1] <= 2000 < tried[2] <= 8000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "name runs to verify, or give --all"),
+        (("--all", "x"), "name runs to verify, or give --all"),
+        (("nothing",), "there is no run 'nothing'"),
+        (("--all", "--budget", "0"), "the budget is a number of inputs from 1, got 0"),
+    ],
+)
+def test_mistakes(ithbit, store: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    status, out, err = ithbit("verify", *arguments, "--store", store, "--device", "cpu")
+    assert (status, out) == (2, "")
+    assert sentence in err
+
+
+def test_verdicts_reach_tables_figure_and_page(ithbit, tmp_path: Path) -> None:
+    store = tmp_path / "runs"
+    for seed, verdict in enumerate(("verified on all inputs", "counterexample", None)):
+        run = RunSpec(ModelSpec("lhi", "gru", n_bits=8), seed)
+        folder = write_run(store, Plan(run, True, 1.0, 50))
+        if verdict:
+            record = {"schema": 1, "run_id": run.run_id, "verdict": verdict}
+            (folder / "verification.json").write_text(json.dumps(record))
+    (folder / "verification.json").write_text("{")  # unreadable: as if it were not there
+    for table in ("main", "accuracy"):
+        status, out, _ = ithbit("table", table, "--store", store)
+        assert status == 0
+        assert "all inputs" in out
+        assert "1/2 1✗" in out
+    status, out, err = ithbit("report", "--store", store, "-o", tmp_path / "page.html")
+    assert (status, err) == (0, "")
+    page = (tmp_path / "page.html").read_text()
+    assert "Of 3 solved runs, 2 were tried by ithbit verify: 1 right on all inputs" in page
+    assert "has a counterexample" in page  # the legend of the success grid
+    assert '"counterexample"' in page  # the list of runs
+
+
+def test_without_verification_the_tables_stay_as_they_are(ithbit, tmp_path: Path) -> None:
+    run = RunSpec(ModelSpec("lhi", "gru", n_bits=8), 0)
+    write_run(tmp_path / "runs", Plan(run, True, 1.0, 50))
+    assert "all inputs" not in ithbit("table", "main", "--store", tmp_path / "runs")[1]

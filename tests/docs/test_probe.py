@@ -1,0 +1,37 @@
+"""The page docs/probe.md says what the code says."""
+
+import re
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from ithbit.cli import app
+from ithbit.probe.adapters import ADAPTERS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "probe.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^ithbit (\w+)(.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
+
+
+def test_the_commands_were_found() -> None:
+    assert {name for name, _ in COMMANDS} == {"probe", "verify", "data", "score"}
+
+
+@pytest.mark.parametrize(("name", "rest"), COMMANDS)
+def test_options_of_the_commands_exist(name: str, rest: str) -> None:
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    known = {flag for option in command.params for flag in option.opts}
+    assert set(re.findall(r" (--?[a-z][a-z-]*)", rest)) <= known
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_ready_layers_are_named(name: str) -> None:
+    assert f"`{name}`" in PAGE
+
+
+@pytest.mark.parametrize("layer", ["LeakyIntegrator", "SlidingWindow", "Hybrid"])
+def test_examples_have_their_reports(layer: str) -> None:
+    text = (ROOT / "examples" / f"{layer}.txt").read_text(encoding="utf-8")
+    assert text.startswith(f"{layer}, width 16")
+    assert "What does training find? (observed)" in text

@@ -1,0 +1,124 @@
+"""Layers that misbehave, each in one way. Loaded by path in the tests."""
+
+import itertools
+
+import torch
+from torch import nn
+
+_CALLS = itertools.count()
+
+
+class Leaky(nn.Module):
+    """Causal up to token 4, whose output has seen token 6."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mix = nn.Linear(width, width)
+
+    def forward(self, x):
+        y = self.mix(x).cumsum(1)
+        leak = torch.zeros_like(y)
+        leak[:, 3] = x[:, 5]
+        return y + leak
+
+
+class StateOfThree(nn.Module):
+    """A linear recurrence with a state of three numbers, read through a nonlinearity."""
+
+    state_size = 3
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(width, 3), nn.Linear(3, width)
+        self.turn = nn.Parameter(torch.tensor([[0.9, -0.4, 0.0], [0.4, 0.9, 0.1], [0.0, 0.2, 0.7]]))
+
+    def forward(self, x):
+        h, out = torch.zeros_like(x[:, 0, :1]).expand(-1, 3), []
+        for u in self.enter(x).unbind(1):
+            h = (h @ self.turn.mT + u).tanh()
+            out.append(h)
+        return self.leave(torch.stack(out, 1))
+
+
+class UnderstatesItsState(StateOfThree):
+    state_size = 2
+
+
+class Blind(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return self.value.expand_as(x)
+
+
+class Random(nn.Module):
+    def forward(self, x):
+        return x + torch.rand_like(x)
+
+
+class Remembers(nn.Module):
+    def forward(self, x):
+        return x + next(_CALLS)
+
+
+class WrongShape(nn.Module):
+    def forward(self, x):
+        return x[:, 1:]
+
+
+class Tuple(nn.Module):
+    def forward(self, x):
+        return x, None
+
+
+class NoTensor(nn.Module):
+    def forward(self, x):
+        return "x"
+
+
+class Raises(nn.Module):
+    def forward(self, x):
+        raise RuntimeError("no kernel for this size\nand a second line")
+
+
+class GivesNan(nn.Module):
+    def forward(self, x):
+        return x * torch.where(x > 0, torch.nan, 1.0)
+
+
+class MixesBatch(nn.Module):
+    def forward(self, x):
+        return x - x.mean(0, keepdim=True)
+
+
+class FixedWidth(nn.Module):
+    """Takes no width: fits one alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.map(x)
+
+
+class FailsToBuild(nn.Module):
+    def __init__(self, width: int) -> None:
+        raise ValueError("heads must divide the width")
+
+
+def needs_two(width, heads):
+    return nn.Identity()
+
+
+def gives_a_number(width):
+    return 7
+
+
+def keyword(d_model=5):
+    return nn.Linear(d_model, d_model)
+
+
+number = 7

@@ -1,0 +1,151 @@
+"""The report as a whole: sentences, JSON, page, and the families beside the layer."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from synthetic_store import Plan as StoredPlan
+from synthetic_store import write_run
+
+import ithbit
+from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.errors import LayerError, SpecError
+from ithbit.models.spec import ModelSpec
+from ithbit.probe.bound import state_bounds
+from ithbit.probe.families import Count, family_rows
+from ithbit.probe.page import render_probe
+from ithbit.probe.report import Plan, ProbeReport
+from ithbit.probe.text import report_text
+
+FILE = Path(__file__).with_name("bad_layers.py")
+SHORT = Protocol(epoch_examples=512, held_out_examples=100, max_epochs=1)
+
+
+def look(name: str) -> ProbeReport:
+    """Without training."""
+    return ithbit.probe(f"{FILE}:{name}", width=4, rank_n=8, train=False, device="cpu")
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_a_state_of_three_is_told() -> None:
+    text = flat(report_text(look("StateOfThree")))
+    assert "flat at 3 from k = 2 on" in text
+    assert "StateOfThree declares a state of 3 numbers, as measured" in text
+    assert "a declared state of 3 float32 numbers cannot solve RHI past n = 96; vacuous" in text
+
+
+def test_an_understated_state_is_told() -> None:
+    text = flat(report_text(look("UnderstatesItsState")))
+    assert "declares a state of 2 numbers, but 3 directions of the past get through" in text
+    assert "a measured state of 3" in text
+
+
+def test_a_leaky_layer_has_no_bound() -> None:
+    report = look("Leaky")
+    assert report.bounds == ()
+    assert "the output at token 4 changes with token 6" in report_text(report)
+
+
+def test_a_blind_layer_is_not_trained(tmp_path: Path) -> None:
+    report = ithbit.probe(f"{FILE}:Blind", width=4, rank_n=4, store=tmp_path, device="cpu")
+    assert report.runs == ()
+    assert "not trained: a layer that ignores its input can only guess" in report.remarks
+
+
+def test_bounds_speak_where_they_can() -> None:
+    (bound,) = state_bounds(1, None, causal=True, layers=[1])
+    assert bound.n_star == 32
+    assert "RHI is impossible at n = 64" in bound.sentence(64)
+    assert state_bounds(None, 5, causal=True, layers=[1]) == []
+    assert state_bounds(3, 3, causal=False, layers=[1]) == []
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> ProbeReport:
+    store = tmp_path_factory.mktemp("store")
+    run = RunSpec(ModelSpec("lhi", "gru", n_bits=3, d_model=4), 0, SHORT)
+    write_run(store, StoredPlan(run, True, 1.0, 1))
+    return ithbit.probe(
+        lambda width: torch.nn.GELU(),
+        name="<b>mine",
+        width=4,
+        n=3,
+        layers=[1],
+        seeds=[0, 1],
+        rank_n=4,
+        protocol=SHORT,
+        store=store,
+        device="cpu",
+    )
+
+
+def test_training_stands_beside_the_families(trained: ProbeReport) -> None:
+    assert [run.seed for run in trained.runs] == [0, 1, 0, 1]
+    text = report_text(trained)
+    assert "> <b>mine" in text
+    lines = [line for line in text.splitlines() if line.strip().startswith("GRU")]
+    assert [line.split()[-1] for line in lines] == ["–", "1/1"]
+    data = json.loads(json.dumps(trained.to_json()))
+    assert data["causal_rank"]["ranks"] == [0, 0, 0, 0]
+    assert len(data["runs"]) == 4
+
+
+def test_the_page_escapes_names_and_holds_the_grid(trained: ProbeReport) -> None:
+    page = render_probe(trained)
+    assert "<b>mine" not in page
+    assert "&lt;b&gt;mine" in page
+    assert "<script" not in page
+    assert page.count('class="user"') == 2  # a row a task
+    assert "<svg" in page
+
+
+def test_families_come_from_the_store_or_as_published(tmp_path: Path) -> None:
+    for seed in range(3):
+        run = RunSpec(ModelSpec("rhi", "gru", 8), seed, Protocol(stop_when_solved=True))
+        write_run(tmp_path, StoredPlan(run, seed > 0, 1.0 if seed else 0.9, 20))
+    rows = {
+        (row.task, row.family, row.n_layers): row.counts
+        for row in family_rows(tmp_path, 16, [8, 9], [1, 2], Protocol())
+    }
+    assert rows["rhi", "gru", 1] == {8: Count(2, 3, "ours"), 9: None}
+    assert rows["lhi", "softmax-full", 1][8] == Count(0, 5, "published")
+    assert rows["lhi", "gru", 2][8] is None  # not in the paper
+    missing = family_rows(tmp_path / "none", 8, [8], [1], Protocol())
+    assert all(row.counts == {8: None} for row in missing)
+
+
+def test_plans_are_checked() -> None:
+    with pytest.raises(SpecError, match=r"n must be numbers from 1, got \[0\]"):
+        Plan(lengths=(0,))
+    with pytest.raises(SpecError, match="give every seed once"):
+        Plan(seeds=(1, 1))
+    with pytest.raises(SpecError, match="the width must be at least 1"):
+        Plan(width=0)
+
+
+def test_a_layer_for_one_length_alone() -> None:
+    class Fixed(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[1] > 8:
+                raise ValueError("at most 8 tokens")
+            return x.cumsum(1)
+
+    report = ithbit.probe(lambda width: Fixed(), width=2, n=6, rank_n=32, train=False, device="cpu")
+    assert "the layer refuses 96 tokens" in report.remarks[0]
+    assert report.rank.ranks[:3] == (0, 2, 2)
+
+
+def test_a_layer_without_a_gradient() -> None:
+    class Detached(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                return x.cumsum(1)
+
+    report = ithbit.probe(lambda width: Detached(), width=2, rank_n=4, train=False, device="cpu")
+    assert report.rank.state == 0
+    with pytest.raises(LayerError, match="raises on an input of shape"):
+        ithbit.probe(lambda width: torch.nn.Linear(3, 3), width=2, train=False, device="cpu")

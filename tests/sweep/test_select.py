@@ -1,0 +1,94 @@
+"""Which runs a sweep has: presets, filters, and users' own files with their mistakes."""
+
+from pathlib import Path
+
+import pytest
+
+from ithbit.errors import SpecError
+from ithbit.sweep.presets import demo, paper, smoke
+from ithbit.sweep.select import Filter, parse_seeds, read_sweep, sweep_runs
+
+GOOD = """
+task = ["rhi", "lhi"]
+family = ["gru", "softmax-full"]
+layers = [1, 2]
+n = 4
+seeds = "0-2"
+positions = ["polynomial", "rotary"]
+[protocol]
+max_epochs = 7
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+def test_filters_keep_and_replace() -> None:
+    runs = sweep_runs("paper", Filter(tasks=["lhi"], families=["mamba2"], n_bits=[8, 16]))
+    assert len(runs) == 2 * 2 * 5
+    assert {run.model.task for run in runs} == {"lhi"}
+    more = sweep_runs("paper", Filter(families=["gru"], layers=[1], n_bits=[8], seeds=range(20)))
+    assert len(more) == 2 * 20
+    short = Filter(max_epochs=3, stop_when_solved=True).apply(paper()[:5])
+    assert all(run.protocol.max_epochs == 3 and run.protocol.stop_when_solved for run in short)
+    assert {run.run_id for run in short}.isdisjoint(run.run_id for run in paper())
+
+
+def test_a_sweep_of_the_paper_keeps_its_identity() -> None:
+    assert sweep_runs("paper") == paper()
+
+
+def test_every_demo_family_has_both_groups() -> None:
+    groups = {(run.model.family, run.group) for run in demo()}
+    families = {"softmax-full", "softmax-causal", "linear-full", "linear-causal", "gru", "mamba2"}
+    assert groups == {(f, g) for f in families for g in ("constructive", "stress test")}
+    assert {run.model.n_bits for run in demo()} == {8}
+    assert len(smoke()) == 18
+
+
+def test_a_file_crosses_its_lists_and_takes_rotary_where_it_fits(tmp_path: Path) -> None:
+    runs = read_sweep(write(tmp_path, GOOD))
+    # two tasks, two depths, three seeds; GRU in one encoding, softmax in two
+    assert len(runs) == 2 * 2 * 3 * (1 + 2)
+    assert {run.protocol.max_epochs for run in runs} == {7}
+    assert len(set(runs)) == len(runs)
+
+
+def test_all_problems_of_a_file_are_said_at_once(tmp_path: Path) -> None:
+    text = 'task="rhi"\nfamly="gru"\nlayers=[1]\nn=[4]\nseeds="0-"\n[protocol]\nepochs=3\n'
+    with pytest.raises(SpecError) as error:
+        read_sweep(write(tmp_path, text))
+    message = str(error.value)
+    assert "unknown key 'famly'; the keys are task, family, layers, n, seeds" in message
+    assert "the key 'family' is missing" in message
+    assert "unknown key 'epochs' in [protocol]; the keys are learning_rate" in message
+    assert "seeds are numbers from 0" in message
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('"gru"', '"lstm"'), "unknown family 'lstm'"),
+        (("[1, 2]", "[0]"), "layers must be at least 1, got 0"),
+        (("max_epochs = 7", "max_epochs = 0"), "max_epochs must be at least 1, got 0"),
+        (('["rhi", "lhi"]', '["middle"]'), "unknown task 'middle'"),
+        (("n = 4", "n = [4"), "not valid TOML"),
+    ],
+)
+def test_wrong_values_are_named(change: tuple[str, str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=said.replace("[", r"\[")):
+        read_sweep(write(tmp_path, GOOD.replace(*change)))
+
+
+def test_what_cannot_be_a_sweep() -> None:
+    with pytest.raises(SpecError, match="unknown sweep 'papr'; choose one of paper, positions"):
+        sweep_runs("papr")
+    with pytest.raises(SpecError, match=r"cannot read nowhere.toml: No such file"):
+        sweep_runs("nowhere.toml")
+    with pytest.raises(SpecError, match="no run of paper passes the filters"):
+        sweep_runs("paper", Filter(n_bits=[7]))
+    with pytest.raises(SpecError, match=r"goes from low to high"):
+        parse_seeds("4-2")

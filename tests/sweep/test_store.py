@@ -1,0 +1,101 @@
+"""A store as a whole: what is where, and taking in another store without losing anything."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ithbit.engine.folder import RunFolder
+from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.errors import StoreError
+from ithbit.models.spec import ModelSpec
+from ithbit.sweep.runner import run_all
+from ithbit.sweep.store import folder_status, merge, need_store, run_folders, statuses
+
+TINY = Protocol(epoch_examples=64, batch_size=32, held_out_examples=32, max_epochs=2)
+RUNS = [RunSpec(ModelSpec("rhi", "gru", n_bits=2), seed, TINY) for seed in range(4)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Two runs finished, one only begun, one missing."""
+    path = tmp_path / "store"
+    run_all(RUNS[:2], path, "cpu", workers=1)
+    RunFolder(path, RUNS[2]).create()
+    return path
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"}
+
+
+def test_statuses(store: Path) -> None:
+    found = list(statuses(store, RUNS).values())
+    assert found == ["done", "done", "stopped", "missing"]
+    with RunFolder(store, RUNS[2]).claimed() as free:
+        assert free
+        assert folder_status(RunFolder(store, RUNS[2]).path) == "running"
+    assert folder_status(RunFolder(store, RUNS[2]).path) == "stopped"
+    assert {name for name, _ in run_folders(store)} == {run.name for run in RUNS[:3]}
+
+
+def test_merge_takes_what_is_finished_and_nothing_else(store: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    merged = merge(store, target)
+    assert merged.taken == [run.name for run in RUNS[:2]]
+    assert merged.unfinished == [RUNS[2].name]
+    for run in RUNS[:2]:
+        assert files(RunFolder(target, run).path) == files(RunFolder(store, run).path)
+    again = merge(store, target)
+    assert again.taken == []
+    assert again.already_there == [run.name for run in RUNS[:2]]
+    assert not [name for name in os.listdir(target) if name.startswith(".")]
+
+
+def test_merge_never_touches_a_finished_run(store: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    run_all(RUNS[:1], target, "cpu", workers=1)
+    before = files(RunFolder(target, RUNS[0]).path)
+    assert merge(store, target).already_there == [RUNS[0].name]
+    assert files(RunFolder(target, RUNS[0]).path) == before
+
+
+def test_a_finished_run_replaces_an_unfinished_one(store: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    RunFolder(target, RUNS[0]).create()
+    assert merge(store, target).taken == [run.name for run in RUNS[:2]]
+    assert RunFolder(target, RUNS[0]).result() is not None
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda f: (f / "result.json").write_text("{"), "result.json is damaged"),
+        (lambda f: (f / "spec.json").unlink(), "spec.json is missing"),
+        (lambda f: change(f / "result.json", schema=99), "result.json is of a version unknown"),
+        (lambda f: change(f / "result.json", run_id="0" * 12), "belongs to another run"),
+    ],
+)
+def test_what_is_damaged_is_named_and_left(
+    damage, reason: str, store: Path, tmp_path: Path
+) -> None:
+    damage(RunFolder(store, RUNS[0]).path)
+    merged = merge(store, tmp_path / "target")
+    assert merged.taken == [RUNS[1].name]
+    assert [why for _, why in merged.set_aside if reason in why]
+
+
+def change(path: Path, **fields: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def test_stores_that_are_none(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="are the same store"):
+        merge(store, store)
+    with pytest.raises(StoreError, match="there is no store"):
+        merge(tmp_path / "nowhere", store)
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(StoreError, match="is a file"):
+        need_store(file)

@@ -1,0 +1,103 @@
+"""Imports go one way; no pickle is read. Held by reading the source, with a test that this can
+fail."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import ithbit
+
+SOURCE = Path(ithbit.__file__).parent
+
+# What each part of the package may import, beside itself.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "families": {"errors"},
+    "tasks": {"errors", "families"},
+    "models": {"errors", "families", "tasks"},
+    "engine": {"errors", "families", "tasks", "models", "__version__"},
+    "sweep": {"errors", "families", "tasks", "models", "engine"},
+    "theory": {"errors", "families", "tasks"},
+    "reference": {"errors", "families", "tasks", "models", "engine.spec"},
+    "report": {"errors", "families", "tasks", "models", "engine", "sweep", "theory", "__version__"},
+    "api": {"errors", "families", "tasks", "models", "engine", "sweep"},
+}
+EVERYTHING = {"cli", "__main__", "__init__"}  # doors: they may import anything
+NO_TORCH = {"errors", "families", "theory"}
+
+
+def imports(tree: ast.AST) -> set[str]:
+    """Every module that a source imports, at its top or inside a function; in full names."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def violations(part: str, source: str) -> list[str]:
+    """What a module of that part of the package does that it may not."""
+    tree = ast.parse(source)
+    found = imports(tree)
+    wrong = []
+    for name in sorted(found):
+        first, _, rest = name.partition(".")
+        if first in ("pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"):
+            wrong.append(f"reads or writes pickles: {name}")
+        if first in ("torch", "safetensors", "transformers") and part in NO_TORCH:
+            wrong.append(f"{part} imports {name}")
+        if first != "ithbit" or part in EVERYTHING or rest.split(".")[0] == part:
+            continue
+        if not any(f"{rest}.".startswith(f"{allowed}.") for allowed in ALLOWED[part]):
+            wrong.append(f"{part} imports {name}")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("torch.load", "torch.save"):
+            wrong.append(f"reads or writes pickles: {ast.unparse(node)}")
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            wrong.append("reads or writes pickles: allow_pickle")
+    return wrong
+
+
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_one_way(path) -> None:
+    part = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    assert violations(part, path.read_text()) == []
+
+
+def test_every_part_is_known() -> None:
+    parts = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in MODULES}
+    assert {"tasks", "models", "engine", "sweep", "theory", "cli"} <= parts
+    assert parts <= ALLOWED.keys() | EVERYTHING
+
+
+@pytest.mark.parametrize(
+    ("part", "source", "said"),
+    [
+        ("models", "from ithbit.engine.spec import Protocol", "models imports ithbit.engine.spec"),
+        ("models", "import ithbit.theory.layers", "models imports ithbit.theory.layers"),
+        ("theory", "def f():\n    from ithbit.models import gru", "theory imports ithbit.models"),
+        ("theory", "def f():\n    import torch", "theory imports torch"),
+        ("tasks", "from ithbit import models", "tasks imports ithbit.models"),
+        ("reference", "from ithbit.engine.loop import train", "reference imports ithbit.engine"),
+        ("engine", "from ithbit.sweep import runner", "engine imports ithbit.sweep.runner"),
+        ("sweep", "import pickle", "pickles: pickle"),
+        ("cli", "import torch\nx = torch.load('a')", "pickles: torch.load"),
+        ("engine", "import numpy\nnumpy.load('a', allow_pickle=True)", "pickles: allow_pickle"),
+        ("engine", "from ithbit.errors_of_ours import x", "engine imports ithbit.errors_of_ours"),
+    ],
+)
+def test_the_check_can_fail(part, source, said) -> None:
+    (found,) = violations(part, source)
+    assert said in found
+
+
+def test_the_check_can_pass() -> None:
+    assert violations("engine", "import torch\nfrom ithbit.models.spec import ModelSpec") == []
+    assert violations("reference", "from ithbit.engine.spec import Protocol") == []

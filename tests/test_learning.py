@@ -1,0 +1,74 @@
+"""Learning agrees with the paper at n = 8: shipped results by default, trained anew if asked."""
+
+from collections import Counter
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from ithbit.engine.record import Result
+from ithbit.report.published import SuccessRow, published
+from ithbit.report.statistics import fisher_exact
+from ithbit.sweep.presets import VARIANTS, paper
+from ithbit.sweep.runner import run_all
+
+SHIPPED = Path(__file__).parents[1] / "results" / "main" / "runs.csv"
+ROWS = published().successes
+# Not corrected over the 23 cells: with five runs against five a corrected test could never fail.
+LEVEL = 0.05
+
+
+def row_id(row: SuccessRow) -> str:
+    return f"{row.task}-{row.families[0]}-L{row.n_layers}"
+
+
+@pytest.fixture(scope="module")
+def shipped() -> pl.DataFrame:
+    return pl.read_csv(SHIPPED).filter(pl.col("n_bits") == 8)
+
+
+def test_the_shipped_runs_are_the_whole_sweep_at_n_8(shipped: pl.DataFrame) -> None:
+    assert set(shipped["run_id"]) == {run.run_id for run in paper() if run.model.n_bits == 8}
+    assert len(shipped) == len(VARIANTS) * 5
+    assert set(shipped["status"]) == {"finished"}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=row_id)
+def test_shipped_successes_agree_with_the_paper(row: SuccessRow, shipped: pl.DataFrame) -> None:
+    cell = shipped.filter(
+        (pl.col("task") == row.task)
+        & (pl.col("family") == row.families[0])
+        & (pl.col("n_layers") == row.n_layers)
+    )
+    assert len(cell) == 5
+    assert fisher_exact((int(cell["solved"].sum()), 5), (row.successes[8], 5)) >= LEVEL
+
+
+def test_the_totals_that_the_readme_prints(shipped: pl.DataFrame) -> None:
+    counted = {(row.task, row.families[0], row.n_layers): row.group for row in ROWS}
+    totals: Counter[tuple[str, bool]] = Counter()
+    for run in shipped.iter_rows(named=True):
+        group = counted.get((run["task"], run["family"], run["n_layers"]))
+        if group:
+            totals[group, run["solved"]] += 1
+    readme = (SHIPPED.parents[2] / "README.md").read_text()
+    for group in ("constructive", "stress test"):
+        solved, failed = totals[group, True], totals[group, False]
+        assert f"| {solved}/{solved + failed} |" in readme
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("row", ROWS, ids=row_id)
+def test_training_anew_agrees_with_the_paper(row: SuccessRow, tmp_path: Path) -> None:
+    variant = (row.task, row.families[0], row.n_layers)
+    runs = [
+        run
+        for run in paper()
+        if (run.model.task, run.model.family, run.model.n_layers) == variant
+        and run.model.n_bits == 8
+    ]
+    results = [run for run in run_all(runs, tmp_path) if isinstance(run, Result)]
+    assert len(results) == 5
+    solved = sum(result.solved for result in results)
+    assert fisher_exact((solved, 5), (row.successes[8], 5)) >= LEVEL
