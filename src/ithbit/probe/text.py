@@ -1,7 +1,9 @@
 """A probe's report as text for a terminal."""
 
 import textwrap
+from dataclasses import asdict
 
+from ithbit.engine.spec import Protocol
 from ithbit.families import FAMILIES, TASKS
 from ithbit.probe.families import Count
 from ithbit.probe.model import Cell
@@ -72,7 +74,24 @@ def _table(report: ProbeReport) -> list[str]:
         f"{plan.protocol.held_out_examples:,} examples; p published, – not in the store."
     )
     lines += _wrapped(_verdicts(report))
+    lines += _wrapped(_protocol(report))
     return lines
+
+
+def _protocol(report: ProbeReport) -> str:
+    """How the training differs from the paper's, since published counts may stand beside it."""
+    protocol, paper = report.plan.protocol, Protocol()
+    text = f"At most {protocol.max_epochs} epochs"
+    if protocol.max_epochs != paper.max_epochs:
+        text += f" (the paper has {paper.max_epochs})"
+    if protocol.stop_when_solved:
+        text += ", ended at the first perfect epoch"
+    others = [
+        f"{name} = {value}"
+        for name, value in asdict(protocol).items()
+        if name not in ("max_epochs", "stop_when_solved") and value != getattr(paper, name)
+    ]
+    return text + (f"; not the paper's: {', '.join(others)}." if others else ".")
 
 
 def _count(count: Count | None) -> str:
