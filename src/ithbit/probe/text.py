@@ -54,7 +54,7 @@ def _bound_lines(report: ProbeReport) -> list[str]:
 def _table(report: ProbeReport) -> list[str]:
     """Successes of the layer and of the six families, and what trying all inputs said."""
     plan = report.plan
-    label = max(len(report.layer), *(len(f.label) for f in FAMILIES.values())) + 2
+    label = max(len(report.layer), 15, *(len(f.label) for f in FAMILIES.values())) + 2
     lines = []
     for task in TASKS:
         heads = [f"n={n} L={depth}" for n in plan.lengths for depth in plan.layers]
@@ -62,6 +62,8 @@ def _table(report: ProbeReport) -> list[str]:
         cells = [Cell(task, n, depth, plan.width) for n in plan.lengths for depth in plan.layers]
         ours = ["{}/{}".format(*report.count(cell)) for cell in cells]
         lines.append("> " + report.layer.ljust(label) + "".join(text.rjust(12) for text in ours))
+        best = [f"{report.best(cell):.4f}" for cell in cells]
+        lines.append("  " + "  best accuracy".ljust(label) + "".join(t.rjust(12) for t in best))
         for name, family in FAMILIES.items():
             rows = {r.n_layers: r for r in report.families if (r.task, r.family) == (task, name)}
             texts = [_count(rows[depth].counts[n]) for n in plan.lengths for depth in plan.layers]
@@ -71,7 +73,8 @@ def _table(report: ProbeReport) -> list[str]:
         lines.append("")
     lines += _wrapped(
         "Successful seeds out of runs, by held-out accuracy 1.0 on "
-        f"{plan.protocol.held_out_examples:,} examples; p published, – not in the store."
+        f"{plan.protocol.held_out_examples:,} examples; below it the greatest accuracy, mean over "
+        "seeds; p published, – not in the store."
     )
     lines += _wrapped(_verdicts(report))
     lines += _wrapped(_protocol(report))
