@@ -109,7 +109,7 @@ def test_verdicts_reach_tables_figure_and_page(ithbit, tmp_path: Path) -> None:
     assert (status, err) == (0, "")
     page = (tmp_path / "page.html").read_text()
     assert "Of 3 solved runs, 2 were tried by ithbit verify: 1 right on all inputs" in page
-    assert "has a counterexample" in page  # the legend of the success grid
+    assert "a counterexample<" in page  # the legend of the success grid
     assert '"counterexample"' in page  # the list of runs
 
 

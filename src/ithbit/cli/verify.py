@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 def verify(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="run folders, or names or ids of runs in the store", metavar="[RUN]..."
-        ),
+        typer.Argument(help="run folders, or names or ids of runs in the store", metavar="RUN"),
     ] = None,
     every: Annotated[
         bool,

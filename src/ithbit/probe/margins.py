@@ -20,7 +20,7 @@ from torch import Tensor
 Model = Callable[[Tensor, Tensor], Tensor]
 
 NEAR = 1e-4  # far above float32 rounding of logits of order 1
-_ALONE = 256  # inputs that are evaluated again by themselves, those of least margin
+_ALONE = 256  # inputs that may be evaluated again by themselves, those of least margin
 _CPU_CHUNK = 2048  # what fits the caches of a core; larger is slower
 _CUDA_CHUNK = 65536
 

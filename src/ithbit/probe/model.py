@@ -150,7 +150,7 @@ def why_not_stacked(layer: Layer, cell: Cell, device: torch.device) -> str | Non
             if not stacked:
                 raise
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            return lines[0][:120]
+            return lines[0].rstrip(".")[:120]
         found.append(torch.cat([out.detach().flatten(), *(g.flatten() for g in grads)]))
     if not torch.allclose(found[0], found[1], rtol=1e-3, atol=1e-4):
         return "its outputs in a stack are not those of one seed by itself"

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from ithbit import __version__
-from ithbit.families import FAMILIES, TASKS
+from ithbit.families import FAMILIES, TASKS, Task
 from ithbit.probe.model import Cell
 from ithbit.probe.report import ProbeReport
 from ithbit.probe.text import report_text
@@ -75,10 +75,10 @@ def write_probe(report: ProbeReport, path: Path) -> Path:
     return write_text(path, render_probe(report))
 
 
-def _rows(report: ProbeReport, task: str) -> list[tuple[str, bool, list[tuple[str, str, str]]]]:
+def _rows(report: ProbeReport, task: Task) -> list[tuple[str, bool, list[tuple[str, str, str]]]]:
     plan = report.plan
     where = [(n, depth) for n in plan.lengths for depth in plan.layers]
-    own = [report.count(Cell(task, n, depth, plan.width)) for n, depth in where]  # type: ignore[arg-type]
+    own = [report.count(Cell(task, n, depth, plan.width)) for n, depth in where]
     rows = [(report.layer, True, [_cell(f"{k}/{m}", k / m if m else None) for k, m in own])]
     for name, family in FAMILIES.items():
         found = {r.n_layers: r for r in report.families if (r.task, r.family) == (task, name)}

@@ -4,6 +4,7 @@ In the words of the whole project: causality and rank are *observed* at random p
 *proved* of the state that it names, training is *observed*.
 """
 
+import statistics
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -73,6 +74,10 @@ class ProbeReport:
         """Successes and runs of the layer in a cell."""
         runs = [run for run in self.runs if run.cell == cell]
         return sum(run.solved for run in runs), len(runs)
+
+    def best(self, cell: Cell) -> float:
+        """Greatest held-out accuracy, mean over the runs of a cell."""
+        return statistics.mean(run.max_accuracy for run in self.runs if run.cell == cell)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

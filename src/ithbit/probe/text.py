@@ -1,7 +1,9 @@
 """A probe's report as text for a terminal."""
 
 import textwrap
+from dataclasses import asdict
 
+from ithbit.engine.spec import Protocol
 from ithbit.families import FAMILIES, TASKS
 from ithbit.probe.families import Count
 from ithbit.probe.model import Cell
@@ -52,7 +54,7 @@ def _bound_lines(report: ProbeReport) -> list[str]:
 def _table(report: ProbeReport) -> list[str]:
     """Successes of the layer and of the six families, and what trying all inputs said."""
     plan = report.plan
-    label = max(len(report.layer), *(len(f.label) for f in FAMILIES.values())) + 2
+    label = max(len(report.layer), 15, *(len(f.label) for f in FAMILIES.values())) + 2
     lines = []
     for task in TASKS:
         heads = [f"n={n} L={depth}" for n in plan.lengths for depth in plan.layers]
@@ -60,6 +62,8 @@ def _table(report: ProbeReport) -> list[str]:
         cells = [Cell(task, n, depth, plan.width) for n in plan.lengths for depth in plan.layers]
         ours = ["{}/{}".format(*report.count(cell)) for cell in cells]
         lines.append("> " + report.layer.ljust(label) + "".join(text.rjust(12) for text in ours))
+        best = [f"{report.best(cell):.4f}" for cell in cells]
+        lines.append("  " + "  best accuracy".ljust(label) + "".join(t.rjust(12) for t in best))
         for name, family in FAMILIES.items():
             rows = {r.n_layers: r for r in report.families if (r.task, r.family) == (task, name)}
             texts = [_count(rows[depth].counts[n]) for n in plan.lengths for depth in plan.layers]
@@ -69,10 +73,28 @@ def _table(report: ProbeReport) -> list[str]:
         lines.append("")
     lines += _wrapped(
         "Successful seeds out of runs, by held-out accuracy 1.0 on "
-        f"{plan.protocol.held_out_examples:,} examples; p published, – not in the store."
+        f"{plan.protocol.held_out_examples:,} examples; below it the greatest accuracy, mean over "
+        "seeds; p published, – not in the store."
     )
     lines += _wrapped(_verdicts(report))
+    lines += _wrapped(_protocol(report))
     return lines
+
+
+def _protocol(report: ProbeReport) -> str:
+    """How the training differs from the paper's, since published counts may stand beside it."""
+    protocol, paper = report.plan.protocol, Protocol()
+    text = f"At most {protocol.max_epochs} epochs"
+    if protocol.max_epochs != paper.max_epochs:
+        text += f" (the paper has {paper.max_epochs})"
+    if protocol.stop_when_solved:
+        text += ", ended at the first perfect epoch"
+    others = [
+        f"{name} = {value}"
+        for name, value in asdict(protocol).items()
+        if name not in ("max_epochs", "stop_when_solved") and value != getattr(paper, name)
+    ]
+    return text + (f"; not the paper's: {', '.join(others)}." if others else ".")
 
 
 def _count(count: Count | None) -> str:

@@ -26,7 +26,7 @@ from ithbit.engine.record import SCHEMA
 from ithbit.engine.spec import RunSpec, run_from_json
 from ithbit.errors import SpecError, StoreError
 from ithbit.models.classifier import init, logits
-from ithbit.probe.margins import Case, Model, Tally, alone, in_chunks, margins
+from ithbit.probe.margins import NEAR, Case, Model, Tally, alone, in_chunks, margins
 from ithbit.probe.search import search
 from ithbit.sweep.local import usable_cores
 from ithbit.tasks.sampling import Examples
@@ -106,7 +106,8 @@ def examine(
 ) -> Verification:
     """Try every input if they number at most `budget` (2^20 without exception), else search.
 
-    A counterexample is one that fails when evaluated by itself.
+    What is wrong or nearly so is evaluated again by itself, 256 inputs at most, those of least
+    margin; a counterexample is one that fails then.
     """
     if budget < 1:
         raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
@@ -118,7 +119,8 @@ def examine(
             tally = _everything(chunked, n_bits, device)
         else:
             tally = search(chunked, n_bits, budget, device, seed)
-        cases = alone(model, tally.least, device)
+        near = [case for case in tally.least if case.margin is None or case.margin < NEAR]
+        cases = alone(model, near or tally.least[:1], device)
     failing = [case for case in cases if not case.right]
     verdict: Verdict = "verified on all inputs" if exhaustive else "no counterexample found"
     if failing:

@@ -111,7 +111,7 @@ def _legend(axes: Axes, cells: Cells | None) -> None:
         _square(axes, 0.6, y + 2.6, None, "", False)
         axes.text(1.9, y + 3.15, "no finished run", va="center", color=INK)
         if cells.n_verified:
-            _verdict_mark(axes, 5.2, y + 1.5, Verdicts(1, 1, 0, 0))
-            axes.text(6.4, y + 1.95, "right on all inputs", va="center")
-            _verdict_mark(axes, 5.2, y + 2.7, Verdicts(1, 0, 1, 0))
-            axes.text(6.4, y + 3.15, "has a counterexample", va="center")
+            _verdict_mark(axes, -4.9, y - 1, Verdicts(1, 1, 0, 0))
+            axes.text(-3.7, y - 0.8, "right on all inputs", va="center")
+            _verdict_mark(axes, 0.8, y - 1, Verdicts(1, 0, 1, 0))
+            axes.text(2.0, y - 0.8, "a counterexample", va="center")
