@@ -138,9 +138,21 @@ class RunFolder:
         """The first epochs, with all else dropped: what follows a checkpoint is trained again."""
         kept = self.history()[:n_epochs]
         if (self.path / "history.jsonl").exists():
-            lines = (json.dumps(asdict(epoch)) + "\n" for epoch in kept)
-            self._write("history.jsonl", "".join(lines).encode())
+            self._write_history(kept)
         return kept
+
+    def complete_history(self, epochs: list[Epoch]) -> None:
+        """Have every epoch of a run on record that is about to be finished.
+
+        They are there already unless a second copy of the run, which no lock held off, dropped some
+        of them when it began.
+        """
+        if len(self.history()) < len(epochs):
+            self._write_history(epochs)
+
+    def _write_history(self, epochs: list[Epoch]) -> None:
+        lines = (json.dumps(asdict(epoch)) + "\n" for epoch in epochs)
+        self._write("history.jsonl", "".join(lines).encode())
 
     def append_epoch(self, epoch: Epoch) -> None:
         """Add one line to the history."""
@@ -239,6 +251,13 @@ def check_store(store: Path) -> None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Put a file in place in one step, on the disk before it is named."""
+    try:
+        _write_and_move(path, data)
+    except FileNotFoundError:  # a second copy of the run began, and cleared the folder meanwhile
+        _write_and_move(path, data)
+
+
+def _write_and_move(path: Path, data: bytes) -> None:
     # Not mkstemp, whose files are for one user alone: a store may be shared.
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:

@@ -260,6 +260,7 @@ def _finish(member: _Member, reason: StoppedBy, stack: Stack, watch: Watcher) ->
         environment=describe_environment(stack.device),
     )
     weights = {name: value[0].detach().cpu().contiguous() for name, value in params.items()}
+    member.folder.complete_history(history)
     member.folder.finish(result, weights)
     watch(Event(run, result))
 

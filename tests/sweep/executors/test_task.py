@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from ithbit.models.spec import ModelSpec
 from ithbit.sweep.executors.ledger import Batch, Ledger, Task
 from ithbit.sweep.executors.task import STALE_SECONDS, drop_stale_locks, run_task
 
-PROTOCOL = Protocol(epoch_examples=512, held_out_examples=50, max_epochs=150, stop_loss=1e-30)
+PROTOCOL = Protocol(epoch_examples=512, held_out_examples=50, max_epochs=400, stop_loss=1e-30)
 RUN = RunSpec(ModelSpec("rhi", "gru", n_bits=3), seed=0, protocol=PROTOCOL)
 QUICK = replace(RUN, protocol=replace(PROTOCOL, max_epochs=2))
 
@@ -63,25 +64,31 @@ def test_two_copies_without_a_lock_between_them(tmp_path):
     """As on a file system without locks: the second copy starts beside the first, and both end
     well, with the result that one alone has."""
     alone, together = batch_of(tmp_path / "alone", RUN), batch_of(tmp_path / "together", RUN)
-    folder = RunFolder(together.store, RUN).path
+    folder = RunFolder(together.store, RUN)
     copies = [start(together)]
-    wait_for_first_epochs(folder, 1)
-    os.kill(copies[0].pid, signal.SIGSTOP)  # until the second is under way
-    (folder / "lock").unlink()
-    copies.append(start(together))
-    wait_for_first_epochs(folder, 2)
-    os.kill(copies[0].pid, signal.SIGCONT)
-    run_task(alone.path, 0)
-    assert [copy.wait() for copy in copies] == [0, 0]
-    assert bits(folder) == bits(RunFolder(alone.store, RUN).path)
+    try:
+        wait_for(lambda: len(folder.history()) > 20)
+        os.kill(copies[0].pid, signal.SIGSTOP)  # until the second is under way
+        (folder.path / "lock").unlink()
+        n_epochs = len(folder.history())
+        copies.append(start(together))
+        wait_for(lambda: 0 < len(folder.history()) < n_epochs)  # it began where it had to, at 0
+        os.kill(copies[0].pid, signal.SIGCONT)
+        run_task(alone.path, 0)
+        assert [copy.wait(60) for copy in copies] == [0, 0]
+    finally:
+        for copy in copies:
+            copy.kill()
+            copy.wait()
+    assert bits(folder.path) == bits(RunFolder(alone.store, RUN).path)
+    assert [epoch.epoch for epoch in folder.history()] == [*range(1, PROTOCOL.max_epochs + 1)]
 
 
-def wait_for_first_epochs(folder: Path, count: int) -> None:
-    """Wait until so many copies of a run have written their first epoch."""
-    history, end = folder / "history.jsonl", time.monotonic() + 60
-    while not history.exists() or history.read_bytes().count(b'"epoch": 1,') < count:
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
         assert time.monotonic() < end
-        time.sleep(0.01)
+        time.sleep(0.001)
 
 
 def bits(folder: Path) -> tuple[bytes, dict[str, object]]:
