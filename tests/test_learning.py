@@ -54,7 +54,7 @@ def test_the_totals_that_the_readme_prints(shipped: pl.DataFrame) -> None:
     readme = (SHIPPED.parents[2] / "README.md").read_text()
     for group in ("constructive", "stress test"):
         solved, failed = totals[group, True], totals[group, False]
-        assert f"| {solved}/{solved + failed} |" in readme
+        assert f"{solved}/{solved + failed} (" in readme
 
 
 @pytest.mark.slow

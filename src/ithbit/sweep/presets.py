@@ -96,7 +96,7 @@ def smoke() -> list[RunSpec]:
 
 
 def demo() -> list[RunSpec]:
-    """Each family at n = 8 with three seeds, shortened: two minutes on two cores.
+    """Each family at n = 8 with three seeds, shortened: under three minutes on two cores.
 
     For each task the shallowest depth that theory says can, and for each family a stress test. A
     run stops when it is solved. One-layer softmax attention on LHI gets fewer epochs than the
