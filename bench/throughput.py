@@ -20,17 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-CONSTRUCTIVE = [
-    ("rhi", "softmax-full", 1),
-    ("rhi", "softmax-causal", 1),
-    ("rhi", "linear-full", 2),
-    ("lhi", "gru", 1),
-    ("lhi", "mamba2", 2),
-    ("lhi", "softmax-full", 2),
-    ("lhi", "softmax-causal", 2),
-    ("lhi", "linear-full", 2),
-    ("lhi", "linear-causal", 2),
-]
+from ithbit.sweep.presets import CONSTRUCTIVE
+
 DEEPEST = [("rhi", "linear-causal", 4), ("rhi", "gru", 4), ("rhi", "mamba2", 4)]
 
 
@@ -100,7 +91,7 @@ def main() -> None:
     print(header + "".join(f"   {s:>2} seeds  ratio" for s in args.seeds), flush=True)
     rows = []
     for n in args.n:
-        for task, family, layers in CONSTRUCTIVE + (DEEPEST if args.deepest else []):
+        for task, family, layers in [*CONSTRUCTIVE, *(DEEPEST if args.deepest else [])]:
             spec = ModelSpec(task, family, n_bits=n, n_layers=layers)  # type: ignore[arg-type]
             reference = time_epoch(spec, device=args.device, steps=args.steps)
             line = f"{n:>3} {task:4} {family:15} {layers}  {reference:17.3f}"
