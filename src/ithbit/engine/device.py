@@ -64,7 +64,8 @@ def choose_device(name: str = "auto") -> Device:
             "device 'cuda' was asked for, but torch sees no CUDA GPU; use cpu or auto"
         )
     if has_cuda and name != "cpu":
-        # The protocol is fp32: no TF32 anywhere, whatever the user's defaults are.
+        # The protocol is fp32: no TF32 in matrix products, whatever the user's defaults are.
+        # cuDNN has a switch of its own, but nothing trained here goes through it.
         torch.backends.cuda.matmul.allow_tf32 = False
         name = torch.cuda.get_device_name()
         return Device(torch.device("cuda", torch.cuda.current_device()), f"GPU: {name}")
