@@ -1,0 +1,128 @@
+"""The end of a step: gradients summed over programs in a fixed order, clipping and AdamW.
+
+Every program of a family's kernels leaves its share of the gradient in a row of its own, so that
+the sum has one order, whatever ran first. Two launches: the norm of a run's gradient is needed
+whole before its first parameter moves.
+"""
+
+import math
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 128  # parameters a program
+_ROWS = 16  # shares read at a time
+
+
+@triton.jit
+def _sum_shares(
+    partials, grads, squares, losses, loss_sum, steps, first, count,
+    PARAMETERS, PROGRAMS, CAPACITY,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, LOSSES: tl.constexpr,
+):  # fmt: skip
+    """Sum each parameter's shares; the first program of a run also counts the step and its loss."""
+    block, seed = tl.program_id(0), tl.program_id(1)
+    column = block * BLOCK + tl.arange(0, BLOCK)
+    inside = column < PARAMETERS
+    row = tl.arange(0, ROWS)
+    start = partials + seed.to(tl.int64) * PROGRAMS * PARAMETERS
+    total = tl.zeros([BLOCK], tl.float32)
+    for at in range(0, PROGRAMS, ROWS):
+        where = start + (at + row)[:, None] * PARAMETERS + column[None, :]
+        live = ((at + row) < PROGRAMS)[:, None] & inside[None, :]
+        total += tl.sum(tl.load(where, mask=live, other=0.0), 0)
+    tl.store(grads + seed * PARAMETERS + column, total, mask=inside)
+    tl.store(squares + seed * tl.num_programs(0) + block, tl.sum(total * total, 0))
+    if block == 0:
+        example = tl.arange(0, LOSSES)
+        loss = tl.load(losses + seed * CAPACITY + example, mask=example < count, other=0.0)
+        tl.store(loss_sum + seed, tl.load(loss_sum + seed) + tl.sum(loss.to(tl.float64), 0))
+        tl.store(steps + seed, tl.load(steps + seed) + 1)
+        tl.store(first + seed, tl.load(first + seed) + count)
+
+
+@triton.jit
+def _adamw(
+    values, mean, square, grads, squares, steps, rate,
+    PARAMETERS, BLOCKS,
+    BETA1: tl.constexpr, BETA2: tl.constexpr, LOG_BETA1: tl.constexpr, LOG_BETA2: tl.constexpr,
+    EPS: tl.constexpr, DECAY: tl.constexpr, CLIP: tl.constexpr,
+    BLOCK: tl.constexpr, MAX_BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """One step of `torch.optim.AdamW` after `clip_grad_norm_`, for a block of a run's row."""
+    block, seed = tl.program_id(0), tl.program_id(1)
+    part = tl.arange(0, MAX_BLOCKS)
+    norm = tl.sqrt(tl.sum(tl.load(squares + seed * BLOCKS + part, mask=part < BLOCKS, other=0.0), 0))
+    scale = tl.minimum(CLIP / (norm + 1e-6), 1.0)
+    # Double precision for the few numbers of a run, as torch.optim has them in Python floats.
+    step = tl.load(steps + seed).to(tl.float64)
+    learning_rate = tl.load(rate + seed)
+    step_size = (learning_rate / (1.0 - tl.exp(step * LOG_BETA1))).to(tl.float32)
+    root = tl.sqrt(1.0 - tl.exp(step * LOG_BETA2)).to(tl.float32)
+    column = block * BLOCK + tl.arange(0, BLOCK)
+    inside = column < PARAMETERS
+    at = seed * PARAMETERS + column
+    grad = tl.load(grads + at, mask=inside, other=0.0) * scale
+    m = tl.load(mean + at, mask=inside, other=0.0)
+    v = tl.load(square + at, mask=inside, other=0.0)
+    value = tl.load(values + at, mask=inside, other=0.0)
+    if DECAY != 0.0:
+        value *= (1.0 - learning_rate * DECAY).to(tl.float32)
+    m += (1.0 - BETA1) * (grad - m)
+    v = v * BETA2 + grad * grad * (1.0 - BETA2)
+    value -= step_size * (m / (tl.sqrt_rn(v) / root + EPS))
+    tl.store(mean + at, m, mask=inside)
+    tl.store(square + at, v, mask=inside)
+    tl.store(values + at, value, mask=inside)
+
+
+def sum_shares(
+    partials: Tensor,
+    grads: Tensor,
+    squares: Tensor,
+    losses: Tensor,
+    loss_sum: Tensor,
+    steps: Tensor,
+    first: Tensor,
+    count: int,
+) -> None:
+    """Fill `grads` from the shares, and move the run's counters on by a step of `count` examples."""
+    n_seeds, programs, parameters = partials.shape
+    _sum_shares[(n_blocks(parameters), n_seeds)](
+        partials, grads, squares, losses, loss_sum, steps, first, count,
+        parameters, programs, losses.shape[1],
+        BLOCK=_BLOCK, ROWS=_ROWS, LOSSES=triton.next_power_of_2(losses.shape[1]),
+    )  # fmt: skip
+
+
+def adamw(
+    values: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    grads: Tensor,
+    squares: Tensor,
+    steps: Tensor,
+    rate: Tensor,
+    *,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    clip_norm: float,
+) -> None:
+    """Clip each run's gradient and take its step, in place."""
+    n_seeds, parameters = values.shape
+    blocks = n_blocks(parameters)
+    _adamw[(blocks, n_seeds)](
+        values, mean, square, grads, squares, steps, rate,
+        parameters, blocks,
+        BETA1=beta1, BETA2=beta2, LOG_BETA1=math.log(beta1), LOG_BETA2=math.log(beta2),
+        EPS=eps, DECAY=weight_decay, CLIP=clip_norm,
+        BLOCK=_BLOCK, MAX_BLOCKS=triton.next_power_of_2(blocks),
+    )  # fmt: skip
+
+
+def n_blocks(parameters: int) -> int:
+    """Programs a run of the kernels here."""
+    return triton.cdiv(parameters, _BLOCK)

@@ -1,0 +1,60 @@
+"""What the kernels of one stack need to know, and the memory they work in."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ithbit.models.classifier import init
+from ithbit.models.spec import ModelSpec
+from ithbit.tasks.indexing import n_tokens
+from ithbit.tasks.stream import words_per_example
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model, the size of its stack, and where each parameter lies in a row.
+
+    `capacity` is the most examples a run draws in a step. `buffer` makes working memory once and
+    gives the same tensor again, so that a captured step finds it in its place.
+    """
+
+    model: ModelSpec
+    n_seeds: int
+    capacity: int
+    device: torch.device
+    offsets: dict[str, int]
+    n_parameters: int
+    _buffers: dict[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: ModelSpec, n_seeds: int, capacity: int, device: torch.device) -> "Plan":
+        """The plan of a stack; parameters lie as `init` names them."""
+        offsets, start = {}, 0
+        for name, value in init(model, seed=0).items():
+            offsets[name] = start
+            start += value.numel()
+        return cls(model, n_seeds, capacity, device, offsets, start)
+
+    @property
+    def n_tokens(self) -> int:
+        return n_tokens(self.model.task, self.model.n_bits)
+
+    @property
+    def n_words(self) -> int:
+        return words_per_example(self.model.n_bits)
+
+    @property
+    def lhi(self) -> bool:
+        return self.model.task == "lhi"
+
+    def block(self, layer: int) -> int:
+        """Where a layer's parameters start; they lie in the order of its `init_block`."""
+        return min(at for name, at in self.offsets.items() if name.startswith(f"blocks.{layer}."))
+
+    def buffer(self, name: str, *shape: int) -> Tensor:
+        """Working memory (seed, …) by name, zero at first."""
+        if name not in self._buffers:
+            whole = (self.n_seeds, *shape)
+            self._buffers[name] = torch.zeros(whole, dtype=torch.float32, device=self.device)
+        return self._buffers[name]

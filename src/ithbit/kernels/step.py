@@ -1,0 +1,96 @@
+"""A stack's training step and its logits by kernels: the way in.
+
+`refusal` says in a sentence why a model or device is not served; the plain stacked models train
+what the kernels do not.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ithbit.kernels import attention, gru, mamba2, optimiser
+from ithbit.kernels.plan import Plan
+from ithbit.models.spec import ModelSpec
+
+MAX_BITS = 128
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family's launches.
+
+    `backward` draws examples first … first + count - 1 of every run and leaves their losses, and
+    each program's share of the gradient of their mean, in `losses` (seed, capacity) and `partials`
+    (seed, program, parameter). `forward` leaves their logits in `logits` (seed, capacity).
+    """
+
+    programs: Callable[[Plan], int]
+    backward: Callable[[Plan, Tensor, Tensor, Tensor, int, Tensor, Tensor], None]
+    forward: Callable[[Plan, Tensor, Tensor, Tensor, int, Tensor], None]
+
+
+_ATTENTION = Family(attention.programs, attention.backward, attention.forward)
+_FAMILIES = {
+    "softmax-full": _ATTENTION,
+    "softmax-causal": _ATTENTION,
+    "linear-full": _ATTENTION,
+    "linear-causal": _ATTENTION,
+    "gru": Family(gru.programs, gru.backward, gru.forward),
+    "mamba2": Family(mamba2.programs, mamba2.backward, mamba2.forward),
+}
+
+
+def refusal(model: ModelSpec) -> str | None:
+    """Why no kernel serves this model, or None if one does."""
+    if model.n_bits > MAX_BITS:
+        return f"the kernels take up to {MAX_BITS} bits, got {model.n_bits}"
+    for name, size in (("width", model.d_model), ("feed-forward width", model.d_ff)):
+        if size < 16 or size & (size - 1):
+            return f"the kernels take a {name} that is a power of two from 16 on, got {size}"
+    if model.family == "mamba2" and (model.d_state < 16 or model.d_state & (model.d_state - 1)):
+        return f"the kernels take a state that is a power of two from 16 on, got {model.d_state}"
+    if model.positions != "polynomial":
+        return f"the kernels do not know {model.positions} positions"
+    return None
+
+
+class Step:
+    """The fused step of one stack; `values` and the rest are rows (seed, parameter)."""
+
+    def __init__(self, model: ModelSpec, n_seeds: int, capacity: int, device: torch.device) -> None:
+        self.plan = plan = Plan.of(model, n_seeds, capacity, device)
+        self.family = _FAMILIES[model.family]
+        self.losses = plan.buffer("losses", capacity)
+        self.partials = plan.buffer("partials", self.family.programs(plan), plan.n_parameters)
+        self.grads = plan.buffer("grads", plan.n_parameters)
+        self.squares = plan.buffer("squares", optimiser.n_blocks(plan.n_parameters))
+
+    def gradients(
+        self,
+        values: Tensor,
+        keys: Tensor,
+        first: Tensor,
+        count: int,
+        loss_sum: Tensor,
+        steps: Tensor,
+    ) -> None:
+        """Fill `losses` and `grads`; count the step in `loss_sum` (seed), `steps` and `first`."""
+        self.family.backward(
+            self.plan, values, keys, first, count, self.losses, self.partials
+        )
+        optimiser.sum_shares(
+            self.partials, self.grads, self.squares, self.losses, loss_sum, steps, first, count
+        )
+
+    def logits(self, values: Tensor, keys: Tensor, count: int) -> Tensor:
+        """Logits of the first `count` examples of every key's stream: seed count."""
+        plan, parts = self.plan, []
+        for start in range(0, count, plan.capacity):
+            size = min(plan.capacity, count - start)
+            first = torch.full((plan.n_seeds, 1), start, dtype=torch.int64, device=plan.device)
+            out = plan.buffer("logits", plan.capacity)
+            self.family.forward(plan, values, keys, first, size, out)
+            parts.append(out[:, :size].clone())
+        return torch.cat(parts, 1)

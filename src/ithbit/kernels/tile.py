@@ -1,0 +1,183 @@
+"""What the kernels share: data drawn in place, token features, products, norms, and their loads.
+
+A token is named by its example's number in the seed's stream and its position in the sequence, so
+any program can draw any token for itself. Its features are the six of `tasks/tokens.py`, then the
+position p and p^2 of the polynomial encoding, then a constant 1 for softmax attention's type
+vector: one product with `load_embedding` embeds them.
+"""
+
+import triton
+import triton.language as tl
+
+from ithbit.tasks.stream import GAMMA, LAST_SHIFT, MIX
+from ithbit.tasks.tokens import N_FEATURES
+
+FEATURES = tl.constexpr(16)  # the nine features of a token, filled up for a product
+_GAMMA = tl.constexpr(GAMMA)
+_SHIFT_1, _FACTOR_1 = tl.constexpr(MIX[0][0]), tl.constexpr(MIX[0][1])
+_SHIFT_2, _FACTOR_2 = tl.constexpr(MIX[1][0]), tl.constexpr(MIX[1][1])
+_SHIFT_3 = tl.constexpr(LAST_SHIFT)
+_TOKEN_FEATURES = tl.constexpr(N_FEATURES)
+
+
+@triton.jit
+def dot(a, b):
+    """a @ b in three passes of tf32: as exact as fp32."""
+    return tl.dot(a, b, input_precision="tf32x3")
+
+
+@triton.jit
+def stream_word(key, example, j, WORDS: tl.constexpr):
+    """Word j of an example (see `tasks/stream.py`), as uint64."""
+    counter = (example.to(tl.int64) * WORDS + 1 + j).to(tl.uint64, bitcast=True)
+    word = key + counter * _GAMMA
+    word = (word ^ (word >> _SHIFT_1)) * _FACTOR_1
+    word = (word ^ (word >> _SHIFT_2)) * _FACTOR_2
+    return word ^ (word >> _SHIFT_3)
+
+
+@triton.jit
+def draw_index(key, example, N: tl.constexpr, WORDS: tl.constexpr):
+    """The index that an example asks for, from 0."""
+    word = stream_word(key, example, 0, WORDS) >> 32
+    return ((word * N) >> 32).to(tl.int32)
+
+
+@triton.jit
+def draw_bit(key, example, i, WORDS: tl.constexpr):
+    """Bit i (from 0) of an example, as fp32; i must be within the words drawn."""
+    word = stream_word(key, example, 1 + i // 64, WORDS)
+    return ((word >> (i % 64).to(tl.uint64)) & 1).to(tl.float32)
+
+
+@triton.jit
+def token_features(
+    key, example, position, N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr
+):
+    """Features of tokens given by example and position (row): row FEATURES."""
+    TOKENS: tl.constexpr = N + 2 if LHI else N + 1
+    column = tl.arange(0, FEATURES)[None, :]
+    if LHI:
+        i = position - 1
+        is_query = position == 0
+        is_end = position == N + 1
+    else:
+        i = position
+        is_query = position == N
+        is_end = position < 0
+    is_bit = (i >= 0) & (i < N)
+    bit = draw_bit(key, example, tl.where(is_bit, i, 0), WORDS)
+    query = draw_index(key, example, N, WORDS).to(tl.float32) / N
+    query = tl.where(is_query, query, 0.0)
+    p = position.to(tl.float32) / (TOKENS - 1)
+    out = tl.where(column == 0, tl.where(is_bit, 1.0, 0.0)[:, None], 0.0)
+    out = tl.where(column == 1, tl.where(is_query, 1.0, 0.0)[:, None], out)
+    out = tl.where(column == 2, tl.where(is_end, 1.0, 0.0)[:, None], out)
+    out = tl.where(column == 3, tl.where(is_bit, bit, 0.0)[:, None], out)
+    out = tl.where(column == 4, query[:, None], out)
+    out = tl.where(column == 5, (query * query)[:, None], out)
+    out = tl.where(column == 6, p[:, None], out)
+    out = tl.where(column == 7, (p * p)[:, None], out)
+    return tl.where(column == 8, 1.0, out)
+
+
+@triton.jit
+def load_embedding(
+    values, positions, kind, D: tl.constexpr, POLYNOMIAL: tl.constexpr, TYPE: tl.constexpr
+):
+    """The map from token features to width D: FEATURES D. `positions` and `kind` are offsets.
+
+    `embed` stands first in a row of parameters.
+    """
+    c = tl.arange(0, FEATURES)[:, None]
+    d = tl.arange(0, D)[None, :]
+    out = tl.load(values + d * _TOKEN_FEATURES + c, mask=c < _TOKEN_FEATURES, other=0.0)
+    if POLYNOMIAL:
+        out += tl.load(values + positions + d * 2 + c - 6, mask=(c == 6) | (c == 7), other=0.0)
+    if TYPE:
+        out += tl.load(values + kind + d + c * 0, mask=c == 8, other=0.0)
+    return out
+
+
+@triton.jit
+def store_embedding(
+    partial, grad, positions, kind, D: tl.constexpr, POLYNOMIAL: tl.constexpr, TYPE: tl.constexpr
+):
+    """The gradient (FEATURES D) of what `load_embedding` gives, where its parameters lie."""
+    c = tl.arange(0, FEATURES)[:, None]
+    d = tl.arange(0, D)[None, :]
+    tl.store(partial + d * _TOKEN_FEATURES + c, grad, mask=c < _TOKEN_FEATURES)
+    if POLYNOMIAL:
+        tl.store(partial + positions + d * 2 + c - 6, grad, mask=(c == 6) | (c == 7))
+    if TYPE:
+        tl.store(partial + kind + d + c * 0, grad, mask=c == 8)
+
+
+@triton.jit
+def load_vector(pointer, SIZE: tl.constexpr):
+    """SIZE numbers as one row: 1 SIZE."""
+    return tl.load(pointer + tl.arange(0, SIZE))[None, :]
+
+
+@triton.jit
+def load_matrix(pointer, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A matrix as it is stored: ROWS COLUMNS."""
+    r, c = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    return tl.load(pointer + r * COLUMNS + c)
+
+
+@triton.jit
+def load_transposed(pointer, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The transpose of a stored matrix (ROWS COLUMNS): COLUMNS ROWS."""
+    r, c = tl.arange(0, ROWS)[None, :], tl.arange(0, COLUMNS)[:, None]
+    return tl.load(pointer + r * COLUMNS + c)
+
+
+@triton.jit
+def store_vector(pointer, row, SIZE: tl.constexpr):
+    tl.store(pointer + tl.arange(0, SIZE), row)
+
+
+@triton.jit
+def store_matrix(pointer, matrix, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    r, c = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    tl.store(pointer + r * COLUMNS + c, matrix)
+
+
+@triton.jit
+def normalise(x, D: tl.constexpr, EPS: tl.constexpr):
+    """LayerNorm without gain and offset: the normal rows, and each row's 1 / deviation."""
+    x = x - tl.sum(x, 1)[:, None] / D
+    inverse = 1.0 / tl.sqrt(tl.sum(x * x, 1) / D + EPS)
+    return x * inverse[:, None], inverse
+
+
+@triton.jit
+def normalise_back(grad, normal, inverse, D: tl.constexpr):
+    """Gradient of `normalise`'s input, from that of its normal rows."""
+    mean = tl.sum(grad, 1)[:, None] / D
+    along = tl.sum(grad * normal, 1)[:, None] / D
+    return inverse[:, None] * (grad - mean - normal * along)
+
+
+@triton.jit
+def gelu(x):
+    return x * 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
+
+
+@triton.jit
+def gelu_slope(x):
+    cdf = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
+    return cdf + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
+
+
+@triton.jit
+def cross_entropy(logit, answer):
+    """Binary cross-entropy with logits, and its slope by the logit."""
+    small = tl.exp(-tl.abs(logit))
+    # log(1 + small), exact for a small `small` too: a loss below 1e-7 is one that we stop at.
+    whole = 1.0 + small
+    log = tl.where(whole == 1.0, small, tl.log(whole) * (small / tl.where(whole == 1.0, 1.0, whole - 1.0)))
+    loss = tl.maximum(logit, 0.0) - logit * answer + log
+    sigmoid = tl.where(logit >= 0, 1.0, small) / whole
+    return loss, sigmoid - answer
