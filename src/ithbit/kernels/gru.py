@@ -22,15 +22,14 @@ from torch import Tensor
 
 from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import (
-    cross_entropy, draw_bit, draw_index, dot, load_matrix, load_transposed, load_vector,
+    cross_entropy, draw_bit, draw_index, load_matrix, load_transposed, load_vector,
     store_matrix, store_vector, stream_word,
 )  # fmt: skip
 from ithbit.tasks.tokens import N_FEATURES
 
 _FEATURES = tl.constexpr(N_FEATURES + 2)  # of a token: its own, then p and p^2
 _TOKEN_FEATURES = tl.constexpr(N_FEATURES)
-_TILE = 64  # tokens a product of `_input_back`
-_WARPS = 1
+_WARPS = 4
 
 
 @triton.jit
@@ -41,7 +40,7 @@ def _times(rows, weight):
 
 @triton.jit
 def _outer(left, right):
-    """left (b k) times right (b j) of each sequence: k b j."""
+    """left (b i) times right (b j) of each sequence: i b j."""
     return tl.trans(left)[:, :, None] * right[None, :, :]
 
 
@@ -81,7 +80,7 @@ def _features(t, query, low, high, N: tl.constexpr, LHI: tl.constexpr):
         p = position.to(tl.float32) / N
     is_bit = (i >= 0) & (i < N)
     word = tl.where(i < 64, low, high)
-    bit = ((word >> (i & 63).to(tl.uint64)) & 1).to(tl.float32)
+    bit = ((word >> (i & 63).to(tl.uint64)) & 1).to(tl.int32).to(tl.float32)
     query = tl.where(is_query, query, 0.0)
     out = tl.where(column == 0, tl.where(is_bit, 1.0, 0.0)[:, None], 0.0)
     out = tl.where(column == 1, tl.where(is_query, 1.0, 0.0)[:, None], out)
@@ -203,7 +202,7 @@ def _backward(
         next_g = tl.load(source + (TOKENS - 1) * D)
     nothing = tl.zeros([SEQUENCES, D], tl.float32)
     b_r, b_z, b_n, b_c = nothing, nothing, nothing, nothing
-    g_r = tl.zeros([D, SEQUENCES, D], tl.float32)  # of W_h, transposed
+    g_r = tl.zeros([D, SEQUENCES, D], tl.float32)  # of W_h, a sequence at a time
     g_z, g_n = g_r, g_r
     if FIRST:
         i_r = tl.zeros([_FEATURES, SEQUENCES, D], tl.float32)  # of the map from features to gates
@@ -230,9 +229,9 @@ def _backward(
         d_r = d_n * (c * r * (1.0 - r))
         d_c = d_n * r
         dh = dh * z + _times(d_r, w_r) + _times(d_z, w_z) + _times(d_c, w_n)
-        g_r += _outer(h, d_r)
-        g_z += _outer(h, d_z)
-        g_n += _outer(h, d_c)
+        g_r += _outer(d_r, h)
+        g_z += _outer(d_z, h)
+        g_n += _outer(d_c, h)
         b_r += d_r
         b_z += d_z
         b_n += d_n
@@ -246,9 +245,9 @@ def _backward(
             tl.store(target + t * 3 * D, d_r)
             tl.store(target + t * 3 * D + D, d_z)
             tl.store(target + t * 3 * D + 2 * D, d_n)
-    store_matrix(share + 3 * D * D, tl.trans(tl.sum(g_r, 1)), D, D)
-    store_matrix(share + 4 * D * D, tl.trans(tl.sum(g_z, 1)), D, D)
-    store_matrix(share + 5 * D * D, tl.trans(tl.sum(g_n, 1)), D, D)
+    store_matrix(share + 3 * D * D, tl.sum(g_r, 1), D, D)
+    store_matrix(share + 4 * D * D, tl.sum(g_z, 1), D, D)
+    store_matrix(share + 5 * D * D, tl.sum(g_n, 1), D, D)
     bias = share + 6 * D * D
     bias_r, bias_z = tl.sum(b_r, 0), tl.sum(b_z, 0)
     store_vector(bias, bias_r, D)
@@ -282,26 +281,26 @@ def _input_back(
     w_z = load_matrix(weights + D * D, D, D)
     w_n = load_matrix(weights + 2 * D * D, D, D)
     d = tl.arange(0, D)[None, :]
-    g_r = tl.zeros([D, D], tl.float32)
+    g_r = tl.zeros([D, TILE, D], tl.float32)
     g_z, g_n = g_r, g_r
     for begin in range(0, SEQUENCES * TOKENS, TILE):
         token = begin + tl.arange(0, TILE)
         live = (token < SEQUENCES * TOKENS)[:, None]
-        which = share * SEQUENCES + token // TOKENS
-        state = which * (TOKENS + 1) + token % TOKENS + 1
+        state = share * SEQUENCES * (TOKENS + 1) + token + token // TOKENS + 1
         at = (share * SEQUENCES * TOKENS + token)[:, None]
         x = tl.load(states + state[:, None] * D + d, mask=live, other=0.0)
         d_r = tl.load(gates + at * 3 * D + d, mask=live, other=0.0)
         d_z = tl.load(gates + at * 3 * D + D + d, mask=live, other=0.0)
         d_n = tl.load(gates + at * 3 * D + 2 * D + d, mask=live, other=0.0)
-        tl.store(grads + at * D + d, dot(d_r, w_r) + dot(d_z, w_z) + dot(d_n, w_n), mask=live)
-        g_r += dot(tl.trans(d_r), x)
-        g_z += dot(tl.trans(d_z), x)
-        g_n += dot(tl.trans(d_n), x)
+        grad = _times(d_r, w_r) + _times(d_z, w_z) + _times(d_n, w_n)
+        tl.store(grads + at * D + d, grad, mask=live)
+        g_r += _outer(d_r, x)
+        g_z += _outer(d_z, x)
+        g_n += _outer(d_n, x)
     at = partials + share * PARAMETERS + layer
-    store_matrix(at, g_r, D, D)
-    store_matrix(at + D * D, g_z, D, D)
-    store_matrix(at + 2 * D * D, g_n, D, D)
+    store_matrix(at, tl.sum(g_r, 1), D, D)
+    store_matrix(at + D * D, tl.sum(g_z, 1), D, D)
+    store_matrix(at + 2 * D * D, tl.sum(g_n, 1), D, D)
 
 
 def programs(plan: Plan) -> int:
@@ -338,7 +337,7 @@ def backward(
             _input_back[grid](
                 values, _states(plan, layer - 1), gates, grads, partials, plan.n_parameters,
                 plan.block(layer), TOKENS=plan.n_tokens, D=d, SEQUENCES=_sequences(plan),
-                TILE=_TILE, num_warps=4,
+                TILE=max(1, 512 // d), num_warps=16,
             )  # fmt: skip
 
 
