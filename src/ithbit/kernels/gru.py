@@ -11,9 +11,9 @@ Exact savings: the first layer's input gates are linear in the eight features of
 embedding and input weights are multiplied once a program, forward and backward; the head reads the
 last state alone; nothing is saved for the backward pass when only logits are asked for.
 
-Working memory, all (seed, sequence, token, …): a layer's `states` with h_0 = 0 first, what the
-forward pass saves (r, z, n and W_hn h + b_hn), the gradients of the input gates, and those of the
-layer's input.
+Working memory of a layer, all (seed, sequence, token, …): the `states`, with h_0 = 0 first, and
+four vectors a token, `saved`: r, z, n and W_hn h + b_hn after the forward pass; backward leaves the
+gradients of the input gates in the place of the first three, and that of the input in the fourth's.
 """
 
 import triton
@@ -22,9 +22,16 @@ from torch import Tensor
 
 from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import (
-    cross_entropy, draw_bit, draw_index, load_matrix, load_transposed, load_vector,
-    store_matrix, store_vector, stream_word,
-)  # fmt: skip
+    cross_entropy,
+    draw_bit,
+    draw_index,
+    load_matrix,
+    load_transposed,
+    load_vector,
+    store_matrix,
+    store_vector,
+    stream_word,
+)
 from ithbit.tasks.tokens import N_FEATURES
 
 _FEATURES = tl.constexpr(N_FEATURES + 2)  # of a token: its own, then p and p^2
@@ -36,6 +43,12 @@ _WARPS = 4
 def _times(rows, weight):
     """rows (i k) times weight (k j): i j. Every thread has a whole sum over k to itself."""
     return tl.sum(tl.trans(rows)[:, :, None] * weight[:, None, :], 0)
+
+
+@triton.jit
+def _logistic(x, SCALE: tl.constexpr):
+    """1 / (1 + exp(-SCALE x)), with one product on the way to the exponential."""
+    return 1.0 / (1.0 + tl.exp2(x * (SCALE * -1.4426950408889634)))
 
 
 @triton.jit
@@ -128,18 +141,18 @@ def _forward(
         i_r, i_z, i_n = _times(embedding, i_r), _times(embedding, i_z), _times(embedding, i_n)
     else:
         source = below + start * (TOKENS + 1) * D + d + D
-        next = tl.load(source)
+        coming = tl.load(source)
     h = tl.zeros([SEQUENCES, D], tl.float32)
     for t in range(TOKENS):
         if FIRST:
             x = _features(t, query, low, high, N, LHI)
         else:
-            x = next
-            next = tl.load(source + tl.minimum(t + 1, TOKENS - 1) * D)
-        r = tl.sigmoid(_times(x, i_r) + b_r + _times(h, w_r))
+            x = coming
+            coming = tl.load(source + tl.minimum(t + 1, TOKENS - 1) * D)
+        r = _logistic(_times(x, i_r) + b_r + _times(h, w_r), 1.0)
         c = _times(h, w_n) + b_c
-        z = tl.sigmoid(_times(x, i_z) + b_z + _times(h, w_z))
-        n = 2.0 * tl.sigmoid(2.0 * (_times(x, i_n) + b_n + r * c)) - 1.0
+        z = _logistic(_times(x, i_z) + b_z + _times(h, w_z), 1.0)
+        n = 2.0 * _logistic(_times(x, i_n) + b_n + r * c, 2.0) - 1.0
         h = n + z * (h - n)
         if SAVE:
             tl.store(kept, r)
@@ -157,15 +170,16 @@ def _forward(
 
 @triton.jit(do_not_specialize=["count"])
 def _backward(
-    values, keys, first, count, states, saved, above, gates, losses, partials,
+    values, keys, first, count, states, saved, above, losses, partials,
     PARAMETERS, CAPACITY, layer, positions, head,
     N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, D: tl.constexpr,
     SEQUENCES: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient of a layer's states, `above`, those of its input gates and its weights.
+    """From the gradient of a layer's states, those of its input gates and its weights.
 
-    The last layer takes the gradient of the loss instead, and leaves the head's share too; the
-    first leaves that of the input weights and the embedding, for the others `_input_back` does.
+    That gradient is what `_input_back` left in `above`, the `saved` of the layer above. The last
+    layer takes the gradient of the loss instead, and leaves the head's share too; the first leaves
+    that of the input weights and the embedding, for the others `_input_back` does.
     """
     TOKENS: tl.constexpr = N + 2 if LHI else N + 1
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -184,8 +198,7 @@ def _backward(
     # At token t: the state before it, what was saved there, the gradient of the state after it.
     at = states + start * (TOKENS + 1) * D + d
     kept = saved + start * TOKENS * 4 * D + d
-    source = above + start * TOKENS * D + d
-    target = gates + start * TOKENS * 3 * D + d
+    source = above + start * TOKENS * 4 * D + 3 * D + d
     if LAST:
         state = tl.load(at + TOKENS * D)
         weight = load_vector(parameters + head, D)
@@ -199,7 +212,7 @@ def _backward(
         dh = slope[:, None] * weight
     else:
         dh = tl.zeros([SEQUENCES, D], tl.float32)
-        next_g = tl.load(source + (TOKENS - 1) * D)
+        next_g = tl.load(source + (TOKENS - 1) * 4 * D)
     nothing = tl.zeros([SEQUENCES, D], tl.float32)
     b_r, b_z, b_n, b_c = nothing, nothing, nothing, nothing
     g_r = tl.zeros([D, SEQUENCES, D], tl.float32)  # of W_h, a sequence at a time
@@ -223,7 +236,7 @@ def _backward(
         next_c = tl.load(kept + before * 4 * D + 3 * D)
         next_h = tl.load(at + before * D)
         if not LAST:
-            next_g = tl.load(source + before * D)
+            next_g = tl.load(source + before * 4 * D)
         d_n = dh * ((1.0 - z) * (1.0 - n * n))
         d_z = dh * ((h - n) * z * (1.0 - z))
         d_r = d_n * (c * r * (1.0 - r))
@@ -242,9 +255,9 @@ def _backward(
             i_z += _outer(x, d_z)
             i_n += _outer(x, d_n)
         else:
-            tl.store(target + t * 3 * D, d_r)
-            tl.store(target + t * 3 * D + D, d_z)
-            tl.store(target + t * 3 * D + 2 * D, d_n)
+            tl.store(kept + t * 4 * D, d_r)
+            tl.store(kept + t * 4 * D + D, d_z)
+            tl.store(kept + t * 4 * D + 2 * D, d_n)
     store_matrix(share + 3 * D * D, tl.sum(g_r, 1), D, D)
     store_matrix(share + 4 * D * D, tl.sum(g_z, 1), D, D)
     store_matrix(share + 5 * D * D, tl.sum(g_n, 1), D, D)
@@ -270,7 +283,7 @@ def _backward(
 
 @triton.jit
 def _input_back(
-    values, states, gates, grads, partials, PARAMETERS, layer,
+    values, states, saved, partials, PARAMETERS, layer,
     TOKENS: tl.constexpr, D: tl.constexpr, SEQUENCES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """From the gradients of a layer's input gates, those of its input and its input weights."""
@@ -287,20 +300,20 @@ def _input_back(
         token = begin + tl.arange(0, TILE)
         live = (token < SEQUENCES * TOKENS)[:, None]
         state = share * SEQUENCES * (TOKENS + 1) + token + token // TOKENS + 1
-        at = (share * SEQUENCES * TOKENS + token)[:, None]
+        at = saved + (share * SEQUENCES * TOKENS + token)[:, None] * 4 * D + d
         x = tl.load(states + state[:, None] * D + d, mask=live, other=0.0)
-        d_r = tl.load(gates + at * 3 * D + d, mask=live, other=0.0)
-        d_z = tl.load(gates + at * 3 * D + D + d, mask=live, other=0.0)
-        d_n = tl.load(gates + at * 3 * D + 2 * D + d, mask=live, other=0.0)
+        d_r = tl.load(at, mask=live, other=0.0)
+        d_z = tl.load(at + D, mask=live, other=0.0)
+        d_n = tl.load(at + 2 * D, mask=live, other=0.0)
         grad = _times(d_r, w_r) + _times(d_z, w_z) + _times(d_n, w_n)
-        tl.store(grads + at * D + d, grad, mask=live)
+        tl.store(at + 3 * D, grad, mask=live)
         g_r += _outer(d_r, x)
         g_z += _outer(d_z, x)
         g_n += _outer(d_n, x)
-    at = partials + share * PARAMETERS + layer
-    store_matrix(at, tl.sum(g_r, 1), D, D)
-    store_matrix(at + D * D, tl.sum(g_z, 1), D, D)
-    store_matrix(at + 2 * D * D, tl.sum(g_n, 1), D, D)
+    partial = partials + share * PARAMETERS + layer
+    store_matrix(partial, tl.sum(g_r, 1), D, D)
+    store_matrix(partial + D * D, tl.sum(g_z, 1), D, D)
+    store_matrix(partial + 2 * D * D, tl.sum(g_n, 1), D, D)
 
 
 def programs(plan: Plan) -> int:
@@ -319,25 +332,23 @@ def backward(
 ) -> None:
     """Losses and shares of the gradient of examples first … first + count - 1 of every run."""
     model, d = plan.model, plan.model.d_model
-    sequences = programs(plan) * _sequences(plan)
     grid = (programs(plan), plan.n_seeds)
     _layers_forward(plan, values, keys, first, count, losses, save=True)
-    # One buffer of each serves all layers: a layer's are spent before the next one's are written.
-    gates = plan.buffer("gate gradients", sequences, plan.n_tokens, 3, d)
-    grads = plan.buffer("input gradients", sequences, plan.n_tokens, d)
+    top = model.n_layers - 1
     for layer in reversed(range(model.n_layers)):
         _backward[grid](
-            values, keys, first, count, _states(plan, layer), _saved(plan, layer), grads, gates,
-            losses, partials, plan.n_parameters, plan.capacity, plan.block(layer),
-            plan.offsets["positions.polynomial"], plan.offsets["head.weight"],
+            values, keys, first, count, _states(plan, layer), _saved(plan, layer),
+            _saved(plan, min(layer + 1, top)), losses, partials, plan.n_parameters, plan.capacity,
+            plan.block(layer), plan.offsets["positions.polynomial"], plan.offsets["head.weight"],
             N=model.n_bits, LHI=plan.lhi, WORDS=plan.n_words, D=d, SEQUENCES=_sequences(plan),
-            FIRST=layer == 0, LAST=layer == model.n_layers - 1, num_warps=_warps(plan),
+            FIRST=layer == 0, LAST=layer == top, num_warps=_warps(plan),
         )  # fmt: skip
         if layer > 0:
             _input_back[grid](
-                values, _states(plan, layer - 1), gates, grads, partials, plan.n_parameters,
-                plan.block(layer), TOKENS=plan.n_tokens, D=d, SEQUENCES=_sequences(plan),
-                TILE=max(1, 512 // d), num_warps=16,
+                values, _states(plan, layer - 1), _saved(plan, layer), partials,
+                plan.n_parameters, plan.block(layer),
+                TOKENS=plan.n_tokens, D=d, SEQUENCES=_sequences(plan),
+                TILE=max(1, 8192 // d**2), num_warps=16,
             )  # fmt: skip
 
 
@@ -362,8 +373,8 @@ def _layers_forward(
     for layer in range(model.n_layers):
         _forward[(programs(plan), plan.n_seeds)](
             values, keys, first, count, _states(plan, max(layer - 1, 0)), _states(plan, layer),
-            _saved(plan, layer), logits, plan.n_parameters, plan.capacity, plan.block(layer),
-            plan.offsets["positions.polynomial"], plan.offsets["head.weight"],
+            _saved(plan, layer) if save else logits, logits, plan.n_parameters, plan.capacity,
+            plan.block(layer), plan.offsets["positions.polynomial"], plan.offsets["head.weight"],
             N=model.n_bits, LHI=plan.lhi, WORDS=plan.n_words, D=model.d_model,
             SEQUENCES=_sequences(plan), FIRST=layer == 0, SAVE=save,
             READ=not save and layer == model.n_layers - 1, num_warps=_warps(plan),
@@ -381,9 +392,9 @@ def _saved(plan: Plan, layer: int) -> Tensor:
 
 
 def _warps(plan: Plan) -> int:
-    return max(_WARPS, plan.model.d_model // 32)
+    return min(max(_WARPS, plan.model.d_model**2 // 512), 16)
 
 
 def _sequences(plan: Plan) -> int:
-    """Sequences a program: a thread a unit."""
-    return max(1, 32 * _warps(plan) // plan.model.d_model)
+    """Sequences a program: as many as leave a thread 16 weights of a matrix."""
+    return max(1, 512 * _warps(plan) // plan.model.d_model**2)
