@@ -36,7 +36,8 @@ from ithbit.tasks.tokens import N_FEATURES
 
 _FEATURES = tl.constexpr(N_FEATURES + 2)  # of a token: its own, then p and p^2
 _TOKEN_FEATURES = tl.constexpr(N_FEATURES)
-_WARPS = 4
+_WARPS = 4  # of a recurrence's program: few shares to sum, registers to spare
+_INPUT_WARPS = 16
 
 
 @triton.jit
@@ -348,7 +349,7 @@ def backward(
                 values, _states(plan, layer - 1), _saved(plan, layer), partials,
                 plan.n_parameters, plan.block(layer),
                 TOKENS=plan.n_tokens, D=d, SEQUENCES=_sequences(plan),
-                TILE=max(1, 8192 // d**2), num_warps=16,
+                TILE=_rows(d, _INPUT_WARPS), num_warps=_INPUT_WARPS,
             )  # fmt: skip
 
 
@@ -392,9 +393,15 @@ def _saved(plan: Plan, layer: int) -> Tensor:
 
 
 def _warps(plan: Plan) -> int:
+    """Warps of a recurrence's program; wide models share the sums of a sequence between them."""
     return min(max(_WARPS, plan.model.d_model**2 // 512), 16)
 
 
 def _sequences(plan: Plan) -> int:
-    """Sequences a program: as many as leave a thread 16 weights of a matrix."""
-    return max(1, 512 * _warps(plan) // plan.model.d_model**2)
+    """Sequences a program."""
+    return _rows(plan.model.d_model, _warps(plan))
+
+
+def _rows(width: int, warps: int) -> int:
+    """Rows to take at a time: as many as leave a thread 16 weights of a matrix."""
+    return max(1, 512 * warps // width**2)
