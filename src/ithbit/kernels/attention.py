@@ -2,7 +2,8 @@
 
 Work that treats each token by itself goes over the tokens of a run in flat tiles of rows
 (`_enter`, `_tail`, `_tail_back`, `_project_back`); mixing goes over tiles of whole sequences
-(`attention_mix.py`); between them stand queries, keys, values and mixed values in memory.
+(`softmax_mix.py`, `linear_mix.py`, and at the last token `attention_read.py`); between them stand
+queries, keys, values and mixed values in memory.
 
 Exact savings: the answer is read at the last token, so the last block has one query a sequence and
 its feed-forward part sees one row a sequence (`_answer`, which also has the head, the loss and
@@ -18,9 +19,10 @@ import triton.language as tl
 from torch import Tensor
 
 from ithbit.families import FAMILIES
-from ithbit.kernels import attention_mix
+from ithbit.kernels import attention_read, linear_mix, softmax_mix
 from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import (
+    CHUNK,
     FEATURES,
     cross_entropy,
     dot,
@@ -45,8 +47,6 @@ _ROWS = 64  # tokens of a flat tile
 _WARPS = 4
 _BACK_ROWS = 64
 _BACK_WARPS = 4
-_MIX_WARPS = 4
-_MIX_BACK_WARPS = 4
 _READ_WARPS = 4
 _STAGES = 1
 _PROGRAMS = 64  # about so many programs a run go over its tokens, each over some tiles
@@ -650,32 +650,42 @@ class _Launch:
             LAST=plan.model.n_layers == 1, num_warps=_WARPS,
         )  # fmt: skip
 
-    def _mix_shape(self) -> tuple[tuple[int, int], dict[str, object]]:
-        plan = self.plan
-        pad = max(8, triton.next_power_of_2(plan.model.n_bits))
-        rows = max(64, pad)
-        causal = FAMILIES[plan.model.family].causal
-        grid = self.grid(triton.cdiv(plan.capacity, rows // pad))
-        tokens = {"N": plan.model.n_bits, "LHI": int(plan.lhi), "PAD": pad, "ROWS": rows}
-        return grid, {**tokens, **self.heads, "CAUSAL": causal, "num_stages": 1}
-
     def mix(self, layer: int) -> None:
-        grid, constants = self._mix_shape()
-        attention_mix.mix[grid](
-            *self.qkv(layer),
-            self.rows(f"mixed{layer}"),
-            self.count,
-            self.plan.capacity,
-            **constants,
-        )
+        softmax, grid, constants = self._mix_shape()
+        kernel = softmax_mix.mix if softmax else linear_mix.mix
+        kernel[grid](
+            *self.qkv(layer), self.rows(f"mixed{layer}"), self.sums(layer),
+            self.count, self.plan.capacity, **constants,
+        )  # fmt: skip
 
     def mix_back(self, layer: int) -> None:
-        grid, constants = self._mix_shape()
-        attention_mix.mix_back[grid](
-            *self.qkv(layer), self.rows(f"mixed{layer}"), self.rows("d_mixed"),
+        softmax, grid, constants = self._mix_shape()
+        kernel = softmax_mix.mix_back if softmax else linear_mix.mix_back
+        kernel[grid](
+            *self.qkv(layer), self.rows(f"mixed{layer}"), self.sums(layer), self.rows("d_mixed"),
             self.rows("dq"), self.rows("dk"), self.rows("dv"), self.count, self.plan.capacity,
-            **constants, num_warps=_MIX_BACK_WARPS,
+            **constants,
         )  # fmt: skip
+
+    def sums(self, layer: int) -> Tensor:
+        """What `mix` keeps for `mix_back` of the weights' sums; at most (seed, example, token,
+        D)."""
+        return self.rows(f"sums{layer}")
+
+    def _mix_shape(self) -> tuple[bool, tuple[int, int], dict[str, object]]:
+        """Whether softmax attention mixes; one warp a chunk there, one a sequence otherwise."""
+        plan, model = self.plan, self.plan.model
+        constants = {
+            "TOKENS": plan.n_tokens,
+            "D": model.d_model,
+            "H": model.n_heads,
+            "CAUSAL": FAMILIES[model.family].causal,
+            "num_warps": 1,
+        }
+        if not model.family.startswith("softmax"):
+            return False, self.grid(plan.capacity), constants
+        chunks = triton.cdiv(plan.n_tokens, CHUNK.value)
+        return True, self.grid(plan.capacity * chunks), {**constants, "SCALE": model.d_head**-0.5}
 
     def block_end(self, layer: int) -> None:
         plan, last = self.plan, self.plan.model.n_layers - 1
@@ -703,13 +713,13 @@ class _Launch:
     def read(self) -> None:
         grid, constants = self._read_shape()
         qkv = self.qkv(self.plan.model.n_layers - 1)
-        attention_mix.read[grid](
+        attention_read.read[grid](
             *qkv, self.ones("last_mixed"), self.count, self.plan.capacity, **constants
         )
 
     def read_back(self) -> None:
         grid, constants = self._read_shape()
-        attention_mix.read_back[grid](
+        attention_read.read_back[grid](
             *self.qkv(self.plan.model.n_layers - 1), self.ones("last_mixed"), self.ones("d_last_mixed"),
             self.ones("last_dq"), self.rows("dk"), self.rows("dv"), self.count, self.plan.capacity,
             **constants,

@@ -12,6 +12,7 @@ import triton.language as tl
 from ithbit.tasks.stream import GAMMA, LAST_SHIFT, MIX
 from ithbit.tasks.tokens import N_FEATURES
 
+CHUNK = tl.constexpr(16)  # tokens that a warp takes at a time: the rows of the smallest product
 FEATURES = tl.constexpr(16)  # the nine features of a token, filled up for a product
 _GAMMA = tl.constexpr(GAMMA)
 _SHIFT_1, _FACTOR_1 = tl.constexpr(MIX[0][0]), tl.constexpr(MIX[0][1])
@@ -21,9 +22,21 @@ _TOKEN_FEATURES = tl.constexpr(N_FEATURES)
 
 
 @triton.jit
+def _high(x):
+    """The part of x that tf32 holds exactly."""
+    return (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def dot(a, b):
-    """a @ b in three passes of tf32: as exact as fp32."""
-    return tl.dot(a, b, input_precision="tf32x3")
+    """a @ b in three passes of tf32: as exact as fp32.
+
+    Triton's own "tf32x3" also mends infinities, which costs more than the passes.
+    """
+    a_high, b_high = _high(a), _high(b)
+    out = tl.dot(a - a_high, b_high, input_precision="tf32")
+    out = tl.dot(a_high, b - b_high, out, input_precision="tf32")
+    return tl.dot(a_high, b_high, out, input_precision="tf32")
 
 
 @triton.jit
@@ -112,23 +125,38 @@ def store_embedding(
 
 
 @triton.jit
+def chunk_of(c, TOKENS: tl.constexpr, D: tl.constexpr):
+    """Chunk c of a sequence: its tokens (token 1), whether they are there, and where they lie."""
+    token = c * CHUNK + tl.arange(0, CHUNK)[:, None]
+    return token, token < TOKENS, token * D + tl.arange(0, D)[None, :]
+
+
+@triton.jit
+def chunk_transposed(rows, c, TOKENS: tl.constexpr, D: tl.constexpr):
+    """Chunk c of a sequence's rows (token D), loaded as D token."""
+    token = c * CHUNK + tl.arange(0, CHUNK)[None, :]
+    at = token * D + tl.arange(0, D)[:, None]
+    return tl.load(rows + at, mask=token < TOKENS, other=0.0)
+
+
+@triton.jit
 def load_vector(pointer, SIZE: tl.constexpr):
     """SIZE numbers as one row: 1 SIZE."""
-    return tl.load(pointer + tl.arange(0, SIZE))[None, :]
+    return tl.load(pointer + tl.arange(0, SIZE), volatile=True)[None, :]
 
 
 @triton.jit
 def load_matrix(pointer, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """A matrix as it is stored: ROWS COLUMNS."""
     r, c = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
-    return tl.load(pointer + r * COLUMNS + c)
+    return tl.load(pointer + r * COLUMNS + c, volatile=True)
 
 
 @triton.jit
 def load_transposed(pointer, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The transpose of a stored matrix (ROWS COLUMNS): COLUMNS ROWS."""
     r, c = tl.arange(0, ROWS)[None, :], tl.arange(0, COLUMNS)[:, None]
-    return tl.load(pointer + r * COLUMNS + c)
+    return tl.load(pointer + r * COLUMNS + c, volatile=True)
 
 
 @triton.jit
