@@ -112,16 +112,29 @@ def load_embedding(
 
 @triton.jit
 def store_embedding(
-    partial, grad, positions, kind, D: tl.constexpr, POLYNOMIAL: tl.constexpr, TYPE: tl.constexpr
+    partial,
+    grad,
+    positions,
+    kind,
+    D: tl.constexpr,
+    POLYNOMIAL: tl.constexpr,
+    TYPE: tl.constexpr,
+    again=0,
 ):
-    """The gradient (FEATURES D) of what `load_embedding` gives, where its parameters lie."""
+    """The gradient (FEATURES D) of what `load_embedding` gives, where its parameters lie; where
+    `again` is not 0, added to what is there."""
     c = tl.arange(0, FEATURES)[:, None]
     d = tl.arange(0, D)[None, :]
-    tl.store(partial + d * _TOKEN_FEATURES + c, grad, mask=c < _TOKEN_FEATURES)
+    _put(partial + d * _TOKEN_FEATURES + c, grad, c < _TOKEN_FEATURES, again)
     if POLYNOMIAL:
-        tl.store(partial + positions + d * 2 + c - 6, grad, mask=(c == 6) | (c == 7))
+        _put(partial + positions + d * 2 + c - 6, grad, (c == 6) | (c == 7), again)
     if TYPE:
-        tl.store(partial + kind + d + c * 0, grad, mask=c == 8)
+        _put(partial + kind + d + c * 0, grad, c == 8, again)
+
+
+@triton.jit
+def _put(at, value, mask, again):
+    tl.store(at, value + tl.load(at, mask=mask & (again > 0), other=0.0), mask=mask)
 
 
 @triton.jit
@@ -142,21 +155,21 @@ def chunk_transposed(rows, c, TOKENS: tl.constexpr, D: tl.constexpr):
 @triton.jit
 def load_vector(pointer, SIZE: tl.constexpr):
     """SIZE numbers as one row: 1 SIZE."""
-    return tl.load(pointer + tl.arange(0, SIZE), volatile=True)[None, :]
+    return tl.load(pointer + tl.arange(0, SIZE))[None, :]
 
 
 @triton.jit
 def load_matrix(pointer, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """A matrix as it is stored: ROWS COLUMNS."""
     r, c = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
-    return tl.load(pointer + r * COLUMNS + c, volatile=True)
+    return tl.load(pointer + r * COLUMNS + c)
 
 
 @triton.jit
 def load_transposed(pointer, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The transpose of a stored matrix (ROWS COLUMNS): COLUMNS ROWS."""
     r, c = tl.arange(0, ROWS)[None, :], tl.arange(0, COLUMNS)[:, None]
-    return tl.load(pointer + r * COLUMNS + c, volatile=True)
+    return tl.load(pointer + r * COLUMNS + c)
 
 
 @triton.jit
@@ -168,6 +181,25 @@ def store_vector(pointer, row, SIZE: tl.constexpr):
 def store_matrix(pointer, matrix, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     r, c = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     tl.store(pointer + r * COLUMNS + c, matrix)
+
+
+@triton.jit
+def put_vector(pointer, row, again, SIZE: tl.constexpr):
+    """Store SIZE numbers, or where `again` is not 0 add them to those that are there.
+
+    A program that goes over several tiles adds up its shares in memory so: sums kept in registers
+    would push out what the tile itself needs.
+    """
+    at = pointer + tl.arange(0, SIZE)
+    tl.store(at, row + tl.load(at, mask=(tl.arange(0, SIZE) * 0 + again) > 0, other=0.0))
+
+
+@triton.jit
+def put_matrix(pointer, matrix, again, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The same for a matrix."""
+    offset = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    at = pointer + offset
+    tl.store(at, matrix + tl.load(at, mask=(offset * 0 + again) > 0, other=0.0))
 
 
 @triton.jit
