@@ -29,12 +29,14 @@ from ithbit.kernels.tile import (
     draw_index,
     gelu,
     gelu_slope,
+    held,
     load_embedding,
     load_matrix,
     load_transposed,
     load_vector,
     normalise,
     normalise_back,
+    put,
     put_matrix,
     put_vector,
     store_embedding,
@@ -48,6 +50,7 @@ _BACK_ROWS = 64
 _BACK_WARPS = 4
 _READ_WARPS = 4
 _STAGES = 1
+_SLICE = tl.constexpr(32)  # hidden units of the feed-forward part at a time, to spare registers
 _PROGRAMS = 64  # about so many programs a run go over its tokens, each over some tiles
 _ANSWER_WARPS = 2
 _ANSWERS = 16  # examples of a tile of `_answer`
@@ -157,6 +160,24 @@ def _normal_back(grad, x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.cons
 
 
 @triton.jit
+def _slice(j, D: tl.constexpr, FF: tl.constexpr):
+    """Hidden units j, j + 1 … of a slice: where their rows lie in `up` (unit D), their columns in
+    `down` (D unit, and transposed unit D), and the units (unit)."""
+    unit = j + tl.arange(0, _SLICE)
+    d = tl.arange(0, D)
+    rows = unit[:, None] * D + d[None, :]
+    return rows, d[:, None] * FF + unit[None, :], d[None, :] * FF + unit[:, None], unit
+
+
+@triton.jit
+def _hidden(fed, w, j, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
+    """A slice of the hidden units before their activation: row unit."""
+    unit, d = j + tl.arange(0, _SLICE)[None, :], tl.arange(0, D)[:, None]
+    weight = tl.load(w + _at("up.weight", D, FF, SOFTMAX) + unit * D + d)
+    return dot(fed, weight) + tl.load(w + _at("up.bias", D, FF, SOFTMAX) + unit)
+
+
+@triton.jit
 def _tail(x, mixed, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
     """From a block's input and mixed values to its output, by the out projection and the
     feed-forward part: the output, and what the backward pass needs of the way."""
@@ -171,71 +192,56 @@ def _tail(x, mixed, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr)
         normal, inverse = normalise(y, D, _eps(SOFTMAX))
         fed = normal * load_vector(w + _at("norm2.weight", D, FF, SOFTMAX), D)
         fed += load_vector(w + _at("norm2.bias", D, FF, SOFTMAX), D)
-    hidden = dot(fed, load_transposed(w + _at("up.weight", D, FF, SOFTMAX), FF, D))
-    hidden += load_vector(w + _at("up.bias", D, FF, SOFTMAX), FF)
-    out = y + dot(gelu(hidden), load_transposed(w + _at("down.weight", D, FF, SOFTMAX), D, FF))
-    out += load_vector(w + _at("down.bias", D, FF, SOFTMAX), D)
+    out = y + load_vector(w + _at("down.bias", D, FF, SOFTMAX), D)
+    for j in range(0, FF, _SLICE):
+        _, _, at, _ = _slice(j, D, FF)
+        act = gelu(_hidden(fed, w, j, D, FF, SOFTMAX))
+        out += dot(act, tl.load(w + _at("down.weight", D, FF, SOFTMAX) + at))
     last_normal, last_inverse = normal, inverse
     if SOFTMAX:
         last_normal, last_inverse = normalise(out, D, _eps(SOFTMAX))
         out = last_normal * load_vector(w + _at("norm2.weight", D, FF, SOFTMAX), D)
         out += load_vector(w + _at("norm2.bias", D, FF, SOFTMAX), D)
-    return out, fed, hidden, normal, inverse, last_normal, last_inverse
+    return out, fed, normal, inverse, last_normal, last_inverse
 
 
 @triton.jit
 def _tail_back(
-    grad, mixed, w, fed, hidden, normal, inverse, last_normal, last_inverse,
+    grad, mixed, w, p, again, fed, normal, inverse, last_normal, last_inverse,
     D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the input (through the residual sums) and of the mixed values; then those of
-    out, up, down and their biases, norm1 and norm2 (for linear attention norm2 alone)."""
-    dg2, db2 = tl.sum(grad * last_normal, 0), tl.sum(grad, 0)
+    """Gradients of the input (through the residual sums) and of the mixed values; this program's
+    share of those of the parameters goes to `p`."""
     if SOFTMAX:
+        put_vector(p + _at("norm2.weight", D, FF, SOFTMAX), tl.sum(grad * last_normal, 0), again, D)
+        put_vector(p + _at("norm2.bias", D, FF, SOFTMAX), tl.sum(grad, 0), again, D)
         gain = load_vector(w + _at("norm2.weight", D, FF, SOFTMAX), D)
         grad = normalise_back(grad * gain, last_normal, last_inverse, D)
-    d_down = dot(tl.trans(grad), gelu(hidden))
-    d_down_bias = tl.sum(grad, 0)
-    d_hidden = dot(grad, load_matrix(w + _at("down.weight", D, FF, SOFTMAX), D, FF))
-    d_hidden *= gelu_slope(hidden)
-    d_up = dot(tl.trans(d_hidden), fed)
-    d_up_bias = tl.sum(d_hidden, 0)
-    d_fed = dot(d_hidden, load_matrix(w + _at("up.weight", D, FF, SOFTMAX), FF, D))
+    put_vector(p + _at("down.bias", D, FF, SOFTMAX), tl.sum(grad, 0), again, D)
+    d_fed = tl.zeros_like(grad)
+    for j in range(0, FF, _SLICE):
+        rows, columns, _, unit = _slice(j, D, FF)
+        hidden = _hidden(fed, w, j, D, FF, SOFTMAX)
+        down, up = _at("down.weight", D, FF, SOFTMAX), _at("up.weight", D, FF, SOFTMAX)
+        put(p + down + columns, dot(tl.trans(grad), gelu(hidden)), again)
+        d_hidden = dot(grad, tl.load(w + down + columns)) * gelu_slope(hidden)
+        put(p + up + rows, dot(tl.trans(d_hidden), fed), again)
+        put(p + _at("up.bias", D, FF, SOFTMAX) + unit, tl.sum(d_hidden, 0), again)
+        d_fed += dot(d_hidden, tl.load(w + up + rows))
     if SOFTMAX:
         grad += d_fed
-        dg1, db1 = tl.sum(grad * normal, 0), tl.sum(grad, 0)
+        put_vector(p + _at("norm1.weight", D, FF, SOFTMAX), tl.sum(grad * normal, 0), again, D)
+        put_vector(p + _at("norm1.bias", D, FF, SOFTMAX), tl.sum(grad, 0), again, D)
         gain = load_vector(w + _at("norm1.weight", D, FF, SOFTMAX), D)
         grad = normalise_back(grad * gain, normal, inverse, D)
+        put_vector(p + _at("out.bias", D, FF, SOFTMAX), tl.sum(grad, 0), again, D)
     else:
-        dg2, db2 = tl.sum(d_fed * normal, 0), tl.sum(d_fed, 0)
-        dg1, db1 = dg2, db2  # norm1 stands before the projections
+        put_vector(p + _at("norm2.weight", D, FF, SOFTMAX), tl.sum(d_fed * normal, 0), again, D)
+        put_vector(p + _at("norm2.bias", D, FF, SOFTMAX), tl.sum(d_fed, 0), again, D)
         gain = load_vector(w + _at("norm2.weight", D, FF, SOFTMAX), D)
         grad += normalise_back(d_fed * gain, normal, inverse, D)
-    d_out = dot(tl.trans(grad), mixed)
-    d_out_bias = tl.sum(grad, 0)
-    d_mixed = dot(grad, load_matrix(w + _at("out.weight", D, FF, SOFTMAX), D, D))
-    return (
-        grad, d_mixed, d_out, d_out_bias, d_up, d_up_bias, d_down, d_down_bias, dg1, db1, dg2, db2
-    )  # fmt: skip
-
-
-@triton.jit
-def _put_tail(
-    p, again, d_out, d_out_bias, d_up, d_up_bias, d_down, d_down_bias, dg1, db1, dg2, db2,
-    D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
-):  # fmt: skip
-    """This program's share of the gradients of `_tail`'s parameters."""
-    put_matrix(p + _at("out.weight", D, FF, SOFTMAX), d_out, again, D, D)
-    put_matrix(p + _at("up.weight", D, FF, SOFTMAX), d_up, again, FF, D)
-    put_vector(p + _at("up.bias", D, FF, SOFTMAX), d_up_bias, again, FF)
-    put_matrix(p + _at("down.weight", D, FF, SOFTMAX), d_down, again, D, FF)
-    put_vector(p + _at("down.bias", D, FF, SOFTMAX), d_down_bias, again, D)
-    put_vector(p + _at("norm2.weight", D, FF, SOFTMAX), dg2, again, D)
-    put_vector(p + _at("norm2.bias", D, FF, SOFTMAX), db2, again, D)
-    if SOFTMAX:
-        put_vector(p + _at("out.bias", D, FF, SOFTMAX), d_out_bias, again, D)
-        put_vector(p + _at("norm1.weight", D, FF, SOFTMAX), dg1, again, D)
-        put_vector(p + _at("norm1.bias", D, FF, SOFTMAX), db1, again, D)
+    put_matrix(p + _at("out.weight", D, FF, SOFTMAX), dot(tl.trans(grad), mixed), again, D, D)
+    return grad, dot(grad, load_matrix(w + _at("out.weight", D, FF, SOFTMAX), D, D))
 
 
 @triton.jit
@@ -342,7 +348,7 @@ def _block_end(
     example, position, live, at = _flat(tl.program_id(0), count, TOKENS, D, ROWS)
     before = tl.load(x + shift + at, mask=live[:, None], other=0.0)
     mix = tl.load(mixed + shift + at, mask=live[:, None], other=0.0)
-    rows, _, _, _, _, _, _ = _tail(before, mix, parameters + block, D, FF, SOFTMAX)
+    rows, _, _, _, _, _ = _tail(before, mix, parameters + block, D, FF, SOFTMAX)
     tl.store(out + shift + at, rows, mask=live[:, None])
     _project(
         rows, parameters + next_block, waves,
@@ -370,9 +376,7 @@ def _answer(
     last = (seed * CAPACITY + example)[:, None] * (TOKENS * D) + (TOKENS - 1) * D + d
     before = tl.load(x + last, mask=live[:, None], other=0.0)
     mix = tl.load(mixed + one, mask=live[:, None], other=0.0)
-    out, fed, hidden, normal, inverse, last_normal, last_inverse = _tail(
-        before, mix, w, D, FF, SOFTMAX
-    )
+    out, fed, normal, inverse, last_normal, last_inverse = _tail(before, mix, w, D, FF, SOFTMAX)
     weight = load_vector(parameters + head, D)
     logit = tl.sum(out * weight, 1) + tl.load(parameters + head + D)
     result = results + seed * CAPACITY + example
@@ -386,11 +390,10 @@ def _answer(
         share = partials + (seed * PROGRAMS + tile) * PARAMETERS
         put_vector(share + head, tl.sum(slope * out, 0), 0, D)
         tl.store(share + head + D, tl.sum(slope))
-        grad, d_mix, o, ob, u, ub, dn, dnb, g1, b1, g2, b2 = _tail_back(
-            slope * weight, mix, w, fed, hidden, normal, inverse, last_normal, last_inverse,
-            D, FF, SOFTMAX,
+        grad, d_mix = _tail_back(
+            slope * weight, mix, w, share + block, 0, fed, normal, inverse, last_normal,
+            last_inverse, D, FF, SOFTMAX,
         )  # fmt: skip
-        _put_tail(share + block, 0, o, ob, u, ub, dn, dnb, g1, b1, g2, b2, D, FF, SOFTMAX)
         tl.store(d_mixed + one, d_mix, mask=live[:, None])
         tl.store(dx + one, grad, mask=live[:, None])
     else:
@@ -407,24 +410,23 @@ def _block_end_back(
     """Backward of `_block_end`: `dx` holds the gradient of the output, then that of the input
     through the residual sums; `d_mixed` becomes that of the mixed values."""
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    w = parameters + seed * PARAMETERS + block
+    weights = parameters + seed * PARAMETERS + block
     shift = seed * CAPACITY * TOKENS * D
     share = partials + (seed * PROGRAMS + program) * PARAMETERS
     for i in range(TILES):
+        w = held(weights, i)
         _, _, live, at = _flat(program * TILES + i, count, TOKENS, D, ROWS)
         at += shift
         before = tl.load(x + at, mask=live[:, None], other=0.0)
         mix = tl.load(mixed + at, mask=live[:, None], other=0.0)
         grad = tl.load(dx + at, mask=live[:, None], other=0.0)
-        _, fed, hidden, normal, inverse, last_normal, last_inverse = _tail(
-            before, mix, w, D, FF, SOFTMAX
-        )
-        grad, d_mix, o, ob, u, ub, dn, dnb, g1, b1, g2, b2 = _tail_back(
-            grad, mix, w, fed, hidden, normal, inverse, last_normal, last_inverse, D, FF, SOFTMAX
-        )
+        _, fed, normal, inverse, last_normal, last_inverse = _tail(before, mix, w, D, FF, SOFTMAX)
+        grad, d_mix = _tail_back(
+            grad, mix, w, share + block, i, fed, normal, inverse, last_normal, last_inverse,
+            D, FF, SOFTMAX,
+        )  # fmt: skip
         tl.store(dx + at, grad, mask=live[:, None])
         tl.store(d_mixed + at, d_mix, mask=live[:, None])
-        _put_tail(share + block, i, o, ob, u, ub, dn, dnb, g1, b1, g2, b2, D, FF, SOFTMAX)
         tl.debug_barrier()  # the next tile adds to what other threads may have stored
 
 
@@ -446,13 +448,13 @@ def _project_back(
     TOKENS: tl.constexpr = N + 1 + LHI
     ROTARY: tl.constexpr = POSITIONS == "rotary"
     parameters += seed * PARAMETERS
-    w = parameters + block
     shift = seed * CAPACITY * TOKENS * D
     key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
     first = tl.load(firsts + seed)
     share = partials + (seed * PROGRAMS + program) * PARAMETERS
     p = share + block
     for i in range(TILES):
+        w = held(parameters + block, i)
         example, position, live, at = _flat(program * TILES + i, count, TOKENS, D, ROWS)
         at += shift
         there = live[:, None]

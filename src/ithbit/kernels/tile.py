@@ -184,22 +184,40 @@ def store_matrix(pointer, matrix, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def put_vector(pointer, row, again, SIZE: tl.constexpr):
-    """Store SIZE numbers, or where `again` is not 0 add them to those that are there.
+def held(pointer, i):
+    """The same pointer, told apart for each i of a loop.
+
+    Weights read through it stay in memory: the compiler would read them once before the loop, and
+    push out of the registers what the loop needs. There is one program along axis 2: its number
+    is 0.
+    """
+    return pointer + i * tl.program_id(2)
+
+
+@triton.jit
+def put(at, value, again):
+    """Store numbers, or where `again` is not 0 add them to those that are there.
 
     A program that goes over several tiles adds up its shares in memory so: sums kept in registers
     would push out what the tile itself needs.
     """
-    at = pointer + tl.arange(0, SIZE)
-    tl.store(at, row + tl.load(at, mask=(tl.arange(0, SIZE) * 0 + again) > 0, other=0.0))
+    tl.store(at, value + tl.load(at, mask=tl.full(value.shape, 0, tl.int32) + again > 0, other=0.0))
+
+
+@triton.jit
+def put_vector(pointer, row, again, SIZE: tl.constexpr):
+    """`put` for SIZE numbers in a row."""
+    put(pointer + tl.arange(0, SIZE), row, again)
 
 
 @triton.jit
 def put_matrix(pointer, matrix, again, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The same for a matrix."""
-    offset = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    at = pointer + offset
-    tl.store(at, matrix + tl.load(at, mask=(offset * 0 + again) > 0, other=0.0))
+    """`put` for a stored matrix."""
+    put(
+        pointer + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :],
+        matrix,
+        again,
+    )
 
 
 @triton.jit
