@@ -78,7 +78,8 @@ class Device:
 
 
 def choose_device(name: str = "auto") -> Device:
-    """The device to train on: a GPU where there is one, unless told otherwise; cuda:1 is the second.
+    """The device to train on: a GPU where there is one, unless told otherwise; cuda:1 is the
+    second.
 
     >>> choose_device("tpu")
     Traceback (most recent call last):

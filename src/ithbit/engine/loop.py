@@ -97,7 +97,7 @@ def train(
         raise SpecError("every seed may be given once")
     check_store(store)
     device = device or choose_device()
-    kernels = check_kernels(kernels, list(runs), device)
+    check_kernels(kernels, list(runs), device)
     todo = []
     for run in runs:
         folder = RunFolder(store, run)
@@ -163,7 +163,7 @@ class _Cell:
                     if error in self._raised or self.device.is_lost():
                         raise
                     said, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
-                    too_large = isinstance(error, torch.OutOfMemoryError)
+                    too_large = _is_out_of_memory(error)
                 self._recover(said, trace, too_large)  # out of reach of the error, and its tensors
         finally:
             for member in (*self.seated, *self.halted):
@@ -226,7 +226,9 @@ class _Cell:
             self._tell(Event(run, Notice(f"{text}: trained {self.size} at a time")))
         elif self.fused and self.kernels == "auto" and not too_large:
             self.fused = False
-            why = f"the kernels of {run.model.family} failed ({shorten(said, 200, placeholder='…')})"
+            why = (
+                f"the kernels of {run.model.family} failed ({shorten(said, 200, placeholder='…')})"
+            )
             self._tell(Event(run, Notice(f"{why}: trained by the plain models")))
         else:  # a crash is a record of each run it hit, not the end of a sweep
             for member in self.seated:
@@ -235,6 +237,11 @@ class _Cell:
             self.seated = []
         self.halted.extendleft(reversed([_rewound(m, self._tell) for m in self.seated]))
         self.seated = []
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether a GPU's memory was too small: torch has a class for it, CUDA itself a word."""
+    return isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
 
 
 def _start(folder: RunFolder, claim: ExitStack, watch: Watcher) -> _Member:

@@ -69,9 +69,7 @@ class Plain:
 
     def evaluate(self) -> tuple[Tensor, Tensor]:
         """Held-out loss and accuracy of each run."""
-        return evaluate(
-            self.params, self.model, self.table, self.held_out, self.evaluation_batch
-        )
+        return evaluate(self.params, self.model, self.table, self.held_out, self.evaluation_batch)
 
 
 class Fused:
@@ -95,9 +93,7 @@ class Fused:
         from ithbit.kernels.optimiser import adamw
 
         rows, state, protocol = self.rows, self.rows.state, self.protocol
-        self.fused.gradients(
-            state.values, rows.keys, rows.first, count, rows.loss_sum, state.steps
-        )
+        self.fused.gradients(state.values, rows.keys, rows.first, count, rows.loss_sum, state.steps)
         adamw(
             state.values,
             state.mean,
@@ -136,14 +132,24 @@ def refusal(model: ModelSpec, protocol: Protocol, device: Device) -> str | None:
     return refused_model(model)
 
 
-def check_kernels(kernels: str, runs: list[RunSpec], device: Device) -> Kernels:
-    """The choice if it is one, and can be had for all the runs; a sentence otherwise."""
-    (choice,) = [name for name in KERNELS if name == kernels] or [None]
-    if choice is None:
-        raise DeviceError(f"unknown choice of kernels {kernels!r}; choose one of auto, on, off")
-    if choice == "on":
+def kernels_named(name: str) -> Kernels:
+    """The choice of that name.
+
+    >>> kernels_named("yes")
+    Traceback (most recent call last):
+    ...
+    ithbit.errors.DeviceError: unknown choice of kernels 'yes'; choose one of auto, on, off
+    """
+    for choice in KERNELS:
+        if choice == name:
+            return choice
+    raise DeviceError(f"unknown choice of kernels {name!r}; choose one of {', '.join(KERNELS)}")
+
+
+def check_kernels(kernels: Kernels, runs: list[RunSpec], device: Device) -> None:
+    """A sentence if kernels were asked for that are not to be had for all the runs."""
+    if kernels_named(kernels) == "on":
         for model, protocol in dict.fromkeys((run.model, run.protocol) for run in runs):
             why = refusal(model, protocol, device)
             if why:
                 raise DeviceError(f"kernels 'on' were asked for, but {why}; use auto or off")
-    return choice
