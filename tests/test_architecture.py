@@ -16,7 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "families": {"errors"},
     "tasks": {"errors", "families"},
     "models": {"errors", "families", "tasks"},
-    "kernels": {"tasks", "models"},
+    "kernels": {"families", "tasks", "models"},
     "engine": {"errors", "families", "tasks", "models", "kernels", "__version__"},
     "sweep": {"errors", "families", "tasks", "models", "engine"},
     "theory": {"errors", "families", "tasks"},
