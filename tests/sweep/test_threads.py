@@ -127,7 +127,7 @@ def test_an_interruption_ends_all_threads(tmp_path, kept) -> None:
     endless = cells(3, replace(TINY, max_epochs=10_000_000))
 
     def watch(event: Event) -> None:
-        if isinstance(event.what, Epoch) and event.what.epoch == 5:
+        if event.run == endless[1][1] and isinstance(event.what, Epoch) and event.what.epoch == 5:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):

@@ -112,9 +112,7 @@ def _run_threads(
             thread.start()
             started.append(thread)
         return [ends.get() for _ in threads]
-    except BaseException:  # an interruption, which reaches this thread alone
-        audience.stopped = True
-        raise
     finally:
+        audience.stopped = True  # for an interruption, which reaches this thread alone
         for thread in started:
             thread.join()
