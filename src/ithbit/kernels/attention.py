@@ -1,20 +1,16 @@
-"""Softmax and linear attention blocks, full and causal, fused: one program a tile of sequences.
+"""Softmax and linear attention, full and causal: a step in eleven launches at two layers.
 
-A tile is GROUP sequences: ROWS main rows for their bit tokens (each sequence filled up to PAD of
-them) and SIDE rows for the tokens that are not bits, slot `which * 8 + sequence` with which = 0 for
-the query and 1 for LHI's end token. n + 1 or n + 2 tokens filled up to a power of two in one tile
-would cost two to three times as much. Both mixers have one form,
+Work that treats each token by itself goes over the tokens of a run in flat tiles of rows
+(`_enter`, `_tail`, `_tail_back`, `_project_back`); mixing goes over tiles of whole sequences
+(`attention_mix.py`); between them stand queries, keys, values and mixed values in memory.
 
-    out_t = sum over s of a_ts v_s / sum over s of a_ts,
-
-with a = exp(score - largest) or a = score: they differ in two lines of `_weights` and one of
-`_attend_back`.
-
-Exact savings: the answer is read at the last token, which is a side row, so the last block has
-queries, an attention row and a feed-forward part for the side rows alone, and its forward and
-backward passes are one launch; other blocks keep only their input and are recomputed in the
-backward pass.
+Exact savings: the answer is read at the last token, so the last block has one query a sequence and
+its feed-forward part sees one row a sequence (`_answer`, which also has the head, the loss and
+their backward pass). Blocks keep their input, queries, keys, values and mixed values; the rest is
+recomputed in the backward pass.
 """
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -22,8 +18,10 @@ import triton.language as tl
 from torch import Tensor
 
 from ithbit.families import FAMILIES
+from ithbit.kernels import attention_mix
 from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import (
+    FEATURES,
     cross_entropy,
     dot,
     draw_bit,
@@ -43,10 +41,12 @@ from ithbit.kernels.tile import (
 )
 from ithbit.models.positions import waves
 
+_ROWS = 64  # tokens of a flat tile
 _WARPS = 4
-_SIDE = tl.constexpr(16)  # side rows of a tile: the least that a product takes
-_SLOTS = tl.constexpr(8)  # sequences that they have room for
-_DENOMINATOR_EPS = tl.constexpr(1e-6)
+_PROGRAMS = 64  # about so many programs a run go over its tokens, each over some tiles
+_ANSWER_WARPS = 2
+_ANSWERS = 16  # examples of a tile of `_answer`
+_READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
 
 
 @triton.constexpr_function
@@ -80,34 +80,6 @@ def _eps(SOFTMAX):
 
 
 @triton.jit
-def _main_tokens(
-    tile, count, N: tl.constexpr, LHI: tl.constexpr, PAD: tl.constexpr, ROWS: tl.constexpr
-):
-    """Example, sequence of the tile, position, and whether there is such a token: row each."""
-    r = tl.arange(0, ROWS)
-    example = tile * (ROWS // PAD) + r // PAD
-    i = r % PAD
-    return example, r // PAD, tl.minimum(i, N - 1) + LHI, (i < N) & (example < count)
-
-
-@triton.jit
-def _side_tokens(tile, count, N: tl.constexpr, LHI: tl.constexpr, GROUP: tl.constexpr):
-    """The same of the side rows; and whether the answer is read there."""
-    s = tl.arange(0, _SIDE)
-    which, group = s // _SLOTS, s % _SLOTS
-    example = tile * GROUP + group
-    live = (group < GROUP) & (example < count) & (which <= LHI)
-    position = tl.where(which == 0, 0 if LHI else N, N + LHI)
-    return example, group, position, live, live & (which == LHI)
-
-
-@triton.jit
-def _rows(example, position, TOKENS: tl.constexpr, D: tl.constexpr):
-    """Where tokens lie in (example, token, D): row D."""
-    return (example * TOKENS + position)[:, None] * D + tl.arange(0, D)[None, :]
-
-
-@triton.jit
 def _swap(D: tl.constexpr):
     """The matrix that takes neighbouring pairs (a, b) to (-b, a): D D."""
     r, c = tl.arange(0, D)[:, None], tl.arange(0, D)[None, :]
@@ -122,49 +94,6 @@ def _turn(x, waves, position, sign, TOKENS: tl.constexpr, D: tl.constexpr):
     at = position[:, None] * D + tl.arange(0, D)[None, :]
     cosine, sine = tl.load(waves + at), tl.load(waves + TOKENS * D + at)
     return x * cosine + sign * dot(x, _swap(D)) * sine
-
-
-@triton.jit
-def _embedded(
-    x, waves, example, position, live, values, key, first, positions, enter,
-    N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, D: tl.constexpr,
-    SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
-):  # fmt: skip
-    """Token features and the embedded rows, before softmax attention's first LayerNorm."""
-    TOKENS: tl.constexpr = N + 1 + LHI
-    features = token_features(key, first + example, position, N, LHI, WORDS)
-    rows = dot(
-        features, load_embedding(values, positions, enter, D, POSITIONS == "polynomial", SOFTMAX)
-    )
-    at = position[:, None] * D + tl.arange(0, D)[None, :]
-    if POSITIONS == "learned":
-        rows += tl.load(values + positions + at, mask=live[:, None], other=0.0)
-    if POSITIONS == "sinusoidal":
-        rows += tl.load(waves + at, mask=live[:, None], other=0.0)
-    return features, rows
-
-
-@triton.jit
-def _input(
-    x, waves, example, position, live, values, key, first, positions, enter,
-    N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, D: tl.constexpr,
-    SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr, FIRST: tl.constexpr,
-):  # fmt: skip
-    """The block's input rows: embedded tokens, or what the block below left."""
-    TOKENS: tl.constexpr = N + 1 + LHI
-    if FIRST:
-        _, rows = _embedded(
-            x, waves, example, position, live, values, key, first, positions, enter,
-            N, LHI, WORDS, D, SOFTMAX, POSITIONS,
-        )  # fmt: skip
-        if SOFTMAX:
-            rows, _ = normalise(rows, D, _eps(SOFTMAX))
-            rows = rows * load_vector(values + enter + D, D) + load_vector(
-                values + enter + 2 * D, D
-            )
-    else:
-        rows = tl.load(x + _rows(example, position, TOKENS, D), mask=live[:, None], other=0.0)
-    return rows
 
 
 @triton.jit
@@ -210,75 +139,16 @@ def _normal(x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
 
 
 @triton.jit
-def _seen(q_group, q_position, group, position, live, CAUSAL: tl.constexpr):
-    """Which tokens a query sees: query token."""
-    out = (q_group[:, None] == group[None, :]) & live[None, :]
-    if CAUSAL:
-        out = out & (position[None, :] <= q_position[:, None])
-    return out
-
-
-@triton.jit
-def _weights(q, km, ks, see_m, see_s, SCALE: tl.constexpr, SOFTMAX: tl.constexpr):
-    """Unscaled weights of one head on main and side tokens, and 1 / their sum."""
-    am, as_ = dot(q, tl.trans(km)), dot(q, tl.trans(ks))
+def _normal_back(grad, x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
+    """Gradient of `_normal`'s input, and of its gain and offset."""
     if SOFTMAX:
-        am = tl.where(see_m, am * SCALE, -1e30)
-        as_ = tl.where(see_s, as_ * SCALE, -1e30)
-        top = tl.maximum(tl.max(am, 1), tl.max(as_, 1))[:, None]
-        am = tl.where(see_m, tl.exp(am - top), 0.0)
-        as_ = tl.where(see_s, tl.exp(as_ - top), 0.0)
-        # The largest weight is 1; the sum is less only for a row that is no token.
-        total = tl.maximum(tl.sum(am, 1) + tl.sum(as_, 1), 1.0)
+        gain, offset = tl.sum(grad, 0), tl.sum(grad, 0)
     else:
-        am = tl.where(see_m, am, 0.0)
-        as_ = tl.where(see_s, as_, 0.0)
-        total = tl.sum(am, 1) + tl.sum(as_, 1) + _DENOMINATOR_EPS
-    return am, as_, (1.0 / total)[:, None]
-
-
-@triton.jit
-def _attend(
-    q, km, ks, vm, vs, see_m, see_s,
-    D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr, SOFTMAX: tl.constexpr,
-):  # fmt: skip
-    """The mixed values of some queries, heads side by side: query D."""
-    head = tl.arange(0, D)[None, :] // (D // H)
-    out = tl.zeros_like(q)
-    for h in tl.static_range(H):
-        kmh, ksh = tl.where(head == h, km, 0.0), tl.where(head == h, ks, 0.0)
-        am, as_, inverse = _weights(q, kmh, ksh, see_m, see_s, SCALE, SOFTMAX)
-        mixed = dot(am, vm) + dot(as_, vs)
-        out = tl.where(head == h, mixed * inverse, out)
-    return out
-
-
-@triton.jit
-def _attend_back(
-    q, km, ks, vm, vs, see_m, see_s, out, grad,
-    D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr, SOFTMAX: tl.constexpr,
-):  # fmt: skip
-    """Gradients of queries, main keys and values, side keys and values, from that of `out`."""
-    head = tl.arange(0, D)[None, :] // (D // H)
-    dq = tl.zeros_like(q)
-    dkm, dks, dvm, dvs = tl.zeros_like(km), tl.zeros_like(ks), tl.zeros_like(vm), tl.zeros_like(vs)
-    for h in tl.static_range(H):
-        qh = tl.where(head == h, q, 0.0)
-        kmh, ksh = tl.where(head == h, km, 0.0), tl.where(head == h, ks, 0.0)
-        am, as_, inverse = _weights(q, kmh, ksh, see_m, see_s, SCALE, SOFTMAX)
-        g = tl.where(head == h, grad * inverse, 0.0)
-        along = tl.sum(g * out, 1)[:, None]
-        dvm += dot(tl.trans(am), g)
-        dvs += dot(tl.trans(as_), g)
-        dam, das = dot(g, tl.trans(vm)) - along, dot(g, tl.trans(vs)) - along
-        if SOFTMAX:
-            dam, das = am * dam * SCALE, as_ * das * SCALE
-        else:
-            dam, das = tl.where(see_m, dam, 0.0), tl.where(see_s, das, 0.0)
-        dq += dot(dam, kmh) + dot(das, ksh)
-        dkm += dot(tl.trans(dam), qh)
-        dks += dot(tl.trans(das), qh)
-    return dq, dkm, dks, dvm, dvs
+        normal, inverse = normalise(x, D, _eps(SOFTMAX))
+        gain, offset = tl.sum(grad * normal, 0), tl.sum(grad, 0)
+        weight = load_vector(w + _at("norm1.weight", D, FF, SOFTMAX), D)
+        grad = normalise_back(grad * weight, normal, inverse, D)
+    return grad, gain, offset
 
 
 @triton.jit
@@ -374,351 +244,322 @@ def _store_projection(
 
 
 @triton.jit
-def _normal_back(grad, x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
-    """Gradient of `_normal`'s input, and of its gain and offset."""
-    if SOFTMAX:
-        gain, offset = tl.sum(grad, 0), tl.sum(grad, 0)
+def _flat(tile, count, TOKENS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr):
+    """The tokens of a flat tile: example, position, whether there is such a token (row each), and
+    where they lie in (example, token, D)."""
+    row = tile * ROWS + tl.arange(0, ROWS)
+    at = row[:, None] * D + tl.arange(0, D)[None, :]
+    return row // TOKENS, row % TOKENS, row < count * TOKENS, at
+
+
+@triton.jit
+def _embedded(
+    features, waves, position, values, positions, enter,
+    TOKENS: tl.constexpr, D: tl.constexpr, SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
+):  # fmt: skip
+    """Embedded tokens, before softmax attention's first LayerNorm."""
+    weight = load_embedding(values, positions, enter, D, POSITIONS == "polynomial", SOFTMAX)
+    out = dot(features, weight)
+    at = position[:, None] * D + tl.arange(0, D)[None, :]
+    if POSITIONS == "learned":
+        out += tl.load(values + positions + at)
+    if POSITIONS == "sinusoidal":
+        out += tl.load(waves + at)
+    return out
+
+
+@triton.jit
+def _project(
+    x, w, waves, queries, keys, values, example, position, live, at,
+    TOKENS: tl.constexpr, D: tl.constexpr, FF: tl.constexpr,
+    SOFTMAX: tl.constexpr, ROTARY: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """Store queries, keys and values of a block's input; in the last block the query of the last
+    token alone, in (example, D)."""
+    normal = _normal(x, w, D, FF, SOFTMAX)
+    q = _projected(normal, w, waves, position, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
+    if LAST:
+        one = example[:, None] * D + tl.arange(0, D)[None, :]
+        tl.store(queries + one, q, mask=(live & (position == TOKENS - 1))[:, None])
     else:
-        normal, inverse = normalise(x, D, _eps(SOFTMAX))
-        gain, offset = tl.sum(grad * normal, 0), tl.sum(grad, 0)
-        weight = load_vector(w + _at("norm1.weight", D, FF, SOFTMAX), D)
-        grad = normalise_back(grad * weight, normal, inverse, D)
-    return grad, gain, offset
+        tl.store(queries + at, q, mask=live[:, None])
+    k = _projected(normal, w, waves, position, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
+    tl.store(keys + at, k, mask=live[:, None])
+    v = _projected(normal, w, waves, position, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
+    tl.store(values + at, v, mask=live[:, None])
 
 
 @triton.jit
-def _enter_back(
-    grad, x, waves, example, position, live, values, key, first, positions, enter,
-    N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, D: tl.constexpr,
-    SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
+def _enter(
+    parameters, streams, firsts, count, x, queries, keys, values, waves,
+    block, positions, enter, CAPACITY, PARAMETERS,
+    N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr,
+    D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
+    LAST: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the embedded rows, of the embedding's map, and of the first LayerNorm."""
-    features, rows = _embedded(
-        x, waves, example, position, live, values, key, first, positions, enter,
-        N, LHI, WORDS, D, SOFTMAX, POSITIONS,
-    )  # fmt: skip
-    gain, offset = tl.sum(grad, 0), tl.sum(grad, 0)
+    """Draw and embed the tokens into `x`, and project them for the first block."""
+    seed = tl.program_id(1).to(tl.int64)
+    TOKENS: tl.constexpr = N + 1 + LHI
+    parameters += seed * PARAMETERS
+    shift = seed * CAPACITY * TOKENS * D
+    example, position, live, at = _flat(tl.program_id(0), count, TOKENS, D, ROWS)
+    key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
+    first = tl.load(firsts + seed)
+    features = token_features(key, first + example, position, N, LHI, WORDS)
+    rows = _embedded(
+        features, waves, position, parameters, positions, enter, TOKENS, D, SOFTMAX, POSITIONS
+    )
     if SOFTMAX:
-        normal, inverse = normalise(rows, D, _eps(SOFTMAX))
-        gain = tl.sum(grad * normal, 0)
-        grad = normalise_back(grad * load_vector(values + enter + D, D), normal, inverse, D)
-    return grad, dot(tl.trans(features), grad), gain, offset
+        rows, _ = normalise(rows, D, _eps(SOFTMAX))
+        rows = rows * load_vector(parameters + enter + D, D)
+        rows += load_vector(parameters + enter + 2 * D, D)
+    tl.store(x + shift + at, rows, mask=live[:, None])
+    _project(
+        rows, parameters + block, waves,
+        queries + (seed * CAPACITY * D if LAST else shift), keys + shift, values + shift,
+        example, position, live, at, TOKENS, D, FF, SOFTMAX, POSITIONS == "rotary", LAST,
+    )  # fmt: skip
 
 
 @triton.jit
-def _input_back(
-    dxm, dxs, x, dx, waves, em, gm, pm, lm, es, gs, ps, ls,
-    values, share, key, first, positions, enter,
-    N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, PAD: tl.constexpr,
-    ROWS: tl.constexpr, D: tl.constexpr, SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
-    FIRST: tl.constexpr,
+def _block_end(
+    parameters, count, x, mixed, out, queries, keys, values, waves,
+    block, next_block, CAPACITY, PARAMETERS,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, FF: tl.constexpr,
+    SOFTMAX: tl.constexpr, ROTARY: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Hand the gradient of the block's input down: to the block below, or to the embedding."""
-    TOKENS: tl.constexpr = N + 1 + LHI
-    if FIRST:
-        dxm, weight_m, gain_m, offset_m = _enter_back(
-            dxm, x, waves, em, pm, lm, values, key, first, positions, enter,
-            N, LHI, WORDS, D, SOFTMAX, POSITIONS,
-        )  # fmt: skip
-        dxs, weight_s, gain_s, offset_s = _enter_back(
-            dxs, x, waves, es, ps, ls, values, key, first, positions, enter,
-            N, LHI, WORDS, D, SOFTMAX, POSITIONS,
-        )  # fmt: skip
-        store_embedding(
-            share, weight_m + weight_s, positions, enter, D, POSITIONS == "polynomial", SOFTMAX
-        )
-        if SOFTMAX:
-            store_vector(share + enter + D, gain_m + gain_s, D)
-            store_vector(share + enter + 2 * D, offset_m + offset_s, D)
-        if POSITIONS == "learned":
-            d = tl.arange(0, D)[None, :]
-            GROUP: tl.constexpr = ROWS // PAD
-            bits = tl.sum(tl.reshape(dxm, (GROUP, PAD, D)), 0)
-            i = tl.arange(0, PAD)[:, None]
-            tl.store(share + positions + (i + LHI) * D + d, bits, mask=i < N)
-            others = tl.sum(tl.reshape(dxs, (2, _SLOTS, D)), 1)
-            which = tl.arange(0, 2)[:, None]
-            at = tl.where(which == 0, 0 if LHI else N, N + LHI)
-            tl.store(share + positions + at * D + d, others, mask=which <= LHI)
-    else:
-        tl.store(dx + _rows(em, pm, TOKENS, D), dxm, mask=lm[:, None])
-        tl.store(dx + _rows(es, ps, TOKENS, D), dxs, mask=ls[:, None])
+    """From mixed values to the block's output, and its projections for the next block."""
+    seed = tl.program_id(1).to(tl.int64)
+    parameters += seed * PARAMETERS
+    shift = seed * CAPACITY * TOKENS * D
+    example, position, live, at = _flat(tl.program_id(0), count, TOKENS, D, ROWS)
+    before = tl.load(x + shift + at, mask=live[:, None], other=0.0)
+    mix = tl.load(mixed + shift + at, mask=live[:, None], other=0.0)
+    rows, _, _, _, _, _, _ = _tail(before, mix, parameters + block, D, FF, SOFTMAX)
+    tl.store(out + shift + at, rows, mask=live[:, None])
+    _project(
+        rows, parameters + next_block, waves,
+        queries + (seed * CAPACITY * D if LAST else shift), keys + shift, values + shift,
+        example, position, live, at, TOKENS, D, FF, SOFTMAX, ROTARY, LAST,
+    )  # fmt: skip
 
 
 @triton.jit
-def _forward_kernel(
-    values, keys, firsts, count, x, out, waves,
-    block, positions, enter, CAPACITY, PARAMETERS,
-    N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, PAD: tl.constexpr,
-    ROWS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, FF: tl.constexpr, SCALE: tl.constexpr,
-    SOFTMAX: tl.constexpr, CAUSAL: tl.constexpr, POSITIONS: tl.constexpr, FIRST: tl.constexpr,
+def _answer(
+    parameters, streams, firsts, count, x, mixed, d_mixed, dx, results, partials,
+    block, head, PROGRAMS, CAPACITY, PARAMETERS,
+    N: tl.constexpr, TOKENS: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr,
+    D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr, TRAIN: tl.constexpr,
 ):  # fmt: skip
-    """A block at all tokens."""
+    """The last block's end and the head at the last token: logits into `results`, or in training
+    the losses, the shares of these parameters, and the gradients of `mixed` and of the input."""
     tile, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    TOKENS: tl.constexpr = N + 1 + LHI
-    ROTARY: tl.constexpr = POSITIONS == "rotary"
-    values += seed * PARAMETERS
-    w = values + block
-    key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
-    first = tl.load(firsts + seed)
-    x += seed * CAPACITY * TOKENS * D
-    out += seed * CAPACITY * TOKENS * D
-    em, gm, pm, lm = _main_tokens(tile, count, N, LHI, PAD, ROWS)
-    es, gs, ps, ls, _ = _side_tokens(tile, count, N, LHI, ROWS // PAD)
-    xm = _input(
-        x, waves, em, pm, lm, values, key, first, positions, enter,
-        N, LHI, WORDS, D, SOFTMAX, POSITIONS, FIRST,
-    )  # fmt: skip
-    xs = _input(
-        x, waves, es, ps, ls, values, key, first, positions, enter,
-        N, LHI, WORDS, D, SOFTMAX, POSITIONS, FIRST,
-    )  # fmt: skip
-    nm, ns = _normal(xm, w, D, FF, SOFTMAX), _normal(xs, w, D, FF, SOFTMAX)
-    km = _projected(nm, w, waves, pm, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
-    ks = _projected(ns, w, waves, ps, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
-    vm = _projected(nm, w, waves, pm, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
-    vs = _projected(ns, w, waves, ps, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
-    q = _projected(nm, w, waves, pm, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
-    see_m, see_s = _seen(gm, pm, gm, pm, lm, CAUSAL), _seen(gm, pm, gs, ps, ls, CAUSAL)
-    mixed = _attend(q, km, ks, vm, vs, see_m, see_s, D, H, SCALE, SOFTMAX)
-    ym, _, _, _, _, _, _ = _tail(xm, mixed, w, D, FF, SOFTMAX)
-    tl.store(out + _rows(em, pm, TOKENS, D), ym, mask=lm[:, None])
-    q = _projected(ns, w, waves, ps, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
-    see_m, see_s = _seen(gs, ps, gm, pm, lm, CAUSAL), _seen(gs, ps, gs, ps, ls, CAUSAL)
-    mixed = _attend(q, km, ks, vm, vs, see_m, see_s, D, H, SCALE, SOFTMAX)
-    ys, _, _, _, _, _, _ = _tail(xs, mixed, w, D, FF, SOFTMAX)
-    tl.store(out + _rows(es, ps, TOKENS, D), ys, mask=ls[:, None])
-
-
-@triton.jit
-def _backward_kernel(
-    values, keys, firsts, count, x, dx, waves, partials,
-    block, positions, enter, CAPACITY, PARAMETERS,
-    N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, PAD: tl.constexpr,
-    ROWS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, FF: tl.constexpr, SCALE: tl.constexpr,
-    SOFTMAX: tl.constexpr, CAUSAL: tl.constexpr, POSITIONS: tl.constexpr, FIRST: tl.constexpr,
-):  # fmt: skip
-    """A block's backward pass at all tokens: `dx` holds the gradient of its output, then of its
-    input."""
-    tile, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    TOKENS: tl.constexpr = N + 1 + LHI
-    ROTARY: tl.constexpr = POSITIONS == "rotary"
-    values += seed * PARAMETERS
-    w = values + block
-    share = partials + (seed * tl.num_programs(0) + tile) * PARAMETERS
-    p = share + block
-    key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
-    first = tl.load(firsts + seed)
-    x += seed * CAPACITY * TOKENS * D
-    dx += seed * CAPACITY * TOKENS * D
-    em, gm, pm, lm = _main_tokens(tile, count, N, LHI, PAD, ROWS)
-    es, gs, ps, ls, _ = _side_tokens(tile, count, N, LHI, ROWS // PAD)
-    xm = _input(
-        x, waves, em, pm, lm, values, key, first, positions, enter,
-        N, LHI, WORDS, D, SOFTMAX, POSITIONS, FIRST,
-    )  # fmt: skip
-    xs = _input(
-        x, waves, es, ps, ls, values, key, first, positions, enter,
-        N, LHI, WORDS, D, SOFTMAX, POSITIONS, FIRST,
-    )  # fmt: skip
-    nm, ns = _normal(xm, w, D, FF, SOFTMAX), _normal(xs, w, D, FF, SOFTMAX)
-    km = _projected(nm, w, waves, pm, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
-    ks = _projected(ns, w, waves, ps, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
-    vm = _projected(nm, w, waves, pm, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
-    vs = _projected(ns, w, waves, ps, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
-
-    # Queries of the side rows.
-    qs = _projected(ns, w, waves, ps, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
-    see_m, see_s = _seen(gs, ps, gm, pm, lm, CAUSAL), _seen(gs, ps, gs, ps, ls, CAUSAL)
-    mixed = _attend(qs, km, ks, vm, vs, see_m, see_s, D, H, SCALE, SOFTMAX)
-    _, fed, hidden, normal, inverse, last_normal, last_inverse = _tail(xs, mixed, w, D, FF, SOFTMAX)
-    grad = tl.load(dx + _rows(es, ps, TOKENS, D), mask=ls[:, None], other=0.0)
-    dxs, d_mixed, o, ob, u, ub, dn, dnb, g1, b1, g2, b2 = _tail_back(
-        grad, mixed, w, fed, hidden, normal, inverse, last_normal, last_inverse, D, FF, SOFTMAX
-    )
-    dqs, dkm, dks, dvm, dvs = _attend_back(
-        qs, km, ks, vm, vs, see_m, see_s, mixed, d_mixed, D, H, SCALE, SOFTMAX
-    )
-
-    # Queries of the main rows.
-    qm = _projected(nm, w, waves, pm, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
-    see_m, see_s = _seen(gm, pm, gm, pm, lm, CAUSAL), _seen(gm, pm, gs, ps, ls, CAUSAL)
-    mixed = _attend(qm, km, ks, vm, vs, see_m, see_s, D, H, SCALE, SOFTMAX)
-    _, fed, hidden, normal, inverse, last_normal, last_inverse = _tail(xm, mixed, w, D, FF, SOFTMAX)
-    grad = tl.load(dx + _rows(em, pm, TOKENS, D), mask=lm[:, None], other=0.0)
-    dxm, d_mixed, o_, ob_, u_, ub_, dn_, dnb_, g1_, b1_, g2_, b2_ = _tail_back(
-        grad, mixed, w, fed, hidden, normal, inverse, last_normal, last_inverse, D, FF, SOFTMAX
-    )
-    _store_tail(
-        p, o + o_, ob + ob_, u + u_, ub + ub_, dn + dn_, dnb + dnb_, g1 + g1_, b1 + b1_, g2 + g2_,
-        b2 + b2_, D, FF, SOFTMAX,
-    )  # fmt: skip
-    dqm, km_, ks_, vm_, vs_ = _attend_back(
-        qm, km, ks, vm, vs, see_m, see_s, mixed, d_mixed, D, H, SCALE, SOFTMAX
-    )
-    dkm, dks, dvm, dvs = dkm + km_, dks + ks_, dvm + vm_, dvs + vs_
-
-    # Projections, and down to the block below.
-    dqm, dnm = _projected_back(dqm, qm, w, waves, pm, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
-    dqs, dns = _projected_back(dqs, qs, w, waves, ps, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
-    weight = dot(tl.trans(dqm), nm) + dot(tl.trans(dqs), ns)
-    _store_projection(p, 0, weight, tl.sum(dqm, 0) + tl.sum(dqs, 0), D, FF, SOFTMAX)
-    dnm, dns = _keys_values_back(
-        dkm, dks, dvm, dvs, km, ks, vm, vs, nm, ns, dnm, dns, w, p, waves, pm, ps,
-        TOKENS, D, FF, SOFTMAX, ROTARY,
-    )  # fmt: skip
-    dnm, gain_m, offset_m = _normal_back(dnm, xm, w, D, FF, SOFTMAX)
-    dns, gain_s, offset_s = _normal_back(dns, xs, w, D, FF, SOFTMAX)
-    if not SOFTMAX:
-        store_vector(p + _at("norm1.weight", D, FF, SOFTMAX), gain_m + gain_s, D)
-        store_vector(p + _at("norm1.bias", D, FF, SOFTMAX), offset_m + offset_s, D)
-    _input_back(
-        dxm + dnm, dxs + dns, x, dx, waves, em, gm, pm, lm, es, gs, ps, ls,
-        values, share, key, first, positions, enter,
-        N, LHI, WORDS, PAD, ROWS, D, SOFTMAX, POSITIONS, FIRST,
-    )  # fmt: skip
-
-
-@triton.jit
-def _keys_values_back(
-    dkm, dks, dvm, dvs, km, ks, vm, vs, nm, ns, dnm, dns, w, p, waves, pm, ps,
-    TOKENS: tl.constexpr, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
-    ROTARY: tl.constexpr,
-):  # fmt: skip
-    """Store the shares of the keys' and values' projections; the gradients of what was
-    projected."""
-    dkm, by_k = _projected_back(dkm, km, w, waves, pm, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
-    dnm += by_k
-    dks, by_k = _projected_back(dks, ks, w, waves, ps, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
-    dns += by_k
-    weight = dot(tl.trans(dkm), nm) + dot(tl.trans(dks), ns)
-    _store_projection(p, 1, weight, tl.sum(dkm, 0) + tl.sum(dks, 0), D, FF, SOFTMAX)
-    dvm, by_v = _projected_back(dvm, vm, w, waves, pm, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
-    dnm += by_v
-    dvs, by_v = _projected_back(dvs, vs, w, waves, ps, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
-    dns += by_v
-    weight = dot(tl.trans(dvm), nm) + dot(tl.trans(dvs), ns)
-    _store_projection(p, 2, weight, tl.sum(dvm, 0) + tl.sum(dvs, 0), D, FF, SOFTMAX)
-    return dnm, dns
-
-
-@triton.jit
-def _last_kernel(
-    values, keys, firsts, count, x, dx, waves, results, partials,
-    block, positions, enter, head, CAPACITY, PARAMETERS,
-    N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, PAD: tl.constexpr,
-    ROWS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, FF: tl.constexpr, SCALE: tl.constexpr,
-    SOFTMAX: tl.constexpr, CAUSAL: tl.constexpr, POSITIONS: tl.constexpr, FIRST: tl.constexpr,
-    TRAIN: tl.constexpr,
-):  # fmt: skip
-    """The last block and the head at the last token: logits into `results`, or in training the
-    losses, every gradient of the block and the head, and that of the block's input."""
-    tile, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    TOKENS: tl.constexpr = N + 1 + LHI
-    ROTARY: tl.constexpr = POSITIONS == "rotary"
-    values += seed * PARAMETERS
-    w = values + block
-    key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
-    first = tl.load(firsts + seed)
-    x += seed * CAPACITY * TOKENS * D
-    em, gm, pm, lm = _main_tokens(tile, count, N, LHI, PAD, ROWS)
-    es, gs, ps, ls, read = _side_tokens(tile, count, N, LHI, ROWS // PAD)
-    xm = _input(
-        x, waves, em, pm, lm, values, key, first, positions, enter,
-        N, LHI, WORDS, D, SOFTMAX, POSITIONS, FIRST,
-    )  # fmt: skip
-    xs = _input(
-        x, waves, es, ps, ls, values, key, first, positions, enter,
-        N, LHI, WORDS, D, SOFTMAX, POSITIONS, FIRST,
-    )  # fmt: skip
-    nm, ns = _normal(xm, w, D, FF, SOFTMAX), _normal(xs, w, D, FF, SOFTMAX)
-    km = _projected(nm, w, waves, pm, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
-    ks = _projected(ns, w, waves, ps, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
-    vm = _projected(nm, w, waves, pm, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
-    vs = _projected(ns, w, waves, ps, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
-    q = _projected(ns, w, waves, ps, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
-    # The last token sees every token anyway, and no other row of the side tile is read.
-    see_m, see_s = _seen(gs, ps, gm, pm, lm, False), _seen(gs, ps, gs, ps, ls, False)
-    mixed = _attend(q, km, ks, vm, vs, see_m, see_s, D, H, SCALE, SOFTMAX)
+    parameters += seed * PARAMETERS
+    w = parameters + block
+    example = tile * ROWS + tl.arange(0, ROWS)
+    live = example < count
+    d = tl.arange(0, D)[None, :]
+    one = seed * CAPACITY * D + example[:, None] * D + d
+    last = (seed * CAPACITY + example)[:, None] * (TOKENS * D) + (TOKENS - 1) * D + d
+    before = tl.load(x + last, mask=live[:, None], other=0.0)
+    mix = tl.load(mixed + one, mask=live[:, None], other=0.0)
     out, fed, hidden, normal, inverse, last_normal, last_inverse = _tail(
-        xs, mixed, w, D, FF, SOFTMAX
+        before, mix, w, D, FF, SOFTMAX
     )
-    head_weight = load_vector(values + head, D)
-    logit = tl.sum(out * head_weight, 1) + tl.load(values + head + D)
-    result = results + seed * CAPACITY + es
+    weight = load_vector(parameters + head, D)
+    logit = tl.sum(out * weight, 1) + tl.load(parameters + head + D)
+    result = results + seed * CAPACITY + example
     if TRAIN:
-        index = draw_index(key, first + es, N, WORDS)
-        loss, slope = cross_entropy(logit, draw_bit(key, first + es, index, WORDS))
-        tl.store(result, loss, mask=read)
-        slope = tl.where(read, slope / count, 0.0)
-        share = partials + (seed * tl.num_programs(0) + tile) * PARAMETERS
-        p = share + block
-        store_vector(share + head, tl.sum(slope[:, None] * out, 0), D)
-        tl.store(share + head + D, tl.sum(slope, 0))
-        dxs, d_mixed, o, ob, u, ub, dn, dnb, g1, b1, g2, b2 = _tail_back(
-            slope[:, None] * head_weight,
-            mixed, w, fed, hidden, normal, inverse, last_normal, last_inverse, D, FF, SOFTMAX
+        key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
+        number = tl.load(firsts + seed) + example
+        index = draw_index(key, number, N, WORDS)
+        loss, slope = cross_entropy(logit, draw_bit(key, number, index, WORDS))
+        tl.store(result, loss, mask=live)
+        slope = tl.where(live, slope / count, 0.0)[:, None]
+        share = partials + (seed * PROGRAMS + tile) * PARAMETERS
+        store_vector(share + head, tl.sum(slope * out, 0), D)
+        tl.store(share + head + D, tl.sum(slope))
+        grad, d_mix, o, ob, u, ub, dn, dnb, g1, b1, g2, b2 = _tail_back(
+            slope * weight, mix, w, fed, hidden, normal, inverse, last_normal, last_inverse,
+            D, FF, SOFTMAX,
         )  # fmt: skip
-        _store_tail(p, o, ob, u, ub, dn, dnb, g1, b1, g2, b2, D, FF, SOFTMAX)
-        dq, dkm, dks, dvm, dvs = _attend_back(
-            q, km, ks, vm, vs, see_m, see_s, mixed, d_mixed, D, H, SCALE, SOFTMAX
-        )
-        dq, dns = _projected_back(dq, q, w, waves, ps, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
-        _store_projection(p, 0, dot(tl.trans(dq), ns), tl.sum(dq, 0), D, FF, SOFTMAX)
-        dnm, dns = _keys_values_back(
-            dkm, dks, dvm, dvs, km, ks, vm, vs, nm, ns, tl.zeros_like(nm), dns, w, p, waves, pm, ps,
-            TOKENS, D, FF, SOFTMAX, ROTARY,
-        )  # fmt: skip
-        dnm, gain_m, offset_m = _normal_back(dnm, xm, w, D, FF, SOFTMAX)
-        dns, gain_s, offset_s = _normal_back(dns, xs, w, D, FF, SOFTMAX)
-        if not SOFTMAX:
-            store_vector(p + _at("norm1.weight", D, FF, SOFTMAX), gain_m + gain_s, D)
-            store_vector(p + _at("norm1.bias", D, FF, SOFTMAX), offset_m + offset_s, D)
-        _input_back(
-            dnm, dxs + dns, x, dx + seed * CAPACITY * TOKENS * D, waves,
-            em, gm, pm, lm, es, gs, ps, ls, values, share, key, first, positions, enter,
-            N, LHI, WORDS, PAD, ROWS, D, SOFTMAX, POSITIONS, FIRST,
-        )  # fmt: skip
+        _store_tail(share + block, o, ob, u, ub, dn, dnb, g1, b1, g2, b2, D, FF, SOFTMAX)
+        tl.store(d_mixed + one, d_mix, mask=live[:, None])
+        tl.store(dx + one, grad, mask=live[:, None])
     else:
-        tl.store(result, logit, mask=read)
+        tl.store(result, logit, mask=live)
 
 
-def _tile(plan: Plan) -> tuple[int, int]:
-    """Rows that a sequence's bits are filled up to, and main rows of a tile."""
-    pad = max(8, triton.next_power_of_2(plan.model.n_bits))
-    return pad, max(64, pad)
+@triton.jit
+def _block_end_back(
+    parameters, count, x, mixed, dx, d_mixed, partials,
+    block, PROGRAMS, CAPACITY, PARAMETERS,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
+    D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
+):  # fmt: skip
+    """Backward of `_block_end`: `dx` holds the gradient of the output, then that of the input
+    through the residual sums; `d_mixed` becomes that of the mixed values."""
+    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    w = parameters + seed * PARAMETERS + block
+    shift = seed * CAPACITY * TOKENS * D
+    o, u, dn = (
+        tl.zeros([D, D], tl.float32),
+        tl.zeros([FF, D], tl.float32),
+        tl.zeros([D, FF], tl.float32),
+    )
+    ob, dnb, g1 = tl.zeros([D], tl.float32), tl.zeros([D], tl.float32), tl.zeros([D], tl.float32)
+    b1, g2, b2 = tl.zeros([D], tl.float32), tl.zeros([D], tl.float32), tl.zeros([D], tl.float32)
+    ub = tl.zeros([FF], tl.float32)
+    for i in range(TILES):
+        _, _, live, at = _flat(program * TILES + i, count, TOKENS, D, ROWS)
+        at += shift
+        before = tl.load(x + at, mask=live[:, None], other=0.0)
+        mix = tl.load(mixed + at, mask=live[:, None], other=0.0)
+        grad = tl.load(dx + at, mask=live[:, None], other=0.0)
+        _, fed, hidden, normal, inverse, last_normal, last_inverse = _tail(
+            before, mix, w, D, FF, SOFTMAX
+        )
+        grad, d_mix, o_, ob_, u_, ub_, dn_, dnb_, g1_, b1_, g2_, b2_ = _tail_back(
+            grad, mix, w, fed, hidden, normal, inverse, last_normal, last_inverse, D, FF, SOFTMAX
+        )
+        tl.store(dx + at, grad, mask=live[:, None])
+        tl.store(d_mixed + at, d_mix, mask=live[:, None])
+        o, ob, u, ub, dn, dnb = o + o_, ob + ob_, u + u_, ub + ub_, dn + dn_, dnb + dnb_
+        g1, b1, g2, b2 = g1 + g1_, b1 + b1_, g2 + g2_, b2 + b2_
+    share = partials + (seed * PROGRAMS + program) * PARAMETERS
+    _store_tail(share + block, o, ob, u, ub, dn, dnb, g1, b1, g2, b2, D, FF, SOFTMAX)
+
+
+@triton.jit
+def _project_back(
+    parameters, streams, firsts, count, x, dx, last_dx, d_queries, d_keys, d_values,
+    queries, keys, waves, partials,
+    block, positions, enter, PROGRAMS, CAPACITY, PARAMETERS,
+    N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr,
+    TILES: tl.constexpr, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
+    POSITIONS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """Backward of a block's projections, and of the embedding below the first block.
+
+    `dx` becomes the gradient of the block's input; it holds that through the residual sums, for the
+    last block `last_dx` (example, D) does.
+    """
+    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    TOKENS: tl.constexpr = N + 1 + LHI
+    ROTARY: tl.constexpr = POSITIONS == "rotary"
+    parameters += seed * PARAMETERS
+    w = parameters + block
+    shift = seed * CAPACITY * TOKENS * D
+    key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
+    first = tl.load(firsts + seed)
+    wq, wk, wv = (
+        tl.zeros([D, D], tl.float32),
+        tl.zeros([D, D], tl.float32),
+        tl.zeros([D, D], tl.float32),
+    )
+    bq, bk, bv = tl.zeros([D], tl.float32), tl.zeros([D], tl.float32), tl.zeros([D], tl.float32)
+    gain, offset = tl.zeros([D], tl.float32), tl.zeros([D], tl.float32)
+    embed = tl.zeros([FEATURES, D], tl.float32)
+    enter_gain, enter_offset = tl.zeros([D], tl.float32), tl.zeros([D], tl.float32)
+    for i in range(TILES):
+        example, position, live, at = _flat(program * TILES + i, count, TOKENS, D, ROWS)
+        at += shift
+        there = live[:, None]
+        one = seed * CAPACITY * D + example[:, None] * D + tl.arange(0, D)[None, :]
+        is_last = (live & (position == TOKENS - 1))[:, None]
+        rows = tl.load(x + at, mask=there, other=0.0)
+        normal = _normal(rows, w, D, FF, SOFTMAX)
+        if LAST:
+            grad = tl.load(last_dx + one, mask=is_last, other=0.0)
+            q = tl.load(queries + one, mask=is_last, other=0.0)
+            dq = tl.load(d_queries + one, mask=is_last, other=0.0)
+        else:
+            grad = tl.load(dx + at, mask=there, other=0.0)
+            q = tl.load(queries + at, mask=there, other=0.0)
+            dq = tl.load(d_queries + at, mask=there, other=0.0)
+        dq, d_normal = _projected_back(dq, q, w, waves, position, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
+        wq += dot(tl.trans(dq), normal)
+        bq += tl.sum(dq, 0)
+        k = tl.load(keys + at, mask=there, other=0.0)
+        dk = tl.load(d_keys + at, mask=there, other=0.0)
+        dk, by = _projected_back(dk, k, w, waves, position, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
+        d_normal += by
+        wk += dot(tl.trans(dk), normal)
+        bk += tl.sum(dk, 0)
+        dv = tl.load(d_values + at, mask=there, other=0.0)
+        dv, by = _projected_back(dv, k, w, waves, position, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
+        d_normal += by
+        wv += dot(tl.trans(dv), normal)
+        bv += tl.sum(dv, 0)
+        by, more_gain, more_offset = _normal_back(d_normal, rows, w, D, FF, SOFTMAX)
+        grad += by
+        gain, offset = gain + more_gain, offset + more_offset
+        if FIRST:
+            features = token_features(key, first + example, position, N, LHI, WORDS)
+            if SOFTMAX:
+                rows = _embedded(
+                    features, waves, position, parameters, positions, enter,
+                    TOKENS, D, SOFTMAX, POSITIONS,
+                )  # fmt: skip
+                normal, inverse = normalise(rows, D, _eps(SOFTMAX))
+                enter_gain += tl.sum(grad * normal, 0)
+                enter_offset += tl.sum(grad, 0)
+                grad = normalise_back(
+                    grad * load_vector(parameters + enter + D, D), normal, inverse, D
+                )
+            embed += dot(tl.trans(features), grad)
+        if not FIRST or POSITIONS == "learned":
+            tl.store(dx + at, grad, mask=there)
+    share = partials + (seed * PROGRAMS + program) * PARAMETERS
+    p = share + block
+    _store_projection(p, 0, wq, bq, D, FF, SOFTMAX)
+    _store_projection(p, 1, wk, bk, D, FF, SOFTMAX)
+    _store_projection(p, 2, wv, bv, D, FF, SOFTMAX)
+    if not SOFTMAX:
+        store_vector(p + _at("norm1.weight", D, FF, SOFTMAX), gain, D)
+        store_vector(p + _at("norm1.bias", D, FF, SOFTMAX), offset, D)
+    if FIRST:
+        store_embedding(share, embed, positions, enter, D, POSITIONS == "polynomial", SOFTMAX)
+        if SOFTMAX:
+            store_vector(share + enter + D, enter_gain, D)
+            store_vector(share + enter + 2 * D, enter_offset, D)
+
+
+@triton.jit
+def _learned_back(
+    dx, count, partials, positions, PROGRAMS, CAPACITY, PARAMETERS,
+    TOKENS: tl.constexpr, PAD: tl.constexpr, EXAMPLES: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Shares of the learned positions: the gradient of the embedded tokens, summed over
+    examples."""
+    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    token, d = tl.arange(0, PAD)[:, None], tl.arange(0, D)[None, :]
+    total = tl.zeros([PAD, D], tl.float32)
+    for i in range(EXAMPLES):
+        example = program * EXAMPLES + i
+        at = ((seed * CAPACITY + example) * TOKENS + token) * D + d
+        total += tl.load(dx + at, mask=(token < TOKENS) & (example < count), other=0.0)
+    share = partials + (seed * PROGRAMS + program) * PARAMETERS + positions
+    tl.store(share + token * D + d, total, mask=token < TOKENS)
+
+
+def _flat_tiles(plan: Plan) -> tuple[int, int]:
+    """Flat tiles of a batch, and how many of them a program of the backward pass takes."""
+    tiles = triton.cdiv(plan.capacity * plan.n_tokens, _ROWS)
+    return tiles, max(1, tiles // _PROGRAMS)
 
 
 def programs(plan: Plan) -> int:
-    """Programs a run: one a tile."""
-    pad, rows = _tile(plan)
-    return triton.cdiv(plan.capacity, rows // pad)
-
-
-def _constants(plan: Plan) -> dict[str, object]:
-    model = plan.model
-    pad, rows = _tile(plan)
-    return {
-        "N": model.n_bits,
-        "LHI": int(plan.lhi),
-        "WORDS": plan.n_words,
-        "PAD": pad,
-        "ROWS": rows,
-        "D": model.d_model,
-        "H": model.n_heads,
-        "FF": model.d_ff,
-        "SCALE": model.d_head**-0.5,
-        "SOFTMAX": model.family.startswith("softmax"),
-        "CAUSAL": FAMILIES[model.family].causal,
-        "POSITIONS": model.positions,
-        "num_warps": _WARPS,
-    }
+    """Rows of gradient shares a run: as many as the kernel with the most programs leaves."""
+    tiles, each = _flat_tiles(plan)
+    return max(triton.cdiv(tiles, each), triton.cdiv(plan.capacity, _ANSWERS))
 
 
 def _waves(plan: Plan) -> Tensor:
     """The fixed numbers of sinusoidal (token, D) and rotary (cosine or sine, token, D)
     positions."""
     model, tokens = plan.model, torch.arange(plan.n_tokens)
+    table = torch.zeros(1)
     if model.positions == "sinusoidal":
         sine, cosine = waves(tokens, model.d_model, torch.float32)
         table = torch.stack([sine, cosine], -1).flatten(-2)
@@ -726,34 +567,204 @@ def _waves(plan: Plan) -> Tensor:
         sine, cosine = waves(tokens, model.d_head, torch.float32)
         pairs = torch.stack([cosine, sine]).repeat_interleave(2, -1)
         table = pairs.repeat(1, 1, model.n_heads)
-    else:
-        table = torch.zeros(1)
     return table.contiguous().to(plan.device)
 
 
-def _layers(
-    plan: Plan, values: Tensor, keys: Tensor, first: Tensor, count: int
-) -> tuple[tuple[int, int], dict[str, object], tuple[int, int, int, int], Tensor]:
-    """Launch every block but the last; the grid, the constants and the sizes that the rest
-    takes."""
-    model = plan.model
-    grid = (programs(plan), plan.n_seeds)
-    constants = _constants(plan)
-    encoding = plan.offsets.get(f"positions.{model.positions}", 0)
-    enter = plan.offsets.get("enter.type", 0)
-    sizes = (encoding, enter, plan.capacity, plan.n_parameters)
-    table = plan.constant("waves", _waves)
-    for layer in range(model.n_layers - 1):
-        _forward_kernel[grid](
-            values, keys, first, count, _rows_of(plan, layer), _rows_of(plan, layer + 1), table,
-            plan.block(layer), *sizes, **constants, FIRST=layer == 0,
+@dataclass(frozen=True)
+class _Launch:
+    """The launches of a plan on one batch; arguments that several of them share."""
+
+    plan: Plan
+    parameters: Tensor
+    streams: Tensor
+    first: Tensor
+    count: int
+
+    def rows(self, name: str) -> Tensor:
+        """(seed, example, token, D)."""
+        plan = self.plan
+        return plan.buffer(name, plan.capacity, plan.n_tokens, plan.model.d_model)
+
+    def ones(self, name: str) -> Tensor:
+        """(seed, example, D): of the last token."""
+        return self.plan.buffer(name, self.plan.capacity, self.plan.model.d_model)
+
+    def qkv(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        last = layer == self.plan.model.n_layers - 1
+        q = self.ones("last_q") if last else self.rows(f"q{layer}")
+        return q, self.rows(f"k{layer}"), self.rows(f"v{layer}")
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return self.plan.capacity, self.plan.n_parameters
+
+    @property
+    def positions(self) -> tuple[int, int]:
+        """Where the encoding's and softmax attention's entering parameters start, if any."""
+        offsets = self.plan.offsets
+        return offsets.get(f"positions.{self.plan.model.positions}", 0), offsets.get(
+            "enter.type", 0
+        )
+
+    @property
+    def waves(self) -> Tensor:
+        return self.plan.constant("waves", _waves)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        return {"N": self.plan.model.n_bits, "LHI": int(self.plan.lhi), "WORDS": self.plan.n_words}
+
+    @property
+    def widths(self) -> dict[str, object]:
+        model = self.plan.model
+        softmax = model.family.startswith("softmax")
+        return {"D": model.d_model, "FF": model.d_ff, "SOFTMAX": softmax}
+
+    @property
+    def heads(self) -> dict[str, object]:
+        model = self.plan.model
+        softmax = model.family.startswith("softmax")
+        return {
+            "D": model.d_model,
+            "H": model.n_heads,
+            "SCALE": model.d_head**-0.5,
+            "SOFTMAX": softmax,
+        }
+
+    def grid(self, n_programs: int) -> tuple[int, int]:
+        return n_programs, self.plan.n_seeds
+
+    def enter(self) -> None:
+        plan = self.plan
+        _enter[self.grid(_flat_tiles(plan)[0])](
+            self.parameters, self.streams, self.first, self.count,
+            self.rows("x0"), *self.qkv(0), self.waves,
+            plan.block(0), *self.positions, *self.sizes,
+            **self.tokens, ROWS=_ROWS, **self.widths, POSITIONS=plan.model.positions,
+            LAST=plan.model.n_layers == 1, num_warps=_WARPS,
         )  # fmt: skip
-    return grid, constants, sizes, table
+
+    def _mix_shape(self) -> tuple[tuple[int, int], dict[str, object]]:
+        plan = self.plan
+        pad = max(8, triton.next_power_of_2(plan.model.n_bits))
+        rows = max(64, pad)
+        causal = FAMILIES[plan.model.family].causal
+        grid = self.grid(triton.cdiv(plan.capacity, rows // pad))
+        tokens = {"N": plan.model.n_bits, "LHI": int(plan.lhi), "PAD": pad, "ROWS": rows}
+        return grid, {**tokens, **self.heads, "CAUSAL": causal, "num_warps": _WARPS}
+
+    def mix(self, layer: int) -> None:
+        grid, constants = self._mix_shape()
+        attention_mix.mix[grid](
+            *self.qkv(layer),
+            self.rows(f"mixed{layer}"),
+            self.count,
+            self.plan.capacity,
+            **constants,
+        )
+
+    def mix_back(self, layer: int) -> None:
+        grid, constants = self._mix_shape()
+        attention_mix.mix_back[grid](
+            *self.qkv(layer), self.rows(f"mixed{layer}"), self.rows("d_mixed"),
+            self.rows("dq"), self.rows("dk"), self.rows("dv"), self.count, self.plan.capacity,
+            **constants,
+        )  # fmt: skip
+
+    def block_end(self, layer: int) -> None:
+        plan, last = self.plan, self.plan.model.n_layers - 1
+        _block_end[self.grid(_flat_tiles(plan)[0])](
+            self.parameters, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
+            self.rows(f"x{layer + 1}"), *self.qkv(layer + 1), self.waves,
+            plan.block(layer), plan.block(layer + 1), *self.sizes,
+            TOKENS=plan.n_tokens, ROWS=_ROWS, **self.widths,
+            ROTARY=plan.model.positions == "rotary", LAST=layer + 1 == last, num_warps=_WARPS,
+        )  # fmt: skip
+
+    def _read_shape(self) -> tuple[tuple[int, int], dict[str, object]]:
+        plan = self.plan
+        pad = triton.next_power_of_2(plan.n_tokens)
+        group = max(1, _READ_TOKENS // pad)
+        grid = self.grid(triton.cdiv(plan.capacity, group))
+        return grid, {"TOKENS": plan.n_tokens, "PAD": pad, "GROUP": group, **self.heads}
+
+    def read(self) -> None:
+        grid, constants = self._read_shape()
+        qkv = self.qkv(self.plan.model.n_layers - 1)
+        attention_mix.read[grid](
+            *qkv, self.ones("last_mixed"), self.count, self.plan.capacity, **constants
+        )
+
+    def read_back(self) -> None:
+        grid, constants = self._read_shape()
+        attention_mix.read_back[grid](
+            *self.qkv(self.plan.model.n_layers - 1), self.ones("last_mixed"), self.ones("d_last_mixed"),
+            self.ones("last_dq"), self.rows("dk"), self.rows("dv"), self.count, self.plan.capacity,
+            **constants,
+        )  # fmt: skip
+
+    def answer(self, results: Tensor, partials: Tensor | None) -> None:
+        """The end of the last block; with `partials` its backward pass too."""
+        plan, last = self.plan, self.plan.model.n_layers - 1
+        _answer[self.grid(triton.cdiv(plan.capacity, _ANSWERS))](
+            self.parameters, self.streams, self.first, self.count,
+            self.rows(f"x{last}"), self.ones("last_mixed"), self.ones("d_last_mixed"),
+            self.ones("last_dx"), results, results if partials is None else partials,
+            plan.block(last), plan.offsets["head.weight"], programs(plan), *self.sizes,
+            N=plan.model.n_bits, TOKENS=plan.n_tokens, WORDS=plan.n_words, ROWS=_ANSWERS,
+            **self.widths, TRAIN=partials is not None, num_warps=_ANSWER_WARPS,
+        )  # fmt: skip
+
+    def block_end_back(self, layer: int, partials: Tensor) -> None:
+        plan = self.plan
+        tiles, each = _flat_tiles(plan)
+        _block_end_back[self.grid(triton.cdiv(tiles, each))](
+            self.parameters, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
+            self.rows("dx"), self.rows("d_mixed"), partials,
+            plan.block(layer), programs(plan), *self.sizes,
+            TOKENS=plan.n_tokens, ROWS=_ROWS, TILES=each, **self.widths, num_warps=_WARPS,
+        )  # fmt: skip
+
+    def project_back(self, layer: int, partials: Tensor) -> None:
+        plan = self.plan
+        last = layer == plan.model.n_layers - 1
+        tiles, each = _flat_tiles(plan)
+        q, k, _ = self.qkv(layer)
+        _project_back[self.grid(triton.cdiv(tiles, each))](
+            self.parameters, self.streams, self.first, self.count,
+            self.rows(f"x{layer}"), self.rows("dx"), self.ones("last_dx"),
+            self.ones("last_dq") if last else self.rows("dq"), self.rows("dk"), self.rows("dv"),
+            q, k, self.waves, partials,
+            plan.block(layer), *self.positions, programs(plan), *self.sizes,
+            **self.tokens, ROWS=_ROWS, TILES=each, **self.widths,
+            POSITIONS=plan.model.positions, FIRST=layer == 0, LAST=last, num_warps=_WARPS,
+        )  # fmt: skip
+
+    def learned_back(self, partials: Tensor) -> None:
+        plan = self.plan
+        each = triton.cdiv(plan.capacity, _PROGRAMS)
+        _learned_back[self.grid(triton.cdiv(plan.capacity, each))](
+            self.rows("dx"), self.count, partials, self.positions[0], programs(plan), *self.sizes,
+            TOKENS=plan.n_tokens, PAD=triton.next_power_of_2(plan.n_tokens), EXAMPLES=each,
+            D=plan.model.d_model,
+        )  # fmt: skip
 
 
-def _rows_of(plan: Plan, layer: int) -> Tensor:
-    """A block's input at all tokens: (seed, example, token, D)."""
-    return plan.buffer(f"x{max(layer, 1)}", plan.capacity, plan.n_tokens, plan.model.d_model)
+def forward(
+    plan: Plan, values: Tensor, keys: Tensor, first: Tensor, count: int, logits: Tensor
+) -> None:
+    """Logits of a batch."""
+    launch = _Launch(plan, values, keys, first, count)
+    _up_to_answer(launch)
+    launch.answer(logits, None)
+
+
+def _up_to_answer(launch: _Launch) -> None:
+    launch.enter()
+    for layer in range(launch.plan.model.n_layers - 1):
+        launch.mix(layer)
+        launch.block_end(layer)
+    launch.read()
 
 
 def backward(
@@ -766,29 +777,14 @@ def backward(
     partials: Tensor,
 ) -> None:
     """Losses and gradient shares of a batch."""
-    last = plan.model.n_layers - 1
-    grid, constants, (encoding, enter, *sizes), table = _layers(plan, values, keys, first, count)
-    dx = plan.buffer("dx", plan.capacity, plan.n_tokens, plan.model.d_model)
-    _last_kernel[grid](
-        values, keys, first, count, _rows_of(plan, last), dx, table, losses, partials,
-        plan.block(last), encoding, enter, plan.offsets["head.weight"], *sizes,
-        **constants, FIRST=last == 0, TRAIN=True,
-    )  # fmt: skip
-    for layer in reversed(range(last)):
-        _backward_kernel[grid](
-            values, keys, first, count, _rows_of(plan, layer), dx, table, partials,
-            plan.block(layer), encoding, enter, *sizes, **constants, FIRST=layer == 0,
-        )  # fmt: skip
-
-
-def forward(
-    plan: Plan, values: Tensor, keys: Tensor, first: Tensor, count: int, logits: Tensor
-) -> None:
-    """Logits of a batch."""
-    last = plan.model.n_layers - 1
-    grid, constants, (encoding, enter, *sizes), table = _layers(plan, values, keys, first, count)
-    _last_kernel[grid](
-        values, keys, first, count, _rows_of(plan, last), logits, table, logits, logits,
-        plan.block(last), encoding, enter, plan.offsets["head.weight"], *sizes,
-        **constants, FIRST=last == 0, TRAIN=False,
-    )  # fmt: skip
+    launch = _Launch(plan, values, keys, first, count)
+    _up_to_answer(launch)
+    launch.answer(losses, partials)
+    launch.read_back()
+    for layer in reversed(range(plan.model.n_layers)):
+        launch.project_back(layer, partials)
+        if layer > 0:
+            launch.block_end_back(layer - 1, partials)
+            launch.mix_back(layer - 1)
+    if plan.model.positions == "learned":
+        launch.learned_back(partials)
