@@ -14,7 +14,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -66,7 +66,6 @@ class _Member:
 
     run: RunSpec
     folder: RunFolder
-    claim: ExitStack  # to be closed when the run is left to others
     adam: AdamState  # on the host, as it was when its stack was made
     epochs_in_adam: int
     plateau: Plateau
@@ -75,6 +74,7 @@ class _Member:
     history: list[Epoch] = field(default_factory=list)
     evaluation_seconds: float = 0.0
     saved: float = field(default_factory=time.monotonic)  # when its state was last on disk
+    claim: ExitStack = field(default_factory=ExitStack)  # closed when the run is left to others
 
 
 def train(
@@ -122,8 +122,9 @@ def stack_size(run: RunSpec, device: Device) -> int:
     model, batch_size = run.model, run.protocol.batch_size
     tokens = batch_size * n_tokens(model.task, model.n_bits)
     if device.is_cuda:
-        # What goes into each block and what comes back, and the gradient's shares; fp32.
-        numbers = 2 * model.n_layers * tokens * model.d_model + _MAX_SHARES * n_parameters(model)
+        # A few rows a token for each block and for the way back, and the gradient's shares; fp32.
+        rows = 6 * (model.n_layers + 1) * tokens
+        numbers = rows * model.d_model + _MAX_SHARES * n_parameters(model)
         return max(1, min(_CUDA_SEEDS, _CUDA_SCRATCH // (4 * numbers)))
     return max(1, _CPU_TOKENS // tokens)
 
@@ -189,7 +190,8 @@ class _Cell:
                     self.busy.append(folder.run.name)
                 # Looked at again now that the folder is ours: another process may have been faster.
                 elif folder.result() is None and folder.failure() is None:
-                    self.seated.append(_start(folder, claim.pop_all(), self._tell))
+                    self.seated.append(_start(folder, self._tell))
+                    self.seated[-1].claim = claim.pop_all()
         return bool(self.seated)
 
     def _train_until_some_leave(self) -> None:
@@ -244,7 +246,7 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
 
 
-def _start(folder: RunFolder, claim: ExitStack, watch: Watcher) -> _Member:
+def _start(folder: RunFolder, watch: Watcher) -> _Member:
     """A run as the store has it: from its checkpoint, or from the beginning."""
     checkpoint, remark = folder.load()
     if remark:
@@ -255,7 +257,6 @@ def _start(folder: RunFolder, claim: ExitStack, watch: Watcher) -> _Member:
     return _Member(
         folder.run,
         folder,
-        claim,
         checkpoint.adam,
         checkpoint.epochs_done,
         checkpoint.plateau,
@@ -269,7 +270,7 @@ def _rewound(member: _Member, watch: Watcher) -> _Member:
     """A run out of a stack that crashed: as it was put in, or as the store has it if it moved."""
     if len(member.history) == member.epochs_in_adam:
         return member
-    return _start(member.folder, member.claim, watch)
+    return replace(_start(member.folder, watch), claim=member.claim)
 
 
 def _train_until_one_stops(
