@@ -41,19 +41,20 @@ class Worker:
     device_name: str
     orders: dict[int, list[RunSpec]] = field(default_factory=dict)
     n_given: int = 0
+    alone: bool = False  # the last order suffers no other beside it
 
     @property
     def has_room(self) -> bool:
-        return len(self.orders) < at_once(self.device_name)
+        return not self.orders or (not self.alone and len(self.orders) < at_once(self.device_name))
 
     @property
     def runs(self) -> list[RunSpec]:
         """All that it is training."""
         return [run for stack in self.orders.values() for run in stack]
 
-    def give(self, stack: list[RunSpec]) -> None:
+    def give(self, stack: list[RunSpec], alone: bool = False) -> None:
         """Hand it a stack; a worker that is gone already will be noticed by its silence."""
-        self.n_given += 1
+        self.n_given, self.alone = self.n_given + 1, alone
         self.orders[self.n_given] = stack
         order = {"order": self.n_given, "runs": [run.to_json() for run in stack]}
         assert self.process.stdin is not None

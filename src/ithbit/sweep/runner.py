@@ -110,40 +110,40 @@ def _train_in_pool(
     attempts: dict[str, int] = defaultdict(int)
     waiting = deque(stacks)
     with LocalPool(store, kernels) as pool:
-        at_work: list[Worker] = []
-
-        def start(device_name: str) -> None:
-            worker = pool.start_worker(device_name)
-            at_work.append(worker)
-            give_next(worker)
-
-        def give_next(worker: Worker) -> None:
-            while waiting and worker.has_room:
-                worker.give(waiting.popleft())
-            if not worker.orders:
-                at_work.remove(worker)
-
-        for device_name in devices:
-            start(device_name)
+        at_work = [pool.start_worker(device_name) for device_name in devices]
         while at_work:
+            _deal(waiting, at_work, attempts)
             worker, answer = pool.answers.get()
             if answer is None:
                 if worker in at_work:
                     at_work.remove(worker)
                     waiting.extend(_after_death(worker, store, attempts, watch))
                     if waiting:
-                        start(worker.device_name)
+                        at_work.append(pool.start_worker(worker.device_name))
             elif answer["kind"] == "idle":
                 worker.orders.pop(answer["order"])
-                give_next(worker)
             elif answer["kind"] == "busy":
                 waiting.append(worker.orders.pop(answer["order"]))
                 time.sleep(BUSY_SECONDS)
-                give_next(worker)
             elif answer["kind"] == "error":
                 raise error_from_json(answer)
             else:
                 watch(event_from_json(answer, by_id[answer["run_id"]]))
+            if not waiting:
+                at_work = [worker for worker in at_work if worker.orders]
+
+
+def _deal(waiting: deque[Stack], at_work: list[Worker], attempts: dict[str, int]) -> None:
+    """Hand stacks out while a worker has room, each to the one that has the fewest.
+
+    Whoever is at its last attempt has a worker to itself, so that it does not fail for another.
+    """
+    while waiting:
+        worker = min(at_work, key=lambda worker: len(worker.orders))
+        alone = any(attempts[run.run_id] == MAX_ATTEMPTS - 1 for run in waiting[0])
+        if not worker.has_room or (alone and worker.orders):
+            break
+        worker.give(waiting.popleft(), alone)
 
 
 def _after_death(
