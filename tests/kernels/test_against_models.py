@@ -81,3 +81,30 @@ VARIANTS = [
 @pytest.mark.parametrize("n_bits", [1, 8, 33])
 def test_step(task, family, layers, n_bits):
     check(ModelSpec(task, family, n_bits, layers), count=5, capacity=7)
+
+
+@pytest.mark.parametrize(
+    ("spec", "count", "capacity"),
+    [
+        (ModelSpec("lhi", "gru", 2, n_layers=3), 5, 7),  # a layer neither first nor last
+        (ModelSpec("rhi", "gru", 2, d_model=32), 5, 7),
+        (ModelSpec("lhi", "gru", 1, n_layers=2), 9, 20),  # three programs, the last all past count
+    ],
+)
+def test_gru_step(spec, count, capacity):
+    check(spec, count, capacity)
+
+
+def test_gru_alone_and_in_a_stack():
+    spec = ModelSpec("rhi", "gru", 3, n_layers=2)
+    rows, _ = random_rows(spec)
+    found = []
+    for chosen in ([0, 1], [1]):
+        step = Step(spec, len(chosen), 4, DEVICE)
+        first = torch.full((len(chosen), 1), 6, device=DEVICE)
+        loss_sum = torch.zeros(len(chosen), dtype=torch.float64, device=DEVICE)
+        steps = torch.zeros_like(first)
+        keys = stream_keys([SEEDS[i] for i in chosen], DEVICE)
+        step.gradients(rows[chosen], keys, first, 4, loss_sum, steps)
+        found.append((step.losses[-1], step.grads[-1], loss_sum[-1]))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

@@ -43,6 +43,12 @@ from ithbit.models.positions import waves
 
 _ROWS = 64  # tokens of a flat tile
 _WARPS = 4
+_BACK_ROWS = 64
+_BACK_WARPS = 4
+_MIX_WARPS = 4
+_MIX_BACK_WARPS = 4
+_READ_WARPS = 4
+_STAGES = 1
 _PROGRAMS = 64  # about so many programs a run go over its tokens, each over some tiles
 _ANSWER_WARPS = 2
 _ANSWERS = 16  # examples of a tile of `_answer`
@@ -543,16 +549,16 @@ def _learned_back(
     tl.store(share + token * D + d, total, mask=token < TOKENS)
 
 
-def _flat_tiles(plan: Plan) -> tuple[int, int]:
-    """Flat tiles of a batch, and how many of them a program of the backward pass takes."""
-    tiles = triton.cdiv(plan.capacity * plan.n_tokens, _ROWS)
-    return tiles, max(1, tiles // _PROGRAMS)
+def _back_tiles(plan: Plan) -> tuple[int, int]:
+    """Programs a run of the flat backward kernels, and the tiles that each goes over."""
+    tiles = triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS)
+    each = max(1, tiles // _PROGRAMS)
+    return triton.cdiv(tiles, each), each
 
 
 def programs(plan: Plan) -> int:
     """Rows of gradient shares a run: as many as the kernel with the most programs leaves."""
-    tiles, each = _flat_tiles(plan)
-    return max(triton.cdiv(tiles, each), triton.cdiv(plan.capacity, _ANSWERS))
+    return max(_back_tiles(plan)[0], triton.cdiv(plan.capacity, _ANSWERS))
 
 
 def _waves(plan: Plan) -> Tensor:
@@ -636,7 +642,7 @@ class _Launch:
 
     def enter(self) -> None:
         plan = self.plan
-        _enter[self.grid(_flat_tiles(plan)[0])](
+        _enter[self.grid(triton.cdiv(plan.capacity * plan.n_tokens, _ROWS))](
             self.parameters, self.streams, self.first, self.count,
             self.rows("x0"), *self.qkv(0), self.waves,
             plan.block(0), *self.positions, *self.sizes,
@@ -651,7 +657,7 @@ class _Launch:
         causal = FAMILIES[plan.model.family].causal
         grid = self.grid(triton.cdiv(plan.capacity, rows // pad))
         tokens = {"N": plan.model.n_bits, "LHI": int(plan.lhi), "PAD": pad, "ROWS": rows}
-        return grid, {**tokens, **self.heads, "CAUSAL": causal, "num_warps": _WARPS}
+        return grid, {**tokens, **self.heads, "CAUSAL": causal, "num_stages": 1}
 
     def mix(self, layer: int) -> None:
         grid, constants = self._mix_shape()
@@ -668,12 +674,12 @@ class _Launch:
         attention_mix.mix_back[grid](
             *self.qkv(layer), self.rows(f"mixed{layer}"), self.rows("d_mixed"),
             self.rows("dq"), self.rows("dk"), self.rows("dv"), self.count, self.plan.capacity,
-            **constants,
+            **constants, num_warps=_MIX_BACK_WARPS,
         )  # fmt: skip
 
     def block_end(self, layer: int) -> None:
         plan, last = self.plan, self.plan.model.n_layers - 1
-        _block_end[self.grid(_flat_tiles(plan)[0])](
+        _block_end[self.grid(triton.cdiv(plan.capacity * plan.n_tokens, _ROWS))](
             self.parameters, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
             self.rows(f"x{layer + 1}"), *self.qkv(layer + 1), self.waves,
             plan.block(layer), plan.block(layer + 1), *self.sizes,
@@ -686,7 +692,13 @@ class _Launch:
         pad = triton.next_power_of_2(plan.n_tokens)
         group = max(1, _READ_TOKENS // pad)
         grid = self.grid(triton.cdiv(plan.capacity, group))
-        return grid, {"TOKENS": plan.n_tokens, "PAD": pad, "GROUP": group, **self.heads}
+        return grid, {
+            "TOKENS": plan.n_tokens,
+            "PAD": pad,
+            "GROUP": group,
+            **self.heads,
+            "num_warps": _READ_WARPS,
+        }
 
     def read(self) -> None:
         grid, constants = self._read_shape()
@@ -717,27 +729,29 @@ class _Launch:
 
     def block_end_back(self, layer: int, partials: Tensor) -> None:
         plan = self.plan
-        tiles, each = _flat_tiles(plan)
-        _block_end_back[self.grid(triton.cdiv(tiles, each))](
+        n_programs, each = _back_tiles(plan)
+        _block_end_back[self.grid(n_programs)](
             self.parameters, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
             self.rows("dx"), self.rows("d_mixed"), partials,
             plan.block(layer), programs(plan), *self.sizes,
-            TOKENS=plan.n_tokens, ROWS=_ROWS, TILES=each, **self.widths, num_warps=_WARPS,
+            TOKENS=plan.n_tokens, ROWS=_BACK_ROWS, TILES=each, **self.widths, num_warps=_BACK_WARPS,
+            num_stages=_STAGES,
         )  # fmt: skip
 
     def project_back(self, layer: int, partials: Tensor) -> None:
         plan = self.plan
         last = layer == plan.model.n_layers - 1
-        tiles, each = _flat_tiles(plan)
+        n_programs, each = _back_tiles(plan)
         q, k, _ = self.qkv(layer)
-        _project_back[self.grid(triton.cdiv(tiles, each))](
+        _project_back[self.grid(n_programs)](
             self.parameters, self.streams, self.first, self.count,
             self.rows(f"x{layer}"), self.rows("dx"), self.ones("last_dx"),
             self.ones("last_dq") if last else self.rows("dq"), self.rows("dk"), self.rows("dv"),
             q, k, self.waves, partials,
             plan.block(layer), *self.positions, programs(plan), *self.sizes,
-            **self.tokens, ROWS=_ROWS, TILES=each, **self.widths,
-            POSITIONS=plan.model.positions, FIRST=layer == 0, LAST=last, num_warps=_WARPS,
+            **self.tokens, ROWS=_BACK_ROWS, TILES=each, **self.widths,
+            POSITIONS=plan.model.positions, FIRST=layer == 0, LAST=last, num_warps=_BACK_WARPS,
+            num_stages=_STAGES,
         )  # fmt: skip
 
     def learned_back(self, partials: Tensor) -> None:
