@@ -228,12 +228,13 @@ def test_several_stacks_at_once(kernels, tmp_path) -> None:
 
 def test_what_the_kernels_refuse_is_trained_by_the_plain_models_and_said_once(tmp_path) -> None:
     told: list[Event] = []
-    models = [ModelSpec("rhi", "gru", n, positions="learned") for n in (4, 5, 6)]
+    models = [ModelSpec("rhi", "gru", n, d_model=12) for n in (4, 5, 6)]
     runs = [RunSpec(model, seed, TINY) for model in models for seed in range(2)]
     results = run_all(runs, tmp_path, "cuda", watch=told.append)
     assert {result.environment["path"] for result in results} == {"stacked"}
     assert [event.what for event in told if isinstance(event.what, str)] == [
-        "the kernels do not know learned positions: trained by the plain models"
+        "the kernels take a width that is a power of two from 16 on, got 12: "
+        "trained by the plain models"
     ]
 
 

@@ -193,7 +193,6 @@ def test_whoever_leaves_is_replaced(tmp_path, kept, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"positions": "learned"}, "the kernels do not know learned positions"),
         ({"n_bits": 129}, "the kernels take up to 128 bits, got 129"),
         ({"d_model": 12}, "the kernels take a width that is a power of two from 16 on, got 12"),
     ],
