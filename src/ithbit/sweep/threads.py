@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from ithbit.engine.device import Device
@@ -19,6 +20,7 @@ from ithbit.engine.spec import RunSpec
 from ithbit.errors import BusyError
 
 STACKS_A_GPU = 8  # at once; one that waits for the host or for itself leaves room for the others
+_SIGNAL_SECONDS = 0.5  # between two looks for an interruption
 BUSY_SECONDS = 1.0  # between two looks at a run that another process is training
 
 
@@ -107,11 +109,16 @@ def _run_threads(
     # Daemons: a second interruption ends the process without waiting for the epoch.
     threads = [threading.Thread(target=work, daemon=True) for _ in range(n_threads)]
     started: list[threading.Thread] = []
+    found: list[BaseException | None] = []
     try:
         for thread in threads:
             thread.start()
             started.append(thread)
-        return [ends.get() for _ in threads]
+        while len(found) < n_threads:
+            # Not for ever: a signal that comes just before the wait is seen after it.
+            with suppress(queue.Empty):
+                found.append(ends.get(timeout=_SIGNAL_SECONDS))
+        return found
     finally:
         audience.stopped = True  # for an interruption, which reaches this thread alone
         for thread in started:
