@@ -2,7 +2,8 @@
 
 Work that treats each token by itself goes over the tokens of a run in flat tiles of rows
 (`_enter`, `_tail`, `_tail_back`, `_project_back`); mixing goes over tiles of whole sequences
-(`attention_mix.py`); between them stand queries, keys, values and mixed values in memory.
+(`softmax_mix.py`, `linear_mix.py`, and at the last token `attention_read.py`); between them stand
+queries, keys, values and mixed values in memory.
 
 Exact savings: the answer is read at the last token, so the last block has one query a sequence and
 its feed-forward part sees one row a sequence (`_answer`, which also has the head, the loss and
@@ -18,10 +19,10 @@ import triton.language as tl
 from torch import Tensor
 
 from ithbit.families import FAMILIES
-from ithbit.kernels import attention_mix
+from ithbit.kernels import attention_read, linear_mix, softmax_mix
 from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import (
-    FEATURES,
+    CHUNK,
     cross_entropy,
     dot,
     draw_bit,
@@ -34,9 +35,9 @@ from ithbit.kernels.tile import (
     load_vector,
     normalise,
     normalise_back,
+    put_matrix,
+    put_vector,
     store_embedding,
-    store_matrix,
-    store_vector,
     token_features,
 )
 from ithbit.models.positions import waves
@@ -45,8 +46,6 @@ _ROWS = 64  # tokens of a flat tile
 _WARPS = 4
 _BACK_ROWS = 64
 _BACK_WARPS = 4
-_MIX_WARPS = 4
-_MIX_BACK_WARPS = 4
 _READ_WARPS = 4
 _STAGES = 1
 _PROGRAMS = 64  # about so many programs a run go over its tokens, each over some tiles
@@ -221,32 +220,34 @@ def _tail_back(
 
 
 @triton.jit
-def _store_tail(
-    p, d_out, d_out_bias, d_up, d_up_bias, d_down, d_down_bias, dg1, db1, dg2, db2,
+def _put_tail(
+    p, again, d_out, d_out_bias, d_up, d_up_bias, d_down, d_down_bias, dg1, db1, dg2, db2,
     D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
 ):  # fmt: skip
     """This program's share of the gradients of `_tail`'s parameters."""
-    store_matrix(p + _at("out.weight", D, FF, SOFTMAX), d_out, D, D)
-    store_matrix(p + _at("up.weight", D, FF, SOFTMAX), d_up, FF, D)
-    store_vector(p + _at("up.bias", D, FF, SOFTMAX), d_up_bias, FF)
-    store_matrix(p + _at("down.weight", D, FF, SOFTMAX), d_down, D, FF)
-    store_vector(p + _at("down.bias", D, FF, SOFTMAX), d_down_bias, D)
-    store_vector(p + _at("norm2.weight", D, FF, SOFTMAX), dg2, D)
-    store_vector(p + _at("norm2.bias", D, FF, SOFTMAX), db2, D)
+    put_matrix(p + _at("out.weight", D, FF, SOFTMAX), d_out, again, D, D)
+    put_matrix(p + _at("up.weight", D, FF, SOFTMAX), d_up, again, FF, D)
+    put_vector(p + _at("up.bias", D, FF, SOFTMAX), d_up_bias, again, FF)
+    put_matrix(p + _at("down.weight", D, FF, SOFTMAX), d_down, again, D, FF)
+    put_vector(p + _at("down.bias", D, FF, SOFTMAX), d_down_bias, again, D)
+    put_vector(p + _at("norm2.weight", D, FF, SOFTMAX), dg2, again, D)
+    put_vector(p + _at("norm2.bias", D, FF, SOFTMAX), db2, again, D)
     if SOFTMAX:
-        store_vector(p + _at("out.bias", D, FF, SOFTMAX), d_out_bias, D)
-        store_vector(p + _at("norm1.weight", D, FF, SOFTMAX), dg1, D)
-        store_vector(p + _at("norm1.bias", D, FF, SOFTMAX), db1, D)
+        put_vector(p + _at("out.bias", D, FF, SOFTMAX), d_out_bias, again, D)
+        put_vector(p + _at("norm1.weight", D, FF, SOFTMAX), dg1, again, D)
+        put_vector(p + _at("norm1.bias", D, FF, SOFTMAX), db1, again, D)
 
 
 @triton.jit
-def _store_projection(
-    p, which: tl.constexpr, weight, bias, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr
-):
+def _put_projection(
+    p, again, which: tl.constexpr, grad, rows,
+    D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
+):  # fmt: skip
     """This program's share of the gradients of the queries', keys' or values' projection."""
-    store_matrix(p + _at("qkv.weight", D, FF, SOFTMAX) + which * D * D, weight, D, D)
+    weight = dot(tl.trans(grad), rows)
+    put_matrix(p + _at("qkv.weight", D, FF, SOFTMAX) + which * D * D, weight, again, D, D)
     if SOFTMAX:
-        store_vector(p + _at("qkv.bias", D, FF, SOFTMAX) + which * D, bias, D)
+        put_vector(p + _at("qkv.bias", D, FF, SOFTMAX) + which * D, tl.sum(grad, 0), again, D)
 
 
 @triton.jit
@@ -383,13 +384,13 @@ def _answer(
         tl.store(result, loss, mask=live)
         slope = tl.where(live, slope / count, 0.0)[:, None]
         share = partials + (seed * PROGRAMS + tile) * PARAMETERS
-        store_vector(share + head, tl.sum(slope * out, 0), D)
+        put_vector(share + head, tl.sum(slope * out, 0), 0, D)
         tl.store(share + head + D, tl.sum(slope))
         grad, d_mix, o, ob, u, ub, dn, dnb, g1, b1, g2, b2 = _tail_back(
             slope * weight, mix, w, fed, hidden, normal, inverse, last_normal, last_inverse,
             D, FF, SOFTMAX,
         )  # fmt: skip
-        _store_tail(share + block, o, ob, u, ub, dn, dnb, g1, b1, g2, b2, D, FF, SOFTMAX)
+        _put_tail(share + block, 0, o, ob, u, ub, dn, dnb, g1, b1, g2, b2, D, FF, SOFTMAX)
         tl.store(d_mixed + one, d_mix, mask=live[:, None])
         tl.store(dx + one, grad, mask=live[:, None])
     else:
@@ -408,14 +409,7 @@ def _block_end_back(
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     w = parameters + seed * PARAMETERS + block
     shift = seed * CAPACITY * TOKENS * D
-    o, u, dn = (
-        tl.zeros([D, D], tl.float32),
-        tl.zeros([FF, D], tl.float32),
-        tl.zeros([D, FF], tl.float32),
-    )
-    ob, dnb, g1 = tl.zeros([D], tl.float32), tl.zeros([D], tl.float32), tl.zeros([D], tl.float32)
-    b1, g2, b2 = tl.zeros([D], tl.float32), tl.zeros([D], tl.float32), tl.zeros([D], tl.float32)
-    ub = tl.zeros([FF], tl.float32)
+    share = partials + (seed * PROGRAMS + program) * PARAMETERS
     for i in range(TILES):
         _, _, live, at = _flat(program * TILES + i, count, TOKENS, D, ROWS)
         at += shift
@@ -425,15 +419,13 @@ def _block_end_back(
         _, fed, hidden, normal, inverse, last_normal, last_inverse = _tail(
             before, mix, w, D, FF, SOFTMAX
         )
-        grad, d_mix, o_, ob_, u_, ub_, dn_, dnb_, g1_, b1_, g2_, b2_ = _tail_back(
+        grad, d_mix, o, ob, u, ub, dn, dnb, g1, b1, g2, b2 = _tail_back(
             grad, mix, w, fed, hidden, normal, inverse, last_normal, last_inverse, D, FF, SOFTMAX
         )
         tl.store(dx + at, grad, mask=live[:, None])
         tl.store(d_mixed + at, d_mix, mask=live[:, None])
-        o, ob, u, ub, dn, dnb = o + o_, ob + ob_, u + u_, ub + ub_, dn + dn_, dnb + dnb_
-        g1, b1, g2, b2 = g1 + g1_, b1 + b1_, g2 + g2_, b2 + b2_
-    share = partials + (seed * PROGRAMS + program) * PARAMETERS
-    _store_tail(share + block, o, ob, u, ub, dn, dnb, g1, b1, g2, b2, D, FF, SOFTMAX)
+        _put_tail(share + block, i, o, ob, u, ub, dn, dnb, g1, b1, g2, b2, D, FF, SOFTMAX)
+        tl.debug_barrier()  # the next tile adds to what other threads may have stored
 
 
 @triton.jit
@@ -458,15 +450,8 @@ def _project_back(
     shift = seed * CAPACITY * TOKENS * D
     key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
     first = tl.load(firsts + seed)
-    wq, wk, wv = (
-        tl.zeros([D, D], tl.float32),
-        tl.zeros([D, D], tl.float32),
-        tl.zeros([D, D], tl.float32),
-    )
-    bq, bk, bv = tl.zeros([D], tl.float32), tl.zeros([D], tl.float32), tl.zeros([D], tl.float32)
-    gain, offset = tl.zeros([D], tl.float32), tl.zeros([D], tl.float32)
-    embed = tl.zeros([FEATURES, D], tl.float32)
-    enter_gain, enter_offset = tl.zeros([D], tl.float32), tl.zeros([D], tl.float32)
+    share = partials + (seed * PROGRAMS + program) * PARAMETERS
+    p = share + block
     for i in range(TILES):
         example, position, live, at = _flat(program * TILES + i, count, TOKENS, D, ROWS)
         at += shift
@@ -484,22 +469,21 @@ def _project_back(
             q = tl.load(queries + at, mask=there, other=0.0)
             dq = tl.load(d_queries + at, mask=there, other=0.0)
         dq, d_normal = _projected_back(dq, q, w, waves, position, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
-        wq += dot(tl.trans(dq), normal)
-        bq += tl.sum(dq, 0)
+        _put_projection(p, i, 0, dq, normal, D, FF, SOFTMAX)
         k = tl.load(keys + at, mask=there, other=0.0)
         dk = tl.load(d_keys + at, mask=there, other=0.0)
         dk, by = _projected_back(dk, k, w, waves, position, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
         d_normal += by
-        wk += dot(tl.trans(dk), normal)
-        bk += tl.sum(dk, 0)
+        _put_projection(p, i, 1, dk, normal, D, FF, SOFTMAX)
         dv = tl.load(d_values + at, mask=there, other=0.0)
         dv, by = _projected_back(dv, k, w, waves, position, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
         d_normal += by
-        wv += dot(tl.trans(dv), normal)
-        bv += tl.sum(dv, 0)
-        by, more_gain, more_offset = _normal_back(d_normal, rows, w, D, FF, SOFTMAX)
+        _put_projection(p, i, 2, dv, normal, D, FF, SOFTMAX)
+        by, gain, offset = _normal_back(d_normal, rows, w, D, FF, SOFTMAX)
         grad += by
-        gain, offset = gain + more_gain, offset + more_offset
+        if not SOFTMAX:
+            put_vector(p + _at("norm1.weight", D, FF, SOFTMAX), gain, i, D)
+            put_vector(p + _at("norm1.bias", D, FF, SOFTMAX), offset, i, D)
         if FIRST:
             features = token_features(key, first + example, position, N, LHI, WORDS)
             if SOFTMAX:
@@ -508,27 +492,18 @@ def _project_back(
                     TOKENS, D, SOFTMAX, POSITIONS,
                 )  # fmt: skip
                 normal, inverse = normalise(rows, D, _eps(SOFTMAX))
-                enter_gain += tl.sum(grad * normal, 0)
-                enter_offset += tl.sum(grad, 0)
+                put_vector(share + enter + D, tl.sum(grad * normal, 0), i, D)
+                put_vector(share + enter + 2 * D, tl.sum(grad, 0), i, D)
                 grad = normalise_back(
                     grad * load_vector(parameters + enter + D, D), normal, inverse, D
                 )
-            embed += dot(tl.trans(features), grad)
+            store_embedding(
+                share, dot(tl.trans(features), grad), positions, enter,
+                D, POSITIONS == "polynomial", SOFTMAX, i,
+            )  # fmt: skip
         if not FIRST or POSITIONS == "learned":
             tl.store(dx + at, grad, mask=there)
-    share = partials + (seed * PROGRAMS + program) * PARAMETERS
-    p = share + block
-    _store_projection(p, 0, wq, bq, D, FF, SOFTMAX)
-    _store_projection(p, 1, wk, bk, D, FF, SOFTMAX)
-    _store_projection(p, 2, wv, bv, D, FF, SOFTMAX)
-    if not SOFTMAX:
-        store_vector(p + _at("norm1.weight", D, FF, SOFTMAX), gain, D)
-        store_vector(p + _at("norm1.bias", D, FF, SOFTMAX), offset, D)
-    if FIRST:
-        store_embedding(share, embed, positions, enter, D, POSITIONS == "polynomial", SOFTMAX)
-        if SOFTMAX:
-            store_vector(share + enter + D, enter_gain, D)
-            store_vector(share + enter + 2 * D, enter_offset, D)
+        tl.debug_barrier()  # the next tile adds to what other threads may have stored
 
 
 @triton.jit
@@ -650,32 +625,42 @@ class _Launch:
             LAST=plan.model.n_layers == 1, num_warps=_WARPS,
         )  # fmt: skip
 
-    def _mix_shape(self) -> tuple[tuple[int, int], dict[str, object]]:
-        plan = self.plan
-        pad = max(8, triton.next_power_of_2(plan.model.n_bits))
-        rows = max(64, pad)
-        causal = FAMILIES[plan.model.family].causal
-        grid = self.grid(triton.cdiv(plan.capacity, rows // pad))
-        tokens = {"N": plan.model.n_bits, "LHI": int(plan.lhi), "PAD": pad, "ROWS": rows}
-        return grid, {**tokens, **self.heads, "CAUSAL": causal, "num_stages": 1}
-
     def mix(self, layer: int) -> None:
-        grid, constants = self._mix_shape()
-        attention_mix.mix[grid](
-            *self.qkv(layer),
-            self.rows(f"mixed{layer}"),
-            self.count,
-            self.plan.capacity,
-            **constants,
-        )
+        softmax, grid, constants = self._mix_shape()
+        kernel = softmax_mix.mix if softmax else linear_mix.mix
+        kernel[grid](
+            *self.qkv(layer), self.rows(f"mixed{layer}"), self.sums(layer),
+            self.count, self.plan.capacity, **constants,
+        )  # fmt: skip
 
     def mix_back(self, layer: int) -> None:
-        grid, constants = self._mix_shape()
-        attention_mix.mix_back[grid](
-            *self.qkv(layer), self.rows(f"mixed{layer}"), self.rows("d_mixed"),
+        softmax, grid, constants = self._mix_shape()
+        kernel = softmax_mix.mix_back if softmax else linear_mix.mix_back
+        kernel[grid](
+            *self.qkv(layer), self.rows(f"mixed{layer}"), self.sums(layer), self.rows("d_mixed"),
             self.rows("dq"), self.rows("dk"), self.rows("dv"), self.count, self.plan.capacity,
-            **constants, num_warps=_MIX_BACK_WARPS,
+            **constants,
         )  # fmt: skip
+
+    def sums(self, layer: int) -> Tensor:
+        """What `mix` keeps for `mix_back` of the weights' sums; at most (seed, example, token,
+        D)."""
+        return self.rows(f"sums{layer}")
+
+    def _mix_shape(self) -> tuple[bool, tuple[int, int], dict[str, object]]:
+        """Whether softmax attention mixes; one warp a chunk there, one a sequence otherwise."""
+        plan, model = self.plan, self.plan.model
+        constants = {
+            "TOKENS": plan.n_tokens,
+            "D": model.d_model,
+            "H": model.n_heads,
+            "CAUSAL": FAMILIES[model.family].causal,
+            "num_warps": 1,
+        }
+        if not model.family.startswith("softmax"):
+            return False, self.grid(plan.capacity), constants
+        chunks = triton.cdiv(plan.n_tokens, CHUNK.value)
+        return True, self.grid(plan.capacity * chunks), {**constants, "SCALE": model.d_head**-0.5}
 
     def block_end(self, layer: int) -> None:
         plan, last = self.plan, self.plan.model.n_layers - 1
@@ -703,13 +688,13 @@ class _Launch:
     def read(self) -> None:
         grid, constants = self._read_shape()
         qkv = self.qkv(self.plan.model.n_layers - 1)
-        attention_mix.read[grid](
+        attention_read.read[grid](
             *qkv, self.ones("last_mixed"), self.count, self.plan.capacity, **constants
         )
 
     def read_back(self) -> None:
         grid, constants = self._read_shape()
-        attention_mix.read_back[grid](
+        attention_read.read_back[grid](
             *self.qkv(self.plan.model.n_layers - 1), self.ones("last_mixed"), self.ones("d_last_mixed"),
             self.ones("last_dq"), self.rows("dk"), self.rows("dv"), self.count, self.plan.capacity,
             **constants,

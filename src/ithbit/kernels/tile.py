@@ -12,6 +12,7 @@ import triton.language as tl
 from ithbit.tasks.stream import GAMMA, LAST_SHIFT, MIX
 from ithbit.tasks.tokens import N_FEATURES
 
+CHUNK = tl.constexpr(16)  # tokens that a warp takes at a time: the rows of the smallest product
 FEATURES = tl.constexpr(16)  # the nine features of a token, filled up for a product
 _GAMMA = tl.constexpr(GAMMA)
 _SHIFT_1, _FACTOR_1 = tl.constexpr(MIX[0][0]), tl.constexpr(MIX[0][1])
@@ -21,9 +22,21 @@ _TOKEN_FEATURES = tl.constexpr(N_FEATURES)
 
 
 @triton.jit
+def _high(x):
+    """The part of x that tf32 holds exactly."""
+    return (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def dot(a, b):
-    """a @ b in three passes of tf32: as exact as fp32."""
-    return tl.dot(a, b, input_precision="tf32x3")
+    """a @ b in three passes of tf32: as exact as fp32.
+
+    Triton's own "tf32x3" also mends infinities, which costs more than the passes.
+    """
+    a_high, b_high = _high(a), _high(b)
+    out = tl.dot(a - a_high, b_high, input_precision="tf32")
+    out = tl.dot(a_high, b - b_high, out, input_precision="tf32")
+    return tl.dot(a_high, b_high, out, input_precision="tf32")
 
 
 @triton.jit
@@ -99,16 +112,44 @@ def load_embedding(
 
 @triton.jit
 def store_embedding(
-    partial, grad, positions, kind, D: tl.constexpr, POLYNOMIAL: tl.constexpr, TYPE: tl.constexpr
+    partial,
+    grad,
+    positions,
+    kind,
+    D: tl.constexpr,
+    POLYNOMIAL: tl.constexpr,
+    TYPE: tl.constexpr,
+    again=0,
 ):
-    """The gradient (FEATURES D) of what `load_embedding` gives, where its parameters lie."""
+    """The gradient (FEATURES D) of what `load_embedding` gives, where its parameters lie; where
+    `again` is not 0, added to what is there."""
     c = tl.arange(0, FEATURES)[:, None]
     d = tl.arange(0, D)[None, :]
-    tl.store(partial + d * _TOKEN_FEATURES + c, grad, mask=c < _TOKEN_FEATURES)
+    _put(partial + d * _TOKEN_FEATURES + c, grad, c < _TOKEN_FEATURES, again)
     if POLYNOMIAL:
-        tl.store(partial + positions + d * 2 + c - 6, grad, mask=(c == 6) | (c == 7))
+        _put(partial + positions + d * 2 + c - 6, grad, (c == 6) | (c == 7), again)
     if TYPE:
-        tl.store(partial + kind + d + c * 0, grad, mask=c == 8)
+        _put(partial + kind + d + c * 0, grad, c == 8, again)
+
+
+@triton.jit
+def _put(at, value, mask, again):
+    tl.store(at, value + tl.load(at, mask=mask & (again > 0), other=0.0), mask=mask)
+
+
+@triton.jit
+def chunk_of(c, TOKENS: tl.constexpr, D: tl.constexpr):
+    """Chunk c of a sequence: its tokens (token 1), whether they are there, and where they lie."""
+    token = c * CHUNK + tl.arange(0, CHUNK)[:, None]
+    return token, token < TOKENS, token * D + tl.arange(0, D)[None, :]
+
+
+@triton.jit
+def chunk_transposed(rows, c, TOKENS: tl.constexpr, D: tl.constexpr):
+    """Chunk c of a sequence's rows (token D), loaded as D token."""
+    token = c * CHUNK + tl.arange(0, CHUNK)[None, :]
+    at = token * D + tl.arange(0, D)[:, None]
+    return tl.load(rows + at, mask=token < TOKENS, other=0.0)
 
 
 @triton.jit
@@ -140,6 +181,25 @@ def store_vector(pointer, row, SIZE: tl.constexpr):
 def store_matrix(pointer, matrix, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     r, c = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     tl.store(pointer + r * COLUMNS + c, matrix)
+
+
+@triton.jit
+def put_vector(pointer, row, again, SIZE: tl.constexpr):
+    """Store SIZE numbers, or where `again` is not 0 add them to those that are there.
+
+    A program that goes over several tiles adds up its shares in memory so: sums kept in registers
+    would push out what the tile itself needs.
+    """
+    at = pointer + tl.arange(0, SIZE)
+    tl.store(at, row + tl.load(at, mask=(tl.arange(0, SIZE) * 0 + again) > 0, other=0.0))
+
+
+@triton.jit
+def put_matrix(pointer, matrix, again, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The same for a matrix."""
+    offset = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    at = pointer + offset
+    tl.store(at, matrix + tl.load(at, mask=(offset * 0 + again) > 0, other=0.0))
 
 
 @triton.jit
