@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from textwrap import shorten
 
 import torch
 
@@ -55,7 +54,8 @@ class Device:
         except Exception as error:
             if isinstance(error, IthbitError) or not self.is_lost():
                 raise
-            said = shorten(str(error), 200, placeholder=" …")
+            # CUDA's own sentence; advice for programmers follows it.
+            said = (str(error).splitlines() or [type(error).__name__])[0]
             raise DeviceError(
                 f"the GPU failed: {said}; finished runs and checkpoints are kept: "
                 "the same command resumes"
