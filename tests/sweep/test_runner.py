@@ -14,12 +14,12 @@ import pytest
 
 from ithbit.engine.device import choose_device
 from ithbit.engine.folder import RunFolder
-from ithbit.engine.loop import Event, stack_size, train
+from ithbit.engine.loop import Event, Notice, stack_size, train
 from ithbit.engine.record import Epoch, Failure, Result
 from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import StoreError
 from ithbit.models.spec import ModelSpec
-from ithbit.sweep import runner
+from ithbit.sweep import local, runner
 from ithbit.sweep.presets import paper
 from ithbit.sweep.runner import group, run_all
 from ithbit.sweep.worker import event_from_json, event_to_json
@@ -166,6 +166,51 @@ def test_a_run_whose_workers_die_is_recorded_and_its_neighbours_go_on(
     assert kept(store, bad) == expected[1]
 
 
+@linux
+def test_workers_that_hold_several_stacks(tmp_path, kept, undisturbed, monkeypatch) -> None:
+    """As on GPUs: every worker has a share, and one that is killed gives all of it back."""
+    monkeypatch.setattr(local, "at_once", lambda device_name: 4)
+    runs = [
+        run for n in range(1, 7) for run in runs_of([0], replace(TINY, max_epochs=60), n_bits=n)
+    ]
+    expected = undisturbed(runs)
+    store, holders, killed = tmp_path / "several", set(), []
+
+    def watch(event: Event) -> None:
+        if isinstance(event.what, Epoch) and event.what.epoch == 5:
+            holders.add(holder(store, event.run))
+            if not killed:
+                killed.append(holder(store, event.run))
+                os.kill(killed[0], signal.SIGKILL)
+
+    run_all(runs, store, "cpu", workers=2, watch=watch)
+    assert len(killed) == 1
+    assert len(holders - {None}) >= 3  # two, and the one that was started for the dead one
+    assert [kept(store, run) for run in runs] == expected
+
+
+@linux
+def test_a_run_that_kills_its_workers_takes_no_other_stack_along(
+    tmp_path, kept, undisturbed, monkeypatch
+) -> None:
+    monkeypatch.setattr(local, "at_once", lambda device_name: 4)
+    protocol = replace(TINY, max_epochs=60)
+    runs = [run for n in range(1, 5) for run in runs_of([0], protocol, n_bits=n)]
+    expected = undisturbed(runs)
+    store, bad, killed = tmp_path / "several", runs[3], []
+
+    def watch(event: Event) -> None:
+        pid = holder(store, bad) if event.run == bad and isinstance(event.what, Epoch) else None
+        if pid is not None and pid not in killed:
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    results = run_all(runs, store, "cpu", workers=2, watch=watch)
+    assert len(killed) == 3
+    assert isinstance(results[3], Failure)
+    assert [kept(store, run) for run in runs[:3]] == expected[:3]
+
+
 def test_workers_that_cannot_start_are_recorded(tmp_path, monkeypatch) -> None:
     """They die before they have made a folder."""
     monkeypatch.setenv("PYTHONHOME", str(tmp_path / "no python here"))
@@ -288,9 +333,11 @@ def test_events_travel_between_processes(tmp_path) -> None:
     train([sound], tmp_path, CPU, watch=told.append)
     train([failing], tmp_path, CPU, watch=told.append)
     told.append(Event(sound, "a remark [with brackets]"))
-    assert {type(event.what) for event in told} == {Epoch, Result, Failure, str}
+    told.append(Event(sound, Notice("so it is trained")))
+    assert {type(event.what) for event in told} == {Epoch, Result, Failure, str, Notice}
     for event in told:
         line = json.loads(json.dumps(event_to_json(event)))
         assert event_from_json(line, event.run) == event
+        assert type(event_from_json(line, event.run).what) is type(event.what)
     with pytest.raises(ValueError, match="no event: idle"):
         event_from_json({"kind": "idle", "data": {}}, sound)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from ithbit.errors import raise_problems
@@ -109,7 +110,7 @@ class RunSpec:
         size = f"L{m.n_layers}d{m.d_model}h{m.n_heads}"
         return f"{m.task}_n{m.n_bits}_{m.family}_{size}_{m.positions}_s{self.seed}"
 
-    @property
+    @cached_property  # asked for with every epoch
     def run_id(self) -> str:
         """For machines: a hash of every field, so that two specs never share a run folder."""
         text = json.dumps(self.to_json(), sort_keys=True)
