@@ -1,5 +1,6 @@
 """`ithbit.probe(factory)`: the command `ithbit probe` in Python."""
 
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ def probe(
     rank_n: int = RANK_LENGTH,
     train: bool = True,
     protocol: Protocol | None = None,
+    minutes: float = math.inf,
     store: str | Path = "runs",
     device: str = "auto",
     workers: int = 1,
@@ -39,6 +41,7 @@ def probe(
         rank_n,
         train,
         protocol or Protocol(),
+        minutes,
     )
     layer = load_layer(factory) if isinstance(factory, str) else layer_of(factory, name)
     return probe_layer(layer, plan, Path(store), device, workers, said)

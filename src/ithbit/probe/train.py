@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,17 +33,18 @@ from ithbit.tasks.sampling import HELD_OUT_SEED, Examples, draw_examples, stream
 
 SCHEMA = 1
 _EXHAUSTIVE = 1 << 14  # inputs that are all tried after training without being asked: n up to 10
+_BATCHES_DRAWN = 16  # at a time: drawing one by one costs a small model a tenth of its step
 
 
 @dataclass(frozen=True)
 class ProbeRun:
-    """A finished run. `verdict` is that of trying all inputs, None where they are too many."""
+    """A run that ended. `verdict` is that of trying all inputs of a solved run, if they are few."""
 
     layer: str
     cell: Cell
     seed: int
     epochs: int
-    stopped_by: str  # solved, loss, epochs or not finite
+    stopped_by: str  # solved, loss, epochs, time or not finite
     max_accuracy: float
     first_solved_epoch: int | None
     n_parameters: int
@@ -126,14 +127,21 @@ def train_cell(
     device_name: str = "auto",
     stacked: bool = True,
     said: Callable[[ProbeRun], None] = lambda run: None,
+    seconds: float = math.inf,
 ) -> list[ProbeRun]:
-    """Train what is not kept already; the runs in the order of the seeds."""
+    """Train what is not kept already; the runs in the order of the seeds.
+
+    What is not done after `seconds` ends with its epoch, and is not kept.
+    """
     device = choose_device(device_name).torch
     done = {seed: run for seed in seeds if place and (run := place.find(cell, seed))}
     todo = [seed for seed in seeds if seed not in done]
     groups = [todo] if stacked and todo else [[seed] for seed in todo]
-    for group in groups:
-        for run in _train(layer, cell, group, protocol, place, device, stacked):
+    until = time.monotonic() + seconds
+    for k, group in enumerate(groups):
+        now = time.monotonic()
+        share = now + (until - now) / (len(groups) - k)
+        for run in _train(layer, cell, group, protocol, place, device, stacked, share):
             done[run.seed] = run
             said(run)
     return [done[seed] for seed in seeds]
@@ -147,10 +155,12 @@ def train_source(
     place: Place | None,
     device_name: str,
     stacked: bool,
+    seconds: float,
 ) -> list[ProbeRun]:
     """`train_cell` in a process of its own, for a layer that can be loaded again."""
     torch.set_num_threads(1)
-    return train_cell(load_layer(source), cell, seeds, protocol, place, device_name, stacked)
+    layer = load_layer(source)
+    return train_cell(layer, cell, seeds, protocol, place, device_name, stacked, seconds=seconds)
 
 
 def _train(
@@ -161,6 +171,7 @@ def _train(
     place: Place | None,
     device: torch.device,
     stacked: bool,
+    until: float,
 ) -> list[ProbeRun]:
     net, params = network(layer, cell, seeds, device, stacked)
     layout = Layout({name: value.shape[1:] for name, value in params.items()})
@@ -185,6 +196,8 @@ def _train(
         leaving: dict[int, str] = {}
         while not leaving:
             leaving = _epoch(net, layout, state, members, keys, held_out, protocol)
+            if time.monotonic() >= until:
+                leaving = {k: leaving.get(k, "time") for k in range(len(members))}
         for k, reason in leaving.items():
             row = {name: value[0] for name, value in layout.views(state.values[[k]]).items()}
             finished.append(
@@ -213,9 +226,8 @@ def _epoch(
     }
     first, last = members[0].epochs * protocol.epoch_examples, protocol.epoch_examples
     total = torch.zeros(len(members), dtype=torch.float64, device=keys.device)
-    for start in range(0, last, protocol.batch_size):
-        count = min(protocol.batch_size, last - start)
-        examples = draw_examples(keys, net.cell.n_bits, first + start, count)
+    for examples in _batches(keys, net.cell.n_bits, first, protocol):
+        count = examples.index.shape[1]
         loss = bce(net.logits(params, examples), examples.answer).mean(1)
         grads = torch.autograd.grad(loss.sum(), list(params.values()), materialize_grads=True)
         rows = torch.cat([grad.reshape(len(members), -1) for grad in grads], dim=1)
@@ -248,6 +260,15 @@ def _epoch(
     return leaving
 
 
+def _batches(keys: Tensor, n_bits: int, first: int, protocol: Protocol) -> Iterator[Examples]:
+    """The batches of an epoch whose first example is number `first`."""
+    size, last = protocol.batch_size, first + protocol.epoch_examples
+    for start in range(first, last, _BATCHES_DRAWN * size):
+        drawn = draw_examples(keys, n_bits, start, min(_BATCHES_DRAWN * size, last - start))
+        parts = zip(drawn.bits.split(size, 1), drawn.index.split(size, 1), strict=True)
+        yield from (Examples(bits, index) for bits, index in parts)
+
+
 def _finish(
     layer: Layer,
     net: Network,
@@ -258,9 +279,9 @@ def _finish(
     place: Place | None,
     device: torch.device,
 ) -> ProbeRun:
-    """The record of a run, with all inputs tried where they are few."""
+    """The record of a run, with all inputs tried where it is solved and they are few."""
     n, verdict = net.cell.n_bits, None
-    if n << n <= _EXHAUSTIVE and reason != "not finite":
+    if n << n <= _EXHAUSTIVE and reason != "not finite" and member.best == 1.0:
         one = {name: value.unsqueeze(0) for name, value in row.items()}
 
         def model(bits: Tensor, index: Tensor) -> Tensor:
@@ -280,6 +301,6 @@ def _finish(
         member.seconds,
         verdict,
     )
-    if place is not None:
+    if place is not None and reason != "time":  # with more time it would be another result
         place.keep(run, {name: value.cpu().contiguous() for name, value in row.items()})
     return run
