@@ -61,14 +61,8 @@ class Network:
         if self.stacked:
             x = vmap(self._blocks)(blocks, self.buffers, x)
         else:
-            x = torch.stack(
-                [
-                    self._blocks(*weights, row)
-                    for *weights, row in zip(
-                        _unstacked(blocks, seeds), _unstacked(self.buffers, seeds), x, strict=True
-                    )
-                ]
-            )
+            alone = zip(_unstacked(blocks, seeds), _unstacked(self.buffers, seeds), x, strict=True)
+            x = torch.stack([self._blocks(*one) for one in alone])
         return (x[:, :, -1] * params["head.weight"].unsqueeze(1)).sum(-1) + params["head.bias"]
 
     def _blocks(self, params: Params, buffers: Params, x: Tensor) -> Tensor:

@@ -8,9 +8,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,8 @@ from ithbit.probe.families import FamilyRow, family_rows
 from ithbit.probe.layer import Layer
 from ithbit.probe.model import Cell, why_not_stacked
 from ithbit.probe.rank import CausalRank, causal_rank
-from ithbit.probe.train import Place, ProbeRun, train_cell, train_source
+from ithbit.probe.train import Place, ProbeRun, Work
+from ithbit.probe.turns import train_in_turns
 from ithbit.sweep.local import usable_cores
 
 RANK_LENGTH = 32
@@ -229,9 +228,12 @@ def _train(
     # A stack a worker: the cores share every cell, whichever of them turns out to be hard.
     n_shares = min(n_workers, len(seeds)) if why is None else len(seeds)
     shares = [seeds[k::n_shares] for k in range(n_shares)]
-    tasks = [(cell, share) for cell in cells for share in shares]
-    # The short ones first: time that they leave goes to the others.
-    tasks.sort(key=lambda task: task[0].n_layers * task[0].n_bits)
+    # The longest first: nothing long is left for the end.
+    work = [
+        Work(cell, tuple(share))
+        for cell in sorted(cells, key=lambda cell: -cell.n_layers * cell.n_bits)
+        for share in shares
+    ]
 
     def tell(run: ProbeRun) -> None:
         how = f"solved in epoch {run.first_solved_epoch}" if run.solved else "not solved"
@@ -239,47 +241,11 @@ def _train(
 
     found: list[ProbeRun] = []
     try:
-        if n_workers == 1:
-            for k, (cell, share) in enumerate(tasks):
-                seconds = _seconds(until, 1, len(tasks) - k)
-                found += train_cell(
-                    layer,
-                    cell,
-                    share,
-                    plan.protocol,
-                    place,
-                    device_name,
-                    why is None,
-                    tell,
-                    seconds,
-                )
-        else:
-            assert layer.source is not None
-            # Fresh processes: a fork would copy torch's threads in an unknown state.
-            with ProcessPoolExecutor(n_workers, mp_context=get_context("spawn")) as pool:
-                running: set[Future[list[ProbeRun]]] = set()
-                while tasks or running:
-                    while tasks and len(running) < n_workers:
-                        seconds = _seconds(until, n_workers, len(tasks) + len(running))
-                        cell, share = tasks.pop(0)
-                        running.add(
-                            pool.submit(
-                                train_source,
-                                layer.source,
-                                cell,
-                                share,
-                                plan.protocol,
-                                place,
-                                device_name,
-                                why is None,
-                                seconds,
-                            )
-                        )
-                    ended, running = wait(running, return_when=FIRST_COMPLETED)
-                    for future in ended:
-                        for run in future.result():
-                            tell(run)
-                            found.append(run)
+        for run in train_in_turns(
+            layer, work, plan.protocol, place, device_name, why is None, n_workers, until
+        ):
+            tell(run)
+            found.append(run)
     except (IthbitError, OSError):
         raise
     except Exception as error:
@@ -289,12 +255,6 @@ def _train(
         ) from error
     order = {cell: k for k, cell in enumerate(cells)}
     return sorted(found, key=lambda run: (order[run.cell], run.seed))
-
-
-def _seconds(until: float, n_workers: int, n_tasks: int) -> float:
-    """A task's fair part of the time that is left to the workers."""
-    left = max(until - time.monotonic(), 0.0)
-    return min(left, left * n_workers / n_tasks)
 
 
 def _cut_short(runs: list[ProbeRun], plan: Plan) -> list[str]:
@@ -308,6 +268,6 @@ def _cut_short(runs: list[ProbeRun], plan: Plan) -> list[str]:
     )
     return [
         f"{len(epochs)} runs were ended in {which} of {plan.protocol.max_epochs}, when the "
-        f"{plan.minutes:g} minutes were over, and are not kept; that they did not succeed says little, "
-        "and --minutes gives them more"
+        f"{plan.minutes:g} minutes were over, and are not kept; that they did not succeed says "
+        "little, and --minutes gives them more"
     ]

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,22 @@ class _Member:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Work:
+    """Runs of one cell that are trained together, and how far they have come."""
+
+    cell: Cell
+    seeds: tuple[int, ...]
+    members: tuple[_Member, ...] = ()  # none before the first epoch
+    state: dict[str, Any] | None = None  # their `AdamState`, as arrays
+
+    def ended(self, layer: Layer) -> list[ProbeRun]:
+        """What can be said of the runs if they are left where they are."""
+        assert self.state is not None
+        size = self.state["values"].shape[1]
+        return [_run(layer, self.cell, member, "time", size, None) for member in self.members]
+
+
 def train_cell(
     layer: Layer,
     cell: Cell,
@@ -126,64 +142,83 @@ def train_cell(
     place: Place | None,
     device_name: str = "auto",
     stacked: bool = True,
-    said: Callable[[ProbeRun], None] = lambda run: None,
-    seconds: float = math.inf,
 ) -> list[ProbeRun]:
-    """Train what is not kept already; the runs in the order of the seeds.
-
-    What is not done after `seconds` ends with its epoch, and is not kept.
-    """
-    device = choose_device(device_name).torch
-    done = {seed: run for seed in seeds if place and (run := place.find(cell, seed))}
-    todo = [seed for seed in seeds if seed not in done]
-    groups = [todo] if stacked and todo else [[seed] for seed in todo]
-    until = time.monotonic() + seconds
-    for k, group in enumerate(groups):
-        now = time.monotonic()
-        share = now + (until - now) / (len(groups) - k)
-        for run in _train(layer, cell, group, protocol, place, device, stacked, share):
-            done[run.seed] = run
-            said(run)
+    """Train what is not kept already; the runs in the order of the seeds."""
+    groups = [seeds] if stacked else [[seed] for seed in seeds]
+    done: dict[int, ProbeRun] = {}
+    for group in groups:
+        runs, _ = train_for(
+            math.inf, layer, Work(cell, tuple(group)), protocol, place, device_name, stacked
+        )
+        done |= {run.seed: run for run in runs}
     return [done[seed] for seed in seeds]
 
 
-def train_source(
-    source: str,
-    cell: Cell,
-    seeds: list[int],
+def train_for(
+    seconds: float,
+    layer: Layer,
+    work: Work,
     protocol: Protocol,
     place: Place | None,
     device_name: str,
     stacked: bool,
+) -> tuple[list[ProbeRun], Work | None]:
+    """Train so long, one epoch at least: the runs that ended, and the work that is left, if any.
+
+    Runs that are kept already are read. A run gives the same result in one go and in several.
+    """
+    until = time.monotonic() + seconds
+    device = choose_device(device_name).torch
+    if work.state is not None:
+        state = AdamState(*map(torch.from_numpy, work.state.values())).to(device)
+        return _train(layer, work, list(work.members), state, protocol, place, stacked, until)
+    done = {seed: run for seed in work.seeds if place and (run := place.find(work.cell, seed))}
+    todo = [seed for seed in work.seeds if seed not in done]
+    members = [_Member(seed, Plateau(), protocol.learning_rate) for seed in todo]
+    if not todo:
+        return list(done.values()), None
+    _, params = network(layer, work.cell, todo, device, stacked)
+    layout = _layout(params)
+    rows = [
+        layout.pack({name: value[k] for name, value in params.items()}) for k in range(len(todo))
+    ]
+    states = [AdamState.start(row.cpu(), protocol.learning_rate) for row in rows]
+    state = AdamState.join(states).to(device)
+    runs, left = _train(layer, work, members, state, protocol, place, stacked, until)
+    return [*done.values(), *runs], left
+
+
+def train_source(
     seconds: float,
-) -> list[ProbeRun]:
-    """`train_cell` in a process of its own, for a layer that can be loaded again."""
+    source: str,
+    work: Work,
+    protocol: Protocol,
+    place: Place | None,
+    device_name: str,
+    stacked: bool,
+) -> tuple[list[ProbeRun], Work | None]:
+    """`train_for` in a process of its own, for a layer that can be loaded again."""
     torch.set_num_threads(1)
-    layer = load_layer(source)
-    return train_cell(layer, cell, seeds, protocol, place, device_name, stacked, seconds=seconds)
+    return train_for(seconds, load_layer(source), work, protocol, place, device_name, stacked)
+
+
+def _layout(params: Params) -> Layout:
+    return Layout({name: value.shape[1:] for name, value in params.items()})
 
 
 def _train(
     layer: Layer,
-    cell: Cell,
-    seeds: list[int],
+    work: Work,
+    members: list[_Member],
+    state: AdamState,
     protocol: Protocol,
     place: Place | None,
-    device: torch.device,
     stacked: bool,
     until: float,
-) -> list[ProbeRun]:
-    net, params = network(layer, cell, seeds, device, stacked)
-    layout = Layout({name: value.shape[1:] for name, value in params.items()})
-    states = [
-        AdamState.start(
-            layout.pack({name: value[k] for name, value in params.items()}).cpu(),
-            protocol.learning_rate,
-        )
-        for k in range(len(seeds))
-    ]
-    state = AdamState.join(states).to(device)
-    members = [_Member(seed, Plateau(), protocol.learning_rate) for seed in seeds]
+) -> tuple[list[ProbeRun], Work | None]:
+    cell, device = work.cell, state.values.device
+    net, params = network(layer, cell, [member.seed for member in members], device, stacked)
+    layout = _layout(params)
     finished: list[ProbeRun] = []
     while members:
         keys = stream_keys([member.seed for member in members], device)
@@ -197,7 +232,7 @@ def _train(
         while not leaving:
             leaving = _epoch(net, layout, state, members, keys, held_out, protocol)
             if time.monotonic() >= until:
-                leaving = {k: leaving.get(k, "time") for k in range(len(members))}
+                break
         for k, reason in leaving.items():
             row = {name: value[0] for name, value in layout.views(state.values[[k]]).items()}
             finished.append(
@@ -207,7 +242,10 @@ def _train(
         members = [members[k] for k in stay]
         if stay:
             net, state = net.of(stay), state.rows(stay)
-    return finished
+        if members and time.monotonic() >= until:
+            arrays = {name: value.cpu().numpy() for name, value in vars(state).items()}
+            return finished, Work(cell, work.seeds, tuple(members), arrays)
+    return finished, None
 
 
 def _epoch(
@@ -289,9 +327,18 @@ def _finish(
 
         # One thread: a module may keep buffers of its own while it computes.
         verdict = examine(model, n, device, workers=1).verdict
-    run = ProbeRun(
+    run = _run(layer, net.cell, member, reason, n_parameters, verdict)
+    if place is not None:
+        place.keep(run, {name: value.cpu().contiguous() for name, value in row.items()})
+    return run
+
+
+def _run(
+    layer: Layer, cell: Cell, member: _Member, reason: str, n_parameters: int, verdict: str | None
+) -> ProbeRun:
+    return ProbeRun(
         layer.name,
-        net.cell,
+        cell,
         member.seed,
         member.epochs,
         reason,
@@ -301,6 +348,3 @@ def _finish(
         member.seconds,
         verdict,
     )
-    if place is not None and reason != "time":  # with more time it would be another result
-        place.keep(run, {name: value.cpu().contiguous() for name, value in row.items()})
-    return run
