@@ -1,11 +1,15 @@
 """The table of models that the properties run over, and the one gate to the reference libraries."""
 
+import os
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():  # kernels run under Triton's interpreter, if asked before import
+    os.environ["TRITON_INTERPRET"] = "1"
 
 from ithbit.engine.folder import RunFolder
 from ithbit.engine.spec import RunSpec

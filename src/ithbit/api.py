@@ -5,6 +5,7 @@ from operator import index
 from pathlib import Path
 
 from ithbit.engine.loop import Watcher
+from ithbit.engine.paths import Kernels
 from ithbit.engine.record import Failure, Result
 from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import SpecError
@@ -30,11 +31,13 @@ def train(
     workers: int | None = None,
     watch: Watcher = lambda event: None,
     retry_failed: bool = False,
+    kernels: Kernels = "auto",
 ) -> list[Result | Failure]:
     """Train one configuration for several seeds; what the store has already is not trained again.
 
     Returns a `Result` (or, for a run that could not go on, a `Failure`) for each seed. `watch` is
-    called with an `Event` for every epoch and outcome.
+    called with an `Event` for every epoch and outcome. `kernels` "off" keeps a GPU to the plain
+    models, "on" refuses what the kernels do not train.
     """
     model = ModelSpec(
         task,
@@ -47,7 +50,7 @@ def train(
         positions=positions,
     )
     runs = cell(model, protocol or Protocol(), seeds)
-    return run_all(runs, Path(store), device, workers, watch, retry_failed)
+    return run_all(runs, Path(store), device, workers, watch, retry_failed, kernels)
 
 
 def cell(model: ModelSpec, protocol: Protocol, seeds: Iterable[int]) -> list[RunSpec]:

@@ -21,7 +21,7 @@ class BusyError(StoreError):
 
 
 class DeviceError(IthbitError):
-    """A device that was asked for and is not there."""
+    """A device that was asked for and is not there, or that failed."""
 
 
 class ClusterError(IthbitError):

@@ -1,6 +1,7 @@
 """`ithbit sweep`, `status` and `merge` as a person uses them."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,9 @@ def test_a_sweep_from_file_to_status_to_merge(folder: Path) -> None:
         (["sweep", "paper", "--task", "mid"], "unknown task 'mid'"),
         (["sweep", "paper", "--n", "7"], "no run of paper passes the filters"),
         (["sweep", "paper", "--workers", "0"], "--workers must be at least 1, got 0"),
+        (["sweep", "mine.toml", "--kernels", "yes"], "unknown choice of kernels 'yes'; choose one"),
+        (["sweep", "mine.toml", "--kernels", "off", "--on", "slurm"], "needs --on local"),
+        (["sweep", "mine.toml", "--device", "cuda:x"], "unknown device 'cuda:x'; choose one of"),
         (["sweep", "paper", "--max-epochs", "0"], "max_epochs must be at least 1, got 0"),
         (["status"], "there is no store runs"),
         (["status", "--store", "mine.toml"], "is a file"),
@@ -70,6 +74,18 @@ def test_mistakes_are_one_sentence_and_status_2(words: list[str], said: str, fol
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+    assert not (folder / "runs").exists()
+
+
+def test_kernels_that_are_insisted_on_need_a_gpu(folder: Path) -> None:
+    """Outside the tests there is no interpreter: without a GPU the kernels do not run."""
+    words = [sys.executable, "-m", "ithbit", "sweep", "mine.toml", "--kernels", "on"]
+    usual = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [*words, "--device", "cpu"], cwd=folder, env=usual, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "kernels 'on' were asked for, but the kernels need a CUDA GPU" in done.stderr
     assert not (folder / "runs").exists()
 
 

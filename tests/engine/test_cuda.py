@@ -1,5 +1,7 @@
 """Training on a GPU: the same functions, a captured step, the same resumption."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -14,8 +16,10 @@ from ithbit.engine.optim import AdamState
 from ithbit.engine.record import Epoch, Failure, Result
 from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.engine.stack import Stack, fresh_state
+from ithbit.families import FAMILIES
 from ithbit.models import classifier
 from ithbit.models.spec import ModelSpec
+from ithbit.sweep.runner import run_all
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
 
@@ -23,8 +27,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda")]
 
 # Whole steps and a shorter one, so that two graphs are captured.
 TINY = Protocol(batch_size=64, epoch_examples=224, held_out_examples=100, max_epochs=4)
-# A GPU chooses its products by the size of the stack: a run alone rounds otherwise than in one.
-# Adam divides by the gradient's own size, so that a difference may be a whole small step.
+# A GPU chooses the plain models' products by the size of the stack: a run alone rounds otherwise
+# than in one. Adam divides by the gradient's own size, so that a difference may be a whole small
+# step. The kernels' sums have one order: alone and in a stack they give the same bits.
 ALONE = {"rel": 1e-3, "abs": 1e-4}
 
 
@@ -36,9 +41,15 @@ def runs_of(family: str, seeds, protocol: Protocol = TINY) -> list[RunSpec]:
     return [RunSpec(ModelSpec("lhi", family, 6, n_layers=2), seed, protocol) for seed in seeds]
 
 
-def stack_of(runs: list[RunSpec]) -> Stack:
+@pytest.fixture(params=["on", "off"])
+def kernels(request):
+    """Kernels and plain models in turn."""
+    return request.param
+
+
+def stack_of(runs: list[RunSpec], kernels: str = "off") -> Stack:
     state = AdamState.join([fresh_state(run) for run in runs])
-    return Stack(runs, state, choose_device("cuda"))
+    return Stack(runs, state, choose_device("cuda"), fused=kernels == "on")
 
 
 def results_of(store, runs) -> list[object]:
@@ -77,25 +88,25 @@ def test_logits_and_gradients_are_those_of_the_cpu_in_double(family, moved) -> N
         assert (ours - expected).abs().max() <= 1e-5 * scale
 
 
-def test_the_captured_step_is_the_step(family) -> None:
+def test_the_captured_step_is_the_step(family, kernels) -> None:
     """Three epochs replayed and three stepped one by one: the same losses and weights."""
     runs = runs_of(family, range(3))
-    captured, plain = stack_of(runs), stack_of(runs)
+    captured, plain = stack_of(runs, kernels), stack_of(runs, kernels)
     for epoch in range(3):
         losses = captured.train_epoch([epoch] * 3)
-        plain.first.fill_(epoch * TINY.epoch_examples)
-        plain.loss_sum.zero_()
+        plain.rows.first.fill_(epoch * TINY.epoch_examples)
+        plain.rows.loss_sum.zero_()
         for size in (64, 64, 64, 32):
-            plain._step_once(size)
-        expected = (plain.loss_sum / TINY.epoch_examples).tolist()
+            plain.way.step(size)
+        expected = (plain.rows.loss_sum / TINY.epoch_examples).tolist()
         assert losses == pytest.approx(expected, rel=1e-5)
     assert captured.state.steps.tolist() == plain.state.steps.tolist() == [[12]] * 3
     torch.testing.assert_close(captured.state.values, plain.state.values, rtol=1e-3, atol=1e-4)
 
 
-def test_the_rate_reaches_the_captured_step() -> None:
+def test_the_rate_reaches_the_captured_step(kernels) -> None:
     """The graph reads the rate where it lies: a rate of nearly nothing moves nearly nothing."""
-    stack = stack_of(runs_of("gru", range(2)))
+    stack = stack_of(runs_of("gru", range(2)), kernels)
     stack.train_epoch([0, 0])
     before = stack.state.values.clone()
     stack.set_rates([1e-30, 1e-3])
@@ -105,17 +116,36 @@ def test_the_rate_reaches_the_captured_step() -> None:
     assert moved[1] > 1e-4
 
 
-def test_the_same_run_twice_gives_the_same_bits(family, tmp_path) -> None:
+def test_the_captured_evaluation_follows_the_weights(family, kernels) -> None:
+    stack = stack_of(runs_of(family, range(2)), kernels)
+    before = stack.evaluate()
+    stack.state.values.mul_(2.0)
+    assert stack.evaluate() != before
+    stack.state.values.mul_(0.5)
+    assert stack.evaluate() == before
+
+
+def test_the_same_run_twice_gives_the_same_bits(family, kernels, tmp_path) -> None:
     runs, device = runs_of(family, range(3)), choose_device("cuda")
+    path = {"on": "kernels", "off": "stacked"}[kernels]
     for name in ("one", "two"):
-        assert all(isinstance(done, Result) for done in train(runs, tmp_path / name, device))
+        results = train(runs, tmp_path / name, device, kernels=kernels)
+        assert [done.environment["path"] for done in results] == [path] * 3
     assert results_of(tmp_path / "one", runs) == results_of(tmp_path / "two", runs)
+
+
+def test_by_kernels_a_run_depends_on_its_own_seed_alone(family, tmp_path) -> None:
+    runs, device = runs_of(family, range(5)), choose_device("cuda")
+    train(runs, tmp_path / "five", device, kernels="on")
+    for name, some in (("alone", runs[3:4]), ("others", [runs[4], runs[3]])):
+        train(some, tmp_path / name, device, kernels="on")
+        assert results_of(tmp_path / name, some) == results_of(tmp_path / "five", some)
 
 
 def test_alone_and_in_a_stack(family, tmp_path) -> None:
     runs, device = runs_of(family, range(5)), choose_device("cuda")
-    train(runs, tmp_path / "five", device)
-    train(runs[3:4], tmp_path / "alone", device)
+    train(runs, tmp_path / "five", device, kernels="off")
+    train(runs[3:4], tmp_path / "alone", device, kernels="off")
     five, alone = (RunFolder(tmp_path / name, runs[3]).history() for name in ("five", "alone"))
     for ours, expected in zip(alone, five, strict=True):
         assert ours.train_loss == pytest.approx(expected.train_loss, **ALONE)
@@ -123,10 +153,10 @@ def test_alone_and_in_a_stack(family, tmp_path) -> None:
         assert ours.learning_rate == expected.learning_rate
 
 
-def test_the_cpu_and_the_gpu_agree(family, tmp_path) -> None:
+def test_the_cpu_and_the_gpu_agree(family, kernels, tmp_path) -> None:
     runs = runs_of(family, range(2))
     train(runs, tmp_path / "cpu", choose_device("cpu"))
-    train(runs, tmp_path / "cuda", choose_device("cuda"))
+    train(runs, tmp_path / "cuda", choose_device("cuda"), kernels=kernels)
     for run in runs:
         cpu, gpu = (RunFolder(tmp_path / name, run).history() for name in ("cpu", "cuda"))
         for ours, expected in zip(gpu, cpu, strict=True):
@@ -134,23 +164,23 @@ def test_the_cpu_and_the_gpu_agree(family, tmp_path) -> None:
             assert ours.held_out_loss == pytest.approx(expected.held_out_loss, **ALONE)
 
 
-def test_stopped_and_resumed(family, tmp_path, monkeypatch) -> None:
+def test_stopped_and_resumed(family, kernels, tmp_path, monkeypatch) -> None:
     """In the same company, as it is at rest and resumed together, a stack ends with equal bits."""
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
     runs, device = runs_of(family, range(3)), choose_device("cuda")
-    train(runs, tmp_path / "unbroken", device)
+    train(runs, tmp_path / "unbroken", device, kernels=kernels)
 
     def watch(event: Event) -> None:
         if isinstance(event.what, Epoch) and (event.run.seed, event.what.epoch) == (0, 3):
             raise StopNowError
 
     with pytest.raises(StopNowError):
-        train(runs, tmp_path / "broken", device, watch=watch)
-    train(runs, tmp_path / "broken", device)
+        train(runs, tmp_path / "broken", device, watch=watch, kernels=kernels)
+    train(runs, tmp_path / "broken", device, kernels=kernels)
     assert results_of(tmp_path / "broken", runs) == results_of(tmp_path / "unbroken", runs)
 
 
-def test_a_loss_that_is_not_finite_fails_its_run_alone(tmp_path, monkeypatch) -> None:
+def test_a_loss_that_is_not_finite_fails_its_run_alone(kernels, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
     runs, device = runs_of("softmax-full", range(2)), choose_device("cuda")
 
@@ -159,11 +189,118 @@ def test_a_loss_that_is_not_finite_fails_its_run_alone(tmp_path, monkeypatch) ->
             raise StopNowError
 
     with pytest.raises(StopNowError):
-        train(runs, tmp_path, device, watch=watch)
+        train(runs, tmp_path, device, watch=watch, kernels=kernels)
     checkpoint, _ = RunFolder(tmp_path, runs[1]).load()
     checkpoint.adam.values *= 1e30
     RunFolder(tmp_path, runs[1]).save(checkpoint)
-    sound, failed = train(runs, tmp_path, device)
+    sound, failed = train(runs, tmp_path, device, kernels=kernels)
     assert isinstance(sound, Result)
     assert isinstance(failed, Failure)
     assert "the loss is not finite" in failed.error
+
+
+def test_whoever_leaves_is_replaced(kernels, tmp_path, monkeypatch) -> None:
+    """Five runs, two at a time, that stop in different epochs; as if all had been together."""
+    protocol = replace(TINY, max_epochs=12, stop_loss=0.68, learning_rate=1e-2)
+    runs, device = runs_of("linear-full", range(5), protocol), choose_device("cuda")
+    monkeypatch.setattr(loop, "_CUDA_SEEDS", 2)
+    results = train(runs, tmp_path / "two", device, kernels=kernels)
+    assert all(isinstance(result, Result) for result in results)
+    if kernels == "on":
+        monkeypatch.setattr(loop, "_CUDA_SEEDS", 64)
+        train(runs, tmp_path / "five", device, kernels=kernels)
+        assert results_of(tmp_path / "two", runs) == results_of(tmp_path / "five", runs)
+
+
+def test_several_stacks_at_once(kernels, tmp_path) -> None:
+    """Twelve stacks of six families in eight threads that capture and replay at will."""
+    runs = [run for family in FAMILIES for run in runs_of(family, range(3))]
+    runs += [replace(run, model=replace(run.model, n_bits=9, n_layers=1)) for run in runs]
+    for name in ("one", "two"):
+        results = run_all(runs, tmp_path / name, "cuda", kernels=kernels)
+        assert all(isinstance(result, Result) for result in results)
+    assert results_of(tmp_path / "one", runs) == results_of(tmp_path / "two", runs)
+    device = choose_device("cuda")
+    for at in range(0, len(runs), 3):
+        train(runs[at : at + 3], tmp_path / "alone", device, kernels=kernels)
+    assert results_of(tmp_path / "alone", runs) == results_of(tmp_path / "one", runs)
+
+
+def test_what_the_kernels_refuse_is_trained_by_the_plain_models_and_said_once(tmp_path) -> None:
+    told: list[Event] = []
+    models = [ModelSpec("rhi", "gru", n, positions="learned") for n in (4, 5, 6)]
+    runs = [RunSpec(model, seed, TINY) for model in models for seed in range(2)]
+    results = run_all(runs, tmp_path, "cuda", watch=told.append)
+    assert {result.environment["path"] for result in results} == {"stacked"}
+    assert [event.what for event in told if isinstance(event.what, str)] == [
+        "the kernels do not know learned positions: trained by the plain models"
+    ]
+
+
+@pytest.fixture
+def megabytes():
+    """Bounds what torch may take of the GPU's memory, beyond what it holds."""
+
+    def bound(amount: int) -> None:
+        torch.cuda.empty_cache()
+        whole = torch.cuda.get_device_properties(0).total_memory
+        held = torch.cuda.memory_reserved()
+        torch.cuda.set_per_process_memory_fraction((held + amount * 2**20) / whole)
+
+    yield bound
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_a_stack_too_large_for_the_memory_is_halved(kernels, tmp_path, megabytes) -> None:
+    protocol = replace(TINY, batch_size=256, epoch_examples=512, max_epochs=2)
+    model = ModelSpec("lhi", "softmax-full", n_bits=32, n_layers=2)
+    runs = [RunSpec(model, seed, protocol) for seed in range(32)]
+    told: list[Event] = []
+    megabytes(120)
+    results = train(runs, tmp_path, choose_device("cuda"), told.append, kernels=kernels)
+    assert all(isinstance(result, Result) for result in results)
+    said = [event.what for event in told if isinstance(event.what, str)]
+    assert said
+    assert all(text.startswith("out of memory with") for text in said)
+
+
+def test_a_run_too_large_for_the_memory_fails_with_its_message(tmp_path, megabytes) -> None:
+    protocol = replace(TINY, batch_size=1 << 16, epoch_examples=1 << 16)
+    runs = [RunSpec(ModelSpec("lhi", "mamba2", 64), seed, protocol) for seed in range(2)]
+    megabytes(40)
+    failures = train(runs, tmp_path, choose_device("cuda"), kernels="off")
+    assert all(isinstance(failure, Failure) for failure in failures)
+    assert all("out of memory" in failure.error for failure in failures)
+
+
+_LOST = """
+import sys
+from pathlib import Path
+import torch
+from ithbit.engine import loop
+from ithbit.engine.record import Epoch
+from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.errors import DeviceError
+from ithbit.models.spec import ModelSpec
+from ithbit.sweep.runner import run_all
+loop.SAVE_SECONDS = 0.0
+protocol = Protocol(batch_size=64, epoch_examples=224, held_out_examples=100, max_epochs=100_000)
+runs = [RunSpec(ModelSpec("lhi", "gru", n), seed, protocol) for n in (4, 5, 6) for seed in (0, 1)]
+def watch(event):
+    if isinstance(event.what, Epoch) and event.what.epoch == 5 and event.run == runs[0]:
+        # An index out of range: the device asserts, and the context is gone.
+        torch.zeros(4, device="cuda")[torch.tensor([10**6], device="cuda")]
+try:
+    run_all(runs, Path(sys.argv[1]), "cuda", watch=watch)
+except DeviceError as error:
+    print(error)
+"""
+
+
+def test_a_lost_gpu_ends_the_sweep_and_fails_no_run(tmp_path) -> None:
+    command = [sys.executable, "-c", _LOST, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert done.stdout.startswith("the GPU failed: "), done.stderr[-3000:]
+    assert "the same command resumes" in done.stdout
+    assert list(tmp_path.glob("*/failure.json")) == []
+    assert list(tmp_path.glob("*/state.safetensors"))

@@ -363,7 +363,7 @@ device = choose_device("cpu")
 with device.one_thread():
     stack = Stack(runs, AdamState.join([fresh_state(run) for run in runs]), device)
     for _ in range(2):
-        stack._step_once(256)
+        stack.way.step(256)
     stack.evaluate()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

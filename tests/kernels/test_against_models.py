@@ -73,10 +73,7 @@ def check(spec, count, capacity):
 
 
 VARIANTS = [
-    (task, family, layers)
-    for family in FAMILIES
-    for task in ("rhi", "lhi")
-    for layers in (1, 2)
+    (task, family, layers) for family in FAMILIES for task in ("rhi", "lhi") for layers in (1, 2)
 ]
 
 

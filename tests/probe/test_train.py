@@ -94,7 +94,7 @@ def test_the_same_steps_as_the_engine() -> None:
     run = RunSpec(ModelSpec("rhi", "gru", 4, d_model=6), 0, protocol)
     stack = Stack([run], fresh_state(run), choose_device("cpu"))
     net, params = network(load_layer("gru"), cell, [0], CPU, stacked=False)
-    theirs = stack.params
+    theirs = stack.way.params
     named = {
         "embed": "embed",
         "polynomial": "positions.polynomial",
@@ -111,7 +111,7 @@ def test_the_same_steps_as_the_engine() -> None:
     from ithbit.models.classifier import logits
 
     assert torch.allclose(
-        net.logits(ours, examples), logits(theirs, run.model, stack.table, examples), atol=1e-5
+        net.logits(ours, examples), logits(theirs, run.model, stack.way.table, examples), atol=1e-5
     )
     from ithbit.engine.evaluate import held_out_examples
     from ithbit.engine.optim import AdamState, Plateau
@@ -125,7 +125,7 @@ def test_the_same_steps_as_the_engine() -> None:
     stack.train_epoch([0])
     moved = layout.views(state.values)
     for name, value in moved.items():
-        expected = stack.params[named[name]].detach().reshape(value.shape)
+        expected = stack.way.params[named[name]].detach().reshape(value.shape)
         assert torch.allclose(value, expected, atol=1e-4), name
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from ithbit.engine.device import choose_device
 from ithbit.engine.folder import RunFolder
-from ithbit.engine.loop import Event, stack_size, train
+from ithbit.engine.loop import Event, Notice, stack_size, train
 from ithbit.engine.record import Epoch, Failure, Result
 from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import StoreError
@@ -288,9 +288,11 @@ def test_events_travel_between_processes(tmp_path) -> None:
     train([sound], tmp_path, CPU, watch=told.append)
     train([failing], tmp_path, CPU, watch=told.append)
     told.append(Event(sound, "a remark [with brackets]"))
-    assert {type(event.what) for event in told} == {Epoch, Result, Failure, str}
+    told.append(Event(sound, Notice("so it is trained")))
+    assert {type(event.what) for event in told} == {Epoch, Result, Failure, str, Notice}
     for event in told:
         line = json.loads(json.dumps(event_to_json(event)))
         assert event_from_json(line, event.run) == event
+        assert type(event_from_json(line, event.run).what) is type(event.what)
     with pytest.raises(ValueError, match="no event: idle"):
         event_from_json({"kind": "idle", "data": {}}, sound)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ithbit.cli.train import AsJson, Store
+from ithbit.cli.train import AsJson, Kernels, Store
 from ithbit.engine.spec import RunSpec
 from ithbit.errors import SpecError
 from ithbit.families import family_named, task_named
@@ -42,12 +42,13 @@ def sweep(
     max_epochs: MaxEpochs = None,
     stop_when_solved: StopWhenSolved = False,
     store: Store = Path("runs"),
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:1 of several")] = "auto",
+    kernels: Kernels = "auto",
     workers: Annotated[
         int | None,
         typer.Option(
-            help="processes on a CPU; a worker a core unless given. On Slurm: tasks of an array "
-            "at once"
+            help="processes; a worker a CPU core or a GPU unless given. On Slurm: tasks of an "
+            "array at once"
         ),
     ] = None,
     retry_failed: Annotated[
@@ -89,6 +90,8 @@ def sweep(
     if on not in ("local", "slurm"):
         raise SpecError(f"--on must be local or slurm, got {on!r}")
     if on == "slurm":
+        if kernels != "auto":
+            raise SpecError(f"--kernels {kernels} needs --on local; on Slurm each task chooses")
         from ithbit.cli.slurm import Wish, sweep_on_slurm
 
         wish = Wish(store, device, workers, slurm or [], slurm_profile, runs_per_task, retry_failed)
@@ -104,12 +107,13 @@ def sweep(
 
     from ithbit.cli.progress import Board
     from ithbit.engine.device import choose_device
+    from ithbit.engine.paths import kernels_named
     from ithbit.sweep.runner import run_all
 
-    chosen = choose_device(device)
+    chosen, choice = choose_device(device), kernels_named(kernels)
     with Board(runs) as board:
         board.console.print(f"{len(runs)} runs; {chosen.reason}", style="dim", markup=False)
-        outcomes = run_all(runs, store, device, workers, board.watch, retry_failed)
+        outcomes = run_all(runs, store, device, workers, board.watch, retry_failed, choice)
     print_outcomes(outcomes, store)
 
 
@@ -151,17 +155,18 @@ def _list_runs(runs: list[RunSpec], store: Path, device: str, workers: int | Non
     from ithbit.cli.duration import clock
     from ithbit.engine.device import choose_device
     from ithbit.sweep.estimate import longest_seconds
-    from ithbit.sweep.local import usable_cores
+    from ithbit.sweep.local import worker_devices
     from ithbit.sweep.store import statuses
 
     status = statuses(store, runs)
     for run in runs:
         print(f"{status[run]:8} {run.group:12} {run.name}")
     todo = [run for run in runs if status[run] != "done"]
-    cuda = choose_device(device).is_cuda
-    n_workers = workers or (1 if cuda else usable_cores())
-    seconds = longest_seconds(todo, store, n_workers, cuda)
-    where = "a GPU" if cuda else f"{n_workers} CPU cores"
+    chosen = choose_device(device)
+    n_workers = len(worker_devices(device, chosen, workers))
+    seconds = longest_seconds(todo, store, n_workers, chosen.is_cuda)
+    gpus = "a GPU" if n_workers == 1 else f"{n_workers} GPUs"
+    where = gpus if chosen.is_cuda else f"{n_workers} CPU cores"
     print(
         f"{len(runs)} runs, {len(runs) - len(todo)} done already; the rest takes at most about "
         f"{clock(seconds)} on {where}, if every run needs all its epochs"

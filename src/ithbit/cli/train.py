@@ -20,6 +20,12 @@ Positions = Annotated[
 ]
 Width = Annotated[int, typer.Option(help="model width")]
 Heads = Annotated[int, typer.Option(help="attention or state-space heads")]
+Kernels = Annotated[
+    str,
+    typer.Option(
+        help="auto (fused kernels where there is a GPU and they serve), on (or an error) or off"
+    ),
+]
 Store = Annotated[Path, typer.Option(help="folder of the run folders")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
 
@@ -37,9 +43,10 @@ def train(
     stop_when_solved: Annotated[
         bool, typer.Option("--stop-when-solved", help="stop at the first perfect epoch")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:1 of several")] = "auto",
+    kernels: Kernels = "auto",
     workers: Annotated[
-        int | None, typer.Option(help="processes on a CPU; a worker a core unless given")
+        int | None, typer.Option(help="processes; a worker a CPU core or a GPU unless given")
     ] = None,
     store: Store = Path("runs"),
     retry_failed: Annotated[
@@ -55,6 +62,7 @@ def train(
     from ithbit.api import cell
     from ithbit.cli.progress import Board
     from ithbit.engine.device import choose_device
+    from ithbit.engine.paths import kernels_named
     from ithbit.engine.record import Failure
     from ithbit.engine.spec import Protocol
     from ithbit.families import task_named
@@ -65,6 +73,7 @@ def train(
     if workers is not None and workers < 1:
         raise SpecError(f"--workers must be at least 1, got {workers}")
     chosen = choose_device(device)
+    choice = kernels_named(kernels)
     protocol = Protocol(max_epochs=max_epochs, stop_when_solved=stop_when_solved)
     model = ModelSpec(
         task_named(task),
@@ -78,7 +87,7 @@ def train(
     runs = cell(model, protocol, parse_seeds(seeds))
     with Board(runs) as board:
         board.console.print(chosen.reason, style="dim", markup=False)
-        results = run_all(runs, store, device, workers, board.watch, retry_failed)
+        results = run_all(runs, store, device, workers, board.watch, retry_failed, choice)
     if as_json:
         print(json.dumps([result.to_json() for result in results], indent=1))
     else:

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from textwrap import shorten
 
 import torch
 
 from ithbit import __version__
-from ithbit.errors import DeviceError
+from ithbit.errors import DeviceError, IthbitError
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -33,12 +34,40 @@ class Device:
         if self.is_cuda:
             torch.cuda.synchronize(self.torch)
 
+    def is_lost(self) -> bool:
+        """Whether the device answers no more; to be asked when something has failed on it.
+
+        A CUDA error of the sticky kind (a memory fault, a GPU that fell off its bus) is the answer
+        to every later call of the process.
+        """
+        if self.is_cuda:
+            try:
+                torch.cuda.current_stream(self.torch).synchronize()
+            except RuntimeError:
+                return True
+        return False
+
+    @contextmanager
+    def said_if_lost(self) -> Iterator[None]:
+        """Turn whatever fails because the device is lost into a sentence."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, IthbitError) or not self.is_lost():
+                raise
+            said = shorten(str(error), 200, placeholder=" …")
+            raise DeviceError(
+                f"the GPU failed: {said}; finished runs and checkpoints are kept: "
+                "the same command resumes"
+            ) from error
+
     @contextmanager
     def one_thread(self) -> Iterator[None]:
         """Keep torch to one thread meanwhile, and put the user's number back.
 
         Several threads sum in another order than one, so a run would depend on how many a process
-        has; and the models are too small to gain from them: processes use the other cores.
+        has; and the models are too small to gain from them: processes use the other cores. Threads
+        that are started meanwhile have the same one, and may come here as well.
         """
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -49,26 +78,31 @@ class Device:
 
 
 def choose_device(name: str = "auto") -> Device:
-    """The device to train on: a GPU where there is one, unless told otherwise.
+    """The device to train on: a GPU where there is one, unless told otherwise; cuda:1 is the
+    second.
 
     >>> choose_device("tpu")
     Traceback (most recent call last):
     ...
     ithbit.errors.DeviceError: unknown device 'tpu'; choose one of auto, cpu, cuda
     """
-    if name not in DEVICES:
+    kind, colon, index = name.partition(":")
+    if kind not in DEVICES or (colon and not (kind == "cuda" and index.isdecimal())):
         raise DeviceError(f"unknown device {name!r}; choose one of {', '.join(DEVICES)}")
     has_cuda = torch.cuda.is_available()
-    if name == "cuda" and not has_cuda:
+    if kind == "cuda" and not has_cuda:
         raise DeviceError(
-            "device 'cuda' was asked for, but torch sees no CUDA GPU; use cpu or auto"
+            f"device {name!r} was asked for, but torch sees no CUDA GPU; use cpu or auto"
         )
-    if has_cuda and name != "cpu":
+    if index and int(index) >= torch.cuda.device_count():
+        last = torch.cuda.device_count() - 1
+        raise DeviceError(f"device {name!r} was asked for, but the last GPU here is cuda:{last}")
+    if has_cuda and kind != "cpu":
         # The protocol is fp32: no TF32 in matrix products, whatever the user's defaults are.
         # cuDNN has a switch of its own, but nothing trained here goes through it.
         torch.backends.cuda.matmul.allow_tf32 = False
-        name = torch.cuda.get_device_name()
-        return Device(torch.device("cuda", torch.cuda.current_device()), f"GPU: {name}")
+        chosen = torch.device("cuda", int(index) if index else torch.cuda.current_device())
+        return Device(chosen, f"GPU: {torch.cuda.get_device_name(chosen)}")
     keep_freed_memory()
     why = "as asked" if name == "cpu" else "no CUDA GPU found"
     return Device(torch.device("cpu"), f"CPU, one thread a process ({why})")

@@ -18,6 +18,7 @@ from ithbit.tasks.sampling import (
 )
 from ithbit.tasks.tokens import TokenTable, token_table
 
+_GPU_BATCH = 1000  # a GPU is slowed down by launches: fewer and larger batches than a CPU's
 _LANES = 32  # two vectors of the widest: what a CPU's elementwise loop takes at a time
 
 
@@ -43,6 +44,20 @@ def evaluate(
         losses.append(bce(out, answer))
         right.append((out.sigmoid() >= 0.5) == (answer == 1))
     return torch.cat(losses, 1).mean(1), torch.cat(right, 1).double().mean(1)
+
+
+def ordered_mean(x: Tensor) -> Tensor:
+    """The mean of each row in double precision: seed example -> seed.
+
+    Halves are added, element by element, so that the order of a row's sum does not depend on how
+    many rows there are, which a library's reduction on a GPU may.
+    """
+    count = x.shape[1]
+    x = F.pad(x.double(), (0, (1 << (count - 1).bit_length()) - count))
+    while x.shape[1] > 1:
+        half = x.shape[1] // 2
+        x = x[:, :half] + x[:, half:]
+    return x[:, 0] / count
 
 
 def bce(out: Tensor, answer: Tensor) -> Tensor:
@@ -76,7 +91,8 @@ def shifted_accuracy(
         keys = stream_keys([seed + first_seed for seed in seeds], device)
         examples = draw_examples(keys, n_bits, 0, protocol.held_out_examples)
         table = token_table(spec.task, n_bits, query_length, params["embed"].dtype, device)
-        accuracy = evaluate(params, spec, table, examples, protocol.batch_size)[1]
+        batch_size = _GPU_BATCH if device.type == "cuda" else protocol.batch_size
+        accuracy = evaluate(params, spec, table, examples, batch_size)[1]
         return [float(value) for value in accuracy.tolist()]
 
     half = at(spec.n_bits // 2, HALF_LENGTH_SEED) if spec.n_bits >= 2 else None

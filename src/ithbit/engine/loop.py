@@ -2,25 +2,33 @@
 results.
 
 An epoch in order: train, evaluate, record, schedule, stop or go on, save. A run that stops leaves
-the stack, one whose loss is not finite is recorded as failed, and the others do not notice.
+the stack and a waiting one takes its place; one whose loss is not finite is recorded as failed, and
+the others do not notice. Kernels that fail give way to the plain models, a stack that is too large
+for the memory is halved.
 """
 
 import math
 import os
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from textwrap import shorten
 from typing import Literal
+
+import torch
 
 from ithbit.engine.device import Device, choose_device, describe_environment
 from ithbit.engine.evaluate import shifted_accuracy
 from ithbit.engine.folder import Checkpoint, RunFolder, check_store
+from ithbit.engine.lanes import give_memory_back, lane
 from ithbit.engine.optim import AdamState, Plateau
+from ithbit.engine.paths import Kernels, check_kernels, refusal
 from ithbit.engine.record import Epoch, Failure, Result, StoppedBy
 from ithbit.engine.spec import RunSpec
 from ithbit.engine.stack import Stack, fresh_state
@@ -32,6 +40,12 @@ SAVE_SECONDS = 10.0  # at most this much work is done again after a crash, and o
 _SAVE_SETTING = "ITHBIT_SAVE_SECONDS"  # instead, where a file system is slow or crashes are many
 _CPU_TOKENS = 32_768  # tokens of a step above which a larger stack no longer helps a CPU
 _CUDA_SEEDS = 64
+_CUDA_SCRATCH = 2 << 30  # bytes that the kernels of one stack may work in
+_MAX_SHARES = 256  # rows of partial gradients that the kernels keep for a run, at most
+
+
+class Notice(str):
+    """A remark on how all such runs are trained: one of a kind is enough."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +66,9 @@ class _Member:
 
     run: RunSpec
     folder: RunFolder
-    adam: AdamState  # as it was when its stack was made
+    claim: ExitStack  # to be closed when the run is left to others
+    adam: AdamState  # on the host, as it was when its stack was made
+    epochs_in_adam: int
     plateau: Plateau
     rate: float  # learning rate of the next epoch
     started_at: str
@@ -67,6 +83,7 @@ def train(
     device: Device | None = None,
     watch: Watcher = lambda event: None,
     retry_failed: bool = False,
+    kernels: Kernels = "auto",
 ) -> list[Result | Failure]:
     """Train what is not finished, and give every run's result or failure, in order.
 
@@ -80,6 +97,7 @@ def train(
         raise SpecError("every seed may be given once")
     check_store(store)
     device = device or choose_device()
+    check_kernels(kernels, list(runs), device)
     todo = []
     for run in runs:
         folder = RunFolder(store, run)
@@ -91,53 +109,142 @@ def train(
             todo.append(folder)
         else:
             watch(Event(run, done))
-    busy: list[str] = []
-    size = stack_size(runs[0], device)
-    for start in range(0, len(todo), size):
-        busy += _train_free(todo[start : start + size], device, watch)
-    if busy:
-        raise BusyError(f"another process is training {', '.join(busy)}; wait for it")
+    if todo:
+        with device.said_if_lost(), device.one_thread(), lane(device):
+            busy = _Cell(todo, device, watch, kernels).train()
+        if busy:
+            raise BusyError(f"another process is training {', '.join(busy)}; wait for it")
     return [_outcome(RunFolder(store, run)) for run in runs]
 
 
 def stack_size(run: RunSpec, device: Device) -> int:
     """How many runs to train at once: a GPU wants many, a CPU only as many as fit its caches."""
+    model, batch_size = run.model, run.protocol.batch_size
+    tokens = batch_size * n_tokens(model.task, model.n_bits)
     if device.is_cuda:
-        return _CUDA_SEEDS
-    tokens = run.protocol.batch_size * n_tokens(run.model.task, run.model.n_bits)
+        # What goes into each block and what comes back, and the gradient's shares; fp32.
+        numbers = 2 * model.n_layers * tokens * model.d_model + _MAX_SHARES * n_parameters(model)
+        return max(1, min(_CUDA_SEEDS, _CUDA_SCRATCH // (4 * numbers)))
     return max(1, _CPU_TOKENS // tokens)
 
 
-def _train_free(folders: list[RunFolder], device: Device, watch: Watcher) -> list[str]:
-    """Train one stack of the runs that no other process holds; the names of those that one does."""
-    raised: list[Exception] = []
+class _Cell:
+    """Runs of one model on their way: seated in the stack, or waiting for a place in it."""
 
-    def tell(event: Event) -> None:
+    def __init__(
+        self, folders: list[RunFolder], device: Device, watch: Watcher, kernels: Kernels
+    ) -> None:
+        self.device, self.kernels, self._watch = device, kernels, watch
+        self.waiting = deque(folders)
+        self.halted: deque[_Member] = deque()  # begun, but out of a stack that was too large
+        self.seated: list[_Member] = []
+        self.busy: list[str] = []
+        run = folders[0].run
+        self.size = stack_size(run, device)
+        self.fused = kernels == "on"
+        self._raised: list[BaseException] = []
+        if kernels == "auto" and device.is_cuda:
+            why = refusal(run.model, run.protocol, device)
+            self.fused = why is None
+            if why:
+                self._tell(Event(run, Notice(f"{why}: trained by the plain models")))
+
+    def train(self) -> list[str]:
+        """Train every run that no other process holds; the names of those that one does."""
         try:
-            watch(event)
-        except Exception as error:
-            raised.append(error)
+            while self._fill():
+                try:
+                    self._train_until_some_leave()
+                    continue
+                except IthbitError:
+                    raise
+                except Exception as error:
+                    # A watcher that raises wants to stop, or nobody listens any more.
+                    if error in self._raised or self.device.is_lost():
+                        raise
+                    said, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
+                    too_large = _is_out_of_memory(error)
+                self._recover(said, trace, too_large)  # out of reach of the error, and its tensors
+        finally:
+            for member in (*self.seated, *self.halted):
+                member.claim.close()
+        return self.busy
+
+    def _tell(self, event: Event) -> None:
+        try:
+            self._watch(event)
+        except BaseException as error:
+            self._raised.append(error)
             raise
 
-    with ExitStack() as held, device.one_thread():
-        free = [folder for folder in folders if held.enter_context(folder.claimed())]
-        # Looked at again now that the folder is ours: another process may have been faster.
-        open_still = [f for f in free if f.result() is None and f.failure() is None]
-        members = [_start(folder, watch) for folder in open_still]
+    def _fill(self) -> bool:
+        """Seat whoever waits while there is room; whether anyone is seated."""
+        while len(self.seated) < self.size and (self.halted or self.waiting):
+            if self.halted:
+                self.seated.append(self.halted.popleft())
+                continue
+            folder = self.waiting.popleft()
+            with ExitStack() as claim:
+                if not claim.enter_context(folder.claimed()):
+                    self.busy.append(folder.run.name)
+                # Looked at again now that the folder is ours: another process may have been faster.
+                elif folder.result() is None and folder.failure() is None:
+                    self.seated.append(_start(folder, claim.pop_all(), self._tell))
+        return bool(self.seated)
+
+    def _train_until_some_leave(self) -> None:
+        members = self.seated
+        state = AdamState.join([m.adam for m in members])
+        stack = Stack([m.run for m in members], state, self.device, self.fused)
         try:
-            _train_stack(members, device, tell)
-        except IthbitError:
-            raise
-        except Exception as error:  # a crash is a record of each run it hit, not the end of a sweep
-            if error in raised:  # unless it is the watcher's: it wants to stop, or nobody listens
-                raise
-            for member in members:
-                if member.folder.result() is None and member.folder.failure() is None:
-                    _fail(member, f"{type(error).__name__}: {error}", traceback.format_exc(), watch)
-        return [folder.run.name for folder in folders if folder not in free]
+            leaving = _train_until_one_stops(stack, members, self._tell)
+            host = stack.on_host()
+            for k, member in enumerate(members):
+                member.adam = host.rows([k])
+                if all(member is not gone for gone, _ in leaving):
+                    member.epochs_in_adam = len(member.history)
+        finally:
+            stack.close()
+        for member, reason in leaving:
+            if reason == "failed":
+                loss = member.history[-1].train_loss
+                error = f"the loss is not finite in epoch {len(member.history)}: {loss}"
+                _fail(member, error, "", self._tell)
+            else:
+                _finish(member, reason, stack, self._tell)
+            self.seated = [m for m in self.seated if m is not member]
+            member.claim.close()
+
+    def _recover(self, said: str, trace: str, too_large: bool) -> None:
+        """Go on after a crash: with a smaller stack, without kernels, or without these runs."""
+        run = self.seated[0].run
+        if too_large:
+            give_memory_back(self.device)
+        if too_large and len(self.seated) > 1:
+            self.size = len(self.seated) // 2
+            text = f"out of memory with {len(self.seated)} runs of {run.model.family} at once"
+            self._tell(Event(run, Notice(f"{text}: trained {self.size} at a time")))
+        elif self.fused and self.kernels == "auto" and not too_large:
+            self.fused = False
+            why = (
+                f"the kernels of {run.model.family} failed ({shorten(said, 200, placeholder='…')})"
+            )
+            self._tell(Event(run, Notice(f"{why}: trained by the plain models")))
+        else:  # a crash is a record of each run it hit, not the end of a sweep
+            for member in self.seated:
+                _fail(member, said, trace, self._tell)
+                member.claim.close()
+            self.seated = []
+        self.halted.extendleft(reversed([_rewound(m, self._tell) for m in self.seated]))
+        self.seated = []
 
 
-def _start(folder: RunFolder, watch: Watcher) -> _Member:
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether a GPU's memory was too small: torch has a class for it, CUDA itself a word."""
+    return isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
+
+
+def _start(folder: RunFolder, claim: ExitStack, watch: Watcher) -> _Member:
     """A run as the store has it: from its checkpoint, or from the beginning."""
     checkpoint, remark = folder.load()
     if remark:
@@ -148,7 +255,9 @@ def _start(folder: RunFolder, watch: Watcher) -> _Member:
     return _Member(
         folder.run,
         folder,
+        claim,
         checkpoint.adam,
+        checkpoint.epochs_done,
         checkpoint.plateau,
         checkpoint.adam.learning_rate.item(),
         checkpoint.started_at,
@@ -156,21 +265,11 @@ def _start(folder: RunFolder, watch: Watcher) -> _Member:
     )
 
 
-def _train_stack(members: list[_Member], device: Device, watch: Watcher) -> None:
-    """Train until every member has stopped; whoever stops leaves the stack."""
-    while members:
-        stack = Stack([m.run for m in members], AdamState.join([m.adam for m in members]), device)
-        leaving = _train_until_one_stops(stack, members, watch)
-        for k, member in enumerate(members):
-            member.adam = stack.state.rows([k])
-        for member, reason in leaving:
-            if reason == "failed":
-                loss = member.history[-1].train_loss
-                error = f"the loss is not finite in epoch {len(member.history)}: {loss}"
-                _fail(member, error, "", watch)
-            else:
-                _finish(member, reason, stack, watch)
-        members = [m for m in members if all(m is not gone for gone, _ in leaving)]
+def _rewound(member: _Member, watch: Watcher) -> _Member:
+    """A run out of a stack that crashed: as it was put in, or as the store has it if it moved."""
+    if len(member.history) == member.epochs_in_adam:
+        return member
+    return _start(member.folder, member.claim, watch)
 
 
 def _train_until_one_stops(
@@ -209,9 +308,11 @@ def _train_until_one_stops(
         stack.set_rates([m.rate for m in members])
         if leaving:
             return leaving
-        for k, m in enumerate(members):
-            if time.monotonic() - m.saved >= save_seconds:
-                row = stack.state.rows([k])
+        due = [k for k, m in enumerate(members) if time.monotonic() - m.saved >= save_seconds]
+        if due:
+            host = stack.on_host()
+            for k in due:
+                m, row = members[k], host.rows([k])
                 m.folder.save(Checkpoint(len(m.history), m.plateau, row, m.started_at))
                 m.saved = time.monotonic()
 
@@ -239,7 +340,7 @@ def _stop_reason(member: _Member) -> Reason | None:
 def _finish(member: _Member, reason: StoppedBy, stack: Stack, watch: Watcher) -> None:
     """Evaluate the final weights at the shifted lengths and write the result."""
     run, history = member.run, member.history
-    params = stack.layout.views(member.adam.values)
+    params = stack.layout.views(member.adam.values.to(stack.device.torch))
     half, double = shifted_accuracy(params, run.model, run.protocol, [run.seed])
     solved = [epoch.epoch for epoch in history if epoch.held_out_accuracy == 1.0]
     result = Result(
@@ -257,7 +358,7 @@ def _finish(member: _Member, reason: StoppedBy, stack: Stack, watch: Watcher) ->
         evaluation_seconds=member.evaluation_seconds,
         started_at=member.started_at,
         finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        environment=describe_environment(stack.device),
+        environment=describe_environment(stack.device) | {"path": stack.path},
     )
     weights = {name: value[0].detach().cpu().contiguous() for name, value in params.items()}
     member.folder.complete_history(history)

@@ -18,8 +18,8 @@ _ROWS = 16  # shares read at a time
 @triton.jit
 def _sum_shares(
     partials, grads, squares, losses, loss_sum, steps, first, count,
-    PARAMETERS, PROGRAMS, CAPACITY,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr, LOSSES: tl.constexpr,
+    PARAMETERS, CAPACITY,
+    PROGRAMS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, LOSSES: tl.constexpr,
 ):  # fmt: skip
     """Sum each parameter's shares; the first program of a run also counts the step and its loss."""
     block, seed = tl.program_id(0), tl.program_id(1)
@@ -53,7 +53,9 @@ def _adamw(
     """One step of `torch.optim.AdamW` after `clip_grad_norm_`, for a block of a run's row."""
     block, seed = tl.program_id(0), tl.program_id(1)
     part = tl.arange(0, MAX_BLOCKS)
-    norm = tl.sqrt(tl.sum(tl.load(squares + seed * BLOCKS + part, mask=part < BLOCKS, other=0.0), 0))
+    norm = tl.sqrt(
+        tl.sum(tl.load(squares + seed * BLOCKS + part, mask=part < BLOCKS, other=0.0), 0)
+    )
     scale = tl.minimum(CLIP / (norm + 1e-6), 1.0)
     # Double precision for the few numbers of a run, as torch.optim has them in Python floats.
     step = tl.load(steps + seed).to(tl.float64)
@@ -87,12 +89,13 @@ def sum_shares(
     first: Tensor,
     count: int,
 ) -> None:
-    """Fill `grads` from the shares, and move the run's counters on by a step of `count` examples."""
+    """Fill `grads` from the shares, and move the run's counters on by a step of `count`
+    examples."""
     n_seeds, programs, parameters = partials.shape
     _sum_shares[(n_blocks(parameters), n_seeds)](
         partials, grads, squares, losses, loss_sum, steps, first, count,
-        parameters, programs, losses.shape[1],
-        BLOCK=_BLOCK, ROWS=_ROWS, LOSSES=triton.next_power_of_2(losses.shape[1]),
+        parameters, losses.shape[1],
+        PROGRAMS=programs, BLOCK=_BLOCK, ROWS=_ROWS, LOSSES=triton.next_power_of_2(losses.shape[1]),
     )  # fmt: skip
 
 

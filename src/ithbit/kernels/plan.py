@@ -1,5 +1,6 @@
 """What the kernels of one stack need to know, and the memory they work in."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -57,4 +58,10 @@ class Plan:
         if name not in self._buffers:
             whole = (self.n_seeds, *shape)
             self._buffers[name] = torch.zeros(whole, dtype=torch.float32, device=self.device)
+        return self._buffers[name]
+
+    def constant(self, name: str, make: "Callable[[Plan], Tensor]") -> Tensor:
+        """Fixed numbers by name, made at first use."""
+        if name not in self._buffers:
+            self._buffers[name] = make(self)
         return self._buffers[name]

@@ -77,9 +77,7 @@ class Step:
         steps: Tensor,
     ) -> None:
         """Fill `losses` and `grads`; count the step in `loss_sum` (seed), `steps` and `first`."""
-        self.family.backward(
-            self.plan, values, keys, first, count, self.losses, self.partials
-        )
+        self.family.backward(self.plan, values, keys, first, count, self.losses, self.partials)
         optimiser.sum_shares(
             self.partials, self.grads, self.squares, self.losses, loss_sum, steps, first, count
         )

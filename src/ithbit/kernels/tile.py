@@ -51,9 +51,7 @@ def draw_bit(key, example, i, WORDS: tl.constexpr):
 
 
 @triton.jit
-def token_features(
-    key, example, position, N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr
-):
+def token_features(key, example, position, N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr):
     """Features of tokens given by example and position (row): row FEATURES."""
     TOKENS: tl.constexpr = N + 2 if LHI else N + 1
     column = tl.arange(0, FEATURES)[None, :]
@@ -177,7 +175,9 @@ def cross_entropy(logit, answer):
     small = tl.exp(-tl.abs(logit))
     # log(1 + small), exact for a small `small` too: a loss below 1e-7 is one that we stop at.
     whole = 1.0 + small
-    log = tl.where(whole == 1.0, small, tl.log(whole) * (small / tl.where(whole == 1.0, 1.0, whole - 1.0)))
+    log = tl.where(
+        whole == 1.0, small, tl.log(whole) * (small / tl.where(whole == 1.0, 1.0, whole - 1.0))
+    )
     loss = tl.maximum(logit, 0.0) - logit * answer + log
     sigmoid = tl.where(logit >= 0, 1.0, small) / whole
     return loss, sigmoid - answer

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.folder import RunFolder, check_store
-from ithbit.engine.loop import Event, Watcher, stack_size, train
+from ithbit.engine.loop import Event, Watcher, stack_size
+from ithbit.engine.paths import Kernels, check_kernels
 from ithbit.engine.record import Failure, Result
 from ithbit.engine.spec import RunSpec
-from ithbit.errors import BusyError, StoreError
-from ithbit.sweep.local import LocalPool, Worker, usable_cores
-from ithbit.sweep.worker import event_from_json
+from ithbit.sweep.local import LocalPool, Worker, worker_devices
+from ithbit.sweep.threads import BUSY_SECONDS, Audience, at_once, train_side_by_side
+from ithbit.sweep.worker import error_from_json, event_from_json
 
 MAX_ATTEMPTS = 3  # workers that may die over a run before it is recorded as failed
-_BUSY_SECONDS = 1.0  # between two looks at a run that another process is training
 
 Stack = list[RunSpec]
 
@@ -31,15 +31,17 @@ def run_all(
     workers: int | None = None,
     watch: Watcher = lambda event: None,
     retry_failed: bool = False,
+    kernels: Kernels = "auto",
 ) -> list[Result | Failure]:
     """Train every run that has no result yet; the outcome of each, in the order given.
 
-    On a GPU one process trains stack after stack; on a CPU there is a worker a core unless told
-    otherwise. Runs that another process holds are waited for.
+    On a GPU one process trains several stacks side by side, and there is a process a GPU; on a CPU
+    there is a worker a core unless told otherwise. Runs that another process holds are waited for.
     """
     runs = list(dict.fromkeys(runs))
-    check_store(store)
     device = choose_device(device_name)
+    check_kernels(kernels, runs, device)
+    check_store(store)
     todo = []
     for run in runs:
         if retry_failed:  # once: a run that fails again is not tried for ever
@@ -49,12 +51,17 @@ def run_all(
             todo.append(run)
         else:
             watch(Event(run, done))
-    n_workers = workers or (1 if device.is_cuda else usable_cores())
-    stacks = group(todo, device, n_workers)
-    if n_workers == 1 or len(stacks) <= 1:
-        _train_here(stacks, store, device, watch)
+    devices = worker_devices(device_name, device, workers)
+    audience = Audience(watch)
+    if device.is_cuda and len(devices) == 1:  # whole cells: whoever leaves a stack is replaced
+        stacks = group(todo, device, 1, size=max(1, len(todo)))
     else:
-        _train_in_pool(stacks, store, device, min(n_workers, len(stacks)), watch)
+        stacks = group(todo, device, len(devices))
+    if len(devices) == 1 or len(stacks) <= 1:
+        n_stacks = at_once(device.torch.type)
+        train_side_by_side(stacks, store, device, n_stacks, audience, kernels)
+    else:
+        _train_in_pool(stacks, store, devices[: len(stacks)], audience.tell, kernels)
     found = [outcome(store, run) for run in runs]
     assert all(found)
     return [done for done in found if done is not None]
@@ -91,40 +98,33 @@ def _work(stack: Stack) -> int:
     return len(stack) * model.n_layers * (model.n_bits + 2)
 
 
-def _train_here(stacks: list[Stack], store: Path, device: Device, watch: Watcher) -> None:
-    waiting = deque(stacks)
-    while waiting:
-        stack = waiting.popleft()
-        try:
-            train(stack, store, device, watch)
-        except BusyError:
-            waiting.append(stack)
-            time.sleep(_BUSY_SECONDS)
-
-
 def _train_in_pool(
     stacks: list[Stack],
     store: Path,
-    device: Device,
-    n_workers: int,
+    devices: list[str],
     watch: Watcher,
+    kernels: Kernels,
 ) -> None:
-    """Hand the stacks to workers until every run has an outcome."""
+    """Hand the stacks to workers, one on each device named, until every run has an outcome."""
     by_id = {run.run_id: run for stack in stacks for run in stack}
     attempts: dict[str, int] = defaultdict(int)
     waiting = deque(stacks)
-    with LocalPool(store, device.torch.type, n_workers) as pool:
+    with LocalPool(store, kernels) as pool:
         at_work: list[Worker] = []
 
+        def start(device_name: str) -> None:
+            worker = pool.start_worker(device_name)
+            at_work.append(worker)
+            give_next(worker)
+
         def give_next(worker: Worker) -> None:
-            if waiting:
+            while waiting and worker.has_room:
                 worker.give(waiting.popleft())
-            else:
+            if not worker.orders:
                 at_work.remove(worker)
 
-        for _ in range(n_workers):
-            at_work.append(pool.start_worker())
-            give_next(at_work[-1])
+        for device_name in devices:
+            start(device_name)
         while at_work:
             worker, answer = pool.answers.get()
             if answer is None:
@@ -132,16 +132,16 @@ def _train_in_pool(
                     at_work.remove(worker)
                     waiting.extend(_after_death(worker, store, attempts, watch))
                     if waiting:
-                        at_work.append(pool.start_worker())
-                        give_next(at_work[-1])
+                        start(worker.device_name)
             elif answer["kind"] == "idle":
+                worker.orders.pop(answer["order"])
                 give_next(worker)
             elif answer["kind"] == "busy":
-                waiting.append(worker.stack)
-                time.sleep(_BUSY_SECONDS)
+                waiting.append(worker.orders.pop(answer["order"]))
+                time.sleep(BUSY_SECONDS)
                 give_next(worker)
             elif answer["kind"] == "error":
-                raise StoreError(answer["data"]["text"])
+                raise error_from_json(answer)
             else:
                 watch(event_from_json(answer, by_id[answer["run_id"]]))
 
@@ -153,7 +153,7 @@ def _after_death(
     status = worker.process.returncode
     how = f"signal {-status}" if status < 0 else f"status {status}"
     again = []
-    for run in worker.stack:
+    for run in worker.runs:
         if outcome(store, run) is not None:
             continue
         attempts[run.run_id] += 1

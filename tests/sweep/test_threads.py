@@ -1,0 +1,214 @@
+"""Several stacks at once in one process: what they leave, whom they tell, how they are stopped."""
+
+import io
+import json
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ithbit.engine import loop
+from ithbit.engine.device import Device, choose_device
+from ithbit.engine.folder import RunFolder
+from ithbit.engine.loop import Event, Notice, train
+from ithbit.engine.record import Epoch, Failure, Result
+from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.errors import DeviceError
+from ithbit.models.spec import ModelSpec
+from ithbit.sweep import threads, worker
+from ithbit.sweep.local import LocalPool, usable_cores, worker_devices
+from ithbit.sweep.threads import Audience, train_side_by_side
+
+CPU = choose_device("cpu")
+GPU = Device(torch.device("cuda", 0), "not used")
+TINY = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=12)
+
+
+class StopNowError(Exception):
+    """What a watcher raises to stop."""
+
+
+def cells(n_cells: int = 5, protocol: Protocol = TINY) -> list[list[RunSpec]]:
+    """Stacks of two runs, each of another length."""
+    models = [ModelSpec("rhi", "gru", n_bits=n) for n in range(1, n_cells + 1)]
+    return [[RunSpec(model, seed, protocol) for seed in range(2)] for model in models]
+
+
+def ours() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.endswith("(work)")}
+
+
+@pytest.fixture
+def undisturbed(tmp_path, kept):
+    """What the runs leave that are trained stack after stack."""
+
+    def of(stacks: list[list[RunSpec]]) -> list[dict[str, object]]:
+        for stack in stacks:
+            train(stack, tmp_path / "undisturbed", CPU)
+        return [kept(tmp_path / "undisturbed", run) for stack in stacks for run in stack]
+
+    return of
+
+
+def test_side_by_side_the_bits_are_the_same(tmp_path, kept, undisturbed) -> None:
+    stacks = cells()
+    expected = undisturbed(stacks)
+    told: list[Event] = []
+    callers, inside = set(), []
+
+    def watch(event: Event) -> None:
+        inside.append(event)
+        told.append(event)
+        callers.add(threading.current_thread())
+        time.sleep(0.0005)  # long enough for another to come in, if it could
+        assert inside == [event]
+        inside.clear()
+
+    train_side_by_side(stacks, tmp_path / "side", CPU, 3, Audience(watch))
+    runs = [run for stack in stacks for run in stack]
+    assert [kept(tmp_path / "side", run) for run in runs] == expected
+    assert len(callers) == 3
+    assert ours() == set()
+    for run in runs:
+        folder = RunFolder(tmp_path / "side", run)
+        of_run = [event.what for event in told if event.run == run]
+        assert of_run == [*folder.history(), folder.result()]
+
+
+def test_the_number_of_threads_of_torch_is_put_back(tmp_path) -> None:
+    found: list[int] = []
+
+    def look() -> None:
+        found.append(torch.get_num_threads())
+
+    torch.set_num_threads(2)
+    try:
+        audience = Audience(lambda event: look())
+        train_side_by_side(cells(3), tmp_path, CPU, 3, audience)
+        assert set(found) == {1}
+        assert torch.get_num_threads() == 2
+        found.clear()
+        fresh = threading.Thread(target=look)
+        fresh.start()
+        fresh.join()
+        assert found == [2]
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_a_watcher_that_raises_ends_all_threads(tmp_path, kept, undisturbed, monkeypatch) -> None:
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
+    stacks = cells()
+    expected = undisturbed(stacks)
+    after: list[Event] = []
+
+    def watch(event: Event) -> None:
+        if after or (isinstance(event.what, Epoch) and event.what.epoch == 5):
+            after.append(event)
+            raise StopNowError
+
+    with pytest.raises(StopNowError):
+        train_side_by_side(stacks, tmp_path / "side", CPU, 3, Audience(watch))
+    assert len(after) == 1  # nobody is told anything after that
+    assert ours() == set()
+    runs = [run for stack in stacks for run in stack]
+    folders = [RunFolder(tmp_path / "side", run) for run in runs]
+    assert any((folder.path / "state.safetensors").exists() for folder in folders)
+    assert not any((folder.path / "failure.json").exists() for folder in folders)
+    train_side_by_side(stacks, tmp_path / "side", CPU, 3, Audience(lambda event: None))
+    assert [kept(tmp_path / "side", run) for run in runs] == expected
+
+
+def test_an_interruption_ends_all_threads(tmp_path, kept) -> None:
+    endless = cells(3, replace(TINY, max_epochs=10_000_000))
+
+    def watch(event: Event) -> None:
+        if event.run == endless[1][1] and isinstance(event.what, Epoch) and event.what.epoch == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_side_by_side(endless, tmp_path, CPU, 3, Audience(watch))
+    assert ours() == set()
+    for stack in endless:
+        for run in stack:
+            assert RunFolder(tmp_path, run).failure() is None
+            with RunFolder(tmp_path, run).claimed() as free:
+                assert free
+
+
+class LosingDevice(Device):
+    """A device that is lost as soon as something fails on it."""
+
+    def is_lost(self) -> bool:
+        return True
+
+
+def test_a_lost_device_ends_the_sweep(tmp_path) -> None:
+    """One stack crashes (a batch that no memory holds); the others are stopped, none fails."""
+    endless = cells(3, replace(TINY, max_epochs=10_000_000))
+    endless[1] = [
+        replace(run, protocol=replace(TINY, batch_size=1 << 45, epoch_examples=1 << 45))
+        for run in endless[1]
+    ]
+    device = LosingDevice(torch.device("cpu"), "for a test")
+    told: list[Event] = []
+    with pytest.raises(DeviceError, match=r"the GPU failed: .* the same command resumes"):
+        train_side_by_side(endless, tmp_path, device, 3, Audience(told.append))
+    assert ours() == set()
+    assert not any(isinstance(event.what, Result | Failure) for event in told)
+
+
+def test_a_notice_is_passed_on_once_and_a_remark_every_time() -> None:
+    told: list[Event] = []
+    audience, run = Audience(told.append), cells()[0][0]
+    for what in (Notice("slow"), "seen", Notice("slow"), "seen", Notice("slower")):
+        audience.tell(Event(run, what))
+    assert [event.what for event in told] == ["slow", "seen", "seen", "slower"]
+
+
+def test_a_worker_trains_several_orders_at_once(tmp_path, kept, undisturbed, monkeypatch) -> None:
+    monkeypatch.setattr(threads, "at_once", lambda device_name: 3)
+    stacks = cells(4)
+    orders = [
+        {"order": k, "runs": [run.to_json() for run in stack]} for k, stack in enumerate(stacks)
+    ]
+    tasks = io.StringIO("".join(json.dumps(order) + "\n" for order in orders))
+    answers = io.StringIO()
+    worker.serve(tmp_path / "worker", "cpu", "auto", tasks, answers)
+    found = [json.loads(line) for line in answers.getvalue().splitlines()]
+    assert sorted(line["order"] for line in found if line["kind"] == "idle") == [0, 1, 2, 3]
+    assert sum(line["kind"] == "result" for line in found) == 8
+    runs = [run for stack in stacks for run in stack]
+    assert [kept(tmp_path / "worker", run) for run in runs] == undisturbed(stacks)
+
+
+def test_an_error_of_a_worker_keeps_its_class() -> None:
+    line = {"kind": "error", "data": {"type": "DeviceError", "text": "the GPU failed"}}
+    error = worker.error_from_json(line)
+    assert isinstance(error, DeviceError)
+    assert str(error) == "the GPU failed"
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_gpus", "workers", "devices"),
+    [
+        ("auto", 1, None, ["cuda:0"]),
+        ("auto", 4, None, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
+        ("cuda", 2, 3, ["cuda:0", "cuda:1", "cuda:0"]),
+        ("cuda:0", 2, None, ["cuda:0"]),
+    ],
+)
+def test_a_worker_a_gpu(asked, n_gpus, workers, devices, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
+    assert worker_devices(asked, GPU, workers) == devices
+    command = LocalPool(tmp_path, "off").command(devices[-1])
+    assert command[-3:] == [str(tmp_path), devices[-1], "off"]
+
+
+def test_a_worker_a_core() -> None:
+    assert worker_devices("auto", CPU, None) == ["cpu"] * usable_cores()
+    assert worker_devices("cpu", CPU, 3) == ["cpu"] * 3
