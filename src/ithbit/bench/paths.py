@@ -2,7 +2,7 @@
 
 The *reference* trains one run with all the cores or the GPU. The *stacked models* train as `ithbit
 train` does: on a GPU one stack; on a CPU a worker a core with one thread, each with as many seeds
-as fit its caches. The *kernels* train one stack on a GPU, the step captured as a CUDA graph.
+as fit its caches. The *kernels* train one stack on a GPU.
 """
 
 import importlib.util
@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from statistics import mean
 
@@ -25,7 +24,6 @@ from ithbit.engine.stack import Stack, fresh_state
 from ithbit.errors import IthbitError
 from ithbit.models.spec import ModelSpec
 from ithbit.sweep.local import usable_cores
-from ithbit.tasks.sampling import stream_keys
 
 _WARM_UP = 3
 _WORKER = "from ithbit.bench.paths import worker; worker()"
@@ -78,12 +76,21 @@ def worker() -> None:
     print(_stack_step(model, seeds, device, order["steps"], order["repeats"]))
 
 
-def _stack_step(model: ModelSpec, seeds: int, device: Device, steps: int, repeats: int) -> float:
+def _stack_step(
+    model: ModelSpec, seeds: int, device: Device, steps: int, repeats: int, fused: bool = False
+) -> float:
     protocol = Protocol(epoch_examples=steps * Protocol().batch_size)
     runs = [RunSpec(model, seed, protocol) for seed in range(seeds)]
-    stack = Stack(runs, AdamState.join([fresh_state(run) for run in runs]), device)
-    stack.train_epoch([0] * seeds)  # captures the step on a GPU
-    return seconds(lambda: stack.train_epoch([1] * seeds), device, repeats) / steps / seeds
+    stack = Stack(runs, AdamState.join([fresh_state(run) for run in runs]), device, fused)
+    try:
+        stack.train_epoch([0] * seeds)  # captures the steps on a GPU
+        taken = seconds(lambda: stack.train_epoch([1] * seeds), device, repeats)
+        finite = bool(stack.state.values.isfinite().all())
+    finally:
+        stack.close()
+    if not finite:
+        raise IthbitError("the weights are not finite after the timed steps")
+    return taken / steps / seeds
 
 
 def no_kernels(device: Device) -> str | None:
@@ -97,57 +104,8 @@ def no_kernels(device: Device) -> str | None:
 
 def kernel_step(model: ModelSpec, seeds: int, device: Device, steps: int, repeats: int) -> float:
     """Seconds of one step by the kernels, a run's part of it."""
-    from ithbit.kernels import optimiser
-    from ithbit.kernels.step import Step, refusal
+    from ithbit.kernels.step import refusal
 
     if why := refusal(model):
         raise IthbitError(why)
-    protocol = Protocol()
-    runs = [RunSpec(model, seed, protocol) for seed in range(seeds)]
-    state = AdamState.join([fresh_state(run) for run in runs]).to(device.torch)
-    step = Step(model, seeds, protocol.batch_size, device.torch)
-    keys = stream_keys(list(range(seeds)), device.torch)
-    first = torch.zeros(seeds, 1, dtype=torch.int64, device=device.torch)
-    loss_sum = torch.zeros(seeds, dtype=torch.float64, device=device.torch)
-
-    def once() -> None:
-        step.gradients(state.values, keys, first, protocol.batch_size, loss_sum, state.steps)
-        optimiser.adamw(
-            state.values,
-            state.mean,
-            state.square,
-            step.grads,
-            step.squares,
-            state.steps,
-            state.learning_rate,
-            beta1=protocol.beta1,
-            beta2=protocol.beta2,
-            eps=protocol.eps,
-            weight_decay=protocol.weight_decay,
-            clip_norm=protocol.clip_norm,
-        )
-
-    replay = _captured(once) if device.is_cuda else once
-
-    def action() -> None:
-        for _ in range(steps):
-            replay()
-
-    action()
-    taken = seconds(action, device, repeats) / steps / seeds
-    if not bool(state.values.isfinite().all()):
-        raise IthbitError("the weights are not finite after the timed steps")
-    return taken
-
-
-def _captured(once: Callable[[], None]) -> Callable[[], None]:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(_WARM_UP):
-            once()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        once()
-    return graph.replay
+    return _stack_step(model, seeds, device, steps, repeats, fused=True)
