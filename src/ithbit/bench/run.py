@@ -101,7 +101,7 @@ def bench(
         except Exception as error:  # one way that fails is a line of the result, not its end
             text = (str(error).strip().splitlines() or [""])[0][:300]
             if not isinstance(error, IthbitError):
-                text = f"{type(error).__name__}: {text}"
+                text = f"{type(error).__name__}: {text}" if text else type(error).__name__
             said(f"{_name(row)}: {path} failed: {text}")
             return replace(row, errors=row.errors | {path: text})
         said(f"{_name(row)}: {path} {epoch:.4g} s per run and epoch")

@@ -30,8 +30,9 @@ def probe(
     """Probe a layer: a factory, or what the command line takes in its place.
 
     More than one worker needs a name such as `"layers.py:Mine"`, which another process can load,
-    and a script whose own work is under `if __name__ == "__main__"`. `said` is called with
-    a line of progress now and then.
+    and a script whose own work is under `if __name__ == "__main__"`. After so many `minutes`
+    the runs that are still going end where they are, which the report says. `said` is called with a
+    line of progress now and then.
     """
     plan = Plan(
         width,
