@@ -30,7 +30,7 @@ test-slurm: $(READY)
 	$(BIN)/pytest -q -m slurm --timeout 900
 
 bench: $(READY)
-	$(BIN)/python bench/throughput.py --n 8 64
+	$(BIN)/ithbit bench --n 8 --n 64
 
 # torch first and by its exact version: a range would bring gigabytes of CUDA to a machine without.
 $(READY): pyproject.toml constraints.txt

@@ -79,6 +79,29 @@ def test_the_examples(ithbit, layer: str, state: int | None) -> None:
     assert data["causal_rank"]["state"] == state
 
 
+def test_a_limit_of_time_is_kept_and_told(ithbit, tmp_path: Path) -> None:
+    arguments = ("--width", 4, "-n", 2, "-L", 1, "--seeds", "0", "--rank-n", 4, "--workers", 1)
+    limit = ("--minutes", 1e-4, "--device", "cpu", "--store", tmp_path / "runs")
+    status, out, _ = ithbit("probe", "rnn", *arguments, *limit)
+    assert status == 0
+    assert "2 runs were ended in epoch 1 of 500, when the 0.0001 minutes were over" in " ".join(
+        out.split()
+    )
+    assert "minutes must be more than 0" in ithbit("probe", "rnn", "--minutes", 0)[2]
+
+
+@pytest.mark.timeout(300)  # an epoch of each family
+def test_the_families_are_trained_for_the_asking(ithbit, tmp_path: Path) -> None:
+    arguments = ("--width", 2, "-n", 1, "-L", 1, "--seeds", "0", "--max-epochs", 1)
+    where = ("--rank-n", 4, "--store", tmp_path / "runs", "--device", "cpu", "--workers", 1)
+    status, out, err = ithbit("probe", "rnn", *arguments, *where, "--train-families", "--json")
+    assert status == 0, err
+    rows = json.loads(out)["families"]
+    assert len(rows) == 12  # six families, two tasks
+    assert {row["counts"]["1"]["origin"] for row in rows} == {"ours"}
+    assert {row["counts"]["1"]["runs"] for row in rows} == {1}
+
+
 def test_the_whole_way_with_two_workers(ithbit, tmp_path: Path) -> None:
     arguments = ("--width", 4, "-n", 2, "-L", 1, "--seeds", "0", "--max-epochs", 1)
     where = ("--rank-n", 4, "--store", tmp_path / "runs", "--device", "cpu", "--workers", 2)

@@ -7,7 +7,7 @@ import torch
 
 from ithbit.errors import LayerError
 from ithbit.probe.behaviour import Leak, behaviour, usable
-from ithbit.probe.layer import load_layer
+from ithbit.probe.layer import layer_of, load_layer
 
 CPU = torch.device("cpu")
 FILE = Path(__file__).with_name("bad_layers.py")
@@ -80,3 +80,20 @@ def test_a_layer_that_computes_in_float32_alone() -> None:
 
     module = usable(layer_of(lambda width: Single(width, width), "Single"), 4, 6, CPU)
     assert behaviour(module, 4, 6).dtype == "float32"
+
+
+def test_float32_inside_is_not_taken_for_float64() -> None:
+    class Hidden(torch.nn.Module):
+        """Takes and gives float64, as some kernels do, and sums in float32."""
+
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.map = torch.nn.Linear(width, width)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.map(x).float().cumsum(1).to(x.dtype)
+
+    module = usable(layer_of(Hidden), 4, 6, torch.device("cpu"))
+    assert behaviour(module, 4, 6).dtype == "float32"
+    plain = usable(load_layer("gru"), 4, 6, torch.device("cpu"))
+    assert behaviour(plain, 4, 6).dtype == "float64"

@@ -1,5 +1,7 @@
 """Training a user's layer: the engine's protocol, stacked or not, kept and not done twice."""
 
+import math
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from ithbit.engine.stack import Stack, fresh_state
 from ithbit.models.spec import ModelSpec
 from ithbit.probe.layer import Layer, layer_of, load_layer
 from ithbit.probe.model import Cell, network, why_not_stacked
-from ithbit.probe.train import Place, train_cell
+from ithbit.probe.train import Place, Work, train_cell, train_for
+from ithbit.probe.turns import train_in_turns
 from ithbit.tasks.sampling import draw_examples, stream_keys
 
 CPU = torch.device("cpu")
@@ -47,6 +50,36 @@ def test_a_seed_is_the_same_in_a_stack_and_alone() -> None:
     assert stacked == accuracies(layer, False, [0, 1, 2])
     assert stacked[1:2] == accuracies(layer, True, [1])
     assert len({accuracy for _, _, accuracy, _ in stacked}) > 1  # seeds differ
+
+
+def outcomes(runs):
+    return sorted((run.seed, run.epochs, run.stopped_by, run.max_accuracy) for run in runs)
+
+
+def test_a_run_is_the_same_in_turns_and_in_one_go() -> None:
+    layer, whole = layer_of(Mixer), train_cell(layer_of(Mixer), CELL, [0, 1], SHORT, None, "cpu")
+    work: Work | None = Work(CELL, (0, 1))
+    turns, runs = 0, []
+    while work is not None:
+        ended, work = train_for(0.0, layer, work, SHORT, None, "cpu", True)
+        turns, runs = turns + 1, runs + ended
+    assert turns == 3
+    assert outcomes(runs) == outcomes(whole)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_has_no_time_left_ends_and_is_not_kept(tmp_path: Path, workers: int) -> None:
+    layer = load_layer(f"{FILE}:StateOfThree")
+    place = Place.of(tmp_path, layer, SHORT)
+    work = [Work(CELL, (0, 1)), Work(CELL, (2,))]
+    runs = list(train_in_turns(layer, work, SHORT, place, "cpu", True, workers, time.monotonic()))
+    assert [(seed, epochs, reason) for seed, epochs, reason, _ in outcomes(runs)] == [
+        (seed, 1, "time") for seed in (0, 1, 2)
+    ]
+    assert not list(tmp_path.rglob("*.json"))
+    without = train_in_turns(layer, work, SHORT, place, "cpu", True, workers, math.inf)
+    assert outcomes(without) == outcomes(train_cell(layer, CELL, [0, 1, 2], SHORT, None, "cpu"))
+    assert len(list(tmp_path.rglob("*_s?.json"))) == 3
 
 
 def test_layers_that_refuse_to_be_stacked_are_told_and_trained_all_the_same() -> None:

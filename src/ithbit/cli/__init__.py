@@ -9,6 +9,7 @@ import sys
 import typer
 
 from ithbit.cli import (
+    bench,
     bounds,
     certificates,
     demo,
@@ -29,7 +30,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (demo, train, sweep, report, probe, verify, score, verdicts, certificates, bounds):
+for module in (
+    *(demo, train, sweep, report, probe, verify, score),
+    *(verdicts, certificates, bounds, bench),
+):
     module.register(app)
 
 

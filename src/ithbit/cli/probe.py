@@ -1,6 +1,7 @@
 """`ithbit probe`: the whole verdict for a user's own layer."""
 
 import json
+import math
 import sys
 import traceback
 from pathlib import Path
@@ -13,6 +14,8 @@ from ithbit.errors import IthbitError, SpecError
 
 if TYPE_CHECKING:
     from ithbit.probe.report import Plan
+
+_QUICK_MINUTES = 4.5  # who stops at the first perfect epoch is after a quick answer
 
 
 def probe(
@@ -35,6 +38,13 @@ def probe(
     stop_when_solved: Annotated[
         bool, typer.Option("--stop-when-solved", help="stop a run at its first perfect epoch")
     ] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            help="end what is not done after so long, and say so; 4.5 with --stop-when-solved "
+            "unless given, else no limit (inf is none)"
+        ),
+    ] = None,
     no_train: Annotated[
         bool, typer.Option("--no-train", help="causality, rank and bound alone: some seconds")
     ] = False,
@@ -71,6 +81,8 @@ def probe(
 
     if workers is not None and workers < 1:
         raise SpecError(f"--workers must be at least 1, got {workers}")
+    if minutes is None:
+        minutes = _QUICK_MINUTES if stop_when_solved else math.inf
     plan = Plan(
         width,
         tuple(n or (8,)),
@@ -79,6 +91,7 @@ def probe(
         rank_n,
         not no_train,
         Protocol(max_epochs=max_epochs, stop_when_solved=stop_when_solved),
+        minutes,
     )
 
     def said(text: str) -> None:

@@ -116,6 +116,8 @@ def fla_layer(kind: str, width: int) -> nn.Module:
         "expand_k": 1.0,
         "expand_v": 1.0,
         "state_size": width,
+        "num_key_value_heads": 2,
         "layer_idx": 0,
+        "num_hidden_layers": 2,  # some start their weights by their place in a stack
     }
     return FlaLayer(made(**{name: value for name, value in wanted.items() if name in taken}))

@@ -1,5 +1,6 @@
 """`ithbit.probe(factory)`: the command `ithbit probe` in Python."""
 
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ def probe(
     rank_n: int = RANK_LENGTH,
     train: bool = True,
     protocol: Protocol | None = None,
+    minutes: float = math.inf,
     store: str | Path = "runs",
     device: str = "auto",
     workers: int = 1,
@@ -28,8 +30,9 @@ def probe(
     """Probe a layer: a factory, or what the command line takes in its place.
 
     More than one worker needs a name such as `"layers.py:Mine"`, which another process can load,
-    and a script whose own work is under `if __name__ == "__main__"`. `said` is called with
-    a line of progress now and then.
+    and a script whose own work is under `if __name__ == "__main__"`. After so many `minutes`
+    the runs that are still going end where they are, which the report says. `said` is called with a
+    line of progress now and then.
     """
     plan = Plan(
         width,
@@ -39,6 +42,7 @@ def probe(
         rank_n,
         train,
         protocol or Protocol(),
+        minutes,
     )
     layer = load_layer(factory) if isinstance(factory, str) else layer_of(factory, name)
     return probe_layer(layer, plan, Path(store), device, workers, said)

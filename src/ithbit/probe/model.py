@@ -3,22 +3,26 @@
 Token features, polynomial positions and the logit at the last token are those of the six families
 (`models/classifier.py`); between them stand L modules of the factory, one after the other, with
 nothing around them: residuals and norms are the layer's own affair. Parameters are a flat dict with
-a leading seed axis: `embed`, `polynomial`, `blocks.0.*` …, `head.weight`, `head.bias`.
+a leading seed axis: `embed`, `polynomial`, `blocks.0.*` …, `head.weight`, `head.bias`. Embedded
+tokens are made of the token table as the families make theirs; only the modules are stacked by
+`vmap`.
 """
 
 import warnings
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from ithbit.families import Task
-from ithbit.models.stacked import Params, part
+from ithbit.models.stacked import Params, linear, part
+from ithbit.models.stream import Table
 from ithbit.probe.layer import Layer
 from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.sampling import Examples
-from ithbit.tasks.tokens import N_FEATURES, TokenTable, token_rows, token_table
+from ithbit.tasks.tokens import N_FEATURES, TokenTable, token_table
 
 
 @dataclass(frozen=True)
@@ -48,35 +52,36 @@ class Network:
 
     def logits(self, params: Params, examples: Examples) -> Tensor:
         """The logit of answer 1 for every example: seed batch."""
-        which = token_rows(self.cell.task, examples.bits, examples.index)
+        seeds = len(params["embed"])
+        rows = linear(self.table.features.expand(seeds, -1, -1), params["embed"])
+        rows = rows + linear(self.positions.expand(seeds, -1, -1), params["polynomial"])
+        one_hot = F.one_hot(examples.index - 1, self.cell.n_bits).to(rows.dtype)
+        x = Table(rows, self.cell.task, examples.bits.to(rows.dtype), one_hot).all(rows)
+        blocks = {name: value for name, value in params.items() if name.startswith("blocks.")}
         if self.stacked:
-            out: Tensor = vmap(self._one)(params, self.buffers, which)
-            return out
-        seeds = range(len(which))
-        return torch.stack(
-            [
-                self._one(
-                    {name: value[k] for name, value in params.items()},
-                    {name: value[k] for name, value in self.buffers.items()},
-                    which[k],
-                )
-                for k in seeds
-            ]
-        )
+            x = vmap(self._blocks)(blocks, self.buffers, x)
+        else:
+            alone = zip(_unstacked(blocks, seeds), _unstacked(self.buffers, seeds), x, strict=True)
+            x = torch.stack([self._blocks(*one) for one in alone])
+        return (x[:, :, -1] * params["head.weight"].unsqueeze(1)).sum(-1) + params["head.bias"]
 
-    def _one(self, params: Params, buffers: Params, which: Tensor) -> Tensor:
-        """One seed: which is batch token."""
-        rows = self.table.features @ params["embed"].mT + self.positions @ params["polynomial"].mT
-        x = rows[which]
+    def _blocks(self, params: Params, buffers: Params, x: Tensor) -> Tensor:
+        """The modules one after the other, for one seed: batch token dim."""
         for layer, module in enumerate(self.modules):
             prefix = f"blocks.{layer}"
             x = functional_call(module, (part(params, prefix), part(buffers, prefix)), (x,))
-        return (x[:, -1] * params["head.weight"]).sum(-1) + params["head.bias"]
+        return x
 
     def of(self, rows: list[int]) -> "Network":
         """The same for some of the seeds."""
         buffers = {name: value[rows] for name, value in self.buffers.items()}
         return Network(self.cell, self.modules, buffers, self.table, self.positions, self.stacked)
+
+
+def _unstacked(stack: Params, seeds: int) -> list[Params]:
+    """The members of a stack, each without the seed axis."""
+    rows = {name: value.unbind(0) for name, value in stack.items()}
+    return [{name: members[k] for name, members in rows.items()} for k in range(seeds)]
 
 
 def network(

@@ -4,11 +4,11 @@ In the words of the whole project: causality and rank are *observed* at random p
 *proved* of the state that it names, training is *observed*.
 """
 
+import math
 import statistics
+import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from ithbit.probe.families import FamilyRow, family_rows
 from ithbit.probe.layer import Layer
 from ithbit.probe.model import Cell, why_not_stacked
 from ithbit.probe.rank import CausalRank, causal_rank
-from ithbit.probe.train import Place, ProbeRun, train_cell, train_source
+from ithbit.probe.train import Place, ProbeRun, Work
+from ithbit.probe.turns import train_in_turns
 from ithbit.sweep.local import usable_cores
 
 RANK_LENGTH = 32
@@ -43,8 +44,11 @@ class Plan:
     rank_length: int = RANK_LENGTH
     train: bool = True
     protocol: Protocol = _PROTOCOL
+    minutes: float = math.inf  # for everything; runs not done by then end where they are
 
     def __post_init__(self) -> None:
+        if not self.minutes > 0:
+            raise SpecError(f"minutes must be more than 0, got {self.minutes:g}")
         for name, values in (("n", self.lengths), ("layers", self.layers)):
             if not values or min(values) < 1:
                 raise SpecError(f"{name} must be numbers from 1, got {list(values)}")
@@ -111,6 +115,19 @@ def probe_layer(
     said: Callable[[str], None] = lambda text: None,
 ) -> ProbeReport:
     """Probe a layer; a `LayerError` says why where it cannot be."""
+    with choose_device(device_name).one_thread():
+        return _probe_layer(layer, plan, store, device_name, workers, said)
+
+
+def _probe_layer(
+    layer: Layer,
+    plan: Plan,
+    store: Path,
+    device_name: str,
+    workers: int | None,
+    said: Callable[[str], None],
+) -> ProbeReport:
+    until = time.monotonic() + 60 * plan.minutes
     device = choose_device(device_name).torch
     # Before any training: what takes seconds and may end the matter.
     module = usable(layer, plan.width, max(plan.lengths) + 2, device)
@@ -129,7 +146,8 @@ def probe_layer(
         remarks.append("not trained: a layer that ignores its input can only guess")
     elif plan.train:
         check_store(store)
-        runs = _train(layer, plan, store, device_name, workers, remarks, said)
+        runs = _train(layer, plan, store, device_name, workers, remarks, said, until)
+        remarks += _cut_short(runs, plan)
         families = family_rows(
             store, plan.width, list(plan.lengths), list(plan.layers), plan.protocol
         )
@@ -188,6 +206,7 @@ def _train(
     workers: int | None,
     remarks: list[str],
     said: Callable[[str], None],
+    until: float,
 ) -> list[ProbeRun]:
     device = choose_device(device_name).torch
     cells = [
@@ -203,11 +222,18 @@ def _train(
     place = Place.of(store, layer, plan.protocol)
     if place is None:
         remarks.append("the layer's code cannot be read, so its runs are not kept")
+    n_workers = workers or (1 if device.type == "cuda" else usable_cores())
+    n_workers = n_workers if layer.source is not None else 1
     seeds = list(plan.seeds)
-    shares = [seeds] if why is None else [[seed] for seed in seeds]
-    tasks = [(cell, share) for cell in cells for share in shares]
-    tasks.sort(key=lambda task: -task[0].n_layers * task[0].n_bits)  # the longest first
-    n_workers = min(workers or (1 if device.type == "cuda" else usable_cores()), len(tasks))
+    # A stack a worker: the cores share every cell, whichever of them turns out to be hard.
+    n_shares = min(n_workers, len(seeds)) if why is None else len(seeds)
+    shares = [seeds[k::n_shares] for k in range(n_shares)]
+    # The longest first: nothing long is left for the end.
+    work = [
+        Work(cell, tuple(share))
+        for cell in sorted(cells, key=lambda cell: -cell.n_layers * cell.n_bits)
+        for share in shares
+    ]
 
     def tell(run: ProbeRun) -> None:
         how = f"solved in epoch {run.first_solved_epoch}" if run.solved else "not solved"
@@ -215,32 +241,11 @@ def _train(
 
     found: list[ProbeRun] = []
     try:
-        if layer.source is None or n_workers == 1:
-            for cell, share in tasks:
-                runs = train_cell(
-                    layer, cell, share, plan.protocol, place, device_name, why is None, tell
-                )
-                found += runs
-        else:
-            # Fresh processes: a fork would copy torch's threads in an unknown state.
-            with ProcessPoolExecutor(n_workers, mp_context=get_context("spawn")) as pool:
-                waiting = [
-                    pool.submit(
-                        train_source,
-                        layer.source,
-                        cell,
-                        share,
-                        plan.protocol,
-                        place,
-                        device_name,
-                        why is None,
-                    )
-                    for cell, share in tasks
-                ]
-                for future in as_completed(waiting):
-                    for run in future.result():
-                        tell(run)
-                        found.append(run)
+        for run in train_in_turns(
+            layer, work, plan.protocol, place, device_name, why is None, n_workers, until
+        ):
+            tell(run)
+            found.append(run)
     except (IthbitError, OSError):
         raise
     except Exception as error:
@@ -250,3 +255,19 @@ def _train(
         ) from error
     order = {cell: k for k, cell in enumerate(cells)}
     return sorted(found, key=lambda run: (order[run.cell], run.seed))
+
+
+def _cut_short(runs: list[ProbeRun], plan: Plan) -> list[str]:
+    epochs = [run.epochs for run in runs if run.stopped_by == "time"]
+    if not epochs:
+        return []
+    which = (
+        f"epoch {min(epochs)}"
+        if len(set(epochs)) == 1
+        else f"epochs {min(epochs)} to {max(epochs)}"
+    )
+    return [
+        f"{len(epochs)} runs were ended in {which} of {plan.protocol.max_epochs}, when the "
+        f"{plan.minutes:g} minutes were over, and are not kept; that they did not succeed says "
+        "little, and --minutes gives them more"
+    ]

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,17 +33,18 @@ from ithbit.tasks.sampling import HELD_OUT_SEED, Examples, draw_examples, stream
 
 SCHEMA = 1
 _EXHAUSTIVE = 1 << 14  # inputs that are all tried after training without being asked: n up to 10
+_BATCHES_DRAWN = 16  # at a time: drawing one by one costs a small model a tenth of its step
 
 
 @dataclass(frozen=True)
 class ProbeRun:
-    """A finished run. `verdict` is that of trying all inputs, None where they are too many."""
+    """A run that ended. `verdict` is that of trying all inputs of a solved run, if they are few."""
 
     layer: str
     cell: Cell
     seed: int
     epochs: int
-    stopped_by: str  # solved, loss, epochs or not finite
+    stopped_by: str  # solved, loss, epochs, time or not finite
     max_accuracy: float
     first_solved_epoch: int | None
     n_parameters: int
@@ -117,6 +118,22 @@ class _Member:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Work:
+    """Runs of one cell that are trained together, and how far they have come."""
+
+    cell: Cell
+    seeds: tuple[int, ...]
+    members: tuple[_Member, ...] = ()  # none before the first epoch
+    state: dict[str, Any] | None = None  # their `AdamState`, as arrays
+
+    def ended(self, layer: Layer) -> list[ProbeRun]:
+        """What can be said of the runs if they are left where they are."""
+        assert self.state is not None
+        size = self.state["values"].shape[1]
+        return [_run(layer, self.cell, member, "time", size, None) for member in self.members]
+
+
 def train_cell(
     layer: Layer,
     cell: Cell,
@@ -125,54 +142,83 @@ def train_cell(
     place: Place | None,
     device_name: str = "auto",
     stacked: bool = True,
-    said: Callable[[ProbeRun], None] = lambda run: None,
 ) -> list[ProbeRun]:
     """Train what is not kept already; the runs in the order of the seeds."""
-    device = choose_device(device_name).torch
-    done = {seed: run for seed in seeds if place and (run := place.find(cell, seed))}
-    todo = [seed for seed in seeds if seed not in done]
-    groups = [todo] if stacked and todo else [[seed] for seed in todo]
+    groups = [seeds] if stacked else [[seed] for seed in seeds]
+    done: dict[int, ProbeRun] = {}
     for group in groups:
-        for run in _train(layer, cell, group, protocol, place, device, stacked):
-            done[run.seed] = run
-            said(run)
+        runs, _ = train_for(
+            math.inf, layer, Work(cell, tuple(group)), protocol, place, device_name, stacked
+        )
+        done |= {run.seed: run for run in runs}
     return [done[seed] for seed in seeds]
 
 
-def train_source(
-    source: str,
-    cell: Cell,
-    seeds: list[int],
+def train_for(
+    seconds: float,
+    layer: Layer,
+    work: Work,
     protocol: Protocol,
     place: Place | None,
     device_name: str,
     stacked: bool,
-) -> list[ProbeRun]:
-    """`train_cell` in a process of its own, for a layer that can be loaded again."""
+) -> tuple[list[ProbeRun], Work | None]:
+    """Train so long, one epoch at least: the runs that ended, and the work that is left, if any.
+
+    Runs that are kept already are read. A run gives the same result in one go and in several.
+    """
+    until = time.monotonic() + seconds
+    device = choose_device(device_name).torch
+    if work.state is not None:
+        state = AdamState(*map(torch.from_numpy, work.state.values())).to(device)
+        return _train(layer, work, list(work.members), state, protocol, place, stacked, until)
+    done = {seed: run for seed in work.seeds if place and (run := place.find(work.cell, seed))}
+    todo = [seed for seed in work.seeds if seed not in done]
+    members = [_Member(seed, Plateau(), protocol.learning_rate) for seed in todo]
+    if not todo:
+        return list(done.values()), None
+    _, params = network(layer, work.cell, todo, device, stacked)
+    layout = _layout(params)
+    rows = [
+        layout.pack({name: value[k] for name, value in params.items()}) for k in range(len(todo))
+    ]
+    states = [AdamState.start(row.cpu(), protocol.learning_rate) for row in rows]
+    state = AdamState.join(states).to(device)
+    runs, left = _train(layer, work, members, state, protocol, place, stacked, until)
+    return [*done.values(), *runs], left
+
+
+def train_source(
+    seconds: float,
+    source: str,
+    work: Work,
+    protocol: Protocol,
+    place: Place | None,
+    device_name: str,
+    stacked: bool,
+) -> tuple[list[ProbeRun], Work | None]:
+    """`train_for` in a process of its own, for a layer that can be loaded again."""
     torch.set_num_threads(1)
-    return train_cell(load_layer(source), cell, seeds, protocol, place, device_name, stacked)
+    return train_for(seconds, load_layer(source), work, protocol, place, device_name, stacked)
+
+
+def _layout(params: Params) -> Layout:
+    return Layout({name: value.shape[1:] for name, value in params.items()})
 
 
 def _train(
     layer: Layer,
-    cell: Cell,
-    seeds: list[int],
+    work: Work,
+    members: list[_Member],
+    state: AdamState,
     protocol: Protocol,
     place: Place | None,
-    device: torch.device,
     stacked: bool,
-) -> list[ProbeRun]:
-    net, params = network(layer, cell, seeds, device, stacked)
-    layout = Layout({name: value.shape[1:] for name, value in params.items()})
-    states = [
-        AdamState.start(
-            layout.pack({name: value[k] for name, value in params.items()}).cpu(),
-            protocol.learning_rate,
-        )
-        for k in range(len(seeds))
-    ]
-    state = AdamState.join(states).to(device)
-    members = [_Member(seed, Plateau(), protocol.learning_rate) for seed in seeds]
+    until: float,
+) -> tuple[list[ProbeRun], Work | None]:
+    cell, device = work.cell, state.values.device
+    net, params = network(layer, cell, [member.seed for member in members], device, stacked)
+    layout = _layout(params)
     finished: list[ProbeRun] = []
     while members:
         keys = stream_keys([member.seed for member in members], device)
@@ -185,6 +231,8 @@ def _train(
         leaving: dict[int, str] = {}
         while not leaving:
             leaving = _epoch(net, layout, state, members, keys, held_out, protocol)
+            if time.monotonic() >= until:
+                break
         for k, reason in leaving.items():
             row = {name: value[0] for name, value in layout.views(state.values[[k]]).items()}
             finished.append(
@@ -194,7 +242,10 @@ def _train(
         members = [members[k] for k in stay]
         if stay:
             net, state = net.of(stay), state.rows(stay)
-    return finished
+        if members and time.monotonic() >= until:
+            arrays = {name: value.cpu().numpy() for name, value in vars(state).items()}
+            return finished, Work(cell, work.seeds, tuple(members), arrays)
+    return finished, None
 
 
 def _epoch(
@@ -213,9 +264,8 @@ def _epoch(
     }
     first, last = members[0].epochs * protocol.epoch_examples, protocol.epoch_examples
     total = torch.zeros(len(members), dtype=torch.float64, device=keys.device)
-    for start in range(0, last, protocol.batch_size):
-        count = min(protocol.batch_size, last - start)
-        examples = draw_examples(keys, net.cell.n_bits, first + start, count)
+    for examples in _batches(keys, net.cell.n_bits, first, protocol):
+        count = examples.index.shape[1]
         loss = bce(net.logits(params, examples), examples.answer).mean(1)
         grads = torch.autograd.grad(loss.sum(), list(params.values()), materialize_grads=True)
         rows = torch.cat([grad.reshape(len(members), -1) for grad in grads], dim=1)
@@ -248,6 +298,15 @@ def _epoch(
     return leaving
 
 
+def _batches(keys: Tensor, n_bits: int, first: int, protocol: Protocol) -> Iterator[Examples]:
+    """The batches of an epoch whose first example is number `first`."""
+    size, last = protocol.batch_size, first + protocol.epoch_examples
+    for start in range(first, last, _BATCHES_DRAWN * size):
+        drawn = draw_examples(keys, n_bits, start, min(_BATCHES_DRAWN * size, last - start))
+        parts = zip(drawn.bits.split(size, 1), drawn.index.split(size, 1), strict=True)
+        yield from (Examples(bits, index) for bits, index in parts)
+
+
 def _finish(
     layer: Layer,
     net: Network,
@@ -258,9 +317,9 @@ def _finish(
     place: Place | None,
     device: torch.device,
 ) -> ProbeRun:
-    """The record of a run, with all inputs tried where they are few."""
+    """The record of a run, with all inputs tried where it is solved and they are few."""
     n, verdict = net.cell.n_bits, None
-    if n << n <= _EXHAUSTIVE and reason != "not finite":
+    if n << n <= _EXHAUSTIVE and reason != "not finite" and member.best == 1.0:
         one = {name: value.unsqueeze(0) for name, value in row.items()}
 
         def model(bits: Tensor, index: Tensor) -> Tensor:
@@ -268,9 +327,18 @@ def _finish(
 
         # One thread: a module may keep buffers of its own while it computes.
         verdict = examine(model, n, device, workers=1).verdict
-    run = ProbeRun(
+    run = _run(layer, net.cell, member, reason, n_parameters, verdict)
+    if place is not None:
+        place.keep(run, {name: value.cpu().contiguous() for name, value in row.items()})
+    return run
+
+
+def _run(
+    layer: Layer, cell: Cell, member: _Member, reason: str, n_parameters: int, verdict: str | None
+) -> ProbeRun:
+    return ProbeRun(
         layer.name,
-        net.cell,
+        cell,
         member.seed,
         member.epochs,
         reason,
@@ -280,6 +348,3 @@ def _finish(
         member.seconds,
         verdict,
     )
-    if place is not None:
-        place.keep(run, {name: value.cpu().contiguous() for name, value in row.items()})
-    return run

@@ -5,7 +5,9 @@ seed's stream, and the held-out set is the stream of seed + 10,000. Nothing here
 nothing is made slow: losses are summed on the device and read once an epoch.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from time import perf_counter
 
 import torch
@@ -72,9 +74,9 @@ def train(
         rate = optimiser.param_groups[0]["lr"]
         total = torch.zeros((), device=device)
         for first in range(0, protocol.epoch_examples, protocol.batch_size):
-            count = min(protocol.batch_size, protocol.epoch_examples - first)
-            examples = draw_examples(key, n, epoch * protocol.epoch_examples + first, count)
-            total += _step(module, optimiser, protocol, examples) * count
+            size = min(protocol.batch_size, protocol.epoch_examples - first)
+            examples = draw_examples(key, n, epoch * protocol.epoch_examples + first, size)
+            total += _step(module, optimiser, protocol, examples) * size
         trained = _clock(device)
         loss, accuracy = _evaluate(module, held_out, protocol.batch_size)
         evaluated = _clock(device)
@@ -88,32 +90,29 @@ def train(
     return Trained(module, history)
 
 
-def time_epoch(
-    spec: ModelSpec,
-    protocol: Protocol = Protocol(),
-    device: torch.device | str = "cpu",
-    steps: int = 50,
-    warm_up: int = 5,
-) -> float:
-    """Seconds of one training epoch, from `steps` full batches after `warm_up` unmeasured ones.
+def stepper(
+    spec: ModelSpec, protocol: Protocol = Protocol(), device: torch.device | str = "cpu"
+) -> Callable[[], Tensor]:
+    """A call is the next optimiser step of a fresh run on a full batch, and gives its loss.
 
-    *Empirical*: the time of the steps, scaled to the examples of an epoch; evaluation is left out.
+    It does not wait for the device: whoever reads a clock does.
 
-    >>> time_epoch(ModelSpec("lhi", "gru", n_bits=4), Protocol(batch_size=4), steps=1) > 0
-    True
+    >>> step = stepper(ModelSpec("lhi", "gru", n_bits=4), Protocol(batch_size=8))
+    >>> step() != step()
+    tensor(True)
     """
-    device = torch.device(device)
+    device, size = torch.device(device), protocol.batch_size
     module = _start(spec, 0, device, None)
     optimiser = _optimiser(module, protocol)
     key = stream_keys([0], device)
-    began = 0.0
-    for step in range(warm_up + steps):
-        if step == warm_up:
-            began = _clock(device)
-        examples = draw_examples(key, spec.n_bits, step * protocol.batch_size, protocol.batch_size)
-        _step(module, optimiser, protocol, examples)
-    seconds = _clock(device) - began
-    return seconds / (steps * protocol.batch_size) * protocol.epoch_examples
+    firsts = count(0, size)
+
+    def step() -> Tensor:
+        return _step(
+            module, optimiser, protocol, draw_examples(key, spec.n_bits, next(firsts), size)
+        )
+
+    return step
 
 
 def _start(spec: ModelSpec, seed: int, device: torch.device, params: Params | None) -> nn.Module:

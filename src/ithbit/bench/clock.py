@@ -1,0 +1,51 @@
+"""Reading a clock rightly: the device is done before it is read, and the median of several
+counts."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from ithbit.engine.device import Device
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the machine was seen to do at best; *observed* in the run that it is compared with."""
+
+    fp32_flops: float  # operations a second of a large square product in fp32, TF32 off
+    copy_bytes: float  # bytes read and written a second by a large copy
+
+
+def seconds(action: Callable[[], object], device: Device, repeats: int) -> float:
+    """Seconds of one call, the median of `repeats`; the first calls are the caller's to make."""
+    taken = []
+    for _ in range(repeats):
+        device.synchronize()
+        began = time.perf_counter()
+        action()
+        device.synchronize()
+        taken.append(time.perf_counter() - began)
+    return median(taken)
+
+
+def measure_ceilings(device: Device, repeats: int, quick: bool = False) -> Ceilings:
+    """The ceilings of this device, with as many threads on a CPU as torch takes."""
+    size, n_bytes = (8192, 1 << 30) if device.is_cuda else (2048, 1 << 28)
+    if quick:
+        size, n_bytes = size // 8, n_bytes >> 6
+    a, b = (torch.randn(size, size, device=device.torch) for _ in range(2))
+    source = torch.zeros(n_bytes // 4, device=device.torch)
+    target = torch.empty_like(source)
+    kept = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        torch.mm(a, b, out=a.clone())
+        product = seconds(lambda: torch.mm(a, b), device, repeats)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = kept
+    target.copy_(source)
+    copy = seconds(lambda: target.copy_(source), device, repeats)
+    return Ceilings(2 * size**3 / product, 2 * n_bytes / copy)

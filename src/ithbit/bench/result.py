@@ -1,0 +1,107 @@
+"""What a bench found, as plain data: written, read again, and the ratios and shares in it.
+
+*Observed*: absolute times move from machine to machine, the ratios of one run much less.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ithbit.bench.clock import Ceilings
+from ithbit.errors import StoreError
+from ithbit.families import Task
+
+SCHEMA = 2
+PATHS = ("reference", "stacked", "kernels")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration: seconds per run and epoch of each way to train, None where not timed.
+
+    `errors` has a sentence for each way that was tried and failed.
+    """
+
+    task: Task
+    family: str
+    layers: int
+    n: int
+    seeds: int
+    constructive: bool
+    step_flops: int
+    step_bytes: int
+    seconds: dict[str, float | None]
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def ratio(self, path: str) -> float | None:
+        """How many times as fast as the reference."""
+        reference, taken = self.seconds.get("reference"), self.seconds.get(path)
+        return reference / taken if reference and taken else None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A whole bench. `remarks` are what is to be known of all rows, such as why there are no
+    kernels; `ceilings` is None in results from before they were measured."""
+
+    environment: dict[str, Any]
+    settings: dict[str, Any]  # steps and repeats timed, steps of an epoch, batch
+    ceilings: Ceilings | None
+    remarks: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def shares(self, row: Row, path: str) -> tuple[float, float] | None:
+        """Shares of the fp32 and of the copy ceiling that the needful work of an epoch reaches."""
+        taken = row.seconds.get(path)
+        if taken is None or self.ceilings is None:
+            return None
+        per_second = self.settings["epoch_steps"] / taken
+        return (
+            row.step_flops * per_second / self.ceilings.fp32_flops,
+            row.step_bytes * per_second / self.ceilings.copy_bytes,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` turns back into an equal result; ratios and shares beside."""
+        return {
+            "schema": SCHEMA,
+            "environment": self.environment,
+            "settings": self.settings,
+            "ceilings": None if self.ceilings is None else asdict(self.ceilings),
+            "remarks": list(self.remarks),
+            "rows": [asdict(row) | self._derived(row) for row in self.rows],
+        }
+
+    def _derived(self, row: Row) -> dict[str, Any]:
+        shares = {path: self.shares(row, path) for path in PATHS}
+        return {
+            "ratios": {path: row.ratio(path) for path in PATHS[1:]},
+            "fp32_share": {path: share and share[0] for path, share in shares.items()},
+            "copy_share": {path: share and share[1] for path, share in shares.items()},
+        }
+
+
+def from_json(data: dict[str, Any]) -> Result:
+    """The result that `to_json` wrote; KeyError or TypeError for anything else."""
+    if data["schema"] != SCHEMA:
+        raise KeyError(f"schema {data['schema']}")
+    names = [member.name for member in fields(Row)]
+    ceilings = data["ceilings"]
+    return Result(
+        data["environment"],
+        data["settings"],
+        None if ceilings is None else Ceilings(**ceilings),
+        tuple(data["remarks"]),
+        tuple(Row(**{name: row[name] for name in names}) for row in data["rows"]),
+    )
+
+
+def read_result(path: Path) -> Result:
+    """The result in a file."""
+    try:
+        return from_json(json.loads(path.read_bytes()))
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} holds no bench result of this version: {error}") from error

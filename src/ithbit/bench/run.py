@@ -1,0 +1,186 @@
+"""`bench(settings)`: every configuration by every way, the kernels last.
+
+A kernel that dies may take the GPU's context with it, so everything else is timed before them.
+"""
+
+import importlib.metadata
+import importlib.util
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ithbit.bench import paths, work
+from ithbit.bench.clock import measure_ceilings
+from ithbit.bench.result import Result, Row
+from ithbit.engine.device import Device, choose_device, describe_environment
+from ithbit.engine.spec import Protocol
+from ithbit.errors import IthbitError, raise_problems
+from ithbit.models.spec import ModelSpec
+from ithbit.sweep.presets import CONSTRUCTIVE, Variant
+
+# The deepest of each family that the constructive ones lack.
+DEEPEST: tuple[Variant, ...] = (
+    ("rhi", "linear-causal", 4),
+    ("rhi", "gru", 4),
+    ("rhi", "mamba2", 4),
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to time, and how long. `steps` and `repeats` None: enough for the device."""
+
+    lengths: tuple[int, ...] = (64,)
+    seeds: tuple[int, ...] = (5,)
+    device: str = "auto"
+    steps: int | None = None
+    repeats: int | None = None
+    quick: bool = False
+    variants: tuple[Variant, ...] = (*CONSTRUCTIVE, *DEEPEST)
+
+    def __post_init__(self) -> None:
+        raise_problems(
+            "bench",
+            [
+                f"{name} must be at least 1, got {value}"
+                for name, values in (
+                    ("n", self.lengths),
+                    ("seeds", self.seeds),
+                    ("steps", (self.steps,)),
+                    ("repeats", (self.repeats,)),
+                )
+                for value in values
+                if value is not None and value < 1
+            ],
+        )
+
+    def counts(self, device: Device) -> tuple[int, int]:
+        """Steps and repeats: some seconds of the slowest reference on either kind of device."""
+        steps, repeats = (50, 5) if device.is_cuda else (10, 3)
+        if self.quick:
+            steps, repeats = 3, 1
+        return self.steps or steps, self.repeats or repeats
+
+
+def bench(
+    settings: Settings,
+    said: Callable[[str], None] = lambda text: None,
+    keep: Callable[[Result], None] = lambda result: None,
+) -> Result:
+    """Time everything; `keep` is given what there is after every configuration."""
+    device = choose_device(settings.device)
+    steps, repeats = settings.counts(device)
+    protocol = Protocol()
+    said(device.reason)
+    ceilings = measure_ceilings(device, repeats, settings.quick)
+    said(
+        f"ceilings: {ceilings.fp32_flops / 1e12:.3g} TFLOP/s fp32, "
+        f"{ceilings.copy_bytes / 1e9:.3g} GB/s copied"
+    )
+    absent = paths.no_kernels(device)
+    found = Result(
+        environment(device),
+        {
+            "steps": steps,
+            "repeats": repeats,
+            "epoch_steps": protocol.epoch_steps,
+            "batch": protocol.batch_size,
+        },
+        ceilings,
+        tuple(filter(None, [absent and f"no kernels: {absent}", _mamba2_reference(device)])),
+        (),
+    )
+    rows: list[Row] = []
+
+    def time(row: Row, path: str, take: Callable[[], float]) -> Row:
+        try:
+            epoch = take() * protocol.epoch_steps
+        except Exception as error:  # one way that fails is a line of the result, not its end
+            text = (str(error).strip().splitlines() or [""])[0][:300]
+            if not isinstance(error, IthbitError):
+                text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+            said(f"{_name(row)}: {path} failed: {text}")
+            return replace(row, errors=row.errors | {path: text})
+        said(f"{_name(row)}: {path} {epoch:.4g} s per run and epoch")
+        return replace(row, seconds=row.seconds | {path: epoch})
+
+    for n in settings.lengths:
+        for task, family, layers in settings.variants:
+            model = ModelSpec(task, family, n, layers)
+            blank = Row(
+                task,
+                family,
+                layers,
+                n,
+                settings.seeds[0],
+                (task, family, layers) in CONSTRUCTIVE,
+                work.step_flops(model, protocol.batch_size),
+                work.step_bytes(model, protocol.batch_size),
+                {},
+            )
+            timed = time(
+                blank,
+                "reference",
+                partial(paths.reference_step, model, device, steps, repeats),
+            )
+            for seeds in settings.seeds:
+                rows.append(
+                    time(
+                        replace(timed, seeds=seeds),
+                        "stacked",
+                        partial(paths.stacked_step, model, seeds, device, steps, repeats),
+                    )
+                )
+            keep(replace(found, rows=tuple(rows)))
+    for k, row in enumerate(rows if absent is None else []):
+        model = ModelSpec(row.task, row.family, row.n, row.layers)
+        rows[k] = time(
+            row,
+            "kernels",
+            partial(paths.kernel_step, model, row.seeds, device, steps, repeats),
+        )
+        keep(replace(found, rows=tuple(rows)))
+    return replace(found, rows=tuple(rows))
+
+
+def _name(row: Row) -> str:
+    return f"{row.task} {row.family} L={row.layers} n={row.n} {row.seeds} seeds"
+
+
+def _mamba2_reference(device: Device) -> str | None:
+    if device.is_cuda and importlib.util.find_spec("fla") is None:
+        return "the reference of mamba2 is Hugging Face's: fla is not installed"
+    return None
+
+
+def environment(device: Device) -> dict[str, Any]:
+    """Machine, versions, and the commit where the package lies in a checkout."""
+    found: dict[str, Any] = dict(describe_environment(device))
+    for package in ("triton", "transformers", "flash-linear-attention"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    found["commit"] = _commit()
+    return found
+
+
+def _commit() -> str | None:
+    """The checkout's commit, with a + where files differ from it."""
+    package = Path(__file__).resolve().parents[1]
+    root = package.parent.parent
+    if not (root / ".git").exists() or package.parent.name != "src":
+        return None
+    try:
+        said = [
+            subprocess.run(
+                ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+        ]
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return said[0] + ("+" if said[1] else "")

@@ -1,0 +1,110 @@
+"""The arithmetic and the traffic that one optimiser step of one run cannot do without.
+
+Counted are the products: 2 operations for a multiplication and its addition. Activations, norms,
+softmax, gates, the optimiser and the drawing of data are not, so a share of a ceiling computed from
+this is a lower bound. The exact savings of `models/stream.py` are taken off: before the first
+mixing the token-wise products are those of the token table, once a step and not once an example,
+and the last block answers at one token alone. Sums over pairs of tokens are counted as the models
+compute them, token by token, with a causal mask only the pairs that it leaves. The backward pass
+has two products for each one of the forward pass: a step is three times the forward pass.
+
+Letters: B examples, T tokens, R rows of the token table, d width, m feed-forward width, H heads,
+N numbers of state a channel.
+"""
+
+from dataclasses import dataclass
+
+from ithbit.families import FAMILIES
+from ithbit.models.mamba2 import CONV_WIDTH
+from ithbit.models.spec import ModelSpec
+from ithbit.tasks.indexing import n_tokens
+from ithbit.tasks.tokens import N_FEATURES
+
+_FLOAT_BYTES = 4
+_POSITION_FEATURES = 2
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Where a block stands, in rows that something is computed for.
+
+    `rows` enter it, the table's or every token's; `out` rows leave it; `query` rows are projected
+    for those that leave; `pairs` of tokens are mixed.
+    """
+
+    rows: int
+    query: int
+    out: int
+    tokens: int
+    pairs: int
+
+
+def step_flops(model: ModelSpec, batch: int) -> int:
+    """Floating-point operations of one step of one run: three times the forward pass.
+
+    >>> one = step_flops(ModelSpec("rhi", "softmax-full", n_bits=64), batch=256)
+    >>> two = step_flops(ModelSpec("rhi", "softmax-full", n_bits=64, n_layers=2), batch=256)
+    >>> two > 10 * one  # the first of two blocks has every token to answer for
+    True
+    """
+    d = model.d_model
+    products = table_rows(model) * d * (N_FEATURES + _POSITION_FEATURES) + batch * d
+    products += sum(_block(model, layer, batch) for layer in _layers(model, batch))
+    return 3 * 2 * products
+
+
+def step_bytes(model: ModelSpec, batch: int) -> int:
+    """Bytes of activations that one step of one run must move at the least.
+
+    Each block's input and output once on the way forth, and their gradients once on the way back.
+    Data are drawn where they are used, so the first block's input is the token table.
+
+    >>> step_bytes(ModelSpec("rhi", "gru", n_bits=8), batch=1)  # 24 rows in, one out, 16 wide
+    3200
+    """
+    numbers = sum((layer.rows + layer.out) * model.d_model for layer in _layers(model, batch))
+    return 2 * _FLOAT_BYTES * numbers
+
+
+def table_rows(model: ModelSpec) -> int:
+    """Distinct tokens: two at each position, a query for each, and for LHI the end."""
+    return 3 * model.n_bits + (model.task == "lhi")
+
+
+def _layers(model: ModelSpec, batch: int) -> list[_Layer]:
+    tokens, table = n_tokens(model.task, model.n_bits), table_rows(model)
+    masked = FAMILIES[model.family].causal
+    found = []
+    for number in range(model.n_layers):
+        first, last = number == 0, number == model.n_layers - 1
+        out = batch if last else batch * tokens
+        every = tokens * (tokens + 1) // 2 if masked else tokens * tokens
+        found.append(
+            _Layer(
+                rows=table if first else batch * tokens,
+                query=table if first else out,
+                out=out,
+                tokens=batch * tokens,
+                pairs=batch * (tokens if last else every),
+            )
+        )
+    return found
+
+
+def _block(model: ModelSpec, layer: _Layer, batch: int) -> int:
+    """Multiplications with additions of one block's forward pass."""
+    d, m, N = model.d_model, model.d_ff, model.d_state
+    if model.family == "gru":
+        # The recurrence goes through every token even where one state is asked for.
+        return layer.rows * 3 * d * d + layer.tokens * 3 * d * d
+    if model.family == "mamba2":
+        gate = layer.query * d * d
+        enter = layer.rows * d * (d + 2 * N + model.n_heads)
+        convolution = CONV_WIDTH * (layer.tokens * (d + N) + layer.out * N)
+        return gate + enter + convolution + layer.pairs * (N + d) + layer.out * d * d
+    around = layer.query * d * d + layer.rows * 2 * d * d  # queries; keys and values
+    around += layer.out * (d * d + 2 * d * m)  # output projection and feed-forward part
+    if model.family == "linear-full" and layer.out > batch:
+        # Sums of keys with values and of keys, made once and read by every query.
+        return around + layer.tokens * (2 * d * model.d_head + d)
+    return around + layer.pairs * 2 * d

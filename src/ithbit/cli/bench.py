@@ -1,0 +1,72 @@
+"""`ithbit bench`: how fast training is here, by every way there is."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ithbit.bench.result import Result
+
+
+def bench(
+    n: Annotated[
+        list[int] | None, typer.Option("--n", "-n", help="number of bits; repeatable (64)")
+    ] = None,
+    seeds: Annotated[
+        list[int] | None, typer.Option(help="seeds in a stack; repeatable (5)")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    steps: Annotated[int | None, typer.Option(help="optimiser steps timed at a time")] = None,
+    repeats: Annotated[int | None, typer.Option(help="times, of which the median counts")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="three steps, once: rough, for a CPU")
+    ] = False,
+    read: Annotated[
+        Path | None, typer.Option(help="print the table of an earlier result; time nothing")
+    ] = None,
+    as_json: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="write JSON there; - for stdout")
+    ] = None,
+) -> None:
+    """Time the reference, the stacked models and, on a GPU, the kernels, side by side.
+
+    The nine constructive configurations and the deepest of each family: seconds per run and epoch,
+    ratios to the reference, and shares of what the device was measured to do at best. A way that
+    fails is told in its row, and the others go on. Progress is on standard error; the JSON file is
+    written anew after every configuration.
+    """
+    from ithbit.bench.result import read_result
+    from ithbit.bench.run import Settings
+    from ithbit.bench.run import bench as run_bench
+    from ithbit.bench.text import result_text
+    from ithbit.report.output import write_text
+
+    def said(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def keep(result: "Result") -> None:
+        if as_json not in (None, "-"):
+            write_text(Path(str(as_json)), _json(result))
+
+    if read is not None:
+        found = read_result(read)
+    else:
+        settings = Settings(tuple(n or (64,)), tuple(seeds or (5,)), device, steps, repeats, quick)
+        found = run_bench(settings, said, keep)
+    keep(found)
+    if as_json == "-":
+        print(_json(found), end="")
+    else:
+        print(result_text(found), end="")
+
+
+def _json(result: "Result") -> str:
+    return json.dumps(result.to_json(), indent=1) + "\n"
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's command."""
+    app.command()(bench)

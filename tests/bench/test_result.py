@@ -1,0 +1,87 @@
+"""A result as plain data and as a table."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from ithbit.bench.clock import Ceilings
+from ithbit.bench.result import Result, Row, from_json, read_result
+from ithbit.bench.text import result_text
+from ithbit.errors import StoreError
+
+STORED = sorted((Path(__file__).parents[2] / "results" / "bench").glob("*.json"))
+ENVIRONMENT = {"device": "cuda", "device_name": "A GPU", "cores": 4, "torch": "2", "commit": None}
+SETTINGS = {"steps": 10, "repeats": 3, "epoch_steps": 196, "batch": 256}
+
+
+def row(seconds, errors=None, layers=1, constructive=True) -> Row:
+    work = 1_000_000, 2_000
+    return Row("rhi", "gru", layers, 64, 5, constructive, *work, seconds, errors or {})
+
+
+RESULT = Result(
+    ENVIRONMENT,
+    SETTINGS,
+    Ceilings(1e12, 1e9),
+    ("a remark",),
+    (
+        row({"reference": 1.96, "stacked": 0.196, "kernels": 0.0196}),
+        row({"reference": 1.0, "stacked": 0.25}, {"kernels": "RuntimeError: out of memory"}, 2),
+        row({"stacked": 0.5}, {"reference": "no transformers", "kernels": "refused"}, 4, False),
+    ),
+)
+
+
+def test_ratios_and_shares() -> None:
+    first, second, third = RESULT.rows
+    assert (first.ratio("stacked"), second.ratio("stacked")) == (pytest.approx(10), 4)
+    assert (second.ratio("kernels"), third.ratio("stacked")) == (None, None)
+    # 196 steps of a million operations in 0.0196 s are 1e10 a second, of 1e12.
+    assert RESULT.shares(first, "kernels") == pytest.approx((0.01, 0.02))
+    assert RESULT.shares(second, "kernels") is None
+
+
+def test_written_and_read_it_is_the_same(tmp_path: Path) -> None:
+    data = RESULT.to_json()
+    assert from_json(json.loads(json.dumps(data, allow_nan=False))) == RESULT
+    assert data["rows"][0]["ratios"]["kernels"] == pytest.approx(100)
+    assert data["rows"][1]["fp32_share"]["kernels"] is None
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(data))
+    assert read_result(path) == RESULT
+
+
+def test_what_is_no_result_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    with pytest.raises(StoreError, match="cannot read"):
+        read_result(path)
+    for text in ("{", "[]", "{}", '{"schema": 1}', '{"schema": 2, "rows": [{}]}'):
+        path.write_text(text)
+        with pytest.raises(StoreError, match="holds no bench result of this version"):
+            read_result(path)
+
+
+def test_the_table_is_aligned_and_tells_failures_once() -> None:
+    lines = result_text(RESULT).splitlines()
+    start = next(k for k, line in enumerate(lines) if "reference s" in line)
+    table = lines[start : start + 4]
+    assert table[0].split()[-6:] == ["stacked", "fp32", "copy", "kernels", "fp32", "copy"]
+    at = table[0].index("kernels s") + len("kernels s")
+    assert [line[:at].split()[-1] for line in table[1:]] == ["0.0196", "failed", "failed"]
+    assert all(line[at : at + 2] == "  " for line in table)
+    text = "\n".join(lines)
+    assert "2 constructive configurations: geometric mean 6.3, 4.0 to 10.0" in text
+    assert "scaled to the 196 steps of an epoch" in text
+    assert "Note: a remark" in text
+    assert "Note: kernels failed (rhi gru L=2): RuntimeError: out of memory" in text
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_the_results_that_are_shipped_can_be_read(path: Path) -> None:
+    result = read_result(path)
+    ratios = [row.ratio("stacked") for row in result.rows]
+    assert len(ratios) >= 9
+    assert all(ratio is not None and math.isfinite(ratio) for ratio in ratios)
+    assert result.rows[0].family in result_text(result)
