@@ -44,17 +44,19 @@ from ithbit.kernels.tile import (
 )
 from ithbit.models.positions import waves
 
-_ROWS = 64  # tokens of a flat tile
-_WARPS = 4
-_BACK_ROWS = 64
-_BACK_WARPS = 4
-_READ_WARPS = 4
-_STAGES = 1
-_SLICE = tl.constexpr(32)  # hidden units of the feed-forward part at a time, to spare registers
-_PROGRAMS = 64  # about so many programs a run go over its tokens, each over some tiles
-_ANSWER_WARPS = 2
+_ROWS = 32  # tokens of a flat tile
+_BACK_ROWS = 32
+_PROGRAMS = 64  # about so many programs a run go over its tokens backwards, each over some tiles
 _ANSWERS = 16  # examples of a tile of `_answer`
 _READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
+_SLICE = tl.constexpr(32)  # hidden units of the feed-forward part at a time, to spare registers
+# How each kernel is compiled; the fastest of those tried on an H200.
+_FLAT: dict[str, int] = {"num_warps": 2}
+_BACK: dict[str, int] = {"num_warps": 2, "num_stages": 1}
+_MIX: dict[str, int] = {"num_warps": 1}
+_MIX_BACK: dict[str, int] = {"num_warps": 1}
+_READ: dict[str, int] = {"num_warps": 4}
+_ANSWER: dict[str, int] = {"num_warps": 2}
 
 
 @triton.constexpr_function
@@ -624,7 +626,7 @@ class _Launch:
             self.rows("x0"), *self.qkv(0), self.waves,
             plan.block(0), *self.positions, *self.sizes,
             **self.tokens, ROWS=_ROWS, **self.widths, POSITIONS=plan.model.positions,
-            LAST=plan.model.n_layers == 1, num_warps=_WARPS,
+            LAST=plan.model.n_layers == 1, **_FLAT,
         )  # fmt: skip
 
     def mix(self, layer: int) -> None:
@@ -632,7 +634,7 @@ class _Launch:
         kernel = softmax_mix.mix if softmax else linear_mix.mix
         kernel[grid](
             *self.qkv(layer), self.rows(f"mixed{layer}"), self.sums(layer),
-            self.count, self.plan.capacity, **constants,
+            self.count, self.plan.capacity, **constants, **_MIX,
         )  # fmt: skip
 
     def mix_back(self, layer: int) -> None:
@@ -641,7 +643,7 @@ class _Launch:
         kernel[grid](
             *self.qkv(layer), self.rows(f"mixed{layer}"), self.sums(layer), self.rows("d_mixed"),
             self.rows("dq"), self.rows("dk"), self.rows("dv"), self.count, self.plan.capacity,
-            **constants,
+            **constants, **_MIX_BACK,
         )  # fmt: skip
 
     def sums(self, layer: int) -> Tensor:
@@ -657,7 +659,6 @@ class _Launch:
             "D": model.d_model,
             "H": model.n_heads,
             "CAUSAL": FAMILIES[model.family].causal,
-            "num_warps": 1,
         }
         if not model.family.startswith("softmax"):
             return False, self.grid(plan.capacity), constants
@@ -671,7 +672,7 @@ class _Launch:
             self.rows(f"x{layer + 1}"), *self.qkv(layer + 1), self.waves,
             plan.block(layer), plan.block(layer + 1), *self.sizes,
             TOKENS=plan.n_tokens, ROWS=_ROWS, **self.widths,
-            ROTARY=plan.model.positions == "rotary", LAST=layer + 1 == last, num_warps=_WARPS,
+            ROTARY=plan.model.positions == "rotary", LAST=layer + 1 == last, **_FLAT,
         )  # fmt: skip
 
     def _read_shape(self) -> tuple[tuple[int, int], dict[str, object]]:
@@ -684,7 +685,7 @@ class _Launch:
             "PAD": pad,
             "GROUP": group,
             **self.heads,
-            "num_warps": _READ_WARPS,
+            **_READ,
         }
 
     def read(self) -> None:
@@ -711,7 +712,7 @@ class _Launch:
             self.ones("last_dx"), results, results if partials is None else partials,
             plan.block(last), plan.offsets["head.weight"], programs(plan), *self.sizes,
             N=plan.model.n_bits, TOKENS=plan.n_tokens, WORDS=plan.n_words, ROWS=_ANSWERS,
-            **self.widths, TRAIN=partials is not None, num_warps=_ANSWER_WARPS,
+            **self.widths, TRAIN=partials is not None, **_ANSWER,
         )  # fmt: skip
 
     def block_end_back(self, layer: int, partials: Tensor) -> None:
@@ -721,8 +722,7 @@ class _Launch:
             self.parameters, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
             self.rows("dx"), self.rows("d_mixed"), partials,
             plan.block(layer), programs(plan), *self.sizes,
-            TOKENS=plan.n_tokens, ROWS=_BACK_ROWS, TILES=each, **self.widths, num_warps=_BACK_WARPS,
-            num_stages=_STAGES,
+            TOKENS=plan.n_tokens, ROWS=_BACK_ROWS, TILES=each, **self.widths, **_BACK,
         )  # fmt: skip
 
     def project_back(self, layer: int, partials: Tensor) -> None:
@@ -737,8 +737,7 @@ class _Launch:
             q, k, self.waves, partials,
             plan.block(layer), *self.positions, programs(plan), *self.sizes,
             **self.tokens, ROWS=_BACK_ROWS, TILES=each, **self.widths,
-            POSITIONS=plan.model.positions, FIRST=layer == 0, LAST=last, num_warps=_BACK_WARPS,
-            num_stages=_STAGES,
+            POSITIONS=plan.model.positions, FIRST=layer == 0, LAST=last, **_BACK,
         )  # fmt: skip
 
     def learned_back(self, partials: Tensor) -> None:
