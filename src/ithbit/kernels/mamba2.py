@@ -182,7 +182,7 @@ def _last_block(
                 side_d, y, side_in[0], gate, gated, gated_inverse, block, K
             )
             add_out(share + AT, shares[0], shares[1], shares[2], again, K)
-            none = tl.zeros([K.ROWS, K.D], tl.float32)
+            none = tl.full([K.ROWS, K.D], 0, tl.float32)
             d_main, d_side, main_ds, side_ds = mix_back(
                 block, steps, main, side, main_in, side_in, none, d_y, False, K
             )

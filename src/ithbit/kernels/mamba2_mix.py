@@ -91,12 +91,13 @@ def mix(
     main_x, main_b, main_c = main
     side_x, side_b, side_c = side
     side_main, side_side = dot(side_c, tl.trans(main_b)), dot(side_c, tl.trans(side_b))
-    main_y, side_y = tl.zeros([K.ROWS, K.D], tl.float32), tl.zeros([SIDE, K.D], tl.float32)
+    main_y, side_y = tl.full([K.ROWS, K.D], 0, tl.float32), tl.full([SIDE, K.D], 0, tl.float32)
     if ALL:
         main_main = dot(main_c, tl.trans(main_b))
         if K.LHI:
             main_side = dot(main_c, tl.trans(side_b))
-    for h in tl.static_range(K.HEADS):
+    HEADS: tl.constexpr = K.HEADS
+    for h in tl.static_range(HEADS):
         main_dt, _ = load_steps(steps, block, h, main_at, K)
         side_dt, _ = load_steps(steps, block, h, side_at, K)
         a = -tl.exp(tl.load(block + K.A_LOG + h))
@@ -125,22 +126,23 @@ def mix_back(
     main_x, main_b, main_c = main
     side_x, side_b, side_c = side
     side_main, side_side = dot(side_c, tl.trans(main_b)), dot(side_c, tl.trans(side_b))
-    main_dx, side_dx = tl.zeros([K.ROWS, K.D], tl.float32), tl.zeros([SIDE, K.D], tl.float32)
-    main_ds, side_ds = tl.zeros([K.ROWS, K.STEPS], tl.float32), tl.zeros([SIDE, K.STEPS], tl.float32)
-    d_side_main = tl.zeros([SIDE, K.ROWS], tl.float32)
-    d_side_side = tl.zeros([SIDE, SIDE], tl.float32)
+    main_dx, side_dx = tl.full([K.ROWS, K.D], 0, tl.float32), tl.full([SIDE, K.D], 0, tl.float32)
+    main_ds, side_ds = tl.full([K.ROWS, K.STEPS], 0, tl.float32), tl.full([SIDE, K.STEPS], 0, tl.float32)
+    d_side_main = tl.full([SIDE, K.ROWS], 0, tl.float32)
+    d_side_side = tl.full([SIDE, SIDE], 0, tl.float32)
     if ALL:
         main_main = dot(main_c, tl.trans(main_b))
-        d_main_main = tl.zeros([K.ROWS, K.ROWS], tl.float32)
+        d_main_main = tl.full([K.ROWS, K.ROWS], 0, tl.float32)
         if K.LHI:
             main_side = dot(main_c, tl.trans(side_b))
-            d_main_side = tl.zeros([K.ROWS, SIDE], tl.float32)
+            d_main_side = tl.full([K.ROWS, SIDE], 0, tl.float32)
     column = tl.arange(0, K.STEPS)[None, :]
     s = tl.arange(0, SIDE)
     own = s[:, None] == s[None, :]
     last = is_last(K)
     slot_of_main = (tl.arange(0, K.ROWS)[:, None] // K.SPAN == s[None, :] % SLOTS) & last[None, :]
-    for h in tl.static_range(K.HEADS):
+    HEADS: tl.constexpr = K.HEADS
+    for h in tl.static_range(HEADS):
         main_dt, main_slope = load_steps(steps, block, h, main_at, K)
         side_dt, side_slope = load_steps(steps, block, h, side_at, K)
         a = -tl.exp(tl.load(block + K.A_LOG + h))
@@ -195,7 +197,7 @@ def mix_back(
     main_db = dot(tl.trans(d_side_main), side_c)
     side_db = dot(tl.trans(d_side_side), side_c)
     side_dc = dot(d_side_main, main_b) + dot(d_side_side, side_b)
-    main_dc = tl.zeros([K.ROWS, K.STATE], tl.float32)
+    main_dc = tl.full([K.ROWS, K.STATE], 0, tl.float32)
     if ALL:
         main_db += dot(tl.trans(d_main_main), main_c)
         main_dc += dot(d_main_main, main_b)

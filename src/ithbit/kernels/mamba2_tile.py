@@ -79,7 +79,7 @@ def side_place(tile, count, K: tl.constexpr):
     if K.LHI:
         token = tl.where(s < SLOTS, 0, K.N + 1)
     else:
-        token = tl.zeros([SIDE], tl.int32) + K.N
+        token = tl.full([SIDE], 0, tl.int32) + K.N
         valid = valid & (s < SLOTS)
     return example, token, valid
 
@@ -189,7 +189,8 @@ def project(x, block, raw, steps, place, K: tl.constexpr):
     at = (row_number(place, K) * K.WIDTH)[:, None] + c
     live = place[2][:, None] & (c < K.WIDTH)
     tl.store(raw + at, dot(normal, tl.trans(load_in(block, K))), mask=live)
-    for h in tl.static_range(K.HEADS):
+    HEADS: tl.constexpr = K.HEADS
+    for h in tl.static_range(HEADS):
         dt = tl.sum(normal * load_step_weight(block, h, K), 1)
         tl.store(steps + row_number(place, K) * K.HEADS + h, dt, mask=place[2])
 
