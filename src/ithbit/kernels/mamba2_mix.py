@@ -1,19 +1,104 @@
-"""Mamba2's state-space sum on one tile, in the dual form, and its gradients.
+"""Mamba2's convolution and state-space sum in the dual form, forward and backward; in the last
+block at the last token alone, with the model's head and the loss.
 
-Rows, letters and the token-by-token matrices as in `mamba2_tile.py` and `models/mamba2.py`: y_t is
-the sum over s <= t of exp(total_t - total_s) (C_t . B_s) dt_s x_s, with sums taken in double. Main
-and side rows make four blocks of pairs, of which RHI lacks one: its bits see no query.
+A tile is the bits of a few sequences, each padded to a power of two rows. The tokens that are not
+bits stand aside, one row a sequence: the last token sees every bit and no bit sees it, so it costs
+one number a bit; in LHI every bit sees the query, another number a bit. Padding n + 1 or n + 2
+tokens to a power of two would cost two to four times the work. Names: x, b, c are of the bits, with
+last_ or query_ of those tokens (a row a sequence), with their_ of those tokens (a row a bit).
 """
 
 import triton
 import triton.language as tl
 
-from ithbit.kernels.mamba2_tile import SIDE, SLOTS, is_last, row_number
-from ithbit.kernels.tile import dot
+from ithbit.kernels.mamba2_tile import (
+    add_matrix,
+    add_vector,
+    convolve,
+    gate_back,
+    load_rows,
+    of_seed,
+    rms,
+    rms_back,
+    row_number,
+    share_of_program,
+    sigmoid,
+    silu_slope,
+    store_rows,
+)
+from ithbit.kernels.tile import (
+    cross_entropy,
+    dot,
+    draw_bit,
+    draw_index,
+    load_embedding,
+    load_matrix,
+    load_transposed,
+    load_vector,
+    token_features,
+)
 
 
 @triton.jit
-def load_steps(steps, block, h, place, K: tl.constexpr):
+def _bits(tile, count, K: tl.constexpr):
+    """The place of a tile's bits."""
+    r = tl.arange(0, K.GROUP * K.SPAN)
+    example, i = tile * K.GROUP + r // K.SPAN, r % K.SPAN
+    return example, i + K.FIRST, (example < count) & (i < K.N)
+
+
+@triton.jit
+def _one(tile, count, TOKEN: tl.constexpr, K: tl.constexpr):
+    """The place of one token of a tile's sequences."""
+    example = tile * K.GROUP + tl.arange(0, K.GROUP)
+    return example, tl.full([K.GROUP], TOKEN, tl.int32), example < count
+
+
+@triton.jit
+def _to_bits(x, K: tl.constexpr):
+    """A number a sequence, given to its bits."""
+    return tl.reshape(tl.broadcast_to(x[:, None], [K.GROUP, K.SPAN]), [K.GROUP * K.SPAN])
+
+
+@triton.jit
+def _rows_to_bits(x, SIZE: tl.constexpr, K: tl.constexpr):
+    x = tl.broadcast_to(x[:, None, :], [K.GROUP, K.SPAN, SIZE])
+    return tl.reshape(x, [K.GROUP * K.SPAN, SIZE])
+
+
+@triton.jit
+def _sum_bits(x, K: tl.constexpr):
+    """The sum over a sequence's bits."""
+    return tl.sum(tl.reshape(x, [K.GROUP, K.SPAN]), 1)
+
+
+@triton.jit
+def _sum_rows(x, SIZE: tl.constexpr, K: tl.constexpr):
+    return tl.sum(tl.reshape(x, [K.GROUP, K.SPAN, SIZE]), 1)
+
+
+@triton.jit
+def _times(x, matrix):
+    """x @ matrix for fewer rows than a product of tiles takes."""
+    return tl.sum(x[:, :, None] * matrix[None, :, :], 1)
+
+
+@triton.jit
+def _convolved(raw, block, place, K: tl.constexpr):
+    """x, B and C before the silu."""
+    x = convolve(raw, block, place, 0, K.D, K)
+    b = convolve(raw, block, place, K.D, K.STATE, K)
+    return x, b, convolve(raw, block, place, K.D + K.STATE, K.STATE, K)
+
+
+@triton.jit
+def _silu(before):
+    x, b, c = before
+    return x * sigmoid(x), b * sigmoid(b), c * sigmoid(c)
+
+
+@triton.jit
+def _load_dt(steps, block, h, place, K: tl.constexpr):
     """dt of head h, 0 where not valid, and its slope by what the softplus is taken of."""
     at = steps + row_number(place, K) * K.HEADS + h
     z = tl.load(at, mask=place[2], other=0.0) + tl.load(block + K.DT_BIAS + h)
@@ -27,181 +112,330 @@ def load_steps(steps, block, h, place, K: tl.constexpr):
 
 
 @triton.jit
-def split(total):
-    """A double as the sum of two fp32: a difference of two such is as exact as itself."""
+def _totals(dt, last_dt, a, K: tl.constexpr):
+    """Sums of dt A from the first bit, in double: up to every bit (GROUP SPAN), and to the last
+    token (GROUP)."""
+    terms = tl.reshape(dt.to(tl.float64) * a, [K.GROUP, K.SPAN])
+    return tl.cumsum(terms, 1), tl.sum(terms, 1) + last_dt.to(tl.float64) * a
+
+
+@triton.jit
+def _exp(total):
+    return tl.exp(total.to(tl.float32))
+
+
+@triton.jit
+def _decay(total, K: tl.constexpr):
+    """exp(total_t - total_s) where bit t sees bit s, else 0: t s."""
+    ROWS: tl.constexpr = K.GROUP * K.SPAN
+    total = tl.reshape(total, [ROWS])
+    # total = high + low in fp32: each difference is then as exact as itself.
     high = total.to(tl.float32)
-    return high, (total - high.to(tl.float64)).to(tl.float32)
+    low = (total - high.to(tl.float64)).to(tl.float32)
+    difference = (high[:, None] - high[None, :]) + (low[:, None] - low[None, :])
+    t, s = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
+    seen = s <= t
+    if K.GROUP > 1:
+        seen = seen & (t // K.SPAN == s // K.SPAN)
+    # Masked before the exp, as it may overflow where t comes before s.
+    return tl.exp(tl.where(seen, difference, float("-inf")))
 
 
 @triton.jit
-def totals(main_dt, side_dt, a, K: tl.constexpr):
-    """Sums of dt A up to each token, from 0 at the first token of LHI: main rows and side rows."""
-    steps = tl.reshape(main_dt.to(tl.float64) * a, [K.GROUP, K.SPAN])
-    main = split(tl.reshape(tl.cumsum(steps, 1), [K.ROWS]))
-    s, g = tl.arange(0, SIDE)[:, None], tl.arange(0, K.GROUP)[None, :]
-    whole = tl.sum(tl.where(s % SLOTS == g, tl.sum(steps, 1)[None, :], 0.0), 1)
-    last = is_last(K)
-    return main, split(tl.where(last, whole + side_dt.to(tl.float64) * a, 0.0))
-
-
-@triton.jit
-def decay(total_t, total_s, seen):
-    """exp(total_t - total_s) where token t sees s, else 0; masked first, as it may overflow."""
-    high = total_t[0][:, None] - total_s[0][None, :]
-    low = total_t[1][:, None] - total_s[1][None, :]
-    return tl.exp(tl.where(seen, high + low, float("-inf")))
-
-
-@triton.jit
-def main_sees_main(K: tl.constexpr):
-    t, s = tl.arange(0, K.ROWS)[:, None], tl.arange(0, K.ROWS)[None, :]
-    return (s <= t) & (t // K.SPAN == s // K.SPAN)
-
-
-@triton.jit
-def main_sees_side(K: tl.constexpr):
-    """LHI alone: bits see their query."""
-    return tl.arange(0, K.ROWS)[:, None] // K.SPAN == tl.arange(0, SIDE)[None, :]
-
-
-@triton.jit
-def side_sees_main(K: tl.constexpr):
-    t, s = tl.arange(0, SIDE)[:, None], tl.arange(0, K.ROWS)[None, :]
-    return is_last(K)[:, None] & (t % SLOTS == s // K.SPAN)
-
-
-@triton.jit
-def side_sees_side(K: tl.constexpr):
-    """A token sees itself, and in LHI the end its query."""
-    t, s = tl.arange(0, SIDE)[:, None], tl.arange(0, SIDE)[None, :]
-    return ((t == s) | (t == s + SLOTS)) if K.LHI else t == s
-
-
-@triton.jit
-def head_columns(h, K: tl.constexpr):
+def _columns(h, K: tl.constexpr):
     """1 in the columns of head h, else 0: 1 D."""
     return tl.where(tl.arange(0, K.D)[None, :] // (K.D // K.HEADS) == h, 1.0, 0.0)
 
 
 @triton.jit
-def mix(
-    block, steps, main_at, side_at, main, side, ALL: tl.constexpr, K: tl.constexpr
-):  # fmt: skip
-    """The state-space sum at main rows (if ALL; else 0) and side rows, from x, B, C of both."""
-    main_x, main_b, main_c = main
-    side_x, side_b, side_c = side
-    side_main, side_side = dot(side_c, tl.trans(main_b)), dot(side_c, tl.trans(side_b))
-    main_y, side_y = tl.full([K.ROWS, K.D], 0, tl.float32), tl.full([SIDE, K.D], 0, tl.float32)
-    if ALL:
-        main_main = dot(main_c, tl.trans(main_b))
-        if K.LHI:
-            main_side = dot(main_c, tl.trans(side_b))
+def _load_skip(block, K: tl.constexpr):
+    return tl.load(block + K.SKIP + tl.arange(0, K.D)[None, :] // (K.D // K.HEADS))
+
+
+@triton.jit
+def _mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K: tl.constexpr):
+    """The state-space sum with its skip at the last token of each sequence: GROUP D. RHI reads
+    nothing of the query, which is its last token."""
+    last_x, last_b, last_c = last_in
+    score = tl.sum(_rows_to_bits(last_c, K.STATE, K) * b, 1)
+    own = tl.sum(last_c * last_b, 1)
+    y = last_x * _load_skip(block, K)
+    if K.LHI:
+        query_x, query_b, _ = query_in
+        query_score = tl.sum(last_c * query_b, 1)
+    weight = tl.full([K.GROUP * K.SPAN, K.D], 0, tl.float32)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
-        main_dt, _ = load_steps(steps, block, h, main_at, K)
-        side_dt, _ = load_steps(steps, block, h, side_at, K)
+        columns = _columns(h, K)
         a = -tl.exp(tl.load(block + K.A_LOG + h))
-        main_total, side_total = totals(main_dt, side_dt, a, K)
-        columns = head_columns(h, K)
-        main_v, side_v = main_x * main_dt[:, None] * columns, side_x * side_dt[:, None] * columns
-        side_y += dot(side_main * decay(side_total, main_total, side_sees_main(K)), main_v)
-        side_y += dot(side_side * decay(side_total, side_total, side_sees_side(K)), side_v)
+        dt, _ = _load_dt(steps, block, h, bits, K)
+        last_dt, _ = _load_dt(steps, block, h, last, K)
+        total, whole = _totals(dt, last_dt, a, K)
+        to_last = tl.reshape(_exp(whole[:, None] - total), [K.GROUP * K.SPAN])
+        weight += (score * to_last * dt)[:, None] * columns
+        y += (own * last_dt)[:, None] * columns * last_x
+        if K.LHI:
+            query_dt, _ = _load_dt(steps, block, h, query, K)
+            y += (query_score * _exp(whole) * query_dt)[:, None] * columns * query_x
+    return y + _sum_rows(weight * x, K.D, K)
+
+
+@triton.jit
+def mix(values, count, raw, steps, mixed, AT, K: tl.constexpr):
+    """The state-space sum with its skip at every token, to `mixed`."""
+    block = values + tl.program_id(1) * K.PARAMETERS + AT
+    raw, steps = of_seed(raw, K.WIDTH, K), of_seed(steps, K.HEADS, K)
+    mixed = of_seed(mixed, K.D, K)
+    bits = _bits(tl.program_id(0), count, K)
+    last = _one(tl.program_id(0), count, K.TOKENS - 1, K)
+    query = _one(tl.program_id(0), count, 0, K)
+    x, b, c = _silu(_convolved(raw, block, bits, K))
+    last_in = _silu(_convolved(raw, block, last, K))
+    query_in = _silu(_convolved(raw, block, query, K))
+    last_y = _mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K)
+    store_rows(mixed, last, last_y, K.D, K.D, K)
+    skip = _load_skip(block, K)
+    y = x * skip
+    scores = dot(c, tl.trans(b))
+    if K.LHI:
+        query_x, query_b, query_c = query_in
+        query_y = query_x * skip
+        query_own = tl.sum(query_c * query_b, 1)
+        their_x = _rows_to_bits(query_x, K.D, K)
+        query_score = tl.sum(c * _rows_to_bits(query_b, K.STATE, K), 1)
+    HEADS: tl.constexpr = K.HEADS
+    for h in tl.static_range(HEADS):
+        columns = _columns(h, K)
+        a = -tl.exp(tl.load(block + K.A_LOG + h))
+        dt, _ = _load_dt(steps, block, h, bits, K)
+        last_dt, _ = _load_dt(steps, block, h, last, K)
+        total, _ = _totals(dt, last_dt, a, K)
+        y += dot(scores * _decay(total, K), x * dt[:, None] * columns)
+        if K.LHI:
+            query_dt, _ = _load_dt(steps, block, h, query, K)
+            weight = _exp(tl.reshape(total, [K.GROUP * K.SPAN])) * _to_bits(query_dt, K)
+            y += (query_score * weight)[:, None] * columns * their_x
+            query_y += (query_own * query_dt)[:, None] * columns * query_x
+    store_rows(mixed, bits, y, K.D, K.D, K)
+    if K.LHI:
+        store_rows(mixed, query, query_y, K.D, K.D, K)
+
+
+@triton.jit
+def _store_slopes(slopes, place, before, x, b, c, K: tl.constexpr):
+    """Leave the gradients of x, B and C before the silu."""
+    store_rows(slopes + K.D, place, x * silu_slope(before[0]), K.D, K.WIDTH, K)
+    store_rows(slopes + 2 * K.D, place, b * silu_slope(before[1]), K.STATE, K.WIDTH, K)
+    c *= silu_slope(before[2])
+    store_rows(slopes + 2 * K.D + K.STATE, place, c, K.STATE, K.WIDTH, K)
+
+
+@triton.jit
+def _mix_back(
+    raw, steps, slopes, d_steps, block, share, bits, last, query, dy, last_dy, query_dy, again,
+    ALL: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """The gradients of the sum's inputs to `slopes` and `d_steps`, from those of its outputs; and
+    the shares of a_log and skip. Without ALL, bits and query were not asked for their output."""
+    before, last_before = _convolved(raw, block, bits, K), _convolved(raw, block, last, K)
+    x, b, c = _silu(before)
+    last_x, last_b, last_c = _silu(last_before)
+    their_c, their_dy = _rows_to_bits(last_c, K.STATE, K), _rows_to_bits(last_dy, K.D, K)
+    score, d_score = tl.sum(their_c * b, 1), tl.full([K.GROUP * K.SPAN], 0, tl.float32)
+    own, d_own = tl.sum(last_c * last_b, 1), tl.full([K.GROUP], 0, tl.float32)
+    skip = _load_skip(block, K)
+    last_dx = last_dy * skip
+    d_skip = tl.sum(last_dy * last_x, 0)
+    d_a = tl.full([K.HEADS], 0, tl.float32)
+    weight = tl.full([K.GROUP * K.SPAN, K.D], 0, tl.float32)
+    dx, dc = weight, tl.full([K.GROUP * K.SPAN, K.STATE], 0, tl.float32)
+    if K.LHI:
+        query_before = _convolved(raw, block, query, K)
+        query_x, query_b, query_c = _silu(query_before)
+        query_dx = tl.full([K.GROUP, K.D], 0, tl.float32)
+        query_score, d_query_score = tl.sum(last_c * query_b, 1), tl.full([K.GROUP], 0, tl.float32)
+    if ALL:
+        scores = dot(c, tl.trans(b))
+        d_scores = tl.full([K.GROUP * K.SPAN, K.GROUP * K.SPAN], 0, tl.float32)
+        dx += dy * skip
+        d_skip += tl.sum(dy * x, 0)
+        if K.LHI:
+            query_dx += query_dy * skip
+            d_skip += tl.sum(query_dy * query_x, 0)
+            query_own, d_query_own = tl.sum(query_c * query_b, 1), query_score * 0.0
+            their_x, their_b = _rows_to_bits(query_x, K.D, K), _rows_to_bits(query_b, K.STATE, K)
+            asked, d_asked = tl.sum(c * their_b, 1), d_score
+            asked_weight = weight
+    HEADS: tl.constexpr = K.HEADS
+    for h in tl.static_range(HEADS):
+        columns = _columns(h, K)
+        a = -tl.exp(tl.load(block + K.A_LOG + h))
+        dt, slope = _load_dt(steps, block, h, bits, K)
+        last_dt, last_slope = _load_dt(steps, block, h, last, K)
+        total, whole = _totals(dt, last_dt, a, K)
+        # The last token and the bits it sees; each weight's gradient is also, times the weight,
+        # that of its exponent.
+        to_last = tl.reshape(_exp(whole[:, None] - total), [K.GROUP * K.SPAN])
+        along = tl.sum(their_dy * x * columns, 1)
+        weight += (score * to_last * dt)[:, None] * columns
+        d_score += to_last * dt * along
+        d_dt = score * to_last * along
+        d_total = -d_dt * dt
+        d_whole = _sum_bits(d_dt * dt, K)
+        along = tl.sum(last_dy * last_x * columns, 1)
+        last_dx += (own * last_dt)[:, None] * columns * last_dy
+        d_own += last_dt * along
+        d_last_dt = own * along
+        if K.LHI:
+            query_dt, query_slope = _load_dt(steps, block, h, query, K)
+            along = _exp(whole) * tl.sum(last_dy * query_x * columns, 1)
+            query_dx += (query_score * _exp(whole) * query_dt)[:, None] * columns * last_dy
+            d_query_score += query_dt * along
+            d_query_dt = query_score * along
+            d_whole += d_query_dt * query_dt
         if ALL:
-            main_y += dot(main_main * decay(main_total, main_total, main_sees_main(K)), main_v)
+            seen = _decay(total, K)
+            d_weights = dot(dy, tl.trans(x * dt[:, None] * columns)) * seen
+            d_values = dot(tl.trans(scores * seen), dy) * columns
+            d_scores += d_weights
+            d_weights *= scores
+            d_total += tl.sum(d_weights, 1) - tl.sum(d_weights, 0)
+            dx += d_values * dt[:, None]
+            d_dt += tl.sum(d_values * x, 1)
             if K.LHI:
-                seen = decay(main_total, side_total, main_sees_side(K))
-                main_y += dot(main_side * seen, side_v)
-    return main_y, side_y
+                from_query = _exp(tl.reshape(total, [K.GROUP * K.SPAN]))
+                their_dt = _to_bits(query_dt, K)
+                along = from_query * tl.sum(dy * their_x * columns, 1)
+                asked_weight += (asked * from_query * their_dt)[:, None] * columns
+                d_asked += their_dt * along
+                d_query_dt += _sum_bits(asked * along, K)
+                d_total += asked * along * their_dt
+                along = tl.sum(query_dy * query_x * columns, 1)
+                query_dx += (query_own * query_dt)[:, None] * columns * query_dy
+                d_query_own += query_dt * along
+                d_query_dt += query_own * along
+        # dt A is in the totals of its own token and of all later ones of its sequence.
+        d_term = tl.reshape(d_total.to(tl.float64), [K.GROUP, K.SPAN])
+        d_term = tl.cumsum(d_term, 1, reverse=True) + d_whole.to(tl.float64)[:, None]
+        d_term = tl.reshape(d_term.to(tl.float32), [K.GROUP * K.SPAN])
+        d_head = (tl.sum(d_term * dt, 0) + tl.sum(d_whole * last_dt, 0)) * a
+        d_a = tl.where(tl.arange(0, K.HEADS) == h, d_head, d_a)
+        to = d_steps + h
+        tl.store(to + row_number(bits, K) * K.HEADS, (d_term * a + d_dt) * slope, mask=bits[2])
+        d_last = (d_whole * a + d_last_dt) * last_slope
+        tl.store(to + row_number(last, K) * K.HEADS, d_last, mask=last[2])
+        if K.LHI:
+            tl.store(to + row_number(query, K) * K.HEADS, d_query_dt * query_slope, mask=query[2])
+    dx += weight * their_dy
+    db = d_score[:, None] * their_c
+    last_db = d_own[:, None] * last_c
+    last_dc = _sum_rows(d_score[:, None] * b, K.STATE, K) + d_own[:, None] * last_b
+    if K.LHI:
+        last_dc += d_query_score[:, None] * query_b
+        query_db = d_query_score[:, None] * last_c
+        query_dc = tl.full([K.GROUP, K.STATE], 0, tl.float32)
+        if ALL:
+            dc += d_asked[:, None] * their_b
+            query_dx += _sum_rows(asked_weight * dy, K.D, K)
+            query_db += _sum_rows(d_asked[:, None] * c, K.STATE, K) + d_query_own[:, None] * query_c
+            query_dc += d_query_own[:, None] * query_b
+        _store_slopes(slopes, query, query_before, query_dx, query_db, query_dc, K)
+    if ALL:
+        db += dot(tl.trans(d_scores), c)
+        dc += dot(d_scores, b)
+    _store_slopes(slopes, bits, before, dx, db, dc, K)
+    _store_slopes(slopes, last, last_before, last_dx, last_db, last_dc, K)
+    add_vector(share + K.A_LOG, d_a, again, K.HEADS)
+    d_skip = tl.sum(tl.reshape(d_skip, [K.HEADS, K.D // K.HEADS]), 1)
+    add_vector(share + K.SKIP, d_skip, again, K.HEADS)
 
 
 @triton.jit
 def mix_back(
-    block, steps, main_at, side_at, main, side, main_dy, side_dy, ALL: tl.constexpr, K: tl.constexpr
+    values, count, raw, steps, d_mixed, slopes, d_steps, partials, PROGRAMS, AT, K: tl.constexpr
 ):  # fmt: skip
-    """Gradients of main and side x, B, C, and of what dt's softplus is taken of with its shares.
+    """`mix` backward, from `d_mixed`."""
+    block = values + tl.program_id(1) * K.PARAMETERS + AT
+    raw, steps = of_seed(raw, K.WIDTH, K), of_seed(steps, K.HEADS, K)
+    slopes, d_steps = of_seed(slopes, K.WIDTH, K), of_seed(d_steps, K.HEADS, K)
+    d_mixed = of_seed(d_mixed, K.D, K)
+    share = share_of_program(partials, PROGRAMS, K) + AT
+    for turn in tl.range(0, K.TILES, num_stages=1):
+        tl.debug_barrier()  # what the tile before added is read again
+        tile = tl.program_id(0) * K.TILES + turn
+        bits = _bits(tile, count, K)
+        last, query = _one(tile, count, K.TOKENS - 1, K), _one(tile, count, 0, K)
+        dy, last_dy = load_rows(d_mixed, bits, K.D, K.D, K), load_rows(d_mixed, last, K.D, K.D, K)
+        query_dy = load_rows(d_mixed, query, K.D, K.D, K)
+        _mix_back(
+            raw, steps, slopes, d_steps, block, share, bits, last, query, dy, last_dy, query_dy,
+            turn > 0, True, K,
+        )  # fmt: skip
 
-    The last two are row STEPS: column h the gradient of head h's step before the softplus, column
-    HEADS + h that of its a_log. Without ALL the main rows' outputs went unused.
-    """
-    main_x, main_b, main_c = main
-    side_x, side_b, side_c = side
-    side_main, side_side = dot(side_c, tl.trans(main_b)), dot(side_c, tl.trans(side_b))
-    main_dx, side_dx = tl.full([K.ROWS, K.D], 0, tl.float32), tl.full([SIDE, K.D], 0, tl.float32)
-    main_ds, side_ds = tl.full([K.ROWS, K.STEPS], 0, tl.float32), tl.full([SIDE, K.STEPS], 0, tl.float32)
-    d_side_main = tl.full([SIDE, K.ROWS], 0, tl.float32)
-    d_side_side = tl.full([SIDE, SIDE], 0, tl.float32)
-    if ALL:
-        main_main = dot(main_c, tl.trans(main_b))
-        d_main_main = tl.full([K.ROWS, K.ROWS], 0, tl.float32)
-        if K.LHI:
-            main_side = dot(main_c, tl.trans(side_b))
-            d_main_side = tl.full([K.ROWS, SIDE], 0, tl.float32)
-    column = tl.arange(0, K.STEPS)[None, :]
-    s = tl.arange(0, SIDE)
-    own = s[:, None] == s[None, :]
-    last = is_last(K)
-    slot_of_main = (tl.arange(0, K.ROWS)[:, None] // K.SPAN == s[None, :] % SLOTS) & last[None, :]
-    HEADS: tl.constexpr = K.HEADS
-    for h in tl.static_range(HEADS):
-        main_dt, main_slope = load_steps(steps, block, h, main_at, K)
-        side_dt, side_slope = load_steps(steps, block, h, side_at, K)
-        a = -tl.exp(tl.load(block + K.A_LOG + h))
-        main_total, side_total = totals(main_dt, side_dt, a, K)
-        columns = head_columns(h, K)
-        main_v, side_v = main_x * main_dt[:, None] * columns, side_x * side_dt[:, None] * columns
-        # For each pair of row kinds: the gradient of the weights, times the decay that of the
-        # scores; times the scores that of the exponents, whose sums are those of the totals.
-        seen = decay(side_total, main_total, side_sees_main(K))
-        d_weight = dot(side_dy, tl.trans(main_v)) * seen
-        main_dv = dot(tl.trans(side_main * seen), side_dy)
-        d_side_main += d_weight
-        d_weight *= side_main
-        main_d = -tl.sum(d_weight, 0)
-        side_d = tl.sum(d_weight, 1)
-        seen = decay(side_total, side_total, side_sees_side(K))
-        d_weight = dot(side_dy, tl.trans(side_v)) * seen
-        side_dv = dot(tl.trans(side_side * seen), side_dy)
-        d_side_side += d_weight
-        # A token's weight for itself has exponent 0, whatever its total.
-        side_d += tl.sum(tl.where(own, 0.0, d_weight * side_side), 1)
-        if ALL:
-            seen = decay(main_total, main_total, main_sees_main(K))
-            d_weight = dot(main_dy, tl.trans(main_v)) * seen
-            main_dv += dot(tl.trans(main_main * seen), main_dy)
-            d_main_main += d_weight
-            d_weight *= main_main
-            main_d += tl.sum(d_weight, 1) - tl.sum(d_weight, 0)
+
+@triton.jit
+def finish(
+    values, keys, first, count, stream, raw, steps, slopes, d_steps, grads, results, partials,
+    PROGRAMS, AT, BOTTOM: tl.constexpr, TRAIN: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """The last block's sum and output at the last token, and the logits to `results`; or, to train,
+    the losses there, and the gradients back through the sum."""
+    seed = tl.program_id(1)
+    key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
+    start = tl.load(first + seed)
+    values += seed * K.PARAMETERS
+    block = values + AT
+    stream, grads = of_seed(stream, K.D, K), of_seed(grads, K.D, K)
+    raw, steps = of_seed(raw, K.WIDTH, K), of_seed(steps, K.HEADS, K)
+    slopes, d_steps = of_seed(slopes, K.WIDTH, K), of_seed(d_steps, K.HEADS, K)
+    share = share_of_program(partials, PROGRAMS, K)
+    for turn in tl.range(0, K.TILES, num_stages=1):
+        again = turn > 0
+        tl.debug_barrier()  # what the tile before added is read again
+        tile = tl.program_id(0) * K.TILES + turn
+        bits = _bits(tile, count, K)
+        last, query = _one(tile, count, K.TOKENS - 1, K), _one(tile, count, 0, K)
+        example = start + last[0]
+        x, b, _ = _silu(_convolved(raw, block, bits, K))
+        last_in = _silu(_convolved(raw, block, last, K))
+        query_in = _silu(_convolved(raw, block, query, K))
+        y = _mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K)
+        gate = load_rows(raw, last, K.D, K.WIDTH, K)
+        gated, gated_inverse = rms(y * gate * sigmoid(gate), K.D)
+        gained = gated * load_vector(block + K.GATE_NORM, K.D)
+        if BOTTOM:
+            token = token_features(key, example, last[1], K.N, K.LHI, K.WORDS)
+            out = _times(token, load_embedding(values, K.POSITIONS, 0, K.D, True, False))
+        else:
+            out = load_rows(stream, last, K.D, K.D, K)
+        out += _times(gained, load_transposed(block + K.OUT, K.D, K.D))
+        normal, inverse = rms(out, K.D)
+        gain, head = load_vector(values + K.LEAVE, K.D), load_vector(values + K.HEAD, K.D)
+        logit = tl.sum(normal * gain * head, 1) + tl.load(values + K.HEAD + K.D)
+        result = results + seed * K.CAPACITY + last[0]
+        if TRAIN:
+            asked = draw_index(key, example, K.N, K.WORDS)
+            loss, slope = cross_entropy(logit, draw_bit(key, example, asked, K.WORDS))
+            tl.store(result, loss, mask=last[2])
+            slope = tl.where(last[2], slope / count, 0.0)[:, None]
+            add_vector(share + K.LEAVE, tl.sum(slope * head * normal, 0), again, K.D)
+            add_vector(share + K.HEAD, tl.sum(slope * gain * normal, 0), again, K.D)
+            add_vector(share + K.HEAD + K.D, tl.sum(slope, 0), again, 1)
+            grad = rms_back(slope * head * gain, normal, inverse, K.D)
+            store_rows(grads, last, grad, K.D, K.D, K)
+            d_weight = tl.sum(grad[:, :, None] * gained[:, None, :], 0)
+            add_matrix(share + AT + K.OUT, d_weight, again, K.D, K.D, K.D)
+            d_gained = _times(grad, load_matrix(block + K.OUT, K.D, K.D))
+            add_vector(share + AT + K.GATE_NORM, tl.sum(d_gained * gated, 0), again, K.D)
+            last_dy, d_gate = gate_back(d_gained, y, gate, gated, gated_inverse, block, K)
+            store_rows(slopes, last, d_gate, K.D, K.WIDTH, K)
+            none = tl.full([K.GROUP * K.SPAN, K.D], 0, tl.float32)
+            store_rows(slopes, bits, none, K.D, K.WIDTH, K)
             if K.LHI:
-                seen = decay(main_total, side_total, main_sees_side(K))
-                d_weight = dot(main_dy, tl.trans(side_v)) * seen
-                side_dv += dot(tl.trans(main_side * seen), main_dy)
-                d_main_side += d_weight
-                main_d += tl.sum(d_weight * main_side, 1)
-        # A step is in the totals of its own and all later tokens of its sequence.
-        main_d = tl.reshape(main_d.to(tl.float64), [K.GROUP, K.SPAN])
-        main_d = tl.reshape(tl.cumsum(main_d, 1, reverse=True).to(tl.float32), [K.ROWS])
-        main_d += tl.sum(tl.where(slot_of_main, side_d[None, :], 0.0), 1)
-        main_d = tl.where(main_at[2], main_d, 0.0)
-        side_d = tl.where(last & side_at[2], side_d, 0.0)
-        main_dv *= columns
-        side_dv *= columns
-        main_dx += main_dv * main_dt[:, None]
-        side_dx += side_dv * side_dt[:, None]
-        main_z = (main_d * a + tl.sum(main_dv * main_x, 1)) * main_slope
-        side_z = (side_d * a + tl.sum(side_dv * side_x, 1)) * side_slope
-        main_z = tl.where(main_at[2], main_z, 0.0)
-        main_ds = tl.where(column == h, main_z[:, None], main_ds)
-        side_ds = tl.where(column == h, side_z[:, None], side_ds)
-        main_ds = tl.where(column == K.HEADS + h, (main_d * main_dt * a)[:, None], main_ds)
-        side_ds = tl.where(column == K.HEADS + h, (side_d * side_dt * a)[:, None], side_ds)
-    main_db = dot(tl.trans(d_side_main), side_c)
-    side_db = dot(tl.trans(d_side_side), side_c)
-    side_dc = dot(d_side_main, main_b) + dot(d_side_side, side_b)
-    main_dc = tl.full([K.ROWS, K.STATE], 0, tl.float32)
-    if ALL:
-        main_db += dot(tl.trans(d_main_main), main_c)
-        main_dc += dot(d_main_main, main_b)
-        if K.LHI:
-            side_db += dot(tl.trans(d_main_side), main_c)
-            main_dc += dot(d_main_side, side_b)
-    return (main_dx, main_db, main_dc), (side_dx, side_db, side_dc), main_ds, side_ds
+                store_rows(slopes, query, tl.full([K.GROUP, K.D], 0, tl.float32), K.D, K.WIDTH, K)
+            _mix_back(
+                raw, steps, slopes, d_steps, block, share + AT, bits, last, query, none, last_dy,
+                last_dy, again, False, K,
+            )  # fmt: skip
+        else:
+            tl.store(result, logit, mask=last[2])
