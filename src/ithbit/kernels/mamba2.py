@@ -47,7 +47,6 @@ def shape(plan: Plan) -> Shape:
         CONV_DIM=conv,
         WIDTH=model.d_model + conv,
         WIDE=triton.next_power_of_2(model.d_model + conv),
-        STEPS=max(16, triton.next_power_of_2(model.n_heads)),
         PARAMETERS=plan.n_parameters,
         POSITIONS=at["positions.polynomial"],
         LEAVE=at["leave.norm.weight"],

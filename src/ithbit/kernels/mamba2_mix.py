@@ -222,22 +222,22 @@ def mix(values, count, raw, steps, mixed, AT, K: tl.constexpr):
 
 
 @triton.jit
-def _store_slopes(slopes, place, before, x, b, c, K: tl.constexpr):
-    """Leave the gradients of x, B and C before the silu."""
+def _store_slopes(slopes, place, before, x, b, c, USED: tl.constexpr, K: tl.constexpr):
+    """Leave the gradients of x, B and C before the silu; 0 for a C that was not USED."""
     store_rows(slopes + K.D, place, x * silu_slope(before[0]), K.D, K.WIDTH, K)
     store_rows(slopes + 2 * K.D, place, b * silu_slope(before[1]), K.STATE, K.WIDTH, K)
-    c *= silu_slope(before[2])
+    if USED:
+        c *= silu_slope(before[2])
     store_rows(slopes + 2 * K.D + K.STATE, place, c, K.STATE, K.WIDTH, K)
 
 
 @triton.jit
 def _mix_back(
-    raw, steps, slopes, d_steps, block, share, bits, last, query, dy, last_dy, query_dy, again,
-    ALL: tl.constexpr, K: tl.constexpr,
+    steps, slopes, d_steps, block, share, bits, last, query, before, last_before, query_before,
+    dy, last_dy, query_dy, again, ALL: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the sum's inputs to `slopes` and `d_steps`, from those of its outputs; and
     the shares of a_log and skip. Without ALL, bits and query were not asked for their output."""
-    before, last_before = _convolved(raw, block, bits, K), _convolved(raw, block, last, K)
     x, b, c = _silu(before)
     last_x, last_b, last_c = _silu(last_before)
     their_c, their_dy = _rows_to_bits(last_c, K.STATE, K), _rows_to_bits(last_dy, K.D, K)
@@ -250,7 +250,6 @@ def _mix_back(
     weight = tl.full([K.GROUP * K.SPAN, K.D], 0, tl.float32)
     dx, dc = weight, tl.full([K.GROUP * K.SPAN, K.STATE], 0, tl.float32)
     if K.LHI:
-        query_before = _convolved(raw, block, query, K)
         query_x, query_b, query_c = _silu(query_before)
         query_dx = tl.full([K.GROUP, K.D], 0, tl.float32)
         query_score, d_query_score = tl.sum(last_c * query_b, 1), tl.full([K.GROUP], 0, tl.float32)
@@ -339,12 +338,12 @@ def _mix_back(
             query_dx += _sum_rows(asked_weight * dy, K.D, K)
             query_db += _sum_rows(d_asked[:, None] * c, K.STATE, K) + d_query_own[:, None] * query_c
             query_dc += d_query_own[:, None] * query_b
-        _store_slopes(slopes, query, query_before, query_dx, query_db, query_dc, K)
+        _store_slopes(slopes, query, query_before, query_dx, query_db, query_dc, ALL, K)
     if ALL:
         db += dot(tl.trans(d_scores), c)
         dc += dot(d_scores, b)
-    _store_slopes(slopes, bits, before, dx, db, dc, K)
-    _store_slopes(slopes, last, last_before, last_dx, last_db, last_dc, K)
+    _store_slopes(slopes, bits, before, dx, db, dc, ALL, K)
+    _store_slopes(slopes, last, last_before, last_dx, last_db, last_dc, True, K)
     add_vector(share + K.A_LOG, d_a, again, K.HEADS)
     d_skip = tl.sum(tl.reshape(d_skip, [K.HEADS, K.D // K.HEADS]), 1)
     add_vector(share + K.SKIP, d_skip, again, K.HEADS)
@@ -367,9 +366,11 @@ def mix_back(
         last, query = _one(tile, count, K.TOKENS - 1, K), _one(tile, count, 0, K)
         dy, last_dy = load_rows(d_mixed, bits, K.D, K.D, K), load_rows(d_mixed, last, K.D, K.D, K)
         query_dy = load_rows(d_mixed, query, K.D, K.D, K)
+        before, last_before = _convolved(raw, block, bits, K), _convolved(raw, block, last, K)
+        query_before = _convolved(raw, block, query, K)
         _mix_back(
-            raw, steps, slopes, d_steps, block, share, bits, last, query, dy, last_dy, query_dy,
-            turn > 0, True, K,
+            steps, slopes, d_steps, block, share, bits, last, query, before, last_before,
+            query_before, dy, last_dy, query_dy, turn > 0, True, K,
         )  # fmt: skip
 
 
@@ -396,9 +397,10 @@ def finish(
         bits = _bits(tile, count, K)
         last, query = _one(tile, count, K.TOKENS - 1, K), _one(tile, count, 0, K)
         example = start + last[0]
-        x, b, _ = _silu(_convolved(raw, block, bits, K))
-        last_in = _silu(_convolved(raw, block, last, K))
-        query_in = _silu(_convolved(raw, block, query, K))
+        before, last_before = _convolved(raw, block, bits, K), _convolved(raw, block, last, K)
+        query_before = _convolved(raw, block, query, K)
+        x, b, _ = _silu(before)
+        last_in, query_in = _silu(last_before), _silu(query_before)
         y = _mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K)
         gate = load_rows(raw, last, K.D, K.WIDTH, K)
         gated, gated_inverse = rms(y * gate * sigmoid(gate), K.D)
@@ -434,8 +436,8 @@ def finish(
             if K.LHI:
                 store_rows(slopes, query, tl.full([K.GROUP, K.D], 0, tl.float32), K.D, K.WIDTH, K)
             _mix_back(
-                raw, steps, slopes, d_steps, block, share + AT, bits, last, query, none, last_dy,
-                last_dy, again, False, K,
+                steps, slopes, d_steps, block, share + AT, bits, last, query, before, last_before,
+                query_before, none, last_dy, last_dy, again, False, K,
             )  # fmt: skip
         else:
             tl.store(result, logit, mask=last[2])

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from ithbit.kernels.mamba2_tile import (
+    TAPS,
     add,
     add_matrix,
     add_vector,
@@ -102,39 +103,39 @@ def project(
 @triton.jit
 def _project_back(x, slopes, d_steps, raw, block, share, place, again, K: tl.constexpr):
     """Gradient of a block's input but for the way round it, from `slopes`; and its shares."""
-    c = tl.arange(0, K.WIDE)[None, :]
+    c = tl.arange(0, K.WIDE)
     is_conv = (c >= K.D) & (c < K.WIDTH)
-    at = (row_number(place, K) * K.WIDTH)[:, None] + c
-    value = tl.load(raw + at, mask=place[2][:, None] & is_conv, other=0.0)
-    here = tl.load(slopes + at, mask=place[2][:, None] & (c < K.WIDTH), other=0.0)
-    live = (place[2] & (place[1] + 1 < K.TOKENS))[:, None] & is_conv
-    later = tl.load(slopes + at + K.WIDTH, mask=live, other=0.0)
-    live = (place[2] & (place[1] + 2 < K.TOKENS))[:, None] & is_conv
-    latest = tl.load(slopes + at + 2 * K.WIDTH, mask=live, other=0.0)
-    weight = block + K.CONV + c - K.D
-    # The gate goes round the convolution.
-    d_raw = here * tl.load(weight + 2 * K.CONV_DIM, mask=is_conv, other=1.0)
-    d_raw += later * tl.load(weight + K.CONV_DIM, mask=is_conv, other=0.0)
-    d_raw += latest * tl.load(weight, mask=is_conv, other=0.0)
-    column = tl.arange(0, K.WIDE)
-    live = (column >= K.D) & (column < K.WIDTH)
-    to = share + K.CONV + column - K.D
-    add(to, tl.sum(latest * value, 0), live, again)
-    add(to + K.CONV_DIM, tl.sum(later * value, 0), live, again)
-    add(to + 2 * K.CONV_DIM, tl.sum(here * value, 0), live, again)
-    add(share + K.CONV_BIAS + column - K.D, tl.sum(here, 0), live, again)
-    h = tl.arange(0, K.STEPS)
-    add(share + K.DT_BIAS + h, tl.sum(d_steps, 0), h < K.HEADS, again)
+    at = (row_number(place, K) * K.WIDTH)[:, None] + c[None, :]
+    value = tl.load(raw + at, mask=place[2][:, None] & is_conv[None, :], other=0.0)
+    d_raw = tl.full([K.FLAT, K.WIDE], 0, tl.float32)
+    for tap in tl.static_range(TAPS):
+        ahead = TAPS - 1 - tap
+        weight = tl.load(block + K.CONV + tap * K.CONV_DIM + c - K.D, mask=is_conv, other=0.0)
+        live = (place[2] & (place[1] + ahead < K.TOKENS))[:, None]
+        if tap == TAPS - 1:
+            # The gate goes round the convolution.
+            live, weight = live & (c < K.WIDTH)[None, :], tl.where(c < K.D, 1.0, weight)
+        else:
+            live = live & is_conv[None, :]
+        slope = tl.load(slopes + at + ahead * K.WIDTH, mask=live, other=0.0)
+        d_raw += slope * weight[None, :]
+        add(share + K.CONV + tap * K.CONV_DIM + c - K.D, tl.sum(slope * value, 0), is_conv, again)
+        if tap == TAPS - 1:
+            add(share + K.CONV_BIAS + c - K.D, tl.sum(slope, 0), is_conv, again)
     normal, inverse = rms(x, K.D)
     gain = load_vector(block, K.D)
     gained = normal * gain
     add_matrix(share + K.IN, dot(tl.trans(d_raw), gained), again, K.WIDE, K.WIDTH, K.D)
-    r = h[:, None]
-    rest = K.IN + K.WIDTH * K.D
-    add_matrix(share + rest, dot(tl.trans(d_steps), gained), again, K.STEPS, K.HEADS, K.D)
-    at = block + rest + r * K.D + tl.arange(0, K.D)[None, :]
     d_gained = dot(d_raw, _load_in(block, K))
-    d_gained += dot(d_steps, tl.load(at, mask=r < K.HEADS, other=0.0))
+    HEADS: tl.constexpr = K.HEADS
+    d_bias = tl.full([K.HEADS], 0, tl.float32)
+    for h in tl.static_range(HEADS):
+        at = K.IN + (K.WIDTH + h) * K.D
+        d_dt = tl.load(d_steps + row_number(place, K) * K.HEADS + h, mask=place[2], other=0.0)
+        add_vector(share + at, tl.sum(d_dt[:, None] * gained, 0), again, K.D)
+        d_gained += d_dt[:, None] * load_vector(block + at, K.D)
+        d_bias = tl.where(tl.arange(0, K.HEADS) == h, tl.sum(d_dt, 0), d_bias)
+    add_vector(share + K.DT_BIAS, d_bias, again, K.HEADS)
     add_vector(share, tl.sum(d_gained * normal, 0), again, K.D)
     return rms_back(d_gained * gain, normal, inverse, K.D)
 
@@ -153,7 +154,6 @@ def project_back(
     share = share_of_program(partials, PROGRAMS, K)
     raw, slopes, d_steps = of_seed(raw, K.WIDTH, K), of_seed(slopes, K.WIDTH, K), of_seed(d_steps, K.HEADS, K)
     grads = of_seed(grads, K.D, K)
-    h = tl.arange(0, K.STEPS)[None, :]
     for turn in tl.range(0, K.FLAT_TILES, num_stages=1):
         again = turn > 0
         tl.debug_barrier()  # what the tile before added is read again
@@ -163,9 +163,7 @@ def project_back(
             x = _embed(values, token, K)
         else:
             x = load_rows(of_seed(stream, K.D, K), place, K.D, K.D, K)
-        at = d_steps + (row_number(place, K) * K.HEADS)[:, None] + h
-        d_dt = tl.load(at, mask=place[2][:, None] & (h < K.HEADS), other=0.0)
-        grad = _project_back(x, slopes, d_dt, raw, block, share + AT, place, again, K)
+        grad = _project_back(x, slopes, d_steps, raw, block, share + AT, place, again, K)
         # The top block was asked for the last token alone.
         known = place[2]
         if TOP:

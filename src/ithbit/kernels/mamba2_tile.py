@@ -38,7 +38,6 @@ class Shape:
     CONV_DIM: int  # numbers that go through the convolution: x, B, C
     WIDTH: int  # numbers that a token is projected to, dt aside: gate, x, B, C
     WIDE: int  # the same, as a power of two
-    STEPS: int  # the heads' dt, filled up for a product
     PARAMETERS: int
     POSITIONS: int
     LEAVE: int
@@ -72,16 +71,22 @@ def row_number(place, K: tl.constexpr):
 
 
 @triton.jit
+def _at(place, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr):
+    """Where rows start in a buffer of STRIDE a token, for COLUMNS numbers each."""
+    # Long integers, so that addresses differ by constants and need no registers of their own.
+    return (row_number(place, K).to(tl.int64) * STRIDE)[:, None] + tl.arange(0, COLUMNS)[None, :]
+
+
+@triton.jit
 def load_rows(pointer, place, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr):
     """COLUMNS numbers of every row of a buffer of STRIDE a token, 0 where not valid."""
-    at = (row_number(place, K) * STRIDE)[:, None] + tl.arange(0, COLUMNS)[None, :]
+    at = _at(place, COLUMNS, STRIDE, K)
     return tl.load(pointer + at, mask=place[2][:, None], other=0.0)
 
 
 @triton.jit
 def store_rows(pointer, place, x, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr):
-    at = (row_number(place, K) * STRIDE)[:, None] + tl.arange(0, COLUMNS)[None, :]
-    tl.store(pointer + at, x, mask=place[2][:, None])
+    tl.store(pointer + _at(place, COLUMNS, STRIDE, K), x, mask=place[2][:, None])
 
 
 @triton.jit
@@ -138,12 +143,12 @@ def gate_back(d_gained, y, gate, normal, inverse, block, K: tl.constexpr):
 @triton.jit
 def convolve(raw, block, place, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
     """The causal convolution of SIZE columns from FROM on, before the silu: row SIZE."""
-    c = FROM + tl.arange(0, SIZE)[None, :]
-    out = tl.load(block + K.CONV_BIAS + c)
+    c = tl.arange(0, SIZE).to(tl.int64)[None, :]
+    at = _at(place, SIZE, K.WIDTH, K)
+    out = tl.load(block + (c + (K.CONV_BIAS + FROM)))
     for tap in tl.static_range(TAPS):
         back = TAPS - 1 - tap
-        at = ((row_number(place, K) - back) * K.WIDTH + K.D)[:, None] + c
         live = place[2] & (place[1] >= back)
-        value = tl.load(raw + at, mask=live[:, None], other=0.0)
-        out += value * tl.load(block + K.CONV + tap * K.CONV_DIM + c)
+        value = tl.load(raw + (at + (K.D + FROM - back * K.WIDTH)), mask=live[:, None], other=0.0)
+        out += value * tl.load(block + (c + (K.CONV + tap * K.CONV_DIM + FROM)))
     return out
