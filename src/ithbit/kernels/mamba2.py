@@ -166,8 +166,8 @@ def backward(
             mamba2_mix.mix_back[(mixing, plan.n_seeds)](
                 values, count, _raw(plan, under, of), _steps(plan, under, of),
                 _rows(plan, "d_mixed", of.D), _slopes(plan, under, of),
-                _rows(plan, "d_steps", of.HEADS), partials, programs(plan), plan.block(under),
-                K=of, num_warps=_mix_warps(of), num_stages=1,
+                _rows(plan, "d_steps", of.HEADS), _rows(plan, "d_totals", of.HEADS), partials,
+                programs(plan), plan.block(under), K=of, num_warps=_mix_warps(of), num_stages=1,
             )  # fmt: skip
 
 

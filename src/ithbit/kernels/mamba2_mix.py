@@ -232,12 +232,49 @@ def _store_slopes(slopes, place, before, x, b, c, USED: tl.constexpr, K: tl.cons
 
 
 @triton.jit
+def _bits_back(
+    raw, steps, d_mixed, slopes, d_steps, d_totals, block, bits, K: tl.constexpr
+):  # fmt: skip
+    """What the outputs at bits give to the gradients of what bits put in: of x, B, C after the silu
+    to `slopes`, of dt to `d_steps`, of the totals to `d_totals`. Returns what they give to skip."""
+    x, b, c = _silu(_convolved(raw, block, bits, K))
+    dy = load_rows(d_mixed, bits, K.D, K.D, K)
+    d_skip = tl.sum(dy * x, 0)
+    dx = dy * _load_skip(block, K)
+    scores = dot(c, tl.trans(b))
+    d_scores = tl.full([K.GROUP * K.SPAN, K.GROUP * K.SPAN], 0, tl.float32)
+    HEADS: tl.constexpr = K.HEADS
+    for h in tl.static_range(HEADS):
+        columns = _columns(h, K)
+        a = -tl.exp(tl.load(block + K.A_LOG + h))
+        dt, _ = _load_dt(steps, block, h, bits, K)
+        total = tl.cumsum(tl.reshape(dt.to(tl.float64) * a, [K.GROUP, K.SPAN]), 1)
+        # A weight is a score times a decay; its gradient times the weight is that of the exponent.
+        seen = _decay(total, K)
+        d_values = dot(tl.trans(scores * seen), dy) * columns
+        dx += d_values * dt[:, None]
+        d_weights = dot(dy, tl.trans(x * dt[:, None] * columns)) * seen
+        d_scores += d_weights
+        d_weights *= scores
+        at = row_number(bits, K) * K.HEADS + h
+        d_total = tl.sum(d_weights, 1) - tl.sum(d_weights, 0)
+        tl.store(d_totals + at, d_total, mask=bits[2])
+        tl.store(d_steps + at, tl.sum(d_values * x, 1), mask=bits[2])
+    store_rows(slopes + K.D, bits, dx, K.D, K.WIDTH, K)
+    db, dc = dot(tl.trans(d_scores), c), dot(d_scores, b)
+    store_rows(slopes + 2 * K.D, bits, db, K.STATE, K.WIDTH, K)
+    store_rows(slopes + 2 * K.D + K.STATE, bits, dc, K.STATE, K.WIDTH, K)
+    return d_skip
+
+
+@triton.jit
 def _mix_back(
-    steps, slopes, d_steps, block, share, bits, last, query, before, last_before, query_before,
-    dy, last_dy, query_dy, again, ALL: tl.constexpr, K: tl.constexpr,
+    steps, slopes, d_steps, d_totals, block, share, bits, last, query, before, last_before,
+    query_before, d_mixed, last_dy, d_skip, again, ALL: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the sum's inputs to `slopes` and `d_steps`, from those of its outputs; and
-    the shares of a_log and skip. Without ALL, bits and query were not asked for their output."""
+    the shares of a_log and skip. With ALL, on top of what `_bits_back` left; without, neither bits
+    nor query were asked for their output."""
     x, b, c = _silu(before)
     last_x, last_b, last_c = _silu(last_before)
     their_c, their_dy = _rows_to_bits(last_c, K.STATE, K), _rows_to_bits(last_dy, K.D, K)
@@ -245,20 +282,16 @@ def _mix_back(
     own, d_own = tl.sum(last_c * last_b, 1), tl.full([K.GROUP], 0, tl.float32)
     skip = _load_skip(block, K)
     last_dx = last_dy * skip
-    d_skip = tl.sum(last_dy * last_x, 0)
+    d_skip += tl.sum(last_dy * last_x, 0)
     d_a = tl.full([K.HEADS], 0, tl.float32)
     weight = tl.full([K.GROUP * K.SPAN, K.D], 0, tl.float32)
-    dx, dc = weight, tl.full([K.GROUP * K.SPAN, K.STATE], 0, tl.float32)
     if K.LHI:
         query_x, query_b, query_c = _silu(query_before)
         query_dx = tl.full([K.GROUP, K.D], 0, tl.float32)
         query_score, d_query_score = tl.sum(last_c * query_b, 1), tl.full([K.GROUP], 0, tl.float32)
-    if ALL:
-        scores = dot(c, tl.trans(b))
-        d_scores = tl.full([K.GROUP * K.SPAN, K.GROUP * K.SPAN], 0, tl.float32)
-        dx += dy * skip
-        d_skip += tl.sum(dy * x, 0)
-        if K.LHI:
+        if ALL:
+            dy = load_rows(d_mixed, bits, K.D, K.D, K)
+            query_dy = load_rows(d_mixed, query, K.D, K.D, K)
             query_dx += query_dy * skip
             d_skip += tl.sum(query_dy * query_x, 0)
             query_own, d_query_own = tl.sum(query_c * query_b, 1), query_score * 0.0
@@ -272,8 +305,7 @@ def _mix_back(
         dt, slope = _load_dt(steps, block, h, bits, K)
         last_dt, last_slope = _load_dt(steps, block, h, last, K)
         total, whole = _totals(dt, last_dt, a, K)
-        # The last token and the bits it sees; each weight's gradient is also, times the weight,
-        # that of its exponent.
+        # The last token and the bits it sees.
         to_last = tl.reshape(_exp(whole[:, None] - total), [K.GROUP * K.SPAN])
         along = tl.sum(their_dy * x * columns, 1)
         weight += (score * to_last * dt)[:, None] * columns
@@ -285,6 +317,10 @@ def _mix_back(
         last_dx += (own * last_dt)[:, None] * columns * last_dy
         d_own += last_dt * along
         d_last_dt = own * along
+        at = row_number(bits, K) * K.HEADS + h
+        if ALL:
+            d_dt += tl.load(d_steps + at, mask=bits[2], other=0.0)
+            d_total += tl.load(d_totals + at, mask=bits[2], other=0.0)
         if K.LHI:
             query_dt, query_slope = _load_dt(steps, block, h, query, K)
             along = _exp(whole) * tl.sum(last_dy * query_x * columns, 1)
@@ -292,16 +328,7 @@ def _mix_back(
             d_query_score += query_dt * along
             d_query_dt = query_score * along
             d_whole += d_query_dt * query_dt
-        if ALL:
-            seen = _decay(total, K)
-            d_weights = dot(dy, tl.trans(x * dt[:, None] * columns)) * seen
-            d_values = dot(tl.trans(scores * seen), dy) * columns
-            d_scores += d_weights
-            d_weights *= scores
-            d_total += tl.sum(d_weights, 1) - tl.sum(d_weights, 0)
-            dx += d_values * dt[:, None]
-            d_dt += tl.sum(d_values * x, 1)
-            if K.LHI:
+            if ALL:
                 from_query = _exp(tl.reshape(total, [K.GROUP * K.SPAN]))
                 their_dt = _to_bits(query_dt, K)
                 along = from_query * tl.sum(dy * their_x * columns, 1)
@@ -313,64 +340,66 @@ def _mix_back(
                 query_dx += (query_own * query_dt)[:, None] * columns * query_dy
                 d_query_own += query_dt * along
                 d_query_dt += query_own * along
+            to = d_steps + row_number(query, K) * K.HEADS + h
+            tl.store(to, d_query_dt * query_slope, mask=query[2])
         # dt A is in the totals of its own token and of all later ones of its sequence.
         d_term = tl.reshape(d_total.to(tl.float64), [K.GROUP, K.SPAN])
         d_term = tl.cumsum(d_term, 1, reverse=True) + d_whole.to(tl.float64)[:, None]
         d_term = tl.reshape(d_term.to(tl.float32), [K.GROUP * K.SPAN])
         d_head = (tl.sum(d_term * dt, 0) + tl.sum(d_whole * last_dt, 0)) * a
         d_a = tl.where(tl.arange(0, K.HEADS) == h, d_head, d_a)
-        to = d_steps + h
-        tl.store(to + row_number(bits, K) * K.HEADS, (d_term * a + d_dt) * slope, mask=bits[2])
-        d_last = (d_whole * a + d_last_dt) * last_slope
-        tl.store(to + row_number(last, K) * K.HEADS, d_last, mask=last[2])
-        if K.LHI:
-            tl.store(to + row_number(query, K) * K.HEADS, d_query_dt * query_slope, mask=query[2])
-    dx += weight * their_dy
-    db = d_score[:, None] * their_c
-    last_db = d_own[:, None] * last_c
+        tl.store(d_steps + at, (d_term * a + d_dt) * slope, mask=bits[2])
+        to = d_steps + row_number(last, K) * K.HEADS + h
+        tl.store(to, (d_whole * a + d_last_dt) * last_slope, mask=last[2])
+    add_vector(share + K.A_LOG, d_a, again, K.HEADS)
+    d_skip = tl.sum(tl.reshape(d_skip, [K.HEADS, K.D // K.HEADS]), 1)
+    add_vector(share + K.SKIP, d_skip, again, K.HEADS)
     last_dc = _sum_rows(d_score[:, None] * b, K.STATE, K) + d_own[:, None] * last_b
     if K.LHI:
         last_dc += d_query_score[:, None] * query_b
         query_db = d_query_score[:, None] * last_c
         query_dc = tl.full([K.GROUP, K.STATE], 0, tl.float32)
         if ALL:
-            dc += d_asked[:, None] * their_b
             query_dx += _sum_rows(asked_weight * dy, K.D, K)
             query_db += _sum_rows(d_asked[:, None] * c, K.STATE, K) + d_query_own[:, None] * query_c
             query_dc += d_query_own[:, None] * query_b
         _store_slopes(slopes, query, query_before, query_dx, query_db, query_dc, ALL, K)
+    _store_slopes(slopes, last, last_before, last_dx, d_own[:, None] * last_c, last_dc, True, K)
+    dx, db = weight * their_dy, d_score[:, None] * their_c
+    dc = tl.full([K.GROUP * K.SPAN, K.STATE], 0, tl.float32)
     if ALL:
-        db += dot(tl.trans(d_scores), c)
-        dc += dot(d_scores, b)
+        dx += load_rows(slopes + K.D, bits, K.D, K.WIDTH, K)
+        db += load_rows(slopes + 2 * K.D, bits, K.STATE, K.WIDTH, K)
+        dc += load_rows(slopes + 2 * K.D + K.STATE, bits, K.STATE, K.WIDTH, K)
+        if K.LHI:
+            dc += d_asked[:, None] * their_b
     _store_slopes(slopes, bits, before, dx, db, dc, ALL, K)
-    _store_slopes(slopes, last, last_before, last_dx, last_db, last_dc, True, K)
-    add_vector(share + K.A_LOG, d_a, again, K.HEADS)
-    d_skip = tl.sum(tl.reshape(d_skip, [K.HEADS, K.D // K.HEADS]), 1)
-    add_vector(share + K.SKIP, d_skip, again, K.HEADS)
 
 
 @triton.jit
 def mix_back(
-    values, count, raw, steps, d_mixed, slopes, d_steps, partials, PROGRAMS, AT, K: tl.constexpr
+    values, count, raw, steps, d_mixed, slopes, d_steps, d_totals, partials, PROGRAMS, AT,
+    K: tl.constexpr,
 ):  # fmt: skip
-    """`mix` backward, from `d_mixed`."""
+    """`mix` backward, from `d_mixed`; in two parts, which keep to the registers there are."""
     block = values + tl.program_id(1) * K.PARAMETERS + AT
     raw, steps = of_seed(raw, K.WIDTH, K), of_seed(steps, K.HEADS, K)
-    slopes, d_steps = of_seed(slopes, K.WIDTH, K), of_seed(d_steps, K.HEADS, K)
-    d_mixed = of_seed(d_mixed, K.D, K)
+    slopes, d_mixed = of_seed(slopes, K.WIDTH, K), of_seed(d_mixed, K.D, K)
+    d_steps, d_totals = of_seed(d_steps, K.HEADS, K), of_seed(d_totals, K.HEADS, K)
     share = share_of_program(partials, PROGRAMS, K) + AT
     for turn in tl.range(0, K.TILES, num_stages=1):
-        tl.debug_barrier()  # what the tile before added is read again
         tile = tl.program_id(0) * K.TILES + turn
         bits = _bits(tile, count, K)
         last, query = _one(tile, count, K.TOKENS - 1, K), _one(tile, count, 0, K)
-        dy, last_dy = load_rows(d_mixed, bits, K.D, K.D, K), load_rows(d_mixed, last, K.D, K.D, K)
-        query_dy = load_rows(d_mixed, query, K.D, K.D, K)
+        d_skip = _bits_back(raw, steps, d_mixed, slopes, d_steps, d_totals, block, bits, K)
+        # What the part above left is read again, and what the tile before added.
+        tl.debug_barrier()
         before, last_before = _convolved(raw, block, bits, K), _convolved(raw, block, last, K)
         query_before = _convolved(raw, block, query, K)
+        last_dy = load_rows(d_mixed, last, K.D, K.D, K)
         _mix_back(
-            steps, slopes, d_steps, block, share, bits, last, query, before, last_before,
-            query_before, dy, last_dy, query_dy, turn > 0, True, K,
+            steps, slopes, d_steps, d_totals, block, share, bits, last, query, before, last_before,
+            query_before, d_mixed, last_dy, d_skip, turn > 0, True, K,
         )  # fmt: skip
 
 
@@ -435,9 +464,10 @@ def finish(
             store_rows(slopes, bits, none, K.D, K.WIDTH, K)
             if K.LHI:
                 store_rows(slopes, query, tl.full([K.GROUP, K.D], 0, tl.float32), K.D, K.WIDTH, K)
+            d_skip = tl.full([K.D], 0, tl.float32)
             _mix_back(
-                steps, slopes, d_steps, block, share + AT, bits, last, query, before, last_before,
-                query_before, none, last_dy, last_dy, again, False, K,
+                steps, slopes, d_steps, d_steps, block, share + AT, bits, last, query, before,
+                last_before, query_before, grads, last_dy, d_skip, again, False, K,
             )  # fmt: skip
         else:
             tl.store(result, logit, mask=last[2])
