@@ -11,7 +11,7 @@ registers and are computed again on the way back.
 import triton
 from torch import Tensor
 
-from ithbit.kernels import mamba2_mix, mamba2_rows
+from ithbit.kernels import mamba2_back, mamba2_mix, mamba2_rows
 from ithbit.kernels.mamba2_tile import Shape
 from ithbit.kernels.plan import Plan
 
@@ -129,7 +129,7 @@ def _finish(
 ) -> None:  # fmt: skip
     """The last block's mixing, the head, and the way back through that mixing."""
     layer = plan.model.n_layers - 1
-    mamba2_mix.finish[(_grids(plan, of)[0], plan.n_seeds)](
+    mamba2_back.finish[(_grids(plan, of)[0], plan.n_seeds)](
         values, keys, first, count, _stream(plan, layer), _raw(plan, layer, of),
         _steps(plan, layer, of), _slopes(plan, layer, of), _rows(plan, "d_steps", of.HEADS),
         _rows(plan, "gradients", of.D), results, partials, programs(plan), plan.block(layer),
@@ -163,7 +163,7 @@ def backward(
             num_warps=ROW_WARPS, num_stages=1,
         )  # fmt: skip
         if layer > 0:
-            mamba2_mix.mix_back[(mixing, plan.n_seeds)](
+            mamba2_back.mix_back[(mixing, plan.n_seeds)](
                 values, count, _raw(plan, under, of), _steps(plan, under, of),
                 _rows(plan, "d_mixed", of.D), _slopes(plan, under, of),
                 _rows(plan, "d_steps", of.HEADS), _rows(plan, "d_totals", of.HEADS), partials,

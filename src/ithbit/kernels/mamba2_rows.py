@@ -152,9 +152,13 @@ def project_back(
     values += seed * K.PARAMETERS
     block = values + AT
     share = share_of_program(partials, PROGRAMS, K)
-    raw, slopes, d_steps = of_seed(raw, K.WIDTH, K), of_seed(slopes, K.WIDTH, K), of_seed(d_steps, K.HEADS, K)
+    raw, slopes, d_steps = (
+        of_seed(raw, K.WIDTH, K),
+        of_seed(slopes, K.WIDTH, K),
+        of_seed(d_steps, K.HEADS, K),
+    )
     grads = of_seed(grads, K.D, K)
-    for turn in tl.range(0, K.FLAT_TILES, num_stages=1):
+    for turn in tl.range(0, K.FLAT_TILES, num_stages=1, disable_licm=True):
         again = turn > 0
         tl.debug_barrier()  # what the tile before added is read again
         place = _rows(tl.program_id(0) * K.FLAT_TILES + turn, count, K)
