@@ -88,7 +88,7 @@ def _raw(plan: Plan, layer: int, of: Shape) -> Tensor:
 
 
 def _steps(plan: Plan, layer: int, of: Shape) -> Tensor:
-    return _rows(plan, f"steps {layer}", of.HEADS)
+    return _rows(plan, f"steps {layer}", 2 * of.HEADS)
 
 
 def _mixed(plan: Plan, layer: int, of: Shape) -> Tensor:

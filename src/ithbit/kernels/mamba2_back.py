@@ -84,7 +84,7 @@ def _bits_back(
     for h in tl.static_range(HEADS):
         columns = head_columns(h, K)
         a = -tl.exp(tl.load(block + K.A_LOG + h))
-        dt, _ = load_dt(steps, block, h, bits, K)
+        dt, _ = load_dt(steps, h, bits, K)
         total = tl.cumsum(tl.reshape(dt.to(tl.float64) * a, [K.GROUP, K.SPAN]), 1)
         seen = decay(total, K)
         d_values = dot(tl.trans(scores * seen), dy) * columns
@@ -138,8 +138,8 @@ def _mix_back(
     for h in tl.static_range(HEADS):
         columns = head_columns(h, K)
         a = -tl.exp(tl.load(block + K.A_LOG + h))
-        dt, slope = load_dt(steps, block, h, bits, K)
-        last_dt, last_slope = load_dt(steps, block, h, last, K)
+        dt, slope = load_dt(steps, h, bits, K)
+        last_dt, last_slope = load_dt(steps, h, last, K)
         total, whole = totals(dt, last_dt, a, K)
         # The last token and the bits it sees.
         to_last = tl.reshape(exp_of(whole[:, None] - total), [K.GROUP * K.SPAN])
@@ -158,7 +158,7 @@ def _mix_back(
             d_dt += tl.load(d_steps + at, mask=bits[2], other=0.0)
             d_total += tl.load(d_totals + at, mask=bits[2], other=0.0)
         if K.LHI:
-            query_dt, query_slope = load_dt(steps, block, h, query, K)
+            query_dt, query_slope = load_dt(steps, h, query, K)
             along = exp_of(whole) * tl.sum(last_dy * query_x * columns, 1)
             query_dx += (query_score * exp_of(whole) * query_dt)[:, None] * columns * last_dy
             d_query_score += query_dt * along
@@ -219,7 +219,7 @@ def mix_back(
 ):  # fmt: skip
     """`mix` backward, from `d_mixed`; in two parts, which keep to the registers there are."""
     block = values + tl.program_id(1) * K.PARAMETERS + AT
-    raw, steps = of_seed(raw, K.WIDTH, K), of_seed(steps, K.HEADS, K)
+    raw, steps = of_seed(raw, K.WIDTH, K), of_seed(steps, 2 * K.HEADS, K)
     slopes, d_mixed = of_seed(slopes, K.WIDTH, K), of_seed(d_mixed, K.D, K)
     d_steps, d_totals = of_seed(d_steps, K.HEADS, K), of_seed(d_totals, K.HEADS, K)
     share = share_of_program(partials, PROGRAMS, K) + AT
@@ -252,7 +252,7 @@ def finish(
     values += seed * K.PARAMETERS
     block = values + AT
     stream, grads = of_seed(stream, K.D, K), of_seed(grads, K.D, K)
-    raw, steps = of_seed(raw, K.WIDTH, K), of_seed(steps, K.HEADS, K)
+    raw, steps = of_seed(raw, K.WIDTH, K), of_seed(steps, 2 * K.HEADS, K)
     slopes, d_steps = of_seed(slopes, K.WIDTH, K), of_seed(d_steps, K.HEADS, K)
     share = share_of_program(partials, PROGRAMS, K)
     for turn in tl.range(0, K.TILES, num_stages=1, disable_licm=True):

@@ -67,17 +67,11 @@ def silu(before):
 
 
 @triton.jit
-def load_dt(steps, block, h, place, K: tl.constexpr):
+def load_dt(steps, h, place, K: tl.constexpr):
     """dt of head h, 0 where not valid, and its slope by what the softplus is taken of."""
-    at = steps + row_number(place, K) * K.HEADS + h
-    z = tl.load(at, mask=place[2], other=0.0) + tl.load(block + K.DT_BIAS + h)
-    small = tl.exp(-tl.abs(z))
-    whole = 1.0 + small
-    # log(1 + small), exact for a small `small` too.
-    rest = tl.where(whole == 1.0, 1.0, whole - 1.0)
-    log = tl.where(whole == 1.0, small, tl.log(whole) * (small / rest))
-    dt = tl.maximum(z, 0.0) + log
-    return tl.where(place[2], dt, 0.0), tl.where(z >= 0, 1.0, small) / whole
+    at = steps + row_number(place, K) * (2 * K.HEADS) + h
+    dt = tl.load(at, mask=place[2], other=0.0)
+    return dt, tl.load(at + K.HEADS, mask=place[2], other=0.0)
 
 
 @triton.jit
@@ -137,14 +131,14 @@ def mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K: tl.con
     for h in tl.static_range(HEADS):
         columns = head_columns(h, K)
         a = -tl.exp(tl.load(block + K.A_LOG + h))
-        dt, _ = load_dt(steps, block, h, bits, K)
-        last_dt, _ = load_dt(steps, block, h, last, K)
+        dt, _ = load_dt(steps, h, bits, K)
+        last_dt, _ = load_dt(steps, h, last, K)
         total, whole = totals(dt, last_dt, a, K)
         to_last = tl.reshape(exp_of(whole[:, None] - total), [K.GROUP * K.SPAN])
         weight += (score * to_last * dt)[:, None] * columns
         y += (own * last_dt)[:, None] * columns * last_x
         if K.LHI:
-            query_dt, _ = load_dt(steps, block, h, query, K)
+            query_dt, _ = load_dt(steps, h, query, K)
             y += (query_score * exp_of(whole) * query_dt)[:, None] * columns * query_x
     return y + sum_rows(weight * x, K.D, K)
 
@@ -153,7 +147,7 @@ def mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K: tl.con
 def mix(values, count, raw, steps, mixed, AT, K: tl.constexpr):
     """The state-space sum with its skip at every token, to `mixed`."""
     block = values + tl.program_id(1) * K.PARAMETERS + AT
-    raw, steps = of_seed(raw, K.WIDTH, K), of_seed(steps, K.HEADS, K)
+    raw, steps = of_seed(raw, K.WIDTH, K), of_seed(steps, 2 * K.HEADS, K)
     mixed = of_seed(mixed, K.D, K)
     bits = bits_of(tl.program_id(0), count, K)
     last = token_of(tl.program_id(0), count, K.TOKENS - 1, K)
@@ -176,12 +170,12 @@ def mix(values, count, raw, steps, mixed, AT, K: tl.constexpr):
     for h in tl.static_range(HEADS):
         columns = head_columns(h, K)
         a = -tl.exp(tl.load(block + K.A_LOG + h))
-        dt, _ = load_dt(steps, block, h, bits, K)
-        last_dt, _ = load_dt(steps, block, h, last, K)
+        dt, _ = load_dt(steps, h, bits, K)
+        last_dt, _ = load_dt(steps, h, last, K)
         total, _ = totals(dt, last_dt, a, K)
         y += dot(scores * decay(total, K), x * dt[:, None] * columns)
         if K.LHI:
-            query_dt, _ = load_dt(steps, block, h, query, K)
+            query_dt, _ = load_dt(steps, h, query, K)
             weight = exp_of(tl.reshape(total, [K.GROUP * K.SPAN])) * to_bits(query_dt, K)
             y += (query_score * weight)[:, None] * columns * their_x
             query_y += (query_own * query_dt)[:, None] * columns * query_x

@@ -62,12 +62,23 @@ def _load_in(block, K: tl.constexpr):
 
 
 @triton.jit
+def _softplus(z):
+    """log(1 + exp(z)), and its slope."""
+    small = tl.exp(-tl.abs(z))
+    whole = 1.0 + small
+    # log(1 + small), exact for a small `small` too.
+    rest = tl.where(whole == 1.0, 1.0, whole - 1.0)
+    log = tl.where(whole == 1.0, small, tl.log(whole) * (small / rest))
+    return tl.maximum(z, 0.0) + log, tl.where(z >= 0, 1.0, small) / whole
+
+
+@triton.jit
 def project(
     values, keys, first, count, before, raw_before, mixed, stream, raw, steps, BEFORE, AT,
     BOTTOM: tl.constexpr, ABOVE_BOTTOM: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """The input of the block at AT: embedded at the BOTTOM, else the output of the block BEFORE,
-    which leaves it in `stream`. Projected: gate, x, B, C to `raw`, dt to `steps`."""
+    which leaves it in `stream`. Projected: gate, x, B, C to `raw`, dt and its slope to `steps`."""
     seed = tl.program_id(1)
     values += seed * K.PARAMETERS
     block = values + AT
@@ -93,11 +104,13 @@ def project(
     live = place[2][:, None] & (c < K.WIDTH)
     projected = dot(normal, tl.trans(_load_in(block, K)))
     tl.store(of_seed(raw, K.WIDTH, K) + at, projected, mask=live)
-    to = of_seed(steps, K.HEADS, K) + row_number(place, K) * K.HEADS
+    to = of_seed(steps, 2 * K.HEADS, K) + row_number(place, K) * (2 * K.HEADS)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
         weight = load_vector(block + K.IN + (K.WIDTH + h) * K.D, K.D)
-        tl.store(to + h, tl.sum(normal * weight, 1), mask=place[2])
+        dt, slope = _softplus(tl.sum(normal * weight, 1) + tl.load(block + K.DT_BIAS + h))
+        tl.store(to + h, dt, mask=place[2])
+        tl.store(to + K.HEADS + h, slope, mask=place[2])
 
 
 @triton.jit
