@@ -153,10 +153,7 @@ def mix(values, count, raw, steps, mixed, AT, K: tl.constexpr):
     last = token_of(tl.program_id(0), count, K.TOKENS - 1, K)
     query = token_of(tl.program_id(0), count, 0, K)
     x, b, c = silu(convolved(raw, block, bits, K))
-    last_in = silu(convolved(raw, block, last, K))
     query_in = silu(convolved(raw, block, query, K))
-    last_y = mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K)
-    store_rows(mixed, last, last_y, K.D, K.D, K)
     skip = load_skip(block, K)
     y = x * skip
     scores = dot(c, tl.trans(b))
@@ -182,3 +179,6 @@ def mix(values, count, raw, steps, mixed, AT, K: tl.constexpr):
     store_rows(mixed, bits, y, K.D, K.D, K)
     if K.LHI:
         store_rows(mixed, query, query_y, K.D, K.D, K)
+    last_in = silu(convolved(raw, block, last, K))
+    last_y = mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K)
+    store_rows(mixed, last, last_y, K.D, K.D, K)
