@@ -17,6 +17,7 @@ from ithbit.kernels.plan import Plan
 
 ROW_WARPS = 4  # of a launch on rows
 MIX_WARPS = 4  # of a mixing launch with 64 rows of bits; twice as many with 128
+FINISH_WARPS = 2  # the same of the last block's, which has no token-by-token matrix
 MAX_PROGRAMS = 128  # shares of a run's gradient; a program takes several tiles to keep to it
 _FLAT = 64
 _MIN_ROWS = 64  # bits of a mixing launch
@@ -100,8 +101,9 @@ def _slopes(plan: Plan, layer: int, of: Shape) -> Tensor:
     return _rows(plan, f"slopes {layer % 2}", of.WIDTH)
 
 
-def _mix_warps(of: Shape) -> int:
-    return MIX_WARPS if of.GROUP * of.SPAN <= _MIN_ROWS else 2 * MIX_WARPS
+def _warps(warps: int, of: Shape) -> int:
+    """Warps of a mixing launch, from those for the least number of rows."""
+    return warps * (of.GROUP * of.SPAN // _MIN_ROWS)
 
 
 def _to_last(
@@ -113,7 +115,7 @@ def _to_last(
             mamba2_mix.mix[(triton.cdiv(plan.capacity, of.GROUP), plan.n_seeds)](
                 values, count, _raw(plan, layer - 1, of), _steps(plan, layer - 1, of),
                 _mixed(plan, layer - 1, of), plan.block(layer - 1),
-                K=of, num_warps=_mix_warps(of), num_stages=1,
+                K=of, num_warps=_warps(MIX_WARPS, of), num_stages=1,
             )  # fmt: skip
         mamba2_rows.project[(triton.cdiv(plan.capacity * plan.n_tokens, of.FLAT), plan.n_seeds)](
             values, keys, first, count, _stream(plan, layer - 1), _raw(plan, layer - 1, of),
@@ -133,7 +135,7 @@ def _finish(
         values, keys, first, count, _stream(plan, layer), _raw(plan, layer, of),
         _steps(plan, layer, of), _slopes(plan, layer, of), _rows(plan, "d_steps", of.HEADS),
         _rows(plan, "gradients", of.D), results, partials, programs(plan), plan.block(layer),
-        BOTTOM=layer == 0, TRAIN=train, K=of, num_warps=_mix_warps(of), num_stages=1,
+        BOTTOM=layer == 0, TRAIN=train, K=of, num_warps=_warps(FINISH_WARPS, of), num_stages=1,
     )  # fmt: skip
 
 
@@ -167,7 +169,7 @@ def backward(
                 values, count, _raw(plan, under, of), _steps(plan, under, of),
                 _rows(plan, "d_mixed", of.D), _slopes(plan, under, of),
                 _rows(plan, "d_steps", of.HEADS), _rows(plan, "d_totals", of.HEADS), partials,
-                programs(plan), plan.block(under), K=of, num_warps=_mix_warps(of), num_stages=1,
+                programs(plan), plan.block(under), K=of, num_warps=_warps(MIX_WARPS, of), num_stages=1,
             )  # fmt: skip
 
 
