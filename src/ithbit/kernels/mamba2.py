@@ -169,7 +169,8 @@ def backward(
                 values, count, _raw(plan, under, of), _steps(plan, under, of),
                 _rows(plan, "d_mixed", of.D), _slopes(plan, under, of),
                 _rows(plan, "d_steps", of.HEADS), _rows(plan, "d_totals", of.HEADS), partials,
-                programs(plan), plan.block(under), K=of, num_warps=_warps(MIX_WARPS, of), num_stages=1,
+                programs(plan), plan.block(under),
+                K=of, num_warps=_warps(MIX_WARPS, of), num_stages=1,
             )  # fmt: skip
 
 
