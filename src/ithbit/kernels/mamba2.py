@@ -1,10 +1,142 @@
+"""The training step of Mamba2: its launches, from the token features to the shares of the gradient.
+
+Forward a block is two launches: what acts on each token by itself (`mamba2_rows.py`), with the
+output of the block before, and the mixing of tokens (`mamba2_mix.py`). The last mixing turns round
+at the loss; backward a block is the same two launches. The convolution shifts rows, which registers
+cannot, so it lies at the border of the two. Exact savings: the last block mixes into the last token
+alone; bits are padded to a power of two without the other tokens; token-by-token matrices stay in
+registers and are computed again on the way back.
+"""
+
+import triton
 from torch import Tensor
 
+from ithbit.kernels import mamba2_back, mamba2_mix, mamba2_rows
+from ithbit.kernels.mamba2_tile import Shape
 from ithbit.kernels.plan import Plan
+
+ROW_WARPS = 4  # of a launch on rows
+MIX_WARPS = 4  # of a mixing launch with 64 rows of bits; twice as many with 128
+FINISH_WARPS = 2  # the same of the last block's, which has no token-by-token matrix
+MAX_PROGRAMS = 128  # shares of a run's gradient; a program takes several tiles to keep to it
+_FLAT = 64
+_MIN_ROWS = 64  # bits of a mixing launch
+
+
+def shape(plan: Plan) -> Shape:
+    """What the kernels of a plan's model are compiled for."""
+    model, at, start = plan.model, plan.offsets, plan.block(0)
+    span = max(8, triton.next_power_of_2(model.n_bits))
+    group = max(1, _MIN_ROWS // span)
+    conv = model.d_model + 2 * model.d_state
+    flat_tiles = triton.cdiv(plan.capacity * plan.n_tokens, _FLAT)
+    return Shape(
+        N=model.n_bits,
+        LHI=plan.lhi,
+        WORDS=plan.n_words,
+        TOKENS=plan.n_tokens,
+        FIRST=1 if plan.lhi else 0,
+        CAPACITY=plan.capacity,
+        SPAN=span,
+        GROUP=group,
+        TILES=triton.cdiv(triton.cdiv(plan.capacity, group), MAX_PROGRAMS),
+        FLAT=_FLAT,
+        FLAT_TILES=triton.cdiv(flat_tiles, MAX_PROGRAMS),
+        D=model.d_model,
+        STATE=model.d_state,
+        HEADS=model.n_heads,
+        CONV_DIM=conv,
+        WIDTH=model.d_model + conv,
+        WIDE=triton.next_power_of_2(model.d_model + conv),
+        PARAMETERS=plan.n_parameters,
+        POSITIONS=at["positions.polynomial"],
+        LEAVE=at["leave.norm.weight"],
+        HEAD=at["head.weight"],
+        IN=at["blocks.0.in.weight"] - start,
+        CONV=at["blocks.0.conv.weight"] - start,
+        CONV_BIAS=at["blocks.0.conv.bias"] - start,
+        DT_BIAS=at["blocks.0.dt_bias"] - start,
+        A_LOG=at["blocks.0.a_log"] - start,
+        SKIP=at["blocks.0.skip"] - start,
+        GATE_NORM=at["blocks.0.gate_norm.weight"] - start,
+        OUT=at["blocks.0.out.weight"] - start,
+    )
+
+
+def _grids(plan: Plan, of: Shape) -> tuple[int, int]:
+    """Programs a run that leave shares: of a mixing launch, and of one on rows."""
+    mixing = triton.cdiv(plan.capacity, of.GROUP * of.TILES)
+    return mixing, triton.cdiv(plan.capacity * plan.n_tokens, of.FLAT * of.FLAT_TILES)
 
 
 def programs(plan: Plan) -> int:
-    raise NotImplementedError
+    """Rows of shares a run; a kernel with fewer programs leaves the rest of its columns zero."""
+    return max(_grids(plan, shape(plan)))
+
+
+def _rows(plan: Plan, name: str, columns: int) -> Tensor:
+    """Working memory for some numbers of every token."""
+    return plan.buffer(name, plan.capacity, plan.n_tokens, columns)
+
+
+def _stream(plan: Plan, layer: int) -> Tensor:
+    """The input of a layer; the first embeds its own, and is given another's memory unread."""
+    return _rows(plan, f"stream {max(layer, 1)}", plan.model.d_model)
+
+
+def _raw(plan: Plan, layer: int, of: Shape) -> Tensor:
+    return _rows(plan, f"raw {max(layer, 0)}", of.WIDTH)
+
+
+def _steps(plan: Plan, layer: int, of: Shape) -> Tensor:
+    return _rows(plan, f"steps {layer}", 2 * of.HEADS)
+
+
+def _mixed(plan: Plan, layer: int, of: Shape) -> Tensor:
+    return _rows(plan, f"mixed {max(layer, 0)}", of.D)
+
+
+def _slopes(plan: Plan, layer: int, of: Shape) -> Tensor:
+    # Two in turn: while a layer's are read, the gate's of the layer below are written.
+    return _rows(plan, f"slopes {layer % 2}", of.WIDTH)
+
+
+def _warps(warps: int, of: Shape) -> int:
+    """Warps of a mixing launch, from those for the least number of rows."""
+    return warps * (of.GROUP * of.SPAN // _MIN_ROWS)
+
+
+def _to_last(
+    plan: Plan, values: Tensor, keys: Tensor, first: Tensor, count: int, of: Shape
+) -> None:
+    """Forward up to the last block's projections."""
+    for layer in range(plan.model.n_layers):
+        if layer > 0:
+            mamba2_mix.mix[(triton.cdiv(plan.capacity, of.GROUP), plan.n_seeds)](
+                values, count, _raw(plan, layer - 1, of), _steps(plan, layer - 1, of),
+                _mixed(plan, layer - 1, of), plan.block(layer - 1),
+                K=of, num_warps=_warps(MIX_WARPS, of), num_stages=1,
+            )  # fmt: skip
+        mamba2_rows.project[(triton.cdiv(plan.capacity * plan.n_tokens, of.FLAT), plan.n_seeds)](
+            values, keys, first, count, _stream(plan, layer - 1), _raw(plan, layer - 1, of),
+            _mixed(plan, layer - 1, of), _stream(plan, layer), _raw(plan, layer, of),
+            _steps(plan, layer, of), plan.block(max(layer - 1, 0)), plan.block(layer),
+            BOTTOM=layer == 0, ABOVE_BOTTOM=layer == 1, K=of, num_warps=ROW_WARPS, num_stages=1,
+        )  # fmt: skip
+
+
+def _finish(
+    plan: Plan, values: Tensor, keys: Tensor, first: Tensor, count: int, results: Tensor,
+    partials: Tensor, train: bool, of: Shape,
+) -> None:  # fmt: skip
+    """The last block's mixing, the head, and the way back through that mixing."""
+    layer = plan.model.n_layers - 1
+    mamba2_back.finish[(_grids(plan, of)[0], plan.n_seeds)](
+        values, keys, first, count, _stream(plan, layer), _raw(plan, layer, of),
+        _steps(plan, layer, of), _slopes(plan, layer, of), _rows(plan, "d_steps", of.HEADS),
+        _rows(plan, "gradients", of.D), results, partials, programs(plan), plan.block(layer),
+        BOTTOM=layer == 0, TRAIN=train, K=of, num_warps=_warps(FINISH_WARPS, of), num_stages=1,
+    )  # fmt: skip
 
 
 def backward(
@@ -16,10 +148,36 @@ def backward(
     losses: Tensor,
     partials: Tensor,
 ) -> None:
-    raise NotImplementedError
+    """Losses and shares of the gradient of a step."""
+    of = shape(plan)
+    mixing, flat = _grids(plan, of)
+    _to_last(plan, values, keys, first, count, of)
+    _finish(plan, values, keys, first, count, losses, partials, True, of)
+    for layer in reversed(range(plan.model.n_layers)):
+        under = max(layer - 1, 0)
+        mamba2_rows.project_back[(flat, plan.n_seeds)](
+            values, keys, first, count, _stream(plan, layer), _raw(plan, layer, of),
+            _slopes(plan, layer, of), _rows(plan, "d_steps", of.HEADS),
+            _rows(plan, "gradients", of.D), _raw(plan, under, of), _mixed(plan, under, of),
+            _slopes(plan, layer + 1, of), _rows(plan, "d_mixed", of.D), partials, programs(plan),
+            plan.block(under), plan.block(layer),
+            BOTTOM=layer == 0, TOP=layer == plan.model.n_layers - 1, K=of,
+            num_warps=ROW_WARPS, num_stages=1,
+        )  # fmt: skip
+        if layer > 0:
+            mamba2_back.mix_back[(mixing, plan.n_seeds)](
+                values, count, _raw(plan, under, of), _steps(plan, under, of),
+                _rows(plan, "d_mixed", of.D), _slopes(plan, under, of),
+                _rows(plan, "d_steps", of.HEADS), _rows(plan, "d_totals", of.HEADS), partials,
+                programs(plan), plan.block(under),
+                K=of, num_warps=_warps(MIX_WARPS, of), num_stages=1,
+            )  # fmt: skip
 
 
 def forward(
     plan: Plan, values: Tensor, keys: Tensor, first: Tensor, count: int, logits: Tensor
 ) -> None:
-    raise NotImplementedError
+    """Logits of a step's examples."""
+    of = shape(plan)
+    _to_last(plan, values, keys, first, count, of)
+    _finish(plan, values, keys, first, count, logits, values, False, of)

@@ -1,0 +1,209 @@
+"""Mamba2's parts that act on each token by itself, forward and backward: rows are the tokens of all
+sequences of a run, whatever their order.
+
+A block's output and the next block's input projection are one launch, and so are their gradients.
+The convolution's gradient is here too: it reads the later rows that a mixing launch left.
+"""
+
+import triton
+import triton.language as tl
+
+from ithbit.kernels.mamba2_tile import (
+    TAPS,
+    add,
+    add_matrix,
+    add_vector,
+    gate_back,
+    load_rows,
+    of_seed,
+    rms,
+    rms_back,
+    row_number,
+    share_of_program,
+    sigmoid,
+    store_rows,
+)
+from ithbit.kernels.tile import (
+    dot,
+    load_embedding,
+    load_matrix,
+    load_transposed,
+    load_vector,
+    store_embedding,
+    token_features,
+)
+
+
+@triton.jit
+def _rows(tile, count, K: tl.constexpr):
+    """The place of a tile's rows."""
+    row = tile * K.FLAT + tl.arange(0, K.FLAT)
+    return row // K.TOKENS, row % K.TOKENS, row < count * K.TOKENS
+
+
+@triton.jit
+def _features(keys, first, place, K: tl.constexpr):
+    key = tl.load(keys + tl.program_id(1)).to(tl.uint64, bitcast=True)
+    start = tl.load(first + tl.program_id(1))
+    return token_features(key, start + place[0], place[1], K.N, K.LHI, K.WORDS)
+
+
+@triton.jit
+def _embed(values, token, K: tl.constexpr):
+    return dot(token, load_embedding(values, K.POSITIONS, 0, K.D, True, False))
+
+
+@triton.jit
+def _load_in(block, K: tl.constexpr):
+    """The input projection without the rows of dt, filled up with zeros: WIDE D."""
+    r = tl.arange(0, K.WIDE)[:, None]
+    at = block + K.IN + r * K.D + tl.arange(0, K.D)[None, :]
+    return tl.load(at, mask=r < K.WIDTH, other=0.0)
+
+
+@triton.jit
+def _softplus(z):
+    """log(1 + exp(z)), and its slope."""
+    small = tl.exp(-tl.abs(z))
+    whole = 1.0 + small
+    # log(1 + small), exact for a small `small` too.
+    rest = tl.where(whole == 1.0, 1.0, whole - 1.0)
+    log = tl.where(whole == 1.0, small, tl.log(whole) * (small / rest))
+    return tl.maximum(z, 0.0) + log, tl.where(z >= 0, 1.0, small) / whole
+
+
+@triton.jit
+def project(
+    values, keys, first, count, before, raw_before, mixed, stream, raw, steps, BEFORE, AT,
+    BOTTOM: tl.constexpr, ABOVE_BOTTOM: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """The input of the block at AT: embedded at the BOTTOM, else the output of the block BEFORE,
+    which leaves it in `stream`. Projected: gate, x, B, C to `raw`, dt and its slope to `steps`."""
+    seed = tl.program_id(1)
+    values += seed * K.PARAMETERS
+    block = values + AT
+    place = _rows(tl.program_id(0), count, K)
+    if BOTTOM:
+        x = _embed(values, _features(keys, first, place, K), K)
+    else:
+        under = values + BEFORE
+        if ABOVE_BOTTOM:
+            x = _embed(values, _features(keys, first, place, K), K)
+        else:
+            x = load_rows(of_seed(before, K.D, K), place, K.D, K.D, K)
+        y = load_rows(of_seed(mixed, K.D, K), place, K.D, K.D, K)
+        gate = load_rows(of_seed(raw_before, K.WIDTH, K), place, K.D, K.WIDTH, K)
+        normal, _ = rms(y * gate * sigmoid(gate), K.D)
+        normal *= load_vector(under + K.GATE_NORM, K.D)
+        x += dot(normal, load_transposed(under + K.OUT, K.D, K.D))
+        store_rows(of_seed(stream, K.D, K), place, x, K.D, K.D, K)
+    normal, _ = rms(x, K.D)
+    normal *= load_vector(block, K.D)
+    c = tl.arange(0, K.WIDE)[None, :]
+    at = (row_number(place, K) * K.WIDTH)[:, None] + c
+    live = place[2][:, None] & (c < K.WIDTH)
+    projected = dot(normal, tl.trans(_load_in(block, K)))
+    tl.store(of_seed(raw, K.WIDTH, K) + at, projected, mask=live)
+    to = of_seed(steps, 2 * K.HEADS, K) + row_number(place, K) * (2 * K.HEADS)
+    HEADS: tl.constexpr = K.HEADS
+    for h in tl.static_range(HEADS):
+        weight = load_vector(block + K.IN + (K.WIDTH + h) * K.D, K.D)
+        dt, slope = _softplus(tl.sum(normal * weight, 1) + tl.load(block + K.DT_BIAS + h))
+        tl.store(to + h, dt, mask=place[2])
+        tl.store(to + K.HEADS + h, slope, mask=place[2])
+
+
+@triton.jit
+def _project_back(x, slopes, d_steps, raw, block, share, place, again, K: tl.constexpr):
+    """Gradient of a block's input but for the way round it, from `slopes`; and its shares."""
+    c = tl.arange(0, K.WIDE)
+    is_conv = (c >= K.D) & (c < K.WIDTH)
+    at = (row_number(place, K) * K.WIDTH)[:, None] + c[None, :]
+    value = tl.load(raw + at, mask=place[2][:, None] & is_conv[None, :], other=0.0)
+    d_raw = tl.full([K.FLAT, K.WIDE], 0, tl.float32)
+    for tap in tl.static_range(TAPS):
+        ahead = TAPS - 1 - tap
+        weight = tl.load(block + K.CONV + tap * K.CONV_DIM + c - K.D, mask=is_conv, other=0.0)
+        live = (place[2] & (place[1] + ahead < K.TOKENS))[:, None]
+        if tap == TAPS - 1:
+            # The gate goes round the convolution.
+            live, weight = live & (c < K.WIDTH)[None, :], tl.where(c < K.D, 1.0, weight)
+        else:
+            live = live & is_conv[None, :]
+        slope = tl.load(slopes + at + ahead * K.WIDTH, mask=live, other=0.0)
+        d_raw += slope * weight[None, :]
+        add(share + K.CONV + tap * K.CONV_DIM + c - K.D, tl.sum(slope * value, 0), is_conv, again)
+        if tap == TAPS - 1:
+            add(share + K.CONV_BIAS + c - K.D, tl.sum(slope, 0), is_conv, again)
+    normal, inverse = rms(x, K.D)
+    gain = load_vector(block, K.D)
+    gained = normal * gain
+    add_matrix(share + K.IN, dot(tl.trans(d_raw), gained), again, K.WIDE, K.WIDTH, K.D)
+    d_gained = dot(d_raw, _load_in(block, K))
+    HEADS: tl.constexpr = K.HEADS
+    d_bias = tl.full([K.HEADS], 0, tl.float32)
+    for h in tl.static_range(HEADS):
+        at = K.IN + (K.WIDTH + h) * K.D
+        d_dt = tl.load(d_steps + row_number(place, K) * K.HEADS + h, mask=place[2], other=0.0)
+        add_vector(share + at, tl.sum(d_dt[:, None] * gained, 0), again, K.D)
+        d_gained += d_dt[:, None] * load_vector(block + at, K.D)
+        d_bias = tl.where(tl.arange(0, K.HEADS) == h, tl.sum(d_dt, 0), d_bias)
+    add_vector(share + K.DT_BIAS, d_bias, again, K.HEADS)
+    add_vector(share, tl.sum(d_gained * normal, 0), again, K.D)
+    return rms_back(d_gained * gain, normal, inverse, K.D)
+
+
+@triton.jit
+def project_back(
+    values, keys, first, count, stream, raw, slopes, d_steps, grads, raw_before, mixed,
+    slopes_before, d_mixed, partials, PROGRAMS, BEFORE, AT,
+    BOTTOM: tl.constexpr, TOP: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """`project` backward: `grads` from that of the output of the block at AT to that of its input,
+    and on to the embedding at the BOTTOM, else to `d_mixed` and the gate of the block BEFORE."""
+    seed = tl.program_id(1)
+    values += seed * K.PARAMETERS
+    block = values + AT
+    share = share_of_program(partials, PROGRAMS, K)
+    raw, slopes, d_steps = (
+        of_seed(raw, K.WIDTH, K),
+        of_seed(slopes, K.WIDTH, K),
+        of_seed(d_steps, K.HEADS, K),
+    )
+    grads = of_seed(grads, K.D, K)
+    for turn in tl.range(0, K.FLAT_TILES, num_stages=1, disable_licm=True):
+        again = turn > 0
+        tl.debug_barrier()  # what the tile before added is read again
+        place = _rows(tl.program_id(0) * K.FLAT_TILES + turn, count, K)
+        if BOTTOM:
+            token = _features(keys, first, place, K)
+            x = _embed(values, token, K)
+        else:
+            x = load_rows(of_seed(stream, K.D, K), place, K.D, K.D, K)
+        grad = _project_back(x, slopes, d_steps, raw, block, share + AT, place, again, K)
+        # The top block was asked for the last token alone.
+        known = place[2]
+        if TOP:
+            known = known & (place[1] == K.TOKENS - 1)
+        grad += load_rows(grads, (place[0], place[1], known), K.D, K.D, K)
+        if BOTTOM:
+            d_map = dot(tl.trans(token), grad)
+            if K.FLAT_TILES > 1:
+                d_before = load_embedding(share, K.POSITIONS, 0, K.D, True, False)
+                d_map += tl.where(again, d_before, 0.0)
+            store_embedding(share, d_map, K.POSITIONS, 0, K.D, True, False)
+        else:
+            store_rows(grads, place, grad, K.D, K.D, K)
+            under = values + BEFORE
+            y = load_rows(of_seed(mixed, K.D, K), place, K.D, K.D, K)
+            gate = load_rows(of_seed(raw_before, K.WIDTH, K), place, K.D, K.WIDTH, K)
+            normal, inverse = rms(y * gate * sigmoid(gate), K.D)
+            gain = load_vector(under + K.GATE_NORM, K.D)
+            d_gained = dot(grad, load_matrix(under + K.OUT, K.D, K.D))
+            d_weight = dot(tl.trans(grad), normal * gain)
+            add_matrix(share + BEFORE + K.OUT, d_weight, again, K.D, K.D, K.D)
+            d_gain = tl.sum(d_gained * normal, 0)
+            add_vector(share + BEFORE + K.GATE_NORM, d_gain, again, K.D)
+            d_y, d_gate = gate_back(d_gained, y, gate, normal, inverse, under, K)
+            store_rows(of_seed(d_mixed, K.D, K), place, d_y, K.D, K.D, K)
+            store_rows(of_seed(slopes_before, K.WIDTH, K), place, d_gate, K.D, K.WIDTH, K)

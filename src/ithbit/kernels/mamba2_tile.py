@@ -1,0 +1,154 @@
+"""What the Mamba2 kernels share: their constants, rows of tokens, and the parts of a block that act
+on each token by itself or shift it. Letters as in `models/mamba2.py`.
+
+A `place` is (example, token, valid), one entry a row of a tensor. What is computed on rows that are
+not valid is finite and adds nothing to a gradient. Buffers are (seed, example, token, number).
+"""
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from ithbit.kernels.tile import load_vector
+from ithbit.models.mamba2 import CONV_WIDTH
+
+TAPS = tl.constexpr(CONV_WIDTH)
+_EPS = tl.constexpr(1e-5)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the kernels of a model are compiled for: sizes, and where parameters lie."""
+
+    N: int  # bits
+    LHI: bool
+    WORDS: int
+    TOKENS: int
+    FIRST: int  # token of the first bit
+    CAPACITY: int  # examples of a run in the buffers
+    SPAN: int  # rows that a sequence's bits take in a tile
+    GROUP: int  # sequences a tile
+    TILES: int  # tiles that a program mixes, where it leaves a share of the gradient
+    FLAT: int  # rows of a tile that knows no sequences
+    FLAT_TILES: int  # such tiles a program
+    D: int
+    STATE: int
+    HEADS: int
+    CONV_DIM: int  # numbers that go through the convolution: x, B, C
+    WIDTH: int  # numbers that a token is projected to, dt aside: gate, x, B, C
+    WIDE: int  # the same, as a power of two
+    PARAMETERS: int
+    POSITIONS: int
+    LEAVE: int
+    HEAD: int
+    IN: int  # from here on within a block
+    CONV: int
+    CONV_BIAS: int
+    DT_BIAS: int
+    A_LOG: int
+    SKIP: int
+    GATE_NORM: int
+    OUT: int
+
+
+@triton.jit
+def of_seed(pointer, COLUMNS: tl.constexpr, K: tl.constexpr):
+    """The part of a buffer that is this program's run's."""
+    return pointer + tl.program_id(1).to(tl.int64) * (K.CAPACITY * K.TOKENS * COLUMNS)
+
+
+@triton.jit
+def share_of_program(partials, PROGRAMS, K: tl.constexpr):
+    """This program's row of the shares of the gradient."""
+    row = tl.program_id(1).to(tl.int64) * PROGRAMS + tl.program_id(0)
+    return partials + row * K.PARAMETERS
+
+
+@triton.jit
+def row_number(place, K: tl.constexpr):
+    return place[0] * K.TOKENS + place[1]
+
+
+@triton.jit
+def _at(place, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr):
+    """Where rows start in a buffer of STRIDE a token, for COLUMNS numbers each."""
+    # Long integers, so that addresses differ by constants and need no registers of their own.
+    return (row_number(place, K).to(tl.int64) * STRIDE)[:, None] + tl.arange(0, COLUMNS)[None, :]
+
+
+@triton.jit
+def load_rows(pointer, place, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr):
+    """COLUMNS numbers of every row of a buffer of STRIDE a token, 0 where not valid."""
+    at = _at(place, COLUMNS, STRIDE, K)
+    return tl.load(pointer + at, mask=place[2][:, None], other=0.0)
+
+
+@triton.jit
+def store_rows(pointer, place, x, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr):
+    tl.store(pointer + _at(place, COLUMNS, STRIDE, K), x, mask=place[2][:, None])
+
+
+@triton.jit
+def add(pointer, value, mask, again):
+    """Leave a share, or add it to that of the program's tiles before."""
+    tl.store(pointer, value + tl.load(pointer, mask=mask & again, other=0.0), mask=mask)
+
+
+@triton.jit
+def add_vector(pointer, value, again, SIZE: tl.constexpr):
+    c = tl.arange(0, SIZE)
+    add(pointer + c, value, c < SIZE, again)
+
+
+@triton.jit
+def add_matrix(pointer, value, again, ROWS: tl.constexpr, LIVE: tl.constexpr, D: tl.constexpr):
+    """The first LIVE of ROWS rows of width D."""
+    r, c = tl.arange(0, ROWS)[:, None], tl.arange(0, D)[None, :]
+    add(pointer + r * D + c, value, (r < LIVE) & (c < D), again)
+
+
+@triton.jit
+def rms(x, D: tl.constexpr):
+    """RMS normalisation without gain: the normal rows, and each row's 1 / root mean square."""
+    inverse = 1.0 / tl.sqrt(tl.sum(x * x, 1) / D + _EPS)
+    return x * inverse[:, None], inverse
+
+
+@triton.jit
+def rms_back(grad, normal, inverse, D: tl.constexpr):
+    """Gradient of `rms`'s input, from that of its normal rows."""
+    return inverse[:, None] * (grad - normal * (tl.sum(grad * normal, 1) / D)[:, None])
+
+
+@triton.jit
+def sigmoid(x):
+    return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def silu_slope(x):
+    s = sigmoid(x)
+    return s * (1.0 + x * (1.0 - s))
+
+
+@triton.jit
+def gate_back(d_gained, y, gate, normal, inverse, block, K: tl.constexpr):
+    """Gradients of y and of the gate, from that of the gated, normal rows after their gain."""
+    gain = load_vector(block + K.GATE_NORM, K.D)
+    d_gated = rms_back(d_gained * gain, normal, inverse, K.D)
+    return d_gated * gate * sigmoid(gate), d_gated * y * silu_slope(gate)
+
+
+@triton.jit
+def convolve(raw, block, place, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
+    """The causal convolution of SIZE columns from FROM on, before the silu: row SIZE."""
+    c = tl.arange(0, SIZE).to(tl.int64)[None, :]
+    at = _at(place, SIZE, K.WIDTH, K)
+    out = tl.load(block + (c + (K.CONV_BIAS + FROM)))
+    for tap in tl.static_range(TAPS):
+        back = TAPS - 1 - tap
+        live = place[2] & (place[1] >= back)
+        value = tl.load(raw + (at + (K.D + FROM - back * K.WIDTH)), mask=live[:, None], other=0.0)
+        out += value * tl.load(block + (c + (K.CONV + tap * K.CONV_DIM + FROM)))
+    return out

@@ -1,0 +1,42 @@
+"""How Mamba2's kernels share out their work changes no result."""
+
+import torch
+
+from ithbit.engine.optim import Layout
+from ithbit.kernels import mamba2
+from ithbit.kernels.step import Step
+from ithbit.models.classifier import init
+from ithbit.models.spec import ModelSpec
+from ithbit.tasks.sampling import stream_keys
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SPEC = ModelSpec("lhi", "mamba2", n_bits=5, n_layers=2)
+CAPACITY, COUNT = 10, 9  # two tiles of eight sequences, the second with one
+
+
+def gradients(seeds):
+    """One step's gradients (seed, parameter) of a stack, and its step."""
+    members = [init(SPEC, seed) for seed in seeds]
+    layout = Layout.of(members[0])
+    rows = torch.stack([layout.pack(member) for member in members]).to(DEVICE)
+    step = Step(SPEC, len(seeds), CAPACITY, DEVICE)
+    first = torch.zeros(len(seeds), 1, dtype=torch.int64, device=DEVICE)
+    loss_sum = torch.zeros(len(seeds), dtype=torch.float64, device=DEVICE)
+    keys = stream_keys(seeds, DEVICE)
+    step.gradients(rows, keys, first, COUNT, loss_sum, torch.zeros_like(first))
+    return step.grads, step
+
+
+def test_tiles_of_one_program_add_up(monkeypatch):
+    expected, apart = gradients([1])
+    monkeypatch.setattr(mamba2, "MAX_PROGRAMS", 1)
+    found, together = gradients([1])
+    assert apart.partials.shape[1] > together.partials.shape[1] == 1
+    assert expected.abs().max() > 0
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6 * expected.abs().max().item())
+
+
+def test_run_alone_and_in_a_stack_are_equal_bit_for_bit():
+    alone, _ = gradients([4])
+    stacked, _ = gradients([9, 4])
+    assert torch.equal(stacked[1], alone[0])
