@@ -46,7 +46,7 @@ from ithbit.models.positions import waves
 
 _ROWS = 32  # tokens of a flat tile
 _BACK_ROWS = 32
-_PROGRAMS = 64  # about so many programs a run go over its tokens backwards, each over some tiles
+_PROGRAMS = 128  # about so many programs a run go over its tokens backwards, each over some tiles
 _ANSWERS = 16  # examples of a tile of `_answer`
 _READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
 _SLICE = tl.constexpr(32)  # hidden units of the feed-forward part at a time, to spare registers

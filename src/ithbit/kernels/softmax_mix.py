@@ -83,43 +83,48 @@ def mix_back(
         g = tl.load(d_out + start * D + at, mask=live, other=0.0)
         along = g * tl.load(out + start * D + at, mask=live, other=0.0)
         dq = tl.zeros([CHUNK, D], tl.float32)
-        for c in range(CHUNKS):
-            if c <= mine if CAUSAL else c >= 0:
-                s = c * CHUNK + tl.arange(0, CHUNK)
-                see = _seen(t[:, None], s[None, :], TOKENS, CAUSAL)
-                k_down = chunk_transposed(keys + start * D, c, TOKENS, D)
-                v_down = chunk_transposed(values + start * D, c, TOKENS, D)
-                _, there, where = chunk_of(c, TOKENS, D)
-                k = tl.load(keys + start * D + where, mask=there, other=0.0)
-                for h in tl.static_range(H):
-                    log = tl.load(total + (start + t) * H + h, mask=t < TOKENS, other=0.0)
-                    score = tl.where(see, dot(tl.where(head == h, q, 0.0), k_down), _NEVER)
-                    da = dot(tl.where(head == h, g, 0.0), v_down)
-                    da -= tl.sum(tl.where(head == h, along, 0.0), 1)[:, None]
-                    da *= tl.exp(score - log[:, None])
-                    dq += dot(da, tl.where(head == h, k, 0.0))
+        for h in tl.static_range(H):
+            qh, gh = tl.where(head == h, q, 0.0), tl.where(head == h, g, 0.0)
+            delta = tl.sum(tl.where(head == h, along, 0.0), 1)
+            log = tl.load(total + (start + t) * H + h, mask=t < TOKENS, other=0.0)
+            part = tl.zeros([CHUNK, D], tl.float32)
+            for c in range(CHUNKS):
+                if c <= mine if CAUSAL else c >= 0:
+                    s = c * CHUNK + tl.arange(0, CHUNK)
+                    see = _seen(t[:, None], s[None, :], TOKENS, CAUSAL)
+                    score = tl.where(
+                        see, dot(qh, chunk_transposed(keys + start * D, c, TOKENS, D)), _NEVER
+                    )
+                    da = (
+                        dot(gh, chunk_transposed(values + start * D, c, TOKENS, D)) - delta[:, None]
+                    )
+                    _, there, where = chunk_of(c, TOKENS, D)
+                    k = tl.load(keys + start * D + where, mask=there, other=0.0)
+                    part += dot(tl.exp(score - log[:, None]) * da, k)
+            dq = tl.where(head == h, part, dq)
         tl.store(d_queries + start * D + at, dq * SCALE, mask=live)
 
         k = tl.load(keys + start * D + at, mask=live, other=0.0)
         v = tl.load(values + start * D + at, mask=live, other=0.0)
         dk, dv = tl.zeros([CHUNK, D], tl.float32), tl.zeros([CHUNK, D], tl.float32)
-        for c in range(CHUNKS):
-            if c >= mine if CAUSAL else c >= 0:
-                s = c * CHUNK + tl.arange(0, CHUNK)
-                see = _seen(s[None, :], t[:, None], TOKENS, CAUSAL)
-                g_down = chunk_transposed(d_out + start * D, c, TOKENS, D)
-                along = g_down * chunk_transposed(out + start * D, c, TOKENS, D)
-                q_down = chunk_transposed(queries + start * D, c, TOKENS, D) * SCALE
-                _, there, where = chunk_of(c, TOKENS, D)
-                g = tl.load(d_out + start * D + where, mask=there, other=0.0)
-                q = tl.load(queries + start * D + where, mask=there, other=0.0)
-                for h in tl.static_range(H):
+        for h in tl.static_range(H):
+            kh, vh = tl.where(head == h, k, 0.0), tl.where(head == h, v, 0.0)
+            part_k, part_v = tl.zeros([CHUNK, D], tl.float32), tl.zeros([CHUNK, D], tl.float32)
+            for c in range(CHUNKS):
+                if c >= mine if CAUSAL else c >= 0:
+                    s = c * CHUNK + tl.arange(0, CHUNK)
+                    see = _seen(s[None, :], t[:, None], TOKENS, CAUSAL)
+                    g_down = chunk_transposed(d_out + start * D, c, TOKENS, D)
+                    along = g_down * chunk_transposed(out + start * D, c, TOKENS, D)
                     delta = tl.sum(tl.where(head_down == h, along, 0.0), 0)
                     log = tl.load(total + (start + s) * H + h, mask=s < TOKENS, other=0.0)
-                    score = tl.where(see, dot(tl.where(head == h, k, 0.0), q_down), _NEVER)
+                    q_down = chunk_transposed(queries + start * D, c, TOKENS, D) * SCALE
+                    score = tl.where(see, dot(kh, q_down), _NEVER)
                     a = tl.exp(score - log[None, :])
-                    da = a * (dot(tl.where(head == h, v, 0.0), g_down) - delta[None, :])
-                    dv += dot(a, tl.where(head == h, g, 0.0))
-                    dk += dot(da, tl.where(head == h, q, 0.0))
+                    da = a * (dot(vh, g_down) - delta[None, :])
+                    _, there, where = chunk_of(c, TOKENS, D)
+                    part_v += dot(a, tl.load(d_out + start * D + where, mask=there, other=0.0))
+                    part_k += dot(da, tl.load(queries + start * D + where, mask=there, other=0.0))
+            dk, dv = tl.where(head == h, part_k, dk), tl.where(head == h, part_v, dv)
         tl.store(d_keys + start * D + at, dk * SCALE, mask=live)
         tl.store(d_values + start * D + at, dv, mask=live)
