@@ -5,6 +5,8 @@ differs by rounding. The kernels are imported where they are first wanted, so th
 Triton has the plain way.
 """
 
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -130,6 +132,18 @@ def refusal(model: ModelSpec, protocol: Protocol, device: Device) -> str | None:
     if not (protocol.beta1 and protocol.beta2):
         return "the kernels need both betas of AdamW above 0"
     return refused_model(model)
+
+
+def compile_ahead(runs: list[RunSpec], device: Device, say: Callable[[str], None]) -> None:
+    """Compile the kernels that these runs want on a GPU, many at once."""
+    models: dict[int, dict[ModelSpec, None]] = defaultdict(dict)
+    for model, protocol in dict.fromkeys((run.model, run.protocol) for run in runs):
+        if refusal(model, protocol, device) is None:
+            models[protocol.batch_size][model] = None
+    for batch_size, served in models.items():
+        from ithbit.kernels import ahead
+
+        ahead.compile_ahead(list(served), batch_size, device.torch, say)
 
 
 def kernels_named(name: str) -> Kernels:

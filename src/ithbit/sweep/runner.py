@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.folder import RunFolder, check_store
-from ithbit.engine.loop import Event, Watcher, stack_size
-from ithbit.engine.paths import Kernels, check_kernels
+from ithbit.engine.loop import Event, Notice, Watcher, stack_size
+from ithbit.engine.paths import Kernels, check_kernels, compile_ahead
 from ithbit.engine.record import Failure, Result
 from ithbit.engine.spec import RunSpec
 from ithbit.sweep.local import LocalPool, Worker, worker_devices
@@ -53,6 +53,8 @@ def run_all(
             watch(Event(run, done))
     devices = worker_devices(device_name, device, workers)
     audience = Audience(watch)
+    if todo and device.is_cuda and kernels != "off":
+        compile_ahead(todo, device, lambda text: audience.tell(Event(todo[0], Notice(text))))
     if device.is_cuda and len(devices) == 1:  # whole cells: whoever leaves a stack is replaced
         stacks = group(todo, device, 1, size=max(1, len(todo)))
     else:
