@@ -37,9 +37,22 @@ def compile_ahead(
     free = torch.cuda.mem_get_info(device)[0] // _MEMORY
     n_processes = max(1, min(len(units), len(os.sched_getaffinity(0)), free))
     say(f"compiling kernels in {n_processes} processes, once on this machine")
+    # The kernels on rows serve every length: one length first, or all would compile them at once.
+    longest: dict[object, int] = {}
+    for unit in units:
+        longest[_kin(unit[0])] = max(longest.get(_kin(unit[0]), 0), unit[0].n_bits)
+    first = [unit for unit in units if unit[0].n_bits == longest[_kin(unit[0])]]
+    for some in (first, [unit for unit in units if unit not in first]):
+        _compile(some, n_processes, batch_size, device)
+
+
+def _compile(
+    units: list[list[ModelSpec]], n_processes: int, batch_size: int, device: torch.device
+) -> None:
+    """Compile the kernels of units in processes, and wait for them."""
     command = [sys.executable, "-c", "from ithbit.kernels.ahead import main; main()"]
     processes = []
-    for k in range(n_processes):
+    for k in range(min(n_processes, len(units))):
         order = {
             "units": [[asdict(model) for model in unit] for unit in units[k::n_processes]],
             "batch_size": batch_size,
@@ -95,10 +108,14 @@ def _units(models: list[ModelSpec]) -> list[list[ModelSpec]]:
     for model in models:
         fields = asdict(model)
         fields["n_layers"] = min(model.n_layers, 3)
-        kin = (model.task, model.family.split("-")[0], model.n_bits, model.positions)
-        units[kin][ModelSpec(**fields)] = None
+        units[_kin(model), model.n_bits][ModelSpec(**fields)] = None
     order = sorted(units.values(), key=lambda unit: -sum(model.n_layers for model in unit))
     return [sorted(unit, key=lambda model: -model.n_layers) for unit in order]
+
+
+def _kin(model: ModelSpec) -> object:
+    """Models of any length that share their kernels on rows."""
+    return model.task, model.family.split("-")[0], model.positions
 
 
 def _mark(unit: list[ModelSpec], batch_size: int, device: torch.device) -> Path:
