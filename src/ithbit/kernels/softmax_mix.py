@@ -4,14 +4,50 @@ Tokens stand in their order; a sequence is cut into chunks of 16, the last one f
 of the forward pass takes a chunk of queries over all chunks of keys; one of the backward pass takes
 a chunk as queries first, then as keys and values. `total` (seed, example, token, head) keeps the
 logarithm of a query's sum of exponentials, so that the backward pass has every weight at once.
+
+A product sums over at least 16 numbers, a small head has fewer: its rows are loaded with copies of
+themselves up to WIDE, and `_head_dot` puts the parts of three tf32 passes in the copies' places.
 """
 
 import triton
 import triton.language as tl
 
-from ithbit.kernels.tile import CHUNK, chunk_of, chunk_transposed, dot
+from ithbit.kernels.tile import CHUNK, dot, high
 
 _NEVER = tl.constexpr(-1e30)
+
+
+@triton.jit
+def _head_dot(a, b, HEAD: tl.constexpr):
+    """a @ b over one head: a is (row, WIDE) and b (WIDE, row), each with copies of the head."""
+    if HEAD >= CHUNK:
+        out = dot(a, b)
+    else:
+        copy = tl.arange(0, CHUNK)[None, :] // HEAD
+        a_high, b_high = high(a), high(b)
+        once = tl.where(copy == 0, a_high, 0.0)
+        both = tl.where(copy == 1, a - a_high, once)
+        out = tl.dot(once, b - b_high, input_precision="tf32")
+        out = tl.dot(both, b_high, out, input_precision="tf32")
+    return out
+
+
+@triton.jit
+def _rows(
+    pointer, t, TOKENS: tl.constexpr, D: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr
+):
+    """One head's rows at tokens t, with copies up to WIDE columns: token WIDE."""
+    column = tl.arange(0, WIDE)[None, :] % HEAD
+    return tl.load(pointer + t[:, None] * D + column, mask=t[:, None] < TOKENS, other=0.0)
+
+
+@triton.jit
+def _columns(
+    pointer, t, TOKENS: tl.constexpr, D: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr
+):
+    """The same transposed: WIDE token."""
+    row = tl.arange(0, WIDE)[:, None] % HEAD
+    return tl.load(pointer + t[None, :] * D + row, mask=t[None, :] < TOKENS, other=0.0)
 
 
 @triton.jit
@@ -31,37 +67,35 @@ def mix(
 ):  # fmt: skip
     """Mixed values (seed, example, token, D), and `total`."""
     CHUNKS: tl.constexpr = (TOKENS + CHUNK - 1) // CHUNK
+    HEAD: tl.constexpr = D // H
+    WIDE: tl.constexpr = HEAD if HEAD > CHUNK else CHUNK
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     mine, example = program % CHUNKS, program // CHUNKS
     if example < count:
         start = (seed * CAPACITY + example) * TOKENS
-        head = tl.arange(0, D)[None, :] // (D // H)
-        _, live, at = chunk_of(mine, TOKENS, D)
-        q = tl.load(queries + start * D + at, mask=live, other=0.0) * SCALE
+        queries, keys, values = queries + start * D, keys + start * D, values + start * D
         t = mine * CHUNK + tl.arange(0, CHUNK)
-        mixed = tl.zeros([CHUNK, D], tl.float32)
+        at = (start + t)[:, None] * D + tl.arange(0, HEAD)[None, :]
         for h in tl.static_range(H):
-            qh = tl.where(head == h, q, 0.0)
+            q = _rows(queries + h * HEAD, t, TOKENS, D, HEAD, WIDE) * SCALE
             top = tl.full([CHUNK], _NEVER, tl.float32)
-            sum_ = tl.zeros([CHUNK], tl.float32)
-            part = tl.zeros([CHUNK, D], tl.float32)
+            whole = tl.zeros([CHUNK], tl.float32)
+            part = tl.zeros([CHUNK, HEAD], tl.float32)
             for c in range(CHUNKS):
                 if c <= mine if CAUSAL else c >= 0:
                     s = c * CHUNK + tl.arange(0, CHUNK)
-                    _, there, where = chunk_of(c, TOKENS, D)
-                    k = chunk_transposed(keys + start * D, c, TOKENS, D)
-                    v = tl.load(values + start * D + where, mask=there, other=0.0)
                     see = _seen(t[:, None], s[None, :], TOKENS, CAUSAL)
-                    score = tl.where(see, dot(qh, k), _NEVER)
+                    k = _columns(keys + h * HEAD, s, TOKENS, D, HEAD, WIDE)
+                    score = tl.where(see, _head_dot(q, k, HEAD), _NEVER)
                     new_top = tl.maximum(top, tl.max(score, 1))
                     shrink = tl.exp(top - new_top)
                     a = tl.exp(score - new_top[:, None])
-                    sum_ = sum_ * shrink + tl.sum(a, 1)
+                    whole = whole * shrink + tl.sum(a, 1)
+                    v = _rows(values + h * HEAD, s, TOKENS, D, HEAD, HEAD)
                     part = part * shrink[:, None] + dot(a, v)
                     top = new_top
-            mixed = tl.where(head == h, part / sum_[:, None], mixed)
-            tl.store(total + (start + t) * H + h, top + tl.log(sum_), mask=t < TOKENS)
-        tl.store(out + start * D + at, mixed, mask=live)
+            tl.store(out + at + h * HEAD, part / whole[:, None], mask=t[:, None] < TOKENS)
+            tl.store(total + (start + t) * H + h, top + tl.log(whole), mask=t < TOKENS)
 
 
 @triton.jit
@@ -72,59 +106,53 @@ def mix_back(
 ):  # fmt: skip
     """Gradients of queries, keys and values from that of the mixed values `out`."""
     CHUNKS: tl.constexpr = (TOKENS + CHUNK - 1) // CHUNK
+    HEAD: tl.constexpr = D // H
+    WIDE: tl.constexpr = HEAD if HEAD > CHUNK else CHUNK
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     mine, example = program % CHUNKS, program // CHUNKS
     if example < count:
         start = (seed * CAPACITY + example) * TOKENS
-        head, head_down = tl.arange(0, D)[None, :] // (D // H), tl.arange(0, D)[:, None] // (D // H)
-        _, live, at = chunk_of(mine, TOKENS, D)
+        queries, keys, values = queries + start * D, keys + start * D, values + start * D
+        out, d_out, total = out + start * D, d_out + start * D, total + start * H
         t = mine * CHUNK + tl.arange(0, CHUNK)
-        q = tl.load(queries + start * D + at, mask=live, other=0.0) * SCALE
-        g = tl.load(d_out + start * D + at, mask=live, other=0.0)
-        along = g * tl.load(out + start * D + at, mask=live, other=0.0)
-        dq = tl.zeros([CHUNK, D], tl.float32)
+        live = t[:, None] < TOKENS
+        at = (start + t)[:, None] * D + tl.arange(0, HEAD)[None, :]
         for h in tl.static_range(H):
-            qh, gh = tl.where(head == h, q, 0.0), tl.where(head == h, g, 0.0)
-            delta = tl.sum(tl.where(head == h, along, 0.0), 1)
-            log = tl.load(total + (start + t) * H + h, mask=t < TOKENS, other=0.0)
-            part = tl.zeros([CHUNK, D], tl.float32)
+            q = _rows(queries + h * HEAD, t, TOKENS, D, HEAD, WIDE) * SCALE
+            g = _rows(d_out + h * HEAD, t, TOKENS, D, HEAD, WIDE)
+            along = g * _rows(out + h * HEAD, t, TOKENS, D, HEAD, WIDE)
+            delta = tl.sum(along, 1) / (WIDE // HEAD)
+            log = tl.load(total + t * H + h, mask=t < TOKENS, other=0.0)
+            dq = tl.zeros([CHUNK, HEAD], tl.float32)
             for c in range(CHUNKS):
                 if c <= mine if CAUSAL else c >= 0:
                     s = c * CHUNK + tl.arange(0, CHUNK)
                     see = _seen(t[:, None], s[None, :], TOKENS, CAUSAL)
-                    score = tl.where(
-                        see, dot(qh, chunk_transposed(keys + start * D, c, TOKENS, D)), _NEVER
-                    )
-                    da = (
-                        dot(gh, chunk_transposed(values + start * D, c, TOKENS, D)) - delta[:, None]
-                    )
-                    _, there, where = chunk_of(c, TOKENS, D)
-                    k = tl.load(keys + start * D + where, mask=there, other=0.0)
-                    part += dot(tl.exp(score - log[:, None]) * da, k)
-            dq = tl.where(head == h, part, dq)
-        tl.store(d_queries + start * D + at, dq * SCALE, mask=live)
+                    k = _columns(keys + h * HEAD, s, TOKENS, D, HEAD, WIDE)
+                    score = tl.where(see, _head_dot(q, k, HEAD), _NEVER)
+                    v = _columns(values + h * HEAD, s, TOKENS, D, HEAD, WIDE)
+                    da = _head_dot(g, v, HEAD) - delta[:, None]
+                    da *= tl.exp(score - log[:, None])
+                    dq += dot(da, _rows(keys + h * HEAD, s, TOKENS, D, HEAD, HEAD))
+            tl.store(d_queries + at + h * HEAD, dq * SCALE, mask=live)
 
-        k = tl.load(keys + start * D + at, mask=live, other=0.0)
-        v = tl.load(values + start * D + at, mask=live, other=0.0)
-        dk, dv = tl.zeros([CHUNK, D], tl.float32), tl.zeros([CHUNK, D], tl.float32)
         for h in tl.static_range(H):
-            kh, vh = tl.where(head == h, k, 0.0), tl.where(head == h, v, 0.0)
-            part_k, part_v = tl.zeros([CHUNK, D], tl.float32), tl.zeros([CHUNK, D], tl.float32)
+            k = _rows(keys + h * HEAD, t, TOKENS, D, HEAD, WIDE) * SCALE
+            v = _rows(values + h * HEAD, t, TOKENS, D, HEAD, WIDE)
+            dk, dv = tl.zeros([CHUNK, HEAD], tl.float32), tl.zeros([CHUNK, HEAD], tl.float32)
             for c in range(CHUNKS):
                 if c >= mine if CAUSAL else c >= 0:
                     s = c * CHUNK + tl.arange(0, CHUNK)
                     see = _seen(s[None, :], t[:, None], TOKENS, CAUSAL)
-                    g_down = chunk_transposed(d_out + start * D, c, TOKENS, D)
-                    along = g_down * chunk_transposed(out + start * D, c, TOKENS, D)
-                    delta = tl.sum(tl.where(head_down == h, along, 0.0), 0)
-                    log = tl.load(total + (start + s) * H + h, mask=s < TOKENS, other=0.0)
-                    q_down = chunk_transposed(queries + start * D, c, TOKENS, D) * SCALE
-                    score = tl.where(see, dot(kh, q_down), _NEVER)
+                    g = _columns(d_out + h * HEAD, s, TOKENS, D, HEAD, WIDE)
+                    along = g * _columns(out + h * HEAD, s, TOKENS, D, HEAD, WIDE)
+                    delta = tl.sum(along, 0) / (WIDE // HEAD)
+                    log = tl.load(total + s * H + h, mask=s < TOKENS, other=0.0)
+                    q = _columns(queries + h * HEAD, s, TOKENS, D, HEAD, WIDE)
+                    score = tl.where(see, _head_dot(k, q, HEAD), _NEVER)
                     a = tl.exp(score - log[None, :])
-                    da = a * (dot(vh, g_down) - delta[None, :])
-                    _, there, where = chunk_of(c, TOKENS, D)
-                    part_v += dot(a, tl.load(d_out + start * D + where, mask=there, other=0.0))
-                    part_k += dot(da, tl.load(queries + start * D + where, mask=there, other=0.0))
-            dk, dv = tl.where(head == h, part_k, dk), tl.where(head == h, part_v, dv)
-        tl.store(d_keys + start * D + at, dk * SCALE, mask=live)
-        tl.store(d_values + start * D + at, dv, mask=live)
+                    da = a * (_head_dot(v, g, HEAD) - delta[None, :])
+                    dv += dot(a, _rows(d_out + h * HEAD, s, TOKENS, D, HEAD, HEAD))
+                    dk += dot(da, _rows(queries + h * HEAD, s, TOKENS, D, HEAD, HEAD))
+            tl.store(d_keys + at + h * HEAD, dk * SCALE, mask=live)
+            tl.store(d_values + at + h * HEAD, dv, mask=live)

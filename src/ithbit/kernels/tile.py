@@ -22,7 +22,7 @@ _TOKEN_FEATURES = tl.constexpr(N_FEATURES)
 
 
 @triton.jit
-def _high(x):
+def high(x):
     """The part of x that tf32 holds exactly."""
     return (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
 
@@ -33,7 +33,7 @@ def dot(a, b):
 
     Triton's own "tf32x3" also mends infinities, which costs more than the passes.
     """
-    a_high, b_high = _high(a), _high(b)
+    a_high, b_high = high(a), high(b)
     out = tl.dot(a - a_high, b_high, input_precision="tf32")
     out = tl.dot(a_high, b - b_high, out, input_precision="tf32")
     return tl.dot(a_high, b_high, out, input_precision="tf32")
