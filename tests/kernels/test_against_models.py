@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from ithbit.engine.evaluate import bce
-from ithbit.engine.optim import AdamState, Layout, adamw_step, clip_rows
-from ithbit.engine.spec import Protocol
+from ithbit.engine.optim import Layout
 from ithbit.families import FAMILIES
 from ithbit.kernels.step import Step
-from ithbit.models.classifier import init, logits, stack
+from ithbit.models.classifier import init, logits
 from ithbit.models.spec import ModelSpec
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
