@@ -122,8 +122,8 @@ def _to_last(
             values, keys, first, count, embedding.waves(plan), _stream(plan, layer - 1),
             _raw(plan, layer - 1, of), _mixed(plan, layer - 1, of), _stream(plan, layer),
             _raw(plan, layer, of), _steps(plan, layer, of),
-            plan.block(max(layer - 1, 0)), plan.block(layer), BOTTOM=layer == 0, ABOVE_BOTTOM=layer == 1,
-            K=of, num_warps=ROW_WARPS, num_stages=1,
+            plan.block(max(layer - 1, 0)), plan.block(layer),
+            BOTTOM=layer == 0, ABOVE_BOTTOM=layer == 1, K=of, num_warps=ROW_WARPS, num_stages=1,
         )  # fmt: skip
 
 

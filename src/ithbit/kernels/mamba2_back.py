@@ -273,9 +273,11 @@ def finish(
         gained = gated * load_vector(block + K.GATE_NORM, K.D)
         if BOTTOM:
             token = token_features(key, example, last[1], K.N, K.LHI, K.WORDS)
-            POLYNOMIAL: tl.constexpr = K.ENCODING == "polynomial"
-            out = _times(token, load_embedding(values, K.POSITIONS, 0, K.D, POLYNOMIAL, False))
-            out = add_positions(out, values, K.POSITIONS, waves, last[1], K.D, K.ENCODING)
+            ENCODING: tl.constexpr = K.ENCODING
+            out = _times(
+                token, load_embedding(values, K.POSITIONS, 0, K.D, ENCODING == "polynomial", False)
+            )
+            out = add_positions(out, values, K.POSITIONS, waves, last[1], K.D, ENCODING)
         else:
             out = load_rows(stream, last, K.D, K.D, K)
         out += _times(gained, load_transposed(block + K.OUT, K.D, K.D))

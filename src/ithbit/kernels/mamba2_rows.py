@@ -51,8 +51,9 @@ def _features(keys, first, place, K: tl.constexpr):
 
 @triton.jit
 def _embed(values, token, waves, place, K: tl.constexpr):
-    x = dot(token, load_embedding(values, K.POSITIONS, 0, K.D, K.ENCODING == "polynomial", False))
-    return add_positions(x, values, K.POSITIONS, waves, place[1], K.D, K.ENCODING)
+    ENCODING: tl.constexpr = K.ENCODING
+    x = dot(token, load_embedding(values, K.POSITIONS, 0, K.D, ENCODING == "polynomial", False))
+    return add_positions(x, values, K.POSITIONS, waves, place[1], K.D, ENCODING)
 
 
 @triton.jit
