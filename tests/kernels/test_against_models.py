@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from ithbit.engine.evaluate import bce
-from ithbit.engine.optim import AdamState, Layout, adamw_step, clip_rows
-from ithbit.engine.spec import Protocol
+from ithbit.engine.optim import Layout
 from ithbit.families import FAMILIES
-from ithbit.kernels.step import Step
-from ithbit.models.classifier import init, logits, stack
+from ithbit.kernels.step import Step, refusal
+from ithbit.models.classifier import init, logits
 from ithbit.models.spec import ModelSpec
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
@@ -72,6 +71,7 @@ def check(spec, count, capacity):
     assert distance(step.logits(rows, keys, capacity + 1), out) <= TOLERANCE
 
 
+ADDED = ("none", "learned", "sinusoidal")  # beside polynomial, which the other tests have
 VARIANTS = [
     (task, family, layers) for family in FAMILIES for task in ("rhi", "lhi") for layers in (1, 2)
 ]
@@ -81,6 +81,22 @@ VARIANTS = [
 @pytest.mark.parametrize("n_bits", [1, 8, 33])
 def test_step(task, family, layers, n_bits):
     check(ModelSpec(task, family, n_bits, layers), count=5, capacity=7)
+
+
+ENCODED = [
+    *((family, encoding, 8) for family in ("gru", "mamba2") for encoding in ADDED),
+    *(("linear-causal", encoding, 3) for encoding in ADDED),
+    ("softmax-full", "learned", 3),
+    ("softmax-full", "rotary", 3),
+    ("softmax-causal", "rotary", 3),
+]
+
+
+@pytest.mark.parametrize(("family", "encoding", "n_bits"), ENCODED)
+def test_encodings(family, encoding, n_bits):
+    spec = ModelSpec("lhi", family, n_bits, n_layers=2, positions=encoding)
+    assert refusal(spec) is None
+    check(spec, count=5, capacity=7)
 
 
 @pytest.mark.parametrize(

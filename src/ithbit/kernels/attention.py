@@ -13,13 +13,13 @@ recomputed in the backward pass.
 
 from dataclasses import dataclass
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ithbit.families import FAMILIES
-from ithbit.kernels import attention_read, linear_mix, softmax_mix
+from ithbit.kernels import attention_read, embedding, linear_mix, softmax_mix
+from ithbit.kernels.embedding import add_positions
 from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import (
     CHUNK,
@@ -42,7 +42,6 @@ from ithbit.kernels.tile import (
     store_embedding,
     token_features,
 )
-from ithbit.models.positions import waves
 
 _ROWS = 32  # tokens of a flat tile
 _BACK_ROWS = 32
@@ -270,17 +269,12 @@ def _flat(tile, count, TOKENS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr
 @triton.jit
 def _embedded(
     features, waves, position, values, positions, enter,
-    TOKENS: tl.constexpr, D: tl.constexpr, SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
+    D: tl.constexpr, SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
     """Embedded tokens, before softmax attention's first LayerNorm."""
     weight = load_embedding(values, positions, enter, D, POSITIONS == "polynomial", SOFTMAX)
     out = dot(features, weight)
-    at = position[:, None] * D + tl.arange(0, D)[None, :]
-    if POSITIONS == "learned":
-        out += tl.load(values + positions + at)
-    if POSITIONS == "sinusoidal":
-        out += tl.load(waves + at)
-    return out
+    return add_positions(out, values, positions, waves, position, D, POSITIONS)
 
 
 @triton.jit
@@ -321,9 +315,7 @@ def _enter(
     key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
     first = tl.load(firsts + seed)
     features = token_features(key, first + example, position, N, LHI, WORDS)
-    rows = _embedded(
-        features, waves, position, parameters, positions, enter, TOKENS, D, SOFTMAX, POSITIONS
-    )
+    rows = _embedded(features, waves, position, parameters, positions, enter, D, SOFTMAX, POSITIONS)
     if SOFTMAX:
         rows, _ = normalise(rows, D, _eps(SOFTMAX))
         rows = rows * load_vector(parameters + enter + D, D)
@@ -493,7 +485,7 @@ def _project_back(
             if SOFTMAX:
                 rows = _embedded(
                     features, waves, position, parameters, positions, enter,
-                    TOKENS, D, SOFTMAX, POSITIONS,
+                    D, SOFTMAX, POSITIONS,
                 )  # fmt: skip
                 normal, inverse = normalise(rows, D, _eps(SOFTMAX))
                 put_vector(share + enter + D, tl.sum(grad * normal, 0), i, D)
@@ -510,24 +502,6 @@ def _project_back(
         tl.debug_barrier()  # the next tile adds to what other threads may have stored
 
 
-@triton.jit
-def _learned_back(
-    dx, count, partials, positions, PROGRAMS, CAPACITY, PARAMETERS,
-    TOKENS: tl.constexpr, PAD: tl.constexpr, EXAMPLES: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
-    """Shares of the learned positions: the gradient of the embedded tokens, summed over
-    examples."""
-    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    token, d = tl.arange(0, PAD)[:, None], tl.arange(0, D)[None, :]
-    total = tl.zeros([PAD, D], tl.float32)
-    for i in range(EXAMPLES):
-        example = program * EXAMPLES + i
-        at = ((seed * CAPACITY + example) * TOKENS + token) * D + d
-        total += tl.load(dx + at, mask=(token < TOKENS) & (example < count), other=0.0)
-    share = partials + (seed * PROGRAMS + program) * PARAMETERS + positions
-    tl.store(share + token * D + d, total, mask=token < TOKENS)
-
-
 def _back_tiles(plan: Plan) -> tuple[int, int]:
     """Programs a run of the flat backward kernels, and the tiles that each goes over."""
     tiles = triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS)
@@ -538,21 +512,6 @@ def _back_tiles(plan: Plan) -> tuple[int, int]:
 def programs(plan: Plan) -> int:
     """Rows of gradient shares a run: as many as the kernel with the most programs leaves."""
     return max(_back_tiles(plan)[0], triton.cdiv(plan.capacity, _ANSWERS))
-
-
-def _waves(plan: Plan) -> Tensor:
-    """The fixed numbers of sinusoidal (token, D) and rotary (cosine or sine, token, D)
-    positions."""
-    model, tokens = plan.model, torch.arange(plan.n_tokens)
-    table = torch.zeros(1)
-    if model.positions == "sinusoidal":
-        sine, cosine = waves(tokens, model.d_model, torch.float32)
-        table = torch.stack([sine, cosine], -1).flatten(-2)
-    elif model.positions == "rotary":
-        sine, cosine = waves(tokens, model.d_head, torch.float32)
-        pairs = torch.stack([cosine, sine]).repeat_interleave(2, -1)
-        table = pairs.repeat(1, 1, model.n_heads)
-    return table.contiguous().to(plan.device)
 
 
 @dataclass(frozen=True)
@@ -586,14 +545,11 @@ class _Launch:
     @property
     def positions(self) -> tuple[int, int]:
         """Where the encoding's and softmax attention's entering parameters start, if any."""
-        offsets = self.plan.offsets
-        return offsets.get(f"positions.{self.plan.model.positions}", 0), offsets.get(
-            "enter.type", 0
-        )
+        return embedding.offset(self.plan), self.plan.offsets.get("enter.type", 0)
 
     @property
     def waves(self) -> Tensor:
-        return self.plan.constant("waves", _waves)
+        return embedding.waves(self.plan)
 
     @property
     def tokens(self) -> dict[str, int]:
@@ -654,7 +610,7 @@ class _Launch:
     def _mix_shape(self) -> tuple[bool, tuple[int, int], dict[str, object]]:
         """Whether softmax attention mixes; one warp a chunk there, one a sequence otherwise."""
         plan, model = self.plan, self.plan.model
-        constants = {
+        constants: dict[str, object] = {
             "TOKENS": plan.n_tokens,
             "D": model.d_model,
             "H": model.n_heads,
@@ -698,9 +654,9 @@ class _Launch:
     def read_back(self) -> None:
         grid, constants = self._read_shape()
         attention_read.read_back[grid](
-            *self.qkv(self.plan.model.n_layers - 1), self.ones("last_mixed"), self.ones("d_last_mixed"),
-            self.ones("last_dq"), self.rows("dk"), self.rows("dv"), self.count, self.plan.capacity,
-            **constants,
+            *self.qkv(self.plan.model.n_layers - 1), self.ones("last_mixed"),
+            self.ones("d_last_mixed"), self.ones("last_dq"), self.rows("dk"), self.rows("dv"),
+            self.count, self.plan.capacity, **constants,
         )  # fmt: skip
 
     def answer(self, results: Tensor, partials: Tensor | None) -> None:
@@ -738,15 +694,6 @@ class _Launch:
             plan.block(layer), *self.positions, programs(plan), *self.sizes,
             **self.tokens, ROWS=_BACK_ROWS, TILES=each, **self.widths,
             POSITIONS=plan.model.positions, FIRST=layer == 0, LAST=last, **_BACK,
-        )  # fmt: skip
-
-    def learned_back(self, partials: Tensor) -> None:
-        plan = self.plan
-        each = triton.cdiv(plan.capacity, _PROGRAMS)
-        _learned_back[self.grid(triton.cdiv(plan.capacity, each))](
-            self.rows("dx"), self.count, partials, self.positions[0], programs(plan), *self.sizes,
-            TOKENS=plan.n_tokens, PAD=triton.next_power_of_2(plan.n_tokens), EXAMPLES=each,
-            D=plan.model.d_model,
         )  # fmt: skip
 
 
@@ -787,4 +734,4 @@ def backward(
             launch.block_end_back(layer - 1, partials)
             launch.mix_back(layer - 1)
     if plan.model.positions == "learned":
-        launch.learned_back(partials)
+        embedding.learned_back(plan, launch.rows("dx"), count, partials)

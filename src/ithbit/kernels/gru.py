@@ -7,9 +7,11 @@ multiply-adds; a token costs one exchange of the state between threads forward, 
 gradients backward. All that does not hang on the state (input gates, gradients of weights) fills
 the waiting.
 
-Exact savings: the first layer's input gates are linear in the eight features of a token, so
-embedding and input weights are multiplied once a program, forward and backward; the head reads the
-last state alone; nothing is saved for the backward pass when only logits are asked for.
+Exact savings: with polynomial positions the first layer's input gates are linear in the eight
+features of a token, so embedding and input weights are multiplied once a program, forward and
+backward (other encodings embed their tokens first, and the first layer reads them as later ones
+read states); the head reads the last state alone; nothing is saved for the backward pass when only
+logits are asked for.
 
 Working memory of a layer, all (seed, sequence, token, …): the `states`, with h_0 = 0 first, and
 four vectors a token, `saved`: r, z, n and W_hn h + b_hn after the forward pass; backward leaves the
@@ -20,6 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ithbit.kernels import embedding
 from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import (
     cross_entropy,
@@ -340,17 +343,22 @@ def backward(
         _backward[grid](
             values, keys, first, count, _states(plan, layer), _saved(plan, layer),
             _saved(plan, min(layer + 1, top)), losses, partials, plan.n_parameters, plan.capacity,
-            plan.block(layer), plan.offsets["positions.polynomial"], plan.offsets["head.weight"],
+            plan.block(layer), embedding.offset(plan), plan.offsets["head.weight"],
             N=model.n_bits, LHI=plan.lhi, WORDS=plan.n_words, D=d, SEQUENCES=_sequences(plan),
-            FIRST=layer == 0, LAST=layer == top, num_warps=_warps(plan),
+            FIRST=_own_tokens(plan, layer), LAST=layer == top, num_warps=_warps(plan),
         )  # fmt: skip
-        if layer > 0:
+        if not _own_tokens(plan, layer):
             _input_back[grid](
-                values, _states(plan, layer - 1), _saved(plan, layer), partials,
+                values, _below(plan, layer), _saved(plan, layer), partials,
                 plan.n_parameters, plan.block(layer),
                 TOKENS=plan.n_tokens, D=d, SEQUENCES=_sequences(plan),
                 TILE=_rows(d, _INPUT_WARPS), num_warps=_INPUT_WARPS,
             )  # fmt: skip
+    if not _own_tokens(plan, 0):
+        grads = _saved(plan, 0)[:, :, :, 3]
+        embedding.embed_back(plan, keys, first, grads, partials)
+        if model.positions == "learned":
+            embedding.learned_back(plan, grads, count, partials)
 
 
 def forward(
@@ -371,20 +379,33 @@ def _layers_forward(
 ) -> None:
     """All layers' states: saved with what backward needs, or up to the logits alone."""
     model = plan.model
+    if not _own_tokens(plan, 0):
+        embedding.embed(plan, values, keys, first, _below(plan, 0))
     for layer in range(model.n_layers):
         _forward[(programs(plan), plan.n_seeds)](
-            values, keys, first, count, _states(plan, max(layer - 1, 0)), _states(plan, layer),
+            values, keys, first, count, _below(plan, layer), _states(plan, layer),
             _saved(plan, layer) if save else logits, logits, plan.n_parameters, plan.capacity,
-            plan.block(layer), plan.offsets["positions.polynomial"], plan.offsets["head.weight"],
+            plan.block(layer), embedding.offset(plan), plan.offsets["head.weight"],
             N=model.n_bits, LHI=plan.lhi, WORDS=plan.n_words, D=model.d_model,
-            SEQUENCES=_sequences(plan), FIRST=layer == 0, SAVE=save,
+            SEQUENCES=_sequences(plan), FIRST=_own_tokens(plan, layer), SAVE=save,
             READ=not save and layer == model.n_layers - 1, num_warps=_warps(plan),
         )  # fmt: skip
+
+
+def _own_tokens(plan: Plan, layer: int) -> bool:
+    """Whether a layer draws its own tokens, whose gates are linear in the features."""
+    return layer == 0 and plan.model.positions == "polynomial"
 
 
 def _states(plan: Plan, layer: int) -> Tensor:
     sequences = programs(plan) * _sequences(plan)
     return plan.buffer(f"states {layer}", sequences, plan.n_tokens + 1, plan.model.d_model)
+
+
+def _below(plan: Plan, layer: int) -> Tensor:
+    """What a layer reads, in the form of states: those of the layer below or embedded tokens. A
+    layer that draws its own tokens is given its own states, unread."""
+    return _states(plan, layer if _own_tokens(plan, layer) else layer - 1)
 
 
 def _saved(plan: Plan, layer: int) -> Tensor:

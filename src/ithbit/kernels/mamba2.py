@@ -11,7 +11,7 @@ registers and are computed again on the way back.
 import triton
 from torch import Tensor
 
-from ithbit.kernels import mamba2_back, mamba2_mix, mamba2_rows
+from ithbit.kernels import embedding, mamba2_back, mamba2_mix, mamba2_rows
 from ithbit.kernels.mamba2_tile import Shape
 from ithbit.kernels.plan import Plan
 
@@ -49,7 +49,8 @@ def shape(plan: Plan) -> Shape:
         WIDTH=model.d_model + conv,
         WIDE=triton.next_power_of_2(model.d_model + conv),
         PARAMETERS=plan.n_parameters,
-        POSITIONS=at["positions.polynomial"],
+        POSITIONS=embedding.offset(plan),
+        ENCODING=model.positions,
         LEAVE=at["leave.norm.weight"],
         HEAD=at["head.weight"],
         IN=at["blocks.0.in.weight"] - start,
@@ -118,9 +119,10 @@ def _to_last(
                 K=of, num_warps=_warps(MIX_WARPS, of), num_stages=1,
             )  # fmt: skip
         mamba2_rows.project[(triton.cdiv(plan.capacity * plan.n_tokens, of.FLAT), plan.n_seeds)](
-            values, keys, first, count, _stream(plan, layer - 1), _raw(plan, layer - 1, of),
-            _mixed(plan, layer - 1, of), _stream(plan, layer), _raw(plan, layer, of),
-            _steps(plan, layer, of), plan.block(max(layer - 1, 0)), plan.block(layer),
+            values, keys, first, count, embedding.waves(plan), _stream(plan, layer - 1),
+            _raw(plan, layer - 1, of), _mixed(plan, layer - 1, of), _stream(plan, layer),
+            _raw(plan, layer, of), _steps(plan, layer, of),
+            plan.block(max(layer - 1, 0)), plan.block(layer),
             BOTTOM=layer == 0, ABOVE_BOTTOM=layer == 1, K=of, num_warps=ROW_WARPS, num_stages=1,
         )  # fmt: skip
 
@@ -132,9 +134,10 @@ def _finish(
     """The last block's mixing, the head, and the way back through that mixing."""
     layer = plan.model.n_layers - 1
     mamba2_back.finish[(_grids(plan, of)[0], plan.n_seeds)](
-        values, keys, first, count, _stream(plan, layer), _raw(plan, layer, of),
-        _steps(plan, layer, of), _slopes(plan, layer, of), _rows(plan, "d_steps", of.HEADS),
-        _rows(plan, "gradients", of.D), results, partials, programs(plan), plan.block(layer),
+        values, keys, first, count, embedding.waves(plan), _stream(plan, layer),
+        _raw(plan, layer, of), _steps(plan, layer, of), _slopes(plan, layer, of),
+        _rows(plan, "d_steps", of.HEADS), _rows(plan, "gradients", of.D), results, partials,
+        programs(plan), plan.block(layer),
         BOTTOM=layer == 0, TRAIN=train, K=of, num_warps=_warps(FINISH_WARPS, of), num_stages=1,
     )  # fmt: skip
 
@@ -156,8 +159,8 @@ def backward(
     for layer in reversed(range(plan.model.n_layers)):
         under = max(layer - 1, 0)
         mamba2_rows.project_back[(flat, plan.n_seeds)](
-            values, keys, first, count, _stream(plan, layer), _raw(plan, layer, of),
-            _slopes(plan, layer, of), _rows(plan, "d_steps", of.HEADS),
+            values, keys, first, count, embedding.waves(plan), _stream(plan, layer),
+            _raw(plan, layer, of), _slopes(plan, layer, of), _rows(plan, "d_steps", of.HEADS),
             _rows(plan, "gradients", of.D), _raw(plan, under, of), _mixed(plan, under, of),
             _slopes(plan, layer + 1, of), _rows(plan, "d_mixed", of.D), partials, programs(plan),
             plan.block(under), plan.block(layer),
@@ -172,6 +175,8 @@ def backward(
                 programs(plan), plan.block(under),
                 K=of, num_warps=_warps(MIX_WARPS, of), num_stages=1,
             )  # fmt: skip
+    if plan.model.positions == "learned":
+        embedding.learned_back(plan, _rows(plan, "gradients", of.D), count, partials)
 
 
 def forward(

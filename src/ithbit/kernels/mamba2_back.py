@@ -8,6 +8,7 @@ that of the decay's exponent, a difference of totals of dt A.
 import triton
 import triton.language as tl
 
+from ithbit.kernels.embedding import add_positions
 from ithbit.kernels.mamba2_mix import (
     bits_of,
     convolved,
@@ -241,8 +242,8 @@ def mix_back(
 
 @triton.jit
 def finish(
-    values, keys, first, count, stream, raw, steps, slopes, d_steps, grads, results, partials,
-    PROGRAMS, AT, BOTTOM: tl.constexpr, TRAIN: tl.constexpr, K: tl.constexpr,
+    values, keys, first, count, waves, stream, raw, steps, slopes, d_steps, grads, results,
+    partials, PROGRAMS, AT, BOTTOM: tl.constexpr, TRAIN: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """The last block's sum and output at the last token, and the logits to `results`; or, to train,
     the losses there, and the gradients back through the sum."""
@@ -272,7 +273,11 @@ def finish(
         gained = gated * load_vector(block + K.GATE_NORM, K.D)
         if BOTTOM:
             token = token_features(key, example, last[1], K.N, K.LHI, K.WORDS)
-            out = _times(token, load_embedding(values, K.POSITIONS, 0, K.D, True, False))
+            ENCODING: tl.constexpr = K.ENCODING
+            out = _times(
+                token, load_embedding(values, K.POSITIONS, 0, K.D, ENCODING == "polynomial", False)
+            )
+            out = add_positions(out, values, K.POSITIONS, waves, last[1], K.D, ENCODING)
         else:
             out = load_rows(stream, last, K.D, K.D, K)
         out += _times(gained, load_transposed(block + K.OUT, K.D, K.D))

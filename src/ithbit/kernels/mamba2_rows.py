@@ -8,6 +8,7 @@ The convolution's gradient is here too: it reads the later rows that a mixing la
 import triton
 import triton.language as tl
 
+from ithbit.kernels.embedding import add_positions
 from ithbit.kernels.mamba2_tile import (
     TAPS,
     add,
@@ -49,8 +50,10 @@ def _features(keys, first, place, K: tl.constexpr):
 
 
 @triton.jit
-def _embed(values, token, K: tl.constexpr):
-    return dot(token, load_embedding(values, K.POSITIONS, 0, K.D, True, False))
+def _embed(values, token, waves, place, K: tl.constexpr):
+    ENCODING: tl.constexpr = K.ENCODING
+    x = dot(token, load_embedding(values, K.POSITIONS, 0, K.D, ENCODING == "polynomial", False))
+    return add_positions(x, values, K.POSITIONS, waves, place[1], K.D, ENCODING)
 
 
 @triton.jit
@@ -74,7 +77,7 @@ def _softplus(z):
 
 @triton.jit
 def project(
-    values, keys, first, count, before, raw_before, mixed, stream, raw, steps, BEFORE, AT,
+    values, keys, first, count, waves, before, raw_before, mixed, stream, raw, steps, BEFORE, AT,
     BOTTOM: tl.constexpr, ABOVE_BOTTOM: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """The input of the block at AT: embedded at the BOTTOM, else the output of the block BEFORE,
@@ -84,11 +87,11 @@ def project(
     block = values + AT
     place = _rows(tl.program_id(0), count, K)
     if BOTTOM:
-        x = _embed(values, _features(keys, first, place, K), K)
+        x = _embed(values, _features(keys, first, place, K), waves, place, K)
     else:
         under = values + BEFORE
         if ABOVE_BOTTOM:
-            x = _embed(values, _features(keys, first, place, K), K)
+            x = _embed(values, _features(keys, first, place, K), waves, place, K)
         else:
             x = load_rows(of_seed(before, K.D, K), place, K.D, K.D, K)
         y = load_rows(of_seed(mixed, K.D, K), place, K.D, K.D, K)
@@ -155,7 +158,7 @@ def _project_back(x, slopes, d_steps, raw, block, share, place, again, K: tl.con
 
 @triton.jit
 def project_back(
-    values, keys, first, count, stream, raw, slopes, d_steps, grads, raw_before, mixed,
+    values, keys, first, count, waves, stream, raw, slopes, d_steps, grads, raw_before, mixed,
     slopes_before, d_mixed, partials, PROGRAMS, BEFORE, AT,
     BOTTOM: tl.constexpr, TOP: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
@@ -177,7 +180,7 @@ def project_back(
         place = _rows(tl.program_id(0) * K.FLAT_TILES + turn, count, K)
         if BOTTOM:
             token = _features(keys, first, place, K)
-            x = _embed(values, token, K)
+            x = _embed(values, token, waves, place, K)
         else:
             x = load_rows(of_seed(stream, K.D, K), place, K.D, K.D, K)
         grad = _project_back(x, slopes, d_steps, raw, block, share + AT, place, again, K)
@@ -187,11 +190,14 @@ def project_back(
             known = known & (place[1] == K.TOKENS - 1)
         grad += load_rows(grads, (place[0], place[1], known), K.D, K.D, K)
         if BOTTOM:
+            POLYNOMIAL: tl.constexpr = K.ENCODING == "polynomial"
             d_map = dot(tl.trans(token), grad)
             if K.FLAT_TILES > 1:
-                d_before = load_embedding(share, K.POSITIONS, 0, K.D, True, False)
+                d_before = load_embedding(share, K.POSITIONS, 0, K.D, POLYNOMIAL, False)
                 d_map += tl.where(again, d_before, 0.0)
-            store_embedding(share, d_map, K.POSITIONS, 0, K.D, True, False)
+            store_embedding(share, d_map, K.POSITIONS, 0, K.D, POLYNOMIAL, False)
+            if K.ENCODING == "learned":
+                store_rows(grads, place, grad, K.D, K.D, K)
         else:
             store_rows(grads, place, grad, K.D, K.D, K)
             under = values + BEFORE

@@ -40,6 +40,7 @@ class Shape:
     WIDE: int  # the same, as a power of two
     PARAMETERS: int
     POSITIONS: int
+    ENCODING: str  # of positions
     LEAVE: int
     HEAD: int
     IN: int  # from here on within a block

@@ -51,8 +51,6 @@ def refusal(model: ModelSpec) -> str | None:
             return f"the kernels take a {name} that is a power of two from 16 on, got {size}"
     if model.family == "mamba2" and (model.d_state < 16 or model.d_state & (model.d_state - 1)):
         return f"the kernels take a state that is a power of two from 16 on, got {model.d_state}"
-    if model.positions != "polynomial":
-        return f"the kernels do not know {model.positions} positions"
     return None
 
 
