@@ -7,8 +7,8 @@ queries, keys, values and mixed values in memory.
 
 Exact savings: the answer is read at the last token, so the last block has one query a sequence and
 its feed-forward part sees one row a sequence (`_answer`, which also has the head, the loss and
-their backward pass). Blocks keep their input, queries, keys, values and mixed values; the rest is
-recomputed in the backward pass.
+their backward pass). Blocks keep their input (softmax attention's before its LayerNorm too),
+queries, keys, values and mixed values; the rest is recomputed in the backward pass.
 """
 
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ from ithbit.kernels.embedding import add_positions
 from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import (
     CHUNK,
+    along_rows,
     cross_entropy,
     dot,
     draw_bit,
     draw_index,
     gelu,
-    gelu_slope,
     held,
     load_embedding,
     load_matrix,
@@ -48,7 +48,7 @@ _BACK_ROWS = 32
 _PROGRAMS = 128  # about so many programs a run go over its tokens backwards, each over some tiles
 _ANSWERS = 16  # examples of a tile of `_answer`
 _READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
-_SLICE = tl.constexpr(32)  # hidden units of the feed-forward part at a time, to spare registers
+_SLICE = tl.constexpr(32)  # hidden units of the feed-forward part at a time, forward
 # How each kernel is compiled; the fastest of those tried on an H200.
 _FLAT: dict[str, int] = {"num_warps": 2}
 _BACK: dict[str, int] = {"num_warps": 2, "num_stages": 1}
@@ -161,49 +161,44 @@ def _normal_back(grad, x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.cons
 
 
 @triton.jit
-def _slice(j, D: tl.constexpr, FF: tl.constexpr):
-    """Hidden units j, j + 1 … of a slice: where their rows lie in `up` (unit D), their columns in
-    `down` (D unit, and transposed unit D), and the units (unit)."""
-    unit = j + tl.arange(0, _SLICE)
-    d = tl.arange(0, D)
-    rows = unit[:, None] * D + d[None, :]
-    return rows, d[:, None] * FF + unit[None, :], d[None, :] * FF + unit[:, None], unit
-
-
-@triton.jit
-def _hidden(fed, w, j, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
-    """A slice of the hidden units before their activation: row unit."""
-    unit, d = j + tl.arange(0, _SLICE)[None, :], tl.arange(0, D)[:, None]
-    weight = tl.load(w + _at("up.weight", D, FF, SOFTMAX) + unit * D + d)
-    return dot(fed, weight) + tl.load(w + _at("up.bias", D, FF, SOFTMAX) + unit)
-
-
-@triton.jit
-def _tail(x, mixed, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
-    """From a block's input and mixed values to its output, by the out projection and the
-    feed-forward part: the output, and what the backward pass needs of the way."""
+def _fed(x, mixed, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
+    """From a block's input and mixed values, by the out projection, to what its feed-forward part
+    is added to, what that sees, and what their LayerNorm's backward pass needs."""
     y = x + dot(mixed, load_transposed(w + _at("out.weight", D, FF, SOFTMAX), D, D))
     if SOFTMAX:
         y += load_vector(w + _at("out.bias", D, FF, SOFTMAX), D)
         normal, inverse = normalise(y, D, _eps(SOFTMAX))
-        y = normal * load_vector(w + _at("norm1.weight", D, FF, SOFTMAX), D)
-        y += load_vector(w + _at("norm1.bias", D, FF, SOFTMAX), D)
-        fed = y
+        fed = normal * load_vector(w + _at("norm1.weight", D, FF, SOFTMAX), D)
+        fed += load_vector(w + _at("norm1.bias", D, FF, SOFTMAX), D)
+        y = fed
     else:
         normal, inverse = normalise(y, D, _eps(SOFTMAX))
         fed = normal * load_vector(w + _at("norm2.weight", D, FF, SOFTMAX), D)
         fed += load_vector(w + _at("norm2.bias", D, FF, SOFTMAX), D)
+    return y, fed, normal, inverse
+
+
+@triton.jit
+def _tail(y, fed, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
+    """A block's output by its feed-forward part; for softmax attention before its LayerNorm."""
     out = y + load_vector(w + _at("down.bias", D, FF, SOFTMAX), D)
+    d = tl.arange(0, D)
     for j in range(0, FF, _SLICE):
-        _, _, at, _ = _slice(j, D, FF)
-        act = gelu(_hidden(fed, w, j, D, FF, SOFTMAX))
-        out += dot(act, tl.load(w + _at("down.weight", D, FF, SOFTMAX) + at))
-    last_normal, last_inverse = normal, inverse
-    if SOFTMAX:
-        last_normal, last_inverse = normalise(out, D, _eps(SOFTMAX))
-        out = last_normal * load_vector(w + _at("norm2.weight", D, FF, SOFTMAX), D)
-        out += load_vector(w + _at("norm2.bias", D, FF, SOFTMAX), D)
-    return out, fed, normal, inverse, last_normal, last_inverse
+        unit = j + tl.arange(0, _SLICE)[None, :]
+        weight = tl.load(w + _at("up.weight", D, FF, SOFTMAX) + unit * D + d[:, None])
+        hidden = dot(fed, weight) + tl.load(w + _at("up.bias", D, FF, SOFTMAX) + unit)
+        act, _ = gelu(hidden)
+        weight = w + _at("down.weight", D, FF, SOFTMAX)
+        out += dot(act, tl.load(weight + d[None, :] * FF + j + tl.arange(0, _SLICE)[:, None]))
+    return out
+
+
+@triton.jit
+def _leave(out, w, D: tl.constexpr, FF: tl.constexpr):
+    """Softmax attention's last LayerNorm of a block: its rows, and what its backward pass needs."""
+    normal, inverse = normalise(out, D, _eps(True))
+    out = normal * load_vector(w + _at("norm2.weight", D, FF, True), D)
+    return out + load_vector(w + _at("norm2.bias", D, FF, True), D), normal, inverse
 
 
 @triton.jit
@@ -212,23 +207,28 @@ def _tail_back(
     D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the input (through the residual sums) and of the mixed values; this program's
-    share of those of the parameters goes to `p`."""
+    share of those of the parameters goes to `p`.
+
+    Hidden units stand in rows and tokens in columns: so the weights' gradients, sums over tokens,
+    find their left factors where the products before have left them.
+    """
     if SOFTMAX:
         put_vector(p + _at("norm2.weight", D, FF, SOFTMAX), tl.sum(grad * last_normal, 0), again, D)
         put_vector(p + _at("norm2.bias", D, FF, SOFTMAX), tl.sum(grad, 0), again, D)
         gain = load_vector(w + _at("norm2.weight", D, FF, SOFTMAX), D)
         grad = normalise_back(grad * gain, last_normal, last_inverse, D)
     put_vector(p + _at("down.bias", D, FF, SOFTMAX), tl.sum(grad, 0), again, D)
-    d_fed = tl.zeros_like(grad)
-    for j in range(0, FF, _SLICE):
-        rows, columns, _, unit = _slice(j, D, FF)
-        hidden = _hidden(fed, w, j, D, FF, SOFTMAX)
-        down, up = _at("down.weight", D, FF, SOFTMAX), _at("up.weight", D, FF, SOFTMAX)
-        put(p + down + columns, dot(tl.trans(grad), gelu(hidden)), again)
-        d_hidden = dot(grad, tl.load(w + down + columns)) * gelu_slope(hidden)
-        put(p + up + rows, dot(tl.trans(d_hidden), fed), again)
-        put(p + _at("up.bias", D, FF, SOFTMAX) + unit, tl.sum(d_hidden, 0), again)
-        d_fed += dot(d_hidden, tl.load(w + up + rows))
+    unit, d = tl.arange(0, FF), tl.arange(0, D)
+    up = _at("up.weight", D, FF, SOFTMAX) + unit[:, None] * D + d[None, :]
+    down = _at("down.weight", D, FF, SOFTMAX) + d[None, :] * FF + unit[:, None]
+    bias = _at("up.bias", D, FF, SOFTMAX) + unit
+    hidden = dot(tl.load(w + up), tl.trans(fed)) + tl.load(w + bias)[:, None]
+    act, slope = gelu(hidden)
+    put(p + down, dot(along_rows(act), tl.trans(along_rows(tl.trans(grad)))), again)
+    d_hidden = dot(tl.load(w + down), tl.trans(grad)) * slope
+    put(p + up, dot(along_rows(d_hidden), tl.trans(along_rows(tl.trans(fed)))), again)
+    put(p + bias, tl.sum(d_hidden, 1), again)
+    d_fed = dot(tl.trans(d_hidden), tl.load(w + up))
     if SOFTMAX:
         grad += d_fed
         put_vector(p + _at("norm1.weight", D, FF, SOFTMAX), tl.sum(grad * normal, 0), again, D)
@@ -300,13 +300,14 @@ def _project(
 
 @triton.jit
 def _enter(
-    parameters, streams, firsts, count, x, queries, keys, values, waves,
+    parameters, streams, firsts, count, raw, x, queries, keys, values, waves,
     block, positions, enter, CAPACITY, PARAMETERS,
     N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr,
     D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
     LAST: tl.constexpr,
 ):  # fmt: skip
-    """Draw and embed the tokens into `x`, and project them for the first block."""
+    """Draw and embed the tokens into `x`, and project them for the first block; softmax
+    attention's `raw` becomes `x` before its LayerNorm."""
     seed = tl.program_id(1).to(tl.int64)
     TOKENS: tl.constexpr = N + 1 + LHI
     parameters += seed * PARAMETERS
@@ -317,6 +318,7 @@ def _enter(
     features = token_features(key, first + example, position, N, LHI, WORDS)
     rows = _embedded(features, waves, position, parameters, positions, enter, D, SOFTMAX, POSITIONS)
     if SOFTMAX:
+        tl.store(raw + shift + at, rows, mask=live[:, None])
         rows, _ = normalise(rows, D, _eps(SOFTMAX))
         rows = rows * load_vector(parameters + enter + D, D)
         rows += load_vector(parameters + enter + 2 * D, D)
@@ -330,19 +332,25 @@ def _enter(
 
 @triton.jit
 def _block_end(
-    parameters, count, x, mixed, out, queries, keys, values, waves,
+    parameters, count, x, mixed, raw, out, queries, keys, values, waves,
     block, next_block, CAPACITY, PARAMETERS,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, FF: tl.constexpr,
     SOFTMAX: tl.constexpr, ROTARY: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """From mixed values to the block's output, and its projections for the next block."""
+    """From mixed values to the block's output, and its projections for the next block; softmax
+    attention's `raw` becomes the output before its LayerNorm."""
     seed = tl.program_id(1).to(tl.int64)
     parameters += seed * PARAMETERS
     shift = seed * CAPACITY * TOKENS * D
     example, position, live, at = _flat(tl.program_id(0), count, TOKENS, D, ROWS)
     before = tl.load(x + shift + at, mask=live[:, None], other=0.0)
     mix = tl.load(mixed + shift + at, mask=live[:, None], other=0.0)
-    rows, _, _, _, _, _ = _tail(before, mix, parameters + block, D, FF, SOFTMAX)
+    w = parameters + block
+    y, fed, _, _ = _fed(before, mix, w, D, FF, SOFTMAX)
+    rows = _tail(y, fed, w, D, FF, SOFTMAX)
+    if SOFTMAX:
+        tl.store(raw + shift + at, rows, mask=live[:, None])
+        rows, _, _ = _leave(rows, w, D, FF)
     tl.store(out + shift + at, rows, mask=live[:, None])
     _project(
         rows, parameters + next_block, waves,
@@ -370,7 +378,11 @@ def _answer(
     last = (seed * CAPACITY + example)[:, None] * (TOKENS * D) + (TOKENS - 1) * D + d
     before = tl.load(x + last, mask=live[:, None], other=0.0)
     mix = tl.load(mixed + one, mask=live[:, None], other=0.0)
-    out, fed, normal, inverse, last_normal, last_inverse = _tail(before, mix, w, D, FF, SOFTMAX)
+    y, fed, normal, inverse = _fed(before, mix, w, D, FF, SOFTMAX)
+    out = _tail(y, fed, w, D, FF, SOFTMAX)
+    last_normal, last_inverse = normal, inverse
+    if SOFTMAX:
+        out, last_normal, last_inverse = _leave(out, w, D, FF)
     weight = load_vector(parameters + head, D)
     logit = tl.sum(out * weight, 1) + tl.load(parameters + head + D)
     result = results + seed * CAPACITY + example
@@ -396,7 +408,7 @@ def _answer(
 
 @triton.jit
 def _block_end_back(
-    parameters, count, x, mixed, dx, d_mixed, partials,
+    parameters, count, x, mixed, raw, dx, d_mixed, partials,
     block, PROGRAMS, CAPACITY, PARAMETERS,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
     D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
@@ -414,7 +426,11 @@ def _block_end_back(
         before = tl.load(x + at, mask=live[:, None], other=0.0)
         mix = tl.load(mixed + at, mask=live[:, None], other=0.0)
         grad = tl.load(dx + at, mask=live[:, None], other=0.0)
-        _, fed, normal, inverse, last_normal, last_inverse = _tail(before, mix, w, D, FF, SOFTMAX)
+        _, fed, normal, inverse = _fed(before, mix, w, D, FF, SOFTMAX)
+        last_normal, last_inverse = normal, inverse
+        if SOFTMAX:
+            out = tl.load(raw + at, mask=live[:, None], other=0.0)
+            _, last_normal, last_inverse = _leave(out, w, D, FF)
         grad, d_mix = _tail_back(
             grad, mix, w, share + block, i, fed, normal, inverse, last_normal, last_inverse,
             D, FF, SOFTMAX,
@@ -426,7 +442,7 @@ def _block_end_back(
 
 @triton.jit
 def _project_back(
-    parameters, streams, firsts, count, x, dx, last_dx, d_queries, d_keys, d_values,
+    parameters, streams, firsts, count, raw, x, dx, last_dx, d_queries, d_keys, d_values,
     queries, keys, waves, partials,
     block, positions, enter, PROGRAMS, CAPACITY, PARAMETERS,
     N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr,
@@ -481,18 +497,15 @@ def _project_back(
             put_vector(p + _at("norm1.weight", D, FF, SOFTMAX), gain, i, D)
             put_vector(p + _at("norm1.bias", D, FF, SOFTMAX), offset, i, D)
         if FIRST:
-            features = token_features(key, first + example, position, N, LHI, WORDS)
             if SOFTMAX:
-                rows = _embedded(
-                    features, waves, position, parameters, positions, enter,
-                    D, SOFTMAX, POSITIONS,
-                )  # fmt: skip
+                rows = tl.load(raw + at, mask=there, other=0.0)
                 normal, inverse = normalise(rows, D, _eps(SOFTMAX))
                 put_vector(share + enter + D, tl.sum(grad * normal, 0), i, D)
                 put_vector(share + enter + 2 * D, tl.sum(grad, 0), i, D)
                 grad = normalise_back(
                     grad * load_vector(parameters + enter + D, D), normal, inverse, D
                 )
+            features = token_features(key, first + example, position, N, LHI, WORDS)
             store_embedding(
                 share, dot(tl.trans(features), grad), positions, enter,
                 D, POSITIONS == "polynomial", SOFTMAX, i,
@@ -579,7 +592,7 @@ class _Launch:
         plan = self.plan
         _enter[self.grid(triton.cdiv(plan.capacity * plan.n_tokens, _ROWS))](
             self.parameters, self.streams, self.first, self.count,
-            self.rows("x0"), *self.qkv(0), self.waves,
+            self.raw(0), self.rows("x0"), *self.qkv(0), self.waves,
             plan.block(0), *self.positions, *self.sizes,
             **self.tokens, ROWS=_ROWS, **self.widths, POSITIONS=plan.model.positions,
             LAST=plan.model.n_layers == 1, **_FLAT,
@@ -607,6 +620,11 @@ class _Launch:
         D)."""
         return self.rows(f"sums{layer}")
 
+    def raw(self, layer: int) -> Tensor:
+        """A block's input before the LayerNorm that softmax attention has there."""
+        softmax = self.plan.model.family.startswith("softmax")
+        return self.rows(f"raw{layer}" if softmax else f"x{layer}")
+
     def _mix_shape(self) -> tuple[bool, tuple[int, int], dict[str, object]]:
         """Whether softmax attention mixes; one warp a chunk there, one a sequence otherwise."""
         plan, model = self.plan, self.plan.model
@@ -625,7 +643,8 @@ class _Launch:
         plan, last = self.plan, self.plan.model.n_layers - 1
         _block_end[self.grid(triton.cdiv(plan.capacity * plan.n_tokens, _ROWS))](
             self.parameters, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
-            self.rows(f"x{layer + 1}"), *self.qkv(layer + 1), self.waves,
+            self.raw(layer + 1), self.rows(f"x{layer + 1}"), *self.qkv(layer + 1),
+            self.waves,
             plan.block(layer), plan.block(layer + 1), *self.sizes,
             TOKENS=plan.n_tokens, ROWS=_ROWS, **self.widths,
             ROTARY=plan.model.positions == "rotary", LAST=layer + 1 == last, **_FLAT,
@@ -676,7 +695,7 @@ class _Launch:
         n_programs, each = _back_tiles(plan)
         _block_end_back[self.grid(n_programs)](
             self.parameters, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
-            self.rows("dx"), self.rows("d_mixed"), partials,
+            self.raw(layer + 1), self.rows("dx"), self.rows("d_mixed"), partials,
             plan.block(layer), programs(plan), *self.sizes,
             TOKENS=plan.n_tokens, ROWS=_BACK_ROWS, TILES=each, **self.widths, **_BACK,
         )  # fmt: skip
@@ -687,7 +706,7 @@ class _Launch:
         n_programs, each = _back_tiles(plan)
         q, k, _ = self.qkv(layer)
         _project_back[self.grid(n_programs)](
-            self.parameters, self.streams, self.first, self.count,
+            self.parameters, self.streams, self.first, self.count, self.raw(0),
             self.rows(f"x{layer}"), self.rows("dx"), self.ones("last_dx"),
             self.ones("last_dq") if last else self.rows("dq"), self.rows("dk"), self.rows("dv"),
             q, k, self.waves, partials,

@@ -238,13 +238,38 @@ def normalise_back(grad, normal, inverse, D: tl.constexpr):
 
 @triton.jit
 def gelu(x):
-    return x * 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
+    """GELU, and its slope.
+
+    The normal distribution function at -t is exp(-t^2 / 2), which the slope needs too, times a
+    smooth function of t. That is a polynomial here, fitted so that the product is within 2e-8: as
+    exact as by fp32's erf, at half the work.
+    """
+    t = tl.minimum(tl.abs(x), 8.0)
+    bell = tl.exp2(t * t * -0.7213475204444817)
+    tail = -3.1554273505207675e-07 * t + 7.708772500336636e-06
+    tail = tail * t - 8.477093797409907e-05
+    tail = tail * t + 0.0005636524874716997
+    tail = tail * t - 0.0025900898035615683
+    tail = tail * t + 0.009003845974802971
+    tail = tail * t - 0.025471815839409828
+    tail = tail * t + 0.061923932284116745
+    tail = tail * t - 0.13280577957630157
+    tail = tail * t + 0.24997256696224213
+    tail = tail * t - 0.3989405930042267
+    tail = (tail * t + 0.4999999701976776) * bell
+    cdf = tl.where(x > 0, 1.0 - tail, tail)
+    return x * cdf, cdf + x * bell * 0.3989422804014327
 
 
 @triton.jit
-def gelu_slope(x):
-    cdf = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
-    return cdf + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
+def along_rows(x):
+    """x (i k) with its columns in another order, for a product that sums over them.
+
+    Both factors must come through this. It is the order in which the threads that a product leaves
+    its result with hold what the next product wants as its left factor: nothing has to move.
+    """
+    x = tl.permute(tl.reshape(x, [x.shape[0], x.shape[1] // 8, 4, 2]), [0, 1, 3, 2])
+    return tl.reshape(x, [x.shape[0], x.shape[1] * 8])
 
 
 @triton.jit
