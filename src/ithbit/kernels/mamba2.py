@@ -11,16 +11,18 @@ registers and are computed again on the way back.
 import triton
 from torch import Tensor
 
-from ithbit.kernels import mamba2_back, mamba2_mix, mamba2_rows
+from ithbit.kernels import mamba2_last, mamba2_mix, mamba2_rows
 from ithbit.kernels.mamba2_tile import Shape
 from ithbit.kernels.plan import Plan
+from ithbit.kernels.tile import CHUNK
 
 ROW_WARPS = 4  # of a launch on rows
-MIX_WARPS = 4  # of a mixing launch with 64 rows of bits; twice as many with 128
-FINISH_WARPS = 2  # the same of the last block's, which has no token-by-token matrix
+MIX_WARPS = 1  # of a sequence's chunks: small products need no barriers
+FINISH_WARPS = 2  # of the last block's mixing with 64 rows of bits; twice as many with 128
 MAX_PROGRAMS = 128  # shares of a run's gradient; a program takes several tiles to keep to it
 _FLAT = 64
-_MIN_ROWS = 64  # bits of a mixing launch
+_MIN_ROWS = 64  # bits of a tile of the last block's mixing
+_CHUNK = CHUNK.value
 
 
 def shape(plan: Plan) -> Shape:
@@ -36,6 +38,7 @@ def shape(plan: Plan) -> Shape:
         WORDS=plan.n_words,
         TOKENS=plan.n_tokens,
         FIRST=1 if plan.lhi else 0,
+        CHUNKS=triton.cdiv(plan.n_tokens, _CHUNK),
         CAPACITY=plan.capacity,
         SPAN=span,
         GROUP=group,
@@ -48,6 +51,7 @@ def shape(plan: Plan) -> Shape:
         CONV_DIM=conv,
         WIDTH=model.d_model + conv,
         WIDE=triton.next_power_of_2(model.d_model + conv),
+        STEPS=triton.next_power_of_2(3 * model.n_heads),
         PARAMETERS=plan.n_parameters,
         POSITIONS=at["positions.polynomial"],
         LEAVE=at["leave.norm.weight"],
@@ -96,6 +100,14 @@ def _mixed(plan: Plan, layer: int, of: Shape) -> Tensor:
     return _rows(plan, f"mixed {max(layer, 0)}", of.D)
 
 
+def _before(plan: Plan, layer: int, of: Shape) -> Tensor:
+    return _rows(plan, f"before {layer}", of.CONV_DIM)
+
+
+def _states(plan: Plan, layer: int, of: Shape) -> Tensor:
+    return plan.buffer(f"states {layer}", plan.capacity, of.CHUNKS, of.STATE, of.D)
+
+
 def _slopes(plan: Plan, layer: int, of: Shape) -> Tensor:
     # Two in turn: while a layer's are read, the gate's of the layer below are written.
     return _rows(plan, f"slopes {layer % 2}", of.WIDTH)
@@ -112,10 +124,11 @@ def _to_last(
     """Forward up to the last block's projections."""
     for layer in range(plan.model.n_layers):
         if layer > 0:
-            mamba2_mix.mix[(triton.cdiv(plan.capacity, of.GROUP), plan.n_seeds)](
+            mamba2_mix.mix[(plan.capacity, plan.n_seeds)](
                 values, count, _raw(plan, layer - 1, of), _steps(plan, layer - 1, of),
+                _before(plan, layer - 1, of), _states(plan, layer - 1, of),
                 _mixed(plan, layer - 1, of), plan.block(layer - 1),
-                K=of, num_warps=_warps(MIX_WARPS, of), num_stages=1,
+                K=of, num_warps=MIX_WARPS, num_stages=1,
             )  # fmt: skip
         mamba2_rows.project[(triton.cdiv(plan.capacity * plan.n_tokens, of.FLAT), plan.n_seeds)](
             values, keys, first, count, _stream(plan, layer - 1), _raw(plan, layer - 1, of),
@@ -131,9 +144,9 @@ def _finish(
 ) -> None:  # fmt: skip
     """The last block's mixing, the head, and the way back through that mixing."""
     layer = plan.model.n_layers - 1
-    mamba2_back.finish[(_grids(plan, of)[0], plan.n_seeds)](
+    mamba2_last.finish[(_grids(plan, of)[0], plan.n_seeds)](
         values, keys, first, count, _stream(plan, layer), _raw(plan, layer, of),
-        _steps(plan, layer, of), _slopes(plan, layer, of), _rows(plan, "d_steps", of.HEADS),
+        _steps(plan, layer, of), _slopes(plan, layer, of), _rows(plan, "d_steps", 3 * of.HEADS),
         _rows(plan, "gradients", of.D), results, partials, programs(plan), plan.block(layer),
         BOTTOM=layer == 0, TRAIN=train, K=of, num_warps=_warps(FINISH_WARPS, of), num_stages=1,
     )  # fmt: skip
@@ -157,7 +170,7 @@ def backward(
         under = max(layer - 1, 0)
         mamba2_rows.project_back[(flat, plan.n_seeds)](
             values, keys, first, count, _stream(plan, layer), _raw(plan, layer, of),
-            _slopes(plan, layer, of), _rows(plan, "d_steps", of.HEADS),
+            _slopes(plan, layer, of), _rows(plan, "d_steps", 3 * of.HEADS),
             _rows(plan, "gradients", of.D), _raw(plan, under, of), _mixed(plan, under, of),
             _slopes(plan, layer + 1, of), _rows(plan, "d_mixed", of.D), partials, programs(plan),
             plan.block(under), plan.block(layer),
@@ -165,12 +178,11 @@ def backward(
             num_warps=ROW_WARPS, num_stages=1,
         )  # fmt: skip
         if layer > 0:
-            mamba2_back.mix_back[(mixing, plan.n_seeds)](
-                values, count, _raw(plan, under, of), _steps(plan, under, of),
-                _rows(plan, "d_mixed", of.D), _slopes(plan, under, of),
-                _rows(plan, "d_steps", of.HEADS), _rows(plan, "d_totals", of.HEADS), partials,
-                programs(plan), plan.block(under),
-                K=of, num_warps=_warps(MIX_WARPS, of), num_stages=1,
+            mamba2_mix.mix_back[(plan.capacity, plan.n_seeds)](
+                values, count, _steps(plan, under, of), _before(plan, under, of),
+                _states(plan, under, of), _rows(plan, "d_mixed", of.D), _slopes(plan, under, of),
+                _rows(plan, "d_steps", 3 * of.HEADS), plan.block(under),
+                K=of, num_warps=MIX_WARPS, num_stages=1,
             )  # fmt: skip
 
 

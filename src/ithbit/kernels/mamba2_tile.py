@@ -26,6 +26,7 @@ class Shape:
     WORDS: int
     TOKENS: int
     FIRST: int  # token of the first bit
+    CHUNKS: int  # of a sequence
     CAPACITY: int  # examples of a run in the buffers
     SPAN: int  # rows that a sequence's bits take in a tile
     GROUP: int  # sequences a tile
@@ -38,6 +39,7 @@ class Shape:
     CONV_DIM: int  # numbers that go through the convolution: x, B, C
     WIDTH: int  # numbers that a token is projected to, dt aside: gate, x, B, C
     WIDE: int  # the same, as a power of two
+    STEPS: int  # three numbers a head, as a power of two
     PARAMETERS: int
     POSITIONS: int
     LEAVE: int
@@ -45,7 +47,7 @@ class Shape:
     IN: int  # from here on within a block
     CONV: int
     CONV_BIAS: int
-    DT_BIAS: int
+    DT_BIAS: int  # a_log and skip follow it
     A_LOG: int
     SKIP: int
     GATE_NORM: int
