@@ -22,7 +22,6 @@ FINISH_WARPS = 2  # of the last block's mixing with 64 rows of bits; twice as ma
 MAX_PROGRAMS = 128  # shares of a run's gradient; a program takes several tiles to keep to it
 _FLAT = 64
 _MIN_ROWS = 64  # bits of a tile of the last block's mixing
-_CHUNK = CHUNK.value
 
 
 def shape(plan: Plan) -> Shape:
@@ -31,6 +30,7 @@ def shape(plan: Plan) -> Shape:
     span = max(8, triton.next_power_of_2(model.n_bits))
     group = max(1, _MIN_ROWS // span)
     conv = model.d_model + 2 * model.d_state
+    chunks = triton.cdiv(plan.n_tokens, CHUNK.value)
     flat_tiles = triton.cdiv(plan.capacity * plan.n_tokens, _FLAT)
     return Shape(
         N=model.n_bits,
@@ -38,7 +38,8 @@ def shape(plan: Plan) -> Shape:
         WORDS=plan.n_words,
         TOKENS=plan.n_tokens,
         FIRST=1 if plan.lhi else 0,
-        CHUNKS=triton.cdiv(plan.n_tokens, _CHUNK),
+        CHUNKS=chunks,
+        CHUNKS_WIDE=triton.next_power_of_2(chunks),
         CAPACITY=plan.capacity,
         SPAN=span,
         GROUP=group,
@@ -100,8 +101,12 @@ def _mixed(plan: Plan, layer: int, of: Shape) -> Tensor:
     return _rows(plan, f"mixed {max(layer, 0)}", of.D)
 
 
-def _before(plan: Plan, layer: int, of: Shape) -> Tensor:
-    return _rows(plan, f"before {layer}", of.CONV_DIM)
+def _inputs(plan: Plan, layer: int, of: Shape) -> Tensor:
+    return _rows(plan, f"inputs {layer}", 2 * of.CONV_DIM)
+
+
+def _sums(plan: Plan, layer: int, of: Shape) -> Tensor:
+    return plan.buffer(f"sums {layer}", plan.capacity, of.HEADS, 2, of.CHUNKS * CHUNK.value)
 
 
 def _states(plan: Plan, layer: int, of: Shape) -> Tensor:
@@ -126,8 +131,8 @@ def _to_last(
         if layer > 0:
             mamba2_mix.mix[(plan.capacity, plan.n_seeds)](
                 values, count, _raw(plan, layer - 1, of), _steps(plan, layer - 1, of),
-                _before(plan, layer - 1, of), _states(plan, layer - 1, of),
-                _mixed(plan, layer - 1, of), plan.block(layer - 1),
+                _inputs(plan, layer - 1, of), _sums(plan, layer - 1, of),
+                _states(plan, layer - 1, of), _mixed(plan, layer - 1, of), plan.block(layer - 1),
                 K=of, num_warps=MIX_WARPS, num_stages=1,
             )  # fmt: skip
         mamba2_rows.project[(triton.cdiv(plan.capacity * plan.n_tokens, of.FLAT), plan.n_seeds)](
@@ -179,9 +184,9 @@ def backward(
         )  # fmt: skip
         if layer > 0:
             mamba2_mix.mix_back[(plan.capacity, plan.n_seeds)](
-                values, count, _steps(plan, under, of), _before(plan, under, of),
-                _states(plan, under, of), _rows(plan, "d_mixed", of.D), _slopes(plan, under, of),
-                _rows(plan, "d_steps", 3 * of.HEADS), plan.block(under),
+                values, count, _steps(plan, under, of), _inputs(plan, under, of),
+                _sums(plan, under, of), _states(plan, under, of), _rows(plan, "d_mixed", of.D),
+                _slopes(plan, under, of), _rows(plan, "d_steps", 3 * of.HEADS), plan.block(under),
                 K=of, num_warps=MIX_WARPS, num_stages=1,
             )  # fmt: skip
 

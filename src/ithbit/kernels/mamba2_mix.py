@@ -4,8 +4,8 @@
 With G_ts the sum of dt A over s < j <= t and u = dt x, a token sees those of its own chunk through
 a token-by-token matrix of exp(G_ts) (C_t . B_s), and those before it through the state at the
 chunk's start, a sum of exp(G) B u^T. Sums of dt A run over one chunk at most, and are taken forwards
-for each pair, not as differences, so that they cost no accuracy. The numbers before the silu and
-the states stay in memory for the way back.
+for each pair, not as differences, so that they cost no accuracy. The numbers after the silu
+with its slopes, the sums and the states stay in memory for the way back.
 
 Backwards the adjoint state, a sum of exp(G) C dy^T, stands for the tokens after the chunk. With W_ts
 what a pair of tokens gives to the loss to first order, the gradient of dt_j A is the sum of W_ts
@@ -16,13 +16,16 @@ after it, and one number for all that pass over it. None is a difference of larg
 import triton
 import triton.language as tl
 
-from ithbit.kernels.mamba2_tile import TAPS, of_seed, sigmoid, silu_slope
-from ithbit.kernels.tile import CHUNK, chunk_of, dot
+from ithbit.kernels.mamba2_tile import TAPS, of_seed, sigmoid
+from ithbit.kernels.tile import CHUNK, chunk_of, dot, dot_exact
 
 
 @triton.jit
-def _convolved(raw, block, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
-    """The causal convolution of SIZE columns from FROM on at a sequence's tokens (token 1)."""
+def _convolved(
+    raw, block, inputs, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
+):  # fmt: skip
+    """The causal convolution of SIZE columns from FROM on at a sequence's tokens (token 1), after
+    the silu; it and the slope of the silu are left in `inputs`."""
     column = FROM + tl.arange(0, SIZE)[None, :]
     out = tl.load(block + K.CONV_BIAS + column)
     for tap in tl.static_range(TAPS):
@@ -30,13 +33,112 @@ def _convolved(raw, block, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.
         live = (at >= 0) & (token < K.TOKENS)
         value = tl.load(raw + at * K.WIDTH + K.D + column, mask=live, other=0.0)
         out += value * tl.load(block + K.CONV + tap * K.CONV_DIM + column)
-    return tl.where(token < K.TOKENS, out, 0.0)
+    gate = sigmoid(out)
+    after = tl.where(token < K.TOKENS, out * gate, 0.0)
+    to = inputs + token * (2 * K.CONV_DIM) + column
+    tl.store(to, after, mask=token < K.TOKENS)
+    tl.store(to + K.CONV_DIM, gate + after * (1.0 - gate), mask=token < K.TOKENS)
+    return after
 
 
 @triton.jit
-def _rows(pointer, token, FROM: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr):
-    """Where SIZE columns from FROM on lie in a sequence's rows of STRIDE numbers."""
-    return pointer + token * STRIDE + FROM + tl.arange(0, SIZE)[None, :]
+def _load(pointer, token, FROM: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr):
+    """SIZE columns from FROM on of a sequence's rows of STRIDE numbers: token SIZE."""
+    at = pointer + token * STRIDE + FROM + tl.arange(0, SIZE)[None, :]
+    return tl.load(at, mask=token < K.TOKENS, other=0.0)
+
+
+@triton.jit
+def _load_down(pointer, chunk, FROM: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr):
+    """The same, loaded as SIZE token."""
+    token = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
+    at = pointer + token * STRIDE + FROM + tl.arange(0, SIZE)[:, None]
+    return tl.load(at, mask=token < K.TOKENS, other=0.0)
+
+
+@triton.jit
+def _store_slope(slopes, inputs, token, grad, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
+    """Leave the gradient of SIZE columns from FROM on before the silu, from that after it."""
+    grad *= _load(inputs, token, K.CONV_DIM + FROM, SIZE, 2 * K.CONV_DIM, K)
+    to = slopes + token * K.WIDTH + K.D + FROM + tl.arange(0, SIZE)[None, :]
+    tl.store(to, grad, mask=token < K.TOKENS)
+
+
+@triton.jit
+def _states(states, example, K: tl.constexpr):
+    """Where the first state of an example lies (STATE D) in (seed, example, chunk, STATE, D)."""
+    row = tl.program_id(1).to(tl.int64) * K.CAPACITY + example
+    at = tl.arange(0, K.STATE)[:, None] * K.D + tl.arange(0, K.D)[None, :]
+    return states + row * (K.CHUNKS * K.STATE * K.D) + at
+
+
+@triton.jit
+def _sums(sums, example, K: tl.constexpr):
+    """An example's sums of dt A (seed, example, head, high and low, token of whole chunks)."""
+    row = tl.program_id(1).to(tl.int64) * K.CAPACITY + example
+    return sums + row * (2 * K.HEADS * K.CHUNKS * CHUNK)
+
+
+@triton.jit
+def _store_sums(sums, steps, block, K: tl.constexpr):
+    """Sums of dt A up to each token from the start of its chunk; in double, as two numbers."""
+    LENGTH: tl.constexpr = K.CHUNKS * CHUNK
+    chunk, i = tl.arange(0, K.CHUNKS_WIDE)[:, None], tl.arange(0, CHUNK)[None, :]
+    token = chunk * CHUNK + i
+    HEADS: tl.constexpr = K.HEADS
+    for h in tl.static_range(HEADS):
+        a = -tl.exp(tl.load(block + K.A_LOG + h))
+        total = tl.cumsum(_load_step(steps, token, h, K).to(tl.float64) * a, 1)
+        high = total.to(tl.float32)
+        low = (total - high.to(tl.float64)).to(tl.float32)
+        to = sums + 2 * h * LENGTH + token
+        tl.store(to, high, mask=token < LENGTH)
+        tl.store(to + LENGTH, low, mask=token < LENGTH)
+
+
+@triton.jit
+def _load_step(steps, token, column, K: tl.constexpr):
+    """dt of the head `column`, or, with HEADS added, its slope; 0 past the end."""
+    return tl.load(steps + token * (2 * K.HEADS) + column, mask=token < K.TOKENS, other=0.0)
+
+
+@triton.jit
+def _decay(sums, h, later, earlier, K: tl.constexpr):
+    """exp of the sum of dt A after the `earlier` token up to the `later` of its chunk."""
+    LENGTH: tl.constexpr = K.CHUNKS * CHUNK
+    high = sums + 2 * h * LENGTH
+    # high + low is exact: so is each difference.
+    by = tl.load(high + later) - tl.load(high + earlier)
+    return tl.exp(by + (tl.load(high + LENGTH + later) - tl.load(high + LENGTH + earlier)))
+
+
+@triton.jit
+def _decay_within(sums, h, chunk, DOWN: tl.constexpr, K: tl.constexpr):
+    """The decay where token t sees token s of its chunk, else 0: t s, or s t where DOWN."""
+    t, s = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
+    if DOWN:
+        t, s = tl.arange(0, CHUNK)[None, :], tl.arange(0, CHUNK)[:, None]
+    decay = _decay(sums, h, chunk * CHUNK + t, chunk * CHUNK + s, K)
+    return tl.where(s <= t, decay, 0.0)
+
+
+@triton.jit
+def _load_chunk(steps, sums, chunk, K: tl.constexpr):
+    """dt (token D), and the decays from the chunk's start to each token (token D), from each token
+    to its end (token D), and from start to end (1 D)."""
+    token, _, _ = chunk_of(chunk, K.TOKENS, K.D)
+    end = chunk * CHUNK + tl.full([1, 1], CHUNK - 1, tl.int32)
+    head = _head(K)
+    dt = tl.full([CHUNK, K.D], 0.0, tl.float32)
+    since, until, whole = dt, dt, tl.full([1, K.D], 0.0, tl.float32)
+    HEADS: tl.constexpr = K.HEADS
+    for h in tl.static_range(HEADS):
+        high = sums + 2 * h * (K.CHUNKS * CHUNK)
+        dt = tl.where(head == h, _load_step(steps, token, h, K), dt)
+        since = tl.where(head == h, tl.exp(tl.load(high + token)), since)
+        until = tl.where(head == h, _decay(sums, h, end, token, K), until)
+        whole = tl.where(head == h, tl.exp(tl.load(high + end)), whole)
+    return dt, since, until, whole
 
 
 @triton.jit
@@ -46,98 +148,44 @@ def _head(K: tl.constexpr):
 
 
 @triton.jit
-def _since_start(terms):
-    """Sums over the tokens up to each one: token D."""
-    return tl.cumsum(terms, 0)
-
-
-@triton.jit
-def _until_end(terms, steps, a, token, K: tl.constexpr):
-    """Sums of dt A over the tokens after each one of its chunk: token D."""
-    # The next token's numbers, added up from the end.
-    after = (token + 1 < K.TOKENS) & (token % CHUNK + 1 < CHUNK)
-    dt = tl.load(steps + (token + 1) * (2 * K.HEADS) + _head(K), mask=after, other=0.0)
-    return tl.cumsum(dt * a, 0, reverse=True)
-
-
-@triton.jit
-def _load_dt(steps, token, column, K: tl.constexpr):
-    """dt, 0 past the end. `column` is the head; with HEADS added, it is the slope of dt."""
-    return tl.load(steps + token * (2 * K.HEADS) + column, mask=token < K.TOKENS, other=0.0)
-
-
-@triton.jit
-def _decay(steps, token, h, a, K: tl.constexpr):
-    """exp(G_ts) where token t sees token s of its chunk, else 0: t s."""
-    t, s = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
-    terms = tl.where(s < t, _load_dt(steps, token, h, K) * a, 0.0)
-    return tl.where(s <= t, tl.exp(tl.cumsum(terms, 0)), 0.0)
-
-
-@triton.jit
-def _silu(x):
-    return x * sigmoid(x)
-
-
-@triton.jit
-def mix(values, count, raw, steps, before, states, mixed, AT, K: tl.constexpr):
-    """The state-space sum with its skip at every token, to `mixed`; x, B and C before the silu, to
-    `before`; the state at the start of every chunk, to `states`."""
+def mix(values, count, raw, steps, inputs, sums, states, mixed, AT, K: tl.constexpr):
+    """The state-space sum with its skip at every token, to `mixed`; x, B and C with
+    the slopes of their silu, to `inputs`; sums of dt A, to `sums`; the state at the start of every chunk, to `states`."""
     example = tl.program_id(0)
     if example < count:
         block = values + tl.program_id(1) * K.PARAMETERS + AT
         row = example * K.TOKENS
         raw = of_seed(raw, K.WIDTH, K) + row * K.WIDTH
         steps = of_seed(steps, 2 * K.HEADS, K) + row * (2 * K.HEADS)
-        before = of_seed(before, K.CONV_DIM, K) + row * K.CONV_DIM
+        inputs = of_seed(inputs, 2 * K.CONV_DIM, K) + row * (2 * K.CONV_DIM)
         mixed = of_seed(mixed, K.D, K) + row * K.D
-        states = state_of(states, example, K)
+        at_state, sums = _states(states, example, K), _sums(sums, example, K)
+        _store_sums(sums, steps, block, K)
+        tl.debug_barrier()  # the sums are read again
         head = _head(K)
-        a = -tl.exp(tl.load(block + K.A_LOG + head))
         skip = tl.load(block + K.SKIP + head)
-        state = tl.zeros([K.STATE, K.D], tl.float32)
+        state = tl.full([K.STATE, K.D], 0.0, tl.float32)
         HEADS: tl.constexpr = K.HEADS
         for chunk in range(K.CHUNKS):
             token, live, at = chunk_of(chunk, K.TOKENS, K.D)
-            tl.store(states + chunk * (K.STATE * K.D) + _square(K), state)
-            x = _convolved(raw, block, token, 0, K.D, K)
-            tl.store(_rows(before, token, 0, K.D, K.CONV_DIM), x, mask=live)
-            x = _silu(x)
-            b = _convolved(raw, block, token, K.D, K.STATE, K)
-            tl.store(_rows(before, token, K.D, K.STATE, K.CONV_DIM), b, mask=live)
-            b = tl.trans(_silu(b))
-            c = _convolved(raw, block, token, K.D + K.STATE, K.STATE, K)
-            tl.store(_rows(before, token, K.D + K.STATE, K.STATE, K.CONV_DIM), c, mask=live)
-            c = _silu(c)
-            dt = _load_dt(steps, token, head, K)
+            tl.store(at_state + chunk * (K.STATE * K.D), state)
+            x = _convolved(raw, block, inputs, token, 0, K.D, K)
+            b = tl.trans(_convolved(raw, block, inputs, token, K.D, K.STATE, K))
+            c = _convolved(raw, block, inputs, token, K.D + K.STATE, K.STATE, K)
+            dt, since, until, whole = _load_chunk(steps, sums, chunk, K)
             u = x * dt
-            y = x * skip + dot(c, state) * tl.exp(_since_start(dt * a))
+            y = x * skip + dot(c, state) * since
             scores = dot(c, b)
             for h in tl.static_range(HEADS):
-                a_head = -tl.exp(tl.load(block + K.A_LOG + h))
-                weights = scores * _decay(steps, token, h, a_head, K)
+                weights = scores * _decay_within(sums, h, chunk, False, K)
                 y += dot(weights, tl.where(head == h, u, 0.0))
             tl.store(mixed + at, y, mask=live)
-            state *= tl.exp(tl.sum(dt * a, 0))[None, :]
-            state += dot(b, u * tl.exp(_until_end(dt * a, steps, a, token, K)))
-
-
-@triton.jit
-def _square(K: tl.constexpr):
-    """Where a state's numbers lie: STATE D."""
-    return tl.arange(0, K.STATE)[:, None] * K.D + tl.arange(0, K.D)[None, :]
-
-
-@triton.jit
-def state_of(states, example, K: tl.constexpr):
-    """An example's part of the states (seed, example, chunk, STATE, D)."""
-    row = tl.program_id(1).to(tl.int64) * K.CAPACITY + example
-    return states + row * (K.CHUNKS * K.STATE * K.D)
+            state = state * whole + dot(b, u * until)
 
 
 @triton.jit
 def mix_back(
-    values, count, steps, before, states, d_mixed, slopes, d_steps, AT, K: tl.constexpr
+    values, count, steps, inputs, sums, states, d_mixed, slopes, d_steps, AT, K: tl.constexpr
 ):  # fmt: skip
     """`mix` backward: from `d_mixed` the gradients of x, B and C before the silu, to `slopes`, and
     what each token gives to those of dt before the softplus, a_log and skip, to `d_steps`."""
@@ -146,64 +194,58 @@ def mix_back(
         block = values + tl.program_id(1) * K.PARAMETERS + AT
         row = example * K.TOKENS
         steps = of_seed(steps, 2 * K.HEADS, K) + row * (2 * K.HEADS)
-        before = of_seed(before, K.CONV_DIM, K) + row * K.CONV_DIM
+        inputs = of_seed(inputs, 2 * K.CONV_DIM, K) + row * (2 * K.CONV_DIM)
         d_mixed = of_seed(d_mixed, K.D, K) + row * K.D
         slopes = of_seed(slopes, K.WIDTH, K) + row * K.WIDTH
         d_steps = of_seed(d_steps, 3 * K.HEADS, K) + row * (3 * K.HEADS)
-        states = state_of(states, example, K)
+        at_state, sums = _states(states, example, K), _sums(sums, example, K)
         head = _head(K)
-        a = -tl.exp(tl.load(block + K.A_LOG + head))
-        skip = tl.load(block + K.SKIP + head)
+        head_down = tl.arange(0, K.D)[:, None] // (K.D // K.HEADS)
         i, j = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
-        adjoint = tl.zeros([K.STATE, K.D], tl.float32)
+        from_here, earlier = tl.where(j >= i, 1.0, 0.0), tl.where(j < i, 1.0, 0.0)
+        adjoint = tl.full([K.STATE, K.D], 0.0, tl.float32)
         HEADS: tl.constexpr = K.HEADS
         for turn in range(K.CHUNKS):
             chunk = K.CHUNKS - 1 - turn
-            token, live, at = chunk_of(chunk, K.TOKENS, K.D)
-            x_in = tl.load(_rows(before, token, 0, K.D, K.CONV_DIM), mask=live, other=0.0)
-            b_in = tl.load(_rows(before, token, K.D, K.STATE, K.CONV_DIM), mask=live, other=0.0)
-            c_in = tl.load(
-                _rows(before, token, K.D + K.STATE, K.STATE, K.CONV_DIM), mask=live, other=0.0
-            )
-            dy = tl.load(d_mixed + at, mask=live, other=0.0)
-            x, b, c = _silu(x_in), _silu(b_in), _silu(c_in)
-            dt = _load_dt(steps, token, head, K)
-            u = x * dt
-            state = tl.load(states + chunk * (K.STATE * K.D) + _square(K))
-            since = dy * tl.exp(_since_start(dt * a))
-            until = tl.exp(_until_end(dt * a, steps, a, token, K))
-            whole = tl.exp(tl.sum(dt * a, 0))[None, :]
+            token, live, _ = chunk_of(chunk, K.TOKENS, K.D)
+            x = _load(inputs, token, 0, K.D, 2 * K.CONV_DIM, K)
+            b = _load(inputs, token, K.D, K.STATE, 2 * K.CONV_DIM, K)
+            c = _load(inputs, token, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
+            c_down = _load_down(inputs, chunk, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
+            dy = _load(d_mixed, token, 0, K.D, K.D, K)
+            dy_down = _load_down(d_mixed, chunk, 0, K.D, K.D, K)
+            dt, since, until, whole = _load_chunk(steps, sums, chunk, K)
+            u, since = x * dt, since * dy
+            state = tl.load(at_state + chunk * (K.STATE * K.D))
             # Tokens before with those here, those here with tokens after, and those around.
             du = dot(b, adjoint) * until
-            around = tl.sum(state * adjoint, 0)[None, :] * whole
-            passed = tl.cumsum(since * dot(c, state), 0, reverse=True) + around
-            passed += tl.cumsum(u * du, 0) - u * du
-            scores = dot(c, tl.trans(b))
-            d_scores = tl.zeros([CHUNK, CHUNK], tl.float32)
+            passed = dot_exact(from_here, since * dot(c, state))
+            passed += dot_exact(earlier, u * du)
+            passed += tl.sum(state * adjoint, 0)[None, :] * whole
+            dc = dot(since, tl.trans(state))
+            db = dot(u * until, tl.trans(adjoint))
+            adjoint = adjoint * whole + dot(c_down, since)
+            scores = dot(b, c_down)
+            d_scores = tl.full([CHUNK, CHUNK], 0.0, tl.float32)
             for h in tl.static_range(HEADS):
-                a_head = -tl.exp(tl.load(block + K.A_LOG + h))
-                decay = _decay(steps, token, h, a_head, K)
-                own = tl.where(head == h, dy, 0.0)
-                d_weights = dot(own, tl.trans(u)) * decay
+                decay = _decay_within(sums, h, chunk, True, K)
+                d_weights = dot(u, tl.where(head_down == h, dy_down, 0.0)) * decay
                 d_scores += d_weights
-                du += dot(tl.trans(scores * decay), own)
-                # Of every pair, to each j with s < j <= t.
-                pairs = tl.cumsum(d_weights * scores, 0, reverse=True)
-                d_term = tl.sum(tl.where(j < i, pairs, 0.0), 1)
+                du += dot(scores * decay, tl.where(head == h, dy, 0.0))
+                # Of every pair, to each token after the earlier up to the later.
+                pairs = dot_exact(earlier, d_weights * scores)
+                d_term = tl.sum(pairs * from_here, 1)
                 d_term += tl.sum(tl.where(head == h, passed, 0.0), 1)
-                d_term = d_term[:, None] * a_head
-                dt_head = _load_dt(steps, token, h, K)
+                d_term = d_term[:, None] * -tl.exp(tl.load(block + K.A_LOG + h))
                 to = d_steps + token * (3 * K.HEADS) + h
                 d_dt = tl.sum(tl.where(head == h, du * x, 0.0), 1)[:, None] + d_term
-                tl.store(to, d_dt * _load_dt(steps, token, K.HEADS + h, K), mask=live)
-                tl.store(to + K.HEADS, d_term * dt_head, mask=live)
-                tl.store(to + 2 * K.HEADS, tl.sum(own * x, 1)[:, None], mask=live)
-            dx = (du * dt + dy * skip) * silu_slope(x_in)
-            tl.store(_rows(slopes, token, K.D, K.D, K.WIDTH), dx, mask=live)
-            db = dot(tl.trans(d_scores), c) + dot(u * until, tl.trans(adjoint))
-            db *= silu_slope(b_in)
-            tl.store(_rows(slopes, token, 2 * K.D, K.STATE, K.WIDTH), db, mask=live)
-            dc = dot(d_scores, b) + dot(since, tl.trans(state))
-            dc *= silu_slope(c_in)
-            tl.store(_rows(slopes, token, 2 * K.D + K.STATE, K.STATE, K.WIDTH), dc, mask=live)
-            adjoint = adjoint * whole + dot(tl.trans(c), since)
+                tl.store(to, d_dt * _load_step(steps, token, K.HEADS + h, K), mask=live)
+                tl.store(to + K.HEADS, d_term * _load_step(steps, token, h, K), mask=live)
+                d_skip = tl.sum(tl.where(head == h, dy * x, 0.0), 1)[:, None]
+                tl.store(to + 2 * K.HEADS, d_skip, mask=live)
+            dx = du * dt + dy * tl.load(block + K.SKIP + head)
+            _store_slope(slopes, inputs, token, dx, 0, K.D, K)
+            db += dot(d_scores, c)
+            _store_slope(slopes, inputs, token, db, K.D, K.STATE, K)
+            dc += dot(tl.trans(d_scores), b)
+            _store_slope(slopes, inputs, token, dc, K.D + K.STATE, K.STATE, K)

@@ -27,6 +27,7 @@ class Shape:
     TOKENS: int
     FIRST: int  # token of the first bit
     CHUNKS: int  # of a sequence
+    CHUNKS_WIDE: int  # the same, as a power of two
     CAPACITY: int  # examples of a run in the buffers
     SPAN: int  # rows that a sequence's bits take in a tile
     GROUP: int  # sequences a tile
