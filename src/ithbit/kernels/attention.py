@@ -23,6 +23,7 @@ from ithbit.kernels.embedding import add_positions
 from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import (
     CHUNK,
+    SIZES,
     along_rows,
     cross_entropy,
     dot,
@@ -45,7 +46,7 @@ from ithbit.kernels.tile import (
 
 _ROWS = 32  # tokens of a flat tile
 _BACK_ROWS = 32
-_PROGRAMS = 128  # about so many programs a run go over its tokens backwards, each over some tiles
+_PROGRAMS = 128  # at least so many programs a run go over its tokens backwards
 _ANSWERS = 16  # examples of a tile of `_answer`
 _READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
 _SLICE = tl.constexpr(32)  # hidden units of the feed-forward part at a time, forward
@@ -98,7 +99,7 @@ def _swap(D: tl.constexpr):
 
 
 @triton.jit
-def _turn(x, waves, position, sign, TOKENS: tl.constexpr, D: tl.constexpr):
+def _turn(x, waves, position, sign, TOKENS, D: tl.constexpr):
     """RoFormer's rotation of rows at their positions; by the opposite angle with sign = -1."""
     at = position[:, None] * D + tl.arange(0, D)[None, :]
     cosine, sine = tl.load(waves + at), tl.load(waves + TOKENS * D + at)
@@ -108,7 +109,7 @@ def _turn(x, waves, position, sign, TOKENS: tl.constexpr, D: tl.constexpr):
 @triton.jit
 def _projected(
     rows, w, waves, position, which: tl.constexpr,
-    TOKENS: tl.constexpr, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
+    TOKENS, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
     ROTARY: tl.constexpr,
 ):  # fmt: skip
     """Queries (0), keys (1) or values (2) of the rows that `_normal` gives."""
@@ -125,7 +126,7 @@ def _projected(
 @triton.jit
 def _projected_back(
     grad, out, w, waves, position, which: tl.constexpr,
-    TOKENS: tl.constexpr, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
+    TOKENS, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
     ROTARY: tl.constexpr,
 ):  # fmt: skip
     """Gradients before the feature map and the rotation, and of the projected rows."""
@@ -258,7 +259,7 @@ def _put_projection(
 
 
 @triton.jit
-def _flat(tile, count, TOKENS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr):
+def _flat(tile, count, TOKENS, D: tl.constexpr, ROWS: tl.constexpr):
     """The tokens of a flat tile: example, position, whether there is such a token (row each), and
     where they lie in (example, token, D)."""
     row = tile * ROWS + tl.arange(0, ROWS)
@@ -280,7 +281,7 @@ def _embedded(
 @triton.jit
 def _project(
     x, w, waves, queries, keys, values, example, position, live, at,
-    TOKENS: tl.constexpr, D: tl.constexpr, FF: tl.constexpr,
+    TOKENS, D: tl.constexpr, FF: tl.constexpr,
     SOFTMAX: tl.constexpr, ROTARY: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """Store queries, keys and values of a block's input; in the last block the query of the last
@@ -298,18 +299,18 @@ def _project(
     tl.store(values + at, v, mask=live[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _enter(
     parameters, streams, firsts, count, raw, x, queries, keys, values, waves,
     block, positions, enter, CAPACITY, PARAMETERS,
-    N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr,
+    N, LHI, WORDS, ROWS: tl.constexpr,
     D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
     LAST: tl.constexpr,
 ):  # fmt: skip
     """Draw and embed the tokens into `x`, and project them for the first block; softmax
     attention's `raw` becomes `x` before its LayerNorm."""
     seed = tl.program_id(1).to(tl.int64)
-    TOKENS: tl.constexpr = N + 1 + LHI
+    TOKENS = N + 1 + LHI
     parameters += seed * PARAMETERS
     shift = seed * CAPACITY * TOKENS * D
     example, position, live, at = _flat(tl.program_id(0), count, TOKENS, D, ROWS)
@@ -330,11 +331,11 @@ def _enter(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _block_end(
     parameters, count, x, mixed, raw, out, queries, keys, values, waves,
     block, next_block, CAPACITY, PARAMETERS,
-    TOKENS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, FF: tl.constexpr,
+    TOKENS, ROWS: tl.constexpr, D: tl.constexpr, FF: tl.constexpr,
     SOFTMAX: tl.constexpr, ROTARY: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """From mixed values to the block's output, and its projections for the next block; softmax
@@ -359,11 +360,11 @@ def _block_end(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _answer(
     parameters, streams, firsts, count, x, mixed, d_mixed, dx, results, partials,
     block, head, PROGRAMS, CAPACITY, PARAMETERS,
-    N: tl.constexpr, TOKENS: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr,
+    N, TOKENS, WORDS, ROWS: tl.constexpr,
     D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr, TRAIN: tl.constexpr,
 ):  # fmt: skip
     """The last block's end and the head at the last token: logits into `results`, or in training
@@ -406,11 +407,11 @@ def _answer(
         tl.store(result, logit, mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _block_end_back(
     parameters, count, x, mixed, raw, dx, d_mixed, partials,
     block, PROGRAMS, CAPACITY, PARAMETERS,
-    TOKENS: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
+    TOKENS, ROWS: tl.constexpr, TILES: tl.constexpr,
     D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
 ):  # fmt: skip
     """Backward of `_block_end`: `dx` holds the gradient of the output, then that of the input
@@ -440,12 +441,12 @@ def _block_end_back(
         tl.debug_barrier()  # the next tile adds to what other threads may have stored
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _project_back(
     parameters, streams, firsts, count, raw, x, dx, last_dx, d_queries, d_keys, d_values,
     queries, keys, waves, partials,
     block, positions, enter, PROGRAMS, CAPACITY, PARAMETERS,
-    N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr,
+    N, LHI, WORDS, ROWS: tl.constexpr,
     TILES: tl.constexpr, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
     POSITIONS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
@@ -455,7 +456,7 @@ def _project_back(
     last block `last_dx` (example, D) does.
     """
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    TOKENS: tl.constexpr = N + 1 + LHI
+    TOKENS = N + 1 + LHI
     ROTARY: tl.constexpr = POSITIONS == "rotary"
     parameters += seed * PARAMETERS
     shift = seed * CAPACITY * TOKENS * D
@@ -518,7 +519,7 @@ def _project_back(
 def _back_tiles(plan: Plan) -> tuple[int, int]:
     """Programs a run of the flat backward kernels, and the tiles that each goes over."""
     tiles = triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS)
-    each = max(1, tiles // _PROGRAMS)
+    each = 4 if tiles >= 4 * _PROGRAMS else 1
     return triton.cdiv(tiles, each), each
 
 

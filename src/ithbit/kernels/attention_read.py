@@ -7,6 +7,8 @@ or a = score. No matrix product: a program takes some whole sequences, filled up
 import triton
 import triton.language as tl
 
+from ithbit.kernels.tile import SIZES
+
 _DENOMINATOR_EPS = tl.constexpr(1e-6)  # of linear attention
 
 
@@ -38,7 +40,7 @@ def _read_weights(q, k, there, SCALE: tl.constexpr, SOFTMAX: tl.constexpr):
     return a, 1.0 / total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def read(
     queries, keys, values, out, count, CAPACITY,
     TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr,
@@ -59,7 +61,7 @@ def read(
     tl.store(out + one, mixed, mask=live[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def read_back(
     queries, keys, values, out, d_out, d_queries, d_keys, d_values, count, CAPACITY,
     TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr,

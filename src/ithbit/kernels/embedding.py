@@ -12,7 +12,14 @@ import triton.language as tl
 from torch import Tensor
 
 from ithbit.kernels.plan import Plan
-from ithbit.kernels.tile import FEATURES, dot, load_embedding, store_embedding, token_features
+from ithbit.kernels.tile import (
+    FEATURES,
+    SIZES,
+    dot,
+    load_embedding,
+    store_embedding,
+    token_features,
+)
 from ithbit.models import positions
 
 _ROWS = 32  # tokens of a tile
@@ -36,7 +43,7 @@ def _tile(tile, TOKENS: tl.constexpr, SEQUENCES: tl.constexpr, ROWS: tl.constexp
     return row // TOKENS, row % TOKENS, row < SEQUENCES * TOKENS
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _embed(
     values, keys, first, out, waves, offset, PARAMETERS,
     N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, SEQUENCES: tl.constexpr,
@@ -55,7 +62,7 @@ def _embed(
     tl.store(out + row[:, None] * D + tl.arange(0, D)[None, :], x, mask=live[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _embed_back(
     keys, first, grads, partials, offset, PARAMETERS,
     N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, SEQUENCES: tl.constexpr,
@@ -78,7 +85,7 @@ def _embed_back(
     store_embedding(partial, total, offset, 0, D, ENCODING == "polynomial", False)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _learned_back(
     grads, count, partials, offset, PROGRAMS, SEQUENCES, PARAMETERS,
     TOKENS: tl.constexpr, PAD: tl.constexpr, STRIDE: tl.constexpr, EXAMPLES: tl.constexpr,
@@ -125,7 +132,7 @@ def embed(plan: Plan, values: Tensor, keys: Tensor, first: Tensor, out: Tensor) 
     model, sequences = plan.model, out.shape[1]
     _embed[(triton.cdiv(sequences * plan.n_tokens, _ROWS), plan.n_seeds)](
         values, keys, first, out, waves(plan), offset(plan), plan.n_parameters,
-        N=model.n_bits, LHI=plan.lhi, WORDS=plan.n_words, SEQUENCES=sequences, ROWS=_ROWS,
+        N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, SEQUENCES=sequences, ROWS=_ROWS,
         D=model.d_model, ENCODING=model.positions,
     )  # fmt: skip
 
@@ -136,7 +143,7 @@ def embed_back(plan: Plan, keys: Tensor, first: Tensor, grads: Tensor, partials:
     model, n_programs = plan.model, partials.shape[1]
     _embed_back[(n_programs, plan.n_seeds)](
         keys, first, grads, partials, offset(plan), plan.n_parameters,
-        N=model.n_bits, LHI=plan.lhi, WORDS=plan.n_words, SEQUENCES=grads.shape[1] // n_programs,
+        N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, SEQUENCES=grads.shape[1] // n_programs,
         STRIDE=grads.stride(2), ROWS=_ROWS, D=model.d_model, ENCODING=model.positions,
     )  # fmt: skip
 

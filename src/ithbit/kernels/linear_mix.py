@@ -12,7 +12,7 @@ values see the sums of q g^T and delta q over the queries that see them.
 import triton
 import triton.language as tl
 
-from ithbit.kernels.tile import CHUNK, chunk_of, chunk_transposed, dot
+from ithbit.kernels.tile import CHUNK, SIZES, chunk_of, chunk_transposed, dot
 
 _EPS = tl.constexpr(1e-6)  # in the denominator
 
@@ -40,7 +40,7 @@ def _before():
     return tl.where(s <= t, 1.0, 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def mix(
     queries, keys, values, out, inverse, count, CAPACITY,
     TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, CAUSAL: tl.constexpr,
@@ -73,7 +73,7 @@ def mix(
             tl.store(inverse + start + at, inverted, mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def mix_back(
     queries, keys, values, out, inverse, d_out, d_queries, d_keys, d_values, count, CAPACITY,
     TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, CAUSAL: tl.constexpr,

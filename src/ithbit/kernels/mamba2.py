@@ -11,16 +11,17 @@ registers and are computed again on the way back.
 import triton
 from torch import Tensor
 
-from ithbit.kernels import embedding, mamba2_back, mamba2_mix, mamba2_rows
+from ithbit.kernels import embedding, mamba2_last, mamba2_mix, mamba2_rows
 from ithbit.kernels.mamba2_tile import Shape
 from ithbit.kernels.plan import Plan
+from ithbit.kernels.tile import CHUNK
 
 ROW_WARPS = 4  # of a launch on rows
-MIX_WARPS = 4  # of a mixing launch with 64 rows of bits; twice as many with 128
-FINISH_WARPS = 2  # the same of the last block's, which has no token-by-token matrix
+MIX_WARPS = 1  # of a sequence's chunks: small products need no barriers
+FINISH_WARPS = 2  # of the last block's mixing with 64 rows of bits; twice as many with 128
 MAX_PROGRAMS = 128  # shares of a run's gradient; a program takes several tiles to keep to it
 _FLAT = 64
-_MIN_ROWS = 64  # bits of a mixing launch
+_MIN_ROWS = 64  # bits of a tile of the last block's mixing
 
 
 def shape(plan: Plan) -> Shape:
@@ -29,13 +30,16 @@ def shape(plan: Plan) -> Shape:
     span = max(8, triton.next_power_of_2(model.n_bits))
     group = max(1, _MIN_ROWS // span)
     conv = model.d_model + 2 * model.d_state
+    chunks = triton.cdiv(plan.n_tokens, CHUNK.value)
     flat_tiles = triton.cdiv(plan.capacity * plan.n_tokens, _FLAT)
     return Shape(
         N=model.n_bits,
-        LHI=plan.lhi,
+        LHI=int(plan.lhi),
         WORDS=plan.n_words,
         TOKENS=plan.n_tokens,
         FIRST=1 if plan.lhi else 0,
+        CHUNKS=chunks,
+        CHUNKS_WIDE=triton.next_power_of_2(chunks),
         CAPACITY=plan.capacity,
         SPAN=span,
         GROUP=group,
@@ -48,11 +52,9 @@ def shape(plan: Plan) -> Shape:
         CONV_DIM=conv,
         WIDTH=model.d_model + conv,
         WIDE=triton.next_power_of_2(model.d_model + conv),
-        PARAMETERS=plan.n_parameters,
+        STEPS=triton.next_power_of_2(3 * model.n_heads),
         POSITIONS=embedding.offset(plan),
         ENCODING=model.positions,
-        LEAVE=at["leave.norm.weight"],
-        HEAD=at["head.weight"],
         IN=at["blocks.0.in.weight"] - start,
         CONV=at["blocks.0.conv.weight"] - start,
         CONV_BIAS=at["blocks.0.conv.bias"] - start,
@@ -97,6 +99,18 @@ def _mixed(plan: Plan, layer: int, of: Shape) -> Tensor:
     return _rows(plan, f"mixed {max(layer, 0)}", of.D)
 
 
+def _inputs(plan: Plan, layer: int, of: Shape) -> Tensor:
+    return _rows(plan, f"inputs {layer}", 2 * of.CONV_DIM)
+
+
+def _sums(plan: Plan, layer: int, of: Shape) -> Tensor:
+    return plan.buffer(f"sums {layer}", plan.capacity, of.HEADS, 2, of.CHUNKS * CHUNK.value)
+
+
+def _states(plan: Plan, layer: int, of: Shape) -> Tensor:
+    return plan.buffer(f"states {layer}", plan.capacity, of.CHUNKS, of.STATE, of.D)
+
+
 def _slopes(plan: Plan, layer: int, of: Shape) -> Tensor:
     # Two in turn: while a layer's are read, the gate's of the layer below are written.
     return _rows(plan, f"slopes {layer % 2}", of.WIDTH)
@@ -113,16 +127,18 @@ def _to_last(
     """Forward up to the last block's projections."""
     for layer in range(plan.model.n_layers):
         if layer > 0:
-            mamba2_mix.mix[(triton.cdiv(plan.capacity, of.GROUP), plan.n_seeds)](
+            mamba2_mix.mix[(plan.capacity, plan.n_seeds)](
                 values, count, _raw(plan, layer - 1, of), _steps(plan, layer - 1, of),
-                _mixed(plan, layer - 1, of), plan.block(layer - 1),
-                K=of, num_warps=_warps(MIX_WARPS, of), num_stages=1,
+                _inputs(plan, layer - 1, of), _sums(plan, layer - 1, of),
+                _states(plan, layer - 1, of), _mixed(plan, layer - 1, of),
+                plan.n_parameters, plan.block(layer - 1),
+                K=of, num_warps=MIX_WARPS, num_stages=1,
             )  # fmt: skip
         mamba2_rows.project[(triton.cdiv(plan.capacity * plan.n_tokens, of.FLAT), plan.n_seeds)](
             values, keys, first, count, embedding.waves(plan), _stream(plan, layer - 1),
             _raw(plan, layer - 1, of), _mixed(plan, layer - 1, of), _stream(plan, layer),
             _raw(plan, layer, of), _steps(plan, layer, of),
-            plan.block(max(layer - 1, 0)), plan.block(layer),
+            plan.n_parameters, plan.block(max(layer - 1, 0)), plan.block(layer),
             BOTTOM=layer == 0, ABOVE_BOTTOM=layer == 1, K=of, num_warps=ROW_WARPS, num_stages=1,
         )  # fmt: skip
 
@@ -133,11 +149,11 @@ def _finish(
 ) -> None:  # fmt: skip
     """The last block's mixing, the head, and the way back through that mixing."""
     layer = plan.model.n_layers - 1
-    mamba2_back.finish[(_grids(plan, of)[0], plan.n_seeds)](
+    mamba2_last.finish[(_grids(plan, of)[0], plan.n_seeds)](
         values, keys, first, count, embedding.waves(plan), _stream(plan, layer),
         _raw(plan, layer, of), _steps(plan, layer, of), _slopes(plan, layer, of),
-        _rows(plan, "d_steps", of.HEADS), _rows(plan, "gradients", of.D), results, partials,
-        programs(plan), plan.block(layer),
+        _rows(plan, "d_steps", 3 * of.HEADS), _rows(plan, "gradients", of.D), results, partials,
+        programs(plan), plan.n_parameters, plan.block(layer),
         BOTTOM=layer == 0, TRAIN=train, K=of, num_warps=_warps(FINISH_WARPS, of), num_stages=1,
     )  # fmt: skip
 
@@ -160,20 +176,20 @@ def backward(
         under = max(layer - 1, 0)
         mamba2_rows.project_back[(flat, plan.n_seeds)](
             values, keys, first, count, embedding.waves(plan), _stream(plan, layer),
-            _raw(plan, layer, of), _slopes(plan, layer, of), _rows(plan, "d_steps", of.HEADS),
+            _raw(plan, layer, of), _slopes(plan, layer, of), _rows(plan, "d_steps", 3 * of.HEADS),
             _rows(plan, "gradients", of.D), _raw(plan, under, of), _mixed(plan, under, of),
             _slopes(plan, layer + 1, of), _rows(plan, "d_mixed", of.D), partials, programs(plan),
-            plan.block(under), plan.block(layer),
+            plan.n_parameters, plan.block(under), plan.block(layer),
             BOTTOM=layer == 0, TOP=layer == plan.model.n_layers - 1, K=of,
             num_warps=ROW_WARPS, num_stages=1,
         )  # fmt: skip
         if layer > 0:
-            mamba2_back.mix_back[(mixing, plan.n_seeds)](
-                values, count, _raw(plan, under, of), _steps(plan, under, of),
-                _rows(plan, "d_mixed", of.D), _slopes(plan, under, of),
-                _rows(plan, "d_steps", of.HEADS), _rows(plan, "d_totals", of.HEADS), partials,
-                programs(plan), plan.block(under),
-                K=of, num_warps=_warps(MIX_WARPS, of), num_stages=1,
+            mamba2_mix.mix_back[(plan.capacity, plan.n_seeds)](
+                values, count, _steps(plan, under, of), _inputs(plan, under, of),
+                _sums(plan, under, of), _states(plan, under, of), _rows(plan, "d_mixed", of.D),
+                _slopes(plan, under, of), _rows(plan, "d_steps", 3 * of.HEADS),
+                plan.n_parameters, plan.block(under),
+                K=of, num_warps=MIX_WARPS, num_stages=1,
             )  # fmt: skip
     if plan.model.positions == "learned":
         embedding.learned_back(plan, _rows(plan, "gradients", of.D), count, partials)

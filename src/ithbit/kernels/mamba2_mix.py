@@ -1,184 +1,259 @@
-"""Mamba2's convolution and state-space sum in the dual form, forward.
+"""Mamba2's convolution and state-space sum at all tokens: one warp goes over a sequence in chunks
+of
+16.
 
-A tile is the bits of a few sequences, each padded to a power of two rows. The tokens that are not
-bits stand aside, one row a sequence: the last token sees every bit and no bit sees it, so it costs
-one number a bit; in LHI every bit sees the query, another number a bit. Padding n + 1 or n + 2
-tokens to a power of two would cost two to four times the work. Names: x, b, c are of the bits, with
-last_ or query_ of those tokens (a row a sequence), with their_ of those tokens (a row a bit).
+With G_ts the sum of dt A over s < j <= t and u = dt x, a token sees those of its own chunk through
+a token-by-token matrix of exp(G_ts) (C_t . B_s), and those before it through the state at the
+chunk's start, a sum of exp(G) B u^T. Sums of dt A run over one chunk at most, and are taken
+forwards for each pair, not as differences, so that they cost no accuracy. The numbers after the
+silu with its slopes, the sums and the states stay in memory for the way back.
+
+Backwards the adjoint state, a sum of exp(G) C dy^T, stands for the tokens after the chunk. With
+W_ts what a pair of tokens gives to the loss to first order, the gradient of dt_j A is the sum of
+W_ts over s < j <= t: pairs within the chunk, tokens before it with those in it, those in it with
+tokens after it, and one number for all that pass over it. None is a difference of larger sums.
 """
 
 import triton
 import triton.language as tl
 
-from ithbit.kernels.mamba2_tile import convolve, of_seed, row_number, sigmoid, store_rows
-from ithbit.kernels.tile import dot
+from ithbit.kernels.mamba2_tile import TAPS, of_seed, sigmoid
+from ithbit.kernels.tile import CHUNK, SIZES, chunk_of, dot, dot_exact
 
 
 @triton.jit
-def bits_of(tile, count, K: tl.constexpr):
-    """The place of a tile's bits."""
-    r = tl.arange(0, K.GROUP * K.SPAN)
-    example, i = tile * K.GROUP + r // K.SPAN, r % K.SPAN
-    return example, i + K.FIRST, (example < count) & (i < K.N)
+def _convolved(
+    raw, block, inputs, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
+):  # fmt: skip
+    """The causal convolution of SIZE columns from FROM on at a sequence's tokens (token 1), after
+    the silu; it and the slope of the silu are left in `inputs`."""
+    column = FROM + tl.arange(0, SIZE)[None, :]
+    out = tl.load(block + K.CONV_BIAS + column)
+    for tap in tl.static_range(TAPS):
+        at = token - (TAPS - 1 - tap)
+        live = (at >= 0) & (token < K.TOKENS)
+        value = tl.load(raw + at * K.WIDTH + K.D + column, mask=live, other=0.0)
+        out += value * tl.load(block + K.CONV + tap * K.CONV_DIM + column)
+    gate = sigmoid(out)
+    after = tl.where(token < K.TOKENS, out * gate, 0.0)
+    to = inputs + token * (2 * K.CONV_DIM) + column
+    tl.store(to, after, mask=token < K.TOKENS)
+    tl.store(to + K.CONV_DIM, gate + after * (1.0 - gate), mask=token < K.TOKENS)
+    return after
 
 
 @triton.jit
-def token_of(tile, count, TOKEN: tl.constexpr, K: tl.constexpr):
-    """The place of one token of a tile's sequences."""
-    example = tile * K.GROUP + tl.arange(0, K.GROUP)
-    return example, tl.full([K.GROUP], TOKEN, tl.int32), example < count
+def _load(
+    pointer, token, FROM: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr
+):
+    """SIZE columns from FROM on of a sequence's rows of STRIDE numbers: token SIZE."""
+    at = pointer + token * STRIDE + FROM + tl.arange(0, SIZE)[None, :]
+    return tl.load(at, mask=token < K.TOKENS, other=0.0)
 
 
 @triton.jit
-def to_bits(x, K: tl.constexpr):
-    """A number a sequence, given to its bits."""
-    return tl.reshape(tl.broadcast_to(x[:, None], [K.GROUP, K.SPAN]), [K.GROUP * K.SPAN])
+def _load_down(
+    pointer, chunk, FROM: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr
+):
+    """The same, loaded as SIZE token."""
+    token = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
+    at = pointer + token * STRIDE + FROM + tl.arange(0, SIZE)[:, None]
+    return tl.load(at, mask=token < K.TOKENS, other=0.0)
 
 
 @triton.jit
-def rows_to_bits(x, SIZE: tl.constexpr, K: tl.constexpr):
-    x = tl.broadcast_to(x[:, None, :], [K.GROUP, K.SPAN, SIZE])
-    return tl.reshape(x, [K.GROUP * K.SPAN, SIZE])
+def _store_slope(
+    slopes, inputs, token, grad, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
+):
+    """Leave the gradient of SIZE columns from FROM on before the silu, from that after it."""
+    grad *= _load(inputs, token, K.CONV_DIM + FROM, SIZE, 2 * K.CONV_DIM, K)
+    to = slopes + token * K.WIDTH + K.D + FROM + tl.arange(0, SIZE)[None, :]
+    tl.store(to, grad, mask=token < K.TOKENS)
 
 
 @triton.jit
-def sum_bits(x, K: tl.constexpr):
-    """The sum over a sequence's bits."""
-    return tl.sum(tl.reshape(x, [K.GROUP, K.SPAN]), 1)
+def _states(states, example, K: tl.constexpr):
+    """Where the first state of an example lies (STATE D) in (seed, example, chunk, STATE, D)."""
+    row = tl.program_id(1).to(tl.int64) * K.CAPACITY + example
+    at = tl.arange(0, K.STATE)[:, None] * K.D + tl.arange(0, K.D)[None, :]
+    return states + row * (K.CHUNKS * K.STATE * K.D) + at
 
 
 @triton.jit
-def sum_rows(x, SIZE: tl.constexpr, K: tl.constexpr):
-    return tl.sum(tl.reshape(x, [K.GROUP, K.SPAN, SIZE]), 1)
+def _sums(sums, example, K: tl.constexpr):
+    """An example's sums of dt A (seed, example, head, high and low, token of whole chunks)."""
+    row = tl.program_id(1).to(tl.int64) * K.CAPACITY + example
+    return sums + row * (2 * K.HEADS * K.CHUNKS * CHUNK)
 
 
 @triton.jit
-def convolved(raw, block, place, K: tl.constexpr):
-    """x, B and C before the silu."""
-    x = convolve(raw, block, place, 0, K.D, K)
-    b = convolve(raw, block, place, K.D, K.STATE, K)
-    return x, b, convolve(raw, block, place, K.D + K.STATE, K.STATE, K)
-
-
-@triton.jit
-def silu(before):
-    x, b, c = before
-    return x * sigmoid(x), b * sigmoid(b), c * sigmoid(c)
-
-
-@triton.jit
-def load_dt(steps, h, place, K: tl.constexpr):
-    """dt of head h, 0 where not valid, and its slope by what the softplus is taken of."""
-    at = steps + row_number(place, K) * (2 * K.HEADS) + h
-    dt = tl.load(at, mask=place[2], other=0.0)
-    return dt, tl.load(at + K.HEADS, mask=place[2], other=0.0)
-
-
-@triton.jit
-def totals(dt, last_dt, a, K: tl.constexpr):
-    """Sums of dt A from the first bit, in double: up to every bit (GROUP SPAN), and to the last
-    token (GROUP)."""
-    terms = tl.reshape(dt.to(tl.float64) * a, [K.GROUP, K.SPAN])
-    return tl.cumsum(terms, 1), tl.sum(terms, 1) + last_dt.to(tl.float64) * a
-
-
-@triton.jit
-def exp_of(total):
-    return tl.exp(total.to(tl.float32))
-
-
-@triton.jit
-def decay(total, K: tl.constexpr):
-    """exp(total_t - total_s) where bit t sees bit s, else 0: t s."""
-    ROWS: tl.constexpr = K.GROUP * K.SPAN
-    total = tl.reshape(total, [ROWS])
-    # total = high + low in fp32: each difference is then as exact as itself.
-    high = total.to(tl.float32)
-    low = (total - high.to(tl.float64)).to(tl.float32)
-    difference = (high[:, None] - high[None, :]) + (low[:, None] - low[None, :])
-    t, s = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
-    seen = s <= t
-    if K.GROUP > 1:
-        seen = seen & (t // K.SPAN == s // K.SPAN)
-    # Masked before the exp, as it may overflow where t comes before s.
-    return tl.exp(tl.where(seen, difference, float("-inf")))
-
-
-@triton.jit
-def head_columns(h, K: tl.constexpr):
-    """1 in the columns of head h, else 0: 1 D."""
-    return tl.where(tl.arange(0, K.D)[None, :] // (K.D // K.HEADS) == h, 1.0, 0.0)
-
-
-@triton.jit
-def load_skip(block, K: tl.constexpr):
-    return tl.load(block + K.SKIP + tl.arange(0, K.D)[None, :] // (K.D // K.HEADS))
-
-
-@triton.jit
-def mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K: tl.constexpr):
-    """The state-space sum with its skip at the last token of each sequence: GROUP D. RHI reads
-    nothing of the query, which is its last token."""
-    last_x, last_b, last_c = last_in
-    score = tl.sum(rows_to_bits(last_c, K.STATE, K) * b, 1)
-    own = tl.sum(last_c * last_b, 1)
-    y = last_x * load_skip(block, K)
-    if K.LHI:
-        query_x, query_b, _ = query_in
-        query_score = tl.sum(last_c * query_b, 1)
-    weight = tl.full([K.GROUP * K.SPAN, K.D], 0, tl.float32)
+def _store_sums(sums, steps, block, K: tl.constexpr):
+    """Sums of dt A up to each token from the start of its chunk; in double, as two numbers."""
+    LENGTH: tl.constexpr = K.CHUNKS * CHUNK
+    chunk, i = tl.arange(0, K.CHUNKS_WIDE)[:, None], tl.arange(0, CHUNK)[None, :]
+    token = chunk * CHUNK + i
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
-        columns = head_columns(h, K)
         a = -tl.exp(tl.load(block + K.A_LOG + h))
-        dt, _ = load_dt(steps, h, bits, K)
-        last_dt, _ = load_dt(steps, h, last, K)
-        total, whole = totals(dt, last_dt, a, K)
-        to_last = tl.reshape(exp_of(whole[:, None] - total), [K.GROUP * K.SPAN])
-        weight += (score * to_last * dt)[:, None] * columns
-        y += (own * last_dt)[:, None] * columns * last_x
-        if K.LHI:
-            query_dt, _ = load_dt(steps, h, query, K)
-            y += (query_score * exp_of(whole) * query_dt)[:, None] * columns * query_x
-    return y + sum_rows(weight * x, K.D, K)
+        total = tl.cumsum(_load_step(steps, token, h, K).to(tl.float64) * a, 1)
+        high = total.to(tl.float32)
+        low = (total - high.to(tl.float64)).to(tl.float32)
+        to = sums + 2 * h * LENGTH + token
+        tl.store(to, high, mask=token < LENGTH)
+        tl.store(to + LENGTH, low, mask=token < LENGTH)
 
 
 @triton.jit
-def mix(values, count, raw, steps, mixed, AT, K: tl.constexpr):
-    """The state-space sum with its skip at every token, to `mixed`."""
-    block = values + tl.program_id(1) * K.PARAMETERS + AT
-    raw, steps = of_seed(raw, K.WIDTH, K), of_seed(steps, 2 * K.HEADS, K)
-    mixed = of_seed(mixed, K.D, K)
-    bits = bits_of(tl.program_id(0), count, K)
-    last = token_of(tl.program_id(0), count, K.TOKENS - 1, K)
-    query = token_of(tl.program_id(0), count, 0, K)
-    x, b, c = silu(convolved(raw, block, bits, K))
-    query_in = silu(convolved(raw, block, query, K))
-    skip = load_skip(block, K)
-    y = x * skip
-    scores = dot(c, tl.trans(b))
-    if K.LHI:
-        query_x, query_b, query_c = query_in
-        query_y = query_x * skip
-        query_own = tl.sum(query_c * query_b, 1)
-        their_x = rows_to_bits(query_x, K.D, K)
-        query_score = tl.sum(c * rows_to_bits(query_b, K.STATE, K), 1)
+def _load_step(steps, token, column, K: tl.constexpr):
+    """dt of the head `column`, or, with HEADS added, its slope; 0 past the end."""
+    return tl.load(steps + token * (2 * K.HEADS) + column, mask=token < K.TOKENS, other=0.0)
+
+
+@triton.jit
+def _decay(sums, h, later, earlier, K: tl.constexpr):
+    """exp of the sum of dt A after the `earlier` token up to the `later` of its chunk."""
+    LENGTH: tl.constexpr = K.CHUNKS * CHUNK
+    high = sums + 2 * h * LENGTH
+    # high + low is exact: so is each difference.
+    by = tl.load(high + later) - tl.load(high + earlier)
+    return tl.exp(by + (tl.load(high + LENGTH + later) - tl.load(high + LENGTH + earlier)))
+
+
+@triton.jit
+def _decay_within(sums, h, chunk, DOWN: tl.constexpr, K: tl.constexpr):
+    """The decay where token t sees token s of its chunk, else 0: t s, or s t where DOWN."""
+    t, s = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
+    if DOWN:
+        t, s = tl.arange(0, CHUNK)[None, :], tl.arange(0, CHUNK)[:, None]
+    decay = _decay(sums, h, chunk * CHUNK + t, chunk * CHUNK + s, K)
+    return tl.where(s <= t, decay, 0.0)
+
+
+@triton.jit
+def _load_chunk(steps, sums, chunk, K: tl.constexpr):
+    """dt (token D), and the decays from the chunk's start to each token (token D), from each token
+    to its end (token D), and from start to end (1 D)."""
+    token, _, _ = chunk_of(chunk, K.TOKENS, K.D)
+    end = chunk * CHUNK + tl.full([1, 1], CHUNK - 1, tl.int32)
+    head = _head(K)
+    dt = tl.full([CHUNK, K.D], 0.0, tl.float32)
+    since, until, whole = dt, dt, tl.full([1, K.D], 0.0, tl.float32)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
-        columns = head_columns(h, K)
-        a = -tl.exp(tl.load(block + K.A_LOG + h))
-        dt, _ = load_dt(steps, h, bits, K)
-        last_dt, _ = load_dt(steps, h, last, K)
-        total, _ = totals(dt, last_dt, a, K)
-        y += dot(scores * decay(total, K), x * dt[:, None] * columns)
-        if K.LHI:
-            query_dt, _ = load_dt(steps, h, query, K)
-            weight = exp_of(tl.reshape(total, [K.GROUP * K.SPAN])) * to_bits(query_dt, K)
-            y += (query_score * weight)[:, None] * columns * their_x
-            query_y += (query_own * query_dt)[:, None] * columns * query_x
-    store_rows(mixed, bits, y, K.D, K.D, K)
-    if K.LHI:
-        store_rows(mixed, query, query_y, K.D, K.D, K)
-    last_in = silu(convolved(raw, block, last, K))
-    last_y = mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K)
-    store_rows(mixed, last, last_y, K.D, K.D, K)
+        high = sums + 2 * h * (K.CHUNKS * CHUNK)
+        dt = tl.where(head == h, _load_step(steps, token, h, K), dt)
+        since = tl.where(head == h, tl.exp(tl.load(high + token)), since)
+        until = tl.where(head == h, _decay(sums, h, end, token, K), until)
+        whole = tl.where(head == h, tl.exp(tl.load(high + end)), whole)
+    return dt, since, until, whole
+
+
+@triton.jit
+def _head(K: tl.constexpr):
+    """The head of each column: 1 D."""
+    return tl.arange(0, K.D)[None, :] // (K.D // K.HEADS)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, K: tl.constexpr):
+    """The state-space sum with its skip at every token, to `mixed`; x, B and C with
+    the slopes of their silu, to `inputs`; sums of dt A, to `sums`; the state at the start of every
+    chunk, to `states`."""
+    example = tl.program_id(0)
+    if example < count:
+        block = values + tl.program_id(1) * PARAMETERS + AT
+        row = example * K.TOKENS
+        raw = of_seed(raw, K.WIDTH, K) + row * K.WIDTH
+        steps = of_seed(steps, 2 * K.HEADS, K) + row * (2 * K.HEADS)
+        inputs = of_seed(inputs, 2 * K.CONV_DIM, K) + row * (2 * K.CONV_DIM)
+        mixed = of_seed(mixed, K.D, K) + row * K.D
+        at_state, sums = _states(states, example, K), _sums(sums, example, K)
+        _store_sums(sums, steps, block, K)
+        tl.debug_barrier()  # the sums are read again
+        head = _head(K)
+        skip = tl.load(block + K.SKIP + head)
+        state = tl.full([K.STATE, K.D], 0.0, tl.float32)
+        HEADS: tl.constexpr = K.HEADS
+        for chunk in range(K.CHUNKS):
+            token, live, at = chunk_of(chunk, K.TOKENS, K.D)
+            tl.store(at_state + chunk * (K.STATE * K.D), state)
+            x = _convolved(raw, block, inputs, token, 0, K.D, K)
+            b = tl.trans(_convolved(raw, block, inputs, token, K.D, K.STATE, K))
+            c = _convolved(raw, block, inputs, token, K.D + K.STATE, K.STATE, K)
+            dt, since, until, whole = _load_chunk(steps, sums, chunk, K)
+            u = x * dt
+            y = x * skip + dot(c, state) * since
+            scores = dot(c, b)
+            for h in tl.static_range(HEADS):
+                weights = scores * _decay_within(sums, h, chunk, False, K)
+                y += dot(weights, tl.where(head == h, u, 0.0))
+            tl.store(mixed + at, y, mask=live)
+            state = state * whole + dot(b, u * until)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def mix_back(
+    values, count, steps, inputs, sums, states, d_mixed, slopes, d_steps, PARAMETERS, AT, K: tl.constexpr
+):  # fmt: skip
+    """`mix` backward: from `d_mixed` the gradients of x, B and C before the silu, to `slopes`, and
+    what each token gives to those of dt before the softplus, a_log and skip, to `d_steps`."""
+    example = tl.program_id(0)
+    if example < count:
+        block = values + tl.program_id(1) * PARAMETERS + AT
+        row = example * K.TOKENS
+        steps = of_seed(steps, 2 * K.HEADS, K) + row * (2 * K.HEADS)
+        inputs = of_seed(inputs, 2 * K.CONV_DIM, K) + row * (2 * K.CONV_DIM)
+        d_mixed = of_seed(d_mixed, K.D, K) + row * K.D
+        slopes = of_seed(slopes, K.WIDTH, K) + row * K.WIDTH
+        d_steps = of_seed(d_steps, 3 * K.HEADS, K) + row * (3 * K.HEADS)
+        at_state, sums = _states(states, example, K), _sums(sums, example, K)
+        head = _head(K)
+        head_down = tl.arange(0, K.D)[:, None] // (K.D // K.HEADS)
+        i, j = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
+        from_here, earlier = tl.where(j >= i, 1.0, 0.0), tl.where(j < i, 1.0, 0.0)
+        adjoint = tl.full([K.STATE, K.D], 0.0, tl.float32)
+        HEADS: tl.constexpr = K.HEADS
+        for turn in range(K.CHUNKS):
+            chunk = K.CHUNKS - 1 - turn
+            token, live, _ = chunk_of(chunk, K.TOKENS, K.D)
+            x = _load(inputs, token, 0, K.D, 2 * K.CONV_DIM, K)
+            b = _load(inputs, token, K.D, K.STATE, 2 * K.CONV_DIM, K)
+            c = _load(inputs, token, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
+            c_down = _load_down(inputs, chunk, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
+            dy = _load(d_mixed, token, 0, K.D, K.D, K)
+            dy_down = _load_down(d_mixed, chunk, 0, K.D, K.D, K)
+            dt, since, until, whole = _load_chunk(steps, sums, chunk, K)
+            u, since = x * dt, since * dy
+            state = tl.load(at_state + chunk * (K.STATE * K.D))
+            # Tokens before with those here, those here with tokens after, and those around.
+            du = dot(b, adjoint) * until
+            passed = dot_exact(from_here, since * dot(c, state))
+            passed += dot_exact(earlier, u * du)
+            passed += tl.sum(state * adjoint, 0)[None, :] * whole
+            dc = dot(since, tl.trans(state))
+            db = dot(u * until, tl.trans(adjoint))
+            adjoint = adjoint * whole + dot(c_down, since)
+            scores = dot(b, c_down)
+            d_scores = tl.full([CHUNK, CHUNK], 0.0, tl.float32)
+            for h in tl.static_range(HEADS):
+                decay = _decay_within(sums, h, chunk, True, K)
+                d_weights = dot(u, tl.where(head_down == h, dy_down, 0.0)) * decay
+                d_scores += d_weights
+                du += dot(scores * decay, tl.where(head == h, dy, 0.0))
+                # Of every pair, to each token after the earlier up to the later.
+                pairs = dot_exact(earlier, d_weights * scores)
+                d_term = tl.sum(pairs * from_here, 1)
+                d_term += tl.sum(tl.where(head == h, passed, 0.0), 1)
+                d_term = d_term[:, None] * -tl.exp(tl.load(block + K.A_LOG + h))
+                to = d_steps + token * (3 * K.HEADS) + h
+                d_dt = tl.sum(tl.where(head == h, du * x, 0.0), 1)[:, None] + d_term
+                tl.store(to, d_dt * _load_step(steps, token, K.HEADS + h, K), mask=live)
+                tl.store(to + K.HEADS, d_term * _load_step(steps, token, h, K), mask=live)
+                d_skip = tl.sum(tl.where(head == h, dy * x, 0.0), 1)[:, None]
+                tl.store(to + 2 * K.HEADS, d_skip, mask=live)
+            dx = du * dt + dy * tl.load(block + K.SKIP + head)
+            _store_slope(slopes, inputs, token, dx, 0, K.D, K)
+            db += dot(d_scores, c)
+            _store_slope(slopes, inputs, token, db, K.D, K.STATE, K)
+            dc += dot(tl.trans(d_scores), b)
+            _store_slope(slopes, inputs, token, dc, K.D + K.STATE, K.STATE, K)

@@ -25,6 +25,7 @@ from ithbit.kernels.mamba2_tile import (
     store_rows,
 )
 from ithbit.kernels.tile import (
+    SIZES,
     dot,
     load_embedding,
     load_matrix,
@@ -75,15 +76,15 @@ def _softplus(z):
     return tl.maximum(z, 0.0) + log, tl.where(z >= 0, 1.0, small) / whole
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def project(
-    values, keys, first, count, waves, before, raw_before, mixed, stream, raw, steps, BEFORE, AT,
+    values, keys, first, count, waves, before, raw_before, mixed, stream, raw, steps, PARAMETERS, BEFORE, AT,
     BOTTOM: tl.constexpr, ABOVE_BOTTOM: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """The input of the block at AT: embedded at the BOTTOM, else the output of the block BEFORE,
     which leaves it in `stream`. Projected: gate, x, B, C to `raw`, dt and its slope to `steps`."""
     seed = tl.program_id(1)
-    values += seed * K.PARAMETERS
+    values += seed * PARAMETERS
     block = values + AT
     place = _rows(tl.program_id(0), count, K)
     if BOTTOM:
@@ -144,34 +145,38 @@ def _project_back(x, slopes, d_steps, raw, block, share, place, again, K: tl.con
     add_matrix(share + K.IN, dot(tl.trans(d_raw), gained), again, K.WIDE, K.WIDTH, K.D)
     d_gained = dot(d_raw, _load_in(block, K))
     HEADS: tl.constexpr = K.HEADS
-    d_bias = tl.full([K.HEADS], 0, tl.float32)
     for h in tl.static_range(HEADS):
         at = K.IN + (K.WIDTH + h) * K.D
-        d_dt = tl.load(d_steps + row_number(place, K) * K.HEADS + h, mask=place[2], other=0.0)
+        step = d_steps + row_number(place, K) * (3 * K.HEADS) + h
+        d_dt = tl.load(step, mask=place[2], other=0.0)
         add_vector(share + at, tl.sum(d_dt[:, None] * gained, 0), again, K.D)
         d_gained += d_dt[:, None] * load_vector(block + at, K.D)
-        d_bias = tl.where(tl.arange(0, K.HEADS) == h, tl.sum(d_dt, 0), d_bias)
-    add_vector(share + K.DT_BIAS, d_bias, again, K.HEADS)
+    # What tokens give to dt_bias, a_log and skip; a few sums, whose terms cancel.
+    c = tl.arange(0, K.STEPS)
+    at = (row_number(place, K) * (3 * K.HEADS))[:, None] + c[None, :]
+    live = place[2][:, None] & (c < 3 * K.HEADS)[None, :]
+    given = tl.sum(tl.load(d_steps + at, mask=live, other=0.0).to(tl.float64), 0)
+    add(share + K.DT_BIAS + c, given.to(tl.float32), c < 3 * K.HEADS, again)
     add_vector(share, tl.sum(d_gained * normal, 0), again, K.D)
     return rms_back(d_gained * gain, normal, inverse, K.D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def project_back(
     values, keys, first, count, waves, stream, raw, slopes, d_steps, grads, raw_before, mixed,
-    slopes_before, d_mixed, partials, PROGRAMS, BEFORE, AT,
+    slopes_before, d_mixed, partials, PROGRAMS, PARAMETERS, BEFORE, AT,
     BOTTOM: tl.constexpr, TOP: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """`project` backward: `grads` from that of the output of the block at AT to that of its input,
     and on to the embedding at the BOTTOM, else to `d_mixed` and the gate of the block BEFORE."""
     seed = tl.program_id(1)
-    values += seed * K.PARAMETERS
+    values += seed * PARAMETERS
     block = values + AT
-    share = share_of_program(partials, PROGRAMS, K)
+    share = share_of_program(partials, PROGRAMS, PARAMETERS)
     raw, slopes, d_steps = (
         of_seed(raw, K.WIDTH, K),
         of_seed(slopes, K.WIDTH, K),
-        of_seed(d_steps, K.HEADS, K),
+        of_seed(d_steps, 3 * K.HEADS, K),
     )
     grads = of_seed(grads, K.D, K)
     for turn in tl.range(0, K.FLAT_TILES, num_stages=1, disable_licm=True):

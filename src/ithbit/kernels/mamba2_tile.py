@@ -22,10 +22,12 @@ class Shape:
     """What the kernels of a model are compiled for: sizes, and where parameters lie."""
 
     N: int  # bits
-    LHI: bool
+    LHI: int  # 1 for LHI, else 0
     WORDS: int
     TOKENS: int
     FIRST: int  # token of the first bit
+    CHUNKS: int  # of a sequence
+    CHUNKS_WIDE: int  # the same, as a power of two
     CAPACITY: int  # examples of a run in the buffers
     SPAN: int  # rows that a sequence's bits take in a tile
     GROUP: int  # sequences a tile
@@ -38,15 +40,13 @@ class Shape:
     CONV_DIM: int  # numbers that go through the convolution: x, B, C
     WIDTH: int  # numbers that a token is projected to, dt aside: gate, x, B, C
     WIDE: int  # the same, as a power of two
-    PARAMETERS: int
+    STEPS: int  # three numbers a head, as a power of two
     POSITIONS: int
     ENCODING: str  # of positions
-    LEAVE: int
-    HEAD: int
     IN: int  # from here on within a block
     CONV: int
     CONV_BIAS: int
-    DT_BIAS: int
+    DT_BIAS: int  # a_log and skip follow it
     A_LOG: int
     SKIP: int
     GATE_NORM: int
@@ -60,10 +60,10 @@ def of_seed(pointer, COLUMNS: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
-def share_of_program(partials, PROGRAMS, K: tl.constexpr):
+def share_of_program(partials, PROGRAMS, PARAMETERS):
     """This program's row of the shares of the gradient."""
     row = tl.program_id(1).to(tl.int64) * PROGRAMS + tl.program_id(0)
-    return partials + row * K.PARAMETERS
+    return partials + row * PARAMETERS
 
 
 @triton.jit

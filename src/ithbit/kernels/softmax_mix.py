@@ -12,7 +12,7 @@ themselves up to WIDE, and `_head_dot` puts the parts of three tf32 passes in th
 import triton
 import triton.language as tl
 
-from ithbit.kernels.tile import CHUNK, dot, high
+from ithbit.kernels.tile import CHUNK, SIZES, dot, high
 
 _NEVER = tl.constexpr(-1e30)
 
@@ -59,7 +59,7 @@ def _seen(queries, keys, TOKENS: tl.constexpr, CAUSAL: tl.constexpr):
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def mix(
     queries, keys, values, out, total, count, CAPACITY,
     TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr,
@@ -98,7 +98,7 @@ def mix(
             tl.store(total + (start + t) * H + h, top + tl.log(whole), mask=t < TOKENS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def mix_back(
     queries, keys, values, out, total, d_out, d_queries, d_keys, d_values, count, CAPACITY,
     TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr,

@@ -12,6 +12,9 @@ import triton.language as tl
 from ithbit.tasks.stream import GAMMA, LAST_SHIFT, MIX
 from ithbit.tasks.tokens import N_FEATURES
 
+# Arguments that kernels are not compiled anew for: one compilation serves every depth and length.
+SIZES = ["count", "block", "next_block", "positions", "enter", "head", "layer", "AT", "BEFORE"]
+SIZES += ["PARAMETERS", "PROGRAMS", "N", "LHI", "WORDS", "TOKENS"]
 CHUNK = tl.constexpr(16)  # tokens that a warp takes at a time: the rows of the smallest product
 FEATURES = tl.constexpr(16)  # the nine features of a token, filled up for a product
 _GAMMA = tl.constexpr(GAMMA)
@@ -40,7 +43,15 @@ def dot(a, b):
 
 
 @triton.jit
-def stream_word(key, example, j, WORDS: tl.constexpr):
+def dot_exact(a, b):
+    """a @ b for an a that tf32 holds exactly, such as zeros and ones: two passes."""
+    b_high = _high(b)
+    out = tl.dot(a, b - b_high, input_precision="tf32")
+    return tl.dot(a, b_high, out, input_precision="tf32")
+
+
+@triton.jit
+def stream_word(key, example, j, WORDS):
     """Word j of an example (see `tasks/stream.py`), as uint64."""
     counter = (example.to(tl.int64) * WORDS + 1 + j).to(tl.uint64, bitcast=True)
     word = key + counter * _GAMMA
@@ -50,37 +61,31 @@ def stream_word(key, example, j, WORDS: tl.constexpr):
 
 
 @triton.jit
-def draw_index(key, example, N: tl.constexpr, WORDS: tl.constexpr):
+def draw_index(key, example, N, WORDS):
     """The index that an example asks for, from 0."""
     word = stream_word(key, example, 0, WORDS) >> 32
     return ((word * N) >> 32).to(tl.int32)
 
 
 @triton.jit
-def draw_bit(key, example, i, WORDS: tl.constexpr):
+def draw_bit(key, example, i, WORDS):
     """Bit i (from 0) of an example, as fp32; i must be within the words drawn."""
     word = stream_word(key, example, 1 + i // 64, WORDS)
     return ((word >> (i % 64).to(tl.uint64)) & 1).to(tl.float32)
 
 
 @triton.jit
-def token_features(key, example, position, N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr):
+def token_features(key, example, position, N, LHI, WORDS):
     """Features of tokens given by example and position (row): row FEATURES."""
-    TOKENS: tl.constexpr = N + 2 if LHI else N + 1
     column = tl.arange(0, FEATURES)[None, :]
-    if LHI:
-        i = position - 1
-        is_query = position == 0
-        is_end = position == N + 1
-    else:
-        i = position
-        is_query = position == N
-        is_end = position < 0
+    i = position - LHI
+    is_query = position == (1 - LHI) * N
+    is_end = position == N + 1
     is_bit = (i >= 0) & (i < N)
     bit = draw_bit(key, example, tl.where(is_bit, i, 0), WORDS)
     query = draw_index(key, example, N, WORDS).to(tl.float32) / N
     query = tl.where(is_query, query, 0.0)
-    p = position.to(tl.float32) / (TOKENS - 1)
+    p = position.to(tl.float32) / (N + LHI)
     out = tl.where(column == 0, tl.where(is_bit, 1.0, 0.0)[:, None], 0.0)
     out = tl.where(column == 1, tl.where(is_query, 1.0, 0.0)[:, None], out)
     out = tl.where(column == 2, tl.where(is_end, 1.0, 0.0)[:, None], out)
