@@ -23,6 +23,7 @@ from ithbit.kernels.embedding import add_positions
 from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import (
     CHUNK,
+    LENGTHS,
     SIZES,
     along_rows,
     cross_entropy,
@@ -299,7 +300,7 @@ def _project(
     tl.store(values + at, v, mask=live[:, None])
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=SIZES + LENGTHS)
 def _enter(
     parameters, streams, firsts, count, raw, x, queries, keys, values, waves,
     block, positions, enter, CAPACITY, PARAMETERS,
@@ -331,7 +332,7 @@ def _enter(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=SIZES + LENGTHS)
 def _block_end(
     parameters, count, x, mixed, raw, out, queries, keys, values, waves,
     block, next_block, CAPACITY, PARAMETERS,
@@ -360,7 +361,7 @@ def _block_end(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=SIZES + LENGTHS)
 def _answer(
     parameters, streams, firsts, count, x, mixed, d_mixed, dx, results, partials,
     block, head, PROGRAMS, CAPACITY, PARAMETERS,
@@ -407,7 +408,7 @@ def _answer(
         tl.store(result, logit, mask=live)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=SIZES + LENGTHS)
 def _block_end_back(
     parameters, count, x, mixed, raw, dx, d_mixed, partials,
     block, PROGRAMS, CAPACITY, PARAMETERS,
@@ -441,7 +442,7 @@ def _block_end_back(
         tl.debug_barrier()  # the next tile adds to what other threads may have stored
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=SIZES + LENGTHS)
 def _project_back(
     parameters, streams, firsts, count, raw, x, dx, last_dx, d_queries, d_keys, d_values,
     queries, keys, waves, partials,

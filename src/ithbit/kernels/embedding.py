@@ -143,8 +143,9 @@ def embed_back(plan: Plan, keys: Tensor, first: Tensor, grads: Tensor, partials:
     model, n_programs = plan.model, partials.shape[1]
     _embed_back[(n_programs, plan.n_seeds)](
         keys, first, grads, partials, offset(plan), plan.n_parameters,
-        N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, SEQUENCES=grads.shape[1] // n_programs,
-        STRIDE=grads.stride(2), ROWS=_ROWS, D=model.d_model, ENCODING=model.positions,
+        N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words,
+        SEQUENCES=grads.shape[1] // n_programs, STRIDE=grads.stride(2), ROWS=_ROWS,
+        D=model.d_model, ENCODING=model.positions,
     )  # fmt: skip
 
 

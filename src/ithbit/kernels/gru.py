@@ -25,6 +25,7 @@ from torch import Tensor
 from ithbit.kernels import embedding
 from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import (
+    SIZES,
     cross_entropy,
     draw_bit,
     draw_index,
@@ -109,7 +110,7 @@ def _features(t, query, low, high, N: tl.constexpr, LHI: tl.constexpr):
     return tl.where(column == 7, (p * p)[:, None], out)
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit(do_not_specialize=SIZES)
 def _forward(
     values, keys, first, count, below, states, saved, logits,
     PARAMETERS, CAPACITY, layer, positions, head,
@@ -172,7 +173,7 @@ def _forward(
         tl.store(logits + seed * CAPACITY + row, logit, mask=row < count)
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit(do_not_specialize=SIZES)
 def _backward(
     values, keys, first, count, states, saved, above, losses, partials,
     PARAMETERS, CAPACITY, layer, positions, head,
@@ -285,7 +286,7 @@ def _backward(
         tl.store(_embedding(partial, positions, D), grad)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _input_back(
     values, states, saved, partials, PARAMETERS, layer,
     TOKENS: tl.constexpr, D: tl.constexpr, SEQUENCES: tl.constexpr, TILE: tl.constexpr,

@@ -169,7 +169,7 @@ def backward(
 ) -> None:
     """Losses and shares of the gradient of a step."""
     of = shape(plan)
-    mixing, flat = _grids(plan, of)
+    _, flat = _grids(plan, of)
     _to_last(plan, values, keys, first, count, of)
     _finish(plan, values, keys, first, count, losses, partials, True, of)
     for layer in reversed(range(plan.model.n_layers)):

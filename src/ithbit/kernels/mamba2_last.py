@@ -236,8 +236,8 @@ def _mix_back(
 
 @triton.jit(do_not_specialize=SIZES)
 def finish(
-    values, keys, first, count, waves, stream, raw, steps, slopes, d_steps, grads, results, partials,
-    PROGRAMS, PARAMETERS, AT, BOTTOM: tl.constexpr, TRAIN: tl.constexpr, K: tl.constexpr,
+    values, keys, first, count, waves, stream, raw, steps, slopes, d_steps, grads, results,
+    partials, PROGRAMS, PARAMETERS, AT, BOTTOM: tl.constexpr, TRAIN: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """The last block's sum and output at the last token, and the logits to `results`; or, to train,
     the losses there, and the gradients back through the sum."""

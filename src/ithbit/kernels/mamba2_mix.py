@@ -193,7 +193,8 @@ def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, 
 
 @triton.jit(do_not_specialize=SIZES)
 def mix_back(
-    values, count, steps, inputs, sums, states, d_mixed, slopes, d_steps, PARAMETERS, AT, K: tl.constexpr
+    values, count, steps, inputs, sums, states, d_mixed, slopes, d_steps, PARAMETERS, AT,
+    K: tl.constexpr,
 ):  # fmt: skip
     """`mix` backward: from `d_mixed` the gradients of x, B and C before the silu, to `slopes`, and
     what each token gives to those of dt before the softplus, a_log and skip, to `d_steps`."""

@@ -78,8 +78,8 @@ def _softplus(z):
 
 @triton.jit(do_not_specialize=SIZES)
 def project(
-    values, keys, first, count, waves, before, raw_before, mixed, stream, raw, steps, PARAMETERS, BEFORE, AT,
-    BOTTOM: tl.constexpr, ABOVE_BOTTOM: tl.constexpr, K: tl.constexpr,
+    values, keys, first, count, waves, before, raw_before, mixed, stream, raw, steps, PARAMETERS,
+    BEFORE, AT, BOTTOM: tl.constexpr, ABOVE_BOTTOM: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """The input of the block at AT: embedded at the BOTTOM, else the output of the block BEFORE,
     which leaves it in `stream`. Projected: gate, x, B, C to `raw`, dt and its slope to `steps`."""

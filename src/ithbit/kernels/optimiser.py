@@ -11,11 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ithbit.kernels.tile import SIZES
+
 _BLOCK = 128  # parameters a program
 _ROWS = 16  # shares read at a time
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "PARAMETERS"])
 def _sum_shares(
     partials, grads, squares, losses, loss_sum, steps, first, count,
     PARAMETERS, CAPACITY,
@@ -42,7 +44,7 @@ def _sum_shares(
         tl.store(first + seed, tl.load(first + seed) + count)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _adamw(
     values, mean, square, grads, squares, steps, rate,
     PARAMETERS, BLOCKS,

@@ -12,9 +12,10 @@ import triton.language as tl
 from ithbit.tasks.stream import GAMMA, LAST_SHIFT, MIX
 from ithbit.tasks.tokens import N_FEATURES
 
-# Arguments that kernels are not compiled anew for: one compilation serves every depth and length.
+# Arguments that no kernel is compiled anew for: one compilation serves every depth.
 SIZES = ["count", "block", "next_block", "positions", "enter", "head", "layer", "AT", "BEFORE"]
-SIZES += ["PARAMETERS", "PROGRAMS", "N", "LHI", "WORDS", "TOKENS"]
+SIZES += ["PARAMETERS", "PROGRAMS", "BLOCKS"]
+LENGTHS = ["N", "LHI", "WORDS", "TOKENS"]  # and of kernels on rows, every length
 CHUNK = tl.constexpr(16)  # tokens that a warp takes at a time: the rows of the smallest product
 FEATURES = tl.constexpr(16)  # the nine features of a token, filled up for a product
 _GAMMA = tl.constexpr(GAMMA)
@@ -45,7 +46,7 @@ def dot(a, b):
 @triton.jit
 def dot_exact(a, b):
     """a @ b for an a that tf32 holds exactly, such as zeros and ones: two passes."""
-    b_high = _high(b)
+    b_high = high(b)
     out = tl.dot(a, b - b_high, input_precision="tf32")
     return tl.dot(a, b_high, out, input_precision="tf32")
 
