@@ -23,6 +23,7 @@ from ithbit.kernels.embedding import add_positions
 from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import (
     CHUNK,
+    FEATURES,
     LENGTHS,
     SIZES,
     along_rows,
@@ -42,11 +43,14 @@ from ithbit.kernels.tile import (
     put_matrix,
     put_vector,
     store_embedding,
+    store_matrix,
+    store_vector,
     token_features,
 )
 
 _ROWS = 32  # tokens of a flat tile
 _BACK_ROWS = 32
+_PROJECT_ROWS = 16
 _PROGRAMS = 128  # at least so many programs a run go over its tokens backwards
 _ANSWERS = 16  # examples of a tile of `_answer`
 _READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
@@ -54,6 +58,7 @@ _SLICE = tl.constexpr(32)  # hidden units of the feed-forward part at a time, fo
 # How each kernel is compiled; the fastest of those tried on an H200.
 _FLAT: dict[str, int] = {"num_warps": 2}
 _BACK: dict[str, int] = {"num_warps": 2, "num_stages": 1}
+_PROJECT_BACK: dict[str, int] = {"num_warps": 1, "num_stages": 1}
 _MIX: dict[str, int] = {"num_warps": 1}
 _MIX_BACK: dict[str, int] = {"num_warps": 1}
 _READ: dict[str, int] = {"num_warps": 4}
@@ -151,15 +156,14 @@ def _normal(x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
 
 @triton.jit
 def _normal_back(grad, x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
-    """Gradient of `_normal`'s input, and of its gain and offset."""
-    if SOFTMAX:
-        gain, offset = tl.sum(grad, 0), tl.sum(grad, 0)
-    else:
+    """Gradient of `_normal`'s input, and row by row that of its gain."""
+    gain = grad
+    if not SOFTMAX:
         normal, inverse = normalise(x, D, _eps(SOFTMAX))
-        gain, offset = tl.sum(grad * normal, 0), tl.sum(grad, 0)
+        gain = grad * normal
         weight = load_vector(w + _at("norm1.weight", D, FF, SOFTMAX), D)
         grad = normalise_back(grad * weight, normal, inverse, D)
-    return grad, gain, offset
+    return grad, gain
 
 
 @triton.jit
@@ -245,18 +249,6 @@ def _tail_back(
         grad += normalise_back(d_fed * gain, normal, inverse, D)
     put_matrix(p + _at("out.weight", D, FF, SOFTMAX), dot(tl.trans(grad), mixed), again, D, D)
     return grad, dot(grad, load_matrix(w + _at("out.weight", D, FF, SOFTMAX), D, D))
-
-
-@triton.jit
-def _put_projection(
-    p, again, which: tl.constexpr, grad, rows,
-    D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
-):  # fmt: skip
-    """This program's share of the gradients of the queries', keys' or values' projection."""
-    weight = dot(tl.trans(grad), rows)
-    put_matrix(p + _at("qkv.weight", D, FF, SOFTMAX) + which * D * D, weight, again, D, D)
-    if SOFTMAX:
-        put_vector(p + _at("qkv.bias", D, FF, SOFTMAX) + which * D, tl.sum(grad, 0), again, D)
 
 
 @triton.jit
@@ -465,6 +457,13 @@ def _project_back(
     first = tl.load(firsts + seed)
     share = partials + (seed * PROGRAMS + program) * PARAMETERS
     p = share + block
+    w_q = tl.zeros([D, D], tl.float32)
+    w_k, w_v = w_q, w_q
+    embedding = tl.zeros([FEATURES, D], tl.float32)
+    # Sums over tokens that no product gives stay row by row until the end.
+    nothing = tl.zeros([ROWS, D], tl.float32)
+    sum_q, sum_k, sum_v, sum_gain, sum_offset = nothing, nothing, nothing, nothing, nothing
+    enter_gain, enter_offset = nothing, nothing
     for i in range(TILES):
         w = held(parameters + block, i)
         example, position, live, at = _flat(program * TILES + i, count, TOKENS, D, ROWS)
@@ -483,50 +482,70 @@ def _project_back(
             q = tl.load(queries + at, mask=there, other=0.0)
             dq = tl.load(d_queries + at, mask=there, other=0.0)
         dq, d_normal = _projected_back(dq, q, w, waves, position, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
-        _put_projection(p, i, 0, dq, normal, D, FF, SOFTMAX)
+        w_q += dot(tl.trans(dq), normal)
+        sum_q += dq
         k = tl.load(keys + at, mask=there, other=0.0)
         dk = tl.load(d_keys + at, mask=there, other=0.0)
         dk, by = _projected_back(dk, k, w, waves, position, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
         d_normal += by
-        _put_projection(p, i, 1, dk, normal, D, FF, SOFTMAX)
+        w_k += dot(tl.trans(dk), normal)
+        sum_k += dk
         dv = tl.load(d_values + at, mask=there, other=0.0)
         dv, by = _projected_back(dv, k, w, waves, position, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
         d_normal += by
-        _put_projection(p, i, 2, dv, normal, D, FF, SOFTMAX)
-        by, gain, offset = _normal_back(d_normal, rows, w, D, FF, SOFTMAX)
+        w_v += dot(tl.trans(dv), normal)
+        sum_v += dv
+        by, gain = _normal_back(d_normal, rows, w, D, FF, SOFTMAX)
+        sum_gain += gain
+        sum_offset += d_normal
         grad += by
-        if not SOFTMAX:
-            put_vector(p + _at("norm1.weight", D, FF, SOFTMAX), gain, i, D)
-            put_vector(p + _at("norm1.bias", D, FF, SOFTMAX), offset, i, D)
         if FIRST:
             if SOFTMAX:
                 rows = tl.load(raw + at, mask=there, other=0.0)
                 normal, inverse = normalise(rows, D, _eps(SOFTMAX))
-                put_vector(share + enter + D, tl.sum(grad * normal, 0), i, D)
-                put_vector(share + enter + 2 * D, tl.sum(grad, 0), i, D)
+                enter_gain += grad * normal
+                enter_offset += grad
                 grad = normalise_back(
                     grad * load_vector(parameters + enter + D, D), normal, inverse, D
                 )
             features = token_features(key, first + example, position, N, LHI, WORDS)
-            store_embedding(
-                share, dot(tl.trans(features), grad), positions, enter,
-                D, POSITIONS == "polynomial", SOFTMAX, i,
-            )  # fmt: skip
+            embedding += dot(tl.trans(features), grad)
         if not FIRST or POSITIONS == "learned":
             tl.store(dx + at, grad, mask=there)
-        tl.debug_barrier()  # the next tile adds to what other threads may have stored
+    weight = p + _at("qkv.weight", D, FF, SOFTMAX)
+    store_matrix(weight, w_q, D, D)
+    store_matrix(weight + D * D, w_k, D, D)
+    store_matrix(weight + 2 * D * D, w_v, D, D)
+    if FIRST:
+        store_embedding(share, embedding, positions, enter, D, POSITIONS == "polynomial", SOFTMAX)
+    if SOFTMAX:
+        bias = p + _at("qkv.bias", D, FF, SOFTMAX)
+        store_vector(bias, tl.sum(sum_q, 0), D)
+        store_vector(bias + D, tl.sum(sum_k, 0), D)
+        store_vector(bias + 2 * D, tl.sum(sum_v, 0), D)
+    else:
+        store_vector(p + _at("norm1.weight", D, FF, SOFTMAX), tl.sum(sum_gain, 0), D)
+        store_vector(p + _at("norm1.bias", D, FF, SOFTMAX), tl.sum(sum_offset, 0), D)
+    if FIRST and SOFTMAX:
+        store_vector(share + enter + D, tl.sum(enter_gain, 0), D)
+        store_vector(share + enter + 2 * D, tl.sum(enter_offset, 0), D)
 
 
-def _back_tiles(plan: Plan) -> tuple[int, int]:
-    """Programs a run of the flat backward kernels, and the tiles that each goes over."""
-    tiles = triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS)
-    each = 4 if tiles >= 4 * _PROGRAMS else 1
+def _back_tiles(plan: Plan, rows: int) -> tuple[int, int]:
+    """Programs a run of a flat backward kernel, and the tiles of so many rows that each goes
+    over."""
+    tiles = triton.cdiv(plan.capacity * plan.n_tokens, rows)
+    each = tiles // _PROGRAMS if tiles >= 4 * _PROGRAMS else 1
     return triton.cdiv(tiles, each), each
 
 
 def programs(plan: Plan) -> int:
     """Rows of gradient shares a run: as many as the kernel with the most programs leaves."""
-    return max(_back_tiles(plan)[0], triton.cdiv(plan.capacity, _ANSWERS))
+    return max(
+        _back_tiles(plan, _BACK_ROWS)[0],
+        _back_tiles(plan, _PROJECT_ROWS)[0],
+        triton.cdiv(plan.capacity, _ANSWERS),
+    )
 
 
 @dataclass(frozen=True)
@@ -694,7 +713,7 @@ class _Launch:
 
     def block_end_back(self, layer: int, partials: Tensor) -> None:
         plan = self.plan
-        n_programs, each = _back_tiles(plan)
+        n_programs, each = _back_tiles(plan, _BACK_ROWS)
         _block_end_back[self.grid(n_programs)](
             self.parameters, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
             self.raw(layer + 1), self.rows("dx"), self.rows("d_mixed"), partials,
@@ -705,7 +724,7 @@ class _Launch:
     def project_back(self, layer: int, partials: Tensor) -> None:
         plan = self.plan
         last = layer == plan.model.n_layers - 1
-        n_programs, each = _back_tiles(plan)
+        n_programs, each = _back_tiles(plan, _PROJECT_ROWS)
         q, k, _ = self.qkv(layer)
         _project_back[self.grid(n_programs)](
             self.parameters, self.streams, self.first, self.count, self.raw(0),
@@ -713,8 +732,8 @@ class _Launch:
             self.ones("last_dq") if last else self.rows("dq"), self.rows("dk"), self.rows("dv"),
             q, k, self.waves, partials,
             plan.block(layer), *self.positions, programs(plan), *self.sizes,
-            **self.tokens, ROWS=_BACK_ROWS, TILES=each, **self.widths,
-            POSITIONS=plan.model.positions, FIRST=layer == 0, LAST=last, **_BACK,
+            **self.tokens, ROWS=_PROJECT_ROWS, TILES=each, **self.widths,
+            POSITIONS=plan.model.positions, FIRST=layer == 0, LAST=last, **_PROJECT_BACK,
         )  # fmt: skip
 
 

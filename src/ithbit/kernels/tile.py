@@ -118,29 +118,16 @@ def load_embedding(
 
 @triton.jit
 def store_embedding(
-    partial,
-    grad,
-    positions,
-    kind,
-    D: tl.constexpr,
-    POLYNOMIAL: tl.constexpr,
-    TYPE: tl.constexpr,
-    again=0,
+    partial, grad, positions, kind, D: tl.constexpr, POLYNOMIAL: tl.constexpr, TYPE: tl.constexpr
 ):
-    """The gradient (FEATURES D) of what `load_embedding` gives, where its parameters lie; where
-    `again` is not 0, added to what is there."""
+    """The gradient (FEATURES D) of what `load_embedding` gives, where its parameters lie."""
     c = tl.arange(0, FEATURES)[:, None]
     d = tl.arange(0, D)[None, :]
-    _put(partial + d * _TOKEN_FEATURES + c, grad, c < _TOKEN_FEATURES, again)
+    tl.store(partial + d * _TOKEN_FEATURES + c, grad, mask=c < _TOKEN_FEATURES)
     if POLYNOMIAL:
-        _put(partial + positions + d * 2 + c - 6, grad, (c == 6) | (c == 7), again)
+        tl.store(partial + positions + d * 2 + c - 6, grad, mask=(c == 6) | (c == 7))
     if TYPE:
-        _put(partial + kind + d + c * 0, grad, c == 8, again)
-
-
-@triton.jit
-def _put(at, value, mask, again):
-    tl.store(at, value + tl.load(at, mask=mask & (again > 0), other=0.0), mask=mask)
+        tl.store(partial + kind + d + c * 0, grad, mask=c == 8)
 
 
 @triton.jit
