@@ -1,16 +1,14 @@
-"""Mamba2's convolution and state-space sum at all tokens: one warp goes over a sequence in chunks of
-16.
+"""Mamba2's convolution and state-space sum at all tokens: one warp goes over a sequence in chunks.
 
 With G_ts the sum of dt A over s < j <= t and u = dt x, a token sees those of its own chunk through
 a token-by-token matrix of exp(G_ts) (C_t . B_s), and those before it through the state at the
-chunk's start, a sum of exp(G) B u^T. Sums of dt A run over one chunk at most, and are taken forwards
-for each pair, not as differences, so that they cost no accuracy. The numbers after the silu
-with its slopes, the sums and the states stay in memory for the way back.
+chunk's start, a sum of exp(G) B u^T. No sum of dt A is longer than a chunk. The numbers after the
+silu with its slopes, the sums and the states stay in memory for the way back.
 
-Backwards the adjoint state, a sum of exp(G) C dy^T, stands for the tokens after the chunk. With W_ts
-what a pair of tokens gives to the loss to first order, the gradient of dt_j A is the sum of W_ts
-over s < j <= t: pairs within the chunk, tokens before it with those in it, those in it with tokens
-after it, and one number for all that pass over it. None is a difference of larger sums.
+Backwards the adjoint state, a sum of exp(G) C dy^T, stands for the tokens after the chunk. With
+W_ts what t takes from s times dy_t, the gradient of dt_j A is the sum of W_ts over s < j <= t: pairs
+within the chunk, tokens before it with those in it, those in it with tokens after it, and one
+number for all that pass over it. None is a difference of larger sums, which would cost accuracy.
 """
 
 import triton
@@ -42,14 +40,18 @@ def _convolved(
 
 
 @triton.jit
-def _load(pointer, token, FROM: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr):
+def _load(
+    pointer, token, FROM: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr
+):
     """SIZE columns from FROM on of a sequence's rows of STRIDE numbers: token SIZE."""
     at = pointer + token * STRIDE + FROM + tl.arange(0, SIZE)[None, :]
     return tl.load(at, mask=token < K.TOKENS, other=0.0)
 
 
 @triton.jit
-def _load_down(pointer, chunk, FROM: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr):
+def _load_down(
+    pointer, chunk, FROM: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr
+):
     """The same, loaded as SIZE token."""
     token = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
     at = pointer + token * STRIDE + FROM + tl.arange(0, SIZE)[:, None]
@@ -57,7 +59,9 @@ def _load_down(pointer, chunk, FROM: tl.constexpr, SIZE: tl.constexpr, STRIDE: t
 
 
 @triton.jit
-def _store_slope(slopes, inputs, token, grad, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
+def _store_slope(
+    slopes, inputs, token, grad, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
+):
     """Leave the gradient of SIZE columns from FROM on before the silu, from that after it."""
     grad *= _load(inputs, token, K.CONV_DIM + FROM, SIZE, 2 * K.CONV_DIM, K)
     to = slopes + token * K.WIDTH + K.D + FROM + tl.arange(0, SIZE)[None, :]
@@ -149,8 +153,9 @@ def _head(K: tl.constexpr):
 
 @triton.jit
 def mix(values, count, raw, steps, inputs, sums, states, mixed, AT, K: tl.constexpr):
-    """The state-space sum with its skip at every token, to `mixed`; x, B and C with
-    the slopes of their silu, to `inputs`; sums of dt A, to `sums`; the state at the start of every chunk, to `states`."""
+    """The state-space sum with its skip at every token, to `mixed`; x, B and C with the slopes of
+    their silu, to `inputs`; the sums of dt A, to `sums`; the state at the start of every chunk, to
+    `states`."""
     example = tl.program_id(0)
     if example < count:
         block = values + tl.program_id(1) * K.PARAMETERS + AT
