@@ -6,9 +6,9 @@ chunk's start, a sum of exp(G) B u^T. No sum of dt A is longer than a chunk. The
 silu with its slopes, the sums and the states stay in memory for the way back.
 
 Backwards the adjoint state, a sum of exp(G) C dy^T, stands for the tokens after the chunk. With
-W_ts what t takes from s times dy_t, the gradient of dt_j A is the sum of W_ts over s < j <= t: pairs
-within the chunk, tokens before it with those in it, those in it with tokens after it, and one
-number for all that pass over it. None is a difference of larger sums, which would cost accuracy.
+W_ts what t takes from s times dy_t, the gradient of dt_j A is the sum of W_ts over s < j <= t:
+pairs within the chunk, tokens before it with those in it, those in it with tokens after it, and one
+number for all that pass over it. None is a difference of larger sums, which costs accuracy.
 """
 
 import triton
@@ -218,7 +218,6 @@ def mix_back(
             c = _load(inputs, token, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
             c_down = _load_down(inputs, chunk, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
             dy = _load(d_mixed, token, 0, K.D, K.D, K)
-            dy_down = _load_down(d_mixed, chunk, 0, K.D, K.D, K)
             dt, since, until, whole = _load_chunk(steps, sums, chunk, K)
             u, since = x * dt, since * dy
             state = tl.load(at_state + chunk * (K.STATE * K.D))
@@ -231,6 +230,7 @@ def mix_back(
             db = dot(u * until, tl.trans(adjoint))
             adjoint = adjoint * whole + dot(c_down, since)
             scores = dot(b, c_down)
+            dy_down = _load_down(d_mixed, chunk, 0, K.D, K.D, K)
             d_scores = tl.full([CHUNK, CHUNK], 0.0, tl.float32)
             for h in tl.static_range(HEADS):
                 decay = _decay_within(sums, h, chunk, True, K)
