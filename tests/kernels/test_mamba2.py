@@ -30,6 +30,7 @@ def gradients(seeds):
 def test_tiles_of_one_program_add_up(monkeypatch):
     expected, apart = gradients([1])
     monkeypatch.setattr(mamba2, "MAX_PROGRAMS", 1)
+    monkeypatch.setattr(mamba2, "MAX_BACK_PROGRAMS", 1)
     found, together = gradients([1])
     assert apart.partials.shape[1] > together.partials.shape[1] == 1
     assert expected.abs().max() > 0

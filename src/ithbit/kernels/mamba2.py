@@ -4,8 +4,8 @@ Forward a block is two launches: what acts on each token by itself (`mamba2_rows
 output of the block before, and the mixing of tokens (`mamba2_mix.py`). The last mixing turns round
 at the loss; backward a block is the same two launches. The convolution shifts rows, which registers
 cannot, so it lies at the border of the two. Exact savings: the last block mixes into the last token
-alone; bits are padded to a power of two without the other tokens; token-by-token matrices stay in
-registers and are computed again on the way back.
+alone (`mamba2_last.py`); all other mixing is by states, with token-by-token matrices of 16 tokens
+at most, which stay in registers and are computed again on the way back.
 """
 
 import triton
@@ -16,11 +16,13 @@ from ithbit.kernels.mamba2_tile import Shape
 from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import CHUNK
 
-ROW_WARPS = 4  # of a launch on rows
+_ROWS, ROW_WARPS = 64, 4  # of a tile of a launch on rows
+_BACK_ROWS, BACK_WARPS = 32, 1  # the same, backwards
 MIX_WARPS = 1  # of a sequence's chunks: small products need no barriers
 FINISH_WARPS = 2  # of the last block's mixing with 64 rows of bits; twice as many with 128
-MAX_PROGRAMS = 128  # shares of a run's gradient; a program takes several tiles to keep to it
-_FLAT = 64
+# Shares of a run's gradient; a program takes several tiles to keep to it.
+MAX_PROGRAMS = 128
+MAX_BACK_PROGRAMS = 176  # of one-warp programs on rows
 _MIN_ROWS = 64  # bits of a tile of the last block's mixing
 
 
@@ -31,7 +33,7 @@ def shape(plan: Plan) -> Shape:
     group = max(1, _MIN_ROWS // span)
     conv = model.d_model + 2 * model.d_state
     chunks = triton.cdiv(plan.n_tokens, CHUNK.value)
-    flat_tiles = triton.cdiv(plan.capacity * plan.n_tokens, _FLAT)
+    back_tiles = triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS)
     return Shape(
         N=model.n_bits,
         LHI=int(plan.lhi),
@@ -44,8 +46,9 @@ def shape(plan: Plan) -> Shape:
         SPAN=span,
         GROUP=group,
         TILES=triton.cdiv(triton.cdiv(plan.capacity, group), MAX_PROGRAMS),
-        FLAT=_FLAT,
-        FLAT_TILES=triton.cdiv(flat_tiles, MAX_PROGRAMS),
+        ROWS=_ROWS,
+        BACK_ROWS=_BACK_ROWS,
+        BACK_TILES=triton.cdiv(back_tiles, MAX_BACK_PROGRAMS),
         D=model.d_model,
         STATE=model.d_state,
         HEADS=model.n_heads,
@@ -67,9 +70,9 @@ def shape(plan: Plan) -> Shape:
 
 
 def _grids(plan: Plan, of: Shape) -> tuple[int, int]:
-    """Programs a run that leave shares: of a mixing launch, and of one on rows."""
+    """Programs a run that leave shares: of the last block's mixing, and of a launch on rows."""
     mixing = triton.cdiv(plan.capacity, of.GROUP * of.TILES)
-    return mixing, triton.cdiv(plan.capacity * plan.n_tokens, of.FLAT * of.FLAT_TILES)
+    return mixing, triton.cdiv(plan.capacity * plan.n_tokens, of.BACK_ROWS * of.BACK_TILES)
 
 
 def programs(plan: Plan) -> int:
@@ -134,7 +137,7 @@ def _to_last(
                 plan.n_parameters, plan.block(layer - 1),
                 K=of, num_warps=MIX_WARPS, num_stages=1,
             )  # fmt: skip
-        mamba2_rows.project[(triton.cdiv(plan.capacity * plan.n_tokens, of.FLAT), plan.n_seeds)](
+        mamba2_rows.project[(triton.cdiv(plan.capacity * plan.n_tokens, of.ROWS), plan.n_seeds)](
             values, keys, first, count, embedding.waves(plan), _stream(plan, layer - 1),
             _raw(plan, layer - 1, of), _mixed(plan, layer - 1, of), _stream(plan, layer),
             _raw(plan, layer, of), _steps(plan, layer, of),
@@ -169,19 +172,19 @@ def backward(
 ) -> None:
     """Losses and shares of the gradient of a step."""
     of = shape(plan)
-    _, flat = _grids(plan, of)
+    _, rows = _grids(plan, of)
     _to_last(plan, values, keys, first, count, of)
     _finish(plan, values, keys, first, count, losses, partials, True, of)
     for layer in reversed(range(plan.model.n_layers)):
         under = max(layer - 1, 0)
-        mamba2_rows.project_back[(flat, plan.n_seeds)](
+        mamba2_rows.project_back[(rows, plan.n_seeds)](
             values, keys, first, count, embedding.waves(plan), _stream(plan, layer),
             _raw(plan, layer, of), _slopes(plan, layer, of), _rows(plan, "d_steps", 3 * of.HEADS),
             _rows(plan, "gradients", of.D), _raw(plan, under, of), _mixed(plan, under, of),
             _slopes(plan, layer + 1, of), _rows(plan, "d_mixed", of.D), partials, programs(plan),
             plan.n_parameters, plan.block(under), plan.block(layer),
             BOTTOM=layer == 0, TOP=layer == plan.model.n_layers - 1, K=of,
-            num_warps=ROW_WARPS, num_stages=1,
+            num_warps=BACK_WARPS, num_stages=1,
         )  # fmt: skip
         if layer > 0:
             mamba2_mix.mix_back[(plan.capacity, plan.n_seeds)](

@@ -1,17 +1,14 @@
-"""Mamba2's convolution and state-space sum at all tokens: one warp goes over a sequence in chunks
-of
-16.
+"""Mamba2's convolution and state-space sum at all tokens: one warp goes over a sequence in chunks.
 
 With G_ts the sum of dt A over s < j <= t and u = dt x, a token sees those of its own chunk through
 a token-by-token matrix of exp(G_ts) (C_t . B_s), and those before it through the state at the
-chunk's start, a sum of exp(G) B u^T. Sums of dt A run over one chunk at most, and are taken
-forwards for each pair, not as differences, so that they cost no accuracy. The numbers after the
+chunk's start, a sum of exp(G) B u^T. No sum of dt A is longer than a chunk. The numbers after the
 silu with its slopes, the sums and the states stay in memory for the way back.
 
 Backwards the adjoint state, a sum of exp(G) C dy^T, stands for the tokens after the chunk. With
-W_ts what a pair of tokens gives to the loss to first order, the gradient of dt_j A is the sum of
-W_ts over s < j <= t: pairs within the chunk, tokens before it with those in it, those in it with
-tokens after it, and one number for all that pass over it. None is a difference of larger sums.
+W_ts what t takes from s times dy_t, the gradient of dt_j A is the sum of W_ts over s < j <= t:
+pairs within the chunk, tokens before it with those in it, those in it with tokens after it, and one
+number for all that pass over it. None is a difference of larger sums, which costs accuracy.
 """
 
 import triton
@@ -156,9 +153,9 @@ def _head(K: tl.constexpr):
 
 @triton.jit(do_not_specialize=SIZES)
 def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, K: tl.constexpr):
-    """The state-space sum with its skip at every token, to `mixed`; x, B and C with
-    the slopes of their silu, to `inputs`; sums of dt A, to `sums`; the state at the start of every
-    chunk, to `states`."""
+    """The state-space sum with its skip at every token, to `mixed`; x, B and C with the slopes of
+    their silu, to `inputs`; the sums of dt A, to `sums`; the state at the start of every chunk, to
+    `states`."""
     example = tl.program_id(0)
     if example < count:
         block = values + tl.program_id(1) * PARAMETERS + AT
@@ -222,7 +219,6 @@ def mix_back(
             c = _load(inputs, token, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
             c_down = _load_down(inputs, chunk, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
             dy = _load(d_mixed, token, 0, K.D, K.D, K)
-            dy_down = _load_down(d_mixed, chunk, 0, K.D, K.D, K)
             dt, since, until, whole = _load_chunk(steps, sums, chunk, K)
             u, since = x * dt, since * dy
             state = tl.load(at_state + chunk * (K.STATE * K.D))
@@ -235,6 +231,7 @@ def mix_back(
             db = dot(u * until, tl.trans(adjoint))
             adjoint = adjoint * whole + dot(c_down, since)
             scores = dot(b, c_down)
+            dy_down = _load_down(d_mixed, chunk, 0, K.D, K.D, K)
             d_scores = tl.full([CHUNK, CHUNK], 0.0, tl.float32)
             for h in tl.static_range(HEADS):
                 decay = _decay_within(sums, h, chunk, True, K)

@@ -37,9 +37,9 @@ from ithbit.kernels.tile import (
 
 
 @triton.jit
-def _rows(tile, count, K: tl.constexpr):
+def _rows(tile, count, ROWS: tl.constexpr, K: tl.constexpr):
     """The place of a tile's rows."""
-    row = tile * K.FLAT + tl.arange(0, K.FLAT)
+    row = tile * ROWS + tl.arange(0, ROWS)
     return row // K.TOKENS, row % K.TOKENS, row < count * K.TOKENS
 
 
@@ -86,7 +86,7 @@ def project(
     seed = tl.program_id(1)
     values += seed * PARAMETERS
     block = values + AT
-    place = _rows(tl.program_id(0), count, K)
+    place = _rows(tl.program_id(0), count, K.ROWS, K)
     if BOTTOM:
         x = _embed(values, _features(keys, first, place, K), waves, place, K)
     else:
@@ -118,32 +118,41 @@ def project(
 
 
 @triton.jit
+def _columns_back(at, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
+    """Gradient of the `gained` rows through SIZE of the projected columns from FROM on; and the
+    shares of those columns. A part of the columns at a time, to spare registers."""
+    gained, slopes, raw, block, share, place, again = at
+    value = load_rows(raw + FROM, place, SIZE, K.WIDTH, K)
+    d_raw = load_rows(slopes + FROM, place, SIZE, K.WIDTH, K)
+    # The gate goes round the convolution.
+    if FROM >= K.D:
+        conv, conv_share = block + (K.CONV + FROM - K.D), share + (K.CONV + FROM - K.D)
+        add_vector(share + (K.CONV_BIAS + FROM - K.D), tl.sum(d_raw, 0), again, SIZE)
+        LAST: tl.constexpr = (TAPS - 1) * K.CONV_DIM
+        add_vector(conv_share + LAST, tl.sum(d_raw * value, 0), again, SIZE)
+        d_raw *= load_vector(conv + LAST, SIZE)
+        for tap in tl.static_range(TAPS - 1):
+            ahead = TAPS - 1 - tap
+            later = place[0], place[1] + ahead, place[2] & (place[1] + ahead < K.TOKENS)
+            slope = load_rows(slopes + FROM, later, SIZE, K.WIDTH, K)
+            add_vector(conv_share + tap * K.CONV_DIM, tl.sum(slope * value, 0), again, SIZE)
+            d_raw += slope * load_vector(conv + tap * K.CONV_DIM, SIZE)
+    d_weight = dot(tl.trans(d_raw), gained)
+    add_matrix(share + (K.IN + FROM * K.D), d_weight, again, SIZE, SIZE, K.D)
+    return dot(d_raw, load_matrix(block + (K.IN + FROM * K.D), SIZE, K.D))
+
+
+@triton.jit
 def _project_back(x, slopes, d_steps, raw, block, share, place, again, K: tl.constexpr):
     """Gradient of a block's input but for the way round it, from `slopes`; and its shares."""
-    c = tl.arange(0, K.WIDE)
-    is_conv = (c >= K.D) & (c < K.WIDTH)
-    at = (row_number(place, K) * K.WIDTH)[:, None] + c[None, :]
-    value = tl.load(raw + at, mask=place[2][:, None] & is_conv[None, :], other=0.0)
-    d_raw = tl.full([K.FLAT, K.WIDE], 0, tl.float32)
-    for tap in tl.static_range(TAPS):
-        ahead = TAPS - 1 - tap
-        weight = tl.load(block + K.CONV + tap * K.CONV_DIM + c - K.D, mask=is_conv, other=0.0)
-        live = (place[2] & (place[1] + ahead < K.TOKENS))[:, None]
-        if tap == TAPS - 1:
-            # The gate goes round the convolution.
-            live, weight = live & (c < K.WIDTH)[None, :], tl.where(c < K.D, 1.0, weight)
-        else:
-            live = live & is_conv[None, :]
-        slope = tl.load(slopes + at + ahead * K.WIDTH, mask=live, other=0.0)
-        d_raw += slope * weight[None, :]
-        add(share + K.CONV + tap * K.CONV_DIM + c - K.D, tl.sum(slope * value, 0), is_conv, again)
-        if tap == TAPS - 1:
-            add(share + K.CONV_BIAS + c - K.D, tl.sum(slope, 0), is_conv, again)
     normal, inverse = rms(x, K.D)
     gain = load_vector(block, K.D)
     gained = normal * gain
-    add_matrix(share + K.IN, dot(tl.trans(d_raw), gained), again, K.WIDE, K.WIDTH, K.D)
-    d_gained = dot(d_raw, _load_in(block, K))
+    at = gained, slopes, raw, block, share, place, again
+    d_gained = _columns_back(at, 0, K.D, K)
+    d_gained += _columns_back(at, K.D, K.D, K)
+    d_gained += _columns_back(at, 2 * K.D, K.STATE, K)
+    d_gained += _columns_back(at, 2 * K.D + K.STATE, K.STATE, K)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
         at = K.IN + (K.WIDTH + h) * K.D
@@ -179,10 +188,10 @@ def project_back(
         of_seed(d_steps, 3 * K.HEADS, K),
     )
     grads = of_seed(grads, K.D, K)
-    for turn in tl.range(0, K.FLAT_TILES, num_stages=1, disable_licm=True):
+    for turn in tl.range(0, K.BACK_TILES, num_stages=1, disable_licm=True):
         again = turn > 0
         tl.debug_barrier()  # what the tile before added is read again
-        place = _rows(tl.program_id(0) * K.FLAT_TILES + turn, count, K)
+        place = _rows(tl.program_id(0) * K.BACK_TILES + turn, count, K.BACK_ROWS, K)
         if BOTTOM:
             token = _features(keys, first, place, K)
             x = _embed(values, token, waves, place, K)
@@ -197,10 +206,7 @@ def project_back(
         if BOTTOM:
             POLYNOMIAL: tl.constexpr = K.ENCODING == "polynomial"
             d_map = dot(tl.trans(token), grad)
-            if K.FLAT_TILES > 1:
-                d_before = load_embedding(share, K.POSITIONS, 0, K.D, POLYNOMIAL, False)
-                d_map += tl.where(again, d_before, 0.0)
-            store_embedding(share, d_map, K.POSITIONS, 0, K.D, POLYNOMIAL, False)
+            store_embedding(share, d_map, K.POSITIONS, 0, K.D, POLYNOMIAL, False, turn)
             if K.ENCODING == "learned":
                 store_rows(grads, place, grad, K.D, K.D, K)
         else:

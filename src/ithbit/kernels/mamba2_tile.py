@@ -32,8 +32,9 @@ class Shape:
     SPAN: int  # rows that a sequence's bits take in a tile
     GROUP: int  # sequences a tile
     TILES: int  # tiles that a program mixes, where it leaves a share of the gradient
-    FLAT: int  # rows of a tile that knows no sequences
-    FLAT_TILES: int  # such tiles a program
+    ROWS: int  # of a tile that knows no sequences
+    BACK_ROWS: int  # the same, backwards
+    BACK_TILES: int  # such tiles a program
     D: int
     STATE: int
     HEADS: int

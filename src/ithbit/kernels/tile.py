@@ -118,16 +118,29 @@ def load_embedding(
 
 @triton.jit
 def store_embedding(
-    partial, grad, positions, kind, D: tl.constexpr, POLYNOMIAL: tl.constexpr, TYPE: tl.constexpr
+    partial,
+    grad,
+    positions,
+    kind,
+    D: tl.constexpr,
+    POLYNOMIAL: tl.constexpr,
+    TYPE: tl.constexpr,
+    again=0,
 ):
-    """The gradient (FEATURES D) of what `load_embedding` gives, where its parameters lie."""
+    """The gradient (FEATURES D) of what `load_embedding` gives, where its parameters lie; where
+    `again` is not 0, added to what is there."""
     c = tl.arange(0, FEATURES)[:, None]
     d = tl.arange(0, D)[None, :]
-    tl.store(partial + d * _TOKEN_FEATURES + c, grad, mask=c < _TOKEN_FEATURES)
+    _put_where(c < _TOKEN_FEATURES, partial + d * _TOKEN_FEATURES + c, grad, again)
     if POLYNOMIAL:
-        tl.store(partial + positions + d * 2 + c - 6, grad, mask=(c == 6) | (c == 7))
+        _put_where((c == 6) | (c == 7), partial + positions + d * 2 + c - 6, grad, again)
     if TYPE:
-        tl.store(partial + kind + d + c * 0, grad, mask=c == 8)
+        _put_where(c == 8, partial + kind + d + c * 0, grad, again)
+
+
+@triton.jit
+def _put_where(mask, at, value, again):
+    tl.store(at, value + tl.load(at, mask=mask & (again > 0), other=0.0), mask=mask)
 
 
 @triton.jit
