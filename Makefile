@@ -23,8 +23,9 @@ test-kill: $(READY)
 test-slow: $(READY)
 	$(BIN)/pytest -q -m slow --timeout 3600
 
+# Several processes: most of the time kernels are compiled, once for every shape of the grid.
 test-gpu: $(READY)
-	$(BIN)/pytest -q -m gpu --timeout 3600
+	$(BIN)/pytest -q -n 4 -m gpu --timeout 3600
 
 test-slurm: $(READY)
 	$(BIN)/pytest -q -m slurm --timeout 900

@@ -654,7 +654,7 @@ class _Launch:
     def _mix_shape(self) -> tuple[bool, tuple[int, int], dict[str, object]]:
         """Whether softmax attention mixes; one warp a chunk there, one a sequence otherwise."""
         plan, model = self.plan, self.plan.model
-        constants = {
+        constants: dict[str, object] = {
             "TOKENS": plan.n_tokens,
             "D": model.d_model,
             "H": model.n_heads,
@@ -698,8 +698,9 @@ class _Launch:
     def read_back(self) -> None:
         grid, constants = self._read_shape()
         attention_read.read_back[grid](
-            *self.qkv(self.plan.model.n_layers - 1), self.ones("last_mixed"), self.ones("d_last_mixed"),
-            self.ones("last_dq"), self.rows("dk"), self.rows("dv"), self.count, self.plan.capacity,
+            *self.qkv(self.plan.model.n_layers - 1),
+            self.ones("last_mixed"), self.ones("d_last_mixed"), self.ones("last_dq"),
+            self.rows("dk"), self.rows("dv"), self.count, self.plan.capacity,
             **constants,
         )  # fmt: skip
 
