@@ -17,6 +17,7 @@ from ithbit.models.spec import ModelSpec
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda")]
 
 PROTOCOL = Protocol(clip_norm=0.5)
+CAPACITY, REST = 256, 80  # a batch of the paper, and what is left of its 50,000 examples
 
 
 @pytest.fixture(params=TASKS)
@@ -28,28 +29,26 @@ def task(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("n_layers", [1, 2, 3, 4])
 @pytest.mark.parametrize("n_bits", [1, 8, 16, 31, 32, 33, 64, 128])
 def test_a_step_is_that_of_the_stacked_models(task, family, n_bits, n_layers) -> None:
+    """The last batch of the paper's epochs, in the capacity of the others."""
     spec = ModelSpec(task, family, n_bits, n_layers)
     assert refusal(spec) is None
-    assert too_far(spec, count=40, capacity=48, n_logits=60) == {}
+    assert too_far(spec, REST, CAPACITY, n_logits=CAPACITY + 44) == {}
 
 
 @pytest.mark.parametrize("n_bits", [8, 33, 64])
-def test_the_paper_s_batches_and_the_rest_of_an_epoch(task, family, n_bits) -> None:
-    """256 examples, and the 80 that are left of 50,000, in one capacity."""
-    spec = ModelSpec(task, family, n_bits, n_layers=2)
-    assert too_far(spec, count=256, capacity=256, n_logits=300) == {}
-    assert too_far(spec, count=80, capacity=256) == {}
+def test_so_is_a_whole_batch(task, family, n_bits) -> None:
+    assert too_far(ModelSpec(task, family, n_bits, n_layers=2), CAPACITY, CAPACITY) == {}
 
 
 @pytest.mark.parametrize("n_bits", [8, 33, 64])
-@pytest.mark.parametrize("count", [256, 80])
+@pytest.mark.parametrize("count", [CAPACITY, REST])
 def test_the_same_step_twice_is_the_same_bits(task, family, n_bits, count) -> None:
     """In fresh memory, and in that of a larger batch."""
     start = started(ModelSpec(task, family, n_bits, n_layers=2), n_seeds=3)
-    step = fresh_step(start, capacity=256)
+    step = fresh_step(start, CAPACITY)
     expected = by_kernels(start, count, PROTOCOL, step)
-    assert by_kernels(start, count, PROTOCOL, fresh_step(start, 256)).equals(expected)
-    by_kernels(start, 256, PROTOCOL, step)
+    assert by_kernels(start, count, PROTOCOL, fresh_step(start, CAPACITY)).equals(expected)
+    by_kernels(start, CAPACITY, PROTOCOL, step)
     assert by_kernels(start, count, PROTOCOL, step).equals(expected)
 
 
@@ -57,8 +56,8 @@ def test_the_same_step_twice_is_the_same_bits(task, family, n_bits, count) -> No
 @pytest.mark.parametrize("n_layers", [1, 2, 3])
 def test_a_run_alone_and_in_a_stack_are_the_same_bits(task, family, n_bits, n_layers) -> None:
     start = started(ModelSpec(task, family, n_bits, n_layers), n_seeds=3)
-    together = by_kernels(start, 256, PROTOCOL, fresh_step(start, 256))
+    together = by_kernels(start, CAPACITY, PROTOCOL, fresh_step(start, CAPACITY))
     for k in range(3):
         alone = start.rows([k])
-        found = by_kernels(alone, 256, PROTOCOL, fresh_step(alone, 256))
+        found = by_kernels(alone, CAPACITY, PROTOCOL, fresh_step(alone, CAPACITY))
         assert found.equals(together.rows([k])), f"run {k}"
