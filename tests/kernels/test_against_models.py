@@ -5,11 +5,14 @@ Triton's interpreter: few examples of few bits, every family, task and kind of l
 `test_on_gpu.py` has the whole grid.
 """
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
-from stacked_truth import by_kernels, fresh_step, started, too_far
+from stacked_truth import TOLERANCE, by_kernels, by_models, fresh_step, started, too_far
 
 from ithbit.engine.spec import Protocol
 from ithbit.families import FAMILIES
@@ -43,6 +46,21 @@ def test_a_step_is_that_of_the_stacked_models(spec) -> None:
         assert too_far(spec, 2, capacity=2) == {}
     else:  # quick: with a batch below the capacity, and logits in two launches
         assert too_far(spec, 2, capacity=3, n_logits=4) == {}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"weight_decay": 0.1}, {"beta1": 0.8}, {"beta2": 0.99}, {"eps": 0.01}, {"clip_norm": 1e9}],
+    ids=str,
+)
+def test_each_setting_of_the_optimiser_is_followed(changes) -> None:
+    """And seen: the step of other settings is beyond the bar."""
+    start = started(ModelSpec("lhi", "gru", 1))
+    other = by_models(start, 2, torch.float64)
+    truth = by_models(start, 2, torch.float64, replace(other.protocol, **changes))
+    taken = by_kernels(start, 2, truth.protocol, fresh_step(start, 2))
+    assert max(taken.distances(truth).values()) <= TOLERANCE
+    assert taken.distances(other)["weights"] > 10 * TOLERANCE
 
 
 def test_a_step_of_several_programs() -> None:
