@@ -17,7 +17,7 @@ elsewhere, for the side that their records name. Runs trained here stop when sol
 neither what came before nor the success, so runs of the whole protocol serve as well. A cell is
 compared when both its sides have every seed: those that finish first are the ones that succeed. A
 run that failed leaves its cell incomplete; its record says why. The exit status is 1 if a cell
-differs, 2 if one is incomplete.
+differs, 3 if none does but one is incomplete, 2 if the command is wrong.
 """
 
 import argparse
@@ -202,11 +202,12 @@ def main(argv: list[str]) -> int:
         write_atomically(asked.json, (json.dumps(whole, indent=1) + "\n").encode())
     if any(row["differs"] for row in rows):
         return 1
-    return 2 if any(row["differs"] is None for row in rows) else 0
+    return 3 if any(row["differs"] is None for row in rows) else 0
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except IthbitError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
