@@ -19,8 +19,10 @@ from ithbit.errors import DeviceError
 from ithbit.models.spec import ModelSpec
 
 CPU = choose_device("cpu")
-# Two whole steps and a shorter one; the interpreter is slow.
+# Two whole steps and a shorter one.
 TINY = Protocol(batch_size=8, epoch_examples=20, held_out_examples=12, max_epochs=2)
+# The same for the interpreter, which is slow.
+TINIEST = Protocol(batch_size=3, epoch_examples=8, held_out_examples=4, max_epochs=2)
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def runs_of(seeds, protocol: Protocol = TINY, **model) -> list[RunSpec]:
 @pytest.mark.usefixtures("interpreted")
 def test_the_kernels_train_what_the_plain_models_do(tmp_path) -> None:
     """To 1e-4: both are fp32, and Adam's first steps divide by small numbers."""
-    runs = runs_of(range(2), family="softmax-causal", n_layers=2)
+    runs = runs_of(range(2), TINIEST, family="gru", n_bits=2)
     fused = train(runs, tmp_path / "fused", CPU, kernels="on")
     plain = train(runs, tmp_path / "plain", CPU, kernels="auto")
     assert {result.environment["path"] for result in fused} == {"kernels"}
@@ -59,7 +61,7 @@ def test_the_kernels_train_what_the_plain_models_do(tmp_path) -> None:
 def test_by_kernels_a_run_depends_on_its_own_seed_alone(tmp_path, kept, monkeypatch) -> None:
     """Alone, in a stack, stopped and resumed: the same bits."""
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
-    runs = runs_of(range(2))
+    runs = runs_of(range(2), TINIEST, family="gru", n_bits=2)
     train(runs, tmp_path / "pair", CPU, kernels="on")
     train(runs[1:], tmp_path / "alone", CPU, kernels="on")
     assert kept(tmp_path / "alone", runs[1]) == kept(tmp_path / "pair", runs[1])
