@@ -23,8 +23,9 @@ test-kill: $(READY)
 test-slow: $(READY)
 	$(BIN)/pytest -q -m slow --timeout 3600
 
+# Several processes: most of the time kernels are compiled, once for every shape of the grid.
 test-gpu: $(READY)
-	$(BIN)/pytest -q -m gpu --timeout 3600
+	$(BIN)/pytest -q -n 4 -m gpu --timeout 3600
 
 test-slurm: $(READY)
 	$(BIN)/pytest -q -m slurm --timeout 900
@@ -33,10 +34,15 @@ bench: $(READY)
 	$(BIN)/ithbit bench --n 8 --n 64
 
 # torch first and by its exact version: a range would bring gigabytes of CUDA to a machine without.
+# A torch for CUDA brings the triton it was made with; the pinned one is for a torch without.
+PINS := $(VENV)/constraints.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c $(PINS)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt) -c constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	grep -v '^triton==' constraints.txt > $(PINS)
+	$(PIP) $$(grep '^torch==' constraints.txt)
+	$(BIN)/pip show --quiet triton 2> /dev/null || cp constraints.txt $(PINS)
+	$(PIP) -e '.[dev]'
 	touch $@
 
 clean:

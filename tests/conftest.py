@@ -82,6 +82,12 @@ def library() -> None:
 
 
 @pytest.fixture
+def triton() -> None:
+    """Skips a test of the kernels where there is no Triton."""
+    pytest.importorskip("triton", reason="the kernels need triton")
+
+
+@pytest.fixture
 def cuda() -> None:
     """Skips a test where there is no GPU."""
     if not torch.cuda.is_available():

@@ -44,6 +44,8 @@ def runs_of(family: str, seeds, protocol: Protocol = TINY) -> list[RunSpec]:
 @pytest.fixture(params=["on", "off"])
 def kernels(request):
     """Kernels and plain models in turn."""
+    if request.param == "on":
+        request.getfixturevalue("triton")
     return request.param
 
 

@@ -19,12 +19,17 @@ from ithbit.errors import DeviceError
 from ithbit.models.spec import ModelSpec
 
 CPU = choose_device("cpu")
-# Two whole steps and a shorter one; the interpreter is slow.
+# Two whole steps and a shorter one.
 TINY = Protocol(batch_size=8, epoch_examples=20, held_out_examples=12, max_epochs=2)
+# The same for the interpreter, which is slow.
+TINIEST = Protocol(batch_size=3, epoch_examples=8, held_out_examples=4, max_epochs=2)
 
-interpreted = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="the kernels are compiled where there is a GPU"
-)
+
+@pytest.fixture
+def interpreted(triton) -> None:
+    """Skips a test where the kernels would not run under Triton's interpreter."""
+    if torch.cuda.is_available():
+        pytest.skip("the kernels are compiled where there is a GPU")
 
 
 class StopNowError(Exception):
@@ -36,10 +41,10 @@ def runs_of(seeds, protocol: Protocol = TINY, **model) -> list[RunSpec]:
     return [RunSpec(spec, seed, protocol) for seed in seeds]
 
 
-@interpreted
+@pytest.mark.usefixtures("interpreted")
 def test_the_kernels_train_what_the_plain_models_do(tmp_path) -> None:
     """To 1e-4: both are fp32, and Adam's first steps divide by small numbers."""
-    runs = runs_of(range(2), family="softmax-causal", n_layers=2)
+    runs = runs_of(range(2), TINIEST, family="gru", n_bits=2)
     fused = train(runs, tmp_path / "fused", CPU, kernels="on")
     plain = train(runs, tmp_path / "plain", CPU, kernels="auto")
     assert {result.environment["path"] for result in fused} == {"kernels"}
@@ -52,11 +57,11 @@ def test_the_kernels_train_what_the_plain_models_do(tmp_path) -> None:
             assert epoch.held_out_accuracy == expected.held_out_accuracy
 
 
-@interpreted
+@pytest.mark.usefixtures("interpreted")
 def test_by_kernels_a_run_depends_on_its_own_seed_alone(tmp_path, kept, monkeypatch) -> None:
     """Alone, in a stack, stopped and resumed: the same bits."""
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
-    runs = runs_of(range(2))
+    runs = runs_of(range(2), TINIEST, family="gru", n_bits=2)
     train(runs, tmp_path / "pair", CPU, kernels="on")
     train(runs[1:], tmp_path / "alone", CPU, kernels="on")
     assert kept(tmp_path / "alone", runs[1]) == kept(tmp_path / "pair", runs[1])
@@ -190,6 +195,7 @@ def test_whoever_leaves_is_replaced(tmp_path, kept, monkeypatch) -> None:
         assert kept(tmp_path / "two", run) == kept(tmp_path / "alone", run)
 
 
+@pytest.mark.usefixtures("triton")
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -228,6 +234,23 @@ def test_a_machine_without_triton_has_the_plain_models(tmp_path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("kernels 'on' were asked for, but the kernels need Triton, which")
+
+
+_PLAIN = """
+import sys
+import ithbit
+import ithbit.cli
+tiny = ithbit.Protocol(batch_size=8, epoch_examples=20, held_out_examples=12, max_epochs=1)
+ithbit.train("rhi", "gru", n=2, seeds=[0], protocol=tiny, store=sys.argv[1], device="cpu")
+assert "torch" in sys.modules
+assert "triton" not in sys.modules
+"""
+
+
+def test_training_on_a_cpu_does_not_import_triton(tmp_path) -> None:
+    command = [sys.executable, "-c", _PLAIN, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_ordered_mean_is_the_mean_of_each_row() -> None:

@@ -1,6 +1,9 @@
 """How Mamba2's kernels share out their work changes no result."""
 
+import pytest
 import torch
+
+pytest.importorskip("triton", reason="the kernels need triton")
 
 from ithbit.engine.optim import Layout
 from ithbit.kernels import mamba2
@@ -35,9 +38,3 @@ def test_tiles_of_one_program_add_up(monkeypatch):
     assert apart.partials.shape[1] > together.partials.shape[1] == 1
     assert expected.abs().max() > 0
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6 * expected.abs().max().item())
-
-
-def test_run_alone_and_in_a_stack_are_equal_bit_for_bit():
-    alone, _ = gradients([4])
-    stacked, _ = gradients([9, 4])
-    assert torch.equal(stacked[1], alone[0])

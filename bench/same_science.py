@@ -1,0 +1,213 @@
+"""Do kernels and stacked models solve equally often, where training is neither hopeless nor easy?
+
+    python bench/same_science.py --device cuda --store science --json same_science.json
+    python bench/same_science.py --device cuda --store science --reuse runs --minutes 9
+    python bench/same_science.py --device cuda --store science --cell rhi-mamba2-n32-L3 --side
+    stacked python bench/same_science.py --store science --reuse runs --no-train
+
+Each cell is trained for the same seeds on both sides, and the successes (held-out accuracy 1.0 in
+some epoch) are compared by Fisher's exact test, with Holm's correction over the cells. Two runs of
+one seed start from the same weights and see the same examples; rounding parts them in time. The
+test takes them as independent, and where they stay alike it is the less likely to find a
+difference. With 20 runs a side and seven cells it sees 20 successes against 12, not against 13.
+
+The store has a folder for each side, `kernels` and `stacked`. Any command may be stopped and given
+again, and cells, sides and seeds may be trained in parts. `--reuse STORE` takes finished runs from
+elsewhere, for the side that their records name. Runs trained here stop when solved, which changes
+neither what came before nor the success, so runs of the whole protocol serve as well. A cell is
+compared when both its sides have every seed: those that finish first are the ones that succeed. A
+run that failed leaves its cell incomplete; its record says why. The exit status is 1 if a cell
+differs, 3 if none does but one is incomplete, 2 if the command is wrong.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ithbit.engine.device import choose_device, describe_environment
+from ithbit.engine.folder import RunFolder, write_atomically
+from ithbit.engine.loop import Event
+from ithbit.engine.paths import Kernels, PathName
+from ithbit.engine.record import Epoch, Failure, Result
+from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.errors import IthbitError
+from ithbit.models.spec import ModelSpec
+from ithbit.report.statistics import fisher_exact, holm
+from ithbit.sweep.runner import outcome, run_all
+from ithbit.sweep.select import parse_seeds
+
+ALPHA = 0.05
+MODELS = (
+    ModelSpec("rhi", "gru", 16, n_layers=1),
+    *(ModelSpec("rhi", "mamba2", 32, n_layers) for n_layers in (3, 4)),
+    *(ModelSpec("rhi", "linear-causal", 32, n_layers) for n_layers in (2, 3, 4)),
+    ModelSpec("lhi", "softmax-full", 64, n_layers=2),
+)
+SIDES: dict[PathName, Kernels] = {"kernels": "on", "stacked": "off"}
+
+
+class TimeIsUpError(Exception):
+    """What the watcher raises to stop; the runs keep their checkpoints."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one side has of a cell."""
+
+    seeds: int
+    done: int
+    solved: int
+    failed: int
+    reused: int
+
+    @property
+    def complete(self) -> bool:
+        return self.done == self.seeds
+
+    def __str__(self) -> str:
+        return f"{self.solved}/{self.done}" + ("" if self.complete else f" of {self.seeds}")
+
+
+def label(model: ModelSpec) -> str:
+    """A cell's name."""
+    return f"{model.task}-{model.family}-n{model.n_bits}-L{model.n_layers}"
+
+
+def reused(run: RunSpec, side: PathName, stores: Sequence[Path]) -> Result | None:
+    """A finished run of that side in other stores, stopped when solved or not."""
+    for store in stores:
+        for stop in (True, False):
+            protocol = replace(run.protocol, stop_when_solved=stop)
+            found = RunFolder(store, replace(run, protocol=protocol)).result()
+            if found is not None and found.environment.get("path") == side:
+                return found
+    return None
+
+
+def outcomes(
+    runs: Sequence[RunSpec], side: PathName, store: Path, stores: Sequence[Path]
+) -> tuple[list[Result | Failure], int]:
+    """What is known of a side's runs, and how many of them come from other stores."""
+    own = [outcome(store / side, run) for run in runs]
+    for found in own:
+        if isinstance(found, Result):
+            assert found.environment["path"] == side, f"{found.spec.name} is not of {side}"
+    others = [
+        reused(run, side, stores) for run, found in zip(runs, own, strict=True) if found is None
+    ]
+    taken = [found for found in others if found is not None]
+    return [found for found in own if found is not None] + taken, len(taken)
+
+
+def side_of(runs: Sequence[RunSpec], side: PathName, store: Path, stores: Sequence[Path]) -> Side:
+    """The counts of a cell's side."""
+    found, n_reused = outcomes(runs, side, store, stores)
+    results = [one for one in found if isinstance(one, Result)]
+    solved = sum(result.solved for result in results)
+    return Side(len(runs), len(results), solved, len(found) - len(results), n_reused)
+
+
+def compared(cells: dict[str, dict[PathName, Side]]) -> list[dict[str, Any]]:
+    """A row a cell: the counts and, for complete cells, p and its adjusted value."""
+    whole = [name for name, sides in cells.items() if all(s.complete for s in sides.values())]
+    p_values = [
+        fisher_exact(*((side.solved, side.done) for side in cells[name].values())) for name in whole
+    ]
+    tests = dict(zip(whole, zip(p_values, holm(p_values), strict=True), strict=True))
+    rows = []
+    for name, sides in cells.items():
+        p, adjusted = tests.get(name, (None, None))
+        counts = {side: asdict(count) for side, count in sides.items()}
+        differs = None if adjusted is None else adjusted <= ALPHA
+        rows.append({"cell": name, **counts, "p": p, "p_holm": adjusted, "differs": differs})
+    return rows
+
+
+def train(
+    runs: Sequence[RunSpec],
+    side: PathName,
+    store: Path,
+    stores: Sequence[Path],
+    device: str,
+    deadline: float,
+) -> None:
+    """Train what no store has, until the deadline."""
+    todo = [run for run in runs if reused(run, side, stores) is None]
+
+    def watch(event: Event) -> None:
+        if isinstance(event.what, Result):
+            result = "solved" if event.what.solved else f"accuracy {event.what.max_accuracy:.3f}"
+            print(f"{side}: {event.run.name}: {result}, {event.what.epochs} epochs", flush=True)
+        elif not isinstance(event.what, Epoch):
+            print(f"{side}: {event.run.name}: {event.what}", flush=True)
+        if time.monotonic() > deadline:
+            raise TimeIsUpError
+
+    if todo and time.monotonic() < deadline:
+        run_all(todo, store / side, device, watch=watch, kernels=SIDES[side])
+
+
+def arguments(argv: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    names = [label(model) for model in MODELS]
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seeds", default="0-19", help="such as 0-19 or 0,3,8-9")
+    parser.add_argument("--store", type=Path, default=Path("science"))
+    parser.add_argument("--reuse", type=Path, action="append", default=[], metavar="STORE")
+    parser.add_argument("--cell", action="append", choices=names, help="only this; repeatable")
+    parser.add_argument("--side", choices=list(SIDES), help="train only this side")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop training then")
+    parser.add_argument("--max-epochs", type=int, default=Protocol().max_epochs)
+    parser.add_argument("--no-train", action="store_true", help="compare what there is")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    """Train, compare, print, write."""
+    asked = arguments(argv)
+    deadline = time.monotonic() + 60 * asked.minutes
+    protocol = Protocol(max_epochs=asked.max_epochs, stop_when_solved=True)
+    models = [model for model in MODELS if asked.cell is None or label(model) in asked.cell]
+    seeds = parse_seeds(asked.seeds)
+    cells = {label(m): [RunSpec(m, seed, protocol) for seed in seeds] for m in models}
+    everything = [run for runs in cells.values() for run in runs]
+    if not asked.no_train:
+        try:
+            for side in [asked.side] if asked.side else SIDES:
+                train(everything, side, asked.store, asked.reuse, asked.device, deadline)
+        except TimeIsUpError:
+            print("time is up; the same command goes on from here")
+    sides = {
+        name: {side: side_of(runs, side, asked.store, asked.reuse) for side in SIDES}
+        for name, runs in cells.items()
+    }
+    rows = compared(sides)
+    print(f"{'cell':<24} {'kernels':>12} {'stacked':>12} {'p':>7} {'Holm':>7}")
+    for row in rows:
+        counts = [f"{side!s:>12}" for side in sides[row["cell"]].values()]
+        p = ["      –" if row[key] is None else f"{row[key]:7.3f}" for key in ("p", "p_holm")]
+        print(f"{row['cell']:<24} {' '.join(counts)} {' '.join(p)}")
+    if asked.json:
+        # Where it was compared; each run's record says where that was trained.
+        machine = describe_environment(choose_device("auto"))
+        settings = {"seeds": seeds, "alpha": ALPHA, "max_epochs": asked.max_epochs}
+        whole = {"settings": settings, "environment": machine, "cells": rows}
+        write_atomically(asked.json, (json.dumps(whole, indent=1) + "\n").encode())
+    if any(row["differs"] for row in rows):
+        return 1
+    return 3 if any(row["differs"] is None for row in rows) else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except IthbitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,125 @@
+"""The comparison of success counts, on records that were made up: what it takes, and what it
+says."""
+
+import json
+import runpy
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ithbit.engine.folder import RunFolder
+from ithbit.engine.record import Failure, Result
+from ithbit.engine.spec import Protocol, RunSpec
+
+SCRIPT = Path(__file__).parents[2] / "bench" / "same_science.py"
+SHORT = Protocol(stop_when_solved=True)
+CELL = "rhi-gru-n16-L1"
+
+
+@pytest.fixture(scope="module")
+def script():
+    return runpy.run_path(str(SCRIPT))
+
+
+def finished(run: RunSpec, side: str, solved: bool) -> Result:
+    accuracy = 1.0 if solved else 0.75
+    first, half, times = 3 if solved else None, 0.5, ("then", "now")
+    return Result(
+        run, 100, 3, "solved", accuracy, first, accuracy, 0.1, half, half, 1.0, 0.1, *times,
+        {"path": side},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def keep(script):
+    """Writes results of the first cell: so many solved of the seeds, in a store."""
+
+    def write(store: Path, side: str, solved: int, seeds, protocol: Protocol = SHORT) -> None:
+        for k, seed in enumerate(seeds):
+            run = RunSpec(script["MODELS"][0], seed, protocol)
+            folder = RunFolder(store, run)
+            folder.create()
+            folder.finish(finished(run, side, solved=k < solved), {})
+
+    return write
+
+
+@pytest.fixture
+def compare(script, tmp_path):
+    """Runs the script on the first cell without training; its exit status and its row."""
+
+    def run(*options: object) -> tuple[int, dict]:
+        where = tmp_path / "out.json"
+        fixed = ["--store", tmp_path / "own", "--cell", CELL, "--no-train", "--json", where]
+        status = script["main"]([str(option) for option in (*fixed, *options)])
+        (row,) = json.loads(where.read_text())["cells"]
+        return status, row
+
+    return run
+
+
+def test_equal_counts_do_not_differ(keep, compare, tmp_path, capsys) -> None:
+    keep(tmp_path / "own" / "kernels", "kernels", 8, range(20))
+    keep(tmp_path / "own" / "stacked", "stacked", 9, range(20))
+    status, row = compare()
+    assert (status, row["differs"]) == (0, False)
+    assert (row["kernels"]["solved"], row["stacked"]["solved"]) == (8, 9)
+    assert capsys.readouterr().out.splitlines()[1].split() == [CELL, "8/20", "9/20", *["1.000"] * 2]
+
+
+def test_far_counts_differ(keep, compare, tmp_path) -> None:
+    keep(tmp_path / "own" / "kernels", "kernels", 2, range(20))
+    keep(tmp_path / "own" / "stacked", "stacked", 18, range(20))
+    status, row = compare()
+    assert (status, row["differs"]) == (1, True)
+    assert row["p"] == row["p_holm"] < 1e-5
+
+
+def test_runs_of_another_store_are_taken_for_the_side_they_name(keep, compare, tmp_path) -> None:
+    """Those of the whole protocol too; not those of the other side or of fewer epochs."""
+    keep(tmp_path / "own" / "kernels", "kernels", 1, range(2))
+    keep(tmp_path / "main", "kernels", 2, range(2, 5), Protocol())
+    keep(tmp_path / "main", "stacked", 1, range(5, 7))
+    keep(tmp_path / "main", "kernels", 1, range(7, 9), Protocol(max_epochs=9))
+    status, row = compare("--reuse", tmp_path / "main", "--seeds", "0-8")
+    assert (status, row["differs"], row["p"]) == (3, None, None)
+    assert row["kernels"] == {"seeds": 9, "done": 5, "solved": 3, "failed": 0, "reused": 3}
+    assert row["stacked"] == {"seeds": 9, "done": 2, "solved": 1, "failed": 0, "reused": 2}
+
+
+def test_a_failed_run_leaves_its_cell_incomplete(script, keep, compare, tmp_path) -> None:
+    keep(tmp_path / "own" / "kernels", "kernels", 2, range(2))
+    keep(tmp_path / "own" / "stacked", "stacked", 1, range(1))
+    run = RunSpec(script["MODELS"][0], 1, SHORT)
+    folder = RunFolder(tmp_path / "own" / "stacked", run)
+    folder.create()
+    folder.fail(Failure(run, "it broke", "", 1))
+    status, row = compare("--seeds", "0-1")
+    assert (status, row["differs"]) == (3, None)
+    assert (row["stacked"]["done"], row["stacked"]["failed"]) == (1, 1)
+
+
+def test_what_no_store_has_is_trained(script, keep, tmp_path, capsys) -> None:
+    """A side alone, on this machine; a run of another store is not trained again."""
+    own, model = tmp_path / "own", replace(script["MODELS"][0], n_bits=2)
+    protocol = Protocol(batch_size=8, epoch_examples=8, held_out_examples=8, max_epochs=1)
+    runs = [RunSpec(model, seed, protocol) for seed in range(2)]
+    other = RunFolder(tmp_path / "main", runs[0])
+    other.create()
+    other.finish(finished(runs[0], "stacked", solved=True), {})
+    script["train"](runs, "stacked", own, [tmp_path / "main"], "cpu", float("inf"))
+    assert RunFolder(own / "stacked", runs[1]).result() is not None
+    assert not RunFolder(own / "stacked", runs[0]).path.exists()
+    assert capsys.readouterr().out.startswith(f"stacked: {runs[1].name}: ")
+
+
+def test_training_stops_when_time_is_up(script, tmp_path) -> None:
+    protocol = Protocol(batch_size=8, epoch_examples=8, stop_loss=0.0, max_epochs=10**9)
+    run = RunSpec(replace(script["MODELS"][0], n_bits=2), 0, protocol)
+    with pytest.raises(script["TimeIsUpError"]):
+        script["train"]([run], "stacked", tmp_path, [], "cpu", time.monotonic() + 0.5)
+    folder = RunFolder(tmp_path / "stacked", run)
+    assert folder.history()
+    assert folder.result() is None

@@ -1,0 +1,63 @@
+"""The page docs/kernels.md: its launches are those of a step, its refusals those of the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from ithbit.engine.device import choose_device
+from ithbit.engine.paths import refusal
+from ithbit.engine.spec import Protocol
+from ithbit.models.spec import ModelSpec
+
+PAGE = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
+ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines()]
+LAUNCHES = {row[0]: row[1:] for row in ROWS if len(row) == 6}
+FAMILIES = {
+    "softmax-causal": "softmax and linear attention",
+    "linear-full": "softmax and linear attention",
+    "gru": "GRU",
+    "mamba2": "Mamba2",
+}
+
+
+@pytest.mark.parametrize("name", set(FAMILIES.values()))
+def test_the_table_follows_its_formula(name) -> None:
+    formula, *numbers = LAUNCHES[name]
+    factor, rest = map(int, re.fullmatch(r"(\d+) L \+ (\d+)", formula).groups())
+    assert [int(number) for number in numbers] == [factor * n + rest for n in (1, 2, 3, 4)]
+
+
+@pytest.mark.usefixtures("triton")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="launches are counted in the interpreter")
+@pytest.mark.parametrize("n_layers", [1, 2])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_step_has_as_many_launches(family, n_layers, monkeypatch) -> None:
+    from stacked_truth import by_kernels, fresh_step, started
+    from triton.runtime.interpreter import GridExecutor
+
+    launched, launch = [], GridExecutor.__call__
+
+    def counted(self, *args, **kwargs):
+        launched.append(self)
+        return launch(self, *args, **kwargs)
+
+    monkeypatch.setattr(GridExecutor, "__call__", counted)
+    start = started(ModelSpec("rhi", family, 1, n_layers), n_seeds=1)
+    by_kernels(start, 1, Protocol(), fresh_step(start, 1))
+    assert len(launched) == int(LAUNCHES[FAMILIES[family]][n_layers])
+
+
+SAID = re.findall(r"^\| ((?:the kernels|out of memory) .+?) \|", PAGE, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("triton")
+@pytest.mark.parametrize(
+    ("changes", "beta1"), [({"n_bits": 129}, 0.9), ({"d_model": 12}, 0.9), ({}, 0.0)]
+)
+def test_refusals_are_in_the_page(changes, beta1) -> None:
+    model = ModelSpec("rhi", **{"family": "gru", "n_bits": 8} | changes)
+    said = refusal(model, Protocol(beta1=beta1), choose_device("cpu"))
+    patterns = [re.escape(message).replace("…", ".+") for message in SAID]
+    assert [message for message in patterns if re.fullmatch(message, said)]
