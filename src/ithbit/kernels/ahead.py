@@ -11,10 +11,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import shorten
 
 import torch
 import triton
@@ -43,13 +45,14 @@ def compile_ahead(
         longest[_kin(unit[0])] = max(longest.get(_kin(unit[0]), 0), unit[0].n_bits)
     first = [unit for unit in units if unit[0].n_bits == longest[_kin(unit[0])]]
     for some in (first, [unit for unit in units if unit not in first]):
-        _compile(some, n_processes, batch_size, device)
+        for why in _compile(some, n_processes, batch_size, device):
+            say(f"compiling ahead failed ({why}): the rest is compiled when first trained")
 
 
 def _compile(
     units: list[list[ModelSpec]], n_processes: int, batch_size: int, device: torch.device
-) -> None:
-    """Compile the kernels of units in processes, and wait for them."""
+) -> list[str]:
+    """Compile the kernels of units in processes; what those that failed said last, each once."""
     command = [sys.executable, "-c", "from ithbit.kernels.ahead import main; main()"]
     processes = []
     for k in range(min(n_processes, len(units))):
@@ -58,15 +61,20 @@ def _compile(
             "batch_size": batch_size,
             "device": str(device),
         }
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        said = tempfile.TemporaryFile("w+")  # not a pipe: a process that says much must not wait
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said, text=True)
         assert process.stdin is not None
         process.stdin.write(json.dumps(order))
         process.stdin.close()
-        processes.append(process)
-    for process in processes:
-        process.wait()
+        processes.append((process, said))
+    failed = {}
+    for process, said in processes:
+        if process.wait():
+            said.seek(0)
+            lines = said.read().strip().splitlines() or [f"status {process.returncode}"]
+            failed[shorten(lines[-1], 200, placeholder="…")] = None
+        said.close()
+    return list(failed)
 
 
 def main() -> None:
