@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import shorten
@@ -54,26 +55,27 @@ def _compile(
 ) -> list[str]:
     """Compile the kernels of units in processes; what those that failed said last, each once."""
     command = [sys.executable, "-c", "from ithbit.kernels.ahead import main; main()"]
-    processes = []
-    for k in range(min(n_processes, len(units))):
-        order = {
-            "units": [[asdict(model) for model in unit] for unit in units[k::n_processes]],
-            "batch_size": batch_size,
-            "device": str(device),
-        }
-        said = tempfile.TemporaryFile("w+")  # not a pipe: a process that says much must not wait
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said, text=True)
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(order))
-        process.stdin.close()
-        processes.append((process, said))
-    failed = {}
-    for process, said in processes:
-        if process.wait():
-            said.seek(0)
-            lines = said.read().strip().splitlines() or [f"status {process.returncode}"]
-            failed[shorten(lines[-1], 200, placeholder="…")] = None
-        said.close()
+    failed: dict[str, None] = {}
+    with ExitStack() as files:
+        processes = []
+        for k in range(min(n_processes, len(units))):
+            order = {
+                "units": [[asdict(model) for model in unit] for unit in units[k::n_processes]],
+                "batch_size": batch_size,
+                "device": str(device),
+            }
+            # Not a pipe: a process that says much must not wait for a reader.
+            said = files.enter_context(tempfile.TemporaryFile("w+"))
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said, text=True)
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(order))
+            process.stdin.close()
+            processes.append((process, said))
+        for process, said in processes:
+            if process.wait():
+                said.seek(0)
+                lines = said.read().strip().splitlines() or [f"status {process.returncode}"]
+                failed[shorten(lines[-1], 200, placeholder="…")] = None
     return list(failed)
 
 
