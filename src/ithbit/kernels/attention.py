@@ -1,12 +1,13 @@
-"""Softmax and linear attention, full and causal: a step in eleven launches at two layers.
+"""Softmax and linear attention, full and causal: their launches, 5 L + 2 a step with the
+optimiser's.
 
 Work that treats each token by itself goes over the tokens of a run in flat tiles of rows
-(`_enter`, `_tail`, `_tail_back`, `_project_back`); mixing goes over tiles of whole sequences
-(`softmax_mix.py`, `linear_mix.py`, and at the last token `attention_read.py`); between them stand
-queries, keys, values and mixed values in memory.
+(`attention_rows.py`); mixing goes over chunks of sequences (`softmax_mix.py`, `linear_mix.py`, and
+at the last token `attention_read.py`); between them stand queries, keys, values and mixed values
+in memory.
 
 Exact savings: the answer is read at the last token, so the last block has one query a sequence and
-its feed-forward part sees one row a sequence (`_answer`, which also has the head, the loss and
+its feed-forward part sees one row a sequence (`answer_rows`, which also has the head, the loss and
 their backward pass). Blocks keep their input (softmax attention's before its LayerNorm too),
 queries, keys, values and mixed values; the rest is recomputed in the backward pass.
 """
@@ -14,47 +15,19 @@ queries, keys, values and mixed values; the rest is recomputed in the backward p
 from dataclasses import dataclass
 
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from ithbit.families import FAMILIES
-from ithbit.kernels import attention_read, embedding, linear_mix, softmax_mix
-from ithbit.kernels.embedding import add_positions
+from ithbit.kernels import attention_read, attention_rows, embedding, linear_mix, softmax_mix
 from ithbit.kernels.plan import Plan
-from ithbit.kernels.tile import (
-    CHUNK,
-    FEATURES,
-    LENGTHS,
-    SIZES,
-    along_rows,
-    cross_entropy,
-    dot,
-    draw_bit,
-    draw_index,
-    gelu,
-    held,
-    load_embedding,
-    load_matrix,
-    load_transposed,
-    load_vector,
-    normalise,
-    normalise_back,
-    put,
-    put_matrix,
-    put_vector,
-    store_embedding,
-    store_matrix,
-    store_vector,
-    token_features,
-)
+from ithbit.kernels.tile import CHUNK
 
 _ROWS = 32  # tokens of a flat tile
 _BACK_ROWS = 32
 _PROJECT_ROWS = 16
 _PROGRAMS = 128  # at least so many programs a run go over its tokens backwards
-_ANSWERS = 16  # examples of a tile of `_answer`
+_ANSWERS = 16  # examples of a tile of `answer_rows`
 _READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
-_SLICE = tl.constexpr(32)  # hidden units of the feed-forward part at a time, forward
 # How each kernel is compiled; the fastest of those tried on an H200.
 _FLAT: dict[str, int] = {"num_warps": 2}
 _BACK: dict[str, int] = {"num_warps": 2, "num_stages": 1}
@@ -63,472 +36,6 @@ _MIX: dict[str, int] = {"num_warps": 1}
 _MIX_BACK: dict[str, int] = {"num_warps": 1}
 _READ: dict[str, int] = {"num_warps": 4}
 _ANSWER: dict[str, int] = {"num_warps": 2}
-
-
-@triton.constexpr_function
-def _at(name, D, FF, SOFTMAX):
-    """Where a parameter starts within its block: the order of each family's `init_block`."""
-    sizes = {
-        "norm1.weight": D,
-        "norm1.bias": D,
-        "qkv.weight": 3 * D * D,
-        "qkv.bias": 3 * D,
-        "out.weight": D * D,
-        "out.bias": D,
-        "norm2.weight": D,
-        "norm2.bias": D,
-        "up.weight": FF * D,
-        "up.bias": FF,
-        "down.weight": D * FF,
-        "down.bias": D,
-    }
-    if SOFTMAX:
-        order = [key for key in sizes if "norm" not in key] + [k for k in sizes if "norm" in k]
-    else:
-        order = [key for key in sizes if key not in ("qkv.bias", "out.bias")]
-    return sum(sizes[key] for key in order[: order.index(name)])
-
-
-@triton.constexpr_function
-def _eps(SOFTMAX):
-    """The epsilon of the blocks' LayerNorms: BERT's, and PyTorch's."""
-    return 1e-12 if SOFTMAX else 1e-5
-
-
-@triton.jit
-def _swap(D: tl.constexpr):
-    """The matrix that takes neighbouring pairs (a, b) to (-b, a): D D."""
-    r, c = tl.arange(0, D)[:, None], tl.arange(0, D)[None, :]
-    return tl.where(
-        (r % 2 == 0) & (c == r + 1), 1.0, tl.where((r % 2 == 1) & (c == r - 1), -1.0, 0.0)
-    )
-
-
-@triton.jit
-def _turn(x, waves, position, sign, TOKENS, D: tl.constexpr):
-    """RoFormer's rotation of rows at their positions; by the opposite angle with sign = -1."""
-    at = position[:, None] * D + tl.arange(0, D)[None, :]
-    cosine, sine = tl.load(waves + at), tl.load(waves + TOKENS * D + at)
-    return x * cosine + sign * dot(x, _swap(D)) * sine
-
-
-@triton.jit
-def _projected(
-    rows, w, waves, position, which: tl.constexpr,
-    TOKENS, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
-    ROTARY: tl.constexpr,
-):  # fmt: skip
-    """Queries (0), keys (1) or values (2) of the rows that `_normal` gives."""
-    out = dot(rows, load_transposed(w + _at("qkv.weight", D, FF, SOFTMAX) + which * D * D, D, D))
-    if SOFTMAX:
-        out += load_vector(w + _at("qkv.bias", D, FF, SOFTMAX) + which * D, D)
-    elif which < 2:
-        out = tl.exp(tl.minimum(out, 0.0)) + tl.maximum(out, 0.0)
-    if ROTARY and which < 2:
-        out = _turn(out, waves, position, 1.0, TOKENS, D)
-    return out
-
-
-@triton.jit
-def _projected_back(
-    grad, out, w, waves, position, which: tl.constexpr,
-    TOKENS, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
-    ROTARY: tl.constexpr,
-):  # fmt: skip
-    """Gradients before the feature map and the rotation, and of the projected rows."""
-    if ROTARY and which < 2:
-        grad = _turn(grad, waves, position, -1.0, TOKENS, D)
-    if not SOFTMAX and which < 2:
-        grad *= tl.minimum(out, 1.0)  # the slope of ELU + 1, from its value
-    weight = load_matrix(w + _at("qkv.weight", D, FF, SOFTMAX) + which * D * D, D, D)
-    return grad, dot(grad, weight)
-
-
-@triton.jit
-def _normal(x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
-    """What a block projects: its input, for linear attention through a LayerNorm."""
-    if not SOFTMAX:
-        x, _ = normalise(x, D, _eps(SOFTMAX))
-        x = x * load_vector(w + _at("norm1.weight", D, FF, SOFTMAX), D)
-        x += load_vector(w + _at("norm1.bias", D, FF, SOFTMAX), D)
-    return x
-
-
-@triton.jit
-def _normal_back(grad, x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
-    """Gradient of `_normal`'s input, and row by row that of its gain."""
-    gain = grad
-    if not SOFTMAX:
-        normal, inverse = normalise(x, D, _eps(SOFTMAX))
-        gain = grad * normal
-        weight = load_vector(w + _at("norm1.weight", D, FF, SOFTMAX), D)
-        grad = normalise_back(grad * weight, normal, inverse, D)
-    return grad, gain
-
-
-@triton.jit
-def _fed(x, mixed, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
-    """From a block's input and mixed values, by the out projection, to what its feed-forward part
-    is added to, what that sees, and what their LayerNorm's backward pass needs."""
-    y = x + dot(mixed, load_transposed(w + _at("out.weight", D, FF, SOFTMAX), D, D))
-    if SOFTMAX:
-        y += load_vector(w + _at("out.bias", D, FF, SOFTMAX), D)
-        normal, inverse = normalise(y, D, _eps(SOFTMAX))
-        fed = normal * load_vector(w + _at("norm1.weight", D, FF, SOFTMAX), D)
-        fed += load_vector(w + _at("norm1.bias", D, FF, SOFTMAX), D)
-        y = fed
-    else:
-        normal, inverse = normalise(y, D, _eps(SOFTMAX))
-        fed = normal * load_vector(w + _at("norm2.weight", D, FF, SOFTMAX), D)
-        fed += load_vector(w + _at("norm2.bias", D, FF, SOFTMAX), D)
-    return y, fed, normal, inverse
-
-
-@triton.jit
-def _tail(y, fed, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
-    """A block's output by its feed-forward part; for softmax attention before its LayerNorm."""
-    out = y + load_vector(w + _at("down.bias", D, FF, SOFTMAX), D)
-    d = tl.arange(0, D)
-    for j in range(0, FF, _SLICE):
-        unit = j + tl.arange(0, _SLICE)[None, :]
-        weight = tl.load(w + _at("up.weight", D, FF, SOFTMAX) + unit * D + d[:, None])
-        hidden = dot(fed, weight) + tl.load(w + _at("up.bias", D, FF, SOFTMAX) + unit)
-        act, _ = gelu(hidden)
-        weight = w + _at("down.weight", D, FF, SOFTMAX)
-        out += dot(act, tl.load(weight + d[None, :] * FF + j + tl.arange(0, _SLICE)[:, None]))
-    return out
-
-
-@triton.jit
-def _leave(out, w, D: tl.constexpr, FF: tl.constexpr):
-    """Softmax attention's last LayerNorm of a block: its rows, and what its backward pass needs."""
-    normal, inverse = normalise(out, D, _eps(True))
-    out = normal * load_vector(w + _at("norm2.weight", D, FF, True), D)
-    return out + load_vector(w + _at("norm2.bias", D, FF, True), D), normal, inverse
-
-
-@triton.jit
-def _tail_back(
-    grad, mixed, w, p, again, fed, normal, inverse, last_normal, last_inverse,
-    D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
-):  # fmt: skip
-    """Gradients of the input (through the residual sums) and of the mixed values; this program's
-    share of those of the parameters goes to `p`.
-
-    Hidden units stand in rows and tokens in columns: so the weights' gradients, sums over tokens,
-    find their left factors where the products before have left them.
-    """
-    if SOFTMAX:
-        put_vector(p + _at("norm2.weight", D, FF, SOFTMAX), tl.sum(grad * last_normal, 0), again, D)
-        put_vector(p + _at("norm2.bias", D, FF, SOFTMAX), tl.sum(grad, 0), again, D)
-        gain = load_vector(w + _at("norm2.weight", D, FF, SOFTMAX), D)
-        grad = normalise_back(grad * gain, last_normal, last_inverse, D)
-    put_vector(p + _at("down.bias", D, FF, SOFTMAX), tl.sum(grad, 0), again, D)
-    unit, d = tl.arange(0, FF), tl.arange(0, D)
-    up = _at("up.weight", D, FF, SOFTMAX) + unit[:, None] * D + d[None, :]
-    down = _at("down.weight", D, FF, SOFTMAX) + d[None, :] * FF + unit[:, None]
-    bias = _at("up.bias", D, FF, SOFTMAX) + unit
-    hidden = dot(tl.load(w + up), tl.trans(fed)) + tl.load(w + bias)[:, None]
-    act, slope = gelu(hidden)
-    put(p + down, dot(along_rows(act), tl.trans(along_rows(tl.trans(grad)))), again)
-    d_hidden = dot(tl.load(w + down), tl.trans(grad)) * slope
-    put(p + up, dot(along_rows(d_hidden), tl.trans(along_rows(tl.trans(fed)))), again)
-    put(p + bias, tl.sum(d_hidden, 1), again)
-    d_fed = dot(tl.trans(d_hidden), tl.load(w + up))
-    if SOFTMAX:
-        grad += d_fed
-        put_vector(p + _at("norm1.weight", D, FF, SOFTMAX), tl.sum(grad * normal, 0), again, D)
-        put_vector(p + _at("norm1.bias", D, FF, SOFTMAX), tl.sum(grad, 0), again, D)
-        gain = load_vector(w + _at("norm1.weight", D, FF, SOFTMAX), D)
-        grad = normalise_back(grad * gain, normal, inverse, D)
-        put_vector(p + _at("out.bias", D, FF, SOFTMAX), tl.sum(grad, 0), again, D)
-    else:
-        put_vector(p + _at("norm2.weight", D, FF, SOFTMAX), tl.sum(d_fed * normal, 0), again, D)
-        put_vector(p + _at("norm2.bias", D, FF, SOFTMAX), tl.sum(d_fed, 0), again, D)
-        gain = load_vector(w + _at("norm2.weight", D, FF, SOFTMAX), D)
-        grad += normalise_back(d_fed * gain, normal, inverse, D)
-    put_matrix(p + _at("out.weight", D, FF, SOFTMAX), dot(tl.trans(grad), mixed), again, D, D)
-    return grad, dot(grad, load_matrix(w + _at("out.weight", D, FF, SOFTMAX), D, D))
-
-
-@triton.jit
-def _flat(tile, count, TOKENS, D: tl.constexpr, ROWS: tl.constexpr):
-    """The tokens of a flat tile: example, position, whether there is such a token (row each), and
-    where they lie in (example, token, D)."""
-    row = tile * ROWS + tl.arange(0, ROWS)
-    at = row[:, None] * D + tl.arange(0, D)[None, :]
-    return row // TOKENS, row % TOKENS, row < count * TOKENS, at
-
-
-@triton.jit
-def _embedded(
-    features, waves, position, values, positions, enter,
-    D: tl.constexpr, SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
-):  # fmt: skip
-    """Embedded tokens, before softmax attention's first LayerNorm."""
-    weight = load_embedding(values, positions, enter, D, POSITIONS == "polynomial", SOFTMAX)
-    out = dot(features, weight)
-    return add_positions(out, values, positions, waves, position, D, POSITIONS)
-
-
-@triton.jit
-def _project(
-    x, w, waves, queries, keys, values, example, position, live, at,
-    TOKENS, D: tl.constexpr, FF: tl.constexpr,
-    SOFTMAX: tl.constexpr, ROTARY: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
-    """Store queries, keys and values of a block's input; in the last block the query of the last
-    token alone, in (example, D)."""
-    normal = _normal(x, w, D, FF, SOFTMAX)
-    q = _projected(normal, w, waves, position, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
-    if LAST:
-        one = example[:, None] * D + tl.arange(0, D)[None, :]
-        tl.store(queries + one, q, mask=(live & (position == TOKENS - 1))[:, None])
-    else:
-        tl.store(queries + at, q, mask=live[:, None])
-    k = _projected(normal, w, waves, position, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
-    tl.store(keys + at, k, mask=live[:, None])
-    v = _projected(normal, w, waves, position, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
-    tl.store(values + at, v, mask=live[:, None])
-
-
-@triton.jit(do_not_specialize=SIZES + LENGTHS)
-def _enter(
-    parameters, streams, firsts, count, raw, x, queries, keys, values, waves,
-    block, positions, enter, CAPACITY, PARAMETERS,
-    N, LHI, WORDS, ROWS: tl.constexpr,
-    D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
-    LAST: tl.constexpr,
-):  # fmt: skip
-    """Draw and embed the tokens into `x`, and project them for the first block; softmax
-    attention's `raw` becomes `x` before its LayerNorm."""
-    seed = tl.program_id(1).to(tl.int64)
-    TOKENS = N + 1 + LHI
-    parameters += seed * PARAMETERS
-    shift = seed * CAPACITY * TOKENS * D
-    example, position, live, at = _flat(tl.program_id(0), count, TOKENS, D, ROWS)
-    key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
-    first = tl.load(firsts + seed)
-    features = token_features(key, first + example, position, N, LHI, WORDS)
-    rows = _embedded(features, waves, position, parameters, positions, enter, D, SOFTMAX, POSITIONS)
-    if SOFTMAX:
-        tl.store(raw + shift + at, rows, mask=live[:, None])
-        rows, _ = normalise(rows, D, _eps(SOFTMAX))
-        rows = rows * load_vector(parameters + enter + D, D)
-        rows += load_vector(parameters + enter + 2 * D, D)
-    tl.store(x + shift + at, rows, mask=live[:, None])
-    _project(
-        rows, parameters + block, waves,
-        queries + (seed * CAPACITY * D if LAST else shift), keys + shift, values + shift,
-        example, position, live, at, TOKENS, D, FF, SOFTMAX, POSITIONS == "rotary", LAST,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=SIZES + LENGTHS)
-def _block_end(
-    parameters, count, x, mixed, raw, out, queries, keys, values, waves,
-    block, next_block, CAPACITY, PARAMETERS,
-    TOKENS, ROWS: tl.constexpr, D: tl.constexpr, FF: tl.constexpr,
-    SOFTMAX: tl.constexpr, ROTARY: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
-    """From mixed values to the block's output, and its projections for the next block; softmax
-    attention's `raw` becomes the output before its LayerNorm."""
-    seed = tl.program_id(1).to(tl.int64)
-    parameters += seed * PARAMETERS
-    shift = seed * CAPACITY * TOKENS * D
-    example, position, live, at = _flat(tl.program_id(0), count, TOKENS, D, ROWS)
-    before = tl.load(x + shift + at, mask=live[:, None], other=0.0)
-    mix = tl.load(mixed + shift + at, mask=live[:, None], other=0.0)
-    w = parameters + block
-    y, fed, _, _ = _fed(before, mix, w, D, FF, SOFTMAX)
-    rows = _tail(y, fed, w, D, FF, SOFTMAX)
-    if SOFTMAX:
-        tl.store(raw + shift + at, rows, mask=live[:, None])
-        rows, _, _ = _leave(rows, w, D, FF)
-    tl.store(out + shift + at, rows, mask=live[:, None])
-    _project(
-        rows, parameters + next_block, waves,
-        queries + (seed * CAPACITY * D if LAST else shift), keys + shift, values + shift,
-        example, position, live, at, TOKENS, D, FF, SOFTMAX, ROTARY, LAST,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=SIZES + LENGTHS)
-def _answer(
-    parameters, streams, firsts, count, x, mixed, d_mixed, dx, results, partials,
-    block, head, PROGRAMS, CAPACITY, PARAMETERS,
-    N, TOKENS, WORDS, ROWS: tl.constexpr,
-    D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr, TRAIN: tl.constexpr,
-):  # fmt: skip
-    """The last block's end and the head at the last token: logits into `results`, or in training
-    the losses, the shares of these parameters, and the gradients of `mixed` and of the input."""
-    tile, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    parameters += seed * PARAMETERS
-    w = parameters + block
-    example = tile * ROWS + tl.arange(0, ROWS)
-    live = example < count
-    d = tl.arange(0, D)[None, :]
-    one = seed * CAPACITY * D + example[:, None] * D + d
-    last = (seed * CAPACITY + example)[:, None] * (TOKENS * D) + (TOKENS - 1) * D + d
-    before = tl.load(x + last, mask=live[:, None], other=0.0)
-    mix = tl.load(mixed + one, mask=live[:, None], other=0.0)
-    y, fed, normal, inverse = _fed(before, mix, w, D, FF, SOFTMAX)
-    out = _tail(y, fed, w, D, FF, SOFTMAX)
-    last_normal, last_inverse = normal, inverse
-    if SOFTMAX:
-        out, last_normal, last_inverse = _leave(out, w, D, FF)
-    weight = load_vector(parameters + head, D)
-    logit = tl.sum(out * weight, 1) + tl.load(parameters + head + D)
-    result = results + seed * CAPACITY + example
-    if TRAIN:
-        key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
-        number = tl.load(firsts + seed) + example
-        index = draw_index(key, number, N, WORDS)
-        loss, slope = cross_entropy(logit, draw_bit(key, number, index, WORDS))
-        tl.store(result, loss, mask=live)
-        slope = tl.where(live, slope / count, 0.0)[:, None]
-        share = partials + (seed * PROGRAMS + tile) * PARAMETERS
-        put_vector(share + head, tl.sum(slope * out, 0), 0, D)
-        tl.store(share + head + D, tl.sum(slope))
-        grad, d_mix = _tail_back(
-            slope * weight, mix, w, share + block, 0, fed, normal, inverse, last_normal,
-            last_inverse, D, FF, SOFTMAX,
-        )  # fmt: skip
-        tl.store(d_mixed + one, d_mix, mask=live[:, None])
-        tl.store(dx + one, grad, mask=live[:, None])
-    else:
-        tl.store(result, logit, mask=live)
-
-
-@triton.jit(do_not_specialize=SIZES + LENGTHS)
-def _block_end_back(
-    parameters, count, x, mixed, raw, dx, d_mixed, partials,
-    block, PROGRAMS, CAPACITY, PARAMETERS,
-    TOKENS, ROWS: tl.constexpr, TILES: tl.constexpr,
-    D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
-):  # fmt: skip
-    """Backward of `_block_end`: `dx` holds the gradient of the output, then that of the input
-    through the residual sums; `d_mixed` becomes that of the mixed values."""
-    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    weights = parameters + seed * PARAMETERS + block
-    shift = seed * CAPACITY * TOKENS * D
-    share = partials + (seed * PROGRAMS + program) * PARAMETERS
-    for i in range(TILES):
-        w = held(weights, i)
-        _, _, live, at = _flat(program * TILES + i, count, TOKENS, D, ROWS)
-        at += shift
-        before = tl.load(x + at, mask=live[:, None], other=0.0)
-        mix = tl.load(mixed + at, mask=live[:, None], other=0.0)
-        grad = tl.load(dx + at, mask=live[:, None], other=0.0)
-        _, fed, normal, inverse = _fed(before, mix, w, D, FF, SOFTMAX)
-        last_normal, last_inverse = normal, inverse
-        if SOFTMAX:
-            out = tl.load(raw + at, mask=live[:, None], other=0.0)
-            _, last_normal, last_inverse = _leave(out, w, D, FF)
-        grad, d_mix = _tail_back(
-            grad, mix, w, share + block, i, fed, normal, inverse, last_normal, last_inverse,
-            D, FF, SOFTMAX,
-        )  # fmt: skip
-        tl.store(dx + at, grad, mask=live[:, None])
-        tl.store(d_mixed + at, d_mix, mask=live[:, None])
-        tl.debug_barrier()  # the next tile adds to what other threads may have stored
-
-
-@triton.jit(do_not_specialize=SIZES + LENGTHS)
-def _project_back(
-    parameters, streams, firsts, count, raw, x, dx, last_dx, d_queries, d_keys, d_values,
-    queries, keys, waves, partials,
-    block, positions, enter, PROGRAMS, CAPACITY, PARAMETERS,
-    N, LHI, WORDS, ROWS: tl.constexpr,
-    TILES: tl.constexpr, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
-    POSITIONS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
-    """Backward of a block's projections, and of the embedding below the first block.
-
-    `dx` becomes the gradient of the block's input; it holds that through the residual sums, for the
-    last block `last_dx` (example, D) does.
-    """
-    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    TOKENS = N + 1 + LHI
-    ROTARY: tl.constexpr = POSITIONS == "rotary"
-    parameters += seed * PARAMETERS
-    shift = seed * CAPACITY * TOKENS * D
-    key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
-    first = tl.load(firsts + seed)
-    share = partials + (seed * PROGRAMS + program) * PARAMETERS
-    p = share + block
-    w_q = tl.zeros([D, D], tl.float32)
-    w_k, w_v = w_q, w_q
-    embedding = tl.zeros([FEATURES, D], tl.float32)
-    # Sums over tokens that no product gives stay row by row until the end.
-    nothing = tl.zeros([ROWS, D], tl.float32)
-    sum_q, sum_k, sum_v, sum_gain, sum_offset = nothing, nothing, nothing, nothing, nothing
-    enter_gain, enter_offset = nothing, nothing
-    for i in range(TILES):
-        w = held(parameters + block, i)
-        example, position, live, at = _flat(program * TILES + i, count, TOKENS, D, ROWS)
-        at += shift
-        there = live[:, None]
-        one = seed * CAPACITY * D + example[:, None] * D + tl.arange(0, D)[None, :]
-        is_last = (live & (position == TOKENS - 1))[:, None]
-        rows = tl.load(x + at, mask=there, other=0.0)
-        normal = _normal(rows, w, D, FF, SOFTMAX)
-        if LAST:
-            grad = tl.load(last_dx + one, mask=is_last, other=0.0)
-            q = tl.load(queries + one, mask=is_last, other=0.0)
-            dq = tl.load(d_queries + one, mask=is_last, other=0.0)
-        else:
-            grad = tl.load(dx + at, mask=there, other=0.0)
-            q = tl.load(queries + at, mask=there, other=0.0)
-            dq = tl.load(d_queries + at, mask=there, other=0.0)
-        dq, d_normal = _projected_back(dq, q, w, waves, position, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
-        w_q += dot(tl.trans(dq), normal)
-        sum_q += dq
-        k = tl.load(keys + at, mask=there, other=0.0)
-        dk = tl.load(d_keys + at, mask=there, other=0.0)
-        dk, by = _projected_back(dk, k, w, waves, position, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
-        d_normal += by
-        w_k += dot(tl.trans(dk), normal)
-        sum_k += dk
-        dv = tl.load(d_values + at, mask=there, other=0.0)
-        dv, by = _projected_back(dv, k, w, waves, position, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
-        d_normal += by
-        w_v += dot(tl.trans(dv), normal)
-        sum_v += dv
-        by, gain = _normal_back(d_normal, rows, w, D, FF, SOFTMAX)
-        sum_gain += gain
-        sum_offset += d_normal
-        grad += by
-        if FIRST:
-            if SOFTMAX:
-                rows = tl.load(raw + at, mask=there, other=0.0)
-                normal, inverse = normalise(rows, D, _eps(SOFTMAX))
-                enter_gain += grad * normal
-                enter_offset += grad
-                grad = normalise_back(
-                    grad * load_vector(parameters + enter + D, D), normal, inverse, D
-                )
-            features = token_features(key, first + example, position, N, LHI, WORDS)
-            embedding += dot(tl.trans(features), grad)
-        if not FIRST or POSITIONS == "learned":
-            tl.store(dx + at, grad, mask=there)
-    weight = p + _at("qkv.weight", D, FF, SOFTMAX)
-    store_matrix(weight, w_q, D, D)
-    store_matrix(weight + D * D, w_k, D, D)
-    store_matrix(weight + 2 * D * D, w_v, D, D)
-    if FIRST:
-        store_embedding(share, embedding, positions, enter, D, POSITIONS == "polynomial", SOFTMAX)
-    if SOFTMAX:
-        bias = p + _at("qkv.bias", D, FF, SOFTMAX)
-        store_vector(bias, tl.sum(sum_q, 0), D)
-        store_vector(bias + D, tl.sum(sum_k, 0), D)
-        store_vector(bias + 2 * D, tl.sum(sum_v, 0), D)
-    else:
-        store_vector(p + _at("norm1.weight", D, FF, SOFTMAX), tl.sum(sum_gain, 0), D)
-        store_vector(p + _at("norm1.bias", D, FF, SOFTMAX), tl.sum(sum_offset, 0), D)
-    if FIRST and SOFTMAX:
-        store_vector(share + enter + D, tl.sum(enter_gain, 0), D)
-        store_vector(share + enter + 2 * D, tl.sum(enter_offset, 0), D)
 
 
 def _back_tiles(plan: Plan, rows: int) -> tuple[int, int]:
@@ -611,7 +118,7 @@ class _Launch:
 
     def enter(self) -> None:
         plan = self.plan
-        _enter[self.grid(triton.cdiv(plan.capacity * plan.n_tokens, _ROWS))](
+        attention_rows.enter_rows[self.grid(triton.cdiv(plan.capacity * plan.n_tokens, _ROWS))](
             self.parameters, self.streams, self.first, self.count,
             self.raw(0), self.rows("x0"), *self.qkv(0), self.waves,
             plan.block(0), *self.positions, *self.sizes,
@@ -662,7 +169,7 @@ class _Launch:
 
     def block_end(self, layer: int) -> None:
         plan, last = self.plan, self.plan.model.n_layers - 1
-        _block_end[self.grid(triton.cdiv(plan.capacity * plan.n_tokens, _ROWS))](
+        attention_rows.block_end[self.grid(triton.cdiv(plan.capacity * plan.n_tokens, _ROWS))](
             self.parameters, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
             self.raw(layer + 1), self.rows(f"x{layer + 1}"), *self.qkv(layer + 1),
             self.waves,
@@ -702,7 +209,7 @@ class _Launch:
     def answer(self, results: Tensor, partials: Tensor | None) -> None:
         """The end of the last block; with `partials` its backward pass too."""
         plan, last = self.plan, self.plan.model.n_layers - 1
-        _answer[self.grid(triton.cdiv(plan.capacity, _ANSWERS))](
+        attention_rows.answer_rows[self.grid(triton.cdiv(plan.capacity, _ANSWERS))](
             self.parameters, self.streams, self.first, self.count,
             self.rows(f"x{last}"), self.ones("last_mixed"), self.ones("d_last_mixed"),
             self.ones("last_dx"), results, results if partials is None else partials,
@@ -714,7 +221,7 @@ class _Launch:
     def block_end_back(self, layer: int, partials: Tensor) -> None:
         plan = self.plan
         n_programs, each = _back_tiles(plan, _BACK_ROWS)
-        _block_end_back[self.grid(n_programs)](
+        attention_rows.block_end_back[self.grid(n_programs)](
             self.parameters, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
             self.raw(layer + 1), self.rows("dx"), self.rows("d_mixed"), partials,
             plan.block(layer), programs(plan), *self.sizes,
@@ -726,7 +233,7 @@ class _Launch:
         last = layer == plan.model.n_layers - 1
         n_programs, each = _back_tiles(plan, _PROJECT_ROWS)
         q, k, _ = self.qkv(layer)
-        _project_back[self.grid(n_programs)](
+        attention_rows.project_back[self.grid(n_programs)](
             self.parameters, self.streams, self.first, self.count, self.raw(0),
             self.rows(f"x{layer}"), self.rows("dx"), self.ones("last_dx"),
             self.ones("last_dq") if last else self.rows("dq"), self.rows("dk"), self.rows("dv"),
