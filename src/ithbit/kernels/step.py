@@ -4,17 +4,34 @@
 what the kernels do not.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from triton.runtime.jit import JITCallable
 
 from ithbit.kernels import attention, gru, mamba2, optimiser
 from ithbit.kernels.plan import Plan
 from ithbit.models.spec import ModelSpec
 
 MAX_BITS = 128
+
+
+def _name_kernels() -> None:
+    """Have Triton work out, in one order, the names by which it finds kernels in its cache.
+
+    A name depends on which functions the process has named before. Processes that launch in another
+    order would not find each other's kernels, and compile every one again.
+    """
+    for module in sorted(name for name in sys.modules if name.startswith("ithbit.kernels.")):
+        for value in vars(sys.modules[module]).values():
+            if isinstance(value, JITCallable):
+                _ = value.cache_key
+
+
+_name_kernels()
 
 
 @dataclass(frozen=True)
