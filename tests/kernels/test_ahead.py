@@ -11,10 +11,12 @@ pytest.importorskip("triton", reason="the kernels need triton")
 NAMES = """
 import sys
 import ithbit.kernels.step
-from ithbit.kernels import attention_rows, gru, linear_mix, mamba2_last, mamba2_mix, mamba2_rows
+from ithbit.kernels import attention_rows, gru_layer, linear_mix
+from ithbit.kernels import mamba2_last, mamba2_mix, mamba2_rows
 kernels = [
     attention_rows.enter_rows, attention_rows.project_back, attention_rows.answer_rows,
-    gru._forward, linear_mix.mix_back, mamba2_last.finish, mamba2_mix.mix, mamba2_rows.project_back,
+    gru_layer.run_layer, linear_mix.mix_back,
+    mamba2_last.finish, mamba2_mix.mix, mamba2_rows.project_back,
 ]
 print(*sorted(kernel.cache_key for kernel in kernels[:: int(sys.argv[1])]))
 """

@@ -41,7 +41,7 @@ _SAVE_SETTING = "ITHBIT_SAVE_SECONDS"  # instead, where a file system is slow or
 _CPU_TOKENS = 32_768  # tokens of a step above which a larger stack no longer helps a CPU
 _CUDA_SEEDS = 64
 _CUDA_SCRATCH = 2 << 30  # bytes that the kernels of one stack may work in
-_MAX_SHARES = 256  # rows of partial gradients that the kernels keep for a run, at most
+_MAX_SHARES = 512  # rows of partial gradients that the kernels keep for a run, at most
 
 
 class Notice(str):

@@ -1,11 +1,5 @@
-"""The GRU's training step: one launch a layer forward, one or two a layer backward.
-
-The equations and the order of the gates (r, z, n) are those of `models/gru.py`. A recurrence of
-width 16 is bound by its latency, not by its arithmetic. So a program takes few sequences, a thread
-one unit of one of them, with its column of every weight in registers, and products are plain fused
-multiply-adds; a token costs one exchange of the state between threads forward, one of the gates'
-gradients backward. All that does not hang on the state (input gates, gradients of weights) fills
-the waiting.
+"""The GRU's training step: one launch a layer forward, one or two a layer backward
+(`gru_layer.py`).
 
 Exact savings: with polynomial positions the first layer's input gates are linear in the eight
 features of a token, so embedding and input weights are multiplied once a program, forward and
@@ -19,306 +13,13 @@ gradients of the input gates in the place of the first three, and that of the in
 """
 
 import triton
-import triton.language as tl
 from torch import Tensor
 
-from ithbit.kernels import embedding
+from ithbit.kernels import embedding, gru_layer
 from ithbit.kernels.plan import Plan
-from ithbit.kernels.tile import (
-    SIZES,
-    cross_entropy,
-    draw_bit,
-    draw_index,
-    load_matrix,
-    load_transposed,
-    load_vector,
-    store_matrix,
-    store_vector,
-    stream_word,
-)
-from ithbit.tasks.tokens import N_FEATURES
 
-_FEATURES = tl.constexpr(N_FEATURES + 2)  # of a token: its own, then p and p^2
-_TOKEN_FEATURES = tl.constexpr(N_FEATURES)
 _WARPS = 4  # of a recurrence's program: few shares to sum, registers to spare
 _INPUT_WARPS = 16
-
-
-@triton.jit
-def _times(rows, weight):
-    """rows (i k) times weight (k j): i j. Every thread has a whole sum over k to itself."""
-    return tl.sum(tl.trans(rows)[:, :, None] * weight[:, None, :], 0)
-
-
-@triton.jit
-def _logistic(x, SCALE: tl.constexpr):
-    """1 / (1 + exp(-SCALE x)), with one product on the way to the exponential."""
-    return 1.0 / (1.0 + tl.exp2(x * (SCALE * -1.4426950408889634)))
-
-
-@triton.jit
-def _outer(left, right):
-    """left (b i) times right (b j) of each sequence: i b j."""
-    return tl.trans(left)[:, :, None] * right[None, :, :]
-
-
-@triton.jit
-def _embedding(row, positions, D: tl.constexpr):
-    """Where in a row of parameters the map from features to width D lies: _FEATURES D."""
-    f = tl.arange(0, _FEATURES)[:, None]
-    d = tl.arange(0, D)[None, :]
-    polynomial = positions + d * 2 + f - _TOKEN_FEATURES
-    return row + tl.where(f < _TOKEN_FEATURES, d * _TOKEN_FEATURES + f, polynomial)
-
-
-@triton.jit
-def _draw(key, example, N: tl.constexpr, WORDS: tl.constexpr):
-    """The query feature of examples (row), and the one or two words of their bits."""
-    query = draw_index(key, example, N, WORDS).to(tl.float32) / N
-    return query, stream_word(key, example, 1, WORDS), stream_word(key, example, WORDS - 1, WORDS)
-
-
-@triton.jit
-def _features(t, query, low, high, N: tl.constexpr, LHI: tl.constexpr):
-    """Features of token t of the sequences that `_draw` drew: row _FEATURES.
-
-    The columns are those of `token_features`; here the words are drawn once, not at every token.
-    """
-    column = tl.arange(0, _FEATURES)[None, :]
-    position = tl.zeros_like(low).to(tl.int32) + t
-    if LHI:
-        i = position - 1
-        is_query = position == 0
-        is_end = position == N + 1
-        p = position.to(tl.float32) / (N + 1)
-    else:
-        i = position
-        is_query = position == N
-        is_end = position < 0
-        p = position.to(tl.float32) / N
-    is_bit = (i >= 0) & (i < N)
-    word = tl.where(i < 64, low, high)
-    bit = ((word >> (i & 63).to(tl.uint64)) & 1).to(tl.int32).to(tl.float32)
-    query = tl.where(is_query, query, 0.0)
-    out = tl.where(column == 0, tl.where(is_bit, 1.0, 0.0)[:, None], 0.0)
-    out = tl.where(column == 1, tl.where(is_query, 1.0, 0.0)[:, None], out)
-    out = tl.where(column == 2, tl.where(is_end, 1.0, 0.0)[:, None], out)
-    out = tl.where(column == 3, tl.where(is_bit, bit, 0.0)[:, None], out)
-    out = tl.where(column == 4, query[:, None], out)
-    out = tl.where(column == 5, (query * query)[:, None], out)
-    out = tl.where(column == 6, p[:, None], out)
-    return tl.where(column == 7, (p * p)[:, None], out)
-
-
-@triton.jit(do_not_specialize=SIZES)
-def _forward(
-    values, keys, first, count, below, states, saved, logits,
-    PARAMETERS, CAPACITY, layer, positions, head,
-    N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, D: tl.constexpr,
-    SEQUENCES: tl.constexpr, FIRST: tl.constexpr, SAVE: tl.constexpr, READ: tl.constexpr,
-):  # fmt: skip
-    """A layer's states; with SAVE what backward needs, with READ the logits of the last of them."""
-    TOKENS: tl.constexpr = N + 2 if LHI else N + 1
-    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    row = program * SEQUENCES + tl.arange(0, SEQUENCES)
-    d = tl.arange(0, D)[None, :]
-    start = (seed * tl.num_programs(0) * SEQUENCES + row)[:, None]
-    parameters = values + seed * PARAMETERS
-    weights = parameters + layer
-    hidden, bias = weights + 3 * D * D, weights + 6 * D * D
-    w_r = load_transposed(hidden, D, D)
-    w_z = load_transposed(hidden + D * D, D, D)
-    w_n = load_transposed(hidden + 2 * D * D, D, D)
-    # Both biases of r and z, which are only ever added to each other.
-    b_r = load_vector(bias, D) + load_vector(bias + 3 * D, D)
-    b_z = load_vector(bias + D, D) + load_vector(bias + 4 * D, D)
-    b_n, b_c = load_vector(bias + 2 * D, D), load_vector(bias + 5 * D, D)
-    # From the input to the gates.
-    i_r = load_transposed(weights, D, D)
-    i_z = load_transposed(weights + D * D, D, D)
-    i_n = load_transposed(weights + 2 * D * D, D, D)
-    at = states + start * (TOKENS + 1) * D + d
-    kept = saved + start * TOKENS * 4 * D + d
-    if FIRST:
-        key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
-        query, low, high = _draw(key, tl.load(first + seed) + row, N, WORDS)
-        embedding = tl.load(_embedding(parameters, positions, D))
-        i_r, i_z, i_n = _times(embedding, i_r), _times(embedding, i_z), _times(embedding, i_n)
-    else:
-        source = below + start * (TOKENS + 1) * D + d + D
-        coming = tl.load(source)
-    h = tl.zeros([SEQUENCES, D], tl.float32)
-    for t in range(TOKENS):
-        if FIRST:
-            x = _features(t, query, low, high, N, LHI)
-        else:
-            x = coming
-            coming = tl.load(source + tl.minimum(t + 1, TOKENS - 1) * D)
-        r = _logistic(_times(x, i_r) + b_r + _times(h, w_r), 1.0)
-        c = _times(h, w_n) + b_c
-        z = _logistic(_times(x, i_z) + b_z + _times(h, w_z), 1.0)
-        n = 2.0 * _logistic(_times(x, i_n) + b_n + r * c, 2.0) - 1.0
-        h = n + z * (h - n)
-        if SAVE:
-            tl.store(kept, r)
-            tl.store(kept + D, z)
-            tl.store(kept + 2 * D, n)
-            tl.store(kept + 3 * D, c)
-            kept += 4 * D
-        if SAVE or not READ:
-            at += D
-            tl.store(at, h)
-    if READ:
-        logit = tl.sum(h * load_vector(parameters + head, D), 1) + tl.load(parameters + head + D)
-        tl.store(logits + seed * CAPACITY + row, logit, mask=row < count)
-
-
-@triton.jit(do_not_specialize=SIZES)
-def _backward(
-    values, keys, first, count, states, saved, above, losses, partials,
-    PARAMETERS, CAPACITY, layer, positions, head,
-    N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, D: tl.constexpr,
-    SEQUENCES: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
-    """From the gradient of a layer's states, those of its input gates and its weights.
-
-    That gradient is what `_input_back` left in `above`, the `saved` of the layer above. The last
-    layer takes the gradient of the loss instead, and leaves the head's share too; the first leaves
-    that of the input weights and the embedding, for the others `_input_back` does.
-    """
-    TOKENS: tl.constexpr = N + 2 if LHI else N + 1
-    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    row = program * SEQUENCES + tl.arange(0, SEQUENCES)
-    d = tl.arange(0, D)[None, :]
-    start = (seed * tl.num_programs(0) * SEQUENCES + row)[:, None]
-    parameters = values + seed * PARAMETERS
-    partial = partials + (seed * tl.num_programs(0) + program) * PARAMETERS
-    weights, share = parameters + layer, partial + layer
-    w_r = load_matrix(weights + 3 * D * D, D, D)
-    w_z = load_matrix(weights + 4 * D * D, D, D)
-    w_n = load_matrix(weights + 5 * D * D, D, D)
-    key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
-    example = tl.load(first + seed) + row
-    query, low, high = _draw(key, example, N, WORDS)
-    # At token t: the state before it, what was saved there, the gradient of the state after it.
-    at = states + start * (TOKENS + 1) * D + d
-    kept = saved + start * TOKENS * 4 * D + d
-    source = above + start * TOKENS * 4 * D + 3 * D + d
-    if LAST:
-        state = tl.load(at + TOKENS * D)
-        weight = load_vector(parameters + head, D)
-        logit = tl.sum(state * weight, 1) + tl.load(parameters + head + D)
-        answer = draw_bit(key, example, draw_index(key, example, N, WORDS), WORDS)
-        loss, slope = cross_entropy(logit, answer)
-        tl.store(losses + seed * CAPACITY + row, loss, mask=row < count)
-        slope = tl.where(row < count, slope / count, 0.0)
-        store_vector(partial + head, tl.sum(slope[:, None] * state, 0), D)
-        tl.store(partial + head + D, tl.sum(slope, 0))
-        dh = slope[:, None] * weight
-    else:
-        dh = tl.zeros([SEQUENCES, D], tl.float32)
-        next_g = tl.load(source + (TOKENS - 1) * 4 * D)
-    nothing = tl.zeros([SEQUENCES, D], tl.float32)
-    b_r, b_z, b_n, b_c = nothing, nothing, nothing, nothing
-    g_r = tl.zeros([D, SEQUENCES, D], tl.float32)  # of W_h, a sequence at a time
-    g_z, g_n = g_r, g_r
-    if FIRST:
-        i_r = tl.zeros([_FEATURES, SEQUENCES, D], tl.float32)  # of the map from features to gates
-        i_z, i_n = i_r, i_r
-    last = kept + (TOKENS - 1) * 4 * D
-    next_r, next_z = tl.load(last), tl.load(last + D)
-    next_n, next_c = tl.load(last + 2 * D), tl.load(last + 3 * D)
-    next_h = tl.load(at + (TOKENS - 1) * D)
-    for back in range(TOKENS):
-        t = TOKENS - 1 - back
-        r, z, n, c, h = next_r, next_z, next_n, next_c, next_h
-        if not LAST:
-            dh += next_g
-        # Token t - 1 is fetched while t is worked on.
-        before = tl.maximum(t - 1, 0)
-        next_r, next_z = tl.load(kept + before * 4 * D), tl.load(kept + before * 4 * D + D)
-        next_n = tl.load(kept + before * 4 * D + 2 * D)
-        next_c = tl.load(kept + before * 4 * D + 3 * D)
-        next_h = tl.load(at + before * D)
-        if not LAST:
-            next_g = tl.load(source + before * 4 * D)
-        d_n = dh * ((1.0 - z) * (1.0 - n * n))
-        d_z = dh * ((h - n) * z * (1.0 - z))
-        d_r = d_n * (c * r * (1.0 - r))
-        d_c = d_n * r
-        dh = dh * z + _times(d_r, w_r) + _times(d_z, w_z) + _times(d_c, w_n)
-        g_r += _outer(d_r, h)
-        g_z += _outer(d_z, h)
-        g_n += _outer(d_c, h)
-        b_r += d_r
-        b_z += d_z
-        b_n += d_n
-        b_c += d_c
-        if FIRST:
-            x = _features(t, query, low, high, N, LHI)
-            i_r += _outer(x, d_r)
-            i_z += _outer(x, d_z)
-            i_n += _outer(x, d_n)
-        else:
-            tl.store(kept + t * 4 * D, d_r)
-            tl.store(kept + t * 4 * D + D, d_z)
-            tl.store(kept + t * 4 * D + 2 * D, d_n)
-    store_matrix(share + 3 * D * D, tl.sum(g_r, 1), D, D)
-    store_matrix(share + 4 * D * D, tl.sum(g_z, 1), D, D)
-    store_matrix(share + 5 * D * D, tl.sum(g_n, 1), D, D)
-    bias = share + 6 * D * D
-    bias_r, bias_z = tl.sum(b_r, 0), tl.sum(b_z, 0)
-    store_vector(bias, bias_r, D)
-    store_vector(bias + D, bias_z, D)
-    store_vector(bias + 2 * D, tl.sum(b_n, 0), D)
-    store_vector(bias + 3 * D, bias_r, D)
-    store_vector(bias + 4 * D, bias_z, D)
-    store_vector(bias + 5 * D, tl.sum(b_c, 0), D)
-    if FIRST:
-        embedding = tl.load(_embedding(parameters, positions, D))
-        m_r, m_z, m_n = tl.sum(i_r, 1), tl.sum(i_z, 1), tl.sum(i_n, 1)
-        store_matrix(share, _times(tl.trans(m_r), embedding), D, D)
-        store_matrix(share + D * D, _times(tl.trans(m_z), embedding), D, D)
-        store_matrix(share + 2 * D * D, _times(tl.trans(m_n), embedding), D, D)
-        grad = _times(m_r, load_matrix(weights, D, D))
-        grad += _times(m_z, load_matrix(weights + D * D, D, D))
-        grad += _times(m_n, load_matrix(weights + 2 * D * D, D, D))
-        tl.store(_embedding(partial, positions, D), grad)
-
-
-@triton.jit(do_not_specialize=SIZES)
-def _input_back(
-    values, states, saved, partials, PARAMETERS, layer,
-    TOKENS: tl.constexpr, D: tl.constexpr, SEQUENCES: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """From the gradients of a layer's input gates, those of its input and its input weights."""
-    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    share = seed * tl.num_programs(0) + program
-    weights = values + seed * PARAMETERS + layer
-    w_r = load_matrix(weights, D, D)
-    w_z = load_matrix(weights + D * D, D, D)
-    w_n = load_matrix(weights + 2 * D * D, D, D)
-    d = tl.arange(0, D)[None, :]
-    g_r = tl.zeros([D, TILE, D], tl.float32)
-    g_z, g_n = g_r, g_r
-    for begin in range(0, SEQUENCES * TOKENS, TILE):
-        token = begin + tl.arange(0, TILE)
-        live = (token < SEQUENCES * TOKENS)[:, None]
-        state = share * SEQUENCES * (TOKENS + 1) + token + token // TOKENS + 1
-        at = saved + (share * SEQUENCES * TOKENS + token)[:, None] * 4 * D + d
-        x = tl.load(states + state[:, None] * D + d, mask=live, other=0.0)
-        d_r = tl.load(at, mask=live, other=0.0)
-        d_z = tl.load(at + D, mask=live, other=0.0)
-        d_n = tl.load(at + 2 * D, mask=live, other=0.0)
-        grad = _times(d_r, w_r) + _times(d_z, w_z) + _times(d_n, w_n)
-        tl.store(at + 3 * D, grad, mask=live)
-        g_r += _outer(d_r, x)
-        g_z += _outer(d_z, x)
-        g_n += _outer(d_n, x)
-    partial = partials + share * PARAMETERS + layer
-    store_matrix(partial, tl.sum(g_r, 1), D, D)
-    store_matrix(partial + D * D, tl.sum(g_z, 1), D, D)
-    store_matrix(partial + 2 * D * D, tl.sum(g_n, 1), D, D)
 
 
 def programs(plan: Plan) -> int:
@@ -341,15 +42,15 @@ def backward(
     _layers_forward(plan, values, keys, first, count, losses, save=True)
     top = model.n_layers - 1
     for layer in reversed(range(model.n_layers)):
-        _backward[grid](
+        gru_layer.run_layer_back[grid](
             values, keys, first, count, _states(plan, layer), _saved(plan, layer),
             _saved(plan, min(layer + 1, top)), losses, partials, plan.n_parameters, plan.capacity,
             plan.block(layer), embedding.offset(plan), plan.offsets["head.weight"],
-            N=model.n_bits, LHI=plan.lhi, WORDS=plan.n_words, D=d, SEQUENCES=_sequences(plan),
+            N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, D=d, SEQUENCES=_sequences(plan),
             FIRST=_own_tokens(plan, layer), LAST=layer == top, num_warps=_warps(plan),
         )  # fmt: skip
         if not _own_tokens(plan, layer):
-            _input_back[grid](
+            gru_layer.input_back[grid](
                 values, _below(plan, layer), _saved(plan, layer), partials,
                 plan.n_parameters, plan.block(layer),
                 TOKENS=plan.n_tokens, D=d, SEQUENCES=_sequences(plan),
@@ -383,11 +84,11 @@ def _layers_forward(
     if not _own_tokens(plan, 0):
         embedding.embed(plan, values, keys, first, _below(plan, 0))
     for layer in range(model.n_layers):
-        _forward[(programs(plan), plan.n_seeds)](
+        gru_layer.run_layer[(programs(plan), plan.n_seeds)](
             values, keys, first, count, _below(plan, layer), _states(plan, layer),
             _saved(plan, layer) if save else logits, logits, plan.n_parameters, plan.capacity,
             plan.block(layer), embedding.offset(plan), plan.offsets["head.weight"],
-            N=model.n_bits, LHI=plan.lhi, WORDS=plan.n_words, D=model.d_model,
+            N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, D=model.d_model,
             SEQUENCES=_sequences(plan), FIRST=_own_tokens(plan, layer), SAVE=save,
             READ=not save and layer == model.n_layers - 1, num_warps=_warps(plan),
         )  # fmt: skip

@@ -12,8 +12,6 @@ import triton.language as tl
 
 from ithbit.kernels.embedding import add_positions
 from ithbit.kernels.mamba2_tile import (
-    add_matrix,
-    add_vector,
     convolve,
     gate_back,
     load_rows,
@@ -35,6 +33,8 @@ from ithbit.kernels.tile import (
     load_matrix,
     load_transposed,
     load_vector,
+    put_matrix,
+    put_vector,
     token_features,
 )
 
@@ -58,12 +58,6 @@ def _token_of(tile, count, TOKEN: tl.constexpr, K: tl.constexpr):
 def _rows_to_bits(x, SIZE: tl.constexpr, K: tl.constexpr):
     x = tl.broadcast_to(x[:, None, :], [K.GROUP, K.SPAN, SIZE])
     return tl.reshape(x, [K.GROUP * K.SPAN, SIZE])
-
-
-@triton.jit
-def _sum_bits(x, K: tl.constexpr):
-    """The sum over a sequence's bits."""
-    return tl.sum(tl.reshape(x, [K.GROUP, K.SPAN]), 1)
 
 
 @triton.jit
@@ -253,8 +247,7 @@ def finish(
     slopes, d_steps = of_seed(slopes, K.WIDTH, K), of_seed(d_steps, 3 * K.HEADS, K)
     share = share_of_program(partials, PROGRAMS, PARAMETERS)
     for turn in tl.range(0, K.TILES, num_stages=1, disable_licm=True):
-        again = turn > 0
-        tl.debug_barrier()  # what the tile before added is read again
+        tl.debug_barrier()  # what the tile before added is read turn
         tile = tl.program_id(0) * K.TILES + turn
         bits = _bits_of(tile, count, K)
         last, query = _token_of(tile, count, K.TOKENS - 1, K), _token_of(tile, count, 0, K)
@@ -286,15 +279,15 @@ def finish(
             loss, slope = cross_entropy(logit, draw_bit(key, example, asked, K.WORDS))
             tl.store(result, loss, mask=last[2])
             slope = tl.where(last[2], slope / count, 0.0)[:, None]
-            add_vector(share + LEAVE, tl.sum(slope * head * normal, 0), again, K.D)
-            add_vector(share + HEAD, tl.sum(slope * gain * normal, 0), again, K.D)
-            add_vector(share + HEAD + K.D, tl.sum(slope, 0), again, 1)
+            put_vector(share + LEAVE, tl.sum(slope * head * normal, 0), turn, K.D)
+            put_vector(share + HEAD, tl.sum(slope * gain * normal, 0), turn, K.D)
+            put_vector(share + HEAD + K.D, tl.sum(slope, 0), turn, 1)
             grad = rms_back(slope * head * gain, normal, inverse, K.D)
             store_rows(grads, last, grad, K.D, K.D, K)
             d_weight = tl.sum(grad[:, :, None] * gained[:, None, :], 0)
-            add_matrix(share + AT + K.OUT, d_weight, again, K.D, K.D, K.D)
+            put_matrix(share + AT + K.OUT, d_weight, turn, K.D, K.D)
             d_gained = _times(grad, load_matrix(block + K.OUT, K.D, K.D))
-            add_vector(share + AT + K.GATE_NORM, tl.sum(d_gained * gated, 0), again, K.D)
+            put_vector(share + AT + K.GATE_NORM, tl.sum(d_gained * gated, 0), turn, K.D)
             last_dy, d_gate = gate_back(d_gained, y, gate, gated, gated_inverse, block, K)
             store_rows(slopes, last, d_gate, K.D, K.WIDTH, K)
             none = tl.full([K.GROUP * K.SPAN, K.D], 0, tl.float32)

@@ -11,9 +11,6 @@ import triton.language as tl
 from ithbit.kernels.embedding import add_positions
 from ithbit.kernels.mamba2_tile import (
     TAPS,
-    add,
-    add_matrix,
-    add_vector,
     gate_back,
     load_rows,
     of_seed,
@@ -31,6 +28,10 @@ from ithbit.kernels.tile import (
     load_matrix,
     load_transposed,
     load_vector,
+    put_matrix,
+    put_vector,
+    put_where,
+    softplus,
     store_embedding,
     token_features,
 )
@@ -63,17 +64,6 @@ def _load_in(block, K: tl.constexpr):
     r = tl.arange(0, K.WIDE)[:, None]
     at = block + K.IN + r * K.D + tl.arange(0, K.D)[None, :]
     return tl.load(at, mask=r < K.WIDTH, other=0.0)
-
-
-@triton.jit
-def _softplus(z):
-    """log(1 + exp(z)), and its slope."""
-    small = tl.exp(-tl.abs(z))
-    whole = 1.0 + small
-    # log(1 + small), exact for a small `small` too.
-    rest = tl.where(whole == 1.0, 1.0, whole - 1.0)
-    log = tl.where(whole == 1.0, small, tl.log(whole) * (small / rest))
-    return tl.maximum(z, 0.0) + log, tl.where(z >= 0, 1.0, small) / whole
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -112,7 +102,7 @@ def project(
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
         weight = load_vector(block + K.IN + (K.WIDTH + h) * K.D, K.D)
-        dt, slope = _softplus(tl.sum(normal * weight, 1) + tl.load(block + K.DT_BIAS + h))
+        dt, slope = softplus(tl.sum(normal * weight, 1) + tl.load(block + K.DT_BIAS + h))
         tl.store(to + h, dt, mask=place[2])
         tl.store(to + K.HEADS + h, slope, mask=place[2])
 
@@ -127,18 +117,18 @@ def _columns_back(at, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
     # The gate goes round the convolution.
     if FROM >= K.D:
         conv, conv_share = block + (K.CONV + FROM - K.D), share + (K.CONV + FROM - K.D)
-        add_vector(share + (K.CONV_BIAS + FROM - K.D), tl.sum(d_raw, 0), again, SIZE)
+        put_vector(share + (K.CONV_BIAS + FROM - K.D), tl.sum(d_raw, 0), again, SIZE)
         LAST: tl.constexpr = (TAPS - 1) * K.CONV_DIM
-        add_vector(conv_share + LAST, tl.sum(d_raw * value, 0), again, SIZE)
+        put_vector(conv_share + LAST, tl.sum(d_raw * value, 0), again, SIZE)
         d_raw *= load_vector(conv + LAST, SIZE)
         for tap in tl.static_range(TAPS - 1):
             ahead = TAPS - 1 - tap
             later = place[0], place[1] + ahead, place[2] & (place[1] + ahead < K.TOKENS)
             slope = load_rows(slopes + FROM, later, SIZE, K.WIDTH, K)
-            add_vector(conv_share + tap * K.CONV_DIM, tl.sum(slope * value, 0), again, SIZE)
+            put_vector(conv_share + tap * K.CONV_DIM, tl.sum(slope * value, 0), again, SIZE)
             d_raw += slope * load_vector(conv + tap * K.CONV_DIM, SIZE)
     d_weight = dot(tl.trans(d_raw), gained)
-    add_matrix(share + (K.IN + FROM * K.D), d_weight, again, SIZE, SIZE, K.D)
+    put_matrix(share + (K.IN + FROM * K.D), d_weight, again, SIZE, K.D)
     return dot(d_raw, load_matrix(block + (K.IN + FROM * K.D), SIZE, K.D))
 
 
@@ -158,15 +148,15 @@ def _project_back(x, slopes, d_steps, raw, block, share, place, again, K: tl.con
         at = K.IN + (K.WIDTH + h) * K.D
         step = d_steps + row_number(place, K) * (3 * K.HEADS) + h
         d_dt = tl.load(step, mask=place[2], other=0.0)
-        add_vector(share + at, tl.sum(d_dt[:, None] * gained, 0), again, K.D)
+        put_vector(share + at, tl.sum(d_dt[:, None] * gained, 0), again, K.D)
         d_gained += d_dt[:, None] * load_vector(block + at, K.D)
     # What tokens give to dt_bias, a_log and skip; a few sums, whose terms cancel.
     c = tl.arange(0, K.STEPS)
     at = (row_number(place, K) * (3 * K.HEADS))[:, None] + c[None, :]
     live = place[2][:, None] & (c < 3 * K.HEADS)[None, :]
     given = tl.sum(tl.load(d_steps + at, mask=live, other=0.0).to(tl.float64), 0)
-    add(share + K.DT_BIAS + c, given.to(tl.float32), c < 3 * K.HEADS, again)
-    add_vector(share, tl.sum(d_gained * normal, 0), again, K.D)
+    put_where(c < 3 * K.HEADS, share + K.DT_BIAS + c, given.to(tl.float32), again)
+    put_vector(share, tl.sum(d_gained * normal, 0), again, K.D)
     return rms_back(d_gained * gain, normal, inverse, K.D)
 
 
@@ -189,15 +179,14 @@ def project_back(
     )
     grads = of_seed(grads, K.D, K)
     for turn in tl.range(0, K.BACK_TILES, num_stages=1, disable_licm=True):
-        again = turn > 0
-        tl.debug_barrier()  # what the tile before added is read again
+        tl.debug_barrier()  # what the tile before added is read turn
         place = _rows(tl.program_id(0) * K.BACK_TILES + turn, count, K.BACK_ROWS, K)
         if BOTTOM:
             token = _features(keys, first, place, K)
             x = _embed(values, token, waves, place, K)
         else:
             x = load_rows(of_seed(stream, K.D, K), place, K.D, K.D, K)
-        grad = _project_back(x, slopes, d_steps, raw, block, share + AT, place, again, K)
+        grad = _project_back(x, slopes, d_steps, raw, block, share + AT, place, turn, K)
         # The top block was asked for the last token alone.
         known = place[2]
         if TOP:
@@ -218,9 +207,9 @@ def project_back(
             gain = load_vector(under + K.GATE_NORM, K.D)
             d_gained = dot(grad, load_matrix(under + K.OUT, K.D, K.D))
             d_weight = dot(tl.trans(grad), normal * gain)
-            add_matrix(share + BEFORE + K.OUT, d_weight, again, K.D, K.D, K.D)
+            put_matrix(share + BEFORE + K.OUT, d_weight, turn, K.D, K.D)
             d_gain = tl.sum(d_gained * normal, 0)
-            add_vector(share + BEFORE + K.GATE_NORM, d_gain, again, K.D)
+            put_vector(share + BEFORE + K.GATE_NORM, d_gain, turn, K.D)
             d_y, d_gate = gate_back(d_gained, y, gate, normal, inverse, under, K)
             store_rows(of_seed(d_mixed, K.D, K), place, d_y, K.D, K.D, K)
             store_rows(of_seed(slopes_before, K.WIDTH, K), place, d_gate, K.D, K.WIDTH, K)

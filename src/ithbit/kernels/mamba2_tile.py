@@ -92,25 +92,6 @@ def store_rows(pointer, place, x, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, K
 
 
 @triton.jit
-def add(pointer, value, mask, again):
-    """Leave a share, or add it to that of the program's tiles before."""
-    tl.store(pointer, value + tl.load(pointer, mask=mask & again, other=0.0), mask=mask)
-
-
-@triton.jit
-def add_vector(pointer, value, again, SIZE: tl.constexpr):
-    c = tl.arange(0, SIZE)
-    add(pointer + c, value, c < SIZE, again)
-
-
-@triton.jit
-def add_matrix(pointer, value, again, ROWS: tl.constexpr, LIVE: tl.constexpr, D: tl.constexpr):
-    """The first LIVE of ROWS rows of width D."""
-    r, c = tl.arange(0, ROWS)[:, None], tl.arange(0, D)[None, :]
-    add(pointer + r * D + c, value, (r < LIVE) & (c < D), again)
-
-
-@triton.jit
 def rms(x, D: tl.constexpr):
     """RMS normalisation without gain: the normal rows, and each row's 1 / root mean square."""
     inverse = 1.0 / tl.sqrt(tl.sum(x * x, 1) / D + _EPS)

@@ -35,7 +35,7 @@ def high(x):
 def dot(a, b):
     """a @ b in three passes of tf32: as exact as fp32.
 
-    Triton's own "tf32x3" also mends infinities, which costs more than the passes.
+    Triton's own "tf32x3" also mends infinities, which takes more instructions than the passes.
     """
     a_high, b_high = high(a), high(b)
     out = tl.dot(a - a_high, b_high, input_precision="tf32")
@@ -76,15 +76,14 @@ def draw_bit(key, example, i, WORDS):
 
 
 @triton.jit
-def token_features(key, example, position, N, LHI, WORDS):
-    """Features of tokens given by example and position (row): row FEATURES."""
-    column = tl.arange(0, FEATURES)[None, :]
+def feature_columns(position, bit, query, N, LHI, COLUMNS: tl.constexpr):
+    """The first COLUMNS features of tokens at positions (row), from what they drew: the bit that
+    would stand there, and the query that would: row COLUMNS."""
+    column = tl.arange(0, COLUMNS)[None, :]
     i = position - LHI
+    is_bit = (i >= 0) & (i < N)
     is_query = position == (1 - LHI) * N
     is_end = position == N + 1
-    is_bit = (i >= 0) & (i < N)
-    bit = draw_bit(key, example, tl.where(is_bit, i, 0), WORDS)
-    query = draw_index(key, example, N, WORDS).to(tl.float32) / N
     query = tl.where(is_query, query, 0.0)
     p = position.to(tl.float32) / (N + LHI)
     out = tl.where(column == 0, tl.where(is_bit, 1.0, 0.0)[:, None], 0.0)
@@ -96,6 +95,15 @@ def token_features(key, example, position, N, LHI, WORDS):
     out = tl.where(column == 6, p[:, None], out)
     out = tl.where(column == 7, (p * p)[:, None], out)
     return tl.where(column == 8, 1.0, out)
+
+
+@triton.jit
+def token_features(key, example, position, N, LHI, WORDS):
+    """Features of tokens given by example and position (row): row FEATURES."""
+    i = position - LHI
+    bit = draw_bit(key, example, tl.where((i >= 0) & (i < N), i, 0), WORDS)
+    query = draw_index(key, example, N, WORDS).to(tl.float32) / N
+    return feature_columns(position, bit, query, N, LHI, FEATURES)
 
 
 @triton.jit
@@ -131,16 +139,11 @@ def store_embedding(
     `again` is not 0, added to what is there."""
     c = tl.arange(0, FEATURES)[:, None]
     d = tl.arange(0, D)[None, :]
-    _put_where(c < _TOKEN_FEATURES, partial + d * _TOKEN_FEATURES + c, grad, again)
+    put_where(c < _TOKEN_FEATURES, partial + d * _TOKEN_FEATURES + c, grad, again)
     if POLYNOMIAL:
-        _put_where((c == 6) | (c == 7), partial + positions + d * 2 + c - 6, grad, again)
+        put_where((c == 6) | (c == 7), partial + positions + d * 2 + c - 6, grad, again)
     if TYPE:
-        _put_where(c == 8, partial + kind + d + c * 0, grad, again)
-
-
-@triton.jit
-def _put_where(mask, at, value, again):
-    tl.store(at, value + tl.load(at, mask=mask & (again > 0), other=0.0), mask=mask)
+        put_where(c == 8, partial + kind + d + c * 0, grad, again)
 
 
 @triton.jit
@@ -201,13 +204,19 @@ def held(pointer, i):
 
 
 @triton.jit
-def put(at, value, again):
+def put_where(mask, at, value, again):
     """Store numbers, or where `again` is not 0 add them to those that are there.
 
     A program that goes over several tiles adds up its shares in memory so: sums kept in registers
     would push out what the tile itself needs.
     """
-    tl.store(at, value + tl.load(at, mask=tl.full(value.shape, 0, tl.int32) + again > 0, other=0.0))
+    tl.store(at, value + tl.load(at, mask=mask & (again > 0), other=0.0), mask=mask)
+
+
+@triton.jit
+def put(at, value, again):
+    """`put_where` for all of them."""
+    put_where(tl.full(value.shape, 1, tl.int1), at, value, again)
 
 
 @triton.jit
@@ -248,7 +257,7 @@ def gelu(x):
 
     The normal distribution function at -t is exp(-t^2 / 2), which the slope needs too, times a
     smooth function of t. That is a polynomial here, fitted so that the product is within 2e-8: as
-    exact as by fp32's erf, at half the work.
+    exact as by fp32's erf, with half the instructions.
     """
     t = tl.minimum(tl.abs(x), 8.0)
     bell = tl.exp2(t * t * -0.7213475204444817)
@@ -279,14 +288,18 @@ def along_rows(x):
 
 
 @triton.jit
+def softplus(x):
+    """log(1 + exp(x)), and its slope, the logistic function."""
+    small = tl.exp(-tl.abs(x))
+    whole = 1.0 + small
+    # log(1 + small), exact for a small `small` too: a loss of 1e-6 is one that we stop at.
+    rest = tl.where(whole == 1.0, 1.0, whole - 1.0)
+    log = tl.where(whole == 1.0, small, tl.log(whole) * (small / rest))
+    return tl.maximum(x, 0.0) + log, tl.where(x >= 0, 1.0, small) / whole
+
+
+@triton.jit
 def cross_entropy(logit, answer):
     """Binary cross-entropy with logits, and its slope by the logit."""
-    small = tl.exp(-tl.abs(logit))
-    # log(1 + small), exact for a small `small` too: a loss below 1e-7 is one that we stop at.
-    whole = 1.0 + small
-    log = tl.where(
-        whole == 1.0, small, tl.log(whole) * (small / tl.where(whole == 1.0, 1.0, whole - 1.0))
-    )
-    loss = tl.maximum(logit, 0.0) - logit * answer + log
-    sigmoid = tl.where(logit >= 0, 1.0, small) / whole
-    return loss, sigmoid - answer
+    log, logistic = softplus(logit)
+    return log - logit * answer, logistic - answer
