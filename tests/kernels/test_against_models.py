@@ -16,6 +16,7 @@ from stacked_truth import TOLERANCE, by_kernels, by_models, fresh_step, started,
 
 from ithbit.engine.spec import Protocol
 from ithbit.families import FAMILIES
+from ithbit.kernels import attention
 from ithbit.kernels.step import refusal
 from ithbit.models.spec import ModelSpec
 
@@ -83,6 +84,17 @@ def test_each_setting_of_the_optimiser_is_followed(changes) -> None:
 def test_a_step_of_several_programs() -> None:
     """Eight sequences each: the second has one example, the third none."""
     assert too_far(ModelSpec("lhi", "gru", 1), 9, capacity=20) == {}
+
+
+@pytest.mark.parametrize("family", ["softmax-full", "linear-causal"])
+def test_several_tiles_of_one_program_add_up(family, monkeypatch) -> None:
+    """As at the paper's batch size: few programs, so that each goes over many rows backwards."""
+    monkeypatch.setattr(attention, "_PROGRAMS", 1)
+    spec = ModelSpec("lhi", family, 8, n_layers=2)
+    step = fresh_step(started(spec), capacity=13)
+    for rows in (attention._BACK_ROWS, attention._PROJECT_ROWS):
+        assert attention._back_tiles(step.plan, rows)[1] > 1
+    assert too_far(spec, 13, capacity=13) == {}
 
 
 @pytest.mark.parametrize("family", ["softmax-causal", "gru", "mamba2"])
