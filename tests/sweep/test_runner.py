@@ -117,6 +117,28 @@ def test_a_run_given_twice_is_trained_once(tmp_path) -> None:
     assert len(run_all([run, run], tmp_path, "cpu")) == 1
 
 
+class Pressing:
+    """Presses Ctrl-C while it is finalised, where Python drops what a handler raises."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@linux
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what is dropped
+def test_an_interruption_in_a_finaliser_is_not_lost(tmp_path) -> None:
+    runs, presses = runs_of(range(2), replace(TINY, max_epochs=500)), [Pressing()]
+
+    def watch(event: Event) -> None:
+        presses.clear()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_all(runs, tmp_path, "cpu", workers=2, watch=watch)
+    assert children(os.getpid()) == []
+    assert all(runner.outcome(tmp_path, run) is None for run in runs)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 @linux
 @pytest.mark.slow  # the next test has a part of it
 def test_a_worker_that_is_killed_takes_no_run_with_it(tmp_path, kept, undisturbed) -> None:

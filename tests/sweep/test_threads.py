@@ -38,6 +38,9 @@ def cells(n_cells: int = 5, protocol: Protocol = TINY) -> list[list[RunSpec]]:
     return [[RunSpec(model, seed, protocol) for seed in range(2)] for model in models]
 
 
+LONG = cells(3, replace(TINY, max_epochs=500))  # to be interrupted
+
+
 def ours() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.endswith("(work)")}
 
@@ -123,23 +126,129 @@ def test_a_watcher_that_raises_ends_all_threads(tmp_path, kept, undisturbed, mon
     assert [kept(tmp_path / "side", run) for run in runs] == expected
 
 
-def test_an_interruption_ends_all_threads(tmp_path, kept) -> None:
-    endless = cells(3, replace(TINY, max_epochs=10_000_000))
+class Pressing:
+    """Presses Ctrl-C while it is finalised, where Python drops what a handler raises."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture
+def handlers():
+    """Sets handlers of signals, for this test alone."""
+    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
+    yield signal.signal
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+def sends(signum: int, when: int) -> Audience:
+    """An audience that sends this process one signal, upon one of the events it is told."""
+    told: list[Event] = []
 
     def watch(event: Event) -> None:
-        # Again after a while, as a user would: Python drops what a signal raises in a finaliser.
-        mine = event.run == endless[1][1] and isinstance(event.what, Epoch)
-        if mine and event.what.epoch % 200 == 5:
-            os.kill(os.getpid(), signal.SIGINT)
+        told.append(event)
+        if len(told) == when:
+            os.kill(os.getpid(), signum)
 
+    return Audience(watch)
+
+
+def test_an_interruption_ends_all_threads(tmp_path) -> None:
+    """Pressed once, in the first epochs of some threads and while others are being started."""
+    for when in range(1, 25):
+        store = tmp_path / str(when)
+        with pytest.raises(KeyboardInterrupt):
+            train_side_by_side(LONG, store, CPU, 3, sends(signal.SIGINT, when))
+        assert ours() == set()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        for run in (run for stack in LONG for run in stack):
+            assert RunFolder(store, run).result() is RunFolder(store, run).failure() is None
+            if RunFolder(store, run).path.exists():
+                with RunFolder(store, run).claimed() as free:
+                    assert free
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what is dropped
+@pytest.mark.parametrize("n_stacks", [1, 3])
+def test_an_interruption_in_a_finaliser_is_not_lost(n_stacks, tmp_path, handlers) -> None:
+    # The waiting thread runs no code of ours but the handlers of signals: one drops the object.
+    handlers(signal.SIGUSR1, lambda signum, frame: Pressing() and None)
     with pytest.raises(KeyboardInterrupt):
-        train_side_by_side(endless, tmp_path, CPU, 3, Audience(watch))
+        train_side_by_side(LONG, tmp_path, CPU, n_stacks, sends(signal.SIGUSR1, 9))
     assert ours() == set()
-    for stack in endless:
-        for run in stack:
-            assert RunFolder(tmp_path, run).failure() is None
-            with RunFolder(tmp_path, run).claimed() as free:
-                assert free
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interruption_leaves_gradients_as_they_were(tmp_path) -> None:
+    def watch(event: Event) -> None:
+        torch.set_grad_enabled(False)  # as if it struck where an evaluation puts that back
+        os.kill(os.getpid(), signal.SIGINT)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train_side_by_side(LONG, tmp_path, CPU, 1, Audience(watch))
+        assert torch.is_grad_enabled()
+        with torch.no_grad():  # the user's
+            train_side_by_side(cells(1), tmp_path, CPU, 1, Audience(lambda event: None))
+            assert not torch.is_grad_enabled()
+        assert all(RunFolder(tmp_path, run).result() for run in cells(1)[0])
+    finally:
+        torch.set_grad_enabled(True)
+
+
+def test_a_second_interruption_waits_for_no_thread(tmp_path) -> None:
+    go_on = threading.Event()
+
+    def watch(event: Event) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        while not audience.stopped:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert go_on.wait(60)  # as in a long epoch
+
+    audience = Audience(watch)
+    with pytest.raises(KeyboardInterrupt):
+        train_side_by_side(LONG, tmp_path, CPU, 3, audience)
+    left = ours()
+    assert left
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    go_on.set()
+    for thread in left:
+        thread.join()
+
+
+@pytest.mark.parametrize("n_stacks", [1, 3])
+def test_a_handler_of_the_users_stays(n_stacks, tmp_path, handlers) -> None:
+    stacks, seen = cells(3), []
+
+    def note(signum: int, frame: object) -> None:
+        seen.append(signum)
+
+    def stop(signum: int, frame: object) -> None:
+        raise StopNowError
+
+    for handler in (note, signal.SIG_IGN):
+        handlers(signal.SIGINT, handler)
+        store = tmp_path / str(handler)
+        train_side_by_side(stacks, store, CPU, n_stacks, sends(signal.SIGINT, 9))
+        assert all(RunFolder(store, run).result() for stack in stacks for run in stack)
+        assert signal.getsignal(signal.SIGINT) is handler
+    assert seen == [signal.SIGINT]
+    handlers(signal.SIGINT, stop)
+    with pytest.raises(StopNowError):
+        train_side_by_side(LONG, tmp_path, CPU, n_stacks, sends(signal.SIGINT, 9))
+    assert ours() == set()
+
+
+def test_outside_the_main_thread(tmp_path) -> None:
+    stacks = cells(3)
+    audience = Audience(lambda event: None)
+    arguments = (stacks, tmp_path, CPU, 3, audience)
+    outside = threading.Thread(target=train_side_by_side, args=arguments)
+    outside.start()
+    outside.join()
+    assert all(RunFolder(tmp_path, run).result() for stack in stacks for run in stack)
 
 
 class LosingDevice(Device):

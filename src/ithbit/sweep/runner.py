@@ -16,7 +16,7 @@ from ithbit.engine.paths import Kernels, check_kernels, compile_ahead
 from ithbit.engine.record import Failure, Result
 from ithbit.engine.spec import RunSpec
 from ithbit.sweep.local import LocalPool, Worker, worker_devices
-from ithbit.sweep.threads import BUSY_SECONDS, Audience, at_once, train_side_by_side
+from ithbit.sweep.threads import BUSY_SECONDS, Audience, at_once, heed_ctrl_c, train_side_by_side
 from ithbit.sweep.worker import error_from_json, event_from_json
 
 MAX_ATTEMPTS = 3  # workers that may die over a run before it is recorded as failed
@@ -63,7 +63,12 @@ def run_all(
         n_stacks = at_once(device.torch.type)
         train_side_by_side(stacks, store, device, n_stacks, audience, kernels)
     else:
-        _train_in_pool(stacks, store, devices[: len(stacks)], audience.tell, kernels)
+        devices = devices[: len(stacks)]
+        heed_ctrl_c(
+            lambda: _train_in_pool(stacks, store, devices, audience.tell, kernels),
+            audience,
+            mid_epoch=True,
+        )
     found = [outcome(store, run) for run in runs]
     assert all(found)
     return [done for done in found if done is not None]

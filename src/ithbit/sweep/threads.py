@@ -6,12 +6,17 @@ its next epoch, and the runs keep what they have.
 """
 
 import queue
+import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
+from typing import TypeVar
+
+import torch
 
 from ithbit.engine.device import Device
 from ithbit.engine.loop import Event, Notice, Watcher, train
@@ -22,6 +27,8 @@ from ithbit.errors import BusyError
 STACKS_A_GPU = 8  # at once; one that waits for the host or for itself leaves room for the others
 _SIGNAL_SECONDS = 0.5  # between two looks for an interruption
 BUSY_SECONDS = 1.0  # between two looks at a run that another process is training
+
+Given = TypeVar("Given")
 
 
 def at_once(device_name: str) -> int:
@@ -58,6 +65,35 @@ class Audience:
                 raise
 
 
+def heed_ctrl_c(work: Callable[[], Given], audience: Audience, mid_epoch: bool) -> Given:
+    """What `work` gives; a Ctrl-C meanwhile stops the audience and is raised, after it or sooner.
+
+    Raised sooner if that may be `mid_epoch`, or if it is the second one. To raise is not enough:
+    Python drops what a handler raises while a finaliser runs, and then work ends with its epoch.
+    A handler that is not Python's own is the user's and stays, and so does a signal that is
+    ignored; outside the main thread, which no signal reaches, nothing changes.
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return work()
+    pressed = over = False
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        again, pressed, audience.stopped = pressed, True, True
+        if (mid_epoch or again) and not over:
+            signal.default_int_handler(signum, frame)
+
+    try:
+        signal.signal(signal.SIGINT, note)
+        return work()
+    finally:
+        over = True  # first: what `note` raised here would leave it in place
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if pressed:
+            raise KeyboardInterrupt
+
+
 def train_side_by_side(
     stacks: Iterable[list[RunSpec]],
     store: Path,
@@ -88,12 +124,17 @@ def train_side_by_side(
         else:
             ends.put(None)
 
-    with device.one_thread():  # before the threads: they take over what they find
+    # Before the threads, which take over what they find, and around what an interruption leaves:
+    # one that strikes where torch puts the user's settings back keeps it from doing so.
+    with device.one_thread(), torch.enable_grad():
         if n_stacks == 1:
-            work()
+            heed_ctrl_c(work, audience, mid_epoch=True)
             found = [ends.get()]
         else:
-            found = _run_threads(work, min(n_stacks, len(waiting)), audience, ends)
+            n_threads = min(n_stacks, len(waiting))
+            found = heed_ctrl_c(
+                lambda: _run_threads(work, n_threads, audience, ends), audience, mid_epoch=False
+            )
     for error in found:
         if error is not None and not isinstance(error, StoppedError):  # which follows another
             raise error
@@ -119,7 +160,11 @@ def _run_threads(
             with suppress(queue.Empty):
                 found.append(ends.get(timeout=_SIGNAL_SECONDS))
         return found
+    except BaseException:
+        if audience.stopped:
+            started.clear()  # interrupted again: nobody is waited for
+        raise
     finally:
-        audience.stopped = True  # for an interruption, which reaches this thread alone
+        audience.stopped = True  # for what a user's handler raises: it reaches this thread alone
         for thread in started:
             thread.join()
