@@ -5,23 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ithbit.cli import main
-
 FILE = Path(__file__).parents[1] / "probe" / "bad_layers.py"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "layers.py"
-
-
-@pytest.fixture
-def ithbit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["ithbit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return call
 
 
 @pytest.mark.parametrize(

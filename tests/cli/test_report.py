@@ -6,33 +6,8 @@ from pathlib import Path
 import pytest
 from synthetic_store import Plan, paper_plans, write_run, write_store
 
-from ithbit.cli import main
 from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.models.spec import ModelSpec
-
-
-class Ithbit:
-    """Runs the command line in this process."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch, self._capsys = monkeypatch, capsys
-
-    def __call__(self, *arguments: object) -> tuple[int, str, str]:
-        """Exit status, standard output and standard error."""
-        self._monkeypatch.setattr("sys.argv", ["ithbit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = self._capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-
-@pytest.fixture
-def ithbit(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Ithbit:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ITHBIT_STORE", raising=False)
-    return Ithbit(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +20,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
-def test_table(ithbit: Ithbit, store: Path) -> None:
+def test_table(ithbit, store: Path) -> None:
     status, out, err = ithbit("table", "main", "--store", store, "--show", "both")
     assert (status, err) == (0, "")
     assert "LHI    GRU                   1   ✓" in out
@@ -53,25 +28,25 @@ def test_table(ithbit: Ithbit, store: Path) -> None:
 
 
 def test_the_store_may_come_from_the_environment(
-    ithbit: Ithbit, store: Path, monkeypatch: pytest.MonkeyPatch
+    ithbit, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ITHBIT_STORE", str(store))
     assert ithbit("table", "cost")[0] == 0
 
 
-def test_published_needs_no_store(ithbit: Ithbit) -> None:
+def test_published_needs_no_store(ithbit) -> None:
     status, out, _ = ithbit("table", "cost", "--show", "published", "--format", "csv")
     assert status == 0
     assert "LHI,GRU,1,5/5,1777,325,2.04,0.062" in out
 
 
-def test_table_into_a_file(ithbit: Ithbit, store: Path, tmp_path: Path) -> None:
+def test_table_into_a_file(ithbit, store: Path, tmp_path: Path) -> None:
     status, out, _ = ithbit("table", "main", "--store", store, "-f", "latex", "-o", "t/main.tex")
     assert (status, out) == (0, "t/main.tex\n")
     assert r"\toprule" in (tmp_path / "t/main.tex").read_text()
 
 
-def test_what_is_set_aside_is_said_on_standard_error(ithbit: Ithbit, tmp_path: Path) -> None:
+def test_what_is_set_aside_is_said_on_standard_error(ithbit, tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", paper_plans()[:5], with_history=False)
     (store / "half_copied-0123456789ab").mkdir()
     status, out, err = ithbit("table", "main", "--store", store)
@@ -83,7 +58,7 @@ def test_what_is_set_aside_is_said_on_standard_error(ithbit: Ithbit, tmp_path: P
     assert "set aside" not in out
 
 
-def test_compare_agrees(ithbit: Ithbit, store: Path) -> None:
+def test_compare_agrees(ithbit, store: Path) -> None:
     status, out, _ = ithbit("compare", "--store", store)
     assert status == 0
     assert out.startswith("Agreement: none of ")
@@ -91,7 +66,7 @@ def test_compare_agrees(ithbit: Ithbit, store: Path) -> None:
     assert ithbit("compare", "--store", store, "--require-complete")[0] == 1
 
 
-def test_compare_disagrees(ithbit: Ithbit, tmp_path: Path) -> None:
+def test_compare_disagrees(ithbit, tmp_path: Path) -> None:
     model = ModelSpec("lhi", "gru", 64)
     plans = [Plan(RunSpec(model, seed), True, 1.0, 300 + 12 * seed, 1778) for seed in range(5)]
     store = write_store(tmp_path / "store", plans, with_history=False)
@@ -102,7 +77,7 @@ def test_compare_disagrees(ithbit: Ithbit, tmp_path: Path) -> None:
     assert plans[0].run.run_id in out
 
 
-def test_compare_as_json_and_in_full(ithbit: Ithbit, store: Path) -> None:
+def test_compare_as_json_and_in_full(ithbit, store: Path) -> None:
     status, out, _ = ithbit("compare", "--store", store, "--json")
     data = json.loads(out)
     assert status == 0
@@ -113,7 +88,7 @@ def test_compare_as_json_and_in_full(ithbit: Ithbit, store: Path) -> None:
     assert out.count("\n  missing ") > 100
 
 
-def test_plot(ithbit: Ithbit, store: Path, tmp_path: Path) -> None:
+def test_plot(ithbit, store: Path, tmp_path: Path) -> None:
     status, out, _ = ithbit("plot", "epochs", "--store", store, "-o", "epochs.svg")
     assert (status, out) == (0, "epochs.svg\n")
     assert (tmp_path / "epochs.svg").stat().st_size > 10_000
@@ -121,7 +96,7 @@ def test_plot(ithbit: Ithbit, store: Path, tmp_path: Path) -> None:
     assert ithbit("plot", "curves", "--store", store, *cell)[:2] == (0, "curves.png\n")
 
 
-def test_report_and_export(ithbit: Ithbit, store: Path, tmp_path: Path) -> None:
+def test_report_and_export(ithbit, store: Path, tmp_path: Path) -> None:
     status, out, _ = ithbit("report", "--store", store, "-o", "page.html")
     assert (status, out) == (0, "page.html\n")
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
@@ -129,7 +104,7 @@ def test_report_and_export(ithbit: Ithbit, store: Path, tmp_path: Path) -> None:
     assert (status, out) == (0, "tidy/runs.csv\ntidy/histories.csv\n")
 
 
-def test_any_settings(ithbit: Ithbit, tmp_path: Path) -> None:
+def test_any_settings(ithbit, tmp_path: Path) -> None:
     run = RunSpec(ModelSpec("lhi", "gru", 8), 0, Protocol(max_epochs=3))
     store = write_store(tmp_path / "store", [Plan(run, True, 1.0, 3)])
     status, _, err = ithbit("table", "main", "--store", store)
@@ -161,7 +136,7 @@ def test_any_settings(ithbit: Ithbit, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_one_sentence_and_status_2(
-    ithbit: Ithbit, store: Path, tmp_path: Path, arguments: list[str], message: str
+    ithbit, store: Path, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     status, out, err = ithbit(*arguments, "--store", store)
     assert (status, out) == (2, "")
@@ -174,7 +149,7 @@ def test_mistakes_are_one_sentence_and_status_2(
 @pytest.mark.parametrize(
     "command", [["table", "main"], ["compare"], ["plot", "epochs"], ["report"], ["export"]]
 )
-def test_stores_that_are_none(ithbit: Ithbit, tmp_path: Path, command: list[str]) -> None:
+def test_stores_that_are_none(ithbit, tmp_path: Path, command: list[str]) -> None:
     status, _, err = ithbit(*command, "--store", "nowhere")
     assert status == 2
     assert "the store nowhere does not exist" in err
@@ -187,14 +162,14 @@ def test_stores_that_are_none(ithbit: Ithbit, tmp_path: Path, command: list[str]
 
 
 @pytest.mark.parametrize("command", [["table", "main"], ["compare"], ["plot", "epochs"]])
-def test_a_store_with_only_failures(ithbit: Ithbit, tmp_path: Path, command: list[str]) -> None:
+def test_a_store_with_only_failures(ithbit, tmp_path: Path, command: list[str]) -> None:
     write_run(tmp_path / "store", paper_plans()[0], "failure")
     status, _, err = ithbit(*command, "--store", "store")
     assert status == 2
     assert "no run of the store store has finished (1 failed, 0 unfinished, 0 set aside)" in err
 
 
-def test_nothing_of_the_papers_to_compare(ithbit: Ithbit, tmp_path: Path) -> None:
+def test_nothing_of_the_papers_to_compare(ithbit, tmp_path: Path) -> None:
     run = RunSpec(ModelSpec("lhi", "gru", 128), 0)
     store = write_store(tmp_path / "store", [Plan(run, True, 1.0, 3)])
     status, _, err = ithbit("compare", "--store", store)

@@ -4,20 +4,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
-
-from ithbit.cli import main
-
-
-@pytest.fixture
-def ithbit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["ithbit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return call
 
 
 def test_there_and_back(ithbit, tmp_path: Path) -> None:

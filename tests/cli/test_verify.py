@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from synthetic_store import Plan, write_run
 
-from ithbit.cli import main
 from ithbit.engine.device import choose_device
 from ithbit.engine.loop import train
 from ithbit.engine.spec import Protocol, RunSpec
@@ -19,17 +18,6 @@ RUN = RunSpec(ModelSpec("lhi", "gru", n_bits=3), 0, Protocol(epoch_examples=2048
 def store(tmp_path: Path) -> Path:
     train([RUN], tmp_path / "runs", choose_device("cpu"))
     return tmp_path / "runs"
-
-
-@pytest.fixture
-def ithbit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["ithbit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return call
 
 
 def test_a_run_by_folder_name_and_id(ithbit, store: Path) -> None:
