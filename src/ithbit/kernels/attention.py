@@ -20,20 +20,20 @@ from torch import Tensor
 from ithbit.families import FAMILIES
 from ithbit.kernels import attention_read, attention_rows, embedding, linear_mix, softmax_mix
 from ithbit.kernels.plan import Plan
-from ithbit.kernels.tile import CHUNK
 
 _ROWS = 32  # tokens of a flat tile
 _BACK_ROWS = 32
 _PROJECT_ROWS = 16
-_PROGRAMS = 128  # at least so many programs a run go over its tokens backwards
+_PROGRAMS = 256  # about so many programs a run go over its tokens backwards
 _ANSWERS = 16  # examples of a tile of `answer_rows`
+_PARTS = 5  # at most, tokens that a lane of softmax attention's mixing takes
 _READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
 # How each kernel is compiled: by times on an H200, or by counted instructions (backward, answer).
 _FLAT: dict[str, int] = {"num_warps": 2}
 _BACK: dict[str, int] = {"num_warps": 2, "num_stages": 1}
 _PROJECT_BACK: dict[str, int] = {"num_warps": 1, "num_stages": 1}
-_MIX: dict[str, int] = {"num_warps": 1}
-_MIX_BACK: dict[str, int] = {"num_warps": 1}
+_LINEAR_MIX: dict[str, int] = {"num_warps": 1}
+_KEYS_BACK: dict[str, int] = {"maxnreg": 200}  # ten programs a multiprocessor
 _READ: dict[str, int] = {"num_warps": 4}
 _ANSWER: dict[str, int] = {"num_warps": 2}
 
@@ -42,7 +42,7 @@ def _back_tiles(plan: Plan, rows: int) -> tuple[int, int]:
     """Programs a run of a flat backward kernel, and the tiles of so many rows that each goes
     over."""
     tiles = triton.cdiv(plan.capacity * plan.n_tokens, rows)
-    each = tiles // _PROGRAMS if tiles >= 4 * _PROGRAMS else 1
+    each = max(1, tiles // _PROGRAMS)
     return triton.cdiv(tiles, each), each
 
 
@@ -53,6 +53,16 @@ def programs(plan: Plan) -> int:
         _back_tiles(plan, _PROJECT_ROWS)[0],
         triton.cdiv(plan.capacity, _ANSWERS),
     )
+
+
+def shares(plan: Plan, name: str) -> int:
+    """In how many of those rows a parameter has shares; few, where `answer_rows` leaves them."""
+    last = f"blocks.{plan.model.n_layers - 1}."
+    projected = "qkv" if plan.model.family.startswith("softmax") else ("qkv", "norm1")
+    answers = name.startswith(last) and not name.removeprefix(last).startswith(projected)
+    if answers or name.startswith("head."):
+        return triton.cdiv(plan.capacity, _ANSWERS)
+    return programs(plan)
 
 
 @dataclass(frozen=True)
@@ -131,17 +141,26 @@ class _Launch:
         kernel = softmax_mix.mix if softmax else linear_mix.mix
         kernel[grid](
             *self.qkv(layer), self.rows(f"mixed{layer}"), self.sums(layer),
-            self.count, self.plan.capacity, **constants, **_MIX,
+            self.count, self.plan.capacity, **constants,
         )  # fmt: skip
 
     def mix_back(self, layer: int) -> None:
         softmax, grid, constants = self._mix_shape()
-        kernel = softmax_mix.mix_back if softmax else linear_mix.mix_back
-        kernel[grid](
-            *self.qkv(layer), self.rows(f"mixed{layer}"), self.sums(layer), self.rows("d_mixed"),
-            self.rows("dq"), self.rows("dk"), self.rows("dv"), self.count, self.plan.capacity,
-            **constants, **_MIX_BACK,
-        )  # fmt: skip
+        q, k, v = self.qkv(layer)
+        sums, grad = self.sums(layer), self.rows("d_mixed")
+        dq, dk, dv = self.rows("dq"), self.rows("dk"), self.rows("dv")
+        sizes = self.count, self.plan.capacity
+        if softmax:
+            softmax_mix.queries_back[grid](
+                q, k, v, self.rows(f"mixed{layer}"), sums, grad, dq, *sizes, **constants
+            )
+            softmax_mix.keys_back[grid](
+                q, k, v, sums, grad, dk, dv, *sizes, **constants, **_KEYS_BACK
+            )
+        else:
+            linear_mix.mix_back[grid](
+                q, k, v, self.rows(f"mixed{layer}"), sums, grad, dq, dk, dv, *sizes, **constants
+            )
 
     def sums(self, layer: int) -> Tensor:
         """What `mix` keeps for `mix_back` of the weights' sums; at most (seed, example, token,
@@ -163,9 +182,12 @@ class _Launch:
             "CAUSAL": FAMILIES[model.family].causal,
         }
         if not model.family.startswith("softmax"):
-            return False, self.grid(plan.capacity), constants
-        chunks = triton.cdiv(plan.n_tokens, CHUNK.value)
-        return True, self.grid(plan.capacity * chunks), {**constants, "SCALE": model.d_head**-0.5}
+            return False, self.grid(plan.capacity), {**constants, **_LINEAR_MIX}
+        lots = triton.cdiv(plan.n_tokens, softmax_mix.SLOTS.value)
+        groups = triton.cdiv(lots, _PARTS)
+        constants |= {"SCALE": model.d_head**-0.5, "PARTS": triton.cdiv(lots, groups)}
+        warps = max(1, model.n_heads * softmax_mix.SLOTS.value // 32)
+        return True, self.grid(plan.capacity * groups), {**constants, "num_warps": warps}
 
     def block_end(self, layer: int) -> None:
         plan, last = self.plan, self.plan.model.n_layers - 1

@@ -7,6 +7,7 @@ whole before its first parameter moves.
 
 import math
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -19,7 +20,7 @@ _ROWS = 16  # shares read at a time
 
 @triton.jit(do_not_specialize=["count", "PARAMETERS"])
 def _sum_shares(
-    partials, grads, squares, losses, loss_sum, steps, first, count,
+    partials, shares, grads, squares, losses, loss_sum, steps, first, count,
     PARAMETERS, CAPACITY,
     PROGRAMS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, LOSSES: tl.constexpr,
 ):  # fmt: skip
@@ -30,10 +31,12 @@ def _sum_shares(
     row = tl.arange(0, ROWS)
     start = partials + seed.to(tl.int64) * PROGRAMS * PARAMETERS
     total = tl.zeros([BLOCK], tl.float32)
+    most = tl.load(shares + block)
     for at in range(0, PROGRAMS, ROWS):
-        where = start + (at + row)[:, None] * PARAMETERS + column[None, :]
-        live = ((at + row) < PROGRAMS)[:, None] & inside[None, :]
-        total += tl.sum(tl.load(where, mask=live, other=0.0), 0)
+        if at < most:
+            where = start + (at + row)[:, None] * PARAMETERS + column[None, :]
+            live = ((at + row) < PROGRAMS)[:, None] & inside[None, :]
+            total += tl.sum(tl.load(where, mask=live, other=0.0), 0)
     tl.store(grads + seed * PARAMETERS + column, total, mask=inside)
     tl.store(squares + seed * tl.num_programs(0) + block, tl.sum(total * total, 0))
     if block == 0:
@@ -83,6 +86,7 @@ def _adamw(
 
 def sum_shares(
     partials: Tensor,
+    shares: Tensor,
     grads: Tensor,
     squares: Tensor,
     losses: Tensor,
@@ -92,10 +96,10 @@ def sum_shares(
     count: int,
 ) -> None:
     """Fill `grads` from the shares, and move the run's counters on by a step of `count`
-    examples."""
+    examples. `shares` says how many rows of `partials` each block's parameters have."""
     n_seeds, programs, parameters = partials.shape
     _sum_shares[(n_blocks(parameters), n_seeds)](
-        partials, grads, squares, losses, loss_sum, steps, first, count,
+        partials, shares, grads, squares, losses, loss_sum, steps, first, count,
         parameters, losses.shape[1],
         PROGRAMS=programs, BLOCK=_BLOCK, ROWS=_ROWS, LOSSES=triton.next_power_of_2(losses.shape[1]),
     )  # fmt: skip
@@ -126,6 +130,12 @@ def adamw(
         EPS=eps, DECAY=weight_decay, CLIP=clip_norm,
         BLOCK=_BLOCK, MAX_BLOCKS=triton.next_power_of_2(blocks),
     )  # fmt: skip
+
+
+def most_shares(shares: list[int], device: torch.device) -> Tensor:
+    """Of how many shares each parameter has, the most in each block."""
+    blocks = [max(shares[at : at + _BLOCK]) for at in range(0, len(shares), _BLOCK)]
+    return torch.tensor(blocks, dtype=torch.int32, device=device)
 
 
 def n_blocks(parameters: int) -> int:

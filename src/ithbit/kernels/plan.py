@@ -38,6 +38,12 @@ class Plan:
         return cls(model, n_seeds, capacity, device, offsets, start)
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """How many numbers each parameter has, in their order."""
+        ends = [*list(self.offsets.values())[1:], self.n_parameters]
+        return {name: end - at for (name, at), end in zip(self.offsets.items(), ends, strict=True)}
+
+    @property
     def n_tokens(self) -> int:
         return n_tokens(self.model.task, self.model.n_bits)
 

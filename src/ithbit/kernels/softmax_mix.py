@@ -1,158 +1,229 @@
-"""The mixing of softmax attention at all tokens: one warp takes a chunk of a sequence's tokens.
+"""The mixing of softmax attention at all tokens: a thread takes one head of a few tokens.
 
-Tokens stand in their order; a sequence is cut into chunks of 16, the last one filled up. A program
-of the forward pass takes a chunk of queries over all chunks of keys; one of the backward pass takes
-a chunk as queries first, then as keys and values. `total` (seed, example, token, head) keeps the
-logarithm of a query's sum of exponentials, so that the backward pass has every weight at once.
+A head is short (8 numbers in the paper's models), so three passes of tf32 would cost more than
+plain fused multiply-adds. A program takes a sequence, or a part of a long one: PARTS x SLOTS
+tokens, a lane of it one head of PARTS of them. A lane keeps its queries in registers and goes over
+the keys; a key is loaded once for all its queries, all lanes of a head from one address. What binds
+is the way of the loads into the registers, so they are few and wide.
 
-A product sums over at least 16 numbers, a small head has fewer: its rows are loaded with copies of
-themselves up to WIDE, and `_head_dot` puts the parts of three tf32 passes in the copies' places.
+Heads are tuples of HEAD tensors (lane); a lane's queries are a tuple of heads. `sums` keeps for
+each token and head the logarithm (to base 2) of the sum of exponentials, which `mix` leaves, and
+the share of its own output in its gradient, which `queries_back` leaves for `keys_back`: seed,
+example, token, head, 2.
 """
 
 import triton
 import triton.language as tl
 
-from ithbit.kernels.tile import CHUNK, SIZES, dot, high
+from ithbit.kernels.tile import SIZES
 
+SLOTS = tl.constexpr(16)  # lanes of a head
 _NEVER = tl.constexpr(-1e30)
+_LOG2_E = tl.constexpr(1.4426950408889634)
+_AT_ONCE = tl.constexpr(4)  # keys between two looks at the largest score
 
 
 @triton.jit
-def _head_dot(a, b, HEAD: tl.constexpr):
-    """a @ b over one head: a is (row, WIDE) and b (WIDE, row), each with copies of the head."""
-    if HEAD >= CHUNK:
-        out = dot(a, b)
-    else:
-        copy = tl.arange(0, CHUNK)[None, :] // HEAD
-        a_high, b_high = high(a), high(b)
-        once = tl.where(copy == 0, a_high, 0.0)
-        both = tl.where(copy == 1, a - a_high, once)
-        out = tl.dot(once, b - b_high, input_precision="tf32")
-        out = tl.dot(both, b_high, out, input_precision="tf32")
+def _load_head(pointer, HEAD: tl.constexpr):
+    """HEAD numbers from each pointer on: a tuple, by loads of four."""
+    out = ()
+    for i in tl.static_range(0, HEAD, 4):
+        four = tl.load(pointer[:, None] + (i + tl.arange(0, 4))[None, :])
+        even, odd = tl.split(tl.reshape(four, [four.shape[0], 2, 2]))
+        first, third = tl.split(even)
+        second, fourth = tl.split(odd)
+        out = out + (first, second, third, fourth)
     return out
 
 
 @triton.jit
-def _rows(
-    pointer, t, TOKENS: tl.constexpr, D: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr
-):
-    """One head's rows at tokens t, with copies up to WIDE columns: token WIDE."""
-    column = tl.arange(0, WIDE)[None, :] % HEAD
-    return tl.load(pointer + t[:, None] * D + column, mask=t[:, None] < TOKENS, other=0.0)
+def _store_head(pointer, head, scale, mask, HEAD: tl.constexpr):
+    """`scale` times HEAD numbers, from each pointer on."""
+    for i in tl.static_range(0, HEAD, 4):
+        even = tl.join(head[i] * scale, head[i + 2] * scale)
+        odd = tl.join(head[i + 1] * scale, head[i + 3] * scale)
+        four = tl.reshape(tl.join(even, odd), [pointer.shape[0], 4])
+        tl.store(pointer[:, None] + (i + tl.arange(0, 4))[None, :], four, mask=mask[:, None])
 
 
 @triton.jit
-def _columns(
-    pointer, t, TOKENS: tl.constexpr, D: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr
-):
-    """The same transposed: WIDE token."""
-    row = tl.arange(0, WIDE)[:, None] % HEAD
-    return tl.load(pointer + t[None, :] * D + row, mask=t[None, :] < TOKENS, other=0.0)
-
-
-@triton.jit
-def _seen(queries, keys, TOKENS: tl.constexpr, CAUSAL: tl.constexpr):
-    """Whether a query sees a key, for tokens that broadcast against each other."""
-    out = (keys < TOKENS) & (queries < TOKENS)
-    if CAUSAL:
-        out = out & (keys <= queries)
+def _times(a, b, HEAD: tl.constexpr):
+    """The inner product of two heads."""
+    out = a[0] * b[0]
+    for i in tl.static_range(1, HEAD):
+        out += a[i] * b[i]
     return out
+
+
+@triton.jit
+def _scaled(a, factor, HEAD: tl.constexpr):
+    out = ()
+    for i in tl.static_range(HEAD):
+        out = out + (a[i] * factor,)
+    return out
+
+
+@triton.jit
+def _plus(a, factor, b, HEAD: tl.constexpr):
+    """a + factor b."""
+    out = ()
+    for i in tl.static_range(HEAD):
+        out = out + (a[i] + factor * b[i],)
+    return out
+
+
+@triton.jit
+def _zeros(LANES: tl.constexpr, COUNT: tl.constexpr):
+    out = ()
+    for _ in tl.static_range(COUNT):
+        out = out + (tl.zeros([LANES], tl.float32),)
+    return out
+
+
+@triton.jit
+def _heads_of_zeros(LANES: tl.constexpr, HEAD: tl.constexpr, PARTS: tl.constexpr):
+    out = ()
+    for _ in tl.static_range(PARTS):
+        out = out + (_zeros(LANES, HEAD),)
+    return out
+
+
+@triton.jit
+def _place(CAPACITY, TOKENS: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr):
+    """What this program takes: its example, where that starts among all tokens, the first token of
+    each lane and its head (lane)."""
+    GROUPS: tl.constexpr = (TOKENS + PARTS * SLOTS - 1) // (PARTS * SLOTS)
+    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    example = program // GROUPS
+    lane = tl.arange(0, H * SLOTS)
+    t = program % GROUPS * (PARTS * SLOTS) + lane % SLOTS
+    return example, (seed * CAPACITY + example) * TOKENS, t, lane // SLOTS
 
 
 @triton.jit(do_not_specialize=SIZES)
 def mix(
-    queries, keys, values, out, total, count, CAPACITY,
+    queries, keys, values, out, sums, count, CAPACITY,
     TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr,
-    CAUSAL: tl.constexpr,
+    CAUSAL: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Mixed values (seed, example, token, D), and `total`."""
-    CHUNKS: tl.constexpr = (TOKENS + CHUNK - 1) // CHUNK
+    """Mixed values (seed, example, token, D), and of `sums` the logarithm."""
     HEAD: tl.constexpr = D // H
-    WIDE: tl.constexpr = HEAD if HEAD > CHUNK else CHUNK
-    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    mine, example = program % CHUNKS, program // CHUNKS
+    LANES: tl.constexpr = H * SLOTS
+    example, start, t, h = _place(CAPACITY, TOKENS, H, PARTS)
     if example < count:
-        start = (seed * CAPACITY + example) * TOKENS
-        queries, keys, values = queries + start * D, keys + start * D, values + start * D
-        t = mine * CHUNK + tl.arange(0, CHUNK)
-        at = (start + t)[:, None] * D + tl.arange(0, HEAD)[None, :]
-        for h in tl.static_range(H):
-            q = _rows(queries + h * HEAD, t, TOKENS, D, HEAD, WIDE) * SCALE
-            top = tl.full([CHUNK], _NEVER, tl.float32)
-            whole = tl.zeros([CHUNK], tl.float32)
-            part = tl.zeros([CHUNK, HEAD], tl.float32)
-            for c in range(CHUNKS):
-                if c <= mine if CAUSAL else c >= 0:
-                    s = c * CHUNK + tl.arange(0, CHUNK)
-                    see = _seen(t[:, None], s[None, :], TOKENS, CAUSAL)
-                    k = _columns(keys + h * HEAD, s, TOKENS, D, HEAD, WIDE)
-                    score = tl.where(see, _head_dot(q, k, HEAD), _NEVER)
-                    new_top = tl.maximum(top, tl.max(score, 1))
-                    shrink = tl.exp(top - new_top)
-                    a = tl.exp(score - new_top[:, None])
-                    whole = whole * shrink + tl.sum(a, 1)
-                    v = _rows(values + h * HEAD, s, TOKENS, D, HEAD, HEAD)
-                    part = part * shrink[:, None] + dot(a, v)
-                    top = new_top
-            tl.store(out + at + h * HEAD, part / whole[:, None], mask=t[:, None] < TOKENS)
-            tl.store(total + (start + t) * H + h, top + tl.log(whole), mask=t < TOKENS)
+        shift = start * D + h * HEAD
+        q, tops = (), ()
+        for p in tl.static_range(PARTS):
+            at = shift + tl.minimum(t + p * SLOTS, TOKENS - 1) * D
+            q = q + (_scaled(_load_head(queries + at, HEAD), SCALE * _LOG2_E, HEAD),)
+            tops = tops + (tl.full([LANES], _NEVER, tl.float32),)
+        wholes, mixed = _zeros(LANES, PARTS), _heads_of_zeros(LANES, HEAD, PARTS)
+        for c in range(0, TOKENS, _AT_ONCE):
+            scores = ()
+            new_tops = tops
+            for j in tl.static_range(_AT_ONCE):
+                s = c + j
+                k = _load_head(keys + shift + tl.minimum(s, TOKENS - 1) * D, HEAD)
+                of_key, so_far = (), ()
+                for p in tl.static_range(PARTS):
+                    seen = s <= t + p * SLOTS if CAUSAL else s < TOKENS
+                    score = tl.where(seen, _times(q[p], k, HEAD), _NEVER)
+                    of_key = of_key + (score,)
+                    so_far = so_far + (tl.maximum(new_tops[p], score),)
+                scores, new_tops = scores + (of_key,), so_far
+            rest, sums_so_far = (), ()
+            for p in tl.static_range(PARTS):
+                shrink = tl.exp2(tops[p] - new_tops[p])
+                rest = rest + (_scaled(mixed[p], shrink, HEAD),)
+                sums_so_far = sums_so_far + (wholes[p] * shrink,)
+            tops, mixed, wholes = new_tops, rest, sums_so_far
+            for j in tl.static_range(_AT_ONCE):
+                v = _load_head(values + shift + tl.minimum(c + j, TOKENS - 1) * D, HEAD)
+                rest, sums_so_far = (), ()
+                for p in tl.static_range(PARTS):
+                    a = tl.exp2(scores[j][p] - tops[p])
+                    rest = rest + (_plus(mixed[p], a, v, HEAD),)
+                    sums_so_far = sums_so_far + (wholes[p] + a,)
+                mixed, wholes = rest, sums_so_far
+        for p in tl.static_range(PARTS):
+            token = t + p * SLOTS
+            live = token < TOKENS
+            _store_head(out + shift + token * D, mixed[p], 1.0 / wholes[p], live, HEAD)
+            log = tops[p] + tl.log2(wholes[p])
+            tl.store(sums + ((start + token) * H + h) * 2, log, mask=live)
 
 
 @triton.jit(do_not_specialize=SIZES)
-def mix_back(
-    queries, keys, values, out, total, d_out, d_queries, d_keys, d_values, count, CAPACITY,
+def queries_back(
+    queries, keys, values, out, sums, d_out, d_queries, count, CAPACITY,
     TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr,
-    CAUSAL: tl.constexpr,
+    CAUSAL: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of queries, keys and values from that of the mixed values `out`."""
-    CHUNKS: tl.constexpr = (TOKENS + CHUNK - 1) // CHUNK
+    """Gradients of queries from that of the mixed values `out`, and the rest of `sums`."""
     HEAD: tl.constexpr = D // H
-    WIDE: tl.constexpr = HEAD if HEAD > CHUNK else CHUNK
-    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    mine, example = program % CHUNKS, program // CHUNKS
+    LANES: tl.constexpr = H * SLOTS
+    example, start, t, h = _place(CAPACITY, TOKENS, H, PARTS)
     if example < count:
-        start = (seed * CAPACITY + example) * TOKENS
-        queries, keys, values = queries + start * D, keys + start * D, values + start * D
-        out, d_out, total = out + start * D, d_out + start * D, total + start * H
-        t = mine * CHUNK + tl.arange(0, CHUNK)
-        live = t[:, None] < TOKENS
-        at = (start + t)[:, None] * D + tl.arange(0, HEAD)[None, :]
-        for h in tl.static_range(H):
-            q = _rows(queries + h * HEAD, t, TOKENS, D, HEAD, WIDE) * SCALE
-            g = _rows(d_out + h * HEAD, t, TOKENS, D, HEAD, WIDE)
-            along = g * _rows(out + h * HEAD, t, TOKENS, D, HEAD, WIDE)
-            delta = tl.sum(along, 1) / (WIDE // HEAD)
-            log = tl.load(total + t * H + h, mask=t < TOKENS, other=0.0)
-            dq = tl.zeros([CHUNK, HEAD], tl.float32)
-            for c in range(CHUNKS):
-                if c <= mine if CAUSAL else c >= 0:
-                    s = c * CHUNK + tl.arange(0, CHUNK)
-                    see = _seen(t[:, None], s[None, :], TOKENS, CAUSAL)
-                    k = _columns(keys + h * HEAD, s, TOKENS, D, HEAD, WIDE)
-                    score = tl.where(see, _head_dot(q, k, HEAD), _NEVER)
-                    v = _columns(values + h * HEAD, s, TOKENS, D, HEAD, WIDE)
-                    da = _head_dot(g, v, HEAD) - delta[:, None]
-                    da *= tl.exp(score - log[:, None])
-                    dq += dot(da, _rows(keys + h * HEAD, s, TOKENS, D, HEAD, HEAD))
-            tl.store(d_queries + at + h * HEAD, dq * SCALE, mask=live)
+        shift = start * D + h * HEAD
+        q, g, owns, logs = (), (), (), ()
+        for p in tl.static_range(PARTS):
+            token = tl.minimum(t + p * SLOTS, TOKENS - 1)
+            at = shift + token * D
+            q = q + (_scaled(_load_head(queries + at, HEAD), SCALE * _LOG2_E, HEAD),)
+            grad = _load_head(d_out + at, HEAD)
+            own = _times(grad, _load_head(out + at, HEAD), HEAD)
+            kept = sums + ((start + token) * H + h) * 2
+            g, owns, logs = g + (grad,), owns + (own,), logs + (tl.load(kept),)
+            tl.store(kept + 1, own, mask=t + p * SLOTS < TOKENS)
+        dq = _heads_of_zeros(LANES, HEAD, PARTS)
+        for s in range(TOKENS):
+            k, v = _load_head(keys + shift + s * D, HEAD), _load_head(values + shift + s * D, HEAD)
+            more = ()
+            for p in tl.static_range(PARTS):
+                a = tl.exp2(_times(q[p], k, HEAD) - logs[p])
+                if CAUSAL:
+                    a = tl.where(s <= t + p * SLOTS, a, 0.0)
+                more = more + (_plus(dq[p], a * (_times(g[p], v, HEAD) - owns[p]), k, HEAD),)
+            dq = more
+        for p in tl.static_range(PARTS):
+            token = t + p * SLOTS
+            _store_head(d_queries + shift + token * D, dq[p], SCALE, token < TOKENS, HEAD)
 
-        for h in tl.static_range(H):
-            k = _rows(keys + h * HEAD, t, TOKENS, D, HEAD, WIDE) * SCALE
-            v = _rows(values + h * HEAD, t, TOKENS, D, HEAD, WIDE)
-            dk, dv = tl.zeros([CHUNK, HEAD], tl.float32), tl.zeros([CHUNK, HEAD], tl.float32)
-            for c in range(CHUNKS):
-                if c >= mine if CAUSAL else c >= 0:
-                    s = c * CHUNK + tl.arange(0, CHUNK)
-                    see = _seen(s[None, :], t[:, None], TOKENS, CAUSAL)
-                    g = _columns(d_out + h * HEAD, s, TOKENS, D, HEAD, WIDE)
-                    along = g * _columns(out + h * HEAD, s, TOKENS, D, HEAD, WIDE)
-                    delta = tl.sum(along, 0) / (WIDE // HEAD)
-                    log = tl.load(total + s * H + h, mask=s < TOKENS, other=0.0)
-                    q = _columns(queries + h * HEAD, s, TOKENS, D, HEAD, WIDE)
-                    score = tl.where(see, _head_dot(k, q, HEAD), _NEVER)
-                    a = tl.exp(score - log[None, :])
-                    da = a * (_head_dot(v, g, HEAD) - delta[None, :])
-                    dv += dot(a, _rows(d_out + h * HEAD, s, TOKENS, D, HEAD, HEAD))
-                    dk += dot(da, _rows(queries + h * HEAD, s, TOKENS, D, HEAD, HEAD))
-            tl.store(d_keys + at + h * HEAD, dk * SCALE, mask=live)
-            tl.store(d_values + at + h * HEAD, dv, mask=live)
+
+@triton.jit(do_not_specialize=SIZES)
+def keys_back(
+    queries, keys, values, sums, d_out, d_keys, d_values, count, CAPACITY,
+    TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr,
+    CAUSAL: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of keys and values, over the queries that see them."""
+    HEAD: tl.constexpr = D // H
+    LANES: tl.constexpr = H * SLOTS
+    example, start, t, h = _place(CAPACITY, TOKENS, H, PARTS)
+    if example < count:
+        shift = start * D + h * HEAD
+        k, v = (), ()
+        for p in tl.static_range(PARTS):
+            at = shift + tl.minimum(t + p * SLOTS, TOKENS - 1) * D
+            k = k + (_scaled(_load_head(keys + at, HEAD), SCALE * _LOG2_E, HEAD),)
+            v = v + (_load_head(values + at, HEAD),)
+        dk, dv = _heads_of_zeros(LANES, HEAD, PARTS), _heads_of_zeros(LANES, HEAD, PARTS)
+        for s in range(TOKENS):
+            q, g = (
+                _load_head(queries + shift + s * D, HEAD),
+                _load_head(d_out + shift + s * D, HEAD),
+            )
+            kept = sums + ((start + s) * H + h) * 2
+            log, own = tl.load(kept), tl.load(kept + 1)
+            more_k, more_v = (), ()
+            for p in tl.static_range(PARTS):
+                a = tl.exp2(_times(k[p], q, HEAD) - log)
+                if CAUSAL:
+                    a = tl.where(t + p * SLOTS <= s, a, 0.0)
+                more_v = more_v + (_plus(dv[p], a, g, HEAD),)
+                more_k = more_k + (_plus(dk[p], a * (_times(v[p], g, HEAD) - own), q, HEAD),)
+            dk, dv = more_k, more_v
+        for p in tl.static_range(PARTS):
+            token = t + p * SLOTS
+            _store_head(d_keys + shift + token * D, dk[p], SCALE, token < TOKENS, HEAD)
+            _store_head(d_values + shift + token * D, dv[p], 1.0, token < TOKENS, HEAD)

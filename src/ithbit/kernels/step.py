@@ -40,15 +40,23 @@ class Family:
 
     `backward` draws examples first … first + count - 1 of every run and leaves their losses, and
     each program's share of the gradient of their mean, in `losses` (seed, capacity) and `partials`
-    (seed, program, parameter). `forward` leaves their logits in `logits` (seed, capacity).
+    (seed, program, parameter): `programs` of them, the first `shares` where it is given and knows
+    of fewer by a parameter's name. `forward` leaves their logits in `logits` (seed, capacity).
     """
 
     programs: Callable[[Plan], int]
     backward: Callable[[Plan, Tensor, Tensor, Tensor, int, Tensor, Tensor], None]
     forward: Callable[[Plan, Tensor, Tensor, Tensor, int, Tensor], None]
+    shares: Callable[[Plan, str], int] | None = None
+
+    def shares_of(self, plan: Plan) -> list[int]:
+        """How many shares each number of a row of parameters has."""
+        rows = self.programs(plan)
+        of = [self.shares(plan, name) if self.shares else rows for name in plan.sizes]
+        return [n for n, size in zip(of, plan.sizes.values(), strict=True) for _ in range(size)]
 
 
-_ATTENTION = Family(attention.programs, attention.backward, attention.forward)
+_ATTENTION = Family(attention.programs, attention.backward, attention.forward, attention.shares)
 _FAMILIES = {
     "softmax-full": _ATTENTION,
     "softmax-causal": _ATTENTION,
@@ -79,6 +87,7 @@ class Step:
         self.family = _FAMILIES[model.family]
         self.losses = plan.buffer("losses", capacity)
         self.partials = plan.buffer("partials", self.family.programs(plan), plan.n_parameters)
+        self.shares = optimiser.most_shares(self.family.shares_of(plan), device)
         self.grads = plan.buffer("grads", plan.n_parameters)
         self.squares = plan.buffer("squares", optimiser.n_blocks(plan.n_parameters))
 
@@ -94,8 +103,9 @@ class Step:
         """Fill `losses` and `grads`; count the step in `loss_sum` (seed), `steps` and `first`."""
         self.family.backward(self.plan, values, keys, first, count, self.losses, self.partials)
         optimiser.sum_shares(
-            self.partials, self.grads, self.squares, self.losses, loss_sum, steps, first, count
-        )
+            self.partials, self.shares, self.grads, self.squares, self.losses, loss_sum, steps,
+            first, count,
+        )  # fmt: skip
 
     def logits(self, values: Tensor, keys: Tensor, count: int) -> Tensor:
         """Logits of the first `count` examples of every key's stream: seed count."""
