@@ -22,7 +22,10 @@ MIX_WARPS = 1  # of a sequence's chunks: small products need no barriers
 FINISH_WARPS = 2  # of the last block's mixing with 64 rows of bits; twice as many with 128
 # Shares of a run's gradient; a program takes several tiles to keep to it.
 MAX_PROGRAMS = 128
-MAX_BACK_PROGRAMS = 176  # of one-warp programs on rows
+MAX_BACK_PROGRAMS = 264  # of one-warp programs on rows
+# Registers a thread on the way back. These kernels wait more than they issue: ten warps at a time
+# on a multiprocessor, which takes a stack of five runs at once, gain more than the spills cost.
+BACK_REGISTERS = 200
 _MIN_ROWS = 64  # bits of a tile of the last block's mixing
 
 
@@ -158,6 +161,7 @@ def _finish(
         _rows(plan, "d_steps", 3 * of.HEADS), _rows(plan, "gradients", of.D), results, partials,
         programs(plan), plan.n_parameters, plan.block(layer),
         BOTTOM=layer == 0, TRAIN=train, K=of, num_warps=_warps(FINISH_WARPS, of), num_stages=1,
+        maxnreg=BACK_REGISTERS,
     )  # fmt: skip
 
 
@@ -184,7 +188,7 @@ def backward(
             _slopes(plan, layer + 1, of), _rows(plan, "d_mixed", of.D), partials, programs(plan),
             plan.n_parameters, plan.block(under), plan.block(layer),
             BOTTOM=layer == 0, TOP=layer == plan.model.n_layers - 1, K=of,
-            num_warps=BACK_WARPS, num_stages=1,
+            num_warps=BACK_WARPS, num_stages=1, maxnreg=BACK_REGISTERS,
         )  # fmt: skip
         if layer > 0:
             mamba2_mix.mix_back[(plan.capacity, plan.n_seeds)](
@@ -192,7 +196,7 @@ def backward(
                 _sums(plan, under, of), _states(plan, under, of), _rows(plan, "d_mixed", of.D),
                 _slopes(plan, under, of), _rows(plan, "d_steps", 3 * of.HEADS),
                 plan.n_parameters, plan.block(under),
-                K=of, num_warps=MIX_WARPS, num_stages=1,
+                K=of, num_warps=MIX_WARPS, num_stages=1, maxnreg=BACK_REGISTERS,
             )  # fmt: skip
     if plan.model.positions == "learned":
         embedding.learned_back(plan, _rows(plan, "gradients", of.D), count, partials)
