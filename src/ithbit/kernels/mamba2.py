@@ -12,7 +12,7 @@ import triton
 from torch import Tensor
 
 from ithbit.kernels import embedding, mamba2_last, mamba2_mix, mamba2_rows
-from ithbit.kernels.mamba2_tile import Shape
+from ithbit.kernels.mamba2_tile import TAPS, Shape
 from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import CHUNK
 
@@ -43,6 +43,7 @@ def shape(plan: Plan) -> Shape:
         WORDS=plan.n_words,
         TOKENS=plan.n_tokens,
         FIRST=1 if plan.lhi else 0,
+        TAIL=min(TAPS.value, plan.n_tokens),
         CHUNKS=chunks,
         CHUNKS_WIDE=triton.next_power_of_2(chunks),
         CAPACITY=plan.capacity,

@@ -146,13 +146,10 @@ def _times(x, matrix):
 
 
 @triton.jit
-def _store_slopes(slopes, place, before, x, b, c, USED: tl.constexpr, K: tl.constexpr):
-    """Leave the gradients of x, B and C before the silu; 0 for a C that was not USED."""
+def _store_slopes(slopes, place, before, x, b, K: tl.constexpr):
+    """Leave the gradients of x and B before the silu."""
     store_rows(slopes + K.D, place, x * silu_slope(before[0]), K.D, K.WIDTH, K)
     store_rows(slopes + 2 * K.D, place, b * silu_slope(before[1]), K.STATE, K.WIDTH, K)
-    if USED:
-        c *= silu_slope(before[2])
-    store_rows(slopes + 2 * K.D + K.STATE, place, c, K.STATE, K.WIDTH, K)
 
 
 @triton.jit
@@ -170,7 +167,7 @@ def _mix_back(
     K: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the sum's inputs to `slopes` and `d_steps`, from that of its output at the
-    last token."""
+    last token. Other tokens' C and gate have none, and are left as they are."""
     x, b, _ = _silu(before)
     last_x, last_b, last_c = _silu(last_before)
     their_c, their_dy = _rows_to_bits(last_c, K.STATE, K), _rows_to_bits(last_dy, K.D, K)
@@ -222,10 +219,11 @@ def _mix_back(
     if K.LHI:
         last_dc += d_query_score[:, None] * query_b
         query_db = d_query_score[:, None] * last_c
-        _store_slopes(slopes, query, query_before, query_dx, query_db, query_db * 0.0, False, K)
-    _store_slopes(slopes, last, last_before, last_dx, d_own[:, None] * last_c, last_dc, True, K)
-    db = d_score[:, None] * their_c
-    _store_slopes(slopes, bits, before, weight * their_dy, db, db * 0.0, False, K)
+        _store_slopes(slopes, query, query_before, query_dx, query_db, K)
+    _store_slopes(slopes, last, last_before, last_dx, d_own[:, None] * last_c, K)
+    last_dc *= silu_slope(last_before[2])
+    store_rows(slopes + 2 * K.D + K.STATE, last, last_dc, K.STATE, K.WIDTH, K)
+    _store_slopes(slopes, bits, before, weight * their_dy, d_score[:, None] * their_c, K)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -290,10 +288,6 @@ def finish(
             put_vector(share + AT + K.GATE_NORM, tl.sum(d_gained * gated, 0), turn, K.D)
             last_dy, d_gate = gate_back(d_gained, y, gate, gated, gated_inverse, block, K)
             store_rows(slopes, last, d_gate, K.D, K.WIDTH, K)
-            none = tl.full([K.GROUP * K.SPAN, K.D], 0, tl.float32)
-            store_rows(slopes, bits, none, K.D, K.WIDTH, K)
-            if K.LHI:
-                store_rows(slopes, query, tl.full([K.GROUP, K.D], 0, tl.float32), K.D, K.WIDTH, K)
             _mix_back(
                 steps, slopes, d_steps, block, bits, last, query, before, last_before,
                 query_before, last_dy, K,

@@ -45,6 +45,18 @@ def _rows(tile, count, ROWS: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
+def _rows_tails_first(tile, count, ROWS: tl.constexpr, K: tl.constexpr):
+    """The same, with the tails of all sequences before their other tokens."""
+    row = tile * ROWS + tl.arange(0, ROWS)
+    example, token = row // K.TAIL, K.TOKENS - K.TAIL + row % K.TAIL
+    if K.TOKENS > K.TAIL:
+        other = row - K.CAPACITY * K.TAIL
+        example = tl.where(other < 0, example, other // (K.TOKENS - K.TAIL))
+        token = tl.where(other < 0, token, other % (K.TOKENS - K.TAIL))
+    return example, token, example < count
+
+
+@triton.jit
 def _features(keys, first, place, K: tl.constexpr):
     key = tl.load(keys + tl.program_id(1)).to(tl.uint64, bitcast=True)
     start = tl.load(first + tl.program_id(1))
@@ -108,22 +120,31 @@ def project(
 
 
 @triton.jit
-def _columns_back(at, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
-    """Gradient of the `gained` rows through SIZE of the projected columns from FROM on; and the
-    shares of those columns. A part of the columns at a time, to spare registers."""
+def _ahead(place, AHEAD: tl.constexpr, LAST: tl.constexpr, K: tl.constexpr):
+    """The place of the tokens AHEAD of some; only where that is the last token, if LAST."""
+    token = place[1] + AHEAD
+    if LAST:
+        return place[0], token, place[2] & (token == K.TOKENS - 1)
+    return place[0], token, place[2] & (token < K.TOKENS)
+
+
+@triton.jit
+def _columns_back(at, LAST: tl.constexpr, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
+    """Gradient of the `gained` rows through SIZE of the projected columns from FROM on, whose
+    slopes are those of the LAST tokens alone, or all; and the shares of those columns. A part of
+    the columns at a time, to spare registers."""
     gained, slopes, raw, block, share, place, again = at
-    value = load_rows(raw + FROM, place, SIZE, K.WIDTH, K)
-    d_raw = load_rows(slopes + FROM, place, SIZE, K.WIDTH, K)
+    d_raw = load_rows(slopes + FROM, _ahead(place, 0, LAST, K), SIZE, K.WIDTH, K)
     # The gate goes round the convolution.
     if FROM >= K.D:
+        value = load_rows(raw + FROM, place, SIZE, K.WIDTH, K)
         conv, conv_share = block + (K.CONV + FROM - K.D), share + (K.CONV + FROM - K.D)
         put_vector(share + (K.CONV_BIAS + FROM - K.D), tl.sum(d_raw, 0), again, SIZE)
-        LAST: tl.constexpr = (TAPS - 1) * K.CONV_DIM
-        put_vector(conv_share + LAST, tl.sum(d_raw * value, 0), again, SIZE)
-        d_raw *= load_vector(conv + LAST, SIZE)
+        END: tl.constexpr = (TAPS - 1) * K.CONV_DIM
+        put_vector(conv_share + END, tl.sum(d_raw * value, 0), again, SIZE)
+        d_raw *= load_vector(conv + END, SIZE)
         for tap in tl.static_range(TAPS - 1):
-            ahead = TAPS - 1 - tap
-            later = place[0], place[1] + ahead, place[2] & (place[1] + ahead < K.TOKENS)
+            later = _ahead(place, TAPS - 1 - tap, LAST, K)
             slope = load_rows(slopes + FROM, later, SIZE, K.WIDTH, K)
             put_vector(conv_share + tap * K.CONV_DIM, tl.sum(slope * value, 0), again, SIZE)
             d_raw += slope * load_vector(conv + tap * K.CONV_DIM, SIZE)
@@ -133,16 +154,22 @@ def _columns_back(at, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
-def _project_back(x, slopes, d_steps, raw, block, share, place, again, K: tl.constexpr):
-    """Gradient of a block's input but for the way round it, from `slopes`; and its shares."""
+def _project_back(
+    x, slopes, d_steps, raw, block, share, place, again, tail, TOP: tl.constexpr, K: tl.constexpr
+):
+    """Gradient of a block's input but for the way round it, from `slopes`; and its shares.
+
+    The TOP block's gates and Cs count at the last token alone, so only tiles of the tail have them.
+    """
     normal, inverse = rms(x, K.D)
     gain = load_vector(block, K.D)
     gained = normal * gain
     at = gained, slopes, raw, block, share, place, again
-    d_gained = _columns_back(at, 0, K.D, K)
-    d_gained += _columns_back(at, K.D, K.D, K)
-    d_gained += _columns_back(at, 2 * K.D, K.STATE, K)
-    d_gained += _columns_back(at, 2 * K.D + K.STATE, K.STATE, K)
+    d_gained = _columns_back(at, False, K.D, K.D, K)
+    d_gained += _columns_back(at, False, 2 * K.D, K.STATE, K)
+    if tail or not TOP:
+        d_gained += _columns_back(at, TOP, 0, K.D, K)
+        d_gained += _columns_back(at, TOP, 2 * K.D + K.STATE, K.STATE, K)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
         at = K.IN + (K.WIDTH + h) * K.D
@@ -180,13 +207,21 @@ def project_back(
     grads = of_seed(grads, K.D, K)
     for turn in tl.range(0, K.BACK_TILES, num_stages=1, disable_licm=True):
         tl.debug_barrier()  # what the tile before added is read turn
-        place = _rows(tl.program_id(0) * K.BACK_TILES + turn, count, K.BACK_ROWS, K)
+        # Tails are shared out: a program has one of the first tiles, and others.
+        tile = tl.program_id(0) + turn * tl.num_programs(0)
+        tail = tile * K.BACK_ROWS < K.CAPACITY * K.TAIL
+        if TOP:
+            place = _rows_tails_first(tile, count, K.BACK_ROWS, K)
+        else:
+            place = _rows(tile, count, K.BACK_ROWS, K)
         if BOTTOM:
             token = _features(keys, first, place, K)
             x = _embed(values, token, waves, place, K)
         else:
             x = load_rows(of_seed(stream, K.D, K), place, K.D, K.D, K)
-        grad = _project_back(x, slopes, d_steps, raw, block, share + AT, place, turn, K)
+        grad = _project_back(
+            x, slopes, d_steps, raw, block, share + AT, place, turn, tail, TOP, K
+        )  # fmt: skip
         # The top block was asked for the last token alone.
         known = place[2]
         if TOP:

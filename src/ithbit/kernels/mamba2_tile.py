@@ -26,6 +26,7 @@ class Shape:
     WORDS: int
     TOKENS: int
     FIRST: int  # token of the first bit
+    TAIL: int  # last tokens of a sequence that the convolution brings to the very last
     CHUNKS: int  # of a sequence
     CHUNKS_WIDE: int  # the same, as a power of two
     CAPACITY: int  # examples of a run in the buffers
