@@ -19,18 +19,30 @@ from ithbit.kernels.tile import CHUNK, SIZES, chunk_of, dot, dot_exact
 
 
 @triton.jit
+def _load_taps(block, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
+    """The convolution's weights of SIZE columns from FROM on, tap by tap, then its bias: 1 SIZE."""
+    column = FROM + tl.arange(0, SIZE)[None, :]
+    out = ()
+    for tap in tl.static_range(TAPS):
+        out = out + (tl.load(block + K.CONV + tap * K.CONV_DIM + column),)
+    return out + (tl.load(block + K.CONV_BIAS + column),)
+
+
+@triton.jit
 def _convolved(
-    raw, block, inputs, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
+    raw, taps, inputs, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
 ):  # fmt: skip
     """The causal convolution of SIZE columns from FROM on at a sequence's tokens (token 1), after
     the silu; it and the slope of the silu are left in `inputs`."""
     column = FROM + tl.arange(0, SIZE)[None, :]
-    out = tl.load(block + K.CONV_BIAS + column)
+    values = ()  # all of them asked for before the first is waited for
     for tap in tl.static_range(TAPS):
         at = token - (TAPS - 1 - tap)
         live = (at >= 0) & (token < K.TOKENS)
-        value = tl.load(raw + at * K.WIDTH + K.D + column, mask=live, other=0.0)
-        out += value * tl.load(block + K.CONV + tap * K.CONV_DIM + column)
+        values = values + (tl.load(raw + at * K.WIDTH + K.D + column, mask=live, other=0.0),)
+    out = taps[TAPS]
+    for tap in tl.static_range(TAPS):
+        out += values[tap] * taps[tap]
     gate = sigmoid(out)
     after = tl.where(token < K.TOKENS, out * gate, 0.0)
     to = inputs + token * (2 * K.CONV_DIM) + column
@@ -169,14 +181,17 @@ def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, 
         tl.debug_barrier()  # the sums are read again
         head = _head(K)
         skip = tl.load(block + K.SKIP + head)
+        x_taps = _load_taps(block, 0, K.D, K)
+        b_taps = _load_taps(block, K.D, K.STATE, K)
+        c_taps = _load_taps(block, K.D + K.STATE, K.STATE, K)
         state = tl.full([K.STATE, K.D], 0.0, tl.float32)
         HEADS: tl.constexpr = K.HEADS
         for chunk in range(K.CHUNKS):
             token, live, at = chunk_of(chunk, K.TOKENS, K.D)
             tl.store(at_state + chunk * (K.STATE * K.D), state)
-            x = _convolved(raw, block, inputs, token, 0, K.D, K)
-            b = tl.trans(_convolved(raw, block, inputs, token, K.D, K.STATE, K))
-            c = _convolved(raw, block, inputs, token, K.D + K.STATE, K.STATE, K)
+            x = _convolved(raw, x_taps, inputs, token, 0, K.D, K)
+            b = tl.trans(_convolved(raw, b_taps, inputs, token, K.D, K.STATE, K))
+            c = _convolved(raw, c_taps, inputs, token, K.D + K.STATE, K.STATE, K)
             dt, since, until, whole = _load_chunk(steps, sums, chunk, K)
             u = x * dt
             y = x * skip + dot(c, state) * since
