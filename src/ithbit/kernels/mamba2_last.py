@@ -13,6 +13,7 @@ import triton.language as tl
 from ithbit.kernels.embedding import add_positions
 from ithbit.kernels.mamba2_tile import (
     convolve,
+    exp,
     gate_back,
     load_rows,
     of_seed,
@@ -97,7 +98,7 @@ def _totals(dt, last_dt, a, K: tl.constexpr):
 
 @triton.jit
 def _exp_of(total):
-    return tl.exp(total.to(tl.float32))
+    return exp(total.to(tl.float32))
 
 
 @triton.jit
@@ -126,7 +127,7 @@ def _mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K: tl.co
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
         columns = _head_columns(h, K)
-        a = -tl.exp(tl.load(block + K.A_LOG + h))
+        a = -exp(tl.load(block + K.A_LOG + h))
         dt, _ = _load_dt(steps, h, bits, K)
         last_dt, _ = _load_dt(steps, h, last, K)
         total, whole = _totals(dt, last_dt, a, K)
@@ -182,7 +183,7 @@ def _mix_back(
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
         columns = _head_columns(h, K)
-        a = -tl.exp(tl.load(block + K.A_LOG + h))
+        a = -exp(tl.load(block + K.A_LOG + h))
         dt, slope = _load_dt(steps, h, bits, K)
         last_dt, last_slope = _load_dt(steps, h, last, K)
         total, whole = _totals(dt, last_dt, a, K)

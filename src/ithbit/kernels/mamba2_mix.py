@@ -14,7 +14,7 @@ number for all that pass over it. None is a difference of larger sums, which cos
 import triton
 import triton.language as tl
 
-from ithbit.kernels.mamba2_tile import TAPS, of_seed, sigmoid
+from ithbit.kernels.mamba2_tile import TAPS, exp, of_seed, sigmoid
 from ithbit.kernels.tile import CHUNK, SIZES, chunk_of, dot, dot_exact
 
 
@@ -103,7 +103,7 @@ def _store_sums(sums, steps, block, K: tl.constexpr):
     token = chunk * CHUNK + i
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
-        a = -tl.exp(tl.load(block + K.A_LOG + h))
+        a = -exp(tl.load(block + K.A_LOG + h))
         total = tl.cumsum(_load_step(steps, token, h, K).to(tl.float64) * a, 1)
         high = total.to(tl.float32)
         low = (total - high.to(tl.float64)).to(tl.float32)
@@ -125,7 +125,7 @@ def _decay(sums, h, later, earlier, K: tl.constexpr):
     high = sums + 2 * h * LENGTH
     # high + low is exact: so is each difference.
     by = tl.load(high + later) - tl.load(high + earlier)
-    return tl.exp(by + (tl.load(high + LENGTH + later) - tl.load(high + LENGTH + earlier)))
+    return exp(by + (tl.load(high + LENGTH + later) - tl.load(high + LENGTH + earlier)))
 
 
 @triton.jit
@@ -151,9 +151,9 @@ def _load_chunk(steps, sums, chunk, K: tl.constexpr):
     for h in tl.static_range(HEADS):
         high = sums + 2 * h * (K.CHUNKS * CHUNK)
         dt = tl.where(head == h, _load_step(steps, token, h, K), dt)
-        since = tl.where(head == h, tl.exp(tl.load(high + token)), since)
+        since = tl.where(head == h, exp(tl.load(high + token)), since)
         until = tl.where(head == h, _decay(sums, h, end, token, K), until)
-        whole = tl.where(head == h, tl.exp(tl.load(high + end)), whole)
+        whole = tl.where(head == h, exp(tl.load(high + end)), whole)
     return dt, since, until, whole
 
 
@@ -257,7 +257,7 @@ def mix_back(
                 pairs = dot_exact(earlier, d_weights * scores)
                 d_term = tl.sum(pairs * from_here, 1)
                 d_term += tl.sum(tl.where(head == h, passed, 0.0), 1)
-                d_term = d_term[:, None] * -tl.exp(tl.load(block + K.A_LOG + h))
+                d_term = d_term[:, None] * -exp(tl.load(block + K.A_LOG + h))
                 to = d_steps + token * (3 * K.HEADS) + h
                 d_dt = tl.sum(tl.where(head == h, du * x, 0.0), 1)[:, None] + d_term
                 tl.store(to, d_dt * _load_step(steps, token, K.HEADS + h, K), mask=live)
