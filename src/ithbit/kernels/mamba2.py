@@ -14,7 +14,7 @@ from torch import Tensor
 from ithbit.kernels import embedding, mamba2_last, mamba2_mix, mamba2_rows
 from ithbit.kernels.mamba2_tile import TAPS, Shape
 from ithbit.kernels.plan import Plan
-from ithbit.kernels.tile import CHUNK
+from ithbit.kernels.tile import CHUNK, FEATURES
 
 _ROWS, ROW_WARPS = 64, 4  # of a tile of a launch on rows
 _BACK_ROWS, BACK_WARPS = 32, 1  # the same, backwards
@@ -90,8 +90,12 @@ def _rows(plan: Plan, name: str, columns: int) -> Tensor:
 
 
 def _stream(plan: Plan, layer: int) -> Tensor:
-    """The input of a layer; the first embeds its own, and is given another's memory unread."""
-    return _rows(plan, f"stream {max(layer, 1)}", plan.model.d_model)
+    """The input of a layer; the first, which reads none before it, is given its own."""
+    return _rows(plan, f"stream {max(layer, 0)}", plan.model.d_model)
+
+
+def _features(plan: Plan) -> Tensor:
+    return _rows(plan, "features", FEATURES.value)
 
 
 def _raw(plan: Plan, layer: int, of: Shape) -> Tensor:
@@ -142,11 +146,11 @@ def _to_last(
                 K=of, num_warps=MIX_WARPS, num_stages=1,
             )  # fmt: skip
         mamba2_rows.project[(triton.cdiv(plan.capacity * plan.n_tokens, of.ROWS), plan.n_seeds)](
-            values, keys, first, count, embedding.waves(plan), _stream(plan, layer - 1),
-            _raw(plan, layer - 1, of), _mixed(plan, layer - 1, of), _stream(plan, layer),
-            _raw(plan, layer, of), _steps(plan, layer, of),
+            values, keys, first, count, embedding.waves(plan), _features(plan),
+            _stream(plan, layer - 1), _raw(plan, layer - 1, of), _mixed(plan, layer - 1, of),
+            _stream(plan, layer), _raw(plan, layer, of), _steps(plan, layer, of),
             plan.n_parameters, plan.block(max(layer - 1, 0)), plan.block(layer),
-            BOTTOM=layer == 0, ABOVE_BOTTOM=layer == 1, K=of, num_warps=ROW_WARPS, num_stages=1,
+            BOTTOM=layer == 0, K=of, num_warps=ROW_WARPS, num_stages=1,
         )  # fmt: skip
 
 
@@ -157,11 +161,11 @@ def _finish(
     """The last block's mixing, the head, and the way back through that mixing."""
     layer = plan.model.n_layers - 1
     mamba2_last.finish[(_grids(plan, of)[0], plan.n_seeds)](
-        values, keys, first, count, embedding.waves(plan), _stream(plan, layer),
+        values, keys, first, count, _stream(plan, layer),
         _raw(plan, layer, of), _steps(plan, layer, of), _slopes(plan, layer, of),
         _rows(plan, "d_steps", 3 * of.HEADS), _rows(plan, "gradients", of.D), results, partials,
         programs(plan), plan.n_parameters, plan.block(layer),
-        BOTTOM=layer == 0, TRAIN=train, K=of, num_warps=_warps(FINISH_WARPS, of), num_stages=1,
+        TRAIN=train, K=of, num_warps=_warps(FINISH_WARPS, of), num_stages=1,
         maxnreg=BACK_REGISTERS,
     )  # fmt: skip
 
@@ -183,7 +187,7 @@ def backward(
     for layer in reversed(range(plan.model.n_layers)):
         under = max(layer - 1, 0)
         mamba2_rows.project_back[(rows, plan.n_seeds)](
-            values, keys, first, count, embedding.waves(plan), _stream(plan, layer),
+            values, count, _features(plan), _stream(plan, layer),
             _raw(plan, layer, of), _slopes(plan, layer, of), _rows(plan, "d_steps", 3 * of.HEADS),
             _rows(plan, "gradients", of.D), _raw(plan, under, of), _mixed(plan, under, of),
             _slopes(plan, layer + 1, of), _rows(plan, "d_mixed", of.D), partials, programs(plan),

@@ -10,7 +10,6 @@ sequence), with their_ of those tokens (a row a bit).
 import triton
 import triton.language as tl
 
-from ithbit.kernels.embedding import add_positions
 from ithbit.kernels.mamba2_tile import (
     convolve,
     exp,
@@ -30,13 +29,11 @@ from ithbit.kernels.tile import (
     cross_entropy,
     draw_bit,
     draw_index,
-    load_embedding,
     load_matrix,
     load_transposed,
     load_vector,
     put_matrix,
     put_vector,
-    token_features,
 )
 
 
@@ -229,8 +226,8 @@ def _mix_back(
 
 @triton.jit(do_not_specialize=SIZES)
 def finish(
-    values, keys, first, count, waves, stream, raw, steps, slopes, d_steps, grads, results,
-    partials, PROGRAMS, PARAMETERS, AT, BOTTOM: tl.constexpr, TRAIN: tl.constexpr, K: tl.constexpr,
+    values, keys, first, count, stream, raw, steps, slopes, d_steps, grads, results,
+    partials, PROGRAMS, PARAMETERS, AT, TRAIN: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """The last block's sum and output at the last token, and the logits to `results`; or, to train,
     the losses there, and the gradients back through the sum."""
@@ -259,15 +256,7 @@ def finish(
         gate = load_rows(raw, last, K.D, K.WIDTH, K)
         gated, gated_inverse = rms(y * gate * sigmoid(gate), K.D)
         gained = gated * load_vector(block + K.GATE_NORM, K.D)
-        if BOTTOM:
-            token = token_features(key, example, last[1], K.N, K.LHI, K.WORDS)
-            ENCODING: tl.constexpr = K.ENCODING
-            out = _times(
-                token, load_embedding(values, K.POSITIONS, 0, K.D, ENCODING == "polynomial", False)
-            )
-            out = add_positions(out, values, K.POSITIONS, waves, last[1], K.D, ENCODING)
-        else:
-            out = load_rows(stream, last, K.D, K.D, K)
+        out = load_rows(stream, last, K.D, K.D, K)
         out += _times(gained, load_transposed(block + K.OUT, K.D, K.D))
         normal, inverse = rms(out, K.D)
         gain, head = load_vector(values + LEAVE, K.D), load_vector(values + HEAD, K.D)

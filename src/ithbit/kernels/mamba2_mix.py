@@ -20,12 +20,12 @@ from ithbit.kernels.tile import CHUNK, SIZES, chunk_of, dot, dot_exact
 
 @triton.jit
 def _load_taps(block, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
-    """The convolution's weights of SIZE columns from FROM on, tap by tap, then its bias: 1 SIZE."""
+    """The convolution's bias of SIZE columns from FROM on, then its weights by tap: 1 SIZE."""
     column = FROM + tl.arange(0, SIZE)[None, :]
-    out = ()
+    out = (tl.load(block + K.CONV_BIAS + column),)
     for tap in tl.static_range(TAPS):
-        out = out + (tl.load(block + K.CONV + tap * K.CONV_DIM + column),)
-    return out + (tl.load(block + K.CONV_BIAS + column),)
+        out += (tl.load(block + K.CONV + tap * K.CONV_DIM + column),)
+    return out
 
 
 @triton.jit
@@ -39,10 +39,10 @@ def _convolved(
     for tap in tl.static_range(TAPS):
         at = token - (TAPS - 1 - tap)
         live = (at >= 0) & (token < K.TOKENS)
-        values = values + (tl.load(raw + at * K.WIDTH + K.D + column, mask=live, other=0.0),)
-    out = taps[TAPS]
+        values += (tl.load(raw + at * K.WIDTH + K.D + column, mask=live, other=0.0),)
+    out = taps[0]
     for tap in tl.static_range(TAPS):
-        out += values[tap] * taps[tap]
+        out += values[tap] * taps[1 + tap]
     gate = sigmoid(out)
     after = tl.where(token < K.TOKENS, out * gate, 0.0)
     to = inputs + token * (2 * K.CONV_DIM) + column

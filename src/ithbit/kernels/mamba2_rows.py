@@ -22,6 +22,7 @@ from ithbit.kernels.mamba2_tile import (
     store_rows,
 )
 from ithbit.kernels.tile import (
+    FEATURES,
     SIZES,
     dot,
     load_embedding,
@@ -80,29 +81,29 @@ def _load_in(block, K: tl.constexpr):
 
 @triton.jit(do_not_specialize=SIZES)
 def project(
-    values, keys, first, count, waves, before, raw_before, mixed, stream, raw, steps, PARAMETERS,
-    BEFORE, AT, BOTTOM: tl.constexpr, ABOVE_BOTTOM: tl.constexpr, K: tl.constexpr,
+    values, keys, first, count, waves, features, before, raw_before, mixed, stream, raw, steps,
+    PARAMETERS, BEFORE, AT, BOTTOM: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """The input of the block at AT: embedded at the BOTTOM, else the output of the block BEFORE,
-    which leaves it in `stream`. Projected: gate, x, B, C to `raw`, dt and its slope to `steps`."""
+    """The input of the block at AT, to `stream`: embedded at the BOTTOM, which leaves the tokens'
+    features too, else the output of the block BEFORE. Projected: gate, x, B, C to `raw`, dt and its
+    slope to `steps`."""
     seed = tl.program_id(1)
     values += seed * PARAMETERS
     block = values + AT
     place = _rows(tl.program_id(0), count, K.ROWS, K)
     if BOTTOM:
-        x = _embed(values, _features(keys, first, place, K), waves, place, K)
+        token = _features(keys, first, place, K)
+        store_rows(of_seed(features, FEATURES, K), place, token, FEATURES, FEATURES, K)
+        x = _embed(values, token, waves, place, K)
     else:
         under = values + BEFORE
-        if ABOVE_BOTTOM:
-            x = _embed(values, _features(keys, first, place, K), waves, place, K)
-        else:
-            x = load_rows(of_seed(before, K.D, K), place, K.D, K.D, K)
+        x = load_rows(of_seed(before, K.D, K), place, K.D, K.D, K)
         y = load_rows(of_seed(mixed, K.D, K), place, K.D, K.D, K)
         gate = load_rows(of_seed(raw_before, K.WIDTH, K), place, K.D, K.WIDTH, K)
         normal, _ = rms(y * gate * sigmoid(gate), K.D)
         normal *= load_vector(under + K.GATE_NORM, K.D)
         x += dot(normal, load_transposed(under + K.OUT, K.D, K.D))
-        store_rows(of_seed(stream, K.D, K), place, x, K.D, K.D, K)
+    store_rows(of_seed(stream, K.D, K), place, x, K.D, K.D, K)
     normal, _ = rms(x, K.D)
     normal *= load_vector(block, K.D)
     c = tl.arange(0, K.WIDE)[None, :]
@@ -189,7 +190,7 @@ def _project_back(
 
 @triton.jit(do_not_specialize=SIZES)
 def project_back(
-    values, keys, first, count, waves, stream, raw, slopes, d_steps, grads, raw_before, mixed,
+    values, count, features, stream, raw, slopes, d_steps, grads, raw_before, mixed,
     slopes_before, d_mixed, partials, PROGRAMS, PARAMETERS, BEFORE, AT,
     BOTTOM: tl.constexpr, TOP: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
@@ -214,11 +215,7 @@ def project_back(
             place = _rows_tails_first(tile, count, K.BACK_ROWS, K)
         else:
             place = _rows(tile, count, K.BACK_ROWS, K)
-        if BOTTOM:
-            token = _features(keys, first, place, K)
-            x = _embed(values, token, waves, place, K)
-        else:
-            x = load_rows(of_seed(stream, K.D, K), place, K.D, K.D, K)
+        x = load_rows(of_seed(stream, K.D, K), place, K.D, K.D, K)
         grad = _project_back(
             x, slopes, d_steps, raw, block, share + AT, place, turn, tail, TOP, K
         )  # fmt: skip
@@ -229,6 +226,7 @@ def project_back(
         grad += load_rows(grads, (place[0], place[1], known), K.D, K.D, K)
         if BOTTOM:
             POLYNOMIAL: tl.constexpr = K.ENCODING == "polynomial"
+            token = load_rows(of_seed(features, FEATURES, K), place, FEATURES, FEATURES, K)
             d_map = dot(tl.trans(token), grad)
             store_embedding(share, d_map, K.POSITIONS, 0, K.D, POLYNOMIAL, False, turn)
             if K.ENCODING == "learned":
