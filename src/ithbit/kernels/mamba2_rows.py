@@ -156,11 +156,13 @@ def _columns_back(at, LAST: tl.constexpr, FROM: tl.constexpr, SIZE: tl.constexpr
 
 @triton.jit
 def _project_back(
-    x, slopes, d_steps, raw, block, share, place, again, tail, TOP: tl.constexpr, K: tl.constexpr
+    x, slopes, d_steps, raw, block, share, place, again, whole, TOP: tl.constexpr, K: tl.constexpr
 ):
     """Gradient of a block's input but for the way round it, from `slopes`; and its shares.
 
-    The TOP block's gates and Cs count at the last token alone, so only tiles of the tail have them.
+    The TOP block's gates and Cs count at the last token alone: only a tile with tails is taken
+    `whole`. Others always are; the branch is theirs too, as it keeps the compiler from loading for
+    all the columns at once, which takes more registers than there are.
     """
     normal, inverse = rms(x, K.D)
     gain = load_vector(block, K.D)
@@ -168,7 +170,7 @@ def _project_back(
     at = gained, slopes, raw, block, share, place, again
     d_gained = _columns_back(at, False, K.D, K.D, K)
     d_gained += _columns_back(at, False, 2 * K.D, K.STATE, K)
-    if tail or not TOP:
+    if whole:
         d_gained += _columns_back(at, TOP, 0, K.D, K)
         d_gained += _columns_back(at, TOP, 2 * K.D + K.STATE, K.STATE, K)
     HEADS: tl.constexpr = K.HEADS
@@ -210,14 +212,14 @@ def project_back(
         tl.debug_barrier()  # what the tile before added is read turn
         # Tails are shared out: a program has one of the first tiles, and others.
         tile = tl.program_id(0) + turn * tl.num_programs(0)
-        tail = tile * K.BACK_ROWS < K.CAPACITY * K.TAIL
+        whole = tile * K.BACK_ROWS < K.CAPACITY * (K.TAIL if TOP else K.TOKENS)
         if TOP:
             place = _rows_tails_first(tile, count, K.BACK_ROWS, K)
         else:
             place = _rows(tile, count, K.BACK_ROWS, K)
         x = load_rows(of_seed(stream, K.D, K), place, K.D, K.D, K)
         grad = _project_back(
-            x, slopes, d_steps, raw, block, share + AT, place, turn, tail, TOP, K
+            x, slopes, d_steps, raw, block, share + AT, place, turn, whole, TOP, K
         )  # fmt: skip
         # The top block was asked for the last token alone.
         known = place[2]
