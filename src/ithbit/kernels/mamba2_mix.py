@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from ithbit.kernels.mamba2_tile import TAPS, exp, of_seed, sigmoid
-from ithbit.kernels.tile import CHUNK, SIZES, chunk_of, dot, dot_exact
+from ithbit.kernels.tile import CHUNK, SIZES, along_rows, chunk_of, dot, dot_exact
 
 
 @triton.jit
@@ -58,6 +58,16 @@ def _load(
     """SIZE columns from FROM on of a sequence's rows of STRIDE numbers: token SIZE."""
     at = pointer + token * STRIDE + FROM + tl.arange(0, SIZE)[None, :]
     return tl.load(at, mask=token < K.TOKENS, other=0.0)
+
+
+@triton.jit
+def _load_along(
+    pointer, chunk, FROM: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr
+):
+    """The same for a chunk, its tokens in the order that `along_rows` gives a left factor."""
+    i = tl.arange(0, CHUNK)[:, None]
+    token = chunk * CHUNK + (i // 8 * 8 + i % 4 * 2 + i // 4 % 2)
+    return _load(pointer, token, FROM, SIZE, STRIDE, K)
 
 
 @triton.jit
@@ -247,12 +257,13 @@ def mix_back(
             adjoint = adjoint * whole + dot(c_down, since)
             scores = dot(b, c_down)
             dy_down = _load_down(d_mixed, chunk, 0, K.D, K.D, K)
+            dy_along = _load_along(d_mixed, chunk, 0, K.D, K.D, K)
             d_scores = tl.full([CHUNK, CHUNK], 0.0, tl.float32)
             for h in tl.static_range(HEADS):
                 decay = _decay_within(sums, h, chunk, True, K)
                 d_weights = dot(u, tl.where(head_down == h, dy_down, 0.0)) * decay
                 d_scores += d_weights
-                du += dot(scores * decay, tl.where(head == h, dy, 0.0))
+                du += dot(along_rows(scores * decay), tl.where(head == h, dy_along, 0.0))
                 # Of every pair, to each token after the earlier up to the later.
                 pairs = dot_exact(earlier, d_weights * scores)
                 d_term = tl.sum(pairs * from_here, 1)
@@ -266,7 +277,8 @@ def mix_back(
                 tl.store(to + 2 * K.HEADS, d_skip, mask=live)
             dx = du * dt + dy * tl.load(block + K.SKIP + head)
             _store_slope(slopes, inputs, token, dx, 0, K.D, K)
-            db += dot(d_scores, c)
+            c_along = _load_along(inputs, chunk, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
+            db += dot(along_rows(d_scores), c_along)
             _store_slope(slopes, inputs, token, db, K.D, K.STATE, K)
             dc += dot(tl.trans(d_scores), b)
             _store_slope(slopes, inputs, token, dc, K.D + K.STATE, K.STATE, K)
