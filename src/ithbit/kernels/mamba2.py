@@ -21,7 +21,7 @@ _BACK_ROWS, BACK_WARPS = 32, 1  # the same, backwards
 MIX_WARPS = 1  # of a sequence's chunks: small products need no barriers
 FINISH_WARPS = 2  # of the last block's mixing with 64 rows of bits; twice as many with 128
 # Shares of a run's gradient; a program takes several tiles to keep to it.
-MAX_PROGRAMS = 128
+MAX_PROGRAMS = 256
 MAX_BACK_PROGRAMS = 264  # of one-warp programs on rows
 # Registers a thread on the way back. These kernels wait more than they issue: ten warps at a time
 # on a multiprocessor, which takes a stack of five runs at once, gain more than the spills cost.
