@@ -24,6 +24,7 @@ from ithbit.kernels.mamba2_tile import (
 from ithbit.kernels.tile import (
     FEATURES,
     SIZES,
+    along_rows,
     dot,
     load_embedding,
     load_matrix,
@@ -109,7 +110,7 @@ def project(
     c = tl.arange(0, K.WIDE)[None, :]
     at = (row_number(place, K) * K.WIDTH)[:, None] + c
     live = place[2][:, None] & (c < K.WIDTH)
-    projected = dot(normal, tl.trans(_load_in(block, K)))
+    projected = dot(along_rows(normal), tl.trans(along_rows(_load_in(block, K))))
     tl.store(of_seed(raw, K.WIDTH, K) + at, projected, mask=live)
     to = of_seed(steps, 2 * K.HEADS, K) + row_number(place, K) * (2 * K.HEADS)
     HEADS: tl.constexpr = K.HEADS
