@@ -4,8 +4,9 @@ Forward a block is two launches: what acts on each token by itself (`mamba2_rows
 output of the block before, and the mixing of tokens (`mamba2_mix.py`). The last mixing turns round
 at the loss; backward a block is the same two launches. The convolution shifts rows, which registers
 cannot, so it lies at the border of the two. Exact savings: the last block mixes into the last token
-alone (`mamba2_last.py`); all other mixing is by states, with token-by-token matrices of 16 tokens
-at most, which stay in registers and are computed again on the way back.
+alone (`mamba2_last.py`), so its gates and Cs have gradients in the last four alone; all other
+mixing is by states, with token-by-token matrices of 16 tokens at most, which stay in registers and
+are computed again on the way back.
 """
 
 import triton

@@ -24,7 +24,7 @@ def _load_taps(block, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
     column = FROM + tl.arange(0, SIZE)[None, :]
     out = (tl.load(block + K.CONV_BIAS + column),)
     for tap in tl.static_range(TAPS):
-        out += (tl.load(block + K.CONV + tap * K.CONV_DIM + column),)
+        out += (tl.load(block + K.CONV + tap * K.CONV_DIM + column),)  # type: ignore[assignment]
     return out
 
 
@@ -39,7 +39,8 @@ def _convolved(
     for tap in tl.static_range(TAPS):
         at = token - (TAPS - 1 - tap)
         live = (at >= 0) & (token < K.TOKENS)
-        values += (tl.load(raw + at * K.WIDTH + K.D + column, mask=live, other=0.0),)
+        value = tl.load(raw + at * K.WIDTH + K.D + column, mask=live, other=0.0)
+        values += (value,)  # type: ignore[assignment]
     out = taps[0]
     for tap in tl.static_range(TAPS):
         out += values[tap] * taps[1 + tap]
