@@ -38,3 +38,22 @@ def test_tiles_of_one_program_add_up(monkeypatch):
     assert apart.partials.shape[1] > together.partials.shape[1] == 1
     assert expected.abs().max() > 0
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("n_bits", [1, 5])
+def test_a_smaller_batch_finds_nothing_of_the_one_before(n_bits):
+    spec = ModelSpec("lhi", "mamba2", n_bits=n_bits, n_layers=1)
+    member = init(spec, 1)
+    rows = Layout.of(member).pack(member)[None].to(DEVICE)
+    found = []
+    for counts in ([CAPACITY, 3], [3]):
+        step = Step(spec, 1, CAPACITY, DEVICE)
+        for count in counts:
+            first = torch.zeros(1, 1, dtype=torch.int64, device=DEVICE)
+            loss_sum = torch.zeros(1, dtype=torch.float64, device=DEVICE)
+            step.gradients(
+                rows, stream_keys([1], DEVICE), first, count, loss_sum, torch.zeros_like(first)
+            )
+        found.append(step.grads)
+    assert found[0].abs().max() > 0
+    assert torch.equal(*found)

@@ -4,25 +4,29 @@ Forward a block is two launches: what acts on each token by itself (`mamba2_rows
 output of the block before, and the mixing of tokens (`mamba2_mix.py`). The last mixing turns round
 at the loss; backward a block is the same two launches. The convolution shifts rows, which registers
 cannot, so it lies at the border of the two. Exact savings: the last block mixes into the last token
-alone (`mamba2_last.py`); all other mixing is by states, with token-by-token matrices of 16 tokens
-at most, which stay in registers and are computed again on the way back.
+alone (`mamba2_last.py`), so its gates and Cs have gradients in the last four alone; all other
+mixing is by states, with token-by-token matrices of 16 tokens at most, which stay in registers and
+are computed again on the way back.
 """
 
 import triton
 from torch import Tensor
 
 from ithbit.kernels import embedding, mamba2_last, mamba2_mix, mamba2_rows
-from ithbit.kernels.mamba2_tile import Shape
+from ithbit.kernels.mamba2_tile import TAPS, Shape
 from ithbit.kernels.plan import Plan
-from ithbit.kernels.tile import CHUNK
+from ithbit.kernels.tile import CHUNK, FEATURES
 
 _ROWS, ROW_WARPS = 64, 4  # of a tile of a launch on rows
 _BACK_ROWS, BACK_WARPS = 32, 1  # the same, backwards
 MIX_WARPS = 1  # of a sequence's chunks: small products need no barriers
 FINISH_WARPS = 2  # of the last block's mixing with 64 rows of bits; twice as many with 128
 # Shares of a run's gradient; a program takes several tiles to keep to it.
-MAX_PROGRAMS = 128
-MAX_BACK_PROGRAMS = 176  # of one-warp programs on rows
+MAX_PROGRAMS = 256
+MAX_BACK_PROGRAMS = 264  # of one-warp programs on rows
+# Registers a thread on the way back. These kernels wait more than they issue: ten warps at a time
+# on a multiprocessor, which takes a stack of five runs at once, gain more than the spills cost.
+BACK_REGISTERS = 200
 _MIN_ROWS = 64  # bits of a tile of the last block's mixing
 
 
@@ -40,6 +44,7 @@ def shape(plan: Plan) -> Shape:
         WORDS=plan.n_words,
         TOKENS=plan.n_tokens,
         FIRST=1 if plan.lhi else 0,
+        TAIL=min(TAPS.value, plan.n_tokens),
         CHUNKS=chunks,
         CHUNKS_WIDE=triton.next_power_of_2(chunks),
         CAPACITY=plan.capacity,
@@ -86,8 +91,12 @@ def _rows(plan: Plan, name: str, columns: int) -> Tensor:
 
 
 def _stream(plan: Plan, layer: int) -> Tensor:
-    """The input of a layer; the first embeds its own, and is given another's memory unread."""
-    return _rows(plan, f"stream {max(layer, 1)}", plan.model.d_model)
+    """The input of a layer; the first, which reads none before it, is given its own."""
+    return _rows(plan, f"stream {max(layer, 0)}", plan.model.d_model)
+
+
+def _features(plan: Plan) -> Tensor:
+    return _rows(plan, "features", FEATURES.value)
 
 
 def _raw(plan: Plan, layer: int, of: Shape) -> Tensor:
@@ -138,11 +147,11 @@ def _to_last(
                 K=of, num_warps=MIX_WARPS, num_stages=1,
             )  # fmt: skip
         mamba2_rows.project[(triton.cdiv(plan.capacity * plan.n_tokens, of.ROWS), plan.n_seeds)](
-            values, keys, first, count, embedding.waves(plan), _stream(plan, layer - 1),
-            _raw(plan, layer - 1, of), _mixed(plan, layer - 1, of), _stream(plan, layer),
-            _raw(plan, layer, of), _steps(plan, layer, of),
+            values, keys, first, count, embedding.waves(plan), _features(plan),
+            _stream(plan, layer - 1), _raw(plan, layer - 1, of), _mixed(plan, layer - 1, of),
+            _stream(plan, layer), _raw(plan, layer, of), _steps(plan, layer, of),
             plan.n_parameters, plan.block(max(layer - 1, 0)), plan.block(layer),
-            BOTTOM=layer == 0, ABOVE_BOTTOM=layer == 1, K=of, num_warps=ROW_WARPS, num_stages=1,
+            BOTTOM=layer == 0, K=of, num_warps=ROW_WARPS, num_stages=1,
         )  # fmt: skip
 
 
@@ -153,11 +162,12 @@ def _finish(
     """The last block's mixing, the head, and the way back through that mixing."""
     layer = plan.model.n_layers - 1
     mamba2_last.finish[(_grids(plan, of)[0], plan.n_seeds)](
-        values, keys, first, count, embedding.waves(plan), _stream(plan, layer),
+        values, keys, first, count, _stream(plan, layer),
         _raw(plan, layer, of), _steps(plan, layer, of), _slopes(plan, layer, of),
         _rows(plan, "d_steps", 3 * of.HEADS), _rows(plan, "gradients", of.D), results, partials,
         programs(plan), plan.n_parameters, plan.block(layer),
-        BOTTOM=layer == 0, TRAIN=train, K=of, num_warps=_warps(FINISH_WARPS, of), num_stages=1,
+        TRAIN=train, K=of, num_warps=_warps(FINISH_WARPS, of), num_stages=1,
+        maxnreg=BACK_REGISTERS,
     )  # fmt: skip
 
 
@@ -178,13 +188,13 @@ def backward(
     for layer in reversed(range(plan.model.n_layers)):
         under = max(layer - 1, 0)
         mamba2_rows.project_back[(rows, plan.n_seeds)](
-            values, keys, first, count, embedding.waves(plan), _stream(plan, layer),
+            values, count, _features(plan), _stream(plan, layer),
             _raw(plan, layer, of), _slopes(plan, layer, of), _rows(plan, "d_steps", 3 * of.HEADS),
             _rows(plan, "gradients", of.D), _raw(plan, under, of), _mixed(plan, under, of),
             _slopes(plan, layer + 1, of), _rows(plan, "d_mixed", of.D), partials, programs(plan),
             plan.n_parameters, plan.block(under), plan.block(layer),
             BOTTOM=layer == 0, TOP=layer == plan.model.n_layers - 1, K=of,
-            num_warps=BACK_WARPS, num_stages=1,
+            num_warps=BACK_WARPS, num_stages=1, maxnreg=BACK_REGISTERS,
         )  # fmt: skip
         if layer > 0:
             mamba2_mix.mix_back[(plan.capacity, plan.n_seeds)](
@@ -192,7 +202,7 @@ def backward(
                 _sums(plan, under, of), _states(plan, under, of), _rows(plan, "d_mixed", of.D),
                 _slopes(plan, under, of), _rows(plan, "d_steps", 3 * of.HEADS),
                 plan.n_parameters, plan.block(under),
-                K=of, num_warps=MIX_WARPS, num_stages=1,
+                K=of, num_warps=MIX_WARPS, num_stages=1, maxnreg=BACK_REGISTERS,
             )  # fmt: skip
     if plan.model.positions == "learned":
         embedding.learned_back(plan, _rows(plan, "gradients", of.D), count, partials)

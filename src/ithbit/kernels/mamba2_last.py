@@ -10,9 +10,9 @@ sequence), with their_ of those tokens (a row a bit).
 import triton
 import triton.language as tl
 
-from ithbit.kernels.embedding import add_positions
 from ithbit.kernels.mamba2_tile import (
     convolve,
+    exp,
     gate_back,
     load_rows,
     of_seed,
@@ -29,13 +29,11 @@ from ithbit.kernels.tile import (
     cross_entropy,
     draw_bit,
     draw_index,
-    load_embedding,
     load_matrix,
     load_transposed,
     load_vector,
     put_matrix,
     put_vector,
-    token_features,
 )
 
 
@@ -97,7 +95,7 @@ def _totals(dt, last_dt, a, K: tl.constexpr):
 
 @triton.jit
 def _exp_of(total):
-    return tl.exp(total.to(tl.float32))
+    return exp(total.to(tl.float32))
 
 
 @triton.jit
@@ -126,7 +124,7 @@ def _mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K: tl.co
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
         columns = _head_columns(h, K)
-        a = -tl.exp(tl.load(block + K.A_LOG + h))
+        a = -exp(tl.load(block + K.A_LOG + h))
         dt, _ = _load_dt(steps, h, bits, K)
         last_dt, _ = _load_dt(steps, h, last, K)
         total, whole = _totals(dt, last_dt, a, K)
@@ -146,13 +144,10 @@ def _times(x, matrix):
 
 
 @triton.jit
-def _store_slopes(slopes, place, before, x, b, c, USED: tl.constexpr, K: tl.constexpr):
-    """Leave the gradients of x, B and C before the silu; 0 for a C that was not USED."""
+def _store_slopes(slopes, place, before, x, b, K: tl.constexpr):
+    """Leave the gradients of x and B before the silu."""
     store_rows(slopes + K.D, place, x * silu_slope(before[0]), K.D, K.WIDTH, K)
     store_rows(slopes + 2 * K.D, place, b * silu_slope(before[1]), K.STATE, K.WIDTH, K)
-    if USED:
-        c *= silu_slope(before[2])
-    store_rows(slopes + 2 * K.D + K.STATE, place, c, K.STATE, K.WIDTH, K)
 
 
 @triton.jit
@@ -170,7 +165,7 @@ def _mix_back(
     K: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the sum's inputs to `slopes` and `d_steps`, from that of its output at the
-    last token."""
+    last token. Other tokens' C and gate have none, and are left as they are."""
     x, b, _ = _silu(before)
     last_x, last_b, last_c = _silu(last_before)
     their_c, their_dy = _rows_to_bits(last_c, K.STATE, K), _rows_to_bits(last_dy, K.D, K)
@@ -185,7 +180,7 @@ def _mix_back(
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
         columns = _head_columns(h, K)
-        a = -tl.exp(tl.load(block + K.A_LOG + h))
+        a = -exp(tl.load(block + K.A_LOG + h))
         dt, slope = _load_dt(steps, h, bits, K)
         last_dt, last_slope = _load_dt(steps, h, last, K)
         total, whole = _totals(dt, last_dt, a, K)
@@ -222,16 +217,17 @@ def _mix_back(
     if K.LHI:
         last_dc += d_query_score[:, None] * query_b
         query_db = d_query_score[:, None] * last_c
-        _store_slopes(slopes, query, query_before, query_dx, query_db, query_db * 0.0, False, K)
-    _store_slopes(slopes, last, last_before, last_dx, d_own[:, None] * last_c, last_dc, True, K)
-    db = d_score[:, None] * their_c
-    _store_slopes(slopes, bits, before, weight * their_dy, db, db * 0.0, False, K)
+        _store_slopes(slopes, query, query_before, query_dx, query_db, K)
+    _store_slopes(slopes, last, last_before, last_dx, d_own[:, None] * last_c, K)
+    last_dc *= silu_slope(last_before[2])
+    store_rows(slopes + 2 * K.D + K.STATE, last, last_dc, K.STATE, K.WIDTH, K)
+    _store_slopes(slopes, bits, before, weight * their_dy, d_score[:, None] * their_c, K)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def finish(
-    values, keys, first, count, waves, stream, raw, steps, slopes, d_steps, grads, results,
-    partials, PROGRAMS, PARAMETERS, AT, BOTTOM: tl.constexpr, TRAIN: tl.constexpr, K: tl.constexpr,
+    values, keys, first, count, stream, raw, steps, slopes, d_steps, grads, results,
+    partials, PROGRAMS, PARAMETERS, AT, TRAIN: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """The last block's sum and output at the last token, and the logits to `results`; or, to train,
     the losses there, and the gradients back through the sum."""
@@ -260,15 +256,7 @@ def finish(
         gate = load_rows(raw, last, K.D, K.WIDTH, K)
         gated, gated_inverse = rms(y * gate * sigmoid(gate), K.D)
         gained = gated * load_vector(block + K.GATE_NORM, K.D)
-        if BOTTOM:
-            token = token_features(key, example, last[1], K.N, K.LHI, K.WORDS)
-            ENCODING: tl.constexpr = K.ENCODING
-            out = _times(
-                token, load_embedding(values, K.POSITIONS, 0, K.D, ENCODING == "polynomial", False)
-            )
-            out = add_positions(out, values, K.POSITIONS, waves, last[1], K.D, ENCODING)
-        else:
-            out = load_rows(stream, last, K.D, K.D, K)
+        out = load_rows(stream, last, K.D, K.D, K)
         out += _times(gained, load_transposed(block + K.OUT, K.D, K.D))
         normal, inverse = rms(out, K.D)
         gain, head = load_vector(values + LEAVE, K.D), load_vector(values + HEAD, K.D)
@@ -290,10 +278,6 @@ def finish(
             put_vector(share + AT + K.GATE_NORM, tl.sum(d_gained * gated, 0), turn, K.D)
             last_dy, d_gate = gate_back(d_gained, y, gate, gated, gated_inverse, block, K)
             store_rows(slopes, last, d_gate, K.D, K.WIDTH, K)
-            none = tl.full([K.GROUP * K.SPAN, K.D], 0, tl.float32)
-            store_rows(slopes, bits, none, K.D, K.WIDTH, K)
-            if K.LHI:
-                store_rows(slopes, query, tl.full([K.GROUP, K.D], 0, tl.float32), K.D, K.WIDTH, K)
             _mix_back(
                 steps, slopes, d_steps, block, bits, last, query, before, last_before,
                 query_before, last_dy, K,

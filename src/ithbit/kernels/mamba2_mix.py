@@ -14,23 +14,36 @@ number for all that pass over it. None is a difference of larger sums, which cos
 import triton
 import triton.language as tl
 
-from ithbit.kernels.mamba2_tile import TAPS, of_seed, sigmoid
-from ithbit.kernels.tile import CHUNK, SIZES, chunk_of, dot, dot_exact
+from ithbit.kernels.mamba2_tile import TAPS, exp, of_seed, sigmoid
+from ithbit.kernels.tile import CHUNK, SIZES, along_rows, chunk_of, dot, dot_exact
+
+
+@triton.jit
+def _load_taps(block, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
+    """The convolution's bias of SIZE columns from FROM on, then its weights by tap: 1 SIZE."""
+    column = FROM + tl.arange(0, SIZE)[None, :]
+    out = (tl.load(block + K.CONV_BIAS + column),)
+    for tap in tl.static_range(TAPS):
+        out += (tl.load(block + K.CONV + tap * K.CONV_DIM + column),)  # type: ignore[assignment]
+    return out
 
 
 @triton.jit
 def _convolved(
-    raw, block, inputs, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
+    raw, taps, inputs, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
 ):  # fmt: skip
     """The causal convolution of SIZE columns from FROM on at a sequence's tokens (token 1), after
     the silu; it and the slope of the silu are left in `inputs`."""
     column = FROM + tl.arange(0, SIZE)[None, :]
-    out = tl.load(block + K.CONV_BIAS + column)
+    values = ()  # all of them asked for before the first is waited for
     for tap in tl.static_range(TAPS):
         at = token - (TAPS - 1 - tap)
         live = (at >= 0) & (token < K.TOKENS)
         value = tl.load(raw + at * K.WIDTH + K.D + column, mask=live, other=0.0)
-        out += value * tl.load(block + K.CONV + tap * K.CONV_DIM + column)
+        values += (value,)  # type: ignore[assignment]
+    out = taps[0]
+    for tap in tl.static_range(TAPS):
+        out += values[tap] * taps[1 + tap]
     gate = sigmoid(out)
     after = tl.where(token < K.TOKENS, out * gate, 0.0)
     to = inputs + token * (2 * K.CONV_DIM) + column
@@ -46,6 +59,16 @@ def _load(
     """SIZE columns from FROM on of a sequence's rows of STRIDE numbers: token SIZE."""
     at = pointer + token * STRIDE + FROM + tl.arange(0, SIZE)[None, :]
     return tl.load(at, mask=token < K.TOKENS, other=0.0)
+
+
+@triton.jit
+def _load_along(
+    pointer, chunk, FROM: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr
+):
+    """The same for a chunk, its tokens in the order that `along_rows` gives a left factor."""
+    i = tl.arange(0, CHUNK)[:, None]
+    token = chunk * CHUNK + (i // 8 * 8 + i % 4 * 2 + i // 4 % 2)
+    return _load(pointer, token, FROM, SIZE, STRIDE, K)
 
 
 @triton.jit
@@ -91,7 +114,7 @@ def _store_sums(sums, steps, block, K: tl.constexpr):
     token = chunk * CHUNK + i
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
-        a = -tl.exp(tl.load(block + K.A_LOG + h))
+        a = -exp(tl.load(block + K.A_LOG + h))
         total = tl.cumsum(_load_step(steps, token, h, K).to(tl.float64) * a, 1)
         high = total.to(tl.float32)
         low = (total - high.to(tl.float64)).to(tl.float32)
@@ -113,7 +136,7 @@ def _decay(sums, h, later, earlier, K: tl.constexpr):
     high = sums + 2 * h * LENGTH
     # high + low is exact: so is each difference.
     by = tl.load(high + later) - tl.load(high + earlier)
-    return tl.exp(by + (tl.load(high + LENGTH + later) - tl.load(high + LENGTH + earlier)))
+    return exp(by + (tl.load(high + LENGTH + later) - tl.load(high + LENGTH + earlier)))
 
 
 @triton.jit
@@ -139,9 +162,9 @@ def _load_chunk(steps, sums, chunk, K: tl.constexpr):
     for h in tl.static_range(HEADS):
         high = sums + 2 * h * (K.CHUNKS * CHUNK)
         dt = tl.where(head == h, _load_step(steps, token, h, K), dt)
-        since = tl.where(head == h, tl.exp(tl.load(high + token)), since)
+        since = tl.where(head == h, exp(tl.load(high + token)), since)
         until = tl.where(head == h, _decay(sums, h, end, token, K), until)
-        whole = tl.where(head == h, tl.exp(tl.load(high + end)), whole)
+        whole = tl.where(head == h, exp(tl.load(high + end)), whole)
     return dt, since, until, whole
 
 
@@ -169,14 +192,17 @@ def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, 
         tl.debug_barrier()  # the sums are read again
         head = _head(K)
         skip = tl.load(block + K.SKIP + head)
+        x_taps = _load_taps(block, 0, K.D, K)
+        b_taps = _load_taps(block, K.D, K.STATE, K)
+        c_taps = _load_taps(block, K.D + K.STATE, K.STATE, K)
         state = tl.full([K.STATE, K.D], 0.0, tl.float32)
         HEADS: tl.constexpr = K.HEADS
         for chunk in range(K.CHUNKS):
             token, live, at = chunk_of(chunk, K.TOKENS, K.D)
             tl.store(at_state + chunk * (K.STATE * K.D), state)
-            x = _convolved(raw, block, inputs, token, 0, K.D, K)
-            b = tl.trans(_convolved(raw, block, inputs, token, K.D, K.STATE, K))
-            c = _convolved(raw, block, inputs, token, K.D + K.STATE, K.STATE, K)
+            x = _convolved(raw, x_taps, inputs, token, 0, K.D, K)
+            b = tl.trans(_convolved(raw, b_taps, inputs, token, K.D, K.STATE, K))
+            c = _convolved(raw, c_taps, inputs, token, K.D + K.STATE, K.STATE, K)
             dt, since, until, whole = _load_chunk(steps, sums, chunk, K)
             u = x * dt
             y = x * skip + dot(c, state) * since
@@ -232,17 +258,18 @@ def mix_back(
             adjoint = adjoint * whole + dot(c_down, since)
             scores = dot(b, c_down)
             dy_down = _load_down(d_mixed, chunk, 0, K.D, K.D, K)
+            dy_along = _load_along(d_mixed, chunk, 0, K.D, K.D, K)
             d_scores = tl.full([CHUNK, CHUNK], 0.0, tl.float32)
             for h in tl.static_range(HEADS):
                 decay = _decay_within(sums, h, chunk, True, K)
                 d_weights = dot(u, tl.where(head_down == h, dy_down, 0.0)) * decay
                 d_scores += d_weights
-                du += dot(scores * decay, tl.where(head == h, dy, 0.0))
+                du += dot(along_rows(scores * decay), tl.where(head == h, dy_along, 0.0))
                 # Of every pair, to each token after the earlier up to the later.
                 pairs = dot_exact(earlier, d_weights * scores)
                 d_term = tl.sum(pairs * from_here, 1)
                 d_term += tl.sum(tl.where(head == h, passed, 0.0), 1)
-                d_term = d_term[:, None] * -tl.exp(tl.load(block + K.A_LOG + h))
+                d_term = d_term[:, None] * -exp(tl.load(block + K.A_LOG + h))
                 to = d_steps + token * (3 * K.HEADS) + h
                 d_dt = tl.sum(tl.where(head == h, du * x, 0.0), 1)[:, None] + d_term
                 tl.store(to, d_dt * _load_step(steps, token, K.HEADS + h, K), mask=live)
@@ -251,7 +278,8 @@ def mix_back(
                 tl.store(to + 2 * K.HEADS, d_skip, mask=live)
             dx = du * dt + dy * tl.load(block + K.SKIP + head)
             _store_slope(slopes, inputs, token, dx, 0, K.D, K)
-            db += dot(d_scores, c)
+            c_along = _load_along(inputs, chunk, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
+            db += dot(along_rows(d_scores), c_along)
             _store_slope(slopes, inputs, token, db, K.D, K.STATE, K)
             dc += dot(tl.trans(d_scores), b)
             _store_slope(slopes, inputs, token, dc, K.D + K.STATE, K.STATE, K)

@@ -22,7 +22,9 @@ from ithbit.kernels.mamba2_tile import (
     store_rows,
 )
 from ithbit.kernels.tile import (
+    FEATURES,
     SIZES,
+    along_rows,
     dot,
     load_embedding,
     load_matrix,
@@ -42,6 +44,18 @@ def _rows(tile, count, ROWS: tl.constexpr, K: tl.constexpr):
     """The place of a tile's rows."""
     row = tile * ROWS + tl.arange(0, ROWS)
     return row // K.TOKENS, row % K.TOKENS, row < count * K.TOKENS
+
+
+@triton.jit
+def _rows_tails_first(tile, count, ROWS: tl.constexpr, K: tl.constexpr):
+    """The same, with the tails of all sequences before their other tokens."""
+    row = tile * ROWS + tl.arange(0, ROWS)
+    example, token = row // K.TAIL, K.TOKENS - K.TAIL + row % K.TAIL
+    if K.TOKENS > K.TAIL:
+        other = row - K.CAPACITY * K.TAIL
+        example = tl.where(other < 0, example, other // (K.TOKENS - K.TAIL))
+        token = tl.where(other < 0, token, other % (K.TOKENS - K.TAIL))
+    return example, token, example < count
 
 
 @triton.jit
@@ -68,35 +82,35 @@ def _load_in(block, K: tl.constexpr):
 
 @triton.jit(do_not_specialize=SIZES)
 def project(
-    values, keys, first, count, waves, before, raw_before, mixed, stream, raw, steps, PARAMETERS,
-    BEFORE, AT, BOTTOM: tl.constexpr, ABOVE_BOTTOM: tl.constexpr, K: tl.constexpr,
+    values, keys, first, count, waves, features, before, raw_before, mixed, stream, raw, steps,
+    PARAMETERS, BEFORE, AT, BOTTOM: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """The input of the block at AT: embedded at the BOTTOM, else the output of the block BEFORE,
-    which leaves it in `stream`. Projected: gate, x, B, C to `raw`, dt and its slope to `steps`."""
+    """The input of the block at AT, to `stream`: embedded at the BOTTOM, which leaves the tokens'
+    features too, else the output of the block BEFORE. Projected: gate, x, B, C to `raw`, dt and its
+    slope to `steps`."""
     seed = tl.program_id(1)
     values += seed * PARAMETERS
     block = values + AT
     place = _rows(tl.program_id(0), count, K.ROWS, K)
     if BOTTOM:
-        x = _embed(values, _features(keys, first, place, K), waves, place, K)
+        token = _features(keys, first, place, K)
+        store_rows(of_seed(features, FEATURES, K), place, token, FEATURES, FEATURES, K)
+        x = _embed(values, token, waves, place, K)
     else:
         under = values + BEFORE
-        if ABOVE_BOTTOM:
-            x = _embed(values, _features(keys, first, place, K), waves, place, K)
-        else:
-            x = load_rows(of_seed(before, K.D, K), place, K.D, K.D, K)
+        x = load_rows(of_seed(before, K.D, K), place, K.D, K.D, K)
         y = load_rows(of_seed(mixed, K.D, K), place, K.D, K.D, K)
         gate = load_rows(of_seed(raw_before, K.WIDTH, K), place, K.D, K.WIDTH, K)
         normal, _ = rms(y * gate * sigmoid(gate), K.D)
         normal *= load_vector(under + K.GATE_NORM, K.D)
         x += dot(normal, load_transposed(under + K.OUT, K.D, K.D))
-        store_rows(of_seed(stream, K.D, K), place, x, K.D, K.D, K)
+    store_rows(of_seed(stream, K.D, K), place, x, K.D, K.D, K)
     normal, _ = rms(x, K.D)
     normal *= load_vector(block, K.D)
     c = tl.arange(0, K.WIDE)[None, :]
     at = (row_number(place, K) * K.WIDTH)[:, None] + c
     live = place[2][:, None] & (c < K.WIDTH)
-    projected = dot(normal, tl.trans(_load_in(block, K)))
+    projected = dot(along_rows(normal), tl.trans(along_rows(_load_in(block, K))))
     tl.store(of_seed(raw, K.WIDTH, K) + at, projected, mask=live)
     to = of_seed(steps, 2 * K.HEADS, K) + row_number(place, K) * (2 * K.HEADS)
     HEADS: tl.constexpr = K.HEADS
@@ -108,22 +122,31 @@ def project(
 
 
 @triton.jit
-def _columns_back(at, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
-    """Gradient of the `gained` rows through SIZE of the projected columns from FROM on; and the
-    shares of those columns. A part of the columns at a time, to spare registers."""
+def _ahead(place, AHEAD: tl.constexpr, LAST: tl.constexpr, K: tl.constexpr):
+    """The place of the tokens AHEAD of some; only where that is the last token, if LAST."""
+    token = place[1] + AHEAD
+    if LAST:
+        return place[0], token, place[2] & (token == K.TOKENS - 1)
+    return place[0], token, place[2] & (token < K.TOKENS)
+
+
+@triton.jit
+def _columns_back(at, LAST: tl.constexpr, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
+    """Gradient of the `gained` rows through SIZE of the projected columns from FROM on, whose
+    slopes are those of the LAST tokens alone, or all; and the shares of those columns. A part of
+    the columns at a time, to spare registers."""
     gained, slopes, raw, block, share, place, again = at
-    value = load_rows(raw + FROM, place, SIZE, K.WIDTH, K)
-    d_raw = load_rows(slopes + FROM, place, SIZE, K.WIDTH, K)
+    d_raw = load_rows(slopes + FROM, _ahead(place, 0, LAST, K), SIZE, K.WIDTH, K)
     # The gate goes round the convolution.
     if FROM >= K.D:
+        value = load_rows(raw + FROM, place, SIZE, K.WIDTH, K)
         conv, conv_share = block + (K.CONV + FROM - K.D), share + (K.CONV + FROM - K.D)
         put_vector(share + (K.CONV_BIAS + FROM - K.D), tl.sum(d_raw, 0), again, SIZE)
-        LAST: tl.constexpr = (TAPS - 1) * K.CONV_DIM
-        put_vector(conv_share + LAST, tl.sum(d_raw * value, 0), again, SIZE)
-        d_raw *= load_vector(conv + LAST, SIZE)
+        END: tl.constexpr = (TAPS - 1) * K.CONV_DIM
+        put_vector(conv_share + END, tl.sum(d_raw * value, 0), again, SIZE)
+        d_raw *= load_vector(conv + END, SIZE)
         for tap in tl.static_range(TAPS - 1):
-            ahead = TAPS - 1 - tap
-            later = place[0], place[1] + ahead, place[2] & (place[1] + ahead < K.TOKENS)
+            later = _ahead(place, TAPS - 1 - tap, LAST, K)
             slope = load_rows(slopes + FROM, later, SIZE, K.WIDTH, K)
             put_vector(conv_share + tap * K.CONV_DIM, tl.sum(slope * value, 0), again, SIZE)
             d_raw += slope * load_vector(conv + tap * K.CONV_DIM, SIZE)
@@ -133,16 +156,24 @@ def _columns_back(at, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
-def _project_back(x, slopes, d_steps, raw, block, share, place, again, K: tl.constexpr):
-    """Gradient of a block's input but for the way round it, from `slopes`; and its shares."""
+def _project_back(
+    x, slopes, d_steps, raw, block, share, place, again, whole, TOP: tl.constexpr, K: tl.constexpr
+):
+    """Gradient of a block's input but for the way round it, from `slopes`; and its shares.
+
+    The TOP block's gates and Cs count at the last token alone: only a tile with tails is taken
+    `whole`. Others always are; the branch is theirs too, as it keeps the compiler from loading for
+    all the columns at once, which takes more registers than there are.
+    """
     normal, inverse = rms(x, K.D)
     gain = load_vector(block, K.D)
     gained = normal * gain
     at = gained, slopes, raw, block, share, place, again
-    d_gained = _columns_back(at, 0, K.D, K)
-    d_gained += _columns_back(at, K.D, K.D, K)
-    d_gained += _columns_back(at, 2 * K.D, K.STATE, K)
-    d_gained += _columns_back(at, 2 * K.D + K.STATE, K.STATE, K)
+    d_gained = _columns_back(at, False, K.D, K.D, K)
+    d_gained += _columns_back(at, False, 2 * K.D, K.STATE, K)
+    if whole:
+        d_gained += _columns_back(at, TOP, 0, K.D, K)
+        d_gained += _columns_back(at, TOP, 2 * K.D + K.STATE, K.STATE, K)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
         at = K.IN + (K.WIDTH + h) * K.D
@@ -162,7 +193,7 @@ def _project_back(x, slopes, d_steps, raw, block, share, place, again, K: tl.con
 
 @triton.jit(do_not_specialize=SIZES)
 def project_back(
-    values, keys, first, count, waves, stream, raw, slopes, d_steps, grads, raw_before, mixed,
+    values, count, features, stream, raw, slopes, d_steps, grads, raw_before, mixed,
     slopes_before, d_mixed, partials, PROGRAMS, PARAMETERS, BEFORE, AT,
     BOTTOM: tl.constexpr, TOP: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
@@ -180,13 +211,17 @@ def project_back(
     grads = of_seed(grads, K.D, K)
     for turn in tl.range(0, K.BACK_TILES, num_stages=1, disable_licm=True):
         tl.debug_barrier()  # what the tile before added is read turn
-        place = _rows(tl.program_id(0) * K.BACK_TILES + turn, count, K.BACK_ROWS, K)
-        if BOTTOM:
-            token = _features(keys, first, place, K)
-            x = _embed(values, token, waves, place, K)
+        # Tails are shared out: a program has one of the first tiles, and others.
+        tile = tl.program_id(0) + turn * tl.num_programs(0)
+        whole = tile * K.BACK_ROWS < K.CAPACITY * (K.TAIL if TOP else K.TOKENS)
+        if TOP:
+            place = _rows_tails_first(tile, count, K.BACK_ROWS, K)
         else:
-            x = load_rows(of_seed(stream, K.D, K), place, K.D, K.D, K)
-        grad = _project_back(x, slopes, d_steps, raw, block, share + AT, place, turn, K)
+            place = _rows(tile, count, K.BACK_ROWS, K)
+        x = load_rows(of_seed(stream, K.D, K), place, K.D, K.D, K)
+        grad = _project_back(
+            x, slopes, d_steps, raw, block, share + AT, place, turn, whole, TOP, K
+        )  # fmt: skip
         # The top block was asked for the last token alone.
         known = place[2]
         if TOP:
@@ -194,6 +229,7 @@ def project_back(
         grad += load_rows(grads, (place[0], place[1], known), K.D, K.D, K)
         if BOTTOM:
             POLYNOMIAL: tl.constexpr = K.ENCODING == "polynomial"
+            token = load_rows(of_seed(features, FEATURES, K), place, FEATURES, FEATURES, K)
             d_map = dot(tl.trans(token), grad)
             store_embedding(share, d_map, K.POSITIONS, 0, K.D, POLYNOMIAL, False, turn)
             if K.ENCODING == "learned":
