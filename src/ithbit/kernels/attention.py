@@ -22,7 +22,7 @@ from ithbit.kernels import attention_read, attention_rows, embedding, linear_mix
 from ithbit.kernels.plan import Plan
 
 _ROWS = 32  # tokens of a flat tile
-_BACK_ROWS = 32
+_BACK_ROWS = 64
 _PROJECT_ROWS = 16
 _PROGRAMS = 256  # about so many programs a run go over its tokens backwards
 _ANSWERS = 16  # examples of a tile of `answer_rows`
@@ -30,8 +30,8 @@ _PARTS = 5  # at most, tokens that a lane of softmax attention's mixing takes
 _READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
 # How each kernel is compiled: by times on an H200, or by counted instructions (backward, answer).
 _FLAT: dict[str, int] = {"num_warps": 2}
-_BACK: dict[str, int] = {"num_warps": 2, "num_stages": 1}
-_PROJECT_BACK: dict[str, int] = {"num_warps": 1, "num_stages": 1}
+_BACK: dict[str, int] = {"num_warps": 4, "num_stages": 1}
+_PROJECT_BACK: dict[str, int] = {"num_warps": 1, "num_stages": 1, "maxnreg": 200}
 _LINEAR_MIX: dict[str, int] = {"num_warps": 1}
 _KEYS_BACK: dict[str, int] = {"maxnreg": 200}  # ten programs a multiprocessor
 _READ: dict[str, int] = {"num_warps": 4}
@@ -173,15 +173,13 @@ class _Launch:
         return self.rows(f"raw{layer}" if softmax else f"x{layer}")
 
     def _mix_shape(self) -> tuple[bool, tuple[int, int], dict[str, object]]:
-        """Whether softmax attention mixes; one warp a chunk there, one a sequence otherwise."""
+        """Whether softmax attention mixes: by lanes there, by one warp a sequence otherwise."""
         plan, model = self.plan, self.plan.model
+        causal, softmax = FAMILIES[model.family].causal, model.family.startswith("softmax")
         constants: dict[str, object] = {
-            "TOKENS": plan.n_tokens,
-            "D": model.d_model,
-            "H": model.n_heads,
-            "CAUSAL": FAMILIES[model.family].causal,
-        }
-        if not model.family.startswith("softmax"):
+            "TOKENS": plan.n_tokens, "D": model.d_model, "H": model.n_heads, "CAUSAL": causal,
+        }  # fmt: skip
+        if not softmax:
             return False, self.grid(plan.capacity), {**constants, **_LINEAR_MIX}
         lots = triton.cdiv(plan.n_tokens, softmax_mix.SLOTS.value)
         groups = triton.cdiv(lots, _PARTS)

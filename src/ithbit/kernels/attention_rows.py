@@ -210,10 +210,10 @@ def block_end_back(
         before = tl.load(x + at, mask=live[:, None], other=0.0)
         mix = tl.load(mixed + at, mask=live[:, None], other=0.0)
         grad = tl.load(dx + at, mask=live[:, None], other=0.0)
+        out = tl.load(raw + at, mask=live[:, None], other=0.0) if SOFTMAX else grad
         _, fed, normal, inverse = to_feed(before, mix, w, D, FF, SOFTMAX)
         last_normal, last_inverse = normal, inverse
         if SOFTMAX:
-            out = tl.load(raw + at, mask=live[:, None], other=0.0)
             _, last_normal, last_inverse = norm_output(out, w, D, FF)
         grad, d_mix = block_tail_back(
             grad, mix, w, share + block, i, fed, normal, inverse, last_normal, last_inverse,
@@ -261,28 +261,35 @@ def project_back(
         there = live[:, None]
         one = seed * CAPACITY * D + example[:, None] * D + tl.arange(0, D)[None, :]
         is_last = (live & (position == TOKENS - 1))[:, None]
+        # All of a tile's loads at once: each would wait for memory by itself.
         rows = tl.load(x + at, mask=there, other=0.0)
-        normal = norm_input(rows, w, D, FF, SOFTMAX)
         if LAST:
             grad = tl.load(last_dx + one, mask=is_last, other=0.0)
-            q = tl.load(queries + one, mask=is_last, other=0.0)
             dq = tl.load(d_queries + one, mask=is_last, other=0.0)
         else:
             grad = tl.load(dx + at, mask=there, other=0.0)
-            q = tl.load(queries + at, mask=there, other=0.0)
             dq = tl.load(d_queries + at, mask=there, other=0.0)
+        dk = tl.load(d_keys + at, mask=there, other=0.0)
+        dv = tl.load(d_values + at, mask=there, other=0.0)
+        q, k = dq, dk
+        if not SOFTMAX:  # whose feature map has a slope
+            k = tl.load(keys + at, mask=there, other=0.0)
+            if LAST:
+                q = tl.load(queries + one, mask=is_last, other=0.0)
+            else:
+                q = tl.load(queries + at, mask=there, other=0.0)
+        if FIRST and SOFTMAX:
+            entering = tl.load(raw + at, mask=there, other=0.0)
+        normal = norm_input(rows, w, D, FF, SOFTMAX)
         dq, d_normal = project_one_back(
             dq, q, w, waves, position, 0, TOKENS, D, FF, SOFTMAX, ROTARY
         )
         w_q += dot(tl.trans(dq), normal)
         sum_q += dq
-        k = tl.load(keys + at, mask=there, other=0.0)
-        dk = tl.load(d_keys + at, mask=there, other=0.0)
         dk, by = project_one_back(dk, k, w, waves, position, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
         d_normal += by
         w_k += dot(tl.trans(dk), normal)
         sum_k += dk
-        dv = tl.load(d_values + at, mask=there, other=0.0)
         dv, by = project_one_back(dv, k, w, waves, position, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
         d_normal += by
         w_v += dot(tl.trans(dv), normal)
@@ -293,8 +300,7 @@ def project_back(
         grad += by
         if FIRST:
             if SOFTMAX:
-                rows = tl.load(raw + at, mask=there, other=0.0)
-                normal, inverse = normalise(rows, D, norm_eps(SOFTMAX))
+                normal, inverse = normalise(entering, D, norm_eps(SOFTMAX))
                 enter_gain += grad * normal
                 enter_offset += grad
                 grad = normalise_back(

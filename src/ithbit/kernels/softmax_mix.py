@@ -73,19 +73,23 @@ def _plus(a, factor, b, HEAD: tl.constexpr):
 
 
 @triton.jit
-def _zeros(LANES: tl.constexpr, COUNT: tl.constexpr):
+def _many(start, COUNT: tl.constexpr):
+    """COUNT times the same."""
     out = ()
     for _ in tl.static_range(COUNT):
-        out = out + (tl.zeros([LANES], tl.float32),)
+        out = out + (start,)
     return out
 
 
 @triton.jit
-def _heads_of_zeros(LANES: tl.constexpr, HEAD: tl.constexpr, PARTS: tl.constexpr):
-    out = ()
-    for _ in tl.static_range(PARTS):
-        out = out + (_zeros(LANES, HEAD),)
-    return out
+def _touch(pointer, SIZE: tl.constexpr):
+    """0, once SIZE numbers from a pointer on are in the cache.
+
+    One number of each 32 bytes is loaded, all at once: the loop over keys would wait for memory at
+    each of them. Sums start from this zero, or the compiler would not load what it leaves out.
+    """
+    at = tl.arange(0, triton.next_power_of_2((SIZE + 7) // 8)) * 8
+    return tl.sum(tl.load(pointer + at, mask=at < SIZE, other=0.0)) * 0.0
 
 
 @triton.jit
@@ -100,6 +104,17 @@ def _place(CAPACITY, TOKENS: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr)
     return example, (seed * CAPACITY + example) * TOKENS, t, lane // SLOTS
 
 
+@triton.constexpr_function
+def _lap(TOKENS, CAUSAL, PARTS):
+    """Tokens of a lap of the loop over tokens, which has one lap, or in causal attention of one
+    program a sequence as many as there are parts.
+
+    There lap c has the tokens of part c: as keys they are seen by the parts from c on, as queries
+    they see the parts up to c, and no other part is tried.
+    """
+    return SLOTS.value if CAUSAL and PARTS * SLOTS.value >= TOKENS else TOKENS
+
+
 @triton.jit(do_not_specialize=SIZES)
 def mix(
     queries, keys, values, out, sums, count, CAPACITY,
@@ -109,6 +124,7 @@ def mix(
     """Mixed values (seed, example, token, D), and of `sums` the logarithm."""
     HEAD: tl.constexpr = D // H
     LANES: tl.constexpr = H * SLOTS
+    LAP: tl.constexpr = _lap(TOKENS, CAUSAL, PARTS)
     example, start, t, h = _place(CAPACITY, TOKENS, H, PARTS)
     if example < count:
         shift = start * D + h * HEAD
@@ -117,34 +133,35 @@ def mix(
             at = shift + tl.minimum(t + p * SLOTS, TOKENS - 1) * D
             q = q + (_scaled(_load_head(queries + at, HEAD), SCALE * _LOG2_E, HEAD),)
             tops = tops + (tl.full([LANES], _NEVER, tl.float32),)
-        wholes, mixed = _zeros(LANES, PARTS), _heads_of_zeros(LANES, HEAD, PARTS)
-        for c in range(0, TOKENS, _AT_ONCE):
-            scores = ()
-            new_tops = tops
-            for j in tl.static_range(_AT_ONCE):
-                s = c + j
-                k = _load_head(keys + shift + tl.minimum(s, TOKENS - 1) * D, HEAD)
-                of_key, so_far = (), ()
-                for p in tl.static_range(PARTS):
-                    seen = s <= t + p * SLOTS if CAUSAL else s < TOKENS
-                    score = tl.where(seen, _times(q[p], k, HEAD), _NEVER)
-                    of_key = of_key + (score,)
-                    so_far = so_far + (tl.maximum(new_tops[p], score),)
-                scores, new_tops = scores + (of_key,), so_far
-            rest, sums_so_far = (), ()
-            for p in tl.static_range(PARTS):
-                shrink = tl.exp2(tops[p] - new_tops[p])
-                rest = rest + (_scaled(mixed[p], shrink, HEAD),)
-                sums_so_far = sums_so_far + (wholes[p] * shrink,)
-            tops, mixed, wholes = new_tops, rest, sums_so_far
-            for j in tl.static_range(_AT_ONCE):
-                v = _load_head(values + shift + tl.minimum(c + j, TOKENS - 1) * D, HEAD)
-                rest, sums_so_far = (), ()
-                for p in tl.static_range(PARTS):
-                    a = tl.exp2(scores[j][p] - tops[p])
-                    rest = rest + (_plus(mixed[p], a, v, HEAD),)
-                    sums_so_far = sums_so_far + (wholes[p] + a,)
-                mixed, wholes = rest, sums_so_far
+        zero = tl.zeros([LANES], tl.float32) + _touch(keys + start * D, TOKENS * D)
+        zero += _touch(values + start * D, TOKENS * D)
+        wholes, mixed = _many(zero, PARTS), _many(_many(zero, HEAD), PARTS)
+        for lap in tl.static_range((TOKENS + LAP - 1) // LAP):
+            for c in range(lap * LAP, min(lap * LAP + LAP, TOKENS), _AT_ONCE):
+                scores, new_tops = (), tops
+                for j in tl.static_range(_AT_ONCE):
+                    s = c + j
+                    k = _load_head(keys + shift + tl.minimum(s, TOKENS - 1) * D, HEAD)
+                    of_key, so_far = (), ()
+                    for p in tl.static_range(lap, PARTS):
+                        seen = s <= t + p * SLOTS if CAUSAL else s < TOKENS
+                        of_key = of_key + (tl.where(seen, _times(q[p], k, HEAD), _NEVER),)
+                        so_far = so_far + (tl.maximum(new_tops[p], of_key[p - lap]),)
+                    scores, new_tops = scores + (of_key,), new_tops[:lap] + so_far
+                rest, totals = (), ()
+                for p in tl.static_range(lap, PARTS):
+                    shrink = tl.exp2(tops[p] - new_tops[p])
+                    rest = rest + (_scaled(mixed[p], shrink, HEAD),)
+                    totals = totals + (wholes[p] * shrink,)
+                tops, mixed, wholes = new_tops, mixed[:lap] + rest, wholes[:lap] + totals
+                for j in tl.static_range(_AT_ONCE):
+                    v = _load_head(values + shift + tl.minimum(c + j, TOKENS - 1) * D, HEAD)
+                    rest, totals = (), ()
+                    for p in tl.static_range(lap, PARTS):
+                        a = tl.exp2(scores[j][p - lap] - tops[p])
+                        rest = rest + (_plus(mixed[p], a, v, HEAD),)
+                        totals = totals + (wholes[p] + a,)
+                    mixed, wholes = mixed[:lap] + rest, wholes[:lap] + totals
         for p in tl.static_range(PARTS):
             token = t + p * SLOTS
             live = token < TOKENS
@@ -162,32 +179,37 @@ def queries_back(
     """Gradients of queries from that of the mixed values `out`, and the rest of `sums`."""
     HEAD: tl.constexpr = D // H
     LANES: tl.constexpr = H * SLOTS
+    LAP: tl.constexpr = _lap(TOKENS, CAUSAL, PARTS)
     example, start, t, h = _place(CAPACITY, TOKENS, H, PARTS)
     if example < count:
         shift = start * D + h * HEAD
+        zero = tl.zeros([LANES], tl.float32) + _touch(keys + start * D, TOKENS * D)
+        zero += _touch(values + start * D, TOKENS * D)
         q, g, owns, logs = (), (), (), ()
         for p in tl.static_range(PARTS):
             token = tl.minimum(t + p * SLOTS, TOKENS - 1)
             at = shift + token * D
             q = q + (_scaled(_load_head(queries + at, HEAD), SCALE * _LOG2_E, HEAD),)
-            grad = _load_head(d_out + at, HEAD)
-            own = _times(grad, _load_head(out + at, HEAD), HEAD)
-            kept = sums + ((start + token) * H + h) * 2
-            g, owns, logs = g + (grad,), owns + (own,), logs + (tl.load(kept),)
-            tl.store(kept + 1, own, mask=t + p * SLOTS < TOKENS)
-        dq = _heads_of_zeros(LANES, HEAD, PARTS)
-        for s in range(TOKENS):
-            k, v = _load_head(keys + shift + s * D, HEAD), _load_head(values + shift + s * D, HEAD)
-            more = ()
-            for p in tl.static_range(PARTS):
-                a = tl.exp2(_times(q[p], k, HEAD) - logs[p])
-                if CAUSAL:
-                    a = tl.where(s <= t + p * SLOTS, a, 0.0)
-                more = more + (_plus(dq[p], a * (_times(g[p], v, HEAD) - owns[p]), k, HEAD),)
-            dq = more
+            g = g + (_load_head(d_out + at, HEAD),)
+            owns = owns + (_times(g[p], _load_head(out + at, HEAD), HEAD),)
+            logs = logs + (tl.load(sums + ((start + token) * H + h) * 2),)
+        dq = _many(_many(zero, HEAD), PARTS)
+        for lap in tl.static_range((TOKENS + LAP - 1) // LAP):
+            for s in range(lap * LAP, min(lap * LAP + LAP, TOKENS)):
+                at = shift + s * D
+                k, v = _load_head(keys + at, HEAD), _load_head(values + at, HEAD)
+                more = ()
+                for p in tl.static_range(lap, PARTS):
+                    a = tl.exp2(_times(q[p], k, HEAD) - logs[p])
+                    if CAUSAL:
+                        a = tl.where(s <= t + p * SLOTS, a, 0.0)
+                    more = more + (_plus(dq[p], a * (_times(g[p], v, HEAD) - owns[p]), k, HEAD),)
+                dq = dq[:lap] + more
         for p in tl.static_range(PARTS):
             token = t + p * SLOTS
-            _store_head(d_queries + shift + token * D, dq[p], SCALE, token < TOKENS, HEAD)
+            live = token < TOKENS
+            _store_head(d_queries + shift + token * D, dq[p], SCALE, live, HEAD)
+            tl.store(sums + ((start + token) * H + h) * 2 + 1, owns[p], mask=live)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -199,30 +221,34 @@ def keys_back(
     """Gradients of keys and values, over the queries that see them."""
     HEAD: tl.constexpr = D // H
     LANES: tl.constexpr = H * SLOTS
+    LAP: tl.constexpr = _lap(TOKENS, CAUSAL, PARTS)
     example, start, t, h = _place(CAPACITY, TOKENS, H, PARTS)
     if example < count:
         shift = start * D + h * HEAD
+        zero = tl.zeros([LANES], tl.float32) + _touch(queries + start * D, TOKENS * D)
+        zero += _touch(d_out + start * D, TOKENS * D)
+        zero += _touch(sums + start * (2 * H), TOKENS * (2 * H))
         k, v = (), ()
         for p in tl.static_range(PARTS):
             at = shift + tl.minimum(t + p * SLOTS, TOKENS - 1) * D
             k = k + (_scaled(_load_head(keys + at, HEAD), SCALE * _LOG2_E, HEAD),)
             v = v + (_load_head(values + at, HEAD),)
-        dk, dv = _heads_of_zeros(LANES, HEAD, PARTS), _heads_of_zeros(LANES, HEAD, PARTS)
-        for s in range(TOKENS):
-            q, g = (
-                _load_head(queries + shift + s * D, HEAD),
-                _load_head(d_out + shift + s * D, HEAD),
-            )
-            kept = sums + ((start + s) * H + h) * 2
-            log, own = tl.load(kept), tl.load(kept + 1)
-            more_k, more_v = (), ()
-            for p in tl.static_range(PARTS):
-                a = tl.exp2(_times(k[p], q, HEAD) - log)
-                if CAUSAL:
-                    a = tl.where(t + p * SLOTS <= s, a, 0.0)
-                more_v = more_v + (_plus(dv[p], a, g, HEAD),)
-                more_k = more_k + (_plus(dk[p], a * (_times(v[p], g, HEAD) - own), q, HEAD),)
-            dk, dv = more_k, more_v
+        dk, dv = _many(_many(zero, HEAD), PARTS), _many(_many(zero, HEAD), PARTS)
+        for lap in tl.static_range((TOKENS + LAP - 1) // LAP):
+            for s in range(lap * LAP, min(lap * LAP + LAP, TOKENS)):
+                at = shift + s * D
+                q, g = _load_head(queries + at, HEAD), _load_head(d_out + at, HEAD)
+                kept = sums + ((start + s) * H + h) * 2
+                log, own = tl.load(kept), tl.load(kept + 1)
+                more_k, more_v = (), ()
+                for p in tl.static_range(PARTS if LAP == TOKENS else lap + 1):
+                    a = tl.exp2(_times(k[p], q, HEAD) - log)
+                    if CAUSAL:
+                        a = tl.where(t + p * SLOTS <= s, a, 0.0)
+                    more_v = more_v + (_plus(dv[p], a, g, HEAD),)
+                    more_k = more_k + (_plus(dk[p], a * (_times(v[p], g, HEAD) - own), q, HEAD),)
+                dk = more_k + dk[PARTS if LAP == TOKENS else lap + 1 :]
+                dv = more_v + dv[PARTS if LAP == TOKENS else lap + 1 :]
         for p in tl.static_range(PARTS):
             token = t + p * SLOTS
             _store_head(d_keys + shift + token * D, dk[p], SCALE, token < TOKENS, HEAD)
