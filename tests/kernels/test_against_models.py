@@ -16,7 +16,7 @@ from stacked_truth import TOLERANCE, by_kernels, by_models, fresh_step, started,
 
 from ithbit.engine.spec import Protocol
 from ithbit.families import FAMILIES
-from ithbit.kernels import attention
+from ithbit.kernels import attention, softmax_mix
 from ithbit.kernels.step import refusal
 from ithbit.models.spec import ModelSpec
 
@@ -48,6 +48,17 @@ def test_a_step_is_that_of_the_stacked_models(spec) -> None:
         assert too_far(spec, 2, capacity=2) == {}
     else:  # quick: with a batch below the capacity, and logits in two launches
         assert too_far(spec, 2, capacity=3, n_logits=4) == {}
+
+
+@pytest.mark.parametrize("family", ["softmax-full", "softmax-causal"])
+def test_a_sequence_that_several_programs_mix(family) -> None:
+    """And one program where a lane takes all the tokens it can: the other side of that border."""
+    for n_bits, programs in ((78, 1), (79, 2)):
+        spec = ModelSpec("lhi", family, n_bits, n_layers=2)
+        step = fresh_step(started(spec), capacity=1)
+        lots = -(-step.plan.n_tokens // softmax_mix.SLOTS.value)
+        assert -(-lots // attention._PARTS) == programs
+        assert too_far(spec, 1, capacity=1) == {}
 
 
 ENCODED = [

@@ -1,9 +1,9 @@
-"""Softmax and linear attention, full and causal: their launches, 5 L + 2 a step with the
+"""Softmax and linear attention, full and causal: their launches, 6 L + 1 or 5 L + 2 a step with the
 optimiser's.
 
 Work that treats each token by itself goes over the tokens of a run in flat tiles of rows
-(`attention_rows.py`); mixing goes over chunks of sequences (`softmax_mix.py`, `linear_mix.py`, and
-at the last token `attention_read.py`); between them stand queries, keys, values and mixed values
+(`attention_rows.py`); mixing goes over sequences (`softmax_mix.py`, `linear_mix.py`, and at the
+last token `attention_read.py`); between them stand queries, keys, values and mixed values
 in memory.
 
 Exact savings: the answer is read at the last token, so the last block has one query a sequence and
