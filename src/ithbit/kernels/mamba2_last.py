@@ -95,7 +95,8 @@ def _totals(dt, last_dt, a, K: tl.constexpr):
 
 @triton.jit
 def _exp_of(total):
-    return exp(total.to(tl.float32))
+    high = total.to(tl.float32)
+    return exp(high, (total - high.to(tl.float64)).to(tl.float32))
 
 
 @triton.jit

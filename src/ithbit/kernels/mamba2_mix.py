@@ -136,7 +136,13 @@ def _decay(sums, h, later, earlier, K: tl.constexpr):
     high = sums + 2 * h * LENGTH
     # high + low is exact: so is each difference.
     by = tl.load(high + later) - tl.load(high + earlier)
-    return exp(by + (tl.load(high + LENGTH + later) - tl.load(high + LENGTH + earlier)))
+    return exp(by, tl.load(high + LENGTH + later) - tl.load(high + LENGTH + earlier))
+
+
+@triton.jit
+def _decay_to(high, token, K: tl.constexpr):
+    """exp of the sum of dt A up to a token from the start of its chunk."""
+    return exp(tl.load(high + token), tl.load(high + K.CHUNKS * CHUNK + token))
 
 
 @triton.jit
@@ -162,9 +168,9 @@ def _load_chunk(steps, sums, chunk, K: tl.constexpr):
     for h in tl.static_range(HEADS):
         high = sums + 2 * h * (K.CHUNKS * CHUNK)
         dt = tl.where(head == h, _load_step(steps, token, h, K), dt)
-        since = tl.where(head == h, exp(tl.load(high + token)), since)
+        since = tl.where(head == h, _decay_to(high, token, K), since)
         until = tl.where(head == h, _decay(sums, h, end, token, K), until)
-        whole = tl.where(head == h, exp(tl.load(high + end)), whole)
+        whole = tl.where(head == h, _decay_to(high, end, K), whole)
     return dt, since, until, whole
 
 

@@ -19,6 +19,7 @@ from ithbit.kernels.mamba2_tile import (
     row_number,
     share_of_program,
     sigmoid,
+    softplus,
     store_rows,
 )
 from ithbit.kernels.tile import (
@@ -33,7 +34,6 @@ from ithbit.kernels.tile import (
     put_matrix,
     put_vector,
     put_where,
-    softplus,
     store_embedding,
     token_features,
 )
