@@ -14,7 +14,7 @@ number for all that pass over it. None is a difference of larger sums, which cos
 import triton
 import triton.language as tl
 
-from ithbit.kernels.mamba2_tile import TAPS, exp, of_seed, sigmoid
+from ithbit.kernels.mamba2_tile import TAPS, exp, load_rate, of_seed, sigmoid
 from ithbit.kernels.tile import CHUNK, SIZES, along_rows, chunk_of, dot, dot_exact
 
 
@@ -141,8 +141,8 @@ def _store_sums(sums, steps, block, K: tl.constexpr):
     token = chunk * CHUNK + i
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
-        a = -exp(tl.load(block + K.A_LOG + h))
-        total = tl.cumsum(_load_step(steps, token, h, K).to(tl.float64) * a, 1)
+        terms = _load_step(steps, token, h, K).to(tl.float64) * load_rate(block, h, K)
+        total = tl.cumsum(terms, 1)
         high = total.to(tl.float32)
         low = (total - high.to(tl.float64)).to(tl.float32)
         to = sums + 2 * h * LENGTH + token

@@ -123,6 +123,13 @@ def exp(x, low=0.0):
 
 
 @triton.jit
+def load_rate(block, h, K: tl.constexpr):
+    """A of head h, in double: it multiplies sums of dt over the whole sequence, so that its error
+    is in every decay, many times over."""
+    return -tl.exp(tl.load(block + K.A_LOG + h).to(tl.float64))
+
+
+@triton.jit
 def _inverse(x):
     """1 / x for an x from 1 on that is finite; a division takes more instructions, and is no
     better."""
