@@ -21,12 +21,15 @@ _ROWS, ROW_WARPS = 64, 4  # of a tile of a launch on rows
 _BACK_ROWS, BACK_WARPS = 32, 1  # the same, backwards
 MIX_WARPS = 1  # of a sequence's chunks: small products need no barriers
 FINISH_WARPS = 2  # of the last block's mixing with 64 rows of bits; twice as many with 128
+# Registers a thread. A multiprocessor has four files of 16384, and a warp lies in one: 168 make
+# room for three warps in each, more than that for two. These kernels wait more than they issue. One
+# that mixes gains more by the third warp, which takes a stack of five runs at once, than the spills
+# cost; on rows there are more spills, and two do better.
+MIX_REGISTERS, ROW_REGISTERS = 168, 255
 # Shares of a run's gradient; a program takes several tiles to keep to it.
 MAX_PROGRAMS = 256
-MAX_BACK_PROGRAMS = 264  # of one-warp programs on rows
-# Registers a thread on the way back. These kernels wait more than they issue: ten warps at a time
-# on a multiprocessor, which takes a stack of five runs at once, gain more than the spills cost.
-BACK_REGISTERS = 200
+# The same of one-warp programs on rows: those of five runs are on the machine all at once.
+MAX_BACK_PROGRAMS = 211
 _MIN_ROWS = 64  # bits of a tile of the last block's mixing
 
 
@@ -144,7 +147,7 @@ def _to_last(
                 _inputs(plan, layer - 1, of), _sums(plan, layer - 1, of),
                 _states(plan, layer - 1, of), _mixed(plan, layer - 1, of),
                 plan.n_parameters, plan.block(layer - 1),
-                K=of, num_warps=MIX_WARPS, num_stages=1,
+                K=of, num_warps=MIX_WARPS, num_stages=1, maxnreg=MIX_REGISTERS,
             )  # fmt: skip
         mamba2_rows.project[(triton.cdiv(plan.capacity * plan.n_tokens, of.ROWS), plan.n_seeds)](
             values, keys, first, count, embedding.waves(plan), _features(plan),
@@ -167,7 +170,7 @@ def _finish(
         _rows(plan, "d_steps", 3 * of.HEADS), _rows(plan, "gradients", of.D), results, partials,
         programs(plan), plan.n_parameters, plan.block(layer),
         TRAIN=train, K=of, num_warps=_warps(FINISH_WARPS, of), num_stages=1,
-        maxnreg=BACK_REGISTERS,
+        maxnreg=MIX_REGISTERS,
     )  # fmt: skip
 
 
@@ -194,7 +197,7 @@ def backward(
             _slopes(plan, layer + 1, of), _rows(plan, "d_mixed", of.D), partials, programs(plan),
             plan.n_parameters, plan.block(under), plan.block(layer),
             BOTTOM=layer == 0, TOP=layer == plan.model.n_layers - 1, K=of,
-            num_warps=BACK_WARPS, num_stages=1, maxnreg=BACK_REGISTERS,
+            num_warps=BACK_WARPS, num_stages=1, maxnreg=ROW_REGISTERS,
         )  # fmt: skip
         if layer > 0:
             mamba2_mix.mix_back[(plan.capacity, plan.n_seeds)](
@@ -202,7 +205,7 @@ def backward(
                 _sums(plan, under, of), _states(plan, under, of), _rows(plan, "d_mixed", of.D),
                 _slopes(plan, under, of), _rows(plan, "d_steps", 3 * of.HEADS),
                 plan.n_parameters, plan.block(under),
-                K=of, num_warps=MIX_WARPS, num_stages=1, maxnreg=BACK_REGISTERS,
+                K=of, num_warps=MIX_WARPS, num_stages=1, maxnreg=MIX_REGISTERS,
             )  # fmt: skip
     if plan.model.positions == "learned":
         embedding.learned_back(plan, _rows(plan, "gradients", of.D), count, partials)

@@ -14,6 +14,7 @@ from ithbit.kernels.mamba2_tile import (
     convolve,
     exp,
     gate_back,
+    load_rate,
     load_rows,
     of_seed,
     rms,
@@ -95,7 +96,8 @@ def _totals(dt, last_dt, a, K: tl.constexpr):
 
 @triton.jit
 def _exp_of(total):
-    return exp(total.to(tl.float32))
+    high = total.to(tl.float32)
+    return exp(high, (total - high.to(tl.float64)).to(tl.float32))
 
 
 @triton.jit
@@ -124,7 +126,7 @@ def _mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K: tl.co
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
         columns = _head_columns(h, K)
-        a = -exp(tl.load(block + K.A_LOG + h))
+        a = load_rate(block, h, K)
         dt, _ = _load_dt(steps, h, bits, K)
         last_dt, _ = _load_dt(steps, h, last, K)
         total, whole = _totals(dt, last_dt, a, K)
@@ -180,7 +182,7 @@ def _mix_back(
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
         columns = _head_columns(h, K)
-        a = -exp(tl.load(block + K.A_LOG + h))
+        a = load_rate(block, h, K)
         dt, slope = _load_dt(steps, h, bits, K)
         last_dt, last_slope = _load_dt(steps, h, last, K)
         total, whole = _totals(dt, last_dt, a, K)
@@ -208,8 +210,8 @@ def _mix_back(
             d_whole += d_query_dt.to(tl.float64) * query_dt
             none = query_dt * 0.0
             _store_steps(d_steps, h, query, d_query_dt * query_slope, none, none, K)
-        d_term = tl.reshape(d_term.to(tl.float32), [K.GROUP * K.SPAN]) * a
-        d_whole = d_whole.to(tl.float32) * a
+        d_term = tl.reshape(d_term.to(tl.float32), [K.GROUP * K.SPAN]) * a.to(tl.float32)
+        d_whole = d_whole.to(tl.float32) * a.to(tl.float32)
         _store_steps(d_steps, h, bits, (d_term + d_dt) * slope, d_term * dt, dt * 0.0, K)
         d_last_dt = (d_whole + d_last_dt) * last_slope
         _store_steps(d_steps, h, last, d_last_dt, d_whole * last_dt, along, K)
@@ -250,13 +252,12 @@ def finish(
         example = start + last[0]
         before, last_before = _convolved(raw, block, bits, K), _convolved(raw, block, last, K)
         query_before = _convolved(raw, block, query, K)
+        gate, out = load_rows(raw, last, K.D, K.WIDTH, K), load_rows(stream, last, K.D, K.D, K)
         x, b, _ = _silu(before)
         last_in, query_in = _silu(last_before), _silu(query_before)
         y = _mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K)
-        gate = load_rows(raw, last, K.D, K.WIDTH, K)
         gated, gated_inverse = rms(y * gate * sigmoid(gate), K.D)
         gained = gated * load_vector(block + K.GATE_NORM, K.D)
-        out = load_rows(stream, last, K.D, K.D, K)
         out += _times(gained, load_transposed(block + K.OUT, K.D, K.D))
         normal, inverse = rms(out, K.D)
         gain, head = load_vector(values + LEAVE, K.D), load_vector(values + HEAD, K.D)

@@ -14,7 +14,7 @@ number for all that pass over it. None is a difference of larger sums, which cos
 import triton
 import triton.language as tl
 
-from ithbit.kernels.mamba2_tile import TAPS, exp, of_seed, sigmoid
+from ithbit.kernels.mamba2_tile import TAPS, exp, load_rate, of_seed, sigmoid
 from ithbit.kernels.tile import CHUNK, SIZES, along_rows, chunk_of, dot, dot_exact
 
 
@@ -29,24 +29,48 @@ def _load_taps(block, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
+def _load_raw(
+    raw, token, FROM: tl.constexpr, SIZE: tl.constexpr, BACK: tl.constexpr, K: tl.constexpr
+):
+    """SIZE columns from FROM on of what the convolution is given, BACK tokens before some."""
+    at = token - BACK
+    column = FROM + tl.arange(0, SIZE)[None, :]
+    live = (at >= 0) & (token < K.TOKENS)
+    return tl.load(raw + at * K.WIDTH + K.D + column, mask=live, other=0.0)
+
+
+@triton.jit
+def _load_all(raw, chunk, K: tl.constexpr):
+    """What the convolution is given for x, B and C of a chunk."""
+    token, _, _ = chunk_of(chunk, K.TOKENS, K.D)
+    x = _load_raw(raw, token, 0, K.D, 0, K)
+    b = _load_raw(raw, token, K.D, K.STATE, 0, K)
+    return x, b, _load_raw(raw, token, K.D + K.STATE, K.STATE, 0, K)
+
+
+@triton.jit
+def _load_earlier(raw, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
+    """The same for some columns at the tokens before, by tap: rows that are near already."""
+    values = ()
+    for tap in tl.static_range(TAPS - 1):
+        value = _load_raw(raw, token, FROM, SIZE, TAPS - 1 - tap, K)
+        values += (value,)  # type: ignore[assignment]
+    return values
+
+
+@triton.jit
 def _convolved(
-    raw, taps, inputs, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
+    here, earlier, taps, inputs, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
 ):  # fmt: skip
     """The causal convolution of SIZE columns from FROM on at a sequence's tokens (token 1), after
     the silu; it and the slope of the silu are left in `inputs`."""
-    column = FROM + tl.arange(0, SIZE)[None, :]
-    values = ()  # all of them asked for before the first is waited for
-    for tap in tl.static_range(TAPS):
-        at = token - (TAPS - 1 - tap)
-        live = (at >= 0) & (token < K.TOKENS)
-        value = tl.load(raw + at * K.WIDTH + K.D + column, mask=live, other=0.0)
-        values += (value,)  # type: ignore[assignment]
     out = taps[0]
-    for tap in tl.static_range(TAPS):
-        out += values[tap] * taps[1 + tap]
+    for tap in tl.static_range(TAPS - 1):
+        out += earlier[tap] * taps[1 + tap]
+    out += here * taps[TAPS]
     gate = sigmoid(out)
     after = tl.where(token < K.TOKENS, out * gate, 0.0)
-    to = inputs + token * (2 * K.CONV_DIM) + column
+    to = inputs + token * (2 * K.CONV_DIM) + FROM + tl.arange(0, SIZE)[None, :]
     tl.store(to, after, mask=token < K.TOKENS)
     tl.store(to + K.CONV_DIM, gate + after * (1.0 - gate), mask=token < K.TOKENS)
     return after
@@ -82,11 +106,14 @@ def _load_down(
 
 
 @triton.jit
-def _store_slope(
-    slopes, inputs, token, grad, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
-):
-    """Leave the gradient of SIZE columns from FROM on before the silu, from that after it."""
-    grad *= _load(inputs, token, K.CONV_DIM + FROM, SIZE, 2 * K.CONV_DIM, K)
+def _load_slope(inputs, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
+    """The slope of the silu that `mix` left of SIZE columns from FROM on."""
+    return _load(inputs, token, K.CONV_DIM + FROM, SIZE, 2 * K.CONV_DIM, K)
+
+
+@triton.jit
+def _store_slope(slopes, token, grad, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
+    """Leave the gradient of SIZE columns from FROM on before the silu."""
     to = slopes + token * K.WIDTH + K.D + FROM + tl.arange(0, SIZE)[None, :]
     tl.store(to, grad, mask=token < K.TOKENS)
 
@@ -114,8 +141,8 @@ def _store_sums(sums, steps, block, K: tl.constexpr):
     token = chunk * CHUNK + i
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
-        a = -exp(tl.load(block + K.A_LOG + h))
-        total = tl.cumsum(_load_step(steps, token, h, K).to(tl.float64) * a, 1)
+        terms = _load_step(steps, token, h, K).to(tl.float64) * load_rate(block, h, K)
+        total = tl.cumsum(terms, 1)
         high = total.to(tl.float32)
         low = (total - high.to(tl.float64)).to(tl.float32)
         to = sums + 2 * h * LENGTH + token
@@ -130,13 +157,29 @@ def _load_step(steps, token, column, K: tl.constexpr):
 
 
 @triton.jit
+def _load_steps(steps, token, K: tl.constexpr):
+    """dt of every head, then its slopes: each token 1."""
+    out = ()
+    COLUMNS: tl.constexpr = 2 * K.HEADS
+    for column in tl.static_range(COLUMNS):
+        out += (_load_step(steps, token, column, K),)  # type: ignore[assignment]
+    return out
+
+
+@triton.jit
 def _decay(sums, h, later, earlier, K: tl.constexpr):
     """exp of the sum of dt A after the `earlier` token up to the `later` of its chunk."""
     LENGTH: tl.constexpr = K.CHUNKS * CHUNK
     high = sums + 2 * h * LENGTH
     # high + low is exact: so is each difference.
     by = tl.load(high + later) - tl.load(high + earlier)
-    return exp(by + (tl.load(high + LENGTH + later) - tl.load(high + LENGTH + earlier)))
+    return exp(by, tl.load(high + LENGTH + later) - tl.load(high + LENGTH + earlier))
+
+
+@triton.jit
+def _decay_to(high, token, K: tl.constexpr):
+    """exp of the sum of dt A up to a token from the start of its chunk."""
+    return exp(tl.load(high + token), tl.load(high + K.CHUNKS * CHUNK + token))
 
 
 @triton.jit
@@ -162,9 +205,9 @@ def _load_chunk(steps, sums, chunk, K: tl.constexpr):
     for h in tl.static_range(HEADS):
         high = sums + 2 * h * (K.CHUNKS * CHUNK)
         dt = tl.where(head == h, _load_step(steps, token, h, K), dt)
-        since = tl.where(head == h, exp(tl.load(high + token)), since)
+        since = tl.where(head == h, _decay_to(high, token, K), since)
         until = tl.where(head == h, _decay(sums, h, end, token, K), until)
-        whole = tl.where(head == h, exp(tl.load(high + end)), whole)
+        whole = tl.where(head == h, _decay_to(high, end, K), whole)
     return dt, since, until, whole
 
 
@@ -197,13 +240,21 @@ def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, 
         c_taps = _load_taps(block, K.D + K.STATE, K.STATE, K)
         state = tl.full([K.STATE, K.D], 0.0, tl.float32)
         HEADS: tl.constexpr = K.HEADS
+        C: tl.constexpr = K.D + K.STATE
+        coming = _load_all(raw, 0, K)
         for chunk in range(K.CHUNKS):
             token, live, at = chunk_of(chunk, K.TOKENS, K.D)
-            tl.store(at_state + chunk * (K.STATE * K.D), state)
-            x = _convolved(raw, x_taps, inputs, token, 0, K.D, K)
-            b = tl.trans(_convolved(raw, b_taps, inputs, token, K.D, K.STATE, K))
-            c = _convolved(raw, c_taps, inputs, token, K.D + K.STATE, K.STATE, K)
+            x, b, c = coming
+            # Before anything is stored, which no load passes: the next chunk's rows too.
+            coming = _load_all(raw, chunk + 1, K)
+            xs = _load_earlier(raw, token, 0, K.D, K)
+            bs = _load_earlier(raw, token, K.D, K.STATE, K)
+            cs = _load_earlier(raw, token, C, K.STATE, K)
             dt, since, until, whole = _load_chunk(steps, sums, chunk, K)
+            x = _convolved(x, xs, x_taps, inputs, token, 0, K.D, K)
+            b = tl.trans(_convolved(b, bs, b_taps, inputs, token, K.D, K.STATE, K))
+            c = _convolved(c, cs, c_taps, inputs, token, C, K.STATE, K)
+            tl.store(at_state + chunk * (K.STATE * K.D), state)
             u = x * dt
             y = x * skip + dot(c, state) * since
             scores = dot(c, b)
@@ -246,6 +297,8 @@ def mix_back(
             c_down = _load_down(inputs, chunk, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
             dy = _load(d_mixed, token, 0, K.D, K.D, K)
             dt, since, until, whole = _load_chunk(steps, sums, chunk, K)
+            # Before anything is stored, which no load passes.
+            by_step = _load_steps(steps, token, K)
             u, since = x * dt, since * dy
             state = tl.load(at_state + chunk * (K.STATE * K.D))
             # Tokens before with those here, those here with tokens after, and those around.
@@ -272,14 +325,18 @@ def mix_back(
                 d_term = d_term[:, None] * -exp(tl.load(block + K.A_LOG + h))
                 to = d_steps + token * (3 * K.HEADS) + h
                 d_dt = tl.sum(tl.where(head == h, du * x, 0.0), 1)[:, None] + d_term
-                tl.store(to, d_dt * _load_step(steps, token, K.HEADS + h, K), mask=live)
-                tl.store(to + K.HEADS, d_term * _load_step(steps, token, h, K), mask=live)
+                tl.store(to, d_dt * by_step[HEADS + h], mask=live)
+                tl.store(to + K.HEADS, d_term * by_step[h], mask=live)
                 d_skip = tl.sum(tl.where(head == h, dy * x, 0.0), 1)[:, None]
                 tl.store(to + 2 * K.HEADS, d_skip, mask=live)
+            C: tl.constexpr = K.D + K.STATE
+            x_slope = _load_slope(inputs, token, 0, K.D, K)
+            b_slope = _load_slope(inputs, token, K.D, K.STATE, K)
+            c_slope = _load_slope(inputs, token, C, K.STATE, K)
+            c_along = _load_along(inputs, chunk, C, K.STATE, 2 * K.CONV_DIM, K)
             dx = du * dt + dy * tl.load(block + K.SKIP + head)
-            _store_slope(slopes, inputs, token, dx, 0, K.D, K)
-            c_along = _load_along(inputs, chunk, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
+            _store_slope(slopes, token, dx * x_slope, 0, K.D, K)
             db += dot(along_rows(d_scores), c_along)
-            _store_slope(slopes, inputs, token, db, K.D, K.STATE, K)
+            _store_slope(slopes, token, db * b_slope, K.D, K.STATE, K)
             dc += dot(tl.trans(d_scores), b)
-            _store_slope(slopes, inputs, token, dc, K.D + K.STATE, K.STATE, K)
+            _store_slope(slopes, token, dc * c_slope, C, K.STATE, K)

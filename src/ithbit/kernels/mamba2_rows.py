@@ -19,6 +19,7 @@ from ithbit.kernels.mamba2_tile import (
     row_number,
     share_of_program,
     sigmoid,
+    softplus,
     store_rows,
 )
 from ithbit.kernels.tile import (
@@ -30,10 +31,11 @@ from ithbit.kernels.tile import (
     load_matrix,
     load_transposed,
     load_vector,
+    matrix_at,
     put_matrix,
     put_vector,
     put_where,
-    softplus,
+    so_far,
     store_embedding,
     token_features,
 )
@@ -131,28 +133,52 @@ def _ahead(place, AHEAD: tl.constexpr, LAST: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
-def _columns_back(at, LAST: tl.constexpr, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
-    """Gradient of the `gained` rows through SIZE of the projected columns from FROM on, whose
-    slopes are those of the LAST tokens alone, or all; and the shares of those columns. A part of
-    the columns at a time, to spare registers."""
-    gained, slopes, raw, block, share, place, again = at
+def _load_columns(at, LAST: tl.constexpr, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
+    """The slopes of SIZE of the projected columns from FROM on, those of the LAST tokens alone or
+    all, and what the convolution was given."""
+    slopes, raw, _, _, place, _ = at
     d_raw = load_rows(slopes + FROM, _ahead(place, 0, LAST, K), SIZE, K.WIDTH, K)
-    # The gate goes round the convolution.
-    if FROM >= K.D:
-        value = load_rows(raw + FROM, place, SIZE, K.WIDTH, K)
-        conv, conv_share = block + (K.CONV + FROM - K.D), share + (K.CONV + FROM - K.D)
-        put_vector(share + (K.CONV_BIAS + FROM - K.D), tl.sum(d_raw, 0), again, SIZE)
-        END: tl.constexpr = (TAPS - 1) * K.CONV_DIM
-        put_vector(conv_share + END, tl.sum(d_raw * value, 0), again, SIZE)
-        d_raw *= load_vector(conv + END, SIZE)
-        for tap in tl.static_range(TAPS - 1):
-            later = _ahead(place, TAPS - 1 - tap, LAST, K)
-            slope = load_rows(slopes + FROM, later, SIZE, K.WIDTH, K)
-            put_vector(conv_share + tap * K.CONV_DIM, tl.sum(slope * value, 0), again, SIZE)
-            d_raw += slope * load_vector(conv + tap * K.CONV_DIM, SIZE)
-    d_weight = dot(tl.trans(d_raw), gained)
-    put_matrix(share + (K.IN + FROM * K.D), d_weight, again, SIZE, K.D)
-    return dot(d_raw, load_matrix(block + (K.IN + FROM * K.D), SIZE, K.D))
+    return d_raw, load_rows(raw + FROM, place, SIZE, K.WIDTH, K)
+
+
+@triton.jit
+def _convolution_back(
+    loaded, at, LAST: tl.constexpr, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
+):  # fmt: skip
+    """The slopes of loaded columns before the convolution; and its shares."""
+    slopes, _, block, share, place, again = at
+    d_raw, value = loaded
+    conv, conv_share = block + (K.CONV + FROM - K.D), share + (K.CONV + FROM - K.D)
+    END: tl.constexpr = (TAPS - 1) * K.CONV_DIM
+    c = tl.arange(0, SIZE)
+    to_bias = share + (K.CONV_BIAS + FROM - K.D) + c
+    before = (so_far(to_bias, again), so_far(conv_share + END + c, again))
+    later = ()
+    for tap in tl.static_range(TAPS - 1):
+        ahead = _ahead(place, TAPS - 1 - tap, LAST, K)
+        later += (load_rows(slopes + FROM, ahead, SIZE, K.WIDTH, K),)  # type: ignore[assignment]
+        given = so_far(conv_share + tap * K.CONV_DIM + c, again)
+        before += (given,)  # type: ignore[assignment]
+    tl.store(to_bias, before[0] + tl.sum(d_raw, 0))
+    tl.store(conv_share + END + c, before[1] + tl.sum(d_raw * value, 0))
+    d_raw *= load_vector(conv + END, SIZE)
+    for tap in tl.static_range(TAPS - 1):
+        given = tl.sum(later[tap] * value, 0)
+        tl.store(conv_share + tap * K.CONV_DIM + c, before[2 + tap] + given)
+        d_raw += later[tap] * load_vector(conv + tap * K.CONV_DIM, SIZE)
+    return d_raw
+
+
+@triton.jit
+def _columns_back(gained, d_raw, at, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
+    """Gradient of the `gained` rows through SIZE of the projected columns from FROM on; and the
+    shares of those columns. A part of the columns at a time, to spare registers."""
+    _, _, block, share, _, again = at
+    to_weight = matrix_at(share + (K.IN + FROM * K.D), SIZE, K.D)
+    before = so_far(to_weight, again)
+    weight = load_matrix(block + (K.IN + FROM * K.D), SIZE, K.D)
+    tl.store(to_weight, before + dot(tl.trans(d_raw), gained))
+    return dot(d_raw, weight)
 
 
 @triton.jit
@@ -165,15 +191,24 @@ def _project_back(
     `whole`. Others always are; the branch is theirs too, as it keeps the compiler from loading for
     all the columns at once, which takes more registers than there are.
     """
+    at = slopes, raw, block, share, place, again
+    B: tl.constexpr = 2 * K.D
+    C: tl.constexpr = 2 * K.D + K.STATE
+    loaded = _load_columns(at, False, K.D, K.D, K)
+    d_raw = _convolution_back(loaded, at, False, K.D, K.D, K)
+    loaded = _load_columns(at, False, B, K.STATE, K)
     normal, inverse = rms(x, K.D)
     gain = load_vector(block, K.D)
     gained = normal * gain
-    at = gained, slopes, raw, block, share, place, again
-    d_gained = _columns_back(at, False, K.D, K.D, K)
-    d_gained += _columns_back(at, False, 2 * K.D, K.STATE, K)
+    d_gained = _columns_back(gained, d_raw, at, K.D, K.D, K)
+    d_raw = _convolution_back(loaded, at, False, B, K.STATE, K)
+    d_gained += _columns_back(gained, d_raw, at, B, K.STATE, K)
     if whole:
-        d_gained += _columns_back(at, TOP, 0, K.D, K)
-        d_gained += _columns_back(at, TOP, 2 * K.D + K.STATE, K.STATE, K)
+        loaded = _load_columns(at, TOP, C, K.STATE, K)
+        d_raw = load_rows(slopes, _ahead(place, 0, TOP, K), K.D, K.WIDTH, K)
+        d_gained += _columns_back(gained, d_raw, at, 0, K.D, K)
+        d_raw = _convolution_back(loaded, at, TOP, C, K.STATE, K)
+        d_gained += _columns_back(gained, d_raw, at, C, K.STATE, K)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
         at = K.IN + (K.WIDTH + h) * K.D
@@ -226,10 +261,15 @@ def project_back(
         known = place[2]
         if TOP:
             known = known & (place[1] == K.TOKENS - 1)
+        # All that is read from here on, before anything is stored: no load passes a store.
+        if BOTTOM:
+            token = load_rows(of_seed(features, FEATURES, K), place, FEATURES, FEATURES, K)
+        else:
+            y = load_rows(of_seed(mixed, K.D, K), place, K.D, K.D, K)
+            gate = load_rows(of_seed(raw_before, K.WIDTH, K), place, K.D, K.WIDTH, K)
         grad += load_rows(grads, (place[0], place[1], known), K.D, K.D, K)
         if BOTTOM:
             POLYNOMIAL: tl.constexpr = K.ENCODING == "polynomial"
-            token = load_rows(of_seed(features, FEATURES, K), place, FEATURES, FEATURES, K)
             d_map = dot(tl.trans(token), grad)
             store_embedding(share, d_map, K.POSITIONS, 0, K.D, POLYNOMIAL, False, turn)
             if K.ENCODING == "learned":
@@ -237,8 +277,6 @@ def project_back(
         else:
             store_rows(grads, place, grad, K.D, K.D, K)
             under = values + BEFORE
-            y = load_rows(of_seed(mixed, K.D, K), place, K.D, K.D, K)
-            gate = load_rows(of_seed(raw_before, K.WIDTH, K), place, K.D, K.WIDTH, K)
             normal, inverse = rms(y * gate * sigmoid(gate), K.D)
             gain = load_vector(under + K.GATE_NORM, K.D)
             d_gained = dot(grad, load_matrix(under + K.OUT, K.D, K.D))

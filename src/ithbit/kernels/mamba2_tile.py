@@ -16,6 +16,7 @@ from ithbit.models.mamba2 import CONV_WIDTH
 TAPS = tl.constexpr(CONV_WIDTH)
 _EPS = tl.constexpr(1e-5)
 _LOG2_E = tl.constexpr(1.4426950408889634)
+_LOG_2 = tl.constexpr(0.6931471805599453)
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,10 @@ def store_rows(pointer, place, x, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, K
 @triton.jit
 def rms(x, D: tl.constexpr):
     """RMS normalisation without gain: the normal rows, and each row's 1 / root mean square."""
-    inverse = tl.rsqrt(tl.sum(x * x, 1) * (1.0 / D) + _EPS)
+    square = tl.sum(x * x, 1) * (1.0 / D) + _EPS
+    inverse = tl.rsqrt(square)
+    # One step of Newton's: the machine's root is two units in the last place off.
+    inverse += inverse * (0.5 - 0.5 * square * inverse * inverse)
     return x * inverse[:, None], inverse
 
 
@@ -107,17 +111,47 @@ def rms_back(grad, normal, inverse, D: tl.constexpr):
 
 
 @triton.jit
-def exp(x):
-    """exp(x), 0 where that is below the least normal number, which spares four instructions."""
-    return tl.exp2(x * _LOG2_E)
+def exp(x, low=0.0):
+    """exp(x + low) for a small `low`, 0 where that is below the least normal number.
+
+    The machine takes powers of 2, and x log2(e) is rounded, which costs |x| units in the last
+    place: what the rounding took away is put back.
+    """
+    scaled = x * _LOG2_E
+    power = tl.exp2(scaled)
+    return power + power * (tl.fma(x, _LOG2_E, -scaled) * _LOG_2 + low)
+
+
+@triton.jit
+def load_rate(block, h, K: tl.constexpr):
+    """A of head h, in double: it multiplies sums of dt over the whole sequence, so that its error
+    is in every decay, many times over."""
+    return -tl.exp(tl.load(block + K.A_LOG + h).to(tl.float64))
+
+
+@triton.jit
+def _inverse(x):
+    """1 / x for an x from 1 on that is finite; a division takes more instructions, and is no
+    better."""
+    root = tl.rsqrt(x)
+    inverse = root * root
+    return inverse + inverse * (1.0 - x * inverse)
 
 
 @triton.jit
 def sigmoid(x):
-    """1 / (1 + exp(-x)), by the root: a division takes eight instructions more, and is no
-    better."""
-    root = tl.rsqrt(1.0 + exp(-x))
-    return root * root
+    """1 / (1 + exp(-x)), not less than 1e-38."""
+    return _inverse(1.0 + tl.exp2(tl.minimum(x * -_LOG2_E, 126.0)))
+
+
+@triton.jit
+def softplus(x):
+    """log(1 + exp(x)), and its slope, the logistic function."""
+    small = exp(-tl.abs(x))
+    whole = 1.0 + small
+    inverse = _inverse(whole)
+    log = tl.log(whole) + (small - (whole - 1.0)) * inverse
+    return tl.maximum(x, 0.0) + log, tl.where(x >= 0, 1.0, small) * inverse
 
 
 @triton.jit

@@ -205,6 +205,18 @@ def held(pointer, i):
 
 
 @triton.jit
+def matrix_at(pointer, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Where the numbers of a stored matrix lie: ROWS COLUMNS."""
+    return pointer + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+
+
+@triton.jit
+def so_far(at, again):
+    """What `put` would add to. Asked for long before the sum is stored, it is not waited for."""
+    return tl.load(at, mask=tl.full(at.shape, 1, tl.int1) & (again > 0), other=0.0)
+
+
+@triton.jit
 def put_where(mask, at, value, again):
     """Store numbers, or where `again` is not 0 add them to those that are there.
 
