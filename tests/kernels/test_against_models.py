@@ -96,11 +96,12 @@ def test_a_step_of_several_programs() -> None:
 @pytest.mark.parametrize("family", ["softmax-full", "linear-causal"])
 def test_several_tiles_of_one_program_add_up(family, monkeypatch) -> None:
     """As at the paper's batch size: few programs, so that each goes over many rows backwards."""
-    monkeypatch.setattr(attention, "_PROGRAMS", 1)
+    monkeypatch.setattr(attention, "_PROJECT_PROGRAMS", 1)
+    monkeypatch.setattr(attention, "_BACK_PROGRAMS", 1)
     spec = ModelSpec("lhi", family, 8, n_layers=2)
     step = fresh_step(started(spec), capacity=13)
-    for rows in (attention._BACK_ROWS, attention._PROJECT_ROWS):
-        assert attention._back_tiles(step.plan, rows)[1] > 1
+    assert attention._back_tiles(step.plan)[1] > 1
+    assert attention._project_tiles(step.plan)[1] > 1
     assert too_far(spec, 13, capacity=13) == {}
 
 

@@ -24,33 +24,41 @@ from ithbit.kernels.plan import Plan
 _ROWS = 32  # tokens of a flat tile
 _BACK_ROWS = 64
 _PROJECT_ROWS = 16
-_PROGRAMS = 256  # about so many programs a run go over its tokens backwards
+# Programs a run, at most, that go over its tokens backwards: so that those of five runs are at work
+# at once (eight of one warp a multiprocessor), or two of four warps in five whole rounds.
+_PROJECT_PROGRAMS = 211
+_BACK_PROGRAMS = 264
 _ANSWERS = 16  # examples of a tile of `answer_rows`
 _PARTS = 5  # at most, tokens that a lane of softmax attention's mixing takes
 _READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
 # How each kernel is compiled: by times on an H200, or by counted instructions (backward, answer).
 _FLAT: dict[str, int] = {"num_warps": 2}
 _BACK: dict[str, int] = {"num_warps": 4, "num_stages": 1}
-_PROJECT_BACK: dict[str, int] = {"num_warps": 1, "num_stages": 1, "maxnreg": 200}
-_LINEAR_MIX: dict[str, int] = {"num_warps": 1}
-_KEYS_BACK: dict[str, int] = {"maxnreg": 200}  # ten programs a multiprocessor
+_PROJECT_BACK: dict[str, int] = {"num_warps": 1, "num_stages": 1}
+_LINEAR_MIX: dict[str, int] = {"num_warps": 1, "maxnreg": 168}
 _READ: dict[str, int] = {"num_warps": 4}
 _ANSWER: dict[str, int] = {"num_warps": 2}
 
 
-def _back_tiles(plan: Plan, rows: int) -> tuple[int, int]:
-    """Programs a run of a flat backward kernel, and the tiles of so many rows that each goes
-    over."""
-    tiles = triton.cdiv(plan.capacity * plan.n_tokens, rows)
-    each = max(1, tiles // _PROGRAMS)
+def _back_tiles(plan: Plan) -> tuple[int, int]:
+    """Programs a run of `block_end_back`, and the tiles that each goes over."""
+    tiles = triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS)
+    each = triton.cdiv(tiles, _BACK_PROGRAMS)
+    return triton.cdiv(tiles, each), each
+
+
+def _project_tiles(plan: Plan) -> tuple[int, int]:
+    """The same of `project_back`."""
+    tiles = triton.cdiv(plan.capacity * plan.n_tokens, _PROJECT_ROWS)
+    each = triton.cdiv(tiles, _PROJECT_PROGRAMS)
     return triton.cdiv(tiles, each), each
 
 
 def programs(plan: Plan) -> int:
     """Rows of gradient shares a run: as many as the kernel with the most programs leaves."""
     return max(
-        _back_tiles(plan, _BACK_ROWS)[0],
-        _back_tiles(plan, _PROJECT_ROWS)[0],
+        _back_tiles(plan)[0],
+        _project_tiles(plan)[0],
         triton.cdiv(plan.capacity, _ANSWERS),
     )
 
@@ -154,9 +162,7 @@ class _Launch:
             softmax_mix.queries_back[grid](
                 q, k, v, self.rows(f"mixed{layer}"), sums, grad, dq, *sizes, **constants
             )
-            softmax_mix.keys_back[grid](
-                q, k, v, sums, grad, dk, dv, *sizes, **constants, **_KEYS_BACK
-            )
+            softmax_mix.keys_back[grid](q, k, v, sums, grad, dk, dv, *sizes, **constants)
         else:
             linear_mix.mix_back[grid](
                 q, k, v, self.rows(f"mixed{layer}"), sums, grad, dq, dk, dv, *sizes, **constants
@@ -240,7 +246,7 @@ class _Launch:
 
     def block_end_back(self, layer: int, partials: Tensor) -> None:
         plan = self.plan
-        n_programs, each = _back_tiles(plan, _BACK_ROWS)
+        n_programs, each = _back_tiles(plan)
         attention_rows.block_end_back[self.grid(n_programs)](
             self.parameters, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
             self.raw(layer + 1), self.rows("dx"), self.rows("d_mixed"), partials,
@@ -251,7 +257,7 @@ class _Launch:
     def project_back(self, layer: int, partials: Tensor) -> None:
         plan = self.plan
         last = layer == plan.model.n_layers - 1
-        n_programs, each = _back_tiles(plan, _PROJECT_ROWS)
+        n_programs, each = _project_tiles(plan)
         q, k, _ = self.qkv(layer)
         attention_rows.project_back[self.grid(n_programs)](
             self.parameters, self.streams, self.first, self.count, self.raw(0),
