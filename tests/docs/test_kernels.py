@@ -15,8 +15,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text(encoding="u
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines()]
 LAUNCHES = {row[0]: row[1:] for row in ROWS if len(row) == 6}
 FAMILIES = {
-    "softmax-causal": "softmax and linear attention",
-    "linear-full": "softmax and linear attention",
+    "softmax-causal": "softmax attention",
+    "linear-full": "linear attention",
     "gru": "GRU",
     "mamba2": "Mamba2",
 }
