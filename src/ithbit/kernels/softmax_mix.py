@@ -47,6 +47,30 @@ def _store_head(pointer, head, scale, mask, HEAD: tl.constexpr):
 
 
 @triton.jit
+def _load_parts(
+    pointer, t, factor, TOKENS: tl.constexpr, D: tl.constexpr, HEAD: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
+    """`factor` times a lane's heads, of tokens t and every SLOTS further on: a tuple of heads."""
+    out = ()
+    for p in tl.static_range(PARTS):
+        token = tl.minimum(t + p * SLOTS, TOKENS - 1)
+        out = out + (_scaled(_load_head(pointer + token * D, HEAD), factor, HEAD),)
+    return out
+
+
+@triton.jit
+def _store_parts(
+    pointer, parts, t, factor, TOKENS: tl.constexpr, D: tl.constexpr, HEAD: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
+    """`factor` times a lane's heads, where those tokens lie."""
+    for p in tl.static_range(PARTS):
+        token = t + p * SLOTS
+        _store_head(pointer + token * D, parts[p], factor, token < TOKENS, HEAD)
+
+
+@triton.jit
 def _times(a, b, HEAD: tl.constexpr):
     """The inner product of two heads."""
     out = a[0] * b[0]
@@ -128,11 +152,8 @@ def mix(
     example, start, t, h = _place(CAPACITY, TOKENS, H, PARTS)
     if example < count:
         shift = start * D + h * HEAD
-        q, tops = (), ()
-        for p in tl.static_range(PARTS):
-            at = shift + tl.minimum(t + p * SLOTS, TOKENS - 1) * D
-            q = q + (_scaled(_load_head(queries + at, HEAD), SCALE * _LOG2_E, HEAD),)
-            tops = tops + (tl.full([LANES], _NEVER, tl.float32),)
+        q = _load_parts(queries + shift, t, SCALE * _LOG2_E, TOKENS, D, HEAD, PARTS)
+        tops = _many(tl.full([LANES], _NEVER, tl.float32), PARTS)
         zero = tl.zeros([LANES], tl.float32) + _touch(keys + start * D, TOKENS * D)
         zero += _touch(values + start * D, TOKENS * D)
         wholes, mixed = _many(zero, PARTS), _many(_many(zero, HEAD), PARTS)
@@ -185,13 +206,12 @@ def queries_back(
         shift = start * D + h * HEAD
         zero = tl.zeros([LANES], tl.float32) + _touch(keys + start * D, TOKENS * D)
         zero += _touch(values + start * D, TOKENS * D)
-        q, g, owns, logs = (), (), (), ()
+        q = _load_parts(queries + shift, t, SCALE * _LOG2_E, TOKENS, D, HEAD, PARTS)
+        g = _load_parts(d_out + shift, t, 1.0, TOKENS, D, HEAD, PARTS)
+        owns, logs = (), ()
         for p in tl.static_range(PARTS):
             token = tl.minimum(t + p * SLOTS, TOKENS - 1)
-            at = shift + token * D
-            q = q + (_scaled(_load_head(queries + at, HEAD), SCALE * _LOG2_E, HEAD),)
-            g = g + (_load_head(d_out + at, HEAD),)
-            owns = owns + (_times(g[p], _load_head(out + at, HEAD), HEAD),)
+            owns = owns + (_times(g[p], _load_head(out + shift + token * D, HEAD), HEAD),)
             logs = logs + (tl.load(sums + ((start + token) * H + h) * 2),)
         dq = _many(_many(zero, HEAD), PARTS)
         for lap in tl.static_range((TOKENS + LAP - 1) // LAP):
@@ -205,11 +225,10 @@ def queries_back(
                         a = tl.where(s <= t + p * SLOTS, a, 0.0)
                     more = more + (_plus(dq[p], a * (_times(g[p], v, HEAD) - owns[p]), k, HEAD),)
                 dq = dq[:lap] + more
+        _store_parts(d_queries + shift, dq, t, SCALE, TOKENS, D, HEAD, PARTS)
         for p in tl.static_range(PARTS):
             token = t + p * SLOTS
-            live = token < TOKENS
-            _store_head(d_queries + shift + token * D, dq[p], SCALE, live, HEAD)
-            tl.store(sums + ((start + token) * H + h) * 2 + 1, owns[p], mask=live)
+            tl.store(sums + ((start + token) * H + h) * 2 + 1, owns[p], mask=token < TOKENS)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -228,11 +247,8 @@ def keys_back(
         zero = tl.zeros([LANES], tl.float32) + _touch(queries + start * D, TOKENS * D)
         zero += _touch(d_out + start * D, TOKENS * D)
         zero += _touch(sums + start * (2 * H), TOKENS * (2 * H))
-        k, v = (), ()
-        for p in tl.static_range(PARTS):
-            at = shift + tl.minimum(t + p * SLOTS, TOKENS - 1) * D
-            k = k + (_scaled(_load_head(keys + at, HEAD), SCALE * _LOG2_E, HEAD),)
-            v = v + (_load_head(values + at, HEAD),)
+        k = _load_parts(keys + shift, t, SCALE * _LOG2_E, TOKENS, D, HEAD, PARTS)
+        v = _load_parts(values + shift, t, 1.0, TOKENS, D, HEAD, PARTS)
         dk, dv = _many(_many(zero, HEAD), PARTS), _many(_many(zero, HEAD), PARTS)
         for lap in tl.static_range((TOKENS + LAP - 1) // LAP):
             for s in range(lap * LAP, min(lap * LAP + LAP, TOKENS)):
@@ -249,7 +265,5 @@ def keys_back(
                     more_k = more_k + (_plus(dk[p], a * (_times(v[p], g, HEAD) - own), q, HEAD),)
                 dk = more_k + dk[PARTS if LAP == TOKENS else lap + 1 :]
                 dv = more_v + dv[PARTS if LAP == TOKENS else lap + 1 :]
-        for p in tl.static_range(PARTS):
-            token = t + p * SLOTS
-            _store_head(d_keys + shift + token * D, dk[p], SCALE, token < TOKENS, HEAD)
-            _store_head(d_values + shift + token * D, dv[p], 1.0, token < TOKENS, HEAD)
+        _store_parts(d_keys + shift, dk, t, SCALE, TOKENS, D, HEAD, PARTS)
+        _store_parts(d_values + shift, dv, t, 1.0, TOKENS, D, HEAD, PARTS)
