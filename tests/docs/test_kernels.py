@@ -54,7 +54,13 @@ SAID = re.findall(r"^\| ((?:the kernels|out of memory) .+?) \|", PAGE, re.MULTIL
 
 @pytest.mark.usefixtures("triton")
 @pytest.mark.parametrize(
-    ("changes", "beta1"), [({"n_bits": 129}, 0.9), ({"d_model": 12}, 0.9), ({}, 0.0)]
+    ("changes", "beta1"),
+    [
+        ({"n_bits": 129}, 0.9),
+        ({"d_model": 12}, 0.9),
+        ({"family": "softmax-full", "n_heads": 8}, 0.9),
+        ({}, 0.0),
+    ],
 )
 def test_refusals_are_in_the_page(changes, beta1) -> None:
     model = ModelSpec("rhi", **{"family": "gru", "n_bits": 8} | changes)

@@ -33,6 +33,7 @@ OTHERS = [  # a layer neither first nor last; many bits; another width
     *(ModelSpec("lhi", family, 1, n_layers=3) for family in ("linear-causal", "gru", "mamba2")),
     ModelSpec("lhi", "mamba2", 64),
     ModelSpec("rhi", "gru", 2, d_model=32),
+    ModelSpec("rhi", "softmax-causal", 2, n_layers=2, d_model=32),
 ]
 
 
@@ -53,7 +54,7 @@ def test_a_step_is_that_of_the_stacked_models(spec) -> None:
 @pytest.mark.parametrize("family", ["softmax-full", "softmax-causal"])
 def test_a_sequence_that_several_programs_mix(family, monkeypatch) -> None:
     """As those of more than 78 bits are."""
-    monkeypatch.setattr(attention, "_PARTS", 1)
+    monkeypatch.setattr(attention, "_LANE_NUMBERS", 1)
     assert too_far(ModelSpec("lhi", family, softmax_mix.SLOTS.value, n_layers=2), 1, 2) == {}
 
 
@@ -103,6 +104,20 @@ def test_several_tiles_of_one_program_add_up(family, monkeypatch) -> None:
     assert attention._back_tiles(step.plan)[1] > 1
     assert attention._project_tiles(step.plan)[1] > 1
     assert too_far(spec, 13, capacity=13) == {}
+
+
+@pytest.mark.parametrize("family", ["softmax-full", "linear-full"])
+def test_no_share_lies_where_none_is_summed(family) -> None:
+    start = started(ModelSpec("rhi", family, 1, n_layers=2), n_seeds=1)
+    step = fresh_step(start, capacity=18)
+    by_kernels(start, 18, Protocol(), step)
+    plan = step.plan
+    assert attention.programs(plan) > attention.shares(plan, "head.weight")
+    for name, size in plan.sizes.items():
+        mine = step.partials[:, :, plan.offsets[name] : plan.offsets[name] + size]
+        rows = attention.shares(plan, name)
+        assert mine[:, :rows].any(), name
+        assert not mine[:, rows:].any(), name
 
 
 @pytest.mark.parametrize("family", ["softmax-causal", "gru", "mamba2"])

@@ -29,9 +29,9 @@ _PROJECT_ROWS = 16
 _PROJECT_PROGRAMS = 211
 _BACK_PROGRAMS = 264
 _ANSWERS = 16  # examples of a tile of `answer_rows`
-_PARTS = 5  # at most, tokens that a lane of softmax attention's mixing takes
+_LANE_NUMBERS = 40  # of each row that a lane of softmax attention's mixing keeps: five short heads
 _READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
-# How each kernel is compiled: by times on an H200, or by counted instructions (backward, answer).
+# How each kernel is compiled: by times on an H200, `answer_rows` by counted instructions.
 _FLAT: dict[str, int] = {"num_warps": 2}
 _BACK: dict[str, int] = {"num_warps": 4, "num_stages": 1}
 _PROJECT_BACK: dict[str, int] = {"num_warps": 1, "num_stages": 1}
@@ -40,18 +40,21 @@ _READ: dict[str, int] = {"num_warps": 4}
 _ANSWER: dict[str, int] = {"num_warps": 2}
 
 
-def _back_tiles(plan: Plan) -> tuple[int, int]:
-    """Programs a run of `block_end_back`, and the tiles that each goes over."""
-    tiles = triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS)
-    each = triton.cdiv(tiles, _BACK_PROGRAMS)
+def _shared_out(plan: Plan, rows: int, most: int) -> tuple[int, int]:
+    """Programs a run, `most` at most, and the tiles of so many rows that each goes over."""
+    tiles = triton.cdiv(plan.capacity * plan.n_tokens, rows)
+    each = triton.cdiv(tiles, most)
     return triton.cdiv(tiles, each), each
+
+
+def _back_tiles(plan: Plan) -> tuple[int, int]:
+    """Those of `block_end_back`."""
+    return _shared_out(plan, _BACK_ROWS, _BACK_PROGRAMS)
 
 
 def _project_tiles(plan: Plan) -> tuple[int, int]:
-    """The same of `project_back`."""
-    tiles = triton.cdiv(plan.capacity * plan.n_tokens, _PROJECT_ROWS)
-    each = triton.cdiv(tiles, _PROJECT_PROGRAMS)
-    return triton.cdiv(tiles, each), each
+    """Those of `project_back`."""
+    return _shared_out(plan, _PROJECT_ROWS, _PROJECT_PROGRAMS)
 
 
 def programs(plan: Plan) -> int:
@@ -188,7 +191,7 @@ class _Launch:
         if not softmax:
             return False, self.grid(plan.capacity), {**constants, **_LINEAR_MIX}
         lots = triton.cdiv(plan.n_tokens, softmax_mix.SLOTS.value)
-        groups = triton.cdiv(lots, _PARTS)
+        groups = triton.cdiv(lots, max(1, _LANE_NUMBERS // model.d_head))
         constants |= {"SCALE": model.d_head**-0.5, "PARTS": triton.cdiv(lots, groups)}
         warps = max(1, model.n_heads * softmax_mix.SLOTS.value // 32)
         return True, self.grid(plan.capacity * groups), {**constants, "num_warps": warps}

@@ -146,7 +146,8 @@ def sigmoid(x):
 
 @triton.jit
 def softplus(x):
-    """log(1 + exp(x)), and its slope, the logistic function."""
+    """As `tile.softplus`, but with what its exponential and quotient round off put back: a dt is
+    summed over a whole sequence before it decays a state."""
     small = exp(-tl.abs(x))
     whole = 1.0 + small
     inverse = _inverse(whole)

@@ -17,6 +17,7 @@ from ithbit.kernels.plan import Plan
 from ithbit.models.spec import ModelSpec
 
 MAX_BITS = 128
+_LEAST_HEAD = 4  # softmax attention's heads are loaded four numbers at a time
 
 
 def _name_kernels() -> None:
@@ -40,8 +41,9 @@ class Family:
 
     `backward` draws examples first … first + count - 1 of every run and leaves their losses, and
     each program's share of the gradient of their mean, in `losses` (seed, capacity) and `partials`
-    (seed, program, parameter): `programs` of them, the first `shares` where it is given and knows
-    of fewer by a parameter's name. `forward` leaves their logits in `logits` (seed, capacity).
+    (seed, program, parameter). There are `programs` rows of shares; `shares`, where it is given,
+    says by a parameter's name in how many of the first it has any. `forward` leaves their logits
+    in `logits` (seed, capacity).
     """
 
     programs: Callable[[Plan], int]
@@ -74,6 +76,10 @@ def refusal(model: ModelSpec) -> str | None:
     for name, size in (("width", model.d_model), ("feed-forward width", model.d_ff)):
         if size < 16 or size & (size - 1):
             return f"the kernels take a {name} that is a power of two from 16 on, got {size}"
+    if model.family.startswith("softmax") and model.d_head < _LEAST_HEAD:
+        return (
+            f"the kernels take softmax heads of {_LEAST_HEAD} numbers or more, got {model.d_head}"
+        )
     if model.family == "mamba2" and (model.d_state < 16 or model.d_state & (model.d_state - 1)):
         return f"the kernels take a state that is a power of two from 16 on, got {model.d_state}"
     return None

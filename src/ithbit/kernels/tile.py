@@ -28,7 +28,8 @@ _TOKEN_FEATURES = tl.constexpr(N_FEATURES)
 @triton.jit
 def high(x):
     """x rounded to what tf32 holds exactly. Cut off instead, the rest would always have x's sign,
-    and what three passes leave out would add up: gradients were ten times further off."""
+    and what three passes leave out would add up: on an H200 gradients were four times further off.
+    """
     return ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
 
 
