@@ -36,6 +36,7 @@ _FLAT: dict[str, int] = {"num_warps": 2}
 _BACK: dict[str, int] = {"num_warps": 4, "num_stages": 1}
 _PROJECT_BACK: dict[str, int] = {"num_warps": 1, "num_stages": 1}
 _LINEAR_MIX: dict[str, int] = {"num_warps": 1, "maxnreg": 168}
+_SOFTMAX_MIX: dict[str, int] = {}
 _READ: dict[str, int] = {"num_warps": 4}
 _ANSWER: dict[str, int] = {"num_warps": 2}
 
@@ -194,7 +195,8 @@ class _Launch:
         groups = triton.cdiv(lots, max(1, _LANE_NUMBERS // model.d_head))
         constants |= {"SCALE": model.d_head**-0.5, "PARTS": triton.cdiv(lots, groups)}
         warps = max(1, model.n_heads * softmax_mix.SLOTS.value // 32)
-        return True, self.grid(plan.capacity * groups), {**constants, "num_warps": warps}
+        constants |= {"num_warps": warps, **_SOFTMAX_MIX}
+        return True, self.grid(plan.capacity * groups), constants
 
     def block_end(self, layer: int) -> None:
         plan, last = self.plan, self.plan.model.n_layers - 1
