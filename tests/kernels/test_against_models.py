@@ -16,7 +16,7 @@ from stacked_truth import TOLERANCE, by_kernels, by_models, fresh_step, started,
 
 from ithbit.engine.spec import Protocol
 from ithbit.families import FAMILIES
-from ithbit.kernels import attention, softmax_mix
+from ithbit.kernels import attention, gru, softmax_mix
 from ithbit.kernels.step import refusal
 from ithbit.models.spec import ModelSpec
 
@@ -106,16 +106,24 @@ def test_several_tiles_of_one_program_add_up(family, monkeypatch) -> None:
     assert too_far(spec, 13, capacity=13) == {}
 
 
-@pytest.mark.parametrize("family", ["softmax-full", "linear-full"])
+def test_so_do_those_of_a_later_recurrence(monkeypatch) -> None:
+    monkeypatch.setattr(gru, "_ROW_PROGRAMS", 1)
+    spec = ModelSpec("rhi", "gru", 2, n_layers=2)
+    assert gru._row_tiles(fresh_step(started(spec), capacity=9).plan) == (1, 3)
+    assert too_far(spec, 9, capacity=9) == {}
+
+
+@pytest.mark.parametrize("family", ["softmax-full", "linear-full", "gru"])
 def test_no_share_lies_where_none_is_summed(family) -> None:
-    start = started(ModelSpec("rhi", family, 1, n_layers=2), n_seeds=1)
+    start = started(ModelSpec("rhi", family, 2, n_layers=2), n_seeds=1)
     step = fresh_step(start, capacity=18)
     by_kernels(start, 18, Protocol(), step)
-    plan = step.plan
-    assert attention.programs(plan) > attention.shares(plan, "head.weight")
+    plan, shares = step.plan, step.family.shares
+    assert shares is not None
+    assert step.family.programs(plan) > shares(plan, "head.weight")
     for name, size in plan.sizes.items():
         mine = step.partials[:, :, plan.offsets[name] : plan.offsets[name] + size]
-        rows = attention.shares(plan, name)
+        rows = shares(plan, name)
         assert mine[:, :rows].any(), name
         assert not mine[:, rows:].any(), name
 

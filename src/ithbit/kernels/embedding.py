@@ -64,24 +64,24 @@ def _embed(
 
 @triton.jit(do_not_specialize=SIZES)
 def _embed_back(
-    keys, first, grads, partials, offset, PARAMETERS,
+    keys, first, grads, partials, offset, PROGRAMS, PARAMETERS,
     N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, SEQUENCES: tl.constexpr,
     STRIDE: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, ENCODING: tl.constexpr,
 ):  # fmt: skip
     """Shares of the map of token features; a program takes SEQUENCES sequences of `grads`."""
     TOKENS: tl.constexpr = N + 2 if LHI else N + 1
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    share = seed * tl.num_programs(0) + program
+    start = (seed * tl.num_programs(0) + program) * SEQUENCES
     key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
     example = tl.load(first + seed) + program * SEQUENCES
     total = tl.zeros([FEATURES, D], tl.float32)
     for tile in range((SEQUENCES * TOKENS + ROWS - 1) // ROWS):
         sequence, position, live = _tile(tile, TOKENS, SEQUENCES, ROWS)
         token = token_features(key, example + sequence, position, N, LHI, WORDS)
-        row = (share * SEQUENCES + sequence) * TOKENS + position
+        row = (start + sequence) * TOKENS + position
         at = grads + row[:, None] * STRIDE + tl.arange(0, D)[None, :]
         total += dot(tl.trans(token), tl.load(at, mask=live[:, None], other=0.0))
-    partial = partials + share * PARAMETERS
+    partial = partials + (seed * PROGRAMS + program) * PARAMETERS
     store_embedding(partial, total, offset, 0, D, ENCODING == "polynomial", False)
 
 
@@ -137,12 +137,14 @@ def embed(plan: Plan, values: Tensor, keys: Tensor, first: Tensor, out: Tensor) 
     )  # fmt: skip
 
 
-def embed_back(plan: Plan, keys: Tensor, first: Tensor, grads: Tensor, partials: Tensor) -> None:
+def embed_back(
+    plan: Plan, keys: Tensor, first: Tensor, grads: Tensor, partials: Tensor, n_programs: int
+) -> None:
     """Shares of the map of token features, from the gradients of embedded tokens (seed, sequence,
-    token, D), all of which must count; every row of `partials` takes equally many sequences."""
-    model, n_programs = plan.model, partials.shape[1]
+    token, D), all of which must count; so many programs take equally many sequences."""
+    model = plan.model
     _embed_back[(n_programs, plan.n_seeds)](
-        keys, first, grads, partials, offset(plan), plan.n_parameters,
+        keys, first, grads, partials, offset(plan), partials.shape[1], plan.n_parameters,
         N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words,
         SEQUENCES=grads.shape[1] // n_programs, STRIDE=grads.stride(2), ROWS=_ROWS,
         D=model.d_model, ENCODING=model.positions,

@@ -9,7 +9,7 @@ logits are asked for.
 
 Working memory of a layer, all (seed, sequence, token, …): the `states`, with h_0 = 0 first, and
 four vectors a token, `saved`: r, z, n and W_hn h + b_hn after the forward pass; backward leaves the
-gradients of the input gates in the place of the first three, and that of the input in the fourth's.
+gradients of the gates in their place, and then that of the input in the fourth's.
 """
 
 import triton
@@ -19,12 +19,37 @@ from ithbit.kernels import embedding, gru_layer
 from ithbit.kernels.plan import Plan
 
 _WARPS = 4  # of a recurrence's program: few shares to sum, registers to spare
-_INPUT_WARPS = 16
+_TILE = 16  # tokens that `rows_back` takes at a time
+# Its programs a run, at most: eight of one warp a multiprocessor take those of five runs at once.
+_ROW_PROGRAMS = 211
+_ROWS_BACK: dict[str, int] = {"num_stages": 1}
 
 
 def programs(plan: Plan) -> int:
-    """Programs a run."""
+    """Rows of gradient shares a run."""
+    rows = any(not _own_tokens(plan, layer) for layer in range(plan.model.n_layers))
+    return max(_recurrences(plan), _row_tiles(plan)[0] if rows else 0)
+
+
+def shares(plan: Plan, name: str) -> int:
+    """In how many of those rows a parameter has shares: few, where a recurrence leaves them."""
+    later = [layer for layer in range(plan.model.n_layers) if not _own_tokens(plan, layer)]
+    weights = [f"blocks.{layer}.{kind}.weight" for layer in later for kind in ("ih", "hh")]
+    if name in weights or name.startswith("positions.learned"):
+        return programs(plan)
+    return _recurrences(plan)
+
+
+def _recurrences(plan: Plan) -> int:
+    """Programs a run of a recurrence."""
     return triton.cdiv(plan.capacity, _sequences(plan))
+
+
+def _row_tiles(plan: Plan) -> tuple[int, int]:
+    """Programs a run of `rows_back`, and the tiles that each goes over."""
+    tiles = triton.cdiv(_recurrences(plan) * _sequences(plan) * plan.n_tokens, _TILE)
+    each = triton.cdiv(tiles, _ROW_PROGRAMS)
+    return triton.cdiv(tiles, each), each
 
 
 def backward(
@@ -38,27 +63,29 @@ def backward(
 ) -> None:
     """Losses and shares of the gradient of examples first … first + count - 1 of every run."""
     model, d = plan.model, plan.model.d_model
-    grid = (programs(plan), plan.n_seeds)
+    rows, each = _row_tiles(plan)
     _layers_forward(plan, values, keys, first, count, losses, save=True)
     top = model.n_layers - 1
     for layer in reversed(range(model.n_layers)):
-        gru_layer.run_layer_back[grid](
+        gru_layer.run_layer_back[(_recurrences(plan), plan.n_seeds)](
             values, keys, first, count, _states(plan, layer), _saved(plan, layer),
-            _saved(plan, min(layer + 1, top)), losses, partials, plan.n_parameters, plan.capacity,
-            plan.block(layer), embedding.offset(plan), plan.offsets["head.weight"],
+            _saved(plan, min(layer + 1, top)), losses, partials, programs(plan),
+            plan.n_parameters, plan.capacity, plan.block(layer),
+            embedding.offset(plan), plan.offsets["head.weight"],
             N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, D=d, SEQUENCES=_sequences(plan),
             FIRST=_own_tokens(plan, layer), LAST=layer == top, num_warps=_warps(plan),
         )  # fmt: skip
         if not _own_tokens(plan, layer):
-            gru_layer.input_back[grid](
-                values, _below(plan, layer), _saved(plan, layer), partials,
-                plan.n_parameters, plan.block(layer),
-                TOKENS=plan.n_tokens, D=d, SEQUENCES=_sequences(plan),
-                TILE=_rows(d, _INPUT_WARPS), num_warps=_INPUT_WARPS,
+            gru_layer.rows_back[(rows, plan.n_seeds)](
+                values, _below(plan, layer), _states(plan, layer), _saved(plan, layer), partials,
+                programs(plan), plan.n_parameters, _recurrences(plan) * _sequences(plan),
+                plan.block(layer),
+                TOKENS=plan.n_tokens, D=d, ROWS=_TILE, TILES=each,
+                num_warps=max(1, d * d // 512), **_ROWS_BACK,
             )  # fmt: skip
     if not _own_tokens(plan, 0):
         grads = _saved(plan, 0)[:, :, :, 3]
-        embedding.embed_back(plan, keys, first, grads, partials)
+        embedding.embed_back(plan, keys, first, grads, partials, _recurrences(plan))
         if model.positions == "learned":
             embedding.learned_back(plan, grads, count, partials)
 
@@ -84,7 +111,7 @@ def _layers_forward(
     if not _own_tokens(plan, 0):
         embedding.embed(plan, values, keys, first, _below(plan, 0))
     for layer in range(model.n_layers):
-        gru_layer.run_layer[(programs(plan), plan.n_seeds)](
+        gru_layer.run_layer[(_recurrences(plan), plan.n_seeds)](
             values, keys, first, count, _below(plan, layer), _states(plan, layer),
             _saved(plan, layer) if save else logits, logits, plan.n_parameters, plan.capacity,
             plan.block(layer), embedding.offset(plan), plan.offsets["head.weight"],
@@ -100,7 +127,7 @@ def _own_tokens(plan: Plan, layer: int) -> bool:
 
 
 def _states(plan: Plan, layer: int) -> Tensor:
-    sequences = programs(plan) * _sequences(plan)
+    sequences = _recurrences(plan) * _sequences(plan)
     return plan.buffer(f"states {layer}", sequences, plan.n_tokens + 1, plan.model.d_model)
 
 
@@ -111,7 +138,7 @@ def _below(plan: Plan, layer: int) -> Tensor:
 
 
 def _saved(plan: Plan, layer: int) -> Tensor:
-    sequences = programs(plan) * _sequences(plan)
+    sequences = _recurrences(plan) * _sequences(plan)
     return plan.buffer(f"saved {layer}", sequences, plan.n_tokens, 4, plan.model.d_model)
 
 

@@ -1,10 +1,12 @@
-"""The GRU's kernels: a layer's recurrence forward and backward, and the gradient of its input.
+"""The GRU's kernels: a layer's recurrence forward and backward, and the gradients of its input and
+weights.
 
 A recurrence of width 16 is bound by its latency, not by its arithmetic. So a program takes few
 sequences, a thread one unit of one of them, with its column of every weight in registers, and
 products are plain fused multiply-adds; a token costs one exchange of the state between threads
-forward, one of the gates' gradients backward. All that does not hang on the state (input gates,
-gradients of weights) fills the waiting. The equations and the order of the gates (r, z, n) are
+forward, one of the gates' gradients backward. Input gates, which do not hang on the state, fill the
+waiting, and so do the gradients of the first layer's weights; those of later layers are left to
+`rows_back`. The equations and the order of the gates (r, z, n) are
 those of `models/gru.py`.
 """
 
@@ -14,9 +16,11 @@ import triton.language as tl
 from ithbit.kernels.tile import (
     SIZES,
     cross_entropy,
+    dot,
     draw_bit,
     draw_index,
     feature_columns,
+    held,
     load_matrix,
     load_transposed,
     load_vector,
@@ -141,15 +145,15 @@ def run_layer(
 @triton.jit(do_not_specialize=SIZES)
 def run_layer_back(
     values, keys, first, count, states, saved, above, losses, partials,
-    PARAMETERS, CAPACITY, layer, positions, head,
+    PROGRAMS, PARAMETERS, CAPACITY, layer, positions, head,
     N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, D: tl.constexpr,
     SEQUENCES: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient of a layer's states, those of its input gates and its weights.
+    """From the gradient of a layer's states, those of its gates and biases.
 
-    That gradient is what `input_back` left in `above`, the `saved` of the layer above. The last
+    That gradient is what `rows_back` left in `above`, the `saved` of the layer above. The last
     layer takes the gradient of the loss instead, and leaves the head's share too; the first leaves
-    that of the input weights and the embedding, for the others `input_back` does.
+    those of its weights and the embedding, for the others `rows_back` does.
     """
     TOKENS: tl.constexpr = N + 2 if LHI else N + 1
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -157,7 +161,7 @@ def run_layer_back(
     d = tl.arange(0, D)[None, :]
     start = (seed * tl.num_programs(0) * SEQUENCES + row)[:, None]
     parameters = values + seed * PARAMETERS
-    partial = partials + (seed * tl.num_programs(0) + program) * PARAMETERS
+    partial = partials + (seed * PROGRAMS + program) * PARAMETERS
     weights, share = parameters + layer, partial + layer
     w_r = load_matrix(weights + 3 * D * D, D, D)
     w_z = load_matrix(weights + 4 * D * D, D, D)
@@ -185,9 +189,9 @@ def run_layer_back(
         next_g = tl.load(source + (TOKENS - 1) * 4 * D)
     nothing = tl.zeros([SEQUENCES, D], tl.float32)
     b_r, b_z, b_n, b_c = nothing, nothing, nothing, nothing
-    g_r = tl.zeros([D, SEQUENCES, D], tl.float32)  # of W_h, a sequence at a time
-    g_z, g_n = g_r, g_r
     if FIRST:
+        g_r = tl.zeros([D, SEQUENCES, D], tl.float32)  # of W_h, a sequence at a time
+        g_z, g_n = g_r, g_r
         i_r = tl.zeros([_FEATURES, SEQUENCES, D], tl.float32)  # of the map from features to gates
         i_z, i_n = i_r, i_r
     last = kept + (TOKENS - 1) * 4 * D
@@ -212,14 +216,14 @@ def run_layer_back(
         d_r = d_n * (c * r * (1.0 - r))
         d_c = d_n * r
         dh = dh * z + _times(d_r, w_r) + _times(d_z, w_z) + _times(d_c, w_n)
-        g_r += _outer(d_r, h)
-        g_z += _outer(d_z, h)
-        g_n += _outer(d_c, h)
         b_r += d_r
         b_z += d_z
         b_n += d_n
         b_c += d_c
         if FIRST:
+            g_r += _outer(d_r, h)
+            g_z += _outer(d_z, h)
+            g_n += _outer(d_c, h)
             x = _features(t, query, low, high, N, LHI)
             i_r += _outer(x, d_r)
             i_z += _outer(x, d_z)
@@ -228,9 +232,7 @@ def run_layer_back(
             tl.store(kept + t * 4 * D, d_r)
             tl.store(kept + t * 4 * D + D, d_z)
             tl.store(kept + t * 4 * D + 2 * D, d_n)
-    store_matrix(share + 3 * D * D, tl.sum(g_r, 1), D, D)
-    store_matrix(share + 4 * D * D, tl.sum(g_z, 1), D, D)
-    store_matrix(share + 5 * D * D, tl.sum(g_n, 1), D, D)
+            tl.store(kept + t * 4 * D + 3 * D, d_c)
     bias = share + 6 * D * D
     bias_r, bias_z = tl.sum(b_r, 0), tl.sum(b_z, 0)
     store_vector(bias, bias_r, D)
@@ -240,6 +242,9 @@ def run_layer_back(
     store_vector(bias + 4 * D, bias_z, D)
     store_vector(bias + 5 * D, tl.sum(b_c, 0), D)
     if FIRST:
+        store_matrix(share + 3 * D * D, tl.sum(g_r, 1), D, D)
+        store_matrix(share + 4 * D * D, tl.sum(g_z, 1), D, D)
+        store_matrix(share + 5 * D * D, tl.sum(g_n, 1), D, D)
         embedding = tl.load(_embedding(parameters, positions, D))
         m_r, m_z, m_n = tl.sum(i_r, 1), tl.sum(i_z, 1), tl.sum(i_n, 1)
         store_matrix(share, _times(tl.trans(m_r), embedding), D, D)
@@ -252,35 +257,47 @@ def run_layer_back(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def input_back(
-    values, states, saved, partials, PARAMETERS, layer,
-    TOKENS: tl.constexpr, D: tl.constexpr, SEQUENCES: tl.constexpr, TILE: tl.constexpr,
+def rows_back(
+    values, below, states, saved, partials, PROGRAMS, PARAMETERS, SEQUENCES, layer,
+    TOKENS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """From the gradients of a layer's input gates, those of its input and its input weights."""
+    """From the gradients of a layer's gates, those of its input and its weights.
+
+    Nothing here hangs on the token before, so a program takes tiles of tokens, whatever their
+    sequence, by the tensor cores.
+    """
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    share = seed * tl.num_programs(0) + program
     weights = values + seed * PARAMETERS + layer
-    w_r = load_matrix(weights, D, D)
-    w_z = load_matrix(weights + D * D, D, D)
-    w_n = load_matrix(weights + 2 * D * D, D, D)
     d = tl.arange(0, D)[None, :]
-    g_r = tl.zeros([D, TILE, D], tl.float32)
-    g_z, g_n = g_r, g_r
-    for begin in range(0, SEQUENCES * TOKENS, TILE):
-        token = begin + tl.arange(0, TILE)
-        live = (token < SEQUENCES * TOKENS)[:, None]
-        state = share * SEQUENCES * (TOKENS + 1) + token + token // TOKENS + 1
-        at = saved + (share * SEQUENCES * TOKENS + token)[:, None] * 4 * D + d
-        x = tl.load(states + state[:, None] * D + d, mask=live, other=0.0)
+    i_r = tl.zeros([D, D], tl.float32)
+    i_z, i_n, h_r, h_z, h_c = i_r, i_r, i_r, i_r, i_r
+    for tile in range(TILES):
+        w = held(weights, tile)
+        row = (program * TILES + tile) * ROWS + tl.arange(0, ROWS)
+        live = (row < SEQUENCES * TOKENS)[:, None]
+        # A sequence's states have h_0 before them.
+        before = ((seed * SEQUENCES * (TOKENS + 1) + row + row // TOKENS) * D)[:, None] + d
+        at = saved + ((seed * SEQUENCES * TOKENS + row) * 4 * D)[:, None] + d
+        # All of a tile's loads at once: each would wait for memory by itself.
+        x = tl.load(below + before + D, mask=live, other=0.0)
+        h = tl.load(states + before, mask=live, other=0.0)
         d_r = tl.load(at, mask=live, other=0.0)
         d_z = tl.load(at + D, mask=live, other=0.0)
         d_n = tl.load(at + 2 * D, mask=live, other=0.0)
-        grad = _times(d_r, w_r) + _times(d_z, w_z) + _times(d_n, w_n)
+        d_c = tl.load(at + 3 * D, mask=live, other=0.0)
+        grad = dot(d_r, load_matrix(w, D, D)) + dot(d_z, load_matrix(w + D * D, D, D))
+        grad += dot(d_n, load_matrix(w + 2 * D * D, D, D))
         tl.store(at + 3 * D, grad, mask=live)
-        g_r += _outer(d_r, x)
-        g_z += _outer(d_z, x)
-        g_n += _outer(d_n, x)
-    partial = partials + share * PARAMETERS + layer
-    store_matrix(partial, tl.sum(g_r, 1), D, D)
-    store_matrix(partial + D * D, tl.sum(g_z, 1), D, D)
-    store_matrix(partial + 2 * D * D, tl.sum(g_n, 1), D, D)
+        i_r += dot(tl.trans(d_r), x)
+        h_r += dot(tl.trans(d_r), h)
+        i_z += dot(tl.trans(d_z), x)
+        h_z += dot(tl.trans(d_z), h)
+        i_n += dot(tl.trans(d_n), x)
+        h_c += dot(tl.trans(d_c), h)
+    share = partials + (seed * PROGRAMS + program) * PARAMETERS + layer
+    store_matrix(share, i_r, D, D)
+    store_matrix(share + D * D, i_z, D, D)
+    store_matrix(share + 2 * D * D, i_n, D, D)
+    store_matrix(share + 3 * D * D, h_r, D, D)
+    store_matrix(share + 4 * D * D, h_z, D, D)
+    store_matrix(share + 5 * D * D, h_c, D, D)

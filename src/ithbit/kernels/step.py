@@ -64,7 +64,7 @@ _FAMILIES = {
     "softmax-causal": _ATTENTION,
     "linear-full": _ATTENTION,
     "linear-causal": _ATTENTION,
-    "gru": Family(gru.programs, gru.backward, gru.forward),
+    "gru": Family(gru.programs, gru.backward, gru.forward, gru.shares),
     "mamba2": Family(mamba2.programs, mamba2.backward, mamba2.forward),
 }
 
