@@ -100,10 +100,10 @@ def test_several_tiles_of_one_program_add_up(family, monkeypatch) -> None:
     monkeypatch.setattr(attention, "_PROJECT_PROGRAMS", 1)
     monkeypatch.setattr(attention, "_BACK_PROGRAMS", 1)
     spec = ModelSpec("lhi", family, 8, n_layers=2)
-    step = fresh_step(started(spec), capacity=13)
+    step = fresh_step(started(spec), capacity=7)
     assert attention._back_tiles(step.plan)[1] > 1
     assert attention._project_tiles(step.plan)[1] > 1
-    assert too_far(spec, 13, capacity=13) == {}
+    assert too_far(spec, 7, capacity=7) == {}
 
 
 def test_so_do_those_of_a_later_recurrence(monkeypatch) -> None:

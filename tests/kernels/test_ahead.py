@@ -1,12 +1,21 @@
-"""Kernels compiled in one process are found by another."""
+"""Kernels compiled in one process are found by another, and the compiling is left at any time."""
 
 import os
 import subprocess
 import sys
+import time
 
 import pytest
+import torch
 
 pytest.importorskip("triton", reason="the kernels need triton")
+
+from ithbit.kernels import ahead
+from ithbit.kernels.ahead import Ahead
+from ithbit.models.spec import ModelSpec
+
+MODELS = [ModelSpec(task, "gru", n, 2) for task in ("rhi", "lhi") for n in (4, 8)]
+GPU = torch.device("cuda", 0)
 
 NAMES = """
 import sys
@@ -34,3 +43,78 @@ def test_a_kernel_has_one_name_in_triton_s_cache() -> None:
     )  # fmt: skip
     assert forwards == backwards
     assert len(set(forwards.split())) == 8
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    """Without a GPU: marks in a folder, and a process of our choice instead of one that compiles.
+
+    Gives a function that takes what the process does for each of its `models`; `mark(model)` says
+    that one is done.
+    """
+    monkeypatch.setattr(ahead, "_mark", lambda model, batch, device: tmp_path / named(model))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (4 << 30, 4 << 30))
+
+    def named(model: ModelSpec) -> str:
+        return f"{model.task}{model.n_bits}"
+
+    def use(work: str) -> None:
+        begin = "import json, sys, time, pathlib\n"
+        read = "models = [m for unit in json.load(sys.stdin)['units'] for m in unit]\n"
+        mark = f"def mark(m): (pathlib.Path({str(tmp_path)!r}) / (m['task'] + str(m['n_bits'])))"
+        code = begin + read + mark + ".touch()\nfor m in models:\n    " + work
+        monkeypatch.setattr(ahead, "COMMAND", (sys.executable, "-c", code))
+
+    return use
+
+
+def until(true) -> None:
+    """Wait, but not for ever."""
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_each_model_is_ready_when_its_kernels_are(compiler) -> None:
+    compiler("mark(m) if m['n_bits'] == 8 else time.sleep(600)")
+    long, short = MODELS[1], MODELS[0]
+    said: list[str] = []
+    with Ahead(MODELS, 256, GPU, said.append) as kernels:
+        assert not kernels.ready(short)
+        until(lambda: kernels.ready(long) and kernels.ready(MODELS[3]))
+        assert not kernels.ready(short)
+    assert kernels._processes  # and none is left
+    assert all(process.poll() is not None for process in kernels._processes)
+    assert said == ["compiling kernels in 2 processes, once on this machine"]
+
+
+def test_what_does_not_compile_keeps_nobody_waiting_and_is_said_once(compiler) -> None:
+    compiler("sys.exit('no such instruction')")
+    said: list[str] = []
+    with Ahead(MODELS, 256, GPU, said.append) as kernels:
+        until(lambda: all(map(kernels.ready, MODELS)))
+    assert len(said) == 3  # at the start, and of each of two lengths
+    assert "(no such instruction)" in said[1]
+
+
+def test_of_few_or_marked_models_nothing_is_compiled(compiler) -> None:
+    compiler("sys.exit('not to be started')")
+    with Ahead(MODELS[:2], 256, GPU, pytest.fail) as kernels:
+        assert all(map(kernels.ready, MODELS[:2]))
+    for model in MODELS:
+        ahead._mark(model, 256, GPU).touch()
+    with Ahead(MODELS, 256, GPU, pytest.fail) as kernels:
+        assert all(map(kernels.ready, MODELS))
+
+
+def test_a_listener_that_wants_to_stop_is_heard(compiler) -> None:
+    compiler("time.sleep(600)")
+
+    def stop(text: str) -> None:
+        raise KeyError(text)
+
+    with pytest.raises(KeyError, match="compiling kernels"), Ahead(MODELS, 256, GPU, stop) as some:
+        until(lambda: some._raised)
+    with pytest.raises(KeyError, match="compiling kernels"), Ahead(MODELS, 256, GPU, stop) as some:
+        until(lambda: some.ready(MODELS[0]))

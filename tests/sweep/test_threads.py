@@ -57,6 +57,22 @@ def undisturbed(tmp_path, kept):
     return of
 
 
+def test_a_stack_that_is_not_ready_lets_others_pass(tmp_path) -> None:
+    slow, *others = cells(3)
+    ended: list[RunSpec] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event.what, Result):
+            ended.append(event.run)
+
+    def ready(run: RunSpec) -> bool:
+        return run not in slow or len(ended) == 4
+
+    train_side_by_side([slow, *others], tmp_path, CPU, 2, Audience(watch), ready=ready)
+    assert set(ended[:4]) == {run for stack in others for run in stack}
+    assert set(ended[4:]) == set(slow)
+
+
 def test_side_by_side_the_bits_are_the_same(tmp_path, kept, undisturbed) -> None:
     stacks = cells()
     expected = undisturbed(stacks)

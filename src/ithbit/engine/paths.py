@@ -6,7 +6,8 @@ Triton has the plain way.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -134,16 +135,27 @@ def refusal(model: ModelSpec, protocol: Protocol, device: Device) -> str | None:
     return refused_model(model)
 
 
-def compile_ahead(runs: list[RunSpec], device: Device, say: Callable[[str], None]) -> None:
-    """Compile the kernels that these runs want on a GPU, many at once."""
+@contextmanager
+def compiling(
+    runs: list[RunSpec], device: Device, say: Callable[[str], None]
+) -> Iterator[Callable[[RunSpec], bool]]:
+    """Compile what these runs want on a GPU in the background; gives whether a run can start.
+
+    One that starts all the same compiles its kernels itself.
+    """
     models: dict[int, dict[ModelSpec, None]] = defaultdict(dict)
     for model, protocol in dict.fromkeys((run.model, run.protocol) for run in runs):
         if refusal(model, protocol, device) is None:
             models[protocol.batch_size][model] = None
-    for batch_size, served in models.items():
-        from ithbit.kernels import ahead
+    with ExitStack() as stack:
+        waited: dict[ModelSpec, list[Callable[[ModelSpec], bool]]] = defaultdict(list)
+        for batch_size, served in models.items():
+            from ithbit.kernels.ahead import Ahead
 
-        ahead.compile_ahead(list(served), batch_size, device.torch, say)
+            ahead = stack.enter_context(Ahead(list(served), batch_size, device.torch, say))
+            for model in served:
+                waited[model].append(ahead.ready)
+        yield lambda run: all(ready(run.model) for ready in waited.get(run.model, ()))
 
 
 def kernels_named(name: str) -> Kernels:

@@ -1,4 +1,4 @@
-"""Compiling the kernels of many models at once, in processes of their own, before a sweep.
+"""Compiling the kernels of many models at once, in processes of their own, while a sweep begins.
 
 Triton compiles a kernel when it is first launched, a few seconds each and one after the other; a
 whole sweep wants hundreds. What a process compiles goes to Triton's cache on disk, where the
@@ -12,10 +12,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import asdict
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from textwrap import shorten
 
@@ -26,57 +28,112 @@ from ithbit.kernels import optimiser
 from ithbit.kernels.step import Step
 from ithbit.models.spec import ModelSpec
 
-_MEMORY = 1 << 30  # bytes of the GPU that a process takes while it compiles
-_FEW = 2  # models up to which a process more is not worth its start
+_MEMORY = 2 << 30  # free bytes of the GPU for each process that compiles: half are for the training
+_FEW = 2  # units up to which a process more is not worth its start
+COMMAND = (sys.executable, "-c", "from ithbit.kernels.ahead import main; main()")
 
 
-def compile_ahead(
-    models: list[ModelSpec], batch_size: int, device: torch.device, say: Callable[[str], None]
-) -> None:
-    """Fill Triton's cache for training these models on this GPU, where it is not filled yet."""
-    units = [unit for unit in _units(models) if not _mark(unit, batch_size, device).exists()]
-    if len(units) <= _FEW:
-        return
-    free = torch.cuda.mem_get_info(device)[0] // _MEMORY
-    n_processes = max(1, min(len(units), len(os.sched_getaffinity(0)), free))
-    say(f"compiling kernels in {n_processes} processes, once on this machine")
-    # The kernels on rows serve every length: one length first, or all would compile them at once.
-    longest: dict[object, int] = {}
-    for unit in units:
-        longest[_kin(unit[0])] = max(longest.get(_kin(unit[0]), 0), unit[0].n_bits)
-    first = [unit for unit in units if unit[0].n_bits == longest[_kin(unit[0])]]
-    for some in (first, [unit for unit in units if unit not in first]):
-        for why in _compile(some, n_processes, batch_size, device):
-            say(f"compiling ahead failed ({why}): the rest is compiled when first trained")
+class Ahead:
+    """Kernels on their way into Triton's cache; use as a context, which ends with the compiling.
 
+    Where few are missing nothing is compiled ahead.
+    """
 
-def _compile(
-    units: list[list[ModelSpec]], n_processes: int, batch_size: int, device: torch.device
-) -> list[str]:
-    """Compile the kernels of units in processes; what those that failed said last, each once."""
-    command = [sys.executable, "-c", "from ithbit.kernels.ahead import main; main()"]
-    failed: dict[str, None] = {}
-    with ExitStack() as files:
-        processes = []
-        for k in range(min(n_processes, len(units))):
-            order = {
-                "units": [[asdict(model) for model in unit] for unit in units[k::n_processes]],
-                "batch_size": batch_size,
-                "device": str(device),
-            }
-            # Not a pipe: a process that says much must not wait for a reader.
-            said = files.enter_context(tempfile.TemporaryFile("w+"))
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said, text=True)
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(order))
-            process.stdin.close()
-            processes.append((process, said))
-        for process, said in processes:
-            if process.wait():
-                said.seek(0)
-                lines = said.read().strip().splitlines() or [f"status {process.returncode}"]
-                failed[shorten(lines[-1], 200, placeholder="…")] = None
-    return list(failed)
+    def __init__(
+        self,
+        models: list[ModelSpec],
+        batch_size: int,
+        device: torch.device,
+        say: Callable[[str], None],
+    ) -> None:
+        self._batch_size, self._device, self._say = batch_size, device, say
+        self._marks = {model: _mark(model, batch_size, device) for model in _distinct(models)}
+        units = _units(list(self._marks))
+        self._units = [unit for unit in units if not all(self._marks[m].exists() for m in unit)]
+        self._over = len(self._units) <= _FEW
+        self._lock, self._stopped = threading.Lock(), False  # no process starts once stopped
+        self._raised: Exception | None = None
+        self._processes: list[subprocess.Popen[str]] = []
+        self._thread = threading.Thread(target=self._compile_all, daemon=True)
+
+    def __enter__(self) -> "Ahead":
+        if not self._over:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        with self._lock:
+            self._stopped = True
+            for process in self._processes:
+                process.terminate()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._raised and kind is None:
+            raise self._raised
+
+    def ready(self, model: ModelSpec) -> bool:
+        """Whether a model's kernels are compiled, or will not be here.
+
+        Raises what the listener raised, which wants to stop.
+        """
+        if self._raised:
+            raise self._raised
+        return self._over or self._marks[_distinct([model])[0]].exists()
+
+    def _compile_all(self) -> None:
+        try:
+            free = torch.cuda.mem_get_info(self._device)[0] // _MEMORY
+            n_processes = max(1, min(len(self._units), len(os.sched_getaffinity(0)), free))
+            self._tell(f"compiling kernels in {n_processes} processes, once on this machine")
+            # Kernels on rows serve every length: one length first, or all would compile them.
+            longest: dict[object, int] = {}
+            for unit in self._units:
+                longest[_kin(unit[0])] = max(longest.get(_kin(unit[0]), 0), unit[0].n_bits)
+            first = [unit for unit in self._units if unit[0].n_bits == longest[_kin(unit[0])]]
+            for some in (first, [unit for unit in self._units if unit not in first]):
+                for why in self._compile(some, n_processes):
+                    rest = "the rest is compiled when first trained"
+                    self._tell(f"compiling ahead failed ({why}): {rest}")
+        finally:
+            self._over = True
+
+    def _tell(self, text: str) -> None:
+        try:
+            self._say(text)
+        except Exception as error:  # not lost with this thread
+            self._raised = error
+
+    def _compile(self, units: list[list[ModelSpec]], n_processes: int) -> list[str]:
+        """Compile units in processes; what those that failed said last, each once."""
+        failed: dict[str, None] = {}
+        with ExitStack() as files:
+            processes = []
+            for k in range(min(n_processes, len(units))):
+                order = {
+                    "units": [[asdict(model) for model in unit] for unit in units[k::n_processes]],
+                    "batch_size": self._batch_size,
+                    "device": str(self._device),
+                }
+                # Not a pipe: a process that says much must not wait for a reader.
+                said = files.enter_context(tempfile.TemporaryFile("w+"))
+                with self._lock:
+                    if self._stopped:
+                        break
+                    process = subprocess.Popen(
+                        COMMAND, stdin=subprocess.PIPE, stderr=said, text=True
+                    )
+                    self._processes.append(process)
+                processes.append((process, said))
+                assert process.stdin is not None
+                with suppress(BrokenPipeError):  # it ended at once, and its status says so
+                    process.stdin.write(json.dumps(order))
+                    process.stdin.close()
+            for process, said in processes:
+                if process.wait() and not self._stopped:
+                    said.seek(0)
+                    lines = said.read().strip().splitlines() or [f"status {process.returncode}"]
+                    failed[shorten(lines[-1], 200, placeholder="…")] = None
+        return list(failed)
 
 
 def main() -> None:
@@ -84,12 +141,11 @@ def main() -> None:
     order = json.load(sys.stdin)
     device = torch.device(order["device"])
     for unit in order["units"]:
-        models = [ModelSpec(**fields) for fields in unit]
-        for model in models:
+        for model in [ModelSpec(**fields) for fields in unit]:
             _launch_all(model, order["batch_size"], device)
-        mark = _mark(models, order["batch_size"], device)
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
+            mark = _mark(model, order["batch_size"], device)
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
 
 
 def _launch_all(model: ModelSpec, batch_size: int, device: torch.device) -> None:
@@ -111,14 +167,16 @@ def _launch_all(model: ModelSpec, batch_size: int, device: torch.device) -> None
     torch.cuda.synchronize(device)
 
 
+def _distinct(models: list[ModelSpec]) -> list[ModelSpec]:
+    """The models that differ in their kernels: the third layer is the last that brings one."""
+    return list(dict.fromkeys(replace(model, n_layers=min(model.n_layers, 3)) for model in models))
+
+
 def _units(models: list[ModelSpec]) -> list[list[ModelSpec]]:
-    """Models that share most of their kernels, together; of the deep ones the third layer is the
-    last that brings a new kernel."""
-    units: dict[object, dict[ModelSpec, None]] = defaultdict(dict)
+    """Models that share most of their kernels, together; those with most to compile first."""
+    units: dict[object, list[ModelSpec]] = defaultdict(list)
     for model in models:
-        fields = asdict(model)
-        fields["n_layers"] = min(model.n_layers, 3)
-        units[_kin(model), model.n_bits][ModelSpec(**fields)] = None
+        units[_kin(model), model.n_bits].append(model)
     order = sorted(units.values(), key=lambda unit: -sum(model.n_layers for model in unit))
     return [sorted(unit, key=lambda model: -model.n_layers) for unit in order]
 
@@ -128,12 +186,18 @@ def _kin(model: ModelSpec) -> object:
     return model.task, model.family.split("-")[0], model.positions
 
 
-def _mark(unit: list[ModelSpec], batch_size: int, device: torch.device) -> Path:
-    """The file that says that a unit's kernels are in the cache."""
+def _mark(model: ModelSpec, batch_size: int, device: torch.device) -> Path:
+    """The file that says that a model's kernels are in the cache."""
+    machine = [triton.__version__, *torch.cuda.get_device_capability(device)]
+    what = json.dumps([_sources(), asdict(model), batch_size, machine], sort_keys=True)
+    name = hashlib.sha256(what.encode()).hexdigest()[:16]
+    return Path(triton.knobs.cache.dir) / f"ithbit-{name}"
+
+
+@cache
+def _sources() -> str:
+    """A digest of the kernels' text."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
-    what = [asdict(model) for model in unit]
-    machine = [triton.__version__, *torch.cuda.get_device_capability(device)]
-    digest.update(json.dumps([what, batch_size, machine], sort_keys=True).encode())
-    return Path(triton.knobs.cache.dir) / f"ithbit-{digest.hexdigest()[:16]}"
+    return digest.hexdigest()

@@ -6,13 +6,14 @@ the truth: a run is done when its result is there, whoever wrote it.
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.folder import RunFolder, check_store
 from ithbit.engine.loop import Event, Notice, Watcher, stack_size
-from ithbit.engine.paths import Kernels, check_kernels, compile_ahead
+from ithbit.engine.paths import Kernels, check_kernels, compiling
 from ithbit.engine.record import Failure, Result
 from ithbit.engine.spec import RunSpec
 from ithbit.sweep.local import LocalPool, Worker, worker_devices
@@ -53,22 +54,28 @@ def run_all(
             watch(Event(run, done))
     devices = worker_devices(device_name, device, workers)
     audience = Audience(watch)
-    if todo and device.is_cuda and kernels != "off":
-        compile_ahead(todo, device, lambda text: audience.tell(Event(todo[0], Notice(text))))
     if device.is_cuda and len(devices) == 1:  # whole cells: whoever leaves a stack is replaced
         stacks = group(todo, device, 1, size=max(1, len(todo)))
     else:
         stacks = group(todo, device, len(devices))
-    if len(devices) == 1 or len(stacks) <= 1:
-        n_stacks = at_once(device.torch.type)
-        train_side_by_side(stacks, store, device, n_stacks, audience, kernels)
-    else:
-        devices = devices[: len(stacks)]
-        heed_ctrl_c(
-            lambda: _train_in_pool(stacks, store, devices, audience.tell, kernels),
-            audience,
-            mid_epoch=True,
-        )
+    with ExitStack() as meanwhile:
+        ready: Callable[[RunSpec], bool] = lambda run: True  # noqa: E731
+        if todo and device.is_cuda and kernels != "off":
+            ready = meanwhile.enter_context(
+                compiling(todo, device, lambda text: audience.tell(Event(todo[0], Notice(text))))
+            )
+        if len(devices) == 1 or len(stacks) <= 1:
+            n_stacks = at_once(device.torch.type)
+            train_side_by_side(stacks, store, device, n_stacks, audience, kernels, ready)
+        else:
+            while not all(map(ready, todo)):
+                time.sleep(BUSY_SECONDS)
+            devices = devices[: len(stacks)]
+            heed_ctrl_c(
+                lambda: _train_in_pool(stacks, store, devices, audience.tell, kernels),
+                audience,
+                mid_epoch=True,
+            )
     found = [outcome(store, run) for run in runs]
     assert all(found)
     return [done for done in found if done is not None]

@@ -26,6 +26,7 @@ from ithbit.errors import BusyError
 
 STACKS_A_GPU = 8  # at once; one that waits for the host or for itself leaves room for the others
 _SIGNAL_SECONDS = 0.5  # between two looks for an interruption
+_READY_SECONDS = 0.2  # between two looks at stacks that are not ready
 BUSY_SECONDS = 1.0  # between two looks at a run that another process is training
 
 Given = TypeVar("Given")
@@ -101,18 +102,27 @@ def train_side_by_side(
     n_stacks: int,
     audience: Audience,
     kernels: Kernels = "auto",
+    ready: Callable[[RunSpec], bool] = lambda run: True,
 ) -> None:
-    """Train stacks in the order given, so many at once; runs that another holds are waited for."""
-    waiting = deque(stacks)
+    """Train stacks in the order given, so many at once; one that is not ready lets others pass, and
+    runs that another process holds are waited for."""
+    waiting, lock = deque(stacks), threading.Lock()
     ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def take() -> list[RunSpec] | None:
+        with lock:
+            first = next((stack for stack in waiting if ready(stack[0])), None)
+            if first is not None:
+                waiting.remove(first)
+            return first
 
     def work() -> None:
         try:
             while waiting and not audience.stopped:
-                try:
-                    stack = waiting.popleft()
-                except IndexError:  # another thread was faster
-                    break
+                stack = take()
+                if stack is None:
+                    time.sleep(_READY_SECONDS)
+                    continue
                 try:
                     train(stack, store, device, audience.tell, kernels=kernels)
                 except BusyError:
