@@ -65,7 +65,7 @@ _FAMILIES = {
     "linear-full": _ATTENTION,
     "linear-causal": _ATTENTION,
     "gru": Family(gru.programs, gru.backward, gru.forward),
-    "mamba2": Family(mamba2.programs, mamba2.backward, mamba2.forward),
+    "mamba2": Family(mamba2.programs, mamba2.backward, mamba2.forward, mamba2.shares),
 }
 
 
