@@ -106,17 +106,20 @@ def test_several_tiles_of_one_program_add_up(family, monkeypatch) -> None:
     assert too_far(spec, 13, capacity=13) == {}
 
 
-@pytest.mark.parametrize("family", ["softmax-full", "linear-full"])
-def test_no_share_lies_where_none_is_summed(family) -> None:
-    start = started(ModelSpec("rhi", family, 1, n_layers=2), n_seeds=1)
+@pytest.mark.parametrize(
+    ("family", "n_bits"), [("softmax-full", 1), ("linear-full", 1), ("mamba2", 9)]
+)
+def test_no_share_lies_where_none_is_summed(family, n_bits) -> None:
+    start = started(ModelSpec("rhi", family, n_bits, n_layers=2), n_seeds=1)
     step = fresh_step(start, capacity=18)
     by_kernels(start, 18, Protocol(), step)
-    plan = step.plan
-    assert attention.programs(plan) > attention.shares(plan, "head.weight")
+    plan, shares = step.plan, step.family.shares
+    assert shares is not None
+    assert step.family.programs(plan) > shares(plan, "head.weight")
     for name, size in plan.sizes.items():
         mine = step.partials[:, :, plan.offsets[name] : plan.offsets[name] + size]
-        rows = attention.shares(plan, name)
-        assert mine[:, :rows].any(), name
+        rows = shares(plan, name)
+        assert mine[:, :rows].any() == (name != "leave.unused_word"), name
         assert not mine[:, rows:].any(), name
 
 

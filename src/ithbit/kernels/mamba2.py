@@ -2,12 +2,12 @@
 
 Forward a block is two launches: what acts on each token by itself (`mamba2_rows.py`), with the
 output of the block before, and the mixing of tokens (`mamba2_mix.py`). The last mixing turns round
-at the loss; backward a block is the same two launches, and the bottom one three: a sum over
-examples, then the rows that are left (`mamba2_tokens.py`). The convolution shifts rows, which registers
+at the loss; backward a block is the same two launches. The convolution shifts rows, which registers
 cannot, so it lies at the border of the two. Exact savings: the last block mixes into the last token
-alone (`mamba2_last.py`), so its gates and Cs have gradients in the last four alone; all other
-mixing is by states, with token-by-token matrices of 16 tokens at most, which stay in registers and
-are computed again on the way back.
+alone (`mamba2_last.py`), so its gates have gradients there alone, its Cs in the last three; all
+other mixing is by states, with token-by-token matrices of 16 tokens at most, which stay in
+registers and are computed again on the way back; and the way back from the first mixing to the
+embedding goes over the few kinds of tokens that there are (`mamba2_tokens.py`).
 """
 
 import triton
@@ -172,8 +172,8 @@ def _to_last(
                 K=of, num_warps=MIX_WARPS, num_stages=1, maxnreg=MIX_REGISTERS,
             )  # fmt: skip
         mamba2_rows.project[(triton.cdiv(plan.capacity * plan.n_tokens, of.ROWS), plan.n_seeds)](
-            values, keys, first, count, embedding.waves(plan), _rows(plan, "bits", 1), _stream(plan, layer - 1),
-            _raw(plan, layer - 1, of), _mixed(plan, layer - 1, of),
+            values, keys, first, count, embedding.waves(plan), _rows(plan, "bits", 1),
+            _stream(plan, layer - 1), _raw(plan, layer - 1, of), _mixed(plan, layer - 1, of),
             _stream(plan, layer), _raw(plan, layer, of), _steps(plan, layer, of),
             plan.n_parameters, plan.block(max(layer - 1, 0)), plan.block(layer),
             BOTTOM=layer == 0, K=of, num_warps=ROW_WARPS, num_stages=1,

@@ -97,6 +97,7 @@ def project(
     place = _rows(tl.program_id(0), count, K.ROWS, K)
     if BOTTOM:
         features = _features(keys, first, place, K)
+        # The feature in column 3 is the bit.
         bit = tl.sum(tl.where(tl.arange(0, FEATURES)[None, :] == 3, features, 0.0), 1)
         tl.store(of_seed(bits, 1, K) + row_number(place, K), bit, mask=place[2])
         x = embed(values, features, waves, place, K)

@@ -32,7 +32,6 @@ from ithbit.kernels.tile import (
     feature_columns,
     load_vector,
     put,
-    put_vector,
     put_where,
     store_embedding,
 )
