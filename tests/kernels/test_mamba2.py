@@ -20,7 +20,10 @@ def gradients(spec, seeds):
     """One step's gradients (seed, parameter) of a stack, and its step."""
     members = [init(spec, seed) for seed in seeds]
     layout = Layout.of(members[0])
-    rows = torch.stack([layout.pack(member) for member in members]).to(DEVICE)
+    rows = torch.stack([layout.pack(member) for member in members])
+    # Some way off their initial values, at which a query has next to no gradient.
+    noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(1))
+    rows = (rows + 0.3 * noise).to(DEVICE)
     step = Step(spec, len(seeds), CAPACITY, DEVICE)
     first = torch.zeros(len(seeds), 1, dtype=torch.int64, device=DEVICE)
     loss_sum = torch.zeros(len(seeds), dtype=torch.float64, device=DEVICE)
