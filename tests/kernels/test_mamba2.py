@@ -13,16 +13,18 @@ from ithbit.models.spec import ModelSpec
 from ithbit.tasks.sampling import stream_keys
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-SPEC = ModelSpec("lhi", "mamba2", n_bits=5, n_layers=2)
-CAPACITY, COUNT = 10, 9  # two tiles of eight sequences, the second with one
+CAPACITY, COUNT = 18, 17  # tiles of eight sequences, and of sixteen queries, the last with one
 
 
-def gradients(seeds):
+def gradients(spec, seeds):
     """One step's gradients (seed, parameter) of a stack, and its step."""
-    members = [init(SPEC, seed) for seed in seeds]
+    members = [init(spec, seed) for seed in seeds]
     layout = Layout.of(members[0])
-    rows = torch.stack([layout.pack(member) for member in members]).to(DEVICE)
-    step = Step(SPEC, len(seeds), CAPACITY, DEVICE)
+    rows = torch.stack([layout.pack(member) for member in members])
+    # Some way off their initial values, at which a query has next to no gradient.
+    noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(1))
+    rows = (rows + 0.3 * noise).to(DEVICE)
+    step = Step(spec, len(seeds), CAPACITY, DEVICE)
     first = torch.zeros(len(seeds), 1, dtype=torch.int64, device=DEVICE)
     loss_sum = torch.zeros(len(seeds), dtype=torch.float64, device=DEVICE)
     keys = stream_keys(seeds, DEVICE)
@@ -30,11 +32,14 @@ def gradients(seeds):
     return step.grads, step
 
 
-def test_tiles_of_one_program_add_up(monkeypatch):
-    expected, apart = gradients([1])
+@pytest.mark.parametrize("positions", ["polynomial", "learned"])
+def test_tiles_of_one_program_add_up(positions, monkeypatch):
+    spec = ModelSpec("lhi", "mamba2", n_bits=5, n_layers=2, positions=positions)
+    expected, apart = gradients(spec, [1])
     monkeypatch.setattr(mamba2, "MAX_PROGRAMS", 1)
     monkeypatch.setattr(mamba2, "MAX_BACK_PROGRAMS", 1)
-    found, together = gradients([1])
+    monkeypatch.setattr(mamba2, "_TALLIED", 8)
+    found, together = gradients(spec, [1])
     assert apart.partials.shape[1] > together.partials.shape[1] == 1
     assert expected.abs().max() > 0
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6 * expected.abs().max().item())

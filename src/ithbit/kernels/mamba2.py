@@ -4,21 +4,24 @@ Forward a block is two launches: what acts on each token by itself (`mamba2_rows
 output of the block before, and the mixing of tokens (`mamba2_mix.py`). The last mixing turns round
 at the loss; backward a block is the same two launches. The convolution shifts rows, which registers
 cannot, so it lies at the border of the two. Exact savings: the last block mixes into the last token
-alone (`mamba2_last.py`), so its gates and Cs have gradients in the last four alone; all other
-mixing is by states, with token-by-token matrices of 16 tokens at most, which stay in registers and
-are computed again on the way back.
+alone (`mamba2_last.py`), so its gates have gradients there alone, its Cs in the last three; all
+other mixing is by states, with token-by-token matrices of 16 tokens at most, which stay in
+registers and are computed again on the way back; and the way back from the first mixing to the
+embedding goes over the few kinds of tokens that there are (`mamba2_tokens.py`).
 """
 
 import triton
 from torch import Tensor
 
-from ithbit.kernels import embedding, mamba2_last, mamba2_mix, mamba2_rows
+from ithbit.kernels import embedding, mamba2_last, mamba2_mix, mamba2_rows, mamba2_tokens
 from ithbit.kernels.mamba2_tile import TAPS, Shape
 from ithbit.kernels.plan import Plan
-from ithbit.kernels.tile import CHUNK, FEATURES
+from ithbit.kernels.tile import CHUNK
 
 _ROWS, ROW_WARPS = 64, 4  # of a tile of a launch on rows
 _BACK_ROWS, BACK_WARPS = 32, 1  # the same, backwards
+_TALLIED, TALLY_WARPS = 64, 1  # examples of a tile that is summed
+_KIND_ROWS, KIND_WARPS = 16, 2  # of a tile of kinds of tokens, as few as a product takes
 MIX_WARPS = 1  # of a sequence's chunks: small products need no barriers
 FINISH_WARPS = 2  # of the last block's mixing with 64 rows of bits; twice as many with 128
 # Registers a thread. A multiprocessor has four files of 16384, and a warp lies in one: 168 make
@@ -41,6 +44,8 @@ def shape(plan: Plan) -> Shape:
     conv = model.d_model + 2 * model.d_state
     chunks = triton.cdiv(plan.n_tokens, CHUNK.value)
     back_tiles = triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS)
+    kind_tiles = triton.cdiv(2 * (plan.n_tokens - 1), _KIND_ROWS)
+    all_tiles = kind_tiles + triton.cdiv(plan.capacity, _KIND_ROWS)
     return Shape(
         N=model.n_bits,
         LHI=int(plan.lhi),
@@ -57,6 +62,11 @@ def shape(plan: Plan) -> Shape:
         ROWS=_ROWS,
         BACK_ROWS=_BACK_ROWS,
         BACK_TILES=triton.cdiv(back_tiles, MAX_BACK_PROGRAMS),
+        TALLIED=_TALLIED,
+        KIND_ROWS=_KIND_ROWS,
+        KIND_TILES=kind_tiles,
+        KIND_TURNS=triton.cdiv(all_tiles, MAX_PROGRAMS),
+        QUERY=0 if plan.lhi else model.n_bits,
         D=model.d_model,
         STATE=model.d_state,
         HEADS=model.n_heads,
@@ -77,15 +87,31 @@ def shape(plan: Plan) -> Shape:
     )
 
 
-def _grids(plan: Plan, of: Shape) -> tuple[int, int]:
-    """Programs a run that leave shares: of the last block's mixing, and of a launch on rows."""
+def _grids(plan: Plan, of: Shape) -> tuple[int, int, int]:
+    """Programs a run that leave shares: of the last block's mixing, of a launch on rows, and of the
+    one on kinds of tokens."""
     mixing = triton.cdiv(plan.capacity, of.GROUP * of.TILES)
-    return mixing, triton.cdiv(plan.capacity * plan.n_tokens, of.BACK_ROWS * of.BACK_TILES)
+    rows = triton.cdiv(plan.capacity * plan.n_tokens, of.BACK_ROWS * of.BACK_TILES)
+    tiles = of.KIND_TILES + triton.cdiv(plan.capacity, of.KIND_ROWS)
+    return mixing, rows, triton.cdiv(tiles, of.KIND_TURNS)
 
 
 def programs(plan: Plan) -> int:
     """Rows of shares a run; a kernel with fewer programs leaves the rest of its columns zero."""
     return max(_grids(plan, shape(plan)))
+
+
+def shares(plan: Plan, name: str) -> int:
+    """In how many of those rows a parameter has shares: as many as the kernel that leaves them has
+    programs."""
+    mixing, rows, kinds = _grids(plan, shape(plan))
+    last = f"blocks.{plan.model.n_layers - 1}."
+    after_mixing = name.endswith((".gate_norm.weight", ".out.weight"))
+    if name.startswith(("leave.", "head.")) or (after_mixing and name.startswith(last)):
+        return mixing
+    if name.startswith("blocks.0.") and not after_mixing:
+        return kinds
+    return rows if name.startswith("blocks.") else kinds
 
 
 def _rows(plan: Plan, name: str, columns: int) -> Tensor:
@@ -96,10 +122,6 @@ def _rows(plan: Plan, name: str, columns: int) -> Tensor:
 def _stream(plan: Plan, layer: int) -> Tensor:
     """The input of a layer; the first, which reads none before it, is given its own."""
     return _rows(plan, f"stream {max(layer, 0)}", plan.model.d_model)
-
-
-def _features(plan: Plan) -> Tensor:
-    return _rows(plan, "features", FEATURES.value)
 
 
 def _raw(plan: Plan, layer: int, of: Shape) -> Tensor:
@@ -150,7 +172,7 @@ def _to_last(
                 K=of, num_warps=MIX_WARPS, num_stages=1, maxnreg=MIX_REGISTERS,
             )  # fmt: skip
         mamba2_rows.project[(triton.cdiv(plan.capacity * plan.n_tokens, of.ROWS), plan.n_seeds)](
-            values, keys, first, count, embedding.waves(plan), _features(plan),
+            values, keys, first, count, embedding.waves(plan), _rows(plan, "bits", 1),
             _stream(plan, layer - 1), _raw(plan, layer - 1, of), _mixed(plan, layer - 1, of),
             _stream(plan, layer), _raw(plan, layer, of), _steps(plan, layer, of),
             plan.n_parameters, plan.block(max(layer - 1, 0)), plan.block(layer),
@@ -174,6 +196,30 @@ def _finish(
     )  # fmt: skip
 
 
+def _tokens_back(
+    plan: Plan, values: Tensor, keys: Tensor, first: Tensor, count: int, partials: Tensor, of: Shape
+) -> None:  # fmt: skip
+    """The bottom block from its mixing back to the embedding."""
+    slopes, d_steps = _slopes(plan, 0, of), _rows(plan, "d_steps", 3 * of.HEADS)
+    grads = _rows(plan, "gradients", of.D)
+    sums = (
+        plan.buffer("slope sums", TAPS.value, 2, of.TOKENS, of.WIDTH),
+        plan.buffer("step sums", 2, of.TOKENS, 3 * of.HEADS),
+        plan.buffer("gradient sums", 2, of.TOKENS, of.D),
+    )
+    top = plan.model.n_layers == 1
+    parts = of.WIDTH // mamba2_tokens.COLUMNS.value + 1
+    mamba2_tokens.tally[(of.TOKENS * parts, plan.n_seeds)](
+        count, _rows(plan, "bits", 1), slopes, d_steps, grads, *sums,
+        TOP=top, K=of, num_warps=TALLY_WARPS, num_stages=1,
+    )  # fmt: skip
+    mamba2_tokens.tokens_back[(_grids(plan, of)[2], plan.n_seeds)](
+        values, keys, first, count, embedding.waves(plan), slopes, d_steps, grads, *sums,
+        partials, programs(plan), plan.n_parameters, plan.block(0),
+        TOP=top, K=of, num_warps=KIND_WARPS, num_stages=1, maxnreg=ROW_REGISTERS,
+    )  # fmt: skip
+
+
 def backward(
     plan: Plan,
     values: Tensor,
@@ -185,30 +231,26 @@ def backward(
 ) -> None:
     """Losses and shares of the gradient of a step."""
     of = shape(plan)
-    _, rows = _grids(plan, of)
+    rows = _grids(plan, of)[1]
     _to_last(plan, values, keys, first, count, of)
     _finish(plan, values, keys, first, count, losses, partials, True, of)
-    for layer in reversed(range(plan.model.n_layers)):
-        under = max(layer - 1, 0)
+    for layer in reversed(range(1, plan.model.n_layers)):
         mamba2_rows.project_back[(rows, plan.n_seeds)](
-            values, count, _features(plan), _stream(plan, layer),
-            _raw(plan, layer, of), _slopes(plan, layer, of), _rows(plan, "d_steps", 3 * of.HEADS),
-            _rows(plan, "gradients", of.D), _raw(plan, under, of), _mixed(plan, under, of),
-            _slopes(plan, layer + 1, of), _rows(plan, "d_mixed", of.D), partials, programs(plan),
-            plan.n_parameters, plan.block(under), plan.block(layer),
-            BOTTOM=layer == 0, TOP=layer == plan.model.n_layers - 1, K=of,
+            values, count, _stream(plan, layer), _raw(plan, layer, of), _slopes(plan, layer, of),
+            _rows(plan, "d_steps", 3 * of.HEADS), _rows(plan, "gradients", of.D),
+            _raw(plan, layer - 1, of), _mixed(plan, layer - 1, of), _slopes(plan, layer - 1, of),
+            _rows(plan, "d_mixed", of.D), partials, programs(plan), plan.n_parameters,
+            plan.block(layer - 1), plan.block(layer), TOP=layer == plan.model.n_layers - 1, K=of,
             num_warps=BACK_WARPS, num_stages=1, maxnreg=ROW_REGISTERS,
         )  # fmt: skip
-        if layer > 0:
-            mamba2_mix.mix_back[(plan.capacity, plan.n_seeds)](
-                values, count, _steps(plan, under, of), _inputs(plan, under, of),
-                _sums(plan, under, of), _states(plan, under, of), _rows(plan, "d_mixed", of.D),
-                _slopes(plan, under, of), _rows(plan, "d_steps", 3 * of.HEADS),
-                plan.n_parameters, plan.block(under),
-                K=of, num_warps=MIX_WARPS, num_stages=1, maxnreg=MIX_REGISTERS,
-            )  # fmt: skip
-    if plan.model.positions == "learned":
-        embedding.learned_back(plan, _rows(plan, "gradients", of.D), count, partials)
+        mamba2_mix.mix_back[(plan.capacity, plan.n_seeds)](
+            values, count, _steps(plan, layer - 1, of), _inputs(plan, layer - 1, of),
+            _sums(plan, layer - 1, of), _states(plan, layer - 1, of), _rows(plan, "d_mixed", of.D),
+            _slopes(plan, layer - 1, of), _rows(plan, "d_steps", 3 * of.HEADS),
+            plan.n_parameters, plan.block(layer - 1),
+            K=of, num_warps=MIX_WARPS, num_stages=1, maxnreg=MIX_REGISTERS,
+        )  # fmt: skip
+    _tokens_back(plan, values, keys, first, count, partials, of)
 
 
 def forward(

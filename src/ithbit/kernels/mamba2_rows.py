@@ -2,7 +2,8 @@
 sequences of a run, whatever their order.
 
 A block's output and the next block's input projection are one launch, and so are their gradients.
-The convolution's gradient is here too: it reads the later rows that a mixing launch left.
+The convolution's gradient is here too: it reads the later rows that a mixing launch left. The way
+back from the bottom block to the embedding is in `mamba2_tokens.py`.
 """
 
 import triton
@@ -36,7 +37,6 @@ from ithbit.kernels.tile import (
     put_vector,
     put_where,
     so_far,
-    store_embedding,
     token_features,
 )
 
@@ -68,14 +68,15 @@ def _features(keys, first, place, K: tl.constexpr):
 
 
 @triton.jit
-def _embed(values, token, waves, place, K: tl.constexpr):
+def embed(values, features, waves, place, K: tl.constexpr):
     ENCODING: tl.constexpr = K.ENCODING
-    x = dot(token, load_embedding(values, K.POSITIONS, 0, K.D, ENCODING == "polynomial", False))
+    """Tokens' features as the input of the first block."""
+    x = dot(features, load_embedding(values, K.POSITIONS, 0, K.D, ENCODING == "polynomial", False))
     return add_positions(x, values, K.POSITIONS, waves, place[1], K.D, ENCODING)
 
 
 @triton.jit
-def _load_in(block, K: tl.constexpr):
+def load_in(block, K: tl.constexpr):
     """The input projection without the rows of dt, filled up with zeros: WIDE D."""
     r = tl.arange(0, K.WIDE)[:, None]
     at = block + K.IN + r * K.D + tl.arange(0, K.D)[None, :]
@@ -84,20 +85,22 @@ def _load_in(block, K: tl.constexpr):
 
 @triton.jit(do_not_specialize=SIZES)
 def project(
-    values, keys, first, count, waves, features, before, raw_before, mixed, stream, raw, steps,
+    values, keys, first, count, waves, bits, before, raw_before, mixed, stream, raw, steps,
     PARAMETERS, BEFORE, AT, BOTTOM: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """The input of the block at AT, to `stream`: embedded at the BOTTOM, which leaves the tokens'
-    features too, else the output of the block BEFORE. Projected: gate, x, B, C to `raw`, dt and its
-    slope to `steps`."""
+    bits too (0 where one is none), else the output of the block BEFORE. Projected: gate, x, B, C to
+    `raw`, dt and its slope to `steps`."""
     seed = tl.program_id(1)
     values += seed * PARAMETERS
     block = values + AT
     place = _rows(tl.program_id(0), count, K.ROWS, K)
     if BOTTOM:
-        token = _features(keys, first, place, K)
-        store_rows(of_seed(features, FEATURES, K), place, token, FEATURES, FEATURES, K)
-        x = _embed(values, token, waves, place, K)
+        features = _features(keys, first, place, K)
+        # The feature in column 3 is the bit.
+        bit = tl.sum(tl.where(tl.arange(0, FEATURES)[None, :] == 3, features, 0.0), 1)
+        tl.store(of_seed(bits, 1, K) + row_number(place, K), bit, mask=place[2])
+        x = embed(values, features, waves, place, K)
     else:
         under = values + BEFORE
         x = load_rows(of_seed(before, K.D, K), place, K.D, K.D, K)
@@ -112,7 +115,7 @@ def project(
     c = tl.arange(0, K.WIDE)[None, :]
     at = (row_number(place, K) * K.WIDTH)[:, None] + c
     live = place[2][:, None] & (c < K.WIDTH)
-    projected = dot(along_rows(normal), tl.trans(along_rows(_load_in(block, K))))
+    projected = dot(along_rows(normal), tl.trans(along_rows(load_in(block, K))))
     tl.store(of_seed(raw, K.WIDTH, K) + at, projected, mask=live)
     to = of_seed(steps, 2 * K.HEADS, K) + row_number(place, K) * (2 * K.HEADS)
     HEADS: tl.constexpr = K.HEADS
@@ -182,6 +185,39 @@ def _columns_back(gained, d_raw, at, FROM: tl.constexpr, SIZE: tl.constexpr, K: 
 
 
 @triton.jit
+def load_steps(d_steps, place, K: tl.constexpr):
+    """What tokens give to dt_bias, a_log and skip: row STEPS; before it that of dt, by heads."""
+    start = d_steps + row_number(place, K) * (3 * K.HEADS)
+    by_head = ()
+    HEADS: tl.constexpr = K.HEADS
+    for h in tl.static_range(HEADS):
+        by_head += (tl.load(start + h, mask=place[2], other=0.0),)  # type: ignore[assignment]
+    c = tl.arange(0, K.STEPS)[None, :]
+    live = place[2][:, None] & (c < 3 * K.HEADS)
+    return by_head, tl.load(start[:, None] + c, mask=live, other=0.0)
+
+
+@triton.jit
+def input_back(
+    d_gained, gained, normal, inverse, gain, steps, block, share, again, K: tl.constexpr
+):
+    """Gradient of a block's input from that of its `gained` rows, to which dt's is added; and the
+    shares of dt's projection, of dt_bias, a_log and skip, and of the norm."""
+    by_head, given = steps
+    HEADS: tl.constexpr = K.HEADS
+    for h in tl.static_range(HEADS):
+        at = K.IN + (K.WIDTH + h) * K.D
+        d_dt = by_head[h][:, None]
+        d_gained += d_dt * load_vector(block + at, K.D)
+        put_vector(share + at, tl.sum(d_dt * gained, 0), again, K.D)
+    c = tl.arange(0, K.STEPS)
+    total = tl.sum(given.to(tl.float64), 0)  # in double: a few sums, whose terms cancel
+    put_where(c < 3 * K.HEADS, share + K.DT_BIAS + c, total.to(tl.float32), again)
+    put_vector(share, tl.sum(d_gained * normal, 0), again, K.D)
+    return rms_back(d_gained * gain, normal, inverse, K.D)
+
+
+@triton.jit
 def _project_back(
     x, slopes, d_steps, raw, block, share, place, again, whole, TOP: tl.constexpr, K: tl.constexpr
 ):
@@ -209,34 +245,20 @@ def _project_back(
         d_gained += _columns_back(gained, d_raw, at, 0, K.D, K)
         d_raw = _convolution_back(loaded, at, TOP, C, K.STATE, K)
         d_gained += _columns_back(gained, d_raw, at, C, K.STATE, K)
-    HEADS: tl.constexpr = K.HEADS
-    for h in tl.static_range(HEADS):
-        at = K.IN + (K.WIDTH + h) * K.D
-        step = d_steps + row_number(place, K) * (3 * K.HEADS) + h
-        d_dt = tl.load(step, mask=place[2], other=0.0)
-        put_vector(share + at, tl.sum(d_dt[:, None] * gained, 0), again, K.D)
-        d_gained += d_dt[:, None] * load_vector(block + at, K.D)
-    # What tokens give to dt_bias, a_log and skip; a few sums, whose terms cancel.
-    c = tl.arange(0, K.STEPS)
-    at = (row_number(place, K) * (3 * K.HEADS))[:, None] + c[None, :]
-    live = place[2][:, None] & (c < 3 * K.HEADS)[None, :]
-    given = tl.sum(tl.load(d_steps + at, mask=live, other=0.0).to(tl.float64), 0)
-    put_where(c < 3 * K.HEADS, share + K.DT_BIAS + c, given.to(tl.float32), again)
-    put_vector(share, tl.sum(d_gained * normal, 0), again, K.D)
-    return rms_back(d_gained * gain, normal, inverse, K.D)
+    steps = load_steps(d_steps, place, K)
+    return input_back(d_gained, gained, normal, inverse, gain, steps, block, share, again, K)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def project_back(
-    values, count, features, stream, raw, slopes, d_steps, grads, raw_before, mixed,
-    slopes_before, d_mixed, partials, PROGRAMS, PARAMETERS, BEFORE, AT,
-    BOTTOM: tl.constexpr, TOP: tl.constexpr, K: tl.constexpr,
+    values, count, stream, raw, slopes, d_steps, grads, raw_before, mixed, slopes_before, d_mixed,
+    partials, PROGRAMS, PARAMETERS, BEFORE, AT, TOP: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """`project` backward: `grads` from that of the output of the block at AT to that of its input,
-    and on to the embedding at the BOTTOM, else to `d_mixed` and the gate of the block BEFORE."""
+    and on to `d_mixed` and the gate of the block BEFORE."""
     seed = tl.program_id(1)
     values += seed * PARAMETERS
-    block = values + AT
+    block, under = values + AT, values + BEFORE
     share = share_of_program(partials, PROGRAMS, PARAMETERS)
     raw, slopes, d_steps = (
         of_seed(raw, K.WIDTH, K),
@@ -245,7 +267,7 @@ def project_back(
     )
     grads = of_seed(grads, K.D, K)
     for turn in tl.range(0, K.BACK_TILES, num_stages=1, disable_licm=True):
-        tl.debug_barrier()  # what the tile before added is read turn
+        tl.debug_barrier()  # what the tile before added is read again
         # Tails are shared out: a program has one of the first tiles, and others.
         tile = tl.program_id(0) + turn * tl.num_programs(0)
         whole = tile * K.BACK_ROWS < K.CAPACITY * (K.TAIL if TOP else K.TOKENS)
@@ -262,28 +284,16 @@ def project_back(
         if TOP:
             known = known & (place[1] == K.TOKENS - 1)
         # All that is read from here on, before anything is stored: no load passes a store.
-        if BOTTOM:
-            token = load_rows(of_seed(features, FEATURES, K), place, FEATURES, FEATURES, K)
-        else:
-            y = load_rows(of_seed(mixed, K.D, K), place, K.D, K.D, K)
-            gate = load_rows(of_seed(raw_before, K.WIDTH, K), place, K.D, K.WIDTH, K)
+        y = load_rows(of_seed(mixed, K.D, K), place, K.D, K.D, K)
+        gate = load_rows(of_seed(raw_before, K.WIDTH, K), place, K.D, K.WIDTH, K)
         grad += load_rows(grads, (place[0], place[1], known), K.D, K.D, K)
-        if BOTTOM:
-            POLYNOMIAL: tl.constexpr = K.ENCODING == "polynomial"
-            d_map = dot(tl.trans(token), grad)
-            store_embedding(share, d_map, K.POSITIONS, 0, K.D, POLYNOMIAL, False, turn)
-            if K.ENCODING == "learned":
-                store_rows(grads, place, grad, K.D, K.D, K)
-        else:
-            store_rows(grads, place, grad, K.D, K.D, K)
-            under = values + BEFORE
-            normal, inverse = rms(y * gate * sigmoid(gate), K.D)
-            gain = load_vector(under + K.GATE_NORM, K.D)
-            d_gained = dot(grad, load_matrix(under + K.OUT, K.D, K.D))
-            d_weight = dot(tl.trans(grad), normal * gain)
-            put_matrix(share + BEFORE + K.OUT, d_weight, turn, K.D, K.D)
-            d_gain = tl.sum(d_gained * normal, 0)
-            put_vector(share + BEFORE + K.GATE_NORM, d_gain, turn, K.D)
-            d_y, d_gate = gate_back(d_gained, y, gate, normal, inverse, under, K)
-            store_rows(of_seed(d_mixed, K.D, K), place, d_y, K.D, K.D, K)
-            store_rows(of_seed(slopes_before, K.WIDTH, K), place, d_gate, K.D, K.WIDTH, K)
+        store_rows(grads, place, grad, K.D, K.D, K)
+        normal, inverse = rms(y * gate * sigmoid(gate), K.D)
+        gain = load_vector(under + K.GATE_NORM, K.D)
+        d_gained = dot(grad, load_matrix(under + K.OUT, K.D, K.D))
+        d_weight = dot(tl.trans(grad), normal * gain)
+        put_matrix(share + BEFORE + K.OUT, d_weight, turn, K.D, K.D)
+        put_vector(share + BEFORE + K.GATE_NORM, tl.sum(d_gained * normal, 0), turn, K.D)
+        d_y, d_gate = gate_back(d_gained, y, gate, normal, inverse, under, K)
+        store_rows(of_seed(d_mixed, K.D, K), place, d_y, K.D, K.D, K)
+        store_rows(of_seed(slopes_before, K.WIDTH, K), place, d_gate, K.D, K.WIDTH, K)

@@ -38,6 +38,11 @@ class Shape:
     ROWS: int  # of a tile that knows no sequences
     BACK_ROWS: int  # the same, backwards
     BACK_TILES: int  # such tiles a program
+    TALLIED: int  # examples that are summed at a time
+    KIND_ROWS: int  # of a tile of kinds of tokens
+    KIND_TILES: int  # such tiles, before those of queries
+    KIND_TURNS: int  # tiles of either a program
+    QUERY: int  # token of the query
     D: int
     STATE: int
     HEADS: int

@@ -41,31 +41,30 @@ class Family:
 
     `backward` draws examples first … first + count - 1 of every run and leaves their losses, and
     each program's share of the gradient of their mean, in `losses` (seed, capacity) and `partials`
-    (seed, program, parameter). There are `programs` rows of shares; `shares`, where it is given,
-    says by a parameter's name in how many of the first it has any. `forward` leaves their logits
-    in `logits` (seed, capacity).
+    (seed, program, parameter). There are `programs` rows of shares; `shares` says by a parameter's
+    name in how many of the first it has any. `forward` leaves their logits in `logits` (seed,
+    capacity).
     """
 
     programs: Callable[[Plan], int]
+    shares: Callable[[Plan, str], int]
     backward: Callable[[Plan, Tensor, Tensor, Tensor, int, Tensor, Tensor], None]
     forward: Callable[[Plan, Tensor, Tensor, Tensor, int, Tensor], None]
-    shares: Callable[[Plan, str], int] | None = None
 
     def shares_of(self, plan: Plan) -> list[int]:
         """How many shares each number of a row of parameters has."""
-        rows = self.programs(plan)
-        of = [self.shares(plan, name) if self.shares else rows for name in plan.sizes]
+        of = [self.shares(plan, name) for name in plan.sizes]
         return [n for n, size in zip(of, plan.sizes.values(), strict=True) for _ in range(size)]
 
 
-_ATTENTION = Family(attention.programs, attention.backward, attention.forward, attention.shares)
+_ATTENTION = Family(attention.programs, attention.shares, attention.backward, attention.forward)
 _FAMILIES = {
     "softmax-full": _ATTENTION,
     "softmax-causal": _ATTENTION,
     "linear-full": _ATTENTION,
     "linear-causal": _ATTENTION,
-    "gru": Family(gru.programs, gru.backward, gru.forward, gru.shares),
-    "mamba2": Family(mamba2.programs, mamba2.backward, mamba2.forward),
+    "gru": Family(gru.programs, gru.shares, gru.backward, gru.forward),
+    "mamba2": Family(mamba2.programs, mamba2.shares, mamba2.backward, mamba2.forward),
 }
 
 
