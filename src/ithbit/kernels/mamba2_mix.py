@@ -243,7 +243,8 @@ def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, 
         C: tl.constexpr = K.D + K.STATE
         coming = _load_all(raw, 0, K)
         for chunk in range(K.CHUNKS):
-            token, live, at = chunk_of(chunk, K.TOKENS, K.D)
+            token, _, at = chunk_of(chunk, K.TOKENS, K.D)
+            live = token < K.TOKENS
             x, b, c = coming
             # Before anything is stored, which no load passes: the next chunk's rows too.
             coming = _load_all(raw, chunk + 1, K)
@@ -290,7 +291,8 @@ def mix_back(
         HEADS: tl.constexpr = K.HEADS
         for turn in range(K.CHUNKS):
             chunk = K.CHUNKS - 1 - turn
-            token, live, _ = chunk_of(chunk, K.TOKENS, K.D)
+            token, _, _ = chunk_of(chunk, K.TOKENS, K.D)
+            live = token < K.TOKENS
             x = _load(inputs, token, 0, K.D, 2 * K.CONV_DIM, K)
             b = _load(inputs, token, K.D, K.STATE, 2 * K.CONV_DIM, K)
             c = _load(inputs, token, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
