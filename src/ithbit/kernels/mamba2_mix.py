@@ -20,7 +20,7 @@ import triton.language as tl
 
 from ithbit.kernels.mamba2_one import mix_back_one, mix_one
 from ithbit.kernels.mamba2_tile import TAPS, exp, head_columns, load_rate, of_seed, sigmoid
-from ithbit.kernels.tile import CHUNK, SIZES, along_rows, chunk_of, dot, dot_exact, live
+from ithbit.kernels.tile import CHUNK, SIZES, along_rows, chunk_of, dot, dot_exact
 
 
 @triton.jit
@@ -40,8 +40,8 @@ def _load_raw(
     """SIZE columns from FROM on of what the convolution is given, BACK tokens before some."""
     at = token - BACK
     column = FROM + tl.arange(0, SIZE)[None, :]
-    there = (at >= 0) & live(token, K.TOKENS)
-    return tl.load(raw + at * K.WIDTH + K.D + column, mask=there, other=0.0)
+    live = (at >= 0) & (token < K.TOKENS)
+    return tl.load(raw + at * K.WIDTH + K.D + column, mask=live, other=0.0)
 
 
 @triton.jit
@@ -74,10 +74,10 @@ def _convolved(
         out += earlier[tap] * taps[1 + tap]
     out += here * taps[TAPS]
     gate = sigmoid(out)
-    after = tl.where(live(token, K.TOKENS), out * gate, 0.0)
+    after = tl.where(token < K.TOKENS, out * gate, 0.0)
     to = inputs + token * (2 * K.CONV_DIM) + FROM + tl.arange(0, SIZE)[None, :]
-    tl.store(to, after, mask=live(token, K.TOKENS))
-    tl.store(to + K.CONV_DIM, gate + after * (1.0 - gate), mask=live(token, K.TOKENS))
+    tl.store(to, after, mask=token < K.TOKENS)
+    tl.store(to + K.CONV_DIM, gate + after * (1.0 - gate), mask=token < K.TOKENS)
     return after
 
 
@@ -87,7 +87,7 @@ def _load(
 ):
     """SIZE columns from FROM on of a sequence's rows of STRIDE numbers: token SIZE."""
     at = pointer + token * STRIDE + FROM + tl.arange(0, SIZE)[None, :]
-    return tl.load(at, mask=live(token, K.TOKENS), other=0.0)
+    return tl.load(at, mask=token < K.TOKENS, other=0.0)
 
 
 @triton.jit
@@ -107,7 +107,7 @@ def _load_down(
     """The same, loaded as SIZE token."""
     token = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
     at = pointer + token * STRIDE + FROM + tl.arange(0, SIZE)[:, None]
-    return tl.load(at, mask=live(token, K.TOKENS), other=0.0)
+    return tl.load(at, mask=token < K.TOKENS, other=0.0)
 
 
 @triton.jit
@@ -120,7 +120,7 @@ def _load_slope(inputs, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.con
 def _store_slope(slopes, token, grad, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
     """Leave the gradient of SIZE columns from FROM on before the silu."""
     to = slopes + token * K.WIDTH + K.D + FROM + tl.arange(0, SIZE)[None, :]
-    tl.store(to, grad, mask=live(token, K.TOKENS))
+    tl.store(to, grad, mask=token < K.TOKENS)
 
 
 @triton.jit
@@ -242,10 +242,10 @@ def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, 
         C: tl.constexpr = K.D + K.STATE
         coming = _load_all(raw, 0, K)
         for chunk in range(K.CHUNKS):
-            token, there, at = chunk_of(chunk, K.TOKENS, K.D)
+            token, live, at = chunk_of(chunk, K.TOKENS, K.D)
             x, b, c = coming
             # Before anything is stored, which no load passes: the next chunk's rows too. After the
-            # last, its own again: within bounds, so that whole chunks need no masks.
+            # last, its own once more: the compiler sees that whole chunks need no masks.
             coming = _load_all(raw, tl.minimum(chunk + 1, K.CHUNKS - 1), K)
             xs = _load_earlier(raw, token, 0, K.D, K)
             bs = _load_earlier(raw, token, K.D, K.STATE, K)
@@ -261,7 +261,7 @@ def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, 
             for h in tl.static_range(HEADS):
                 weights = scores * _decay_within(sums, h, chunk, False, K)
                 y += dot(weights, tl.where(head == h, u, 0.0))
-            tl.store(mixed + at, y, mask=there)
+            tl.store(mixed + at, y, mask=live)
             state = state * whole + dot(b, u * until)
         ALONE: tl.constexpr = K.ALONE
         for i in tl.static_range(ALONE):
@@ -301,7 +301,7 @@ def mix_back(
             )  # fmt: skip
         for turn in range(K.CHUNKS):
             chunk = K.CHUNKS - 1 - turn
-            token, there, _ = chunk_of(chunk, K.TOKENS, K.D)
+            token, live, _ = chunk_of(chunk, K.TOKENS, K.D)
             x = _load(inputs, token, 0, K.D, 2 * K.CONV_DIM, K)
             b = _load(inputs, token, K.D, K.STATE, 2 * K.CONV_DIM, K)
             c = _load(inputs, token, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
@@ -336,10 +336,10 @@ def mix_back(
                 d_term = d_term[:, None] * -exp(tl.load(block + K.A_LOG + h))
                 to = d_steps + token * (3 * K.HEADS) + h
                 d_dt = tl.sum(tl.where(head == h, du * x, 0.0), 1)[:, None] + d_term
-                tl.store(to, d_dt * by_step[HEADS + h], mask=there)
-                tl.store(to + K.HEADS, d_term * by_step[h], mask=there)
+                tl.store(to, d_dt * by_step[HEADS + h], mask=live)
+                tl.store(to + K.HEADS, d_term * by_step[h], mask=live)
                 d_skip = tl.sum(tl.where(head == h, dy * x, 0.0), 1)[:, None]
-                tl.store(to + 2 * K.HEADS, d_skip, mask=there)
+                tl.store(to + 2 * K.HEADS, d_skip, mask=live)
             C: tl.constexpr = K.D + K.STATE
             x_slope = _load_slope(inputs, token, 0, K.D, K)
             b_slope = _load_slope(inputs, token, K.D, K.STATE, K)

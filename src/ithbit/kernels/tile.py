@@ -163,8 +163,9 @@ def chunks_of(TOKENS):
 
 
 @triton.jit
-def live(token, TOKENS: tl.constexpr):
-    """Whether tokens of chunks are there. In whole chunks all are, and nothing is masked."""
+def _live(token, TOKENS: tl.constexpr):
+    """Whether tokens of chunks are there. In whole chunks all are, and loads need no masks, which
+    the compiler sees by itself only where it does not load ahead."""
     if chunks_of(TOKENS) * CHUNK <= TOKENS:
         return tl.full(token.shape, 1, tl.int1)
     else:
@@ -175,7 +176,7 @@ def live(token, TOKENS: tl.constexpr):
 def chunk_of(c, TOKENS: tl.constexpr, D: tl.constexpr):
     """Chunk c of a sequence: its tokens (token 1), whether they are there, and where they lie."""
     token = c * CHUNK + tl.arange(0, CHUNK)[:, None]
-    return token, live(token, TOKENS), token * D + tl.arange(0, D)[None, :]
+    return token, _live(token, TOKENS), token * D + tl.arange(0, D)[None, :]
 
 
 @triton.jit
@@ -183,7 +184,7 @@ def chunk_transposed(rows, c, TOKENS: tl.constexpr, D: tl.constexpr):
     """Chunk c of a sequence's rows (token D), loaded as D token."""
     token = c * CHUNK + tl.arange(0, CHUNK)[None, :]
     at = token * D + tl.arange(0, D)[:, None]
-    return tl.load(rows + at, mask=live(token, TOKENS), other=0.0)
+    return tl.load(rows + at, mask=_live(token, TOKENS), other=0.0)
 
 
 @triton.jit
