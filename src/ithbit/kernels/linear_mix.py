@@ -9,8 +9,8 @@ g_t . v_s - delta_t, so the backward pass has the same shape: queries see state 
 values see the sums of q g^T and delta q over the queries that see them.
 
 Exact saving: one or two tokens left after whole chunks (`tile.alone`; the paper's lengths leave so
-many) see and enter the sums one by one, by plain multiply-adds: a seventh of a chunk's instructions
-each, where a last chunk of them would cost as much as a whole one.
+many) see and enter the sums one by one, by plain multiply-adds. Each takes a seventh of a chunk's
+instructions, or a quarter in full attention; as a last chunk they would cost a whole one.
 """
 
 import triton
