@@ -29,6 +29,10 @@ VARIANTS = [
     *(ModelSpec("lhi", family, 16, 2) for family in ("softmax-full", "linear-full")),
     *(ModelSpec("lhi", family, 31, 2) for family in FAMILIES if not family.endswith("-full")),
 ]
+LEFT = [  # one to three tokens after chunks of 16, with the cases above
+    *(ModelSpec("rhi", family, n, 2) for family in ("linear-causal", "mamba2") for n in (17, 18)),
+    *(ModelSpec("rhi", "linear-full", n, 2) for n in (16, 18)),
+]
 OTHERS = [  # a layer neither first nor last; many bits; another width
     *(ModelSpec("lhi", family, 1, n_layers=3) for family in ("linear-causal", "gru", "mamba2")),
     ModelSpec("lhi", "mamba2", 64),
@@ -42,7 +46,7 @@ def label(spec: ModelSpec) -> str:
     return f"{spec.task}-{spec.family}-n{spec.n_bits}-L{spec.n_layers}-d{spec.d_model}"
 
 
-@pytest.mark.parametrize("spec", VARIANTS + OTHERS, ids=label)
+@pytest.mark.parametrize("spec", VARIANTS + LEFT + OTHERS, ids=label)
 def test_a_step_is_that_of_the_stacked_models(spec) -> None:
     assert refusal(spec) is None
     if spec.n_bits > 8:

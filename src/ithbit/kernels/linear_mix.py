@@ -7,12 +7,26 @@ tokens and there is no matrix. Heads are diagonal blocks of the state (`_same_he
 With g = d_out / denominator and delta = g . out, both of a head, the gradient of a weight is
 g_t . v_s - delta_t, so the backward pass has the same shape: queries see state and norm, keys and
 values see the sums of q g^T and delta q over the queries that see them.
+
+Exact saving: one or two tokens left after whole chunks (`tile.alone`; the paper's lengths leave so
+many) see and enter the sums one by one, by plain multiply-adds. Each takes a seventh of a chunk's
+instructions, or a quarter in full attention; as a last chunk they would cost a whole one.
 """
 
 import triton
 import triton.language as tl
 
-from ithbit.kernels.tile import CHUNK, SIZES, chunk_of, chunk_transposed, dot
+from ithbit.kernels.tile import (
+    CHUNK,
+    SIZES,
+    alone,
+    chunk_of,
+    chunk_transposed,
+    chunks_of,
+    dot,
+    load_across,
+    load_down,
+)
 
 _EPS = tl.constexpr(1e-6)  # in the denominator
 
@@ -34,6 +48,59 @@ def _add(state, norm, keys, values, c, TOKENS: tl.constexpr, D: tl.constexpr, H:
 
 
 @triton.jit
+def _add_one(state, norm, keys, values, t, D: tl.constexpr, H: tl.constexpr):
+    """The same with token t."""
+    k = load_down(keys, t, D)
+    return state + k * load_across(values, t, D) * _same_head(D, H), norm + k
+
+
+@triton.jit
+def _mix_one(state, norm, queries, out, inverse, t, D: tl.constexpr, H: tl.constexpr):
+    """`mix` of token t."""
+    q = load_down(queries, t, D)
+    inverted = 1.0 / (tl.sum(q * norm * _same_head(D, H), 0)[None, :] + _EPS)
+    at = t * D + tl.arange(0, D)[None, :]
+    tl.store(out + at, tl.sum(q * state, 0)[None, :] * inverted)
+    tl.store(inverse + at, inverted)
+
+
+@triton.jit
+def _back_alone(
+    carried, inputs, outputs,
+    TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """`mix_back` of the tokens by themselves; the sums with their queries taken in."""
+    state, norm, sums, along = carried
+    queries, keys, values, out, inverse, d_out = inputs
+    d_queries, d_keys, d_values = outputs
+    ALONE: tl.constexpr = alone(TOKENS)
+    FIRST: tl.constexpr = TOKENS - ALONE
+    same = _same_head(D, H)
+    down, across = tl.arange(0, D)[:, None], tl.arange(0, D)[None, :]
+    tokens = ()  # loaded before anything is stored, which no load passes
+    for i in tl.static_range(ALONE):
+        q, k = load_down(queries, FIRST + i, D), load_down(keys, FIRST + i, D)
+        v, g = load_across(values, FIRST + i, D), load_across(d_out, FIRST + i, D)
+        g *= load_across(inverse, FIRST + i, D)
+        delta = tl.sum(g * load_across(out, FIRST + i, D) * same, 1)[:, None]
+        if CAUSAL:
+            state, norm = state + k * v * same, norm + k
+        else:
+            sums, along = sums + q * g * same, along + tl.trans(delta * q)
+        dq = tl.sum(state * g, 1)[:, None] - delta * norm
+        tokens += ((q, k, v, g, delta, dq),)  # type: ignore[assignment]
+    for i in tl.static_range(ALONE - 1, -1, -1):
+        q, k, v, g, delta, dq = tokens[i]
+        if CAUSAL:
+            sums, along = sums + q * g * same, along + tl.trans(delta * q)
+        dk = tl.sum(sums * v, 1)[:, None] - tl.trans(along)
+        tl.store(d_queries + (FIRST + i) * D + down, dq)
+        tl.store(d_keys + (FIRST + i) * D + down, dk)
+        tl.store(d_values + (FIRST + i) * D + across, tl.sum(sums * k, 0)[None, :])
+    return sums, along
+
+
+@triton.jit
 def _before():
     """1 where a chunk's token s (column) is not after its token t (row), else 0."""
     t, s = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
@@ -46,7 +113,8 @@ def mix(
     TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     """Mixed values, and 1 / denominator in each column of its head (seed, example, token, D)."""
-    CHUNKS: tl.constexpr = (TOKENS + CHUNK - 1) // CHUNK
+    ALONE: tl.constexpr = alone(TOKENS)
+    CHUNKS: tl.constexpr = chunks_of(TOKENS)
     example, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     if example < count:
         start = (seed * CAPACITY + example) * TOKENS * D
@@ -56,6 +124,8 @@ def mix(
         if not CAUSAL:
             for c in range(CHUNKS):
                 state, norm = _add(state, norm, keys, values, c, TOKENS, D, H)
+            for i in tl.static_range(ALONE):
+                state, norm = _add_one(state, norm, keys, values, TOKENS - ALONE + i, D, H)
         for c in range(CHUNKS):
             _, live, at = chunk_of(c, TOKENS, D)
             q = tl.load(queries + at, mask=live, other=0.0)
@@ -71,6 +141,11 @@ def mix(
             inverted = 1.0 / (total + _EPS)
             tl.store(out + start + at, mixed * inverted, mask=live)
             tl.store(inverse + start + at, inverted, mask=live)
+        for i in tl.static_range(ALONE):
+            t = TOKENS - ALONE + i
+            if CAUSAL:
+                state, norm = _add_one(state, norm, keys, values, t, D, H)
+            _mix_one(state, norm, queries, out + start, inverse + start, t, D, H)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -79,7 +154,8 @@ def mix_back(
     TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     """Gradients of queries, keys and values from that of the mixed values `out`."""
-    CHUNKS: tl.constexpr = (TOKENS + CHUNK - 1) // CHUNK
+    ALONE: tl.constexpr = alone(TOKENS)
+    CHUNKS: tl.constexpr = chunks_of(TOKENS)
     example, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     if example < count:
         start = (seed * CAPACITY + example) * TOKENS * D
@@ -95,6 +171,8 @@ def mix_back(
         if not CAUSAL:
             for c in range(CHUNKS):
                 state, norm = _add(state, norm, keys, values, c, TOKENS, D, H)
+            for i in tl.static_range(ALONE):
+                state, norm = _add_one(state, norm, keys, values, TOKENS - ALONE + i, D, H)
         for c in range(CHUNKS):
             _, live, at = chunk_of(c, TOKENS, D)
             g = tl.load(d_out + at, mask=live, other=0.0)
@@ -114,6 +192,14 @@ def mix_back(
                 sums += dot(q, g) * same
                 along += tl.sum(delta * tl.load(queries + at, mask=live, other=0.0), 0)[None, :]
             tl.store(d_queries + start + at, dq, mask=live)
+
+        # All of the tokens by themselves.
+        if ALONE > 0:
+            d_qkv = d_queries + start, d_keys + start, d_values + start
+            sums, along = _back_alone(
+                (state, norm, sums, along), (queries, keys, values, out, inverse, d_out), d_qkv,
+                TOKENS, D, H, CAUSAL,
+            )  # fmt: skip
 
         # Keys and values, backwards.
         for i in range(CHUNKS):

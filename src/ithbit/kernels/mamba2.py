@@ -16,7 +16,7 @@ from torch import Tensor
 from ithbit.kernels import embedding, mamba2_last, mamba2_mix, mamba2_rows, mamba2_tokens
 from ithbit.kernels.mamba2_tile import TAPS, Shape
 from ithbit.kernels.plan import Plan
-from ithbit.kernels.tile import CHUNK
+from ithbit.kernels.tile import CHUNK, alone, chunks_of
 
 _ROWS, ROW_WARPS = 64, 4  # of a tile of a launch on rows
 _BACK_ROWS, BACK_WARPS = 32, 1  # the same, backwards
@@ -42,7 +42,7 @@ def shape(plan: Plan) -> Shape:
     span = max(8, triton.next_power_of_2(model.n_bits))
     group = max(1, _MIN_ROWS // span)
     conv = model.d_model + 2 * model.d_state
-    chunks = triton.cdiv(plan.n_tokens, CHUNK.value)
+    single, chunks = alone(plan.n_tokens), chunks_of(plan.n_tokens)
     back_tiles = triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS)
     kind_tiles = triton.cdiv(2 * (plan.n_tokens - 1), _KIND_ROWS)
     all_tiles = kind_tiles + triton.cdiv(plan.capacity, _KIND_ROWS)
@@ -53,8 +53,10 @@ def shape(plan: Plan) -> Shape:
         TOKENS=plan.n_tokens,
         FIRST=1 if plan.lhi else 0,
         TAIL=min(TAPS.value, plan.n_tokens),
+        ALONE=single,
         CHUNKS=chunks,
         CHUNKS_WIDE=triton.next_power_of_2(chunks),
+        STARTS=chunks + single,
         CAPACITY=plan.capacity,
         SPAN=span,
         GROUP=group,
@@ -145,7 +147,7 @@ def _sums(plan: Plan, layer: int, of: Shape) -> Tensor:
 
 
 def _states(plan: Plan, layer: int, of: Shape) -> Tensor:
-    return plan.buffer(f"states {layer}", plan.capacity, of.CHUNKS, of.STATE, of.D)
+    return plan.buffer(f"states {layer}", plan.capacity, of.STARTS, of.STATE, of.D)
 
 
 def _slopes(plan: Plan, layer: int, of: Shape) -> Tensor:

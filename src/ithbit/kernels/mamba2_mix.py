@@ -9,12 +9,17 @@ Backwards the adjoint state, a sum of exp(G) C dy^T, stands for the tokens after
 W_ts what t takes from s times dy_t, the gradient of dt_j A is the sum of W_ts over s < j <= t:
 pairs within the chunk, tokens before it with those in it, those in it with tokens after it, and one
 number for all that pass over it. None is a difference of larger sums, which costs accuracy.
+
+Exact saving: one or two tokens left after whole chunks (`tile.alone`; the paper's lengths leave so
+many) are mixed one by one (`mamba2_one.py`), at an eighth to a quarter of a chunk's instructions
+each: a last chunk of them would cost as much as a whole one.
 """
 
 import triton
 import triton.language as tl
 
-from ithbit.kernels.mamba2_tile import TAPS, exp, load_rate, of_seed, sigmoid
+from ithbit.kernels.mamba2_one import mix_back_one, mix_one
+from ithbit.kernels.mamba2_tile import TAPS, exp, head_columns, load_rate, of_seed, sigmoid
 from ithbit.kernels.tile import CHUNK, SIZES, along_rows, chunk_of, dot, dot_exact
 
 
@@ -120,15 +125,15 @@ def _store_slope(slopes, token, grad, FROM: tl.constexpr, SIZE: tl.constexpr, K:
 
 @triton.jit
 def _states(states, example, K: tl.constexpr):
-    """Where the first state of an example lies (STATE D) in (seed, example, chunk, STATE, D)."""
+    """Where the first state of an example lies (STATE D) in (seed, example, start, STATE, D)."""
     row = tl.program_id(1).to(tl.int64) * K.CAPACITY + example
     at = tl.arange(0, K.STATE)[:, None] * K.D + tl.arange(0, K.D)[None, :]
-    return states + row * (K.CHUNKS * K.STATE * K.D) + at
+    return states + row * (K.STARTS * K.STATE * K.D) + at
 
 
 @triton.jit
 def _sums(sums, example, K: tl.constexpr):
-    """An example's sums of dt A (seed, example, head, high and low, token of whole chunks)."""
+    """An example's sums of dt A (seed, example, head, high and low, token of the chunks)."""
     row = tl.program_id(1).to(tl.int64) * K.CAPACITY + example
     return sums + row * (2 * K.HEADS * K.CHUNKS * CHUNK)
 
@@ -198,7 +203,7 @@ def _load_chunk(steps, sums, chunk, K: tl.constexpr):
     to its end (token D), and from start to end (1 D)."""
     token, _, _ = chunk_of(chunk, K.TOKENS, K.D)
     end = chunk * CHUNK + tl.full([1, 1], CHUNK - 1, tl.int32)
-    head = _head(K)
+    head = head_columns(K)
     dt = tl.full([CHUNK, K.D], 0.0, tl.float32)
     since, until, whole = dt, dt, tl.full([1, K.D], 0.0, tl.float32)
     HEADS: tl.constexpr = K.HEADS
@@ -211,17 +216,11 @@ def _load_chunk(steps, sums, chunk, K: tl.constexpr):
     return dt, since, until, whole
 
 
-@triton.jit
-def _head(K: tl.constexpr):
-    """The head of each column: 1 D."""
-    return tl.arange(0, K.D)[None, :] // (K.D // K.HEADS)
-
-
 @triton.jit(do_not_specialize=SIZES)
 def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, K: tl.constexpr):
     """The state-space sum with its skip at every token, to `mixed`; x, B and C with the slopes of
-    their silu, to `inputs`; the sums of dt A, to `sums`; the state at the start of every chunk, to
-    `states`."""
+    their silu, to `inputs`; the sums of dt A, to `sums`; the state at the start of every chunk and
+    of every token by itself, to `states`."""
     example = tl.program_id(0)
     if example < count:
         block = values + tl.program_id(1) * PARAMETERS + AT
@@ -233,7 +232,7 @@ def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, 
         at_state, sums = _states(states, example, K), _sums(sums, example, K)
         _store_sums(sums, steps, block, K)
         tl.debug_barrier()  # the sums are read again
-        head = _head(K)
+        head = head_columns(K)
         skip = tl.load(block + K.SKIP + head)
         x_taps = _load_taps(block, 0, K.D, K)
         b_taps = _load_taps(block, K.D, K.STATE, K)
@@ -245,8 +244,9 @@ def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, 
         for chunk in range(K.CHUNKS):
             token, live, at = chunk_of(chunk, K.TOKENS, K.D)
             x, b, c = coming
-            # Before anything is stored, which no load passes: the next chunk's rows too.
-            coming = _load_all(raw, chunk + 1, K)
+            # Before anything is stored, which no load passes: the next chunk's rows too. After the
+            # last, its own once more: the compiler sees that whole chunks need no masks.
+            coming = _load_all(raw, tl.minimum(chunk + 1, K.CHUNKS - 1), K)
             xs = _load_earlier(raw, token, 0, K.D, K)
             bs = _load_earlier(raw, token, K.D, K.STATE, K)
             cs = _load_earlier(raw, token, C, K.STATE, K)
@@ -263,6 +263,10 @@ def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, 
                 y += dot(weights, tl.where(head == h, u, 0.0))
             tl.store(mixed + at, y, mask=live)
             state = state * whole + dot(b, u * until)
+        ALONE: tl.constexpr = K.ALONE
+        for i in tl.static_range(ALONE):
+            tl.store(at_state + (K.CHUNKS + i) * (K.STATE * K.D), state)
+            state = mix_one(state, block, raw, steps, inputs, mixed, K.TOKENS - ALONE + i, K)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -282,12 +286,19 @@ def mix_back(
         slopes = of_seed(slopes, K.WIDTH, K) + row * K.WIDTH
         d_steps = of_seed(d_steps, 3 * K.HEADS, K) + row * (3 * K.HEADS)
         at_state, sums = _states(states, example, K), _sums(sums, example, K)
-        head = _head(K)
+        head = head_columns(K)
         head_down = tl.arange(0, K.D)[:, None] // (K.D // K.HEADS)
-        i, j = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
-        from_here, earlier = tl.where(j >= i, 1.0, 0.0), tl.where(j < i, 1.0, 0.0)
+        t, s = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
+        from_here, earlier = tl.where(s >= t, 1.0, 0.0), tl.where(s < t, 1.0, 0.0)
         adjoint = tl.full([K.STATE, K.D], 0.0, tl.float32)
         HEADS: tl.constexpr = K.HEADS
+        ALONE: tl.constexpr = K.ALONE
+        for i in tl.static_range(ALONE - 1, -1, -1):
+            state = tl.load(at_state + (K.CHUNKS + i) * (K.STATE * K.D))
+            adjoint = mix_back_one(
+                adjoint, state, block, steps, inputs, d_mixed, slopes, d_steps,
+                K.TOKENS - ALONE + i, K,
+            )  # fmt: skip
         for turn in range(K.CHUNKS):
             chunk = K.CHUNKS - 1 - turn
             token, live, _ = chunk_of(chunk, K.TOKENS, K.D)

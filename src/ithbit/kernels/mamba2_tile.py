@@ -29,8 +29,10 @@ class Shape:
     TOKENS: int
     FIRST: int  # token of the first bit
     TAIL: int  # last tokens of a sequence that the convolution brings to the very last
-    CHUNKS: int  # of a sequence
+    ALONE: int  # last tokens of a sequence that are mixed one by one
+    CHUNKS: int  # of a sequence before those
     CHUNKS_WIDE: int  # the same, as a power of two
+    STARTS: int  # states kept of a sequence: at the start of each chunk and each token by itself
     CAPACITY: int  # examples of a run in the buffers
     SPAN: int  # rows that a sequence's bits take in a tile
     GROUP: int  # sequences a tile
@@ -132,6 +134,12 @@ def load_rate(block, h, K: tl.constexpr):
     """A of head h, in double: it multiplies sums of dt over the whole sequence, so that its error
     is in every decay, many times over."""
     return -tl.exp(tl.load(block + K.A_LOG + h).to(tl.float64))
+
+
+@triton.jit
+def head_columns(K: tl.constexpr):
+    """The head of each column: 1 D."""
+    return tl.arange(0, K.D)[None, :] // (K.D // K.HEADS)
 
 
 @triton.jit

@@ -148,11 +148,35 @@ def store_embedding(
         put_where(c == 8, partial + kind + d + c * 0, grad, again)
 
 
+@triton.constexpr_function
+def alone(TOKENS):
+    """Tokens at the end of a sequence that are taken one by one, where only one or two are left
+    after whole chunks: a chunk of them would cost as much as a whole one."""
+    chunks, rest = divmod(TOKENS, CHUNK.value)
+    return rest if chunks > 0 and rest <= 2 else 0
+
+
+@triton.constexpr_function
+def chunks_of(TOKENS):
+    """Chunks that the other tokens fill."""
+    return triton.cdiv(TOKENS - alone(TOKENS), CHUNK.value)
+
+
+@triton.jit
+def _live(token, TOKENS: tl.constexpr):
+    """Whether tokens of chunks are there. In whole chunks all are, and loads need no masks, which
+    the compiler sees by itself only where it does not load ahead."""
+    if chunks_of(TOKENS) * CHUNK <= TOKENS:
+        return tl.full(token.shape, 1, tl.int1)
+    else:
+        return token < TOKENS
+
+
 @triton.jit
 def chunk_of(c, TOKENS: tl.constexpr, D: tl.constexpr):
     """Chunk c of a sequence: its tokens (token 1), whether they are there, and where they lie."""
     token = c * CHUNK + tl.arange(0, CHUNK)[:, None]
-    return token, token < TOKENS, token * D + tl.arange(0, D)[None, :]
+    return token, _live(token, TOKENS), token * D + tl.arange(0, D)[None, :]
 
 
 @triton.jit
@@ -160,7 +184,19 @@ def chunk_transposed(rows, c, TOKENS: tl.constexpr, D: tl.constexpr):
     """Chunk c of a sequence's rows (token D), loaded as D token."""
     token = c * CHUNK + tl.arange(0, CHUNK)[None, :]
     at = token * D + tl.arange(0, D)[:, None]
-    return tl.load(rows + at, mask=token < TOKENS, other=0.0)
+    return tl.load(rows + at, mask=_live(token, TOKENS), other=0.0)
+
+
+@triton.jit
+def load_across(rows, t, D: tl.constexpr):
+    """Token t of a sequence's rows (token D): 1 D."""
+    return tl.load(rows + t * D + tl.arange(0, D)[None, :])
+
+
+@triton.jit
+def load_down(rows, t, D: tl.constexpr):
+    """The same, loaded as D 1."""
+    return tl.load(rows + t * D + tl.arange(0, D)[:, None])
 
 
 @triton.jit
