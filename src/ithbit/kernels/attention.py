@@ -25,7 +25,7 @@ _ROWS = 32  # tokens of a flat tile
 _BACK_ROWS = 64
 _PROJECT_ROWS = 16
 # Programs a run, at most, that go over its tokens backwards: so that those of five runs are at work
-# at once (eight of one warp a multiprocessor), or two of four warps in five whole rounds.
+# at once (eight of one warp a multiprocessor), or take one tile each.
 _PROJECT_PROGRAMS = 211
 _BACK_PROGRAMS = 264
 _ANSWERS = 16  # examples of a tile of `answer_rows`
@@ -33,10 +33,9 @@ _LANE_NUMBERS = 40  # of each row that a lane of softmax attention's mixing keep
 _READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
 # How each kernel is compiled: by times on an H200, `answer_rows` by counted instructions.
 _FLAT: dict[str, int] = {"num_warps": 2}
-_BACK: dict[str, int] = {"num_warps": 4, "num_stages": 1}
+_BACK: dict[str, int] = {"num_warps": 4, "num_stages": 1, "maxnreg": 168}
 _PROJECT_BACK: dict[str, int] = {"num_warps": 1, "num_stages": 1}
 _LINEAR_MIX: dict[str, int] = {"num_warps": 1, "maxnreg": 168}
-_SOFTMAX_MIX: dict[str, int] = {}
 _READ: dict[str, int] = {"num_warps": 4}
 _ANSWER: dict[str, int] = {"num_warps": 2}
 
@@ -195,8 +194,7 @@ class _Launch:
         groups = triton.cdiv(lots, max(1, _LANE_NUMBERS // model.d_head))
         constants |= {"SCALE": model.d_head**-0.5, "PARTS": triton.cdiv(lots, groups)}
         warps = max(1, model.n_heads * softmax_mix.SLOTS.value // 32)
-        constants |= {"num_warps": warps, **_SOFTMAX_MIX}
-        return True, self.grid(plan.capacity * groups), constants
+        return True, self.grid(plan.capacity * groups), {**constants, "num_warps": warps}
 
     def block_end(self, layer: int) -> None:
         plan, last = self.plan, self.plan.model.n_layers - 1

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ithbit.kernels.tile import SIZES
 
-_BLOCK = 128  # parameters a program
-_ROWS = 16  # shares read at a time
+_BLOCK = 64  # parameters a program
+_ROWS = 64  # shares read at a time
 
 
 @triton.jit(do_not_specialize=["count", "PARAMETERS"])
