@@ -69,8 +69,8 @@ def _features(keys, first, place, K: tl.constexpr):
 
 @triton.jit
 def embed(values, features, waves, place, K: tl.constexpr):
-    ENCODING: tl.constexpr = K.ENCODING
     """Tokens' features as the input of the first block."""
+    ENCODING: tl.constexpr = K.ENCODING
     x = dot(features, load_embedding(values, K.POSITIONS, 0, K.D, ENCODING == "polynomial", False))
     return add_positions(x, values, K.POSITIONS, waves, place[1], K.D, ENCODING)
 

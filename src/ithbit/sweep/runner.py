@@ -6,8 +6,7 @@ the truth: a run is done when its result is there, whoever wrote it.
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable
 from pathlib import Path
 
 from ithbit.engine.device import Device, choose_device
@@ -58,12 +57,10 @@ def run_all(
         stacks = group(todo, device, 1, size=max(1, len(todo)))
     else:
         stacks = group(todo, device, len(devices))
-    with ExitStack() as meanwhile:
-        ready: Callable[[RunSpec], bool] = lambda run: True  # noqa: E731
-        if todo and device.is_cuda and kernels != "off":
-            ready = meanwhile.enter_context(
-                compiling(todo, device, lambda text: audience.tell(Event(todo[0], Notice(text))))
-            )
+    by_kernels = todo if device.is_cuda and kernels != "off" else []
+    with compiling(
+        by_kernels, device, lambda text: audience.tell(Event(todo[0], Notice(text)))
+    ) as ready:
         if len(devices) == 1 or len(stacks) <= 1:
             n_stacks = at_once(device.torch.type)
             train_side_by_side(stacks, store, device, n_stacks, audience, kernels, ready)
