@@ -39,8 +39,9 @@ def test_every_table_in_every_format_and_view(paper_cells: Cells) -> None:
 def test_text() -> None:
     lines = render(TABLE, "text", "both").splitlines()
     assert lines[0] == "A toy; ours (published)"
-    assert "RHI    A & B_1   3/4* (5)   1/1* (–)" in lines
-    assert "LHI    C            – (0)      – (–)" in lines
+    assert "RHI    A & B_1   3/4* (5)    1/1*" in lines
+    assert "LHI    C            – (0)       –" in lines
+    assert "LHI    D          1/5 (–)       –" in lines
     assert "  100 % ours" in lines
 
 

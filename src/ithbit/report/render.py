@@ -14,16 +14,24 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from ithbit.errors import SpecError
-from ithbit.report.table import NOTHING, Row, Table, Value
+from ithbit.report.table import NOTHING, Row, Table
 
 SHOWS = ("ours", "published", "both")
 
 
-def _text(value: Value, show: str) -> str:
+def _text(table: Table, row: Row, at: int, show: str) -> str:
+    """A cell of a column; of one that the paper does not have, our number alone."""
+    value = row.values[at]
     ours, theirs = value.ours or NOTHING, value.published or NOTHING
+    if show == "both" and not _is_published(table, at):
+        return ours
     if show == "both":
         return f"{ours} ({theirs})"
     return ours if show == "ours" else theirs
+
+
+def _is_published(table: Table, at: int) -> bool:
+    return any(row.values[at].published for row in table.rows)
 
 
 def _rows(table: Table, show: str) -> list[Row]:
@@ -34,9 +42,7 @@ def _rows(table: Table, show: str) -> list[Row]:
 def _columns(table: Table, show: str) -> list[int]:
     """Columns that have something to show: the paper has no extra lengths."""
     return [
-        at
-        for at in range(len(table.columns))
-        if show != "published" or any(row.values[at].published for row in table.rows)
+        at for at in range(len(table.columns)) if show != "published" or _is_published(table, at)
     ]
 
 
@@ -72,7 +78,7 @@ def to_text(table: Table, show: str) -> str:
     for number, row in enumerate(rows):
         if _breaks_before(rows, number):
             shape.add_section()
-        texts = [_text(row.values[at], show) for at in columns]
+        texts = [_text(table, row, at, show) for at in columns]
         shape.add_row(*row.labels, *(t.replace(" (", "\n(") if tall else t for t in texts))
     stream = io.StringIO()
     console = Console(file=stream, width=240, color_system=None, legacy_windows=False)
@@ -92,7 +98,7 @@ def to_markdown(table: Table, show: str) -> str:
     lines = [f"**{_caption(table, show)}**", "", f"| {' | '.join(heads)} |"]
     lines.append("|" + " --- |" * len(table.heads) + " ---: |" * len(columns))
     for row in rows:
-        cells = [*row.labels, *(_text(row.values[at], show) for at in columns)]
+        cells = [*row.labels, *(_text(table, row, at, show) for at in columns)]
         lines.append(f"| {' | '.join(cell.replace('*', chr(92) + '*') for cell in cells)} |")
     notes = [f"- {note.replace('*', chr(92) + '*')}" for note in _notes(table, show)]
     return "\n".join([*lines, "", *notes, ""])
@@ -158,7 +164,7 @@ def to_latex(table: Table, show: str) -> str:
     for number, row in enumerate(rows):
         if _breaks_before(rows, number):
             lines.append(r"\midrule")
-        cells = [*row.labels, *(_text(row.values[at], show) for at in columns)]
+        cells = [*row.labels, *(_text(table, row, at, show) for at in columns)]
         lines.append(" & ".join(map(_latex, cells)) + r" \\")
     notes = ". ".join(_latex(note) for note in _notes(table, show))
     lines += [
