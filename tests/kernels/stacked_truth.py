@@ -180,10 +180,10 @@ def nudged(start: Start, seed: int) -> Start:
 
 
 def too_far(
-    spec: ModelSpec, count: int, capacity: int, n_logits: int = 0
+    spec: ModelSpec, count: int, capacity: int, n_logits: int = 0, n_seeds: int = 2
 ) -> dict[str, tuple[float, float]]:
     """What the kernels' step on `count` examples has beyond its bar: by name, distance and bar."""
-    start = started(spec)
+    start = started(spec, n_seeds)
     truth = by_models(start, count, torch.float64, n_logits=n_logits)
     step = fresh_step(start, capacity)
     taken = by_kernels(start, count, truth.protocol, step)

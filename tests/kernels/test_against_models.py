@@ -33,9 +33,8 @@ LEFT = [  # one to three tokens after chunks of 16, with the cases above
     *(ModelSpec("rhi", family, n, 2) for family in ("linear-causal", "mamba2") for n in (17, 18)),
     *(ModelSpec("rhi", "linear-full", n, 2) for n in (16, 18)),
 ]
-OTHERS = [  # a layer neither first nor last; many bits; another width
+OTHERS = [  # a layer neither first nor last; another width
     *(ModelSpec("lhi", family, 1, n_layers=3) for family in ("linear-causal", "gru", "mamba2")),
-    ModelSpec("lhi", "mamba2", 64),
     ModelSpec("rhi", "gru", 2, d_model=32),
     ModelSpec("rhi", "softmax-causal", 2, n_layers=2, d_model=32),
 ]
@@ -49,8 +48,8 @@ def label(spec: ModelSpec) -> str:
 @pytest.mark.parametrize("spec", VARIANTS + LEFT + OTHERS, ids=label)
 def test_a_step_is_that_of_the_stacked_models(spec) -> None:
     assert refusal(spec) is None
-    if spec.n_bits > 8:
-        assert too_far(spec, 2, capacity=2) == {}
+    if spec.n_bits > 8:  # slow: one run
+        assert too_far(spec, 2, capacity=2, n_seeds=1) == {}
     else:  # quick: with a batch below the capacity, and logits in two launches
         assert too_far(spec, 2, capacity=3, n_logits=4) == {}
 
@@ -59,21 +58,23 @@ def test_a_step_is_that_of_the_stacked_models(spec) -> None:
 def test_a_sequence_that_several_programs_mix(family, monkeypatch) -> None:
     """As those of more than 78 bits are."""
     monkeypatch.setattr(attention, "_LANE_NUMBERS", 1)
-    assert too_far(ModelSpec("lhi", family, softmax_mix.SLOTS.value, n_layers=2), 1, 2) == {}
+    assert (
+        too_far(ModelSpec("lhi", family, softmax_mix.SLOTS.value, n_layers=2), 1, 2, n_seeds=1)
+        == {}
+    )
 
 
 ENCODED = [
-    *((family, encoding, 8) for family in ("gru", "mamba2") for encoding in ADDED),
-    *(("linear-causal", encoding, 3) for encoding in ADDED),
-    ("softmax-full", "learned", 3),
-    ("softmax-full", "rotary", 3),
-    ("softmax-causal", "rotary", 3),
+    *((family, encoding) for family in ("gru", "mamba2", "linear-causal") for encoding in ADDED),
+    ("softmax-full", "learned"),
+    ("softmax-full", "rotary"),
+    ("softmax-causal", "rotary"),
 ]
 
 
-@pytest.mark.parametrize(("family", "encoding", "n_bits"), ENCODED)
-def test_every_encoding(family, encoding, n_bits) -> None:
-    spec = ModelSpec("lhi", family, n_bits, n_layers=2, positions=encoding)
+@pytest.mark.parametrize(("family", "encoding"), ENCODED)
+def test_every_encoding(family, encoding) -> None:
+    spec = ModelSpec("lhi", family, n_bits=3, n_layers=2, positions=encoding)
     assert refusal(spec) is None
     assert too_far(spec, 2, capacity=3) == {}
 
@@ -107,7 +108,7 @@ def test_several_tiles_of_one_program_add_up(family, monkeypatch) -> None:
     step = fresh_step(started(spec), capacity=7)
     assert attention._back_tiles(step.plan)[1] > 1
     assert attention._project_tiles(step.plan)[1] > 1
-    assert too_far(spec, 7, capacity=7) == {}
+    assert too_far(spec, 7, capacity=7, n_seeds=1) == {}
 
 
 def test_so_do_those_of_a_later_recurrence(monkeypatch) -> None:

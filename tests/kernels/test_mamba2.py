@@ -34,7 +34,7 @@ def gradients(spec, seeds):
 
 @pytest.mark.parametrize("positions", ["polynomial", "learned"])
 def test_tiles_of_one_program_add_up(positions, monkeypatch):
-    spec = ModelSpec("lhi", "mamba2", n_bits=5, n_layers=2, positions=positions)
+    spec = ModelSpec("lhi", "mamba2", n_bits=2, n_layers=2, positions=positions)
     expected, apart = gradients(spec, [1])
     monkeypatch.setattr(mamba2, "MAX_PROGRAMS", 1)
     monkeypatch.setattr(mamba2, "MAX_BACK_PROGRAMS", 1)
