@@ -63,7 +63,7 @@ def compiler(tmp_path, monkeypatch):
         read = "models = [m for unit in json.load(sys.stdin)['units'] for m in unit]\n"
         mark = f"def mark(m): (pathlib.Path({str(tmp_path)!r}) / (m['task'] + str(m['n_bits'])))"
         code = begin + read + mark + ".touch()\nfor m in models:\n    " + work
-        monkeypatch.setattr(ahead, "COMMAND", (sys.executable, "-c", code))
+        monkeypatch.setattr(ahead, "_COMMAND", (sys.executable, "-c", code))
 
     return use
 

@@ -30,7 +30,7 @@ from ithbit.models.spec import ModelSpec
 
 _MEMORY = 2 << 30  # free bytes of the GPU for each process that compiles: half are for the training
 _FEW = 2  # units up to which a process more is not worth its start
-COMMAND = (sys.executable, "-c", "from ithbit.kernels.ahead import main; main()")
+_COMMAND = (sys.executable, "-c", "from ithbit.kernels.ahead import main; main()")
 
 
 class Ahead:
@@ -120,7 +120,7 @@ class Ahead:
                     if self._stopped:
                         break
                     process = subprocess.Popen(
-                        COMMAND, stdin=subprocess.PIPE, stderr=said, text=True
+                        _COMMAND, stdin=subprocess.PIPE, stderr=said, text=True
                     )
                     self._processes.append(process)
                 processes.append((process, said))

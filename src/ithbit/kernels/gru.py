@@ -22,19 +22,16 @@ _WARPS = 4  # of a recurrence's program: few shares to sum, registers to spare
 _TILE = 16  # tokens that `rows_back` takes at a time
 # Its programs a run, at most: eight of one warp a multiprocessor take those of five runs at once.
 _ROW_PROGRAMS = 211
-_ROWS_BACK: dict[str, int] = {"num_stages": 1}
 
 
 def programs(plan: Plan) -> int:
     """Rows of gradient shares a run."""
-    rows = any(not _own_tokens(plan, layer) for layer in range(plan.model.n_layers))
-    return max(_recurrences(plan), _row_tiles(plan)[0] if rows else 0)
+    return max(_recurrences(plan), _row_tiles(plan)[0] if _on_rows(plan) else 0)
 
 
 def shares(plan: Plan, name: str) -> int:
     """In how many of those rows a parameter has shares: few, where a recurrence leaves them."""
-    later = [layer for layer in range(plan.model.n_layers) if not _own_tokens(plan, layer)]
-    weights = [f"blocks.{layer}.{kind}.weight" for layer in later for kind in ("ih", "hh")]
+    weights = [f"blocks.{layer}.{kind}.weight" for layer in _on_rows(plan) for kind in ("ih", "hh")]
     if name in weights or name.startswith("positions.learned"):
         return programs(plan)
     return _recurrences(plan)
@@ -43,6 +40,11 @@ def shares(plan: Plan, name: str) -> int:
 def _recurrences(plan: Plan) -> int:
     """Programs a run of a recurrence."""
     return triton.cdiv(plan.capacity, _sequences(plan))
+
+
+def _on_rows(plan: Plan) -> list[int]:
+    """The layers whose weights' gradients `rows_back` takes; a recurrence takes the others'."""
+    return [layer for layer in range(plan.model.n_layers) if not _own_tokens(plan, layer)]
 
 
 def _row_tiles(plan: Plan) -> tuple[int, int]:
@@ -81,7 +83,7 @@ def backward(
                 programs(plan), plan.n_parameters, _recurrences(plan) * _sequences(plan),
                 plan.block(layer),
                 TOKENS=plan.n_tokens, D=d, ROWS=_TILE, TILES=each,
-                num_warps=max(1, d * d // 512), **_ROWS_BACK,
+                num_warps=max(1, d * d // 512), num_stages=1,
             )  # fmt: skip
     if not _own_tokens(plan, 0):
         grads = _saved(plan, 0)[:, :, :, 3]

@@ -14,6 +14,7 @@ from ithbit.kernels.mamba2_tile import (
     convolve,
     exp,
     gate_back,
+    head_columns,
     load_rate,
     load_rows,
     of_seed,
@@ -101,14 +102,14 @@ def _exp_of(total):
 
 
 @triton.jit
-def _head_columns(h, K: tl.constexpr):
+def _in_head(h, K: tl.constexpr):
     """1 in the columns of head h, else 0: 1 D."""
-    return tl.where(tl.arange(0, K.D)[None, :] // (K.D // K.HEADS) == h, 1.0, 0.0)
+    return tl.where(head_columns(K) == h, 1.0, 0.0)
 
 
 @triton.jit
 def _load_skip(block, K: tl.constexpr):
-    return tl.load(block + K.SKIP + tl.arange(0, K.D)[None, :] // (K.D // K.HEADS))
+    return tl.load(block + K.SKIP + head_columns(K))
 
 
 @triton.jit
@@ -125,7 +126,7 @@ def _mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K: tl.co
     weight = tl.full([K.GROUP * K.SPAN, K.D], 0, tl.float32)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
-        columns = _head_columns(h, K)
+        columns = _in_head(h, K)
         a = load_rate(block, h, K)
         dt, _ = _load_dt(steps, h, bits, K)
         last_dt, _ = _load_dt(steps, h, last, K)
@@ -181,7 +182,7 @@ def _mix_back(
         query_score, d_query_score = tl.sum(last_c * query_b, 1), tl.full([K.GROUP], 0, tl.float32)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
-        columns = _head_columns(h, K)
+        columns = _in_head(h, K)
         a = load_rate(block, h, K)
         dt, slope = _load_dt(steps, h, bits, K)
         last_dt, last_slope = _load_dt(steps, h, last, K)
