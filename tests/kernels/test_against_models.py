@@ -108,7 +108,18 @@ def test_several_tiles_of_one_program_add_up(family, monkeypatch) -> None:
     step = fresh_step(started(spec), capacity=7)
     assert attention._back_tiles(step.plan)[1] > 1
     assert attention._project_tiles(step.plan)[1] > 1
+    assert attention._kind_tiles(step.plan)[1] > 1
     assert too_far(spec, 7, capacity=7, n_seeds=1) == {}
+
+
+@pytest.mark.parametrize(("task", "family"), [("rhi", "softmax-full"), ("lhi", "linear-causal")])
+def test_so_do_those_of_kinds_and_queries(task, family, monkeypatch) -> None:
+    """In a block that is both the first and the last; and tiles of examples that are summed."""
+    monkeypatch.setattr(attention, "_PROJECT_PROGRAMS", 2)
+    monkeypatch.setattr(attention, "_TALLIED", 16)
+    spec = ModelSpec(task, family, 9, positions="learned")
+    assert attention._kind_tiles(fresh_step(started(spec), capacity=35).plan)[1] > 1
+    assert too_far(spec, 33, capacity=35, n_seeds=1) == {}
 
 
 def test_so_do_those_of_a_later_recurrence(monkeypatch) -> None:

@@ -1,4 +1,4 @@
-"""Softmax and linear attention, full and causal: their launches, 6 L + 1 or 5 L + 2 a step with the
+"""Softmax and linear attention, full and causal: their launches, 6 L + 2 or 5 L + 3 a step with the
 optimiser's.
 
 Work that treats each token by itself goes over the tokens of a run in flat tiles of rows
@@ -8,8 +8,10 @@ in memory.
 
 Exact savings: the answer is read at the last token, so the last block has one query a sequence and
 its feed-forward part sees one row a sequence (`answer_rows`, which also has the head, the loss and
-their backward pass). Blocks keep their input (softmax attention's before its LayerNorm too),
-queries, keys, values and mixed values; the rest is recomputed in the backward pass.
+their backward pass). Below the first mixing the backward pass goes over the few kinds of tokens
+that there are (`kinds.py`, `attention_tokens.py`). Blocks keep their input (softmax attention's
+before its LayerNorm too), queries, keys, values and mixed values; the rest is recomputed in the
+backward pass.
 """
 
 from dataclasses import dataclass
@@ -18,7 +20,15 @@ import triton
 from torch import Tensor
 
 from ithbit.families import FAMILIES
-from ithbit.kernels import attention_read, attention_rows, embedding, linear_mix, softmax_mix
+from ithbit.kernels import (
+    attention_read,
+    attention_rows,
+    attention_tokens,
+    embedding,
+    kinds,
+    linear_mix,
+    softmax_mix,
+)
 from ithbit.kernels.plan import Plan
 
 _ROWS = 32  # tokens of a flat tile
@@ -28,6 +38,8 @@ _PROJECT_ROWS = 16
 # at once (eight of one warp a multiprocessor), or take one tile each.
 _PROJECT_PROGRAMS = 211
 _BACK_PROGRAMS = 264
+_TALLIED = 128  # examples of a tile of `tally`, 64 a warp
+_KIND_ROWS = 16  # of a tile of kinds of tokens, as few as a product takes
 _ANSWERS = 16  # examples of a tile of `answer_rows`
 _LANE_NUMBERS = 40  # of each row that a lane of softmax attention's mixing keeps: five short heads
 _READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
@@ -35,45 +47,51 @@ _READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
 _FLAT: dict[str, int] = {"num_warps": 2}
 _BACK: dict[str, int] = {"num_warps": 4, "num_stages": 1, "maxnreg": 168}
 _PROJECT_BACK: dict[str, int] = {"num_warps": 1, "num_stages": 1}
+_TALLY: dict[str, int] = {"num_warps": 2}
+_KINDS: dict[str, int] = {"num_warps": 2, "num_stages": 1}
 _LINEAR_MIX: dict[str, int] = {"num_warps": 1, "maxnreg": 168}
 _READ: dict[str, int] = {"num_warps": 4}
 _ANSWER: dict[str, int] = {"num_warps": 2}
 
 
-def _shared_out(plan: Plan, rows: int, most: int) -> tuple[int, int]:
-    """Programs a run, `most` at most, and the tiles of so many rows that each goes over."""
-    tiles = triton.cdiv(plan.capacity * plan.n_tokens, rows)
+def _shared_out(tiles: int, most: int) -> tuple[int, int]:
+    """Programs a run, `most` at most, and how many of its tiles each goes over."""
     each = triton.cdiv(tiles, most)
     return triton.cdiv(tiles, each), each
 
 
 def _back_tiles(plan: Plan) -> tuple[int, int]:
     """Those of `block_end_back`."""
-    return _shared_out(plan, _BACK_ROWS, _BACK_PROGRAMS)
+    return _shared_out(triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS), _BACK_PROGRAMS)
 
 
 def _project_tiles(plan: Plan) -> tuple[int, int]:
     """Those of `project_back`."""
-    return _shared_out(plan, _PROJECT_ROWS, _PROJECT_PROGRAMS)
+    return _shared_out(triton.cdiv(plan.capacity * plan.n_tokens, _PROJECT_ROWS), _PROJECT_PROGRAMS)
+
+
+def _kind_tiles(plan: Plan) -> tuple[int, int]:
+    """Those of `tokens_back`."""
+    return _shared_out(kinds.tiles(plan, _KIND_ROWS)[1], _PROJECT_PROGRAMS)
 
 
 def programs(plan: Plan) -> int:
     """Rows of gradient shares a run: as many as the kernel with the most programs leaves."""
-    return max(
-        _back_tiles(plan)[0],
-        _project_tiles(plan)[0],
-        triton.cdiv(plan.capacity, _ANSWERS),
-    )
+    return max(shares(plan, name) for name in plan.offsets)
 
 
 def shares(plan: Plan, name: str) -> int:
-    """In how many of those rows a parameter has shares; few, where `answer_rows` leaves them."""
+    """In how many of those rows a parameter has shares: as many as the kernel that leaves them has
+    programs."""
     last = f"blocks.{plan.model.n_layers - 1}."
-    projected = "qkv" if plan.model.family.startswith("softmax") else ("qkv", "norm1")
-    answers = name.startswith(last) and not name.removeprefix(last).startswith(projected)
-    if answers or name.startswith("head."):
+    projected = ".qkv." in name
+    if not plan.model.family.startswith("softmax"):
+        projected |= ".norm1." in name
+    if name.startswith("head.") or (name.startswith(last) and not projected):
         return triton.cdiv(plan.capacity, _ANSWERS)
-    return programs(plan)
+    if not name.startswith("blocks.") or (name.startswith("blocks.0.") and projected):
+        return _kind_tiles(plan)[0]
+    return _project_tiles(plan)[0] if projected else _back_tiles(plan)[0]
 
 
 @dataclass(frozen=True)
@@ -99,6 +117,11 @@ class _Launch:
         last = layer == self.plan.model.n_layers - 1
         q = self.ones("last_q") if last else self.rows(f"q{layer}")
         return q, self.rows(f"k{layer}"), self.rows(f"v{layer}")
+
+    @property
+    def bits(self) -> Tensor:
+        """(seed, token, example): so that those of a token, which are asked for, lie together."""
+        return self.plan.buffer("bits", self.plan.n_tokens, self.plan.capacity)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -141,7 +164,7 @@ class _Launch:
         plan = self.plan
         attention_rows.enter_rows[self.grid(triton.cdiv(plan.capacity * plan.n_tokens, _ROWS))](
             self.parameters, self.streams, self.first, self.count,
-            self.raw(0), self.rows("x0"), *self.qkv(0), self.waves,
+            self.bits, self.rows("x0"), *self.qkv(0), self.waves,
             plan.block(0), *self.positions, *self.sizes,
             **self.tokens, ROWS=_ROWS, **self.widths, POSITIONS=plan.model.positions,
             LAST=plan.model.n_layers == 1, **_FLAT,
@@ -263,13 +286,35 @@ class _Launch:
         n_programs, each = _project_tiles(plan)
         q, k, _ = self.qkv(layer)
         attention_rows.project_back[self.grid(n_programs)](
-            self.parameters, self.streams, self.first, self.count, self.raw(0),
-            self.rows(f"x{layer}"), self.rows("dx"), self.ones("last_dx"),
-            self.ones("last_dq") if last else self.rows("dq"), self.rows("dk"), self.rows("dv"),
-            q, k, self.waves, partials,
-            plan.block(layer), *self.positions, programs(plan), *self.sizes,
-            **self.tokens, ROWS=_PROJECT_ROWS, TILES=each, **self.widths,
-            POSITIONS=plan.model.positions, FIRST=layer == 0, LAST=last, **_PROJECT_BACK,
+            self.parameters, self.count, self.rows(f"x{layer}"), self.rows("dx"),
+            self.ones("last_dx"), *self.d_qkv(layer), q, k, self.waves, partials,
+            plan.block(layer), programs(plan), *self.sizes,
+            TOKENS=plan.n_tokens, ROWS=_PROJECT_ROWS, TILES=each, **self.widths,
+            ROTARY=plan.model.positions == "rotary", LAST=last, **_PROJECT_BACK,
+        )  # fmt: skip
+
+    def d_qkv(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        last = layer == self.plan.model.n_layers - 1
+        return self.ones("last_dq") if last else self.rows("dq"), self.rows("dk"), self.rows("dv")
+
+    def tokens_back(self, partials: Tensor) -> None:
+        """From the first mixing back to the embedding."""
+        plan, d = self.plan, self.plan.model.d_model
+        last = plan.model.n_layers == 1
+        grads = *self.d_qkv(0), self.ones("last_dx") if last else self.rows("dx")
+        sums = plan.buffer("sums by kind", len(grads), 2, plan.n_tokens, d)
+        parts = len(grads) * d // attention_tokens.COLUMNS.value
+        attention_tokens.tally[self.grid((plan.n_tokens - 1) * parts)](
+            self.count, self.bits, *grads, sums, plan.capacity,
+            N=plan.model.n_bits, LHI=int(plan.lhi), ROWS=_TALLIED,
+            TILES=triton.cdiv(plan.capacity, _TALLIED), D=d, LAST=last, **_TALLY,
+        )  # fmt: skip
+        n_programs, each = _kind_tiles(plan)
+        attention_tokens.tokens_back[self.grid(n_programs)](
+            self.parameters, self.streams, self.first, self.count, *grads, sums, self.waves,
+            partials, plan.block(0), *self.positions, programs(plan), *self.sizes,
+            **self.tokens, ROWS=_KIND_ROWS, TILES=each, **self.widths,
+            POSITIONS=plan.model.positions, LAST=last, **_KINDS,
         )  # fmt: skip
 
 
@@ -304,10 +349,8 @@ def backward(
     _up_to_answer(launch)
     launch.answer(losses, partials)
     launch.read_back()
-    for layer in reversed(range(plan.model.n_layers)):
+    for layer in reversed(range(1, plan.model.n_layers)):
         launch.project_back(layer, partials)
-        if layer > 0:
-            launch.block_end_back(layer - 1, partials)
-            launch.mix_back(layer - 1)
-    if plan.model.positions == "learned":
-        embedding.learned_back(plan, launch.rows("dx"), count, partials)
+        launch.block_end_back(layer - 1, partials)
+        launch.mix_back(layer - 1)
+    launch.tokens_back(partials)

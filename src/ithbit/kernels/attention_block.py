@@ -92,7 +92,7 @@ def project_one(
 
 
 @triton.jit
-def project_one_back(
+def _project_one_back(
     grad, out, w, waves, position, which: tl.constexpr,
     TOKENS, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
     ROTARY: tl.constexpr,
@@ -117,7 +117,7 @@ def norm_input(x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
 
 
 @triton.jit
-def norm_input_back(grad, x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
+def _norm_input_back(grad, x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
     """Gradient of `norm_input`'s input, and row by row that of its gain."""
     gain = grad
     if not SOFTMAX:
@@ -126,6 +126,24 @@ def norm_input_back(grad, x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.c
         weight = load_vector(w + param_at("norm1.weight", D, FF, SOFTMAX), D)
         grad = normalise_back(grad * weight, normal, inverse, D)
     return grad, gain
+
+
+@triton.jit
+def projections_back(
+    rows, dq, dk, dv, q, k, w, waves, position,
+    TOKENS, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr, ROTARY: tl.constexpr,
+):  # fmt: skip
+    """Backward of a block's projections of its input `rows`: what was projected, the gradients of
+    queries, keys and values before feature map and rotation, and those of what was projected, of
+    the rows and, row by row, of linear attention's gain. That needs q and k for their slopes."""
+    normal = norm_input(rows, w, D, FF, SOFTMAX)
+    dq, d_normal = _project_one_back(dq, q, w, waves, position, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
+    dk, by = _project_one_back(dk, k, w, waves, position, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
+    d_normal += by
+    dv, by = _project_one_back(dv, k, w, waves, position, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
+    d_normal += by
+    grad, gain = _norm_input_back(d_normal, rows, w, D, FF, SOFTMAX)
+    return normal, dq, dk, dv, d_normal, grad, gain
 
 
 @triton.jit

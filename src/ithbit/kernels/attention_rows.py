@@ -1,7 +1,8 @@
 """The launches of attention that go over the tokens of a run in flat tiles of rows.
 
 Forward `enter_rows` and `block_end`, at the loss `answer_rows`, backward `block_end_back` and
-`project_back`. The mixing of tokens stands between them.
+`project_back`. The mixing of tokens stands between them. Below the first mixing the backward pass
+goes over the kinds of tokens instead (`attention_tokens.py`).
 """
 
 import triton
@@ -12,11 +13,10 @@ from ithbit.kernels.attention_block import (
     feed_forward,
     norm_eps,
     norm_input,
-    norm_input_back,
     norm_output,
     param_at,
     project_one,
-    project_one_back,
+    projections_back,
     to_feed,
 )
 from ithbit.kernels.embedding import add_positions
@@ -32,9 +32,7 @@ from ithbit.kernels.tile import (
     load_embedding,
     load_vector,
     normalise,
-    normalise_back,
     put_vector,
-    store_embedding,
     store_matrix,
     store_vector,
     token_features,
@@ -51,7 +49,7 @@ def _flat(tile, count, TOKENS, D: tl.constexpr, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _embedded(
+def embed(
     features, waves, position, values, positions, enter,
     D: tl.constexpr, SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
@@ -84,14 +82,14 @@ def _project(
 
 @triton.jit(do_not_specialize=SIZES + LENGTHS)
 def enter_rows(
-    parameters, streams, firsts, count, raw, x, queries, keys, values, waves,
+    parameters, streams, firsts, count, bits, x, queries, keys, values, waves,
     block, positions, enter, CAPACITY, PARAMETERS,
     N, LHI, WORDS, ROWS: tl.constexpr,
     D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
     LAST: tl.constexpr,
 ):  # fmt: skip
-    """Draw and embed the tokens into `x`, and project them for the first block; softmax
-    attention's `raw` becomes `x` before its LayerNorm."""
+    """Draw and embed the tokens into `x`, and project them for the first block; their bits (0 where
+    a token has none) go to `bits`, (seed, token, example)."""
     seed = tl.program_id(1).to(tl.int64)
     TOKENS = N + 1 + LHI
     parameters += seed * PARAMETERS
@@ -100,9 +98,12 @@ def enter_rows(
     key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
     first = tl.load(firsts + seed)
     features = token_features(key, first + example, position, N, LHI, WORDS)
-    rows = _embedded(features, waves, position, parameters, positions, enter, D, SOFTMAX, POSITIONS)
+    # The feature in column 3 is the bit: stored from there, it is not drawn a second time.
+    column = tl.arange(0, FEATURES)[None, :] - 3
+    to = bits + seed * TOKENS * CAPACITY + (position * CAPACITY + example)[:, None] + column
+    tl.store(to, features, mask=live[:, None] & (column == 0))
+    rows = embed(features, waves, position, parameters, positions, enter, D, SOFTMAX, POSITIONS)
     if SOFTMAX:
-        tl.store(raw + shift + at, rows, mask=live[:, None])
         rows, _ = normalise(rows, D, norm_eps(SOFTMAX))
         rows = rows * load_vector(parameters + enter + D, D)
         rows += load_vector(parameters + enter + 2 * D, D)
@@ -226,34 +227,26 @@ def block_end_back(
 
 @triton.jit(do_not_specialize=SIZES + LENGTHS)
 def project_back(
-    parameters, streams, firsts, count, raw, x, dx, last_dx, d_queries, d_keys, d_values,
-    queries, keys, waves, partials,
-    block, positions, enter, PROGRAMS, CAPACITY, PARAMETERS,
-    N, LHI, WORDS, ROWS: tl.constexpr,
+    parameters, count, x, dx, last_dx, d_queries, d_keys, d_values, queries, keys, waves, partials,
+    block, PROGRAMS, CAPACITY, PARAMETERS,
+    TOKENS, ROWS: tl.constexpr,
     TILES: tl.constexpr, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
-    POSITIONS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
+    ROTARY: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Backward of a block's projections, and of the embedding below the first block.
+    """Backward of the projections of a block that is not the first.
 
     `dx` becomes the gradient of the block's input; it holds that through the residual sums, for the
     last block `last_dx` (example, D) does.
     """
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    TOKENS = N + 1 + LHI
-    ROTARY: tl.constexpr = POSITIONS == "rotary"
     parameters += seed * PARAMETERS
     shift = seed * CAPACITY * TOKENS * D
-    key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
-    first = tl.load(firsts + seed)
-    share = partials + (seed * PROGRAMS + program) * PARAMETERS
-    p = share + block
+    p = partials + (seed * PROGRAMS + program) * PARAMETERS + block
     w_q = tl.zeros([D, D], tl.float32)
     w_k, w_v = w_q, w_q
-    embedding = tl.zeros([FEATURES, D], tl.float32)
     # Sums over tokens that no product gives stay row by row until the end.
     nothing = tl.zeros([ROWS, D], tl.float32)
     sum_q, sum_k, sum_v, sum_gain, sum_offset = nothing, nothing, nothing, nothing, nothing
-    enter_gain, enter_offset = nothing, nothing
     for i in range(TILES):
         w = held(parameters + block, i)
         example, position, live, at = _flat(program * TILES + i, count, TOKENS, D, ROWS)
@@ -278,44 +271,22 @@ def project_back(
                 q = tl.load(queries + one, mask=is_last, other=0.0)
             else:
                 q = tl.load(queries + at, mask=there, other=0.0)
-        if FIRST and SOFTMAX:
-            entering = tl.load(raw + at, mask=there, other=0.0)
-        normal = norm_input(rows, w, D, FF, SOFTMAX)
-        dq, d_normal = project_one_back(
-            dq, q, w, waves, position, 0, TOKENS, D, FF, SOFTMAX, ROTARY
+        normal, dq, dk, dv, d_normal, by, gain = projections_back(
+            rows, dq, dk, dv, q, k, w, waves, position, TOKENS, D, FF, SOFTMAX, ROTARY
         )
         w_q += dot(tl.trans(dq), normal)
         sum_q += dq
-        dk, by = project_one_back(dk, k, w, waves, position, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
-        d_normal += by
         w_k += dot(tl.trans(dk), normal)
         sum_k += dk
-        dv, by = project_one_back(dv, k, w, waves, position, 2, TOKENS, D, FF, SOFTMAX, ROTARY)
-        d_normal += by
         w_v += dot(tl.trans(dv), normal)
         sum_v += dv
-        by, gain = norm_input_back(d_normal, rows, w, D, FF, SOFTMAX)
         sum_gain += gain
         sum_offset += d_normal
-        grad += by
-        if FIRST:
-            if SOFTMAX:
-                normal, inverse = normalise(entering, D, norm_eps(SOFTMAX))
-                enter_gain += grad * normal
-                enter_offset += grad
-                grad = normalise_back(
-                    grad * load_vector(parameters + enter + D, D), normal, inverse, D
-                )
-            features = token_features(key, first + example, position, N, LHI, WORDS)
-            embedding += dot(tl.trans(features), grad)
-        if not FIRST or POSITIONS == "learned":
-            tl.store(dx + at, grad, mask=there)
+        tl.store(dx + at, grad + by, mask=there)
     weight = p + param_at("qkv.weight", D, FF, SOFTMAX)
     store_matrix(weight, w_q, D, D)
     store_matrix(weight + D * D, w_k, D, D)
     store_matrix(weight + 2 * D * D, w_v, D, D)
-    if FIRST:
-        store_embedding(share, embedding, positions, enter, D, POSITIONS == "polynomial", SOFTMAX)
     if SOFTMAX:
         bias = p + param_at("qkv.bias", D, FF, SOFTMAX)
         store_vector(bias, tl.sum(sum_q, 0), D)
@@ -324,6 +295,3 @@ def project_back(
     else:
         store_vector(p + param_at("norm1.weight", D, FF, SOFTMAX), tl.sum(sum_gain, 0), D)
         store_vector(p + param_at("norm1.bias", D, FF, SOFTMAX), tl.sum(sum_offset, 0), D)
-    if FIRST and SOFTMAX:
-        store_vector(share + enter + D, tl.sum(enter_gain, 0), D)
-        store_vector(share + enter + 2 * D, tl.sum(enter_offset, 0), D)

@@ -7,13 +7,13 @@ cannot, so it lies at the border of the two. Exact savings: the last block mixes
 alone (`mamba2_last.py`), so its gates have gradients there alone, its Cs in the last three; all
 other mixing is by states, with token-by-token matrices of 16 tokens at most, which stay in
 registers and are computed again on the way back; and the way back from the first mixing to the
-embedding goes over the few kinds of tokens that there are (`mamba2_tokens.py`).
+embedding goes over the few kinds of tokens that there are (`kinds.py`, `mamba2_tokens.py`).
 """
 
 import triton
 from torch import Tensor
 
-from ithbit.kernels import embedding, mamba2_last, mamba2_mix, mamba2_rows, mamba2_tokens
+from ithbit.kernels import embedding, kinds, mamba2_last, mamba2_mix, mamba2_rows, mamba2_tokens
 from ithbit.kernels.mamba2_tile import TAPS, Shape
 from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import CHUNK, alone, chunks_of
@@ -44,8 +44,7 @@ def shape(plan: Plan) -> Shape:
     conv = model.d_model + 2 * model.d_state
     single, chunks = alone(plan.n_tokens), chunks_of(plan.n_tokens)
     back_tiles = triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS)
-    kind_tiles = triton.cdiv(2 * (plan.n_tokens - 1), _KIND_ROWS)
-    all_tiles = kind_tiles + triton.cdiv(plan.capacity, _KIND_ROWS)
+    kind_tiles, all_tiles = kinds.tiles(plan, _KIND_ROWS)
     return Shape(
         N=model.n_bits,
         LHI=int(plan.lhi),
@@ -68,7 +67,6 @@ def shape(plan: Plan) -> Shape:
         KIND_ROWS=_KIND_ROWS,
         KIND_TILES=kind_tiles,
         KIND_TURNS=triton.cdiv(all_tiles, MAX_PROGRAMS),
-        QUERY=0 if plan.lhi else model.n_bits,
         D=model.d_model,
         STATE=model.d_state,
         HEADS=model.n_heads,
@@ -94,8 +92,7 @@ def _grids(plan: Plan, of: Shape) -> tuple[int, int, int]:
     one on kinds of tokens."""
     mixing = triton.cdiv(plan.capacity, of.GROUP * of.TILES)
     rows = triton.cdiv(plan.capacity * plan.n_tokens, of.BACK_ROWS * of.BACK_TILES)
-    tiles = of.KIND_TILES + triton.cdiv(plan.capacity, of.KIND_ROWS)
-    return mixing, rows, triton.cdiv(tiles, of.KIND_TURNS)
+    return mixing, rows, triton.cdiv(kinds.tiles(plan, of.KIND_ROWS)[1], of.KIND_TURNS)
 
 
 def programs(plan: Plan) -> int:
@@ -106,14 +103,14 @@ def programs(plan: Plan) -> int:
 def shares(plan: Plan, name: str) -> int:
     """In how many of those rows a parameter has shares: as many as the kernel that leaves them has
     programs."""
-    mixing, rows, kinds = _grids(plan, shape(plan))
+    mixing, rows, tokens = _grids(plan, shape(plan))
     last = f"blocks.{plan.model.n_layers - 1}."
     after_mixing = name.endswith((".gate_norm.weight", ".out.weight"))
     if name.startswith(("leave.", "head.")) or (after_mixing and name.startswith(last)):
         return mixing
     if name.startswith("blocks.0.") and not after_mixing:
-        return kinds
-    return rows if name.startswith("blocks.") else kinds
+        return tokens
+    return rows if name.startswith("blocks.") else tokens
 
 
 def _rows(plan: Plan, name: str, columns: int) -> Tensor:

@@ -44,7 +44,6 @@ class Shape:
     KIND_ROWS: int  # of a tile of kinds of tokens
     KIND_TILES: int  # such tiles, before those of queries
     KIND_TURNS: int  # tiles of either a program
-    QUERY: int  # token of the query
     D: int
     STATE: int
     HEADS: int

@@ -1,20 +1,23 @@
 """Mamba2's bottom block backward, from the mixing to the embedding: over the kinds of tokens.
 
-Before the first mixing a token is one of few: at a position it has one of two bits, the end is
-always the same, and only the query differs from example to example. All that lies between the
-embedding and the mixing is linear in the gradients for a given token. So these are summed over the
-examples first, by position and bit (`tally`), and what follows is computed for two rows a position
-and one a query (`tokens_back`), not for every token of every example. An exact saving.
+The gradients are summed over the examples by position and bit (`tally`), and what follows is
+computed for kinds and queries (`tokens_back`): see `kinds.py`.
 
 The convolution hands a token on to those up to TAPS - 1 ahead of it, so the slopes of a token are
-summed by the bit of each token that they go back to. Tallies are (seed, token ahead, bit, token,
-number), those of what does not go through the convolution (seed, bit, token, number): a place is
-(bit, token, valid) there.
+summed by the bit of each token that they go back to: their tallies are (seed, token ahead, bit,
+token, number).
 """
 
 import triton
 import triton.language as tl
 
+from ithbit.kernels.kinds import (
+    added,
+    features_of,
+    place_of,
+    store_positions,
+    store_sums,
+)
 from ithbit.kernels.mamba2_rows import embed, input_back, load_in, load_steps
 from ithbit.kernels.mamba2_tile import (
     TAPS,
@@ -25,13 +28,9 @@ from ithbit.kernels.mamba2_tile import (
     share_of_program,
 )
 from ithbit.kernels.tile import (
-    FEATURES,
     SIZES,
     dot,
-    draw_index,
-    feature_columns,
     load_vector,
-    put,
     put_where,
     store_embedding,
 )
@@ -64,26 +63,6 @@ def _load_bits(bits, place, BEHIND: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
-def _added(sums, x, bit):
-    """Sums for bit 0 and for bit 1 (8 columns each), with rows of one bit or the other: each to the
-    row of the same number but for multiples of eight, so that a thread adds up its own."""
-    apart = ()
-    for i in tl.static_range(2):
-        mine = x * (bit if i else 1.0 - bit)
-        mine = tl.sum(tl.reshape(mine, [x.shape[0] // 8, 8, x.shape[1]]), 0)
-        apart += (sums[i] + mine,)  # type: ignore[assignment]
-    return apart
-
-
-@triton.jit
-def _store_sums(pointer, sums, live, STRIDE: tl.constexpr, K: tl.constexpr):
-    """Leave sums of a token for bit 0 and for bit 1."""
-    for i in tl.static_range(2):
-        at = pointer + i * (K.TOKENS * STRIDE) + tl.arange(0, sums[i].shape[1])
-        tl.store(at, tl.sum(sums[i], 0).to(tl.float32), mask=live)
-
-
-@triton.jit
 def _tally_columns(bits, slopes, sums, token, part, count, TOP: tl.constexpr, K: tl.constexpr):
     """Sum COLUMNS of a token's slopes, by the bits of the token and of those before it."""
     c = part * COLUMNS + tl.arange(0, COLUMNS)
@@ -100,10 +79,10 @@ def _tally_columns(bits, slopes, sums, token, part, count, TOP: tl.constexpr, K:
         by_bit = ()
         for ahead in tl.static_range(TAPS):
             bit = _load_bits(bits, place, ahead, K)
-            by_bit += (_added(so_far[ahead], slope, bit),)  # type: ignore[assignment]
+            by_bit += (added(so_far[ahead], slope, bit),)  # type: ignore[assignment]
     for ahead in tl.static_range(TAPS):
         to = sums + (2 * ahead * K.TOKENS + token) * K.WIDTH + part * COLUMNS
-        _store_sums(to, by_bit[ahead], c < K.WIDTH, K.WIDTH, K)
+        store_sums(to, by_bit[ahead], c < K.WIDTH, K.WIDTH, K.TOKENS)
 
 
 @triton.jit
@@ -124,10 +103,11 @@ def _tally_aside(
         known = place[2] & (token == K.TOKENS - 1) if TOP else place[2]
         rows = load_rows(grads, (place[0], place[1], known), K.D, K.D, K)
         bit = _load_bits(bits, place, 0, K)
-        d_step = _added(d_step, steps.to(tl.float64), bit)
-        grad = _added(grad, rows, bit)
-    _store_sums(step_sums + token * (3 * K.HEADS), d_step, s < 3 * K.HEADS, 3 * K.HEADS, K)
-    _store_sums(grad_sums + token * K.D, grad, tl.arange(0, K.D) < K.D, K.D, K)
+        d_step = added(d_step, steps.to(tl.float64), bit)
+        grad = added(grad, rows, bit)
+    to = step_sums + token * (3 * K.HEADS)
+    store_sums(to, d_step, s < 3 * K.HEADS, 3 * K.HEADS, K.TOKENS)
+    store_sums(grad_sums + token * K.D, grad, tl.arange(0, K.D) < K.D, K.D, K.TOKENS)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -188,20 +168,6 @@ def _columns_back(gained, weight, later, block, share, again, K: tl.constexpr):
     return d_gained
 
 
-@triton.jit
-def _store_positions(share, grad, tile, K: tl.constexpr):
-    """The share of the learned positions: a tile of queries has one, another two rows of each."""
-    d = tl.arange(0, K.D)
-    if tile < K.KIND_TILES:
-        PAIRS: tl.constexpr = K.KIND_ROWS // 2
-        i = tile * PAIRS + tl.arange(0, PAIRS)[:, None]
-        total = tl.sum(tl.reshape(grad, [PAIRS, 2, K.D]), 1)
-        tl.store(share + (K.FIRST + i) * K.D + d[None, :], total, mask=i < K.TOKENS - 1)
-    else:
-        again = (tile - tl.num_programs(0) >= K.KIND_TILES).to(tl.int32)
-        put(share + K.QUERY * K.D + d, tl.sum(grad, 0), again)
-
-
 @triton.jit(do_not_specialize=SIZES)
 def tokens_back(
     values, keys, first, count, waves, slopes, d_steps, grads, slope_sums, step_sums, grad_sums,
@@ -219,20 +185,15 @@ def tokens_back(
     for turn in tl.range(0, K.KIND_TURNS, num_stages=1, disable_licm=True):
         tl.debug_barrier()  # what the tile before added is read again
         tile = tl.program_id(0) + turn * tl.num_programs(0)
-        r = tl.arange(0, K.KIND_ROWS)
+        place = place_of(tile, count, K.N, K.LHI, K.KIND_ROWS)
+        row, token, valid = place
         if tile < K.KIND_TILES:
-            kind = tile * K.KIND_ROWS + r
-            row, valid = kind % 2, kind < 2 * (K.TOKENS - 1)
-            token = tl.minimum(K.FIRST + kind // 2, K.TOKENS - 1)
             d_raw = slope_sums + seed * (TAPS * KINDS * K.WIDTH)
             d_step = step_sums + seed * (KINDS * 3 * K.HEADS)
             d_out = grad_sums + seed * (KINDS * K.D)
         else:
-            row = (tile - K.KIND_TILES) * K.KIND_ROWS + r
-            token, valid = tl.full([K.KIND_ROWS], K.QUERY, tl.int32), row < count
             d_raw, d_step = of_seed(slopes, K.WIDTH, K), of_seed(d_steps, 3 * K.HEADS, K)
             d_out = of_seed(grads, K.D, K)
-        place = row, token, valid
         LAG = tl.where(tile < K.KIND_TILES, KINDS * K.WIDTH, 0)
         # All that is read, before anything is stored: no load passes a store.
         c = tl.arange(0, K.WIDE)[None, :]
@@ -247,8 +208,7 @@ def tokens_back(
         known = valid & (token == K.TOKENS - 1) if TOP else valid
         grad = load_rows(d_out, (row, token, known), K.D, K.D, K)
         weight, gain = load_in(block, K), load_vector(block, K.D)
-        query = draw_index(key, start + row, K.N, K.WORDS).to(tl.float32) / K.N
-        features = feature_columns(token, row.to(tl.float32), query, K.N, K.LHI, FEATURES)
+        features = features_of(key, start, place, K.N, K.LHI, K.WORDS)
         normal, inverse = rms(embed(values, features, waves, place, K), K.D)
         gained = normal * gain
         d_gained = _columns_back(gained, weight, later, block, share + AT, turn, K)
@@ -260,4 +220,4 @@ def tokens_back(
         POLYNOMIAL: tl.constexpr = ENCODING == "polynomial"
         store_embedding(share, d_map, K.POSITIONS, 0, K.D, POLYNOMIAL, False, turn)
         if ENCODING == "learned":
-            _store_positions(share + K.POSITIONS, grad, tile, K)
+            store_positions(share + K.POSITIONS, grad, tile, K.N, K.LHI, K.D, K.KIND_ROWS)
