@@ -18,30 +18,44 @@ neither what came before nor the success, so runs of the whole protocol serve as
 compared when both its sides have every seed: those that finish first are the ones that succeed. A
 run that failed leaves its cell incomplete; its record says why. The exit status is 1 if a cell
 differs, 3 if none does but one is incomplete, 2 if the command is wrong.
+
+With `--compile` the stacked models and their gradients go through `torch.compile`, which takes less
+than half the time on a GPU and rounds otherwise; the records say so. A model's first gradients are
+held to the plain ones.
 """
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from ithbit.engine import loop
 from ithbit.engine.device import choose_device, describe_environment
+from ithbit.engine.evaluate import bce
 from ithbit.engine.folder import RunFolder, write_atomically
 from ithbit.engine.loop import Event
-from ithbit.engine.paths import Kernels, PathName
+from ithbit.engine.paths import Kernels, PathName, Plain
 from ithbit.engine.record import Epoch, Failure, Result
 from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import IthbitError
+from ithbit.models.classifier import logits
 from ithbit.models.spec import ModelSpec
+from ithbit.models.stacked import Params
 from ithbit.report.statistics import fisher_exact, holm
 from ithbit.sweep.runner import outcome, run_all
 from ithbit.sweep.select import parse_seeds
+from ithbit.tasks.sampling import Examples
+from ithbit.tasks.tokens import TokenTable
 
 ALPHA = 0.05
+COMPILED_OFF = 1e-3  # of a gradient: rounding stays below, a wrong derivative does not
 MODELS = (
     ModelSpec("rhi", "gru", 16, n_layers=1),
     *(ModelSpec("rhi", "mamba2", 32, n_layers) for n_layers in (3, 4)),
@@ -128,6 +142,52 @@ def compared(cells: dict[str, dict[PathName, Side]]) -> list[dict[str, Any]]:
     return rows
 
 
+def compile_stacked(backend: str | Callable[..., Any] = "inductor") -> None:
+    """Have the stacked models' losses compiled from now on, once a model, for any number of runs.
+
+    An epoch's last batch is left as it is: it is one step, and would be compiled anew.
+    """
+    plain, describe = Plain.losses, loop.describe_environment
+    compiled: dict[ModelSpec, Callable[[Params, TokenTable, Examples], Tensor]] = {}
+    torch._dynamo.config.recompile_limit = 64  # all models go through one function
+
+    def losses(self: Plain, examples: Examples) -> Tensor:
+        model, n_seeds = self.model, len(examples.index)
+        if examples.index.shape[1] != self.protocol.batch_size:
+            return plain(self, examples)
+        new = model not in compiled
+        if new:
+
+            def of_model(params: Params, table: TokenTable, examples: Examples) -> Tensor:
+                return bce(logits(params, model, table, examples), examples.answer).mean(1)
+
+            compiled[model] = torch.compile(of_model, dynamic=False, backend=backend)
+        if n_seeds > 1:
+            for tensor in (*self.params.values(), examples.bits, examples.index):
+                torch._dynamo.mark_dynamic(tensor, 0)
+        if new:
+            found = compiled[model](self.params, self.table, examples)
+            check_gradients(model, list(self.params.values()), found, plain(self, examples))
+        return compiled[model](self.params, self.table, examples)
+
+    Plain.losses = losses  # type: ignore[method-assign]
+    loop.describe_environment = lambda device: describe(device) | {"compiled": str(backend)}
+
+
+def check_gradients(model: ModelSpec, params: list[Tensor], found: Tensor, plain: Tensor) -> None:
+    """A sentence if a compiled model's gradients are not the plain one's: compilers err."""
+    both = [
+        torch.autograd.grad(loss.sum(), params, materialize_grads=True) for loss in (found, plain)
+    ]
+    off = [  # of the largest number in each tensor
+        ((a - b).abs().max() / b.abs().max().clamp(min=1e-30)).item()
+        for a, b in zip(*both, strict=True)
+    ]
+    if not all(one <= COMPILED_OFF for one in off):
+        said = f"the compiled gradients of {label(model)} are {max(off):.0e} off"
+        raise IthbitError(f"{said}; leave out --compile")
+
+
 def train(
     runs: Sequence[RunSpec],
     side: PathName,
@@ -164,6 +224,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--side", choices=list(SIDES), help="train only this side")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop training then")
     parser.add_argument("--max-epochs", type=int, default=Protocol().max_epochs)
+    parser.add_argument("--compile", action="store_true", help="train stacked models compiled")
     parser.add_argument("--no-train", action="store_true", help="compare what there is")
     parser.add_argument("--json", type=Path)
     return parser.parse_args(argv)
@@ -178,6 +239,8 @@ def main(argv: list[str]) -> int:
     seeds = parse_seeds(asked.seeds)
     cells = {label(m): [RunSpec(m, seed, protocol) for seed in seeds] for m in models}
     everything = [run for runs in cells.values() for run in runs]
+    if asked.compile:
+        compile_stacked()
     if not asked.no_train:
         try:
             for side in [asked.side] if asked.side else SIDES:

@@ -9,9 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from ithbit.engine import loop
+from ithbit.engine.device import choose_device
 from ithbit.engine.folder import RunFolder
+from ithbit.engine.loop import train
+from ithbit.engine.paths import Plain
 from ithbit.engine.record import Failure, Result
 from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.errors import IthbitError
+from ithbit.models.spec import ModelSpec
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "same_science.py"
 SHORT = Protocol(stop_when_solved=True)
@@ -123,3 +129,48 @@ def test_training_stops_when_time_is_up(script, tmp_path) -> None:
     folder = RunFolder(tmp_path / "stacked", run)
     assert folder.history()
     assert folder.result() is None
+
+
+# Of torch's own making.
+warned = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+
+
+@pytest.fixture
+def compiled(script, monkeypatch):
+    """Has the stacked models compiled by a backend until the test ends."""
+    for place, name in ((Plain, "losses"), (loop, "describe_environment")):
+        monkeypatch.setattr(place, name, getattr(place, name))
+    return script["compile_stacked"]
+
+
+def trained(store: Path) -> list[Result]:
+    """Three short runs, of whole batches and a rest."""
+    protocol = Protocol(batch_size=16, epoch_examples=40, held_out_examples=8, max_epochs=3)
+    model = ModelSpec("rhi", "linear-causal", 3, d_ff=16)
+    found = train(
+        [RunSpec(model, seed, protocol) for seed in range(3)], store, choose_device("cpu")
+    )
+    assert all(isinstance(one, Result) for one in found), found[0].error
+    return found
+
+
+@warned
+def test_compiled_models_train_as_plain_ones_do(compiled, tmp_path) -> None:
+    plain = trained(tmp_path / "plain")
+    compiled("aot_eager")
+    found = trained(tmp_path / "compiled")
+    assert [one.environment.get("compiled") for one in plain + found] == 3 * [None] + 3 * [
+        "aot_eager"
+    ]
+    for one, other in zip(plain, found, strict=True):
+        assert other.final_loss == pytest.approx(one.final_loss, rel=1e-5)
+
+
+@warned
+def test_a_compiler_that_errs_is_found_out(compiled, tmp_path) -> None:
+    def twice(graph, inputs):
+        return lambda *values: [2 * loss for loss in graph(*values)]
+
+    compiled(twice)
+    with pytest.raises(IthbitError, match=r"gradients of rhi-linear-causal-n3-L1 are 1e\+00 off"):
+        trained(tmp_path)

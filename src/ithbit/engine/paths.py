@@ -22,7 +22,7 @@ from ithbit.errors import DeviceError
 from ithbit.models.classifier import logits
 from ithbit.models.spec import ModelSpec
 from ithbit.models.stacked import Params
-from ithbit.tasks.sampling import HELD_OUT_SEED, draw_examples, stream_keys
+from ithbit.tasks.sampling import HELD_OUT_SEED, Examples, draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
 
 Kernels = Literal["auto", "on", "off"]
@@ -57,12 +57,15 @@ class Plain:
         whole = self.protocol.held_out_examples
         self.evaluation_batch = whole if device.is_cuda else self.protocol.batch_size
 
+    def losses(self, examples: Examples) -> Tensor:
+        """The mean loss of each run."""
+        out = logits(self.params, self.model, self.table, examples)
+        return bce(out, examples.answer).mean(1)
+
     def step(self, count: int) -> None:
         """Draw `count` examples for every run and take one optimiser step, all in place."""
         rows = self.rows
-        examples = draw_examples(rows.keys, self.model.n_bits, rows.first, count)
-        out = logits(self.params, self.model, self.table, examples)
-        loss = bce(out, examples.answer).mean(1)
+        loss = self.losses(draw_examples(rows.keys, self.model.n_bits, rows.first, count))
         # What no logit depends on (a library's unused parameters) has gradient zero.
         grads = torch.autograd.grad(loss.sum(), list(self.params.values()), materialize_grads=True)
         whole = torch.cat([grad.flatten(1) for grad in grads], dim=1)

@@ -104,7 +104,7 @@ class _Features(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         slope = x.clamp(max=0).exp_()
         ctx.save_for_backward(slope)
-        return x.relu().add_(slope)
+        return x.relu() + slope  # not in place: torch.compile of 2.11 then has a wrong gradient
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
