@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from ithbit.cli import app, main
 from ithbit.engine.folder import RunFolder
 from ithbit.engine.loop import train
-from ithbit.engine.record import result_from_json
+from ithbit.engine.record import Failure, result_from_json
 from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import SpecError
 from ithbit.models.spec import ModelSpec
@@ -366,3 +366,18 @@ def test_python_takes_numpy_s_integers(tmp_path) -> None:
 
 def test_seeds_in_words() -> None:
     assert parse_seeds(" 3 , 5-6,0-0") == [3, 5, 6, 0]
+
+
+def test_what_failed_is_told_below_the_table_once(tmp_path) -> None:
+    """A message of the GPU is several lines long, and the same for every run of a stack."""
+    for spec in quick_runs([0, 1, 2], max_epochs=1):
+        reason = "out of [memory]" if spec.seed else "lost"
+        folder = RunFolder(tmp_path, spec)
+        folder.create()
+        folder.fail(Failure(spec, reason, "", 0))
+    told = CliRunner().invoke(
+        app, [*QUICK, "--max-epochs", "1", "--seeds", "0-2", "--store", str(tmp_path)]
+    )
+    assert told.exit_code == 1
+    below = told.stdout.split("└")[1].splitlines()[1:]
+    assert below[:2] == ["seed 0 failed: lost", "seeds 1, 2 failed: out of [memory]"]

@@ -1,6 +1,7 @@
 """Commands of training: train, params, sample."""
 
 import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -99,7 +100,6 @@ def train(
 def _print_results(results: list[Any], store: Path) -> None:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     from ithbit.engine.record import Failure
 
@@ -112,9 +112,11 @@ def _print_results(results: list[Any], store: Path) -> None:
     for name in ("at n/2", "at 2n", "s/epoch"):
         table.add_column(name, justify="right")
     solved = 0
+    failed: dict[str, list[str]] = defaultdict(list)  # seeds, by what went wrong
     for result in results:
         if isinstance(result, Failure):
-            table.add_row(str(result.spec.seed), "failed", Text(result.error))
+            table.add_row(str(result.spec.seed), "failed")
+            failed[result.error].append(str(result.spec.seed))
             continue
         solved += result.solved
         half = result.half_length_accuracy
@@ -131,6 +133,9 @@ def _print_results(results: list[Any], store: Path) -> None:
         )
     console = Console()
     console.print(table)
+    for error, seeds in failed.items():
+        which = "seed" if len(seeds) == 1 else "seeds"
+        console.print(f"{which} {', '.join(seeds)} failed: {error}", markup=False)
     console.print(
         f"{solved} of {len(results)} seeds reached held-out accuracy 1.0 (observed on samples, "
         f"not proved). Run folders: {store}/",
