@@ -2,8 +2,8 @@
 
     python bench/same_science.py --device cuda --store science --json same_science.json
     python bench/same_science.py --device cuda --store science --reuse runs --minutes 9
-    python bench/same_science.py --device cuda --store science --cell rhi-mamba2-n32-L3 --side
-    stacked python bench/same_science.py --store science --reuse runs --no-train
+    python bench/same_science.py --device cuda --store science --side stacked --seeds 0-9
+    python bench/same_science.py --store science --reuse runs --no-train
 
 Each cell is trained for the same seeds on both sides, and the successes (held-out accuracy 1.0 in
 some epoch) are compared by Fisher's exact test, with Holm's correction over the cells. Two runs of
@@ -98,7 +98,8 @@ def reused(run: RunSpec, side: PathName, stores: Sequence[Path]) -> Result | Non
         for stop in (True, False):
             protocol = replace(run.protocol, stop_when_solved=stop)
             found = RunFolder(store, replace(run, protocol=protocol)).result()
-            if found is not None and found.environment.get("path") == side:
+            # Records older than the kernels name no way.
+            if found is not None and found.environment.get("path", "stacked") == side:
                 return found
     return None
 
