@@ -109,7 +109,7 @@ def test_cost_gives_medians_and_sizes(paper_cells: Cells) -> None:
     assert (successes.ours, parameters.ours) == ("5/5", "1777")
     runs = paper_cells.by_cell["lhi", "gru", 1, 64, "polynomial"]
     assert epochs.ours == f"{sorted(runs['epochs'])[2]}"
-    assert (train.ours, evaluation.ours) == ("0.25", "0.012")
+    assert (train.ours, evaluation.ours) == ("0.250", "0.0120")
 
 
 def test_sizes_that_disagree_are_both_shown(tmp_path: Path) -> None:

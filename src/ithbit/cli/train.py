@@ -129,7 +129,7 @@ def _print_results(results: list[Any], store: Path) -> None:
             result.stopped_by,
             "–" if half is None else f"{half:.3f}",
             f"{result.double_length_accuracy:.3f}",
-            f"{result.seconds_per_epoch:.2f}",
+            f"{result.seconds_per_epoch:.3f}",
         )
     console = Console()
     console.print(table)

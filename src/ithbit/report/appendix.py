@@ -96,11 +96,11 @@ def cost_table(cells: Cells | None) -> Table:
                     Value(" or ".join(map(str, sizes)) or None, str(row.n_parameters)),
                     Value(None if epochs is None else f"{epochs:g}{short}", str(row.median_epochs)),
                     Value(
-                        _number(median(runs, "seconds_per_epoch"), 2, short),
+                        _number(median(runs, "seconds_per_epoch"), 3, short),
                         f"{row.seconds_per_epoch:.2f}",
                     ),
                     Value(
-                        _number(median(runs, "evaluation_seconds"), 3, short),
+                        _number(median(runs, "evaluation_seconds"), 4, short),
                         f"{row.evaluation_seconds:.3f}",
                     ),
                 ),
