@@ -63,6 +63,7 @@ MODELS = (
     ModelSpec("lhi", "softmax-full", 64, n_layers=2),
 )
 SIDES: dict[PathName, Kernels] = {"kernels": "on", "stacked": "off"}
+Losses = Callable[[Params, TokenTable, Examples], Tensor]
 
 
 class TimeIsUpError(Exception):
@@ -149,27 +150,26 @@ def compile_stacked(backend: str | Callable[..., Any] = "inductor") -> None:
     An epoch's last batch is left as it is: it is one step, and would be compiled anew.
     """
     plain, describe = Plain.losses, loop.describe_environment
-    compiled: dict[ModelSpec, Callable[[Params, TokenTable, Examples], Tensor]] = {}
+    compiled: dict[tuple[ModelSpec, bool], Losses] = {}  # a run alone is compiled apart
     torch._dynamo.config.recompile_limit = 64  # all models go through one function
 
     def losses(self: Plain, examples: Examples) -> Tensor:
-        model, n_seeds = self.model, len(examples.index)
+        model, several = self.model, len(examples.index) > 1
         if examples.index.shape[1] != self.protocol.batch_size:
             return plain(self, examples)
-        new = model not in compiled
-        if new:
+        if several:
+            for tensor in (*self.params.values(), examples.bits, examples.index):
+                torch._dynamo.mark_dynamic(tensor, 0)
+        if (model, several) not in compiled:
 
             def of_model(params: Params, table: TokenTable, examples: Examples) -> Tensor:
                 return bce(logits(params, model, table, examples), examples.answer).mean(1)
 
-            compiled[model] = torch.compile(of_model, dynamic=False, backend=backend)
-        if n_seeds > 1:
-            for tensor in (*self.params.values(), examples.bits, examples.index):
-                torch._dynamo.mark_dynamic(tensor, 0)
-        if new:
-            found = compiled[model](self.params, self.table, examples)
+            new = torch.compile(of_model, dynamic=False, backend=backend)
+            found = new(self.params, self.table, examples)
             check_gradients(model, list(self.params.values()), found, plain(self, examples))
-        return compiled[model](self.params, self.table, examples)
+            compiled[model, several] = new
+        return compiled[model, several](self.params, self.table, examples)
 
     Plain.losses = losses  # type: ignore[method-assign]
     loop.describe_environment = lambda device: describe(device) | {"compiled": str(backend)}
@@ -240,11 +240,11 @@ def main(argv: list[str]) -> int:
     seeds = parse_seeds(asked.seeds)
     cells = {label(m): [RunSpec(m, seed, protocol) for seed in seeds] for m in models}
     everything = [run for runs in cells.values() for run in runs]
-    if asked.compile:
-        compile_stacked()
     if not asked.no_train:
         try:
             for side in [asked.side] if asked.side else SIDES:
+                if side == "stacked" and asked.compile:
+                    compile_stacked()
                 train(everything, side, asked.store, asked.reuse, asked.device, deadline)
         except TimeIsUpError:
             print("time is up; the same command goes on from here")

@@ -147,8 +147,9 @@ def test_no_share_lies_where_none_is_summed(family, n_bits) -> None:
 
 @pytest.mark.parametrize("family", ["softmax-causal", "gru", "mamba2"])
 def test_a_run_depends_on_its_seed_alone(family) -> None:
-    """Bit for bit: in a stack and alone, in fresh memory and in that of a larger batch."""
-    start = started(ModelSpec("lhi", family, 1, n_layers=2))
+    """Bit for bit: in a stack and alone, in fresh memory and in that of a larger batch. With
+    learned positions, whose shares are stored by some tiles and added up by others."""
+    start = started(ModelSpec("lhi", family, 1, n_layers=2, positions="learned"))
     protocol, used = Protocol(clip_norm=0.5), fresh_step(start, capacity=2)
     larger = by_kernels(start, 2, protocol, used)
     alone = start.rows([1])

@@ -9,9 +9,9 @@ in memory.
 Exact savings: the answer is read at the last token, so the last block has one query a sequence and
 its feed-forward part sees one row a sequence (`answer_rows`, which also has the head, the loss and
 their backward pass). Below the first mixing the backward pass goes over the few kinds of tokens
-that there are (`kinds.py`, `attention_tokens.py`). Blocks keep their input (softmax attention's
-before its LayerNorm too), queries, keys, values and mixed values; the rest is recomputed in the
-backward pass.
+that there are (`kinds.py`, `attention_tokens.py`). Blocks keep their input (softmax attention's,
+from the second on, before its LayerNorm too), queries, keys, values and mixed values; the rest is
+recomputed in the backward pass.
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ from ithbit.kernels.plan import Plan
 _ROWS = 32  # tokens of a flat tile
 _BACK_ROWS = 64
 _PROJECT_ROWS = 16
-# Programs a run, at most, that go over its tokens backwards: so that those of five runs are at work
-# at once (eight of one warp a multiprocessor), or take one tile each.
+# Programs a run, at most, that go over its tokens (or their kinds) backwards: so that those of five
+# runs are at work at once (eight of one warp a multiprocessor), or take one tile each.
 _PROJECT_PROGRAMS = 211
 _BACK_PROGRAMS = 264
 _TALLIED = 128  # examples of a tile of `tally`, 64 a warp

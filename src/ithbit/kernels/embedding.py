@@ -3,12 +3,8 @@
 Of the encodings, polynomial is part of the map of token features (`tile.load_embedding`); learned
 and sinusoidal add a vector to the embedded token (`add_positions`); rotary turns queries and keys,
 from the same table of fixed numbers (`waves`). The gradient of the learned vectors is that of the
-<<<<<<< HEAD
-embedded tokens summed over examples (`learned_back`; Mamba2 sums its own in `mamba2_tokens.py`).
-=======
 embedded tokens summed over examples (`learned_back`; families that go back over the kinds of tokens
 sum it there).
->>>>>>> kinds
 """
 
 import torch
