@@ -19,9 +19,9 @@ compared when both its sides have every seed: those that finish first are the on
 run that failed leaves its cell incomplete; its record says why. The exit status is 1 if a cell
 differs, 3 if none does but one is incomplete, 2 if the command is wrong.
 
-With `--compile` the stacked models and their gradients go through `torch.compile`, which takes less
-than half the time on a GPU and rounds otherwise; the records say so. A model's first gradients are
-held to the plain ones.
+With `--compile`, on one GPU, the stacked models and their gradients go through `torch.compile`,
+which takes less than half the time and rounds otherwise; the records say so. A model's first
+gradients are held to the plain ones.
 """
 
 import argparse
@@ -236,6 +236,10 @@ def main(argv: list[str]) -> int:
     asked = arguments(argv)
     deadline = time.monotonic() + 60 * asked.minutes
     protocol = Protocol(max_epochs=asked.max_epochs, stop_when_solved=True)
+    if asked.compile and torch.cuda.device_count() != 1:
+        raise IthbitError(
+            "--compile is for one CUDA GPU: elsewhere workers train, not this process"
+        )
     models = [model for model in MODELS if asked.cell is None or label(model) in asked.cell]
     seeds = parse_seeds(asked.seeds)
     cells = {label(m): [RunSpec(m, seed, protocol) for seed in seeds] for m in models}

@@ -191,3 +191,9 @@ def test_a_compiler_that_errs_is_found_out(compiled, tmp_path) -> None:
     compiled(twice)
     with pytest.raises(IthbitError, match=r"gradients of rhi-linear-causal-n3-L1 are 1e\+00 off"):
         trained(tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() == 1, reason="one GPU is what it is for")
+def test_to_compile_takes_one_gpu(compare) -> None:
+    with pytest.raises(IthbitError, match="for one CUDA GPU"):
+        compare("--compile")
