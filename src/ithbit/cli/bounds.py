@@ -4,7 +4,6 @@ Integers and floats only: these commands import neither torch nor numpy.
 """
 
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -252,14 +251,7 @@ def complexity_command(
         )
 
 
-def add_command(app: typer.Typer, name: str, command: Callable[..., None]) -> None:
-    """Add a command with its docstring as help, one line a paragraph: typer keeps line breaks."""
-    paragraphs = (command.__doc__ or "").split("\n\n")
-    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    app.command(name, help=text)(command)
-
-
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    add_command(app, "bound", bound_command)
-    add_command(app, "complexity", complexity_command)
+    app.command("bound")(bound_command)
+    app.command("complexity")(complexity_command)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ithbit.cli.bounds import Json, Layers, Width, add_command, described, layers_text
+from ithbit.cli.bounds import Json, Layers, Width, described, layers_text
 from ithbit.errors import SpecError
 from ithbit.theory.architecture import FORMAL_FAMILIES
 
@@ -149,4 +149,4 @@ def _print_table(entries: "tuple[Entry, ...]", n: int, width: int, ff: int) -> N
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    add_command(app, "verdict", verdict_command)
+    app.command("verdict")(verdict_command)
