@@ -1,4 +1,4 @@
-"""What `--help` looks like, of every command."""
+"""What holds of every command: how its help looks, and where its store comes from."""
 
 from itertools import pairwise
 
@@ -8,7 +8,9 @@ from typer.testing import CliRunner
 
 from ithbit.cli import app, flowing
 
-COMMANDS = sorted(get_command(app).commands)
+NAMED = get_command(app).commands
+COMMANDS = sorted(NAMED)
+STORED = [name for name in COMMANDS if any(p.name == "store" for p in NAMED[name].params)]
 
 
 def paragraphs(text: str) -> list[list[str]]:
@@ -33,3 +35,24 @@ def test_paragraphs_of_help_fill_eighty_columns(command) -> None:
 )
 def test_lists_and_blocks_of_help_stay_as_they_are_written(kept) -> None:
     assert flowing(f"It flows\non.\n\n{kept}\n\nAnd\non.") == f"It flows on.\n\n{kept}\n\nAnd on."
+
+
+def test_the_commands_with_a_store() -> None:
+    for name in ("train", "sweep", "status", "merge", "verify", "probe", "table", "report", "demo"):
+        assert name in STORED
+
+
+@pytest.mark.parametrize("command", STORED)
+def test_every_store_may_come_from_the_environment(command) -> None:
+    (store,) = (option for option in NAMED[command].params if option.name == "store")
+    assert store.envvar == "ITHBIT_STORE"
+    shown = CliRunner().invoke(app, [command, "--help"]).stdout
+    assert "[env var: ITHBIT_STORE]" in " ".join(shown.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("words", [["status"], ["verify", "--all"]])
+def test_the_store_of_the_environment_is_the_one_that_is_read(ithbit, monkeypatch, words) -> None:
+    monkeypatch.setenv("ITHBIT_STORE", "elsewhere")
+    status, _, said = ithbit(*words)
+    assert status == 2
+    assert "elsewhere" in said

@@ -27,7 +27,9 @@ Kernels = Annotated[
         help="auto (fused kernels where there is a GPU and they serve), on (or an error) or off"
     ),
 ]
-Store = Annotated[Path, typer.Option(help="folder of the run folders")]
+Store = Annotated[
+    Path, typer.Option("--store", envvar="ITHBIT_STORE", help="folder of the run folders")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
 
 
