@@ -76,7 +76,7 @@ def command(*arguments: str, **options) -> subprocess.Popen[str]:
             "rotary positions need a softmax family, got family 'gru'; use positions 'polynomial'",
         ),
         (["rhi", "gru", "--positions", "alibi"], "unknown positions 'alibi'; choose one of none"),
-        (["rhi", "gru", "--heads", "3"], "heads must divide the width, got 3 heads at width 16"),
+        (["rhi", "mamba2", "--heads", "3"], "heads must divide the width, got 3 heads at width 16"),
         (["rhi", "gru", "--heads", "0"], "heads must be at least 1, got 0"),
         (["rhi", "gru", "--width", "0"], "width must be at least 1, got 0"),
         (["rhi", "gru", "--n", "0"], "n must be at least 1, got 0"),
@@ -106,7 +106,7 @@ def test_bad_input_gets_one_sentence(refused, tmp_path, arguments, sentence) -> 
 
 
 def test_every_problem_is_named_at_once(refused) -> None:
-    said = refused("train", "rhi", "gru", "--n", "0", "--layers", "0", "--heads", "5")
+    said = refused("train", "rhi", "linear-full", "--n", "0", "--layers", "0", "--heads", "5")
     assert "n must be" in said
     assert "layers must be" in said
     assert "heads must divide" in said
@@ -293,7 +293,12 @@ def test_params_prints_the_count_alone(arguments, count) -> None:
 
 def test_params_refuses_with_a_reason(refused) -> None:
     assert "unknown family 'lstm'" in refused("params", "rhi", "lstm")
-    assert "heads must divide the width" in refused("params", "rhi", "gru", "--heads", "3")
+    assert "heads must divide the width" in refused("params", "rhi", "mamba2", "--heads", "3")
+
+
+def test_heads_are_no_matter_to_what_has_none() -> None:
+    assert run("params", "rhi", "gru", "--heads", "3") == run("params", "rhi", "gru")
+    assert int(run("params", "rhi", "gru", "--width", "15")) > 0
 
 
 def test_sample_shows_instances() -> None:

@@ -20,7 +20,7 @@ Positions = Annotated[
     str, typer.Option(help="none, learned, sinusoidal, rotary (softmax only) or polynomial")
 ]
 Width = Annotated[int, typer.Option(help="model width")]
-Heads = Annotated[int, typer.Option(help="attention or state-space heads")]
+Heads = Annotated[int, typer.Option(help="attention or state-space heads; ignored by gru")]
 Kernels = Annotated[
     str,
     typer.Option(
