@@ -62,12 +62,11 @@ def train(
     Finished runs are read from the store, unfinished ones go on from their checkpoints: stop it
     with Ctrl-C and give the same command again. Exit status 1 if a run failed.
     """
-    from ithbit.api import cell
     from ithbit.cli.progress import Board
     from ithbit.engine.device import choose_device
     from ithbit.engine.paths import kernels_named
     from ithbit.engine.record import Failure
-    from ithbit.engine.spec import Protocol
+    from ithbit.engine.spec import Protocol, cell
     from ithbit.families import task_named
     from ithbit.models.spec import ModelSpec
     from ithbit.sweep.runner import run_all

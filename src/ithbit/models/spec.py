@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ithbit.errors import IthbitError, raise_problems
+from ithbit.errors import IthbitError, check_numbers, raise_problems
 from ithbit.families import FAMILIES, Task, family_named, task_named
 
 POSITIONS = ("none", "learned", "sinusoidal", "rotary", "polynomial")
@@ -34,6 +34,7 @@ family, got family 'gru'; use positions 'polynomial'
     positions: str = "polynomial"
 
     def __post_init__(self) -> None:
+        check_numbers("model", self)
         problems: list[str] = []
         for check in (lambda: task_named(self.task), lambda: family_named(self.family)):
             try:
