@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from ithbit.cli import app, main
 from ithbit.engine.folder import RunFolder
 from ithbit.engine.loop import train
-from ithbit.engine.record import Failure, result_from_json
+from ithbit.engine.record import Failure, Result, result_from_json
 from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import SpecError
 from ithbit.models.spec import ModelSpec
@@ -158,6 +158,37 @@ def test_a_damaged_result_is_not_trained_over(refused, tmp_path) -> None:
     said = refused(*QUICK, "--seeds", "0", "--max-epochs", "1", "--store", str(tmp_path))
     assert "result.json is damaged or of an unknown version; the run is left as it is" in said
     assert (folder.path / "result.json").read_text() == "{"
+
+
+@pytest.mark.parametrize(("n_damaged", "more"), [(2, ""), (5, ""), (7, " and 2 more")])
+def test_all_damaged_results_are_named(refused, tmp_path, n_damaged, more) -> None:
+    folders = [RunFolder(tmp_path, run) for run in quick_runs(range(n_damaged), max_epochs=1)]
+    for folder in folders:
+        folder.create()
+        (folder.path / "result.json").write_text("{")
+    said = refused(*QUICK, "--seeds", "0-8", "--max-epochs", "1", "--store", str(tmp_path))
+    assert f"the records of {n_damaged} runs are damaged or of an unknown version" in said
+    assert said.endswith(", ".join(str(folder.path) for folder in folders[:5]) + more + "\n")
+
+
+def test_nothing_of_the_table_is_cut_at_eighty_columns(tmp_path) -> None:
+    widest = {"n_parameters": 1777, "epochs": 1000, "stopped_by": "solved", "max_accuracy": 1.0}
+    widest |= {"first_solved_epoch": 1000, "final_accuracy": 1.0, "final_loss": 0.0}
+    widest |= {"half_length_accuracy": 0.5, "double_length_accuracy": 0.5, "environment": {}}
+    widest |= {"seconds_per_epoch": 100.0, "evaluation_seconds": 0.0}
+    runs = quick_runs([0, 1000], max_epochs=1000)
+    for spec in runs:
+        folder = RunFolder(tmp_path, spec)
+        folder.create()
+        result = Result(spec, **widest, started_at="", finished_at="")
+        (folder.path / "result.json").write_text(json.dumps(result.to_json()))
+    arguments = [*QUICK, "--seeds", "0,1000", "--max-epochs", "1000", "--store", str(tmp_path)]
+    shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"}).stdout
+    table = [line for line in shown.splitlines() if line and line[0] in "┏┃┡│└"]
+    assert [line[0] for line in table] == ["┏", "┃", "┡", *("│" for _ in runs), "└"]
+    assert "best acc." in table[1]
+    assert "epoch 1000" in table[-2]
+    assert "…" not in shown
 
 
 def test_training_and_reading_it_again(tmp_path) -> None:

@@ -108,9 +108,8 @@ def _print_results(results: list[Any], store: Path) -> None:
     m = run.model
     title = f"{m.task.upper()} {m.family} L={m.n_layers} n={m.n_bits}, {m.positions} positions"
     table = Table(title=f"{title} ({run.group})")
-    for name in ("seed", "solved", "best accuracy", "solved in epoch", "epochs", "stopped by"):
-        table.add_column(name, justify="right")
-    for name in ("at n/2", "at 2n", "s/epoch"):
+    # What has room in eighty columns.
+    for name in ("seed", "solved", "best acc.", "epochs", "ended by", "at n/2", "at 2n", "s/epoch"):
         table.add_column(name, justify="right")
     solved = 0
     failed: dict[str, list[str]] = defaultdict(list)  # seeds, by what went wrong
@@ -123,9 +122,8 @@ def _print_results(results: list[Any], store: Path) -> None:
         half = result.half_length_accuracy
         table.add_row(
             str(result.spec.seed),
-            "yes" if result.solved else "no",
+            f"epoch {result.first_solved_epoch}" if result.solved else "no",
             f"{result.max_accuracy:.4f}",
-            str(result.first_solved_epoch or "–"),
             str(result.epochs),
             result.stopped_by,
             "–" if half is None else f"{half:.3f}",
