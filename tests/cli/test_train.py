@@ -366,6 +366,31 @@ def test_what_needs_no_tensors_does_not_wait_for_them(arguments) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "rhi", "gru", "--workers", "0"],
+        ["train", "rhi", "gru", "--seeds", "x"],
+        ["train", "rhi", "lstm"],
+        ["params", "rhi", "gru", "--n", "0"],
+    ],
+)
+def test_mistakes_are_told_before_torch_is_imported(arguments) -> None:
+    program = (
+        "import sys\n"
+        f"sys.argv = ['ithbit', *{arguments!r}]\n"
+        "from ithbit.cli import main\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as stop:\n"
+        "    print(stop.code, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "2 False\n"
+
+
 def test_python_says_the_same(tmp_path) -> None:
     import ithbit
 

@@ -62,20 +62,13 @@ def train(
     Finished runs are read from the store, unfinished ones go on from their checkpoints: stop it
     with Ctrl-C and give the same command again. Exit status 1 if a run failed.
     """
-    from ithbit.cli.progress import Board
-    from ithbit.engine.device import choose_device
-    from ithbit.engine.paths import kernels_named
-    from ithbit.engine.record import Failure
     from ithbit.engine.spec import Protocol, cell
     from ithbit.families import task_named
     from ithbit.models.spec import ModelSpec
-    from ithbit.sweep.runner import run_all
     from ithbit.sweep.select import parse_seeds
 
     if workers is not None and workers < 1:
         raise SpecError(f"--workers must be at least 1, got {workers}")
-    chosen = choose_device(device)
-    choice = kernels_named(kernels)
     protocol = Protocol(max_epochs=max_epochs, stop_when_solved=stop_when_solved)
     model = ModelSpec(
         task_named(task),
@@ -87,6 +80,15 @@ def train(
         positions=positions,
     )
     runs = cell(model, protocol, parse_seeds(seeds))
+
+    # These import torch, which takes seconds: mistakes are told before.
+    from ithbit.cli.progress import Board
+    from ithbit.engine.device import choose_device
+    from ithbit.engine.paths import kernels_named
+    from ithbit.engine.record import Failure
+    from ithbit.sweep.runner import run_all
+
+    chosen, choice = choose_device(device), kernels_named(kernels)
     with Board(runs) as board:
         board.console.print(chosen.reason, style="dim", markup=False)
         results = run_all(runs, store, device, workers, board.watch, retry_failed, choice)
@@ -153,7 +155,6 @@ def params(
 ) -> None:
     """Print the number of trained parameters, and nothing else."""
     from ithbit.families import task_named
-    from ithbit.models.classifier import n_parameters
     from ithbit.models.spec import ModelSpec
 
     spec = ModelSpec(
@@ -165,6 +166,8 @@ def params(
         n_heads=heads,
         positions=positions,
     )
+    from ithbit.models.classifier import n_parameters  # imports torch: mistakes are told before
+
     print(n_parameters(spec))
 
 
