@@ -10,6 +10,7 @@ import torch
 
 if not torch.cuda.is_available():  # kernels run under Triton's interpreter, if asked before import
     os.environ["TRITON_INTERPRET"] = "1"
+os.environ.pop("ITHBIT_STORE", None)  # the user's store is none of the tests'
 
 from ithbit.engine.folder import RunFolder
 from ithbit.engine.spec import RunSpec

@@ -58,3 +58,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'ithbit' has no attribute {name!r}")
     return getattr(import_module(f"ithbit.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What completion offers: also the names that are not imported yet."""
+    return sorted({*globals(), *__all__})

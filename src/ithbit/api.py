@@ -1,14 +1,12 @@
 """The same as the command line, in Python: `ithbit.train` and the names that go with it."""
 
 from collections.abc import Iterable
-from operator import index
 from pathlib import Path
 
 from ithbit.engine.loop import Watcher
 from ithbit.engine.paths import Kernels
 from ithbit.engine.record import Failure, Result
-from ithbit.engine.spec import Protocol, RunSpec
-from ithbit.errors import SpecError
+from ithbit.engine.spec import Protocol, cell
 from ithbit.families import Task
 from ithbit.models.spec import ModelSpec
 from ithbit.sweep.runner import run_all
@@ -51,18 +49,3 @@ def train(
     )
     runs = cell(model, protocol or Protocol(), seeds)
     return run_all(runs, Path(store), device, workers, watch, retry_failed, kernels)
-
-
-def cell(model: ModelSpec, protocol: Protocol, seeds: Iterable[int]) -> list[RunSpec]:
-    """The runs of one model: one for each seed.
-
-    >>> [run.seed for run in cell(ModelSpec("rhi", "gru", n_bits=8), Protocol(), range(2))]
-    [0, 1]
-    """
-    seeds = [index(seed) for seed in seeds]  # numpy's integers too: records hold plain ones
-    if not seeds:
-        raise SpecError("give at least one seed")
-    if len(set(seeds)) != len(seeds):
-        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
-        raise SpecError(f"every seed may be given once, got twice: {', '.join(map(str, twice))}")
-    return [RunSpec(model, seed, protocol) for seed in seeds]

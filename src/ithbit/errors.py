@@ -3,6 +3,11 @@
 The command line prints that sentence without a traceback and exits with status 2.
 """
 
+from dataclasses import fields
+from numbers import Real
+from operator import index
+from typing import Any
+
 
 class IthbitError(Exception):
     """A mistake of the user's, or a state of the machine that the user can mend."""
@@ -47,3 +52,45 @@ def raise_problems(subject: str, problems: list[str]) -> None:
     """
     if problems:
         raise SpecError(f"{subject}: {'; '.join(problems)}")
+
+
+def whole(name: str, value: Any) -> int:
+    """The value as a plain whole number, numpy's included; a sentence if it is none.
+
+    >>> whole("n_bits", "4")
+    Traceback (most recent call last):
+    ...
+    ithbit.errors.SpecError: n_bits must be a whole number, got '4'
+    """
+    try:
+        if not isinstance(value, bool):
+            return index(value)
+    except TypeError:
+        pass
+    raise SpecError(f"{name} must be a whole number, got {value!r}")
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, bool):
+        if isinstance(value, int | float):
+            return value
+        if isinstance(value, Real):
+            return float(value)
+    raise SpecError(f"{name} must be a number, got {value!r}")
+
+
+def check_numbers(subject: str, spec: Any) -> None:
+    """Raise one `SpecError` for all fields of a frozen spec that should be numbers and are not.
+
+    Numpy's numbers become plain ones, which records hold. A whole number may stand for a float, and
+    stays as it is: the id of a run tells 5 from 5.0.
+    """
+    problems = []
+    for field in fields(spec):
+        if field.type in (int, float):
+            read = whole if field.type is int else _number
+            try:
+                object.__setattr__(spec, field.name, read(field.name, getattr(spec, field.name)))
+            except SpecError as error:
+                problems.append(str(error))
+    raise_problems(subject, problems)

@@ -27,6 +27,11 @@ class Family:
     causal: bool
     min_layers: dict[Task, int | None]
 
+    @property
+    def has_heads(self) -> bool:
+        """Whether its width is cut into heads: attention, and the state space of Mamba2."""
+        return self.attention or self.name == "mamba2"
+
 
 FAMILIES: dict[str, Family] = {
     family.name: family

@@ -14,7 +14,6 @@ def ithbit(
 ) -> Callable[..., tuple[int, str, str]]:
     """Runs a command in an empty folder: exit status, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ITHBIT_STORE", raising=False)
 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["ithbit", *map(str, arguments)])

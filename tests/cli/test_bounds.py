@@ -116,6 +116,13 @@ def test_complexity_refuses_with_a_reason(capsys, monkeypatch):
     assert "linear-full is not causal" in message
     message = refused(capsys, monkeypatch, "complexity", "softmax-causal", "--position", "0")
     assert "k must be at least 1, got 0" in message
+    message = refused(capsys, monkeypatch, "complexity", "lstm")
+    assert message == (
+        "ithbit: unknown family 'lstm', choose one of softmax-causal, linear-causal, rnn, ssm\n"
+    )
+    message = refused(capsys, monkeypatch, "complexity", "lstm", "--model", "trained")
+    assert message.endswith("choose one of softmax-causal, linear-causal, gru, mamba2\n")
+    assert "-full" not in run("complexity", "--help")
 
 
 @pytest.mark.parametrize(

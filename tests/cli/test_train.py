@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from ithbit.cli import app, main
 from ithbit.engine.folder import RunFolder
 from ithbit.engine.loop import train
-from ithbit.engine.record import Failure, result_from_json
+from ithbit.engine.record import Failure, Result, result_from_json
 from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import SpecError
 from ithbit.models.spec import ModelSpec
@@ -76,7 +76,7 @@ def command(*arguments: str, **options) -> subprocess.Popen[str]:
             "rotary positions need a softmax family, got family 'gru'; use positions 'polynomial'",
         ),
         (["rhi", "gru", "--positions", "alibi"], "unknown positions 'alibi'; choose one of none"),
-        (["rhi", "gru", "--heads", "3"], "heads must divide the width, got 3 heads at width 16"),
+        (["rhi", "mamba2", "--heads", "3"], "heads must divide the width, got 3 heads at width 16"),
         (["rhi", "gru", "--heads", "0"], "heads must be at least 1, got 0"),
         (["rhi", "gru", "--width", "0"], "width must be at least 1, got 0"),
         (["rhi", "gru", "--n", "0"], "n must be at least 1, got 0"),
@@ -106,7 +106,7 @@ def test_bad_input_gets_one_sentence(refused, tmp_path, arguments, sentence) -> 
 
 
 def test_every_problem_is_named_at_once(refused) -> None:
-    said = refused("train", "rhi", "gru", "--n", "0", "--layers", "0", "--heads", "5")
+    said = refused("train", "rhi", "linear-full", "--n", "0", "--layers", "0", "--heads", "5")
     assert "n must be" in said
     assert "layers must be" in said
     assert "heads must divide" in said
@@ -158,6 +158,37 @@ def test_a_damaged_result_is_not_trained_over(refused, tmp_path) -> None:
     said = refused(*QUICK, "--seeds", "0", "--max-epochs", "1", "--store", str(tmp_path))
     assert "result.json is damaged or of an unknown version; the run is left as it is" in said
     assert (folder.path / "result.json").read_text() == "{"
+
+
+@pytest.mark.parametrize(("n_damaged", "more"), [(2, ""), (5, ""), (7, " and 2 more")])
+def test_all_damaged_results_are_named(refused, tmp_path, n_damaged, more) -> None:
+    folders = [RunFolder(tmp_path, run) for run in quick_runs(range(n_damaged), max_epochs=1)]
+    for folder in folders:
+        folder.create()
+        (folder.path / "result.json").write_text("{")
+    said = refused(*QUICK, "--seeds", "0-8", "--max-epochs", "1", "--store", str(tmp_path))
+    assert f"the records of {n_damaged} runs are damaged or of an unknown version" in said
+    assert said.endswith(", ".join(str(folder.path) for folder in folders[:5]) + more + "\n")
+
+
+def test_nothing_of_the_table_is_cut_at_eighty_columns(tmp_path) -> None:
+    widest = {"n_parameters": 1777, "epochs": 1000, "stopped_by": "solved", "max_accuracy": 1.0}
+    widest |= {"first_solved_epoch": 1000, "final_accuracy": 1.0, "final_loss": 0.0}
+    widest |= {"half_length_accuracy": 0.5, "double_length_accuracy": 0.5, "environment": {}}
+    widest |= {"seconds_per_epoch": 100.0, "evaluation_seconds": 0.0}
+    runs = quick_runs([0, 1000], max_epochs=1000)
+    for spec in runs:
+        folder = RunFolder(tmp_path, spec)
+        folder.create()
+        result = Result(spec, **widest, started_at="", finished_at="")
+        (folder.path / "result.json").write_text(json.dumps(result.to_json()))
+    arguments = [*QUICK, "--seeds", "0,1000", "--max-epochs", "1000", "--store", str(tmp_path)]
+    shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"}).stdout
+    table = [line for line in shown.splitlines() if line and line[0] in "┏┃┡│└"]
+    assert [line[0] for line in table] == ["┏", "┃", "┡", *("│" for _ in runs), "└"]
+    assert "best acc." in table[1]
+    assert "epoch 1000" in table[-2]
+    assert "…" not in shown
 
 
 def test_training_and_reading_it_again(tmp_path) -> None:
@@ -293,7 +324,12 @@ def test_params_prints_the_count_alone(arguments, count) -> None:
 
 def test_params_refuses_with_a_reason(refused) -> None:
     assert "unknown family 'lstm'" in refused("params", "rhi", "lstm")
-    assert "heads must divide the width" in refused("params", "rhi", "gru", "--heads", "3")
+    assert "heads must divide the width" in refused("params", "rhi", "mamba2", "--heads", "3")
+
+
+def test_heads_are_no_matter_to_what_has_none() -> None:
+    assert run("params", "rhi", "gru", "--heads", "3") == run("params", "rhi", "gru")
+    assert int(run("params", "rhi", "gru", "--width", "15")) > 0
 
 
 def test_sample_shows_instances() -> None:
@@ -328,6 +364,31 @@ def test_what_needs_no_tensors_does_not_wait_for_them(arguments) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "rhi", "gru", "--workers", "0"],
+        ["train", "rhi", "gru", "--seeds", "x"],
+        ["train", "rhi", "lstm"],
+        ["params", "rhi", "gru", "--n", "0"],
+    ],
+)
+def test_mistakes_are_told_before_torch_is_imported(arguments) -> None:
+    program = (
+        "import sys\n"
+        f"sys.argv = ['ithbit', *{arguments!r}]\n"
+        "from ithbit.cli import main\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as stop:\n"
+        "    print(stop.code, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "2 False\n"
 
 
 def test_python_says_the_same(tmp_path) -> None:

@@ -45,6 +45,7 @@ def test_single_verdicts():
     ("arguments", "message"),
     [
         (["lhi"], "give a task and a family, or neither"),
+        (["--layers", "3"], "--layers needs a task and a family: the whole table lists the least"),
         (["lhi", "rnn", "--n", "0"], "n must be at least 1, got 0"),
         (["--n", "0"], "n must be at least 1, got 0"),
         (["lhi", "rnn", "--layers", "0"], "layers must be at least 1"),

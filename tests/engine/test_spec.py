@@ -36,9 +36,10 @@ def test_the_defaults_are_the_paper_s_settings() -> None:
         ),
         *(
             (name, value, f"{name} must be 0 or more and finite")
-            for name in ("weight_decay", "plateau_patience", "min_learning_rate", "stop_loss")
+            for name in ("weight_decay", "min_learning_rate", "stop_loss")
             for value in (-1.0, math.inf, math.nan)
         ),
+        ("plateau_patience", -1, "plateau_patience must be 0 or more and finite, got -1"),
         *(
             (name, value, f"{name} must be 0 or more and below 1")
             for name in ("beta1", "beta2", "plateau_factor", "plateau_threshold")
@@ -69,6 +70,8 @@ def test_a_spec_travels_as_json() -> None:
     assert again.run_id == run.run_id
     with pytest.raises(TypeError):
         run_from_json(run.to_json() | {"protocol": {"rate": 1}})
+    with pytest.raises(ValueError, match="seed must be a whole number, got '0'"):
+        run_from_json(run.to_json() | {"seed": "0"})
 
 
 def test_every_field_has_a_say_in_the_id() -> None:

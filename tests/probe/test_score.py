@@ -99,6 +99,11 @@ def test_bad_files(data: Path, tmp_path: Path) -> None:
     (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04")
     with pytest.raises(SpecError, match=r"cannot be read as \.npz"):
         score(tmp_path / "torn.npz", data)
+    (tmp_path / "text.npz").write_text("0 1 1 0")
+    with pytest.raises(
+        SpecError, match=r"a file that numpy\.savez writes, with an array of 0 and 1"
+    ):
+        score(tmp_path / "text.npz", data)
     np.savez(tmp_path / "objects.npz", held_out=np.array([{}, 1], dtype=object))
     with pytest.raises(SpecError, match=r"cannot be read as \.npz"):
         score(tmp_path / "objects.npz", data)

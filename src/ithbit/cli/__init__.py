@@ -4,7 +4,9 @@ Each command module has a `register(app)`. Commands import what they need inside
 that `--help` and every command that needs no tensors answers at once and without torch.
 """
 
+import re
 import sys
+from inspect import cleandoc
 
 import typer
 
@@ -35,6 +37,24 @@ for module in (
     *(verdicts, certificates, bounds, bench),
 ):
     module.register(app)
+
+
+def flowing(text: str) -> str:
+    r"""Help text with a line a paragraph, which wraps at any width; typer keeps line breaks.
+
+    Paragraphs that begin with \b, and those with a list or indented lines, stay as they
+    are written.
+
+    >>> flowing("One\ntwo.\n\n- a\n- b")
+    'One two.\n\n- a\n- b'
+    """
+    written = re.compile(r"^(?:[-*•] |\d+\. |\s)|\A\x08", re.MULTILINE)
+    paragraphs = cleandoc(text).split("\n\n")
+    return "\n\n".join(p if written.search(p) else p.replace("\n", " ") for p in paragraphs)
+
+
+for command in app.registered_commands:
+    command.help = flowing(command.help or (command.callback and command.callback.__doc__) or "")
 
 
 def main() -> None:

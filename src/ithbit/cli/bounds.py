@@ -4,7 +4,6 @@ Integers and floats only: these commands import neither torch nor numpy.
 """
 
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,9 +23,17 @@ from ithbit.theory.architecture import (
 if TYPE_CHECKING:
     from ithbit.theory.bounds import Route
 
-FAMILY_HELP = (
-    f"Formal: {', '.join(FORMAL_FAMILIES)}. With --model trained: {', '.join(TRAINED_FAMILIES)}."
-)
+FAMILIES: dict[Model, tuple[str, ...]] = {"formal": FORMAL_FAMILIES, "trained": TRAINED_FAMILIES}
+CAUSAL_FAMILIES: dict[Model, tuple[str, ...]] = {
+    model: tuple(name for name in names if not name.endswith("-full"))
+    for model, names in FAMILIES.items()
+}
+
+
+def _family_help(families: dict[Model, tuple[str, ...]]) -> str:
+    formal, trained = (", ".join(families[model]) for model in ("formal", "trained"))
+    return f"Formal: {formal}. With --model trained: {trained}."
+
 
 Layers = Annotated[int, typer.Option("--layers", "-L", help="Number of layers.")]
 Width = Annotated[int, typer.Option("--width", "-d", help="Width d of the layers.")]
@@ -67,7 +74,7 @@ Json = Annotated[bool, typer.Option("--json", help="Plain JSON on standard outpu
 
 def bound_command(
     task: Annotated[str, typer.Argument(help="rhi (index last) or lhi (index first).")],
-    family: Annotated[str, typer.Argument(help=FAMILY_HELP)],
+    family: Annotated[str, typer.Argument(help=_family_help(FAMILIES))],
     layers: Layers = 1,
     width: Width = 16,
     heads: Heads = None,
@@ -170,7 +177,7 @@ def _route_record(route: "Route", n: int | None) -> dict[str, Any]:
 
 
 def complexity_command(
-    family: Annotated[str, typer.Argument(help=FAMILY_HELP + " Causal families only.")],
+    family: Annotated[str, typer.Argument(help=_family_help(CAUSAL_FAMILIES))],
     width: Width = 16,
     heads: Heads = None,
     ff: Ff = 64,
@@ -193,6 +200,9 @@ def complexity_command(
     """
     from ithbit.theory.complexity.formulas import causal_complexity
 
+    if not any(family in names for names in FAMILIES.values()):
+        choices = ", ".join(CAUSAL_FAMILIES[model])
+        raise SpecError(f"unknown family {family!r}, choose one of {choices}")
     arch = architecture(
         family,
         model,
@@ -252,14 +262,7 @@ def complexity_command(
         )
 
 
-def add_command(app: typer.Typer, name: str, command: Callable[..., None]) -> None:
-    """Add a command with its docstring as help, one line a paragraph: typer keeps line breaks."""
-    paragraphs = (command.__doc__ or "").split("\n\n")
-    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    app.command(name, help=text)(command)
-
-
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    add_command(app, "bound", bound_command)
-    add_command(app, "complexity", complexity_command)
+    app.command("bound")(bound_command)
+    app.command("complexity")(complexity_command)

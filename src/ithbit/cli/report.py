@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ithbit.cli.train import Store
+
 if TYPE_CHECKING:
     from ithbit.report.agreement import Agreement
     from ithbit.report.cells import Cells
     from ithbit.report.rows import Records
 
-Store = Annotated[
-    Path, typer.Option("--store", envvar="ITHBIT_STORE", help="Folder that holds the run folders.")
-]
 Settings = Annotated[
     str,
     typer.Option(

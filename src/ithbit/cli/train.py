@@ -20,14 +20,16 @@ Positions = Annotated[
     str, typer.Option(help="none, learned, sinusoidal, rotary (softmax only) or polynomial")
 ]
 Width = Annotated[int, typer.Option(help="model width")]
-Heads = Annotated[int, typer.Option(help="attention or state-space heads")]
+Heads = Annotated[int, typer.Option(help="attention or state-space heads; ignored by gru")]
 Kernels = Annotated[
     str,
     typer.Option(
         help="auto (fused kernels where there is a GPU and they serve), on (or an error) or off"
     ),
 ]
-Store = Annotated[Path, typer.Option(help="folder of the run folders")]
+Store = Annotated[
+    Path, typer.Option("--store", envvar="ITHBIT_STORE", help="folder of the run folders")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
 
 
@@ -60,21 +62,13 @@ def train(
     Finished runs are read from the store, unfinished ones go on from their checkpoints: stop it
     with Ctrl-C and give the same command again. Exit status 1 if a run failed.
     """
-    from ithbit.api import cell
-    from ithbit.cli.progress import Board
-    from ithbit.engine.device import choose_device
-    from ithbit.engine.paths import kernels_named
-    from ithbit.engine.record import Failure
-    from ithbit.engine.spec import Protocol
+    from ithbit.engine.spec import Protocol, cell
     from ithbit.families import task_named
     from ithbit.models.spec import ModelSpec
-    from ithbit.sweep.runner import run_all
     from ithbit.sweep.select import parse_seeds
 
     if workers is not None and workers < 1:
         raise SpecError(f"--workers must be at least 1, got {workers}")
-    chosen = choose_device(device)
-    choice = kernels_named(kernels)
     protocol = Protocol(max_epochs=max_epochs, stop_when_solved=stop_when_solved)
     model = ModelSpec(
         task_named(task),
@@ -86,6 +80,15 @@ def train(
         positions=positions,
     )
     runs = cell(model, protocol, parse_seeds(seeds))
+
+    # These import torch, which takes seconds: mistakes are told before.
+    from ithbit.cli.progress import Board
+    from ithbit.engine.device import choose_device
+    from ithbit.engine.paths import kernels_named
+    from ithbit.engine.record import Failure
+    from ithbit.sweep.runner import run_all
+
+    chosen, choice = choose_device(device), kernels_named(kernels)
     with Board(runs) as board:
         board.console.print(chosen.reason, style="dim", markup=False)
         results = run_all(runs, store, device, workers, board.watch, retry_failed, choice)
@@ -107,9 +110,8 @@ def _print_results(results: list[Any], store: Path) -> None:
     m = run.model
     title = f"{m.task.upper()} {m.family} L={m.n_layers} n={m.n_bits}, {m.positions} positions"
     table = Table(title=f"{title} ({run.group})")
-    for name in ("seed", "solved", "best accuracy", "solved in epoch", "epochs", "stopped by"):
-        table.add_column(name, justify="right")
-    for name in ("at n/2", "at 2n", "s/epoch"):
+    # What has room in eighty columns.
+    for name in ("seed", "solved", "best acc.", "epochs", "ended by", "at n/2", "at 2n", "s/epoch"):
         table.add_column(name, justify="right")
     solved = 0
     failed: dict[str, list[str]] = defaultdict(list)  # seeds, by what went wrong
@@ -122,9 +124,8 @@ def _print_results(results: list[Any], store: Path) -> None:
         half = result.half_length_accuracy
         table.add_row(
             str(result.spec.seed),
-            "yes" if result.solved else "no",
+            f"epoch {result.first_solved_epoch}" if result.solved else "no",
             f"{result.max_accuracy:.4f}",
-            str(result.first_solved_epoch or "–"),
             str(result.epochs),
             result.stopped_by,
             "–" if half is None else f"{half:.3f}",
@@ -154,7 +155,6 @@ def params(
 ) -> None:
     """Print the number of trained parameters, and nothing else."""
     from ithbit.families import task_named
-    from ithbit.models.classifier import n_parameters
     from ithbit.models.spec import ModelSpec
 
     spec = ModelSpec(
@@ -166,6 +166,8 @@ def params(
         n_heads=heads,
         positions=positions,
     )
+    from ithbit.models.classifier import n_parameters  # imports torch: mistakes are told before
+
     print(n_parameters(spec))
 
 

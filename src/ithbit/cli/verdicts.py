@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ithbit.cli.bounds import Json, Layers, Width, add_command, described, layers_text
+from ithbit.cli.bounds import Json, Width, described, layers_text
 from ithbit.errors import SpecError
 from ithbit.theory.architecture import FORMAL_FAMILIES
 
@@ -24,7 +24,12 @@ def verdict_command(
     family: Annotated[
         str | None, typer.Argument(help=f"A formal family: {', '.join(FORMAL_FAMILIES)}.")
     ] = None,
-    layers: Layers = 1,
+    layers: Annotated[
+        int | None,
+        typer.Option(
+            "--layers", "-L", help="Number of layers; the table needs none.", show_default="1"
+        ),
+    ] = None,
     n: Annotated[int, typer.Option("--n", "-n", help="Number of bits.")] = 64,
     width: Width = 16,
     ff: Annotated[int, typer.Option(help="Hidden units of the MLPs; 0 makes them affine.")] = 64,
@@ -39,6 +44,10 @@ def verdict_command(
     """
     if (task is None) != (family is None):
         raise SpecError("give a task and a family, or neither for the whole table")
+    if task is None and layers is not None:
+        raise SpecError(
+            "--layers needs a task and a family: the whole table lists the least number of layers"
+        )
     if n < 1:
         raise SpecError(f"n must be at least 1, got {n}")
     if task is None or family is None:
@@ -52,7 +61,7 @@ def verdict_command(
         return
     from ithbit.theory.verdicts import verdict
 
-    found = verdict(task, family, layers, n, width=width, hidden=ff)
+    found = verdict(task, family, 1 if layers is None else layers, n, width=width, hidden=ff)
     if as_json:
         print(json.dumps(_verdict_record(found), indent=2, ensure_ascii=False))
         return
@@ -149,4 +158,4 @@ def _print_table(entries: "tuple[Entry, ...]", n: int, width: int, ff: int) -> N
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    add_command(app, "verdict", verdict_command)
+    app.command("verdict")(verdict_command)

@@ -41,7 +41,7 @@ from ithbit.engine.record import (
 )
 from ithbit.engine.spec import RunSpec
 from ithbit.engine.stack import fresh_state
-from ithbit.errors import IthbitError, StoreError
+from ithbit.errors import StoreError
 
 Record = TypeVar("Record", Result, Failure)
 
@@ -118,7 +118,7 @@ class RunFolder:
         try:
             if data["schema"] == SCHEMA and data["run_id"] == self.run.run_id:
                 return from_json(data)
-        except (KeyError, TypeError, IthbitError):  # a field is missing, or makes no sense
+        except (KeyError, TypeError, ValueError):  # a field is missing, or makes no sense
             pass
         raise StoreError(
             f"{path} is damaged or of an unknown version; the run is left as it is: "

@@ -3,11 +3,12 @@
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from ithbit.errors import raise_problems
+from ithbit.errors import SpecError, check_numbers, raise_problems, whole
 from ithbit.families import group
 from ithbit.models.spec import ModelSpec
 
@@ -39,6 +40,7 @@ class Protocol:
     stop_when_solved: bool = False
 
     def __post_init__(self) -> None:
+        check_numbers("protocol", self)
         problems = [
             f"{name} must be at least 1, got {value}"
             for name, value in (
@@ -100,6 +102,7 @@ class RunSpec:
     protocol: Protocol = Protocol()
 
     def __post_init__(self) -> None:
+        check_numbers("run", self)
         if not 0 <= self.seed < 1 << 63:
             raise_problems("run", [f"seeds must be 0 or more and below 2^63, got {self.seed}"])
 
@@ -126,5 +129,26 @@ class RunSpec:
 
 
 def run_from_json(data: dict[str, Any]) -> RunSpec:
-    """The spec that `to_json` wrote; unknown or missing fields raise TypeError or KeyError."""
-    return RunSpec(ModelSpec(**data["model"]), data["seed"], Protocol(**data["protocol"]))
+    """The spec that `to_json` wrote; what is none raises KeyError, TypeError or ValueError."""
+    try:
+        return RunSpec(ModelSpec(**data["model"]), data["seed"], Protocol(**data["protocol"]))
+    except SpecError as error:  # a record's mistake, none of the user's
+        raise ValueError(str(error)) from error
+
+
+def cell(model: ModelSpec, protocol: Protocol, seeds: Iterable[int]) -> list[RunSpec]:
+    """The runs of one model: one for each seed.
+
+    >>> [run.seed for run in cell(ModelSpec("rhi", "gru", n_bits=8), Protocol(), range(2))]
+    [0, 1]
+    """
+    try:
+        seeds = [whole("a seed", seed) for seed in seeds]
+    except TypeError as error:
+        raise SpecError(f"seeds must be numbers such as range(5) or [3], got {seeds!r}") from error
+    if not seeds:
+        raise SpecError("give at least one seed")
+    if len(set(seeds)) != len(seeds):
+        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+        raise SpecError(f"every seed may be given once, got twice: {', '.join(map(str, twice))}")
+    return [RunSpec(model, seed, protocol) for seed in seeds]

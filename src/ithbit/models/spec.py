@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ithbit.errors import IthbitError, raise_problems
-from ithbit.families import Task, family_named, task_named
+from ithbit.errors import IthbitError, check_numbers, raise_problems
+from ithbit.families import FAMILIES, Task, family_named, task_named
 
 POSITIONS = ("none", "learned", "sinusoidal", "rotary", "polynomial")
 
@@ -12,8 +12,9 @@ POSITIONS = ("none", "learned", "sinusoidal", "rotary", "polynomial")
 class ModelSpec:
     """One trained architecture; the defaults are the paper's. Checked on construction.
 
-    Mamba2 has no feed-forward part; its heads are of size d_model / n_heads, and it keeps `d_state`
-    numbers a channel. `n_bits` is the training length, which the polynomial positions refer to.
+    A GRU has neither heads nor a feed-forward part, whatever is given. Mamba2 has no feed-forward
+    part; its heads are of size d_model / n_heads, and it keeps `d_state` numbers a channel.
+    `n_bits` is the training length, which the polynomial positions refer to.
 
     >>> ModelSpec("rhi", "gru", n_bits=0, positions="rotary")
     Traceback (most recent call last):
@@ -33,6 +34,7 @@ family, got family 'gru'; use positions 'polynomial'
     positions: str = "polynomial"
 
     def __post_init__(self) -> None:
+        check_numbers("model", self)
         problems: list[str] = []
         for check in (lambda: task_named(self.task), lambda: family_named(self.family)):
             try:
@@ -50,7 +52,8 @@ family, got family 'gru'; use positions 'polynomial'
         problems += [
             f"{name} must be at least 1, got {size}" for name, size in sizes.items() if size < 1
         ]
-        if self.n_heads >= 1 and self.d_model % self.n_heads:
+        headless = self.family in FAMILIES and not FAMILIES[self.family].has_heads
+        if not headless and self.n_heads >= 1 and self.d_model % self.n_heads:
             problems.append(
                 f"heads must divide the width, got {self.n_heads} heads at width {self.d_model}"
             )

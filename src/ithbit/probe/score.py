@@ -86,6 +86,11 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
     except SpecError:
         raise
     except Exception as error:
+        if path.suffix == ".npz":  # numpy would have it unpickled
+            raise SpecError(
+                f"{path} cannot be read as .npz: it must be a file that numpy.savez writes, with "
+                "an array of 0 and 1 for each set"
+            ) from error
         raise SpecError(f"{path} cannot be read as {path.suffix}: {error}") from error
 
 

@@ -15,11 +15,13 @@ from ithbit.engine.loop import Event, Notice, Watcher, stack_size
 from ithbit.engine.paths import Kernels, check_kernels, compiling
 from ithbit.engine.record import Failure, Result
 from ithbit.engine.spec import RunSpec
+from ithbit.errors import StoreError
 from ithbit.sweep.local import LocalPool, Worker, worker_devices
 from ithbit.sweep.threads import BUSY_SECONDS, Audience, at_once, heed_ctrl_c, train_side_by_side
 from ithbit.sweep.worker import error_from_json, event_from_json
 
 MAX_ATTEMPTS = 3  # workers that may die over a run before it is recorded as failed
+_NAMED = 5  # of damaged runs, in a message
 
 Stack = list[RunSpec]
 
@@ -42,11 +44,11 @@ def run_all(
     device = choose_device(device_name)
     check_kernels(kernels, runs, device)
     check_store(store)
-    todo = []
-    for run in runs:
-        if retry_failed:  # once: a run that fails again is not tried for ever
+    if retry_failed:  # once: a run that fails again is not tried for ever
+        for run in runs:
             RunFolder(store, run).forget_failure()
-        done = outcome(store, run)
+    todo = []
+    for run, done in zip(runs, _outcomes(store, runs), strict=True):
         if done is None:
             todo.append(run)
         else:
@@ -82,6 +84,27 @@ def outcome(store: Path, run: RunSpec) -> Result | Failure | None:
     """What the store has of a run, or None if it is to be trained."""
     folder = RunFolder(store, run)
     return folder.result() or folder.failure()
+
+
+def _outcomes(store: Path, runs: Stack) -> list[Result | Failure | None]:
+    """What the store has of each run; all that is damaged is named at once."""
+    found, damaged = [], []
+    for run in runs:
+        try:
+            found.append(outcome(store, run))
+        except StoreError as error:
+            damaged.append((RunFolder(store, run).path, error))
+    if len(damaged) == 1:
+        raise damaged[0][1]
+    if damaged:
+        named = ", ".join(str(path) for path, _ in damaged[:_NAMED])
+        more = f" and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
+        raise StoreError(
+            f"the records of {len(damaged)} runs are damaged or of an unknown version; they are "
+            "left as they are: restore the files, or move the folders away to train anew: "
+            f"{named}{more}"
+        )
+    return found
 
 
 def group(

@@ -13,7 +13,7 @@ blocks, `nn.GRU` and Mamba2. The names are those of `ithbit.families`; the forma
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ithbit.errors import SpecError, raise_problems
+from ithbit.errors import SpecError, check_numbers, raise_problems
 from ithbit.families import FAMILIES
 
 Model = Literal["formal", "trained"]
@@ -42,6 +42,7 @@ class Architecture:
     conv: int  # mamba2 only
 
     def __post_init__(self) -> None:
+        check_numbers("architecture", self)
         names = FORMAL_FAMILIES if self.model == "formal" else TRAINED_FAMILIES
         problems = [
             f"{what} must be at least 1, got {value}"

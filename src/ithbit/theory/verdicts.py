@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from ithbit.errors import SpecError
+from ithbit.errors import SpecError, whole
 from ithbit.families import FAMILIES, TASKS, Task, task_named
 from ithbit.theory.architecture import FORMAL_FAMILIES, Architecture, architecture
 from ithbit.theory.bounds import NoBoundError, Route, bound, growth
@@ -93,6 +93,7 @@ def verdict(
     'open'
     """
     name = task_named(task)
+    n_bits = whole("n_bits", n_bits)
     if n_bits < 1:
         raise SpecError(f"n must be at least 1, got {n_bits}")
     if family in FAMILIES and FAMILIES[family].formal != family:

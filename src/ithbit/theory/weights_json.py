@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from ithbit.errors import SpecError
+from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
 from ithbit.theory.gru_layer import Gru
 from ithbit.theory.layers import (
@@ -65,7 +65,7 @@ def solution_from_json(content: Json) -> Solution:
         return Solution(
             task=task_named(content["task"]),
             family=content["family"],
-            n_bits=_whole("n", content["n"]),
+            n_bits=whole("n", content["n"]),
             layers=tuple(_layer_from_json(layer) for layer in weights["layers"]),
             embedding=Embedding(
                 index=_array(table["index"], 2),
@@ -80,12 +80,6 @@ def solution_from_json(content: Json) -> Solution:
         raise SpecError(f"the field {missing} is missing") from missing
     except (TypeError, AttributeError, IndexError) as error:
         raise SpecError(f"the weights are not laid out as weights are ({error})") from error
-
-
-def _whole(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise SpecError(f"{name} must be a whole number, got {value!r}")
-    return value
 
 
 def _array(values: Any, ndim: int) -> FloatArray:

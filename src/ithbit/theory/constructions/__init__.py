@@ -8,7 +8,7 @@ variant of an entry is the default; the others are the paper's own sketches or f
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ithbit.errors import SpecError
+from ithbit.errors import SpecError, whole
 from ithbit.families import FAMILIES, TASKS, Task, task_named
 from ithbit.theory.constructions import (
     attention_marker,
@@ -126,6 +126,7 @@ def construct(task: str, family: str, n_bits: int, variant: str | None = None) -
     2
     """
     entry = construction_named(task, family)
+    n_bits = whole("n_bits", n_bits)
     if n_bits < 1:
         raise SpecError(f"n must be at least 1, got {n_bits}")
     name = entry.default if variant is None else variant

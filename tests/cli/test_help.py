@@ -1,0 +1,58 @@
+"""What holds of every command: how its help looks, and where its store comes from."""
+
+from itertools import pairwise
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from ithbit.cli import app, flowing
+
+NAMED = get_command(app).commands
+COMMANDS = sorted(NAMED)
+STORED = [name for name in COMMANDS if any(p.name == "store" for p in NAMED[name].params)]
+
+
+def paragraphs(text: str) -> list[list[str]]:
+    """The prose of a help page as it is shown: what stands between the usage and the first box."""
+    prose = "\n".join(line.strip() for line in text.split("╭")[0].splitlines())
+    return [part.splitlines() for part in prose.strip().split("\n\n")[1:]]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_paragraphs_of_help_fill_eighty_columns(command) -> None:
+    """No line is so short that the first word of the next one would have fitted."""
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"})
+    found = paragraphs(shown.stdout)
+    assert found
+    for lines in found:
+        for line, following in pairwise(lines):
+            assert len(line) + 1 + len(following.split()[0]) > 78, (line, following)
+
+
+@pytest.mark.parametrize(
+    "kept", ["\b\nas\nwritten", "- a\n- b", "1. a\n2. b", "such as\n    code\n    code"]
+)
+def test_lists_and_blocks_of_help_stay_as_they_are_written(kept) -> None:
+    assert flowing(f"It flows\non.\n\n{kept}\n\nAnd\non.") == f"It flows on.\n\n{kept}\n\nAnd on."
+
+
+def test_the_commands_with_a_store() -> None:
+    for name in ("train", "sweep", "status", "merge", "verify", "probe", "table", "report", "demo"):
+        assert name in STORED
+
+
+@pytest.mark.parametrize("command", STORED)
+def test_every_store_may_come_from_the_environment(command) -> None:
+    (store,) = (option for option in NAMED[command].params if option.name == "store")
+    assert store.envvar == "ITHBIT_STORE"
+    shown = CliRunner().invoke(app, [command, "--help"]).stdout
+    assert "[env var: ITHBIT_STORE]" in " ".join(shown.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("words", [["status"], ["verify", "--all"]])
+def test_the_store_of_the_environment_is_the_one_that_is_read(ithbit, monkeypatch, words) -> None:
+    monkeypatch.setenv("ITHBIT_STORE", "elsewhere")
+    status, _, said = ithbit(*words)
+    assert status == 2
+    assert "elsewhere" in said
