@@ -96,6 +96,7 @@ class ProbeReport:
                 "state": rank.state,
                 "tokens": rank.n_tokens,
                 "dtype": rank.dtype,
+                "fault": rank.fault,
                 "sentence": rank.sentence(),
             },
             "bounds": [asdict(bound) | {"n_star": bound.n_star} for bound in self.bounds],
@@ -188,6 +189,8 @@ def _rank(module: torch.nn.Module, plan: Plan, remarks: list[str]) -> CausalRank
 def _declared(name: str, declared: int | None, rank: CausalRank) -> list[str]:
     if declared is None:
         return []
+    if rank.fault is not None:
+        return [f"{name} declares a state of {declared} numbers, which was not measured"]
     most = max(rank.ranks)
     if most > declared:
         return [
