@@ -22,7 +22,7 @@ from ithbit.families import TASKS
 from ithbit.probe.behaviour import Behaviour, behaviour, usable
 from ithbit.probe.bound import StateBound, state_bounds
 from ithbit.probe.families import FamilyRow, family_rows
-from ithbit.probe.layer import Layer
+from ithbit.probe.layer import FAILURES, Layer
 from ithbit.probe.model import Cell, why_not_stacked
 from ithbit.probe.rank import CausalRank, causal_rank
 from ithbit.probe.train import Place, ProbeRun, Work
@@ -172,7 +172,7 @@ def _rank(module: torch.nn.Module, plan: Plan, remarks: list[str]) -> CausalRank
     n, width = plan.rank_length, plan.width
     try:
         return causal_rank(module, width, n)
-    except Exception:
+    except FAILURES:
         # A layer made for one length: fewer outputs are left to show what is kept near the end.
         short = max(plan.lengths) + 1
         remarks.append(
@@ -181,7 +181,7 @@ def _rank(module: torch.nn.Module, plan: Plan, remarks: list[str]) -> CausalRank
         )
     try:
         return causal_rank(module, width, max(plan.lengths), n_tokens=short)
-    except Exception as error:
+    except FAILURES as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise LayerError(f"the layer cannot be differentiated: {lines[0]}") from error
 
@@ -251,7 +251,7 @@ def _train(
             found.append(run)
     except (IthbitError, OSError):
         raise
-    except Exception as error:
+    except FAILURES as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise LayerError(
             f"{layer.name} cannot be trained: {type(error).__name__}: {lines[0]}"
