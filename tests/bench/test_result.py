@@ -59,8 +59,12 @@ def test_what_is_no_result_is_one_sentence(tmp_path: Path) -> None:
         read_result(path)
     for text in ("{", "[]", "{}", '{"schema": 1}', '{"schema": 2, "rows": [{}]}'):
         path.write_text(text)
-        with pytest.raises(StoreError, match="holds no bench result of this version"):
+        with pytest.raises(StoreError) as refused:
             read_result(path)
+        assert str(refused.value) == (
+            f"{path} holds no bench result of this version; give a file that "
+            "`ithbit bench --json FILE` wrote"
+        )
 
 
 def test_the_table_is_aligned_and_tells_failures_once() -> None:

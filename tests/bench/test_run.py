@@ -96,3 +96,13 @@ def test_the_command(monkeypatch, capsys, tmp_path: Path) -> None:
     assert call("--read", stored, "--json", tmp_path / "copy.json")[0] == 0
     assert read_result(tmp_path / "copy.json") == read_result(stored)
     assert call("--read", tmp_path / "none.json")[0] == 2
+    for file, why in (
+        (tmp_path / "none" / "x", "No such file or directory; give a file in a folder that can be"),
+        (tmp_path / "copy.json" / "x", "Not a directory; give a file in a folder that can be"),
+        (tmp_path, "it is a folder; name a file"),
+    ):
+        status, out, err = call("--json", file, "--quick")
+        assert (status, out) == (2, "")
+        assert f"cannot write {file}: {why}" in err
+        assert len(err.strip().splitlines()) == 1  # nothing was timed
+    assert not (tmp_path / "none").exists()

@@ -15,6 +15,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "layers.py"
         (f"{FILE}:Random", "Random is not deterministic"),
         (f"{FILE}:WrongShape", "WrongShape returns shape"),
         (f"{FILE}:Raises", "RuntimeError: no kernel for this size"),
+        (f"{FILE}:Exits", "Exits cannot be built at width 4: SystemExit: 7"),
+        (f"{FILE}:ExitsWhenCalled", "SystemExit: 7"),
         (f"{FILE}:GivesNan", "GivesNan gives NaN"),
         (f"{FILE}:Missing", "has no Missing"),
         (f"{FILE}:number", "cannot be called"),

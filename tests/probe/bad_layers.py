@@ -53,6 +53,71 @@ class Blind(nn.Module):
         return self.value.expand_as(x)
 
 
+class Rounds(nn.Module):
+    """Keeps the sum in steps of 1/8: the derivative is 0."""
+
+    def forward(self, x):
+        return torch.round(8 * x.cumsum(1)) / 8
+
+
+class DeclaresWhatItRounds(Rounds):
+    state_size = 4
+
+
+class Detaches(nn.Module):
+    """A recurrent state without a gradient."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.cell = nn.LSTM(width, width, batch_first=True)
+
+    def forward(self, x):
+        return self.cell(x)[0].detach() + 0 * x
+
+
+class RoundsAPart(StateOfThree):
+    """A smooth state of three, and one number more in steps of 1/8."""
+
+    def forward(self, x):
+        return super().forward(x) + torch.round(8 * x.mean(-1, keepdim=True).cumsum(1)) / 8
+
+
+class DetachesAPart(StateOfThree):
+    """A smooth state of three, and the sum of all inputs, faintly and without a gradient."""
+
+    def forward(self, x):
+        return super().forward(x) + 0.01 * x.cumsum(1).detach()
+
+
+class StraightThrough(nn.Module):
+    """Rounded forward, the identity's gradient backward."""
+
+    def forward(self, x):
+        y = x.cumsum(1)
+        return y + (y.round() - y).detach()
+
+
+class Picks(nn.Module):
+    """The earlier token of greatest score, which no derivative says."""
+
+    def forward(self, x):
+        scores = x @ x.mT
+        ahead = torch.ones_like(scores[0], dtype=torch.bool).triu(1)
+        best = scores.masked_fill(ahead, -torch.inf).argmax(-1)
+        return nn.functional.one_hot(best, x.shape[1]).to(x) @ x
+
+
+class Kinks(nn.Module):
+    """Continuous, with a derivative that jumps: the greatest so far, after a ReLU network."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.map = nn.Sequential(nn.Linear(width, 32), nn.ReLU(), nn.Linear(32, width))
+
+    def forward(self, x):
+        return self.map(x.cumsum(1)).cummax(1).values
+
+
 class Random(nn.Module):
     def forward(self, x):
         return x + torch.rand_like(x)
@@ -107,6 +172,16 @@ class FixedWidth(nn.Module):
 class FailsToBuild(nn.Module):
     def __init__(self, width: int) -> None:
         raise ValueError("heads must divide the width")
+
+
+class Exits(nn.Module):
+    def __init__(self, width: int) -> None:
+        raise SystemExit(7)
+
+
+class ExitsWhenCalled(nn.Module):
+    def forward(self, x):
+        raise SystemExit(7)
 
 
 def needs_two(width, heads):

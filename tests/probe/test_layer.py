@@ -43,7 +43,7 @@ def test_the_digest_follows_the_code(tmp_path: Path) -> None:
     [
         ("nothing", "'nothing' is no layer; give PATH.py:Factory"),
         ("missing.py:Layer", r"there is no file missing\.py"),
-        (f"{FILE}:Missing", "has no Missing; it has Blind, FailsToBuild"),
+        (f"{FILE}:Missing", "has no Missing; it has Blind, .*, FailsToBuild"),
         (f"{FILE}:number", "number in .* is int, which cannot be called"),
         ("no_such_package.layers:Mine", "the module no_such_package.layers cannot be imported"),
     ],
@@ -65,9 +65,10 @@ def test_imports_from_beside_the_file_and_from_here(
 
 def test_a_file_that_fails(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
-    path.write_text("1 / 0\n")
-    with pytest.raises(LayerError, match="cannot be imported: ZeroDivisionError"):
-        load_layer(f"{path}:Mine")
+    for code, said in (("1 / 0", "ZeroDivisionError"), ("import sys; sys.exit()", "SystemExit")):
+        path.write_text(code)
+        with pytest.raises(LayerError, match=f"cannot be imported: {said}"):
+            load_layer(f"{path}:Mine")
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,7 @@ def test_a_file_that_fails(tmp_path: Path) -> None:
     [
         ("needs_two", r"needs_two needs arguments \(width, heads\); wrap it"),
         ("gives_a_number", r"gives_a_number gives int, not a torch\.nn\.Module"),
+        ("Exits", "Exits cannot be built at width 4: SystemExit: 7"),
         ("FailsToBuild", "cannot be built at width 4: ValueError: heads must divide the width"),
     ],
 )

@@ -86,6 +86,7 @@ def test_exact_for_known_layers(name: str, d: int) -> None:
     found = causal_rank(layer.double(), d, n)
     assert found.ranks == tuple(min(k * d, state) for k in range(n))
     assert found.state == (None if state == FOREVER else state)
+    assert found.fault is None
 
 
 @pytest.mark.parametrize("d", [2, 3, 5])
@@ -122,6 +123,50 @@ def test_nothing_kept_and_nothing_forgotten() -> None:
     assert causal_rank(blind, 3, 6).state == 0
     torch.manual_seed(0)
     assert "nothing is forgotten" in causal_rank(Attention(3, True).double(), 3, 6).sentence()
+
+
+ZERO = "earlier inputs change later outputs although the derivative is 0"
+JUMP = "later outputs jump as earlier inputs move, which the derivative does not show"
+OTHER = "later outputs do not change as the derivative says"
+
+
+@pytest.mark.parametrize("width", [2, 5])
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("Rounds", ZERO),
+        ("Detaches", ZERO),
+        ("RoundsAPart", JUMP),
+        ("StraightThrough", JUMP),
+        ("Picks", JUMP),
+        ("DetachesAPart", OTHER),
+        ("Kinks", None),
+        ("StateOfThree", None),
+        ("Blind", None),
+    ],
+)
+def test_where_the_derivative_does_not_describe_the_layer(name: str, fault: str, width) -> None:
+    found = causal_rank(load_layer(f"{FILE}:{name}").build(width).double(), width, 8)
+    assert found.fault == fault
+    if fault is not None:
+        assert found.state is None
+        assert found.sentence() == f"no measure of this layer: {fault}; nothing follows from it"
+
+
+@pytest.mark.parametrize("steps", [1.0, 100.0, 10_000.0])
+def test_steps_of_any_size_are_seen_beside_a_smooth_part(steps: float) -> None:
+    class Rounded(Recurrent):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + (steps * x.cumsum(1)).round() / steps
+
+    torch.manual_seed(0)
+    assert causal_rank(Rounded(nn.GRU, 3).double(), 3, 6).fault == JUMP
+
+
+def test_float32_is_checked_less_sharply() -> None:
+    torch.manual_seed(0)
+    assert causal_rank(Recurrent(nn.GRU, 3), 3, 6).fault is None
+    assert causal_rank(load_layer(f"{FILE}:Detaches").build(3), 3, 6).fault == ZERO
 
 
 def test_weights_of_zero_do_not_hide_the_rank() -> None:

@@ -50,6 +50,27 @@ def test_a_leaky_layer_has_no_bound() -> None:
     assert "the output at token 4 changes with token 6" in report_text(report)
 
 
+@pytest.mark.parametrize("name", ["Rounds", "Detaches", "RoundsAPart", "DeclaresWhatItRounds"])
+def test_nothing_follows_where_the_derivative_does_not_tell(name: str) -> None:
+    report = look(name)
+    data = json.loads(json.dumps(report.to_json()))
+    assert (data["causal_rank"]["state"], data["bounds"]) == (None, [])
+    assert data["causal_rank"]["fault"] in data["causal_rank"]["sentence"]
+    page = render_probe(report)
+    assert "<svg" not in page
+    for text in (flat(report_text(report)), flat(page), json.dumps(data)):
+        assert "no measure of this layer" in text
+        assert "nothing follows from it" in text
+        for untrue in ("nothing of the past is kept", "impossible", "cannot solve", "as measured"):
+            assert untrue not in text
+    assert "Nothing: the rank is no measure of this layer" in report_text(report)
+
+
+def test_a_declared_state_that_was_not_measured_is_told() -> None:
+    (remark,) = look("DeclaresWhatItRounds").remarks
+    assert remark == "DeclaresWhatItRounds declares a state of 4 numbers, which was not measured"
+
+
 def test_a_blind_layer_is_not_trained(tmp_path: Path) -> None:
     report = ithbit.probe(f"{FILE}:Blind", width=4, rank_n=4, store=tmp_path, device="cpu")
     assert report.runs == ()
@@ -106,6 +127,13 @@ def test_the_page_escapes_names_and_holds_the_grid(trained: ProbeReport) -> None
     assert "<svg" in page
 
 
+def test_the_page_of_a_layer_that_was_not_trained() -> None:
+    page = render_probe(look("StateOfThree"))
+    assert "flat at 3 from k = 2 on" in page
+    assert "<svg" in page
+    assert "<table" not in page
+
+
 def test_families_come_from_the_store_or_as_published(tmp_path: Path) -> None:
     for seed in range(3):
         run = RunSpec(ModelSpec("rhi", "gru", 8), seed, Protocol(stop_when_solved=True))
@@ -149,6 +177,6 @@ def test_a_layer_without_a_gradient() -> None:
                 return x.cumsum(1)
 
     report = ithbit.probe(lambda width: Detached(), width=2, rank_n=4, train=False, device="cpu")
-    assert report.rank.state == 0
+    assert "although the derivative is 0" in report.rank.sentence()
     with pytest.raises(LayerError, match="raises on an input of shape"):
         ithbit.probe(lambda width: torch.nn.Linear(3, 3), width=2, train=False, device="cpu")

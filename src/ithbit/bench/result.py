@@ -104,4 +104,7 @@ def read_result(path: Path) -> Result:
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} holds no bench result of this version: {error}") from error
+        raise StoreError(
+            f"{path} holds no bench result of this version; give a file that "
+            "`ithbit bench --json FILE` wrote"
+        ) from error

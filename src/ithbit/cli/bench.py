@@ -28,7 +28,10 @@ def bench(
         Path | None, typer.Option(help="print the table of an earlier result; time nothing")
     ] = None,
     as_json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="write JSON there; - for stdout")
+        str | None,
+        typer.Option(
+            "--json", metavar="FILE", help="write JSON there, in a folder that exists; - for stdout"
+        ),
     ] = None,
 ) -> None:
     """Time the reference, the stacked models and, on a GPU, the kernels, side by side.
@@ -42,14 +45,18 @@ def bench(
     from ithbit.bench.run import Settings
     from ithbit.bench.run import bench as run_bench
     from ithbit.bench.text import result_text
-    from ithbit.report.output import write_text
+    from ithbit.report.output import check_writable, write_text
+
+    file = None if as_json in (None, "-") else Path(str(as_json))
+    if file is not None:
+        check_writable(file)
 
     def said(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     def keep(result: "Result") -> None:
-        if as_json not in (None, "-"):
-            write_text(Path(str(as_json)), _json(result))
+        if file is not None:
+            write_text(file, _json(result))
 
     if read is not None:
         found = read_result(read)

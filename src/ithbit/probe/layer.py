@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from ithbit.errors import LayerError
 from ithbit.probe.adapters import ADAPTERS, adapter_named
 
+FAILURES = (Exception, SystemExit)  # what a user's code may raise; sys.exit ends no probe
 _WIDTH_NAMES = ("width", "d_model", "dim", "hidden_size")
 
 
@@ -46,7 +47,7 @@ class Layer:
                 )
             except LayerError:
                 raise
-            except Exception as error:
+            except FAILURES as error:
                 raise LayerError(
                     f"{self.name} cannot be built at width {width}: {_said(error)}"
                 ) from error
@@ -109,7 +110,7 @@ def apply(module: nn.Module, x: Tensor, name: str) -> Tensor:
         out = module(x)
     except LayerError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise LayerError(
             f"{name} raises on an input of shape {tuple(x.shape)}: {_said(error)}"
         ) from error
@@ -159,7 +160,7 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[spec.name] = module  # dataclasses and pickling look it up there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except FAILURES as error:
         raise LayerError(f"{path} cannot be imported: {_said(error)}") from error
     return module
 
@@ -174,7 +175,7 @@ def _load_module(name: str) -> ModuleType:
     _look_in(Path.cwd())
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except FAILURES as error:
         raise LayerError(f"the module {name} cannot be imported: {_said(error)}") from error
 
 
@@ -182,7 +183,7 @@ def _is_local(value: object, module: ModuleType) -> bool:
     return callable(value) and getattr(value, "__module__", None) == module.__name__
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     """An exception in one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -32,7 +32,9 @@ th { font-weight: normal; } pre { overflow-x: auto; background: #f2f3f4; padding
 </style></head><body>
 <h1>{{ report.layer }}</h1>
 <p>{{ report.behaviour.sentence(report.layer) }}. Causal rank: {{ report.rank.sentence() }}.</p>
+{% if report.rank.fault is none %}
 <figure>{{ figure }}</figure>
+{% endif %}
 {% if report.runs %}
 <h2>Successes beside the six families</h2>
 <p>Width {{ report.plan.width }}; successful seeds out of runs. p: published. –: not in the store.
@@ -63,7 +65,8 @@ def render_probe(report: ProbeReport) -> str:
     return environment.from_string(_PAGE).render(
         report=report,
         heads=[f"n = {n}, L = {depth}" for n in plan.lengths for depth in plan.layers],
-        grid=[(task.upper(), _rows(report, task)) for task in TASKS],
+        # Without training the families were not looked up either.
+        grid=[(task.upper(), _rows(report, task)) for task in TASKS if report.runs],
         figure=Markup(_rank_svg(report)),  # drawn here, from numbers and our own labels
         text=report_text(report),
         version=__version__,

@@ -2,9 +2,11 @@
 
 For position k it is the rank of the Jacobian of outputs k, k + 1, … with respect to inputs
 1, …, k - 1, the later inputs held fixed. If the layer is causal and keeps its past in a state of S
-numbers that is a smooth function of the inputs, the Jacobian factors through that state, so the
-rank is at most S at every k: *proved*. The converse is not: a flat rank is *observed*, at random
-points, and a layer may keep more than can be seen there.
+numbers that is a smooth function of the inputs, as the outputs are of it, the Jacobian factors
+through that state, so the rank is at most S at every k: *proved*. The converse is not: a flat rank
+is *observed*, at random points, and a layer may keep more than can be seen there. Where the outputs
+are seen to change otherwise than the Jacobian says (`response.py`), the rank is a statement about
+that Jacobian alone: nothing of the layer follows from it.
 
 The whole Jacobian is computed in float64, a batch of copies of the same input giving many of its
 rows at once, so the layer needs no support of `vmap`. The sequence goes on for 2n tokens after the
@@ -22,6 +24,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ithbit.probe.response import Response, response
+
 TOLERANCE = 1e-10  # relative; float64 rounding of a Jacobian after scaling is some 1e-13
 _FLOAT32_TOLERANCE = 1e-4
 _ROWS = 256  # rows of the Jacobian a batch
@@ -33,12 +37,17 @@ _FLAT = 3  # so many equal ranks at the end make a plateau
 
 @dataclass(frozen=True)
 class CausalRank:
-    """Ranks at k = 1 … n, for a layer of some width."""
+    """Ranks at k = 1 … n, for a layer of some width.
+
+    `fault` says in what way the layer was seen not to change as its derivative says; the ranks are
+    no measure of it then.
+    """
 
     width: int
     ranks: tuple[int, ...]
     n_tokens: int
     dtype: str
+    fault: str | None = None
 
     @property
     def n(self) -> int:
@@ -51,12 +60,16 @@ class CausalRank:
 
     @property
     def state(self) -> int | None:
-        """The value at which the rank stays, None where it still grows at k = n."""
+        """The value at which the rank stays, None where it still grows at k = n or says nothing."""
+        if self.fault is not None:
+            return None
         tail = self.ranks[-_FLAT:]
         return tail[-1] if len(tail) == _FLAT and len(set(tail)) == 1 else None
 
     def sentence(self) -> str:
         """What the ranks say, in words."""
+        if self.fault is not None:
+            return f"no measure of this layer: {self.fault}; nothing follows from it"
         if self.state == 0:
             return "0 throughout: no input changes a later output, nothing of the past is kept"
         if self.state is not None:
@@ -92,17 +105,35 @@ def causal_rank(
     device = next((p.device for p in layer.parameters()), torch.device("cpu"))
     tolerance = TOLERANCE if dtype == torch.float64 else _FLOAT32_TOLERANCE
     n_tokens = n_tokens or 3 * n
+    elsewhere = torch.Generator().manual_seed(seed + 1)
     best = [0] * n
+    seen: list[Response] = []
     for point in range(points):
         used = layer if point < points - 1 else _moved(layer, generator)
-        x = torch.randn(n_tokens, width, generator=generator, dtype=torch.float64)
-        whole = jacobian(used, x.to(device, dtype)).double().cpu()
+        x, other = (
+            torch.randn(n_tokens, width, generator=drawn, dtype=torch.float64).to(device, dtype)
+            for drawn in (generator, elsewhere)
+        )
+        whole = jacobian(used, x).double().cpu()
         if not whole.isfinite().all():  # moved to where the layer is not defined
             continue
+        seen.append(response(used, x, other, whole, max(n, 2)))
         for k in range(2, n + 1):
             past, future = (k - 1) * width, whole[(k - 1) * width :]
             best[k - 1] = max(best[k - 1], numerical_rank(future[:, :past], tolerance))
-    return CausalRank(width, tuple(best), n_tokens, str(dtype).removeprefix("torch."))
+    name = str(dtype).removeprefix("torch.")
+    return CausalRank(width, tuple(best), n_tokens, name, _fault(seen, max(best)))
+
+
+def _fault(seen: list[Response], most: int) -> str | None:
+    """In what way the Jacobian does not describe the layer, if any was seen."""
+    if most == 0 and any(found.moves for found in seen):
+        return "earlier inputs change later outputs although the derivative is 0"
+    if any(found.jumps for found in seen):
+        return "later outputs jump as earlier inputs move, which the derivative does not show"
+    if any(found.strays for found in seen):
+        return "later outputs do not change as the derivative says"
+    return None
 
 
 def _moved(layer: nn.Module, generator: torch.Generator) -> nn.Module:

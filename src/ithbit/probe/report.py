@@ -22,7 +22,7 @@ from ithbit.families import TASKS
 from ithbit.probe.behaviour import Behaviour, behaviour, usable
 from ithbit.probe.bound import StateBound, state_bounds
 from ithbit.probe.families import FamilyRow, family_rows
-from ithbit.probe.layer import Layer
+from ithbit.probe.layer import FAILURES, Layer
 from ithbit.probe.model import Cell, why_not_stacked
 from ithbit.probe.rank import CausalRank, causal_rank
 from ithbit.probe.train import Place, ProbeRun, Work
@@ -96,6 +96,7 @@ class ProbeReport:
                 "state": rank.state,
                 "tokens": rank.n_tokens,
                 "dtype": rank.dtype,
+                "fault": rank.fault,
                 "sentence": rank.sentence(),
             },
             "bounds": [asdict(bound) | {"n_star": bound.n_star} for bound in self.bounds],
@@ -171,7 +172,7 @@ def _rank(module: torch.nn.Module, plan: Plan, remarks: list[str]) -> CausalRank
     n, width = plan.rank_length, plan.width
     try:
         return causal_rank(module, width, n)
-    except Exception:
+    except FAILURES:
         # A layer made for one length: fewer outputs are left to show what is kept near the end.
         short = max(plan.lengths) + 1
         remarks.append(
@@ -180,7 +181,7 @@ def _rank(module: torch.nn.Module, plan: Plan, remarks: list[str]) -> CausalRank
         )
     try:
         return causal_rank(module, width, max(plan.lengths), n_tokens=short)
-    except Exception as error:
+    except FAILURES as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise LayerError(f"the layer cannot be differentiated: {lines[0]}") from error
 
@@ -188,6 +189,8 @@ def _rank(module: torch.nn.Module, plan: Plan, remarks: list[str]) -> CausalRank
 def _declared(name: str, declared: int | None, rank: CausalRank) -> list[str]:
     if declared is None:
         return []
+    if rank.fault is not None:
+        return [f"{name} declares a state of {declared} numbers, which was not measured"]
     most = max(rank.ranks)
     if most > declared:
         return [
@@ -248,7 +251,7 @@ def _train(
             found.append(run)
     except (IthbitError, OSError):
         raise
-    except Exception as error:
+    except FAILURES as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise LayerError(
             f"{layer.name} cannot be trained: {type(error).__name__}: {lines[0]}"

@@ -48,6 +48,8 @@ def _bound_lines(report: ProbeReport) -> list[str]:
         return lines + _wrapped("For recurrent evaluation alone; nothing follows for LHI.")
     if report.behaviour.leak is not None:
         return _wrapped("Nothing: the layer is not causal, so no state carries the past.")
+    if report.rank.fault is not None:
+        return _wrapped("Nothing: the rank is no measure of this layer, so no state was seen.")
     return _wrapped("Nothing: no fixed state was seen.")
 
 

@@ -39,3 +39,17 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
 def write_text(path: Path, text: str) -> Path:
     """Write UTF-8 text whole or not at all."""
     return write_whole(path, lambda at: at.write_bytes(text.encode()))
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written, or whose folder is not there: before long work."""
+    try:
+        if path.is_dir():
+            raise OutputError(f"cannot write {path}: it is a folder; name a file")
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path}: {error.strerror or error}; give a file in a folder that can be "
+            "written"
+        ) from error

@@ -1,0 +1,110 @@
+"""Whether the derivative tells how a layer's outputs change, which the causal rank rests on.
+
+Autograd's Jacobian of a layer that rounds is 0 although its outputs change, that of a detached part
+is 0 whatever the part does, and that of a straight-through estimate is another function's. So
+inputs 1, …, k - 1 are really changed, outputs k, k + 1, … looked at, and both compared. *Observed*,
+at random points: what is seen to differ is a fact, what is not seen may still differ.
+
+* By a small step: the change must be the Jacobian's. It may agree to either side alone, so a kink,
+  as of a ReLU, is no fault.
+* Along the straight line to other inputs, and as far the other way: halving the intervals in which
+  outputs bend most leaves no change of a continuous output, and the whole of a jump. The shortest
+  interval is 2^-42 of the line, so an output that amplifies a change by 10^5 and more, as a chaotic
+  recurrence does, passes for one that jumps.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+_GRID = 64  # intervals of the line
+_FOLLOWED = 64  # outputs whose interval is halved: those that bend most
+_FLOOR = 1e-5  # of the greatest change: a smaller one drowns in the curvature of the others
+
+
+@dataclass(frozen=True)
+class _Sharpness:
+    """What can be told apart in a dtype; sizes are relative."""
+
+    step: float
+    agree: float  # difference of a change from the Jacobian's
+    noise: float  # of a change, to the size of the outputs
+    halvings: int
+    jump: float  # to the size of the outputs
+
+
+# float32 must let pass kernels that multiply with ten bits, which jump by 1e-3.
+_FLOAT64 = _Sharpness(1e-6, 1e-2, 1e-11, 36, 1e-8)
+_FLOAT32 = _Sharpness(5e-2, 0.5, 5e-3, 12, 2e-2)
+
+
+@dataclass(frozen=True)
+class Response:
+    """What outputs k, k + 1, … were seen to do when inputs 1, …, k - 1 changed."""
+
+    moves: bool  # some of them changed
+    strays: bool  # some changed otherwise than the Jacobian says, to both sides
+    jumps: bool  # some are not continuous
+
+
+@torch.no_grad()
+def response(layer: nn.Module, x: Tensor, other: Tensor, whole: Tensor, k: int) -> Response:
+    """Change the first k - 1 tokens of x (token, width) towards `other`; `whole` is the Jacobian.
+
+    >>> x, other = torch.randn(2, 4, 1, dtype=torch.float64, generator=torch.manual_seed(0))
+    >>> response(nn.Identity(), x, other, torch.eye(4), k=3)
+    Response(moves=False, strays=False, jumps=False)
+    """
+    sharp = _FLOAT64 if x.dtype == torch.float64 else _FLOAT32
+    away = torch.zeros_like(x)
+    away[: k - 1] = (other - x)[: k - 1]
+
+    def at(t: Tensor) -> Tensor:
+        moved = x + t.to(x)[:, None, None] * away
+        return layer(moved)[:, k - 1 :].flatten(1).double().cpu()
+
+    grid = torch.linspace(-1, 1, _GRID + 1, dtype=torch.float64)
+    along = at(grid)
+    if not along.isfinite().all():  # beyond where the layer is defined
+        return Response(False, False, False)
+    size = float(along.abs().max())
+    moves = bool(((along - along[0]).abs().amax(0) > sharp.noise * size).any())
+    unit = away.double().flatten().cpu() / away.double().norm().cpu()
+    step = sharp.step / float(away.norm())
+    before, here, after = at(torch.tensor([-step, 0.0, step], dtype=torch.float64))
+    expected = whole[-along.shape[1] :] @ unit.to(whole)
+    strays = _strays(before, here, after, expected, sharp, size)
+    return Response(moves, strays, _jumps(at, grid, along, sharp, size))
+
+
+def _strays(
+    before: Tensor, here: Tensor, after: Tensor, expected: Tensor, sharp: _Sharpness, size: float
+) -> bool:
+    """Whether an output's change a step is not as expected, neither forward, back nor in all."""
+    back, forward = (here - before) / sharp.step, (after - here) / sharp.step
+    found = torch.stack([back, forward, (back + forward) / 2])
+    both = found.abs() + expected.abs()
+    allowed = sharp.agree * both + _FLOOR * both.max() + sharp.noise * size / sharp.step
+    return bool(((found - expected).abs() > allowed).all(0).any())
+
+
+def _jumps(
+    at: Callable[[Tensor], Tensor], grid: Tensor, along: Tensor, sharp: _Sharpness, size: float
+) -> bool:
+    """Whether an output keeps its change however short the interval becomes."""
+    change = along.diff(dim=0)
+    sides = torch.cat([change[1:2], change, change[-2:-1]])  # the ends have one neighbour twice
+    bend, most = (2 * change - sides[:-2] - sides[2:]).abs().max(0)
+    which = bend.topk(min(_FOLLOWED, len(bend))).indices
+    start = most[which]
+    low, high = grid[start], grid[start + 1]
+    out_low, out_high = along[start, which], along[start + 1, which]
+    for _ in range(sharp.halvings):
+        middle = (low + high) / 2
+        out = at(middle).gather(1, which[:, None])[:, 0]
+        first = (out - out_low).abs() >= (out_high - out).abs()
+        low, out_low = torch.where(first, low, middle), torch.where(first, out_low, out)
+        high, out_high = torch.where(first, middle, high), torch.where(first, out, out_high)
+    return bool(((out_high - out_low).abs() > sharp.jump * size).any())
