@@ -104,6 +104,36 @@ def test_report_and_export(ithbit, store: Path, tmp_path: Path) -> None:
     assert (status, out) == (0, "tidy/runs.csv\ntidy/histories.csv\n")
 
 
+def test_an_export_is_read_where_a_store_is(ithbit, store: Path, tmp_path: Path) -> None:
+    commands: list[list[str]] = [["table", "main"], ["compare", "--all"], ["export", "-o", "twice"]]
+    ithbit("export", "--store", store, "--format", "csv", "-o", "tidy")
+    for command in commands[:2]:
+        assert ithbit(*command, "--store", "tidy") == ithbit(*command, "--store", store)
+    assert ithbit(*commands[2], "--format", "csv", "--store", "tidy")[0] == 0
+    for name in ("runs.csv", "histories.csv"):
+        assert (tmp_path / "twice" / name).read_bytes() == (tmp_path / "tidy" / name).read_bytes()
+    cell = ("--task", "lhi", "--family", "gru", "--layers", "1", "--n", "8")
+    assert ithbit("plot", "curves", "--store", "tidy", *cell)[:2] == (0, "curves.png\n")
+    (tmp_path / "tidy/histories.csv").unlink()
+    status, _, err = ithbit("export", "-o", "twice", "--store", "tidy")
+    assert (status, err.count("\n")) == (0, 1)
+    assert "tidy has no table of histories: there are no learning curves" in err
+    status, _, err = ithbit("plot", "curves", "--store", "tidy", *cell)
+    assert (status, "the store tidy has no history of lhi gru" in err) == (2, True)
+    (tmp_path / "tidy/runs.csv").write_text("task,accuracy\nrhi,1\n")
+    status, _, err = ithbit("compare", "--store", "tidy")
+    assert (status, "tidy/runs.csv lacks the column 'run_id'" in err) == (2, True)
+
+
+def test_compare_of_our_main_sweep(ithbit) -> None:
+    main = Path(__file__).parents[2] / "results" / "main"
+    status, out, err = ithbit("compare", "--store", main)
+    assert (status, err) == (0, "")
+    assert out.startswith(
+        "Agreement: none of 247 comparisons differs. Of 255 in all, 8 are missing"
+    )
+
+
 def test_any_settings(ithbit, tmp_path: Path) -> None:
     run = RunSpec(ModelSpec("lhi", "gru", 8), 0, Protocol(max_epochs=3))
     store = write_store(tmp_path / "store", [Plan(run, True, 1.0, 3)])

@@ -1,7 +1,7 @@
 """`ithbit table`, `compare`, `plot`, `report`, `export`: what the records of a store say.
 
-These commands read run folders and never train. A run folder that cannot be read is named on
-standard error and left out.
+These commands read run folders, or the tables that `ithbit export` made of them, and never train. A
+run folder that cannot be read is named on standard error and left out.
 """
 
 import json
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from ithbit.report.rows import Records
 
 Store = Annotated[
-    Path, typer.Option("--store", envvar="ITHBIT_STORE", help="Folder that holds the run folders.")
+    Path,
+    typer.Option(
+        "--store",
+        envvar="ITHBIT_STORE",
+        help="Folder that holds the run folders, or the tables of `ithbit export`.",
+    ),
 ]
 Settings = Annotated[
     str,
@@ -29,12 +34,13 @@ Settings = Annotated[
 DEFAULT_STORE = Path("runs")
 
 
-def _records(store: Path) -> "Records":
+def _records(store: Path, with_histories: bool = False) -> "Records":
     from ithbit.report.rows import load_rows
 
     records = load_rows(store)
-    if note := records.note():
-        print(f"ithbit: {note}", file=sys.stderr)
+    for note in (records.note(), records.history_note() if with_histories else None):
+        if note:
+            print(f"ithbit: {note}", file=sys.stderr)
     return records
 
 
@@ -252,7 +258,7 @@ def report(
     from ithbit.report.page import write_page
 
     _check_settings(settings)
-    print(write_page(_records(store), out, settings))
+    print(write_page(_records(store, with_histories=True), out, settings))
 
 
 def export(
@@ -268,7 +274,7 @@ def export(
     """
     from ithbit.report.export import export as export_records
 
-    for path in export_records(_records(store), out, form):
+    for path in export_records(_records(store, with_histories=True), out, form):
         print(path)
 
 

@@ -1,9 +1,13 @@
-"""A store of run folders as one flat table of rows, one row a run.
+"""A store of run folders, or an export of one, as one flat table of rows, one row a run.
 
 A run folder is named `<run name>-<run id>` and holds `spec.json`, `history.jsonl` and, at the end,
 `result.json` (finished) or `failure.json` (crashed); `verification.json` where `ithbit verify` has
 been. A record that cannot be read is named and set
-aside; it never stops a report. Histories are read one run at a time, when they are asked for.
+aside; it never stops a report. Histories are read when they are asked for, those of run folders one
+run at a time.
+
+An export is a folder with the tables of `ithbit export`, see `tidy.py`. It is one file, so what is
+wrong in it is an error.
 
 Words: *status* is finished, failed or unfinished. *settings* is `paper` (the paper's protocol and
 sizes), `early stop` (the same, but ended at the first perfect epoch: successes and maximum accuracy
@@ -14,6 +18,7 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +29,10 @@ from ithbit.engine.spec import Protocol
 from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS, group
 from ithbit.models.spec import ModelSpec
+from ithbit.report.tidy import HISTORY_COLUMNS, read_table, table_path
 
+_STATUSES = ("finished", "failed", "unfinished")
+_SETTINGS = ("paper", "early stop", "other")
 RUN_FOLDER = re.compile(r".+-[0-9a-f]{12}")
 
 _MODEL = {
@@ -94,11 +102,12 @@ class SetAside:
 
 @dataclass(frozen=True)
 class Records:
-    """What a store holds: `rows` has the columns of `COLUMNS`."""
+    """What a store or an export holds: `rows` has the columns of `COLUMNS`."""
 
     store: Path
     rows: pl.DataFrame
     set_aside: tuple[SetAside, ...]
+    is_export: bool = False
 
     def note(self) -> str | None:
         """One line on what was set aside, or None; names the first three."""
@@ -109,6 +118,37 @@ class Records:
         rest = f"; and {more} more" if more > 0 else ""
         folders = "folder" if len(self.set_aside) == 1 else "folders"
         return f"set aside {len(self.set_aside)} run {folders} ({named}{rest})"
+
+    @cached_property
+    def _exported(self) -> dict[str, pl.DataFrame] | None:
+        """The epochs of an export by run id, None where it has no such table."""
+        path = table_path(self.store, "histories")
+        if path is None:
+            return None
+        epochs = read_table(path, HISTORY_COLUMNS)
+        unknown = epochs.filter(~pl.col("run_id").is_in(self.rows["run_id"].to_list()))
+        if not unknown.is_empty():
+            raise StoreError(
+                f"{path} has epochs of run_id = {unknown['run_id'][0]!r}, which is no run of the "
+                "table beside it; export both together"
+            )
+        if epochs["run_id"].has_nulls() or epochs["epoch"].has_nulls():
+            raise StoreError(f"{path} has a row without run_id or epoch; export it again")
+        parts = epochs.partition_by("run_id", as_dict=True)
+        return {str(key[0]): part.sort("epoch") for key, part in parts.items()}
+
+    def history(self, run_id: str, folder: str) -> list[dict[str, Any]]:
+        """The epochs of one run, in order; none where they are not on record."""
+        if not self.is_export:
+            return read_history(self.store, folder)
+        epochs = (self._exported or {}).get(run_id)
+        return [] if epochs is None else epochs.to_dicts()
+
+    def history_note(self) -> str | None:
+        """One line if an export came without its histories, else None."""
+        if not self.is_export or self._exported is not None:
+            return None
+        return f"{self.store} has no table of histories: there are no learning curves"
 
 
 class _UnreadableError(Exception):
@@ -189,7 +229,7 @@ def _verdict(path: str, run_id: str) -> str | None:
 
 def _row(folder: str, path: str) -> dict[str, Any]:
     """The row of one run folder: its result, else its failure, else its spec."""
-    for status in ("finished", "failed", "unfinished"):
+    for status in _STATUSES:
         file = {"finished": "result", "failed": "failure", "unfinished": "spec"}[status] + ".json"
         record = _read_json(f"{path}/{file}")
         if record is not None:
@@ -229,9 +269,9 @@ def _row(folder: str, path: str) -> dict[str, Any]:
 
 
 def load_rows(store: Path) -> Records:
-    """Every run folder of a store as one row, in the order of folder names.
+    """Every run folder of a store as one row, in the order of folder names; or an export's rows.
 
-    Raises `StoreError` if there is no such folder or it holds no run folder at all.
+    Raises `StoreError` if there is no such folder, or it holds neither a run folder nor an export.
     """
     if not store.is_dir():
         kind = "is a file, not a folder" if store.exists() else "does not exist"
@@ -242,6 +282,8 @@ def load_rows(store: Path) -> Records:
     with os.scandir(store) as entries:
         folders = sorted(entry.name for entry in entries if RUN_FOLDER.fullmatch(entry.name))
     if not folders:
+        if path := table_path(store, "runs"):
+            return Records(store, _exported_rows(path), (), is_export=True)
         raise StoreError(
             f"the store {store} holds no runs; start some with `ithbit sweep`, or name another "
             "folder with --store"
@@ -258,6 +300,44 @@ def load_rows(store: Path) -> Records:
             values.append(row.get(name))
     rows = pl.DataFrame(columns, schema=COLUMNS, strict=False)
     return Records(store, rows, tuple(set_aside))
+
+
+def _exported_rows(path: Path) -> pl.DataFrame:
+    """The rows of an exported table, each of them as whole as a run folder's."""
+    rows = read_table(path, COLUMNS)
+    known: set[str] = set()
+    for at, row in enumerate(rows.iter_rows(named=True), 1):
+        try:
+            _check_exported(row, f"row {at}")
+        except _UnreadableError as reason:
+            raise StoreError(f"{path}: {reason}; export it again") from None
+        if row["run_id"] in known:
+            raise StoreError(f"{path}: row {at} has run_id = {row['run_id']!r} a second time")
+        known.add(row["run_id"])
+    if rows.is_empty():
+        raise StoreError(f"{path} has no rows: the export is of no runs")
+    return rows
+
+
+def _check_exported(row: dict[str, Any], where: str) -> None:
+    whole = {"run_id": pl.String, "name": pl.String, "folder": pl.String, "seed": pl.Int64}
+    _checked(row, whole | _MODEL, where, set())
+    choices = {"status": _STATUSES, "settings": _SETTINGS, "task": TASKS, "family": FAMILIES}
+    for name, allowed in choices.items():
+        if row[name] not in allowed:
+            raise _UnreadableError(f"{where} has {name} = {row[name]!r:.40}")
+    if row["group"] != group(row["task"], row["family"], row["n_layers"]):
+        raise _UnreadableError(f"{where} has group = {row['group']!r:.40}")
+    if row["status"] == "finished":
+        _checked(row, _RESULT, where, _MAY_BE_NULL)
+        try:
+            environment = json.loads(row["environment"] or "")
+        except (ValueError, RecursionError):
+            environment = None
+        if not isinstance(environment, dict):
+            raise _UnreadableError(f"{where} has an environment that is no JSON object")
+    elif row["status"] == "failed":
+        _checked(row, {"error": pl.String}, where, set())
 
 
 def read_history(store: Path, folder: str) -> list[dict[str, Any]]:
