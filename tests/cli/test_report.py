@@ -66,6 +66,16 @@ def test_compare_agrees(ithbit, store: Path) -> None:
     assert ithbit("compare", "--store", store, "--require-complete")[0] == 1
 
 
+def test_compare_counts_what_rests_on_fewer_runs(ithbit, tmp_path: Path) -> None:
+    plans = [plan for plan in paper_plans() if plan.run.model == ModelSpec("rhi", "gru", 8)]
+    store = write_store(tmp_path / "store", plans[:3], with_history=False)
+    lines = ithbit("compare", "--store", store)[1].splitlines()
+    assert lines[0].endswith("252 are missing and 3 rest on fewer runs than the paper's.")
+    at = lines[2].index("fewer") + len("fewer")
+    assert [line[at - 5 : at].strip() for line in lines[4:11]] == [*"111", *"····"]
+    assert any(line.startswith("fewer: how many of those that agree") for line in lines)
+
+
 def test_compare_disagrees(ithbit, tmp_path: Path) -> None:
     model = ModelSpec("lhi", "gru", 64)
     plans = [Plan(RunSpec(model, seed), True, 1.0, 300 + 12 * seed, 1778) for seed in range(5)]

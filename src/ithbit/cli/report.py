@@ -166,17 +166,26 @@ def _print_agreement(agreement: "Agreement", every: bool, notes: list[str]) -> N
     for note in notes:
         console.print(f"  {note}")
     console.print()
-    shape = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    shape = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
     shape.add_column("comparison", no_wrap=True)
-    for head in ("agree", "differ", "too few", "missing", "least p*"):
+    for head in ("agree", "differ", "fewer", "too few", "missing", "least p*"):
         shape.add_column(head, justify="right", no_wrap=True)
     shape.add_column("by", no_wrap=True)
     for kind in agreement.kinds:
-        counts = (str(kind.count(v) or "·") for v in (AGREES, DIFFERS, TOO_FEW, MISSING))
+        judged, unjudged = (
+            (kind.count(AGREES), kind.count(DIFFERS)),
+            map(kind.count, (TOO_FEW, MISSING)),
+        )
+        counts = (str(count or "·") for count in (*judged, kind.n_incomplete, *unjudged))
         least = "" if kind.smallest is None else f"{kind.smallest:.3g}"
         shape.add_row(kind.name, *counts, least, kind.method)
     console.print(shape)
     console.print()
+    if agreement.n_incomplete or agreement.count(TOO_FEW):
+        console.print(
+            "fewer: how many of those that agree or differ rest on fewer runs than the paper's;\n"
+            "  too few: not judged, for want of runs."
+        )
     shares = sum(kind.smallest is not None for kind in agreement.kinds)
     if shares:
         console.print(
