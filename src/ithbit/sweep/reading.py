@@ -100,6 +100,7 @@ def read_run(folder: str) -> tuple[State, dict[str, Any]]:
     if result is not None:
         _check_head(folder, result, "result.json")
         check_fields(result, RESULT, "result.json", MAY_BE_NULL)
+        check_fields(result, {"environment": dict}, "result.json", ("environment",))
         return "finished", result
     failure = read_json(f"{folder}/failure.json")
     if failure is not None:
