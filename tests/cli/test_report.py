@@ -66,6 +66,16 @@ def test_compare_agrees(ithbit, store: Path) -> None:
     assert ithbit("compare", "--store", store, "--require-complete")[0] == 1
 
 
+def test_compare_counts_what_rests_on_fewer_runs(ithbit, tmp_path: Path) -> None:
+    plans = [plan for plan in paper_plans() if plan.run.model == ModelSpec("rhi", "gru", 8)]
+    store = write_store(tmp_path / "store", plans[:3], with_history=False)
+    lines = ithbit("compare", "--store", store)[1].splitlines()
+    assert lines[0].endswith("252 are missing and 3 rest on fewer runs than the paper's.")
+    at = lines[2].index("fewer") + len("fewer")
+    assert [line[at - 5 : at].strip() for line in lines[4:11]] == [*"111", *"····"]
+    assert any(line.startswith("fewer: how many of those that agree") for line in lines)
+
+
 def test_compare_disagrees(ithbit, tmp_path: Path) -> None:
     model = ModelSpec("lhi", "gru", 64)
     plans = [Plan(RunSpec(model, seed), True, 1.0, 300 + 12 * seed, 1778) for seed in range(5)]
@@ -102,6 +112,36 @@ def test_report_and_export(ithbit, store: Path, tmp_path: Path) -> None:
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     status, out, _ = ithbit("export", "--store", store, "--format", "csv", "-o", "tidy")
     assert (status, out) == (0, "tidy/runs.csv\ntidy/histories.csv\n")
+
+
+def test_an_export_is_read_where_a_store_is(ithbit, store: Path, tmp_path: Path) -> None:
+    commands: list[list[str]] = [["table", "main"], ["compare", "--all"], ["export", "-o", "twice"]]
+    ithbit("export", "--store", store, "--format", "csv", "-o", "tidy")
+    for command in commands[:2]:
+        assert ithbit(*command, "--store", "tidy") == ithbit(*command, "--store", store)
+    assert ithbit(*commands[2], "--format", "csv", "--store", "tidy")[0] == 0
+    for name in ("runs.csv", "histories.csv"):
+        assert (tmp_path / "twice" / name).read_bytes() == (tmp_path / "tidy" / name).read_bytes()
+    cell = ("--task", "lhi", "--family", "gru", "--layers", "1", "--n", "8")
+    assert ithbit("plot", "curves", "--store", "tidy", *cell)[:2] == (0, "curves.png\n")
+    (tmp_path / "tidy/histories.csv").unlink()
+    status, _, err = ithbit("export", "-o", "twice", "--store", "tidy")
+    assert (status, err.count("\n")) == (0, 1)
+    assert "tidy has no table of histories: there are no learning curves" in err
+    status, _, err = ithbit("plot", "curves", "--store", "tidy", *cell)
+    assert (status, "the store tidy has no history of lhi gru" in err) == (2, True)
+    (tmp_path / "tidy/runs.csv").write_text("task,accuracy\nrhi,1\n")
+    status, _, err = ithbit("compare", "--store", "tidy")
+    assert (status, "tidy/runs.csv lacks the column 'run_id'" in err) == (2, True)
+
+
+def test_compare_of_our_main_sweep(ithbit) -> None:
+    main = Path(__file__).parents[2] / "results" / "main"
+    status, out, err = ithbit("compare", "--store", main)
+    assert (status, err) == (0, "")
+    assert out.startswith(
+        "Agreement: none of 247 comparisons differs. Of 255 in all, 8 are missing"
+    )
 
 
 def test_any_settings(ithbit, tmp_path: Path) -> None:

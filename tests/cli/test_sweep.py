@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from synthetic_store import paper_plans, write_run
 
 SWEEP = """
 task = "rhi"
@@ -87,6 +88,26 @@ def test_kernels_that_are_insisted_on_need_a_gpu(folder: Path) -> None:
     assert done.returncode == 2
     assert "kernels 'on' were asked for, but the kernels need a CUDA GPU" in done.stderr
     assert not (folder / "runs").exists()
+
+
+def test_status_sets_aside_what_tables_do(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / "runs", plan) for plan in paper_plans()[:5]]
+    (folders[0] / "result.json").write_text('{"x":')
+    (folders[1] / "result.json").write_text("{}")
+    (folders[2] / "spec.json").write_text("{}")
+    text = (folders[3] / "result.json").read_text()
+    (folders[3] / "result.json").write_text(
+        text.replace('"max_accuracy": 1.0', '"max_accuracy": "high"')
+    )
+    said = ithbit("status", cwd=tmp_path)
+    out = said.stdout
+    assert said.returncode == 0
+    assert out.startswith("1 done, 4 set aside (5 runs)\n")
+    assert f"set aside {folders[0].name[:-13]}: result.json is not valid JSON" in out
+    assert "result.json has max_accuracy = 'high'" in out
+    counts = json.loads(ithbit("status", "paper", "--json", cwd=tmp_path).stdout)["counts"]
+    assert counts["set aside"] == 4
+    assert "set aside 4 run folders" in ithbit("table", "main", cwd=tmp_path).stderr
 
 
 def test_status_needs_no_torch(folder: Path) -> None:

@@ -48,9 +48,38 @@ def test_a_bad_folder_does_not_stop_the_others(ithbit, store: Path) -> None:
     other = RunSpec(RUN.model, 1, RUN.protocol)
     folder = write_run(store, Plan(other, True, 1.0, 5))  # a result without weights
     status, out, err = ithbit("verify", "--all", "--store", store, "--device", "cpu")
-    assert status == 0
+    assert status == 1
     assert f"{RUN.name}: counterexample" in out
     assert f"set aside: {folder} has no weights.safetensors" in err
+
+
+def test_what_cannot_be_read_is_worded_as_in_tables(ithbit, store: Path) -> None:
+    folder = store / f"{RUN.name}-{RUN.run_id}"
+    whole = (folder / "result.json").read_text()
+    for text, reason in (
+        ("{", "result.json is not valid JSON"),
+        ("{}", "result.json has schema None, this version reads 1"),
+        (whole.replace('"max_accuracy"', '"accuracy"'), "result.json has no max_accuracy"),
+    ):
+        (folder / "result.json").write_text(text)
+        status, _, err = ithbit("verify", "--all", "--store", store, "--device", "cpu")
+        assert (status, err) == (
+            1,
+            f"ithbit: set aside: {folder} holds no readable run: {reason}\n",
+        )
+        assert reason in ithbit("table", "main", "--store", store)[2]
+    (folder / "result.json").write_text(whole)
+    (store / "half_copied-0123456789ab").mkdir()
+    status, _, err = ithbit("verify", "--all", "--store", store, "--device", "cpu")
+    assert (status, "it has no spec.json; half copied?" in err) == (1, True)
+
+
+def test_a_store_without_runs(ithbit, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "nowhere"):
+        found = ithbit("verify", "--all", "--store", name, "--device", "cpu")
+        assert found == ithbit("table", "main", "--store", name)
+        assert found[0] == 2
 
 
 def test_a_larger_budget_is_tried_again(ithbit, tmp_path: Path) -> None:
@@ -71,6 +100,9 @@ def test_a_larger_budget_is_tried_again(ithbit, tmp_path: Path) -> None:
         (("--all", "x"), "name runs to verify, or give --all"),
         (("nothing",), "there is no run 'nothing'"),
         (("--all", "--budget", "0"), "the budget is a number of inputs from 1, got 0"),
+        ((RUN.name, "--budget", "0"), "the budget is a number of inputs from 1, got 0"),
+        ((RUN.name, "--seed", "-1"), "the seed is a number from 0 and below 2^63, got -1"),
+        (("--all", "--seed", "-1"), "the seed is a number from 0 and below 2^63, got -1"),
     ],
 )
 def test_mistakes(ithbit, store: Path, arguments: tuple[str, ...], sentence: str) -> None:

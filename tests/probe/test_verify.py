@@ -145,7 +145,7 @@ def test_the_record_of_a_run(folder: Path) -> None:
 
 
 def test_bad_folders_are_told(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"has no result\.json: only a finished run"):
+    with pytest.raises(StoreError, match=r"no readable run: it has no spec\.json; half copied\?"):
         verify_run(tmp_path, choose_device("cpu"))
     weights = folder / "weights.safetensors"
     whole = weights.read_bytes()
@@ -156,7 +156,10 @@ def test_bad_folders_are_told(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"has no weights\.safetensors"):
         verify_run(folder, choose_device("cpu"))
     (folder / "result.json").write_text("{")
-    with pytest.raises(StoreError, match="holds no readable run"):
+    with pytest.raises(StoreError, match=r"no readable run: result\.json is not valid JSON"):
+        verify_run(folder, choose_device("cpu"))
+    (folder / "result.json").unlink()
+    with pytest.raises(StoreError, match=r"has no result\.json: only a finished run"):
         verify_run(folder, choose_device("cpu"))
 
 

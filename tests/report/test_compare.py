@@ -89,7 +89,10 @@ def test_one_run_has_no_interval(tmp_path: Path) -> None:
     assert found["accuracy"].count(TOO_FEW) == 108
     assert found["epochs"].count(TOO_FEW) == 9
     assert found["successes"].count(AGREES) == 92
-    assert agreement.n_incomplete >= 92
+    assert found["successes"].n_incomplete == 92
+    assert found["successes together"].n_incomplete == 1
+    assert found["accuracy"].n_incomplete == 0
+    assert agreement.n_incomplete == sum(kind.n_incomplete for kind in agreement.kinds)
     assert "108" not in agreement.verdict().split("Of 255")[0]
 
 

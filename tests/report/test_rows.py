@@ -55,6 +55,7 @@ def test_states_of_a_run(mixed_records: Records) -> None:
         ({"epochs": "many"}, "has epochs = 'many'"),
         ({"solved": 1}, "has solved = 1"),
         ({"epochs": True}, "has epochs = True"),
+        ({"environment": "here"}, "has environment = 'here'"),
         ({"spec": {}}, "has no complete spec"),
         ({"run_id": "ffffffffffff"}, "belongs to another run"),
     ],

@@ -61,6 +61,18 @@ def test_incomplete_cells_are_marked(tmp_path: Path) -> None:
     assert "– no finished run (98 missing)" in table.notes
 
 
+def test_lengths_that_the_paper_does_not_have_are_not_marked(tmp_path: Path) -> None:
+    runs = [Plan(RunSpec(ModelSpec("rhi", "gru", 4), seed), False, 0.6, 9) for seed in range(2)]
+    cells = gather(load_rows(write_store(tmp_path, runs, with_history=False)))
+    main, accuracy = table_named("main", cells), table_named("accuracy", cells)
+    assert main.columns[0] == accuracy.columns[0] == "n=4"
+    assert main.rows[-1].values[0].ours == "0/2"
+    assert {row.values[0].ours for row in main.rows} == {None, "0/2"}
+    assert {row.values[0].ours for row in accuracy.rows} == {None, "0.60±0.00"}
+    for table in (main, accuracy):
+        assert not any(note.startswith("*") for note in table.notes)
+
+
 def test_more_than_five_seeds_count(tmp_path: Path) -> None:
     plans = [p for p in paper_plans(range(20)) if p.run.model == ModelSpec("rhi", "gru", 16, 2)]
     cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)))

@@ -10,6 +10,7 @@ from ithbit.engine.folder import RunFolder
 from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import StoreError
 from ithbit.models.spec import ModelSpec
+from ithbit.report.rows import load_rows
 from ithbit.sweep.runner import run_all
 from ithbit.sweep.store import folder_status, merge, need_store, run_folders, statuses
 
@@ -71,10 +72,12 @@ def test_a_finished_run_replaces_an_unfinished_one(store: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda f: (f / "result.json").write_text("{"), "result.json is damaged"),
-        (lambda f: (f / "spec.json").unlink(), "spec.json is missing"),
-        (lambda f: change(f / "result.json", schema=99), "result.json is of a version unknown"),
+        (lambda f: (f / "result.json").write_text("{"), "result.json is not valid JSON"),
+        (lambda f: (f / "spec.json").unlink(), "it has no spec.json; half copied?"),
+        (lambda f: change(f / "result.json", schema=99), "result.json has schema 99, this"),
         (lambda f: change(f / "result.json", run_id="0" * 12), "belongs to another run"),
+        (lambda f: change(f / "result.json", max_accuracy="high"), "has max_accuracy = 'high'"),
+        (lambda f: (f / "spec.json").write_text("{}"), "spec.json has schema None, this version"),
     ],
 )
 def test_what_is_damaged_is_named_and_left(
@@ -84,6 +87,22 @@ def test_what_is_damaged_is_named_and_left(
     merged = merge(store, tmp_path / "target")
     assert merged.taken == [RUNS[1].name]
     assert [why for _, why in merged.set_aside if reason in why]
+    # What merging leaves out is neither done for `status` nor in a table.
+    assert list(statuses(store, RUNS[:2]).values()) == ["set aside", "done"]
+    records = load_rows(store)
+    assert [item.reason for item in records.set_aside] == [why for _, why in merged.set_aside]
+    assert records.rows.filter(status="finished").height == 1
+
+
+def test_a_damaged_result_here_is_not_overwritten(store: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    run_all(RUNS[:1], target, "cpu", workers=1)
+    damaged = RunFolder(target, RUNS[0]).path / "result.json"
+    damaged.write_text("{")
+    merged = merge(store, target)
+    assert merged.taken == [RUNS[1].name]
+    assert merged.set_aside[0][1] == f"{target} has a damaged one: result.json is not valid JSON"
+    assert damaged.read_text() == "{"
 
 
 def change(path: Path, **fields: object) -> None:

@@ -1,7 +1,7 @@
 """`ithbit table`, `compare`, `plot`, `report`, `export`: what the records of a store say.
 
-These commands read run folders and never train. A run folder that cannot be read is named on
-standard error and left out.
+These commands read run folders, or the tables that `ithbit export` made of them, and never train. A
+run folder that cannot be read is named on standard error and left out.
 """
 
 import json
@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ithbit.cli.train import Store
-
 if TYPE_CHECKING:
     from ithbit.report.agreement import Agreement
     from ithbit.report.cells import Cells
     from ithbit.report.rows import Records
 
+Store = Annotated[
+    Path,
+    typer.Option(
+        "--store",
+        envvar="ITHBIT_STORE",
+        help="Folder that holds the run folders, or the tables of `ithbit export`.",
+    ),
+]
 Settings = Annotated[
     str,
     typer.Option(
@@ -28,12 +34,13 @@ Settings = Annotated[
 DEFAULT_STORE = Path("runs")
 
 
-def _records(store: Path) -> "Records":
+def _records(store: Path, with_histories: bool = False) -> "Records":
     from ithbit.report.rows import load_rows
 
     records = load_rows(store)
-    if note := records.note():
-        print(f"ithbit: {note}", file=sys.stderr)
+    for note in (records.note(), records.history_note() if with_histories else None):
+        if note:
+            print(f"ithbit: {note}", file=sys.stderr)
     return records
 
 
@@ -159,17 +166,26 @@ def _print_agreement(agreement: "Agreement", every: bool, notes: list[str]) -> N
     for note in notes:
         console.print(f"  {note}")
     console.print()
-    shape = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    shape = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
     shape.add_column("comparison", no_wrap=True)
-    for head in ("agree", "differ", "too few", "missing", "least p*"):
+    for head in ("agree", "differ", "fewer", "too few", "missing", "least p*"):
         shape.add_column(head, justify="right", no_wrap=True)
     shape.add_column("by", no_wrap=True)
     for kind in agreement.kinds:
-        counts = (str(kind.count(v) or "·") for v in (AGREES, DIFFERS, TOO_FEW, MISSING))
+        judged, unjudged = (
+            (kind.count(AGREES), kind.count(DIFFERS)),
+            map(kind.count, (TOO_FEW, MISSING)),
+        )
+        counts = (str(count or "·") for count in (*judged, kind.n_incomplete, *unjudged))
         least = "" if kind.smallest is None else f"{kind.smallest:.3g}"
         shape.add_row(kind.name, *counts, least, kind.method)
     console.print(shape)
     console.print()
+    if agreement.n_incomplete or agreement.count(TOO_FEW):
+        console.print(
+            "fewer: how many of those that agree or differ rest on fewer runs than the paper's;\n"
+            "  too few: not judged, for want of runs."
+        )
     shares = sum(kind.smallest is not None for kind in agreement.kinds)
     if shares:
         console.print(
@@ -251,7 +267,7 @@ def report(
     from ithbit.report.page import write_page
 
     _check_settings(settings)
-    print(write_page(_records(store), out, settings))
+    print(write_page(_records(store, with_histories=True), out, settings))
 
 
 def export(
@@ -267,7 +283,7 @@ def export(
     """
     from ithbit.report.export import export as export_records
 
-    for path in export_records(_records(store), out, form):
+    for path in export_records(_records(store, with_histories=True), out, form):
         print(path)
 
 

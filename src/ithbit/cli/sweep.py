@@ -160,7 +160,7 @@ def _list_runs(runs: list[RunSpec], store: Path, device: str, workers: int | Non
 
     status = statuses(store, runs)
     for run in runs:
-        print(f"{status[run]:8} {run.group:12} {run.name}")
+        print(f"{status[run]:9} {run.group:12} {run.name}")
     todo = [run for run in runs if status[run] != "done"]
     chosen = choose_device(device)
     n_workers = len(worker_devices(device, chosen, workers))
@@ -189,20 +189,30 @@ def status(
 ) -> None:
     """Tell what is done, running, queued on a cluster, stopped, failed and missing in a store.
 
+    A run whose record is not whole is set aside, as tables and merges do, and the reason is told.
     Jobs of the store that Slurm has are found again; nothing is submitted.
     """
     from collections import Counter
 
     from ithbit.cli.slurm import jobs_of_store
-    from ithbit.sweep.store import STATUSES, folder_status, need_store, run_folders, statuses
+    from ithbit.sweep.store import (
+        STATUSES,
+        folder_status,
+        need_store,
+        problem,
+        run_folders,
+        statuses,
+    )
 
     need_store(store)
     jobs = jobs_of_store(store)
     if name is None:
-        found = {run: folder_status(store / folder) for run, folder in run_folders(store)}
+        folders = dict(run_folders(store))
+        found = {run: folder_status(store / folder) for run, folder in folders.items()}
     else:
         keep = _filter(task, family, layers, n, seeds, max_epochs, stop_when_solved)
         runs = sweep_runs(name, keep)
+        folders = {run.name: f"{run.name}-{run.run_id}" for run in runs}
         found = {run.name: s for run, s in statuses(store, runs).items()}
         jobs = {run: job for run, job in jobs.items() if run in set(runs)}
     for spec, job in jobs.items():
@@ -216,12 +226,13 @@ def status(
         print(f"no runs in {store}/ yet")
         return
     print(", ".join(f"{counts[s]} {s}" for s in STATUSES if counts[s]) + f" ({len(found)} runs)")
-    for shown in ("running", "queued", "stopped", "failed"):
+    for shown in ("running", "queued", "stopped", "failed", "set aside"):
         names = [run for run, s in found.items() if s == shown]
         for run in names[:10]:
-            print(f"  {shown:8} {run}")
+            why = f": {problem(store / folders[run])}" if shown == "set aside" else ""
+            print(f"  {shown:9} {run}{why}")
         if len(names) > 10:
-            print(f"  {shown:8} … and {len(names) - 10} more")
+            print(f"  {shown:9} … and {len(names) - 10} more")
     waits = Counter(job.reason for job in jobs.values() if job.reason)
     for reason, count in waits.most_common(3):
         print(f"  Slurm on {count} runs: {reason}")

@@ -45,7 +45,8 @@ def verify(
 
     The record goes to verification.json in the run folder, and from there into tables, the success
     grid and the report. It is an observation in float32 of the weights at the end of training, not
-    a certificate. Exit status: 1 if a run that counts as solved has a counterexample, else 0.
+    a certificate. Exit status: 1 if a run that counts as solved has a counterexample, or if runs
+    were set aside because they cannot be read, else 0.
     """
     from ithbit.engine.device import choose_device
     from ithbit.errors import SpecError, StoreError
@@ -53,7 +54,11 @@ def verify(
 
     if bool(runs) == every:
         raise SpecError("name runs to verify, or give --all for all finished runs of the store")
-    chosen = choose_device(device)
+    if budget < 1:
+        raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
+    if not 0 <= seed < 1 << 63:
+        raise SpecError(f"the seed is a number from 0 and below 2^63, got {seed}")
+    chosen, set_aside = choose_device(device), 0
     if every:
         records = []
         for folder in finished_folders(store):
@@ -68,6 +73,7 @@ def verify(
                 records.append(record | said)
             except StoreError as error:  # one bad folder is not the end of the others
                 print(f"ithbit: set aside: {error}", file=sys.stderr)
+                set_aside += 1
     else:
         records = [
             _verify(folder, chosen, budget, seed, quiet=as_json) | _result(folder)
@@ -77,19 +83,16 @@ def verify(
         print(json.dumps({"summary": _summary(records), "runs": records}, indent=1))
     else:
         _print_summary(records)
-    if any(r["solved"] and r["verdict"] == "counterexample" for r in records):
+    if set_aside or any(r["solved"] and r["verdict"] == "counterexample" for r in records):
         raise typer.Exit(1)
 
 
 def _result(folder: Path) -> dict[str, bool]:
     """What the paper's criterion says of a run, and whether its last epoch was perfect too."""
-    from ithbit.errors import StoreError
+    from ithbit.probe.verify import read_result
 
-    try:
-        record = json.loads((folder / "result.json").read_bytes())
-        return {"solved": record["max_accuracy"] == 1.0, "final": record["final_accuracy"] == 1.0}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{folder} holds no readable result: {error}") from error
+    record = read_result(folder)
+    return {"solved": record["max_accuracy"] == 1.0, "final": record["final_accuracy"] == 1.0}
 
 
 def _verify(folder: Path, device: "Device", budget: int, seed: int, quiet: bool) -> dict[str, Any]:

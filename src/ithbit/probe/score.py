@@ -117,7 +117,7 @@ def success_table(found: Score, name: str) -> Table:
     rows = [
         Row(
             (found.task.upper(), name, ""),
-            (count_value((found.solved, seeds), None, seeds),),
+            (count_value((found.solved, seeds), None),),
             "extra",
         )
     ]

@@ -22,13 +22,14 @@ from torch import Tensor
 
 from ithbit.engine.device import Device, describe_environment
 from ithbit.engine.folder import write_atomically
-from ithbit.engine.record import SCHEMA
 from ithbit.engine.spec import RunSpec, run_from_json
-from ithbit.errors import SpecError, StoreError
+from ithbit.errors import IthbitError, SpecError, StoreError
 from ithbit.models.classifier import init, logits
 from ithbit.probe.margins import NEAR, Case, Model, Tally, alone, in_chunks, margins
 from ithbit.probe.search import search
+from ithbit.sweep import reading
 from ithbit.sweep.local import usable_cores
+from ithbit.sweep.store import folder_status, need_runs
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
 
@@ -163,20 +164,34 @@ def _everything(model: Model, n_bits: int, device: torch.device) -> Tally:
 
 def read_run(folder: Path) -> tuple[RunSpec, bytes]:
     """The spec of a finished run folder and its weights as they lie on the disk."""
+    record = read_result(folder)
     try:
-        record = json.loads((folder / "result.json").read_bytes())
         run = run_from_json(record["spec"])
-        weights = (folder / "weights.safetensors").read_bytes()
-    except FileNotFoundError as error:
-        missing = Path(error.filename).name
-        raise StoreError(
-            f"{folder} has no {missing}: only a finished run can be verified; finish it first"
-        ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (TypeError, IthbitError) as error:  # a field that this version does not know, or allow
         raise StoreError(f"{folder} holds no readable run: {error}; restore the folder") from error
-    if record.get("schema") != SCHEMA or record.get("run_id") != run.run_id:
+    if record["run_id"] != run.run_id:
         raise StoreError(f"{folder}/result.json is of another run or version; restore the folder")
+    try:
+        weights = (folder / "weights.safetensors").read_bytes()
+    except OSError as error:
+        raise StoreError(
+            f"{folder} has no weights.safetensors that can be read ({error.strerror}): only a "
+            "finished run can be verified; finish it first"
+        ) from error
     return run, weights
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """The whole result of a run folder; raises `StoreError` with the reason if it has none."""
+    try:
+        state, record = reading.read_run(str(folder))
+    except reading.UnreadableError as reason:
+        raise StoreError(f"{folder} holds no readable run: {reason}") from None
+    if state != "finished":
+        raise StoreError(
+            f"{folder} has no result.json: only a finished run can be verified; finish it first"
+        )
+    return record
 
 
 def model_of(run: RunSpec, weights: bytes, device: torch.device) -> Model:
@@ -234,10 +249,7 @@ def recorded(folder: Path) -> dict[str, Any] | None:
 
 
 def finished_folders(store: Path) -> Iterator[Path]:
-    """The folders of finished runs in a store."""
-    from ithbit.sweep.store import folder_status, need_store, run_folders
-
-    need_store(store)
-    for _, name in run_folders(store):
-        if folder_status(store / name) == "done":
+    """The folders of finished runs, and those that are set aside; an error if there are no runs."""
+    for _, name in need_runs(store):
+        if folder_status(store / name) in ("done", "set aside"):
             yield store / name

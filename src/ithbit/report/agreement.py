@@ -2,8 +2,9 @@
 
 Verdicts: *agrees* (no evidence of a difference), *differs*, *missing* (no run of ours) and *too
 few* (not enough runs to judge: one where an interval needs two, or, in a cell that pools several
-configurations, not all of them trained as often as the paper's). `compare.py` says which test
-stands behind each.
+configurations, not all of them trained as often as the paper's). *Fewer* is no verdict: so many of
+those that agree or differ rest on fewer runs than the paper's. `compare.py` says which test stands
+behind each.
 """
 
 from dataclasses import dataclass
@@ -42,6 +43,11 @@ class Kind:
         return sum(comparison.verdict == verdict for comparison in self.comparisons)
 
     @property
+    def n_incomplete(self) -> int:
+        """How many were judged on fewer runs than the paper's."""
+        return sum(c.incomplete and c.verdict in (AGREES, DIFFERS) for c in self.comparisons)
+
+    @property
     def smallest(self) -> float | None:
         """The least adjusted p-value, None if the kind has none."""
         return min((c.adjusted for c in self.comparisons if c.adjusted is not None), default=None)
@@ -67,7 +73,7 @@ class Agreement:
 
     @property
     def n_incomplete(self) -> int:
-        return sum(c.incomplete and c.verdict in (AGREES, DIFFERS) for c in self.comparisons)
+        return sum(kind.n_incomplete for kind in self.kinds)
 
     @property
     def agrees(self) -> bool:

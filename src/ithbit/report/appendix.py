@@ -92,7 +92,7 @@ def cost_table(cells: Cells | None) -> Table:
             Row(
                 variant_labels(row.variant),
                 (
-                    count_value((k, m), (row.successes, row.runs), row.runs),
+                    count_value((k, m), (row.successes, row.runs)),
                     Value(" or ".join(map(str, sizes)) or None, str(row.n_parameters)),
                     Value(None if epochs is None else f"{epochs:g}{short}", str(row.median_epochs)),
                     Value(
@@ -137,7 +137,7 @@ def _shifted(cells: Cells | None, row: LengthRow) -> tuple[Value, ...]:
     solved = None if runs is None else runs.filter(pl.col("solved"))
     count = (0, 0) if solved is None or runs is None else (solved.height, runs.height)
     return (
-        count_value(count, (row.successes, row.runs), row.runs),
+        count_value(count, (row.successes, row.runs)),
         Value(
             spread_text(summary(solved, "half_length_accuracy"), 3, row.successes),
             printed_mean(row.half),

@@ -121,7 +121,7 @@ def _together_kind(kind: Kind, alpha: float) -> Kind:
         ours,
         theirs,
         DIFFERS if p_value <= alpha else AGREES,
-        incomplete=len(counts) < len(kind.comparisons),
+        incomplete=any(c.incomplete or c.verdict == MISSING for c in kind.comparisons),
         p_value=p_value,
         adjusted=p_value,
     )

@@ -9,6 +9,7 @@ size divides 4,000, as the paper's 2,000 does) and two for the logarithm of the 
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 NO_NUMBER = 4095
@@ -46,6 +47,21 @@ def encode_curve(points: list[tuple[int, object, object]]) -> str:
     )
 
 
+def _spaced(count: int, points: int) -> list[int]:
+    """At most so many places out of `count`, evenly spaced with both ends."""
+    if count <= points:
+        return list(range(count))
+    return [round(step * (count - 1) / (points - 1)) for step in range(points)]
+
+
+def thin_epochs(epochs: list[dict[str, Any]], points: int) -> str:
+    """At most `points` of these epochs, evenly spaced with both ends, as text."""
+    kept = (epochs[at] for at in _spaced(len(epochs), points))
+    return encode_curve(
+        [(line["epoch"], line["held_out_accuracy"], line["held_out_loss"]) for line in kept]
+    )
+
+
 def thin_curve(store: Path, folder: str, points: int) -> str:
     """At most `points` epochs of a run's history, evenly spaced with both ends, as text.
 
@@ -58,14 +74,8 @@ def thin_curve(store: Path, folder: str, points: int) -> str:
         return ""
     if lines and not lines[-1]:
         lines.pop()
-    last = len(lines) - 1
-    wanted = (
-        range(last + 1)
-        if last < points
-        else [round(step * last / (points - 1)) for step in range(points)]
-    )
     kept: dict[int, tuple[int, object, object]] = {}
-    for at in wanted:
+    for at in _spaced(len(lines), points):
         try:
             line = json.loads(lines[at])
             epoch = line["epoch"]

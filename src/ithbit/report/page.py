@@ -24,7 +24,7 @@ from ithbit.families import FAMILIES, TASKS, Group
 from ithbit.report.agreement import DIFFERS, Agreement, Comparison
 from ithbit.report.cells import COUNTEREXAMPLE, VERIFIED, Cells, gather
 from ithbit.report.compare import cell_name, compare
-from ithbit.report.curves import thin_curve
+from ithbit.report.curves import thin_curve, thin_epochs
 from ithbit.report.figures import FIGURES, draw, to_svg
 from ithbit.report.figures.style import FAINT, INK, LOOKS, PAPER
 from ithbit.report.output import write_text
@@ -199,9 +199,9 @@ def _runs_json(records: Records) -> str:
     )
     points = max(12, min(48, CURVE_BUDGET // (7 * max(1, rows.height))))
     table = [
-        [*map(_finite, row), thin_curve(records.store, folder, points)]
-        for row, folder in zip(
-            rows.select(RUN_COLUMNS).iter_rows(), rows["folder"].to_list(), strict=True
+        [*map(_finite, row), _curve(records, run_id, folder, points)]
+        for row, run_id, folder in zip(
+            rows.select(RUN_COLUMNS).iter_rows(), rows["run_id"], rows["folder"], strict=True
         )
     ]
     data = {
@@ -214,6 +214,12 @@ def _runs_json(records: Records) -> str:
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     # Inside a script element only these can end it or open a comment.
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _curve(records: Records, run_id: str, folder: str, points: int) -> str:
+    if records.is_export:
+        return thin_epochs(records.history(run_id, folder), points)
+    return thin_curve(records.store, folder, points)  # parses the lines it keeps alone
 
 
 def _themed(svg: str) -> Markup:

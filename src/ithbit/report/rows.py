@@ -1,9 +1,12 @@
-"""A store of run folders as one flat table of rows, one row a run.
+"""A store of run folders, or an export of one, as one flat table of rows, one row a run.
 
 A run folder is named `<run name>-<run id>` and holds `spec.json`, `history.jsonl` and, at the end,
 `result.json` (finished) or `failure.json` (crashed); `verification.json` where `ithbit verify` has
-been. A record that cannot be read is named and set
-aside; it never stops a report. Histories are read one run at a time, when they are asked for.
+been. A record that is not whole (see `sweep/reading.py`) is named and set aside; it never stops a
+report. Histories are read when they are asked for, those of run folders one run at a time.
+
+An export is a folder with the tables of `ithbit export`, see `tidy.py`. It is one file, so what is
+wrong in it is an error.
 
 Words: *status* is finished, failed or unfinished. *settings* is `paper` (the paper's protocol and
 sizes), `early stop` (the same, but ended at the first perfect epoch: successes and maximum accuracy
@@ -11,54 +14,45 @@ are comparable with the paper, epochs and length-shifted accuracy are not) or `o
 """
 
 import json
-import os
-import re
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 
-from ithbit.engine.record import SCHEMA
 from ithbit.engine.spec import Protocol
 from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS, group
 from ithbit.models.spec import ModelSpec
+from ithbit.report.tidy import HISTORY_COLUMNS, read_table, table_path
+from ithbit.sweep.reading import (
+    MAY_BE_NULL,
+    MODEL,
+    PROTOCOL,
+    RESULT,
+    State,
+    UnreadableError,
+    check_fields,
+    read_json,
+    read_run,
+)
+from ithbit.sweep.store import need_runs, run_folders
 
-RUN_FOLDER = re.compile(r".+-[0-9a-f]{12}")
+_SETTINGS = ("paper", "early stop", "other")
 
-_MODEL = {
-    "task": pl.String,
-    "family": pl.String,
-    "n_bits": pl.Int64,
-    "n_layers": pl.Int64,
-    "d_model": pl.Int64,
-    "n_heads": pl.Int64,
-    "d_ff": pl.Int64,
-    "d_state": pl.Int64,
-    "positions": pl.String,
+_KINDS: dict[type, Any] = {
+    str: pl.String,
+    int: pl.Int64,
+    float: pl.Float64,
+    bool: pl.Boolean,
 }
-_PROTOCOL = {
-    name: {bool: pl.Boolean, int: pl.Int64, float: pl.Float64}[type(value)]
-    for name, value in asdict(Protocol()).items()
-}
-_RESULT = {
-    "n_parameters": pl.Int64,
-    "epochs": pl.Int64,
-    "stopped_by": pl.String,
-    "solved": pl.Boolean,
-    "first_solved_epoch": pl.Int64,
-    "max_accuracy": pl.Float64,
-    "final_accuracy": pl.Float64,
-    "final_loss": pl.Float64,
-    "half_length_accuracy": pl.Float64,
-    "double_length_accuracy": pl.Float64,
-    "seconds_per_epoch": pl.Float64,
-    "evaluation_seconds": pl.Float64,
-    "started_at": pl.String,
-    "finished_at": pl.String,
-}
-_MAY_BE_NULL = {"first_solved_epoch", "half_length_accuracy", "double_length_accuracy"}
+
+
+def _columns(kinds: dict[str, type]) -> dict[str, Any]:
+    return {name: _KINDS[kind] for name, kind in kinds.items()}
+
+
 COLUMNS: dict[str, Any] = {
     "run_id": pl.String,
     "name": pl.String,
@@ -67,13 +61,13 @@ COLUMNS: dict[str, Any] = {
     "settings": pl.String,
     "group": pl.String,
     "seed": pl.Int64,
-    **_MODEL,
-    **_RESULT,
+    **_columns(MODEL),
+    **_columns(RESULT),
     "verification": pl.String,  # the verdict of `ithbit verify`, null where it has not been
     "error": pl.String,
     "failed_epoch": pl.Int64,
     "environment": pl.String,  # JSON text: its keys differ from machine to machine
-    **_PROTOCOL,
+    **_columns(PROTOCOL),
 }
 
 _PAPER_PROTOCOL = asdict(Protocol())
@@ -94,11 +88,12 @@ class SetAside:
 
 @dataclass(frozen=True)
 class Records:
-    """What a store holds: `rows` has the columns of `COLUMNS`."""
+    """What a store or an export holds: `rows` has the columns of `COLUMNS`."""
 
     store: Path
     rows: pl.DataFrame
     set_aside: tuple[SetAside, ...]
+    is_export: bool = False
 
     def note(self) -> str | None:
         """One line on what was set aside, or None; names the first three."""
@@ -110,30 +105,36 @@ class Records:
         folders = "folder" if len(self.set_aside) == 1 else "folders"
         return f"set aside {len(self.set_aside)} run {folders} ({named}{rest})"
 
+    @cached_property
+    def _exported(self) -> dict[str, pl.DataFrame] | None:
+        """The epochs of an export by run id, None where it has no such table."""
+        path = table_path(self.store, "histories")
+        if path is None:
+            return None
+        epochs = read_table(path, HISTORY_COLUMNS)
+        unknown = epochs.filter(~pl.col("run_id").is_in(self.rows["run_id"].to_list()))
+        if not unknown.is_empty():
+            raise StoreError(
+                f"{path} has epochs of run_id = {unknown['run_id'][0]!r}, which is no run of the "
+                "table beside it; export both together"
+            )
+        if epochs["run_id"].has_nulls() or epochs["epoch"].has_nulls():
+            raise StoreError(f"{path} has a row without run_id or epoch; export it again")
+        parts = epochs.partition_by("run_id", as_dict=True)
+        return {str(key[0]): part.sort("epoch") for key, part in parts.items()}
 
-class _UnreadableError(Exception):
-    """Why one record is set aside."""
+    def history(self, run_id: str, folder: str) -> list[dict[str, Any]]:
+        """The epochs of one run, in order; none where they are not on record."""
+        if not self.is_export:
+            return read_history(self.store, folder)
+        epochs = (self._exported or {}).get(run_id)
+        return [] if epochs is None else epochs.to_dicts()
 
-
-def _read_json(path: str) -> dict[str, Any] | None:
-    """The record at `path`, None if there is none."""
-    name = os.path.basename(path)
-    try:
-        with open(path, "rb") as file:
-            data = json.loads(file.read())
-    except FileNotFoundError:
-        return None
-    except (ValueError, RecursionError):
-        raise _UnreadableError(f"{name} is not valid JSON") from None
-    except OSError as error:
-        raise _UnreadableError(f"{name} cannot be read ({error.strerror})") from None
-    if not isinstance(data, dict):
-        raise _UnreadableError(f"{name} is not a JSON object")
-    if data.get("schema") != SCHEMA:
-        raise _UnreadableError(
-            f"{name} has schema {data.get('schema')!r}, this version reads {SCHEMA}"
-        )
-    return data
+    def history_note(self) -> str | None:
+        """One line if an export came without its histories, else None."""
+        if not self.is_export or self._exported is not None:
+            return None
+        return f"{self.store} has no table of histories: there are no learning curves"
 
 
 def _settings(model: dict[str, Any], protocol: dict[str, Any]) -> str:
@@ -150,36 +151,11 @@ def _settings(model: dict[str, Any], protocol: dict[str, Any]) -> str:
     return "early stop" if differing == {"stop_when_solved"} else "other"
 
 
-_PYTHON = {
-    pl.String: (str,),
-    pl.Int64: (int,),
-    pl.Float64: (float, int),
-    pl.Boolean: (bool,),
-}
-
-
-def _checked(
-    data: dict[str, Any], columns: dict[str, Any], where: str, may_be_null: set[str]
-) -> dict[str, Any]:
-    values = {}
-    for name, kind in columns.items():
-        value = data.get(name)
-        if value is None:
-            if name not in may_be_null:
-                raise _UnreadableError(f"{where} has no {name}")
-        elif not isinstance(value, _PYTHON[kind]) or (
-            isinstance(value, bool) and kind is not pl.Boolean
-        ):
-            raise _UnreadableError(f"{where} has {name} = {value!r:.40}")
-        values[name] = value
-    return values
-
-
 def _verdict(path: str, run_id: str) -> str | None:
     """What `ithbit verify` found, None where it left nothing that can be read here."""
     try:
-        record = _read_json(f"{path}/verification.json")
-    except _UnreadableError:  # a side record: verifying again mends it, the run itself is sound
+        record = read_json(f"{path}/verification.json")
+    except UnreadableError:  # a side record: verifying again mends it, the run itself is sound
         return None
     if record is None or record.get("run_id") != run_id:
         return None
@@ -189,75 +165,88 @@ def _verdict(path: str, run_id: str) -> str | None:
 
 def _row(folder: str, path: str) -> dict[str, Any]:
     """The row of one run folder: its result, else its failure, else its spec."""
-    for status in ("finished", "failed", "unfinished"):
-        file = {"finished": "result", "failed": "failure", "unfinished": "spec"}[status] + ".json"
-        record = _read_json(f"{path}/{file}")
-        if record is not None:
-            break
-    else:
-        raise _UnreadableError("it has no spec.json; half copied?")
-    if not folder.endswith(f"-{record.get('run_id')}"):
-        raise _UnreadableError(f"{file} belongs to another run")
-    spec = record.get("spec")
-    if not isinstance(spec, dict) or not all(
-        isinstance(spec.get(part), dict) for part in ("model", "protocol")
-    ):
-        raise _UnreadableError(f"{file} has no complete spec")
-    model = _checked(spec["model"], _MODEL, f"{file}: model", set())
-    if model["task"] not in TASKS or model["family"] not in FAMILIES:
-        raise _UnreadableError(f"{file} names an unknown task or family")
-    protocol = _checked(spec["protocol"], _PROTOCOL, f"{file}: protocol", set(_PROTOCOL))
+    state, record = read_run(path)
+    spec = record["spec"]
+    model = {name: spec["model"][name] for name in MODEL}
     row: dict[str, Any] = {
-        **_checked(record, {"run_id": pl.String, "name": pl.String}, file, set()),
+        "run_id": record["run_id"],
+        "name": record["name"],
         "folder": folder,
-        "status": status,
+        "status": state,
         "settings": _settings(model, spec["protocol"]),
         "group": group(model["task"], model["family"], model["n_layers"]),
-        **_checked(spec, {"seed": pl.Int64}, f"{file}: spec", set()),
+        "seed": spec["seed"],
         **model,
-        **protocol,
+        **{name: spec["protocol"].get(name) for name in PROTOCOL},
     }
-    if status == "finished":
-        row |= _checked(record, _RESULT, file, _MAY_BE_NULL)
+    if state == "finished":
+        row |= {name: record.get(name) for name in RESULT}
         row["environment"] = json.dumps(record.get("environment") or {}, sort_keys=True)
         row["verification"] = _verdict(path, row["run_id"])
-    elif status == "failed":
-        row |= _checked(record, {"error": pl.String}, file, set())
+    elif state == "failed":
+        row["error"] = record["error"]
         epoch = record.get("epoch")
         row["failed_epoch"] = epoch if isinstance(epoch, int) else None
     return row
 
 
 def load_rows(store: Path) -> Records:
-    """Every run folder of a store as one row, in the order of folder names.
+    """Every run folder of a store as one row, in the order of folder names; or an export's rows.
 
-    Raises `StoreError` if there is no such folder or it holds no run folder at all.
+    Raises `StoreError` if there is no such folder, or it holds neither a run folder nor an export.
     """
-    if not store.is_dir():
-        kind = "is a file, not a folder" if store.exists() else "does not exist"
-        raise StoreError(
-            f"the store {store} {kind}; name the folder of a sweep with --store, or start one with "
-            "`ithbit sweep`"
-        )
-    with os.scandir(store) as entries:
-        folders = sorted(entry.name for entry in entries if RUN_FOLDER.fullmatch(entry.name))
-    if not folders:
-        raise StoreError(
-            f"the store {store} holds no runs; start some with `ithbit sweep`, or name another "
-            "folder with --store"
-        )
+    if store.is_dir() and not any(run_folders(store)) and (path := table_path(store, "runs")):
+        return Records(store, _exported_rows(path), (), is_export=True)
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     set_aside = []
-    for folder in folders:
+    for _, folder in need_runs(store):
         try:
             row = _row(folder, f"{store}/{folder}")
-        except _UnreadableError as reason:
+        except UnreadableError as reason:
             set_aside.append(SetAside(folder, str(reason)))
             continue
         for name, values in columns.items():
             values.append(row.get(name))
     rows = pl.DataFrame(columns, schema=COLUMNS, strict=False)
     return Records(store, rows, tuple(set_aside))
+
+
+def _exported_rows(path: Path) -> pl.DataFrame:
+    """The rows of an exported table, each of them as whole as a run folder's."""
+    rows = read_table(path, COLUMNS)
+    known: set[str] = set()
+    for at, row in enumerate(rows.iter_rows(named=True), 1):
+        try:
+            _check_exported(row, f"row {at}")
+        except UnreadableError as reason:
+            raise StoreError(f"{path}: {reason}; export it again") from None
+        if row["run_id"] in known:
+            raise StoreError(f"{path}: row {at} has run_id = {row['run_id']!r} a second time")
+        known.add(row["run_id"])
+    if rows.is_empty():
+        raise StoreError(f"{path} has no rows: the export is of no runs")
+    return rows
+
+
+def _check_exported(row: dict[str, Any], where: str) -> None:
+    whole: dict[str, type] = {"run_id": str, "name": str, "folder": str, "seed": int}
+    check_fields(row, whole | MODEL, where)
+    choices = {"status": get_args(State), "settings": _SETTINGS, "task": TASKS, "family": FAMILIES}
+    for name, allowed in choices.items():
+        if row[name] not in allowed:
+            raise UnreadableError(f"{where} has {name} = {row[name]!r:.40}")
+    if row["group"] != group(row["task"], row["family"], row["n_layers"]):
+        raise UnreadableError(f"{where} has group = {row['group']!r:.40}")
+    if row["status"] == "finished":
+        check_fields(row, RESULT, where, MAY_BE_NULL)
+        try:
+            environment = json.loads(row["environment"] or "")
+        except (ValueError, RecursionError):
+            environment = None
+        if not isinstance(environment, dict):
+            raise UnreadableError(f"{where} has an environment that is no JSON object")
+    elif row["status"] == "failed":
+        check_fields(row, {"error": str}, where)
 
 
 def read_history(store: Path, folder: str) -> list[dict[str, Any]]:

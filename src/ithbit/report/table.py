@@ -1,13 +1,14 @@
 """What a table is: text in cells, ours and the published, with the marks that make it honest.
 
-Marks: `*` on a cell with fewer finished runs than the paper has, `–` where there is nothing.
+Marks: `*` on a cell with fewer finished runs than the paper has, `–` where there is nothing. A cell
+that the paper does not have is never starred.
 """
 
 from dataclasses import dataclass
 
 from ithbit.families import FAMILIES, Group
 from ithbit.report.cells import Cells, Summary
-from ithbit.report.published import RUNS_PER_CELL, Mean, Variant
+from ithbit.report.published import Mean, Variant
 
 MARKS: dict[Group, str] = {"constructive": "✓", "stress test": "✗"}
 NOTHING = "–"
@@ -57,20 +58,15 @@ def variant_labels(variant: Variant) -> tuple[str, str, str]:
     return (variant.task.upper(), FAMILIES[variant.family].label, str(variant.n_layers))
 
 
-def _count(k: int, m: int, wanted: int = RUNS_PER_CELL) -> str | None:
-    return f"{k}/{m}{'*' if m < wanted else ''}" if m else None
-
-
-def count_value(
-    ours: tuple[int, int], theirs: tuple[int, int] | None, wanted: int, bare: bool = False
-) -> Value:
+def count_value(ours: tuple[int, int], theirs: tuple[int, int] | None, bare: bool = False) -> Value:
     """A count beside the published one; `bare` prints the latter without its runs, as the paper."""
     k, m = ours
-    printed = None
+    printed, short = None, ""
     if theirs is not None:
         printed = str(theirs[0]) if bare else f"{theirs[0]}/{theirs[1]}"
+        short = "*" if m < theirs[1] else ""
     return Value(
-        _count(k, m, wanted),
+        f"{k}/{m}{short}" if m else None,
         printed,
         k / m if m else None,
         None if theirs is None else theirs[0] / theirs[1],

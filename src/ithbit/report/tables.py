@@ -76,7 +76,6 @@ def main_table(cells: Cells | None) -> Table:
             count_value(
                 cells.count(variant, n_bits) if cells else (0, 0),
                 (theirs[n_bits], RUNS_PER_CELL) if n_bits in theirs else None,
-                RUNS_PER_CELL,
                 bare=True,
             )
             for n_bits in lengths
@@ -118,7 +117,6 @@ def main_table(cells: Cells | None) -> Table:
                 count_value(
                     (sum(k for k, _ in counts), sum(m for _, m in counts)),
                     None if printed is None else (printed, wanted),
-                    wanted,
                     bare=True,
                 )
             )
@@ -173,7 +171,7 @@ def accuracy_table(cells: Cells | None) -> Table:
                 spread_text(
                     summary(cells.runs(variant, n_bits), "max_accuracy") if cells else None,
                     2,
-                    RUNS_PER_CELL,
+                    RUNS_PER_CELL if n_bits in theirs else 0,
                 ),
                 printed_mean(theirs[n_bits]) if n_bits in theirs else None,
             )

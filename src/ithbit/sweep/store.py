@@ -4,7 +4,6 @@ Looks at names, JSON and locks, never at tensors, so that `ithbit status` answer
 """
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -12,14 +11,14 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from ithbit.engine.record import SCHEMA
 from ithbit.engine.spec import RunSpec
 from ithbit.errors import StoreError
+from ithbit.sweep.reading import State, UnreadableError, read_run
 
-RunStatus = Literal["done", "failed", "running", "queued", "stopped", "missing"]
-STATUSES: tuple[RunStatus, ...] = ("done", "running", "queued", "stopped", "failed", "missing")
+RunStatus = Literal["done", "running", "queued", "stopped", "failed", "set aside", "missing"]
+STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
 
 _RUN_FOLDER = re.compile(r"(?P<name>.+)-[0-9a-f]{12}")
 
@@ -40,8 +39,27 @@ def run_folders(store: Path) -> Iterator[tuple[str, str]]:
             yield match["name"], entry.name
 
 
+def need_runs(store: Path) -> list[tuple[str, str]]:
+    """What `run_folders` gives; a sentence if there is no store, or no run in it."""
+    if not store.is_dir():
+        kind = "is a file, not a folder" if store.exists() else "does not exist"
+        raise StoreError(
+            f"the store {store} {kind}; name the folder of a sweep with --store, or start one with "
+            "`ithbit sweep`"
+        )
+    found = list(run_folders(store))
+    if not found:
+        raise StoreError(
+            f"the store {store} holds no runs; start some with `ithbit sweep`, or name another "
+            "folder with --store"
+        )
+    return found
+
+
 def folder_status(folder: Path) -> RunStatus:
     """Where the run of a folder stands; a lock that a process holds means that it is at work.
+
+    *set aside*: its record is not whole, and no table counts it; `problem` says why.
 
     Only a queue knows what is queued, and a lock of another machine may not be seen: see
     `executors.ledger.live_runs`.
@@ -50,11 +68,23 @@ def folder_status(folder: Path) -> RunStatus:
         names = set(os.listdir(folder))
     except FileNotFoundError:
         return "missing"
-    if "result.json" in names:
-        return "done"
-    if "lock" in names and _is_locked(folder / "lock"):
+    if "result.json" not in names and "lock" in names and _is_locked(folder / "lock"):
         return "running"
-    return "failed" if "failure.json" in names else "stopped"
+    try:
+        state, _ = read_run(str(folder))
+    except UnreadableError:
+        return "set aside"
+    by_state: dict[State, RunStatus] = {"finished": "done", "failed": "failed"}
+    return by_state.get(state, "stopped")
+
+
+def problem(folder: Path) -> str | None:
+    """Why the run of a folder is set aside, None if its record is whole."""
+    try:
+        read_run(str(folder))
+    except UnreadableError as reason:
+        return str(reason)
+    return None
 
 
 def statuses(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, RunStatus]:
@@ -92,7 +122,7 @@ def merge(source: Path, target: Path) -> Merged:
     """Take the finished and failed runs of another store in; what is finished here stays as it is.
 
     A run folder appears whole or not at all: it is copied beside and moved in one step. An
-    unfinished folder of the same run makes room for the finished one.
+    unfinished folder of the same run makes room for the finished one; a damaged result does not.
     """
     need_store(source)
     if target.exists() and source.resolve() == target.resolve():
@@ -100,34 +130,18 @@ def merge(source: Path, target: Path) -> Merged:
     target.mkdir(parents=True, exist_ok=True)
     merged = Merged([], [], [], [])
     for name, folder in run_folders(source):
-        problem = _problem(source / folder)
-        if problem:
-            merged.set_aside.append((folder, problem))
+        if why := problem(source / folder):
+            merged.set_aside.append((folder, why))
         elif folder_status(source / folder) not in ("done", "failed"):
             merged.unfinished.append(name)
         elif folder_status(target / folder) in ("done", "running"):
             merged.already_there.append(name)
+        elif (target / folder / "result.json").exists() and (why := problem(target / folder)):
+            merged.set_aside.append((folder, f"{target} has a damaged one: {why}"))
         else:
             _copy_in(source / folder, target / folder)
             merged.taken.append(name)
     return merged
-
-
-def _problem(folder: Path) -> str | None:
-    """Why a run folder cannot be taken in, if so."""
-    present = [name for name in ("result.json", "failure.json") if (folder / name).exists()]
-    for name in ("spec.json", *present):
-        try:
-            record = json.loads((folder / name).read_bytes())
-        except FileNotFoundError:
-            return f"{name} is missing"
-        except (OSError, ValueError):
-            return f"{name} is damaged"
-        if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-            return f"{name} is of a version unknown here"
-        if not folder.name.endswith(f"-{record.get('run_id')}"):
-            return f"{name} belongs to another run"
-    return None
 
 
 def _copy_in(source: Path, target: Path) -> None:

@@ -1,14 +1,12 @@
 """Learning curves of one cell, all seeds."""
 
-from pathlib import Path
-
 from matplotlib.figure import Figure
 
 from ithbit.errors import StoreError
 from ithbit.families import FAMILIES
 from ithbit.report.figures.style import LOOKS, chance_line
 from ithbit.report.published import Variant
-from ithbit.report.rows import Records, read_history
+from ithbit.report.rows import Records
 
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v")
@@ -32,8 +30,9 @@ def curves_figure(
     left, right = figure.subplots(1, 2)
     look = LOOKS[variant.family]
     drawn = 0
-    for seed, folder, status in rows.select("seed", "folder", "status").iter_rows():
-        history = read_history(Path(records.store), folder)
+    chosen = rows.select("seed", "run_id", "folder", "status")
+    for seed, run_id, folder, status in chosen.iter_rows():
+        history = records.history(run_id, folder)
         if not history:
             continue
         note = "" if status == "finished" else f" ({status})"

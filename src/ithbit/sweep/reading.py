@@ -1,0 +1,127 @@
+"""The record of one run folder: whole, or the reason why it is set aside. Every command reads so.
+
+Whole: `spec.json` and, where there is one, `result.json` or else `failure.json` are JSON objects of
+this schema that belong to the folder's run and have every field, each of its type.
+"""
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from typing import Any, Literal
+
+from ithbit.engine.record import SCHEMA
+from ithbit.engine.spec import Protocol
+from ithbit.families import FAMILIES, TASKS
+
+State = Literal["finished", "failed", "unfinished"]
+
+MODEL: dict[str, type] = {
+    "task": str,
+    "family": str,
+    "n_bits": int,
+    "n_layers": int,
+    "d_model": int,
+    "n_heads": int,
+    "d_ff": int,
+    "d_state": int,
+    "positions": str,
+}
+PROTOCOL: dict[str, type] = {name: type(value) for name, value in asdict(Protocol()).items()}
+RESULT: dict[str, type] = {
+    "n_parameters": int,
+    "epochs": int,
+    "stopped_by": str,
+    "solved": bool,
+    "first_solved_epoch": int,
+    "max_accuracy": float,
+    "final_accuracy": float,
+    "final_loss": float,
+    "half_length_accuracy": float,
+    "double_length_accuracy": float,
+    "seconds_per_epoch": float,
+    "evaluation_seconds": float,
+    "started_at": str,
+    "finished_at": str,
+}
+MAY_BE_NULL = ("first_solved_epoch", "half_length_accuracy", "double_length_accuracy")
+
+
+class UnreadableError(Exception):
+    """Why one record is set aside."""
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """The record at `path`, None if there is none; raises `UnreadableError`."""
+    name = os.path.basename(path)
+    try:
+        with open(path, "rb") as file:
+            data = json.loads(file.read())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError):
+        raise UnreadableError(f"{name} is not valid JSON") from None
+    except OSError as error:
+        raise UnreadableError(f"{name} cannot be read ({error.strerror})") from None
+    if not isinstance(data, dict):
+        raise UnreadableError(f"{name} is not a JSON object")
+    if data.get("schema") != SCHEMA:
+        raise UnreadableError(
+            f"{name} has schema {data.get('schema')!r}, this version reads {SCHEMA}"
+        )
+    return data
+
+
+def check_fields(
+    data: Mapping[str, Any],
+    kinds: Mapping[str, type],
+    where: str,
+    may_be_null: Collection[str] = (),
+) -> None:
+    """Raise `UnreadableError` unless every field is there and of its type; an int is a float."""
+    for name, kind in kinds.items():
+        value = data.get(name)
+        if type(value) is kind:
+            continue
+        if value is None:
+            if name not in may_be_null:
+                raise UnreadableError(f"{where} has no {name}")
+        elif kind is not float or type(value) is not int:
+            raise UnreadableError(f"{where} has {name} = {value!r:.40}")
+
+
+def read_run(folder: str) -> tuple[State, dict[str, Any]]:
+    """Where a run stands by its files, and the record that says so; raises `UnreadableError`."""
+    spec = read_json(f"{folder}/spec.json")
+    if spec is None:
+        raise UnreadableError("it has no spec.json; half copied?")
+    _check_head(folder, spec, "spec.json")
+    result = read_json(f"{folder}/result.json")
+    if result is not None:
+        _check_head(folder, result, "result.json")
+        check_fields(result, RESULT, "result.json", MAY_BE_NULL)
+        check_fields(result, {"environment": dict}, "result.json", ("environment",))
+        return "finished", result
+    failure = read_json(f"{folder}/failure.json")
+    if failure is not None:
+        _check_head(folder, failure, "failure.json")
+        check_fields(failure, {"error": str}, "failure.json")
+        return "failed", failure
+    return "unfinished", spec
+
+
+def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
+    """What each of the three files has: whose it is, and the whole specification."""
+    if not folder.endswith(f"-{record.get('run_id')}"):
+        raise UnreadableError(f"{file} belongs to another run")
+    spec = record.get("spec")
+    if not isinstance(spec, dict) or not all(
+        isinstance(spec.get(part), dict) for part in ("model", "protocol")
+    ):
+        raise UnreadableError(f"{file} has no complete spec")
+    check_fields(spec["model"], MODEL, f"{file}: model")
+    if spec["model"]["task"] not in TASKS or spec["model"]["family"] not in FAMILIES:
+        raise UnreadableError(f"{file} names an unknown task or family")
+    check_fields(spec["protocol"], PROTOCOL, f"{file}: protocol", PROTOCOL)
+    check_fields(record, {"run_id": str, "name": str}, file)
+    check_fields(spec, {"seed": int}, f"{file}: spec")
