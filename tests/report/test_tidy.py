@@ -66,7 +66,15 @@ def test_our_main_sweep_says_what_the_docs_say() -> None:
     assert len(records.history(row["run_id"], row["folder"])) == row["epochs"]
 
 
-@pytest.mark.parametrize(("name", "runs"), [("stacked-n8", 135), ("stacked-n64", 35)])
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        ("stacked-n8", 135),
+        ("stacked-n64", 35),
+        ("same-science/kernels", 105),
+        ("same-science/stacked", 35),
+    ],
+)
 def test_our_other_exports_are_read_too(name: str, runs: int) -> None:
     assert load_rows(RESULTS / name).rows.height == runs
 
