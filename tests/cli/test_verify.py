@@ -7,6 +7,7 @@ import pytest
 from synthetic_store import Plan, write_run
 
 from ithbit.engine.device import choose_device
+from ithbit.engine.folder import RunFolder
 from ithbit.engine.loop import train
 from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.models.spec import ModelSpec
@@ -80,6 +81,13 @@ def test_a_store_without_runs(ithbit, tmp_path: Path) -> None:
         found = ithbit("verify", "--all", "--store", name, "--device", "cpu")
         assert found == ithbit("table", "main", "--store", name)
         assert found[0] == 2
+
+
+def test_a_store_of_unfinished_runs(ithbit, tmp_path: Path) -> None:
+    RunFolder(tmp_path, RunSpec(ModelSpec("lhi", "gru", n_bits=3), 0)).create()
+    status, out, err = ithbit("verify", "--all", "--store", tmp_path, "--device", "cpu")
+    assert (status, out) == (2, "")
+    assert f"no run of the store {tmp_path} has finished" in err
 
 
 def test_a_larger_budget_is_tried_again(ithbit, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ epoch.
 import hashlib
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -248,8 +247,10 @@ def recorded(folder: Path) -> dict[str, Any] | None:
     return record if folder.name.endswith(f"-{record.get('run_id')}") else None
 
 
-def finished_folders(store: Path) -> Iterator[Path]:
-    """The folders of finished runs, and those that are set aside; an error if there are no runs."""
-    for _, name in need_runs(store):
-        if folder_status(store / name) in ("done", "set aside"):
-            yield store / name
+def finished_folders(store: Path) -> list[Path]:
+    """The folders of finished runs, and those that are set aside; an error if there are none."""
+    folders = [store / name for _, name in need_runs(store)]
+    found = [folder for folder in folders if folder_status(folder) in ("done", "set aside")]
+    if not found:
+        raise StoreError(f"no run of the store {store} has finished; `ithbit status` lists them")
+    return found
