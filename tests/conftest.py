@@ -1,6 +1,7 @@
 """The table of models that the properties run over, and the one gate to the reference libraries."""
 
 import os
+import signal
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -11,6 +12,8 @@ import torch
 if not torch.cuda.is_available():  # kernels run under Triton's interpreter, if asked before import
     os.environ["TRITON_INTERPRET"] = "1"
 os.environ.pop("ITHBIT_STORE", None)  # the user's store is none of the tests'
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # interruptions are tested
 
 from ithbit.engine.folder import RunFolder
 from ithbit.engine.spec import RunSpec
