@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, uint8
-from torch._dynamo.backends.registry import lookup_backend
 
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device
@@ -169,7 +168,7 @@ def test_compiled_models_train_as_plain_ones_do(compiled, tmp_path) -> None:
 
     def noting(graph, inputs):
         batches.append({x.shape[1] for x in inputs if isinstance(x, Tensor) and x.dtype == uint8})
-        return lookup_backend("aot_eager")(graph, inputs)
+        return graph
 
     plain = trained(tmp_path / "plain")
     compiled(noting)

@@ -61,7 +61,7 @@ def test_the_kernels_train_what_the_plain_models_do(tmp_path) -> None:
 def test_by_kernels_a_run_depends_on_its_own_seed_alone(tmp_path, kept, monkeypatch) -> None:
     """Alone, in a stack, stopped and resumed: the same bits."""
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
-    runs = runs_of(range(2), TINIEST, family="gru", n_bits=2)
+    runs = runs_of(range(2), TINIEST, family="gru", n_bits=1)
     train(runs, tmp_path / "pair", CPU, kernels="on")
     train(runs[1:], tmp_path / "alone", CPU, kernels="on")
     assert kept(tmp_path / "alone", runs[1]) == kept(tmp_path / "pair", runs[1])

@@ -32,9 +32,9 @@ def gradients(spec, seeds):
     return step.grads, step
 
 
-@pytest.mark.parametrize("positions", ["polynomial", "learned"])
-def test_tiles_of_one_program_add_up(positions, monkeypatch):
-    spec = ModelSpec("lhi", "mamba2", n_bits=2, n_layers=2, positions=positions)
+def test_tiles_of_one_program_add_up(monkeypatch):
+    """Learned positions have a share of their own beside the others'."""
+    spec = ModelSpec("lhi", "mamba2", n_bits=1, n_layers=2, positions="learned")
     expected, apart = gradients(spec, [1])
     monkeypatch.setattr(mamba2, "MAX_PROGRAMS", 1)
     monkeypatch.setattr(mamba2, "MAX_BACK_PROGRAMS", 1)
@@ -45,9 +45,8 @@ def test_tiles_of_one_program_add_up(positions, monkeypatch):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6 * expected.abs().max().item())
 
 
-@pytest.mark.parametrize("n_bits", [1, 5])
-def test_a_smaller_batch_finds_nothing_of_the_one_before(n_bits):
-    spec = ModelSpec("lhi", "mamba2", n_bits=n_bits, n_layers=1)
+def test_a_smaller_batch_finds_nothing_of_the_one_before():
+    spec = ModelSpec("lhi", "mamba2", n_bits=5, n_layers=1)
     member = init(spec, 1)
     rows = Layout.of(member).pack(member)[None].to(DEVICE)
     found = []
