@@ -75,6 +75,14 @@ def test_what_cannot_be_read_is_worded_as_in_tables(ithbit, store: Path) -> None
     assert (status, "it has no spec.json; half copied?" in err) == (1, True)
 
 
+def test_a_spec_that_makes_no_sense_sets_its_run_aside(ithbit, store: Path) -> None:
+    """Every field has its type, but a model of no layers there is not."""
+    result = store / f"{RUN.name}-{RUN.run_id}" / "result.json"
+    result.write_text(result.read_text().replace('"n_layers": 1', '"n_layers": 0'))
+    status, _, err = ithbit("verify", "--all", "--store", store, "--device", "cpu")
+    assert (status, "layers must be at least 1, got 0" in err) == (1, True)
+
+
 def test_a_store_without_runs(ithbit, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "nowhere"):

@@ -172,13 +172,10 @@ def _print_agreement(agreement: "Agreement", every: bool, notes: list[str]) -> N
         shape.add_column(head, justify="right", no_wrap=True)
     shape.add_column("by", no_wrap=True)
     for kind in agreement.kinds:
-        judged, unjudged = (
-            (kind.count(AGREES), kind.count(DIFFERS)),
-            map(kind.count, (TOO_FEW, MISSING)),
-        )
-        counts = (str(count or "·") for count in (*judged, kind.n_incomplete, *unjudged))
+        agree, differ, too_few, missing = map(kind.count, (AGREES, DIFFERS, TOO_FEW, MISSING))
+        counts = (agree, differ, kind.n_incomplete, too_few, missing)
         least = "" if kind.smallest is None else f"{kind.smallest:.3g}"
-        shape.add_row(kind.name, *counts, least, kind.method)
+        shape.add_row(kind.name, *(str(count or "·") for count in counts), least, kind.method)
     console.print(shape)
     console.print()
     if agreement.n_incomplete or agreement.count(TOO_FEW):

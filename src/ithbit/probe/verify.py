@@ -22,7 +22,7 @@ from torch import Tensor
 from ithbit.engine.device import Device, describe_environment
 from ithbit.engine.folder import write_atomically
 from ithbit.engine.spec import RunSpec, run_from_json
-from ithbit.errors import IthbitError, SpecError, StoreError
+from ithbit.errors import SpecError, StoreError
 from ithbit.models.classifier import init, logits
 from ithbit.probe.margins import NEAR, Case, Model, Tally, alone, in_chunks, margins
 from ithbit.probe.search import search
@@ -166,7 +166,7 @@ def read_run(folder: Path) -> tuple[RunSpec, bytes]:
     record = read_result(folder)
     try:
         run = run_from_json(record["spec"])
-    except (TypeError, IthbitError) as error:  # a field that this version does not know, or allow
+    except (KeyError, TypeError, ValueError) as error:  # not a spec of this version
         raise StoreError(f"{folder} holds no readable run: {error}; restore the folder") from error
     if record["run_id"] != run.run_id:
         raise StoreError(f"{folder}/result.json is of another run or version; restore the folder")
