@@ -13,11 +13,11 @@ difference. With 20 runs a side and seven cells it sees 20 successes against 12,
 
 The store has a folder for each side, `kernels` and `stacked`. Any command may be stopped and given
 again, and cells, sides and seeds may be trained in parts. `--reuse STORE` takes finished runs from
-elsewhere, for the side that their records name. Runs trained here stop when solved, which changes
-neither what came before nor the success, so runs of the whole protocol serve as well. A cell is
-compared when both its sides have every seed: those that finish first are the ones that succeed. A
-run that failed leaves its cell incomplete; its record says why. The exit status is 1 if a cell
-differs, 3 if none does but one is incomplete, 2 if the command is wrong.
+elsewhere, run folders or an export, for the side that their records name. Runs trained here stop
+when solved, which changes neither what came before nor the success, so runs of the whole protocol
+serve as well. A cell is compared when both its sides have every seed: those that finish first are
+the ones that succeed. A run that failed leaves its cell incomplete; its record says why. The exit
+status is 1 if a cell differs, 3 if none does but one is incomplete, 2 if the command is wrong.
 
 With `--compile`, on one GPU, the stacked models and their gradients go through `torch.compile`,
 which takes less than half the time and rounds otherwise; the records say so. A model's first
@@ -39,7 +39,7 @@ from torch import Tensor
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device, describe_environment
 from ithbit.engine.evaluate import bce
-from ithbit.engine.folder import RunFolder, write_atomically
+from ithbit.engine.folder import write_atomically
 from ithbit.engine.loop import Event
 from ithbit.engine.paths import Kernels, PathName, Plain
 from ithbit.engine.record import Epoch, Failure, Result
@@ -48,6 +48,7 @@ from ithbit.errors import IthbitError
 from ithbit.models.classifier import logits
 from ithbit.models.spec import ModelSpec
 from ithbit.models.stacked import Params
+from ithbit.report.rows import load_rows
 from ithbit.report.statistics import fisher_exact, holm
 from ithbit.sweep.runner import outcome, run_all
 from ithbit.sweep.select import parse_seeds
@@ -63,6 +64,7 @@ MODELS = (
     ModelSpec("lhi", "softmax-full", 64, n_layers=2),
 )
 SIDES: dict[PathName, Kernels] = {"kernels": "on", "stacked": "off"}
+Known = dict[tuple[str, PathName], bool]  # a run's identity and side: solved or not
 Losses = Callable[[Params, TokenTable, Examples], Tensor]
 
 
@@ -93,39 +95,40 @@ def label(model: ModelSpec) -> str:
     return f"{model.task}-{model.family}-n{model.n_bits}-L{model.n_layers}"
 
 
-def reused(run: RunSpec, side: PathName, stores: Sequence[Path]) -> Result | None:
-    """A finished run of that side in other stores, stopped when solved or not."""
-    for store in stores:
-        for stop in (True, False):
-            protocol = replace(run.protocol, stop_when_solved=stop)
-            found = RunFolder(store, replace(run, protocol=protocol)).result()
-            # Records older than the kernels name no way.
-            if found is not None and found.environment.get("path", "stacked") == side:
-                return found
+def recorded(stores: Sequence[Path]) -> Known:
+    """The finished runs of other stores, by their identity and side: solved or not."""
+    return {
+        # Records older than the kernels name no way.
+        (row["run_id"], json.loads(row["environment"]).get("path", "stacked")): row["solved"]
+        for store in reversed(stores)  # the first that is named counts
+        for row in load_rows(store).rows.filter(status="finished").iter_rows(named=True)
+    }
+
+
+def reused(run: RunSpec, side: PathName, known: Known) -> bool | None:
+    """Whether a run of that side solved, stopped when solved or not; None where no store has it."""
+    for stop in (True, False):
+        protocol = replace(run.protocol, stop_when_solved=stop)
+        solved = known.get((replace(run, protocol=protocol).run_id, side))
+        if solved is not None:
+            return solved
     return None
 
 
-def outcomes(
-    runs: Sequence[RunSpec], side: PathName, store: Path, stores: Sequence[Path]
-) -> tuple[list[Result | Failure], int]:
-    """What is known of a side's runs, and how many of them come from other stores."""
+def side_of(runs: Sequence[RunSpec], side: PathName, store: Path, known: Known) -> Side:
+    """The counts of a cell's side."""
     own = [outcome(store / side, run) for run in runs]
     for found in own:
         if isinstance(found, Result):
             assert found.environment["path"] == side, f"{found.spec.name} is not of {side}"
     others = [
-        reused(run, side, stores) for run, found in zip(runs, own, strict=True) if found is None
+        solved
+        for run, found in zip(runs, own, strict=True)
+        if found is None and (solved := reused(run, side, known)) is not None
     ]
-    taken = [found for found in others if found is not None]
-    return [found for found in own if found is not None] + taken, len(taken)
-
-
-def side_of(runs: Sequence[RunSpec], side: PathName, store: Path, stores: Sequence[Path]) -> Side:
-    """The counts of a cell's side."""
-    found, n_reused = outcomes(runs, side, store, stores)
-    results = [one for one in found if isinstance(one, Result)]
-    solved = sum(result.solved for result in results)
-    return Side(len(runs), len(results), solved, len(found) - len(results), n_reused)
+    solved = [found.solved for found in own if isinstance(found, Result)] + others
+    failed = sum(isinstance(found, Failure) for found in own)
+    return Side(len(runs), len(solved), sum(solved), failed, len(others))
 
 
 def compared(cells: dict[str, dict[PathName, Side]]) -> list[dict[str, Any]]:
@@ -193,12 +196,12 @@ def train(
     runs: Sequence[RunSpec],
     side: PathName,
     store: Path,
-    stores: Sequence[Path],
+    known: Known,
     device: str,
     deadline: float,
 ) -> None:
     """Train what no store has, until the deadline."""
-    todo = [run for run in runs if reused(run, side, stores) is None]
+    todo = [run for run in runs if reused(run, side, known) is None]
 
     def watch(event: Event) -> None:
         if isinstance(event.what, Result):
@@ -243,17 +246,18 @@ def main(argv: list[str]) -> int:
     models = [model for model in MODELS if asked.cell is None or label(model) in asked.cell]
     seeds = parse_seeds(asked.seeds)
     cells = {label(m): [RunSpec(m, seed, protocol) for seed in seeds] for m in models}
+    known = recorded(asked.reuse)
     everything = [run for runs in cells.values() for run in runs]
     if not asked.no_train:
         try:
             for side in [asked.side] if asked.side else SIDES:
                 if side == "stacked" and asked.compile:
                     compile_stacked()
-                train(everything, side, asked.store, asked.reuse, asked.device, deadline)
+                train(everything, side, asked.store, known, asked.device, deadline)
         except TimeIsUpError:
             print("time is up; the same command goes on from here")
     sides = {
-        name: {side: side_of(runs, side, asked.store, asked.reuse) for side in SIDES}
+        name: {side: side_of(runs, side, asked.store, known) for side in SIDES}
         for name, runs in cells.items()
     }
     rows = compared(sides)

@@ -20,6 +20,8 @@ from ithbit.engine.record import Failure, Result
 from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import IthbitError
 from ithbit.models.spec import ModelSpec
+from ithbit.report.export import export
+from ithbit.report.rows import load_rows
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "same_science.py"
 SHORT = Protocol(stop_when_solved=True)
@@ -99,6 +101,20 @@ def test_runs_of_another_store_are_taken_for_the_side_they_name(keep, compare, t
     assert row["stacked"] == {"seeds": 9, "done": 3, "solved": 2, "failed": 0, "reused": 3}
 
 
+def test_an_export_serves_as_the_store_it_is_of(keep, compare, tmp_path) -> None:
+    keep(tmp_path / "main", "kernels", 2, range(3))
+    export(load_rows(tmp_path / "main"), tmp_path / "tables", "csv")
+    _, row = compare("--reuse", tmp_path / "tables", "--seeds", "0-3")
+    assert row["kernels"] == {"seeds": 4, "done": 3, "solved": 2, "failed": 0, "reused": 3}
+
+
+def test_the_first_store_that_has_a_run_counts(keep, compare, tmp_path) -> None:
+    keep(tmp_path / "one", "kernels", 1, range(1))
+    keep(tmp_path / "two", "kernels", 0, range(2))
+    _, row = compare("--reuse", tmp_path / "one", "--reuse", tmp_path / "two", "--seeds", "0-1")
+    assert (row["kernels"]["done"], row["kernels"]["solved"]) == (2, 1)
+
+
 def test_a_failed_run_leaves_its_cell_incomplete(script, keep, compare, tmp_path) -> None:
     keep(tmp_path / "own" / "kernels", "kernels", 2, range(2))
     keep(tmp_path / "own" / "stacked", "stacked", 1, range(1))
@@ -119,7 +135,8 @@ def test_what_no_store_has_is_trained(script, keep, tmp_path, capsys) -> None:
     other = RunFolder(tmp_path / "main", runs[0])
     other.create()
     other.finish(finished(runs[0], "stacked", solved=True), {})
-    script["train"](runs, "stacked", own, [tmp_path / "main"], "cpu", float("inf"))
+    known = script["recorded"]([tmp_path / "main"])
+    script["train"](runs, "stacked", own, known, "cpu", float("inf"))
     assert RunFolder(own / "stacked", runs[1]).result() is not None
     assert not RunFolder(own / "stacked", runs[0]).path.exists()
     assert capsys.readouterr().out.startswith(f"stacked: {runs[1].name}: ")
@@ -129,7 +146,7 @@ def test_training_stops_when_time_is_up(script, tmp_path) -> None:
     protocol = Protocol(batch_size=8, epoch_examples=8, stop_loss=0.0, max_epochs=10**9)
     run = RunSpec(replace(script["MODELS"][0], n_bits=2), 0, protocol)
     with pytest.raises(script["TimeIsUpError"]):
-        script["train"]([run], "stacked", tmp_path, [], "cpu", time.monotonic() + 0.5)
+        script["train"]([run], "stacked", tmp_path, {}, "cpu", time.monotonic() + 0.5)
     folder = RunFolder(tmp_path / "stacked", run)
     assert folder.history()
     assert folder.result() is None

@@ -1,0 +1,125 @@
+"""The pages' numbers are those of the results beside them."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from ithbit.families import FAMILIES
+from ithbit.models.spec import POSITIONS
+from ithbit.sweep import presets
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+
+
+def table(page: str, head: str) -> list[list[str]]:
+    """The cells of the rows of the table that starts so in a page."""
+    text = (ROOT / "docs" / page).read_text()
+    lines = text.split(f"| {head} |")[1].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
+
+
+def variant(label: str) -> presets.Variant:
+    """Task, family and depth of a name such as 'RHI full linear, L = 2'."""
+    task, _, rest = label.lower().partition(" ")
+    name, depth = rest.split(", l = ")
+    if name == "softmax":  # full and causal are the same model at one layer
+        name = "full softmax"
+    (family,) = (f for f in FAMILIES if FAMILIES[f].label.lower() == name.rstrip("2"))
+    return task, family, int(depth)  # type: ignore[return-value]
+
+
+def test_length_transfer_has_the_means_of_its_results() -> None:
+    means = (
+        pl.read_csv(RESULTS / "length_transfer.csv")
+        .filter(n=64)
+        .group_by("task", "family", "layers", "query_by")
+        .agg(pl.mean("half"), pl.mean("double"))
+    )
+    rows = table("reproduction.md", "trained at n = 64")
+    for label, *shown in rows:
+        task, family, layers = variant(label)
+        cell = means.filter(task=task, family=family, layers=layers)
+        by = {row["query_by"]: row for row in cell.iter_rows(named=True)}
+        found = [by[way][size] for way in ("instance", "training") for size in ("half", "double")]
+        places = [len(text.partition(".")[2]) for text in shown]
+        assert shown == [f"{x:.{p}f}" for x, p in zip(found, places, strict=True)], label
+    assert len(rows) == 8
+
+
+@pytest.fixture(scope="module")
+def ablation() -> pl.DataFrame:
+    """Successes of three seeds by variant, length and encoding."""
+    return (
+        pl.read_csv(RESULTS / "paper" / "runs.csv")
+        .filter(pl.col("seed") < 3, pl.col("n_bits") >= 32)
+        .group_by("task", "family", "n_layers", "n_bits", "positions")
+        .agg(pl.len().alias("runs"), pl.sum("solved"))
+    )
+
+
+def test_encodings_have_the_sums_of_their_results(ablation: pl.DataFrame) -> None:
+    nine = pl.DataFrame(presets.CONSTRUCTIVE, ["task", "family", "n_layers"], orient="row")
+    sums = (
+        ablation.join(nine, on=["task", "family", "n_layers"])
+        .group_by("positions", "n_bits")
+        .agg(pl.sum("solved"), pl.sum("runs"))
+    )
+    rows = table("reproduction.md", "encoding")
+    for name, *shown in rows:
+        for n, text in ((32, shown[0]), (64, shown[2])):
+            (cell,) = sums.filter(positions=name, n_bits=n).iter_rows(named=True)
+            assert text == f"{cell['solved']}/{cell['runs']}", (name, n)
+    assert [row[0] for row in rows] == list(POSITIONS)
+
+
+def test_each_configuration_has_its_successes_by_encoding(ablation: pl.DataFrame) -> None:
+    rows = table("reproduction.md", "configuration")
+    for label, *shown in rows:
+        length, _, name = label.partition(": ")
+        task, family, layers = variant(name)
+        n_bits = int(length.removeprefix("n = "))
+        cell = ablation.filter(task=task, family=family, n_layers=layers, n_bits=n_bits)
+        solved = {row["positions"]: str(row["solved"]) for row in cell.iter_rows(named=True)}
+        assert shown == [solved.get(way, "") for way in POSITIONS], label
+    assert len(rows) == 16
+
+
+def twenty_seeds(side: str, where: str) -> pl.DataFrame:
+    """Runs of the seven cells, those of the first seeds too that lie elsewhere."""
+    own, first = (
+        pl.read_csv(RESULTS / name / "runs.csv") for name in (f"same-science/{side}", where)
+    )
+    cell = ["task", "family", "n_layers", "n_bits", "positions"]
+    first = first.join(own.select(cell).unique(), on=cell)
+    both = pl.concat([own, first.join(own, on=[*cell, "seed"], how="anti")])
+    return both.filter(pl.col("seed") < 20)
+
+
+def test_both_ways_of_training_have_the_successes_of_their_results() -> None:
+    sides = [twenty_seeds("kernels", "paper"), twenty_seeds("stacked", "stacked-n64")]
+    rows = table("kernels.md", "20 seeds")
+    for label, *shown in rows:
+        name, _, n = label.rpartition(", n = ")
+        task, family, layers = variant(name)
+        cells = [
+            side.filter(task=task, family=family, n_layers=layers, n_bits=int(n)) for side in sides
+        ]
+        assert [cell.height for cell in cells] == [20, 20], label
+        assert shown == [str(cell["solved"].sum()) for cell in cells], label
+    assert len(rows) == 7
+
+
+def test_both_ways_of_training_take_one_course_in_the_first_epoch() -> None:
+    """Where the curves of both are kept."""
+    kernels, stacked = (
+        pl.concat(
+            pl.read_parquet(RESULTS / name / "histories.parquet").filter(epoch=1) for name in names
+        )
+        for names in (("same-science/kernels", "paper"), ("same-science/stacked",))
+    )
+    both = stacked.join(kernels, on="name")
+    assert both.height == 7 * 20 - 5 + 20
+    for column, bar in (("train_loss", 5e-8), ("held_out_loss", 2e-7)):
+        assert (both[column] / both[f"{column}_right"] - 1).abs().max() < bar  # type: ignore[operator]
