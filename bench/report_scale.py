@@ -1,11 +1,12 @@
 """Times of the reporting commands on a made-up store of about ten thousand runs.
 
-    python bench/report_scale.py [folder]
+    python bench/report_scale.py [--folder FOLDER]
 
 Writes about 480 MB of made-up records (no model is trained) into the folder, a temporary one by
 default, and prints wall-clock seconds of each command, start-up included, and the page's size.
 """
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -47,8 +48,8 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(Path(sys.argv[1]))
-    else:
-        with tempfile.TemporaryDirectory() as made:
-            main(Path(made))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--folder", type=Path, help="where 480 MB are kept; a temporary one")
+    folder = parser.parse_args().folder
+    with tempfile.TemporaryDirectory() as made:
+        main(folder or Path(made))

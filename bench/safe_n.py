@@ -2,10 +2,14 @@
 
 For n = 16, 32, … up to a limit, many inputs are run: indices spread over 1..n and all of the first
 and last ones, with random strings, all ones and all zeros. Where a length goes wrong, bisection to
-one per cent. Usage: python bench/safe_n.py [VARIANT …]; about ten minutes on one core for all.
+one per cent.
+
+    python bench/safe_n.py [VARIANT ...]
+
+About ten minutes on one core for all.
 """
 
-import sys
+import argparse
 import time
 
 import numpy as np
@@ -56,9 +60,16 @@ def measure(task: str, family: str, variant: str, dtype: type, limit: int) -> tu
 
 
 if __name__ == "__main__":
-    for entry in CONSTRUCTIONS + TRAINED_CONSTRUCTIONS:
+    entries = CONSTRUCTIONS + TRAINED_CONSTRUCTIONS
+    names = sorted({name for entry in entries for name in entry.variants})
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("variant", nargs="*", help=f"only these: {', '.join(names)}")
+    asked = parser.parse_args().variant
+    if unknown := set(asked) - set(names):
+        parser.error(f"there is no variant {', '.join(sorted(unknown))}")
+    for entry in entries:
         for name in entry.variants:
-            if sys.argv[1:] and name not in sys.argv[1:]:
+            if asked and name not in asked:
                 continue
             deep_softmax = entry.family.startswith("softmax") and entry.depth > 1
             for dtype in (np.float32, np.float64):

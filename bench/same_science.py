@@ -39,19 +39,20 @@ from torch import Tensor
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device, describe_environment
 from ithbit.engine.evaluate import bce
-from ithbit.engine.folder import write_atomically
+from ithbit.engine.folder import RunFolder, write_atomically
 from ithbit.engine.loop import Event
 from ithbit.engine.paths import Kernels, PathName, Plain
 from ithbit.engine.record import Epoch, Failure, Result
 from ithbit.engine.spec import Protocol, RunSpec
-from ithbit.errors import IthbitError
+from ithbit.errors import IthbitError, StoreError
 from ithbit.models.classifier import logits
 from ithbit.models.spec import ModelSpec
 from ithbit.models.stacked import Params
-from ithbit.report.rows import load_rows
+from ithbit.report.output import check_writable
 from ithbit.report.statistics import fisher_exact, holm
 from ithbit.sweep.runner import outcome, run_all
 from ithbit.sweep.select import parse_seeds
+from ithbit.sweep.store import need_runs
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import TokenTable
 
@@ -95,24 +96,48 @@ def label(model: ModelSpec) -> str:
     return f"{model.task}-{model.family}-n{model.n_bits}-L{model.n_layers}"
 
 
-def recorded(stores: Sequence[Path]) -> Known:
-    """The finished runs of other stores, by their identity and side: solved or not."""
-    return {
-        # Records older than the kernels name no way.
-        (row["run_id"], json.loads(row["environment"]).get("path", "stacked")): row["solved"]
-        for store in reversed(stores)  # the first that is named counts
-        for row in load_rows(store).rows.filter(status="finished").iter_rows(named=True)
-    }
+def either_way(run: RunSpec) -> list[RunSpec]:
+    """The run stopped when solved, and the run of the whole protocol: they solve alike."""
+    protocols = [replace(run.protocol, stop_when_solved=stop) for stop in (True, False)]
+    return [replace(run, protocol=protocol) for protocol in protocols]
+
+
+def recorded(stores: Sequence[Path], runs: Sequence[RunSpec]) -> Known:
+    """What other stores have of these runs, by their identity and side: solved or not."""
+    known: Known = {}
+    for store in reversed(stores):  # the first that is named counts
+        try:
+            known |= exported(store) if any(store.glob("runs.*")) else in_folders(store, runs)
+        except StoreError as error:
+            raise IthbitError(f"--reuse takes run folders or an export: {error}") from error
+    return known
+
+
+def exported(store: Path) -> Known:
+    """All finished runs of an export."""
+    from ithbit.report.rows import load_rows  # needs polars, which a bare GPU machine may lack
+
+    rows = load_rows(store).rows.filter(status="finished").iter_rows(named=True)
+    return {(row["run_id"], side_in(json.loads(row["environment"]))): row["solved"] for row in rows}
+
+
+def in_folders(store: Path, runs: Sequence[RunSpec]) -> Known:
+    """Those of the runs that are finished in a store."""
+    need_runs(store)
+    folders = [RunFolder(store, one) for run in runs for one in either_way(run)]
+    results = [found for folder in folders if (found := folder.result()) is not None]
+    return {(one.spec.run_id, side_in(one.environment)): one.solved for one in results}
+
+
+def side_in(environment: dict[str, Any]) -> PathName:
+    """Which way a record names; those older than the kernels name none."""
+    return environment.get("path", "stacked")
 
 
 def reused(run: RunSpec, side: PathName, known: Known) -> bool | None:
-    """Whether a run of that side solved, stopped when solved or not; None where no store has it."""
-    for stop in (True, False):
-        protocol = replace(run.protocol, stop_when_solved=stop)
-        solved = known.get((replace(run, protocol=protocol).run_id, side))
-        if solved is not None:
-            return solved
-    return None
+    """Whether a run of that side solved; None where no other store has it."""
+    found = [known[one.run_id, side] for one in either_way(run) if (one.run_id, side) in known]
+    return found[0] if found else None
 
 
 def side_of(runs: Sequence[RunSpec], side: PathName, store: Path, known: Known) -> Side:
@@ -237,6 +262,10 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> int:
     """Train, compare, print, write."""
     asked = arguments(argv)
+    if not asked.minutes > 0:
+        raise IthbitError(f"--minutes must be above 0, got {asked.minutes}")
+    if asked.json:
+        check_writable(asked.json)
     deadline = time.monotonic() + 60 * asked.minutes
     protocol = Protocol(max_epochs=asked.max_epochs, stop_when_solved=True)
     if asked.compile and torch.cuda.device_count() != 1:
@@ -246,8 +275,8 @@ def main(argv: list[str]) -> int:
     models = [model for model in MODELS if asked.cell is None or label(model) in asked.cell]
     seeds = parse_seeds(asked.seeds)
     cells = {label(m): [RunSpec(m, seed, protocol) for seed in seeds] for m in models}
-    known = recorded(asked.reuse)
     everything = [run for runs in cells.values() for run in runs]
+    known = recorded(asked.reuse, everything)
     if not asked.no_train:
         try:
             for side in [asked.side] if asked.side else SIDES:
@@ -260,6 +289,8 @@ def main(argv: list[str]) -> int:
         name: {side: side_of(runs, side, asked.store, known) for side in SIDES}
         for name, runs in cells.items()
     }
+    if not any(side.done or side.failed for cell in sides.values() for side in cell.values()):
+        raise IthbitError("no store has any of these runs: train some, or name them with --reuse")
     rows = compared(sides)
     print(f"{'cell':<24} {'kernels':>12} {'stacked':>12} {'p':>7} {'Holm':>7}")
     for row in rows:

@@ -2,6 +2,7 @@
 says."""
 
 import json
+import re
 import runpy
 import time
 from dataclasses import replace
@@ -115,6 +116,20 @@ def test_the_first_store_that_has_a_run_counts(keep, compare, tmp_path) -> None:
     assert (row["kernels"]["done"], row["kernels"]["solved"]) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ([], "no store has any of these runs"),
+        (["--minutes", "nan"], "--minutes must be above 0, got nan"),
+        (["--reuse", "nowhere"], "--reuse takes run folders or an export: the store nowhere"),
+        (["--json", "nowhere/x.json"], "cannot write nowhere/x.json: No such file or directory"),
+    ],
+)
+def test_a_wrong_command_is_a_sentence(compare, options, sentence) -> None:
+    with pytest.raises(IthbitError, match=re.escape(sentence)):
+        compare(*options)
+
+
 def test_a_failed_run_leaves_its_cell_incomplete(script, keep, compare, tmp_path) -> None:
     keep(tmp_path / "own" / "kernels", "kernels", 2, range(2))
     keep(tmp_path / "own" / "stacked", "stacked", 1, range(1))
@@ -135,7 +150,7 @@ def test_what_no_store_has_is_trained(script, keep, tmp_path, capsys) -> None:
     other = RunFolder(tmp_path / "main", runs[0])
     other.create()
     other.finish(finished(runs[0], "stacked", solved=True), {})
-    known = script["recorded"]([tmp_path / "main"])
+    known = script["recorded"]([tmp_path / "main"], runs)
     script["train"](runs, "stacked", own, known, "cpu", float("inf"))
     assert RunFolder(own / "stacked", runs[1]).result() is not None
     assert not RunFolder(own / "stacked", runs[0]).path.exists()

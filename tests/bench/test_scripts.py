@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "bench" / "verify.py"
+BENCH = Path(__file__).parents[2] / "bench"
 BARE = """
 import runpy, sys
 class Missing:
@@ -35,6 +35,19 @@ print(result_text(bench(settings)))
     assert "lhi   gru" in run_bare(code)
 
 
+def test_kernels_and_models_are_compared_without_the_report(tmp_path: Path) -> None:
+    code = """
+from pathlib import Path
+from ithbit.engine.folder import RunFolder
+from ithbit.engine.spec import RunSpec
+script = runpy.run_path(sys.argv[1])
+run = RunSpec(script["MODELS"][0], 0)
+RunFolder(Path(sys.argv[2]), run).create()
+print(script["recorded"]([Path(sys.argv[2])], [run]))
+"""
+    assert run_bare(code, BENCH / "same_science.py", tmp_path) == "{}\n"
+
+
 def test_a_layer_of_fla_that_cannot_run_is_a_row_and_no_crash(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
@@ -42,6 +55,6 @@ def test_a_layer_of_fla_that_cannot_run_is_a_row_and_no_crash(tmp_path: Path) ->
     code = 'sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name="__main__")'
     where = tmp_path / "verify.json"
     options = ("--device", "cpu", "--no-families", "--fla", "GLA", "--json", where)
-    out = run_bare(code, SCRIPT, *options)
+    out = run_bare(code, BENCH / "verify.py", *options)
     assert "needs a CUDA GPU" in out.splitlines()[-1]
     assert "needs a CUDA GPU" in json.loads(where.read_text())["fla"]["GLA"]["error"]

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 
+from ithbit.engine.evaluate import held_out_examples
+from ithbit.engine.spec import Protocol
 from ithbit.families import FAMILIES
-from ithbit.models.spec import POSITIONS
+from ithbit.models.spec import POSITIONS, ModelSpec
 from ithbit.sweep import presets
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +87,29 @@ def test_each_configuration_has_its_successes_by_encoding(ablation: pl.DataFrame
         solved = {row["positions"]: str(row["solved"]) for row in cell.iter_rows(named=True)}
         assert shown == [solved.get(way, "") for way in POSITIONS], label
     assert len(rows) == 16
+
+
+def test_models_that_see_no_order_end_as_a_majority_vote() -> None:
+    runs = pl.read_csv(RESULTS / "paper" / "runs.csv").filter(positions="none", solved=False)
+    assert runs.height == 30
+    voted = {
+        (n_bits, seed): majority(n_bits, seed)
+        for n_bits, seed in runs.select("n_bits", "seed").unique().iter_rows()
+    }
+    ends = runs.select("n_bits", "seed", "final_accuracy").iter_rows()
+    off = [abs(accuracy - voted[n_bits, seed]) for n_bits, seed, accuracy in ends]
+    assert sum(one < 1e-6 for one in off) == 21
+    assert max(off) < 0.0071
+    best = dict(runs.group_by("n_bits").agg(pl.max("max_accuracy")).iter_rows())
+    assert (round(best[32], 3), round(best[64], 3)) == (0.586, 0.566)
+
+
+def majority(n_bits: int, seed: int) -> float:
+    """Accuracy of the more frequent bit, 0 where there is none, on a seed's held-out examples."""
+    spec = ModelSpec("rhi", "gru", n_bits)
+    examples = held_out_examples(spec, Protocol(), [seed], torch.device("cpu"))
+    vote = 2 * examples.bits[0].sum(-1) > n_bits
+    return (vote == examples.answer[0].bool()).double().mean().item()
 
 
 def twenty_seeds(side: str, where: str) -> pl.DataFrame:
