@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,19 +68,47 @@ def test_what_is_no_result_is_one_sentence(tmp_path: Path) -> None:
         )
 
 
-def test_the_table_is_aligned_and_tells_failures_once() -> None:
+def tables(lines: list[str]) -> list[list[str]]:
+    """The parts of a text that stand between empty lines, without machine and feet."""
+    parts = "\n".join(lines).split("\n\n")
+    return [part.split("\n") for part in parts[1:-1]]
+
+
+def test_the_tables_are_aligned_and_tell_failures_once() -> None:
     lines = result_text(RESULT).splitlines()
-    start = next(k for k, line in enumerate(lines) if "reference s" in line)
-    table = lines[start : start + 4]
-    assert table[0].split()[-6:] == ["stacked", "fp32", "copy", "kernels", "fp32", "copy"]
-    at = table[0].index("kernels s") + len("kernels s")
-    assert [line[:at].split()[-1] for line in table[1:]] == ["0.0196", "failed", "failed"]
-    assert all(line[at : at + 2] == "  " for line in table)
-    text = "\n".join(lines)
+    times, shares = tables(lines)
+    paths, units = (line.split() for line in times[:2])
+    assert paths == ["reference", "stacked", "kernels", "stacked", "kernels"]
+    assert units[-5:] == ["s", "s", "s", "ratio", "ratio"]
+    assert [line.split()[-5:] for line in times[2:]] == [
+        ["1.96", "0.196", "0.0196", "10.0", "100.0"],
+        ["1", "0.25", "failed", "4.0", "–"],
+        ["failed", "0.5", "failed", "–", "–"],
+    ]
+    assert shares[0].split() == ["stacked", "stacked", "kernels", "kernels"]
+    assert shares[1].split()[-4:] == ["fp32", "copy", "fp32", "copy"]
+    assert [line.split()[-4:] for line in shares[2:]] == [
+        ["0.1%", "0.2%", "1%", "2%"],
+        ["0.078%", "0.16%", "–", "–"],
+        ["0.039%", "0.078%", "–", "–"],
+    ]
+    for table in (times, shares):
+        assert len({len(line) for line in table}) == 1  # the last column ends where its head does
+    text = " ".join(" ".join(lines).split())
     assert "2 constructive configurations: geometric mean 6.3, 4.0 to 10.0" in text
     assert "scaled to the 196 steps of an epoch" in text
     assert "Note: a remark" in text
     assert "Note: kernels failed (rhi gru L=2): RuntimeError: out of memory" in text
+
+
+@pytest.mark.parametrize("seeds", [5, 20])
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_a_terminal_of_eighty_columns_holds_every_line(path: Path, seeds: int) -> None:
+    result = read_result(path)
+    rows = (*result.rows, *(replace(row, n=1024, seeds=seeds) for row in result.rows))
+    text = result_text(replace(result, rows=rows))
+    assert max(map(len, text.splitlines())) <= 80
+    assert all(row.family in text for row in result.rows)
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)

@@ -23,7 +23,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_table(ithbit, store: Path) -> None:
     status, out, err = ithbit("table", "main", "--store", store, "--show", "both")
     assert (status, err) == (0, "")
-    assert "LHI    GRU                   1   ✓" in out
+    assert "LHI    GRU              1   ✓" in out
     assert "5/5 (5)" in out
 
 
@@ -74,6 +74,8 @@ def test_compare_counts_what_rests_on_fewer_runs(ithbit, tmp_path: Path) -> None
     at = lines[2].index("fewer") + len("fewer")
     assert [line[at - 5 : at].strip() for line in lines[4:11]] == [*"111", *"····"]
     assert any(line.startswith("fewer: how many of those that agree") for line in lines)
+    assert "of the time. Agreement is no proof" in lines[-1]
+    assert max(map(len, lines[2:])) <= 80
 
 
 def test_compare_disagrees(ithbit, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The report as a whole: sentences, JSON, page, and the families beside the layer."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from synthetic_store import write_run
 import ithbit
 from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import LayerError, SpecError
+from ithbit.families import TASKS
 from ithbit.models.spec import ModelSpec
 from ithbit.probe.bound import state_bounds
 from ithbit.probe.families import Count, family_rows
+from ithbit.probe.model import Cell
 from ithbit.probe.page import render_probe
 from ithbit.probe.report import Plan, ProbeReport
 from ithbit.probe.text import report_text
@@ -116,6 +119,35 @@ def test_training_stands_beside_the_families(trained: ProbeReport) -> None:
     data = json.loads(json.dumps(trained.to_json()))
     assert data["causal_rank"]["ranks"] == [0, 0, 0, 0]
     assert len(data["runs"]) == 4
+
+
+@pytest.mark.parametrize("layers", [[1, 2], [1, 2, 3], [1, 2, 3, 4, 5, 6, 7]])
+@pytest.mark.parametrize("name", ["rnn", "transformer-encoder-layer-causal"])
+def test_a_terminal_of_eighty_columns_holds_every_line(
+    trained: ProbeReport, tmp_path: Path, name: str, layers: list[int]
+) -> None:
+    lengths = [8, 16, 32, 64]
+    plan = Plan(lengths=tuple(lengths), layers=tuple(layers))
+    cells = [Cell(task, n, depth) for task in TASKS for n in lengths for depth in layers]
+    many = replace(
+        trained,
+        layer=name,
+        plan=plan,
+        rank=replace(trained.rank, ranks=tuple(range(0, 800, 16))),
+        runs=tuple(replace(trained.runs[0], cell=cell, max_accuracy=0.75) for cell in cells),
+        families=tuple(family_rows(tmp_path, 16, lengths, layers, plan.protocol)),
+    )
+    lines = report_text(many).splitlines()
+    assert max(map(len, lines)) <= 80
+    heads = [line.split()[1:] for line in lines if line.startswith(("  RHI ", "  LHI "))]
+    wanted = [part for n in lengths for depth in layers for part in (f"n={n}", f"L={depth}")]
+    assert [part for head in heads for part in head] == wanted * 2  # every cell once for each task
+    if len(layers) == 2:  # the depths of a length stand in one block
+        assert all(head[0] == head[2] for head in heads)
+    ours = [line.split()[2:] for line in lines if line.startswith("> ")]
+    assert sum(map(len, ours)) == len(cells)
+    grus = [line.split()[1:] for line in lines if line.startswith("  GRU ")]
+    assert [count for row in grus for count in row][:2] == ["5/5p", "5/5p"]  # n = 8, L = 1 and 2
 
 
 def test_the_page_escapes_names_and_holds_the_grid(trained: ProbeReport) -> None:

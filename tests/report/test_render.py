@@ -2,12 +2,14 @@
 
 import csv
 import io
+from pathlib import Path
 
 import pytest
 
 from ithbit.errors import SpecError
-from ithbit.report.cells import Cells
+from ithbit.report.cells import Cells, gather
 from ithbit.report.render import FORMATS, SHOWS, render
+from ithbit.report.rows import load_rows
 from ithbit.report.table import Row, Table, Value
 from ithbit.report.tables import TABLES, table_named
 
@@ -43,6 +45,44 @@ def test_text() -> None:
     assert "LHI    C            – (0)       –" in lines
     assert "LHI    D          1/5 (–)       –" in lines
     assert "  100 % ours" in lines
+
+
+@pytest.fixture(scope="module")
+def shipped_cells() -> Cells:
+    """Our run of the paper's sweeps, with a verdict of trying all inputs in every row."""
+    return gather(load_rows(Path(__file__).parents[2] / "results" / "paper"))
+
+
+@pytest.mark.parametrize("show", SHOWS)
+@pytest.mark.parametrize("name", TABLES)
+def test_a_terminal_of_eighty_columns_holds_every_line(
+    shipped_cells: Cells, name: str, show: str
+) -> None:
+    table = table_named(name, shipped_cells)
+    text = render(table, "text", show)
+    assert max(map(len, text.splitlines())) <= 80
+    # Nothing is lost by it, and no number is broken.
+    words = text.split()
+    for row in table.rows:
+        for at in range(len(table.columns)):
+            ours, theirs = row.values[at].ours, row.values[at].published
+            shown = theirs if show == "published" else ours
+            assert shown is None or all(word in words for word in shown.split())
+            assert show != "both" or theirs is None or f"({theirs})" in words
+
+
+def test_a_row_that_is_too_wide_has_the_published_below(shipped_cells: Cells) -> None:
+    lines = render(table_named("cost", shipped_cells), "text", "both").splitlines()
+    at = next(k for k, line in enumerate(lines) if line.startswith("LHI    Mamba"))
+    assert lines[at].split()[:6] == ["LHI", "Mamba", "2", "5/5", "3261", "148"]
+    assert lines[at + 1].split() == ["(4/5)", "(3261)", "(113)", "(9.01)", "(0.184)"]
+
+
+def test_totals_and_heads_break_before_rows_do(shipped_cells: Cells) -> None:
+    lines = render(table_named("main", shipped_cells), "text", "both").splitlines()
+    assert "RHI   Softmax         1  ✓     5/5 (5)  5/5 (5)  5/5 (5)  5/5 (5)    10/10" in lines
+    assert "      Total, stress      ✗       72/75    53/75    18/75     0/75  113/125" in lines
+    assert "      test                        (70)     (51)     (13)      (0)      12✗" in lines
 
 
 def test_published_leaves_out_what_the_paper_does_not_have() -> None:

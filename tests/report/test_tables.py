@@ -101,7 +101,8 @@ def test_accuracy_has_27_rows_close_to_the_published(paper_cells: Cells) -> None
     assert len(table.rows) == 27
     row = next(r for r in table.rows if r.labels[:3] == ("RHI", "Full softmax", "1"))
     assert [value.ours for value in row.values] == ["1.00±0.00"] * 4
-    assert row.labels[3] == "Constructive"
+    assert row.labels[3] == "✓"
+    assert table.notes[0].startswith("✓ constructive, ✗ stress test")
 
 
 def test_positions_counts_the_ablations_seeds_alone(paper_cells: Cells) -> None:

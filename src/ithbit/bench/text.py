@@ -1,27 +1,32 @@
-"""A bench as an aligned table for people."""
+"""A bench as aligned tables for people, in the eighty columns of a terminal."""
 
+import textwrap
 from statistics import geometric_mean
 
 from ithbit.bench.result import PATHS, Result, Row
 
+_COLUMNS = 80
+_NAMES = ("n", "task", "family", "L", "seeds")
+
 
 def result_text(result: Result) -> str:
-    """The machine, a row for each configuration, and what the columns mean."""
+    """The machine, a row for each configuration in each table, and what the columns mean."""
     shown = [path for path in PATHS if any(path in (r.seconds | r.errors) for r in result.rows)]
-    table = [_head(result, shown), *(_cells(result, row, shown) for row in result.rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [_machine(result), ""]
-    for cells in table:
-        texts = [
-            cell.ljust(width) if k in (1, 2) else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ]
-        lines.append("  ".join(texts).rstrip())
-    lines += ["", *_means(result, shown), *_legend(result), *_notes(result)]
-    return "\n".join(lines) + "\n"
+    lines = [*_machine(result), "", *_times(result, shown)]
+    if result.ceilings is not None:
+        lines += ["", *_shares(result, shown)]
+    feet = [*_means(result, shown), *_legend(result, shown), *_notes(result)]
+    return "\n".join([*lines, "", *(line for foot in feet for line in _wrapped(foot))]) + "\n"
 
 
-def _machine(result: Result) -> str:
+def _wrapped(text: str) -> list[str]:
+    """Lines of a sentence; what is longer than a line, such as a path, stays whole."""
+    return textwrap.wrap(
+        text, _COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _machine(result: Result) -> list[str]:
     env, ceilings = result.environment, result.ceilings
     text = f"{env['device_name'] or env['device']}"
     if env.get("cores"):
@@ -31,40 +36,70 @@ def _machine(result: Result) -> str:
         text += f", triton {env['triton']}"
     if env.get("commit"):
         text += f", commit {env['commit'][:12]}"
+    lines = _wrapped(text)
     if ceilings is not None:
-        text += (
-            f"\nceilings measured in this run: {ceilings.fp32_flops / 1e12:.3g} TFLOP/s fp32 "
-            f"(TF32 off), {ceilings.copy_bytes / 1e9:.3g} GB/s copied"
+        lines += _wrapped(
+            f"ceilings measured in this run: {ceilings.fp32_flops / 1e12:.3g} TFLOP/s fp32 "
+            f"(TF32 off), {ceilings.copy_bytes / 1e9:,.4g} GB/s copied"
         )
-    return text
-
-
-def _head(result: Result, shown: list[str]) -> list[str]:
-    head = ["n", "task", "family", "L", "seeds", *(f"{path} s" for path in shown)]
-    for path in _fast(shown):
-        head.append(f"{path} ratio")
-    for path in _fast(shown) if result.ceilings is not None else []:
-        head += [f"{path} fp32", "copy"]
-    return head
+    return lines
 
 
 def _fast(shown: list[str]) -> list[str]:
     return [path for path in shown if path != "reference"]
 
 
-def _cells(result: Result, row: Row, shown: list[str]) -> list[str]:
-    cells = [str(row.n), row.task, row.family, str(row.layers), str(row.seeds)]
-    for path in shown:
-        taken = row.seconds.get(path)
-        missing = "failed" if path in row.errors else "–"
-        cells.append(missing if taken is None else f"{taken:.4g}")
-    for path in _fast(shown):
-        ratio = row.ratio(path)
-        cells.append("–" if ratio is None else f"{ratio:.1f}")
-    for path in _fast(shown) if result.ceilings is not None else []:
-        shares = result.shares(row, path)
-        cells += ["–", "–"] if shares is None else [f"{100 * share:.2g}%" for share in shares]
-    return cells
+def _times(result: Result, shown: list[str]) -> list[str]:
+    """The table of seconds, and of ratios to the reference."""
+    heads = [(path, "s") for path in shown] + [(path, "ratio") for path in _fast(shown)]
+    rows = []
+    for row in result.rows:
+        cells = []
+        for path in shown:
+            taken = row.seconds.get(path)
+            missing = "failed" if path in row.errors else "–"
+            cells.append(missing if taken is None else f"{taken:.4g}")
+        for path in _fast(shown):
+            ratio = row.ratio(path)
+            cells.append("–" if ratio is None else f"{ratio:.1f}")
+        rows.append(cells)
+    return _table(result, heads, rows)
+
+
+def _shares(result: Result, shown: list[str]) -> list[str]:
+    """The table of shares of the ceilings."""
+    heads = [(path, ceiling) for path in _fast(shown) for ceiling in ("fp32", "copy")]
+    rows = []
+    for row in result.rows:
+        cells = []
+        for path in _fast(shown):
+            found = result.shares(row, path)
+            cells += ["–", "–"] if found is None else [f"{100 * share:.2g}%" for share in found]
+        rows.append(cells)
+    return _table(result, heads, rows)
+
+
+def _table(result: Result, heads: list[tuple[str, str]], rows: list[list[str]]) -> list[str]:
+    """Lines of a table: heads of two lines, then a row with its configuration in front."""
+    table = [
+        [*("" for _ in _NAMES), *(path for path, _ in heads)],
+        [*_NAMES, *(unit for _, unit in heads)],
+        *([*_configuration(row), *cells] for row, cells in zip(result.rows, rows, strict=True)),
+    ]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= _COLUMNS else " "
+    lines = []
+    for cells in table:
+        texts = [
+            cell.ljust(width) if k in (1, 2) else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ]
+        lines.append(gap.join(texts).rstrip())
+    return lines
+
+
+def _configuration(row: Row) -> tuple[str, ...]:
+    return str(row.n), row.task, row.family, str(row.layers), str(row.seeds)
 
 
 def _means(result: Result, shown: list[str]) -> list[str]:
@@ -82,15 +117,17 @@ def _means(result: Result, shown: list[str]) -> list[str]:
     return lines
 
 
-def _legend(result: Result) -> list[str]:
+def _legend(result: Result, shown: list[str]) -> list[str]:
     s = result.settings
-    lines = []
+    seconds = "s: seconds per run and epoch"
     if "steps" in s:
-        lines.append(
-            f"Seconds per run and epoch: {s['steps']} optimiser steps of {s['batch']} examples, "
-            f"median of {s['repeats']}, scaled to the {s['epoch_steps']} steps of an epoch; "
-            "evaluation left out."
+        seconds += (
+            f": {s['steps']} optimiser steps of {s['batch']} examples, median of {s['repeats']}, "
+            f"scaled to the {s['epoch_steps']} steps of an epoch; evaluation left out"
         )
+    lines = [f"{seconds}."]
+    if _fast(shown):
+        lines.append("ratio: how many times as fast as the reference.")
     if result.ceilings is not None:
         lines.append(
             "fp32, copy: share of the ceiling reached by the products, and by the activations "

@@ -180,16 +180,16 @@ def _print_agreement(agreement: "Agreement", every: bool, notes: list[str]) -> N
     console.print()
     if agreement.n_incomplete or agreement.count(TOO_FEW):
         console.print(
-            "fewer: how many of those that agree or differ rest on fewer runs than the paper's;\n"
-            "  too few: not judged, for want of runs."
+            "fewer: how many of those that agree or differ rest on fewer runs than the\n"
+            "  paper's; too few: not judged, for want of runs."
         )
     shares = sum(kind.smallest is not None for kind in agreement.kinds)
     if shares:
         console.print(
             "* corrected over the cells of its kind; a cell differs at "
-            f"{agreement.alpha:g}/{shares} = {agreement.alpha / shares:.3g} or less,\n  so that a "
-            f"faithful reproduction is called different at most {agreement.alpha:.0%} of the time."
-            "\n  Agreement is no proof that nothing differs."
+            f"{agreement.alpha:g}/{shares} = {agreement.alpha / shares:.3g}\n  or less, so that a "
+            "faithful reproduction is called different at most\n  "
+            f"{agreement.alpha:.0%} of the time. Agreement is no proof that nothing differs."
         )
     listed = agreement.comparisons if every else agreement.largest()
     if listed:

@@ -1,4 +1,4 @@
-"""A probe's report as text for a terminal."""
+"""A probe's report as text for a terminal of eighty columns."""
 
 import textwrap
 from dataclasses import asdict
@@ -9,7 +9,8 @@ from ithbit.probe.families import Count
 from ithbit.probe.model import Cell
 from ithbit.probe.report import ProbeReport
 
-_COLUMNS = 96
+_COLUMNS = 80
+_CELL = 12
 
 
 def report_text(report: ProbeReport) -> str:
@@ -36,7 +37,10 @@ def report_text(report: ProbeReport) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, _COLUMNS, initial_indent="  ", subsequent_indent="  ")
+    # What is longer than a line, such as a path, stays whole: it may be copied.
+    return textwrap.wrap(
+        text, _COLUMNS, initial_indent="  ", subsequent_indent="  ", break_long_words=False
+    )
 
 
 def _bound_lines(report: ProbeReport) -> list[str]:
@@ -57,22 +61,13 @@ def _table(report: ProbeReport) -> list[str]:
     """Successes of the layer and of the six families, and what trying all inputs said."""
     plan = report.plan
     label = max(len(report.layer), 15, *(len(f.label) for f in FAMILIES.values())) + 2
+    room = max(1, (_COLUMNS - 2 - label) // _CELL)
+    step = room - room % len(plan.layers) or room  # the depths of one length side by side
     lines = []
     for task in TASKS:
-        heads = [f"n={n} L={depth}" for n in plan.lengths for depth in plan.layers]
-        lines.append("  " + task.upper().ljust(label) + "".join(head.rjust(12) for head in heads))
         cells = [Cell(task, n, depth, plan.width) for n in plan.lengths for depth in plan.layers]
-        ours = ["{}/{}".format(*report.count(cell)) for cell in cells]
-        lines.append("> " + report.layer.ljust(label) + "".join(text.rjust(12) for text in ours))
-        best = [f"{report.best(cell):.4f}" for cell in cells]
-        lines.append("  " + "  best accuracy".ljust(label) + "".join(t.rjust(12) for t in best))
-        for name, family in FAMILIES.items():
-            rows = {r.n_layers: r for r in report.families if (r.task, r.family) == (task, name)}
-            texts = [_count(rows[depth].counts[n]) for n in plan.lengths for depth in plan.layers]
-            lines.append(
-                "  " + family.label.ljust(label) + "".join(text.rjust(12) for text in texts)
-            )
-        lines.append("")
+        for first in range(0, len(cells), step):
+            lines += [*_block(report, cells[first : first + step], label), ""]
     lines += _wrapped(
         "Successful seeds out of runs, by held-out accuracy 1.0 on "
         f"{plan.protocol.held_out_examples:,} examples; below it the greatest accuracy, mean over "
@@ -81,6 +76,25 @@ def _table(report: ProbeReport) -> list[str]:
     lines += _wrapped(_verdicts(report))
     lines += _wrapped(_protocol(report))
     return lines
+
+
+def _block(report: ProbeReport, cells: list[Cell], label: int) -> list[str]:
+    """Columns of one task's table, as many as have room side by side."""
+    task = cells[0].task
+    ours = ["{}/{}".format(*report.count(cell)) for cell in cells]
+    rows = [
+        ("  ", task.upper(), [f"n={cell.n_bits} L={cell.n_layers}" for cell in cells]),
+        ("> ", report.layer, ours),
+        ("  ", "  best accuracy", [f"{report.best(cell):.4f}" for cell in cells]),
+    ]
+    for name, family in FAMILIES.items():
+        found = {r.n_layers: r for r in report.families if (r.task, r.family) == (task, name)}
+        counts = [_count(found[cell.n_layers].counts[cell.n_bits]) for cell in cells]
+        rows.append(("  ", family.label, counts))
+    return [
+        mark + head.ljust(label) + "".join(text.rjust(_CELL) for text in texts)
+        for mark, head, texts in rows
+    ]
 
 
 def _protocol(report: ProbeReport) -> str:

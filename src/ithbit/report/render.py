@@ -7,16 +7,14 @@ brackets behind ours; CSV gives it a column of its own.
 import csv
 import io
 import textwrap
-from collections.abc import Callable
-
-from rich import box
-from rich.console import Console
-from rich.table import Table as RichTable
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
 
 from ithbit.errors import SpecError
 from ithbit.report.table import NOTHING, Row, Table
 
 SHOWS = ("ours", "published", "both")
+_COLUMNS = 80
 
 
 def _text(table: Table, row: Row, at: int, show: str) -> str:
@@ -65,30 +63,77 @@ def _notes(table: Table, show: str) -> tuple[str, ...]:
     return table.notes[:1] if show == "published" else table.notes
 
 
+def _layouts(
+    heads: list[str], cells: list[list[str]], rows: list[Row], n_labels: int
+) -> Iterator[tuple[list[int], int, bool]]:
+    """Widths of the columns, the gap between them, and whether ours stand above the published.
+
+    The roomiest comes first. Then heads and totals break between words where the other rows are
+    narrower, then values do, at last labels.
+    """
+    natural, whole, broken = [], [], []
+    for head, *column in zip(heads, *cells, strict=True):
+        word = max(len(word) for text in (head, *column) for word in text.split())
+        others = [len(text) for text, row in zip(column, rows, strict=True) if row.kind != "total"]
+        natural.append(max(len(text) for text in (head, *column)))
+        whole.append(max([word, *others]))
+        broken.append(word)
+    yield natural, 3, False
+    yield natural, 2, False
+    for widths in (whole, whole[:n_labels] + broken[n_labels:], broken):
+        for gap in (3, 2, 1):
+            yield widths, gap, widths is not whole
+
+
+def _width(widths: list[int], gap: int) -> int:
+    return sum(widths) + gap * (len(widths) - 1)
+
+
+def _lines(cells: list[str], widths: list[int], gap: int, to_left: list[bool]) -> list[str]:
+    """One row of a table, as many lines as its tallest cell takes."""
+    texts = [
+        [
+            part
+            for line in cell.split("\n")
+            for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
+        ]
+        for cell, width in zip(cells, widths, strict=True)
+    ]
+    lines = []
+    for parts in zip_longest(*texts, fillvalue=""):
+        line = [
+            part.ljust(width) if left else part.rjust(width)
+            for part, width, left in zip(parts, widths, to_left, strict=True)
+        ]
+        lines.append((" " * gap).join(line).rstrip())
+    return lines
+
+
 def to_text(table: Table, show: str) -> str:
-    """The table for a terminal, without colours: it reads the same in a file."""
+    """The table for a terminal of eighty columns, without colours: it reads the same in a file.
+
+    Only with lengths or names beyond the paper's may it become wider.
+    """
     rows, columns = _rows(table, show), _columns(table, show)
-    # Two numbers with their spreads side by side are too wide for a terminal.
-    tall = show == "both" and any("±" in (v.published or "") for v in rows[0].values)
-    shape = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for head in table.heads:
-        shape.add_column(head, justify="right" if head in ("L", "n", "Train n") else "left")
-    for at in columns:
-        shape.add_column(table.columns[at], justify="right")
-    for number, row in enumerate(rows):
-        if _breaks_before(rows, number):
-            shape.add_section()
-        texts = [_text(table, row, at, show) for at in columns]
-        shape.add_row(*row.labels, *(t.replace(" (", "\n(") if tall else t for t in texts))
-    stream = io.StringIO()
-    console = Console(file=stream, width=240, color_system=None, legacy_windows=False)
-    console.print(shape)
-    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    heads = [*table.heads, *(table.columns[at] for at in columns)]
+    cells = [[*row.labels, *(_text(table, row, at, show) for at in columns)] for row in rows]
+    layouts = list(_layouts(heads, cells, rows, len(table.heads)))
+    widths, gap, stacked = next(
+        (found for found in layouts if _width(found[0], found[1]) <= _COLUMNS), layouts[-1]
+    )
+    if stacked:
+        cells = [[text.replace(" (", "\n(") for text in row] for row in cells]
+    to_left = [head in table.heads and head not in ("L", "n", "Train n") for head in heads]
+    lines = [*_lines(heads, widths, gap, to_left), "─" * _width(widths, gap)]
+    for number, row in enumerate(cells):
+        lines += [""] if _breaks_before(rows, number) else []
+        lines += _lines(row, widths, gap, to_left)
     notes = [
-        textwrap.fill(note, 96, initial_indent="  ", subsequent_indent="    ")
+        textwrap.fill(note, _COLUMNS, initial_indent="  ", subsequent_indent="    ")
         for note in _notes(table, show)
     ]
-    return "\n".join([_caption(table, show), "", *lines, "", *notes, ""])
+    caption = textwrap.fill(_caption(table, show), _COLUMNS, subsequent_indent="  ")
+    return "\n".join([caption, "", *lines, "", *notes, ""])
 
 
 def to_markdown(table: Table, show: str) -> str:

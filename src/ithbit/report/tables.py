@@ -177,18 +177,19 @@ def accuracy_table(cells: Cells | None) -> Table:
             )
             for n_bits in lengths
         ) + _verdict_values(cells, [variant], lengths)
-        kind = group(variant.task, variant.family, variant.n_layers)
-        labels = (*variant_labels(variant), kind.capitalize())
+        mark = MARKS[group(variant.task, variant.family, variant.n_layers)]
+        labels = (*variant_labels(variant), mark)
         rows.append(Row(labels, values, "row" if variant in paper else "extra", variant))
     return Table(
         "accuracy",
         "tab:supp-max-accuracy",
         "Maximum held-out accuracy: mean ± sample standard deviation over seeds",
-        ("Task", "Model family", "L", "Theory"),
+        ("Task", "Model family", "L", "Thm."),
         (*(f"n={n_bits}" for n_bits in lengths), *_verdict_head(cells)),
         tuple(rows),
         (
-            "full and causal variants were trained apart and stand apart",
+            "✓ constructive, ✗ stress test; full and causal variants were trained apart and stand "
+            "apart",
             *_verdict_note(cells),
             *common_notes(cells, rows),
         ),
