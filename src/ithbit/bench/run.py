@@ -5,11 +5,9 @@ A kernel that dies may take the GPU's context with it, so everything else is tim
 
 import importlib.metadata
 import importlib.util
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ithbit.bench import paths, work
@@ -157,30 +155,11 @@ def _mamba2_reference(device: Device) -> str | None:
 
 
 def environment(device: Device) -> dict[str, Any]:
-    """Machine, versions, and the commit where the package lies in a checkout."""
-    found: dict[str, Any] = dict(describe_environment(device))
+    """Machine and versions, of the libraries that the reference takes too."""
+    found: dict[str, Any] = {"commit": None, **describe_environment(device)}
     for package in ("triton", "transformers", "flash-linear-attention"):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             found[package] = None
-    found["commit"] = _commit()
     return found
-
-
-def _commit() -> str | None:
-    """The checkout's commit, with a + where files differ from it."""
-    package = Path(__file__).resolve().parents[1]
-    root = package.parent.parent
-    if not (root / ".git").exists() or package.parent.name != "src":
-        return None
-    try:
-        said = [
-            subprocess.run(
-                ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
-            ).stdout.strip()
-            for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain"])
-        ]
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return said[0] + ("+" if said[1] else "")

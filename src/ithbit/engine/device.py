@@ -3,11 +3,14 @@
 import ctypes
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import torch
 
@@ -125,8 +128,8 @@ def keep_freed_memory() -> None:
 
 
 def describe_environment(device: Device) -> dict[str, str | int]:
-    """Versions and machine, for the record of a run."""
-    return {
+    """Versions and machine, for the record of a run; the commit where the code is a checkout."""
+    return _code_versions() | {
         "ithbit": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -137,6 +140,35 @@ def describe_environment(device: Device) -> dict[str, str | int]:
         "device": device.torch.type,
         "device_name": torch.cuda.get_device_name(device.torch) if device.is_cuda else _cpu_name(),
     }
+
+
+@cache
+def _code_versions() -> dict[str, str | int]:
+    """The commit, as it is when first asked for, and the version of the kernels' compiler."""
+    found: dict[str, str | int] = {}
+    if commit := _commit():
+        found["commit"] = commit
+    with suppress(PackageNotFoundError):
+        found["triton"] = version("triton")
+    return found
+
+
+def _commit() -> str | None:
+    """The checkout's commit, with a + where files differ from it."""
+    package = Path(__file__).resolve().parents[1]
+    root = package.parent.parent
+    if not (root / ".git").exists() or package.parent.name != "src":
+        return None
+    try:
+        said = [
+            subprocess.run(
+                ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+        ]
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return said[0] + ("+" if said[1] else "")
 
 
 @cache
