@@ -64,7 +64,7 @@ class RunFolder:
 
     def __init__(self, store: Path, run: RunSpec) -> None:
         self.run = run
-        self.path = store / f"{run.name}-{run.run_id}"
+        self.path = store / run.folder
 
     def create(self) -> None:
         """Make the folder with its spec; refuse one that holds another run."""

@@ -120,6 +120,11 @@ class RunSpec:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
+    def folder(self) -> str:
+        """What its folder in a store is called. Runs of one name may differ in the protocol."""
+        return f"{self.name}-{self.run_id}"
+
+    @property
     def group(self) -> str:
         return group(self.model.task, self.model.family, self.model.n_layers)
 

@@ -89,7 +89,7 @@ def problem(folder: Path) -> str | None:
 
 def statuses(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, RunStatus]:
     """Where each run of a sweep stands in a store."""
-    return {run: folder_status(store / f"{run.name}-{run.run_id}") for run in runs}
+    return {run: folder_status(store / run.folder) for run in runs}
 
 
 def _is_locked(path: Path) -> bool:
