@@ -105,8 +105,9 @@ def test_status_finds_jobs(sheet, handed_over):
     output = invoke("status", sheet, "--store", str(handed_over))
     assert output.splitlines()[0] == "3 running, 2 queued, 1 missing (6 runs)"
     assert "Slurm on 2 runs: Resources" in output
-    counts = json.loads(invoke("status", "--store", str(handed_over), "--json"))["counts"]
-    assert counts == {"running": 3, "queued": 2}
+    found = json.loads(invoke("status", "--store", str(handed_over), "--json"))
+    assert found["counts"] == {"running": 3, "queued": 2}
+    assert list(found["runs"]) == [run.folder for run in sweep_runs(sheet)[:5]]
 
 
 def test_status_says_when_the_queue_cannot_be_asked(sheet, handed_over, tmp_path, monkeypatch):

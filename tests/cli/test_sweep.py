@@ -4,10 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from synthetic_store import paper_plans, write_run
+
+from ithbit.cli.sweep import status, sweep
+from ithbit.engine.spec import Protocol
+from ithbit.sweep.select import sweep_runs
 
 SWEEP = """
 task = "rhi"
@@ -103,11 +108,44 @@ def test_status_sets_aside_what_tables_do(tmp_path: Path) -> None:
     out = said.stdout
     assert said.returncode == 0
     assert out.startswith("1 done, 4 set aside (5 runs)\n")
-    assert f"set aside {folders[0].name[:-13]}: result.json is not valid JSON" in out
+    assert f"set aside {folders[0].name}: result.json is not valid JSON" in out
     assert "result.json has max_accuracy = 'high'" in out
     counts = json.loads(ithbit("status", "paper", "--json", cwd=tmp_path).stdout)["counts"]
     assert counts["set aside"] == 4
     assert "set aside 4 run folders" in ithbit("table", "main", cwd=tmp_path).stderr
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path, capsys) -> None:
+    """The name leaves the protocol out; the folder has the id."""
+    plan = paper_plans()[0]
+    kinds = ("result", "spec", "failure")
+    plans = [
+        replace(plan, run=replace(plan.run, protocol=Protocol(max_epochs=epochs)))
+        for epochs in (500, 100, 50)
+    ]
+    folders = [write_run(tmp_path, p, kind).name for p, kind in zip(plans, kinds, strict=True)]
+    assert len({p.run.name for p in plans}) == 1
+    status(store=tmp_path)
+    first, *listed = capsys.readouterr().out.splitlines()
+    assert first == "1 done, 1 stopped, 1 failed (3 runs)"
+    assert [line.split() for line in listed] == [["stopped", folders[1]], ["failed", folders[2]]]
+    status(store=tmp_path, as_json=True)
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [runs[folder] for folder in folders] == ["done", "stopped", "failed"]
+
+
+def test_runs_of_one_name_in_one_sweep(folder: Path, capsys) -> None:
+    """Nor has the name the width of the feed-forward part."""
+    sheet, store = folder / "mine.toml", folder / "runs"
+    sheet.write_text('seeds = 0\nff = [64, 32]\nn = 2\nlayers = 1\nfamily = "gru"\ntask = "rhi"\n')
+    first, second = sweep_runs(str(sheet))
+    assert first.name == second.name
+    write_run(store, replace(paper_plans()[0], run=first))
+    status(str(sheet), store=store)
+    assert capsys.readouterr().out == "1 done, 1 missing (2 runs)\n"
+    sweep(str(sheet), store=store, device="cpu", dry_run=True)
+    out = capsys.readouterr().out
+    assert out.count(first.folder) == out.count(second.folder) == 1
 
 
 def test_status_needs_no_torch(folder: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_damaged_result_is_not_trained_over(refused, tmp_path) -> None:
     folder.create()
     (folder.path / "result.json").write_text("{")
     said = refused(*QUICK, "--seeds", "0", "--max-epochs", "1", "--store", str(tmp_path))
-    assert "result.json is damaged or of an unknown version; the run is left as it is" in said
+    assert "holds no readable run (result.json is not valid JSON); it is left as it is" in said
     assert (folder.path / "result.json").read_text() == "{"
 
 
@@ -167,7 +167,7 @@ def test_all_damaged_results_are_named(refused, tmp_path, n_damaged, more) -> No
         folder.create()
         (folder.path / "result.json").write_text("{")
     said = refused(*QUICK, "--seeds", "0-8", "--max-epochs", "1", "--store", str(tmp_path))
-    assert f"the records of {n_damaged} runs are damaged or of an unknown version" in said
+    assert f"{n_damaged} folders hold no readable run (`ithbit status` says why)" in said
     assert said.endswith(", ".join(str(folder.path) for folder in folders[:5]) + more + "\n")
 
 

@@ -9,7 +9,7 @@ from synthetic_store import Plan, write_run
 from ithbit.engine.device import choose_device
 from ithbit.engine.folder import RunFolder
 from ithbit.engine.loop import train
-from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.engine.spec import Protocol, RunSpec, spec_id
 from ithbit.models.spec import ModelSpec
 
 RUN = RunSpec(ModelSpec("lhi", "gru", n_bits=3), 0, Protocol(epoch_examples=2048, max_epochs=1))
@@ -76,9 +76,14 @@ def test_what_cannot_be_read_is_worded_as_in_tables(ithbit, store: Path) -> None
 
 
 def test_a_spec_that_makes_no_sense_sets_its_run_aside(ithbit, store: Path) -> None:
-    """Every field has its type, but a model of no layers there is not."""
-    result = store / f"{RUN.name}-{RUN.run_id}" / "result.json"
-    result.write_text(result.read_text().replace('"n_layers": 1', '"n_layers": 0'))
+    """Every field has its type and the id is the spec's, but a model of no layers there is not."""
+    spec = RUN.to_json()
+    spec["model"]["n_layers"] = 0
+    for name in ("spec.json", "result.json"):
+        file = store / RUN.folder / name
+        record = json.loads(file.read_text()) | {"run_id": spec_id(spec), "spec": spec}
+        file.write_text(json.dumps(record))
+    (store / RUN.folder).rename(store / f"{RUN.name}-{spec_id(spec)}")
     status, _, err = ithbit("verify", "--all", "--store", store, "--device", "cpu")
     assert (status, "layers must be at least 1, got 0" in err) == (1, True)
 

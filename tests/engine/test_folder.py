@@ -172,6 +172,10 @@ def test_a_damaged_checkpoint_beside_a_result_changes_nothing(tmp_path) -> None:
         lambda text, run: json.dumps({"schema": 1, "run_id": run.run_id}),
         lambda text, run: text.replace('"n_bits": 3', '"n_bits": 0'),
         lambda text, run: text.replace('"n_bits": 3', '"bits": 3'),
+        lambda text, run: text.replace('"seed": 0', '"seed": 1'),
+        lambda text, run: text.replace('"epoch', '"era'),
+        lambda text, run: text.replace('"name"', '"nom"'),
+        lambda text, run: "[" * 100_000,
     ],
 )
 def test_a_damaged_record_is_an_error_and_is_left(name, damage, tmp_path) -> None:
@@ -183,9 +187,28 @@ def test_a_damaged_record_is_an_error_and_is_left(name, damage, tmp_path) -> Non
     damaged = damage(text, run)
     assert damaged != text
     path.write_text(damaged)
-    with pytest.raises(StoreError, match=rf"{name} is damaged or of an unknown version; the run"):
-        train([run], tmp_path, CPU)
-    assert path.read_text() == damaged
+    for retry_failed in (False, True):
+        with pytest.raises(StoreError, match=rf"no readable run \({name}.*\); it is left as it is"):
+            train([run], tmp_path, CPU, retry_failed=retry_failed)
+        assert path.read_text() == damaged
+
+
+def test_a_result_without_its_spec_is_an_error_and_is_left(tmp_path) -> None:
+    train([RUN], tmp_path, CPU)
+    folder = RunFolder(tmp_path, RUN)
+    (folder.path / "spec.json").unlink()
+    with pytest.raises(StoreError, match=r"no readable run \(it has no spec.json; half copied\?\)"):
+        train([RUN], tmp_path, CPU)
+    assert not (folder.path / "spec.json").exists()
+
+
+def test_a_result_that_is_a_link_to_nothing_is_left(tmp_path) -> None:
+    folder = RunFolder(tmp_path, RUN)
+    folder.create()
+    (folder.path / "result.json").symlink_to(tmp_path / "away")
+    with pytest.raises(StoreError, match=r"\(result.json is a link to nothing\)"):
+        train([RUN], tmp_path, CPU)
+    assert (folder.path / "result.json").is_symlink()
 
 
 @pytest.mark.parametrize("damage", ["another", "torn"])

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from synthetic_store import paper_plans, write_run
 
-from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.engine.spec import Protocol, RunSpec, spec_id
 from ithbit.errors import StoreError
 from ithbit.models.spec import ModelSpec
 from ithbit.report.rows import COLUMNS, Records, load_rows, read_history
@@ -56,6 +56,7 @@ def test_states_of_a_run(mixed_records: Records) -> None:
         ({"solved": 1}, "has solved = 1"),
         ({"epochs": True}, "has epochs = True"),
         ({"environment": "here"}, "has environment = 'here'"),
+        ({"environment": None}, "has no environment"),
         ({"spec": {}}, "has no complete spec"),
         ({"run_id": "ffffffffffff"}, "belongs to another run"),
     ],
@@ -118,12 +119,21 @@ def test_settings_tell_the_papers_protocol_from_others(tmp_path: Path) -> None:
 def test_a_protocol_field_that_did_not_exist_yet_has_its_default(tmp_path: Path) -> None:
     folder = write_run(tmp_path, paper_plans()[0])
     record = json.loads((folder / "result.json").read_text())
-    del record["spec"]["protocol"]["plateau_threshold"]
-    (folder / "result.json").write_text(json.dumps(record))
-    assert list(load_rows(tmp_path).rows["settings"]) == ["paper"]
-    record["spec"]["protocol"]["label_noise"] = 0.1
-    (folder / "result.json").write_text(json.dumps(record))
-    assert list(load_rows(tmp_path).rows["settings"]) == ["other"]
+    protocol = record["spec"]["protocol"]
+
+    def settings() -> list[str]:
+        """Of the run as the version whose spec it has would have written it."""
+        record["run_id"] = spec_id(record["spec"])
+        here = tmp_path / record["run_id"] / f"{record['name']}-{record['run_id']}"
+        here.mkdir(parents=True)
+        for name in ("spec.json", "result.json"):
+            (here / name).write_text(json.dumps(record))
+        return list(load_rows(here.parent).rows["settings"])
+
+    del protocol["plateau_threshold"]
+    assert settings() == ["paper"]
+    protocol["label_noise"] = 0.1
+    assert settings() == ["other"]
 
 
 def test_stores_that_are_none(tmp_path: Path) -> None:

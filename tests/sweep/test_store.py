@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,8 @@ def store(tmp_path: Path) -> Path:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"}
+    kept = (path for path in folder.iterdir() if path.exists() and path.name != "lock")
+    return {path.name: path.read_bytes() for path in kept}
 
 
 def test_statuses(store: Path) -> None:
@@ -77,13 +79,26 @@ def test_a_finished_run_replaces_an_unfinished_one(store: Path, tmp_path: Path) 
         (lambda f: change(f / "result.json", schema=99), "result.json has schema 99, this"),
         (lambda f: change(f / "result.json", run_id="0" * 12), "belongs to another run"),
         (lambda f: change(f / "result.json", max_accuracy="high"), "has max_accuracy = 'high'"),
+        (lambda f: change(f / "result.json", epochs="2"), "result.json has epochs = '2'"),
+        (lambda f: change(f / "result.json", solved=None), "result.json has no solved"),
+        (lambda f: change(f / "result.json", environment=None), "result.json has no environment"),
+        (
+            lambda f: change(f / "result.json", spec=RUNS[1].to_json()),
+            "result.json has the spec of another run",
+        ),
         (lambda f: (f / "spec.json").write_text("{}"), "spec.json has schema None, this version"),
+        (
+            lambda f: change(f / "spec.json", spec=RUNS[1].to_json()),
+            "spec.json has the spec of another run",
+        ),
+        (lambda f: link_to_nothing(f / "result.json"), "result.json is a link to nothing"),
     ],
 )
 def test_what_is_damaged_is_named_and_left(
     damage, reason: str, store: Path, tmp_path: Path
 ) -> None:
-    damage(RunFolder(store, RUNS[0]).path)
+    folder = RunFolder(store, RUNS[0]).path
+    damage(folder)
     merged = merge(store, tmp_path / "target")
     assert merged.taken == [RUNS[1].name]
     assert [why for _, why in merged.set_aside if reason in why]
@@ -92,6 +107,11 @@ def test_what_is_damaged_is_named_and_left(
     records = load_rows(store)
     assert [item.reason for item in records.set_aside] == [why for _, why in merged.set_aside]
     assert records.rows.filter(status="finished").height == 1
+    # A sweep neither counts it as finished nor trains over it.
+    before = files(folder)
+    with pytest.raises(StoreError, match=re.escape(reason)):
+        run_all(RUNS[:2], store, "cpu", workers=1)
+    assert files(folder) == before
 
 
 def test_a_damaged_result_here_is_not_overwritten(store: Path, tmp_path: Path) -> None:
@@ -105,8 +125,24 @@ def test_a_damaged_result_here_is_not_overwritten(store: Path, tmp_path: Path) -
     assert damaged.read_text() == "{"
 
 
+def test_a_file_in_the_place_of_a_folder_is_not_overwritten(store: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / RUNS[0].folder).write_text("mine")
+    assert list(statuses(target, RUNS[:2]).values()) == ["set aside", "missing"]
+    merged = merge(store, target)
+    assert merged.taken == [RUNS[1].name]
+    assert [folder for folder, _ in merged.set_aside] == [RUNS[0].folder]
+    assert (target / RUNS[0].folder).read_text() == "mine"
+
+
 def change(path: Path, **fields: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def link_to_nothing(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.parent / "away")
 
 
 def test_stores_that_are_none(store: Path, tmp_path: Path) -> None:

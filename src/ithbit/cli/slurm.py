@@ -94,7 +94,7 @@ def _list_tasks(runs: list[RunSpec], wish: Wish, device: "Device") -> None:
 
     status = statuses(wish.store, runs)
     for run in runs:
-        print(f"{status[run]:9} {run.group:12} {run.name}")
+        print(f"{status[run]:9} {run.group:12} {run.folder}")
     todo = [run for run in runs if status[run] != "done"]
     stacks = group(todo, device, n_workers=1, size=wish.runs_per_task)
     sizes = Counter(len(stack) for stack in stacks)

@@ -160,7 +160,7 @@ def _list_runs(runs: list[RunSpec], store: Path, device: str, workers: int | Non
 
     status = statuses(store, runs)
     for run in runs:
-        print(f"{status[run]:9} {run.group:12} {run.name}")
+        print(f"{status[run]:9} {run.group:12} {run.folder}")
     todo = [run for run in runs if status[run] != "done"]
     chosen = choose_device(device)
     n_workers = len(worker_devices(device, chosen, workers))
@@ -207,17 +207,15 @@ def status(
     need_store(store)
     jobs = jobs_of_store(store)
     if name is None:
-        folders = dict(run_folders(store))
-        found = {run: folder_status(store / folder) for run, folder in folders.items()}
+        found = {folder: folder_status(store / folder) for _, folder in run_folders(store)}
     else:
         keep = _filter(task, family, layers, n, seeds, max_epochs, stop_when_solved)
         runs = sweep_runs(name, keep)
-        folders = {run.name: f"{run.name}-{run.run_id}" for run in runs}
-        found = {run.name: s for run, s in statuses(store, runs).items()}
+        found = {run.folder: s for run, s in statuses(store, runs).items()}
         jobs = {run: job for run, job in jobs.items() if run in set(runs)}
     for spec, job in jobs.items():
-        if found.get(spec.name) != "done":
-            found[spec.name] = "running" if job.is_running else "queued"
+        if found.get(spec.folder) != "done":
+            found[spec.folder] = "running" if job.is_running else "queued"
     counts = Counter(found.values())
     if as_json:
         print(json.dumps({"counts": counts, "runs": found}, indent=1))
@@ -227,12 +225,12 @@ def status(
         return
     print(", ".join(f"{counts[s]} {s}" for s in STATUSES if counts[s]) + f" ({len(found)} runs)")
     for shown in ("running", "queued", "stopped", "failed", "set aside"):
-        names = [run for run, s in found.items() if s == shown]
-        for run in names[:10]:
-            why = f": {problem(store / folders[run])}" if shown == "set aside" else ""
-            print(f"  {shown:9} {run}{why}")
-        if len(names) > 10:
-            print(f"  {shown:9} … and {len(names) - 10} more")
+        folders = [folder for folder, s in found.items() if s == shown]
+        for folder in folders[:10]:
+            why = f": {problem(store / folder)}" if shown == "set aside" else ""
+            print(f"  {shown:9} {folder}{why}")
+        if len(folders) > 10:
+            print(f"  {shown:9} … and {len(folders) - 10} more")
     waits = Counter(job.reason for job in jobs.values() if job.reason)
     for reason, count in waits.most_common(3):
         print(f"  Slurm on {count} runs: {reason}")

@@ -8,8 +8,8 @@
     failure.json        or that it failed
 
 Files are written under another name and moved into place in one step, so a reader sees the old file
-or the new one. No pickle is read or written. A damaged file is set aside under another name and
-said.
+or the new one. No pickle is read or written. A damaged checkpoint is set aside under another name
+and said; a damaged record is an error, and stays.
 """
 
 import errno
@@ -18,11 +18,11 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import torch
@@ -31,6 +31,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ithbit.engine.optim import AdamState, Plateau
+from ithbit.engine.reading import State, UnreadableError, read_run
 from ithbit.engine.record import (
     SCHEMA,
     Epoch,
@@ -42,8 +43,6 @@ from ithbit.engine.record import (
 from ithbit.engine.spec import RunSpec
 from ithbit.engine.stack import fresh_state
 from ithbit.errors import StoreError
-
-Record = TypeVar("Record", Result, Failure)
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 _STATE_TENSORS = tuple(field.name for field in fields(AdamState))
@@ -64,7 +63,7 @@ class RunFolder:
 
     def __init__(self, store: Path, run: RunSpec) -> None:
         self.run = run
-        self.path = store / f"{run.name}-{run.run_id}"
+        self.path = store / run.folder
 
     def create(self) -> None:
         """Make the folder with its spec; refuse one that holds another run."""
@@ -103,27 +102,26 @@ class RunFolder:
             os.close(handle)
 
     def result(self) -> Result | None:
-        """The finished run's record, or None; a damaged one is an error, never overwritten."""
-        return self._record("result.json", result_from_json)
+        """The finished run's record, or None; one that is not whole is an error, and stays."""
+        state, record = self._read()
+        return result_from_json(record) if state == "finished" else None
 
     def failure(self) -> Failure | None:
-        """Why the run failed, or None."""
-        return self._record("failure.json", failure_from_json)
+        """Why the run failed, or None; likewise."""
+        state, record = self._read()
+        return failure_from_json(record) if state == "failed" else None
 
-    def _record(self, name: str, from_json: Callable[[dict[str, Any]], Record]) -> Record | None:
-        path = self.path / name
-        if not path.exists():
-            return None
-        data = read_json(path) or {}
+    def _read(self) -> tuple[State, dict[str, Any]]:
+        ends = (self.path / "result.json", self.path / "failure.json")
+        if not any(map(os.path.lexists, ends)):
+            return "unfinished", {}  # another process may be about to write the spec
         try:
-            if data["schema"] == SCHEMA and data["run_id"] == self.run.run_id:
-                return from_json(data)
-        except (KeyError, TypeError, ValueError):  # a field is missing, or makes no sense
-            pass
-        raise StoreError(
-            f"{path} is damaged or of an unknown version; the run is left as it is: "
-            "restore the file, or move the folder away to train anew"
-        )
+            return read_run(str(self.path))
+        except UnreadableError as reason:
+            raise StoreError(
+                f"{self.path} holds no readable run ({reason}); it is left as it is: "
+                "restore the file, or move the folder away to train anew"
+            ) from None
 
     def forget_failure(self) -> None:
         """Let a failed run be tried again."""
@@ -224,7 +222,7 @@ class RunFolder:
         The first result stands: a second copy of the run, on a file system without locks, may come
         here later.
         """
-        if not (self.path / "result.json").exists():
+        if not os.path.lexists(self.path / "result.json"):
             self._write("weights.safetensors", save(weights, {"run_id": self.run.run_id}))
             self._write("result.json", _json_bytes(result.to_json()))
         with _said_as_store_error(self.path):
@@ -275,7 +273,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file, or None where there is no such thing."""
     try:
         data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
 

@@ -101,11 +101,12 @@ def train(
     todo = []
     for run in runs:
         folder = RunFolder(store, run)
-        folder.create()
-        if retry_failed:
-            folder.forget_failure()
         done = folder.result() or folder.failure()
+        if retry_failed and isinstance(done, Failure):
+            folder.forget_failure()
+            done = None
         if done is None:
+            folder.create()
             todo.append(folder)
         else:
             watch(Event(run, done))

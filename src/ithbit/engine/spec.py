@@ -116,8 +116,12 @@ class RunSpec:
     @cached_property  # asked for with every epoch
     def run_id(self) -> str:
         """For machines: a hash of every field, so that two specs never share a run folder."""
-        text = json.dumps(self.to_json(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return spec_id(self.to_json())
+
+    @property
+    def folder(self) -> str:
+        """What its folder in a store is called. Runs of one name may differ in the protocol."""
+        return f"{self.name}-{self.run_id}"
 
     @property
     def group(self) -> str:
@@ -126,6 +130,12 @@ class RunSpec:
     def to_json(self) -> dict[str, Any]:
         """Plain data that `run_from_json` turns back into an equal spec."""
         return {"model": asdict(self.model), "seed": self.seed, "protocol": asdict(self.protocol)}
+
+
+def spec_id(data: dict[str, Any]) -> str:
+    """The id of the run whose `to_json` this is."""
+    text = json.dumps(data, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def run_from_json(data: dict[str, Any]) -> RunSpec:

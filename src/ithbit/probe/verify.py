@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
+from ithbit.engine import reading
 from ithbit.engine.device import Device, describe_environment
 from ithbit.engine.folder import write_atomically
 from ithbit.engine.spec import RunSpec, run_from_json
@@ -26,7 +27,6 @@ from ithbit.errors import SpecError, StoreError
 from ithbit.models.classifier import init, logits
 from ithbit.probe.margins import NEAR, Case, Model, Tally, alone, in_chunks, margins
 from ithbit.probe.search import search
-from ithbit.sweep import reading
 from ithbit.sweep.local import usable_cores
 from ithbit.sweep.store import folder_status, need_runs
 from ithbit.tasks.sampling import Examples

@@ -2,7 +2,7 @@
 
 A run folder is named `<run name>-<run id>` and holds `spec.json`, `history.jsonl` and, at the end,
 `result.json` (finished) or `failure.json` (crashed); `verification.json` where `ithbit verify` has
-been. A record that is not whole (see `sweep/reading.py`) is named and set aside; it never stops a
+been. A record that is not whole (see `engine/reading.py`) is named and set aside; it never stops a
 report. Histories are read when they are asked for, those of run folders one run at a time.
 
 An export is a folder with the tables of `ithbit export`, see `tidy.py`. It is one file, so what is
@@ -21,12 +21,7 @@ from typing import Any, get_args
 
 import polars as pl
 
-from ithbit.engine.spec import Protocol
-from ithbit.errors import StoreError
-from ithbit.families import FAMILIES, TASKS, group
-from ithbit.models.spec import ModelSpec
-from ithbit.report.tidy import HISTORY_COLUMNS, read_table, table_path
-from ithbit.sweep.reading import (
+from ithbit.engine.reading import (
     MAY_BE_NULL,
     MODEL,
     PROTOCOL,
@@ -37,6 +32,11 @@ from ithbit.sweep.reading import (
     read_json,
     read_run,
 )
+from ithbit.engine.spec import Protocol
+from ithbit.errors import StoreError
+from ithbit.families import FAMILIES, TASKS, group
+from ithbit.models.spec import ModelSpec
+from ithbit.report.tidy import HISTORY_COLUMNS, read_table, table_path
 from ithbit.sweep.store import need_runs, run_folders
 
 _SETTINGS = ("paper", "early stop", "other")
@@ -181,12 +181,11 @@ def _row(folder: str, path: str) -> dict[str, Any]:
     }
     if state == "finished":
         row |= {name: record.get(name) for name in RESULT}
-        row["environment"] = json.dumps(record.get("environment") or {}, sort_keys=True)
+        row["environment"] = json.dumps(record["environment"], sort_keys=True)
         row["verification"] = _verdict(path, row["run_id"])
     elif state == "failed":
         row["error"] = record["error"]
-        epoch = record.get("epoch")
-        row["failed_epoch"] = epoch if isinstance(epoch, int) else None
+        row["failed_epoch"] = record["epoch"]
     return row
 
 

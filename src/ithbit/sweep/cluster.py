@@ -146,7 +146,7 @@ class ClusterSweep:
             self._settled_before.update(closed)
         for run in self.runs if self.retry_failed else []:
             folder = RunFolder(self.store, run)
-            if folder.result() is None and folder.failure() is not None:
+            if folder.failure() is not None:
                 folder.forget_failure()
                 self._anew.add(run.run_id)
 

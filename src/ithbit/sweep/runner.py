@@ -44,11 +44,11 @@ def run_all(
     device = choose_device(device_name)
     check_kernels(kernels, runs, device)
     check_store(store)
-    if retry_failed:  # once: a run that fails again is not tried for ever
-        for run in runs:
-            RunFolder(store, run).forget_failure()
     todo = []
     for run, done in zip(runs, _outcomes(store, runs), strict=True):
+        if retry_failed and isinstance(done, Failure):  # once: none is tried for ever
+            RunFolder(store, run).forget_failure()
+            done = None
         if done is None:
             todo.append(run)
         else:
@@ -100,7 +100,7 @@ def _outcomes(store: Path, runs: Stack) -> list[Result | Failure | None]:
         named = ", ".join(str(path) for path, _ in damaged[:_NAMED])
         more = f" and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
         raise StoreError(
-            f"the records of {len(damaged)} runs are damaged or of an unknown version; they are "
+            f"{len(damaged)} folders hold no readable run (`ithbit status` says why); they are "
             "left as they are: restore the files, or move the folders away to train anew: "
             f"{named}{more}"
         )

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from ithbit.engine.reading import State, UnreadableError, read_run
 from ithbit.engine.spec import RunSpec
 from ithbit.errors import StoreError
-from ithbit.sweep.reading import State, UnreadableError, read_run
 
 RunStatus = Literal["done", "running", "queued", "stopped", "failed", "set aside", "missing"]
 STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
@@ -68,6 +68,8 @@ def folder_status(folder: Path) -> RunStatus:
         names = set(os.listdir(folder))
     except FileNotFoundError:
         return "missing"
+    except OSError:  # no folder, or not ours to look into
+        return "set aside"
     if "result.json" not in names and "lock" in names and _is_locked(folder / "lock"):
         return "running"
     try:
@@ -89,7 +91,7 @@ def problem(folder: Path) -> str | None:
 
 def statuses(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, RunStatus]:
     """Where each run of a sweep stands in a store."""
-    return {run: folder_status(store / f"{run.name}-{run.run_id}") for run in runs}
+    return {run: folder_status(store / run.folder) for run in runs}
 
 
 def _is_locked(path: Path) -> bool:
@@ -136,12 +138,17 @@ def merge(source: Path, target: Path) -> Merged:
             merged.unfinished.append(name)
         elif folder_status(target / folder) in ("done", "running"):
             merged.already_there.append(name)
-        elif (target / folder / "result.json").exists() and (why := problem(target / folder)):
+        elif _stays(target / folder) and (why := problem(target / folder)):
             merged.set_aside.append((folder, f"{target} has a damaged one: {why}"))
         else:
             _copy_in(source / folder, target / folder)
             merged.taken.append(name)
     return merged
+
+
+def _stays(folder: Path) -> bool:
+    """Whether there is something in a run folder's place that a person may miss."""
+    return folder.is_file() or os.path.lexists(folder / "result.json")
 
 
 def _copy_in(source: Path, target: Path) -> None:

@@ -64,7 +64,7 @@ def drop_stale_locks(store: Path, runs: tuple[RunSpec, ...]) -> None:
     with tempfile.NamedTemporaryFile(dir=store, prefix=".clock.") as file:
         now = os.stat(file.name).st_mtime  # by the clock that stamps the other files, too
     for run in runs:
-        folder = store / f"{run.name}-{run.run_id}"
+        folder = store / run.folder
         newest = max((entry.stat().st_mtime for entry in os.scandir(folder)), default=now)
         if now - newest > STALE_SECONDS:
             (folder / "lock").unlink(missing_ok=True)

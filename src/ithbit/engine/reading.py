@@ -1,7 +1,8 @@
 """The record of one run folder: whole, or the reason why it is set aside. Every command reads so.
 
 Whole: `spec.json` and, where there is one, `result.json` or else `failure.json` are JSON objects of
-this schema that belong to the folder's run and have every field, each of its type.
+this schema that belong to the folder's run and have every field, each of its type. Belong: the id
+that they and the folder have is that of the spec they hold.
 """
 
 import json
@@ -11,7 +12,7 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from ithbit.engine.record import SCHEMA
-from ithbit.engine.spec import Protocol
+from ithbit.engine.spec import Protocol, spec_id
 from ithbit.families import FAMILIES, TASKS
 
 State = Literal["finished", "failed", "unfinished"]
@@ -58,6 +59,8 @@ def read_json(path: str) -> dict[str, Any] | None:
         with open(path, "rb") as file:
             data = json.loads(file.read())
     except FileNotFoundError:
+        if os.path.islink(path):  # what it meant may only be away for now
+            raise UnreadableError(f"{name} is a link to nothing") from None
         return None
     except (ValueError, RecursionError):
         raise UnreadableError(f"{name} is not valid JSON") from None
@@ -100,12 +103,12 @@ def read_run(folder: str) -> tuple[State, dict[str, Any]]:
     if result is not None:
         _check_head(folder, result, "result.json")
         check_fields(result, RESULT, "result.json", MAY_BE_NULL)
-        check_fields(result, {"environment": dict}, "result.json", ("environment",))
+        check_fields(result, {"environment": dict}, "result.json")
         return "finished", result
     failure = read_json(f"{folder}/failure.json")
     if failure is not None:
         _check_head(folder, failure, "failure.json")
-        check_fields(failure, {"error": str}, "failure.json")
+        check_fields(failure, {"error": str, "traceback": str, "epoch": int}, "failure.json")
         return "failed", failure
     return "unfinished", spec
 
@@ -125,3 +128,5 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
     check_fields(spec["protocol"], PROTOCOL, f"{file}: protocol", PROTOCOL)
     check_fields(record, {"run_id": str, "name": str}, file)
     check_fields(spec, {"seed": int}, f"{file}: spec")
+    if spec_id(spec) != record["run_id"]:
+        raise UnreadableError(f"{file} has the spec of another run")
