@@ -112,6 +112,22 @@ def majority(n_bits: int, seed: int) -> float:
     return (vote == examples.answer[0].bool()).double().mean().item()
 
 
+def test_longer_inputs_have_the_epochs_of_their_results() -> None:
+    beyond, paper = (pl.read_csv(RESULTS / name / "runs.csv") for name in ("beyond", "paper"))
+    rows = table("reproduction.md", "first perfect epoch")
+    for label, *shown in rows:
+        task, family, layers = variant(label)
+        for n_bits, text in zip((32, 64, 96, 128), shown, strict=True):
+            runs = paper.filter(positions="polynomial") if n_bits <= 64 else beyond
+            cell = runs.filter(task=task, family=family, n_layers=layers, n_bits=n_bits)
+            first = cell["first_solved_epoch"].sort(nulls_last=True).to_list()
+            if n_bits <= 64:
+                assert text == f"{first[0]}–{first[-1]}", label
+            else:
+                assert text == ", ".join("–" if epoch is None else str(epoch) for epoch in first)
+    assert len(rows) == 2
+
+
 def twenty_seeds(side: str, where: str) -> pl.DataFrame:
     """Runs of the seven cells, those of the first seeds too that lie elsewhere."""
     own, first = (

@@ -71,6 +71,7 @@ def test_our_runs_say_what_the_docs_say() -> None:
     [
         ("stacked-n8", 135),
         ("stacked-n64", 35),
+        ("beyond", 27),
         ("same-science/kernels", 125),
         ("same-science/stacked", 155),
     ],
