@@ -211,6 +211,16 @@ def test_a_result_that_is_a_link_to_nothing_is_left(tmp_path) -> None:
     assert (folder.path / "result.json").is_symlink()
 
 
+def test_one_that_comes_while_the_run_is_trained_is_left_too(tmp_path) -> None:
+    def watch(event: Event) -> None:
+        if isinstance(event.what, Epoch) and event.what.epoch == 1:
+            (RunFolder(tmp_path, RUN).path / "result.json").symlink_to(tmp_path / "away")
+
+    with pytest.raises(StoreError, match="is a link to nothing"):
+        train([RUN], tmp_path, CPU, watch=watch)
+    assert (RunFolder(tmp_path, RUN).path / "result.json").is_symlink()
+
+
 @pytest.mark.parametrize("damage", ["another", "torn"])
 def test_a_folder_of_another_run_is_refused(damage, tmp_path) -> None:
     folder, other = RunFolder(tmp_path, RUN), RunFolder(tmp_path, replace(RUN, seed=1))
