@@ -146,11 +146,10 @@ def side_of(runs: Sequence[RunSpec], side: PathName, store: Path, known: Known) 
     for found in own:
         if isinstance(found, Result):
             assert found.environment["path"] == side, f"{found.spec.name} is not of {side}"
-    others = [
-        solved
-        for run, found in zip(runs, own, strict=True)
-        if found is None and (solved := reused(run, side, known)) is not None
+    elsewhere = [
+        reused(run, side, known) for run, found in zip(runs, own, strict=True) if found is None
     ]
+    others = [solved for solved in elsewhere if solved is not None]
     solved = [found.solved for found in own if isinstance(found, Result)] + others
     failed = sum(isinstance(found, Failure) for found in own)
     return Side(len(runs), len(solved), sum(solved), failed, len(others))

@@ -156,8 +156,8 @@ def _mamba2_reference(device: Device) -> str | None:
 
 def environment(device: Device) -> dict[str, Any]:
     """Machine and versions, of the libraries that the reference takes too."""
-    found: dict[str, Any] = {"commit": None, **describe_environment(device)}
-    for package in ("triton", "transformers", "flash-linear-attention"):
+    found: dict[str, Any] = {"commit": None, "triton": None, **describe_environment(device)}
+    for package in ("transformers", "flash-linear-attention"):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

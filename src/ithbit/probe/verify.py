@@ -168,8 +168,6 @@ def read_run(folder: Path) -> tuple[RunSpec, bytes]:
         run = run_from_json(record["spec"])
     except (KeyError, TypeError, ValueError) as error:  # not a spec of this version
         raise StoreError(f"{folder} holds no readable run: {error}; restore the folder") from error
-    if record["run_id"] != run.run_id:
-        raise StoreError(f"{folder}/result.json is of another run or version; restore the folder")
     try:
         weights = (folder / "weights.safetensors").read_bytes()
     except OSError as error:
