@@ -10,6 +10,7 @@ from ithbit.engine.evaluate import held_out_examples
 from ithbit.engine.spec import Protocol
 from ithbit.families import FAMILIES
 from ithbit.models.spec import POSITIONS, ModelSpec
+from ithbit.report.published import published
 from ithbit.sweep import presets
 
 ROOT = Path(__file__).parents[2]
@@ -112,42 +113,73 @@ def majority(n_bits: int, seed: int) -> float:
     return (vote == examples.answer[0].bool()).double().mean().item()
 
 
+CELL = ["task", "family", "n_layers", "n_bits"]
+
+
+def runs_of(*names: str) -> pl.DataFrame:
+    """Runs of the paper's encoding, of several exports together."""
+    columns = [*CELL, "positions", "seed", "solved", "first_solved_epoch", "max_accuracy"]
+    tables = [pl.read_csv(RESULTS / name / "runs.csv").select(columns) for name in names]
+    return pl.concat(tables).filter(positions="polynomial")
+
+
+def cell_of(runs: pl.DataFrame, label: str, n_bits: int) -> pl.DataFrame:
+    task, family, layers = variant(label)
+    return runs.filter(task=task, family=family, n_layers=layers, n_bits=n_bits)
+
+
 def test_longer_inputs_have_the_epochs_of_their_results() -> None:
-    beyond, paper = (pl.read_csv(RESULTS / name / "runs.csv") for name in ("beyond", "paper"))
+    runs = runs_of("paper", "beyond")
     rows = table("reproduction.md", "first perfect epoch")
     for label, *shown in rows:
-        task, family, layers = variant(label)
         for n_bits, text in zip((32, 64, 96, 128), shown, strict=True):
-            runs = paper.filter(positions="polynomial") if n_bits <= 64 else beyond
-            cell = runs.filter(task=task, family=family, n_layers=layers, n_bits=n_bits)
-            first = cell["first_solved_epoch"].sort(nulls_last=True).to_list()
+            first = cell_of(runs, label, n_bits)["first_solved_epoch"].sort(nulls_last=True)
             if n_bits <= 64:
-                assert text == f"{first[0]}–{first[-1]}", label
+                failed = f", {first.null_count()} –" if first.has_nulls() else ""
+                assert text == f"{first.min()}–{first.max()}{failed}", label
+                assert len(first) == 20
             else:
-                assert text == ", ".join("–" if epoch is None else str(epoch) for epoch in first)
-    assert len(rows) == 2
+                epochs = ["–" if epoch is None else str(epoch) for epoch in first]
+                assert text == ", ".join(epochs), label
+                assert len(first) == 5
+    assert len(rows) == 8
 
 
-def twenty_seeds(side: str, where: str) -> pl.DataFrame:
-    """Runs of the seven cells, those of the first seeds too that lie elsewhere."""
-    own, first = (
-        pl.read_csv(RESULTS / name / "runs.csv") for name in (f"same-science/{side}", where)
-    )
-    cell = ["task", "family", "n_layers", "n_bits", "positions"]
-    first = first.join(own.select(cell).unique(), on=cell)
-    both = pl.concat([own, first.join(own, on=[*cell, "seed"], how="anti")])
-    return both.filter(pl.col("seed") < 20)
+def test_every_cell_between_none_and_all_has_its_row() -> None:
+    runs = runs_of("paper")
+    shown = {row[0].replace(" L =", ", L ="): row[1:] for row in table("reproduction.md", "cell")}
+    for row in published().successes:
+        for n_bits, theirs in row.successes.items():
+            label = f"{row.task.upper()} {row.label}, L = {row.n_layers}"
+            cell = cell_of(runs, label if row.n_layers > 1 else full(label), n_bits)
+            assert cell.height == 20
+            solved = int(cell["solved"].sum())
+            name = next(
+                (one for one in shown if one.lower() == f"{label}, n = {n_bits}".lower()), ""
+            )
+            if solved in (0, 20) and 4 * theirs == solved:
+                assert not name
+                continue
+            first = int(cell.filter(pl.col("seed") < 5)["solved"].sum())
+            *counts, reached = shown.pop(name)
+            assert counts == [f"{solved}/20", f"{first}/5", f"{theirs}/5"], name
+            missed = cell.filter(~pl.col("solved"))["max_accuracy"].sort().round(4)
+            ends = [missed[0], missed[-1]] if len(missed) > 1 else list(missed)
+            assert [float(word) for word in reached.split() if word[0] == "0"] == ends, name
+    assert not shown
+
+
+def full(label: str) -> str:
+    """A one-layer label as its full variant's, which is the one that is counted."""
+    return label.replace("Linear", "full linear")
 
 
 def test_both_ways_of_training_have_the_successes_of_their_results() -> None:
-    sides = [twenty_seeds("kernels", "paper"), twenty_seeds("stacked", "stacked-n64")]
+    sides = [runs_of("paper"), runs_of("same-science/stacked", "stacked-n64")]
     rows = table("kernels.md", "20 seeds")
     for label, *shown in rows:
         name, _, n = label.rpartition(", n = ")
-        task, family, layers = variant(name)
-        cells = [
-            side.filter(task=task, family=family, n_layers=layers, n_bits=int(n)) for side in sides
-        ]
+        cells = [cell_of(side, name, int(n)).filter(pl.col("seed") < 20) for side in sides]
         assert [cell.height for cell in cells] == [20, 20], label
         assert shown == [str(cell["solved"].sum()) for cell in cells], label
     assert len(rows) == 7

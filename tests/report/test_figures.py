@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_hex
+from synthetic_store import Plan, write_store
 
+from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import SpecError, StoreError
 from ithbit.families import FAMILIES
+from ithbit.models.spec import ModelSpec
 from ithbit.report.cells import Cells, gather
 from ithbit.report.figures import FIGURES, check_figure_format, draw, draw_curves, save, to_svg
 from ithbit.report.figures.grid import SHADES
@@ -72,6 +75,30 @@ def test_the_grid_shows_every_count(differing_store: Path) -> None:
         if to_hex(patch.get_edgecolor()) == "#d55e00"
     ]
     assert len(rings) == 4 + 1  # the four spoiled cells, and the legend's
+
+
+@pytest.mark.parametrize(("solved", "ringed"), [(17, False), (14, False), (13, True), (20, True)])
+def test_a_ring_is_for_rates_nearer_to_another_count(
+    tmp_path: Path, solved: int, ringed: bool
+) -> None:
+    """The paper has 4 of 5 there, as 16 of 20 would be."""
+    model = ModelSpec("lhi", "mamba2", 64, 2)
+    plans = [Plan(RunSpec(model, s), s < solved, 1.0 - (s >= solved) / 2, 500) for s in range(20)]
+    cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)))
+    patches = [patch for axes in draw("successes", cells).axes for patch in axes.patches]
+    rings = sum(to_hex(patch.get_edgecolor()) == "#d55e00" for patch in patches)
+    assert rings == ringed + 1  # and the legend's
+
+
+def test_epochs_until_first_perfect_are_those_of_all_runs(tmp_path: Path) -> None:
+    model = ModelSpec("lhi", "gru", 64)
+    early = [RunSpec(model, seed, Protocol(stop_when_solved=True)) for seed in range(1, 4)]
+    plans = [Plan(RunSpec(model, 0), True, 1.0, 90), *(Plan(run, True, 1.0, 30) for run in early)]
+    cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)))
+    panel = next(a for a in draw("epochs", cells).axes if a.get_title("left") == "LHI GRU, L = 1")
+    drawn = {line.get_marker(): list(line.get_ydata()) for line in panel.get_lines()}
+    assert len(drawn["o"]) == 4
+    assert [y for y in drawn["_"] if y is not None and y == y] == [90]
 
 
 def test_a_family_is_drawn_alike_everywhere(mixed_records: Records) -> None:

@@ -74,15 +74,15 @@ def test_a_terminal_of_eighty_columns_holds_every_line(
 def test_a_row_that_is_too_wide_has_the_published_below(shipped_cells: Cells) -> None:
     lines = render(table_named("cost", shipped_cells), "text", "both").splitlines()
     at = next(k for k, line in enumerate(lines) if line.startswith("LHI    Mamba"))
-    assert lines[at].split()[:6] == ["LHI", "Mamba", "2", "5/5", "3261", "148"]
+    assert lines[at].split()[:6] == ["LHI", "Mamba", "2", "20/20", "3261", "148"]
     assert lines[at + 1].split() == ["(4/5)", "(3261)", "(113)", "(9.01)", "(0.184)"]
 
 
 def test_totals_and_heads_break_before_rows_do(shipped_cells: Cells) -> None:
     lines = render(table_named("main", shipped_cells), "text", "both").splitlines()
-    assert "RHI   Softmax         1  ✓     5/5 (5)  5/5 (5)  5/5 (5)  5/5 (5)    10/10" in lines
-    assert "      Total, stress      ✗       72/75    53/75    18/75     0/75  113/125" in lines
-    assert "      test                        (70)     (51)     (13)      (0)      12✗" in lines
+    assert "RHI  Softmax        1 ✓    20/20 (5) 20/20 (5) 20/20 (5) 20/20 (5)   10/10" in lines
+    assert "     Total, stress    ✗      287/300   193/300    67/300 0/300 (0) 113/125" in lines
+    assert "     test                       (70)      (51)      (13)               12✗" in lines
 
 
 def test_published_leaves_out_what_the_paper_does_not_have() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from synthetic_store import Plan, paper_plans, write_store
 
-from ithbit.engine.spec import RunSpec
+from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import SpecError
 from ithbit.models.spec import ModelSpec
 from ithbit.report.cells import Cells, gather
@@ -48,6 +48,30 @@ def test_main_says_where_the_causal_twin_differs(tmp_path: Path) -> None:
     table = table_named("main", cells)
     assert table.rows[0].values[0].ours == "5/5"
     assert any("the causal variant differs: RHI Softmax n=8 3/5)" in note for note in table.notes)
+
+
+def test_seeds_that_one_twin_lacks_are_no_difference(tmp_path: Path) -> None:
+    plans = [
+        plan
+        for plan in paper_plans()
+        if plan.run.model == ModelSpec("lhi", "softmax-full", 8)
+        or (plan.run.model == ModelSpec("lhi", "softmax-causal", 8) and plan.run.seed in (1, 3))
+    ]
+    cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)))
+    assert not any("differs" in note for note in table_named("main", cells).notes)
+
+
+def test_runs_that_end_when_first_perfect_are_told(tmp_path: Path) -> None:
+    protocol = Protocol(stop_when_solved=True)
+    runs = [RunSpec(ModelSpec("lhi", "gru", 64), seed, protocol) for seed in range(3)]
+    runs.append(RunSpec(ModelSpec("lhi", "gru", 64), 3))
+    plans = [Plan(run, True, 1.0, 50 + run.seed) for run in runs]
+    cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)))
+    cost = table_named("cost", cells)
+    row = next(row for row in cost.rows if row.values[0].ours)
+    assert [value.ours for value in row.values[:3:2]] == ["4/4*", "53*"]
+    said = "3 of the runs were to end when first perfect: successes and accuracy count them"
+    assert any(note.startswith(said) for note in cost.notes)
 
 
 def test_incomplete_cells_are_marked(tmp_path: Path) -> None:

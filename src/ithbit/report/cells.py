@@ -65,6 +65,7 @@ class Cells:
     n_failed: int
     settings: str
     n_verified: int = 0  # counted runs that `ithbit verify` has tried
+    n_early: int = 0  # counted runs that are not of `whole`
 
     def runs(
         self, variant: Variant, n_bits: int, positions: str = "polynomial", whole: bool = False
@@ -100,6 +101,11 @@ class Cells:
             notes.append(
                 f"{self.n_left_out} finished runs with other settings than the paper's, or with a "
                 "seed that another run has, are left out"
+            )
+        if self.n_early:
+            notes.append(
+                f"{self.n_early} of the runs were to end when first perfect: successes and "
+                "accuracy count them; epochs, seconds and other lengths do not"
             )
         return notes
 
@@ -179,6 +185,7 @@ def gather(records: Records, settings: str = "paper") -> Cells:
         n_failed,
         settings,
         counted["verification"].count(),
+        counted.height - whole.height,
     )
 
 

@@ -143,18 +143,24 @@ def main_table(cells: Cells | None) -> Table:
 
 
 def _twins(cells: Cells | None) -> str:
-    """Where the causal twin of a merged row has other counts than the full one, in words."""
+    """Where the causal twin of a merged row succeeds with other seeds than the full one, in words.
+
+    Seeds that only one of the two has say nothing of that.
+    """
     if cells is None:
         return ""
     found = []
     for row in published().successes:
         for family in row.families[1:]:
             for n_bits in LENGTHS:
-                full = cells.count(row.counted, n_bits)
-                causal = cells.count(Variant(row.task, family, row.n_layers), n_bits)
-                if causal[1] and causal != full:
+                full = cells.runs(row.counted, n_bits)
+                causal = cells.runs(Variant(row.task, family, row.n_layers), n_bits)
+                if full is None or causal is None:
+                    continue
+                both = full.join(causal, on="seed")
+                if not both["solved"].equals(both["solved_right"]):
                     at = f"{row.task.upper()} {row.label} n={n_bits}"
-                    found.append(f"{at} {causal[0]}/{causal[1]}")
+                    found.append(f"{at} {both['solved_right'].sum()}/{both.height}")
     return f" (the causal variant differs: {', '.join(found)})" if found else ""
 
 

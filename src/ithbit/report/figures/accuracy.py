@@ -100,7 +100,7 @@ def epochs_figure(cells: Cells | None) -> Figure:
         if cells is not None:
             _draw_epochs(axes, row.variant, cells, lengths)
         axes.plot(
-            [64 * 1.17], [row.median_epochs], marker="*", markersize=11, color=INK, linestyle=""
+            [64 * 1.22], [row.median_epochs], marker="*", markersize=11, color=INK, linestyle=""
         )
         label = FAMILIES[row.variant.family].label
         axes.set_title(f"{row.variant.task.upper()} {label}, L = {row.variant.n_layers}")
@@ -133,25 +133,29 @@ def epochs_figure(cells: Cells | None) -> Figure:
 
 
 def _draw_epochs(axes: Axes, variant: Variant, cells: Cells, lengths: list[int]) -> None:
+    """When runs were first perfect, and when those under the whole protocol stopped."""
     look = LOOKS[variant.family]
     medians, frames = [], []
     for n_bits in lengths:
-        runs = cells.runs(variant, n_bits, whole=True)
+        runs, whole = (cells.runs(variant, n_bits, whole=only) for only in (False, True))
         if runs is None:
             continue
-        medians.append((n_bits, median(runs, "epochs")))
+        if whole is not None:
+            medians.append((n_bits, median(whole, "epochs")))
         # Seeds side by side around n, in their order.
         spread = max(1, runs.height - 1)
-        x = [n_bits * (1 + 0.16 * (at / spread - 0.5)) for at in range(runs.height)]
-        frames.append(runs.with_columns(x=pl.Series(x)))
+        x = [n_bits * (1 + 0.24 * (at / spread - 0.5)) for at in range(runs.height)]
+        ended = pl.col("stop_when_solved").fill_null(False) & pl.col("solved")
+        stop = pl.when(~ended).then("epochs")
+        frames.append(runs.with_columns(stop=stop, x=pl.Series(x)))
     if not frames:
         return
     placed = pl.concat(frames).with_columns(first=pl.coalesce("first_solved_epoch", "epochs"))
     solved, missed = placed.filter(pl.col("solved")), placed.filter(~pl.col("solved"))
     for frame, column, marker, size in (
-        (solved, "first", "o", 3.5),
-        (solved, "epochs", "_", 7.0),
-        (missed, "epochs", "x", 5.0),
+        (solved, "first", "o", 2.8),
+        (solved, "stop", "_", 5.0),
+        (missed, "epochs", "x", 4.5),
     ):
         axes.plot(
             frame["x"].to_list(),
@@ -161,4 +165,5 @@ def _draw_epochs(axes: Axes, variant: Variant, cells: Cells, lengths: list[int])
             color=look.colour,
             linestyle="",
         )
-    axes.plot(*zip(*medians, strict=True), color=look.colour, linestyle=look.dash)
+    if medians:
+        axes.plot(*zip(*medians, strict=True), color=look.colour, linestyle=look.dash)

@@ -32,7 +32,8 @@ def _square(axes: Axes, x: float, y: float, share: float | None, text: str, ring
     red, green, blue = to_rgb(colour)
     dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
     ink = "white" if dark else "#111111"
-    axes.text(x + 0.5, y + 0.53, text, ha="center", va="center", color=ink, fontsize=8)
+    size = 8 if len(text) < 4 else 6.5
+    axes.text(x + 0.5, y + 0.53, text, ha="center", va="center", color=ink, fontsize=size)
     if ring:
         axes.add_patch(
             Rectangle(
@@ -42,8 +43,8 @@ def _square(axes: Axes, x: float, y: float, share: float | None, text: str, ring
 
 
 def _verdict_mark(axes: Axes, x: float, y: float, found: Verdicts) -> None:
-    """In the corner: ✗ if a solved run has a counterexample, ✓ if all were right on all inputs."""
-    if found.wrong or (found.solved and found.right == found.solved):
+    """In the corner: ✗ if a solved run has a counterexample, ✓ if all tried are right on all."""
+    if found.wrong or (found.tried and found.right == found.tried):
         mark = "✗" if found.wrong else "✓"
         patch = Circle((x + 0.84, y + 0.18), 0.17, facecolor=PAPER, edgecolor=INK, linewidth=0.5)
         axes.add_patch(patch)
@@ -55,8 +56,8 @@ def _draw_row(axes: Axes, y: float, row: SuccessRow, cells: Cells | None) -> Non
     for column, n_bits in enumerate(LENGTHS):
         k, m = cells.count(row.counted, n_bits) if cells else (0, 0)
         theirs = row.successes[n_bits]
-        # Rates are compared as products: no division, no rounding.
-        differs = bool(m) and k * RUNS_PER_CELL != theirs * m
+        # More than half of a published run off; as products: no division, no rounding.
+        differs = abs(k * RUNS_PER_CELL - theirs * m) * 2 > m
         _square(axes, column, y, k / m if m else None, f"{k}/{m}", differs)
         if cells is not None:
             _verdict_mark(axes, column, y, cells.verdicts(row.counted, n_bits))
@@ -90,7 +91,7 @@ def _panel(axes: Axes, task: Task, cells: Cells | None) -> None:
 
 
 def success_grid(cells: Cells | None) -> Figure:
-    """Successes of all 23 configurations; a ring marks a rate that is not the published one."""
+    """Successes of all 23 configurations; a ring marks a rate nearer to another count of five."""
     figure = Figure(figsize=(11, 6.2), layout="constrained")
     for axes, task in zip(figure.subplots(1, 2), TASKS, strict=True):
         _panel(axes, task, cells)
@@ -107,11 +108,11 @@ def _legend(axes: Axes, cells: Cells | None) -> None:
         _square(axes, 0.6 + step, y, step / 5, f"{step}/5", False)
     if cells is not None:
         _square(axes, 0.6, y + 1.4, 0.4, "2/5", True)
-        axes.text(1.9, y + 1.95, "not the published rate", va="center")
+        axes.text(1.9, y + 1.95, "nearer to another count of 5", va="center")
         _square(axes, 0.6, y + 2.6, None, "", False)
         axes.text(1.9, y + 3.15, "no finished run", va="center", color=INK)
         if cells.n_verified:
             _verdict_mark(axes, -4.9, y - 1, Verdicts(1, 1, 0, 0))
-            axes.text(-3.7, y - 0.8, "right on all inputs", va="center")
-            _verdict_mark(axes, 0.8, y - 1, Verdicts(1, 0, 1, 0))
-            axes.text(2.0, y - 0.8, "a counterexample", va="center")
+            axes.text(-3.7, y - 0.8, "all tried: right on all inputs", va="center")
+            _verdict_mark(axes, 2.8, y - 1, Verdicts(1, 0, 1, 0))
+            axes.text(4.0, y - 0.8, "a wrong answer found", va="center")
