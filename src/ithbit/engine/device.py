@@ -154,7 +154,7 @@ def _code_versions() -> dict[str, str | int]:
 
 
 def _commit() -> str | None:
-    """The checkout's commit, with a + where files differ from it."""
+    """The checkout's commit, with a + where the sources differ from it."""
     package = Path(__file__).resolve().parents[1]
     root = package.parent.parent
     if not (root / ".git").exists() or package.parent.name != "src":
@@ -164,7 +164,7 @@ def _commit() -> str | None:
             subprocess.run(
                 ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
             ).stdout.strip()
-            for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+            for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain", "src"])
         ]
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -113,6 +113,6 @@ def _legend(axes: Axes, cells: Cells | None) -> None:
         axes.text(1.9, y + 3.15, "no finished run", va="center", color=INK)
         if cells.n_verified:
             _verdict_mark(axes, -4.9, y - 1, Verdicts(1, 1, 0, 0))
-            axes.text(-3.7, y - 0.8, "all tried: right on all inputs", va="center")
+            axes.text(-3.7, y - 0.8, "tried runs right on all inputs", va="center")
             _verdict_mark(axes, 2.8, y - 1, Verdicts(1, 0, 1, 0))
             axes.text(4.0, y - 0.8, "a wrong answer found", va="center")
