@@ -141,7 +141,8 @@ def test_compare_of_our_runs(ithbit) -> None:
     paper = Path(__file__).parents[2] / "results" / "paper"
     status, out, err = ithbit("compare", "--store", paper)
     assert (status, err) == (0, "")
-    assert out.startswith("Agreement: none of 255 comparisons differs. Of 255 in all, 2 rest on")
+    assert out.startswith("Agreement: none of 255 comparisons differs.\n")
+    assert ithbit("compare", "--store", paper, "--require-complete")[0] == 0
 
 
 def test_any_settings(ithbit, tmp_path: Path) -> None:
@@ -168,7 +169,9 @@ def test_any_settings(ithbit, tmp_path: Path) -> None:
         (["plot", "length", "-o", "a.jpg"], "its ending must be one of .png, .svg, .pdf"),
         (["plot", "curves", "--family", "oracle"], "unknown family 'oracle'; choose one of"),
         (["plot", "curves", "--task", "mhi"], "unknown task 'mhi'; choose one of rhi, lhi"),
-        (["plot", "curves", "--n", "7"], "has no history of rhi softmax-full with 1 layers, n = 7"),
+        (["plot", "curves", "--n", "7"], "has no history of rhi softmax-full, L = 1, n = 7"),
+        (["plot", "curves", "--positions", "x"], "unknown positions 'x'; choose one of none"),
+        (["plot", "successes", "--n", "8"], "successes shows them all: leave them out"),
         (["export", "--format", "xlsx"], "unknown format 'xlsx'; choose one of parquet, csv"),
         (["compare", "--alpha", "2"], "alpha must lie between 0 and 1, got 2.0"),
         (["report", "-o", "/dev/null/page.html"], "cannot write /dev/null/page.html"),

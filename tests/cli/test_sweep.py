@@ -61,7 +61,10 @@ def test_a_sweep_from_file_to_status_to_merge(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["sweep", "nope"], "unknown sweep 'nope'; choose one of paper, positions, smoke, demo"),
+        (
+            ["sweep", "nope"],
+            "unknown sweep 'nope'; choose one of paper, positions, longer, smoke, demo",
+        ),
         (["sweep", "paper", "--family", "lstm"], "unknown family 'lstm'"),
         (["sweep", "paper", "--task", "mid"], "unknown task 'mid'"),
         (["sweep", "paper", "--n", "7"], "no run of paper passes the filters"),

@@ -1,5 +1,6 @@
 """Agreement where there is agreement, disagreement where it was put, and missing called missing."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from ithbit.report.agreement import AGREES, DIFFERS, MISSING, TOO_FEW, Agreement
 from ithbit.report.cells import Cells, gather
 from ithbit.report.compare import compare
 from ithbit.report.rows import load_rows
+from ithbit.report.tables import table_named
 
 
 def kinds(agreement: Agreement) -> dict[str, Kind]:
@@ -36,6 +38,20 @@ def test_runs_like_the_published_ones_agree(paper_cells: Cells) -> None:
     }
     assert agreement.complete
     assert all(kind.count(DIFFERS) == 0 for kind in agreement.kinds if kind.name != "length shift")
+
+
+def test_a_seed_that_fails_leaves_nothing_incomplete(tmp_path: Path) -> None:
+    plans = paper_plans() + positions_plans()
+    at = next(
+        k
+        for k, plan in enumerate(plans)
+        if plan.solved and plan.run.model == ModelSpec("lhi", "gru", 64)
+    )
+    plans[at] = dataclasses.replace(plans[at], solved=False, accuracy=0.9, epochs=500)
+    agreement = compared(tmp_path, plans)
+    assert agreement.complete
+    cells = gather(load_rows(tmp_path))
+    assert not any("fewer finished" in note for note in table_named("length-by-n", cells).notes)
 
 
 def test_differences_are_found_with_their_runs(differing_store: Path) -> None:

@@ -13,6 +13,7 @@ from ithbit.errors import SpecError, StoreError
 from ithbit.families import FAMILIES
 from ithbit.models.spec import ModelSpec
 from ithbit.report.cells import Cells, gather
+from ithbit.report.export import export
 from ithbit.report.figures import FIGURES, check_figure_format, draw, draw_curves, save, to_svg
 from ithbit.report.figures.grid import SHADES
 from ithbit.report.figures.style import LOOKS
@@ -128,8 +129,32 @@ def test_curves_have_a_line_a_seed(mixed_records: Records) -> None:
     assert labels == [f"seed {seed}" for seed in range(5)]
 
 
+def test_many_curves_are_thin_and_told_by_how_they_ended(tmp_path: Path) -> None:
+    model = ModelSpec("lhi", "gru", 8)
+    early = [RunSpec(model, seed, Protocol(stop_when_solved=True)) for seed in range(6)]
+    plans = [Plan(run, run.seed > 0, 1.0 if run.seed else 0.7, 9) for run in early]
+    plans.append(Plan(RunSpec(model, 6), True, 1.0, 9))
+    records = load_rows(write_store(tmp_path, plans))
+    figure = draw_curves(records, Variant("lhi", "gru", 1), 8, "polynomial")
+    assert figure.axes[0].get_title("left").endswith(", 7 runs")
+    ends = [line for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
+    assert len(ends) == 5
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "ended when first perfect"
+    ]
+
+
+def test_curves_without_histories(tmp_path: Path) -> None:
+    plan = Plan(RunSpec(ModelSpec("lhi", "gru", 8), 0), True, 1.0, 9)
+    export(load_rows(write_store(tmp_path / "store", [plan])), tmp_path, "csv")[1].unlink()
+    with pytest.raises(StoreError, match=r"n = 8, .* has no table of histories: there are no"):
+        draw_curves(load_rows(tmp_path), Variant("lhi", "gru", 1), 8, "polynomial")
+
+
 def test_curves_of_a_cell_without_runs(mixed_records: Records) -> None:
-    with pytest.raises(StoreError, match="no history of rhi mamba2 with 3 layers, n = 16, learned"):
+    with pytest.raises(
+        StoreError, match=r"of rhi mamba2, L = 3, n = 16, learned .*; it has runs of lhi"
+    ):
         draw_curves(mixed_records, Variant("rhi", "mamba2", 3), 16, "learned")
 
 

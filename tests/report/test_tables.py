@@ -70,8 +70,28 @@ def test_runs_that_end_when_first_perfect_are_told(tmp_path: Path) -> None:
     cost = table_named("cost", cells)
     row = next(row for row in cost.rows if row.values[0].ours)
     assert [value.ours for value in row.values[:3:2]] == ["4/4*", "53*"]
-    said = "3 of the runs were to end when first perfect: successes and accuracy count them"
-    assert any(note.startswith(said) for note in cost.notes)
+    early = "runs that were to end when first perfect"
+    assert f"epochs and seconds, not successes, leave out {early}" in cost.notes
+    assert f"left out: {early}" in table_named("length-by-n", cells).notes
+    told = (
+        "3 of the runs were to end when first perfect, which changes neither successes nor accuracy"
+    )
+    assert told in table_named("accuracy", cells).notes
+
+
+def test_the_numbers_of_runs_are_told_where_they_differ(tmp_path: Path) -> None:
+    runs = [RunSpec(ModelSpec("lhi", "gru", 8), seed) for seed in range(3)]
+    runs += [RunSpec(ModelSpec("lhi", "gru", 16), 0)]
+    store = write_store(tmp_path, [Plan(run, True, 1.0, 50) for run in runs], with_history=False)
+    assert "cells have 1 to 3 runs" in table_named("accuracy", gather(load_rows(store))).notes
+
+
+def test_seeds_that_count_twice_are_told(tmp_path: Path) -> None:
+    model = ModelSpec("lhi", "gru", 8)
+    runs = [RunSpec(model, 0, Protocol(max_epochs=epochs)) for epochs in (3, 4)]
+    store = write_store(tmp_path, [Plan(run, True, 1.0, 3) for run in runs], with_history=False)
+    notes = table_named("main", gather(load_rows(store), "any")).notes
+    assert "1 of them have a seed that another run of the cell has" in notes
 
 
 def test_incomplete_cells_are_marked(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from ithbit.engine.spec import Protocol
 from ithbit.errors import SpecError
-from ithbit.sweep.presets import PRESETS, paper, positions, preset, smoke
+from ithbit.sweep.presets import PRESETS, longer, paper, positions, preset, smoke
 
 
 def test_the_paper_s_sweep() -> None:
@@ -76,6 +76,11 @@ def test_the_ablation_of_positions() -> None:
 
 def test_smoke_has_every_family() -> None:
     assert len({run.model.family for run in smoke()}) == 6
+
+
+def test_longer_goes_on_where_the_paper_ends() -> None:
+    assert len(longer()) == 9 * 2 * 5
+    assert min(run.model.n_bits for run in longer()) > max(run.model.n_bits for run in paper())
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -28,7 +28,8 @@ Store = Annotated[
 Settings = Annotated[
     str,
     typer.Option(
-        help="Which runs count: 'paper' (the paper's sizes and protocol) or 'any'.",
+        help="Which runs count: 'paper' (the paper's sizes and protocol, ended when first perfect "
+        "or not) or 'any'.",
     ),
 ]
 DEFAULT_STORE = Path("runs")
@@ -139,7 +140,7 @@ def compare(
     if as_json:
         print(json.dumps(_as_json(agreement), indent=2, ensure_ascii=False))
     else:
-        _print_agreement(agreement, every, cells.notes())
+        _print_agreement(agreement, every, cells.notes() + cells.early_notes())
     if not agreement.agrees or (complete and not agreement.complete):
         raise typer.Exit(1)
 
@@ -234,13 +235,23 @@ def plot(
     `curves` draws the learning curves of one cell, all seeds, finished or not. The others put the
     published numbers beside ours.
     """
+    from ithbit.errors import SpecError
     from ithbit.families import family_named, task_named
+    from ithbit.models.spec import POSITIONS
     from ithbit.report.figures import check_figure, check_figure_format, draw, draw_curves, save
     from ithbit.report.published import Variant
 
     check_figure(name)
     path = out or Path(f"{name}.png")
     check_figure_format(path)
+    chosen = (task, family, layers, n_bits, positions)
+    if name != "curves" and chosen != ("rhi", "softmax-full", 1, 64, "polynomial"):
+        raise SpecError(
+            "--task, --family, --layers, --n and --positions choose a cell for `ithbit plot "
+            f"curves`; {name} shows them all: leave them out"
+        )
+    if positions not in POSITIONS:
+        raise SpecError(f"unknown positions {positions!r}; choose one of {', '.join(POSITIONS)}")
     if name == "curves":
         variant = Variant(task_named(task), family_named(family).name, layers)
         figure = draw_curves(_records(store), variant, n_bits, positions)

@@ -33,7 +33,9 @@ StopWhenSolved = Annotated[
 
 
 def sweep(
-    name: Annotated[str, typer.Argument(help="paper, positions, smoke, demo, or a .toml file")],
+    name: Annotated[
+        str, typer.Argument(help="paper, positions, longer, smoke, demo, or a .toml file")
+    ],
     task: Tasks = None,
     family: Families = None,
     layers: Depths = None,

@@ -117,6 +117,7 @@ def cost_table(cells: Cells | None) -> Table:
         (
             "seconds are those of each side's own machine; runs trained in one stack share an "
             "epoch's time",
+            *_whole_notes(cells, "epochs and seconds, not successes, leave out"),
             *common_notes(cells, rows),
         ),
     )
@@ -124,6 +125,12 @@ def cost_table(cells: Cells | None) -> Table:
 
 _LENGTH_COLUMNS = ("Successes", "Accuracy at n/2", "Accuracy at 2n")
 _LENGTH_NOTE = "accuracy at the last epoch, over the runs that succeeded at n; chance is 0.5"
+
+
+def _whole_notes(cells: Cells | None, what: str) -> list[str]:
+    """What is said of runs that end when first perfect, where they do not count."""
+    early = cells is not None and cells.n_early > 0
+    return [f"{what} runs that were to end when first perfect"] if early else []
 
 
 def length_runs(cells: Cells, n_bits: int, variant: Variant | None) -> pl.DataFrame | None:
@@ -136,14 +143,15 @@ def _shifted(cells: Cells | None, row: LengthRow) -> tuple[Value, ...]:
     runs = length_runs(cells, row.n_bits, row.variant) if cells else None
     solved = None if runs is None else runs.filter(pl.col("solved"))
     count = (0, 0) if solved is None or runs is None else (solved.height, runs.height)
+    wanted = row.successes if count[1] < row.runs else 0
     return (
         count_value(count, (row.successes, row.runs)),
         Value(
-            spread_text(summary(solved, "half_length_accuracy"), 3, row.successes),
+            spread_text(summary(solved, "half_length_accuracy"), 3, wanted),
             printed_mean(row.half),
         ),
         Value(
-            spread_text(summary(solved, "double_length_accuracy"), 3, row.successes),
+            spread_text(summary(solved, "double_length_accuracy"), 3, wanted),
             printed_mean(row.double),
         ),
     )
@@ -159,7 +167,7 @@ def length_by_n_table(cells: Cells | None) -> Table:
         ("Train n",),
         _LENGTH_COLUMNS,
         tuple(rows),
-        (_LENGTH_NOTE, *common_notes(cells, rows)),
+        (_LENGTH_NOTE, *_whole_notes(cells, "left out:"), *common_notes(cells, rows)),
     )
 
 
@@ -177,5 +185,5 @@ def length_by_family_table(cells: Cells | None) -> Table:
         ("Task", "Model family", "L"),
         _LENGTH_COLUMNS,
         tuple(rows),
-        (_LENGTH_NOTE, *common_notes(cells, rows)),
+        (_LENGTH_NOTE, *_whole_notes(cells, "left out:"), *common_notes(cells, rows)),
     )

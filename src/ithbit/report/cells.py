@@ -66,6 +66,7 @@ class Cells:
     settings: str
     n_verified: int = 0  # counted runs that `ithbit verify` has tried
     n_early: int = 0  # counted runs that are not of `whole`
+    n_twice: int = 0  # counted runs whose seed another one of their cell has
 
     def runs(
         self, variant: Variant, n_bits: int, positions: str = "polynomial", whole: bool = False
@@ -97,17 +98,23 @@ class Cells:
             )
         if self.settings != "paper":
             notes.append("runs of any settings are counted: not the paper's protocol throughout")
+            if self.n_twice:
+                notes.append(f"{self.n_twice} of them have a seed that another run of the cell has")
         elif self.n_left_out:
             notes.append(
                 f"{self.n_left_out} finished runs with other settings than the paper's, or with a "
                 "seed that another run has, are left out"
             )
-        if self.n_early:
-            notes.append(
-                f"{self.n_early} of the runs were to end when first perfect: successes and "
-                "accuracy count them; epochs, seconds and other lengths do not"
-            )
         return notes
+
+    def early_notes(self) -> list[str]:
+        """What is to be known where runs that end when first perfect are counted."""
+        if not self.n_early:
+            return []
+        return [
+            f"{self.n_early} of the runs were to end when first perfect, which changes neither "
+            "successes nor accuracy"
+        ]
 
     def lengths(self) -> list[int]:
         """The lengths n that any cell has."""
@@ -186,6 +193,7 @@ def gather(records: Records, settings: str = "paper") -> Cells:
         settings,
         counted["verification"].count(),
         counted.height - whole.height,
+        counted.height - counted.n_unique([*_KEY, "seed"]),
     )
 
 

@@ -4,7 +4,7 @@
 *empirical*.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ithbit.errors import SpecError
 from ithbit.families import group
@@ -64,6 +64,15 @@ def _verdict_head(cells: Cells | None) -> tuple[str, ...]:
 
 def _verdict_note(cells: Cells | None) -> tuple[str, ...]:
     return (_VERDICTS_NOTE,) if cells is not None and cells.n_verified else ()
+
+
+def _run_notes(cells: Cells | None, variants: Iterable[Variant], lengths: list[int]) -> list[str]:
+    """What is to be known of the runs behind successes and accuracies."""
+    if cells is None:
+        return []
+    counts = {cells.count(variant, n_bits)[1] for variant in variants for n_bits in lengths} - {0}
+    numbers = [f"cells have {min(counts)} to {max(counts)} runs"] if len(counts) > 1 else []
+    return numbers + cells.early_notes()
 
 
 def main_table(cells: Cells | None) -> Table:
@@ -138,7 +147,12 @@ def main_table(cells: Cells | None) -> Table:
         ("Task", "Model family", "L", "Thm."),
         (*(f"n={n_bits}" for n_bits in lengths), *_verdict_head(cells)),
         tuple(rows),
-        (*notes, *_verdict_note(cells), *common_notes(cells, rows)),
+        (
+            *notes,
+            *_verdict_note(cells),
+            *_run_notes(cells, [row.variant for row in rows if row.variant], lengths),
+            *common_notes(cells, rows),
+        ),
     )
 
 
@@ -197,6 +211,7 @@ def accuracy_table(cells: Cells | None) -> Table:
             "✓ constructive, ✗ stress test; full and causal variants were trained apart and stand "
             "apart",
             *_verdict_note(cells),
+            *_run_notes(cells, [*paper, *extra], lengths),
             *common_notes(cells, rows),
         ),
     )

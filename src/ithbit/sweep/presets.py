@@ -89,6 +89,11 @@ def positions() -> list[RunSpec]:
     return cross(CONSTRUCTIVE, (32, 64), range(3), encodings)
 
 
+def longer() -> list[RunSpec]:
+    """Beyond the paper: the constructive variants at n = 96 and 128, stopped when solved."""
+    return cross(CONSTRUCTIVE, (96, 128), range(5), protocol=Protocol(stop_when_solved=True))
+
+
 def smoke() -> list[RunSpec]:
     """A minute on a CPU: the constructive variants at n = 4, two seeds, a few short epochs."""
     protocol = Protocol(epoch_examples=20_000, max_epochs=6, stop_when_solved=True)
@@ -119,6 +124,7 @@ def demo() -> list[RunSpec]:
 PRESETS: dict[str, Callable[[], list[RunSpec]]] = {
     "paper": paper,
     "positions": positions,
+    "longer": longer,
     "smoke": smoke,
     "demo": demo,
 }
