@@ -91,7 +91,7 @@ def test_seeds_that_count_twice_are_told(tmp_path: Path) -> None:
     runs = [RunSpec(model, 0, Protocol(max_epochs=epochs)) for epochs in (3, 4)]
     store = write_store(tmp_path, [Plan(run, True, 1.0, 3) for run in runs], with_history=False)
     notes = table_named("main", gather(load_rows(store), "any")).notes
-    assert "1 of them have a seed that another run of the cell has" in notes
+    assert "runs whose seed another run of the cell has too: 1" in notes
 
 
 def test_incomplete_cells_are_marked(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ class Cells:
         if self.settings != "paper":
             notes.append("runs of any settings are counted: not the paper's protocol throughout")
             if self.n_twice:
-                notes.append(f"{self.n_twice} of them have a seed that another run of the cell has")
+                notes.append(f"runs whose seed another run of the cell has too: {self.n_twice}")
         elif self.n_left_out:
             notes.append(
                 f"{self.n_left_out} finished runs with other settings than the paper's, or with a "

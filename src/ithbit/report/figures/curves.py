@@ -45,6 +45,7 @@ def curves_figure(
     left, right = figure.subplots(1, 2)
     look = LOOKS[variant.family]
     few = len(runs) <= _TOLD_APART
+    ended = [run["stop_when_solved"] and run["solved"] for run, _ in runs]
     for at, (run, history) in enumerate(runs):
         note = "" if run["status"] == "finished" else f" ({run['status']})"
         style: dict[str, Any] = {"color": look.colour, "linewidth": 0.8, "alpha": 0.6}
@@ -60,12 +61,11 @@ def curves_figure(
                 "label": f"seed {run['seed']}{note}",
             }
         epochs = [line["epoch"] for line in history]
-        ended = run["stop_when_solved"] and run["solved"]
         for axes, key in ((left, "held_out_accuracy"), (right, "held_out_loss")):
             values = [line.get(key) for line in history]
             shown = [float("nan") if v is None else v for v in values]
             axes.plot(epochs, shown, **style)
-            if ended:
+            if ended[at]:
                 axes.plot(epochs[-1:], shown[-1:], color=look.colour, **_END)
     chance_line(left)
     left.set_ylim(0.42, 1.03)
@@ -82,7 +82,7 @@ def curves_figure(
     seeds = "" if few else f", {len(runs)} runs"
     left.set_title(f"{cell}, {positions} positions{seeds}")
     handles, labels = left.get_legend_handles_labels()
-    if any(run["stop_when_solved"] and run["solved"] for run, _ in runs):
+    if any(ended):
         handles.append(Line2D([], [], color=look.colour, **_END))
         labels.append(_ENDED)
     if handles:
