@@ -8,8 +8,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from synthetic_store import HOSTILE, paper_plans, write_run
+from synthetic_store import HOSTILE, Plan, paper_plans, write_run
 
+from ithbit.engine.spec import RunSpec
+from ithbit.models.spec import ModelSpec
 from ithbit.report.page import RUN_COLUMNS, render_page, write_page
 from ithbit.report.published import published
 from ithbit.report.rows import Records, load_rows
@@ -31,6 +33,16 @@ class Elements(HTMLParser):
 @pytest.fixture(scope="module")
 def mixed_page(mixed_records: Records) -> str:
     return render_page(mixed_records)
+
+
+@pytest.fixture(scope="module")
+def beyond_page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two runs at a length that the paper does not have, one of them solved."""
+    store = tmp_path_factory.mktemp("beyond")
+    for seed in (0, 1):
+        run = RunSpec(ModelSpec("lhi", "gru", 128), seed)
+        write_run(store, Plan(run, seed == 0, 1.0 - 0.1 * seed, 9), with_history=False)
+    return render_page(load_rows(store))
 
 
 def runs_of(page: str) -> list[dict[str, object]]:
@@ -107,6 +119,26 @@ def test_a_store_of_failures_still_has_a_page(tmp_path: Path) -> None:
     assert "Nothing to compare" in page
     assert "no run of the store" in page
     assert runs_of(page)[0]["status"] == "failed"
+
+
+def banner(page: str) -> tuple[str, ...]:
+    """The class, the headline and the sentence of the page's verdict."""
+    found = re.search(r'<div class="verdict (\w+)">\s*<b>(.*?)</b>\s*<p>(.*?)</p>', page, re.S)
+    assert found is not None
+    return found.groups()
+
+
+def test_the_banner_claims_no_more_than_was_compared(mixed_page: str, beyond_page: str) -> None:
+    assert banner(beyond_page) == (
+        "none",
+        "Not compared with the published numbers",
+        "Nothing to compare: all 255 comparisons are missing.",
+    )
+    kind, headline, sentence = banner(mixed_page)
+    compared = re.search(r"none of (\d+) comparisons differs", sentence)
+    assert compared is not None
+    assert kind == "good"
+    assert headline == f"✓ Agrees with the published numbers where compared: {compared[1]} of 255"
 
 
 def test_the_page_is_written_and_equal_stores_give_equal_pages(
