@@ -1,6 +1,7 @@
 """The page as text: complete, self-contained and safe. `test_page_in_chromium` uses it."""
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
@@ -37,11 +38,22 @@ def mixed_page(mixed_records: Records) -> str:
 
 @pytest.fixture(scope="module")
 def beyond_page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Two runs at a length that the paper does not have, one of them solved."""
+    """Runs at a length that the paper does not have, all verified: two of a constructive
+    configuration, and two that no total of the main table counts."""
     store = tmp_path_factory.mktemp("beyond")
-    for seed in (0, 1):
-        run = RunSpec(ModelSpec("lhi", "gru", 128), seed)
-        write_run(store, Plan(run, seed == 0, 1.0 - 0.1 * seed, 9), with_history=False)
+    gru = ModelSpec("lhi", "gru", 128)
+    twin = ModelSpec("rhi", "softmax-causal", 128)
+    turned = dataclasses.replace(gru, positions="sinusoidal")
+    for model, seed, solved in (
+        (gru, 0, True),
+        (gru, 1, False),
+        (twin, 0, True),
+        (turned, 0, True),
+    ):
+        run = RunSpec(model, seed)
+        folder = write_run(store, Plan(run, solved, 1.0 if solved else 0.9, 9), with_history=False)
+        record = {"schema": 1, "run_id": run.run_id, "verdict": "counterexample"}
+        (folder / "verification.json").write_text(json.dumps(record))
     return render_page(load_rows(store))
 
 
@@ -139,6 +151,34 @@ def test_the_banner_claims_no_more_than_was_compared(mixed_page: str, beyond_pag
     assert compared is not None
     assert kind == "good"
     assert headline == f"✓ Agrees with the published numbers where compared: {compared[1]} of 255"
+
+
+def test_boxes_have_the_lengths_and_counts_of_the_main_table(beyond_page: str) -> None:
+    tiles = re.findall(r'<div class="tile">(.*?)</div>', beyond_page, re.S)
+    ours, theirs = ("".join(re.findall(r"<td.*</td>", line)) for line in tiles[0].split("<tr>")[2:])
+    assert re.findall(r">n=(\d+)<", tiles[0]) == ["8", "16", "32", "64", "128"]
+    assert re.findall(r'"num">(.*?)</td>', ours) == [*"––––", "<b>1</b>/2"]
+    assert re.findall(r'"num">(.*?)</td>', theirs)[3:] == ["<b>38</b>/40", "–"]
+    assert "0/0" not in beyond_page
+    assert "<b>0</b>/0" not in beyond_page
+
+
+def test_verified_runs_are_counted_as_in_the_main_table(beyond_page: str) -> None:
+    assert (
+        "Of the solved runs in the main table&#39;s totals (1), <code>ithbit verify</code> has "
+        "tried 1: 0 right on all inputs, 1 with a counterexample, 0 left open."
+    ) in beyond_page
+
+
+def test_backticks_are_code(beyond_page: str, tmp_path: Path) -> None:
+    notes = "".join(re.findall(r'<ul class="notes">(.*?)</ul>', beyond_page, re.S))
+    assert "of the solved runs that <code>ithbit verify</code> has tried" in notes
+    assert "`" not in notes
+    store = tmp_path / "`<b>`"
+    write_run(store, paper_plans()[0], "failure")
+    page = render_page(load_rows(store))
+    assert "<code>&lt;b&gt;</code>" in page
+    assert "look with <code>ithbit status</code>" in page
 
 
 def test_the_page_is_written_and_equal_stores_give_equal_pages(
