@@ -16,6 +16,7 @@ from ithbit.models.spec import ModelSpec
 from ithbit.report.page import RUN_COLUMNS, render_page, write_page
 from ithbit.report.published import published
 from ithbit.report.rows import Records, load_rows
+from ithbit.report.statistics import fisher_exact, holm
 from ithbit.report.tables import TABLES
 
 
@@ -179,6 +180,26 @@ def test_backticks_are_code(beyond_page: str, tmp_path: Path) -> None:
     page = render_page(load_rows(store))
     assert "<code>&lt;b&gt;</code>" in page
     assert "look with <code>ithbit status</code>" in page
+
+
+def test_what_a_single_cell_can_show_is_worked_out_right(mixed_page: str) -> None:
+    found = re.findall(r"0/(\d+) against 5/5 has p = ([\d.]+)", mixed_page)
+    assert [runs for runs, _ in found] == ["5", "20"]
+    n_cells = sum(len(row.successes) for row in published().successes)
+    assert f"among the {n_cells} cells" in mixed_page
+    corrected = []
+    for runs, printed in found:
+        least = fisher_exact((0, int(runs)), (5, 5))
+        corrected.append(holm([least, *[1.0] * (n_cells - 1)])[0])
+        assert f"{corrected[-1]:.2g}" == printed
+    # Six kinds of comparison share the accepted chance of a false alarm.
+    assert corrected[1] <= 0.05 / 6 < corrected[0]
+
+
+def test_a_ring_is_captioned_as_it_is_drawn(mixed_page: str) -> None:
+    caption = re.search(r'id="figure-successes".*?<figcaption>(.*?)</figcaption>', mixed_page, re.S)
+    assert caption is not None
+    assert "A ring marks a rate that is nearer to another count of five" in caption[1]
 
 
 def test_the_page_is_written_and_equal_stores_give_equal_pages(
