@@ -149,7 +149,7 @@ def test_verdicts_reach_tables_figure_and_page(ithbit, tmp_path: Path) -> None:
     status, out, err = ithbit("report", "--store", store, "-o", tmp_path / "page.html")
     assert (status, err) == (0, "")
     page = (tmp_path / "page.html").read_text()
-    assert "Of 3 solved runs, 2 were tried by ithbit verify: 1 right on all inputs" in page
+    assert "totals (3), <code>ithbit verify</code> has tried 2: 1 right on all inputs" in page
     assert "a counterexample<" in page  # the legend of the success grid
     assert '"counterexample"' in page  # the list of runs
 

@@ -119,6 +119,23 @@ def test_pooled_cells_wait_for_all_their_configurations(tmp_path: Path) -> None:
     assert encodings.count(TOO_FEW) == 6
     assert encodings.count(MISSING) == 4  # rotary, and polynomial
     assert encodings.smallest is None
+    assert agreement.n_compared == 0
+    assert agreement.verdict() == (
+        "Nothing to compare yet. Of 255 in all, 249 are missing and 6 have too few runs to judge."
+    )
+
+
+def test_the_headline_says_how_much_was_compared() -> None:
+    agreeing = Comparison("a", "one", "1", "1", AGREES)
+    absent = Comparison("a", "two", "–", "1", MISSING)
+    few = Comparison("a", "three", "1", "1", TOO_FEW)
+    heads = {
+        (agreeing,): "✓ Agrees with the published numbers",
+        (agreeing, absent, few): "✓ Agrees with the published numbers where compared: 1 of 3",
+        (absent, few): "Not compared with the published numbers",
+    }
+    for cells, headline in heads.items():
+        assert Agreement(0.05, (Kind("a", "by hand", cells),)).headline() == headline
 
 
 def test_no_cell_of_the_papers(tmp_path: Path) -> None:
@@ -157,3 +174,4 @@ def test_largest_puts_what_differs_first() -> None:
     assert [c.cell for c in agreement.largest()] == ["four", "two", "one"]
     assert [c.cell for c in agreement.largest(1)] == ["four"]
     assert agreement.verdict() == "Disagreement: 2 of 4 comparisons differ."
+    assert agreement.headline() == "✗ Differs from the published numbers"

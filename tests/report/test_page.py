@@ -1,6 +1,7 @@
 """The page as text: complete, self-contained and safe. `test_page_in_chromium` uses it."""
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
@@ -8,11 +9,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from synthetic_store import HOSTILE, paper_plans, write_run
+from synthetic_store import HOSTILE, Plan, paper_plans, write_run
 
+from ithbit.engine.spec import RunSpec
+from ithbit.models.spec import ModelSpec
 from ithbit.report.page import RUN_COLUMNS, render_page, write_page
 from ithbit.report.published import published
 from ithbit.report.rows import Records, load_rows
+from ithbit.report.statistics import fisher_exact, holm
 from ithbit.report.tables import TABLES
 
 
@@ -31,6 +35,27 @@ class Elements(HTMLParser):
 @pytest.fixture(scope="module")
 def mixed_page(mixed_records: Records) -> str:
     return render_page(mixed_records)
+
+
+@pytest.fixture(scope="module")
+def beyond_page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Runs at a length that the paper does not have, all verified: two of a constructive
+    configuration, and two that no total of the main table counts."""
+    store = tmp_path_factory.mktemp("beyond")
+    gru = ModelSpec("lhi", "gru", 128)
+    twin = ModelSpec("rhi", "softmax-causal", 128)
+    turned = dataclasses.replace(gru, positions="sinusoidal")
+    for model, seed, solved in (
+        (gru, 0, True),
+        (gru, 1, False),
+        (twin, 0, True),
+        (turned, 0, True),
+    ):
+        run = RunSpec(model, seed)
+        folder = write_run(store, Plan(run, solved, 1.0 if solved else 0.9, 9), with_history=False)
+        record = {"schema": 1, "run_id": run.run_id, "verdict": "counterexample"}
+        (folder / "verification.json").write_text(json.dumps(record))
+    return render_page(load_rows(store))
 
 
 def runs_of(page: str) -> list[dict[str, object]]:
@@ -107,6 +132,74 @@ def test_a_store_of_failures_still_has_a_page(tmp_path: Path) -> None:
     assert "Nothing to compare" in page
     assert "no run of the store" in page
     assert runs_of(page)[0]["status"] == "failed"
+
+
+def banner(page: str) -> tuple[str, ...]:
+    """The class, the headline and the sentence of the page's verdict."""
+    found = re.search(r'<div class="verdict (\w+)">\s*<b>(.*?)</b>\s*<p>(.*?)</p>', page, re.S)
+    assert found is not None
+    return found.groups()
+
+
+def test_the_banner_claims_no_more_than_was_compared(mixed_page: str, beyond_page: str) -> None:
+    assert banner(beyond_page) == (
+        "none",
+        "Not compared with the published numbers",
+        "Nothing to compare: all 255 comparisons are missing.",
+    )
+    kind, headline, sentence = banner(mixed_page)
+    compared = re.search(r"none of (\d+) comparisons differs", sentence)
+    assert compared is not None
+    assert kind == "good"
+    assert headline == f"✓ Agrees with the published numbers where compared: {compared[1]} of 255"
+
+
+def test_boxes_have_the_lengths_and_counts_of_the_main_table(beyond_page: str) -> None:
+    tiles = re.findall(r'<div class="tile">(.*?)</div>', beyond_page, re.S)
+    ours, theirs = ("".join(re.findall(r"<td.*</td>", line)) for line in tiles[0].split("<tr>")[2:])
+    assert re.findall(r">n=(\d+)<", tiles[0]) == ["8", "16", "32", "64", "128"]
+    assert re.findall(r'"num">(.*?)</td>', ours) == [*"––––", "<b>1</b>/2"]
+    assert re.findall(r'"num">(.*?)</td>', theirs)[3:] == ["<b>38</b>/40", "–"]
+    assert "0/0" not in beyond_page
+    assert "<b>0</b>/0" not in beyond_page
+
+
+def test_verified_runs_are_counted_as_in_the_main_table(beyond_page: str) -> None:
+    assert (
+        "Of the solved runs in the main table&#39;s totals (1), <code>ithbit verify</code> has "
+        "tried 1: 0 right on all inputs, 1 with a counterexample, 0 left open."
+    ) in beyond_page
+
+
+def test_backticks_are_code(beyond_page: str, tmp_path: Path) -> None:
+    notes = "".join(re.findall(r'<ul class="notes">(.*?)</ul>', beyond_page, re.S))
+    assert "of the solved runs that <code>ithbit verify</code> has tried" in notes
+    assert "`" not in notes
+    store = tmp_path / "`<b>`"
+    write_run(store, paper_plans()[0], "failure")
+    page = render_page(load_rows(store))
+    assert "<code>&lt;b&gt;</code>" in page
+    assert "look with <code>ithbit status</code>" in page
+
+
+def test_what_a_single_cell_can_show_is_worked_out_right(mixed_page: str) -> None:
+    found = re.findall(r"0/(\d+) against 5/5 has p = ([\d.]+)", mixed_page)
+    assert [runs for runs, _ in found] == ["5", "20"]
+    n_cells = sum(len(row.successes) for row in published().successes)
+    assert f"among the {n_cells} cells" in mixed_page
+    corrected = []
+    for runs, printed in found:
+        least = fisher_exact((0, int(runs)), (5, 5))
+        corrected.append(holm([least, *[1.0] * (n_cells - 1)])[0])
+        assert f"{corrected[-1]:.2g}" == printed
+    # Six kinds of comparison share the accepted chance of a false alarm.
+    assert corrected[1] <= 0.05 / 6 < corrected[0]
+
+
+def test_a_ring_is_captioned_as_it_is_drawn(mixed_page: str) -> None:
+    caption = re.search(r'id="figure-successes".*?<figcaption>(.*?)</figcaption>', mixed_page, re.S)
+    assert caption is not None
+    assert "A ring marks a rate that is nearer to another count of five" in caption[1]
 
 
 def test_the_page_is_written_and_equal_stores_give_equal_pages(

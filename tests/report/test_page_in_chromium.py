@@ -1,13 +1,18 @@
 """The page in a real Chromium: it is opened from disk, clicked, filtered, sorted and themed."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from chromium import CHROMIUM, Browser
+from synthetic_store import Plan, write_run
 
+from ithbit.engine.spec import RunSpec
+from ithbit.models.spec import ModelSpec
 from ithbit.report.page import write_page
-from ithbit.report.rows import Records
+from ithbit.report.published import LENGTHS
+from ithbit.report.rows import Records, load_rows
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="needs Chromium (Debian's package chromium)"
@@ -35,6 +40,19 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory, mixed_records: Records) -> Path:
     return write_page(mixed_records, tmp_path_factory.mktemp("page") / "report.html")
+
+
+@pytest.fixture(scope="module")
+def wide_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a store whose runs fill every column of the list and of the accuracy table."""
+    store = tmp_path_factory.mktemp("wide")
+    for n_bits in LENGTHS:
+        for seed, verdict in enumerate(("verified on all inputs", "counterexample")):
+            run = RunSpec(ModelSpec("rhi", "softmax-causal", n_bits), seed)
+            folder = write_run(store, Plan(run, True, 1.0, 400, 123456), with_history=False)
+            record = {"schema": 1, "run_id": run.run_id, "verdict": verdict}
+            (folder / "verification.json").write_text(json.dumps(record))
+    return write_page(load_rows(store), store / "report.html")
 
 
 @pytest.fixture
@@ -183,3 +201,32 @@ def test_no_part_is_wider_than_a_phone(page: Browser, path: Path) -> None:
         page.open(path)
         page.click("#run-table tr.run")
         assert page.js("document.documentElement.scrollWidth") == width
+
+
+def test_every_column_is_seen_where_there_is_room(browser: Browser, wide_path: Path) -> None:
+    browser.size(1400, 900)
+    browser.open(wide_path)
+    browser.click(".switch [data-show=both]")
+    hidden = browser.js(
+        "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth)"
+        ".map(e => e.closest('[id]').id)"
+    )
+    assert hidden == []
+
+
+def test_both_leaves_out_what_the_paper_does_not_have(browser: Browser, wide_path: Path) -> None:
+    browser.open(wide_path)
+
+    def visible(column: int) -> list[str]:
+        row = "#table-accuracy tr:has([data-look-up*=softmax-causal])"
+        return browser.js(
+            f"[...document.querySelectorAll('{row} td:nth-of-type({column}) span')]"
+            ".filter(span => getComputedStyle(span).display !== 'none').map(span => span.className)"
+        )
+
+    browser.click(".switch [data-show=both]")
+    all_inputs = len(LENGTHS) + 1
+    assert set(visible(1)) == {"ours", "pub"}
+    assert set(visible(all_inputs)) == {"ours"}
+    browser.click(".switch [data-show=published]")
+    assert set(visible(all_inputs)) == {"pub none"}

@@ -83,13 +83,25 @@ class Agreement:
     def complete(self) -> bool:
         return self.n_compared == len(self.comparisons) and not self.n_incomplete
 
-    def verdict(self) -> str:
-        """The headline, in one or two sentences."""
+    def headline(self) -> str:
+        """What they come to, in a line: agreement is said of what was compared alone."""
         total, compared = len(self.comparisons), self.n_compared
         if not compared:
-            return f"Nothing to compare: all {total} comparisons are missing."
+            return "Not compared with the published numbers"
+        if not self.agrees:
+            return "✗ Differs from the published numbers"
+        where = "" if compared == total else f" where compared: {compared} of {total}"
+        return f"✓ Agrees with the published numbers{where}"
+
+    def verdict(self) -> str:
+        """What they come to, in one or two sentences."""
+        total, compared = len(self.comparisons), self.n_compared
         differing = self.count(DIFFERS)
-        if differing:
+        if self.count(MISSING) == total:
+            return f"Nothing to compare: all {total} comparisons are missing."
+        if not compared:
+            head = "Nothing to compare yet."
+        elif differing:
             head = f"Disagreement: {differing} of {compared} comparisons differ."
         else:
             head = f"Agreement: none of {compared} comparisons differs."

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -16,20 +17,20 @@ from typing import Any
 
 import jinja2
 import polars as pl
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ithbit import __version__
 from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS, Group
 from ithbit.report.agreement import DIFFERS, Agreement, Comparison
-from ithbit.report.cells import COUNTEREXAMPLE, VERIFIED, Cells, gather
+from ithbit.report.cells import Cells, Verdicts, gather
 from ithbit.report.compare import cell_name, compare
 from ithbit.report.curves import thin_curve, thin_epochs
 from ithbit.report.figures import FIGURES, draw, to_svg
 from ithbit.report.figures.style import FAINT, INK, LOOKS, PAPER
 from ithbit.report.output import write_text
 from ithbit.report.probed import probed_layers
-from ithbit.report.published import Variant, published
+from ithbit.report.published import LENGTHS, Variant, published
 from ithbit.report.rows import Records
 from ithbit.report.statistics import Count
 from ithbit.report.table import MARKS, NOTHING, Row, Table, Value
@@ -67,7 +68,7 @@ RUN_COLUMNS = (
 )
 CAPTIONS = {
     "successes": "Successful runs of all configurations, ours beside the published counts. A ring "
-    "marks a rate that is not the published one.",
+    "marks a rate that is nearer to another count of five than to the published one.",
     "accuracy": "Maximum held-out accuracy against length, mean and one standard deviation over "
     "seeds; open marks are the published means.",
     "epochs": "Epochs to the first perfect epoch and to the end of training, seed by seed, for the "
@@ -159,15 +160,23 @@ def _least_depth(counts: dict[int, tuple[int, int]]) -> str:
     return f"none up to {max(trained)}"
 
 
-def _totals(cells: Cells, group: Group) -> list[tuple[int, Count, int, int]]:
-    """For each n: our successes and runs, the published successes, and the paper's runs."""
+def _lengths(cells: Cells) -> list[int]:
+    """The lengths of the main table: the paper's and any more that the store has."""
+    return sorted({*LENGTHS, *cells.lengths()})
+
+
+def _totals(cells: Cells, group: Group) -> list[tuple[int, Count, Count]]:
+    """For each n: our successes and runs, and the published; no runs where there are none."""
     paper = published()
     rows = [row for row in paper.successes if row.group == group]
     sums = []
-    for n_bits, theirs in paper.totals[group].items():
+    for n_bits in _lengths(cells):
         counts = [cells.count(row.counted, n_bits) for row in rows]
         ours = (sum(k for k, _ in counts), sum(m for _, m in counts))
-        sums.append((n_bits, ours, theirs, paper.runs_per_total[group]))
+        theirs = (0, 0)
+        if n_bits in paper.totals[group]:
+            theirs = (paper.totals[group][n_bits], paper.runs_per_total[group])
+        sums.append((n_bits, ours, theirs))
     return sums
 
 
@@ -229,6 +238,11 @@ def _themed(svg: str) -> Markup:
     return Markup(svg)  # drawn here, from numbers and our own labels
 
 
+def _coded(text: str) -> Markup:
+    """The text, escaped, with what stands between backticks as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
 def _part(name: str) -> str:
     return files("ithbit.report").joinpath("template", name).read_text(encoding="utf-8")
 
@@ -251,6 +265,7 @@ def render_page(records: Records, settings: str = "paper") -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
+    environment.filters["coded"] = _coded
     rows = records.rows
     status = {
         name: rows.filter(status=name).height for name in ("finished", "failed", "unfinished")
@@ -268,7 +283,7 @@ def render_page(records: Records, settings: str = "paper") -> str:
             (table, [(row, _page_cells(table, row, found)) for row in table.rows])
             for table in tables
         ],
-        verified=_verified(rows),
+        verified=_verified(cells) if cells else None,
         probed=probed_layers(records.store),
         totals=[(name, _totals(cells, name)) for name in MARKS] if cells else [],
         theory=[
@@ -290,18 +305,23 @@ def render_page(records: Records, settings: str = "paper") -> str:
     )
 
 
-def _verified(rows: pl.DataFrame) -> str | None:
-    """Of all solved runs of the store, how many are right everywhere; None if none was tried."""
-    solved = rows.filter(pl.col("solved").fill_null(False))
-    found = solved["verification"].drop_nulls()
-    if found.is_empty():
+def _verified(cells: Cells) -> str | None:
+    """Of the solved runs in the main table's totals, how many are right everywhere; None if none
+    was tried."""
+    found = sum(
+        (
+            cells.verdicts(row.counted, n_bits)
+            for row in published().successes
+            for n_bits in _lengths(cells)
+        ),
+        start=Verdicts(0, 0, 0, 0),
+    )
+    if not found.tried:
         return None
-    verdicts = found.to_list()
-    right, wrong = verdicts.count(VERIFIED), verdicts.count(COUNTEREXAMPLE)
     return (
-        f"Of {solved.height} solved runs, {len(found)} were tried by ithbit verify: {right} right "
-        f"on all inputs, {wrong} with a counterexample, {len(found) - right - wrong} searched "
-        "without finding one. Observed in float32 with the final weights."
+        f"Of the solved runs in the main table's totals ({found.solved}), `ithbit verify` has "
+        f"tried {found.tried}: {found.right} right on all inputs, {found.wrong} with a "
+        f"counterexample, {found.open} left open. Observed in float32 with the final weights."
     )
 
 
