@@ -5,10 +5,11 @@ from typing import Any
 
 import polars as pl
 
+from ithbit.engine.reading import TABLE_FORMATS
 from ithbit.errors import SpecError
 from ithbit.report.output import write_whole
 from ithbit.report.rows import Records
-from ithbit.report.tidy import FORMATS, HISTORY_COLUMNS
+from ithbit.report.tidy import HISTORY_COLUMNS
 
 
 def histories(records: Records) -> pl.DataFrame:
@@ -25,8 +26,8 @@ def histories(records: Records) -> pl.DataFrame:
 
 def export(records: Records, folder: Path, form: str) -> list[Path]:
     """Write `runs` and `histories` into a folder as Parquet or CSV; gives the two paths."""
-    if form not in FORMATS:
-        raise SpecError(f"unknown format {form!r}; choose one of {', '.join(FORMATS)}")
+    if form not in TABLE_FORMATS:
+        raise SpecError(f"unknown format {form!r}; choose one of {', '.join(TABLE_FORMATS)}")
     paths = []
     for name, frame in (("runs", records.rows), ("histories", histories(records))):
         write = frame.write_parquet if form == "parquet" else frame.write_csv
