@@ -116,6 +116,16 @@ def test_report_and_export(ithbit, store: Path, tmp_path: Path) -> None:
     assert (status, out) == (0, "tidy/runs.csv\ntidy/histories.csv\n")
 
 
+def test_an_export_is_not_given_a_second_format(ithbit, store: Path, tmp_path: Path) -> None:
+    ithbit("export", "--store", store, "--format", "csv", "-o", "tidy")
+    before = sorted((tmp_path / "tidy").iterdir())
+    status, out, err = ithbit("export", "--store", "tidy", "-o", "tidy")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "tidy has runs.csv already, and of a table in two formats neither is read" in err
+    assert sorted((tmp_path / "tidy").iterdir()) == before
+    assert ithbit("export", "--store", store, "--format", "csv", "-o", "tidy")[0] == 0
+
+
 def test_an_export_is_read_where_a_store_is(ithbit, store: Path, tmp_path: Path) -> None:
     commands: list[list[str]] = [["table", "main"], ["compare", "--all"], ["export", "-o", "twice"]]
     ithbit("export", "--store", store, "--format", "csv", "-o", "tidy")
@@ -127,7 +137,7 @@ def test_an_export_is_read_where_a_store_is(ithbit, store: Path, tmp_path: Path)
     cell = ("--task", "lhi", "--family", "gru", "--layers", "1", "--n", "8")
     assert ithbit("plot", "curves", "--store", "tidy", *cell)[:2] == (0, "curves.png\n")
     (tmp_path / "tidy/histories.csv").unlink()
-    status, _, err = ithbit("export", "-o", "twice", "--store", "tidy")
+    status, _, err = ithbit("export", "-o", "thrice", "--store", "tidy")
     assert (status, err.count("\n")) == (0, 1)
     assert "tidy has no table of histories: there are no learning curves" in err
     status, _, err = ithbit("plot", "curves", "--store", "tidy", *cell)

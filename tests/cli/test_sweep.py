@@ -67,7 +67,7 @@ def test_a_sweep_from_file_to_status_to_merge(folder: Path) -> None:
         ),
         (["sweep", "paper", "--family", "lstm"], "unknown family 'lstm'"),
         (["sweep", "paper", "--task", "mid"], "unknown task 'mid'"),
-        (["sweep", "paper", "--n", "7"], "no run of paper passes the filters"),
+        (["sweep", "paper", "--n", "96"], "filters: it has only --n 8, 16, 32, 64"),
         (["sweep", "paper", "--workers", "0"], "--workers must be at least 1, got 0"),
         (["sweep", "mine.toml", "--kernels", "yes"], "unknown choice of kernels 'yes'; choose one"),
         (["sweep", "mine.toml", "--kernels", "off", "--on", "slurm"], "needs --on local"),
@@ -75,7 +75,8 @@ def test_a_sweep_from_file_to_status_to_merge(folder: Path) -> None:
         (["sweep", "paper", "--max-epochs", "0"], "max_epochs must be at least 1, got 0"),
         (["status"], "there is no store runs"),
         (["status", "--store", "mine.toml"], "is a file"),
-        (["merge", "nowhere"], "there is no store nowhere"),
+        (["merge", "nowhere"], "nowhere does not exist; name the store to take runs from"),
+        (["merge", "mine.toml"], "mine.toml is a file, not a folder; name the store to take"),
     ],
 )
 def test_mistakes_are_one_sentence_and_status_2(words: list[str], said: str, folder: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ithbit.errors import SpecError
+from ithbit.errors import OutputError, SpecError
 from ithbit.report.export import export
 from ithbit.report.rows import Records, read_history
 
@@ -29,3 +29,14 @@ def test_unknown_format(tmp_path: Path, mixed_records: Records) -> None:
     with pytest.raises(SpecError, match="unknown format 'xlsx'; choose one of parquet, csv"):
         export(mixed_records, tmp_path, "xlsx")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("there", ["runs.csv", "histories.csv"])
+def test_a_table_in_the_other_format(tmp_path: Path, mixed_records: Records, there: str) -> None:
+    (tmp_path / there).write_text("mine")
+    with pytest.raises(
+        OutputError, match=f"has {there} already, .* name another folder with --out"
+    ):
+        export(mixed_records, tmp_path, "parquet")
+    assert [path.name for path in tmp_path.iterdir()] == [there]
+    assert (tmp_path / there).read_text() == "mine"

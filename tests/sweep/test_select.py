@@ -88,7 +88,30 @@ def test_what_cannot_be_a_sweep() -> None:
         sweep_runs("papr")
     with pytest.raises(SpecError, match=r"cannot read nowhere.toml: No such file"):
         sweep_runs("nowhere.toml")
-    with pytest.raises(SpecError, match="no run of paper passes the filters"):
-        sweep_runs("paper", Filter(n_bits=[7]))
     with pytest.raises(SpecError, match=r"goes from low to high"):
         parse_seeds("4-2")
+
+
+@pytest.mark.parametrize(
+    ("keep", "said"),
+    [
+        (Filter(n_bits=[7, 96]), "it has only --n 8, 16, 32, 64"),
+        (Filter(layers=[9], n_bits=[96]), "it has only --layers 1, 2, 3, 4"),
+        (Filter(tasks=["lhi"], layers=[4]), "with --task lhi it has only --layers 1, 2"),
+        (
+            Filter(tasks=["lhi"], families=["gru", "mamba2"], layers=[4]),
+            "with --task lhi --family gru, mamba2 it has only --layers 1, 2",
+        ),
+    ],
+)
+def test_filters_that_leave_nothing_are_told_what_there_is(keep: Filter, said: str) -> None:
+    with pytest.raises(SpecError) as error:
+        sweep_runs("paper", keep)
+    assert str(error.value) == f"no run of paper passes the filters: {said}"
+
+
+@pytest.mark.parametrize("change", [("n = 4", "n = []"), ('"softmax-full"]', "]")])
+def test_a_file_of_no_runs(change: tuple[str, str], tmp_path: Path) -> None:
+    text = GOOD.replace(*change).replace('"polynomial", ', "")
+    with pytest.raises(SpecError, match=r"mine\.toml has no runs: every list needs a value"):
+        sweep_runs(str(write(tmp_path, text)))

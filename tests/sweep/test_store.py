@@ -3,17 +3,19 @@
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ithbit.engine.folder import RunFolder
+from ithbit.engine.folder import RunFolder, check_store
+from ithbit.engine.reading import run_folders
 from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import StoreError
 from ithbit.models.spec import ModelSpec
 from ithbit.report.rows import load_rows
 from ithbit.sweep.runner import run_all
-from ithbit.sweep.store import folder_status, merge, need_store, run_folders, statuses
+from ithbit.sweep.store import folder_status, merge, need_runs, need_store, statuses
 
 TINY = Protocol(epoch_examples=64, batch_size=32, held_out_examples=32, max_epochs=2)
 RUNS = [RunSpec(ModelSpec("rhi", "gru", n_bits=2), seed, TINY) for seed in range(4)]
@@ -148,9 +150,44 @@ def link_to_nothing(path: Path) -> None:
 def test_stores_that_are_none(store: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="are the same store"):
         merge(store, store)
-    with pytest.raises(StoreError, match="there is no store"):
+    with pytest.raises(
+        StoreError, match="nowhere does not exist; name the store to take runs from"
+    ):
         merge(tmp_path / "nowhere", store)
     file = tmp_path / "file"
     file.write_text("")
+    with pytest.raises(StoreError, match="file is a file, not a folder; name the store to take"):
+        merge(file, store)
+    with pytest.raises(StoreError, match=r"the store .*file is a file; give a folder with --store"):
+        merge(store, file)
+    with pytest.raises(StoreError, match="there is no store"):
+        need_store(tmp_path / "nowhere")
     with pytest.raises(StoreError, match="is a file"):
         need_store(file)
+
+
+@pytest.mark.parametrize("table", ["runs.csv", "runs.parquet"])
+def test_an_export_is_no_store_of_run_folders(table: str, store: Path, tmp_path: Path) -> None:
+    export = tmp_path / "tidy"
+    export.mkdir()
+    (export / table).write_text("")
+    uses: list[Callable[[], object]] = [
+        lambda: need_store(export),
+        lambda: need_runs(export),
+        lambda: merge(export, store),
+        lambda: merge(store, export),
+        lambda: check_store(export),
+        lambda: run_all(RUNS[:1], export, "cpu", workers=1),
+    ]
+    for use in uses:
+        with pytest.raises(StoreError, match=r"tidy holds the tables of `ithbit export`, not run"):
+            use()
+    assert os.listdir(export) == [table]
+
+
+def test_tables_beside_run_folders_change_nothing(store: Path, tmp_path: Path) -> None:
+    (store / "runs.csv").write_text("")
+    need_store(store)
+    assert len(need_runs(store)) == 3
+    assert len(merge(store, tmp_path / "target").taken) == 2
+    assert all(run_all(RUNS[:2], store, "cpu", workers=1))

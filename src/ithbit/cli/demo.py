@@ -24,11 +24,13 @@ def demo(
     """
     from ithbit.cli.duration import clock
     from ithbit.cli.progress import Board
+    from ithbit.engine.reading import check_kind
     from ithbit.report.page import write_page
     from ithbit.report.rows import load_rows
     from ithbit.sweep.presets import preset
     from ithbit.sweep.runner import run_all
 
+    check_kind(store)
     started = time.monotonic()
     runs = preset("demo")
     with Board(runs) as board:

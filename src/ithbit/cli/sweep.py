@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ithbit.cli.train import AsJson, Kernels, Store
+from ithbit.engine.reading import check_kind, run_folders
 from ithbit.engine.spec import RunSpec
 from ithbit.errors import SpecError
 from ithbit.families import family_named, task_named
@@ -89,6 +90,7 @@ def sweep(
             raise SpecError(f"{option} must be at least 1, got {value}")
     keep = _filter(task, family, layers, n, seeds, max_epochs, stop_when_solved)
     runs = sweep_runs(name, keep)
+    check_kind(store)
     if on not in ("local", "slurm"):
         raise SpecError(f"--on must be local or slurm, got {on!r}")
     if on == "slurm":
@@ -197,14 +199,7 @@ def status(
     from collections import Counter
 
     from ithbit.cli.slurm import jobs_of_store
-    from ithbit.sweep.store import (
-        STATUSES,
-        folder_status,
-        need_store,
-        problem,
-        run_folders,
-        statuses,
-    )
+    from ithbit.sweep.store import STATUSES, folder_status, need_store, problem, statuses
 
     need_store(store)
     jobs = jobs_of_store(store)

@@ -62,6 +62,7 @@ def train(
     Finished runs are read from the store, unfinished ones go on from their checkpoints: stop it
     with Ctrl-C and give the same command again. Exit status 1 if a run failed.
     """
+    from ithbit.engine.reading import check_kind
     from ithbit.engine.spec import Protocol, cell
     from ithbit.families import task_named
     from ithbit.models.spec import ModelSpec
@@ -80,6 +81,7 @@ def train(
         positions=positions,
     )
     runs = cell(model, protocol, parse_seeds(seeds))
+    check_kind(store)
 
     # These import torch, which takes seconds: mistakes are told before.
     from ithbit.cli.progress import Board

@@ -111,8 +111,9 @@ def _verify(folder: Path, device: "Device", budget: int, seed: int, quiet: bool)
 
 def _find(name: str, store: Path) -> Path:
     """The run folder that a path, a folder name, a run name or a run id means."""
+    from ithbit.engine.reading import run_folders
     from ithbit.errors import StoreError
-    from ithbit.sweep.store import need_store, run_folders
+    from ithbit.sweep.store import need_store
 
     if Path(name).is_dir():
         return Path(name).resolve()

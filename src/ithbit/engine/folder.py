@@ -31,7 +31,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ithbit.engine.optim import AdamState, Plateau
-from ithbit.engine.reading import State, UnreadableError, read_run
+from ithbit.engine.reading import State, UnreadableError, check_kind, read_run
 from ithbit.engine.record import (
     SCHEMA,
     Epoch,
@@ -240,8 +240,7 @@ class RunFolder:
 def check_store(store: Path) -> None:
     """Make the store if it is missing; a sentence if it cannot hold runs."""
     with _said_as_store_error(store):
-        if store.exists() and not store.is_dir():
-            raise StoreError(f"the store {store} is a file; give a folder with --store")
+        check_kind(store)
         store.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=store):
             pass

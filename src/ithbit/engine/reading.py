@@ -1,21 +1,27 @@
-"""The record of one run folder: whole, or the reason why it is set aside. Every command reads so.
+"""What a store holds, and the record of one run folder: whole, or the reason why it is set aside.
 
-Whole: `spec.json` and, where there is one, `result.json` or else `failure.json` are JSON objects of
-this schema that belong to the folder's run and have every field, each of its type. Belong: the id
-that they and the folder have is that of the spec they hold.
+Every command reads so. Whole: `spec.json` and, where there is one, `result.json` or else
+`failure.json` are JSON objects of this schema that belong to the folder's run and have every field,
+each of its type. Belong: the id that they and the folder have is that of the spec they hold.
 """
 
 import json
 import os
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Literal
 
 from ithbit.engine.record import SCHEMA
 from ithbit.engine.spec import Protocol, spec_id
+from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS
 
 State = Literal["finished", "failed", "unfinished"]
+
+TABLE_FORMATS = ("parquet", "csv")  # of an export
+_RUN_FOLDER = re.compile(r"(?P<name>.+)-[0-9a-f]{12}")
 
 MODEL: dict[str, type] = {
     "task": str,
@@ -50,6 +56,31 @@ MAY_BE_NULL = ("first_solved_epoch", "half_length_accuracy", "double_length_accu
 
 class UnreadableError(Exception):
     """Why one record is set aside."""
+
+
+def run_folders(store: Path) -> Iterator[tuple[str, str]]:
+    """Name of the run and name of its folder, for every run folder of a store."""
+    for entry in sorted(os.scandir(store), key=lambda entry: entry.name):
+        match = _RUN_FOLDER.fullmatch(entry.name)
+        if match and entry.is_dir():
+            yield match["name"], entry.name
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder holds the table of runs of `ithbit export`, and no run folder beside it."""
+    tables = (folder / f"runs.{form}" for form in TABLE_FORMATS)
+    return any(map(os.path.isfile, tables)) and not any(run_folders(folder))
+
+
+def check_kind(store: Path) -> None:
+    """A sentence if a store is a file or an export; one that is yet to be made is neither."""
+    if os.path.exists(store) and not os.path.isdir(store):
+        raise StoreError(f"the store {store} is a file; give a folder with --store")
+    if is_export(store):
+        raise StoreError(
+            f"{store} holds the tables of `ithbit export`, not run folders; name another folder "
+            "(`ithbit table`, `compare`, `plot`, `report` and `export` read the tables)"
+        )
 
 
 def read_json(path: str) -> dict[str, Any] | None:

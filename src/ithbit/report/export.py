@@ -1,14 +1,18 @@
 """The store as two tidy tables: one row a run, and one row a run and epoch."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from ithbit.errors import SpecError
+from ithbit.engine.reading import TABLE_FORMATS
+from ithbit.errors import OutputError, SpecError
 from ithbit.report.output import write_whole
 from ithbit.report.rows import Records
-from ithbit.report.tidy import FORMATS, HISTORY_COLUMNS
+from ithbit.report.tidy import HISTORY_COLUMNS
+
+_NAMES = ("runs", "histories")
 
 
 def histories(records: Records) -> pl.DataFrame:
@@ -24,11 +28,21 @@ def histories(records: Records) -> pl.DataFrame:
 
 
 def export(records: Records, folder: Path, form: str) -> list[Path]:
-    """Write `runs` and `histories` into a folder as Parquet or CSV; gives the two paths."""
-    if form not in FORMATS:
-        raise SpecError(f"unknown format {form!r}; choose one of {', '.join(FORMATS)}")
+    """Write `runs` and `histories` into a folder as Parquet or CSV; gives the two paths.
+
+    A folder that has either in the other format is refused before anything is written.
+    """
+    if form not in TABLE_FORMATS:
+        raise SpecError(f"unknown format {form!r}; choose one of {', '.join(TABLE_FORMATS)}")
+    others = [f"{name}.{other}" for name in _NAMES for other in TABLE_FORMATS if other != form]
+    for other in others:
+        if os.path.isfile(folder / other):
+            raise OutputError(
+                f"{folder} has {other} already, and of a table in two formats neither is read; "
+                "name another folder with --out, or move that file away"
+            )
     paths = []
-    for name, frame in (("runs", records.rows), ("histories", histories(records))):
+    for name, frame in zip(_NAMES, (records.rows, histories(records)), strict=True):
         write = frame.write_parquet if form == "parquet" else frame.write_csv
         paths.append(write_whole(folder / f"{name}.{form}", write))
     return paths

@@ -29,6 +29,7 @@ from ithbit.engine.reading import (
     State,
     UnreadableError,
     check_fields,
+    is_export,
     read_json,
     read_run,
 )
@@ -37,7 +38,7 @@ from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS, group
 from ithbit.models.spec import ModelSpec
 from ithbit.report.tidy import HISTORY_COLUMNS, read_table, table_path
-from ithbit.sweep.store import need_runs, run_folders
+from ithbit.sweep.store import need_runs
 
 _SETTINGS = ("paper", "early stop", "other")
 
@@ -194,7 +195,7 @@ def load_rows(store: Path) -> Records:
 
     Raises `StoreError` if there is no such folder, or it holds neither a run folder nor an export.
     """
-    if store.is_dir() and not any(run_folders(store)) and (path := table_path(store, "runs")):
+    if is_export(store) and (path := table_path(store, "runs")):
         return Records(store, _exported_rows(path), (), is_export=True)
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     set_aside = []

@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
+from ithbit.engine.reading import TABLE_FORMATS
 from ithbit.errors import StoreError
 
-FORMATS = ("parquet", "csv")
 HISTORY_COLUMNS: dict[str, Any] = {
     "run_id": pl.String,
     "name": pl.String,
@@ -26,7 +26,7 @@ HISTORY_COLUMNS: dict[str, Any] = {
 
 def table_path(folder: Path, name: str) -> Path | None:
     """The file of one table in a folder, None if there is none; an error if there are two."""
-    found = [path for form in FORMATS if (path := folder / f"{name}.{form}").is_file()]
+    found = [path for form in TABLE_FORMATS if (path := folder / f"{name}.{form}").is_file()]
     if len(found) > 1:
         raise StoreError(
             f"{folder} holds both {' and '.join(path.name for path in found)}; keep one of them"

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
+from ithbit.engine.reading import run_folders
 from ithbit.engine.spec import RunSpec
 from ithbit.sweep.store import folder_status
 
@@ -44,7 +45,6 @@ def longest_seconds(runs: Iterable[RunSpec], store: Path, n_workers: int, cuda: 
 def observed_pace(store: Path, cuda: bool, most: int = 200) -> float | None:
     """Observed over nominal seconds an epoch, the median of finished runs on such a device."""
     from ithbit.engine.record import result_from_json
-    from ithbit.sweep.store import run_folders
 
     ratios: list[float] = []
     if store.is_dir():

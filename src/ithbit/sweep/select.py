@@ -27,6 +27,12 @@ from ithbit.sweep.presets import PRESETS, preset
 
 _MAX_SEEDS = 10_000  # in one range: seed 10,000 trains on the stream that seed 0 is tested on
 _NEEDED = ("task", "family", "layers", "n", "seeds")
+_KEPT = (  # options that keep some runs, with the fields of `Filter` and of the model's spec
+    ("--task", "tasks", "task"),
+    ("--family", "families", "family"),
+    ("--layers", "layers", "n_layers"),
+    ("--n", "n_bits", "n_bits"),
+)
 _OPTIONAL = {"positions": ["polynomial"], "width": [16], "heads": [2], "ff": [64]}
 
 
@@ -65,16 +71,21 @@ class Filter:
     max_epochs: int | None = None
     stop_when_solved: bool = False
 
-    def apply(self, runs: Sequence[RunSpec]) -> list[RunSpec]:
-        """The runs that are left, each once."""
-        kept = [
-            run
-            for run in runs
-            if (not self.tasks or run.model.task in self.tasks)
-            and (not self.families or run.model.family in self.families)
-            and (not self.layers or run.model.n_layers in self.layers)
-            and (not self.n_bits or run.model.n_bits in self.n_bits)
-        ]
+    def apply(self, runs: Sequence[RunSpec], name: str = "the sweep") -> list[RunSpec]:
+        """The runs that are left, each once; an error says which option leaves none, and why."""
+        kept, passed = list(runs), ""
+        for option, field, of_model in _KEPT:
+            if not (wanted := getattr(self, field)):
+                continue
+            there = dict.fromkeys(getattr(run.model, of_model) for run in kept)
+            kept = [run for run in kept if getattr(run.model, of_model) in wanted]
+            if not kept:
+                given = f" with{passed}" if passed else ""
+                raise SpecError(
+                    f"no run of {name} passes the filters:{given} it has only {option} "
+                    f"{', '.join(map(str, there))}"
+                )
+            passed += f" {option} {', '.join(map(str, wanted))}"
         if self.seeds:
             kept = [replace(run, seed=seed) for run in kept for seed in self.seeds]
         changes: dict[str, Any] = {}
@@ -101,10 +112,11 @@ def sweep_runs(name: str, keep: Filter = Filter()) -> list[RunSpec]:
         raise SpecError(
             f"unknown sweep {name!r}; choose one of {', '.join(PRESETS)}, or give a .toml file"
         )
-    kept = keep.apply(runs)
-    if not kept:
-        raise SpecError(f"no run of {name} passes the filters")
-    return kept
+    if not runs:
+        raise SpecError(
+            f"{name} has no runs: every list needs a value, and rotary positions a softmax family"
+        )
+    return keep.apply(runs, name)
 
 
 def read_sweep(path: Path) -> list[RunSpec]:

@@ -5,38 +5,26 @@ Looks at names, JSON and locks, never at tensors, so that `ithbit status` answer
 
 import fcntl
 import os
-import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from ithbit.engine.reading import State, UnreadableError, read_run
+from ithbit.engine.reading import State, UnreadableError, check_kind, read_run, run_folders
 from ithbit.engine.spec import RunSpec
 from ithbit.errors import StoreError
 
 RunStatus = Literal["done", "running", "queued", "stopped", "failed", "set aside", "missing"]
 STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
 
-_RUN_FOLDER = re.compile(r"(?P<name>.+)-[0-9a-f]{12}")
-
 
 def need_store(store: Path) -> None:
     """A sentence if there is no store to look at."""
     if not store.exists():
         raise StoreError(f"there is no store {store}; train something first, or give --store")
-    if not store.is_dir():
-        raise StoreError(f"the store {store} is a file; give a folder with --store")
-
-
-def run_folders(store: Path) -> Iterator[tuple[str, str]]:
-    """Name of the run and name of its folder, for every run folder of a store."""
-    for entry in sorted(os.scandir(store), key=lambda entry: entry.name):
-        match = _RUN_FOLDER.fullmatch(entry.name)
-        if match and entry.is_dir():
-            yield match["name"], entry.name
+    check_kind(store)
 
 
 def need_runs(store: Path) -> list[tuple[str, str]]:
@@ -47,6 +35,7 @@ def need_runs(store: Path) -> list[tuple[str, str]]:
             f"the store {store} {kind}; name the folder of a sweep with --store, or start one with "
             "`ithbit sweep`"
         )
+    check_kind(store)
     found = list(run_folders(store))
     if not found:
         raise StoreError(
@@ -126,7 +115,11 @@ def merge(source: Path, target: Path) -> Merged:
     A run folder appears whole or not at all: it is copied beside and moved in one step. An
     unfinished folder of the same run makes room for the finished one; a damaged result does not.
     """
-    need_store(source)
+    if not source.is_dir():
+        kind = "is a file, not a folder" if source.exists() else "does not exist"
+        raise StoreError(f"{source} {kind}; name the store to take runs from")
+    for store in (source, target):
+        check_kind(store)
     if target.exists() and source.resolve() == target.resolve():
         raise StoreError(f"{source} and {target} are the same store")
     target.mkdir(parents=True, exist_ok=True)
