@@ -22,7 +22,7 @@ CPU = choose_device("cpu")
 # Two whole steps and a shorter one.
 TINY = Protocol(batch_size=8, epoch_examples=20, held_out_examples=12, max_epochs=2)
 # The same for the interpreter, which is slow.
-TINIEST = Protocol(batch_size=3, epoch_examples=8, held_out_examples=4, max_epochs=2)
+TINIEST = Protocol(batch_size=3, epoch_examples=5, held_out_examples=4, max_epochs=2)
 
 
 @pytest.fixture
