@@ -21,7 +21,7 @@ from ithbit.models.spec import ModelSpec
 CPU = choose_device("cpu")
 # Two whole steps and a shorter one.
 TINY = Protocol(batch_size=8, epoch_examples=20, held_out_examples=12, max_epochs=2)
-# The same for the interpreter, which is slow.
+# One of each for the interpreter, which is slow.
 TINIEST = Protocol(batch_size=3, epoch_examples=5, held_out_examples=4, max_epochs=2)
 
 

@@ -33,6 +33,7 @@ Settings = Annotated[
     ),
 ]
 DEFAULT_STORE = Path("runs")
+_CELL = ("rhi", "softmax-full", 1, 64, "polynomial")  # whose curves are drawn if none is named
 
 
 def _records(store: Path, with_histories: bool = False) -> "Records":
@@ -222,13 +223,15 @@ def plot(
         typer.Option("--out", "-o", help="File; its ending, .png, .svg or .pdf, is the format."),
     ] = None,
     settings: Settings = "paper",
-    task: Annotated[str, typer.Option(help="For curves: rhi or lhi.")] = "rhi",
+    task: Annotated[str, typer.Option(help="For curves: rhi or lhi.")] = _CELL[0],
     family: Annotated[
         str, typer.Option(help="For curves: the family, as in `ithbit export`.")
-    ] = "softmax-full",
-    layers: Annotated[int, typer.Option("--layers", "-L", help="For curves: the depth.")] = 1,
-    n_bits: Annotated[int, typer.Option("--n", "-n", help="For curves: the length n.")] = 64,
-    positions: Annotated[str, typer.Option(help="For curves: the encoding.")] = "polynomial",
+    ] = _CELL[1],
+    layers: Annotated[int, typer.Option("--layers", "-L", help="For curves: the depth.")] = _CELL[
+        2
+    ],
+    n_bits: Annotated[int, typer.Option("--n", "-n", help="For curves: the length n.")] = _CELL[3],
+    positions: Annotated[str, typer.Option(help="For curves: the encoding.")] = _CELL[4],
 ) -> None:
     """Draw a figure from the runs of a store.
 
@@ -237,23 +240,23 @@ def plot(
     """
     from ithbit.errors import SpecError
     from ithbit.families import family_named, task_named
-    from ithbit.models.spec import POSITIONS
+    from ithbit.models.spec import ModelSpec
     from ithbit.report.figures import check_figure, check_figure_format, draw, draw_curves, save
     from ithbit.report.published import Variant
 
     check_figure(name)
     path = out or Path(f"{name}.png")
     check_figure_format(path)
-    chosen = (task, family, layers, n_bits, positions)
-    if name != "curves" and chosen != ("rhi", "softmax-full", 1, 64, "polynomial"):
+    if name != "curves" and (task, family, layers, n_bits, positions) != _CELL:
         raise SpecError(
             "--task, --family, --layers, --n and --positions choose a cell for `ithbit plot "
             f"curves`; {name} shows them all: leave them out"
         )
-    if positions not in POSITIONS:
-        raise SpecError(f"unknown positions {positions!r}; choose one of {', '.join(POSITIONS)}")
     if name == "curves":
-        variant = Variant(task_named(task), family_named(family).name, layers)
+        spec = ModelSpec(
+            task_named(task), family_named(family).name, n_bits, layers, positions=positions
+        )
+        variant = Variant(spec.task, spec.family, layers)
         figure = draw_curves(_records(store), variant, n_bits, positions)
     else:
         figure = draw(name, _cells(store, settings))

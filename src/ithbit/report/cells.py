@@ -6,6 +6,7 @@ perfect epoch (`early stop`) counts for successes and maximum accuracy, which th
 and not for epochs, seconds or length-shifted accuracy, which it does.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import polars as pl
 
 from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS
-from ithbit.report.published import Variant
+from ithbit.report.published import LENGTHS, Variant
 from ithbit.report.rows import Records
 from ithbit.report.statistics import Count
 
@@ -88,6 +89,11 @@ class Cells:
         found = runs.filter(pl.col("solved"))["verification"].to_list()
         right, wrong = found.count(VERIFIED), found.count(COUNTEREXAMPLE)
         return Verdicts(len(found), right, wrong, len(found) - found.count(None) - right - wrong)
+
+    def all_verdicts(self, variants: Iterable[Variant], lengths: Iterable[int]) -> Verdicts:
+        """The verdicts of these variants at these lengths, together."""
+        cells = itertools.product(variants, lengths)
+        return sum((self.verdicts(*cell) for cell in cells), start=Verdicts(0, 0, 0, 0))
 
     def notes(self) -> list[str]:
         """What is not counted, and what is although it is not the paper's; a sentence each."""
@@ -195,6 +201,11 @@ def gather(records: Records, settings: str = "paper") -> Cells:
         counted.height - whole.height,
         counted.height - counted.n_unique([*_KEY, "seed"]),
     )
+
+
+def shown_lengths(cells: Cells | None) -> list[int]:
+    """The lengths of a table or figure: the paper's, and any more that the runs have."""
+    return sorted({*LENGTHS, *(cells.lengths() if cells else ())})
 
 
 def together(frames: Iterable[pl.DataFrame | None]) -> pl.DataFrame | None:

@@ -23,14 +23,14 @@ from ithbit import __version__
 from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS, Group
 from ithbit.report.agreement import DIFFERS, Agreement, Comparison
-from ithbit.report.cells import Cells, Verdicts, gather
+from ithbit.report.cells import Cells, gather, shown_lengths
 from ithbit.report.compare import cell_name, compare
 from ithbit.report.curves import thin_curve, thin_epochs
 from ithbit.report.figures import FIGURES, draw, to_svg
 from ithbit.report.figures.style import FAINT, INK, LOOKS, PAPER
 from ithbit.report.output import write_text
 from ithbit.report.probed import probed_layers
-from ithbit.report.published import LENGTHS, Variant, published
+from ithbit.report.published import Variant, published
 from ithbit.report.rows import Records
 from ithbit.report.statistics import Count
 from ithbit.report.table import MARKS, NOTHING, Row, Table, Value
@@ -160,17 +160,12 @@ def _least_depth(counts: dict[int, tuple[int, int]]) -> str:
     return f"none up to {max(trained)}"
 
 
-def _lengths(cells: Cells) -> list[int]:
-    """The lengths of the main table: the paper's and any more that the store has."""
-    return sorted({*LENGTHS, *cells.lengths()})
-
-
 def _totals(cells: Cells, group: Group) -> list[tuple[int, Count, Count]]:
     """For each n: our successes and runs, and the published; no runs where there are none."""
     paper = published()
     rows = [row for row in paper.successes if row.group == group]
     sums = []
-    for n_bits in _lengths(cells):
+    for n_bits in shown_lengths(cells):
         counts = [cells.count(row.counted, n_bits) for row in rows]
         ours = (sum(k for k, _ in counts), sum(m for _, m in counts))
         theirs = (0, 0)
@@ -308,14 +303,8 @@ def render_page(records: Records, settings: str = "paper") -> str:
 def _verified(cells: Cells) -> str | None:
     """Of the solved runs in the main table's totals, how many are right everywhere; None if none
     was tried."""
-    found = sum(
-        (
-            cells.verdicts(row.counted, n_bits)
-            for row in published().successes
-            for n_bits in _lengths(cells)
-        ),
-        start=Verdicts(0, 0, 0, 0),
-    )
+    counted = [row.counted for row in published().successes]
+    found = cells.all_verdicts(counted, shown_lengths(cells))
     if not found.tried:
         return None
     return (

@@ -14,7 +14,7 @@ from ithbit.report.appendix import (
     length_by_n_table,
     positions_table,
 )
-from ithbit.report.cells import Cells, Verdicts, summary
+from ithbit.report.cells import Cells, shown_lengths, summary
 from ithbit.report.published import LENGTHS, RUNS_PER_CELL, Variant, published
 from ithbit.report.table import (
     MARKS,
@@ -27,11 +27,6 @@ from ithbit.report.table import (
     spread_text,
     variant_labels,
 )
-
-
-def _lengths(cells: Cells | None) -> list[int]:
-    return sorted({*LENGTHS, *(cells.lengths() if cells else ())})
-
 
 VERDICTS = "all inputs"
 _VERDICTS_NOTE = (
@@ -46,10 +41,7 @@ def _verdict_values(
     """The column of verdicts, of all lengths together; empty where nothing was verified."""
     if cells is None or cells.n_verified == 0:
         return ()
-    found = sum(
-        (cells.verdicts(variant, n_bits) for variant in variants for n_bits in lengths),
-        start=Verdicts(0, 0, 0, 0),
-    )
+    found = cells.all_verdicts(variants, lengths)
     if not found.tried:
         return (Value(None, None),)
     text = f"{found.right}/{found.tried}"
@@ -78,7 +70,7 @@ def _run_notes(cells: Cells | None, variants: Iterable[Variant], lengths: list[i
 def main_table(cells: Cells | None) -> Table:
     """Successful seeds by task, family, depth and n: 23 merged rows and totals by group."""
     paper = published()
-    lengths = _lengths(cells)
+    lengths = shown_lengths(cells)
 
     def values(variant: Variant, theirs: dict[int, int]) -> tuple[Value, ...]:
         return tuple(
@@ -180,7 +172,7 @@ def _twins(cells: Cells | None) -> str:
 
 def accuracy_table(cells: Cells | None) -> Table:
     """Mean ± sample standard deviation of the maximum held-out accuracy, all 27 variants."""
-    lengths = _lengths(cells)
+    lengths = shown_lengths(cells)
     paper = {row.variant: row for row in published().accuracy}
     extra = [variant for variant in cells.variants() if variant not in paper] if cells else []
     rows = []

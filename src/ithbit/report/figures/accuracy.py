@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ithbit.families import FAMILIES, TASKS
-from ithbit.report.cells import Cells, median, summary
+from ithbit.report.cells import Cells, median, shown_lengths, summary
 from ithbit.report.figures.style import FAINT, INK, LOOKS, chance_line, lengths_axis
 from ithbit.report.published import LENGTHS, AccuracyRow, Variant, published
 
@@ -55,7 +55,7 @@ def accuracy_figure(cells: Cells | None) -> Figure:
     """Mean maximum held-out accuracy by n, one panel a task and depth; bars are ± one sd."""
     figure = Figure(figsize=(11, 5.6), layout="constrained")
     panels = figure.subplots(2, 4, sharex=True, sharey=True)
-    lengths = sorted({*LENGTHS, *(cells.lengths() if cells else ())})
+    lengths = shown_lengths(cells)
     for line, task in enumerate(TASKS):
         for depth in range(1, 5):
             axes = panels[line][depth - 1]
@@ -94,7 +94,7 @@ def epochs_figure(cells: Cells | None) -> Figure:
     """Epochs until solved, seed by seed, for the nine constructive variants."""
     figure = Figure(figsize=(9.5, 7.2), layout="constrained")
     panels = figure.subplots(3, 3, sharex=True, sharey=True)
-    lengths = sorted({*LENGTHS, *(cells.lengths() if cells else ())})
+    lengths = shown_lengths(cells)
     for axes, row in zip(panels.flat, published().cost, strict=True):
         axes.grid(axis="y")
         if cells is not None:

@@ -14,7 +14,6 @@ from ithbit.report.rows import Records
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v")
 _TOLD_APART = len(_DASHES)  # more seeds are thin lines, and only what became of them is told
-_ENDED = "ended when first perfect"
 _END: dict[str, Any] = {"marker": "o", "markersize": 3, "linestyle": ""}
 _NAMED = 8  # cells, in a message
 
@@ -47,9 +46,9 @@ def curves_figure(
     few = len(runs) <= _TOLD_APART
     ended = [run["stop_when_solved"] and run["solved"] for run, _ in runs]
     for at, (run, history) in enumerate(runs):
-        note = "" if run["status"] == "finished" else f" ({run['status']})"
         style: dict[str, Any] = {"color": look.colour, "linewidth": 0.8, "alpha": 0.6}
         if few:
+            note = "" if run["status"] == "finished" else f" ({run['status']})"
             style = {
                 "color": look.colour,
                 "linestyle": _DASHES[at],
@@ -84,7 +83,7 @@ def curves_figure(
     handles, labels = left.get_legend_handles_labels()
     if any(ended):
         handles.append(Line2D([], [], color=look.colour, **_END))
-        labels.append(_ENDED)
+        labels.append("ended when first perfect")
     if handles:
         figure.legend(
             handles,

@@ -115,4 +115,4 @@ def _legend(axes: Axes, cells: Cells | None) -> None:
             _verdict_mark(axes, -4.9, y - 1, Verdicts(1, 1, 0, 0))
             axes.text(-3.7, y - 0.8, "tried runs right on all inputs", va="center")
             _verdict_mark(axes, 2.8, y - 1, Verdicts(1, 0, 1, 0))
-            axes.text(4.0, y - 0.8, "a wrong answer found", va="center")
+            axes.text(4.0, y - 0.8, "a counterexample", va="center")
