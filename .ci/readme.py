@@ -1,8 +1,9 @@
 """Run what a Markdown file shows: every console and Python block, as a reader would paste it.
 
 A `console` block has commands behind `$ `; a `python` block is run as one script. Each must exit
-with 0 in a temporary folder of its own. Blocks of `make` commands are run by `.ci/run` itself and
-left out here, as is what the block says it leaves out with `# not run by CI`.
+with 0 in a temporary folder that has the checkout's examples and results in it. Blocks of `make`
+commands are run by `.ci/run` itself and left out here, as is what the block marks with
+`# not run by CI`.
 """
 
 import os
@@ -34,6 +35,8 @@ def main() -> None:
     bin_dir = Path(sys.executable).parent
     environment = os.environ | {"PATH": f"{bin_dir}:{os.environ['PATH']}", "COLUMNS": "100"}
     with tempfile.TemporaryDirectory() as folder:
+        for name in ("examples", "results"):
+            (Path(folder) / name).symlink_to(Path(sys.argv[1]).resolve().parent / name)
         for shown, command, output in scripts(text):
             start = time.monotonic()
             done = subprocess.run(

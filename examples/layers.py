@@ -1,4 +1,4 @@
-"""Three layers of a dozen lines each, as a user would write them for `ithbit probe`."""
+"""Three layers of a dozen lines each, as a user would write them for `ithbit train` and `probe`."""
 
 import torch
 import torch.nn.functional as F

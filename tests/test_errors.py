@@ -19,12 +19,12 @@ from ithbit.theory.architecture import architecture
         (lambda: ModelSpec("rhi", "gru", True), "n_bits must be a whole number, got True"),
         (lambda: RunSpec(ModelSpec("rhi", "gru", 8), "0"), "seed must be a whole number, got '0'"),
         (lambda: architecture("rnn", width=[16]), r"width must be a whole number, got \[16\]"),
-        (lambda: ithbit.construct("rhi", "softmax-full", n_bits="4"), "n_bits must be a whole"),
-        (lambda: ithbit.verdict("rhi", "rnn", n_layers=1.5, n_bits=8), "n_layers must be a whole"),
-        (lambda: ithbit.verdict("rhi", "rnn", n_layers=1, n_bits="8"), "n_bits must be a whole"),
+        (lambda: ithbit.construct("rhi", "softmax-full", n="4"), "n_bits must be a whole"),
+        (lambda: ithbit.verdict("rhi", "rnn", layers=1.5, n=8), "n_layers must be a whole"),
+        (lambda: ithbit.verdict("rhi", "rnn", layers=1, n="8"), "n must be a whole"),
         (lambda: ithbit.train("rhi", "gru", n="8"), "n_bits must be a whole number, got '8'"),
         (lambda: ithbit.train("rhi", "gru", n=8, seeds=3), r"such as range\(5\) or \[3\], got 3"),
-        (lambda: ithbit.train("rhi", "gru", n=8, seeds="0-4"), "a seed must be a whole number"),
+        (lambda: ithbit.train("rhi", "gru", n=8, seeds="0 to 4"), "seeds are numbers from 0 and"),
     ],
 )
 def test_a_number_of_the_wrong_kind_gets_a_sentence(call, sentence) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ithbit.engine.record import Result
-from ithbit.engine.spec import Protocol
-from ithbit.report.published import SuccessRow, published
-from ithbit.report.statistics import fisher_exact
+from ithbit.published import SuccessRow, published
+from ithbit.report.comparison.statistics import fisher_exact
+from ithbit.spec import Protocol
+from ithbit.store.records import Result
 from ithbit.sweep.presets import cross, paper
 from ithbit.sweep.runner import run_all
 

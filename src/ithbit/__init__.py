@@ -1,24 +1,36 @@
 """Can a sequence model read the i-th bit? Theory with certificates, and training under one
 protocol.
 
+Every command of the command line is a function here, with the same names and defaults.
+
 >>> import ithbit
->>> ithbit.ModelSpec("rhi", "gru", n_bits=8).d_model
-16
+>>> print(ithbit.verdict("rhi", "rnn", layers=1, n=1000).because)
+no weights do it past n* = 487; proved here: the counting theorem (A)
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ithbit import probe
-    from ithbit.api import train
-    from ithbit.engine.record import Epoch, Failure, Result
-    from ithbit.engine.spec import Protocol, RunSpec
+    from ithbit.api.exchange import data, score
+    from ithbit.api.probing import probe
+    from ithbit.api.records import compare, export, plot, report, runs, table
+    from ithbit.api.theory import (
+        bound,
+        certify,
+        check_certificate,
+        complexity,
+        construct,
+        explain,
+        verdict,
+    )
+    from ithbit.api.trained import load, verify
+    from ithbit.api.training import merge, params, sample, status, sweep, train
     from ithbit.errors import IthbitError
-    from ithbit.models.spec import ModelSpec
-    from ithbit.theory.certificate import certify
-    from ithbit.theory.constructions import construct
-    from ithbit.theory.verdicts import verdict
+    from ithbit.spec import ModelSpec, Protocol, RunSpec
+    from ithbit.store.records import Epoch, Failure, Result
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,32 +41,51 @@ __all__ = [
     "Protocol",
     "Result",
     "RunSpec",
+    "bound",
     "certify",
+    "check_certificate",
+    "compare",
+    "complexity",
     "construct",
+    "data",
+    "explain",
+    "export",
+    "load",
+    "merge",
+    "params",
+    "plot",
     "probe",
+    "report",
+    "runs",
+    "sample",
+    "score",
+    "status",
+    "sweep",
+    "table",
     "train",
     "verdict",
+    "verify",
 ]
 
-_HOME = {
-    "train": "api",
-    "Epoch": "engine.record",
-    "Failure": "engine.record",
-    "Result": "engine.record",
-    "Protocol": "engine.spec",
-    "RunSpec": "engine.spec",
-    "IthbitError": "errors",
-    "ModelSpec": "models.spec",
-    "certify": "theory.certificate",
-    "construct": "theory.constructions",
-    "verdict": "theory.verdicts",
+_HOMES = {
+    "api.exchange": ("data", "score"),
+    "api.probing": ("probe",),
+    "api.records": ("compare", "export", "plot", "report", "runs", "table"),
+    "api.theory": (
+        *("bound", "certify", "check_certificate", "complexity", "construct", "explain"),
+        "verdict",
+    ),
+    "api.trained": ("load", "verify"),
+    "api.training": ("merge", "params", "sample", "status", "sweep", "train"),
+    "errors": ("IthbitError",),
+    "spec": ("ModelSpec", "Protocol", "RunSpec"),
+    "store.records": ("Epoch", "Failure", "Result"),
 }
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that `import ithbit` and the command line do not wait for torch."""
-    if name == "probe":  # the package is itself the function
-        return import_module("ithbit.probe")
     if name not in _HOME:
         raise AttributeError(f"module 'ithbit' has no attribute {name!r}")
     return getattr(import_module(f"ithbit.{_HOME[name]}"), name)
@@ -63,3 +94,22 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """What completion offers: also the names that are not imported yet."""
     return sorted({*globals(), *__all__})
+
+
+class _CallablePackage(ModuleType):
+    """A sub-package that is also the function it is named after, such as `ithbit.sweep`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return __getattr__(self.__name__.removeprefix("ithbit."))(*args, **kwargs)
+
+
+class _Package(ModuleType):
+    """`ithbit`: importing a sub-package must not take a function's place."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _HOME and isinstance(value, ModuleType):
+            value.__class__ = _CallablePackage
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

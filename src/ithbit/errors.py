@@ -3,6 +3,7 @@
 The command line prints that sentence without a traceback and exits with status 2.
 """
 
+from collections.abc import Sequence
 from dataclasses import fields
 from numbers import Real
 from operator import index
@@ -10,7 +11,15 @@ from typing import Any
 
 
 class IthbitError(Exception):
-    """A mistake of the user's, or a state of the machine that the user can mend."""
+    """A mistake of the user's, or a state of the machine that the user can fix.
+
+    >>> import ithbit
+    >>> try:
+    ...     ithbit.train("rhi", "gru", n=0)
+    ... except ithbit.IthbitError as error:
+    ...     print(error)
+    model: n must be at least 1, got 0
+    """
 
 
 class SpecError(IthbitError):
@@ -27,6 +36,10 @@ class BusyError(StoreError):
 
 class DeviceError(IthbitError):
     """A device that was asked for and is not there, or that failed."""
+
+
+class TooLargeError(IthbitError):
+    """What does not fit the memory that is there, or takes longer than anybody waits."""
 
 
 class ClusterError(IthbitError):
@@ -52,6 +65,16 @@ def raise_problems(subject: str, problems: list[str]) -> None:
     """
     if problems:
         raise SpecError(f"{subject}: {'; '.join(problems)}")
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first of some names, and how many more there are.
+
+    >>> first_of(["a", "b", "c", "d"], 2)
+    'a, b and 2 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def whole(name: str, value: Any) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ithbit.bench import paths
+from ithbit.bench import steppers
 from ithbit.bench.clock import measure_ceilings, seconds
 from ithbit.bench.result import read_result
 from ithbit.bench.run import DEEPEST, Settings, bench, environment
@@ -13,7 +13,7 @@ from ithbit.bench.text import result_text
 from ithbit.cli import main
 from ithbit.engine.device import choose_device
 from ithbit.errors import IthbitError, SpecError
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec
 from ithbit.sweep.presets import CONSTRUCTIVE, VARIANTS, Variant
 
 CPU = choose_device("cpu")
@@ -56,7 +56,7 @@ def test_what_fails_is_told_and_the_rest_goes_on(monkeypatch) -> None:
 def test_the_kernels_refuse_in_a_sentence() -> None:
     pytest.importorskip("triton")
     with pytest.raises(IthbitError, match="power of two from 16 on, got 6"):
-        paths.kernel_step(ModelSpec("lhi", "gru", 4, d_model=6), 1, CPU, 1, 1)
+        steppers.kernel_step(ModelSpec("lhi", "gru", 4, d_model=6), 1, CPU, 1, 1)
 
 
 def test_ceilings_and_clock() -> None:

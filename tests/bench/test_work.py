@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ithbit.bench.work import step_bytes, step_flops, table_rows
 from ithbit.families import FAMILIES
 from ithbit.models.classifier import init, logits, stack
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table

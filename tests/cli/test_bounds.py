@@ -33,11 +33,11 @@ def test_bound_in_json():
 
 
 def test_bound_at_a_length():
-    small = ["bound", "rhi", "gru", "--model", "trained", "--width", "1"]
-    assert json.loads(run(*small, "--n", "30", "--json"))["vacuous_at"] == [30]
-    assert json.loads(run(*small, "--n", "31", "--json"))["vacuous_at"] == []
-    assert "at n = 31: impossible" in run(*small, "--n", "31")
-    assert "at n = 30: vacuous" in run(*small, "--n", "30")
+    small = ["bound", "rhi", "mamba2", "--model", "trained", "-d", "1", "--heads", "1"]
+    assert json.loads(run(*small, "--n", "18", "--json"))["vacuous_at"] == [18]
+    assert json.loads(run(*small, "--n", "19", "--json"))["vacuous_at"] == []
+    assert "at n = 19: impossible" in run(*small, "--n", "19")
+    assert "at n = 18: vacuous" in run(*small, "--n", "18")
     assert "vacuous at the paper's lengths n = 8, 16\n" in run(*small)
 
 

@@ -114,3 +114,15 @@ def test_help_names_every_option():
     text = run("certify", "--help")
     for word in ("task", "family", "--n", "--variant", "--json", "--output"):
         assert word in text
+
+
+def test_weights_of_trained_blocks_are_certified_and_shown(tmp_path):
+    file = tmp_path / "certificate.json"
+    text = run("certify", "rhi", "softmax-full", "--model", "trained", "--n", "6", "-o", str(file))
+    assert "margin >= 2.0796" in text
+    assert "for every n  margin >= 1.91025125" in text
+    assert "holds: rhi by softmax-full" in run("check-certificate", str(file))
+    options = ("--model", "trained", "--bits", "1011", "--index", "3")
+    assert "so the answer is 1" in run("explain", "lhi", "linear-causal", *options)
+    shown = json.loads(run("construct", "lhi", "gru", "--model", "trained", "--n", "3", "--json"))
+    assert shown["head.weight"][0][2] == 2

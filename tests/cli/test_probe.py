@@ -66,14 +66,38 @@ def test_the_examples(ithbit, layer: str, state: int | None) -> None:
     assert data["causal_rank"]["state"] == state
 
 
+def test_what_a_layer_prints_is_not_in_the_json(ithbit, tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(
+        "import torch\n"
+        "print('imported')\n"
+        "class Loud(torch.nn.Identity):\n"
+        "    def __init__(self, width):\n"
+        "        super().__init__()\n"
+        "        print('built')\n"
+        "    def forward(self, x):\n"
+        "        print('called')\n"
+        "        return x\n"
+    )
+    where = ("--width", 2, "--rank-n", 4, "--no-train", "--device", "cpu")
+    status, out, err = ithbit("probe", tmp_path / "loud.py:Loud", *where, "--json")
+    assert status == 0
+    assert json.loads(out)["causal_rank"]["state"] == 0
+    assert {"imported", "built", "called"} <= set(err.split())
+
+
 def test_a_limit_of_time_is_kept_and_told(ithbit, tmp_path: Path) -> None:
     arguments = ("--width", 4, "-n", 2, "-L", 1, "--seeds", "0", "--rank-n", 4, "--workers", 1)
-    limit = ("--minutes", 1e-4, "--device", "cpu", "--store", tmp_path / "runs")
+    limit = ("--max-epochs", 2, "--minutes", 1e-4, "--device", "cpu", "--store", tmp_path / "runs")
     status, out, _ = ithbit("probe", "rnn", *arguments, *limit)
     assert status == 0
-    assert "2 runs were ended in epoch 1 of 500, when the 0.0001 minutes were over" in " ".join(
+    assert "2 runs were stopped in epoch 1 of 2, when the 0.0001 minutes were over" in " ".join(
         out.split()
     )
+    # They are runs like any other, and go on when they are asked for.
+    where = ("--store", tmp_path / "runs", "--device", "cpu", "--workers", 1)
+    some = ("--n", 2, "--width", 4, "--seeds", "0", "--max-epochs", 2)
+    assert "2 stopped" in ithbit("status", "--store", tmp_path / "runs")[1]
+    assert ithbit("train", "rhi", "torch:rnn", *some, *where, "--json")[0] == 0
     assert "minutes must be more than 0" in ithbit("probe", "rnn", "--minutes", 0)[2]
 
 
@@ -96,9 +120,9 @@ def test_the_whole_way_with_two_workers(ithbit, tmp_path: Path) -> None:
     assert status == 0
     assert "seeds are trained one by one, not in a stack" in err
     assert "> rnn" in out
-    assert len(list((tmp_path / "runs" / "probe").glob("rnn-*/*_s0.json"))) == 2
-    page = ithbit("report", "--store", tmp_path / "runs", "-o", tmp_path / "report.html")
-    assert page[0] == 2  # a store of probes alone has no runs to report on
+    assert len(list((tmp_path / "runs" / "probe").glob("rnn-*/report.json"))) == 1
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
-    # Nothing of it is a run of the paper's tables.
-    assert "no runs in" in ithbit("status", "--store", tmp_path / "runs")[1]
+    assert "2 done (2 runs)" in ithbit("status", "--store", tmp_path / "runs")[1]
+    page = ithbit("report", "--store", tmp_path / "runs", "-o", tmp_path / "report.html")
+    assert page[0] == 0
+    assert "torch:rnn" in (tmp_path / "report.html").read_text()

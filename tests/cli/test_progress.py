@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from ithbit.cli.progress import Board
+from ithbit.api.progress import Board
 from ithbit.engine.device import choose_device
-from ithbit.engine.loop import Event, train
-from ithbit.engine.record import Failure
-from ithbit.engine.spec import Protocol, RunSpec
-from ithbit.models.spec import ModelSpec
+from ithbit.engine.how import Event
+from ithbit.engine.loop import train
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.records import Failure
 
 TINY = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=3)
 RUNS = [RunSpec(ModelSpec("rhi", "gru", n_bits=3), seed, TINY) for seed in range(3)]

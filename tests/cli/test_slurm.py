@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from ithbit.api.slurm import node_device
 from ithbit.cli import app
-from ithbit.cli.slurm import node_device
 from ithbit.errors import ClusterError, DeviceError, SpecError
-from ithbit.sweep.executors.ledger import Ledger, Task
+from ithbit.sweep.executors.ledger import Ledger, Share
 from ithbit.sweep.select import sweep_runs
 
 SHEET = """
@@ -56,7 +56,7 @@ def test_no_slurm_is_a_sentence_and_status_2(sheet, tmp_path):
         (["--on", "pbs"], "--on must be local or slurm, got 'pbs'"),
         (["--detach"], "need --on slurm"),
         (["--slurm", "partition=x"], "need --on slurm"),
-        (["--on", "slurm", "--runs-per-task", "0"], "--runs-per-task must be at least 1, got 0"),
+        (["--on", "slurm", "--runs-per-task", "0"], "runs_per_task must be at least 1, got 0"),
         (["--on", "slurm", "--slurm", "array=1"], "array is not to be given"),
     ],
 )
@@ -88,7 +88,7 @@ def handed_over(sheet, tmp_path, monkeypatch):
     runs = sweep_runs(sheet)
     ledger = Ledger(tmp_path / "runs")
     with ledger.locked():
-        batch = ledger.write([Task(tuple(runs[:3])), Task(tuple(runs[3:5]))], "cpu")
+        batch = ledger.write([Share(tuple(runs[:3])), Share(tuple(runs[3:5]))], "cpu")
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("sbatch", "squeue", "scancel", "scontrol"):
@@ -115,7 +115,7 @@ def test_status_says_when_the_queue_cannot_be_asked(sheet, handed_over, tmp_path
     result = CliRunner().invoke(app, ["status", sheet, "--store", str(handed_over)])
     assert result.exit_code == 0
     assert "6 missing" in result.stdout
-    assert "the jobs of this store cannot be looked up: there is no Slurm" in result.stderr
+    assert "cannot look up the jobs of this store: there is no Slurm" in result.stderr
 
 
 def test_cancel_needs_slurm(sheet, tmp_path, monkeypatch):

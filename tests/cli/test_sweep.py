@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from synthetic_store import paper_plans, write_run
 
-from ithbit.cli.sweep import status, sweep
-from ithbit.engine.spec import Protocol
+from ithbit import status, sweep
+from ithbit.spec import Protocol
 from ithbit.sweep.select import sweep_runs
 
 SWEEP = """
@@ -55,7 +55,7 @@ def test_a_sweep_from_file_to_status_to_merge(folder: Path) -> None:
     again = ithbit("sweep", "mine.toml", "--dry-run", "--device", "cpu", cwd=folder)
     assert "4 runs, 4 done already" in again.stdout
     merged = ithbit("merge", "runs", "--store", "other", cwd=folder)
-    assert "4 runs taken in, 0 were there already" in merged.stdout
+    assert "4 runs merged, 0 were there already" in merged.stdout
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_sweep_from_file_to_status_to_merge(folder: Path) -> None:
         (["sweep", "paper", "--family", "lstm"], "unknown family 'lstm'"),
         (["sweep", "paper", "--task", "mid"], "unknown task 'mid'"),
         (["sweep", "paper", "--n", "96"], "filters: it has only --n 8, 16, 32, 64"),
-        (["sweep", "paper", "--workers", "0"], "--workers must be at least 1, got 0"),
+        (["sweep", "paper", "--workers", "0"], "workers must be at least 1, got 0"),
         (["sweep", "mine.toml", "--kernels", "yes"], "unknown choice of kernels 'yes'; choose one"),
         (["sweep", "mine.toml", "--kernels", "off", "--on", "slurm"], "needs --on local"),
         (["sweep", "mine.toml", "--device", "cuda:x"], "unknown device 'cuda:x'; choose one of"),
@@ -119,7 +119,7 @@ def test_status_sets_aside_what_tables_do(tmp_path: Path) -> None:
     assert "set aside 4 run folders" in ithbit("table", "main", cwd=tmp_path).stderr
 
 
-def test_runs_of_one_name_are_told_apart(tmp_path: Path, capsys) -> None:
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     """The name leaves the protocol out; the folder has the id."""
     plan = paper_plans()[0]
     kinds = ("result", "spec", "failure")
@@ -129,26 +129,23 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path, capsys) -> None:
     ]
     folders = [write_run(tmp_path, p, kind).name for p, kind in zip(plans, kinds, strict=True)]
     assert len({p.run.name for p in plans}) == 1
-    status(store=tmp_path)
-    first, *listed = capsys.readouterr().out.splitlines()
+    found = status(store=tmp_path)
+    first, *listed = str(found).splitlines()
     assert first == "1 done, 1 stopped, 1 failed (3 runs)"
     assert [line.split() for line in listed] == [["stopped", folders[1]], ["failed", folders[2]]]
-    status(store=tmp_path, as_json=True)
-    runs = json.loads(capsys.readouterr().out)["runs"]
+    runs = found.to_json()["runs"]
     assert [runs[folder] for folder in folders] == ["done", "stopped", "failed"]
 
 
-def test_runs_of_one_name_in_one_sweep(folder: Path, capsys) -> None:
+def test_runs_of_one_name_in_one_sweep(folder: Path) -> None:
     """Nor has the name the width of the feed-forward part."""
     sheet, store = folder / "mine.toml", folder / "runs"
     sheet.write_text('seeds = 0\nff = [64, 32]\nn = 2\nlayers = 1\nfamily = "gru"\ntask = "rhi"\n')
     first, second = sweep_runs(str(sheet))
     assert first.name == second.name
     write_run(store, replace(paper_plans()[0], run=first))
-    status(str(sheet), store=store)
-    assert capsys.readouterr().out == "1 done, 1 missing (2 runs)\n"
-    sweep(str(sheet), store=store, device="cpu", dry_run=True)
-    out = capsys.readouterr().out
+    assert str(status(sheet, store=store)) == "1 done, 1 missing (2 runs)"
+    out = str(sweep(sheet, store=store, device="cpu", dry_run=True))
     assert out.count(first.folder) == out.count(second.folder) == 1
 
 

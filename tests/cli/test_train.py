@@ -15,12 +15,11 @@ import torch
 from typer.testing import CliRunner
 
 from ithbit.cli import app, main
-from ithbit.engine.folder import RunFolder
 from ithbit.engine.loop import train
-from ithbit.engine.record import Failure, Result, result_from_json
-from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import SpecError
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.folder import RunFolder
+from ithbit.store.records import Failure, Result, result_from_json
 from ithbit.sweep.select import parse_seeds
 
 # The command line trains whole epochs of 50,000; three bits and one layer make them short.
@@ -92,7 +91,7 @@ def command(*arguments: str, **options) -> subprocess.Popen[str]:
         (["rhi", "gru", "--seeds", "0-99999999999"], "holds at most 10000, got '0-99999999999'"),
         (["rhi", "gru", "--seeds", str(1 << 63)], "seeds must be 0 or more and below 2^63"),
         (["rhi", "gru", "--max-epochs", "0"], "max_epochs must be at least 1, got 0"),
-        (["rhi", "gru", "--workers", "0"], "--workers must be at least 1, got 0"),
+        (["rhi", "gru", "--workers", "0"], "workers must be at least 1, got 0"),
         (["rhi", "gru", "--device", "tpu"], "unknown device 'tpu'; choose one of auto, cpu, cuda"),
     ],
 )
@@ -236,7 +235,7 @@ def test_ctrl_c_leaves_a_store_that_goes_on(tmp_path, kept, unbroken) -> None:
         process.wait()
     assert process.returncode == 130
     assert out == ""
-    assert err.splitlines()[-1] == "ithbit: stopped; the same command goes on from here"
+    assert err.splitlines()[-1].startswith("ithbit: stopped; 2 runs saved (gru s0 after epoch ")
     assert "Traceback" not in err
     with pytest.raises(ProcessLookupError):  # nobody of the group is left
         os.killpg(process.pid, 0)
@@ -341,6 +340,17 @@ def test_sample_shows_instances() -> None:
     assert text != run("sample", "lhi", "--n", "4", "--count", "2")
 
 
+def test_examples_are_uniform_or_mixed(tmp_path, refused) -> None:
+    words = ("sample", "rhi", "--n", "16", "--count", "2", "--examples")
+    uniform, mixed = (run(*words, kind) for kind in ("uniform", "mixed"))
+    assert uniform.splitlines()[0] == mixed.splitlines()[0]  # number 0 is even
+    assert uniform != mixed
+    for command in ("train rhi gru", "sample rhi", "sweep smoke"):
+        where = () if command.startswith("sample") else ("--store", str(tmp_path))
+        said = refused(*command.split(), "--examples", "even", *where)
+        assert "unknown examples 'even'; choose one of uniform, mixed" in said
+
+
 @pytest.mark.parametrize("wrong", [["--n", "0"], ["--seed", "-1"], ["--count", "0"]])
 def test_sample_refuses_with_a_reason(refused, wrong) -> None:
     assert "n and count must be at least 1 and the seed at least 0" in refused(
@@ -442,3 +452,14 @@ def test_what_failed_is_told_below_the_table_once(tmp_path) -> None:
     assert told.exit_code == 1
     below = told.stdout.split("└")[1].splitlines()[1:]
     assert below[:2] == ["seed 0 failed: lost", "seeds 1, 2 failed: out of [memory]"]
+
+
+def test_learning_rate_and_batch_size(tmp_path: Path, refused) -> None:
+    where = ("--seeds", "0", "--max-epochs", "1", "--workers", "1", "--store", str(tmp_path))
+    run(*QUICK, "--lr", "0.002", "--batch-size", "512", *where)
+    (folder,) = tmp_path.glob("rhi_*")
+    protocol = json.loads((folder / "spec.json").read_text())["spec"]["protocol"]
+    assert (protocol["learning_rate"], protocol["batch_size"]) == (0.002, 512)
+    said = refused(*QUICK, "--lr", "0", "--batch-size", "0", *where)
+    assert "batch_size must be at least 1, got 0" in said
+    assert "learning_rate must be positive and finite, got 0" in said

@@ -73,3 +73,11 @@ def test_verdicts_need_no_torch():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_verdicts_about_what_is_trained():
+    text = run("verdict", "lhi", "mamba2", "--layers", "2", "--model", "trained", "--n", "16")
+    assert "possible (beside Theorem 14c)" in text
+    assert "the margin is at least 1.717 for every n" in text
+    table = run("verdict", "--model", "trained", "--n", "8")
+    assert "Least number of layers as trained" in table

@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from synthetic_store import Plan, write_run
+from synthetic_store import Plan, write_run, write_verification
 
 from ithbit.engine.device import choose_device
-from ithbit.engine.folder import RunFolder
 from ithbit.engine.loop import train
-from ithbit.engine.spec import Protocol, RunSpec, spec_id
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec, Protocol, RunSpec, spec_id
+from ithbit.store.folder import RunFolder
 
 RUN = RunSpec(ModelSpec("lhi", "gru", n_bits=3), 0, Protocol(epoch_examples=2048, max_epochs=1))
 
@@ -28,15 +27,15 @@ def test_a_run_by_folder_name_and_id(ithbit, store: Path) -> None:
         for which in (store / name, name, RUN.name, RUN.run_id)
     ]
     assert len(set(outputs)) == 1
-    assert "counterexample: wrong on" in outputs[0]
+    assert "refuted: wrong on" in outputs[0]
     assert "of all 24 inputs" in outputs[0]
 
 
 def test_all_as_json(ithbit, store: Path) -> None:
     status, out, _ = ithbit("verify", "--all", "--store", store, "--json", "--device", "cpu")
     data = json.loads(out)
-    assert status == 0  # the run does not count as solved, so its counterexample is no news
-    assert data["summary"]["all"] == {"runs": 1, "counterexample": 1}
+    assert status == 0  # the run does not count as solved, so its refutation is no news
+    assert data["summary"]["all"] == {"runs": 1, "refuted": 1}
     assert data["runs"][0]["name"] == RUN.name
     # What has a record is not tried again, and still belongs to the answer.
     written = next(store.glob("*/verification.json")).stat().st_mtime_ns
@@ -50,7 +49,7 @@ def test_a_bad_folder_does_not_stop_the_others(ithbit, store: Path) -> None:
     folder = write_run(store, Plan(other, True, 1.0, 5))  # a result without weights
     status, out, err = ithbit("verify", "--all", "--store", store, "--device", "cpu")
     assert status == 1
-    assert f"{RUN.name}: counterexample" in out
+    assert f"{RUN.name}: refuted" in out
     assert f"set aside: {folder} has no weights.safetensors" in err
 
 
@@ -108,8 +107,8 @@ def test_a_larger_budget_is_tried_again(ithbit, tmp_path: Path) -> None:
     train([run], tmp_path, choose_device("cpu"))
     tried = []
     for budget in (2000, 2000, 8000):
-        arguments = ("--budget", budget, "--store", tmp_path, "--device", "cpu", "--json")
-        data = json.loads(ithbit("verify", "--all", *arguments)[1])
+        arguments = ("--count", "--budget", budget, "--store", tmp_path, "--device", "cpu")
+        data = json.loads(ithbit("verify", "--all", "--json", *arguments)[1])
         tried.append(data["runs"][0]["n_evaluated"])
     assert tried[0] == tried[1] <= 2000 < tried[2] <= 8000
 
@@ -138,8 +137,7 @@ def test_verdicts_reach_tables_figure_and_page(ithbit, tmp_path: Path) -> None:
         run = RunSpec(ModelSpec("lhi", "gru", n_bits=8), seed)
         folder = write_run(store, Plan(run, True, 1.0, 50))
         if verdict:
-            record = {"schema": 1, "run_id": run.run_id, "verdict": verdict}
-            (folder / "verification.json").write_text(json.dumps(record))
+            write_verification(folder, run, verdict)
     (folder / "verification.json").write_text("{")  # unreadable: as if it were not there
     for table in ("main", "accuracy"):
         status, out, _ = ithbit("table", table, "--store", store)
@@ -152,7 +150,7 @@ def test_verdicts_reach_tables_figure_and_page(ithbit, tmp_path: Path) -> None:
     assert "totals (3), <code>ithbit verify</code> has tried 2: 1 right on all inputs" in page
     figure = page.split('id="figure-successes"')[1].split("</figure>")[0]
     assert "a counterexample<" in figure  # the legend
-    assert '"counterexample"' in page  # the list of runs
+    assert '"refuted"' in page  # the list of runs
 
 
 def test_without_verification_the_tables_stay_as_they_are(ithbit, tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from ithbit.engine.device import choose_device
-from ithbit.engine.paths import refusal
-from ithbit.engine.spec import Protocol
-from ithbit.models.spec import ModelSpec
+from ithbit.engine.steppers.choice import refusal
+from ithbit.spec import ModelSpec, Protocol
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines()]

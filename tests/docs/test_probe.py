@@ -7,7 +7,7 @@ import pytest
 import typer.main
 
 from ithbit.cli import app
-from ithbit.probe.adapters import ADAPTERS
+from ithbit.models.adapters import ADAPTERS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "probe.md").read_text(encoding="utf-8")
@@ -15,13 +15,13 @@ COMMANDS = re.findall(r"^ithbit (\w+)(.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
 
 
 def test_the_commands_were_found() -> None:
-    assert {name for name, _ in COMMANDS} == {"probe", "verify", "data", "score"}
+    assert {name for name, _ in COMMANDS} == {"train", "probe", "verify", "data", "score"}
 
 
 @pytest.mark.parametrize(("name", "rest"), COMMANDS)
 def test_options_of_the_commands_exist(name: str, rest: str) -> None:
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
-    known = {flag for option in command.params for flag in option.opts}
+    known = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
     assert set(re.findall(r" (--?[a-z][a-z-]*)", rest)) <= known
 
 

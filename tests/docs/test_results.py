@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from ithbit.engine.evaluate import held_out_examples
-from ithbit.engine.spec import Protocol
-from ithbit.families import FAMILIES
-from ithbit.models.spec import POSITIONS, ModelSpec
-from ithbit.report.published import published
+from ithbit.families import FAMILIES, POSITIONS
+from ithbit.published import published
+from ithbit.spec import ModelSpec, Protocol
 from ithbit.sweep import presets
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +78,7 @@ def test_encodings_have_the_sums_of_their_results(ablation: pl.DataFrame) -> Non
 
 
 def test_each_configuration_has_its_successes_by_encoding(ablation: pl.DataFrame) -> None:
-    rows = table("reproduction.md", "configuration")
+    rows = table("log/reproduction.md", "configuration")
     for label, *shown in rows:
         length, _, name = label.partition(": ")
         task, family, layers = variant(name)
@@ -147,7 +146,8 @@ def test_longer_inputs_have_the_epochs_of_their_results() -> None:
 
 def test_every_cell_between_none_and_all_has_its_row() -> None:
     runs = runs_of("paper")
-    shown = {row[0].replace(" L =", ", L ="): row[1:] for row in table("reproduction.md", "cell")}
+    rows = table("log/reproduction.md", "cell")
+    shown = {row[0].replace(" L =", ", L ="): row[1:] for row in rows}
     for row in published().successes:
         for n_bits, theirs in row.successes.items():
             label = f"{row.task.upper()} {row.label}, L = {row.n_layers}"
@@ -176,7 +176,7 @@ def full(label: str) -> str:
 
 def test_both_ways_of_training_have_the_successes_of_their_results() -> None:
     sides = [runs_of("paper"), runs_of("same-science/stacked", "stacked-n64")]
-    rows = table("kernels.md", "20 seeds")
+    rows = table("log/kernels.md", "20 seeds")
     for label, *shown in rows:
         name, _, n = label.rpartition(", n = ")
         cells = [cell_of(side, name, int(n)).filter(pl.col("seed") < 20) for side in sides]

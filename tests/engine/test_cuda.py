@@ -1,5 +1,7 @@
 """Training on a GPU: the same functions, a captured step, the same resumption."""
 
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -7,18 +9,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ithbit.engine import loop
+from ithbit.engine import cell, loop
 from ithbit.engine.device import choose_device
 from ithbit.engine.evaluate import bce
-from ithbit.engine.folder import RunFolder
-from ithbit.engine.loop import Event, train
+from ithbit.engine.how import Event
+from ithbit.engine.loop import train
 from ithbit.engine.optim import AdamState
-from ithbit.engine.record import Epoch, Failure, Result
-from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.engine.stack import Stack, fresh_state
 from ithbit.families import FAMILIES
 from ithbit.models import classifier
-from ithbit.models.spec import ModelSpec
+from ithbit.models.layer_source import family_of
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.folder import RunFolder
+from ithbit.store.records import Epoch, Failure, Result
 from ithbit.sweep.runner import run_all
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
@@ -51,7 +54,7 @@ def kernels(request):
 
 def stack_of(runs: list[RunSpec], kernels: str = "off") -> Stack:
     state = AdamState.join([fresh_state(run) for run in runs])
-    return Stack(runs, state, choose_device("cuda"), fused=kernels == "on")
+    return Stack(runs, state, choose_device("cuda"), "kernels" if kernels == "on" else "stacked")
 
 
 def results_of(store, runs) -> list[object]:
@@ -99,7 +102,7 @@ def test_the_captured_step_is_the_step(family, kernels) -> None:
         plain.rows.first.fill_(epoch * TINY.epoch_examples)
         plain.rows.loss_sum.zero_()
         for size in (64, 64, 64, 32):
-            plain.way.step(size)
+            plain.stepper.step(size)
         expected = (plain.rows.loss_sum / TINY.epoch_examples).tolist()
         assert losses == pytest.approx(expected, rel=1e-5)
     assert captured.state.steps.tolist() == plain.state.steps.tolist() == [[12]] * 3
@@ -192,8 +195,8 @@ def test_a_loss_that_is_not_finite_fails_its_run_alone(kernels, tmp_path, monkey
 
     with pytest.raises(StopNowError):
         train(runs, tmp_path, device, watch=watch, kernels=kernels)
-    checkpoint, _ = RunFolder(tmp_path, runs[1]).load()
-    checkpoint.adam.values *= 1e30
+    checkpoint, _ = RunFolder(tmp_path, runs[1]).load(vars(fresh_state(runs[1])))
+    checkpoint.tensors["values"] *= 1e30
     RunFolder(tmp_path, runs[1]).save(checkpoint)
     sound, failed = train(runs, tmp_path, device, kernels=kernels)
     assert isinstance(sound, Result)
@@ -205,11 +208,11 @@ def test_whoever_leaves_is_replaced(kernels, tmp_path, monkeypatch) -> None:
     """Five runs, two at a time, that stop in different epochs; as if all had been together."""
     protocol = replace(TINY, max_epochs=12, stop_loss=0.68, learning_rate=1e-2)
     runs, device = runs_of("linear-full", range(5), protocol), choose_device("cuda")
-    monkeypatch.setattr(loop, "_CUDA_SEEDS", 2)
+    monkeypatch.setattr(cell, "_CUDA_SEEDS", 2)
     results = train(runs, tmp_path / "two", device, kernels=kernels)
     assert all(isinstance(result, Result) for result in results)
     if kernels == "on":
-        monkeypatch.setattr(loop, "_CUDA_SEEDS", 64)
+        monkeypatch.setattr(cell, "_CUDA_SEEDS", 64)
         train(runs, tmp_path / "five", device, kernels=kernels)
         assert results_of(tmp_path / "two", runs) == results_of(tmp_path / "five", runs)
 
@@ -280,11 +283,11 @@ _LOST = """
 import sys
 from pathlib import Path
 import torch
-from ithbit.engine import loop
-from ithbit.engine.record import Epoch
-from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.engine import cell, loop
+from ithbit.store.records import Epoch
+from ithbit.spec import Protocol, RunSpec
 from ithbit.errors import DeviceError
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec
 from ithbit.sweep.runner import run_all
 loop.SAVE_SECONDS = 0.0
 protocol = Protocol(batch_size=64, epoch_examples=224, held_out_examples=100, max_epochs=100_000)
@@ -307,3 +310,131 @@ def test_a_lost_gpu_ends_the_sweep_and_fails_no_run(tmp_path) -> None:
     assert "the same command resumes" in done.stdout
     assert list(tmp_path.glob("*/failure.json")) == []
     assert list(tmp_path.glob("*/state.safetensors"))
+
+
+_LAYERS = """
+import torch
+from torch import nn
+
+class Loop(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.enter, self.keep = nn.Linear(width, width), nn.Linear(width, width)
+    def forward(self, x):
+        h, out = torch.zeros_like(x[:, 0]), []
+        for drive in self.enter(x).unbind(1):
+            h = torch.tanh(drive + self.keep(h))
+            out.append(h)
+        return torch.stack(out, 1)
+
+class Conv(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv = nn.Conv1d(width, width, 4)
+    def forward(self, x):
+        return x + torch.relu(self.conv(nn.functional.pad(x.mT, (3, 0)))).mT
+
+class Encoder(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(width, 2, 2 * width, 0.0, batch_first=True)
+    def forward(self, x):
+        return self.layer(x)
+
+class Asks(Loop):
+    def forward(self, x):
+        scale = 1.0 if float(x.detach().abs().max()) >= 0 else 2.0
+        return super().forward(x) * scale
+"""
+
+
+@pytest.fixture
+def own_runs(tmp_path):
+    """Makes runs of a layer that lies in a file."""
+    file = tmp_path / "layers.py"
+    file.write_text(_LAYERS)
+
+    def of(name: str, seeds) -> list[RunSpec]:
+        family, code = family_of(name if ":" in name else f"{file}:{name}")
+        model = ModelSpec("lhi", family, 6, n_layers=2, code=code)
+        return [RunSpec(model, seed, TINY) for seed in seeds]
+
+    return of
+
+
+OWN = ("Loop", "Conv", "Encoder", "torch:lstm", "torch:gru")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_captured_step_of_a_users_layer_is_the_step(name, own_runs) -> None:
+    """Replayed and launched one by one: the same losses and weights, to rounding."""
+    (run,) = own_runs(name, [3])
+    device = choose_device("cuda")
+    captured, eager = (
+        Stack([run], fresh_state(run), device, "module", captured) for captured in (True, False)
+    )
+    for epoch in range(3):
+        losses, expected = captured.train_epoch([epoch]), eager.train_epoch([epoch])
+        assert losses == pytest.approx(expected, rel=1e-5)
+        assert captured.evaluate()[0] == pytest.approx(eager.evaluate()[0], rel=1e-5)
+    torch.testing.assert_close(captured.state.values, eager.state.values, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_users_layers_side_by_side(name, own_runs, tmp_path) -> None:
+    """Five seeds, stacked or in five threads: no remark that a step cannot be captured, and each
+    as if it had been alone."""
+    runs, told = own_runs(name, range(5)), []
+    results = run_all(runs, tmp_path / "five", "cuda", watch=told.append)
+    assert {result.environment["path"] for result in results} == {"module"}
+    said = [event.what for event in told if isinstance(event.what, str)]
+    assert not [text for text in said if "captured" in text]
+    run_all(runs[3:4], tmp_path / "alone", "cuda")
+    five, alone = (RunFolder(tmp_path / name, runs[3]).history() for name in ("five", "alone"))
+    for ours, expected in zip(alone, five, strict=True):
+        assert ours.train_loss == pytest.approx(expected.train_loss, **ALONE)
+        assert ours.held_out_loss == pytest.approx(expected.held_out_loss, **ALONE)
+
+
+def test_a_layer_that_cannot_be_captured_is_trained_all_the_same(own_runs, tmp_path) -> None:
+    """It asks the device for a number. Said once; afterwards nothing is left in a capture."""
+    runs, told = own_runs("Asks", range(3)), []
+    results = run_all(runs, tmp_path / "asks", "cuda", watch=told.append)
+    assert all(isinstance(result, Result) for result in results)
+    said = [event.what for event in told if isinstance(event.what, str)]
+    assert len([text for text in said if "cannot be captured in a CUDA graph" in text]) == 1
+    assert all("train one by one" in text or "cannot be captured" in text for text in said)
+    before = torch.cuda.get_rng_state()
+    torch.rand(3, device="cuda")
+    assert not torch.equal(torch.cuda.get_rng_state(), before)
+    torch.cuda.empty_cache()
+    other = own_runs("Loop", range(3))
+    assert all(isinstance(done, Result) for done in run_all(other, tmp_path / "loop", "cuda"))
+    twin = [replace(run, model=other[0].model) for run in runs]  # the same layer, captured
+    for run, same in zip(runs, twin, strict=True):
+        ours, theirs = (
+            RunFolder(tmp_path / name, spec).history()
+            for name, spec in (("asks", run), ("loop", same))
+        )
+        assert ours[-1].train_loss == pytest.approx(theirs[-1].train_loss, **ALONE)
+
+
+def test_a_pause_saves_what_trains_on_a_gpu(tmp_path) -> None:
+    """Asked for by the watcher's process: every thread leaves between two graphs, saved."""
+    protocol = replace(TINY, max_epochs=100_000)
+    runs = [
+        RunSpec(ModelSpec("lhi", "gru", n), seed, protocol) for n in (4, 5, 6) for seed in (0, 1)
+    ]
+    seen: set[RunSpec] = set()
+
+    def watch(event: Event) -> None:
+        if isinstance(event.what, Epoch) and event.what.epoch > 2:
+            seen.add(event.run)
+            if len(seen) == len(runs):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match="stopped; 6 runs saved"):
+        run_all(runs, tmp_path, "cuda", watch=watch)
+    for run in runs:
+        checkpoint, _ = RunFolder(tmp_path, run).load(vars(fresh_state(run)))
+        assert checkpoint.epochs_done == len(RunFolder(tmp_path, run).history()) > 2

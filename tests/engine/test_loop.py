@@ -13,16 +13,22 @@ import torch
 from safetensors.torch import load_file
 
 from ithbit.engine import loop
+from ithbit.engine.cell import stack_size
 from ithbit.engine.device import choose_device
-from ithbit.engine.folder import RunFolder
-from ithbit.engine.loop import Event, stack_size, train
-from ithbit.engine.record import Epoch, Failure, Result
-from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.engine.evaluate import held_out_examples
+from ithbit.engine.how import Event
+from ithbit.engine.loop import train
+from ithbit.engine.stack import fresh_state
 from ithbit.errors import BusyError, SpecError
 from ithbit.families import FAMILIES
 from ithbit.models import classifier
-from ithbit.models.spec import ModelSpec
 from ithbit.reference import train as reference
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.folder import RunFolder
+from ithbit.store.records import Epoch, Failure, Result, result_from_json
+from ithbit.tasks.sampling import Examples
+from ithbit.tasks.structured import every_index, structured_strings
+from ithbit.tasks.tokens import token_table
 
 CPU = choose_device("cpu")
 
@@ -147,7 +153,7 @@ import json, sys
 from pathlib import Path
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device
-from ithbit.engine.spec import run_from_json
+from ithbit.spec import run_from_json
 loop.SAVE_SECONDS = 0.0
 runs = [run_from_json(data) for data in json.loads(sys.argv[2])]
 loop.train(runs, Path(sys.argv[1]), choose_device("cpu"))
@@ -214,6 +220,43 @@ def test_solved_is_seen_and_stops_only_when_asked(tmp_path) -> None:
     assert early.epochs == early.first_solved_epoch == whole.first_solved_epoch
 
 
+def test_structured_inputs_are_tried_at_the_end(tmp_path) -> None:
+    """Asked again with the weights that were kept, the example is wrong; so is the count."""
+    (run,) = runs_of([0], n_bits=5)
+    (result,) = train([run], tmp_path, CPU)
+    assert result.structured_tried == 32 * 5  # all strings of five bits but none twice
+    assert 0 < result.structured_wrong < result.structured_tried
+    weights = load_file(RunFolder(tmp_path, run).path / "weights.safetensors")
+    params = {name: value[None] for name, value in weights.items()}
+    table = token_table(run.model.task, 5)
+    strings = structured_strings(5, 1000)
+    ((bits, index),) = every_index(strings, 160, 160)
+    examples = Examples(bits[None], index[None])
+    out = classifier.logits(params, run.model, table, examples)
+    wrong = ((out > 0) != (examples.answer == 1))[0]
+    assert int(wrong.sum()) == result.structured_wrong
+    text = "".join(map(str, bits[wrong][0].tolist()))
+    assert result.structured_example == f"bits {text}, index {index[wrong][0]}"
+    said = f"wrong on {result.structured_wrong} of 160 structured inputs, for example bits {text}"
+    assert result.structured_sentence().startswith(said)
+    right = replace(result, structured_wrong=0, structured_example=None)
+    assert right.structured_sentence() == "right on 160 structured inputs"
+    # A record of 0.1 has none of it.
+    old = {k: v for k, v in result.to_json().items() if not k.startswith("structured")}
+    assert result_from_json(old).structured_sentence() is None
+    assert result_from_json(old).to_json().keys() == old.keys()
+
+
+def test_mixed_examples_train_another_model_on_the_same_held_out_set(tmp_path) -> None:
+    (run,) = runs_of([0])
+    mixed = replace(run, protocol=replace(run.protocol, examples="mixed"))
+    (uniform,), (other,) = train([run], tmp_path, CPU), train([mixed], tmp_path, CPU)
+    assert RunFolder(tmp_path, run).path != RunFolder(tmp_path, mixed).path
+    assert uniform.final_loss != other.final_loss
+    sets = [held_out_examples(r.model, r.protocol, [0], CPU.torch) for r in (run, mixed)]
+    assert torch.equal(sets[0].bits, sets[1].bits)
+
+
 def test_the_record_of_a_run(tmp_path) -> None:
     told: list[Event] = []
     (run,) = runs_of([2], family="linear-causal")
@@ -240,9 +283,9 @@ def test_the_record_of_a_run(tmp_path) -> None:
 
 def poison(folder: RunFolder) -> None:
     """Make the checkpoint's next loss overflow, with numbers that are finite."""
-    checkpoint, remark = folder.load()
+    checkpoint, remark = folder.load(vars(fresh_state(folder.run)))
     assert remark is None
-    checkpoint.adam.values *= 1e30
+    checkpoint.tensors["values"] *= 1e30
     folder.save(checkpoint)
 
 
@@ -281,8 +324,9 @@ def test_every_run_may_fail(tmp_path) -> None:
     assert [event.what for event in told if not isinstance(event.what, Epoch)] == failures
 
 
-def test_a_crash_is_recorded_with_its_traceback(tmp_path) -> None:
-    """A batch that no memory holds: the allocation fails, and the sweep goes on."""
+def test_a_crash_is_recorded_with_its_traceback(tmp_path, monkeypatch) -> None:
+    """A batch that no memory holds, let through: the allocation fails, and the sweep goes on."""
+    monkeypatch.setattr("ithbit.engine.loop.check_memory", lambda *arguments: 0)
     too_much = replace(TINY, batch_size=1 << 45, epoch_examples=1 << 45)
     failures = train(runs_of(range(2), too_much), tmp_path, CPU)
     for failure in failures:
@@ -354,16 +398,16 @@ _MEMORY = """
 import resource, sys
 from ithbit.engine.device import choose_device
 from ithbit.engine.optim import AdamState
-from ithbit.engine.spec import RunSpec
+from ithbit.spec import RunSpec
 from ithbit.engine.stack import Stack, fresh_state
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec
 task, family = sys.argv[1:]
 runs = [RunSpec(ModelSpec(task, family, n_bits=64, n_layers=4), seed) for seed in range(20)]
 device = choose_device("cpu")
 with device.one_thread():
     stack = Stack(runs, AdamState.join([fresh_state(run) for run in runs]), device)
     for _ in range(2):
-        stack.way.step(256)
+        stack.stepper.step(256)
     stack.evaluate()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -6,9 +6,8 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ithbit.engine.optim import AdamState, Layout, Plateau, adamw_step, clip_rows
-from ithbit.engine.spec import Protocol
 from ithbit.models import classifier
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec, Protocol
 
 SIZE = 37  # numbers a row: no whole number of vectors
 # Float32: the operations are torch's own, but for a fused product and sum in its last update.

@@ -17,11 +17,10 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 from ithbit.engine.evaluate import bce
 from ithbit.engine.optim import AdamState, Layout, adamw_step, clip_rows
-from ithbit.engine.spec import Protocol
 from ithbit.kernels.optimiser import adamw
 from ithbit.kernels.step import Step
 from ithbit.models.classifier import init, logits
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec, Protocol
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
 
@@ -40,6 +39,7 @@ class Start:
     state: AdamState
     layout: Layout
     first: torch.Tensor  # seed 1
+    examples: str = "uniform"
 
     @property
     def keys(self) -> torch.Tensor:
@@ -49,7 +49,7 @@ class Start:
         """Some of its runs as a stack of their own."""
         seeds = tuple(self.seeds[k] for k in which)
         state, first = self.state.rows(which), self.first[which].clone()
-        return Start(self.spec, seeds, state, self.layout, first)
+        return replace(self, seeds=seeds, state=state, first=first)
 
 
 def started(spec: ModelSpec, n_seeds: int = 2) -> Start:
@@ -120,7 +120,7 @@ def by_models(
         rows.to(dtype) for rows in (state.values, state.mean, state.square)
     )
     table = token_table(spec.task, spec.n_bits, dtype=dtype, device=DEVICE)
-    examples = draw_examples(start.keys, spec.n_bits, start.first, count)
+    examples = draw_examples(start.keys, spec.n_bits, start.first, count, start.examples)
     leaf = state.values.clone().requires_grad_()
     losses = bce(logits(start.layout.views(leaf), spec, table, examples), examples.answer)
     (grads,) = torch.autograd.grad(losses.mean(1).sum(), leaf)
@@ -168,7 +168,7 @@ def by_kernels(start: Start, count: int, protocol: Protocol, step: Step) -> Take
 
 def fresh_step(start: Start, capacity: int) -> Step:
     """A step with memory of its own."""
-    return Step(start.spec, len(start.seeds), capacity, DEVICE)
+    return Step(start.spec, len(start.seeds), capacity, DEVICE, start.examples)
 
 
 def nudged(start: Start, seed: int) -> Start:
@@ -180,10 +180,15 @@ def nudged(start: Start, seed: int) -> Start:
 
 
 def too_far(
-    spec: ModelSpec, count: int, capacity: int, n_logits: int = 0, n_seeds: int = 2
+    spec: ModelSpec,
+    count: int,
+    capacity: int,
+    n_logits: int = 0,
+    n_seeds: int = 2,
+    examples: str = "uniform",
 ) -> dict[str, tuple[float, float]]:
     """What the kernels' step on `count` examples has beyond its bar: by name, distance and bar."""
-    start = started(spec, n_seeds)
+    start = replace(started(spec, n_seeds), examples=examples)
     truth = by_models(start, count, torch.float64, n_logits=n_logits)
     step = fresh_step(start, capacity)
     taken = by_kernels(start, count, truth.protocol, step)

@@ -14,11 +14,12 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 from stacked_truth import TOLERANCE, by_kernels, by_models, fresh_step, started, too_far
 
-from ithbit.engine.spec import Protocol
 from ithbit.families import FAMILIES
-from ithbit.kernels import attention, gru, softmax_mix
+from ithbit.kernels.attention import softmax_mix
+from ithbit.kernels.attention import step as attention
+from ithbit.kernels.gru import step as gru
 from ithbit.kernels.step import refusal
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec, Protocol
 
 # Each family with both tasks, one layer (the first and the last at once) and two; one bit, fewer
 # and more than a chunk or a tile hold.
@@ -53,6 +54,19 @@ def test_a_step_is_that_of_the_stacked_models(spec) -> None:
     else:  # quicker: with a batch below the capacity, and logits in two launches
         n_seeds = 1 if spec.n_bits == 8 else 2
         assert too_far(spec, 2, capacity=3, n_logits=4, n_seeds=n_seeds) == {}
+
+
+MIXED = [  # each family that draws in its own way; two words of bits
+    *(ModelSpec("lhi", family, 5) for family in ("softmax-causal", "mamba2")),
+    *(ModelSpec("rhi", "gru", n) for n in (5, 66)),
+    ModelSpec("rhi", "gru", 3, positions="learned"),
+]
+
+
+@pytest.mark.parametrize("spec", MIXED, ids=label)
+def test_a_step_on_mixed_examples(spec) -> None:
+    """And logits, which are of uniform ones."""
+    assert too_far(spec, 3, capacity=3, n_logits=2, n_seeds=1, examples="mixed") == {}
 
 
 @pytest.mark.parametrize("family", ["softmax-full", "softmax-causal"])

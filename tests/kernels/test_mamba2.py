@@ -6,10 +6,10 @@ import torch
 pytest.importorskip("triton", reason="the kernels need triton")
 
 from ithbit.engine.optim import Layout
-from ithbit.kernels import mamba2
+from ithbit.kernels.mamba2 import step as mamba2
 from ithbit.kernels.step import Step
 from ithbit.models.classifier import init
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import stream_keys
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -9,10 +9,9 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 from stacked_truth import by_kernels, fresh_step, started, too_far
 
-from ithbit.engine.spec import Protocol
 from ithbit.families import TASKS
 from ithbit.kernels.step import refusal
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec, Protocol
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda")]
 

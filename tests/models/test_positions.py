@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ithbit.models import positions
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec
 
 # Positions past the training length too, as the length-shifted sets have them.
 AT = torch.tensor([0, 1, 2, 5, 9, 17])

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ithbit.errors import LayerError
+from ithbit.models.layer_source import layer_of, load_layer
 from ithbit.probe.behaviour import Leak, behaviour, usable
-from ithbit.probe.layer import layer_of, load_layer
 
 CPU = torch.device("cpu")
 FILE = Path(__file__).with_name("bad_layers.py")
@@ -76,9 +76,9 @@ def test_a_layer_that_computes_in_float32_alone() -> None:
                 raise TypeError("float32 only")
             return super().forward(x)
 
-    from ithbit.probe.layer import layer_of
+    from ithbit.models.layer_source import layer_of
 
-    module = usable(layer_of(lambda width: Single(width, width), "Single"), 4, 6, CPU)
+    module = usable(layer_of(lambda width: Single(width, width)), 4, 6, CPU)
     assert behaviour(module, 4, 6).dtype == "float32"
 
 

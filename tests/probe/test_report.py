@@ -10,16 +10,15 @@ from synthetic_store import Plan as StoredPlan
 from synthetic_store import write_run
 
 import ithbit
-from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import LayerError, SpecError
 from ithbit.families import TASKS
-from ithbit.models.spec import ModelSpec
-from ithbit.probe.bound import state_bounds
 from ithbit.probe.families import Count, family_rows
-from ithbit.probe.model import Cell
-from ithbit.probe.page import render_probe
 from ithbit.probe.report import Plan, ProbeReport
 from ithbit.probe.text import report_text
+from ithbit.report.page.probe import render_probe
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.status import folder_status
+from ithbit.theory.bounds.state import state_bounds
 
 FILE = Path(__file__).with_name("bad_layers.py")
 SHORT = Protocol(epoch_examples=512, held_out_examples=100, max_epochs=1)
@@ -28,6 +27,10 @@ SHORT = Protocol(epoch_examples=512, held_out_examples=100, max_epochs=1)
 def look(name: str) -> ProbeReport:
     """Without training."""
     return ithbit.probe(f"{FILE}:{name}", width=4, rank_n=8, train=False, device="cpu")
+
+
+def page_of(report: ProbeReport) -> str:
+    return render_probe(json.loads(json.dumps(report.to_json())), report_text(report))
 
 
 def flat(text: str) -> str:
@@ -47,6 +50,25 @@ def test_an_understated_state_is_told() -> None:
     assert "a measured state of 3" in text
 
 
+def test_a_measured_size_is_not_called_proved() -> None:
+    declared, measured = (report_text(look(n)) for n in ("StateOfThree", "UnderstatesItsState"))
+    assert "declared state? (proved of a state of that size)" in declared
+    assert "proved of a state of that size" not in measured
+    assert "(conditional: its size is measured)" in measured
+
+
+def test_equal_ranks_are_drawn_together() -> None:
+    assert "float64: 0 at k = 1, 3 from k = 2 to 8." in report_text(look("StateOfThree"))
+
+
+def test_the_singular_values_are_told_and_drawn() -> None:
+    report = look("StateOfThree")
+    values = report.to_json()["causal_rank"]["singular_values"]
+    assert values[2] > 1e6 > 1 > values[3]
+    page = render_probe(report.to_json(), report_text(report))
+    assert "Singular values at k = 8" in page
+
+
 def test_a_leaky_layer_has_no_bound() -> None:
     report = look("Leaky")
     assert report.bounds == ()
@@ -59,7 +81,7 @@ def test_nothing_follows_where_the_derivative_does_not_tell(name: str) -> None:
     data = json.loads(json.dumps(report.to_json()))
     assert (data["causal_rank"]["state"], data["bounds"]) == (None, [])
     assert data["causal_rank"]["fault"] in data["causal_rank"]["sentence"]
-    page = render_probe(report)
+    page = page_of(report)
     assert "<svg" not in page
     for text in (flat(report_text(report)), flat(page), json.dumps(data)):
         assert "no measure of this layer" in text
@@ -108,7 +130,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> ProbeReport:
 
 
 def test_training_stands_beside_the_families(trained: ProbeReport) -> None:
-    assert [run.seed for run in trained.runs] == [0, 1, 0, 1]
+    assert [run.spec.seed for run in trained.runs] == [0, 1, 0, 1]
     text = report_text(trained)
     assert "> <b>mine" in text
     assert "At most 1 epochs (the paper has 500); not the paper's: epoch_examples = 512" in flat(
@@ -128,13 +150,15 @@ def test_a_terminal_of_eighty_columns_holds_every_line(
 ) -> None:
     lengths = [8, 16, 32, 64]
     plan = Plan(lengths=tuple(lengths), layers=tuple(layers))
-    cells = [Cell(task, n, depth) for task in TASKS for n in lengths for depth in layers]
+    cells = [(task, n, depth) for task in TASKS for n in lengths for depth in layers]
+    models = [ModelSpec(task, "torch:rnn", n, depth, code="0" * 12) for task, n, depth in cells]
+    first = replace(trained.runs[0], max_accuracy=0.75)
     many = replace(
         trained,
         layer=name,
         plan=plan,
         rank=replace(trained.rank, ranks=tuple(range(0, 800, 16))),
-        runs=tuple(replace(trained.runs[0], cell=cell, max_accuracy=0.75) for cell in cells),
+        runs=tuple(replace(first, spec=replace(first.spec, model=model)) for model in models),
         families=tuple(family_rows(tmp_path, 16, lengths, layers, plan.protocol)),
     )
     lines = report_text(many).splitlines()
@@ -151,7 +175,7 @@ def test_a_terminal_of_eighty_columns_holds_every_line(
 
 
 def test_the_page_escapes_names_and_holds_the_grid(trained: ProbeReport) -> None:
-    page = render_probe(trained)
+    page = page_of(trained)
     assert "<b>mine" not in page
     assert "&lt;b&gt;mine" in page
     assert "<script" not in page
@@ -160,7 +184,7 @@ def test_the_page_escapes_names_and_holds_the_grid(trained: ProbeReport) -> None
 
 
 def test_the_page_of_a_layer_that_was_not_trained() -> None:
-    page = render_probe(look("StateOfThree"))
+    page = page_of(look("StateOfThree"))
     assert "flat at 3 from k = 2 on" in page
     assert "<svg" in page
     assert "<table" not in page
@@ -198,7 +222,7 @@ def test_a_layer_for_one_length_alone() -> None:
             return x.cumsum(1)
 
     report = ithbit.probe(lambda width: Fixed(), width=2, n=6, rank_n=32, train=False, device="cpu")
-    assert "the layer refuses 96 tokens" in report.remarks[0]
+    assert "the layer refuses 63 tokens" in report.remarks[0]
     assert report.rank.ranks[:3] == (0, 2, 2)
 
 
@@ -212,3 +236,66 @@ def test_a_layer_without_a_gradient() -> None:
     assert "although the derivative is 0" in report.rank.sentence()
     with pytest.raises(LayerError, match="raises on an input of shape"):
         ithbit.probe(lambda width: torch.nn.Linear(3, 3), width=2, train=False, device="cpu")
+
+
+TOYS = Path(__file__).parents[1] / "models" / "toy_layers.py"
+WHERE = {"width": 4, "layers": [1], "rank_n": 4, "device": "cpu", "workers": 1}
+
+
+def test_runs_are_ordinary_ones_of_the_store(tmp_path: Path) -> None:
+    protocol = Protocol(
+        epoch_examples=8192, held_out_examples=200, max_epochs=30, stop_when_solved=True
+    )
+    more = {**WHERE, "width": 8, "n": 2, "seeds": [0], "protocol": protocol}
+    report = ithbit.probe("lstm", store=tmp_path, **more)
+    rhi = report.runs[0]
+    assert (rhi.solved, rhi.stopped_by, rhi.verdict) == (True, "solved", "right on all inputs")
+    assert rhi.first_solved_epoch == rhi.epochs < 30
+    folder = tmp_path / rhi.spec.folder
+    assert folder_status(folder) == "done"
+    assert json.loads((folder / "verification.json").read_text())["verdict"] == rhi.verdict
+    (result,) = ithbit.train(
+        "rhi", "torch:lstm", n=2, width=8, seeds=[0], protocol=protocol, store=tmp_path
+    )
+    assert (result.spec, result.epochs) == (rhi.spec, rhi.epochs)
+    written = (folder / "result.json").stat().st_mtime_ns
+    assert ithbit.probe("torch:lstm", store=tmp_path, **more).runs == report.runs
+    assert (folder / "result.json").stat().st_mtime_ns == written
+    (kept,) = (tmp_path / "probe").glob("lstm-*/report.json")
+    assert json.loads(kept.read_text()) == json.loads(json.dumps(report.to_json()))
+
+
+def test_runs_that_fail_are_told(tmp_path: Path) -> None:
+    longer = replace(SHORT, max_epochs=40)
+    report = ithbit.probe(
+        f"{TOYS}:RaisesLate", n=3, seeds=[0], protocol=longer, store=tmp_path, **WHERE
+    )
+    assert [run.stopped_by for run in report.runs] == ["failed", "failed"]
+    assert "2 runs failed: ValueError: too far from home" in report.remarks
+    assert "2 runs failed: ValueError: too far from home" in flat(report_text(report))
+
+
+def test_what_exists_in_a_session_alone_is_kept_too(tmp_path: Path) -> None:
+    heads = 2
+
+    def mine(width: int) -> torch.nn.Module:
+        return torch.nn.Linear(width, width) if heads else torch.nn.Identity()
+
+    more = {**WHERE, "workers": 2, "n": 3, "seeds": [0], "protocol": SHORT, "store": tmp_path}
+    report = ithbit.probe(mine, **more)
+    assert report.family == "python:mine"
+    heads = 3  # another layer, although no line of it differs
+    assert ithbit.probe(mine, **more).code != report.code
+
+
+def test_code_that_cannot_be_read_is_not_kept(tmp_path: Path) -> None:
+    class Made:
+        def __call__(self, width: int) -> torch.nn.Module:
+            return torch.nn.Linear(width, width)
+
+    report = ithbit.probe(Made(), n=3, seeds=[0], protocol=SHORT, store=tmp_path, **WHERE)
+    assert len(report.runs) == 2
+    assert "the layer's code cannot be read, so its runs are not kept" in report.remarks
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(LayerError, match="the code of Made cannot be read, so its runs could not"):
+        ithbit.train("rhi", Made(), n=3, store=tmp_path)

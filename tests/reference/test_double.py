@@ -1,8 +1,8 @@
 import torch
 
-from ithbit.models.spec import ModelSpec
 from ithbit.reference.double import InDouble
 from ithbit.reference.models import build
+from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import draw_examples, stream_keys
 
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from ithbit.errors import IthbitError
+from ithbit.families import POSITIONS, family_named
 from ithbit.models import classifier
-from ithbit.models.spec import POSITIONS, ModelSpec
 from ithbit.reference import weights
 from ithbit.reference.models import build, dense_features, n_trained
+from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import Instance
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
@@ -19,7 +20,7 @@ from ithbit.tasks.tokens import token_table
 @pytest.mark.parametrize("task", ["rhi", "lhi"])
 def test_parameter_counts_are_the_stacked_models_own(family, task, layers, library) -> None:
     for positions in POSITIONS:
-        if positions != "rotary" or family.startswith("softmax"):
+        if family_named(family).takes(positions):
             spec = ModelSpec(task, family, n_bits=9, n_layers=layers, positions=positions)
             assert n_trained(build(spec)) == classifier.n_parameters(spec)
 

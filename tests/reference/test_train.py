@@ -4,11 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.models import classifier
-from ithbit.models.spec import ModelSpec
 from ithbit.reference import weights
 from ithbit.reference.train import Epoch, stepper, train
+from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
 

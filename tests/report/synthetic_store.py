@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ithbit.engine.spec import Protocol, RunSpec
-from ithbit.models.spec import ModelSpec
-from ithbit.report.published import LENGTHS, Published, published
+from ithbit.families import family_named
+from ithbit.published import LENGTHS, Published, published
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.folder import keep_verification
+from ithbit.store.records import Case, Verdict, Verification, Verified
 
 # A text that would take the page over if it were put in as it is.
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"></script><script>document.title='owned'"
@@ -87,9 +89,7 @@ def positions_plans() -> list[Plan]:
         if row.positions == "polynomial":
             continue
         variants = [
-            v
-            for v in paper.positions_variants
-            if row.positions != "rotary" or v.family.startswith("softmax")
+            v for v in paper.positions_variants if family_named(v.family).takes(row.positions)
         ]
         runs = [(v, seed) for v in variants for seed in paper.positions_seeds]
         failures = row.runs - row.successes
@@ -139,13 +139,14 @@ def write_run(store: Path, plan: Plan, kind: str = "result", with_history: bool 
     if kind == "result":
         rng = random.Random(run.run_id)
         shift = 0.09 * (8 / run.model.n_bits)
+        epochs = min(plan.epochs, run.protocol.max_epochs)
         result = {
             **head,
             "n_parameters": plan.n_parameters,
-            "epochs": plan.epochs,
+            "epochs": epochs,
             "stopped_by": "loss" if plan.solved else "epochs",
             "solved": plan.solved,
-            "first_solved_epoch": round(0.9 * plan.epochs) if plan.solved else None,
+            "first_solved_epoch": math.ceil(0.9 * epochs) if plan.solved else None,
             "max_accuracy": plan.accuracy,
             "final_accuracy": plan.accuracy,
             "final_loss": 9e-7 if plan.solved else 0.69 * (1 - plan.accuracy) + 1e-6,
@@ -162,6 +163,17 @@ def write_run(store: Path, plan: Plan, kind: str = "result", with_history: bool 
         failure = {**head, "error": "out of memory", "traceback": "Traceback …", "epoch": 3}
         (folder / "failure.json").write_text(json.dumps(failure))
     return folder
+
+
+def write_verification(folder: Path, run: RunSpec, verdict: Verdict) -> None:
+    """What `ithbit verify` would leave of a run with that verdict."""
+    n, found_wrong = run.model.n_bits, verdict == "counterexample"
+    worst = Case("1" * n, 1, -1.0 if found_wrong else 1.0)
+    tried = (n << n, 100, int(found_wrong), 0, {1: 1} if found_wrong else {}, worst)
+    exhaustive = verdict == "verified on all inputs"
+    found = Verification(verdict, exhaustive, n, *tried, worst if found_wrong else None, 0.1)
+    whose = (run.run_id, run.name, "0" * 64, "float32", 100, 0)
+    keep_verification(folder, Verified(*whose, found, ENVIRONMENT))
 
 
 def write_store(store: Path, plans: Iterable[Plan], with_history: bool = True) -> Path:

@@ -1,16 +1,19 @@
 """Which runs count."""
 
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic_store import Plan, paper_plans, write_run, write_store
 
-from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import StoreError
-from ithbit.models.spec import ModelSpec
-from ithbit.report.cells import Cells, gather, median, summary, together
-from ithbit.report.published import Variant
-from ithbit.report.rows import load_rows
+from ithbit.published import Variant
+from ithbit.report.cells import Cells, count, gather, median, summary
+from ithbit.report.comparison.compare import compare
+from ithbit.report.tables.main import TABLES, table_named
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.frame import load_rows
 
 GRU = Variant("lhi", "gru", 1)
 MODEL = ModelSpec("lhi", "gru", 64)
@@ -49,7 +52,9 @@ def test_other_settings_count_only_when_asked_for(tmp_path: Path) -> None:
     short = Protocol(max_epochs=3)
     write_store(tmp_path, [plan(0), plan(0, short, False)], with_history=False)
     assert gather(load_rows(tmp_path)).count(GRU, 64) == (1, 1)
-    assert gather(load_rows(tmp_path), "any").count(GRU, 64) == (1, 2)
+    both = gather(load_rows(tmp_path), "any")
+    assert both.count(GRU, 64) == (1, 1)
+    assert both.count(replace(GRU, differs="epochs = 3"), 64) == (0, 1)
     assert gather(load_rows(tmp_path)).notes() == [
         "1 finished runs with other settings than the paper's, or with a seed that another run "
         "has, are left out"
@@ -65,14 +70,67 @@ def test_nothing_to_count_is_said(tmp_path: Path) -> None:
     write_run(tmp_path, plan(2, Protocol(max_epochs=3)))
     with pytest.raises(StoreError, match=r"none of the 1 finished runs .* --settings any"):
         gather(load_rows(tmp_path))
-    assert gather(load_rows(tmp_path), "any").count(GRU, 64) == (1, 1)
+    assert gather(load_rows(tmp_path), "any").total([GRU], 64) == (0, 0)
+
+
+# A value of each field that is neither the paper's nor refused.
+OTHERS: dict[str, Any] = {
+    "d_model": 8,
+    "n_heads": 4,
+    "d_ff": 8,
+    "d_state": 4,
+    "examples": "mixed",
+} | {
+    name: value * 2 if isinstance(value, int) else (value + 0.01) / 2
+    for name, value in asdict(Protocol()).items()
+    if name not in ("stop_when_solved", "examples")
+}
+
+
+@pytest.mark.parametrize("field", OTHERS)
+def test_runs_that_differ_in_anything_but_the_seed_are_never_pooled(
+    tmp_path: Path, field: str
+) -> None:
+    changed = {field: OTHERS[field]}
+    usual = RunSpec(ModelSpec("lhi", "softmax-full", 8, 2), 0)
+    of_model = field in ("d_model", "n_heads", "d_ff", "d_state")
+    model = replace(usual.model, **changed) if of_model else usual.model
+    protocol = usual.protocol if of_model else replace(usual.protocol, **changed)
+    runs = [usual, RunSpec(model, 0, protocol), RunSpec(model, 1, protocol)]
+    plans = [Plan(run, True, 1.0, 2) for run in runs]
+    cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)), "any")
+    assert [runs["seed"].to_list() for runs in cells.by_cell.values()] == [[0], [0, 1]]
+    labels = [cells.label(variant) for variant in cells.variants()]
+    assert labels[0] == "Full softmax"
+    assert labels[1].startswith("Full softmax, ")
+    for name in TABLES:
+        rows = [row for row in table_named(name, cells).rows if row.kind == "extra"]
+        assert all(value.published is None for row in rows for value in row.values)
+
+
+def test_a_seed_counts_once_whatever_the_settings(tmp_path: Path) -> None:
+    early = Protocol(max_epochs=3, stop_when_solved=True)
+    plans = [plan(0, early), plan(0, Protocol(max_epochs=3), solved=False)]
+    cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)), "any")
+    assert [count(runs) for runs in cells.by_cell.values()] == [(0, 1)]
+    assert "1 finished runs to end when first perfect are left out" in cells.notes()[-1]
+
+
+def test_what_all_runs_share_is_a_note_and_what_tells_them_apart_a_label(tmp_path: Path) -> None:
+    shared = Protocol(max_epochs=3, batch_size=64)
+    models = [replace(MODEL, d_model=width) for width in (8, 32)]
+    plans = [Plan(RunSpec(model, 0, shared), True, 1.0, 2) for model in models]
+    cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)), "any")
+    table = table_named("main", cells)
+    assert [row.labels[1] for row in table.rows] == ["GRU, d = 8", "GRU, d = 32"]
+    assert "of all runs, unlike the paper's: batch = 64, epochs = 3" in table.notes
+    assert not compare(cells).n_compared
 
 
 def test_summaries(tmp_path: Path) -> None:
     cells = gather(load_rows(write_store(tmp_path, paper_plans()[:5], with_history=False)))
-    runs = together([None, *cells.by_cell.values()])
+    runs = cells.by_cell.of(cells.by_cell)
     found = summary(runs, "epochs")
-    assert runs is not None
     assert found is not None
     assert found.runs == 5
     assert found.mean == pytest.approx(sum(runs["epochs"]) / 5)
@@ -82,7 +140,7 @@ def test_summaries(tmp_path: Path) -> None:
     one = summary(runs.head(1), "epochs")
     assert one is not None
     assert one.sd is None
-    assert summary(None, "epochs") is None
+    assert summary(runs.clear(), "epochs") is None
     assert summary(runs, "first_solved_epoch") is not None
-    assert median(None, "epochs") is None
-    assert together([None]) is None
+    assert median(runs.clear(), "epochs") is None
+    assert cells.by_cell.of([]).is_empty()

@@ -8,17 +8,16 @@ import pytest
 from matplotlib.colors import to_hex
 from synthetic_store import Plan, write_store
 
-from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import SpecError, StoreError
 from ithbit.families import FAMILIES
-from ithbit.models.spec import ModelSpec
+from ithbit.published import Variant
 from ithbit.report.cells import Cells, gather
-from ithbit.report.export import export
 from ithbit.report.figures import FIGURES, check_figure_format, draw, draw_curves, save, to_svg
 from ithbit.report.figures.grid import SHADES
-from ithbit.report.figures.style import LOOKS
-from ithbit.report.published import Variant
-from ithbit.report.rows import Records, load_rows
+from ithbit.report.figures.style import looks
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.export import export
+from ithbit.store.frame import Records, load_rows
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -103,15 +102,16 @@ def test_epochs_until_first_perfect_are_those_of_all_runs(tmp_path: Path) -> Non
 
 
 def test_a_family_is_drawn_alike_everywhere(mixed_records: Records) -> None:
-    assert set(LOOKS) == set(FAMILIES)
-    assert len({look.colour for look in LOOKS.values()}) == len(LOOKS)
-    assert len({look.marker for look in LOOKS.values()}) == len(LOOKS)
+    drawn = looks([("a.py:A", "1"), ("a.py:A", "2")])
+    assert [name for name, _ in drawn] == [*FAMILIES, "a.py:A", "a.py:A"]
+    assert len({look.colour for look in drawn.values()}) == len(drawn)
+    assert len({look.marker for look in drawn.values()}) == len(drawn)
     for name, family in FAMILIES.items():
         if family.attention:
-            assert LOOKS[name].dash == ("--" if family.causal else "-")
+            assert drawn[name, ""].dash == ("--" if family.causal else "-")
     curves = draw_curves(mixed_records, Variant("lhi", "gru", 1), 64, "polynomial")
     colours = {line.get_color() for line in curves.axes[0].get_lines()[:5]}
-    assert colours == {LOOKS["gru"].colour}
+    assert colours == {drawn["gru", ""].colour}
 
 
 def test_shades_darken_steadily_in_grey() -> None:
@@ -161,3 +161,17 @@ def test_curves_of_a_cell_without_runs(mixed_records: Records) -> None:
 def test_unknown_figure() -> None:
     with pytest.raises(SpecError, match="unknown figure 'pie'; choose one of successes, accuracy"):
         draw("pie", None)
+
+
+def test_curves_of_other_settings_are_told_apart(tmp_path: Path) -> None:
+    models = [ModelSpec("lhi", "gru", 8, d_model=width) for width in (16, 32, 8)]
+    plans = [Plan(RunSpec(model, 0), True, 1.0, 4) for model in models]
+    records = load_rows(write_store(tmp_path, plans))
+    axes = draw_curves(records, Variant("lhi", "gru", 1), 8, "polynomial").axes[0]
+    lines = [line for line in axes.get_lines() if str(line.get_label()).startswith("seed")]
+    assert [line.get_label() for line in lines] == [
+        "seed 0, the paper's settings",
+        "seed 0, d = 8",
+        "seed 0, d = 32",
+    ]
+    assert len({str(line.get_color()) for line in lines}) == 3

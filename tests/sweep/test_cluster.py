@@ -8,18 +8,17 @@ import pytest
 import torch
 
 from ithbit.engine.device import Device
-from ithbit.engine.folder import RunFolder
-from ithbit.engine.loop import Event
-from ithbit.engine.record import Failure, Result
-from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.engine.how import Event
 from ithbit.errors import ClusterError
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.folder import RunFolder
+from ithbit.store.records import Failure, Result
 from ithbit.sweep import cluster
 from ithbit.sweep.cluster import MAX_RELEASES, ClusterSweep, cancel
 from ithbit.sweep.executors import Handle, Job
 from ithbit.sweep.executors.ledger import Batch, Ledger, live_runs
-from ithbit.sweep.executors.task import run_task
-from ithbit.sweep.runner import MAX_ATTEMPTS
+from ithbit.sweep.executors.node import train_share
+from ithbit.sweep.processes import MAX_ATTEMPTS
 
 PROTOCOL = Protocol(epoch_examples=64, held_out_examples=20, max_epochs=2, stop_loss=1e-30)
 RUNS = [
@@ -29,7 +28,7 @@ CPU = Device(torch.device("cpu"), "for tests")
 
 
 class Toy:
-    """An executor of this process: a task waits for one look, is trained at the next, and has left
+    """An executor of this process: a share waits for one look, is trained at the next, and has left
     the queue at the one after. Behaviour by attempt: what to do instead of training."""
 
     def __init__(self, *instead: str, largest: int = 100) -> None:
@@ -63,7 +62,7 @@ class Toy:
             if what != "vanish":
                 batch.note(handle.index, "started on toy as toy")
             if what == "train":
-                run_task(batch.path, handle.index)
+                train_share(batch.path, handle.index)
             elif what == "die":
                 batch.note(handle.index, "ready")
             elif what.startswith("error"):
@@ -99,30 +98,30 @@ def sweep_of(store: Path, toy: Toy, runs=RUNS, said=None, **options) -> ClusterS
 
 def test_everything_is_trained_once(tmp_path):
     toy = Toy()
-    outcomes = sweep_of(tmp_path, toy, runs_per_task=2).finish()
+    outcomes = sweep_of(tmp_path, toy, runs_per_job=2).finish()
     assert [outcome.spec for outcome in outcomes] == RUNS
     assert all(isinstance(outcome, Result) for outcome in outcomes)
     (batch,) = toy.submissions
-    assert [len(task.runs) for task in batch.tasks] == [2, 2, 1]
+    assert [len(share.runs) for share in batch.shares] == [2, 2, 1]
     again = Toy()
     assert sweep_of(tmp_path, again).finish() == outcomes
     assert not again.submissions
     assert not Ledger(tmp_path).batches()
 
 
-def test_a_stack_for_each_task_unless_told_otherwise(tmp_path):
+def test_a_stack_for_each_job_unless_told_otherwise(tmp_path):
     toy = Toy()
     sweep_of(tmp_path, toy).submit()
-    assert [len(task.runs) for task in toy.submissions[0].tasks] == [5]
+    assert [len(share.runs) for share in toy.submissions[0].shares] == [5]
 
 
-def test_no_more_tasks_at_once_than_the_cluster_takes(tmp_path):
+def test_no_more_jobs_at_once_than_the_cluster_takes(tmp_path):
     toy = Toy(largest=2)
-    sweep_of(tmp_path, toy, runs_per_task=1).finish()
-    assert [len(batch.tasks) for batch in toy.submissions] == [2, 2, 1]
+    sweep_of(tmp_path, toy, runs_per_job=1).finish()
+    assert [len(batch.shares) for batch in toy.submissions] == [2, 2, 1]
 
 
-def test_live_tasks_are_adopted(tmp_path):
+def test_live_jobs_are_adopted(tmp_path):
     toy = Toy(*["stay"] * 3)
     assert sweep_of(tmp_path, toy).submit() == (5, 0)
     assert sweep_of(tmp_path, toy).submit() == (5, 0)
@@ -131,13 +130,13 @@ def test_live_tasks_are_adopted(tmp_path):
     assert len(toy.submissions) == 1
 
 
-def test_a_lost_task_is_tried_again_run_by_run(tmp_path):
+def test_a_lost_job_is_tried_again_run_by_run(tmp_path):
     toy, said = Toy("die"), []
     outcomes = sweep_of(tmp_path, toy, RUNS[:2], said).finish()
     assert all(isinstance(outcome, Result) for outcome in outcomes)
-    assert [[len(t.runs) for t in batch.tasks] for batch in toy.submissions] == [[2], [1, 1]]
-    assert [task.attempt for task in toy.submissions[1].tasks] == [2, 2]
-    assert "a task ended without a new epoch, tried again" in said[0]
+    assert [[len(t.runs) for t in batch.shares] for batch in toy.submissions] == [[2], [1, 1]]
+    assert [share.attempt for share in toy.submissions[1].shares] == [2, 2]
+    assert "a job ended without a new epoch, tried again" in said[0]
 
 
 def test_attempts_have_a_limit_and_can_be_renewed(tmp_path):
@@ -150,7 +149,7 @@ def test_attempts_have_a_limit_and_can_be_renewed(tmp_path):
     assert kept == failure
     (result,) = sweep_of(tmp_path, toy, RUNS[:1], retry_failed=True).finish()
     assert isinstance(result, Result)
-    assert toy.submissions[-1].tasks[0].attempt == 1
+    assert toy.submissions[-1].shares[0].attempt == 1
 
 
 def test_an_attempt_with_a_new_epoch_does_not_count(tmp_path):
@@ -165,9 +164,9 @@ def test_an_attempt_with_a_new_epoch_does_not_count(tmp_path):
     folder.create()
     (folder.path / "history.jsonl").write_text(line)
     sweep.finish()
-    assert "a task ended early, its runs go on" in said[0]
-    (task,) = toy.submissions[-1].tasks
-    assert (task.attempt, task.epochs, len(task.runs)) == (1, 1, 2)
+    assert "a job ended early, its runs go on" in said[0]
+    (share,) = toy.submissions[-1].shares
+    assert (share.attempt, share.epochs, len(share.runs)) == (1, 1, 2)
 
 
 def test_what_never_reached_the_queue_is_handed_over(tmp_path):
@@ -178,7 +177,7 @@ def test_what_never_reached_the_queue_is_handed_over(tmp_path):
     (toy.submissions[0].folder / "submitted").unlink()
     again = Toy()
     sweep_of(tmp_path, again).finish()
-    assert again.submissions[0].tasks[0].attempt == 1
+    assert again.submissions[0].shares[0].attempt == 1
 
 
 @pytest.mark.parametrize(
@@ -199,7 +198,7 @@ def test_what_a_person_must_mend_is_told_once(tmp_path, what, told):
     assert isinstance(result, Result)
 
 
-def test_held_tasks_are_released_a_few_times(tmp_path):
+def test_held_jobs_are_released_a_few_times(tmp_path):
     toy, said = Toy(*["hold"] * (MAX_RELEASES + 1)), []
     (result,) = sweep_of(tmp_path, toy, RUNS[:1], said).finish()
     assert isinstance(result, Result)

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from ithbit.engine.spec import Protocol
 from ithbit.errors import SpecError
+from ithbit.spec import Protocol
 from ithbit.sweep.presets import PRESETS, longer, paper, positions, preset, smoke
 
 

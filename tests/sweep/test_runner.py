@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from ithbit.engine.cell import stack_size
 from ithbit.engine.device import choose_device
-from ithbit.engine.folder import RunFolder
-from ithbit.engine.loop import Event, Notice, stack_size, train
-from ithbit.engine.record import Epoch, Failure, Result
-from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.engine.how import Event, Notice
+from ithbit.engine.loop import train
+from ithbit.engine.outcomes import outcome
 from ithbit.errors import StoreError
-from ithbit.models.spec import ModelSpec
-from ithbit.sweep import local, runner
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.folder import RunFolder
+from ithbit.store.records import Epoch, Failure, Result
+from ithbit.sweep import processes
 from ithbit.sweep.presets import paper
 from ithbit.sweep.runner import group, run_all
 from ithbit.sweep.worker import event_from_json, event_to_json
@@ -135,7 +137,7 @@ def test_an_interruption_in_a_finaliser_is_not_lost(tmp_path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_all(runs, tmp_path, "cpu", workers=2, watch=watch)
     assert children(os.getpid()) == []
-    assert all(runner.outcome(tmp_path, run) is None for run in runs)
+    assert all(outcome(tmp_path, run) is None for run in runs)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -176,7 +178,7 @@ def test_a_run_whose_workers_die_is_recorded_and_its_neighbours_go_on(
             os.kill(pid, signal.SIGKILL)
 
     results = run_all(runs, store, "cpu", workers=2, watch=watch)
-    assert len(killed) == runner.MAX_ATTEMPTS == 3
+    assert len(killed) == processes.MAX_ATTEMPTS == 3
     assert isinstance(results[1], Failure)
     assert results[1].error == "its worker process died 3 times, last with signal 9"
     assert RunFolder(store, bad).failure() == results[1]
@@ -191,7 +193,7 @@ def test_a_run_whose_workers_die_is_recorded_and_its_neighbours_go_on(
 @linux
 def test_workers_that_hold_several_stacks(tmp_path, kept, undisturbed, monkeypatch) -> None:
     """As on GPUs: every worker has a share, and one that is killed gives all of it back."""
-    monkeypatch.setattr(local, "at_once", lambda device_name: 4)
+    monkeypatch.setattr(processes, "at_once", lambda device_name: 4)
     runs = [
         run for n in range(1, 7) for run in runs_of([0], replace(TINY, max_epochs=60), n_bits=n)
     ]
@@ -215,7 +217,7 @@ def test_workers_that_hold_several_stacks(tmp_path, kept, undisturbed, monkeypat
 def test_a_run_that_kills_its_workers_takes_no_other_stack_along(
     tmp_path, kept, undisturbed, monkeypatch
 ) -> None:
-    monkeypatch.setattr(local, "at_once", lambda device_name: 4)
+    monkeypatch.setattr(processes, "at_once", lambda device_name: 4)
     protocol = replace(TINY, max_epochs=60)
     runs = [run for n in range(1, 5) for run in runs_of([0], protocol, n_bits=n)]
     expected = undisturbed(runs)
@@ -245,7 +247,7 @@ def test_workers_that_cannot_start_are_recorded(tmp_path, monkeypatch) -> None:
 _PROGRAM = """
 import json, sys
 from pathlib import Path
-from ithbit.engine.spec import run_from_json
+from ithbit.spec import run_from_json
 from ithbit.sweep.runner import run_all
 if __name__ == "__main__":
     runs = [run_from_json(data) for data in json.loads(sys.argv[2])]
@@ -316,6 +318,29 @@ def test_workers_end_with_their_parent(tmp_path) -> None:
             assert free
 
 
+@linux
+def test_a_second_ctrl_c_waits_for_no_worker(tmp_path) -> None:
+    """The workers are held, as in a long step: they cannot save, and end with the second one."""
+    runs = runs_of(range(2), ENDLESS)
+    parent = sweeping(runs, tmp_path, workers=2)
+    try:
+        for run in runs:
+            wait_until(lambda run=run: has_history(tmp_path, run), "both workers train")
+        workers = children(parent.pid)
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        os.kill(parent.pid, signal.SIGINT)
+        time.sleep(2)
+        assert parent.poll() is None
+        os.kill(parent.pid, signal.SIGINT)
+        _, err = parent.communicate(timeout=30)
+    finally:
+        parent.kill()
+        parent.wait()
+    assert "stopped at once; the same command goes on from what was saved" in err
+    assert not any(map(is_alive, workers))
+
+
 def test_an_error_of_the_store_ends_the_sweep_with_its_sentence(tmp_path) -> None:
     runs = runs_of(range(2))
     folder = RunFolder(tmp_path, runs[1])
@@ -361,5 +386,5 @@ def test_events_travel_between_processes(tmp_path) -> None:
         line = json.loads(json.dumps(event_to_json(event)))
         assert event_from_json(line, event.run) == event
         assert type(event_from_json(line, event.run).what) is type(event.what)
-    with pytest.raises(ValueError, match="no event: idle"):
-        event_from_json({"kind": "idle", "data": {}}, sound)
+    with pytest.raises(ValueError, match="no event: left"):
+        event_from_json({"kind": "left", "data": {}}, sound)

@@ -115,3 +115,38 @@ def test_a_file_of_no_runs(change: tuple[str, str], tmp_path: Path) -> None:
     text = GOOD.replace(*change).replace('"polynomial", ', "")
     with pytest.raises(SpecError, match=r"mine\.toml has no runs: every list needs a value"):
         sweep_runs(str(write(tmp_path, text)))
+
+
+def test_families_from_files_beside_the_sweep(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "layers.py").write_text(f"# {folder}\n")
+    families = '["gru", "a/layers.py:Mine", "b/layers.py:Mine", "torch:lstm"]'
+    text = GOOD.replace('["gru", "softmax-full"]', families) + "\n"
+    runs = read_sweep(write(tmp_path, text.replace("[protocol]", "heads = [1, 2]\n[protocol]")))
+    cells = {(run.model.family, run.model.code) for run in runs}
+    assert [family for family, _ in sorted(cells)].count("layers.py:Mine") == 2
+    assert len(cells) == 4
+    # Two tasks, depths and three seeds; heads count for the GRU's name alone, rotary for none.
+    assert len(set(runs)) == 2 * 2 * 3 * (2 + 3)
+    kept = Filter(families=["a/layers.py:Mine"]).apply(runs)
+    assert {run.model.family for run in kept} == {"layers.py:Mine"}
+
+
+def test_a_layer_that_is_not_there_is_one_of_the_problems(tmp_path: Path) -> None:
+    text = GOOD.replace('"softmax-full"', '"gone.py:Mine"').replace("n = 4", "n = 0")
+    with pytest.raises(SpecError, match=r"there is no file .*gone\.py.*n must be at least 1"):
+        read_sweep(write(tmp_path, text))
+
+
+def test_lists_in_protocol_are_crossed(tmp_path: Path) -> None:
+    more = "learning_rate = [0.001, 0.003]\nbatch_size = [64, 256]\n"
+    once = read_sweep(write(tmp_path, GOOD))
+    runs = read_sweep(write(tmp_path, GOOD + more))
+    assert len(runs) == len(set(runs)) == 4 * len(once)
+    settings = {(run.protocol.learning_rate, run.protocol.batch_size) for run in runs}
+    assert settings == {(0.001, 64), (0.001, 256), (0.003, 64), (0.003, 256)}
+    with pytest.raises(SpecError, match="learning_rate must be positive and finite, got -1"):
+        read_sweep(write(tmp_path, GOOD + "learning_rate = [0.001, -1.0]\n"))
+    with pytest.raises(SpecError, match="every list needs a value"):
+        sweep_runs(str(write(tmp_path, GOOD + "learning_rate = []\n")))

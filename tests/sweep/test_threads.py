@@ -1,8 +1,9 @@
 """Several stacks at once in one process: what they leave, whom they tell, how they are stopped."""
 
-import io
 import json
+import math
 import os
+import queue
 import signal
 import threading
 import time
@@ -13,15 +14,17 @@ import torch
 
 from ithbit.engine import loop
 from ithbit.engine.device import Device, choose_device
-from ithbit.engine.folder import RunFolder
-from ithbit.engine.loop import Event, Notice, train
-from ithbit.engine.record import Epoch, Failure, Result
-from ithbit.engine.spec import Protocol, RunSpec
+from ithbit.engine.how import Event, How, Notice, Pause, ctrl_c_pauses, stopped
+from ithbit.engine.loop import train
+from ithbit.engine.stack import fresh_state
 from ithbit.errors import DeviceError
-from ithbit.models.spec import ModelSpec
-from ithbit.sweep import threads, worker
-from ithbit.sweep.local import LocalPool, usable_cores, worker_devices
-from ithbit.sweep.threads import Audience, train_side_by_side
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.folder import RunFolder
+from ithbit.store.records import Epoch, Failure, Result
+from ithbit.sweep import worker
+from ithbit.sweep.processes import LocalPool, usable_cores, worker_devices
+from ithbit.sweep.threads import Audience, train_in_threads
+from ithbit.sweep.turns import Turns
 
 CPU = choose_device("cpu")
 GPU = Device(torch.device("cuda", 0), "not used")
@@ -39,6 +42,31 @@ def cells(n_cells: int = 5, protocol: Protocol = TINY) -> list[list[RunSpec]]:
 
 
 LONG = cells(3, replace(TINY, max_epochs=500))  # to be interrupted
+
+
+def side_by_side(
+    stacks,
+    store,
+    n_threads,
+    watch=lambda event: None,
+    ready=lambda run: True,
+    device=CPU,
+    pause=None,
+) -> None:
+    """Train stacks in threads as `run_all` does; a Ctrl-C ends it with what was saved."""
+    pause, turns = pause or Pause(), Turns(stacks)
+    how = How(store, device, "auto", Audience(watch, pause).tell, pause)
+    with ctrl_c_pauses(pause):
+        train_in_threads(turns, how, n_threads, ready)
+    if pause.asked:
+        raise stopped(list(turns.left.values()))
+
+
+def saved_epochs(store, run: RunSpec) -> int:
+    """The epochs in a run's checkpoint."""
+    checkpoint, remark = RunFolder(store, run).load(vars(fresh_state(run)))
+    assert remark is None
+    return 0 if checkpoint is None else checkpoint.epochs_done
 
 
 def ours() -> set[threading.Thread]:
@@ -68,7 +96,7 @@ def test_a_stack_that_is_not_ready_lets_others_pass(tmp_path) -> None:
     def ready(run: RunSpec) -> bool:
         return run not in slow or len(ended) == 4
 
-    train_side_by_side([slow, *others], tmp_path, CPU, 2, Audience(watch), ready=ready)
+    side_by_side([slow, *others], tmp_path, 2, watch, ready)
     assert set(ended[:4]) == {run for stack in others for run in stack}
     assert set(ended[4:]) == set(slow)
 
@@ -87,7 +115,7 @@ def test_side_by_side_the_bits_are_the_same(tmp_path, kept, undisturbed) -> None
         assert inside == [event]
         inside.clear()
 
-    train_side_by_side(stacks, tmp_path / "side", CPU, 3, Audience(watch))
+    side_by_side(stacks, tmp_path / "side", 3, watch)
     runs = [run for stack in stacks for run in stack]
     assert [kept(tmp_path / "side", run) for run in runs] == expected
     assert len(callers) == 3
@@ -106,8 +134,7 @@ def test_the_number_of_threads_of_torch_is_put_back(tmp_path) -> None:
 
     torch.set_num_threads(2)
     try:
-        audience = Audience(lambda event: look())
-        train_side_by_side(cells(3), tmp_path, CPU, 3, audience)
+        side_by_side(cells(3), tmp_path, 3, lambda event: look())
         assert set(found) == {1}
         assert torch.get_num_threads() == 2
         found.clear()
@@ -131,14 +158,14 @@ def test_a_watcher_that_raises_ends_all_threads(tmp_path, kept, undisturbed, mon
             raise StopNowError
 
     with pytest.raises(StopNowError):
-        train_side_by_side(stacks, tmp_path / "side", CPU, 3, Audience(watch))
+        side_by_side(stacks, tmp_path / "side", 3, watch)
     assert len(after) == 1  # nobody is told anything after that
     assert ours() == set()
     runs = [run for stack in stacks for run in stack]
     folders = [RunFolder(tmp_path / "side", run) for run in runs]
     assert any((folder.path / "state.safetensors").exists() for folder in folders)
     assert not any((folder.path / "failure.json").exists() for folder in folders)
-    train_side_by_side(stacks, tmp_path / "side", CPU, 3, Audience(lambda event: None))
+    side_by_side(stacks, tmp_path / "side", 3)
     assert [kept(tmp_path / "side", run) for run in runs] == expected
 
 
@@ -158,8 +185,8 @@ def handlers():
         signal.signal(number, handler)
 
 
-def sends(signum: int, when: int) -> Audience:
-    """An audience that sends this process one signal, upon one of the events it is told."""
+def sends(signum: int, when: int):
+    """A watcher that sends this process one signal, upon one of the events it is told."""
     told: list[Event] = []
 
     def watch(event: Event) -> None:
@@ -167,15 +194,15 @@ def sends(signum: int, when: int) -> Audience:
         if len(told) == when:
             os.kill(os.getpid(), signum)
 
-    return Audience(watch)
+    return watch
 
 
 def test_an_interruption_ends_all_threads(tmp_path) -> None:
     """Pressed once, in the first epochs of some threads and while others are being started."""
     for when in range(1, 25):
         store = tmp_path / str(when)
-        with pytest.raises(KeyboardInterrupt):
-            train_side_by_side(LONG, store, CPU, 3, sends(signal.SIGINT, when))
+        with pytest.raises(KeyboardInterrupt, match="stopped"):
+            side_by_side(LONG, store, 3, sends(signal.SIGINT, when))
         assert ours() == set()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         for run in (run for stack in LONG for run in stack):
@@ -183,6 +210,7 @@ def test_an_interruption_ends_all_threads(tmp_path) -> None:
             if RunFolder(store, run).path.exists():
                 with RunFolder(store, run).claimed() as free:
                     assert free
+                assert saved_epochs(store, run) == len(RunFolder(store, run).history())
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what is dropped
@@ -191,7 +219,7 @@ def test_an_interruption_in_a_finaliser_is_not_lost(n_stacks, tmp_path, handlers
     # The waiting thread runs no code of ours but the handlers of signals: one drops the object.
     handlers(signal.SIGUSR1, lambda signum, frame: Pressing() and None)
     with pytest.raises(KeyboardInterrupt):
-        train_side_by_side(LONG, tmp_path, CPU, n_stacks, sends(signal.SIGUSR1, 9))
+        side_by_side(LONG, tmp_path, n_stacks, sends(signal.SIGUSR1, 9))
     assert ours() == set()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -203,10 +231,10 @@ def test_an_interruption_leaves_gradients_as_they_were(tmp_path) -> None:
 
     try:
         with pytest.raises(KeyboardInterrupt):
-            train_side_by_side(LONG, tmp_path, CPU, 1, Audience(watch))
+            side_by_side(LONG, tmp_path, 1, watch)
         assert torch.is_grad_enabled()
         with torch.no_grad():  # the user's
-            train_side_by_side(cells(1), tmp_path, CPU, 1, Audience(lambda event: None))
+            side_by_side(cells(1), tmp_path, 1)
             assert not torch.is_grad_enabled()
         assert all(RunFolder(tmp_path, run).result() for run in cells(1)[0])
     finally:
@@ -218,14 +246,14 @@ def test_a_second_interruption_waits_for_no_thread(tmp_path) -> None:
 
     def watch(event: Event) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        while not audience.stopped:
+        while not pause.asked:
             time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGINT)
         assert go_on.wait(60)  # as in a long epoch
 
-    audience = Audience(watch)
-    with pytest.raises(KeyboardInterrupt):
-        train_side_by_side(LONG, tmp_path, CPU, 3, audience)
+    pause = Pause()
+    with pytest.raises(KeyboardInterrupt, match="stopped at once"):
+        side_by_side(LONG, tmp_path, 3, watch, pause=pause)
     left = ours()
     assert left
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -247,21 +275,19 @@ def test_a_handler_of_the_users_stays(n_stacks, tmp_path, handlers) -> None:
     for handler in (note, signal.SIG_IGN):
         handlers(signal.SIGINT, handler)
         store = tmp_path / str(handler)
-        train_side_by_side(stacks, store, CPU, n_stacks, sends(signal.SIGINT, 9))
+        side_by_side(stacks, store, n_stacks, sends(signal.SIGINT, 9))
         assert all(RunFolder(store, run).result() for stack in stacks for run in stack)
         assert signal.getsignal(signal.SIGINT) is handler
     assert seen == [signal.SIGINT]
     handlers(signal.SIGINT, stop)
     with pytest.raises(StopNowError):
-        train_side_by_side(LONG, tmp_path, CPU, n_stacks, sends(signal.SIGINT, 9))
+        side_by_side(LONG, tmp_path, n_stacks, sends(signal.SIGINT, 9))
     assert ours() == set()
 
 
 def test_outside_the_main_thread(tmp_path) -> None:
     stacks = cells(3)
-    audience = Audience(lambda event: None)
-    arguments = (stacks, tmp_path, CPU, 3, audience)
-    outside = threading.Thread(target=train_side_by_side, args=arguments)
+    outside = threading.Thread(target=side_by_side, args=(stacks, tmp_path, 3))
     outside.start()
     outside.join()
     assert all(RunFolder(tmp_path, run).result() for stack in stacks for run in stack)
@@ -284,33 +310,79 @@ def test_a_lost_device_ends_the_sweep(tmp_path) -> None:
     device = LosingDevice(torch.device("cpu"), "for a test")
     told: list[Event] = []
     with pytest.raises(DeviceError, match=r"the GPU failed: .* the same command resumes"):
-        train_side_by_side(endless, tmp_path, device, 3, Audience(told.append))
+        side_by_side(endless, tmp_path, 3, told.append, device=device)
     assert ours() == set()
     assert not any(isinstance(event.what, Result | Failure) for event in told)
 
 
 def test_a_notice_is_passed_on_once_and_a_remark_every_time() -> None:
     told: list[Event] = []
-    audience, run = Audience(told.append), cells()[0][0]
+    audience, run = Audience(told.append, Pause()), cells()[0][0]
     for what in (Notice("slow"), "seen", Notice("slow"), "seen", Notice("slower")):
         audience.tell(Event(run, what))
     assert [event.what for event in told] == ["slow", "seen", "seen", "slower"]
 
 
-def test_a_worker_trains_several_orders_at_once(tmp_path, kept, undisturbed, monkeypatch) -> None:
-    monkeypatch.setattr(threads, "at_once", lambda device_name: 3)
-    stacks = cells(4)
-    orders = [
-        {"order": k, "runs": [run.to_json() for run in stack]} for k, stack in enumerate(stacks)
+class Answers:
+    """What a worker writes to; the `n_stacks` lines about stacks are the end of its input."""
+
+    def __init__(self, n_stacks: int) -> None:
+        self.lines: list[dict[str, object]] = []
+        self.done: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self.n_stacks = n_stacks
+
+    def write(self, line: str) -> None:
+        self.lines.append(json.loads(line))
+        if self.lines[-1]["kind"] == "left":
+            self.done.put(None)
+
+    def flush(self) -> None:
+        pass
+
+    def after(self, lines: list[str]):
+        """The lines, and an end that comes when each has its answer."""
+        yield from lines
+        for _ in range(self.n_stacks):
+            self.done.get(timeout=60)
+
+
+def lines_of(stacks: list[list[RunSpec]], seconds: float = math.inf) -> list[str]:
+    """What a worker is given."""
+    return [
+        json.dumps(
+            {"number": k, "runs": [r.to_json() for r in stack], "layers": {}, "seconds": seconds}
+        )
+        for k, stack in enumerate(stacks)
     ]
-    tasks = io.StringIO("".join(json.dumps(order) + "\n" for order in orders))
-    answers = io.StringIO()
-    worker.serve(tmp_path / "worker", "cpu", "auto", tasks, answers)
-    found = [json.loads(line) for line in answers.getvalue().splitlines()]
-    assert sorted(line["order"] for line in found if line["kind"] == "idle") == [0, 1, 2, 3]
+
+
+def test_a_worker_trains_several_stacks_at_once(tmp_path, kept, undisturbed, monkeypatch) -> None:
+    monkeypatch.setattr(worker, "at_once", lambda device_name: 3)
+    stacks, answers = cells(4), Answers(4)
+    worker.serve(tmp_path / "worker", "cpu", "auto", answers.after(lines_of(stacks)), answers)
+    found = answers.lines
+    assert sorted(line["number"] for line in found if line["kind"] == "left") == [0, 1, 2, 3]
+    assert all(line["data"] == {} for line in found if line["kind"] == "left")
     assert sum(line["kind"] == "result" for line in found) == 8
     runs = [run for stack in stacks for run in stack]
     assert [kept(tmp_path / "worker", run) for run in runs] == undisturbed(stacks)
+
+
+def test_a_worker_whose_input_ends_saves_what_it_trains(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(worker, "at_once", lambda device_name: 2)
+    stacks, answers = LONG[:2], Answers(0)
+
+    def given():
+        yield from lines_of(stacks)
+        while len({line["run_id"] for line in answers.lines if line["kind"] == "epoch"}) < 4:
+            time.sleep(0.001)
+
+    worker.serve(tmp_path, "cpu", "auto", given(), answers)
+    left = [line["data"] for line in answers.lines if line["kind"] == "left"]
+    assert [len(data) for data in left] == [2, 2]
+    for run in (run for stack in stacks for run in stack):
+        (epochs,) = [data[run.run_id] for data in left if run.run_id in data]
+        assert 0 < epochs == saved_epochs(tmp_path, run) == len(RunFolder(tmp_path, run).history())
 
 
 def test_an_error_of_a_worker_keeps_its_class() -> None:
@@ -332,7 +404,7 @@ def test_an_error_of_a_worker_keeps_its_class() -> None:
 def test_a_worker_a_gpu(asked, n_gpus, workers, devices, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     assert worker_devices(asked, GPU, workers) == devices
-    command = LocalPool(tmp_path, "off").command(devices[-1])
+    command = LocalPool(How(tmp_path, GPU, "off")).command(devices[-1])
     assert command[-3:] == [str(tmp_path), devices[-1], "off"]
 
 

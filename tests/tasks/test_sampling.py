@@ -1,10 +1,12 @@
 """The tensor stream against its integer twin, and whether what it draws is fair."""
 
+import hashlib
 import math
 
 import pytest
 import torch
 
+from ithbit.spec import EXAMPLES
 from ithbit.tasks.sampling import (
     DOUBLE_LENGTH_SEED,
     HALF_LENGTH_SEED,
@@ -12,21 +14,22 @@ from ithbit.tasks.sampling import (
     draw_examples,
     stream_keys,
 )
-from ithbit.tasks.stream import draw, stream_word
+from ithbit.tasks.stream import draw, stream_word, zeros
 
 SIGMAS = 5  # the seeds are fixed, so a bound that holds once holds always
 N_DRAWN = 40_000
 
 
-@pytest.mark.parametrize("n", [1, 2, 8, 63, 64, 65, 128, 130])
-def test_both_streams_are_the_same(n) -> None:
+@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 63, 64, 65, 127, 128, 129, 130])
+def test_both_streams_are_the_same(n, kind) -> None:
     seeds = [0, 1, 10_003, 2**40]
-    examples = draw_examples(stream_keys(seeds), n, first=1_000_000_007, count=4)
-    assert examples.bits.shape == (4, 4, n)
+    examples = draw_examples(stream_keys(seeds), n, 1_000_000_007, 5, kind)
+    assert examples.bits.shape == (4, 5, n)
     assert examples.bits.dtype == torch.uint8
     for s, seed in enumerate(seeds):
-        for k in range(4):
-            instance = draw("rhi", n, seed, 1_000_000_007 + k)
+        for k in range(5):
+            instance = draw("rhi", n, seed, 1_000_000_007 + k, kind)
             assert tuple(examples.bits[s, k].tolist()) == instance.bits
             assert examples.index[s, k].item() == instance.index
             assert examples.answer[s, k].item() == instance.answer
@@ -48,13 +51,59 @@ def test_the_words_are_splitmix64() -> None:
         assert stream_word(0, counter) == mix(state)
 
 
-def test_draws_do_not_depend_on_how_they_are_grouped() -> None:
-    whole = draw_examples(stream_keys([5, 6]), 70, first=0, count=20)
-    tail = draw_examples(stream_keys([6]), 70, first=13, count=7)
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_draws_do_not_depend_on_how_they_are_grouped(kind) -> None:
+    whole = draw_examples(stream_keys([5, 6]), 70, 0, 20, kind)
+    tail = draw_examples(stream_keys([6]), 70, 13, 7, kind)
     assert torch.equal(whole.bits[1, 13:], tail.bits[0])
     assert torch.equal(whole.index[1, 13:], tail.index[0])
-    moved = draw_examples(stream_keys([6]), 70, first=torch.tensor(13), count=7)
-    assert torch.equal(moved.bits, tail.bits)
+    moved = draw_examples(stream_keys([4, 6]), 70, torch.tensor([[8], [13]]), 7, kind)
+    assert torch.equal(moved.bits[1], tail.bits[0])
+
+
+def test_uniform_draws_are_those_of_the_first_version() -> None:
+    examples = draw_examples(stream_keys([0, 7]), 130, first=3, count=50)
+    text = examples.bits.numpy().tobytes() + examples.index.numpy().tobytes()
+    assert hashlib.sha256(text).hexdigest()[:16] == "d2dad444b4fc345d"
+
+
+@pytest.mark.parametrize("n", [1, 5, 64])
+def test_mixed_examples_are_half_uniform_half_two_densities_with_a_cut(n) -> None:
+    """*Empirical*: counts within 5 standard deviations of the recipe in real numbers."""
+    uniform = draw_examples(stream_keys([3]), n, 0, 2 * N_DRAWN)
+    mixed = draw_examples(stream_keys([3]), n, 0, 2 * N_DRAWN, "mixed")
+    assert torch.equal(mixed.index, uniform.index)
+    assert torch.equal(mixed.bits[0, ::2], uniform.bits[0, ::2])
+    odd = mixed.bits[0, 1::2].double()
+    limit = SIGMAS / math.sqrt(N_DRAWN)
+    assert (2 * odd - 1).mean(0).abs().max() < limit
+    # Both chances: 0 or 1 with 1/7 each, else uniform; d is one, d' another, c the cut.
+    square = 1 / 7 + 5 / 7 / 3  # E d^2
+    apart = torch.arange(n)[:, None] - torch.arange(n)[None, :]
+    together = 1 - apart.abs() / (n + 1)  # the chance that no cut comes between two bits
+    expected = together * square + (1 - together) / 4
+    found = odd.T @ odd / N_DRAWN
+    off = (found - expected)[~torch.eye(n, dtype=torch.bool)]
+    assert len(off) == 0 or off.abs().max() < SIGMAS * math.sqrt(0.25 / N_DRAWN)
+    # All equal: no cut that shows and an even density, or both sides at the same end.
+    sides = [_all_equal(c) * _all_equal(n - c) / 2 for c in range(1, n)]
+    constant = (2 * _all_equal(n) + sum(sides)) / (n + 1)
+    share = (odd.mean(1) == odd.mean(1).round()).double().mean().item()
+    assert abs(share - constant) < SIGMAS * math.sqrt(constant * (1 - constant) / N_DRAWN) + 1e-4
+
+
+def _all_equal(n: int) -> float:
+    """The chance that n bits of one density are equal."""
+    return 2 / 7 + 5 / 7 * 2 / (n + 1)
+
+
+def test_densities_are_those_of_the_recipe() -> None:
+    steps = range(1 << 10)
+    found = [zeros(step) for step in steps]
+    exact = [min(max(1.4 * (step + 0.5) / 1024 - 0.2, 0), 1) * 65536 for step in steps]
+    assert max(abs(a - b) for a, b in zip(found, exact, strict=True)) <= 1
+    assert found.count(0) == found.count(65536)
+    assert abs(found.count(0) / 1024 - 1 / 7) < 1e-3
 
 
 @pytest.mark.parametrize("n", [1, 3, 8, 64, 65])

@@ -97,11 +97,11 @@ def test_polynomial_stages_with_and_without_the_cited_constant(task, family, siz
 @pytest.mark.parametrize(
     ("task", "family", "sizes", "number"),
     [
-        ("rhi", "gru", {"model": "trained", "width": 1}, 30),
-        ("rhi", "gru", {"model": "trained", "width": 2}, 122),
+        ("rhi", "gru", {"model": "trained", "width": 1}, 6),
+        ("rhi", "gru", {"model": "trained", "width": 2}, 80),
         ("lhi", "softmax-full", {"width": 2}, 45),
         ("lhi", "linear-full", {"width": 4, "hidden": 16}, 66),
-        ("rhi", "linear-causal", {"width": 1}, 29),
+        ("rhi", "linear-causal", {"width": 1}, 19),
         ("rhi", "rnn", {"width": 2, "hidden": 8}, 41),
     ],
 )
@@ -230,9 +230,9 @@ def test_no_trained_configuration_of_the_paper_is_in_a_proved_impossible_range()
             {"n_layers": 2},
             r"possible, two layers of constant size solve it .*Theorem 14c",
         ),
-        ("lhi", "gru", {"model": "trained"}, r"explicit nn\.GRU weights"),
-        ("rhi", "softmax-full", {"model": "trained"}, r"none is known; .*Theorem 12c"),
-        ("lhi", "mamba2", {"model": "trained", "n_layers": 2}, r"none is known"),
+        ("lhi", "gru", {"model": "trained"}, r"possible, one layer .*beside Theorem 14a"),
+        ("rhi", "softmax-full", {"model": "trained"}, r"possible, .*beside Theorem 12c"),
+        ("lhi", "mamba2", {"model": "trained", "n_layers": 2}, r"possible, two layers"),
     ],
 )
 def test_where_there_is_no_bound_the_reason_is_given(task, family, sizes, message):

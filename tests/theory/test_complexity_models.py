@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from ithbit.models.registry import BLOCKS
-from ithbit.models.spec import ModelSpec
 from ithbit.models.stream import Sequence
+from ithbit.spec import ModelSpec
 from ithbit.theory.complexity import trained
 
 TOKENS = 6

@@ -7,8 +7,9 @@ from ithbit.families import FAMILIES, TASKS
 from ithbit.theory.architecture import architecture
 from ithbit.theory.bounds import NoBoundError, bound
 from ithbit.theory.constructions import CONSTRUCTIONS, construct
+from ithbit.theory.deepening import deepened, hidden_units
 from ithbit.theory.solution import enumerate_inputs
-from ithbit.theory.verdicts import deepened, hidden_units, table, verdict
+from ithbit.theory.verdicts import table, verdict
 
 
 def test_the_derived_table_is_the_papers():

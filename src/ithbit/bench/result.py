@@ -13,7 +13,7 @@ from ithbit.errors import StoreError
 from ithbit.families import Task
 
 SCHEMA = 2
-PATHS = ("reference", "stacked", "kernels")
+STEPPERS = ("reference", "stacked", "kernels")
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Row:
     seconds: dict[str, float | None]
     errors: dict[str, str] = field(default_factory=dict)
 
-    def ratio(self, path: str) -> float | None:
+    def ratio(self, stepper: str) -> float | None:
         """How many times as fast as the reference."""
-        reference, taken = self.seconds.get("reference"), self.seconds.get(path)
+        reference, taken = self.seconds.get("reference"), self.seconds.get(stepper)
         return reference / taken if reference and taken else None
 
 
@@ -51,9 +51,9 @@ class Result:
     remarks: tuple[str, ...]
     rows: tuple[Row, ...]
 
-    def shares(self, row: Row, path: str) -> tuple[float, float] | None:
+    def shares(self, row: Row, stepper: str) -> tuple[float, float] | None:
         """Shares of the fp32 and of the copy ceiling that the needful work of an epoch reaches."""
-        taken = row.seconds.get(path)
+        taken = row.seconds.get(stepper)
         if taken is None or self.ceilings is None:
             return None
         per_second = self.settings["epoch_steps"] / taken
@@ -74,11 +74,11 @@ class Result:
         }
 
     def _derived(self, row: Row) -> dict[str, Any]:
-        shares = {path: self.shares(row, path) for path in PATHS}
+        shares = {stepper: self.shares(row, stepper) for stepper in STEPPERS}
         return {
-            "ratios": {path: row.ratio(path) for path in PATHS[1:]},
-            "fp32_share": {path: share and share[0] for path, share in shares.items()},
-            "copy_share": {path: share and share[1] for path, share in shares.items()},
+            "ratios": {stepper: row.ratio(stepper) for stepper in STEPPERS[1:]},
+            "fp32_share": {stepper: share and share[0] for stepper, share in shares.items()},
+            "copy_share": {stepper: share and share[1] for stepper, share in shares.items()},
         }
 
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ithbit.bench import paths, work
+from ithbit.bench import steppers, work
 from ithbit.bench.clock import measure_ceilings
 from ithbit.bench.result import Result, Row
 from ithbit.engine.device import Device, choose_device, describe_environment
-from ithbit.engine.spec import Protocol
 from ithbit.errors import IthbitError, raise_problems
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec, Protocol
 from ithbit.sweep.presets import CONSTRUCTIVE, Variant
 
 # The deepest of each family that the constructive ones lack.
@@ -78,7 +77,7 @@ def bench(
         f"ceilings: {ceilings.fp32_flops / 1e12:.3g} TFLOP/s fp32, "
         f"{ceilings.copy_bytes / 1e9:.3g} GB/s copied"
     )
-    absent = paths.no_kernels(device)
+    absent = steppers.no_kernels(device)
     found = Result(
         environment(device),
         {
@@ -93,17 +92,17 @@ def bench(
     )
     rows: list[Row] = []
 
-    def time(row: Row, path: str, take: Callable[[], float]) -> Row:
+    def time(row: Row, stepper: str, take: Callable[[], float]) -> Row:
         try:
             epoch = take() * protocol.epoch_steps
         except Exception as error:  # one way that fails is a line of the result, not its end
             text = (str(error).strip().splitlines() or [""])[0][:300]
             if not isinstance(error, IthbitError):
                 text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-            said(f"{_name(row)}: {path} failed: {text}")
-            return replace(row, errors=row.errors | {path: text})
-        said(f"{_name(row)}: {path} {epoch:.4g} s per run and epoch")
-        return replace(row, seconds=row.seconds | {path: epoch})
+            said(f"{_name(row)}: {stepper} failed: {text}")
+            return replace(row, errors=row.errors | {stepper: text})
+        said(f"{_name(row)}: {stepper} {epoch:.4g} s per run and epoch")
+        return replace(row, seconds=row.seconds | {stepper: epoch})
 
     for n in settings.lengths:
         for task, family, layers in settings.variants:
@@ -122,14 +121,14 @@ def bench(
             timed = time(
                 blank,
                 "reference",
-                partial(paths.reference_step, model, device, steps, repeats),
+                partial(steppers.reference_step, model, device, steps, repeats),
             )
             for seeds in settings.seeds:
                 rows.append(
                     time(
                         replace(timed, seeds=seeds),
                         "stacked",
-                        partial(paths.stacked_step, model, seeds, device, steps, repeats),
+                        partial(steppers.stacked_step, model, seeds, device, steps, repeats),
                     )
                 )
             keep(replace(found, rows=tuple(rows)))
@@ -138,7 +137,7 @@ def bench(
         rows[k] = time(
             row,
             "kernels",
-            partial(paths.kernel_step, model, row.seeds, device, steps, repeats),
+            partial(steppers.kernel_step, model, row.seeds, device, steps, repeats),
         )
         keep(replace(found, rows=tuple(rows)))
     return replace(found, rows=tuple(rows))

@@ -1,29 +1,26 @@
 """A bench as aligned tables for people, in the eighty columns of a terminal."""
 
-import textwrap
 from statistics import geometric_mean
 
-from ithbit.bench.result import PATHS, Result, Row
+from ithbit.bench.result import STEPPERS, Result, Row
+from ithbit.wrapping import COLUMNS, wrapped
 
-_COLUMNS = 80
 _NAMES = ("n", "task", "family", "L", "seeds")
 
 
 def result_text(result: Result) -> str:
     """The machine, a row for each configuration in each table, and what the columns mean."""
-    shown = [path for path in PATHS if any(path in (r.seconds | r.errors) for r in result.rows)]
+    shown = [
+        stepper
+        for stepper in STEPPERS
+        if any(stepper in (r.seconds | r.errors) for r in result.rows)
+    ]
     lines = [*_machine(result), "", *_times(result, shown)]
     if result.ceilings is not None:
         lines += ["", *_shares(result, shown)]
     feet = [*_means(result, shown), *_legend(result, shown), *_notes(result)]
-    return "\n".join([*lines, "", *(line for foot in feet for line in _wrapped(foot))]) + "\n"
-
-
-def _wrapped(text: str) -> list[str]:
-    """Lines of a sentence; what is longer than a line, such as a path, stays whole."""
-    return textwrap.wrap(
-        text, _COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
+    lines += ["", *(line for foot in feet for line in wrapped(foot, then="  "))]
+    return "\n".join(lines) + "\n"
 
 
 def _machine(result: Result) -> list[str]:
@@ -36,31 +33,32 @@ def _machine(result: Result) -> list[str]:
         text += f", triton {env['triton']}"
     if env.get("commit"):
         text += f", commit {env['commit'][:12]}"
-    lines = _wrapped(text)
+    lines = wrapped(text, then="  ")
     if ceilings is not None:
-        lines += _wrapped(
+        lines += wrapped(
             f"ceilings measured in this run: {ceilings.fp32_flops / 1e12:.3g} TFLOP/s fp32 "
-            f"(TF32 off), {ceilings.copy_bytes / 1e9:,.4g} GB/s copied"
+            f"(TF32 off), {ceilings.copy_bytes / 1e9:,.4g} GB/s copied",
+            then="  ",
         )
     return lines
 
 
 def _fast(shown: list[str]) -> list[str]:
-    return [path for path in shown if path != "reference"]
+    return [stepper for stepper in shown if stepper != "reference"]
 
 
 def _times(result: Result, shown: list[str]) -> list[str]:
     """The table of seconds, and of ratios to the reference."""
-    heads = [(path, "s") for path in shown] + [(path, "ratio") for path in _fast(shown)]
+    heads = [(stepper, "s") for stepper in shown] + [(stepper, "ratio") for stepper in _fast(shown)]
     rows = []
     for row in result.rows:
         cells = []
-        for path in shown:
-            taken = row.seconds.get(path)
-            missing = "failed" if path in row.errors else "–"
+        for stepper in shown:
+            taken = row.seconds.get(stepper)
+            missing = "failed" if stepper in row.errors else "–"
             cells.append(missing if taken is None else f"{taken:.4g}")
-        for path in _fast(shown):
-            ratio = row.ratio(path)
+        for stepper in _fast(shown):
+            ratio = row.ratio(stepper)
             cells.append("–" if ratio is None else f"{ratio:.1f}")
         rows.append(cells)
     return _table(result, heads, rows)
@@ -68,12 +66,12 @@ def _times(result: Result, shown: list[str]) -> list[str]:
 
 def _shares(result: Result, shown: list[str]) -> list[str]:
     """The table of shares of the ceilings."""
-    heads = [(path, ceiling) for path in _fast(shown) for ceiling in ("fp32", "copy")]
+    heads = [(stepper, ceiling) for stepper in _fast(shown) for ceiling in ("fp32", "copy")]
     rows = []
     for row in result.rows:
         cells = []
-        for path in _fast(shown):
-            found = result.shares(row, path)
+        for stepper in _fast(shown):
+            found = result.shares(row, stepper)
             cells += ["–", "–"] if found is None else [f"{100 * share:.2g}%" for share in found]
         rows.append(cells)
     return _table(result, heads, rows)
@@ -82,12 +80,12 @@ def _shares(result: Result, shown: list[str]) -> list[str]:
 def _table(result: Result, heads: list[tuple[str, str]], rows: list[list[str]]) -> list[str]:
     """Lines of a table: heads of two lines, then a row with its configuration in front."""
     table = [
-        [*("" for _ in _NAMES), *(path for path, _ in heads)],
+        [*("" for _ in _NAMES), *(stepper for stepper, _ in heads)],
         [*_NAMES, *(unit for _, unit in heads)],
         *([*_configuration(row), *cells] for row, cells in zip(result.rows, rows, strict=True)),
     ]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= _COLUMNS else " "
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= COLUMNS else " "
     lines = []
     for cells in table:
         texts = [
@@ -104,13 +102,13 @@ def _configuration(row: Row) -> tuple[str, ...]:
 
 def _means(result: Result, shown: list[str]) -> list[str]:
     lines = []
-    for path in _fast(shown):
+    for stepper in _fast(shown):
         for seeds in sorted({row.seeds for row in result.rows}):
             rows = [row for row in result.rows if row.seeds == seeds and row.constructive]
-            ratios = [ratio for row in rows if (ratio := row.ratio(path)) is not None]
+            ratios = [ratio for row in rows if (ratio := row.ratio(stepper)) is not None]
             if ratios:
                 lines.append(
-                    f"reference / {path}, {seeds} seeds, {len(ratios)} constructive "
+                    f"reference / {stepper}, {seeds} seeds, {len(ratios)} constructive "
                     f"configurations: geometric mean {geometric_mean(ratios):.1f}, "
                     f"{min(ratios):.1f} to {max(ratios):.1f}"
                 )
@@ -140,11 +138,11 @@ def _notes(result: Result) -> list[str]:
     """Remarks, and each failure once with the configurations that met it."""
     met: dict[tuple[str, str], list[str]] = {}
     for row in result.rows:
-        for path, text in row.errors.items():
+        for stepper, text in row.errors.items():
             name = f"{row.task} {row.family} L={row.layers}"
-            names = met.setdefault((path, text), [])
+            names = met.setdefault((stepper, text), [])
             names += [name] if name not in names else []
     failures = [
-        f"{path} failed ({', '.join(names)}): {text}" for (path, text), names in met.items()
+        f"{stepper} failed ({', '.join(names)}): {text}" for (stepper, text), names in met.items()
     ]
     return [f"Note: {text}" for text in (*result.remarks, *failures)]

@@ -14,9 +14,9 @@ N numbers of state a channel.
 
 from dataclasses import dataclass
 
-from ithbit.families import FAMILIES
+from ithbit.families import family_named
 from ithbit.models.mamba2 import CONV_WIDTH
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.tokens import N_FEATURES
 
@@ -73,7 +73,7 @@ def table_rows(model: ModelSpec) -> int:
 
 def _layers(model: ModelSpec, batch: int) -> list[_Layer]:
     tokens, table = n_tokens(model.task, model.n_bits), table_rows(model)
-    masked = FAMILIES[model.family].causal
+    masked = family_named(model.family).causal
     found = []
     for number in range(model.n_layers):
         first, last = number == 0, number == model.n_layers - 1
@@ -94,17 +94,18 @@ def _layers(model: ModelSpec, batch: int) -> list[_Layer]:
 def _block(model: ModelSpec, layer: _Layer, batch: int) -> int:
     """Multiplications with additions of one block's forward pass."""
     d, m, N = model.d_model, model.d_ff, model.d_state
-    if model.family == "gru":
+    family = family_named(model.family)
+    if family.kind == "gru":
         # The recurrence goes through every token even where one state is asked for.
         return layer.rows * 3 * d * d + layer.tokens * 3 * d * d
-    if model.family == "mamba2":
+    if family.kind == "mamba2":
         gate = layer.query * d * d
         enter = layer.rows * d * (d + 2 * N + model.n_heads)
         convolution = CONV_WIDTH * (layer.tokens * (d + N) + layer.out * N)
         return gate + enter + convolution + layer.pairs * (N + d) + layer.out * d * d
     around = layer.query * d * d + layer.rows * 2 * d * d  # queries; keys and values
     around += layer.out * (d * d + 2 * d * m)  # output projection and feed-forward part
-    if model.family == "linear-full" and layer.out > batch:
+    if family.kind == "linear" and not family.causal and layer.out > batch:
         # Sums of keys with values and of keys, made once and read by every query.
         return around + layer.tokens * (2 * d * model.d_head + d)
     return around + layer.pairs * 2 * d

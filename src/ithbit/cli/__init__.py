@@ -1,42 +1,74 @@
-"""The command line: a thin door to the package.
+"""The command line: parses options, calls the Python door and prints what it returns.
 
-Each command module has a `register(app)`. Commands import what they need inside their functions, so
-that `--help` and every command that needs no tensors answers at once and without torch.
+The door's functions import what they need when they are called, so that `--help` and every command
+that needs no tensors answers at once and without torch.
 """
 
 import re
 import sys
 from inspect import cleandoc
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from ithbit.cli import (
-    bench,
-    bounds,
-    certificates,
-    demo,
-    probe,
-    report,
-    score,
-    sweep,
-    train,
-    verdicts,
-    verify,
-)
+from ithbit import __version__
+from ithbit.cli import bench, commands, demo
 from ithbit.errors import IthbitError
+
+
+class _Flags:
+    """Flags show no type in the help."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in params:
+            if getattr(each, "is_flag", False):
+                each.metavar = ""
+        return params
+
+
+class _Command(_Flags, TyperCommand):
+    """One command."""
+
+
+class _Group(_Flags, TyperGroup):
+    """The whole command line."""
+
 
 app = typer.Typer(
     name="ithbit",
+    cls=_Group,
     help="Can a sequence model read the i-th bit? Prove it, train it, compare.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (
-    *(demo, train, sweep, report, probe, verify, score),
-    *(verdicts, certificates, bounds, bench),
-):
-    module.register(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ithbit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _ithbit(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None: ...
+
+
+demo.register(app)
+commands.register_training(app)
+commands.register_records(app)
+commands.register_trained(app)
+commands.register_theory(app)
+bench.register(app)
 
 
 def flowing(text: str) -> str:
@@ -54,6 +86,7 @@ def flowing(text: str) -> str:
 
 
 for command in app.registered_commands:
+    command.cls = _Command
     command.help = flowing(command.help or (command.callback and command.callback.__doc__) or "")
 
 
@@ -65,6 +98,8 @@ def main() -> None:
         print(f"ithbit: {error}", file=sys.stderr)
         sys.exit(2)
     except SystemExit as stop:
-        if stop.code == 130:  # all that typer leaves of Ctrl-C
-            print("ithbit: stopped; the same command goes on from here", file=sys.stderr)
+        if stop.code == 130:  # what typer makes of Ctrl-C; its cause may say what was saved
+            pressed = stop.__context__ and stop.__context__.__cause__
+            text = str(pressed or "") or "stopped; run the same command again to continue"
+            print(f"ithbit: {text}", file=sys.stderr)
         raise

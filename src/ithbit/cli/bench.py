@@ -1,4 +1,4 @@
-"""`ithbit bench`: how fast training is here, by every way there is."""
+"""`ithbit bench`: how fast training is on this machine, in every way there is."""
 
 import json
 import sys
@@ -13,39 +13,42 @@ if TYPE_CHECKING:
 
 def bench(
     n: Annotated[
-        list[int] | None, typer.Option("--n", "-n", help="number of bits; repeatable (64)")
+        list[int] | None,
+        typer.Option("--n", "-n", help="Number of bits; repeatable. 64 unless given."),
     ] = None,
     seeds: Annotated[
-        list[int] | None, typer.Option(help="seeds in a stack; repeatable (5)")
+        list[int] | None, typer.Option(help="Seeds in a stack; repeatable. 5 unless given.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    steps: Annotated[int | None, typer.Option(help="optimiser steps timed at a time")] = None,
-    repeats: Annotated[int | None, typer.Option(help="times, of which the median counts")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps timed at a time.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Repetitions; the median counts.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="three steps, once: rough, for a CPU")
+        bool, typer.Option("--quick", help="Three steps, once: rough, for a CPU.")
     ] = False,
     read: Annotated[
-        Path | None, typer.Option(help="print the table of an earlier result; time nothing")
+        Path | None, typer.Option(help="Print the table of an earlier result; time nothing.")
     ] = None,
     as_json: Annotated[
         str | None,
         typer.Option(
-            "--json", metavar="FILE", help="write JSON there, in a folder that exists; - for stdout"
+            "--json",
+            metavar="FILE",
+            help="Write JSON to a file in an existing folder; - for stdout.",
         ),
     ] = None,
 ) -> None:
     """Time the reference, the stacked models and, on a GPU, the kernels, side by side.
 
     The nine constructive configurations and the deepest of each family: seconds per run and epoch,
-    ratios to the reference, and shares of what the device was measured to do at best. A way that
-    fails is told in its row, and the others go on. Progress is on standard error; the JSON file is
-    written anew after every configuration.
+    ratios to the reference, and shares of the best that was measured on the device. A failure is
+    reported in its row, and the others continue. Progress goes to standard error; the JSON file is
+    rewritten after every configuration.
     """
     from ithbit.bench.result import read_result
     from ithbit.bench.run import Settings
     from ithbit.bench.run import bench as run_bench
     from ithbit.bench.text import result_text
-    from ithbit.report.output import check_writable, write_text
+    from ithbit.store.writing import check_writable, write_text
 
     file = None if as_json in (None, "-") else Path(str(as_json))
     if file is not None:

@@ -101,14 +101,21 @@ def choose_device(name: str = "auto") -> Device:
         last = torch.cuda.device_count() - 1
         raise DeviceError(f"device {name!r} was asked for, but the last GPU here is cuda:{last}")
     if has_cuda and kind != "cpu":
-        # The protocol is fp32: no TF32 in matrix products, whatever the user's defaults are.
-        # cuDNN has a switch of its own, but nothing trained here goes through it.
-        torch.backends.cuda.matmul.allow_tf32 = False
+        # The protocol is fp32: no TF32 in products, whatever the user's defaults are. cuDNN, which
+        # serves users' layers, has a switch of its own.
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         chosen = torch.device("cuda", int(index) if index else torch.cuda.current_device())
         return Device(chosen, f"GPU: {torch.cuda.get_device_name(chosen)}")
     keep_freed_memory()
     why = "as asked" if name == "cpu" else "no CUDA GPU found"
     return Device(torch.device("cpu"), f"CPU, one thread a process ({why})")
+
+
+def usable_cores() -> int:
+    """The cores this process may use, which can be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @cache

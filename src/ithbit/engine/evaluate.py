@@ -1,13 +1,16 @@
 """Loss and accuracy on fixed sets: held out at the training length, and shifted to n/2 and 2n."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ithbit.engine.spec import Protocol
-from ithbit.models.classifier import logits
-from ithbit.models.spec import ModelSpec
+from ithbit.models.classifier import logits, with_buffers
+from ithbit.models.registry import matrix_numbers
 from ithbit.models.stacked import Params
+from ithbit.spec import ModelSpec, Protocol
+from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.sampling import (
     DOUBLE_LENGTH_SEED,
     HALF_LENGTH_SEED,
@@ -16,10 +19,13 @@ from ithbit.tasks.sampling import (
     draw_examples,
     stream_keys,
 )
+from ithbit.tasks.structured import every_index, structured_strings
 from ithbit.tasks.tokens import TokenTable, token_table
 
 _GPU_BATCH = 1000  # a GPU is slowed down by launches: fewer and larger batches than a CPU's
-_LANES = 32  # two vectors of the widest: what a CPU's elementwise loop takes at a time
+_STRUCTURED_TOKENS = 1 << 20  # of structured inputs at the end of training: about a second on a CPU
+_NUMBERS = 1 << 30  # of what is evaluated at a time: longer inputs go in smaller batches
+_VECTOR = 32  # two of the widest: what a CPU's elementwise loop takes at a time
 
 
 def held_out_examples(
@@ -28,6 +34,12 @@ def held_out_examples(
     """The fixed held-out set of each seed: drawn from seed + 10,000."""
     keys = stream_keys([seed + HELD_OUT_SEED for seed in seeds], device)
     return draw_examples(keys, spec.n_bits, 0, protocol.held_out_examples)
+
+
+def batch_that_fits(spec: ModelSpec, n_bits: int, wanted: int) -> int:
+    """How many examples to evaluate at a time: as many as wanted, unless they are very long."""
+    numbers = matrix_numbers(spec, n_bits) + 4 * spec.d_model * n_tokens(spec.task, n_bits)
+    return max(1, min(wanted, _NUMBERS // numbers))
 
 
 @torch.no_grad()
@@ -66,7 +78,7 @@ def bce(out: Tensor, answer: Tensor) -> Tensor:
     A CPU takes exponentials by vectors, and what is left at the end of a tensor one by one, which
     rounds otherwise. Rows are filled up so that no run is at the end for being alone or last.
     """
-    filled = (0, -out.shape[1] % _LANES)
+    filled = (0, -out.shape[1] % _VECTOR)
     out, answer = F.pad(out, filled), F.pad(answer.to(out.dtype), filled)
     loss = F.binary_cross_entropy_with_logits(out, answer, reduction="none")
     return loss[:, : loss.shape[1] - filled[1]]
@@ -79,21 +91,59 @@ def shifted_accuracy(
     seeds: list[int],
     *,
     query_length: int | None = None,
-) -> tuple[list[float] | None, list[float]]:
-    """Accuracy of each seed at n/2 and 2n bits; None at n/2 where that is no length.
+) -> tuple[list[float] | None, list[float] | None]:
+    """Accuracy of each seed at n/2 and 2n bits; None where that is no length, or a user's layer
+    refuses it.
 
     The query's features are scaled by the instance's own length, as in the paper, unless
     `query_length` says otherwise; the polynomial positions keep the training length.
     """
 
-    def at(n_bits: int, first_seed: int) -> list[float]:
+    params = with_buffers(params, spec, seeds)
+
+    def at(n_bits: int, first_seed: int) -> list[float] | None:
         device = params["embed"].device
         keys = stream_keys([seed + first_seed for seed in seeds], device)
         examples = draw_examples(keys, n_bits, 0, protocol.held_out_examples)
         table = token_table(spec.task, n_bits, query_length, params["embed"].dtype, device)
-        batch_size = _GPU_BATCH if device.type == "cuda" else protocol.batch_size
-        accuracy = evaluate(params, spec, table, examples, batch_size)[1]
+        wanted = _GPU_BATCH if device.type == "cuda" else protocol.batch_size
+        batch_size = batch_that_fits(spec, n_bits, wanted)
+        try:
+            accuracy = evaluate(params, spec, table, examples, batch_size)[1]
+        except Exception:
+            if not spec.code:
+                raise
+            return None  # made for one length alone
         return [float(value) for value in accuracy.tolist()]
 
     half = at(spec.n_bits // 2, HALF_LENGTH_SEED) if spec.n_bits >= 2 else None
     return half, at(2 * spec.n_bits, DOUBLE_LENGTH_SEED)
+
+
+@torch.no_grad()
+def structured_answers(params: Params, spec: ModelSpec, seed: int) -> dict[str, Any]:
+    """What a trained model answers to structured inputs, as fields of its result: how many were
+    tried, as many as the budget of tokens allows, how many answered wrong, and the first of these.
+    """
+    params, embed = with_buffers(params, spec, [seed]), params["embed"]
+    table = token_table(spec.task, spec.n_bits, None, embed.dtype, embed.device)
+    limit = _STRUCTURED_TOKENS // n_tokens(spec.task, spec.n_bits)
+    wanted = 4 * _GPU_BATCH if embed.is_cuda else _GPU_BATCH
+    batch = batch_that_fits(spec, spec.n_bits, wanted)
+    strings = structured_strings(spec.n_bits, limit // spec.n_bits)
+    tried, wrong, example = 0, 0, None
+    for bits, index in every_index(strings, limit, batch, embed.device):
+        examples = Examples(bits[None], index[None])
+        sign = 2.0 * examples.answer[0] - 1
+        failed = ~(logits(params, spec, table, examples)[0] * sign > 0)  # nor is NaN right
+        tried, missed = tried + len(index), int(failed.sum())
+        if missed and not wrong:
+            at = int(failed.int().argmax())
+            text = "".join(map(str, bits[at].tolist()))
+            example = f"bits {text}, index {int(index[at])}"
+        wrong += missed
+    return {
+        "structured_tried": tried,
+        "structured_wrong": wrong,
+        "structured_example": example,
+    }

@@ -10,16 +10,23 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 
 from ithbit.engine.device import Device
+from ithbit.models.layer_source import BUILDING
 
-# torch keeps what its graphs share without a lock: one thread at a time captures or drops one.
-_GRAPHS = threading.Lock()
+# torch keeps what its graphs share without a lock: one thread at a time captures or drops one, and
+# none seeds the generators, which a capture holds, meanwhile.
+_GRAPHS = threading.RLock()
 _LANES = threading.Lock()
 _free: list["Lane"] = []
 _here = threading.local()
+
+
+class CaptureError(Exception):
+    """Work that cannot be captured in a graph; why, in the library's words."""
 
 
 class Lane:
@@ -27,31 +34,46 @@ class Lane:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)
+        self.broken = False  # by a capture that failed: torch keeps its memory in that capture
         self._first: torch.cuda.CUDAGraph | None = None
 
     def capture(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         """What `work` launches, as a graph; other threads may use the GPU meanwhile."""
-        with _GRAPHS:
+        with _GRAPHS, BUILDING:
             if self._first is None:
                 # Kept for good: the memory stays with the lane, whichever graphs come and go.
-                self._first = _captured(lambda: torch.zeros(1, device=self.device), None)
-            return _captured(work, self._first)
+                first = torch.cuda.CUDAGraph()
+                first.capture_begin(capture_error_mode="thread_local")
+                torch.zeros(1, device=self.device)
+                first.capture_end()
+                self._first = first
+            return self._captured(work, self._first.pool())
 
-
-def _captured(
-    work: Callable[[], object], neighbour: torch.cuda.CUDAGraph | None
-) -> torch.cuda.CUDAGraph:
-    graph = torch.cuda.CUDAGraph()
-    pool = neighbour.pool() if neighbour else None
-    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-    try:
-        work()
-    except BaseException:
-        with suppress(RuntimeError):  # it fails with the work, and the work's error says more
+    def _captured(self, work: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
+        generator = torch.cuda.default_generators[self.device.index]
+        random_state = generator.get_state()
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            work()
             graph.capture_end()
-        raise
-    graph.capture_end()
-    return graph
+        except BaseException as error:
+            # Where CUDA has given a capture up, torch leaves its allocator and the generator of
+            # random numbers in it. Each of these is refused where there is nothing to end. The
+            # lane's memory cannot be captured into again, so nobody is lent this lane any more.
+            self.broken = True
+            with suppress(RuntimeError):
+                graph.capture_end()
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(self.device.index, pool)
+            fresh = torch.Generator(self.device)
+            fresh.set_state(random_state)
+            generator.graphsafe_set_state(fresh.graphsafe_get_state())
+            if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, Exception):
+                raise
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise CaptureError(lines[0]) from error
+        return graph
 
 
 @contextmanager
@@ -80,13 +102,25 @@ def lane(device: Device) -> Iterator[None]:
                 with suppress(RuntimeError):  # of a GPU that is lost: what raised before says more
                     outside.wait_stream(mine.stream)
     finally:
-        with _LANES:
-            _free.append(mine)
+        if not mine.broken:
+            with _LANES:
+                _free.append(mine)
 
 
 def current_lane() -> Lane | None:
     """The lane that this thread is on."""
     return getattr(_here, "lane", None)
+
+
+@contextmanager
+def no_capture(device: Device) -> Iterator[None]:
+    """Hold captures of other threads off. cuDNN fails in one thread while another captures it:
+    backward passes of all threads go through one thread of torch's, and one handle of cuDNN's."""
+    if not device.is_cuda:
+        yield
+        return
+    with _GRAPHS:
+        yield
 
 
 def drop(graphs: dict[object, torch.cuda.CUDAGraph]) -> None:

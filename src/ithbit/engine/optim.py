@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ithbit.engine.spec import Protocol
 from ithbit.models.stacked import Params
+from ithbit.spec import Protocol
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,9 @@ class AdamState:
 
     def to(self, device: torch.device) -> "AdamState":
         return AdamState(*(tensor.to(device) for tensor in vars(self).values()))
+
+    def clone(self) -> "AdamState":
+        return AdamState(*(tensor.clone() for tensor in vars(self).values()))
 
     def rows(self, which: list[int]) -> "AdamState":
         """The state of some runs of the stack, copied."""

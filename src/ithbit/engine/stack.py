@@ -14,24 +14,35 @@ from torch import Tensor
 from ithbit.engine.device import Device
 from ithbit.engine.lanes import current_lane, drop, lane
 from ithbit.engine.optim import AdamState, Layout
-from ithbit.engine.paths import Fused, PathName, Plain, Rows
-from ithbit.engine.spec import RunSpec
+from ithbit.engine.steppers import Rows, StepperName
+from ithbit.engine.steppers.choice import make_stepper
 from ithbit.models.classifier import init
+from ithbit.spec import RunSpec
 from ithbit.tasks.sampling import stream_keys
 
 _WARM_UP = 3  # times before a capture, as CUDA graphs ask for
+_AHEAD = 32  # graphs that may wait on the device: a pause waits for them
 
 
 class Stack:
-    """Runs that share model and protocol, each with its own data, weights and optimiser state."""
+    """Runs that share model and protocol, each with its own data, weights and optimiser state.
+
+    `kept` has the state as it was when `keep` was last called: after the last whole epoch.
+    """
 
     def __init__(
-        self, runs: list[RunSpec], state: AdamState, device: Device, fused: bool = False
+        self,
+        runs: list[RunSpec],
+        state: AdamState,
+        device: Device,
+        stepper: StepperName = "stacked",
+        captured: bool = True,
     ) -> None:
         self.runs, self.device = runs, device
         self.model, self.protocol = runs[0].model, runs[0].protocol
         assert all((run.model, run.protocol) == (self.model, self.protocol) for run in runs)
         self.layout = layout_of(runs[0])
+        self._captured = captured and device.is_cuda
         with lane(device):
             where = device.torch
             self.rows = Rows(
@@ -40,7 +51,8 @@ class Stack:
                 torch.zeros(len(runs), 1, dtype=torch.int64, device=where),
                 torch.zeros(len(runs), dtype=torch.float64, device=where),
             )
-            self.way = (Fused if fused else Plain)(runs, self.rows, self.layout, device)
+            self.kept = self.state.clone()
+            self.stepper = make_stepper(stepper, runs, self.rows, self.layout, device)
         self._graphs: dict[object, torch.cuda.CUDAGraph] = {}
         self._evaluated: tuple[Tensor, Tensor] | None = None
 
@@ -48,14 +60,12 @@ class Stack:
     def state(self) -> AdamState:
         return self.rows.state
 
-    @property
-    def path(self) -> PathName:
-        return self.way.name
-
-    def train_epoch(self, epochs: list[int]) -> list[float]:
+    def train_epoch(
+        self, epochs: list[int], abandoned: Callable[[], bool] = lambda: False
+    ) -> list[float] | None:
         """Train each run through its epoch of that number (from 0); the mean loss of each.
 
-        Waits for the device.
+        None if it was abandoned between two steps. Waits for the device.
         """
         protocol = self.protocol
         with lane(self.device):
@@ -63,9 +73,14 @@ class Stack:
             self.rows.first.copy_(torch.tensor(first))
             self.rows.loss_sum.zero_()
             whole, rest = divmod(protocol.epoch_examples, protocol.batch_size)
-            self._take(whole, protocol.batch_size)
-            if rest:
-                self._take(1, rest)
+            for steps, count in ((whole, protocol.batch_size), (min(rest, 1), rest)):
+                chunk = chunk_size(steps, self.stepper.max_chunk)
+                for k in range(steps // chunk):
+                    if abandoned():
+                        return None
+                    self._take(chunk, count)
+                    if self.device.is_cuda and k % _AHEAD == _AHEAD - 1:
+                        torch.cuda.current_stream(self.device.torch).synchronize()
             losses: list[float] = (self.rows.loss_sum / protocol.epoch_examples).tolist()
         return losses
 
@@ -83,35 +98,37 @@ class Stack:
             new = torch.tensor(rates, dtype=torch.float64).unsqueeze(1)
             self.state.learning_rate.copy_(new)
 
-    def on_host(self) -> AdamState:
-        """The state in the host's memory, until the next step. Waits for the device."""
+    def keep(self) -> None:
+        """Copy the state, on the device: an epoch is whole."""
         with lane(self.device):
-            return self.state.to(torch.device("cpu"))
+            for kept, now in zip(vars(self.kept).values(), vars(self.state).values(), strict=True):
+                kept.copy_(now)
+
+    def kept_rows(self) -> list[AdamState]:
+        """What was kept of each run, in the host's memory. Waits for the device."""
+        with lane(self.device):
+            host = self.kept.to(torch.device("cpu"))
+        return [host.rows([k]) for k in range(len(self.runs))]
 
     def close(self) -> None:
         """Let go of what was captured."""
         drop(self._graphs)
 
-    def _take(self, steps: int, count: int) -> None:
-        """Train `steps` steps of `count` examples."""
-        chunk = chunk_size(steps, self.way.max_chunk)
-
-        def step() -> None:
-            self.way.step(count)
+    def _take(self, chunk: int, count: int) -> None:
+        """Train a chunk of steps of `count` examples."""
 
         def work() -> None:
             for _ in range(chunk):
-                self.way.step(count)
+                self.stepper.step(count)
 
-        for _ in range(steps // chunk):
-            self._run((chunk, count), work, step)
+        self._run((chunk, count), work, lambda: self.stepper.step(count))
 
     def _evaluate(self) -> None:
-        self._evaluated = self.way.evaluate()
+        self._evaluated = self.stepper.evaluate()
 
     def _run(self, name: object, work: Callable[[], None], warm_up: Callable[[], None]) -> None:
         """Do work: on a GPU by its graph, captured when it is first wanted."""
-        if not self.device.is_cuda:
+        if not self._captured:
             work()
             return
         if name not in self._graphs:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ithbit.models.classifier import init
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.stream import words_per_example
 
@@ -26,16 +26,19 @@ class Plan:
     device: torch.device
     offsets: dict[str, int]
     n_parameters: int
+    mixed: bool = False  # what training draws; logits are always of uniform examples
     _buffers: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: ModelSpec, n_seeds: int, capacity: int, device: torch.device) -> "Plan":
+    def of(
+        cls, model: ModelSpec, n_seeds: int, capacity: int, device: torch.device, examples: str
+    ) -> "Plan":
         """The plan of a stack; parameters lie as `init` names them."""
         offsets, start = {}, 0
         for name, value in init(model, seed=0).items():
             offsets[name] = start
             start += value.numel()
-        return cls(model, n_seeds, capacity, device, offsets, start)
+        return cls(model, n_seeds, capacity, device, offsets, start, examples == "mixed")
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -12,9 +12,13 @@ import torch
 from torch import Tensor
 from triton.runtime.jit import JITCallable
 
-from ithbit.kernels import attention, gru, mamba2, optimiser
+from ithbit.families import family_named
+from ithbit.kernels import optimiser
+from ithbit.kernels.attention import step as attention
+from ithbit.kernels.gru import step as gru
+from ithbit.kernels.mamba2 import step as mamba2
 from ithbit.kernels.plan import Plan
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec
 
 MAX_BITS = 128
 _LEAST_HEAD = 4  # softmax attention's heads are loaded four numbers at a time
@@ -36,7 +40,7 @@ _name_kernels()
 
 
 @dataclass(frozen=True)
-class Family:
+class Launches:
     """A family's launches.
 
     `backward` draws examples first … first + count - 1 of every run and leaves their losses, and
@@ -57,29 +61,30 @@ class Family:
         return [n for n, size in zip(of, plan.sizes.values(), strict=True) for _ in range(size)]
 
 
-_ATTENTION = Family(attention.programs, attention.shares, attention.backward, attention.forward)
-_FAMILIES = {
-    "softmax-full": _ATTENTION,
-    "softmax-causal": _ATTENTION,
-    "linear-full": _ATTENTION,
-    "linear-causal": _ATTENTION,
-    "gru": Family(gru.programs, gru.shares, gru.backward, gru.forward),
-    "mamba2": Family(mamba2.programs, mamba2.shares, mamba2.backward, mamba2.forward),
+_ATTENTION = Launches(attention.programs, attention.shares, attention.backward, attention.forward)
+_BY_KIND = {
+    "softmax": _ATTENTION,
+    "linear": _ATTENTION,
+    "gru": Launches(gru.programs, gru.shares, gru.backward, gru.forward),
+    "mamba2": Launches(mamba2.programs, mamba2.shares, mamba2.backward, mamba2.forward),
 }
 
 
 def refusal(model: ModelSpec) -> str | None:
     """Why no kernel serves this model, or None if one does."""
+    family = family_named(model.family)
+    if family.kind not in _BY_KIND:
+        return f"there are no kernels for the family {model.family}"
     if model.n_bits > MAX_BITS:
         return f"the kernels take up to {MAX_BITS} bits, got {model.n_bits}"
     for name, size in (("width", model.d_model), ("feed-forward width", model.d_ff)):
         if size < 16 or size & (size - 1):
             return f"the kernels take a {name} that is a power of two from 16 on, got {size}"
-    if model.family.startswith("softmax") and model.d_head < _LEAST_HEAD:
+    if family.kind == "softmax" and model.d_head < _LEAST_HEAD:
         return (
             f"the kernels take softmax heads of {_LEAST_HEAD} numbers or more, got {model.d_head}"
         )
-    if model.family == "mamba2" and (model.d_state < 16 or model.d_state & (model.d_state - 1)):
+    if family.has_state and (model.d_state < 16 or model.d_state & (model.d_state - 1)):
         return f"the kernels take a state that is a power of two from 16 on, got {model.d_state}"
     return None
 
@@ -87,9 +92,16 @@ def refusal(model: ModelSpec) -> str | None:
 class Step:
     """The fused step of one stack; `values` and the rest are rows (seed, parameter)."""
 
-    def __init__(self, model: ModelSpec, n_seeds: int, capacity: int, device: torch.device) -> None:
-        self.plan = plan = Plan.of(model, n_seeds, capacity, device)
-        self.family = _FAMILIES[model.family]
+    def __init__(
+        self,
+        model: ModelSpec,
+        n_seeds: int,
+        capacity: int,
+        device: torch.device,
+        examples: str = "uniform",
+    ) -> None:
+        self.plan = plan = Plan.of(model, n_seeds, capacity, device, examples)
+        self.family = _BY_KIND[family_named(model.family).kind]
         self.losses = plan.buffer("losses", capacity)
         self.partials = plan.buffer("partials", self.family.programs(plan), plan.n_parameters)
         self.shares = optimiser.most_shares(self.family.shares_of(plan), device)
@@ -113,7 +125,7 @@ class Step:
         )  # fmt: skip
 
     def logits(self, values: Tensor, keys: Tensor, count: int) -> Tensor:
-        """Logits of the first `count` examples of every key's stream: seed count."""
+        """Logits of the first `count` uniform examples of every key's stream: seed count."""
         plan, parts = self.plan, []
         for start in range(0, count, plan.capacity):
             size = min(plan.capacity, count - start)

@@ -1,4 +1,4 @@
-"""What the kernels share: data drawn in place, token features, products, norms, and their loads.
+"""What the kernels share: token features, products, norms, and their loads.
 
 A token is named by its example's number in the seed's stream and its position in the sequence, so
 any program can draw any token for itself. Its features are the six of `tasks/tokens.py`, then the
@@ -9,7 +9,7 @@ vector: one product with `load_embedding` embeds them.
 import triton
 import triton.language as tl
 
-from ithbit.tasks.stream import GAMMA, LAST_SHIFT, MIX
+from ithbit.kernels.draws import draw_bit, draw_index
 from ithbit.tasks.tokens import N_FEATURES
 
 # Arguments that no kernel is compiled anew for: one compilation serves every depth.
@@ -18,10 +18,6 @@ SIZES += ["PARAMETERS", "PROGRAMS", "BLOCKS"]
 LENGTHS = ["N", "LHI", "WORDS", "TOKENS"]  # and of kernels on rows, every length
 CHUNK = tl.constexpr(16)  # tokens that a warp takes at a time: the rows of the smallest product
 FEATURES = tl.constexpr(16)  # the nine features of a token, filled up for a product
-_GAMMA = tl.constexpr(GAMMA)
-_SHIFT_1, _FACTOR_1 = tl.constexpr(MIX[0][0]), tl.constexpr(MIX[0][1])
-_SHIFT_2, _FACTOR_2 = tl.constexpr(MIX[1][0]), tl.constexpr(MIX[1][1])
-_SHIFT_3 = tl.constexpr(LAST_SHIFT)
 _TOKEN_FEATURES = tl.constexpr(N_FEATURES)
 
 
@@ -54,30 +50,6 @@ def dot_exact(a, b):
 
 
 @triton.jit
-def stream_word(key, example, j, WORDS):
-    """Word j of an example (see `tasks/stream.py`), as uint64."""
-    counter = (example.to(tl.int64) * WORDS + 1 + j).to(tl.uint64, bitcast=True)
-    word = key + counter * _GAMMA
-    word = (word ^ (word >> _SHIFT_1)) * _FACTOR_1
-    word = (word ^ (word >> _SHIFT_2)) * _FACTOR_2
-    return word ^ (word >> _SHIFT_3)
-
-
-@triton.jit
-def draw_index(key, example, N, WORDS):
-    """The index that an example asks for, from 0."""
-    word = stream_word(key, example, 0, WORDS) >> 32
-    return ((word * N) >> 32).to(tl.int32)
-
-
-@triton.jit
-def draw_bit(key, example, i, WORDS):
-    """Bit i (from 0) of an example, as fp32; i must be within the words drawn."""
-    word = stream_word(key, example, 1 + i // 64, WORDS)
-    return ((word >> (i % 64).to(tl.uint64)) & 1).to(tl.float32)
-
-
-@triton.jit
 def feature_columns(position, bit, query, N, LHI, COLUMNS: tl.constexpr):
     """The first COLUMNS features of tokens at positions (row), from what they drew: the bit that
     would stand there, and the query that would: row COLUMNS."""
@@ -100,10 +72,10 @@ def feature_columns(position, bit, query, N, LHI, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def token_features(key, example, position, N, LHI, WORDS):
+def token_features(key, example, position, N, LHI, WORDS, MIXED: tl.constexpr):
     """Features of tokens given by example and position (row): row FEATURES."""
     i = position - LHI
-    bit = draw_bit(key, example, tl.where((i >= 0) & (i < N), i, 0), WORDS)
+    bit = draw_bit(key, example, tl.where((i >= 0) & (i < N), i, 0), N, WORDS, MIXED)
     query = draw_index(key, example, N, WORDS).to(tl.float32) / N
     return feature_columns(position, bit, query, N, LHI, FEATURES)
 

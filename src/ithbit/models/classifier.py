@@ -1,25 +1,33 @@
 """The whole model: token features and positions, a family's blocks, one logit at the last token.
 
 Parameters are a flat dict of tensors with a leading seed axis: `embed`, `positions.*`, `enter.*`,
-`blocks.0.*` …, `leave.*`, `head.*`.
+`blocks.0.*` …, `leave.*`, `head.*`. A user's layer may have buffers, constants that are drawn from
+the seed and never trained; they stand among the parameters when logits are asked for.
 """
+
+import math
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ithbit.models import positions
-from ithbit.models.registry import BLOCKS
-from ithbit.models.spec import ModelSpec
+from ithbit.models import own_layer, positions
+from ithbit.models.registry import blocks_of
 from ithbit.models.stacked import Params, linear, part
 from ithbit.models.stream import Sequence, Stream, Table
+from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import N_FEATURES, TokenTable, token_rows
+
+_DRAWN = 1 << 20  # weights of a block that are drawn to be counted: torch loads much for the rest
 
 
 def init(spec: ModelSpec, seed: int) -> Params:
     """Initial parameters of one seed, without the seed axis; a function of spec and seed alone."""
     generator = torch.Generator().manual_seed(seed)
-    d, blocks = spec.d_model, BLOCKS[spec.family]
+    d, blocks = spec.d_model, blocks_of(spec)
 
     def uniform(*shape: int, fan_in: int) -> Tensor:
         return torch.empty(shape).uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=generator)
@@ -30,7 +38,11 @@ def init(spec: ModelSpec, seed: int) -> Params:
         "enter": blocks.init_enter(spec, generator),
     }
     for layer in range(spec.n_layers):
-        parts[f"blocks.{layer}"] = blocks.init_block(spec, generator)
+        parts[f"blocks.{layer}"] = (
+            own_layer.init_block(spec, seed, layer)
+            if spec.code
+            else blocks.init_block(spec, generator)
+        )
     parts["leave"] = blocks.init_leave(spec, generator)
     parts["head"] = {"weight": uniform(1, d, fan_in=d), "bias": uniform(1, fan_in=d)}
     for prefix, members in parts.items():
@@ -43,13 +55,30 @@ def stack(members: list[Params]) -> Params:
     return {name: torch.stack([member[name] for member in members]) for name in members[0]}
 
 
+def with_buffers(params: Params, spec: ModelSpec, seeds: Iterable[int]) -> Params:
+    """A stack's parameters, and beside them the buffers of its seeds, where the family has any."""
+    if not spec.code:
+        return params
+    device = params["embed"].device
+    buffers = stack([own_layer.init_buffers(spec, seed) for seed in seeds])
+    return params | {name: value.to(device) for name, value in buffers.items()}
+
+
 def n_parameters(spec: ModelSpec) -> int:
     """Number of trained parameters; the published count at the paper's settings.
 
     >>> n_parameters(ModelSpec("rhi", "softmax-full", n_bits=64))
     3473
     """
-    return sum(value.numel() for value in init(spec, seed=0).values())
+    # Only a table of positions grows with n, and blocks are alike: nothing large is drawn.
+    small = replace(spec, n_bits=1, n_layers=spec.n_layers if spec.code else 1)
+    wide = spec.d_model * (spec.d_model + spec.d_ff + spec.d_state) > _DRAWN and not spec.code
+    with torch.device("meta") if wide else nullcontext():
+        sizes = {name: value.numel() for name, value in init(small, seed=0).items()}
+    block = sum(size for name, size in sizes.items() if name.startswith("blocks.0."))
+    tables = [sum(map(math.prod, positions.shapes(each).values())) for each in (spec, small)]
+    more = (spec.n_layers - small.n_layers) * block
+    return sum(sizes.values()) + more + tables[0] - tables[1]
 
 
 def logits(
@@ -59,7 +88,7 @@ def logits(
 
     With `savings` off, every token goes through every block: the slow twin, equal up to rounding.
     """
-    blocks = BLOCKS[spec.family]
+    blocks = blocks_of(spec)
     rows = linear(table.features.expand(len(params["embed"]), -1, -1), params["embed"])
     added = positions.encode(part(params, "positions"), spec, table.positions, rows.dtype)
     rows = blocks.enter(part(params, "enter"), rows if added is None else rows + added)

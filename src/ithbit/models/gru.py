@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ithbit.models.spec import ModelSpec
 from ithbit.models.stacked import Params, linear, weight_gradient
 from ithbit.models.stream import Stream
+from ithbit.spec import ModelSpec
 
 
 def init_block(spec: ModelSpec, generator: torch.Generator) -> Params:

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ithbit.families import FAMILIES
-from ithbit.models.spec import ModelSpec
 from ithbit.models.stacked import Params, layer_norm, linear
 from ithbit.models.stream import Stream
+from ithbit.spec import ModelSpec
 
 _NORM_EPS = 1e-5  # PyTorch's LayerNorm
 _DENOMINATOR_EPS = 1e-6

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ithbit.models.spec import ModelSpec
 from ithbit.models.stacked import Params, along, linear, rms_norm
 from ithbit.models.stream import Stream
+from ithbit.spec import ModelSpec
 
 CONV_WIDTH = 3
 _EPS = 1e-5

@@ -9,8 +9,8 @@ it.
 import torch
 from torch import Tensor
 
-from ithbit.models.spec import ModelSpec
 from ithbit.models.stacked import Params, linear
+from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
 
 

@@ -1,4 +1,5 @@
-"""Family name -> its functions. The only place that knows which family is which module."""
+"""Family name -> its functions. The only place that knows which family is which module; every
+user's layer is one of `own_layer`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,10 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ithbit.models import gru, linear_attention, mamba2, softmax_attention
-from ithbit.models.spec import ModelSpec
+from ithbit.families import family_named
+from ithbit.models import gru, linear_attention, mamba2, own_layer, softmax_attention
 from ithbit.models.stacked import Params
 from ithbit.models.stream import Stream
+from ithbit.spec import ModelSpec
+from ithbit.tasks.indexing import n_tokens
 
 Init = Callable[[ModelSpec, torch.Generator], Params]
 
@@ -40,6 +43,7 @@ _SOFTMAX = Blocks(
     init_enter=softmax_attention.init_enter,
     enter=softmax_attention.enter,
 )
+_OWN = Blocks(_no_params, own_layer.block)  # each block draws its weights from a seed of its own
 _LINEAR = Blocks(linear_attention.init_block, linear_attention.block)
 
 BLOCKS: dict[str, Blocks] = {
@@ -52,3 +56,18 @@ BLOCKS: dict[str, Blocks] = {
         mamba2.init_block, mamba2.block, init_leave=mamba2.init_leave, leave=mamba2.leave
     ),
 }
+
+
+def blocks_of(spec: ModelSpec) -> Blocks:
+    """The functions of a model's family."""
+    return _OWN if spec.code else BLOCKS[spec.family]
+
+
+def matrix_numbers(spec: ModelSpec, n_bits: int) -> int:
+    """Numbers of the matrices of tokens by tokens that an example takes in a block that is needed
+    at all tokens; 0 where there is no such block, or none of its matrices is known."""
+    family = family_named(spec.family)
+    prefix = family.kind == "linear" and family.causal
+    if spec.code or spec.n_layers == 1 or not (prefix or family.kind in ("softmax", "mamba2")):
+        return 0
+    return spec.n_heads * n_tokens(spec.task, n_bits) ** 2

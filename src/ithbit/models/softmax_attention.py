@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ithbit.families import FAMILIES
 from ithbit.models.positions import rotate
-from ithbit.models.spec import ModelSpec
 from ithbit.models.stacked import Params, layer_norm, linear
 from ithbit.models.stream import Stream
+from ithbit.spec import ModelSpec
 
 _EPS = 1e-12  # BERT's LayerNorm
 _STD = 0.02  # BERT's initialisation

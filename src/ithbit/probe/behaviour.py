@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ithbit.errors import LayerError
-from ithbit.probe.layer import Layer, apply
+from ithbit.models.layer_source import Layer, apply
 
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 _DRAWS = 3

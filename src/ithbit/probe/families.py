@@ -5,12 +5,11 @@ from pathlib import Path
 
 import polars as pl
 
-from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS, Task
-from ithbit.models.spec import ModelSpec
-from ithbit.report.published import RUNS_PER_CELL, published
-from ithbit.report.rows import load_rows
+from ithbit.published import RUNS_PER_CELL, published
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.frame import load_rows
 
 _PAPER_WIDTH = 16
 

@@ -1,46 +1,52 @@
 """The causal rank: how many independent directions of the past can still change the future.
 
-For position k it is the rank of the Jacobian of outputs k, k + 1, … with respect to inputs
-1, …, k - 1, the later inputs held fixed. If the layer is causal and keeps its past in a state of S
-numbers that is a smooth function of the inputs, as the outputs are of it, the Jacobian factors
-through that state, so the rank is at most S at every k: *proved*. The converse is not: a flat rank
-is *observed*, at random points, and a layer may keep more than can be seen there. Where the outputs
-are seen to change otherwise than the Jacobian says (`response.py`), the rank is a statement about
-that Jacobian alone: nothing of the layer follows from it.
+At position k it is the rank of the derivative of outputs k, k + 1, … in inputs 1, …, k - 1, stacked
+over many continuations: the past is one, the inputs from k on are drawn again and again. If a
+causal layer keeps its past in a state of S numbers that is a smooth function of the inputs, as the
+outputs are of state and later inputs, the derivative for every continuation is one matrix times the
+derivative of the state in the past, and so is the stack: its rank is at most S. *Proved*: the rank
+is a lower bound on the size of any smooth state. One continuation alone may see less, as behind a
+convolution. What counts as rank in spite of rounding is in `jacobian.py`.
 
-The whole Jacobian is computed in float64, a batch of copies of the same input giving many of its
-rows at once, so the layer needs no support of `vmap`. The sequence goes on for 2n tokens after the
-last k, so that outputs are never too few to show what is kept. Rows and columns are scaled to unit
-length, which changes no rank but lets a fading memory be told from none; singular values below
-1e-10 of the largest count as zero, down to 1e-13 unless a clear gap sets them off from rounding.
-The greatest rank of several points is reported, at the layer's own weights and at weights moved
-away from them (an initial weight of 0 hides what training would show): where a point is not generic
-its rank is too small, never too large.
+That the state is no larger is *observed*, and said only where the rank is *flat*: k grows until the
+rank, reached first at some k, has stayed up to twice that k, whatever was measured on the way. All
+else is *still growing*: the rank at the last k is a lower bound, and nothing follows from it. So it
+is where the singular values fade into the noise, as for long products of decays.
+
+Not every k is measured. The rank grows by at most the width from k to k + 1, so between two ranks
+that differ by the most they can the others follow. Between equal ranks, and on a straight line, one
+or several k are tried, more where they are cheap.
+
+The points are random inputs at the layer's own weights and at weights moved away from them (an
+initial weight of 0 hides what training would show); the greatest rank counts. At a point that is
+not generic it is too small, never too large. Where outputs are seen to change otherwise than the
+derivative says (`response.py`), the rank is a statement about that derivative alone.
 """
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
 
 import torch
 from torch import Tensor, nn
 
+from ithbit.models.layer_source import FAILURES
+from ithbit.probe.jacobian import Point, Spectrum
 from ithbit.probe.response import Response, response
 
-TOLERANCE = 1e-10  # relative; float64 rounding of a Jacobian after scaling is some 1e-13
-_FLOAT32_TOLERANCE = 1e-4
-_ROWS = 256  # rows of the Jacobian a batch
-_FLOOR = 1e-3  # of the tolerance: below that everything is rounding
-_GAP = 2e4  # rounding of an ill-conditioned layer shows gaps of some thousand
-_SWEEPS = 3  # of scaling rows and columns
-_FLAT = 3  # so many equal ranks at the end make a plateau
+_LONGEST = 300  # tokens of a past
+_LARGEST = 300_000  # rows times tokens that a longer k, or those between, may cost
+_CHECKS = 1024  # rows to spend on k between two equal ranks
 
 
 @dataclass(frozen=True)
 class CausalRank:
     """Ranks at k = 1 … n, for a layer of some width.
 
-    `fault` says in what way the layer was seen not to change as its derivative says; the ranks are
-    no measure of it then.
+    `measured` has the k at which they were measured; the others follow from these. Where the rank
+    is not `settled`, singular values fade into the noise and it is a lower bound. `values` are the
+    singular values at k = n, in units of the noise. `fault` says in what way the layer was seen not
+    to change as its derivative says; the ranks are no measure of it then.
     """
 
     width: int
@@ -48,6 +54,10 @@ class CausalRank:
     n_tokens: int
     dtype: str
     fault: str | None = None
+    settled: bool = True
+    steady: bool = True  # two points at the layer's own weights have the same rank
+    measured: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
 
     @property
     def n(self) -> int:
@@ -59,27 +69,135 @@ class CausalRank:
         return all(rank == k * self.width for k, rank in enumerate(self.ranks))
 
     @property
+    def reached(self) -> int:
+        """The first k with the greatest rank."""
+        return self.ranks.index(max(self.ranks)) + 1
+
+    @property
     def state(self) -> int | None:
-        """The value at which the rank stays, None where it still grows at k = n or says nothing."""
-        if self.fault is not None:
+        """The value at which the rank has stayed, None where nothing can be concluded."""
+        if self.fault is not None or not self.settled or not self.steady:
             return None
-        tail = self.ranks[-_FLAT:]
-        return tail[-1] if len(tail) == _FLAT and len(set(tail)) == 1 else None
+        stays = len(set(self.ranks[self.reached - 1 :])) == 1
+        return self.ranks[-1] if stays and self.n >= 2 * self.reached else None
 
     def sentence(self) -> str:
         """What the ranks say, in words."""
+        most, n = max(self.ranks), self.n
         if self.fault is not None:
             return f"no measure of this layer: {self.fault}; nothing follows from it"
         if self.state == 0:
             return "0 throughout: no input changes a later output, nothing of the past is kept"
         if self.state is not None:
-            least = self.ranks.index(self.state) + 1
-            return f"flat at {self.state} from k = {least} on, as with a state of that many numbers"
-        if self.everything:
             return (
-                f"growing by {self.width} a token up to k = {self.n}: nothing is forgotten so far"
+                f"flat at {most} from k = {self.reached} on, as with a state of that many numbers "
+                f"(seen up to k = {n})"
             )
-        return f"still growing at k = {self.n}, where it is {self.ranks[-1]}: no fixed state seen"
+        if not self.settled:
+            return (
+                f"still growing at k = {n} as far as rounding lets see: at least {most}, no "
+                "conclusion"
+            )
+        if self.everything:
+            return f"still growing at k = {n}, by {self.width} a token: nothing is forgotten so far"
+        if not self.steady or len(set(self.ranks[self.reached - 1 :])) > 1:
+            return (
+                f"still changing at k = {n}, at most {most}, from one k or input to another: no "
+                "conclusion"
+            )
+        return (
+            f"still growing at k = {n}, where it is {most}, reached at k = {self.reached} and not "
+            "seen to stay for as long: no conclusion"
+        )
+
+    def spelled(self) -> str:
+        """All ranks, equal ones drawn together and those that rise evenly.
+
+        >>> CausalRank(16, (0, 16, 32, 48, 64, 64, 64), 14, "float64").spelled()
+        '0, 16, … 48 from k = 1 to 4, 64 from k = 5 to 7'
+        """
+        said: list[str] = []
+        single: list[int] = []  # k whose neighbours have other ranks
+        for rank, group in groupby(range(1, self.n + 1), key=lambda k: self.ranks[k - 1]):
+            same = list(group)
+            if len(same) == 1:
+                single += same
+            else:
+                said += [*self._rising(single), f"{rank} from k = {same[0]} to {same[-1]}"]
+                single = []
+        return ", ".join(said + self._rising(single))
+
+    def _rising(self, single: list[int]) -> list[str]:
+        ranks = [self.ranks[k - 1] for k in single]
+        if len(ranks) > 3 and len({b - a for a, b in pairwise(ranks)}) == 1:
+            return [f"{ranks[0]}, {ranks[1]}, … {ranks[-1]} from k = {single[0]} to {single[-1]}"]
+        return [f"{rank} at k = {k}" for k, rank in zip(single, ranks, strict=True)]
+
+
+@dataclass
+class _Search:
+    """The ranks of one point at more and more k."""
+
+    point: Point
+    moved: Point
+    width: int
+    n_tokens: int | None
+    found: dict[int, Spectrum] = field(default_factory=dict)
+    spent: int = 0
+
+    def measure(self, k: int, n: int, point: Point | None = None) -> int:
+        """The rank at k, with as many tokens from k on as the longest past is to have."""
+        most = max(spectrum.rank for spectrum in self.found.values())
+        expected = min((k - 1) * self.width, most + self.width * (k > max(self.found)))
+        later = n if self.n_tokens is None else self.n_tokens - k + 1
+        spectrum = (point or self.point).spectrum(k, later, expected)
+        if spectrum is None:
+            raise FloatingPointError
+        self.spent += len(spectrum.values) * (k + later)
+        if k not in self.found or spectrum.rank > self.found[k].rank:
+            self.found[k] = spectrum
+        return self.found[k].rank
+
+    def profile(self, n: int) -> list[int]:
+        """The ranks at k = 1 … n, from those at some."""
+        # Where the last rank is not settled, no conclusion hangs on those before it.
+        self.spent = 0 if self.found[n].settled else 3 * _LARGEST // 4
+        rank = self.found[n].rank
+        # Where a rank that grows by the width, as most do, gets to that of n.
+        knee = -(-rank // self.width) + 1
+        for k in (knee, knee - 1):
+            full = rank == (knee - 1) * self.width and self._rank(knee) == rank
+            if 1 < k < n and k not in self.found and not full:
+                self.measure(k, n)
+        ranks: list[int] = [0] * n
+        for a, b in pairwise([1, *sorted(k for k in self.found if 1 < k <= n)]):
+            self._between(a, b, n, ranks)
+        return ranks
+
+    def _rank(self, k: int) -> int:
+        return self.found[k].rank if k in self.found else 0
+
+    def _between(self, a: int, b: int, n: int, ranks: list[int]) -> None:
+        first, last = self._rank(a), self._rank(b)
+        step, rest = divmod(last - first, b - a)
+        ranks[a - 1], ranks[b - 1] = first, last
+        if b - a == 1 or step == self.width or self.spent > _LARGEST:
+            for k in range(a + 1, b):
+                ranks[k - 1] = first + (k - a) * (step if step == self.width else 0)
+            return
+        count = max(1, _CHECKS // (3 * (first + 16))) if first == last else 1
+        # Not evenly: a layer may begin afresh every so many tokens.
+        even = [a + (b - a) * j // (count + 1) for j in range(1, count + 1)]
+        tried = sorted({k + j % 2 for j, k in enumerate(even)} - {a, b}) or [a + 1]
+        for j, k in enumerate(tried):
+            if j or self.measure(k, n, self.moved) < first:  # the first at other weights
+                self.measure(k, n)
+        if not rest and all(self._rank(k) == first + (k - a) * step for k in tried):
+            for k in range(a + 1, b):
+                ranks[k - 1] = first + (k - a) * step
+            return
+        for low, high in pairwise([a, *tried, b]):
+            self._between(low, high, n, ranks)
 
 
 def causal_rank(
@@ -90,9 +208,11 @@ def causal_rank(
     seed: int = 0,
     n_tokens: int | None = None,
 ) -> CausalRank:
-    """The causal rank of a layer at k = 1 … n: all points but the last at its own weights.
+    """The causal rank of a layer at k = 1 … n, and further where it has not stayed by then.
 
-    The layer is in float64 (or computes in float32, and then so is the rank, less sharply).
+    All points but the last are at its own weights. The layer is in float64 (or computes in float32,
+    and then so is the rank, less sharply). Given `n_tokens`, the layer sees that many and k ends
+    at n.
 
     >>> class Gru(nn.GRU):
     ...     def forward(self, x):
@@ -103,30 +223,84 @@ def causal_rank(
     generator = torch.Generator().manual_seed(seed)
     dtype = next((p.dtype for p in layer.parameters()), torch.float64)
     device = next((p.device for p in layer.parameters()), torch.device("cpu"))
-    tolerance = TOLERANCE if dtype == torch.float64 else _FLOAT32_TOLERANCE
-    n_tokens = n_tokens or 3 * n
-    elsewhere = torch.Generator().manual_seed(seed + 1)
-    best = [0] * n
+    n = max(n, 2)
+    later = n if n_tokens is None else n_tokens - n + 1
     seen: list[Response] = []
-    for point in range(points):
-        used = layer if point < points - 1 else _moved(layer, generator)
-        x, other = (
-            torch.randn(n_tokens, width, generator=drawn, dtype=torch.float64).to(device, dtype)
-            for drawn in (generator, elsewhere)
-        )
-        whole = jacobian(used, x).double().cpu()
-        if not whole.isfinite().all():  # moved to where the layer is not defined
-            continue
-        seen.append(response(used, x, other, whole, max(n, 2)))
-        for k in range(2, n + 1):
-            past, future = (k - 1) * width, whole[(k - 1) * width :]
-            best[k - 1] = max(best[k - 1], numerical_rank(future[:, :past], tolerance))
+    looked: list[tuple[Point, Spectrum]] = []
+
+    def drawn(tokens: int) -> Tensor:
+        x = torch.randn(tokens, width, generator=generator, dtype=torch.float64)
+        return x.to(device, dtype)
+
+    moved = Point(_moved(layer, generator), drawn(_LONGEST), seed)
+    own = [Point(layer, drawn(_LONGEST), seed + j) for j in range(1, points)]
+    for point in [*own, moved]:
+        x = torch.cat([point.past[: n - 1], drawn(later)])
+        most = max((spectrum.rank for _, spectrum in looked), default=0)
+        if most < (n - 1) * width:  # else no point can show more
+            spectrum = point.spectrum(n, later, most or width)
+            if spectrum is None:  # moved to where the layer is not defined
+                continue
+            looked.append((point, spectrum))
+        seen.append(response(point.layer, x, drawn(len(x)), n))
     name = str(dtype).removeprefix("torch.")
-    return CausalRank(width, tuple(best), n_tokens, name, _fault(seen, max(best)))
+    tokens = n_tokens or 2 * n - 1
+    if not looked:
+        fault = "its derivative is not finite at random inputs"
+        return CausalRank(width, (0,) * n, tokens, name, fault)
+    best, spectrum = max(looked, key=lambda pair: (pair[1].rank, pair[1].settled))
+    at_own = {found.rank for point, found in looked if point is not moved and found.settled}
+    search = _Search(best, moved, width, n_tokens, {n: spectrum})
+    return _grown(search, n, name, _fault(seen, spectrum.rank), len(at_own) < 2)
+
+
+def _grown(search: _Search, n: int, dtype: str, fault: str | None, steady: bool) -> CausalRank:
+    """The ranks up to n, or further if that may tell more and the layer lets it."""
+    start = n
+    while True:
+        try:
+            ranks = search.profile(n)
+        except FloatingPointError:
+            ranks, steady = [0] * (n - 1) + [search.found[n].rank], False
+        measured = tuple(sorted(k for k in search.found if k <= n))
+        most = max(ranks)
+        reached = ranks.index(most) + 1
+        # At k = n and at most others: where a rank has just been reached, its last part is faint.
+        clear = [search.found[k].settled for k in measured if k >= reached]
+        settled = clear[-1] and 2 * sum(clear) > len(clear)
+        tokens = search.n_tokens or 2 * n - 1
+        found = CausalRank(
+            search.width,
+            tuple(ranks),
+            tokens,
+            dtype,
+            fault,
+            settled,
+            steady,
+            measured,
+            search.found[n].values,
+        )
+        further = 2 * reached if reached < n and settled else 2 * n + 4
+        rows = most + search.width if reached < n else (further - 1) * search.width
+        if (
+            fault is not None
+            or search.n_tokens is not None
+            or found.state is not None
+            or not steady
+            or (not settled and n > start)
+            or rows * 2 * further > _LARGEST
+            or not n < further <= min(4 * start, _LONGEST)
+        ):
+            return found
+        try:
+            search.measure(further, further)
+        except (FloatingPointError, *FAILURES):  # a layer made for shorter inputs
+            return found
+        n = further
 
 
 def _fault(seen: list[Response], most: int) -> str | None:
-    """In what way the Jacobian does not describe the layer, if any was seen."""
+    """In what way the derivative does not describe the layer, if any was seen."""
     if most == 0 and any(found.moves for found in seen):
         return "earlier inputs change later outputs although the derivative is 0"
     if any(found.jumps for found in seen):
@@ -145,47 +319,3 @@ def _moved(layer: nn.Module, generator: torch.Generator) -> nn.Module:
             noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
             value.add_((scale * noise).to(value.device, value.dtype))
     return copied
-
-
-def jacobian(layer: nn.Module, x: Tensor) -> Tensor:
-    """d output / d input at one sequence x (token, width), both flattened: row output."""
-    n_tokens, width = x.shape
-    size = n_tokens * width
-    rows = []
-    for start in range(0, size, _ROWS):
-        which = torch.arange(start, min(start + _ROWS, size), device=x.device)
-        copies = x.expand(len(which), -1, -1).clone().requires_grad_()
-        out = layer(copies).flatten(1)
-        # A layer that ignores its input, or copies it as a constant, has no graph to go back.
-        if not out.requires_grad:
-            return torch.zeros(size, size, dtype=x.dtype, device=x.device)
-        picked = out.gather(1, which.unsqueeze(1)).sum()
-        (grad,) = torch.autograd.grad(picked, copies, materialize_grads=True)
-        rows.append(grad.flatten(1))
-    return torch.cat(rows)
-
-
-def numerical_rank(matrix: Tensor, tolerance: float = TOLERANCE) -> int:
-    """How many singular values exceed `tolerance` of the largest, after scaling rows and columns.
-
-    >>> numerical_rank(torch.diag(torch.tensor([1.0, 1e-30, 0.0], dtype=torch.float64)))
-    2
-    """
-    for _ in range(_SWEEPS):
-        for axis in (1, 0):
-            norm = matrix.norm(dim=axis, keepdim=True)
-            matrix = torch.where(norm > 0, matrix / norm, 0.0)
-    keep = matrix.norm(dim=1) > 0, matrix.norm(dim=0) > 0
-    matrix = matrix[keep[0]][:, keep[1]]
-    if not matrix.numel():
-        return 0
-    values = torch.linalg.svdvals(matrix)
-    values = values / values[0]
-    rank = int((values > tolerance).sum())
-    # Just below the tolerance a clear gap still tells what is kept from rounding.
-    floor = tolerance * _FLOOR
-    below = [r for r in range(rank, len(values)) if values[r] > floor]
-    for r in below:
-        if r + 1 == len(values) or values[r] > _GAP * values[r + 1]:
-            rank = r + 1
-    return rank

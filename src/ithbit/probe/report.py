@@ -4,32 +4,44 @@ In the words of the whole project: causality and rank are *observed* at random p
 *proved* of the state that it names, training is *observed*.
 """
 
+import hashlib
+import json
 import math
+import secrets
 import statistics
+import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ithbit.engine.device import choose_device
-from ithbit.engine.folder import check_store
-from ithbit.engine.spec import Protocol
-from ithbit.errors import IthbitError, LayerError, SpecError
-from ithbit.families import TASKS
+from ithbit.engine.device import Device, choose_device
+from ithbit.engine.how import Event
+from ithbit.engine.outcomes import outcome
+from ithbit.errors import LayerError, SpecError
+from ithbit.families import TASKS, Task, family_named
+from ithbit.models.classifier import n_parameters
+from ithbit.models.layer_source import FAILURES, Layer, note, said
+from ithbit.models.own_layer import why_not_stacked
 from ithbit.probe.behaviour import Behaviour, behaviour, usable
-from ithbit.probe.bound import StateBound, state_bounds
 from ithbit.probe.families import FamilyRow, family_rows
-from ithbit.probe.layer import FAILURES, Layer
-from ithbit.probe.model import Cell, why_not_stacked
 from ithbit.probe.rank import CausalRank, causal_rank
-from ithbit.probe.train import Place, ProbeRun, Work
-from ithbit.probe.turns import train_in_turns
-from ithbit.sweep.local import usable_cores
+from ithbit.shown import Shown
+from ithbit.spec import ModelSpec, Protocol, RunSpec, plain
+from ithbit.store.folder import RunFolder
+from ithbit.store.records import Failure, Result
+from ithbit.store.status import check_store
+from ithbit.store.writing import write_text
+from ithbit.sweep.runner import run_all
+from ithbit.theory.bounds.state import StateBound, state_bounds
+from ithbit.verify.verify import recorded, verify_run
 
 RANK_LENGTH = 32
+_EXHAUSTIVE = 1 << 14  # inputs that are all tried after training without being asked: n up to 10
 _PROTOCOL = Protocol()
 
 
@@ -44,7 +56,7 @@ class Plan:
     rank_length: int = RANK_LENGTH
     train: bool = True
     protocol: Protocol = _PROTOCOL
-    minutes: float = math.inf  # for everything; runs not done by then end where they are
+    minutes: float = math.inf  # for everything; runs not done by then are left where they are
 
     def __post_init__(self) -> None:
         if not self.minutes > 0:
@@ -62,10 +74,41 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class ProbeReport:
+class ProbeRun:
+    """A run as the store has it. `verdict` is that of trying all inputs of a solved run, if they
+    are few."""
+
+    spec: RunSpec
+    epochs: int
+    stopped_by: str  # solved, loss or epochs; failed; time, if it may go on
+    max_accuracy: float
+    first_solved_epoch: int | None
+    n_parameters: int
+    seconds: float
+    verdict: str | None
+
+    @property
+    def solved(self) -> bool:
+        return self.max_accuracy == 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, in the words of 0.1's reports."""
+        data, model = asdict(self), self.spec.model
+        del data["spec"]
+        cell = {name: getattr(model, name) for name in ("task", "n_bits", "n_layers")}
+        name = family_named(model.family).label
+        head: dict[str, Any] = {"run_id": self.spec.run_id, "layer": name}
+        head |= {"cell": cell | {"width": model.d_model}}
+        return head | {"seed": self.spec.seed} | data | {"solved": self.solved}
+
+
+@dataclass(frozen=True, repr=False)
+class ProbeReport(Shown):
     """All that was found. `runs` and `families` are empty where nothing was trained."""
 
     layer: str
+    family: str
+    code: str
     plan: Plan
     behaviour: Behaviour
     rank: CausalRank
@@ -74,14 +117,26 @@ class ProbeReport:
     runs: tuple[ProbeRun, ...]
     families: tuple[FamilyRow, ...]
 
-    def count(self, cell: Cell) -> tuple[int, int]:
+    def of(self, task: Task, n_bits: int, n_layers: int) -> list[ProbeRun]:
+        """The layer's runs of one cell."""
+        cell = (task, n_bits, n_layers)
+        models = ((run, run.spec.model) for run in self.runs)
+        return [run for run, m in models if (m.task, m.n_bits, m.n_layers) == cell]
+
+    def count(self, task: Task, n_bits: int, n_layers: int) -> tuple[int, int]:
         """Successes and runs of the layer in a cell."""
-        runs = [run for run in self.runs if run.cell == cell]
+        runs = self.of(task, n_bits, n_layers)
         return sum(run.solved for run in runs), len(runs)
 
-    def best(self, cell: Cell) -> float:
-        """Greatest held-out accuracy, mean over the runs of a cell."""
-        return statistics.mean(run.max_accuracy for run in self.runs if run.cell == cell)
+    def best(self, task: Task, n_bits: int, n_layers: int) -> float | None:
+        """Greatest held-out accuracy, mean over the runs of a cell; None where there are none."""
+        runs = self.of(task, n_bits, n_layers)
+        return statistics.mean(run.max_accuracy for run in runs) if runs else None
+
+    def parts(self) -> Iterator[str]:
+        from ithbit.probe.text import report_text
+
+        yield report_text(self).rstrip()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -89,10 +144,21 @@ class ProbeReport:
         return {
             "schema": 1,
             "layer": self.layer,
+            "family": self.family,
+            "code": self.code,
             "width": self.plan.width,
-            "behaviour": asdict(self.behaviour) | {"causal": self.behaviour.leak is None},
+            "lengths": list(self.plan.lengths),
+            "layers": list(self.plan.layers),
+            "behaviour": asdict(self.behaviour)
+            | {
+                "causal": self.behaviour.leak is None,
+                "sentence": self.behaviour.sentence(self.layer),
+            },
             "causal_rank": {
                 "ranks": list(rank.ranks),
+                "measured": list(rank.measured),
+                "settled": rank.settled,
+                "singular_values": list(rank.values),  # at the last k, in units of the noise
                 "state": rank.state,
                 "tokens": rank.n_tokens,
                 "dtype": rank.dtype,
@@ -101,7 +167,7 @@ class ProbeReport:
             },
             "bounds": [asdict(bound) | {"n_star": bound.n_star} for bound in self.bounds],
             "remarks": list(self.remarks),
-            "protocol": asdict(self.plan.protocol),
+            "protocol": plain(self.plan.protocol),
             "runs": [run.to_json() for run in self.runs],
             "families": [asdict(row) for row in self.families],
         }
@@ -113,31 +179,20 @@ def probe_layer(
     store: Path,
     device_name: str = "auto",
     workers: int | None = None,
-    said: Callable[[str], None] = lambda text: None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> ProbeReport:
     """Probe a layer; a `LayerError` says why where it cannot be."""
-    with choose_device(device_name).one_thread():
-        return _probe_layer(layer, plan, store, device_name, workers, said)
-
-
-def _probe_layer(
-    layer: Layer,
-    plan: Plan,
-    store: Path,
-    device_name: str,
-    workers: int | None,
-    said: Callable[[str], None],
-) -> ProbeReport:
     until = time.monotonic() + 60 * plan.minutes
-    device = choose_device(device_name).torch
-    # Before any training: what takes seconds and may end the matter.
-    module = usable(layer, plan.width, max(plan.lengths) + 2, device)
-    seen = behaviour(module, plan.width, max(plan.lengths) + 2)
-    remarks: list[str] = []
-    rank = _rank(module, plan, remarks)
+    device = choose_device(device_name)
+    with device.one_thread():
+        # Before any training: what takes seconds and may end the matter.
+        module = usable(layer, plan.width, max(plan.lengths) + 2, device.torch)
+        seen = behaviour(module, plan.width, max(plan.lengths) + 2)
+        remarks: list[str] = []
+        rank = _rank(module, plan, remarks)
     if plan.train:  # else the report follows at once
-        said(seen.sentence(layer.name))
-        said(f"causal rank: {rank.sentence()}")
+        tell(seen.sentence(layer.name))
+        tell(f"causal rank: {rank.sentence()}")
     declared, causal = seen.declared_state, seen.leak is None
     remarks += _declared(layer.name, declared, rank)
     bounds = state_bounds(rank.state, declared, causal, list(plan.layers))
@@ -147,13 +202,22 @@ def _probe_layer(
         remarks.append("not trained: a layer that ignores its input can only guess")
     elif plan.train:
         check_store(store)
-        runs = _train(layer, plan, store, device_name, workers, remarks, said, until)
-        remarks += _cut_short(runs, plan)
+        if layer.code:
+            runs = _train(layer, plan, store, device_name, workers, remarks, tell, until)
+        else:
+            remarks.append("the layer's code cannot be read, so its runs are not kept")
+            for_now = note(replace(layer, digest=secrets.token_hex(32)))
+            with tempfile.TemporaryDirectory() as elsewhere:
+                runs = _train(
+                    for_now, plan, Path(elsewhere), device_name, workers, remarks, tell, until
+                )
         families = family_rows(
             store, plan.width, list(plan.lengths), list(plan.layers), plan.protocol
         )
     report = ProbeReport(
         layer.name,
+        layer.family,
+        layer.code,
         plan,
         seen,
         rank,
@@ -162,10 +226,18 @@ def _probe_layer(
         tuple(runs),
         tuple(families),
     )
-    place = Place.of(store, layer, plan.protocol)
-    if runs and place is not None:
-        place.keep_report(report.to_json())
+    if runs and layer.code:
+        path = report_path(store, layer, plan.protocol)
+        write_text(path, json.dumps(report.to_json(), indent=1) + "\n")
     return report
+
+
+def report_path(store: Path, layer: Layer, protocol: Protocol) -> Path:
+    """Where the latest report on a layer is kept, for the page of the store."""
+    settings = json.dumps(plain(protocol), sort_keys=True)
+    digest = hashlib.sha256((layer.digest + settings).encode()).hexdigest()[:12]
+    name = "".join(c if c.isalnum() or c in "-_" else "-" for c in layer.name)
+    return store / "probe" / f"{name}-{digest}" / "report.json"
 
 
 def _rank(module: torch.nn.Module, plan: Plan, remarks: list[str]) -> CausalRank:
@@ -176,14 +248,13 @@ def _rank(module: torch.nn.Module, plan: Plan, remarks: list[str]) -> CausalRank
         # A layer made for one length: fewer outputs are left to show what is kept near the end.
         short = max(plan.lengths) + 1
         remarks.append(
-            f"the layer refuses {3 * n} tokens, so its rank is measured on {short} alone and is "
-            "limited by the outputs that are left"
+            f"the layer refuses {2 * n - 1} tokens, so its rank is measured on {short} alone and "
+            "is limited by the outputs that are left"
         )
     try:
         return causal_rank(module, width, max(plan.lengths), n_tokens=short)
     except FAILURES as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise LayerError(f"the layer cannot be differentiated: {lines[0]}") from error
+        raise LayerError(f"the layer cannot be differentiated: {said(error)}") from error
 
 
 def _declared(name: str, declared: int | None, rank: CausalRank) -> list[str]:
@@ -208,69 +279,73 @@ def _train(
     device_name: str,
     workers: int | None,
     remarks: list[str],
-    said: Callable[[str], None],
+    tell: Callable[[str], None],
     until: float,
 ) -> list[ProbeRun]:
-    device = choose_device(device_name).torch
-    cells = [
-        Cell(task, n, depth, plan.width)
+    """Train the layer's runs, as any others; each as the store has it afterwards."""
+    device = choose_device(device_name)
+    models = [
+        ModelSpec(task, layer.family, n, depth, plan.width, code=layer.code)
         for task in TASKS
         for n in plan.lengths
         for depth in plan.layers
     ]
-    why = why_not_stacked(layer, cells[0], device)
+    runs = [RunSpec(model, seed, plan.protocol) for model in models for seed in plan.seeds]
+    why = why_not_stacked(models[0], device.torch)
     if why is not None:
         remarks.append(f"seeds are trained one by one, not in a stack: {why}")
-        said(remarks[-1])
-    place = Place.of(store, layer, plan.protocol)
-    if place is None:
-        remarks.append("the layer's code cannot be read, so its runs are not kept")
-    n_workers = workers or (1 if device.type == "cuda" else usable_cores())
-    n_workers = n_workers if layer.source is not None else 1
-    seeds = list(plan.seeds)
-    # A stack a worker: the cores share every cell, whichever of them turns out to be hard.
-    n_shares = min(n_workers, len(seeds)) if why is None else len(seeds)
-    shares = [seeds[k::n_shares] for k in range(n_shares)]
-    # The longest first: nothing long is left for the end.
-    work = [
-        Work(cell, tuple(share))
-        for cell in sorted(cells, key=lambda cell: -cell.n_layers * cell.n_bits)
-        for share in shares
-    ]
+        tell(remarks[-1])
 
-    def tell(run: ProbeRun) -> None:
-        how = f"solved in epoch {run.first_solved_epoch}" if run.solved else "not solved"
-        said(f"{run.cell.name} seed {run.seed}: {how}, best {run.max_accuracy:.4f}")
+    def watch(event: Event) -> None:
+        if isinstance(event.what, Result):
+            first = event.what.first_solved_epoch
+            how = f"solved in epoch {first}" if event.what.solved else "not solved"
+            tell(f"{event.run.name}: {how}, best {event.what.max_accuracy:.4f}")
+        elif isinstance(event.what, Failure):
+            tell(f"{event.run.name} failed: {event.what.error}")
 
-    found: list[ProbeRun] = []
-    try:
-        for run in train_in_turns(
-            layer, work, plan.protocol, place, device_name, why is None, n_workers, until
-        ):
-            tell(run)
-            found.append(run)
-    except (IthbitError, OSError):
-        raise
-    except FAILURES as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise LayerError(
-            f"{layer.name} cannot be trained: {type(error).__name__}: {lines[0]}"
-        ) from error
-    order = {cell: k for k, cell in enumerate(cells)}
-    return sorted(found, key=lambda run: (order[run.cell], run.seed))
+    left = None if math.isinf(until) else max(until - time.monotonic(), 0.0) / 60
+    run_all(runs, store, device_name, workers, watch, minutes=left)
+    found = [_as_stored(store, run, device) for run in runs]
+    errors = Counter(e for run in runs if (e := _error(store, run)) is not None)
+    remarks += [f"{count} runs failed: {error}" for error, count in errors.items()]
+    remarks += _cut_short(found, plan)
+    return [run for run in found if run.epochs]
+
+
+def _as_stored(store: Path, spec: RunSpec, device: Device) -> ProbeRun:
+    """A run as the store has it, with all inputs tried where it is solved and they are few."""
+    folder, done = RunFolder(store, spec), outcome(store, spec)
+    history, verdict, n = folder.history(), None, spec.model.n_bits
+    solved = [epoch.epoch for epoch in history if epoch.held_out_accuracy == 1.0]
+    if isinstance(done, Result) and solved and n << n <= _EXHAUSTIVE:
+        record = recorded(folder.path)
+        verdict = record["verdict"] if record else verify_run(folder.path, device).verdict
+    return ProbeRun(
+        spec,
+        len(history),
+        done.stopped_by if isinstance(done, Result) else "failed" if done else "time",
+        max((epoch.held_out_accuracy for epoch in history), default=0.0),
+        solved[0] if solved else None,
+        n_parameters(spec.model),
+        sum(epoch.seconds for epoch in history),
+        verdict,
+    )
+
+
+def _error(store: Path, run: RunSpec) -> str | None:
+    done = outcome(store, run)
+    return done.error if isinstance(done, Failure) else None
 
 
 def _cut_short(runs: list[ProbeRun], plan: Plan) -> list[str]:
     epochs = [run.epochs for run in runs if run.stopped_by == "time"]
     if not epochs:
         return []
-    which = (
-        f"epoch {min(epochs)}"
-        if len(set(epochs)) == 1
-        else f"epochs {min(epochs)} to {max(epochs)}"
-    )
+    least, most = min(epochs), max(epochs)
+    which = f"epoch {least}" if least == most else f"epochs {least} to {most}"
     return [
-        f"{len(epochs)} runs were ended in {which} of {plan.protocol.max_epochs}, when the "
-        f"{plan.minutes:g} minutes were over, and are not kept; that they did not succeed says "
-        "little, and --minutes gives them more"
+        f"{len(epochs)} runs were stopped in {which} of {plan.protocol.max_epochs}, when the "
+        f"{plan.minutes:g} minutes were over; that they did not succeed says little. They keep "
+        "their state: the same command takes them on"
     ]

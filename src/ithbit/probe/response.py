@@ -5,8 +5,8 @@ is 0 whatever the part does, and that of a straight-through estimate is another 
 inputs 1, …, k - 1 are really changed, outputs k, k + 1, … looked at, and both compared. *Observed*,
 at random points: what is seen to differ is a fact, what is not seen may still differ.
 
-* By a small step: the change must be the Jacobian's. It may agree to either side alone, so a kink,
-  as of a ReLU, is no fault.
+* By a small step: the change must be the Jacobian's, for a sample of the outputs. It may agree to
+  either side alone, so a kink, as of a ReLU, is no fault.
 * Along the straight line to other inputs, and as far the other way: halving the intervals in which
   outputs bend most leaves no change of a continuous output, and the whole of a jump. The shortest
   interval is 2^-42 of the line, so an output that amplifies a change by 10^5 and more, as a chaotic
@@ -19,8 +19,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ithbit.probe.jacobian import rows_of
+
 _GRID = 64  # intervals of the line
 _FOLLOWED = 64  # outputs whose interval is halved: those that bend most
+_COMPARED = 128  # outputs whose change is held against the derivative
 _FLOOR = 1e-5  # of the greatest change: a smaller one drowns in the curvature of the others
 
 
@@ -50,11 +53,11 @@ class Response:
 
 
 @torch.no_grad()
-def response(layer: nn.Module, x: Tensor, other: Tensor, whole: Tensor, k: int) -> Response:
-    """Change the first k - 1 tokens of x (token, width) towards `other`; `whole` is the Jacobian.
+def response(layer: nn.Module, x: Tensor, other: Tensor, k: int) -> Response:
+    """Change the first k - 1 tokens of x (token, width) towards `other`.
 
     >>> x, other = torch.randn(2, 4, 1, dtype=torch.float64, generator=torch.manual_seed(0))
-    >>> response(nn.Identity(), x, other, torch.eye(4), k=3)
+    >>> response(nn.Identity(), x, other, k=3)
     Response(moves=False, strays=False, jumps=False)
     """
     sharp = _FLOAT64 if x.dtype == torch.float64 else _FLOAT32
@@ -71,12 +74,27 @@ def response(layer: nn.Module, x: Tensor, other: Tensor, whole: Tensor, k: int) 
         return Response(False, False, False)
     size = float(along.abs().max())
     moves = bool(((along - along[0]).abs().amax(0) > sharp.noise * size).any())
-    unit = away.double().flatten().cpu() / away.double().norm().cpu()
     step = sharp.step / float(away.norm())
-    before, here, after = at(torch.tensor([-step, 0.0, step], dtype=torch.float64))
-    expected = whole[-along.shape[1] :] @ unit.to(whole)
-    strays = _strays(before, here, after, expected, sharp, size)
+    which = torch.randperm(along.shape[1], generator=torch.Generator().manual_seed(k))[:_COMPARED]
+    before, here, after = at(torch.tensor([-step, 0.0, step], dtype=torch.float64))[:, which]
+    strays = _strays(before, here, after, _slope(layer, x, away, k, which), sharp, size)
     return Response(moves, strays, _jumps(at, grid, along, sharp, size))
+
+
+def _slope(layer: nn.Module, x: Tensor, away: Tensor, k: int, which: Tensor) -> Tensor:
+    """How fast some of the outputs from k on change along `away`, by the derivative."""
+    later = x[k - 1 :]
+    looks = torch.zeros(len(which), later.numel(), dtype=x.dtype, device=x.device)
+    looks[torch.arange(len(which)), which] = 1.0
+    with torch.enable_grad():
+        rows = rows_of(
+            layer,
+            x[: k - 1],
+            later.expand(len(which), -1, -1),
+            looks.view(len(which), *later.shape),
+        )
+    unit = away[: k - 1].double().flatten().cpu()
+    return rows @ (unit / unit.norm())
 
 
 def _strays(

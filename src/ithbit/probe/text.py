@@ -1,15 +1,13 @@
 """A probe's report as text for a terminal of eighty columns."""
 
-import textwrap
 from dataclasses import asdict
 
-from ithbit.engine.spec import Protocol
-from ithbit.families import FAMILIES, TASKS
+from ithbit.families import FAMILIES, TASKS, Task
 from ithbit.probe.families import Count
-from ithbit.probe.model import Cell
 from ithbit.probe.report import ProbeReport
+from ithbit.spec import Protocol
+from ithbit.wrapping import COLUMNS, wrapped
 
-_COLUMNS = 80
 _CELL = 12
 
 
@@ -21,13 +19,10 @@ def report_text(report: ProbeReport) -> str:
     lines += _wrapped(report.behaviour.sentence(report.layer) + ".")
     lines += ["", "How much of the past does it keep? (observed)"]
     lines += _wrapped(
-        f"Causal rank at k = 1 … {report.rank.n}, {report.rank.dtype}: "
-        + ", ".join(map(str, report.rank.ranks))
-        + "."
+        f"Causal rank for k up to {report.rank.n}, {report.rank.dtype}: {report.rank.spelled()}."
     )
     lines += _wrapped(f"It is {report.rank.sentence()}.")
-    lines += ["", "What does theory say of that state? (proved of a state of that size)"]
-    lines += _bound_lines(report)
+    lines += ["", _bound_heading(report), *_bound_lines(report)]
     if report.runs:
         lines += ["", "What does training find? (observed)"]
         lines += _table(report)
@@ -37,10 +32,15 @@ def report_text(report: ProbeReport) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    # What is longer than a line, such as a path, stays whole: it may be copied.
-    return textwrap.wrap(
-        text, _COLUMNS, initial_indent="  ", subsequent_indent="  ", break_long_words=False
-    )
+    return wrapped(text, "  ", "  ")
+
+
+def _bound_heading(report: ProbeReport) -> str:
+    if not report.bounds:
+        return "What does theory say of that state?"
+    if report.bounds[0].declared:
+        return "What does theory say of the declared state? (proved of a state of that size)"
+    return "What if the state is no larger than that? (conditional: its size is measured)"
 
 
 def _bound_lines(report: ProbeReport) -> list[str]:
@@ -61,13 +61,13 @@ def _table(report: ProbeReport) -> list[str]:
     """Successes of the layer and of the six families, and what trying all inputs said."""
     plan = report.plan
     label = max(len(report.layer), 15, *(len(f.label) for f in FAMILIES.values())) + 2
-    room = max(1, (_COLUMNS - 2 - label) // _CELL)
+    room = max(1, (COLUMNS - 2 - label) // _CELL)
     step = room - room % len(plan.layers) or room  # the depths of one length side by side
     lines = []
     for task in TASKS:
-        cells = [Cell(task, n, depth, plan.width) for n in plan.lengths for depth in plan.layers]
+        cells = [(n, depth) for n in plan.lengths for depth in plan.layers]
         for first in range(0, len(cells), step):
-            lines += [*_block(report, cells[first : first + step], label), ""]
+            lines += [*_block(report, task, cells[first : first + step], label), ""]
     lines += _wrapped(
         "Successful seeds out of runs, by held-out accuracy 1.0 on "
         f"{plan.protocol.held_out_examples:,} examples; below it the greatest accuracy, mean over "
@@ -78,18 +78,17 @@ def _table(report: ProbeReport) -> list[str]:
     return lines
 
 
-def _block(report: ProbeReport, cells: list[Cell], label: int) -> list[str]:
+def _block(report: ProbeReport, task: Task, cells: list[tuple[int, int]], label: int) -> list[str]:
     """Columns of one task's table, as many as have room side by side."""
-    task = cells[0].task
-    ours = ["{}/{}".format(*report.count(cell)) for cell in cells]
+    best = [report.best(task, n, depth) for n, depth in cells]
     rows = [
-        ("  ", task.upper(), [f"n={cell.n_bits} L={cell.n_layers}" for cell in cells]),
-        ("> ", report.layer, ours),
-        ("  ", "  best accuracy", [f"{report.best(cell):.4f}" for cell in cells]),
+        ("  ", task.upper(), [f"n={n} L={depth}" for n, depth in cells]),
+        ("> ", report.layer, ["{}/{}".format(*report.count(task, n, depth)) for n, depth in cells]),
+        ("  ", "  best accuracy", ["–" if mean is None else f"{mean:.4f}" for mean in best]),
     ]
     for name, family in FAMILIES.items():
         found = {r.n_layers: r for r in report.families if (r.task, r.family) == (task, name)}
-        counts = [_count(found[cell.n_layers].counts[cell.n_bits]) for cell in cells]
+        counts = [_count(found[depth].counts[n]) for n, depth in cells]
         rows.append(("  ", family.label, counts))
     return [
         mark + head.ljust(label) + "".join(text.rjust(_CELL) for text in texts)
@@ -123,7 +122,7 @@ def _verdicts(report: ProbeReport) -> str:
     """How many of the solved runs are right on every input."""
     solved = [run for run in report.runs if run.solved]
     tried = [run for run in solved if run.verdict is not None]
-    right = sum(run.verdict == "verified on all inputs" for run in tried)
+    right = sum(run.verdict == "right on all inputs" for run in tried)
     if not tried:
         return f"{len(solved)} of {len(report.runs)} runs solved; all inputs were tried of none."
     return (

@@ -18,7 +18,7 @@ from ithbit.reference.models import Reference, Sinusoidal
 class InDouble(nn.Module):
     """The module, turned to float64 in place; its logits are computed in float64 alone.
 
-    >>> from ithbit.models.spec import ModelSpec
+    >>> from ithbit.spec import ModelSpec
     >>> from ithbit.reference.models import build
     >>> oracle = InDouble(build(ModelSpec("rhi", "gru", n_bits=2)))
     >>> oracle(torch.tensor([[0, 1]]), torch.tensor([1])).dtype

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ithbit.errors import IthbitError
-from ithbit.families import FAMILIES, Task
-from ithbit.models.spec import ModelSpec
+from ithbit.families import Task, family_named
+from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
 
 N_FEATURES = 6
@@ -131,13 +131,15 @@ class Sinusoidal(nn.Module):
 
 def _body(spec: ModelSpec, device: torch.device) -> nn.Module:
     """The blocks: embedded tokens -> states, both batch token dim."""
-    if spec.family.startswith("softmax"):
+    kind = family_named(spec.family).kind
+    if kind == "softmax":
         return _roformer(spec) if spec.positions == "rotary" else _bert(spec)
-    if spec.family.startswith("linear"):
+    if kind == "linear":
         return nn.Sequential(*(LinearBlock(spec) for _ in range(spec.n_layers)))
-    if spec.family == "gru":
+    if kind == "gru":
         return Gru(spec.d_model, spec.d_model, spec.n_layers, batch_first=True)
-    assert spec.family == "mamba2"
+    if kind != "mamba2":
+        raise IthbitError(f"no library's own part is known for the family {spec.family}")
     if device.type == "cuda" and importlib.util.find_spec("fla") is not None:
         return _mamba2_fla(spec)
     return _mamba2_hugging_face(spec)
@@ -179,7 +181,7 @@ class LinearBlock(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         d = spec.d_model
-        self.causal = FAMILIES[spec.family].causal
+        self.causal = family_named(spec.family).causal
         self.n_heads = spec.n_heads
         self.norm1 = nn.LayerNorm(d)
         self.query = nn.Linear(d, d, bias=False)
@@ -211,8 +213,14 @@ class LinearBlock(nn.Module):
         return mixed.flatten(2)
 
 
+def missing_library(spec: ModelSpec) -> bool:
+    """Whether the library of a family is not installed; GRU and linear attention need none."""
+    needed = family_named(spec.family).kind in ("softmax", "mamba2")
+    return needed and importlib.util.find_spec("transformers") is None
+
+
 def _need_transformers(spec: ModelSpec) -> None:
-    if importlib.util.find_spec("transformers") is None:
+    if missing_library(spec):
         raise IthbitError(
             f"the reference of {spec.family} needs transformers, which is not installed; "
             "install ithbit[reference]"
@@ -231,7 +239,7 @@ def _encoder_settings(spec: ModelSpec) -> dict[str, int | float | bool]:
         "intermediate_size": spec.d_ff,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-        "is_decoder": FAMILIES[spec.family].causal,  # the library's word for a causal mask
+        "is_decoder": family_named(spec.family).causal,  # the library's word for a causal mask
         "use_cache": False,
     }
 
@@ -254,7 +262,7 @@ def _roformer(spec: ModelSpec) -> nn.Module:
     # In several versions, the paper's among them, RoFormer as a decoder masks nothing.
     model = RoFormerModel(RoFormerConfig(**_encoder_settings(spec) | {"is_decoder": False}))
     nn.init.zeros_(model.embeddings.word_embeddings.weight).requires_grad_(False)
-    return FromEmbeddings(model, mask=FAMILIES[spec.family].causal)
+    return FromEmbeddings(model, mask=family_named(spec.family).causal)
 
 
 def _mamba2_fla(spec: ModelSpec) -> nn.Module:

@@ -14,11 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ithbit.engine.spec import Protocol, RunSpec
-from ithbit.models.spec import ModelSpec
 from ithbit.models.stacked import Params
 from ithbit.reference import weights
 from ithbit.reference.models import build
+from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.tasks.sampling import HELD_OUT_SEED, Examples, draw_examples, stream_keys
 
 
@@ -75,7 +74,8 @@ def train(
         total = torch.zeros((), device=device)
         for first in range(0, protocol.epoch_examples, protocol.batch_size):
             size = min(protocol.batch_size, protocol.epoch_examples - first)
-            examples = draw_examples(key, n, epoch * protocol.epoch_examples + first, size)
+            number = epoch * protocol.epoch_examples + first
+            examples = draw_examples(key, n, number, size, protocol.examples)
             total += _step(module, optimiser, protocol, examples) * size
         trained = _clock(device)
         loss, accuracy = _evaluate(module, held_out, protocol.batch_size)
@@ -108,9 +108,8 @@ def stepper(
     firsts = count(0, size)
 
     def step() -> Tensor:
-        return _step(
-            module, optimiser, protocol, draw_examples(key, spec.n_bits, next(firsts), size)
-        )
+        examples = draw_examples(key, spec.n_bits, next(firsts), size, protocol.examples)
+        return _step(module, optimiser, protocol, examples)
 
     return step
 

@@ -7,9 +7,10 @@ A parameter of ours is one tensor of the library's, or several of them joined al
 import torch
 from torch import Tensor, nn
 
+from ithbit.families import family_named
 from ithbit.models import classifier
-from ithbit.models.spec import ModelSpec
 from ithbit.models.stacked import Params
+from ithbit.spec import ModelSpec
 
 _BERT_BLOCK = {
     "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
@@ -98,11 +99,12 @@ def _sources(name: str, spec: ModelSpec) -> tuple[str, ...]:
         return (_ONCE[name],)
     _, layer, rest = name.split(".", 2)
     head, _, kind = rest.rpartition(".")
-    if spec.family == "gru":
+    family = family_named(spec.family)
+    if family.kind == "gru":
         return (f"body.{kind}_{head}_l{layer}",)
-    if spec.family == "mamba2":
+    if family.kind == "mamba2":
         return (f"body.model.layers.{layer}.{_MAMBA_BLOCK[rest]}",)
-    if spec.family.startswith("softmax"):
+    if family.kind == "softmax":
         block = f"body.model.encoder.layer.{layer}"
         return tuple(f"{block}.{part}.{kind}" for part in _BERT_BLOCK[head])
     parts = ("query", "key", "value") if head == "qkv" else (head,)

@@ -1,4 +1,4 @@
-"""What records say: rows, published numbers, tables, comparison, figures and one page.
+"""What records say: tables, comparison, figures and one page.
 
 This package reads run folders and never trains; nothing in it imports torch.
 """

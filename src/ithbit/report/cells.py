@@ -1,27 +1,68 @@
 """Which runs a table may count, gathered by cell.
 
-A *cell* is one variant at one length with one encoding; its runs differ in the seed. By default a
-table counts runs with the paper's sizes and protocol alone. A run that was ended at its first
+A *cell* is one variant at one length with one encoding; its runs differ in the seed, and each seed
+counts once. By default a table counts runs with the paper's sizes and protocol alone; runs of other
+settings are variants of their own (`differences.py`). A run that was ended at its first
 perfect epoch (`early stop`) counts for successes and maximum accuracy, which that does not change,
 and not for epochs, seconds or length-shifted accuracy, which it does.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from ithbit.errors import StoreError
-from ithbit.families import FAMILIES, TASKS
-from ithbit.report.published import LENGTHS, Variant
-from ithbit.report.rows import Records
-from ithbit.report.statistics import Count
+from ithbit.families import FAMILIES, TASKS, family_named
+from ithbit.published import LENGTHS, Variant, published
+from ithbit.report.comparison.statistics import Count
+from ithbit.report.differences import natural, shared, with_differences
+from ithbit.store.frame import COLUMNS, Records
 
-VERIFIED, COUNTEREXAMPLE = "verified on all inputs", "counterexample"
+VERIFIED, COUNTEREXAMPLE = "right on all inputs", "refuted"
 SETTINGS = ("paper", "any")
-_KEY = ["task", "family", "n_layers", "n_bits", "positions"]
-Cell = tuple[str, str, int, int, str]  # task, family, depth, n, encoding
+SHORT = 6  # digits of a code's digest that are shown
+Layer = tuple[str, ...]  # a family, the digest of its code if it is a user's, and what differs
+_KEY = ["task", "family", "n_layers", "code", "differs", "n_bits", "positions"]
+
+
+class Cell(NamedTuple):
+    """One variant at one length with one encoding."""
+
+    variant: Variant
+    n_bits: int
+    positions: str = "polynomial"
+
+
+class RunsByCell(Mapping[Cell, pl.DataFrame]):
+    """Runs by cell, cut out of one sorted frame when asked for: most cells never are."""
+
+    def __init__(self, rows: pl.DataFrame) -> None:
+        self._rows = rows.sort(*_KEY, "seed")
+        self._spans: dict[Cell, tuple[int, int]] = {}
+        start = 0
+        sizes = self._rows.group_by(_KEY, maintain_order=True).len()
+        for *variant, n_bits, positions, size in sizes.iter_rows():
+            self._spans[Cell(Variant(*variant), n_bits, positions)] = (start, size)
+            start += size
+
+    def __getitem__(self, cell: Cell) -> pl.DataFrame:
+        return self._rows.slice(*self._spans[cell])
+
+    def __iter__(self) -> Iterator[Cell]:
+        return iter(self._spans)
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def of(self, cells: Iterable[Cell]) -> pl.DataFrame:
+        """The runs of these cells as one frame, empty if there are none."""
+        found = [self[cell] for cell in cells if cell in self._spans]
+        return pl.concat(found) if found else self._rows.clear()
 
 
 @dataclass(frozen=True)
@@ -46,54 +87,47 @@ class Verdicts:
     def tried(self) -> int:
         return self.right + self.wrong + self.open
 
-    def __add__(self, other: "Verdicts") -> "Verdicts":
-        return Verdicts(
-            self.solved + other.solved,
-            self.right + other.right,
-            self.wrong + other.wrong,
-            self.open + other.open,
-        )
+
+def _no_runs() -> RunsByCell:
+    return RunsByCell(pl.DataFrame(schema={**COLUMNS, "differs": pl.String}))
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Finished runs by cell. `whole` has only those that ran under the complete protocol."""
+    """Finished runs by cell. `whole` has only those that ran under the complete protocol.
 
-    by_cell: Mapping[Cell, pl.DataFrame]
-    whole: Mapping[Cell, pl.DataFrame]
-    n_left_out: int
-    n_unfinished: int
-    n_failed: int
-    settings: str
+    Without arguments it holds no run: a table or figure of it has the published numbers alone.
+    """
+
+    by_cell: RunsByCell = field(default_factory=_no_runs)
+    whole: RunsByCell = field(default_factory=_no_runs)
+    n_left_out: int = 0
+    n_unfinished: int = 0
+    n_failed: int = 0
+    settings: str = "paper"
     n_verified: int = 0  # counted runs that `ithbit verify` has tried
     n_early: int = 0  # counted runs that are not of `whole`
-    n_twice: int = 0  # counted runs whose seed another one of their cell has
 
     def runs(
         self, variant: Variant, n_bits: int, positions: str = "polynomial", whole: bool = False
-    ) -> pl.DataFrame | None:
-        """The cell's finished runs, or None if there are none."""
-        key = (variant.task, variant.family, variant.n_layers, n_bits, positions)
-        return (self.whole if whole else self.by_cell).get(key)
+    ) -> pl.DataFrame:
+        """The cell's finished runs."""
+        return (self.whole if whole else self.by_cell).of([Cell(variant, n_bits, positions)])
 
     def count(self, variant: Variant, n_bits: int, positions: str = "polynomial") -> Count:
         """Successes and finished runs of the cell."""
-        runs = self.runs(variant, n_bits, positions)
-        return (0, 0) if runs is None else (int(runs["solved"].sum()), runs.height)
+        return count(self.runs(variant, n_bits, positions))
 
-    def verdicts(self, variant: Variant, n_bits: int, positions: str = "polynomial") -> Verdicts:
-        """What `ithbit verify` says of the cell's solved runs."""
-        runs = self.runs(variant, n_bits, positions)
-        if runs is None:
-            return Verdicts(0, 0, 0, 0)
-        found = runs.filter(pl.col("solved"))["verification"].to_list()
+    def total(self, variants: Iterable[Variant], n_bits: int) -> Count:
+        """Successes and finished runs of these variants at one length, together."""
+        return count(self.by_cell.of(Cell(variant, n_bits) for variant in variants))
+
+    def verdicts(self, variants: Iterable[Variant], lengths: Iterable[int]) -> Verdicts:
+        """What `ithbit verify` says of the solved runs of these variants at these lengths."""
+        runs = self.by_cell.of(itertools.starmap(Cell, itertools.product(variants, lengths)))
+        found = solved(runs)["verification"].to_list()
         right, wrong = found.count(VERIFIED), found.count(COUNTEREXAMPLE)
         return Verdicts(len(found), right, wrong, len(found) - found.count(None) - right - wrong)
-
-    def all_verdicts(self, variants: Iterable[Variant], lengths: Iterable[int]) -> Verdicts:
-        """The verdicts of these variants at these lengths, together."""
-        cells = itertools.product(variants, lengths)
-        return sum((self.verdicts(*cell) for cell in cells), start=Verdicts(0, 0, 0, 0))
 
     def notes(self) -> list[str]:
         """What is not counted, and what is although it is not the paper's; a sentence each."""
@@ -103,9 +137,18 @@ class Cells:
                 f"not counted: {self.n_unfinished} unfinished and {self.n_failed} failed runs"
             )
         if self.settings != "paper":
-            notes.append("runs of any settings are counted: not the paper's protocol throughout")
-            if self.n_twice:
-                notes.append(f"runs whose seed another run of the cell has too: {self.n_twice}")
+            if self.differing():
+                notes.append(
+                    "runs of any settings are counted: not the paper's protocol throughout; what "
+                    "differs from it is named and stands apart"
+                )
+            if self._shared:
+                notes.append(f"of all runs, unlike the paper's: {', '.join(self._shared)}")
+            if self.n_left_out:
+                notes.append(
+                    f"{self.n_left_out} finished runs to end when first perfect are left out: a "
+                    "whole run has their seed"
+                )
         elif self.n_left_out:
             notes.append(
                 f"{self.n_left_out} finished runs with other settings than the paper's, or with a "
@@ -124,45 +167,64 @@ class Cells:
 
     def lengths(self) -> list[int]:
         """The lengths n that any cell has."""
-        return sorted({key[3] for key in self.by_cell})
+        return sorted({cell.n_bits for cell in self.by_cell})
 
     def variants(self, positions: str = "polynomial") -> list[Variant]:
         """The variants that any cell with that encoding has, in the order of tasks and families."""
-        found = {key[:3] for key in self.by_cell if key[4] == positions}
-        return [
-            Variant(task, family, n_layers)
-            for task in TASKS
-            for family in FAMILIES
-            for n_layers in sorted(key[2] for key in found if key[:2] == (task, family))
-        ]
+        found = {cell.variant for cell in self.by_cell if cell.positions == positions}
+        return sorted(found, key=in_order)
+
+    def own(self) -> list[Variant]:
+        """The variants that the paper does not have: users' layers, and other settings."""
+        paper = {row.variant.family for row in published().accuracy}
+        return [v for v in self.variants() if v.differs or v.family not in paper]
+
+    def differing(self) -> list[str]:
+        """The settings of all variants that are not the paper's."""
+        return sorted({c.variant.differs for c in self.by_cell if c.variant.differs}, key=natural)
+
+    @property
+    def none_of_the_paper(self) -> bool:
+        """Whether there are runs, and none of them has the paper's settings."""
+        return bool(self.by_cell) and all(cell.variant.differs for cell in self.by_cell)
+
+    def settings_shown(self) -> list[str]:
+        """What differs from the paper, in the order of rows: nothing first, if that is there."""
+        return self.differing() if self.none_of_the_paper else ["", *self.differing()]
+
+    def label(self, variant: Variant) -> str:
+        """What people call its family, and what of its settings tells it apart."""
+        family = self._labels.get(variant.layer[:2]) or family_named(variant.family).label
+        return f"{family}{self.suffix(variant.differs)}"
+
+    def suffix(self, differs: str) -> str:
+        """What a label adds for these settings: all that not every run has."""
+        words = differs.split(", ") if differs else []
+        return "".join(f", {word}" for word in words if word not in self._shared)
+
+    @cached_property
+    def _shared(self) -> list[str]:
+        words = shared(self.differing()) if self.none_of_the_paper else []
+        return words if len(words) > 1 else []  # a label has room for one
+
+    @cached_property
+    def _labels(self) -> dict[Layer, str]:
+        return labels(cell.variant.layer[:2] for cell in self.by_cell)
 
 
-class _Parts(Mapping[Cell, pl.DataFrame]):
-    """Runs by cell, cut out of one sorted frame when asked for: most cells never are."""
-
-    def __init__(self, rows: pl.DataFrame) -> None:
-        self._rows = rows.sort(*_KEY, "seed")
-        self._spans: dict[Cell, tuple[int, int]] = {}
-        start = 0
-        sizes = self._rows.group_by(_KEY, maintain_order=True).len()
-        for task, family, n_layers, n_bits, positions, size in sizes.iter_rows():
-            self._spans[task, family, n_layers, n_bits, positions] = (start, size)
-            start += size
-
-    def __getitem__(self, cell: Cell) -> pl.DataFrame:
-        return self._rows.slice(*self._spans[cell])
-
-    def __iter__(self) -> Iterator[Cell]:
-        return iter(self._spans)
-
-    def __len__(self) -> int:
-        return len(self._spans)
+def in_order(variant: Variant) -> tuple[Any, ...]:
+    """Tasks and families in the order of the paper, users' layers after them by name."""
+    families = list(FAMILIES)
+    known = variant.family in FAMILIES
+    place = families.index(variant.family) if known else len(families)
+    own = variant.family, variant.code
+    return TASKS.index(variant.task), place, *own, variant.n_layers, natural(variant.differs)
 
 
 def gather(records: Records, settings: str = "paper") -> Cells:
     """The finished runs of a store by cell.
 
-    With settings `any`, runs of any size and protocol count, and one seed may count more than once.
+    With settings `any`, runs of any size and protocol count, each kind in cells of its own.
     Raises `StoreError` if no run has finished, or none with the paper's settings.
     """
     rows = records.rows
@@ -174,57 +236,74 @@ def gather(records: Records, settings: str = "paper") -> Cells:
             f"no run of the store {records.store} has finished ({n_failed} failed, {n_unfinished} "
             f"unfinished, {len(records.set_aside)} set aside); look with `ithbit status`"
         )
-    if settings == "paper":
-        # "paper" sorts after "early stop": of two runs of one seed the whole one counts.
-        counted = (
-            finished.filter(pl.col("settings") != "other")
-            .sort("settings", descending=True)
-            .unique([*_KEY, "seed"], keep="first", maintain_order=True)
+    chosen = finished if settings == "any" else finished.filter(pl.col("settings") != "other")
+    if chosen.is_empty():
+        raise StoreError(
+            f"none of the {finished.height} finished runs of the store {records.store} has "
+            "the paper's settings; count runs of any settings with --settings any"
         )
-        if counted.is_empty():
-            raise StoreError(
-                f"none of the {finished.height} finished runs of the store {records.store} has "
-                "the paper's settings; count runs of any settings with --settings any"
-            )
-        whole = counted.filter(pl.col("settings") == "paper")
-    else:
-        counted = finished
-        whole = counted.filter(~pl.col("stop_when_solved").fill_null(False))
+    # Of two runs of one seed the whole one counts.
+    counted = (
+        with_differences(chosen)
+        .sort("stop_when_solved", maintain_order=True)
+        .unique([*_KEY, "seed"], keep="first", maintain_order=True)
+    )
+    whole = counted.filter(~pl.col("stop_when_solved").fill_null(False))
     return Cells(
-        _Parts(counted),
-        _Parts(whole),
+        RunsByCell(counted),
+        RunsByCell(whole),
         finished.height - counted.height,
         n_unfinished,
         n_failed,
         settings,
         counted["verification"].count(),
         counted.height - whole.height,
-        counted.height - counted.n_unique([*_KEY, "seed"]),
     )
 
 
-def shown_lengths(cells: Cells | None) -> list[int]:
-    """The lengths of a table or figure: the paper's, and any more that the runs have."""
-    return sorted({*LENGTHS, *(cells.lengths() if cells else ())})
+def labels(layers: Iterable[Layer]) -> dict[Layer, str]:
+    """What people call these families; users' layers of one name are told apart by their code.
+
+    >>> shown = labels([("a.py:Mine", "0123456789ab"), ("b.py:Mine", "ba9876543210")])
+    >>> shown["gru", ""], shown["b.py:Mine", "ba9876543210"]
+    ('GRU', 'Mine ba9876')
+    """
+    own = sorted({layer for layer in layers if layer[0] not in FAMILIES})
+    taken = Counter(
+        [*(f.label for f in FAMILIES.values()), *(family_named(f).label for f, *_ in own)]
+    )
+    shown: dict[Layer, str] = {(name, ""): f.label for name, f in FAMILIES.items()}
+    for family, code, *_ in own:
+        label = family_named(family).label
+        shown[family, code] = label if taken[label] == 1 else f"{label} {code[:SHORT]}".strip()
+    return shown
 
 
-def together(frames: Iterable[pl.DataFrame | None]) -> pl.DataFrame | None:
-    """The runs of several cells as one frame, or None if there are none."""
-    present = [frame for frame in frames if frame is not None]
-    return pl.concat(present) if present else None
+def shown_lengths(cells: Cells) -> list[int]:
+    """The lengths of a table or figure: the paper's, unless no run is, and those of the runs."""
+    return sorted({*(() if cells.none_of_the_paper else LENGTHS), *cells.lengths()})
 
 
-def summary(runs: pl.DataFrame | None, column: str) -> Summary | None:
+def solved(runs: pl.DataFrame) -> pl.DataFrame:
+    """Those of the runs that succeeded."""
+    return runs.filter(pl.col("solved"))
+
+
+def count(runs: pl.DataFrame) -> Count:
+    """Successes among the runs, and the runs."""
+    return int(runs["solved"].sum()), runs.height
+
+
+def summary(runs: pl.DataFrame, column: str) -> Summary | None:
     """Mean and sample standard deviation of a column, its nulls left out; None if none is left."""
-    values = pl.Series(dtype=pl.Float64) if runs is None else runs[column].drop_nulls()
+    values = runs[column].drop_nulls()
     if values.is_empty():
         return None
     sd = values.std() if values.len() > 1 else None
     return Summary(float(values.mean()), None if sd is None else float(sd), values.len())  # type: ignore[arg-type]
 
 
-def median(runs: pl.DataFrame | None, column: str) -> float | None:
+def median(runs: pl.DataFrame, column: str) -> float | None:
     """Median of a column, or None without values."""
-    if runs is None or runs[column].drop_nulls().is_empty():
-        return None
-    return float(runs[column].median())  # type: ignore[arg-type]
+    found = runs[column].median()
+    return None if found is None else float(found)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """A sweep on a cluster: hand over what is missing, watch the store, hand over again what was lost.
 
-The store is the truth. A run is *done* when its result or failure is there, *live* while a task
+The store is the truth. A run is *done* when its result or failure is there, *live* while a share
 that holds it is queued or running, and otherwise *missing*: it is handed over, up to `MAX_ATTEMPTS`
-times in a row without a new epoch. Tasks that another process handed over are adopted.
+times in a row without a new epoch. Shares that another process handed over are adopted.
 """
 
 import time
@@ -11,23 +11,25 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ithbit.engine.device import Device
-from ithbit.engine.folder import RunFolder, check_store
-from ithbit.engine.loop import Event, Watcher
-from ithbit.engine.record import Failure, Result
-from ithbit.engine.spec import RunSpec
-from ithbit.errors import ClusterError
+from ithbit.engine.how import Event, Watcher
+from ithbit.engine.outcomes import forget_failures, outcome, record_failure
+from ithbit.errors import ClusterError, first_of
+from ithbit.spec import RunSpec
+from ithbit.store.folder import RunFolder
+from ithbit.store.records import Failure, Result
+from ithbit.store.status import check_store, statuses
 from ithbit.sweep.executors import Executor, Handle, Job
-from ithbit.sweep.executors.ledger import Batch, Ledger, Task, latest_tasks
-from ithbit.sweep.runner import MAX_ATTEMPTS, group, outcome
-from ithbit.sweep.store import statuses
+from ithbit.sweep.executors.ledger import Batch, Ledger, Share, latest_shares
+from ithbit.sweep.processes import MAX_ATTEMPTS
+from ithbit.sweep.runner import group
 
-MAX_RELEASES = 3  # of a task that is held after a failed launch; then it is handed over anew
-SETTLE_SECONDS = 5.0  # a task must be out of the queue for so long: a file may be seen late
+MAX_RELEASES = 3  # of a share that is held after a failed launch; then it is handed over anew
+SETTLE_SECONDS = 5.0  # a share must be out of the queue for so long: a file may be seen late
 _STORE_SECONDS = 1.0  # between two looks at the store
 _QUEUE_SECONDS = (1.0, 15.0)  # between two looks at the queue: longer while nothing happens
 _REFUSED_SECONDS = 20.0  # before what the cluster refused is tried again
 _MAX_REFUSALS = 3  # in a row, with nothing of ours in the queue
-_CANCEL_SECONDS = 60.0  # to wait for cancelled tasks to leave the queue
+_CANCEL_SECONDS = 60.0  # to wait for cancelled shares to leave the queue
 
 
 class ClusterSweep:
@@ -39,14 +41,14 @@ class ClusterSweep:
         store: Path,
         executor: Executor,
         device: Device,
-        runs_per_task: int | None = None,
+        runs_per_job: int | None = None,
         watch: Watcher = lambda event: None,
         retry_failed: bool = False,
     ) -> None:
         check_store(store)
         self.runs = list(dict.fromkeys(runs))
         self.store, self.executor, self.device = store.resolve(), executor, device
-        self.runs_per_task, self.watch, self.retry_failed = runs_per_task, watch, retry_failed
+        self.runs_per_job, self.watch, self.retry_failed = runs_per_job, watch, retry_failed
         self.ledger = Ledger(self.store)
         self._unfinished = {run.run_id: run for run in self.runs}
         self._history_sizes: dict[str, int] = {}
@@ -88,7 +90,7 @@ class ClusterSweep:
 
     def _look(self, patient: bool) -> tuple[int, bool]:
         """Ask the queue and hand over what is missing: how many runs are live, and whether some
-        task left the queue so recently that nothing is said of it yet."""
+        share left the queue so recently that nothing is said of it yet."""
         with self.ledger.locked() as lock:
             try:
                 live = self.executor.alive()
@@ -106,18 +108,18 @@ class ClusterSweep:
             n_live = len(self._unfinished) - len(fresh) - sum(map(len, lost.values()))
             by_name = {batch.name: batch for batch in batches}
             self._raise_problems(by_name, lost)
-            stacks = group(fresh, self.device, n_workers=1, size=self.runs_per_task)
-            tasks = [self._task(stack) for stack in stacks]
+            stacks = group(fresh, self.device, n_workers=1, size=self.runs_per_job)
+            shares = [self._share(stack) for stack in stacks]
             for handle, runs in lost.items():
-                tasks += self._again(by_name[handle.batch], handle, runs)
-            return n_live + self._hand_over(tasks, lock, n_live, patient), settling
+                shares += self._again(by_name[handle.batch], handle, runs)
+            return n_live + self._hand_over(shares, lock, n_live, patient), settling
 
     def _missing(
         self, batches: list[Batch], live: dict[Handle, Job]
     ) -> tuple[list[RunSpec], dict[Handle, list[RunSpec]], bool]:
-        """The runs that are in nobody's hands, those that were in a task that ended, by the task,
-        and whether there are others whose task left the queue only now."""
-        latest = latest_tasks(batches)
+        """The runs that are in nobody's hands, those that were in a share that ended, by the share,
+        and whether there are others whose share left the queue only now."""
+        latest = latest_shares(batches)
         fresh: list[RunSpec] = []
         lost: dict[Handle, list[RunSpec]] = defaultdict(list)
         settling = False
@@ -138,17 +140,14 @@ class ClusterSweep:
         """Remove batches that are through, note what was closed, forget failures if told so."""
         self._has_looked = True
         for batch in self.ledger.batches():
-            runs = [run for task in batch.tasks for run in task.runs]
+            runs = [run for share in batch.shares for run in share.runs]
             done = all(status == "done" for status in statuses(self.store, runs).values())
             if done and not any(handle in live for handle in batch.handles):
                 self.ledger.remove(batch)
             closed = (handle for handle in batch.handles if batch.is_closed(handle.index))
             self._settled_before.update(closed)
-        for run in self.runs if self.retry_failed else []:
-            folder = RunFolder(self.store, run)
-            if folder.failure() is not None:
-                folder.forget_failure()
-                self._anew.add(run.run_id)
+        if self.retry_failed:
+            self._anew = {run.run_id for run in forget_failures(self.runs, self.store)}
 
     def _has_settled(self, handle: Handle) -> bool:
         now = time.monotonic()
@@ -171,7 +170,7 @@ class ClusterSweep:
                     self.executor.cancel([job])
 
     def _raise_problems(self, batches: dict[str, Batch], lost: dict[Handle, list[RunSpec]]) -> None:
-        """Tell what a person must mend; the tasks it hit are closed, so that it is told once."""
+        """Tell what a person must mend; the shares it hit are closed, so that it is told once."""
         problems = []
         for handle in lost:
             batch = batches[handle.batch]
@@ -180,61 +179,62 @@ class ClusterSweep:
                 batch.close(handle.index)
                 problems.append(problem)
         if problems:
-            more = f" ({len(problems)} tasks ended so)" if len(problems) > 1 else ""
+            more = f" ({len(problems)} jobs ended so)" if len(problems) > 1 else ""
             raise ClusterError(
-                f"{problems[0]}{more}; nothing was handed over again, other tasks go on"
+                f"{problems[0]}{more}; nothing was handed over again, other jobs go on"
             )
 
-    def _task(self, runs: list[RunSpec], attempt: int = 1) -> Task:
-        return Task(tuple(runs), attempt, self._epochs(runs))
+    def _share(self, runs: list[RunSpec], attempt: int = 1) -> Share:
+        return Share(tuple(runs), attempt, self._epochs(runs))
 
     def _epochs(self, runs: Iterable[RunSpec]) -> int:
         return sum(len(RunFolder(self.store, run).history()) for run in runs)
 
-    def _again(self, batch: Batch, handle: Handle, runs: list[RunSpec]) -> list[Task]:
-        """The tasks that a lost task is replaced by; what was lost too often is recorded.
+    def _again(self, batch: Batch, handle: Handle, runs: list[RunSpec]) -> list[Share]:
+        """The shares that a lost share is replaced by; what was lost too often is recorded.
 
-        Runs that were lost without a new epoch are parted, so that one that brings its task down
+        Runs that were lost without a new epoch are parted, so that one that brings its share down
         does so alone.
         """
-        task = batch.tasks[handle.index]
+        share = batch.shares[handle.index]
         if not batch.submitted and not batch.trace(handle.index):
-            return [self._task(runs, task.attempt)]  # it never got as far as the queue
-        if self._epochs(task.runs) > task.epochs:
-            self._remark(f"a task ended early, its runs go on: {_names(runs)}")
-            return [self._task(runs)]
-        if task.attempt < MAX_ATTEMPTS:
-            self._remark(f"a task ended without a new epoch, tried again: {_names(runs)}")
-            return [self._task([run], task.attempt + 1) for run in runs]
+            return [self._share(runs, share.attempt)]  # it never got as far as the queue
+        if self._epochs(share.runs) > share.epochs:
+            self._remark(f"a job ended early, its runs go on: {_names(runs)}")
+            return [self._share(runs)]
+        if share.attempt < MAX_ATTEMPTS:
+            self._remark(f"a job ended without a new epoch, tried again: {_names(runs)}")
+            return [self._share([run], share.attempt + 1) for run in runs]
         for run in runs:
             error = (
-                f"its task on the cluster ended {MAX_ATTEMPTS} times in a row without a new "
+                f"its job on the cluster ended {MAX_ATTEMPTS} times in a row without a new "
                 f"epoch; the last one's log is {batch.log(handle.index)}"
             )
-            RunFolder(self.store, run).create()
-            RunFolder(self.store, run).fail(Failure(run, error, "", self._epochs([run])))
+            record_failure(self.store, run, error)
         return []
 
-    def _hand_over(self, tasks: list[Task], lock: int | None, n_live: int, patient: bool) -> int:
-        """Submit tasks in as few batches as the cluster accepts; how many runs they hold.
+    def _hand_over(self, shares: list[Share], lock: int | None, n_live: int, patient: bool) -> int:
+        """Submit shares in as few batches as the cluster accepts; how many runs they hold.
 
         What the cluster refuses while others of our runs are live may be a limit of its own: it is
         tried again later. With nothing live the patience has an end.
         """
-        if not tasks or (self._refused and time.monotonic() < self._refused[-1] + _REFUSED_SECONDS):
+        if not shares or (
+            self._refused and time.monotonic() < self._refused[-1] + _REFUSED_SECONDS
+        ):
             return 0
         n_runs = 0
         try:
             largest = self.executor.largest_batch()
-            for start in range(0, len(tasks), largest):
-                chunk = tasks[start : start + largest]
+            for start in range(0, len(shares), largest):
+                chunk = shares[start : start + largest]
                 batch = self.ledger.write(chunk, self.device.torch.type)
                 try:
                     self.executor.submit(batch, lock)
                 except ClusterError:
                     self.ledger.remove(batch)
                     raise
-                n_runs += sum(len(task.runs) for task in chunk)
+                n_runs += sum(len(share.runs) for share in chunk)
                 self._refused = []
         except ClusterError as error:
             self._refused.append(time.monotonic())
@@ -270,21 +270,21 @@ class ClusterSweep:
 
 
 def problem_of(batch: Batch, index: int) -> str | None:
-    """What a person must mend before a task that ended is tried again, if so."""
+    """What a person must mend before a share that ended is tried again, if so."""
     if batch.is_closed(index):
-        return f"task {index} of {batch.name} was cancelled; give the command again to go on"
+        return f"job {index} of {batch.name} was cancelled; give the command again to go on"
     if not batch.submitted:
         return None
     trace = batch.trace(index)
     if not trace:
         return (
-            f"task {index} of {batch.name} ended without a trace in {batch.store}: its node cannot "
+            f"job {index} of {batch.name} ended without a trace in {batch.store}: its node cannot "
             "write there, or it was cancelled before it began; give a --store that every node "
             "sees under the same path"
         )
     if trace[-1].startswith("error "):
         return trace[-1].removeprefix("error ")
-    if trace[-1].startswith("started") and batch.tasks[index].attempt > 1:
+    if trace[-1].startswith("started") and batch.shares[index].attempt > 1:
         log = batch.log(index)
         said = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
         last = f": {said[-1]}" if said else ""
@@ -293,7 +293,7 @@ def problem_of(batch: Batch, index: int) -> str | None:
 
 
 def cancel(runs: Iterable[RunSpec], store: Path, executor: Executor) -> int:
-    """End every live task that holds one of the runs; how many there were. The runs keep what they
+    """End every live share that holds one of the runs; how many there were. The runs keep what they
     have and go on from there when they are handed over again."""
     ledger = Ledger(store)
     wanted = {run.run_id for run in runs}
@@ -301,8 +301,8 @@ def cancel(runs: Iterable[RunSpec], store: Path, executor: Executor) -> int:
         live = executor.alive()
         jobs = []
         for batch in ledger.batches():
-            for handle, task in zip(batch.handles, batch.tasks, strict=True):
-                if handle in live and any(run.run_id in wanted for run in task.runs):
+            for handle, share in zip(batch.handles, batch.shares, strict=True):
+                if handle in live and any(run.run_id in wanted for run in share.runs):
                     batch.close(handle.index)
                     jobs.append(live[handle])
         executor.cancel(jobs)
@@ -316,5 +316,4 @@ def cancel(runs: Iterable[RunSpec], store: Path, executor: Executor) -> int:
 
 
 def _names(runs: list[RunSpec]) -> str:
-    names = ", ".join(run.name for run in runs[:3])
-    return names if len(runs) <= 3 else f"{names} and {len(runs) - 3} more"
+    return first_of([run.name for run in runs], 3)

@@ -8,10 +8,9 @@ which leaves 23 rows. `positions` is its encoding ablation, 240 runs, of which 5
 
 from collections.abc import Callable, Iterable
 
-from ithbit.engine.spec import Protocol, RunSpec
 from ithbit.errors import SpecError
-from ithbit.families import Task
-from ithbit.models.spec import ModelSpec
+from ithbit.families import POSITIONS, Task, family_named
+from ithbit.spec import ModelSpec, Protocol, RunSpec
 
 Variant = tuple[Task, str, int]  # task, family, layers
 
@@ -58,14 +57,14 @@ def cross(
     positions: Iterable[str] = ("polynomial",),
     protocol: Protocol = Protocol(),
 ) -> list[RunSpec]:
-    """Every variant at every length, encoding and seed; rotary only where the family has it."""
+    """Every variant at every length, encoding and seed that the family takes."""
     seeds, positions, lengths = list(seeds), list(positions), list(lengths)
     return [
         RunSpec(ModelSpec(task, family, n, layers, positions=encoding), seed, protocol)
         for task, family, layers in variants
         for n in lengths
         for encoding in positions
-        if encoding != "rotary" or family.startswith("softmax")
+        if family_named(family).takes(encoding)
         for seed in seeds
     ]
 
@@ -85,8 +84,7 @@ def positions() -> list[RunSpec]:
     >>> len(positions()), len(set(positions()) & set(paper()))
     (240, 54)
     """
-    encodings = ("none", "learned", "sinusoidal", "rotary", "polynomial")
-    return cross(CONSTRUCTIVE, (32, 64), range(3), encodings)
+    return cross(CONSTRUCTIVE, (32, 64), range(3), POSITIONS)
 
 
 def longer() -> list[RunSpec]:

@@ -3,26 +3,29 @@
 A sweep file has the vocabulary of the command line; every list is crossed with every other:
 
     task = ["rhi", "lhi"]
-    family = ["gru", "mamba2"]
+    family = ["gru", "mamba2"]   # or a layer of yours, "layers.py:Mine", beside this file
     layers = [1, 2]
     n = [8, 16]
     seeds = "0-4"
     positions = ["polynomial"]   # optional, as are width, heads and ff
     width = [16]
 
-    [protocol]                   # optional; any field of the protocol
+    [protocol]                   # optional; any field of the protocol, one value or a list
     max_epochs = 100
+    learning_rate = [0.001, 0.003]
 """
 
+import itertools
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ithbit.engine.spec import Protocol, RunSpec
-from ithbit.errors import SpecError, raise_problems
-from ithbit.models.spec import ModelSpec
+from ithbit.errors import LayerError, SpecError, raise_problems
+from ithbit.families import POSITIONS, family_named
+from ithbit.models.layer_source import family_of
+from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.sweep.presets import PRESETS, preset
 
 _MAX_SEEDS = 10_000  # in one range: seed 10,000 trains on the stream that seed 0 is tested on
@@ -70,6 +73,7 @@ class Filter:
     seeds: Sequence[int] = ()  # instead of the sweep's own
     max_epochs: int | None = None
     stop_when_solved: bool = False
+    examples: str | None = None
 
     def apply(self, runs: Sequence[RunSpec], name: str = "the sweep") -> list[RunSpec]:
         """The runs that are left, each once; an error says which option leaves none, and why."""
@@ -78,6 +82,8 @@ class Filter:
             if not (wanted := getattr(self, field)):
                 continue
             there = dict.fromkeys(getattr(run.model, of_model) for run in kept)
+            if of_model == "family":  # a layer's folder is no part of its name
+                wanted = [name.rpartition("/")[2] for name in wanted]
             kept = [run for run in kept if getattr(run.model, of_model) in wanted]
             if not kept:
                 given = f" with{passed}" if passed else ""
@@ -93,6 +99,8 @@ class Filter:
             changes["max_epochs"] = self.max_epochs
         if self.stop_when_solved:
             changes["stop_when_solved"] = True
+        if self.examples is not None:
+            changes["examples"] = self.examples
         if changes:
             kept = [replace(run, protocol=replace(run.protocol, **changes)) for run in kept]
         return list(dict.fromkeys(kept))
@@ -130,41 +138,52 @@ def read_sweep(path: Path) -> list[RunSpec]:
     problems = _key_problems(data)
     lists = {key: _as_list(data.get(key, default)) for key, default in _OPTIONAL.items()}
     lists |= {key: _as_list(data[key]) for key in _NEEDED[:-1] if key in data}
-    seeds, protocol = [0], Protocol()
+    seeds = [0]
     try:
         seeds = _seeds(data.get("seeds", "0"))
     except SpecError as error:
         problems.append(str(error))
-    try:
-        protocol = Protocol(**data.get("protocol", {}))
-    except (SpecError, TypeError) as error:
-        if not any("[protocol]" in problem for problem in problems):
-            problems.append(str(error))
+    protocols = [] if any("[protocol]" in p for p in problems) else _protocols(data, problems)
     raise_problems(str(path), problems)
-    runs: list[RunSpec] = []
-    for model in _models(lists, problems):
-        runs += [RunSpec(model, seed, protocol) for seed in seeds]
+    models = _models(lists, path.parent, problems)
     raise_problems(str(path), problems)
-    return runs
+    crossed = itertools.product(models, protocols, seeds)
+    return [RunSpec(model, seed, protocol) for model, protocol, seed in crossed]
 
 
-def _models(lists: dict[str, list[Any]], problems: list[str]) -> list[ModelSpec]:
+def _protocols(data: dict[str, Any], problems: list[str]) -> list[Protocol]:
+    """Every combination of the values in [protocol]; problems as in `_models`."""
+    given = {name: _as_list(value) for name, value in data.get("protocol", {}).items()}
+    protocols = []
+    for values in itertools.product(*given.values()):
+        try:
+            protocols.append(Protocol(**dict(zip(given, values, strict=True))))
+        except (SpecError, TypeError) as error:
+            if str(error) not in problems:
+                problems.append(str(error))
+    return protocols
+
+
+def _models(lists: dict[str, list[Any]], beside: Path, problems: list[str]) -> list[ModelSpec]:
     """Every combination; what is wrong with any of them goes to `problems`, each thing once."""
+    families = []
+    for given in lists["family"]:
+        try:
+            families.append(family_of(str(given), beside))
+        except LayerError as error:
+            problems.append(str(error))
+    lists = lists | {"family": families}
     combinations: list[tuple[Any, ...]] = [()]
     order = ("task", "family", "n", "layers", "width", "heads", "ff", "positions")
     for key in order:
         combinations = [(*c, value) for c in combinations for value in lists[key]]
     models = []
-    for task, family, n, layers, width, heads, ff, positions in combinations:
-        if positions == "rotary" and str(family) in (
-            "gru",
-            "mamba2",
-            "linear-full",
-            "linear-causal",
-        ):
-            continue  # as in the paper's ablation: rotary only where the family has it
+    for task, (family, code), n, layers, width, heads, ff, positions in combinations:
         try:
-            models.append(ModelSpec(task, family, n, layers, width, heads, ff, positions=positions))
+            if positions in POSITIONS and not family_named(family).takes(positions):
+                continue  # as in the paper's ablation: rotary only where the family has it
+            sizes = (n, layers, width, heads, ff)
+            models.append(ModelSpec(task, family, *sizes, positions=positions, code=code))
         except (SpecError, TypeError) as error:
             if str(error) not in problems:
                 problems.append(str(error))

@@ -1,10 +1,11 @@
 """A worker process: trains the stacks it is given, one JSON line in and many out.
 
-Started by `local.py` with pipes; the arguments are store, device and kernels. A task is a line
-{"order": number, "runs": [spec, …]}; the answers are lines {"kind": …, "run_id": …, "data": …}
-for what the engine tells, then {"kind": "idle", "order": number}. On a GPU several tasks are at
-work at once. A worker that cannot write to the disk says {"kind": "error"} and goes on; it ends
-when its input ends, or with the reader of its output.
+Started by `processes.py` with pipes; the arguments are store, device and kernels. A stack is a line
+{"number": …, "runs": [spec, …], "layers": {code: source}, "seconds": at most}; answers are lines
+{"kind": …, "run_id": …, "data": …} for what the engine tells, then {"kind": "left", "number": …,
+"data": {run id: epochs saved}} with the runs that are not finished. On a GPU several stacks are at
+work at once. A worker that cannot write to the disk says {"kind": "error"} and goes on. When its
+input ends it saves what it trains, and ends.
 """
 
 import json
@@ -12,50 +13,44 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TextIO, cast
 
 from ithbit import errors
-from ithbit.engine.loop import Event, Notice
-from ithbit.engine.paths import Kernels
-from ithbit.engine.record import Epoch, Failure, Result, failure_from_json, result_from_json
-from ithbit.engine.spec import RunSpec, run_from_json
+from ithbit.engine.device import choose_device
+from ithbit.engine.how import Event, How, Notice, Pause
+from ithbit.engine.loop import train_cell
+from ithbit.engine.steppers import Kernels
 from ithbit.errors import BusyError, IthbitError
+from ithbit.models.layer_source import learn
+from ithbit.spec import RunSpec, run_from_json
+from ithbit.store.records import Epoch, Failure, Result, failure_from_json, result_from_json
+from ithbit.sweep.threads import Audience, at_once
+
+# What an event may be about, by its kind: its class, and how it goes into a line and comes out.
+_KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "epoch": (Epoch, asdict, lambda data: Epoch(**data)),
+    "result": (Result, Result.to_json, result_from_json),
+    "failure": (Failure, Failure.to_json, failure_from_json),
+    "notice": (Notice, str, Notice),
+    "remark": (str, str, str),
+}
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
     """An event of the engine as a line between processes."""
-    match event.what:
-        case Epoch():
-            kind, data = "epoch", asdict(event.what)
-        case Result():
-            kind, data = "result", event.what.to_json()
-        case Failure():
-            kind, data = "failure", event.what.to_json()
-        case Notice():
-            kind, data = "notice", {"text": event.what}
-        case remark:
-            kind, data = "remark", {"text": remark}
-    return {"kind": kind, "run_id": event.run.run_id, "data": data}
+    kind = next(kind for kind, (of, *_) in _KINDS.items() if isinstance(event.what, of))
+    return {"kind": kind, "run_id": event.run.run_id, "data": _KINDS[kind][1](event.what)}
 
 
 def event_from_json(line: dict[str, Any], run: RunSpec) -> Event:
     """The event that `event_to_json` wrote about a run."""
-    data = line["data"]
-    match line["kind"]:
-        case "epoch":
-            return Event(run, Epoch(**data))
-        case "result":
-            return Event(run, result_from_json(data))
-        case "failure":
-            return Event(run, failure_from_json(data))
-        case "notice":
-            return Event(run, Notice(data["text"]))
-        case "remark":
-            return Event(run, data["text"])
-    raise ValueError(f"no event: {line['kind']}")
+    if line["kind"] not in _KINDS:
+        raise ValueError(f"no event: {line['kind']}")
+    return Event(run, _KINDS[line["kind"]][2](line["data"]))
 
 
 def error_from_json(line: dict[str, Any]) -> IthbitError:
@@ -65,49 +60,47 @@ def error_from_json(line: dict[str, Any]) -> IthbitError:
     return kind(data["text"])
 
 
-def serve(store: Path, device_name: str, kernels: Kernels, tasks: TextIO, answers: TextIO) -> None:
-    """Train task after task until there are no more."""
-    from ithbit.engine.device import choose_device
-    from ithbit.engine.loop import train
-    from ithbit.sweep.threads import Audience, at_once
-
-    device = choose_device(device_name)
-    lock = threading.Lock()
+def serve(
+    store: Path, device_name: str, kernels: Kernels, stacks: Iterable[str], answers: TextIO
+) -> None:
+    """Train stack after stack; when there are no more, leave with what is unfinished saved."""
+    pause, lock = Pause(), threading.Lock()
 
     def say(line: dict[str, Any]) -> None:
         with lock:
-            answers.write(json.dumps(line) + "\n")
-            answers.flush()
+            try:
+                answers.write(json.dumps(line) + "\n")
+                answers.flush()
+            except BrokenPipeError:  # nobody listens: the input will end, too
+                pause.ask()
 
-    audience = Audience(lambda event: say(event_to_json(event)))
+    audience = Audience(lambda event: say(event_to_json(event)), pause)
+    how = How(store, choose_device(device_name), kernels, audience.tell, pause)
 
-    def do(task: str) -> None:
-        order = json.loads(task)
+    def train(line: str) -> None:
+        order = json.loads(line)
+        learn(order["layers"])
         runs = [run_from_json(data) for data in order["runs"]]
         try:
-            train(runs, store, device, audience.tell, kernels=kernels)
-            say({"kind": "idle", "order": order["order"]})
+            left = train_cell(runs, replace(how, pause=pause.within(order["seconds"])))
+            data = {unfinished.spec.run_id: unfinished.epochs for unfinished in left}
+            say({"kind": "left", "number": order["number"], "data": data})
         except BusyError:
-            say({"kind": "busy", "order": order["order"]})
+            say({"kind": "busy", "number": order["number"]})
         except IthbitError as error:
-            data = {"type": type(error).__name__, "text": str(error)}
-            say({"kind": "error", "data": data})
+            say({"kind": "error", "data": {"type": type(error).__name__, "text": str(error)}})
 
-    def do_or_die(task: str) -> None:
+    def train_or_die(line: str) -> None:
         try:
-            do(task)
+            train(line)
         except BaseException:  # nobody looks at a thread: the process ends, and that is seen
             traceback.print_exc()
             os._exit(1)
 
-    n_threads = at_once(device_name)
-    if n_threads == 1:
-        for task in tasks:
-            do(task)
-        return
-    with device.one_thread(), ThreadPoolExecutor(n_threads) as threads:
-        for task in tasks:
-            threads.submit(do_or_die, task)
+    with how.device.one_thread(), ThreadPoolExecutor(at_once(device_name)) as threads:
+        for line in stacks:
+            threads.submit(train_or_die, line)
+        pause.ask()
 
 
 def main() -> None:
@@ -116,7 +109,4 @@ def main() -> None:
     # Nothing but answers may reach the pipe, whatever libraries print, in Python or in C.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    try:
-        serve(Path(store), device_name, cast(Kernels, kernels), sys.stdin, answers)
-    except BrokenPipeError:
-        sys.exit(1)
+    serve(Path(store), device_name, cast(Kernels, kernels), sys.stdin, answers)

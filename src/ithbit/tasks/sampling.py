@@ -9,11 +9,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ithbit.tasks.stream import GAMMA, LAST_SHIFT, MIX, stream_key, words_per_example
+from ithbit.tasks.stream import (
+    BELOW,
+    CUT,
+    GAMMA,
+    LAST_SHIFT,
+    MIX,
+    OTHER_HALF,
+    RISE,
+    RUN,
+    SHARE,
+    STEP,
+    stream_key,
+    words_per_example,
+    words_per_odd,
+)
 
 HELD_OUT_SEED = 10_000
 HALF_LENGTH_SEED = 20_000
 DOUBLE_LENGTH_SEED = 30_000
+BYTES_A_BIT = 16  # that drawing takes: words are spread to 64 numbers and masked
 
 
 @dataclass(frozen=True)
@@ -44,23 +59,52 @@ def stream_keys(seeds: list[int], device: torch.device | str = "cpu") -> Tensor:
     return torch.tensor([_signed(stream_key(seed)) for seed in seeds], device=device)
 
 
-def draw_examples(keys: Tensor, n_bits: int, first: int | Tensor, count: int) -> Examples:
+def draw_examples(
+    keys: Tensor, n_bits: int, first: int | Tensor, count: int, examples: str = "uniform"
+) -> Examples:
     """Examples number first … first + count - 1 of every seed of the stack.
 
     `first` may be a tensor (seed, 1) on the device: each seed at its own place, moved on by a
-    captured step.
+    captured step. `examples` is "uniform" or "mixed" (see `stream.py`).
 
     >>> examples = draw_examples(stream_keys([0, 7]), n_bits=4, first=0, count=3)
     >>> examples.bits[0, 0].tolist(), examples.index.shape, examples.answer.tolist()[0][0]
     ([0, 1, 1, 1], torch.Size([2, 3]), 1)
     """
-    n_words = words_per_example(n_bits)
-    counter = torch.arange(1, count * n_words + 1, device=keys.device) + first * n_words
-    word = keys[:, None] + counter * _signed(GAMMA)
-    for shift, factor in MIX:
-        word = (word ^ _shift_right(word, shift)) * _signed(factor)
-    word = (word ^ _shift_right(word, LAST_SHIFT)).view(len(keys), count, n_words)
+    word = _words(keys, first, count, words_per_example(n_bits))
     index = 1 + ((_shift_right(word[..., 0], 32) * n_bits) >> 32)
     shifts = torch.arange(64, device=keys.device)
     bits = ((word[..., 1:, None] >> shifts) & 1).to(torch.uint8).flatten(-2)[..., :n_bits]
+    if examples == "mixed":
+        odd = ((first + torch.arange(count, device=keys.device)) % 2 == 1).unsqueeze(-1)
+        bits = torch.where(odd, _two_densities(keys, n_bits, first, word[..., :1]), bits)
     return Examples(bits, index)
+
+
+def draw_densities(keys: Tensor, n_bits: int, first: int, count: int) -> Examples:
+    """Strings of two densities with a cut and a uniform index, whatever their numbers."""
+    word = _words(keys, first, count, words_per_example(n_bits))[..., :1]
+    index = 1 + ((_shift_right(word[..., 0], 32) * n_bits) >> 32)
+    return Examples(_two_densities(keys, n_bits, first, word), index)
+
+
+def _words(keys: Tensor, first: int | Tensor, count: int, n_words: int, start: int = 0) -> Tensor:
+    """The words of examples that take so many each, from a counter on: seed count word."""
+    counter = torch.arange(1, count * n_words + 1, device=keys.device) + first * n_words
+    word = keys[:, None] + _signed(start * GAMMA % (1 << 64)) + counter * _signed(GAMMA)
+    for shift, factor in MIX:
+        word = (word ^ _shift_right(word, shift)) * _signed(factor)
+    return (word ^ _shift_right(word, LAST_SHIFT)).view(len(keys), count, n_words)
+
+
+def _two_densities(keys: Tensor, n_bits: int, first: int | Tensor, word: Tensor) -> Tensor:
+    """The bits of mixed examples, as if all numbers were odd, with the words of their indices (seed
+    count 1): seed count bit."""
+    steps = torch.cat([word, word >> STEP], -1) & (1 << STEP) - 1
+    zeros = (RISE * (2 * steps + 1) // RUN - BELOW).clamp(0, 1 << SHARE)
+    cut = ((word >> (32 - CUT)) & (1 << CUT) - 1) * (n_bits + 1) >> CUT
+    before = torch.arange(n_bits, device=keys.device) < cut
+    shares = torch.arange(0, 64, SHARE, device=keys.device)
+    drawn = _words(keys, first, word.shape[1], words_per_odd(n_bits), OTHER_HALF)
+    drawn = ((drawn[..., None] >> shares) & (1 << SHARE) - 1).flatten(-2)[..., :n_bits]
+    return (drawn >= torch.where(before, zeros[..., :1], zeros[..., 1:])).to(torch.uint8)

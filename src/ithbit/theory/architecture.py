@@ -14,15 +14,37 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ithbit.errors import SpecError, check_numbers, raise_problems
-from ithbit.families import FAMILIES
+from ithbit.families import FAMILIES, Family, family_named
 
 Model = Literal["formal", "trained"]
+_OTHER: dict[Model, Model] = {"formal": "trained", "trained": "formal"}
 Feature = Literal["elu", "relu"]
 Transition = Literal["affine", "constant"]
 Activation = Literal["gelu", "relu"]
 
-FORMAL_FAMILIES = tuple(dict.fromkeys(family.formal for family in FAMILIES.values()))
-TRAINED_FAMILIES = tuple(FAMILIES)
+MOST = 10**12  # layers, width and whatever else has a size: what is counted then stays a float
+
+
+def _named(model: str) -> dict[str, Family]:
+    """The families that theory speaks of, by their names in that model."""
+    named: dict[str, Family] = {}
+    for family in FAMILIES.values():
+        if family.formal:
+            named.setdefault(family.formal if model == "formal" else family.name, family)
+    return named
+
+
+FORMAL_FAMILIES = tuple(_named("formal"))
+TRAINED_FAMILIES = tuple(_named("trained"))
+
+
+def need_theory(family: str) -> None:
+    """Raise `SpecError` if the family is known and no theorem speaks of it."""
+    if (family in FAMILIES or ":" in family) and not family_named(family).formal:
+        raise SpecError(
+            f"no theory for the family {family!r}: it has no formal counterpart; choose one of "
+            f"{', '.join(_named('formal'))}"
+        )
 
 
 @dataclass(frozen=True)
@@ -43,21 +65,22 @@ class Architecture:
 
     def __post_init__(self) -> None:
         check_numbers("architecture", self)
-        names = FORMAL_FAMILIES if self.model == "formal" else TRAINED_FAMILIES
         problems = [
-            f"{what} must be at least 1, got {value}"
-            for what, value in (
-                ("layers", self.n_layers),
-                ("width", self.width),
-                ("heads", self.heads),
-                ("state", self.state),
-                ("conv", self.conv),
+            f"{what} must be at {f'least {least}' if value < least else f'most {MOST:,}'}, "
+            f"got {value}"
+            for what, value, least in (
+                ("layers", self.n_layers, 1),
+                ("width", self.width, 1),
+                ("heads", self.heads, 1),
+                ("state", self.state, 1),
+                ("conv", self.conv, 1),
+                ("ff", self.hidden, 0 if self.model == "formal" else 1),
             )
-            if value < 1
+            if not least <= value <= MOST
         ]
         for what, value, choices in (
             ("model", self.model, get_args(Model)),
-            ("family", self.family, names),
+            ("family", self.family, tuple(_named(self.model))),
             ("feature", self.feature, get_args(Feature)),
             ("transition", self.transition, get_args(Transition)),
             ("activation", self.activation, get_args(Activation)),
@@ -66,18 +89,34 @@ class Architecture:
                 problems.append(f"unknown {what} {value!r}, choose one of {', '.join(choices)}")
         if self.heads > 0 and self.width > 0 and self.width % self.heads:
             problems.append(f"heads must divide the width, got {self.heads} and {self.width}")
-        least = 0 if self.model == "formal" else 1
-        if self.hidden < least:
-            problems.append(f"ff must be at least {least}, got {self.hidden}")
         raise_problems("architecture", problems)
 
     @property
+    def of(self) -> Family:
+        """The family's descriptor; that of the trained counterpart if this is formal."""
+        return _named(self.model)[self.family]
+
+    @property
+    def kind(self) -> str:
+        """softmax or linear, full and causal alike; else the family's name in this model."""
+        return self.of.kind if self.attention or self.model == "trained" else self.family
+
+    @property
     def attention(self) -> bool:
-        return self.family.startswith(("softmax", "linear"))
+        return self.of.attention
 
     @property
     def causal(self) -> bool:
-        return not self.family.endswith("-full")
+        return self.of.causal
+
+    @property
+    def causal_twin(self) -> str:
+        """The causal family of its kind."""
+        return next(
+            name
+            for name, family in _named(self.model).items()
+            if family.causal and family.kind == self.of.kind
+        )
 
     @property
     def head_width(self) -> int:
@@ -89,23 +128,43 @@ class Architecture:
         return self.width + 2 * self.state
 
     @property
+    def depth(self) -> str:
+        """The number of layers, for people to read."""
+        return f"{self.n_layers} layer{'s' if self.n_layers > 1 else ''}"
+
+    def to_json(self) -> dict[str, str | int]:
+        """What a record says of it."""
+        return {
+            "family": self.family,
+            "model": self.model,
+            "layers": self.n_layers,
+            "width": self.width,
+            "sizes": self.sizes,
+        }
+
+    @property
     def sizes(self) -> str:
         """The sizes that matter for this family, for people to read."""
         parts = [f"width {self.width}"]
-        if self.attention or self.family == "mamba2":
+        if _has_heads(self.of, self.model):
             parts.append(f"{self.heads} head{'s' if self.heads > 1 else ''}")
-        if self.family == "mamba2":
+        if self.kind == "mamba2":
             parts += [f"state {self.state}", f"convolution {self.conv}"]
         elif self.model == "formal":
             parts.append(f"hidden {self.hidden}" if self.hidden else "affine readout")
-            if self.family.startswith("linear"):
+            if self.kind == "linear":
                 parts.append("ELU+1" if self.feature == "elu" else "ReLU+1")
-            if self.family == "ssm":
+            if self.kind == "ssm":
                 constant = self.transition == "constant"
                 parts.append("A constant, B linear" if constant else "A, B affine in x")
         elif self.attention:
             parts.append(f"feed-forward {self.hidden} ({self.activation.upper()})")
         return ", ".join(parts)
+
+
+def _has_heads(family: Family, model: Model) -> bool:
+    """Formal layers have heads where they attend; Mamba2's are of the trained block."""
+    return family.has_heads and (family.attention or model == "trained")
 
 
 def architecture(
@@ -134,19 +193,15 @@ def architecture(
     ...
     ithbit.errors.SpecError: 'gru' is trained only; its formal counterpart is 'rnn', ...
     """
-    if model == "formal" and family in ("gru", "mamba2"):
+    need_theory(family)
+    named, others = (_named(each) for each in (model, _OTHER.get(model, model)))
+    if family not in named and (found := others.get(family)):
+        other = found.formal if model == "formal" else found.name
         raise SpecError(
-            f"{family!r} is trained only; its formal counterpart is {FAMILIES[family].formal!r}, "
-            f"or take model 'trained'"
+            f"{family!r} is {_OTHER[model]} only; its {model} counterpart is {other!r}, "
+            f"or take model {_OTHER[model]!r}"
         )
-    if model == "trained" and family in ("rnn", "ssm"):
-        trained = "gru" if family == "rnn" else "mamba2"
-        raise SpecError(
-            f"{family!r} is formal only; its trained counterpart is {trained!r}, "
-            f"or take model 'formal'"
-        )
-    has_heads = family.startswith(("softmax", "linear")) or family == "mamba2"
-    if not has_heads:
+    if family not in named or not _has_heads(named[family], model):
         heads = 1
     elif heads is None:
         heads = 2 if model == "trained" else 1

@@ -6,13 +6,17 @@
     fixed states  one RNN layer, linear time              exact rationals
     boxes         any layers, knows no construction       intervals rounded outward
 
+and for the blocks that are trained, each for its own construction, in nearly linear time:
+
+    angle, linear window, mamba2 window, latch            exact rationals and arb balls
+
 A certificate speaks of *real arithmetic on the stored weights* (float64 numbers taken exactly).
 What a float run does is a different question: see `precision`, whose answers are observed.
 The file form and its check are in `certificate_file`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -20,9 +24,19 @@ from typing import Any
 import numpy as np
 
 from ithbit.errors import SpecError
-from ithbit.theory.certifiers import boxes, fixed_states, marker
-from ithbit.theory.certifiers.lines import UnsuitableError
+from ithbit.shown import Shown
+from ithbit.theory.certifiers.arguments import fixed_states, marker
+from ithbit.theory.certifiers.arithmetic.lines import UnsuitableError
+from ithbit.theory.certifiers.boxes import generic as boxes
+from ithbit.theory.certifiers.trained.angle import certify_angle
+from ithbit.theory.certifiers.trained.latch import certify_latch
+from ithbit.theory.certifiers.trained.linear import certify_linear
+from ithbit.theory.certifiers.trained.mamba2 import certify_mamba2
+from ithbit.theory.certifiers.trained.reading import Found
 from ithbit.theory.solution import Solution
+from ithbit.theory.trained_solution import TrainedSolution
+
+AnySolution = Solution | TrainedSolution
 
 SPEAKS_OF = "real arithmetic on the stored weights"
 
@@ -32,6 +46,8 @@ _SLACK = 2.0**-40
 # The generic argument is refused past these lengths, where it would take minutes: n^3 steps for two
 # attention layers, n^2 for recurrent layers, n^2 in one matrix product for one attention layer.
 _LONGEST = {"deep": 160, "recurrent": 1100, "one attention layer": 10_000}
+# n · 2^n has at most 4,300 digits, the longest integer that Python reads from text by default.
+LONGEST = 14_267
 
 
 @dataclass(frozen=True)
@@ -50,7 +66,8 @@ class Method:
 
     name: str
     derivation: str
-    bound: Callable[[Solution], Bound]
+    bound: Callable[[Any], Bound]
+    of: type = Solution  # whose weights it speaks of
 
 
 @dataclass(frozen=True)
@@ -62,15 +79,15 @@ class Witness:
     margin: float
 
 
-@dataclass(frozen=True)
-class Certificate:
+@dataclass(frozen=True, repr=False)
+class Certificate(Shown):
     """A proved lower bound of the margin over all inputs; `certified` if it is positive.
 
     If not certified, `margin` is still a lower bound, but says nothing: the weights may be wrong,
     or right without this argument seeing it. `refused` tells which arguments did not apply.
     """
 
-    solution: Solution
+    solution: AnySolution
     margin: float
     method: str
     arithmetic: str
@@ -86,6 +103,27 @@ class Certificate:
     def inputs(self) -> int:
         """How many inputs the bound covers: all n · 2^n."""
         return self.solution.n_bits << self.solution.n_bits
+
+    @property
+    def longest(self) -> int:
+        """Up to which n such weights are certified: the limit of a computation, not of a claim."""
+        if self.method == "boxes" and isinstance(self.solution, Solution):
+            return min(LONGEST, _longest_boxes(self.solution))
+        return LONGEST
+
+    def to_json(self) -> dict[str, Any]:
+        """The claim without the weights, and what was observed of float runs."""
+        from ithbit.theory.certificate_file import summary
+        from ithbit.theory.precision import float_runs, observed
+
+        return summary(self) | {
+            "float_execution": observed(self.solution, float_runs(self.solution))
+        }
+
+    def parts(self) -> Iterator[Any]:
+        from ithbit.theory.certificate_text import certificate_parts
+
+        return certificate_parts(self)
 
 
 def _rounded_down(value: Any) -> float:
@@ -106,10 +144,14 @@ def _states_bound(solution: Solution) -> Bound:
     return Bound(margin, found.index, found.answer, fixed_states.ARITHMETIC)
 
 
-def _boxes_bound(solution: Solution) -> Bound:
+def _longest_boxes(solution: Solution) -> int:
     attention = [layer.kind in ("softmax", "linear") for layer in solution.layers]
     one = "one attention layer" if attention[-1] else "recurrent"
-    longest = _LONGEST["deep" if any(attention[:-1]) else one]
+    return _LONGEST["deep" if any(attention[:-1]) else one]
+
+
+def _boxes_bound(solution: Solution) -> Bound:
+    longest = _longest_boxes(solution)
     if solution.n_bits > longest:
         raise UnsuitableError(
             f"the generic argument is offered up to n = {longest} for such layers"
@@ -117,6 +159,16 @@ def _boxes_bound(solution: Solution) -> Bound:
     found = boxes.certify_boxes(solution)
     margin = found.margin - abs(found.margin) * _SLACK
     return Bound(margin, found.index, found.answer, boxes.ARITHMETIC)
+
+
+def _trained(name: str, derivation: str, argument: Callable[[TrainedSolution], Found]) -> Method:
+    """An argument about trained blocks; the two answers are alike, so 1 stands for both."""
+
+    def bound(solution: TrainedSolution) -> Bound:
+        found = argument(solution)
+        return Bound(found.margin, found.index, 1, "exact rationals and arb balls")
+
+    return Method(name, derivation, bound, TrainedSolution)
 
 
 METHODS: dict[str, Method] = {
@@ -140,11 +192,35 @@ METHODS: dict[str, Method] = {
             "by a fractional program, MLPs by affine forms, states step by step",
             _boxes_bound,
         ),
+        _trained(
+            "angle",
+            "what the blocks read and write taken exactly from the weights; scores peak at the "
+            "index, and the worst bits are those opposed to the answer, index by index, in O(n)",
+            certify_angle,
+        ),
+        _trained(
+            "linear window",
+            "what the blocks read and write taken exactly from the weights; every place is moved "
+            "by the index, and the units open at one place alone, index by index, in O(n)",
+            certify_linear,
+        ),
+        _trained(
+            "mamba2 window",
+            "what the blocks read and write taken exactly from the weights; every place is moved "
+            "by the index, and the channels open at one place alone, index by index, in O(n)",
+            certify_mamba2,
+        ),
+        _trained(
+            "latch",
+            "every gate of the three units that are used, bounded at all tokens, index by index, "
+            "in O(n)",
+            certify_latch,
+        ),
     )
 }
 
 
-def certify(solution: Solution, method: str | None = None) -> Certificate:
+def certify(solution: AnySolution, method: str | None = None) -> Certificate:
     """The certificate of these weights: a rigorous lower bound of the margin over all inputs.
 
     Tries the arguments in the order of the module head and takes the first that applies; `method`
@@ -159,6 +235,8 @@ def certify(solution: Solution, method: str | None = None) -> Certificate:
         raise SpecError(f"unknown method {method!r}; choose one of {', '.join(METHODS)}")
     refused = []
     for name in METHODS if method is None else (method,):
+        if not isinstance(solution, METHODS[name].of):
+            continue
         try:
             bound = METHODS[name].bound(solution)
         except UnsuitableError as reason:
@@ -173,13 +251,15 @@ def certify(solution: Solution, method: str | None = None) -> Certificate:
             worst=find_worst(solution, bound.index, bound.answer),
             refused=tuple(refused),
         )
-    raise SpecError(
-        f"no argument applies to {solution.task} by {solution.family} at n = {solution.n_bits} "
-        f"({'; '.join(refused)}); take a shorter n"
-    )
+    what = f"{solution.task} by {solution.family} at n = {solution.n_bits}"
+    if isinstance(solution, TrainedSolution):
+        known = [name for name, each in METHODS.items() if each.of is TrainedSolution]
+        reasons = "; ".join(refused) or f"{method} is about formal layers, not {', '.join(known)}"
+        raise SpecError(f"no argument applies to these weights of {what} ({reasons})")
+    raise SpecError(f"no argument applies to {what} ({'; '.join(refused)}); take a shorter n")
 
 
-def find_worst(solution: Solution, index: int, answer: int) -> Witness:
+def find_worst(solution: AnySolution, index: int, answer: int) -> Witness:
     """The input with the smallest *observed* margin among a few that share index and answer.
 
     The other bits are all 0, all 1, 1 only before or only behind the index, and, where a run is
@@ -188,8 +268,7 @@ def find_worst(solution: Solution, index: int, answer: int) -> Witness:
     n = solution.n_bits
     k = np.arange(1, n + 1)
     strings = [np.zeros(n), np.ones(n), k < index, k > index, np.abs(k - index) <= 1]
-    deep_softmax = any(layer.kind == "softmax" for layer in solution.layers[:-1])
-    affordable = 4e7 / (solution.n_tokens**2 if deep_softmax else 30 * solution.n_tokens)
+    affordable = 4e7 / solution.run_cost
     count = int(min(len(strings), max(1, affordable)))
     bits = np.array(strings[:count]).astype(np.uint8)
     if affordable > 64:

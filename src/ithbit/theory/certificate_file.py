@@ -17,15 +17,21 @@ from typing import Any
 import numpy as np
 
 from ithbit.errors import IthbitError, SpecError
+from ithbit.spec import plain
 from ithbit.tasks.indexing import Instance
-from ithbit.theory.certificate import METHODS, SPEAKS_OF, Certificate, certify
+from ithbit.theory.certificate import (
+    LONGEST,
+    METHODS,
+    SPEAKS_OF,
+    AnySolution,
+    Certificate,
+    certify,
+)
 from ithbit.theory.precision import float_runs, observed
-from ithbit.theory.solution import Solution
+from ithbit.theory.trained_solution import TrainedSolution
 from ithbit.theory.weights_json import Json, solution_from_json, weights_to_json
 
 FORMAT = "ithbit certificate 1"
-# n · 2^n has at most 4,300 digits, the longest integer that Python reads from text by default.
-LONGEST = 14_267
 # What a float64 run of the stored worst input may differ by on another machine.
 _OBSERVED_TOLERANCE = 1e-6
 # What a bound may be below the re-derived one; more is a change, not another machine's rounding.
@@ -39,7 +45,10 @@ class CertificateError(IthbitError):
 def require_writable(n_bits: int) -> None:
     """Raise `SpecError` if the number of inputs is too long to be written down."""
     if n_bits > LONGEST:
-        raise SpecError(f"certificates are written for n up to {LONGEST}, got n = {n_bits}")
+        raise SpecError(
+            f"certificates are written for n up to {LONGEST}, got n = {n_bits}; take a shorter n, "
+            "or ask `ithbit verdict`, which knows what is proved for every n"
+        )
 
 
 def summary(certificate: Certificate) -> Json:
@@ -47,8 +56,12 @@ def summary(certificate: Certificate) -> Json:
     solution, worst = certificate.solution, certificate.worst
     require_writable(solution.n_bits)
     finite = bool(np.isfinite(certificate.margin))
+    trained: Json = {}
+    if isinstance(solution, TrainedSolution):
+        trained = {"model": "trained", "spec": plain(solution.spec)}
     return {
         "format": FORMAT,
+        **trained,
         "task": solution.task,
         "family": solution.family,
         "variant": solution.variant,
@@ -163,7 +176,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:28]}…{text[-28:]}"
 
 
-def _check_worst(worst: Any, solution: Solution) -> None:
+def _check_worst(worst: Any, solution: AnySolution) -> None:
     """The worst input found must be an input, and behave as stated."""
     if not isinstance(worst, dict) or not isinstance(worst.get("bits"), str):
         raise CertificateError("the worst input is missing")

@@ -1,15 +1,22 @@
 """A construction at work on one input, token by token: what each layer attends to or remembers.
 
-Plain data for the command line to lay out. Values are those of a float64 run (*observed*).
+Plain data; `explain_text` lays it out. Values are those of a float64 run (*observed*).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from ithbit.errors import SpecError
+from ithbit.families import FAMILIES
+from ithbit.shown import Shown
 from ithbit.tasks.indexing import Instance
+from ithbit.theory.constructions.trained import content_of
 from ithbit.theory.layers import Array, Layer, LinearAttention, SoftmaxAttention, Trace
 from ithbit.theory.solution import Solution
+from ithbit.theory.trained_solution import TrainedSolution
 
 LONGEST = 32  # bits; one attention row per token must fit a terminal
 
@@ -51,6 +58,20 @@ STORIES: dict[str, tuple[str, ...]] = {
         "The state is (index, answer): a token with x = {i}, position {i} holding a 1, adds 1 to "
         "the answer.",
     ),
+    "trained angle rhi": (
+        "The index token asks for the angle of place {i} and the bits lie on a curve by their "
+        "place: bit {i} wins, and its ±1 is what the index token takes up.",
+    ),
+    "trained angle lhi": (
+        "The end token attends to the index token and takes up (1, i/N); bits look away from it.",
+        "The end token asks for the angle of place {i}, as the bits lie on a curve by their place: "
+        "bit {i} wins, and its ±1 is what the end token takes up.",
+    ),
+    "trained window": (
+        "Every token takes the index off its place. At bit {i} alone the two agree and a window "
+        "opens: six units mark the token with the sign of its bit.",
+        "The last token adds up the marks of all tokens.",
+    ),
     "latch": (
         "h₁ keeps {i}/2n, h₂ turns from −1 to +1 at position {i}, and h₃ is open for one token: "
         "where the position has been reached but h₂ has not turned yet.",
@@ -71,11 +92,11 @@ class LayerStep:
     outputs: Array  # token dim
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Shown):
     """The whole run on one input."""
 
-    solution: Solution
+    solution: Solution | TrainedSolution
     instance: Instance
     asked: int  # the token that holds the asked bit, counted from 0
     steps: tuple[LayerStep, ...]
@@ -93,8 +114,13 @@ class Explanation:
         rhi = self.instance.task == "rhi"
         return (*bits, query) if rhi else (query, *bits, "end")
 
+    def parts(self) -> Iterator[Any]:
+        from ithbit.theory.explain_text import explanation_parts
 
-def explain(solution: Solution, bits: Sequence[int], index: int) -> Explanation:
+        return explanation_parts(self)
+
+
+def explain(solution: Solution | TrainedSolution, bits: Sequence[int], index: int) -> Explanation:
     """The run of a solution on one input, layer by layer.
 
     >>> from ithbit.theory.constructions import construct
@@ -107,6 +133,8 @@ def explain(solution: Solution, bits: Sequence[int], index: int) -> Explanation:
         raise SpecError(f"a run is shown for at most {LONGEST} bits, got {n}; take fewer")
     if n != solution.n_bits:
         raise SpecError(f"these weights are for n = {solution.n_bits}, got {n} bits")
+    if isinstance(solution, TrainedSolution):
+        return _explain_trained(solution, instance)
     embedded, traces = solution.trace(instance.bits, index)
     steps = []
     x = embedded[0]
@@ -125,10 +153,40 @@ def explain(solution: Solution, bits: Sequence[int], index: int) -> Explanation:
         )
         x = trace.output[0]
     logits = solution.output @ x[-1]
-    place = index - 1 if solution.task == "rhi" else index
     return Explanation(
-        solution, instance, place, tuple(steps), (float(logits[0]), float(logits[1]))
+        solution, instance, _asked(instance), tuple(steps), (float(logits[0]), float(logits[1]))
     )
+
+
+def _asked(instance: Instance) -> int:
+    return instance.index - 1 if instance.task == "rhi" else instance.index
+
+
+def _explain_trained(solution: TrainedSolution, instance: Instance) -> Explanation:
+    """Trained blocks at work, their stream as the few numbers that the construction puts there."""
+    embedded, traces = solution.trace(instance.bits, instance.index)
+    named = f"trained {solution.variant}"
+    stories = STORIES.get(named) or STORIES.get(f"{named} {solution.task}")
+    stories = stories or STORIES.get(solution.variant, ())
+    steps, x = [], content_of(solution, embedded[0])
+    for depth, trace in enumerate(traces):
+        outputs = content_of(solution, trace.output[0])
+        recurrent = trace.attention is None
+        story = stories[depth].format(i=instance.index) if depth < len(stories) else ""
+        steps.append(
+            LayerStep(
+                kind=FAMILIES[solution.family].label,
+                story=story,
+                inputs=x,
+                attention=None if trace.attention is None else trace.attention[0],
+                sums=None,
+                states=outputs if recurrent else None,
+                outputs=outputs,
+            )
+        )
+        x = outputs
+    logit = float(solution.logits(np.array([instance.bits]), np.array([instance.index]))[0])
+    return Explanation(solution, instance, _asked(instance), tuple(steps), (0.0, logit))
 
 
 def _sums(layer: Layer, x: Array, trace: Trace) -> Array | None:

@@ -180,9 +180,7 @@ class SoftmaxAttention:
     def d_in(self) -> int:
         return len(self.K)
 
-    @property
-    def d_out(self) -> int:
-        return len(self.K)
+    d_out = d_in
 
     @property
     def size(self) -> int:
@@ -238,9 +236,7 @@ class LinearAttention:
     def d_in(self) -> int:
         return len(self.K)
 
-    @property
-    def d_out(self) -> int:
-        return len(self.K)
+    d_out = d_in
 
     @property
     def size(self) -> int:
@@ -268,6 +264,12 @@ class LinearAttention:
         return Trace(self(x), attention=weights / weights.sum(axis=2, keepdims=True))
 
 
+def _read(net: ReluNet, x: Array, states: Array, last: bool) -> Array:
+    """y_k = net(x_k, h_k), of the last token alone if asked."""
+    first = x.shape[1] - 1 if last else 0
+    return net(np.concatenate([x[:, first:], states[:, first:]], axis=2))
+
+
 @dataclass(frozen=True, eq=False)
 class Ssm:
     """Definition 8: h_k = A(x_k) h_{k-1} + B(x_k), y_k = phi(x_k, h_k), with A, B, phi as MLPs.
@@ -292,9 +294,7 @@ class Ssm:
     def d_in(self) -> int:
         return len(self.h0)
 
-    @property
-    def d_out(self) -> int:
-        return len(self.h0)
+    d_out = d_in
 
     @property
     def size(self) -> int:
@@ -314,9 +314,7 @@ class Ssm:
         return states
 
     def __call__(self, x: Array, last: bool = False) -> Array:
-        first = x.shape[1] - 1 if last else 0
-        states = self.states(x)[:, first:]
-        return self.phi(np.concatenate([x[:, first:], states], axis=2))
+        return _read(self.phi, x, self.states(x), last)
 
     def trace(self, x: Array) -> Trace:
         return Trace(self(x), states=self.states(x))
@@ -340,9 +338,7 @@ class Rnn:
     def d_in(self) -> int:
         return self.N1.d_out
 
-    @property
-    def d_out(self) -> int:
-        return self.N1.d_out
+    d_out = d_in
 
     @property
     def size(self) -> int:
@@ -358,8 +354,7 @@ class Rnn:
         return states
 
     def __call__(self, x: Array, last: bool = False) -> Array:
-        first = x.shape[1] - 1 if last else 0
-        return self.N2(np.concatenate([x[:, first:], self.states(x)[:, first:]], axis=2))
+        return _read(self.N2, x, self.states(x), last)
 
     def trace(self, x: Array) -> Trace:
         return Trace(self(x), states=self.states(x))

@@ -2,7 +2,7 @@
 
 A certificate speaks of real arithmetic. Rounding is a different matter: positions must be exact in
 the float type, and scores must keep their gaps. `float_runs` runs a few inputs in each type;
-`SAFE_N` holds how far many inputs were right, as `bench/safe_n.py` measured it.
+`SAFE_N` holds how far many inputs were right, as `experiments/safe_n.py` measured it.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ithbit.families import FAMILIES
 from ithbit.theory.solution import Enumeration, Solution, enumerate_inputs
+from ithbit.theory.trained_solution import TrainedSolution
+
+AnySolution = Solution | TrainedSolution
 
 _BUDGET = 3e7  # numbers of attention (or states) that one spot check may compute
 
@@ -52,6 +56,14 @@ SAFE_N: dict[str, tuple[Safe, Safe]] = {
     "latch": (Safe(8192), Safe(8192)),
 }
 
+# Of trained blocks at width 16, by kind; `experiments/trained_reach.py` doubled n up to 1,024.
+TRAINED_SAFE_N: dict[str, tuple[Safe, Safe]] = {
+    "softmax": (Safe(1024), Safe(1024)),
+    "linear": (Safe(512, 1024), Safe(1024)),
+    "gru": (Safe(1024), Safe(1024)),
+    "mamba2": (Safe(128, 256), Safe(1024)),
+}
+
 
 @dataclass(frozen=True)
 class FloatRun:
@@ -68,19 +80,22 @@ class FloatRun:
         return f"{self.inputs} inputs run, all right, smallest margin {self.margin:.6g}"
 
 
-def safe_n(solution: Solution, dtype: str) -> Safe | None:
+def safe_n(solution: AnySolution, dtype: str) -> Safe | None:
     """How far runs in this type were right; None for weights that were not measured."""
+    if isinstance(solution, TrainedSolution):
+        measured = TRAINED_SAFE_N[FAMILIES[solution.family].kind] if solution.width == 16 else None
+        return measured and measured[0 if dtype == "float32" else 1]
     marker = f"{solution.layers[0].kind} marker"
     key = marker if solution.variant == "marker" else solution.variant
     return SAFE_N[key][0 if dtype == "float32" else 1] if key in SAFE_N else None
 
 
-def every_input(solution: Solution) -> Enumeration | None:
+def every_input(solution: AnySolution) -> Enumeration | None:
     """All n · 2^n inputs run one by one in float64, where that is quick: n up to 10."""
     return enumerate_inputs(solution) if solution.n_bits <= 10 else None
 
 
-def observed(solution: Solution, runs: tuple[FloatRun, ...]) -> dict[str, Any]:
+def observed(solution: AnySolution, runs: tuple[FloatRun, ...]) -> dict[str, Any]:
     """What was seen of float execution, per type, as plain JSON values.
 
     >>> from ithbit.theory.constructions import construct
@@ -104,7 +119,7 @@ def observed(solution: Solution, runs: tuple[FloatRun, ...]) -> dict[str, Any]:
     return seen
 
 
-def float_runs(solution: Solution, seed: int = 0) -> tuple[FloatRun, FloatRun]:
+def float_runs(solution: AnySolution, seed: int = 0) -> tuple[FloatRun, FloatRun]:
     """A few inputs in float32 and in float64: each with small, middle and large index.
 
     >>> from ithbit.theory.constructions import construct
@@ -122,12 +137,12 @@ def float_runs(solution: Solution, seed: int = 0) -> tuple[FloatRun, FloatRun]:
     return runs[0], runs[1]
 
 
-def spot_inputs(solution: Solution, seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def spot_inputs(
+    solution: AnySolution, seed: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Bits and indices for a spot check: random strings, strings of one value, spread indices."""
     n, rng = solution.n_bits, np.random.default_rng(seed)
-    deep_softmax = any(layer.kind == "softmax" for layer in solution.layers[:-1])
-    cost = solution.n_tokens ** (2 if deep_softmax else 1) * (1 if deep_softmax else 30)
-    count = int(np.clip(_BUDGET / cost, 2, 256))
+    count = int(np.clip(_BUDGET / solution.run_cost, 2, 256))
     index = np.unique(np.linspace(1, n, count).round().astype(int))[::-1]
     index = np.resize(index, count)
     bits = rng.integers(0, 2, (count, n), dtype=np.uint8)

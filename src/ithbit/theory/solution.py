@@ -7,13 +7,13 @@ Nothing here is certified: margins computed in floats are *observed*; see `certi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ithbit.errors import SpecError, raise_problems
-from ithbit.families import Task
+from ithbit.families import FAMILIES, Task
 from ithbit.tasks.indexing import all_inputs, n_tokens
 from ithbit.theory.layers import Array, FloatArray, Layer, Trace, like
 
@@ -59,14 +59,8 @@ class Embedding:
 
 # The layers each family is made of: kind, and whether the attention is causal.
 _LAYERS: dict[str, tuple[str, bool | None]] = {
-    "softmax-full": ("softmax", False),
-    "softmax-causal": ("softmax", True),
-    "linear-full": ("linear", False),
-    "linear-causal": ("linear", True),
-    "ssm": ("ssm", None),
-    "rnn": ("rnn", None),
-    "gru": ("gru", None),
-}
+    name: (family.kind, family.causal) for name, family in FAMILIES.items() if family.attention
+} | {name: (name, None) for name in ("ssm", "rnn", "gru")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +122,12 @@ class Solution:
     def n_tokens(self) -> int:
         return n_tokens(self.task, self.n_bits)
 
+    @property
+    def run_cost(self) -> int:
+        """About how many numbers the run of one input computes."""
+        deep_softmax = any(layer.kind == "softmax" for layer in self.layers[:-1])
+        return self.n_tokens**2 if deep_softmax else 30 * self.n_tokens
+
     def logits(self, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64) -> Array:
         """alpha = A y_last for a batch of inputs, in the arithmetic of `dtype`."""
         x = self.embedding(bits, index, dtype)
@@ -153,6 +153,20 @@ class Solution:
         return embedded, tuple(traces)
 
 
+class Runs(Protocol):
+    """What answers inputs: a `Solution`, or weights of trained blocks."""
+
+    @property
+    def n_bits(self) -> int: ...
+
+    @property
+    def n_tokens(self) -> int: ...
+
+    def margins(
+        self, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64
+    ) -> Array: ...
+
+
 @dataclass(frozen=True)
 class Enumeration:
     """The smallest margin over all n · 2^n inputs, each run on its own, and where it is attained.
@@ -172,7 +186,7 @@ class Enumeration:
         return self.margin > 0
 
 
-def enumerate_inputs(solution: Solution, dtype: Any = np.float64) -> Enumeration:
+def enumerate_inputs(solution: Runs, dtype: Any = np.float64) -> Enumeration:
     """Run all n · 2^n inputs one by one; for n up to about 12.
 
     >>> from ithbit.theory.constructions import construct
@@ -194,7 +208,7 @@ def enumerate_inputs(solution: Solution, dtype: Any = np.float64) -> Enumeration
     return Enumeration(*worst, inputs=n << n, dtype=np.dtype(dtype).name)
 
 
-def solves(solution: Solution, dtype: Any = np.float64) -> bool:
+def solves(solution: Runs, dtype: Any = np.float64) -> bool:
     """Whether strict argmax gives the i-th bit on all n · 2^n inputs, each run on its own.
 
     >>> from ithbit.theory.constructions import construct

@@ -2,7 +2,8 @@
 
 The paper's summary table as a function, for formal layers of a given width and hidden size:
 
-* *possible*: explicit weights exist and their certificate covers all n · 2^n inputs;
+* *possible*: explicit weights exist: *certified* at this n for all n · 2^n inputs, or *proved* for
+  every n by the closed form of their margin;
 * *impossible*: n is past the n* of a bound, so no weights at all do it, in real arithmetic;
 * *open*: neither a construction nor a bound here speaks of this n; nothing is claimed.
 
@@ -11,29 +12,20 @@ bounds that hold. Families are the formal ones; layers are those of the paper's 
 with one hidden layer of ReLUs in each MLP, SSMs with A(x) and B(x) affine in x.
 """
 
-from dataclasses import dataclass, fields
-from typing import Literal
-
-import numpy as np
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from ithbit.errors import SpecError, whole
 from ithbit.families import FAMILIES, TASKS, Task, task_named
-from ithbit.theory.architecture import FORMAL_FAMILIES, Architecture, architecture
+from ithbit.shown import Shown
+from ithbit.theory.architecture import FORMAL_FAMILIES, Architecture, architecture, need_theory
 from ithbit.theory.bounds import NoBoundError, Route, bound, growth
+from ithbit.theory.bounds.stages import TooDeepError
 from ithbit.theory.certificate import Certificate, certify
-from ithbit.theory.certifiers.every_n import every_n
+from ithbit.theory.certifiers.arguments.every_n import every_n
 from ithbit.theory.constructions import CONSTRUCTIONS, Construction, construct
-from ithbit.theory.gadgets import constant, two_step
-from ithbit.theory.layers import (
-    FloatArray,
-    Layer,
-    LinearAttention,
-    ReluNet,
-    Rnn,
-    SoftmaxAttention,
-    Ssm,
-    matrix,
-)
+from ithbit.theory.deepening import deepened, hidden_units
 from ithbit.theory.solution import Solution
 
 Answer = Literal["possible", "impossible", "open"]
@@ -42,10 +34,12 @@ Answer = Literal["possible", "impossible", "open"]
 _VARIANT = {"ssm": "time-invariant"}
 
 DEPTHS_SHOWN = (1, 2, 3, 4)
+CERTIFIED_N = 1024  # up to here a verdict has a certificate at its own n; it takes half a second
+_SMALL_N = 8  # weights of every n have the sizes of these; tests hold it
 
 
-@dataclass(frozen=True)
-class Verdict:
+@dataclass(frozen=True, repr=False)
+class Verdict(Shown):
     """The answer at one n, and what it stands on."""
 
     task: Task
@@ -54,12 +48,50 @@ class Verdict:
     answer: Answer
     because: str
     theorem: str | None  # of the paper; None where nothing is claimed
-    certificate: Certificate | None = None
+    certificate: Certificate | None = None  # of weights at this n; none past `CERTIFIED_N`
+    every_n: str | None = None  # the margin of these weights at every n
+    weights: str = ""  # which weights they are, as `ithbit certify` takes it
+    longest: int = 0  # up to which n these are certified
     route: Route | None = None  # the bound, vacuous or not
 
     @property
     def n_star(self) -> int | None:
         return self.route.n_star if self.route else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "task": self.task,
+            **self.arch.to_json(),
+            "n": self.n_bits,
+            "answer": self.answer,
+            "because": self.because,
+            "theorem": self.theorem,
+            "n_star": self.n_star,
+            "rests_on": self.route.rests_on if self.route else None,
+            "certificate": _certificate_record(self.certificate),
+            "every_n": self.every_n,
+        }
+
+    def parts(self) -> Iterator[str]:
+        arch, n = self.arch, self.n_bits
+        yield f"{self.task} · {arch.family} · {arch.depth} · {arch.sizes} · n = {n:,}"
+        yield self.answer + (f" ({self.theorem})" if self.theorem else "")
+        yield f"  {self.because}"
+        if self.answer != "possible":
+            return
+        command = f"ithbit certify {self.task} {arch.family} {self.weights} --n"
+        if self.certificate:
+            margin = f"{self.certificate.margin:.6g} on all {n} · 2^{n} inputs"
+            yield f"  margin at least {margin}, in real arithmetic; by `{command} {n}`"
+        elif n <= self.longest:
+            yield f"  `{command} {n}` certifies stored weights at this n"
+        elif self.longest:
+            yield (
+                f"  a certificate of stored weights is computed for n up to {self.longest:,} only: "
+                f"`{command} {CERTIFIED_N}`"
+            )
+        else:
+            yield "  stored weights of this size are not certified here"
 
 
 @dataclass(frozen=True)
@@ -67,17 +99,70 @@ class Entry:
     """One entry of the summary table, derived.
 
     `min_layers` is None where every number of layers has an n*: omega(1) in the paper. Otherwise
-    `certificate` shows that so many layers suffice at n, and `fewer` is the bound for one less.
+    `certificate` shows that so many layers suffice at n, past `CERTIFIED_N` `every_n` does; `fewer`
+    is the bound for one less.
     """
 
     task: Task
     family: str
     min_layers: int | None
     theorem: str
+    width: int | None  # of the construction
     certificate: Certificate | None
+    every_n: str | None
     fewer: Route | None
     by_depth: tuple[Route, ...]  # n* for 1, 2, 3, 4 layers where no number of layers suffices
     growth: str | None
+
+    @property
+    def layers_text(self) -> str:
+        return "ω(1)" if self.min_layers is None else str(self.min_layers)
+
+    @property
+    def why(self) -> str:
+        """What the entry stands on, in words."""
+        if self.min_layers is None:
+            stars = ", ".join(f"{r.n_star:,}{'*' if r.cited else ''}" for r in self.by_depth)
+            return f"n* = {stars} for L = 1, 2, 3, 4; {self.growth} ({self.theorem})"
+        if self.certificate:
+            margin = f"{self.certificate.margin:.5g}"
+            text = f"certified at width {self.width}, margin ≥ {margin} ({self.theorem})"
+        else:
+            assert self.every_n is not None
+            margin = f"{self.every_n} for every n"
+            text = f"proved at width {self.width}, margin ≥ {margin} ({self.theorem})"
+        if self.fewer:
+            text += f"; {self.min_layers - 1} layer: impossible past n* = {self.fewer.n_star:,}"
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        bounds = (*self.by_depth, *([self.fewer] if self.fewer else []))
+        return {
+            "task": self.task,
+            "family": self.family,
+            "min_layers": self.min_layers,
+            "theorem": self.theorem,
+            "certificate": _certificate_record(self.certificate),
+            "every_n": self.every_n,
+            "n_star_with_fewer": self.fewer.n_star if self.fewer else None,
+            "n_star_by_depth": [route.n_star for route in self.by_depth] or None,
+            "growth": self.growth,
+            "rests_on": sorted({route.rests_on for route in bounds}),
+        }
+
+
+def _certificate_record(certificate: Certificate | None) -> dict[str, Any] | None:
+    if certificate is None:
+        return None
+    return {
+        "certified": certificate.certified,
+        "margin": certificate.margin,
+        "inputs": certificate.inputs,
+        "arithmetic": certificate.arithmetic,
+        "depth": certificate.solution.depth,
+        "width": certificate.solution.width,
+        "variant": certificate.solution.variant,
+    }
 
 
 def verdict(
@@ -85,10 +170,13 @@ def verdict(
 ) -> Verdict:
     """Whether `n_layers` formal layers of this width can solve the task at `n_bits`.
 
-    *Certified* if possible, *proved* (or cited, as the bound says) if impossible.
+    *Certified* if possible, past `CERTIFIED_N` *proved* by closed form; *proved* (or cited, as the
+    bound says) if impossible.
 
     >>> verdict("lhi", "rnn", 1, 8).answer, verdict("lhi", "ssm", 1, 5000).answer
     ('possible', 'impossible')
+    >>> verdict("rhi", "softmax-full", 1, 10**12).answer
+    'possible'
     >>> verdict("rhi", "rnn", 2, 64).answer
     'open'
     """
@@ -96,8 +184,8 @@ def verdict(
     n_bits = whole("n_bits", n_bits)
     if n_bits < 1:
         raise SpecError(f"n must be at least 1, got {n_bits}")
-    if family in FAMILIES and FAMILIES[family].formal != family:
-        formal = FAMILIES[family].formal
+    need_theory(family)
+    if family in FAMILIES and (formal := FAMILIES[family].formal) != family:
         raise SpecError(
             f"verdicts speak of formal layers and {family!r} is trained only; "
             f"its formal counterpart is {formal!r}"
@@ -106,32 +194,45 @@ def verdict(
     entry = _construction(name, family)
     missing = "no construction is known at this depth"
     if entry is not None and entry.depth <= n_layers:
-        solution = deepened(_solution(entry, n_bits), n_layers)
+        solution = deepened(_solution(entry, _SMALL_N), min(n_layers, entry.depth + 1))
         needed = (solution.width, hidden_units(solution))
+        certificate, closed = _certificate(entry, n_bits), _closed(entry)
         if needed[0] > width or needed[1] > hidden:
             missing = (
                 f"the construction of {entry.theorem} needs width {needed[0]} and "
                 f"{needed[1]} hidden units"
             )
-        elif (certificate := _certificate(entry, n_bits)) is None:
+        elif certificate is None and closed is None:
             missing = f"the construction of {entry.theorem} has no certificate at this n"
         else:
-            because = _why_possible(entry, n_layers, needed, certificate)
+            small = certify(_solution(entry, _SMALL_N))
             return Verdict(
-                name, arch, n_bits, "possible", because, entry.theorem, certificate=certificate
+                name,
+                arch,
+                n_bits,
+                "possible",
+                _why_possible(entry, n_layers, needed, certificate, closed),
+                entry.theorem,
+                certificate,
+                closed,
+                weights=f"--variant {small.solution.variant}",
+                longest=small.longest,
             )
     try:
         route = bound(name, arch)
     except NoBoundError:
         because = f"{missing}; no bound is known either"
         return Verdict(name, arch, n_bits, "open", because, None)
+    except TooDeepError as limit:
+        because = f"{missing}, and the bound is not known here: {limit}"
+        return Verdict(name, arch, n_bits, "open", because, None)
     if n_bits > route.n_star:
         because = f"no weights do it past n* = {route.n_star:,}; {route.rests_on}"
         return Verdict(
-            name, arch, n_bits, "impossible", because, _lower_theorem(name, arch), route=route
+            name, arch, n_bits, "impossible", because, lower_theorem(name, arch), route=route
         )
     because = (
-        f"{missing}; impossible past n* = {route.n_star:,} ({_lower_theorem(name, arch)}), "
+        f"{missing}; impossible past n* = {route.n_star:,} ({lower_theorem(name, arch)}), "
         f"but at n = {n_bits:,} that bound is vacuous"
     )
     return Verdict(name, arch, n_bits, "open", because, None, route=route)
@@ -158,16 +259,35 @@ def _entry(task: Task, family: str, n_bits: int, width: int, hidden: int) -> Ent
         # `bound` raises if there were a depth without a bound, and the entry could not be omega(1).
         routes = tuple(bound(task, at(depth)) for depth in DEPTHS_SHOWN)
         return Entry(
-            task, family, None, _lower_theorem(task, at(1)), None, None, routes, growth(at(1))
+            task,
+            family,
+            min_layers=None,
+            theorem=lower_theorem(task, at(1)),
+            width=None,
+            certificate=None,
+            every_n=None,
+            fewer=None,
+            by_depth=routes,
+            growth=growth(at(1)),
         )
-    certificate = _certificate(found, n_bits)
-    if certificate is None:
+    certificate, closed = _certificate(found, n_bits), _closed(found)
+    if certificate is None and closed is None:
         raise SpecError(
             f"the construction for {task} by {family} has no certificate at n = {n_bits}; "
             f"ask for the table at a smaller n"
         )
-    fewer = bound(task, at(found.depth - 1)) if found.depth > 1 else None
-    return Entry(task, family, found.depth, found.theorem, certificate, fewer, (), None)
+    return Entry(
+        task,
+        family,
+        min_layers=found.depth,
+        theorem=found.theorem,
+        width=_solution(found, _SMALL_N).width,
+        certificate=certificate,
+        every_n=closed,
+        fewer=bound(task, at(found.depth - 1)) if found.depth > 1 else None,
+        by_depth=(),
+        growth=None,
+    )
 
 
 def _construction(task: Task, family: str) -> Construction | None:
@@ -182,7 +302,9 @@ def _solution(entry: Construction, n_bits: int) -> Solution:
 
 
 def _certificate(entry: Construction, n_bits: int) -> Certificate | None:
-    """The certificate, or None where no argument certifies so long a string."""
+    """The certificate; None where no argument certifies so long a string, or it would take long."""
+    if n_bits > CERTIFIED_N:
+        return None
     try:
         certificate = certify(_solution(entry, n_bits))
     except SpecError:
@@ -190,7 +312,13 @@ def _certificate(entry: Construction, n_bits: int) -> Certificate | None:
     return certificate if certificate.certified else None
 
 
-def _lower_theorem(task: Task, arch: Architecture) -> str:
+def _closed(entry: Construction) -> str | None:
+    """The margin of the construction at every n, where it has a closed form."""
+    found = every_n(_VARIANT.get(entry.family, entry.default), entry.family)
+    return None if found is None else found.margin
+
+
+def lower_theorem(task: Task, arch: Architecture) -> str:
     """The statement of the paper that the bound makes finite."""
     if task == "lhi":
         return "Theorem 14b"
@@ -198,72 +326,17 @@ def _lower_theorem(task: Task, arch: Architecture) -> str:
 
 
 def _why_possible(
-    entry: Construction, n_layers: int, needed: tuple[int, int], certificate: Certificate
+    entry: Construction,
+    n_layers: int,
+    needed: tuple[int, int],
+    certificate: Certificate | None,
+    closed: str | None,
 ) -> str:
     layers = f"{entry.depth} layer{'s' if entry.depth > 1 else ''}"
     extra = n_layers - entry.depth
-    identity = f" and {extra} identity layer{'s' if extra > 1 else ''}" if extra else ""
+    identity = f" and {extra:,} identity layer{'s' if extra > 1 else ''}" if extra else ""
     size = f"{layers} of width {needed[0]} with {needed[1]} hidden units{identity}"
-    closed = every_n(certificate.solution.variant, entry.family)
-    at_every_n = f"; the margin is at least {closed.margin} for every n" if closed else ""
-    return f"{size}, certified{at_every_n}"
-
-
-def hidden_units(solution: Solution) -> int:
-    """The widest hidden layer among the solution's MLPs."""
-    nets = [
-        value
-        for layer in solution.layers
-        for value in (getattr(layer, field.name) for field in fields(layer))  # type: ignore[arg-type]
-        if isinstance(value, ReluNet)
-    ]
-    return max(len(bias) for net in nets for bias in net.biases[:-1])
-
-
-def deepened(solution: Solution, n_layers: int) -> Solution:
-    """The same solution with identity layers on top, so that it has `n_layers` layers.
-
-    *Exact*: an identity layer gives its input back in real arithmetic, so the margin on every input
-    is unchanged. Attention takes V = 0, an SSM or RNN ignores its state; the MLP is x = x+ − (−x)+.
-
-    >>> deepened(construct("lhi", "rnn", 4), 3).depth
-    3
-    """
-    extra = n_layers - solution.depth
-    assert extra >= 0
-    if not extra:
-        return solution
-    top = _identity_layer(solution.layers[-1])
-    return Solution(
-        task=solution.task,
-        family=solution.family,
-        n_bits=solution.n_bits,
-        layers=solution.layers + (top,) * extra,
-        embedding=solution.embedding,
-        output=solution.output,
-        theorem=solution.theorem,
-        variant=f"{solution.variant}, deepened",
-    )
-
-
-def _identity_layer(like: Layer) -> Layer:
-    d = like.d_out
-    eye, zero = np.eye(d), matrix(np.zeros((d, d)))
-    own = _identity_net(eye)
-    if isinstance(like, SoftmaxAttention):
-        return SoftmaxAttention(like.causal, zero, zero, zero, own)
-    if isinstance(like, LinearAttention):
-        return LinearAttention(like.causal, zero, zero, zero, own, like.feature)
-    read = _identity_net(np.hstack([eye, 0 * eye]))  # reads x and not h
-    if isinstance(like, Ssm):
-        return Ssm(constant([0.0] * d**2, d), constant([0.0] * d, d), read, matrix([0.0] * d, 1))
-    assert isinstance(like, Rnn)
-    return Rnn(constant([0.0] * d, 2 * d), read)
-
-
-def _identity_net(pick: FloatArray) -> ReluNet:
-    """x+ − (−x)+ of the coordinates that `pick` selects; two hidden units each."""
-    d = len(pick)
-    eye = np.eye(d)
-    inner, outer = np.vstack([pick, -pick]), np.hstack([eye, -eye])
-    return two_step(inner.tolist(), [0.0] * (2 * d), outer.tolist(), [0.0] * d)
+    at_every_n = f"the margin is at least {closed} for every n" if closed else ""
+    if certificate:
+        return f"{size}, certified{'; ' if closed else ''}{at_every_n}"
+    return f"{size}, proved by closed form: {at_every_n}"

@@ -6,6 +6,7 @@ import numpy as np
 
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
+from ithbit.spec import ModelSpec
 from ithbit.theory.gru_layer import Gru
 from ithbit.theory.layers import (
     FloatArray,
@@ -18,6 +19,8 @@ from ithbit.theory.layers import (
     matrix,
 )
 from ithbit.theory.solution import Embedding, Solution
+from ithbit.theory.trained_blocks import shapes
+from ithbit.theory.trained_solution import TrainedSolution
 
 Json = dict[str, Any]
 
@@ -38,13 +41,15 @@ _CLASSES: dict[str, Any] = {
 }
 
 
-def weights_to_json(solution: Solution) -> Json:
-    """Embedding, layers and output matrix as nested lists.
+def weights_to_json(solution: Solution | TrainedSolution) -> Json:
+    """Embedding, layers and output matrix as nested lists; of trained blocks, every parameter.
 
     >>> from ithbit.theory.constructions import construct
     >>> weights_to_json(construct("lhi", "rnn", 1))["embedding"]
     {'index': [[-1.0]], 'bit': [[[3.0], [1.0]]], 'end': [3.0]}
     """
+    if isinstance(solution, TrainedSolution):
+        return {name: value.tolist() for name, value in solution.weights.items()}
     table = solution.embedding
     return {
         "embedding": {
@@ -57,10 +62,12 @@ def weights_to_json(solution: Solution) -> Json:
     }
 
 
-def solution_from_json(content: Json) -> Solution:
+def solution_from_json(content: Json) -> Solution | TrainedSolution:
     """The solution that a certificate's fields describe; raises `SpecError` where they do not."""
     try:
         weights = content["weights"]
+        if content.get("model") == "trained":
+            return _trained_from_json(content, weights)
         table = weights["embedding"]
         return Solution(
             task=task_named(content["task"]),
@@ -80,6 +87,16 @@ def solution_from_json(content: Json) -> Solution:
         raise SpecError(f"the field {missing} is missing") from missing
     except (TypeError, AttributeError, IndexError) as error:
         raise SpecError(f"the weights are not laid out as weights are ({error})") from error
+
+
+def _trained_from_json(content: Json, weights: Json) -> TrainedSolution:
+    spec = ModelSpec(**content["spec"])
+    found = (spec.task, spec.family, spec.n_bits)
+    if found != (content["task"], content["family"], content["n"]):
+        raise SpecError(f"the spec speaks of {' '.join(map(str, found))}")
+    known = {name: len(shape) for name, shape in shapes(spec).items()}
+    arrays = {name: _array(value, known.get(name, 1)) for name, value in weights.items()}
+    return TrainedSolution(spec, arrays, content["theorem"], content["variant"])
 
 
 def _array(values: Any, ndim: int) -> FloatArray:

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ithbit.engine.spec import RunSpec
 from ithbit.errors import StoreError
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec, RunSpec
 from ithbit.sweep.executors import Handle
-from ithbit.sweep.executors.ledger import Ledger, Task, latest_tasks, read_batch
+from ithbit.sweep.executors.ledger import Ledger, Share, latest_shares, read_batch
 
 RUN = RunSpec(ModelSpec("rhi", "gru", n_bits=3), seed=0)
 OTHER = replace(RUN, seed=1)
@@ -19,12 +18,12 @@ OTHER = replace(RUN, seed=1)
 def test_a_batch_comes_back_as_it_was_written(tmp_path):
     ledger = Ledger(tmp_path / "runs")
     with ledger.locked():
-        first = ledger.write([Task((RUN, OTHER), attempt=2, epochs=7)], "cpu")
-        second = ledger.write([Task((OTHER,))], "cuda")
+        first = ledger.write([Share((RUN, OTHER), attempt=2, epochs=7)], "cpu")
+        second = ledger.write([Share((OTHER,))], "cuda")
     assert ledger.batches() == [first, second]
     assert (first.name[:6], second.name[:6]) == ("00001-", "00002-")
     assert not first.submitted
-    assert latest_tasks([first, second]) == {
+    assert latest_shares([first, second]) == {
         RUN.run_id: Handle(first.name, 0),
         OTHER.run_id: Handle(second.name, 0),
     }
@@ -33,10 +32,10 @@ def test_a_batch_comes_back_as_it_was_written(tmp_path):
     assert read_batch(first.path) is None
 
 
-def test_closed_tasks_and_traces(tmp_path):
+def test_closed_jobs_and_traces(tmp_path):
     ledger = Ledger(tmp_path)
     with ledger.locked():
-        batch = ledger.write([Task((RUN,)), Task((OTHER,))], "cpu")
+        batch = ledger.write([Share((RUN,)), Share((OTHER,))], "cpu")
     batch.close(1)
     (batch.folder / "0.trace").write_text("started on a as b\nready\n")
     assert [batch.is_closed(index) for index in (0, 1)] == [False, True]
@@ -49,7 +48,7 @@ def test_closed_tasks_and_traces(tmp_path):
 def test_a_damaged_batch_is_not_passed_over(tmp_path, text, told):
     ledger = Ledger(tmp_path)
     with ledger.locked():
-        batch = ledger.write([Task((RUN,))], "cpu")
+        batch = ledger.write([Share((RUN,))], "cpu")
     batch.path.write_text(text)
     with pytest.raises(StoreError, match=told):
         ledger.batches()

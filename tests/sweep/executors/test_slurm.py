@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from ithbit.engine.spec import RunSpec
 from ithbit.errors import ClusterError
-from ithbit.models.spec import ModelSpec
+from ithbit.spec import ModelSpec, RunSpec
 from ithbit.sweep.executors import Handle, Job
-from ithbit.sweep.executors.ledger import Batch, Task
+from ithbit.sweep.executors.ledger import Batch, Share
 from ithbit.sweep.executors.slurm import Slurm, array_limit, job_script, parse_queue, sbatch_command
 
 RUN = RunSpec(ModelSpec("rhi", "gru", n_bits=3), seed=0)
-BATCH = Batch("00002-ab12", Path("/data/my runs"), "cpu", (Task((RUN,)), Task((RUN,))))
-GPU_BATCH = Batch("00002-ab12", Path("/data/my runs"), "cuda", (Task((RUN,)),))
+BATCH = Batch("00002-ab12", Path("/data/my runs"), "cpu", (Share((RUN,)), Share((RUN,))))
+GPU_BATCH = Batch("00002-ab12", Path("/data/my runs"), "cuda", (Share((RUN,)),))
 
 
 def test_a_batch_is_an_array_named_after_it():
@@ -28,7 +27,7 @@ def test_a_batch_is_an_array_named_after_it():
 
 
 def test_a_percent_sign_in_the_store_is_no_pattern():
-    batch = Batch("00001-cd", Path("/data/50%a"), "cpu", BATCH.tasks)
+    batch = Batch("00001-cd", Path("/data/50%a"), "cpu", BATCH.shares)
     assert "--output=/data/50%%a/.jobs/00001-cd/%a.log" in sbatch_command(batch, {})
 
 
@@ -38,11 +37,11 @@ def test_options_are_passed_on_and_count_more_than_ours():
     assert "--cpus-per-task=1" not in words
 
 
-def test_tasks_at_once():
+def test_jobs_at_once():
     assert "--array=0-1%7" in sbatch_command(BATCH, {}, at_once=7)
 
 
-def test_a_gpu_for_each_task_unless_the_user_chooses_it():
+def test_a_gpu_for_each_job_unless_the_user_chooses_it():
     assert "--gres=gpu:1" in sbatch_command(GPU_BATCH, {})
     for options in ({"gres": "gpu:a100:1"}, {"gpus": "1"}, {"gpus-per-task": "1"}):
         words = sbatch_command(GPU_BATCH, options)
@@ -52,20 +51,20 @@ def test_a_gpu_for_each_task_unless_the_user_chooses_it():
 
 def test_the_script_is_plain_shell(tmp_path):
     """Run with a stand-in for Python: the trace comes first, paths with blanks survive."""
-    batch = Batch("00001-ef", tmp_path / "my runs", "cpu", BATCH.tasks)
+    batch = Batch("00001-ef", tmp_path / "my runs", "cpu", BATCH.shares)
     batch.folder.mkdir(parents=True)
     script = job_script(batch).replace(sys.executable, "/bin/echo")
     environment = {"SLURM_ARRAY_TASK_ID": "1", "SLURMD_NODENAME": "n7", "PATH": os.environ["PATH"]}
     done = subprocess.run(
         ["sh"], input=script, env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"-m ithbit.sweep.executors.task {batch.path} 1\n"
+    assert done.stdout == f"-m ithbit.sweep.executors.node {batch.path} 1\n"
     assert batch.trace(1)[0].endswith("as n7")
     assert batch.trace(0) == []
 
 
 def test_the_script_fails_where_the_store_is_not(tmp_path):
-    batch = Batch("00001-ef", tmp_path / "none", "cpu", BATCH.tasks)
+    batch = Batch("00001-ef", tmp_path / "none", "cpu", BATCH.shares)
     environment = {"SLURM_ARRAY_TASK_ID": "1", "PATH": os.environ["PATH"]}
     done = subprocess.run(["sh"], input=job_script(batch), env=environment, text=True)
     assert done.returncode == 3

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from slurm_cluster import Cluster, until
 
-from ithbit.engine.record import Result
-from ithbit.engine.spec import RunSpec
+from ithbit.spec import RunSpec
+from ithbit.store.records import Result
 from ithbit.sweep.runner import run_all
 from ithbit.sweep.select import sweep_runs
 
@@ -29,7 +29,7 @@ stop_loss = 1e-30
 
 
 class Sweep:
-    """A sweep of four runs in two tasks, started as a user would, and what is seen of it."""
+    """A sweep of four runs in two shares, started as a user would, and what is seen of it."""
 
     def __init__(self, cluster: Cluster, sheet: Path, store: Path) -> None:
         self.cluster, self.sheet, self.store = cluster, sheet, store
@@ -53,12 +53,12 @@ class Sweep:
         self.submitter = self.ithbit("sweep", "--on", "slurm", "--runs-per-task", "2", *options)
 
     def start_and_freeze(self, *options: str) -> int:
-        """Start, and stop the first task where it has a checkpoint; its pid."""
+        """Start, and stop the first share where it has a checkpoint; its pid."""
         self.start(*options)
         return self.freeze(0)
 
     def freeze(self, index: int) -> int:
-        """Stop a task where it has a checkpoint: however fast the machine is, what happens next
+        """Stop a share where it has a checkpoint: however fast the machine is, what happens next
         hits it in the middle of its work. Its pid."""
         checkpoint = self.path(2 * index) / "state.safetensors"
         until(checkpoint.exists, every=0.02)
@@ -71,7 +71,7 @@ class Sweep:
         assert self.submitter is not None
         output, errors = self.submitter.communicate(timeout=100)
         assert self.submitter.returncode == 0, errors
-        assert "4 runs" in output
+        assert "of 4 seeds" in output
         return output + errors
 
     def path(self, seed: int) -> Path:
@@ -85,7 +85,7 @@ class Sweep:
         return [json.loads(line)["epoch"] for line in lines if line.endswith("}")]
 
     def processes(self, index: int) -> list[int]:
-        """The pids of the copies of a task that are running."""
+        """The pids of the copies of a share that are running."""
         found = []
         for entry in Path("/proc").iterdir():
             try:
@@ -98,7 +98,7 @@ class Sweep:
         return found
 
     def job(self, index: int) -> tuple[str, str, str, str]:
-        """Number, state, node and reason of a task's job."""
+        """Number, state, node and reason of a share's job."""
         for job_id, state, node, reason in self.cluster.queue():
             if job_id.endswith(f"_{index}"):
                 return job_id, state, node, reason
@@ -108,7 +108,7 @@ class Sweep:
         return until(lambda: (job := self.job(index))[1] == "RUNNING" and job)
 
     def starts(self, index: int) -> list[str]:
-        """The nodes that a task was started on, over all batches."""
+        """The nodes that a share was started on, over all batches."""
         nodes = []
         for trace in sorted((self.store / ".jobs").glob(f"*/{index}.trace")):
             lines = trace.read_text().splitlines()
@@ -116,7 +116,7 @@ class Sweep:
         return nodes
 
     def ready(self, index: int) -> int:
-        """How many times a task came up, over all batches."""
+        """How many times a share came up, over all batches."""
         traces = (self.store / ".jobs").glob(f"*/{index}.trace")
         return sum(trace.read_text().splitlines().count("ready") for trace in traces)
 

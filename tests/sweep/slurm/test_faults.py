@@ -57,7 +57,7 @@ def test_time_limit(cluster, sweep, expected):
     cluster.call("scontrol", "update", f"jobid={job_id}", f"endtime={soon}")
     said = sweep.end()
     expected.check(sweep.store)
-    assert "a task ended early, its runs go on" in said
+    assert "a job ended early, its runs go on" in said
     assert len(sweep.submitted()) == 2
 
 
@@ -65,7 +65,7 @@ def test_killed_run(sweep, expected):
     kill(sweep.start_and_freeze())
     said = sweep.end()
     expected.check(sweep.store)
-    assert "a task ended early, its runs go on" in said
+    assert "a job ended early, its runs go on" in said
     assert len(sweep.submitted()) == 2
 
 
@@ -157,7 +157,7 @@ def test_left_alone_looked_at_and_cancelled(cluster, sweep, expected):
     expected.check(sweep.store)
 
 
-def test_more_tasks_than_an_array_holds(cluster, sweep, expected):
+def test_more_jobs_than_an_array_holds(cluster, sweep, expected):
     process = sweep.ithbit(
         "sweep", "--on", "slurm", "--runs-per-task", "1", "--seeds", "0-5", "--max-epochs", "3"
     )

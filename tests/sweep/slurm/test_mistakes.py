@@ -31,7 +31,7 @@ def test_refused_option(cluster, sweep, option, told):
 
 
 def test_no_gpu_on_the_node(cluster, sweep):
-    """Slurm grants the task a GPU, and the task finds none that torch knows."""
+    """Slurm grants the share a GPU, and the share finds none that torch knows."""
     said = refused(cluster, sweep, "--device", "cuda")
     assert "device 'cuda' was asked for, but torch sees no CUDA GPU" in said
     assert "nothing was handed over again" in said

@@ -8,17 +8,17 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from ithbit.errors import SpecError
+from ithbit.published import Variant
 from ithbit.report.cells import Cells
 from ithbit.report.figures.accuracy import accuracy_figure, epochs_figure
 from ithbit.report.figures.curves import curves_figure
 from ithbit.report.figures.grid import success_grid
 from ithbit.report.figures.shift import length_figure, positions_figure
 from ithbit.report.figures.style import RC
-from ithbit.report.output import write_whole
-from ithbit.report.published import Variant
-from ithbit.report.rows import Records
+from ithbit.store.frame import Records
+from ithbit.store.writing import write_whole
 
-FIGURES: dict[str, Callable[[Cells | None], Figure]] = {
+FIGURES: dict[str, Callable[[Cells], Figure]] = {
     "successes": success_grid,
     "accuracy": accuracy_figure,
     "epochs": epochs_figure,
@@ -47,7 +47,7 @@ def draw(name: str, cells: Cells | None) -> Figure:
     if name not in FIGURES:
         raise _unknown(name)
     with mpl.rc_context(RC):
-        return FIGURES[name](cells)
+        return FIGURES[name](cells or Cells())
 
 
 def draw_curves(records: Records, variant: Variant, n_bits: int, positions: str) -> Figure:

@@ -5,20 +5,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ithbit.families import FAMILIES, TASKS
+from ithbit.families import TASKS, family_named
+from ithbit.published import Mean, Variant, published
 from ithbit.report.cells import Cells, median, shown_lengths, summary
-from ithbit.report.figures.style import FAINT, INK, LOOKS, chance_line, lengths_axis
-from ithbit.report.published import LENGTHS, AccuracyRow, Variant, published
+from ithbit.report.figures.style import FAINT, INK, Look, chance_line, lengths_axis, looks
 
 
-def _draw_variant(axes: Axes, row: AccuracyRow, cells: Cells | None) -> None:
-    look = LOOKS[row.variant.family]
-    # Families are set a little apart: many of them sit at 1 together.
-    shift = 1.0 + 0.035 * (list(LOOKS).index(row.variant.family) - 2.5)
-    theirs = [row.accuracy[n_bits] for n_bits in LENGTHS]
+def _draw_variant(
+    axes: Axes, variant: Variant, theirs: dict[int, Mean], cells: Cells, look: Look, shift: float
+) -> None:
     axes.plot(
-        [n_bits * shift for n_bits in LENGTHS],
-        [cell.mean for cell in theirs],
+        [n_bits * shift for n_bits in theirs],
+        [cell.mean for cell in theirs.values()],
         linestyle="none",
         marker=look.marker,
         markersize=9,
@@ -28,9 +26,9 @@ def _draw_variant(axes: Axes, row: AccuracyRow, cells: Cells | None) -> None:
         alpha=0.8,
         zorder=2,
     )
-    if cells is None:
+    if not cells.by_cell:
         return
-    found = [(n, summary(cells.runs(row.variant, n), "max_accuracy")) for n in cells.lengths()]
+    found = [(n, summary(cells.runs(variant, n), "max_accuracy")) for n in cells.lengths()]
     drawn = [(n_bits, s) for n_bits, s in found if s is not None]
     axes.errorbar(
         [n_bits * shift for n_bits, _ in drawn],
@@ -51,26 +49,30 @@ def _draw_variant(axes: Axes, row: AccuracyRow, cells: Cells | None) -> None:
     )
 
 
-def accuracy_figure(cells: Cells | None) -> Figure:
+def accuracy_figure(cells: Cells) -> Figure:
     """Mean maximum held-out accuracy by n, one panel a task and depth; bars are ± one sd."""
     figure = Figure(figsize=(11, 5.6), layout="constrained")
     panels = figure.subplots(2, 4, sharex=True, sharey=True)
-    lengths = shown_lengths(cells)
+    lengths, own = shown_lengths(cells), cells.own()
+    paper = {row.variant: row.accuracy for row in published().accuracy}
+    styles = looks(variant.layer for variant in own)
+    place = {layer: at for at, layer in enumerate(styles)}
+    empty = []
     for line, task in enumerate(TASKS):
         for depth in range(1, 5):
             axes = panels[line][depth - 1]
-            rows = [
-                row
-                for row in published().accuracy
-                if row.variant.task == task and row.variant.n_layers == depth
-            ]
-            if not rows:
+            shown = [v for v in (*paper, *own) if (v.task, v.n_layers) == (task, depth)]
+            if not shown:
                 axes.axis("off")
+                empty.append((task, depth))
                 continue
             axes.grid(axis="y")
             chance_line(axes, text=depth == 1)
-            for row in rows:
-                _draw_variant(axes, row, cells)
+            for variant in shown:
+                layer = variant.layer
+                # Families are set a little apart: many of them sit at 1 together.
+                shift = 1.0 + 0.035 * (place[layer] % 10 - 2.5)
+                _draw_variant(axes, variant, paper.get(variant, {}), cells, styles[layer], shift)
             axes.set_title(f"{task.upper()}, L = {depth}")
             lengths_axis(axes, lengths)
             axes.tick_params(labelbottom=True)
@@ -80,29 +82,32 @@ def accuracy_figure(cells: Cells | None) -> Figure:
     panels[0][0].set_ylim(0.45, 1.04)
     handles = [
         Line2D([], [], color=look.colour, marker=look.marker, linestyle=look.dash, markersize=5)
-        for look in (LOOKS[name] for name in FAMILIES)
+        for look in styles.values()
     ]
     handles.append(
         Line2D([], [], color=INK, marker="o", markersize=9, markerfacecolor="none", linestyle="")
     )
-    labels = [*(family.label for family in FAMILIES.values()), "published mean (open)"]
-    figure.legend(handles, labels, loc="center", bbox_to_anchor=(0.76, 0.27), ncols=2)
+    labels = [cells.label(Variant("rhi", f, 1, code, *more)) for f, code, *more in styles]
+    labels.append("published mean (open)")
+    if {("lhi", 3), ("lhi", 4)} <= set(empty):
+        figure.legend(handles, labels, loc="center", bbox_to_anchor=(0.76, 0.27), ncols=2)
+    else:
+        figure.legend(handles, labels, loc="outside lower center", ncols=4)
     return figure
 
 
-def epochs_figure(cells: Cells | None) -> Figure:
+def epochs_figure(cells: Cells) -> Figure:
     """Epochs until solved, seed by seed, for the nine constructive variants."""
     figure = Figure(figsize=(9.5, 7.2), layout="constrained")
     panels = figure.subplots(3, 3, sharex=True, sharey=True)
     lengths = shown_lengths(cells)
     for axes, row in zip(panels.flat, published().cost, strict=True):
         axes.grid(axis="y")
-        if cells is not None:
-            _draw_epochs(axes, row.variant, cells, lengths)
+        _draw_epochs(axes, row.variant, cells, lengths)
         axes.plot(
             [64 * 1.15], [row.median_epochs], marker="*", markersize=9, color=INK, linestyle=""
         )
-        label = FAMILIES[row.variant.family].label
+        label = family_named(row.variant.family).label
         axes.set_title(f"{row.variant.task.upper()} {label}, L = {row.variant.n_layers}")
         axes.set_yscale("log")
         lengths_axis(axes, lengths)
@@ -135,13 +140,13 @@ def epochs_figure(cells: Cells | None) -> Figure:
 
 def _draw_epochs(axes: Axes, variant: Variant, cells: Cells, lengths: list[int]) -> None:
     """When runs were first perfect, and when those under the whole protocol stopped."""
-    look = LOOKS[variant.family]
+    look = looks()[variant.family, ""]
     medians, frames = [], []
     for n_bits in lengths:
         runs, whole = (cells.runs(variant, n_bits, whole=only) for only in (False, True))
-        if runs is None:
+        if runs.is_empty():
             continue
-        if whole is not None:
+        if not whole.is_empty():
             medians.append((n_bits, median(whole, "epochs")))
         # Seeds side by side around n, in their order.
         spread = max(1, runs.height - 1)

@@ -1,38 +1,54 @@
 """Learning curves of one cell, all seeds."""
 
+from itertools import cycle
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ithbit.errors import StoreError
-from ithbit.families import FAMILIES
-from ithbit.report.figures.style import LOOKS, chance_line
-from ithbit.report.published import Variant
-from ithbit.report.rows import Records
+from ithbit.families import family_named
+from ithbit.published import Variant
+from ithbit.report.cells import SHORT
+from ithbit.report.differences import natural, with_differences
+from ithbit.report.figures.style import chance_line, looks
+from ithbit.store.frame import Records
 
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v")
 _TOLD_APART = len(_DASHES)  # more seeds are thin lines, and only what became of them is told
 _END: dict[str, Any] = {"marker": "o", "markersize": 3, "linestyle": ""}
+_COLOURS = ("#7A5CD6", "#999933", "#A0522D", "#88837A")  # of settings after the first
 _NAMED = 8  # cells, in a message
 
 
 def curves_figure(
     records: Records, variant: Variant, n_bits: int, positions: str = "polynomial"
 ) -> Figure:
-    """Held-out accuracy and loss by epoch, one line a seed, whatever the run's settings or state.
+    """Held-out accuracy and loss by epoch, one line a run, whatever its settings or state.
+
+    Where runs differ in more than the seed, colours and legend tell them apart.
 
     Raises `StoreError` if the cell has no run with a history.
     """
-    rows = records.rows.filter(
+    rows = with_differences(records.rows).filter(
         task=variant.task,
         family=variant.family,
         n_layers=variant.n_layers,
         n_bits=n_bits,
         positions=positions,
-    ).sort("seed")
-    columns = ("seed", "run_id", "folder", "status", "stop_when_solved", "solved")
+        **({"code": variant.code} if variant.code else {}),
+    )
+    columns = (
+        "seed",
+        "code",
+        "differs",
+        "run_id",
+        "folder",
+        "status",
+        "stop_when_solved",
+        "solved",
+    )
     runs = [
         (run, history)
         for run in rows.select(columns).iter_rows(named=True)
@@ -40,17 +56,29 @@ def curves_figure(
     ]
     if not runs:
         raise StoreError(_nothing(records, variant, n_bits, positions))
+    runs.sort(key=lambda each: (each[0]["code"], natural(each[0]["differs"]), each[0]["seed"]))
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
-    look = LOOKS[variant.family]
+    layer = (variant.family, variant.code)
+    look = looks([layer])[layer]
+    kinds = list(dict.fromkeys((run["code"], run["differs"]) for run, _ in runs))
+    named = dict(zip(kinds, _named(kinds), strict=True))
+    colours = dict(zip(kinds, cycle([look.colour, *_COLOURS]), strict=False))
+    told: set[str] = set()
     few = len(runs) <= _TOLD_APART
     ended = [run["stop_when_solved"] and run["solved"] for run, _ in runs]
     for at, (run, history) in enumerate(runs):
-        style: dict[str, Any] = {"color": look.colour, "linewidth": 0.8, "alpha": 0.6}
+        kind = run["code"], run["differs"]
+        colour, of = colours[kind], named[kind]
+        style: dict[str, Any] = {"color": colour, "linewidth": 0.8, "alpha": 0.6}
+        if of and of not in told and not few:
+            style["label"] = of
+            told.add(of)
         if few:
             note = "" if run["status"] == "finished" else f" ({run['status']})"
+            note = f", {of}{note}" if of else note
             style = {
-                "color": look.colour,
+                "color": colour,
                 "linestyle": _DASHES[at],
                 "marker": _MARKERS[at],
                 "markevery": (0.04 + 0.03 * at, 0.2),
@@ -59,13 +87,12 @@ def curves_figure(
                 "alpha": 0.55 + 0.45 * ((at % 3) / 2),
                 "label": f"seed {run['seed']}{note}",
             }
-        epochs = [line["epoch"] for line in history]
+        epochs = [line.epoch for line in history]
         for axes, key in ((left, "held_out_accuracy"), (right, "held_out_loss")):
-            values = [line.get(key) for line in history]
-            shown = [float("nan") if v is None else v for v in values]
+            shown = [getattr(line, key) for line in history]
             axes.plot(epochs, shown, **style)
             if ended[at]:
-                axes.plot(epochs[-1:], shown[-1:], color=look.colour, **_END)
+                axes.plot(epochs[-1:], shown[-1:], color=colour, **_END)
     chance_line(left)
     left.set_ylim(0.42, 1.03)
     left.set_ylabel("held-out accuracy")
@@ -76,10 +103,11 @@ def curves_figure(
         axes.grid(axis="y")
         axes.set_xlabel("epoch")
         axes.set_xlim(left=0)
-    label = FAMILIES[variant.family].label
+    label = family_named(variant.family).label
     cell = f"{variant.task.upper()} {label}, L = {variant.n_layers}, n = {n_bits}"
     seeds = "" if few else f", {len(runs)} runs"
-    left.set_title(f"{cell}, {positions} positions{seeds}")
+    differs = f", {kinds[0][1]}" if len(kinds) == 1 and kinds[0][1] else ""
+    left.set_title(f"{cell}{differs}, {positions} positions{seeds}")
     handles, labels = left.get_legend_handles_labels()
     if any(ended):
         handles.append(Line2D([], [], color=look.colour, **_END))
@@ -92,6 +120,18 @@ def curves_figure(
             fontsize=8,
         )
     return figure
+
+
+def _named(kinds: list[tuple[str, str]]) -> list[str]:
+    """What tells runs of these codes and settings apart; nothing where they are of one kind."""
+    if len(kinds) == 1:
+        return [""]
+    codes = len({code for code, _ in kinds}) > 1
+    settings = len({differs for _, differs in kinds}) > 1
+    return [
+        ", ".join([*[code[:SHORT]] * codes, *[differs or "the paper's settings"] * settings])
+        for code, differs in kinds
+    ]
 
 
 def _nothing(records: Records, variant: Variant, n_bits: int, positions: str) -> str:

@@ -6,15 +6,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
 
 from ithbit.families import TASKS, Task
+from ithbit.published import LENGTHS, RUNS_PER_CELL, Variant, published
 from ithbit.report.cells import Cells, Verdicts
 from ithbit.report.figures.style import FAINT, INK, PAPER
-from ithbit.report.published import LENGTHS, RUNS_PER_CELL, SuccessRow, published
 
 # One hue from light to dark: the order survives in grey and in every kind of colour blindness.
 SHADES = LinearSegmentedColormap.from_list(
     "successes", ["#eef3f7", "#9ecae1", "#3182bd", "#0b3c6f"]
 )
 DIFFERENT = "#D55E00"
+_END = 16.9  # where the longer panel of the paper's configurations ends
 _TASK_TITLES = {
     "rhi": "Right-hand indexing (index last)",
     "lhi": "Left-hand indexing (index first)",
@@ -51,62 +52,77 @@ def _verdict_mark(axes: Axes, x: float, y: float, found: Verdicts) -> None:
         axes.text(x + 0.84, y + 0.2, mark, ha="center", va="center", fontsize=5, color=INK)
 
 
-def _draw_row(axes: Axes, y: float, row: SuccessRow, cells: Cells | None) -> None:
+def _draw_row(
+    axes: Axes, y: float, variant: Variant, label: str, theirs: dict[int, int], cells: Cells
+) -> None:
     at = len(LENGTHS) + 0.7
     for column, n_bits in enumerate(LENGTHS):
-        k, m = cells.count(row.counted, n_bits) if cells else (0, 0)
-        theirs = row.successes[n_bits]
+        k, m = cells.count(variant, n_bits)
+        printed = theirs.get(n_bits)
         # More than half of a published run off; as products: no division, no rounding.
-        differs = abs(k * RUNS_PER_CELL - theirs * m) * 2 > m
+        differs = printed is not None and abs(k * RUNS_PER_CELL - printed * m) * 2 > m
         _square(axes, column, y, k / m if m else None, f"{k}/{m}", differs)
-        if cells is not None:
-            _verdict_mark(axes, column, y, cells.verdicts(row.counted, n_bits))
-        share = theirs / RUNS_PER_CELL
-        _square(axes, at + column, y, share, str(theirs), False)
-    axes.text(-0.25, y + 0.53, f"{row.label}, L = {row.n_layers}", ha="right", va="center")
+        _verdict_mark(axes, column, y, cells.verdicts([variant], [n_bits]))
+        if printed is not None:
+            _square(axes, at + column, y, printed / RUNS_PER_CELL, str(printed), False)
+    axes.text(-0.25, y + 0.53, f"{label}, L = {variant.n_layers}", ha="right", va="center")
 
 
-def _panel(axes: Axes, task: Task, cells: Cells | None) -> None:
-    rows = [row for row in published().successes if row.task == task]
+def _heading(axes: Axes, y: float, text: str) -> None:
+    axes.text(-0.25, y + 0.62, text, ha="right", va="center", fontweight="bold")
+    axes.plot([-4.2, 2 * len(LENGTHS) + 0.7], [y + 0.95] * 2, color=FAINT, linewidth=0.8)
+
+
+def _panel(axes: Axes, task: Task, cells: Cells, own: list[Variant], end: float) -> None:
     y = 0.0
     for kind, mark in (("constructive", "✓"), ("stress test", "✗")):
-        axes.text(-0.25, y + 0.62, f"{mark} {kind}", ha="right", va="center", fontweight="bold")
-        axes.plot([-4.2, 2 * len(LENGTHS) + 0.7], [y + 0.95] * 2, color=FAINT, linewidth=0.8)
+        _heading(axes, y, f"{mark} {kind}")
         y += 1.05
-        for row in rows:
-            if row.group == kind:
-                _draw_row(axes, y, row, cells)
+        for row in published().successes:
+            if (row.task, row.group) == (task, kind):
+                _draw_row(axes, y, row.counted, row.label, row.successes, cells)
                 y += 1
         y += 0.35
+    if own:
+        other = any(variant.differs for variant in own)
+        _heading(axes, _END, "not the paper's" if other else "own layers")
+    for line, variant in enumerate(own):
+        _draw_row(axes, _END + 1.05 + line, variant, cells.label(variant), {}, cells)
     for start, title in ((0.0, "ours"), (len(LENGTHS) + 0.7, "published")):
         axes.text(start + 2, -0.95, title, ha="center", fontweight="bold")
         for column, n_bits in enumerate(LENGTHS):
             axes.text(start + column + 0.5, -0.25, str(n_bits), ha="center")
     axes.text(-0.25, -0.25, "n", ha="right", style="italic")
     axes.set_xlim(-4.3, 2 * len(LENGTHS) + 0.8)
-    axes.set_ylim(16.9, -1.5)
+    axes.set_ylim(end, -1.5)
     axes.set_aspect("equal")
     axes.axis("off")
     axes.set_title(_TASK_TITLES[task], x=0.02, pad=4)
 
 
-def success_grid(cells: Cells | None) -> Figure:
-    """Successes of all 23 configurations; a ring marks a rate nearer to another count of five."""
-    figure = Figure(figsize=(11, 6.2), layout="constrained")
+def success_grid(cells: Cells) -> Figure:
+    """Successes of all 23 configurations; a ring marks a rate nearer to another count of five.
+
+    Layers and settings that the paper does not have stand below them.
+    """
+    own = {task: [v for v in cells.own() if v.task == task] for task in TASKS}
+    lines = max(map(len, own.values()))
+    end = _END + (lines + 1.4 if lines else 0)
+    figure = Figure(figsize=(11, 6.2 * (end + 1.5) / (_END + 1.5)), layout="constrained")
     for axes, task in zip(figure.subplots(1, 2), TASKS, strict=True):
-        _panel(axes, task, cells)
+        _panel(axes, task, cells, own[task], end)
     last = figure.axes[-1]
     _legend(last, cells)
     return figure
 
 
-def _legend(axes: Axes, cells: Cells | None) -> None:
+def _legend(axes: Axes, cells: Cells) -> None:
     """Key to the shades, in the room that the shorter panel leaves."""
     y = 13.2
     axes.text(-4.2, y + 0.55, "share of successful runs", va="center")
     for step in range(6):
         _square(axes, 0.6 + step, y, step / 5, f"{step}/5", False)
-    if cells is not None:
+    if cells.by_cell:
         _square(axes, 0.6, y + 1.4, 0.4, "2/5", True)
         axes.text(1.9, y + 1.95, "nearer to another count of 5", va="center")
         _square(axes, 0.6, y + 2.6, None, "", False)

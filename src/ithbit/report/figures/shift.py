@@ -1,21 +1,20 @@
 """Encodings, and accuracy at other lengths than the trained one."""
 
-import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ithbit.families import FAMILIES
-from ithbit.report.appendix import length_runs, positions_runs
-from ithbit.report.cells import Cells, Summary, summary
+from ithbit.families import family_named
+from ithbit.published import LengthRow, published
+from ithbit.report.cells import Cells, Summary, count, solved, summary
 from ithbit.report.figures.style import FAINT, INK, chance_line, lengths_axis
-from ithbit.report.published import LengthRow, published
+from ithbit.report.tables.appendix import length_runs, positions_runs
 
 _LENGTH_FILLS = {32: ("#9ecae1", ""), 64: ("#3182bd", "///")}
 
 
-def positions_figure(cells: Cells | None) -> Figure:
+def positions_figure(cells: Cells) -> Figure:
     """Success rate and mean maximum accuracy of each encoding; diamonds are published."""
     figure = Figure(figsize=(10, 3.9), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -24,11 +23,11 @@ def positions_figure(cells: Cells | None) -> Figure:
     for row in rows:
         colour, hatch = _LENGTH_FILLS[row.n_bits]
         x = names.index(row.positions) + (-0.2 if row.n_bits == 32 else 0.2)
-        runs = positions_runs(cells, row.positions, row.n_bits) if cells else None
+        runs = positions_runs(cells, row.positions, row.n_bits)
         found = summary(runs, "max_accuracy")
         ours: tuple[float | None, float | None] = (None, None)
-        if runs is not None and found is not None:
-            k, m = int(runs["solved"].sum()), runs.height
+        if found is not None:
+            k, m = count(runs)
             ours = (k / m, found.mean)
             left.annotate(
                 f"{k}/{m}",
@@ -69,13 +68,11 @@ def positions_figure(cells: Cells | None) -> Figure:
 _SIDES = (("half", "n/2", "#0072B2", "o"), ("double", "2n", "#D55E00", "^"))
 
 
-def _ours(cells: Cells | None, row: LengthRow, side: str) -> Summary | None:
-    runs = length_runs(cells, row.n_bits, row.variant) if cells else None
-    solved = None if runs is None else runs.filter(pl.col("solved"))
-    return summary(solved, f"{side}_length_accuracy")
+def _ours(cells: Cells, row: LengthRow, side: str) -> Summary | None:
+    return summary(solved(length_runs(cells, row.n_bits, row.variant)), f"{side}_length_accuracy")
 
 
-def _draw_by_n(axes: Axes, cells: Cells | None) -> None:
+def _draw_by_n(axes: Axes, cells: Cells) -> None:
     rows = published().length_by_n
     for side, where, colour, marker in _SIDES:
         means = [getattr(row, side) for row in rows]
@@ -113,7 +110,7 @@ def _draw_by_n(axes: Axes, cells: Cells | None) -> None:
     axes.set_title("all constructive variants")
 
 
-def _draw_by_family(axes: Axes, cells: Cells | None) -> None:
+def _draw_by_family(axes: Axes, cells: Cells) -> None:
     rows = published().length_by_family
     for y, row in enumerate(rows):
         for side, _, colour, marker in _SIDES:
@@ -146,7 +143,7 @@ def _draw_by_family(axes: Axes, cells: Cells | None) -> None:
     for row in rows:
         assert row.variant is not None
         v = row.variant
-        labels.append(f"{v.task.upper()} {FAMILIES[v.family].label}, L = {v.n_layers}")
+        labels.append(f"{v.task.upper()} {family_named(v.family).label}, L = {v.n_layers}")
     axes.set_yticks(range(len(rows)), labels)
     axes.invert_yaxis()
     axes.axvline(0.5, color=INK, linestyle=":", linewidth=0.8)
@@ -156,7 +153,7 @@ def _draw_by_family(axes: Axes, cells: Cells | None) -> None:
     axes.set_title("trained at n = 64")
 
 
-def length_figure(cells: Cells | None) -> Figure:
+def length_figure(cells: Cells) -> Figure:
     """Accuracy at n/2 and 2n of the runs that succeeded at n; bars are ± one sd."""
     figure = Figure(figsize=(10.5, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.15])

@@ -5,10 +5,15 @@ information in grey. Full attention is drawn solid, causal dashed. `INK`, `PAPER
 odd on purpose: the report page swaps exactly these for its light and dark themes.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
+
+from ithbit.families import FAMILIES, family_named
+from ithbit.report.cells import Layer
 
 INK = "#1a1b1c"
 PAPER = "#fdfdfe"
@@ -49,17 +54,33 @@ class Look:
 
     colour: str
     marker: str
-    dash: Literal["-", "--"]
+    dash: Literal["-", "--", "-.", ":"]
 
 
-LOOKS: dict[str, Look] = {
-    "softmax-full": Look("#0072B2", "o", "-"),
-    "softmax-causal": Look("#56B4E9", "s", "--"),
-    "linear-full": Look("#D55E00", "^", "-"),
-    "linear-causal": Look("#E69F00", "v", "--"),
-    "gru": Look("#009E73", "D", "-"),
-    "mamba2": Look("#CC79A7", "P", "-"),
-}
+# For users' layers and families that name no look; seen on light and on dark paper.
+_SPARE = (("#7A5CD6", "X"), ("#999933", "*"), ("#A0522D", "h"), ("#88837A", "p"))
+_MARKERS = "X*hp<>8d"  # of settings that are not the paper's
+
+
+def looks(layers: Iterable[Layer] = ()) -> dict[Layer, Look]:
+    """How each family is drawn, and each of these layers, which take the spare looks in turn.
+
+    With other settings than the paper's a family keeps its colour, not its marker and dash.
+    """
+    spare = cycle(_SPARE)
+    order = dict.fromkeys([*((name, "") for name in FAMILIES), *layers])
+    settings = list(dict.fromkeys(layer[2] for layer in order if layer[2:]))
+
+    def look(layer: Layer) -> Look:
+        family = family_named(layer[0])
+        usual = family.colour and family.marker
+        colour, marker = (family.colour, family.marker) if usual else next(spare)
+        if not layer[2:]:
+            return Look(colour, marker, family.dash)
+        marker = _MARKERS[settings.index(layer[2]) % len(_MARKERS)]
+        return Look(colour, marker, "-." if family.dash == "-" else ":")
+
+    return {layer: look(layer) for layer in order}
 
 
 def lengths_axis(axes: Axes, lengths: list[int]) -> None:

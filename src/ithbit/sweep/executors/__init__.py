@@ -1,11 +1,11 @@
 """The seam between a sweep and the machines it runs on: submit, alive, cancel.
 
-A *task* is a few runs of one shape, trained one stack after another by one process. A *batch* is a
-list of tasks handed over at once; it is written to the store first (see `ledger`), so whoever comes
-later knows what was handed over. A *handle* names a task by its batch and its place in it. An
-executor says which handles are queued or running, nothing more: what is done, the store says.
+A *share* is a few runs of one shape, trained one stack after another by one process. A *batch* is a
+list of shares handed over at once; it is written to the store first (see `ledger`), so that whoever
+comes later knows what was handed over. A *handle* names a share by its batch and its place in it.
+An executor says which handles are queued or running, nothing more: what is done, the store says.
 
-The workers on this machine (`sweep.local`) need no such seam. They end with the process that
+The workers on this machine (`sweep.processes`) need no such seam. They end with the process that
 started them and talk to it through pipes, so there is nothing to adopt and nothing to ask.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Handle:
-    """A task that was handed over."""
+    """A share that was handed over."""
 
     batch: str
     index: int
@@ -27,7 +27,7 @@ class Handle:
 
 @dataclass(frozen=True)
 class Job:
-    """A task that an executor has queued or is running."""
+    """A share that an executor has queued or is running."""
 
     handle: Handle
     job_id: str  # the executor's own name for it
@@ -48,7 +48,7 @@ class Executor(Protocol):
     """What a sweep needs of the machines; errors are `ClusterError`."""
 
     def largest_batch(self) -> int:
-        """How many tasks may be handed over at once."""
+        """How many shares may be handed over at once."""
 
     def submit(self, batch: "Batch", lock: int | None) -> str:
         """Hand over a batch that the ledger holds; the executor's name for it.
@@ -58,10 +58,10 @@ class Executor(Protocol):
         """
 
     def alive(self) -> dict[Handle, Job]:
-        """The tasks that are queued or running, of whatever batch."""
+        """The shares that are queued or running, of whatever batch."""
 
     def release(self, job: Job) -> None:
-        """Let a held task go on."""
+        """Let a held share go on."""
 
     def cancel(self, jobs: Iterable[Job]) -> None:
-        """End tasks, running or not."""
+        """End shares, running or not."""

@@ -1,8 +1,8 @@
 """What was handed over, kept in the store under `.jobs`:
 
     lock                 held by whoever looks and submits, so that two do not submit the same
-    00007-1f0c.json      a batch: its tasks, each with its runs; written before it is submitted
-    00007-1f0c/          what is known of its tasks, by their place in the batch
+    00007-1f0c.json      a batch: its shares, each with its runs; written before it is submitted
+    00007-1f0c/          what is known of its shares, by their place in the batch
       submitted          the executor's name for the batch, once it has one
       3.trace            a line for each stage it reached: started, ready, error …, held
       3.log              what it printed
@@ -24,15 +24,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ithbit.engine.spec import RunSpec, run_from_json
 from ithbit.errors import StoreError
+from ithbit.models.layer_source import learn, sources
+from ithbit.spec import RunSpec, run_from_json
+from ithbit.store.writing import write_atomically
 from ithbit.sweep.executors import Executor, Handle, Job
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Task:
+class Share:
     """Runs of one shape for one process."""
 
     runs: tuple[RunSpec, ...]
@@ -44,19 +46,19 @@ class Task:
         return {"runs": runs, "attempt": self.attempt, "epochs": self.epochs}
 
 
-def task_from_json(data: dict[str, Any]) -> Task:
-    """The task that `Task.to_json` wrote."""
-    return Task(tuple(run_from_json(run) for run in data["runs"]), data["attempt"], data["epochs"])
+def share_from_json(data: dict[str, Any]) -> Share:
+    """The share that `Share.to_json` wrote."""
+    return Share(tuple(run_from_json(run) for run in data["runs"]), data["attempt"], data["epochs"])
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A list of tasks that were, or are about to be, handed over at once."""
+    """A list of shares that were, or are about to be, handed over at once."""
 
     name: str
     store: Path
     device: str  # cpu or cuda
-    tasks: tuple[Task, ...]
+    shares: tuple[Share, ...]
 
     @property
     def path(self) -> Path:
@@ -68,7 +70,7 @@ class Batch:
 
     @property
     def handles(self) -> list[Handle]:
-        return [Handle(self.name, index) for index in range(len(self.tasks))]
+        return [Handle(self.name, index) for index in range(len(self.shares))]
 
     @property
     def submitted(self) -> bool:
@@ -79,7 +81,7 @@ class Batch:
         return self.folder / f"{index}.log"
 
     def trace(self, index: int) -> list[str]:
-        """The stages that a task reached, in order, those of earlier starts included."""
+        """The stages that a share reached, in order, those of earlier starts included."""
         # A file made here has a network file system ask its server what the folder holds now.
         with tempfile.TemporaryFile(dir=self.folder):
             pass
@@ -89,7 +91,7 @@ class Batch:
             return []
 
     def note(self, index: int, line: str) -> None:
-        """Add a line to a task's trace."""
+        """Add a line to a share's trace."""
         with open(self.folder / f"{index}.trace", "a") as file:
             file.write(line + "\n")
 
@@ -110,8 +112,9 @@ def read_batch(path: Path) -> Batch | None:
         raise StoreError(f"{path} cannot be read: {error}; move it away") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise StoreError(f"{path} is of a version unknown here; move it away")
-    tasks = tuple(task_from_json(task) for task in data["tasks"])
-    return Batch(path.stem, path.parent.parent, data["device"], tasks)
+    shares = tuple(share_from_json(share) for share in data["tasks"])
+    learn(data.get("layers", {}))
+    return Batch(path.stem, path.parent.parent, data["device"], shares)
 
 
 class Ledger:
@@ -141,15 +144,15 @@ class Ledger:
         found = (read_batch(path) for path in sorted(self.folder.glob("*.json")))
         return [batch for batch in found if batch is not None]
 
-    def write(self, tasks: Sequence[Task], device: str) -> Batch:
+    def write(self, shares: Sequence[Share], device: str) -> Batch:
         """Enter a batch that is about to be submitted; the lock must be held."""
-        from ithbit.engine.folder import write_atomically
-
         names = [path.stem for path in self.folder.glob("*.json")]
         number = max((int(name.partition("-")[0]) for name in names), default=0) + 1
-        batch = Batch(f"{number:05d}-{secrets.token_hex(4)}", self.store, device, tuple(tasks))
-        entries = [task.to_json() for task in batch.tasks]
+        batch = Batch(f"{number:05d}-{secrets.token_hex(4)}", self.store, device, tuple(shares))
+        entries = [share.to_json() for share in batch.shares]
         record = {"schema": SCHEMA, "device": device, "tasks": entries}
+        if layers := sources(run for share in shares for run in share.runs):
+            record["layers"] = layers
         try:
             batch.folder.mkdir()
             write_atomically(batch.path, json.dumps(record, indent=1).encode())
@@ -160,28 +163,28 @@ class Ledger:
         return batch
 
     def remove(self, batch: Batch) -> None:
-        """Forget a batch; a task of it that starts all the same finds nothing to do."""
+        """Forget a batch; a share of it that starts all the same finds nothing to do."""
         batch.path.unlink(missing_ok=True)
         shutil.rmtree(batch.folder, ignore_errors=True)
 
 
-def latest_tasks(batches: Sequence[Batch]) -> dict[str, Handle]:
-    """For each run, by its id, the task that it was last handed over in."""
+def latest_shares(batches: Sequence[Batch]) -> dict[str, Handle]:
+    """For each run, by its id, the share that it was last handed over in."""
     return {
         run.run_id: handle
         for batch in batches
-        for handle, task in zip(batch.handles, batch.tasks, strict=True)
-        for run in task.runs
+        for handle, share in zip(batch.handles, batch.shares, strict=True)
+        for run in share.runs
     }
 
 
 def live_runs(store: Path, executor: Executor) -> dict[RunSpec, Job]:
-    """The runs of a store that are in a task which is queued or running, each with its job."""
+    """The runs of a store that are in a share which is queued or running, each with its job."""
     live = executor.alive()
     return {
         run: live[handle]
         for batch in Ledger(store).batches()
-        for handle, task in zip(batch.handles, batch.tasks, strict=True)
+        for handle, share in zip(batch.handles, batch.shares, strict=True)
         if handle in live
-        for run in task.runs
+        for run in share.runs
     }

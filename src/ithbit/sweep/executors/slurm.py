@@ -1,9 +1,9 @@
-"""Slurm: a batch is a job array, a task is one of its members; asked by `squeue`, never by `sacct`.
+"""Slurm: a batch is a job array, a share one of its members; asked by `squeue`, never by `sacct`.
 
-Plain `sbatch` with a JSON file of tasks, no library between. The usual library for this pickles the
-function it is to call and loads that pickle on the node, while nothing here is ever unpickled; it
-knows that a job has ended from accounting, which many clusters lack; and what is left of it without
-these two is one command line.
+Plain `sbatch` with a JSON file of shares, no library between. The usual library for this pickles
+the function it is to call and loads that pickle on the node, while nothing here is ever unpickled;
+it knows that a job has ended from accounting, which many clusters lack; and what is left of it
+without these two is one command line.
 
 The array is named after its batch, so a job is recognised in the queue even if whoever submitted it
 was killed before it heard the number of the job. `squeue` has no gap while a job is requeued,
@@ -57,7 +57,7 @@ class Slurm:
         return job_id
 
     def alive(self) -> dict[Handle, Job]:
-        """Our tasks that are queued or running."""
+        """Our shares that are queued or running."""
         user = str(os.getuid())
         return parse_queue(_run(["squeue", "-h", "-a", "-r", "-u", user, "-o", QUEUE_FORMAT]))
 
@@ -65,7 +65,7 @@ class Slurm:
         _run(["scontrol", "release", job.job_id], may_fail=True)  # it may have gone on by itself
 
     def cancel(self, jobs: Iterable[Job]) -> None:
-        """End tasks; one that has ended meanwhile is no error."""
+        """End shares; one that has ended meanwhile is no error."""
         names = [job.job_id for job in jobs]
         for start in range(0, len(names), 500):
             _run(["scancel", *names[start : start + 500]], may_fail=True)
@@ -80,7 +80,7 @@ def sbatch_command(batch: Batch, options: Options, at_once: int | None = None) -
     ours: Options = {
         "parsable": True,
         "job-name": f"{_PREFIX}{batch.name}",
-        "array": f"0-{len(batch.tasks) - 1}{throttle}",
+        "array": f"0-{len(batch.shares) - 1}{throttle}",
         "output": str(batch.folder).replace("%", "%%") + "/%a.log",
         "open-mode": "append",
         "requeue": True,
@@ -95,9 +95,9 @@ def sbatch_command(batch: Batch, options: Options, at_once: int | None = None) -
 
 
 def job_script(batch: Batch) -> str:
-    """What a task runs: it leaves a mark in the store before anything else can go wrong."""
+    """What a share runs: it leaves a mark in the store before anything else can go wrong."""
     trace = f'{shlex.quote(str(batch.folder))}/"$SLURM_ARRAY_TASK_ID".trace'
-    program = f"{shlex.quote(sys.executable)} -m ithbit.sweep.executors.task"
+    program = f"{shlex.quote(sys.executable)} -m ithbit.sweep.executors.node"
     return f"""#!/bin/sh
 echo "started on $(hostname) as ${{SLURMD_NODENAME:-a node}}" >> {trace} || exit 3
 export OMP_NUM_THREADS="${{SLURM_CPUS_PER_TASK:-1}}"
@@ -106,7 +106,7 @@ exec {program} {shlex.quote(str(batch.path))} "$SLURM_ARRAY_TASK_ID"
 
 
 def parse_queue(text: str) -> dict[Handle, Job]:
-    """Our tasks in what `squeue` says; jobs of other kinds are passed over.
+    """Our shares in what `squeue` says; jobs of other kinds are passed over.
 
     >>> list(parse_queue("71_2|PENDING|Resources|ithbit-00003-1f0c\\n80|RUNNING|None|bash\\n"))
     [Handle(batch='00003-1f0c', index=2)]

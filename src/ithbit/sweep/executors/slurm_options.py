@@ -19,17 +19,17 @@ from ithbit.errors import SpecError, raise_problems
 Options = dict[str, str | bool]  # True: an option without a value
 
 _NAME = re.compile(r"[a-z][a-z0-9-]+")
-_OURS = {  # what identifies our jobs and finds their tasks
-    "array": "tasks are numbered by ithbit; limit those that run at once with --workers",
+_OURS = {  # what identifies our jobs and finds their shares
+    "array": "jobs are numbered by ithbit; limit those that run at once with --workers",
     "job-name": "ithbit finds its jobs again by their names",
     "parsable": "ithbit reads the number of the job",
-    "output": "what a task prints goes to .jobs/ in the store",
-    "error": "what a task prints goes to .jobs/ in the store",
+    "output": "what a job prints goes to .jobs/ in the store",
+    "error": "what a job prints goes to .jobs/ in the store",
     "wrap": "ithbit brings the script",
     "test-only": "use --dry-run",
     "wait": "leave --detach out",
     "clusters": "set SLURM_CLUSTERS, which every command of Slurm's reads",
-    "ntasks": "a task of the array is one process",
+    "ntasks": "a job of the array is one process",
     "quiet": "ithbit reads the number of the job",
 }
 
@@ -42,7 +42,7 @@ def read_options(given: Iterable[str], profile: Path | None = None) -> Options:
     >>> read_options(["array=1-5"])
     Traceback (most recent call last):
     ...
-    ithbit.errors.SpecError: Slurm options: array is not to be given: tasks are numbered by ithbit; limit those that run at once with --workers
+    ithbit.errors.SpecError: Slurm options: array is not to be given: jobs are numbered by ithbit; limit those that run at once with --workers
     """  # noqa: E501
     options: Options = {} if profile is None else _read_profile(profile)
     for text in given:

@@ -2,9 +2,10 @@
 
 A *route* is one way to a bound. `all_routes` gives every route for a task and an architecture,
 `bound` the tightest that is valid in real arithmetic, whatever the weights. Routes and where they
-live: the counting theorem (`counting`, with the stage lists of `stages`), Anthony and Bartlett's
-theorems (`cited`), and the size of the state in finite precision (`state`), which is valid for
-recurrent evaluation only and is never the answer of `bound`.
+live: the counting theorem (`counting`, with the stage lists of `stages`), sign changes at width 1
+and 2 (`narrow`), Anthony and Bartlett's theorems (`cited`), and the size of the state in finite
+precision (`state`), which is valid for recurrent evaluation only and is never the answer of
+`bound`.
 
 n* says nothing at n <= n*: there the bound is *vacuous*.
 """
@@ -18,6 +19,7 @@ from ithbit.families import Task, task_named
 from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds.cited import program, vc_with_exponentials, vc_without_exponentials
 from ithbit.theory.bounds.counting import Stage, n_star
+from ithbit.theory.bounds.narrow import narrow
 from ithbit.theory.bounds.stages import fixed_bits, stages
 from ithbit.theory.bounds.state import state_bits
 
@@ -97,15 +99,16 @@ def all_routes(task: str, arch: Architecture, bits: int = 32) -> tuple[Route, ..
     if bits < 1:
         raise SpecError(f"a number has at least 1 bit, got {bits}")
     name = task_named(task)
-    routes = [*_counting(name, arch), *_cited(name, arch), *_state(name, arch, bits)]
+    routes = [*_counting(name, arch), *_narrow(name, arch)]
+    routes += [*_cited(name, arch), *_state(name, arch, bits)]
     return tuple(sorted(routes, key=lambda route: (route.n_star, route.cited)))
 
 
 def conditions(arch: Architecture) -> tuple[str, ...]:
     """What a bound for this architecture takes for granted about the trained block."""
-    if arch.model == "formal" or arch.family == "gru":
+    if arch.model == "formal" or arch.kind == "gru":
         return ()
-    if arch.family == "mamba2":
+    if arch.kind == "mamba2":
         return (
             "one RMSNorm over the inner width, gated before or after it",
             "one group",
@@ -115,7 +118,7 @@ def conditions(arch: Architecture) -> tuple[str, ...]:
         )
     activation = "exact erf GELU" if arch.activation == "gelu" else "ReLU"
     feed_forward = f"{activation} in the feed-forward part"
-    if arch.family.startswith("softmax"):
+    if arch.kind == "softmax":
         return (feed_forward, "LayerNorm after the attention and after the feed-forward part")
     return (
         feed_forward,
@@ -132,11 +135,11 @@ def growth(arch: Architecture) -> str:
     of order L per index costs the square of p q = L^2, once where one stage decides, L times where
     every layer has its own stage.
     """
-    if arch.family in ("rnn", "ssm"):
+    if arch.kind in ("rnn", "ssm"):
         return "n* = O(L² log L), so L = Ω(√(n / log n))"
     if arch.model == "formal" and arch.feature == "relu":
         return "n* = O(L³), so L = Ω(n^(1/3))"
-    if arch.family in ("gru", "mamba2"):
+    if arch.kind in ("gru", "mamba2"):
         return "n* = O(L⁴), so L = Ω(n^(1/4))"
     return "n* = O(L⁵), so L = Ω(n^(1/5))"
 
@@ -178,6 +181,22 @@ def _counting(task: Task, arch: Architecture) -> list[Route]:
     return routes
 
 
+def _narrow(task: Task, arch: Architecture) -> list[Route]:
+    found = narrow(task, arch)
+    if found is None:
+        return []
+    fixed = fixed_bits(task, arch)
+    return [
+        Route(
+            "sign changes",
+            found.n_star + fixed,
+            found.theorem,
+            cited=False,
+            conditions=conditions(arch),
+        )
+    ]
+
+
 def _cited(task: Task, arch: Architecture) -> list[Route]:
     steps = program(task, arch)
     if steps is None:
@@ -212,20 +231,14 @@ def _no_bound(task: Task, arch: Architecture) -> str:
     """Why there is no bound, in one sentence."""
     layers = f"{arch.n_layers} layer{'s' if arch.n_layers > 1 else ''}"
     subject = f"no bound for {task} by {layers} of {arch.family} ({arch.model})"
-    kind = arch.family.split("-")[0]
-    if (task, kind) in (("rhi", "softmax"), ("lhi", "rnn"), ("lhi", "gru")):
+    if (task, arch.kind) in (("rhi", "softmax"), ("lhi", "rnn"), ("lhi", "gru")):
         fact = "one layer of constant size solves it"
         theorem = "Theorem 12c" if task == "rhi" else "Theorem 14a"
     elif task == "rhi":
         fact, theorem = "two full layers of constant size solve it", "Theorem 12b"
     else:
         fact, theorem = "two layers of constant size solve it", "Theorem 14c"
-    if arch.model == "formal":
-        command = f"ithbit verdict {task} {arch.family} --layers {arch.n_layers}"
-        return f"{subject}: possible, {fact} ({theorem}); see `{command}`"
-    if arch.family == "gru":
-        return f"{subject}: possible, explicit nn.GRU weights solve it in one layer"
-    return (
-        f"{subject}: none is known; of its formal counterpart {fact} ({theorem}), which is no "
-        f"statement about the trained block"
-    )
+    trained = " --model trained" if arch.model == "trained" else ""
+    command = f"ithbit verdict {task} {arch.family} --layers {arch.n_layers}{trained}"
+    beside = "beside " if trained else ""
+    return f"{subject}: possible, {fact} ({beside}{theorem}); see `{command}`"

@@ -46,9 +46,9 @@ def vc_with_exponentials(parameters: int, operations: int, exponentials: int) ->
     """
     p, t = parameters, operations
     u = p * (exponentials + 1)
-    return math.floor(
-        min(t * t * p * (p + 19 * math.log2(9 * p)), u * u + 11 * u * (t + math.log2(9 * u)))
-    )
+    found = min(t * t * p * (p + 19 * math.log2(9 * p)), u * u + 11 * u * (t + math.log2(9 * u)))
+    # A bound this large is rounded up: its last digits are those of a float.
+    return math.floor(found) if found < 2.0**50 else math.floor(found * (1 + 2.0**-50))
 
 
 def program(task: Task, arch: Architecture) -> Program | None:
@@ -66,10 +66,10 @@ def program(task: Task, arch: Architecture) -> Program | None:
     readout = 2 * d + 1
     if task == "lhi":
         return _lhi_program(arch, readout) if L == 1 and arch.model == "formal" else None
-    if arch.family.startswith("softmax") or not (arch.causal or L == 1):
+    if arch.kind == "softmax" or not (arch.causal or L == 1):
         return None
     # One full layer computes what one causal layer does at the last token (Remark 7).
-    causal = replace(arch, family=arch.family.replace("-full", "-causal"))
+    causal = replace(arch, family=arch.causal_twin)
     return _causal_program(causal, readout)
 
 
@@ -78,7 +78,7 @@ def _causal_program(arch: Architecture, readout: int) -> Program | None:
     if not layer.covered:
         return None
     L = arch.n_layers
-    linear = arch.family.startswith("linear")
+    linear = arch.kind == "linear"
     guards = L * arch.heads if linear else 0
     return Program(
         parameters=L * layer.dimension,
@@ -94,7 +94,7 @@ def _lhi_program(arch: Architecture, readout: int) -> Program | None:
         # alpha + beta and gamma + rho, the guarded quotients, the residual, the MLP.
         operations = (d + H) + (H + d) + d + mlp_operations(d, *inner, d)
         return Program(d + H, operations + readout, 0)
-    if arch.family == "ssm":
+    if arch.kind == "ssm":
         constant = arch.transition == "constant"
         operations = (d if constant else 2 * d * d) + mlp_operations(2 * d, *inner, d)
         return Program(d if constant else d * d + d, operations + readout, 0)

@@ -39,6 +39,12 @@ Polynomial = Literal["bezout", "warren"]
 # Stirling's formula is an upper bound that is loose by less than 1 / (49 p^2) bits.
 _DIRECT = 256
 _LOOSE = 4e-7
+# Up to this p the sum over r <= p is added up to rounding; above it a geometric series bounds what
+# is left after so many terms, and 2^N the sum where 2p >= N, which is loose by less than a bit.
+_ADDED = 10**6
+_TERMS = 10_000
+# Up to this p a border within rounding is decided in whole numbers.
+_WHOLE = 2_000
 
 # Room for rounding, per bit: the sums below lose less than 2^-46 of their value in doubles.
 _SLACK = 2.0**-42
@@ -81,6 +87,8 @@ def log2_cells(hyperplanes: int, dimension: int) -> float:
     if p >= N:
         return float(N)
     if 2 * p >= N:
+        if p > _ADDED:
+            return float(N)
         # 2^N less the sum over r <= N - p - 1, which must be bounded from below here.
         rest = log2_cells(N, N - p - 1) - _LOOSE
         return N + math.log1p(-(2.0 ** (rest - N))) / math.log(2)
@@ -96,11 +104,13 @@ def log2_cells(hyperplanes: int, dimension: int) -> float:
         )
     # C(N, r-1) / C(N, r) = r / (N - r + 1): the sum over r <= p in units of C(N, p).
     total = term = 1.0
-    for r in range(p, 0, -1):
+    for r in range(p, max(0, p - _TERMS), -1):
         term *= r / (N - r + 1)
         total += term
         if term < 1e-18:
             break
+    if p > _TERMS and term >= 1e-18:
+        total += term * (N - p + 1) / (N - 2 * p + 1)
     return min(float(N), largest + math.log2(total))
 
 
@@ -123,8 +133,10 @@ def log2_gamma(stage: Stage, n: int, polynomial: Polynomial = "bezout") -> float
     """
     N, p = n * stage.tests, stage.parameters
     if stage.kind == "P" and polynomial == "warren":
-        # The theorem asks for N >= p.
-        return min(float(N), 1 + p * math.log2(2 * math.e * max(N, p) * stage.degree / p))
+        # The theorem asks for N >= p. Deep stacks have degrees that no float holds.
+        degree = min(stage.degree, 1 << 64)
+        more = math.log2(stage.degree) - 64 if stage.degree > degree else 0.0
+        return min(float(N), 1 + p * (math.log2(2 * math.e * max(N, p) * degree / p) + more))
     extra = 0.0
     if stage.kind == "P":
         extra = 2 * p * math.log2(stage.degree)
@@ -164,7 +176,7 @@ def n_star(stages: tuple[Stage, ...], polynomial: Polynomial = "bezout") -> int:
             high = middle
         else:
             low = middle
-    beyond = (high, high + 1, 2 * high, 1000 * high)
+    beyond = (high, high + 1 + (high >> 40), 2 * high, 1000 * high)  # a step that floats can tell
     assert all(_excluded(stages, n, polynomial) for n in beyond), "n* must be a threshold"
     return low
 
@@ -175,7 +187,9 @@ def _excluded(stages: tuple[Stage, ...], n: int, polynomial: Polynomial) -> bool
     excess = log2_answers(stages, n, polynomial) - n
     if abs(excess) > _SLACK * n:
         return excess < 0
-    if any(stage.kind != "A" for stage in stages):
+    if len(stages) == 1 and stages[0].kind == "A" and stages[0].tests == 1:
+        return True  # n > p hyperplanes in R^p never have 2^n cells
+    if any(stage.kind != "A" or stage.parameters > _WHOLE for stage in stages):
         return False
     answers = math.prod(_cells(n * stage.tests, stage.parameters) for stage in stages)
     return answers < 1 << n

@@ -11,6 +11,7 @@ positive everywhere; degree 4 includes that.
     p1 = d (d_h + 1)    the numbers S = sum v phi(k)^T and z = sum phi(k) of one linear layer
 """
 
+from ithbit.errors import SpecError
 from ithbit.families import Task
 from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds.counting import Stage
@@ -20,6 +21,12 @@ from ithbit.theory.bounds.counting import Stage
 # W = q2 + q1 r + q0 v, the sign of A + c1 sqrt(W) follows from those of b, b^2 - c^2 v, X, Y and
 # X^2 - Y^2 v, where A^2 - c1^2 W = X + Y r: five tests. Degrees double with each squaring.
 _ONE_NORM, _TWO_NORMS = 3, 5
+
+MOST_LAYERS = 500  # stages are counted layer by layer: half a second
+
+
+class TooDeepError(SpecError):
+    """A stack that has a bound, which is not computed for so many layers."""
 
 
 def stages(task: Task, arch: Architecture) -> tuple[Stage, ...] | None:
@@ -40,11 +47,15 @@ def stages(task: Task, arch: Architecture) -> tuple[Stage, ...] | None:
         # Affine throughout: the logit is f(sigma) + g(i), and theta = f(sigma).
         return (Stage("readout", 1, 1),)
     if task == "lhi":
-        lists = _LHI[arch.model]
-        return lists[arch.family](arch) if one_layer and arch.family in lists else None
-    if arch.family.startswith("softmax") or not (arch.causal or one_layer):
-        return None
-    return _RHI[arch.model][arch.family.replace("-full", "-causal")](arch)
+        found = _LHI.get((arch.model, arch.kind)) if one_layer else None
+    else:
+        found = _RHI.get((arch.model, arch.kind)) if arch.causal or one_layer else None
+    if found and arch.n_layers > MOST_LAYERS:
+        raise TooDeepError(
+            f"bounds are computed for at most {MOST_LAYERS} layers, got {arch.n_layers:,}; "
+            "take fewer"
+        )
+    return found(arch) if found else None
 
 
 def fixed_bits(task: Task, arch: Architecture) -> int:
@@ -53,13 +64,13 @@ def fixed_bits(task: Task, arch: Architecture) -> int:
     Mamba2's convolution of width v shows the last token the v - 1 bits before it, and in LHI the
     v - 1 bits after the index see the index.
     """
-    if arch.family != "mamba2":
+    if arch.kind != "mamba2":
         return 0
     return (arch.conv - 1) * (1 if task == "rhi" else 2)
 
 
 def _additive(arch: Architecture) -> bool:
-    return arch.family == "rnn" or (arch.family == "ssm" and arch.transition == "constant")
+    return arch.kind == "rnn" or (arch.kind == "ssm" and arch.transition == "constant")
 
 
 def _relu(what: str, p: int, tests: int, degree: int = 1) -> tuple[Stage, ...]:
@@ -273,19 +284,18 @@ def _mamba2_lhi(arch: Architecture) -> tuple[Stage, ...]:
 
 
 _RHI = {
-    "formal": {"rnn": _rnn_rhi, "ssm": _ssm_rhi, "linear-causal": _linear_rhi},
-    "trained": {"gru": _gru_rhi, "mamba2": _mamba2_rhi, "linear-causal": _pre_ln_rhi},
+    ("formal", "rnn"): _rnn_rhi,
+    ("formal", "ssm"): _ssm_rhi,
+    ("formal", "linear"): _linear_rhi,
+    ("trained", "gru"): _gru_rhi,
+    ("trained", "mamba2"): _mamba2_rhi,
+    ("trained", "linear"): _pre_ln_rhi,
 }
 _LHI = {
-    "formal": {
-        **dict.fromkeys(
-            ("softmax-full", "softmax-causal", "linear-full", "linear-causal"), _attention_lhi
-        ),
-        "ssm": _ssm_lhi,
-    },
-    "trained": {
-        **dict.fromkeys(("softmax-full", "softmax-causal"), _bert_lhi),
-        **dict.fromkeys(("linear-full", "linear-causal"), _pre_ln_lhi),
-        "mamba2": _mamba2_lhi,
-    },
+    ("formal", "softmax"): _attention_lhi,
+    ("formal", "linear"): _attention_lhi,
+    ("formal", "ssm"): _ssm_lhi,
+    ("trained", "softmax"): _bert_lhi,
+    ("trained", "linear"): _pre_ln_lhi,
+    ("trained", "mamba2"): _mamba2_lhi,
 }

@@ -5,13 +5,21 @@ evaluated recurrently and deterministically, then RHI needs S b >= n: two string
 state get the same answers. It holds for any activation and normalisation, but not for parallel
 evaluation (quadratic attention, cumulative sums, chunked scans), where the last token is no
 function of one rounded state.
+
+*Proved* for such an evaluation. Of a user's layer S itself is not proved: a declared state is the
+user's word, and a measured rank the least that a smooth state can have, so with it the bound is
+*conditional*.
 """
+
+from dataclasses import dataclass
 
 from ithbit.families import Task
 from ithbit.theory.architecture import Architecture
 
+BITS = 32  # float32
 
-def state_bits(task: Task, arch: Architecture, bits: int = 32) -> int | None:
+
+def state_bits(task: Task, arch: Architecture, bits: int = BITS) -> int | None:
     """The bits S b of the recurrent state after n tokens, or None where no bound follows.
 
     No bound follows for LHI, where the index comes first, nor for softmax and for two or more full
@@ -24,10 +32,51 @@ def state_bits(task: Task, arch: Architecture, bits: int = 32) -> int | None:
     """
     assert bits >= 1
     L, d = arch.n_layers, arch.width
-    if task == "lhi" or arch.family.startswith("softmax") or not (arch.causal or L == 1):
+    if task == "lhi" or not (arch.causal or L == 1):
         return None
-    if arch.family == "mamba2":
+    if arch.kind == "mamba2":
         old = arch.conv - 1
         return bits * (L * d * arch.state + (L - 1) * old * arch.conv_channels) + old
-    numbers = d * (arch.head_width + 1) if arch.family.startswith("linear") else d
-    return bits * L * numbers
+    a_layer = {"rnn": d, "ssm": d, "gru": d, "linear": d * (arch.head_width + 1)}
+    return bits * L * a_layer[arch.kind] if arch.kind in a_layer else None
+
+
+@dataclass(frozen=True)
+class StateBound:
+    """RHI is impossible for n > `n_star` if the state is as said."""
+
+    state: int
+    n_layers: int
+    bits: int
+    declared: bool
+
+    @property
+    def n_star(self) -> int:
+        return self.state * self.n_layers * self.bits
+
+    def sentence(self, n: int) -> str:
+        """The bound at a length, in words.
+
+        >>> print(StateBound(3, 1, 32, declared=True).sentence(8))
+        L = 1: a declared state of 3 float32 numbers cannot solve RHI past n = 96; vacuous at n = 8
+        """
+        kind = "declared" if self.declared else "measured"
+        speaks = f"vacuous at n = {n}" if n <= self.n_star else f"RHI is impossible at n = {n}"
+        return (
+            f"L = {self.n_layers}: a {kind} state of {self.state} float{self.bits} numbers cannot "
+            f"solve RHI past n = {self.n_star:,}; {speaks}"
+        )
+
+
+def state_bounds(
+    state: int | None, declared: int | None, causal: bool, layers: list[int]
+) -> list[StateBound]:
+    """The bound at each depth; none for a layer that leaks or whose rank still grows.
+
+    The declared state is taken where it is at least what was measured.
+    """
+    if not causal or state is None:
+        return []
+    trusted = declared is not None and declared >= state
+    used = declared if trusted and declared is not None else state
+    return [StateBound(used, depth, BITS, trusted) for depth in layers]

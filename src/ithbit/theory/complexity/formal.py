@@ -6,6 +6,7 @@ the layer's output at the next token. The second works on floats and on counting
     K, Q, V matrices   N, N1, N2 MLPs   phi the kernel function   h the state
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,17 +61,14 @@ class RnnLayer:
         return self.N2([*x, *h])
 
 
-@dataclass(frozen=True)
-class SsmLayer:
-    """h_k = A h_{k-1} + B x_k with constant matrices, y_k = phi(x_k, h_k)."""
+class _StateSpace(ABC):
+    """y_k = phi(x_k, h_k); how the state moves on is each model's own."""
 
-    A: Matrix
-    B: Matrix
     phi: Mlp
     h0: Sequence[float]
 
-    def _state(self, h: Vector, x: Vector) -> list[Scalar]:
-        return add(matvec(self.A, h), matvec(self.B, x))
+    @abstractmethod
+    def _state(self, h: Vector, x: Vector) -> list[Scalar]: ...
 
     def fingerprint(self, xs: Inputs) -> list[float]:
         h: Vector = self.h0
@@ -83,7 +81,20 @@ class SsmLayer:
 
 
 @dataclass(frozen=True)
-class SelectiveSsmLayer:
+class SsmLayer(_StateSpace):
+    """h_k = A h_{k-1} + B x_k with constant matrices, y_k = phi(x_k, h_k)."""
+
+    A: Matrix
+    B: Matrix
+    phi: Mlp
+    h0: Sequence[float]
+
+    def _state(self, h: Vector, x: Vector) -> list[Scalar]:
+        return add(matvec(self.A, h), matvec(self.B, x))
+
+
+@dataclass(frozen=True)
+class SelectiveSsmLayer(_StateSpace):
     """h_k = A(x_k) h_{k-1} + B(x_k) with A(x), B(x) affine in x, y_k = phi(x_k, h_k).
 
     Row r of A(x) is `A[r] x + A_bias[r]`, a d × d matrix and a d-vector each.
@@ -99,15 +110,6 @@ class SelectiveSsmLayer:
     def _state(self, h: Vector, x: Vector) -> list[Scalar]:
         rows = [affine(a, bias, x) for a, bias in zip(self.A, self.A_bias, strict=True)]
         return add([dot(row, h) for row in rows], affine(self.B, self.B_bias, x))
-
-    def fingerprint(self, xs: Inputs) -> list[float]:
-        h: Vector = self.h0
-        for x in xs:
-            h = self._state(h, x)
-        return list(h)
-
-    def completion(self, fingerprint: Vector, x: Vector) -> list[Scalar]:
-        return self.phi([*x, *self._state(fingerprint, x)])
 
 
 def feature_map(feature: Feature, x: Vector) -> list[Scalar]:

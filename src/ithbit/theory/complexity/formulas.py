@@ -72,17 +72,18 @@ def causal_complexity(arch: Architecture, position: int | None = None) -> Comple
     """
     if not arch.causal:
         raise SpecError(
-            f"{arch.family} is not causal, so it has no causal complexity; "
-            f"take {arch.family.replace('-full', '-causal')}"
+            f"{arch.family} is not causal, so it has no causal complexity; take {arch.causal_twin}"
         )
-    if arch.family.startswith("softmax"):
+    if arch.kind == "softmax":
         if position is None or position < 1:
             raise SpecError(
                 f"the completion of {arch.family} grows with the position k of the token: "
                 f"k must be at least 1, got {position}"
             )
         return (_softmax if arch.model == "formal" else _bert)(arch, position)
-    return _FORMULAS[arch.model, arch.family](arch)
+    if (arch.model, arch.kind) not in _FORMULAS:
+        raise SpecError(f"no causal complexity is known for {arch.family} ({arch.model})")
+    return _FORMULAS[arch.model, arch.kind](arch)
 
 
 def _inner(arch: Architecture) -> tuple[int, ...]:
@@ -195,8 +196,8 @@ def _mamba2(arch: Architecture) -> Complexity:
 _FORMULAS = {
     ("formal", "rnn"): _rnn,
     ("formal", "ssm"): _ssm,
-    ("formal", "linear-causal"): _linear,
+    ("formal", "linear"): _linear,
     ("trained", "gru"): _gru,
-    ("trained", "linear-causal"): _pre_ln_linear,
+    ("trained", "linear"): _pre_ln_linear,
     ("trained", "mamba2"): _mamba2,
 }

@@ -7,7 +7,7 @@ made, so a ReLU costs 1; `output` charges for the values a map gives.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,36 +90,31 @@ def plain(x: Scalar) -> float:
     return x.value if isinstance(x, Counted) else float(x)
 
 
+def _applied(function: Callable[[float], float], x: Scalar, counted_as: str) -> Scalar:
+    if not isinstance(x, Counted):
+        return function(x)
+    setattr(x.tally, counted_as, getattr(x.tally, counted_as) + 1)
+    return Counted(function(x.value), x.tally)
+
+
 def exp(x: Scalar) -> Scalar:
     """e^x; the one transcendental operation of Definition 1."""
-    if not isinstance(x, Counted):
-        return math.exp(x)
-    x.tally.exponentials += 1
-    return Counted(math.exp(x.value), x.tally)
+    return _applied(math.exp, x, "exponentials")
 
 
 def sqrt(x: Scalar) -> Scalar:
     """The square root of a normalisation; no operation of Definition 1."""
-    if not isinstance(x, Counted):
-        return math.sqrt(x)
-    x.tally.square_roots += 1
-    return Counted(math.sqrt(x.value), x.tally)
+    return _applied(math.sqrt, x, "square_roots")
 
 
 def log(x: Scalar) -> Scalar:
     """The logarithm of a softplus; no operation of Definition 1."""
-    if not isinstance(x, Counted):
-        return math.log(x)
-    x.tally.logarithms += 1
-    return Counted(math.log(x.value), x.tally)
+    return _applied(math.log, x, "logarithms")
 
 
 def erf(x: Scalar) -> Scalar:
     """The error function of GELU; no operation of Definition 1."""
-    if not isinstance(x, Counted):
-        return math.erf(x)
-    x.tally.error_functions += 1
-    return Counted(math.erf(x.value), x.tally)
+    return _applied(math.erf, x, "error_functions")
 
 
 def relu(x: Scalar) -> Scalar:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ithbit.errors import SpecError, whole
 from ithbit.families import FAMILIES, TASKS, Task, task_named
+from ithbit.theory.architecture import FORMAL_FAMILIES, need_theory
 from ithbit.theory.constructions import (
     attention_marker,
     gru_latch,
@@ -21,7 +22,7 @@ from ithbit.theory.constructions import (
 )
 from ithbit.theory.solution import Solution
 
-FORMAL_FAMILIES: tuple[str, ...] = tuple(family.formal for family in FAMILIES.values())
+LONGEST = 100_000  # bits; weights hold a row for every token, and what is done with them takes time
 
 Builder = Callable[[str, int], Solution]  # (family, n_bits) -> the weights
 
@@ -98,6 +99,7 @@ def construction_named(task: str, family: str) -> Construction:
     for entry in CONSTRUCTIONS + TRAINED_CONSTRUCTIONS:
         if (entry.task, entry.family) == (named, family):
             return entry
+    need_theory(family)
     formal = FAMILIES[family].formal if family in FAMILIES else family
     if formal not in FORMAL_FAMILIES:
         raise SpecError(
@@ -127,8 +129,9 @@ def construct(task: str, family: str, n_bits: int, variant: str | None = None) -
     """
     entry = construction_named(task, family)
     n_bits = whole("n_bits", n_bits)
-    if n_bits < 1:
-        raise SpecError(f"n must be at least 1, got {n_bits}")
+    if not 1 <= n_bits <= LONGEST:
+        limit = "at least 1" if n_bits < 1 else f"at most {LONGEST:,} where weights are built"
+        raise SpecError(f"n must be {limit}, got {n_bits}")
     name = entry.default if variant is None else variant
     if name not in entry.variants:
         raise SpecError(

@@ -1,0 +1,94 @@
+"""Draw successes by samples and those that stand, uniform beside mixed examples.
+
+    python experiments/everywhere_figure.py [--results results/everywhere] [-o everywhere.png]
+
+Reads the exports `uniform` and `mixed`. A bar is the successes by the paper's criterion; its filled
+part is not refuted by the search of `ithbit verify`. *Not refuted* is not *right*.
+"""
+
+import argparse
+from pathlib import Path
+
+import matplotlib as mpl
+import polars as pl
+
+from ithbit.families import FAMILIES
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+
+KINDS = {"uniform": "#D55E00", "mixed": "#0072B2"}
+LENGTHS = (32, 64)
+STANDS = ("not refuted", "right on all inputs")
+
+
+def counts(results: Path) -> pl.DataFrame:
+    """Runs, successes and those that stand, by cell and kind of examples."""
+    frames = [
+        pl.read_csv(results / kind / "runs.csv")
+        .filter(
+            pl.col("n_bits").is_in(LENGTHS),
+            ~((pl.col("task") == "rhi") & (pl.col("family") == "softmax-causal")),
+        )
+        .group_by("task", "family", "n_layers", "n_bits")
+        .agg(
+            pl.len().alias("runs"),
+            pl.sum("solved"),
+            (pl.col("solved") & pl.col("verification").is_in(STANDS)).sum().alias("stands"),
+        )
+        .with_columns(kind=pl.lit(kind))
+        for kind in KINDS
+    ]
+    return pl.concat(frames)
+
+
+def draw(found: pl.DataFrame, out: Path) -> None:
+    """One panel a length: two bars a configuration."""
+    cells = sorted(
+        set(found.select("task", "family", "n_layers").iter_rows()),
+        key=lambda cell: (cell[0] == "lhi", list(FAMILIES).index(cell[1])),
+    )
+    figure, axes = plt.subplots(1, len(LENGTHS), figsize=(11, 4.2), sharey=True)
+    for axis, n in zip(axes, LENGTHS, strict=True):
+        for at, (task, family, layers) in enumerate(cells):
+            for shift, (kind, colour) in zip((0.2, -0.2), KINDS.items(), strict=True):
+                cell = {"task": task, "family": family, "n_layers": layers, "n_bits": n}
+                (row,) = found.filter(kind=kind, **cell).iter_rows(named=True)
+                axis.barh(at + shift, row["solved"], 0.36, color="white", edgecolor=colour)
+                axis.barh(at + shift, row["stands"], 0.36, color=colour, edgecolor=colour)
+        names = [f"{t.upper()} {FAMILIES[f].label}, L = {layers}" for t, f, layers in cells]
+        axis.set_yticks(range(len(cells)), names)
+        axis.set_xlim(0, 20.5)
+        axis.set_xticks(range(0, 21, 5))
+        axis.set_title(f"n = {n}")
+        axis.set_xlabel("seeds of 20")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].invert_yaxis()  # shared
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in KINDS.values()]
+    hollow = plt.Rectangle((0, 0), 1, 1, facecolor="white", edgecolor="black")
+    labels = [f"trained on {kind} examples, not refuted" for kind in KINDS]
+    figure.legend(
+        [*handles, hollow],
+        [*labels, "solved on samples, refuted"],
+        loc="lower center",
+        ncols=3,
+        frameon=False,
+    )
+    figure.tight_layout(rect=(0, 0.08, 1, 1))
+    figure.savefig(out, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=Path("results/everywhere"))
+    parser.add_argument("-o", "--out", type=Path, default=Path("everywhere.png"))
+    given = parser.parse_args()
+    found = counts(given.results)
+    draw(found, given.out)
+    totals = found.group_by("kind", "n_bits").agg(pl.sum("runs", "solved", "stands"))
+    for kind, n, runs, solved, stands in totals.sort("n_bits", "kind").iter_rows():
+        print(f"n = {n}, {kind}: {solved} of {runs} solved on samples, {stands} not refuted")
+
+
+if __name__ == "__main__":
+    main()

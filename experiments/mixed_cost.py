@@ -1,0 +1,80 @@
+"""What drawing mixed examples costs the kernels: microseconds a step, uniform beside mixed.
+
+    python experiments/mixed_cost.py                 # on a GPU, some minutes with the compiling
+
+Five runs of each family, both kinds in turn, each captured in a CUDA graph of 16 steps; the median
+of the repetitions. Times are printed and not judged.
+"""
+
+import argparse
+import statistics
+import time
+
+import torch
+
+from ithbit.families import FAMILIES
+from ithbit.kernels.optimiser import adamw
+from ithbit.kernels.step import Step
+from ithbit.spec import EXAMPLES, ModelSpec
+from ithbit.tasks.sampling import stream_keys
+
+STEPS, REPETITIONS, SEEDS, BATCH = 16, 60, 5, 256
+
+
+def captured(model: ModelSpec, examples: str, device: torch.device) -> torch.cuda.CUDAGraph:
+    """A graph of STEPS training steps."""
+    step = Step(model, SEEDS, BATCH, device, examples)
+    values = 0.2 * torch.randn(SEEDS, step.plan.n_parameters, device=device)
+    mean, square = torch.zeros_like(values), torch.zeros_like(values)
+    keys = stream_keys(list(range(SEEDS)), device)
+    first, steps = (torch.zeros(SEEDS, 1, dtype=torch.int64, device=device) for _ in range(2))
+    loss_sum = torch.zeros(SEEDS, dtype=torch.float64, device=device)
+    rate = torch.full((SEEDS, 1), 1e-3, dtype=torch.float64, device=device)
+
+    def one() -> None:
+        step.gradients(values, keys, first, BATCH, loss_sum, steps)
+        adamw(
+            values, mean, square, step.grads, step.squares, steps, rate,
+            beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, clip_norm=5.0,
+        )  # fmt: skip
+
+    for _ in range(3):
+        one()
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(STEPS):
+            one()
+    graph.kept = (one,)  # its tensors live as long as the graph
+    return graph
+
+
+def microseconds(graph: torch.cuda.CUDAGraph, device: torch.device) -> float:
+    """A step of one replay."""
+    began = time.perf_counter()
+    graph.replay()
+    torch.cuda.synchronize(device)
+    return (time.perf_counter() - began) / STEPS * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, nargs="*", default=[8, 64], help="lengths (8 64)")
+    lengths = parser.parse_args().n
+    device = torch.device("cuda")
+    print(f"{'model':32}" + "".join(f"{kind:>10}" for kind in EXAMPLES) + f"{'more':>8}")
+    for n in lengths:
+        for family in FAMILIES:
+            model = ModelSpec("lhi", family, n, 2)
+            graphs = [captured(model, kind, device) for kind in EXAMPLES]
+            times: list[list[float]] = [[] for _ in graphs]
+            for _ in range(REPETITIONS):
+                for graph, mine in zip(graphs, times, strict=True):
+                    mine.append(microseconds(graph, device))
+            uniform, mixed = map(statistics.median, times)
+            name = f"lhi {family} L=2 n={n}"
+            print(f"{name:32}{uniform:10.1f}{mixed:10.1f}{mixed / uniform - 1:8.1%}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

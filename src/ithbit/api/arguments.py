@@ -1,0 +1,116 @@
+"""What several functions of the door take, in the forms that people give it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ithbit.errors import SpecError
+from ithbit.families import task_named
+from ithbit.models.layer_source import family_of
+from ithbit.spec import ModelSpec, Protocol
+from ithbit.sweep.select import parse_seeds
+
+Seeds = Iterable[int] | str
+Layer = Callable[..., Any]
+
+
+def seeds_of(seeds: Seeds) -> Iterable[int]:
+    """Seeds as numbers; a text such as "0-4" or "0,3,8-9" is read.
+
+    >>> seeds_of("0,3,8-9")
+    [0, 3, 8, 9]
+    """
+    return parse_seeds(seeds) if isinstance(seeds, str) else seeds
+
+
+def listed(values: Any) -> list[Any]:
+    """One value or several as a list; None is no value.
+
+    >>> listed("gru"), listed([1, 2]), listed(None)
+    (['gru'], [1, 2], [])
+    """
+    if values is None:
+        return []
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        return [values]
+    return list(values)
+
+
+def protocol_of(
+    protocol: Protocol | None,
+    max_epochs: int | None = None,
+    stop_when_solved: bool = False,
+    examples: str | None = None,
+    lr: float | None = None,
+    batch_size: int | None = None,
+) -> Protocol:
+    """The protocol (the paper's unless given) with the settings that are most often changed.
+
+    >>> protocol_of(None, max_epochs=3).max_epochs
+    3
+    """
+    given: dict[str, Any] = {
+        "max_epochs": max_epochs,
+        "stop_when_solved": stop_when_solved or None,
+        "examples": examples,
+        "learning_rate": lr,
+        "batch_size": batch_size,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    return replace(protocol or Protocol(), **changes)
+
+
+def model_of(
+    task: str,
+    family: str | Layer,
+    n: int,
+    layers: int,
+    width: int,
+    heads: int,
+    ff: int,
+    positions: str,
+) -> ModelSpec:
+    """The model of a family, or of a user's layer: `"layers.py:Mine"`, or what makes it."""
+    named, code = family_of(family)
+    return ModelSpec(
+        task_named(task),
+        named,
+        n_bits=n,
+        n_layers=layers,
+        d_model=width,
+        n_heads=heads,
+        d_ff=ff,
+        positions=positions,
+        code=code,
+    )
+
+
+def at_least_one(**numbers: int | None) -> None:
+    """Raise `SpecError` for a number that was given and is below 1.
+
+    >>> at_least_one(workers=0)
+    Traceback (most recent call last):
+    ...
+    ithbit.errors.SpecError: workers must be at least 1, got 0
+    """
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise SpecError(f"{name} must be at least 1, got {number}")
+
+
+def bits_of(bits: str | Iterable[int]) -> tuple[int, ...]:
+    """Bits given as text or as numbers.
+
+    >>> bits_of("101"), bits_of([1, 0, 1])
+    ((1, 0, 1), (1, 0, 1))
+    """
+    found = [str(bit) for bit in bits]
+    if not found or set(found) - {"0", "1"}:
+        raise SpecError(f"bits must be a string of 0 and 1 such as 1011, got {bits!r}")
+    return tuple(int(bit) for bit in found)
+
+
+def path_of(path: str | Path | None) -> Path | None:
+    """A file that may be left out."""
+    return None if path is None else Path(path)

@@ -1,0 +1,203 @@
+"""What a person sees while runs train: a live board on a terminal and in a notebook, a line now and
+then elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from types import TracebackType
+from typing import TypeVar
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress import Progress
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ithbit.api.duration import clock
+from ithbit.engine.how import Event
+from ithbit.spec import RunSpec
+from ithbit.store.records import Epoch, Failure, Result
+from ithbit.sweep.estimate import nominal_epoch_seconds
+
+T = TypeVar("T")
+
+_ROWS = 12  # runs shown at once
+_QUIET_SECONDS = 15.0  # between two lines where there is no terminal
+
+
+@dataclass
+class _Line:
+    """What is known of one run."""
+
+    run: RunSpec
+    last: Epoch | None = None
+    outcome: Result | Failure | None = None
+    first_seen: float = 0.0
+    first_epoch: int = 0
+    last_seen: float = 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At most: to the last epoch that the protocol allows."""
+        if self.last is None or self.last.epoch == self.first_epoch:
+            return None
+        pace = (self.last_seen - self.first_seen) / (self.last.epoch - self.first_epoch)
+        return pace * (self.run.protocol.max_epochs - self.last.epoch)
+
+
+@contextmanager
+def watching(
+    runs: Sequence[RunSpec], watch: Callable[[Event], None] | None, progress: bool, remark: str
+) -> Iterator[Callable[[Event], None]]:
+    """What the engine is to call: the user's `watch`, and with `progress` a board beside it."""
+    watch = watch or (lambda event: None)
+    if not progress:
+        yield watch
+        return
+    with Board(runs) as board:
+        board.console.print(f"{len(runs)} runs; {remark}", style="dim", markup=False)
+
+        def both(event: Event) -> None:
+            board.watch(event)
+            watch(event)
+
+        yield both
+
+
+@contextmanager
+def bar(items: Sequence[T], doing: str, progress: bool) -> Iterator[Iterator[T]]:
+    """The items one by one, with `progress` under a bar where there is a terminal or a notebook."""
+    console = Console(stderr=True)
+    live = progress and (console.is_terminal or console.is_jupyter)
+    with Progress(console=console, transient=True, disable=not live) as shown:
+        yield iter(shown.track(items, description=doing))
+
+
+class Board:
+    """Progress of a set of runs on standard error; `watch` is its only input. Use as a context."""
+
+    def __init__(self, runs: Sequence[RunSpec]) -> None:
+        self.console = Console(stderr=True)
+        self._lines = {run.run_id: _Line(run) for run in runs}
+        self._started = self._spoken = time.monotonic()
+        self._work = 0.0  # nominal seconds of the epochs trained while we watch
+        self._live: Live | None = None
+
+    def __enter__(self) -> "Board":
+        # In a notebook rich draws through ipywidgets; without them, lines are printed.
+        in_notebook = self.console.is_jupyter and find_spec("ipywidgets") is not None
+        if self.console.is_terminal or in_notebook:
+            self._live = Live(
+                get_renderable=self._table,
+                console=self.console,
+                refresh_per_second=4,
+                transient=True,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def watch(self, event: Event) -> None:
+        """Take in what the engine tells."""
+        line, now = self._lines[event.run.run_id], time.monotonic()
+        match event.what:
+            case Epoch():
+                if line.last is None:
+                    line.first_seen, line.first_epoch = now, event.what.epoch
+                line.last, line.last_seen = event.what, now
+                self._work += nominal_epoch_seconds(event.run)
+            case Result() | Failure():
+                line.outcome = event.what
+                if not self._live:
+                    self._say(f"{event.run.name}: {_outcome_text(event.what)}")
+            case remark:
+                self._say(remark)
+        if not self._live and now - self._spoken >= _QUIET_SECONDS:
+            self._say(self._summary())
+
+    def _say(self, text: str) -> None:
+        self._spoken = time.monotonic()
+        if self._live:
+            self.console.print(text, style="yellow", markup=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def _summary(self) -> str:
+        active = [line for line in self._lines.values() if line.last and not line.outcome]
+        epochs = ", ".join(
+            f"{line.run.name} epoch {line.last.epoch} accuracy {line.last.held_out_accuracy:.3f}"
+            for line in active[:2]
+            if line.last
+        )
+        return self._headline() + (f"; {epochs}" if epochs else "")
+
+    def _headline(self) -> str:
+        done = sum(line.outcome is not None for line in self._lines.values())
+        elapsed = time.monotonic() - self._started
+        left = self._seconds_left(elapsed)
+        about = "" if left is None or done == len(self._lines) else f", about {clock(left)} left"
+        return f"{done} of {len(self._lines)} runs done, {clock(elapsed)}{about}"
+
+    def _seconds_left(self, elapsed: float) -> float | None:
+        """For all runs: at the pace so far, if they take as many epochs as the finished ones."""
+        if not self._work:
+            return None
+        results = [x.outcome for x in self._lines.values() if isinstance(x.outcome, Result)]
+        shares = [result.epochs / result.spec.protocol.max_epochs for result in results]
+        share = sum(shares) / len(shares) if shares else 1.0
+        work = 0.0
+        for line in self._lines.values():
+            if line.outcome is None:
+                expected = share * line.run.protocol.max_epochs
+                done = line.last.epoch if line.last else 0
+                work += nominal_epoch_seconds(line.run) * max(1.0, expected - done)
+        return work * elapsed / self._work
+
+    def _table(self) -> Table:
+        table = Table(title=self._headline(), box=None)
+        for name in ("run", "epoch", "", "loss", "accuracy", "left, at most"):
+            table.add_column(name, justify="left" if name in ("run", "") else "right")
+        lines = list(self._lines.values())
+        active = [line for line in lines if line.last and not line.outcome]
+        waiting = [line for line in lines if not line.last and not line.outcome]
+        finished = [line for line in lines if line.outcome]
+        for line in (active + waiting + finished[::-1])[:_ROWS]:
+            table.add_row(*_cells(line))
+        return table
+
+
+def _cells(line: _Line) -> list[RenderableType]:
+    if line.outcome is not None:
+        return [line.run.name, "", "", "", "", Text(_outcome_text(line.outcome))]
+    if line.last is None:
+        return [line.run.name, "", "", "", "", "waiting"]
+    last, limit = line.last, line.run.protocol.max_epochs
+    left = line.seconds_left
+    return [
+        line.run.name,
+        f"{last.epoch}/{limit}",
+        ProgressBar(total=limit, completed=last.epoch, width=16),
+        f"{last.held_out_loss:.2e}",
+        f"{last.held_out_accuracy:.4f}",
+        "" if left is None else clock(left),
+    ]
+
+
+def _outcome_text(outcome: Result | Failure) -> str:
+    if isinstance(outcome, Failure):
+        return f"failed: {outcome.error}"
+    if outcome.solved:
+        return f"solved in epoch {outcome.first_solved_epoch}, stopped at {outcome.epochs}"
+    return f"not solved in {outcome.epochs} epochs, best {outcome.max_accuracy:.4f}"

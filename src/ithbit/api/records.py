@@ -1,0 +1,220 @@
+"""What the records of a store say: frames, tables, the comparison, figures, the report page.
+
+These functions read run folders, or the tables that `export` made of them, and never train. A run
+folder that cannot be read is left out, with a warning on standard error.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ithbit.api.arguments import path_of
+from ithbit.errors import SpecError, StoreError
+from ithbit.shown import Shown
+
+if TYPE_CHECKING:
+    import polars as pl
+    from matplotlib.figure import Figure
+
+    from ithbit.report.cells import Cells
+    from ithbit.report.comparison.agreement import Agreement
+    from ithbit.report.tables.table import Table
+    from ithbit.store.frame import Records
+
+CELL = ("rhi", "softmax-full", 1, 64, "polynomial")  # whose curves are drawn if none is named
+
+
+def _records(store: str | Path, with_histories: bool = False) -> "Records":
+    from ithbit.store.frame import load_rows
+
+    records = load_rows(Path(store))
+    for note in (records.note(), records.history_note() if with_histories else None):
+        if note:
+            print(f"ithbit: {note}", file=sys.stderr)
+    return records
+
+
+def _check_settings(settings: str) -> None:
+    from ithbit.report.cells import SETTINGS
+
+    if settings not in SETTINGS:
+        raise SpecError(f"unknown settings {settings!r}; choose one of {', '.join(SETTINGS)}")
+
+
+def _cells(store: str | Path, settings: str) -> "Cells":
+    from ithbit.report.cells import gather
+
+    _check_settings(settings)
+    return gather(_records(store), settings)
+
+
+def runs(store: str | Path = "runs", *, histories: bool = False) -> "pl.DataFrame":
+    """Read a store as a polars frame: one row per run, or with `histories` one per run and epoch.
+
+    >>> frame = runs("results/paper")
+    >>> frame.filter(family="gru", task="lhi", n_bits=8)["solved"].sum()
+    20
+    """
+    records = _records(store, with_histories=histories)
+    return records.histories() if histories else records.rows
+
+
+@dataclass(frozen=True, repr=False)
+class PaperTable(Shown):
+    """One of the paper's tables, and how it prints."""
+
+    table: "Table"
+    format: str
+    show: str
+    out: Path | None = None  # where it was written
+
+    def __str__(self) -> str:
+        from ithbit.report.tables.render import render
+
+        return render(self.table, self.format, self.show).removesuffix("\n")
+
+    def parts(self) -> Iterator[str]:
+        yield str(self) if self.out is None else str(self.out)
+
+
+def table(
+    name: str,
+    *,
+    store: str | Path = "runs",
+    format: str = "text",
+    show: str = "ours",
+    settings: str = "paper",
+    out: str | Path | None = None,
+) -> PaperTable:
+    """Make one of the paper's tables from the runs of a store.
+
+    Counts are successes out of finished runs. A cell with fewer finished runs than the paper has is
+    marked *, one without any is –. The published numbers alone need no store.
+
+    >>> print(table("length-by-n", show="published", format="csv"))
+    Train n,Successes,Accuracy at n/2,Accuracy at 2n
+    8,45/45,0.629±0.091,0.535±0.026
+    ...
+    """
+    from ithbit.report.tables.main import check_table, table_named
+    from ithbit.report.tables.render import check_format
+    from ithbit.store.writing import write_text
+
+    check_table(name)
+    check_format(format, show)
+    cells = None if show == "published" else _cells(store, settings)
+    made = PaperTable(table_named(name, cells), format, show, path_of(out))
+    if made.out is not None:
+        write_text(made.out, f"{made}\n")
+    return made
+
+
+def compare(
+    store: str | Path = "runs", *, alpha: float = 0.05, all: bool = False, settings: str = "paper"
+) -> "Agreement":
+    """Compare the runs of a store with the published numbers.
+
+    Successes by Fisher's exact test (Holm's correction over cells) and by one exact test over all
+    cells together; accuracies by Welch's intervals; epochs by an interval for the ratio of medians;
+    parameters by equality. Seconds depend on the machine and are not compared. With `all` every
+    cell is shown.
+
+    >>> print(compare("results/paper").verdict())
+    Agreement: none of 255 comparisons differs.
+    """
+    from ithbit.report.comparison.compare import compare as compare_cells
+
+    cells = _cells(store, settings)
+    agreement = compare_cells(cells, alpha)
+    if not agreement.n_compared:
+        raise StoreError(
+            f"nothing to compare: the store {store} has no finished run of a cell that the paper "
+            "has; `ithbit sweep paper` trains them"
+        )
+    return replace(agreement, notes=(*cells.notes(), *cells.early_notes()), all=all)
+
+
+def plot(
+    name: str,
+    *,
+    store: str | Path = "runs",
+    out: str | Path | None = None,
+    settings: str = "paper",
+    task: str = CELL[0],
+    family: str = CELL[1],
+    layers: int = CELL[2],
+    n: int = CELL[3],
+    positions: str = CELL[4],
+) -> "Figure":
+    """Draw a figure from the runs of a store.
+
+    `curves` draws the learning curves of one cell, all seeds, finished or not. The others put the
+    published numbers beside ours.
+
+    >>> len(plot("positions", store="results/paper").axes)
+    2
+    """
+    from ithbit.families import family_named, task_named
+    from ithbit.published import Variant
+    from ithbit.report.figures import check_figure, check_figure_format, draw, draw_curves, save
+    from ithbit.spec import CODE_DIGITS, ModelSpec
+
+    check_figure(name)
+    path = path_of(out)
+    if path is not None:
+        check_figure_format(path)
+    if name != "curves" and (task, family, layers, n, positions) != CELL:
+        raise SpecError(
+            "--task, --family, --layers, --n and --positions choose a cell for `ithbit plot "
+            f"curves`; {name} shows them all: leave them out"
+        )
+    if name == "curves":
+        named = family_named(family)
+        code = "0" * CODE_DIGITS if named.own else ""  # any: curves are found by the name
+        spec = ModelSpec(task_named(task), named.name, n, layers, positions=positions, code=code)
+        variant = Variant(spec.task, spec.family, layers)
+        figure = draw_curves(_records(store), variant, n, positions)
+    else:
+        figure = draw(name, _cells(store, settings))
+    if path is not None:
+        save(figure, path)
+    return figure
+
+
+def report(
+    store: str | Path = "runs", *, out: str | Path = "report.html", settings: str = "paper"
+) -> Path:
+    """Write one self-contained HTML page: verdict, tables, figures, every run and its curve.
+
+    The page opens from disk and needs no network.
+
+    >>> report("nowhere")
+    Traceback (most recent call last):
+    ...
+    ithbit.errors.StoreError: the store nowhere does not exist; name the folder of a sweep ...
+    """
+    from ithbit.report.page.page import write_page
+
+    _check_settings(settings)
+    return write_page(_records(store, with_histories=True), Path(out), settings)
+
+
+def export(
+    store: str | Path = "runs", *, out: str | Path = "export", format: str = "parquet"
+) -> list[Path]:
+    """Write the store as two tidy tables: runs (one row each) and histories (one row per epoch).
+
+    All runs are written, finished or not, of any settings.
+
+    >>> import tempfile, ithbit
+    >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
+    >>> with tempfile.TemporaryDirectory() as store:
+    ...     _ = ithbit.train("lhi", "gru", n=2, seeds=[0], protocol=tiny, store=store, workers=1)
+    ...     [path.name for path in export(store, out=f"{store}/tables", format="csv")]
+    ['runs.csv', 'histories.csv']
+    """
+    from ithbit.store.export import export as export_records
+
+    return export_records(_records(store, with_histories=True), Path(out), format)

@@ -1,0 +1,130 @@
+"""Where runs stand: what a store has, and what a sweep would do."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ithbit.shown import Shown
+from ithbit.spec import RunSpec
+from ithbit.store.reading import run_folders
+from ithbit.store.status import (
+    STATUSES,
+    RunStatus,
+    folder_status,
+    need_store,
+    problem,
+    statuses,
+)
+
+_MOST = 10  # folders listed of each status
+
+
+@dataclass(frozen=True, repr=False)
+class Status(Shown):
+    """Where each run stands, by the name of its folder; `waits` counts what Slurm gives as
+    reasons."""
+
+    store: Path
+    runs: dict[str, RunStatus]
+    waits: dict[str, int]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return dict(Counter(self.runs.values()))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"counts": self.counts, "runs": self.runs}
+
+    def parts(self) -> Iterator[str]:
+        if not self.runs:
+            yield f"no runs in {self.store}/ yet"
+            return
+        counts = self.counts
+        listed = ", ".join(f"{counts[each]} {each}" for each in STATUSES if each in counts)
+        yield f"{listed} ({len(self.runs)} runs)"
+        for shown in ("running", "queued", "stopped", "failed", "set aside"):
+            folders = [folder for folder, each in self.runs.items() if each == shown]
+            for folder in folders[:_MOST]:
+                why = f": {problem(self.store / folder)}" if shown == "set aside" else ""
+                yield f"  {shown:9} {folder}{why}"
+            if len(folders) > _MOST:
+                yield f"  {shown:9} … and {len(folders) - _MOST} more"
+        for reason, count in Counter(self.waits).most_common(3):
+            yield f"  Slurm on {count} runs: {reason}"
+
+
+def standing(store: Path, select: Callable[[], list[RunSpec] | None]) -> Status:
+    """The status of the selected runs, or of all that the store has if None are selected."""
+    need_store(store)
+    jobs = _jobs(store)
+    runs = select()
+    if runs is None:
+        found = {folder: folder_status(store / folder) for _, folder in run_folders(store)}
+    else:
+        found = {run.folder: each for run, each in statuses(store, runs).items()}
+        jobs = {run: job for run, job in jobs.items() if run in set(runs)}
+    for run, job in jobs.items():
+        if found.get(run.folder) != "done":
+            found[run.folder] = "running" if job.is_running else "queued"
+    return Status(store, found, Counter(job.reason for job in jobs.values() if job.reason))
+
+
+def _jobs(store: Path) -> dict[RunSpec, Any]:
+    """The runs of a store that Slurm has, each with its job; reports a Slurm that does not
+    answer."""
+    from ithbit.errors import ClusterError
+    from ithbit.sweep.executors.ledger import Ledger, live_runs
+    from ithbit.sweep.executors.slurm import Slurm
+
+    if not Ledger(store).batches():
+        return {}
+    try:
+        return dict(live_runs(store, Slurm()))
+    except ClusterError as error:
+        print(f"cannot look up the jobs of this store: {error}", file=sys.stderr)
+        return {}
+
+
+@dataclass(frozen=True, repr=False)
+class Planned(Shown):
+    """What a sweep would do: the status of each of its runs, and how long the rest may take."""
+
+    runs: dict[RunSpec, RunStatus]
+    outlook: str
+
+    def parts(self) -> Iterator[str]:
+        for run, each in self.runs.items():
+            yield f"{each:9} {run.group:12} {run.folder}"
+        done = sum(each == "done" for each in self.runs.values())
+        yield f"{len(self.runs)} runs, {done} done already; {self.outlook}"
+
+
+def planned(runs: list[RunSpec], store: Path, outlook: Callable[[list[RunSpec]], str]) -> Planned:
+    """A plan; `outlook` puts what is left to do into words."""
+    found = statuses(store, runs)
+    return Planned(found, outlook([run for run in runs if found[run] != "done"]))
+
+
+def planned_here(runs: list[RunSpec], store: Path, device: str, workers: int | None) -> Planned:
+    """What a sweep would do on this machine."""
+    from ithbit.api.duration import clock
+    from ithbit.engine.device import choose_device
+    from ithbit.sweep.estimate import longest_seconds
+    from ithbit.sweep.processes import worker_devices
+
+    chosen = choose_device(device)
+    n_workers = len(worker_devices(device, chosen, workers))
+    gpus = "a GPU" if n_workers == 1 else f"{n_workers} GPUs"
+    where = gpus if chosen.is_cuda else f"{n_workers} CPU cores"
+
+    def outlook(todo: list[RunSpec]) -> str:
+        seconds = longest_seconds(todo, store, n_workers, chosen.is_cuda)
+        return (
+            f"the rest takes at most about {clock(seconds)} on {where}, if every run needs all its "
+            "epochs"
+        )
+
+    return planned(runs, store, outlook)

@@ -1,0 +1,315 @@
+"""What is proved: constructions and their certificates, bounds, complexity and verdicts.
+
+Nothing here imports torch; bounds and complexities need no numpy either.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ithbit.api.arguments import bits_of
+from ithbit.errors import SpecError
+from ithbit.theory.answers import Bounds, LayerComplexity, VerdictTable
+from ithbit.theory.architecture import (
+    FORMAL_FAMILIES,
+    TRAINED_FAMILIES,
+    Activation,
+    Feature,
+    Model,
+    Transition,
+    architecture,
+    need_theory,
+)
+
+if TYPE_CHECKING:
+    from ithbit.theory.certificate import Certificate
+    from ithbit.theory.explain import Explanation
+    from ithbit.theory.solution import Solution
+    from ithbit.theory.trained_solution import TrainedSolution
+
+
+def construct(
+    task: str,
+    family: str,
+    n: int,
+    variant: str | None = None,
+    *,
+    model: Model = "formal",
+    layers: int | None = None,
+    width: int = 16,
+    heads: int = 2,
+    ff: int = 64,
+    state: int = 16,
+    out: str | Path | None = None,
+) -> "Solution | TrainedSolution":
+    """Build explicit weights that solve the task for strings of n bits.
+
+    Whether they do is for `certify` to prove. With the model trained they are weights of the blocks
+    that are trained, under the names of their parameters, at any width from the least one on; `out`
+    then is a store that gets them as a run, for verify and load.
+
+    >>> construct("lhi", "softmax-causal", n=8).sizes
+    (13, 7)
+    >>> construct("lhi", "mamba2", n=8, model="trained").width
+    16
+    """
+    if model == "formal":
+        from ithbit.theory.constructions import construct as build
+
+        if out is not None:
+            raise SpecError("only weights of trained blocks are written as a run; use certify -o")
+        return build(task, family, n, variant)
+    from ithbit.theory.constructions.trained import construct_trained
+
+    if variant is not None:
+        raise SpecError("trained blocks have one construction each; leave the variant out")
+    solution = construct_trained(
+        task, family, n, layers=layers, width=width, heads=heads, ff=ff, state=state
+    )
+    if out is not None:
+        from ithbit.loading.constructed import write_run
+
+        write_run(solution, Path(out))
+    return solution
+
+
+def certify(
+    task: "str | Solution | TrainedSolution",
+    family: str | None = None,
+    *,
+    n: int | None = None,
+    variant: str | None = None,
+    model: Model = "formal",
+    layers: int | None = None,
+    width: int = 16,
+    heads: int = 2,
+    ff: int = 64,
+    state: int = 16,
+    method: str | None = None,
+    out: str | Path | None = None,
+) -> "Certificate":
+    """Build weights that solve the task and prove it for all n·2^n inputs.
+
+    The proof is in real arithmetic on the stored weights. The certificate can be written to a file
+    and checked again by itself. Sizes are for the model trained; formal weights have their own.
+
+    In Python, give a task, a family and n, or weights from `construct`.
+
+    >>> certify("lhi", "softmax-causal", n=64).margin
+    1.0
+    >>> certify(construct("rhi", "softmax-full", n=64)).certified
+    True
+    """
+    from ithbit.theory.certificate import certify as derive
+    from ithbit.theory.certificate_file import require_writable, write_certificate
+
+    longest = n if isinstance(task, str) else task.n_bits
+    if longest is not None:
+        require_writable(longest)
+    sizes = {"layers": layers, "width": width, "heads": heads, "ff": ff, "state": state}
+    certificate = derive(_solution(task, family, n, variant, model, sizes), method)
+    if out is not None:
+        write_certificate(certificate, Path(out))
+    return certificate
+
+
+def _solution(
+    task: "str | Solution | TrainedSolution",
+    family: str | None,
+    n: int | None,
+    variant: str | None,
+    model: Model,
+    sizes: dict[str, Any],
+) -> "Solution | TrainedSolution":
+    if not isinstance(task, str):
+        return task
+    if family is None or n is None:
+        raise SpecError("give a task, a family and n, or the weights of a construction")
+    return construct(task, family, n, variant, model=model, **sizes)
+
+
+def check_certificate(file: str | Path) -> "Certificate":
+    """Verify a certificate again, from its file alone; raise the reason if it does not hold.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "certificate.json")
+    ...     _ = certify("lhi", "rnn", n=6, out=file)
+    ...     check_certificate(file).certified
+    True
+    """
+    from ithbit.theory.certificate_file import check_certificate as check
+
+    return check(Path(file))
+
+
+def explain(
+    task: "str | Solution | TrainedSolution",
+    family: str | None = None,
+    *,
+    bits: str | Iterable[int],
+    index: int,
+    variant: str | None = None,
+    model: Model = "formal",
+    width: int = 16,
+) -> "Explanation":
+    """Show a construction at work on one input, token by token, until the bit is found.
+
+    >>> explain("lhi", "rnn", bits="1011", index=3).answer
+    1
+    """
+    from ithbit.families import task_named
+    from ithbit.tasks.indexing import Instance
+    from ithbit.theory.constructions import construction_named
+    from ithbit.theory.explain import explain as run
+
+    read = bits_of(bits)
+    if isinstance(task, str) and family is not None:  # a wrong input before weights are built
+        formal = model == "formal"
+        named = construction_named(task, family).task if formal else task_named(task)
+        Instance(named, read, index)
+    return run(_solution(task, family, len(read), variant, model, {"width": width}), read, index)
+
+
+def bound(
+    task: str,
+    family: str,
+    *,
+    layers: int = 1,
+    width: int = 16,
+    heads: int | None = None,
+    ff: int = 64,
+    model: Model = "formal",
+    n: int | None = None,
+    all: bool = False,
+    feature: Feature = "elu",
+    transition: Transition = "affine",
+    activation: Activation = "gelu",
+    state: int = 16,
+    conv: int = 3,
+    bits: int = 32,
+) -> Bounds:
+    """The length n* past which a family provably cannot solve the task, whatever its weights.
+
+    Impossible for every n > n*, in real arithmetic; at n <= n* the bound is vacuous. Each bound
+    says what it rests on: proved here, cited from a book, or conditional and on what. With `all`
+    the bound by the size of the state is shown too, which holds only for recurrent evaluation in
+    finite precision. Where no bound exists or none is known, the reason is raised.
+
+    >>> bound("rhi", "rnn").n_star
+    487
+    """
+    from ithbit.theory.bounds import all_routes
+    from ithbit.theory.bounds import bound as tightest
+
+    if n is not None and n < 1:
+        raise SpecError(f"n must be at least 1, got {n}")
+    arch = architecture(
+        family,
+        model,
+        n_layers=layers,
+        width=width,
+        heads=heads,
+        hidden=ff,
+        feature=feature,
+        transition=transition,
+        activation=activation,
+        state=state,
+        conv=conv,
+    )
+    return Bounds(task, arch, n, tightest(task, arch), all_routes(task, arch, bits), all)
+
+
+def complexity(
+    family: str,
+    *,
+    width: int = 16,
+    heads: int | None = None,
+    ff: int = 64,
+    model: Model = "formal",
+    position: int = 65,
+    feature: Feature = "elu",
+    transition: Transition = "affine",
+    activation: Activation = "gelu",
+    state: int = 16,
+    conv: int = 3,
+) -> LayerComplexity:
+    """Causal complexity of one layer: what it keeps of the past, and what finishing costs.
+
+    The fingerprint is what the k-th output needs of the first k - 1 inputs (p numbers); the
+    completion computes the output from it and the k-th input (t operations, the outputs among
+    them). Upper bounds of the minimum, exact for the plain program of the layer.
+
+    >>> complexity("rnn").operations
+    12432
+    """
+    from ithbit.theory.complexity.formulas import causal_complexity
+
+    need_theory(family)
+    if family not in (*FORMAL_FAMILIES, *TRAINED_FAMILIES):
+        names = FORMAL_FAMILIES if model == "formal" else TRAINED_FAMILIES
+        choices = ", ".join(name for name in names if not name.endswith("-full"))
+        raise SpecError(f"unknown family {family!r}, choose one of {choices}")
+    arch = architecture(
+        family,
+        model,
+        width=width,
+        heads=heads,
+        hidden=ff,
+        feature=feature,
+        transition=transition,
+        activation=activation,
+        state=state,
+        conv=conv,
+    )
+    return LayerComplexity(arch, causal_complexity(arch, position), position)
+
+
+def verdict(
+    task: str | None = None,
+    family: str | None = None,
+    layers: int | None = None,
+    n: int = 64,
+    *,
+    width: int = 16,
+    ff: int = 64,
+    model: Model = "formal",
+    heads: int = 2,
+    state: int = 16,
+) -> Any:  # a Verdict, or the VerdictTable
+    """Is it possible, impossible or open, and why; without arguments the whole summary table.
+
+    Possible: explicit weights with a certificate for every one of the n·2^n inputs; past n = 1024,
+    where a certificate takes longer, with a margin proved for every n. Impossible: n is past the n*
+    of a bound, so no weights do it, in real arithmetic. Open: neither a construction nor a bound
+    here covers this n. The table is derived from these constructions and from bounds that hold at
+    this width, and lists the least number of layers. With the model trained both are
+    about the very blocks that are trained, at their own sizes.
+
+    >>> verdict("lhi", "rnn", layers=1, n=8).answer, verdict("rhi", "rnn", n=1000).answer
+    ('possible', 'impossible')
+    >>> len(verdict(n=4))
+    12
+    """
+    if (task is None) != (family is None):
+        raise SpecError("give a task and a family, or neither for the whole table")
+    if task is None and layers is not None:
+        raise SpecError(
+            "--layers needs a task and a family: the whole table lists the least number of layers"
+        )
+    from ithbit.errors import whole
+    from ithbit.theory import trained_verdicts, verdicts
+
+    if whole("n", n) < 1:
+        raise SpecError(f"n must be at least 1, got {n}")
+    if task is None or family is None:
+        if model == "trained":
+            entries = trained_verdicts.trained_table(n, width=width, heads=heads)
+            return VerdictTable(entries, n, width, 64, "layers as trained")
+        return VerdictTable(verdicts.table(n, width=width, hidden=ff), n, width, ff)
+    depth = 1 if layers is None else layers
+    if model == "trained":
+        return trained_verdicts.trained_verdict(
+            task, family, depth, n, width=width, heads=heads, ff=ff, state=state
+        )
+    return verdicts.verdict(task, family, depth, n, width=width, hidden=ff)

@@ -1,0 +1,228 @@
+"""Trained runs: every input of one tried, and its model as an ordinary `nn.Module`."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ithbit.api.arguments import listed
+from ithbit.errors import SpecError, StoreError, TooLargeError
+from ithbit.shown import Shown
+from ithbit.spec import RunSpec
+from ithbit.store.reading import run_folders
+from ithbit.store.records import Failure, Result
+from ithbit.store.status import need_store
+
+if TYPE_CHECKING:
+    from ithbit.loading.model import Model
+    from ithbit.store.records import Verification
+    from ithbit.theory.solution import Solution
+    from ithbit.theory.trained_solution import TrainedSolution
+
+Run = str | Path | RunSpec | Result | Failure  # a folder, a name or an id, a spec, an outcome
+
+
+def folder_of(run: Run, store: Path) -> Path:
+    """The folder of a run: given as a path, a name, an id, a spec or an outcome."""
+    if isinstance(run, Result | Failure):
+        run = run.spec
+    if isinstance(run, RunSpec):
+        run = run.folder
+    elif Path(run).is_dir():
+        return Path(run).resolve()
+    need_store(store)
+    found = [
+        folder
+        for name, folder in run_folders(store)
+        if str(run) in (name, folder) or folder.endswith(f"-{run}")
+    ]
+    if len(found) != 1:
+        many = f"several runs are called {str(run)!r}: {', '.join(found)}; give the folder"
+        none = f"there is no run {str(run)!r} in {store}; `ithbit status --json` lists the runs"
+        raise StoreError(many if found else none)
+    return store / found[0]
+
+
+@dataclass(frozen=True, repr=False)
+class Verified(Shown):
+    """The verification of one run: its record, and whether the run counts as solved.
+
+    `final` is whether the last epoch was perfect too: the record speaks of the final weights.
+    `found` is None where the record was there already.
+    """
+
+    record: dict[str, Any]
+    solved: bool
+    final: bool
+    found: "Verification | None" = None
+
+    @property
+    def name(self) -> str:
+        return str(self.record["name"])
+
+    @property
+    def verdict(self) -> str:
+        return str(self.record["verdict"])
+
+    @property
+    def refuted(self) -> bool:
+        """Whether a run that counts as solved is refuted."""
+        return self.solved and self.verdict == "refuted"
+
+    def to_json(self) -> dict[str, Any]:
+        return self.record | {"solved": self.solved, "final": self.final}
+
+    def parts(self) -> Iterator[str]:
+        if self.found is None:
+            yield f"{self.name}: {self.verdict} (on record)"
+            return
+        yield f"{self.name}: {self.verdict}: {self.found.sentence()} ({self.found.seconds:.1f} s)"
+        if self.found.exhaustive and self.found.wrong_by_index:  # of a search they say little
+            wrong = sorted(self.found.wrong_by_index.items())
+            yield "  wrong by index: " + ", ".join(f"{i}: {count:,}" for i, count in wrong)
+
+
+class Verifications(Shown, list[Verified]):
+    """The verification of every run; `set_aside` has a sentence for each that cannot be read."""
+
+    def __init__(self, verified: Iterable[Verified] = ()) -> None:
+        super().__init__(verified)
+        self.set_aside: list[str] = []
+
+    def summary(self) -> dict[str, dict[str, int]]:
+        """Verdicts by what the paper's criterion and the final epoch found."""
+
+        def count(keep: list[Verified]) -> dict[str, int]:
+            return {"runs": len(keep), **Counter(each.verdict for each in keep)}
+
+        solved = [each for each in self if each.solved]
+        return {
+            "all": count(self),
+            "solved": count(solved),
+            "solved, final accuracy 1": count([each for each in solved if each.final]),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return {"summary": self.summary(), "runs": [each.to_json() for each in self]}
+
+    def parts(self) -> Iterator[str]:
+        for each in self:
+            if each.found is not None:
+                yield from each.parts()
+        if len(self) == 1:
+            device = self[0].record["environment"]["device_name"]
+            yield f"observed in float32 on {device}, not proved; the weights at the end of training"
+            return
+        for what, counts in self.summary().items():
+            rest = ", ".join(f"{count} {each}" for each, count in counts.items() if each != "runs")
+            yield f"{what}: {counts['runs']} runs" + (f": {rest}" if rest else "")
+        yield "observed in float32 with the weights at the end of training, not proved"
+
+
+def verify(
+    runs: Run | Iterable[Run] | None = None,
+    *,
+    all: bool = False,
+    solved_only: bool = False,
+    again: bool = False,
+    budget: int = 1 << 20,
+    count: bool = False,
+    seed: int = 0,
+    device: str = "auto",
+    store: str | Path = "runs",
+    watch: Callable[[Verified], None] | None = None,
+    progress: bool = False,
+) -> Verifications:
+    """Refute trained models: plain strings first, then every input where feasible, else a search.
+
+    The first wrong answer ends it, unless all are to be counted (`count`). The record is kept as
+    verification.json in the run folder, from where tables, figures and the report take it. It is an
+    observation of the final weights in float32, not a certificate. `all` verifies every finished
+    run of the store that has no record of this budget yet.
+
+    >>> import tempfile, ithbit
+    >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
+    >>> with tempfile.TemporaryDirectory() as store:
+    ...     runs = ithbit.train("lhi", "gru", n=2, seeds=[0], protocol=tiny, store=store, workers=1)
+    ...     found = verify(runs, store=store, device="cpu")
+    >>> found[0].record["n_evaluated"], found[0].solved
+    (8, False)
+    """
+    named = listed(runs)
+    if bool(named) == all:
+        raise SpecError("name runs to verify, or give --all for all finished runs of the store")
+    if budget < 1:
+        raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
+    if not 0 <= seed < 1 << 63:
+        raise SpecError(f"the seed is a number from 0 and below 2^63, got {seed}")
+    from ithbit.api.progress import bar
+    from ithbit.engine.device import choose_device
+    from ithbit.verify.verify import (
+        finished_folders,
+        is_enough,
+        read_result,
+        recorded,
+        verify_run,
+    )
+
+    store, chosen = Path(store), choose_device(device)
+    folders = finished_folders(store) if all else [folder_of(run, store) for run in named]
+    done = Verifications()
+    with bar(folders, "verifying", progress) as shown:
+        for folder in shown:
+            try:
+                result = read_result(folder)
+                solved, final = (result[name] == 1.0 for name in ("max_accuracy", "final_accuracy"))
+                if all and solved_only and not solved:
+                    continue
+                record, found = recorded(folder) if all and not again else None, None
+                if record is None or not is_enough(record, budget, count):
+                    found = verify_run(folder, chosen, budget, seed, count)
+                    record = recorded(folder)
+                    assert record is not None
+                done.append(Verified(record, solved, final, found))
+            except (StoreError, TooLargeError) as error:
+                if not all:
+                    raise
+                done.set_aside.append(str(error))  # one bad folder is not the end of the others
+            else:
+                if watch is not None:
+                    watch(done[-1])
+    return done
+
+
+def load(
+    run: "Run | Solution | TrainedSolution",
+    *,
+    store: str | Path = "runs",
+    dtype: str = "float32",
+    device: str = "cpu",
+    library: bool = True,
+) -> "Model":
+    """Load a trained run, or a construction, as an ordinary `torch.nn.Module`.
+
+    A run is built from the library the paper names: Hugging Face's BERT (RoFormer for rotary
+    positions), `nn.GRU`, plain linear attention, Mamba2, or the user's own class. Where the library
+    is not installed, or with `library=False`, it is plain PyTorch with the same answers. A
+    construction comes as its formal layers, in float64 whatever the `dtype`; explicit weights of
+    trained blocks come as a run does.
+
+    Call it on bits and an index for the logit of answer 1, one or a batch of them. Where it has
+    attention, `attention(bits, index)` gives the maps: layer, head, query, key.
+
+    >>> import ithbit
+    >>> model = load(ithbit.construct("rhi", "softmax-full", n=4))
+    >>> (model("1011", [1, 2, 3, 4]) > 0).tolist()
+    [True, False, True, True]
+    >>> model.attention("1011", 3).shape
+    torch.Size([1, 1, 5, 5])
+    """
+    from ithbit.loading.model import from_run, from_solution, from_trained_solution
+    from ithbit.theory.trained_solution import TrainedSolution
+
+    if isinstance(run, str | Path | RunSpec | Result | Failure):
+        return from_run(folder_of(run, Path(store)), dtype, device, library)
+    if isinstance(run, TrainedSolution):
+        return from_trained_solution(run, dtype, device, library)
+    return from_solution(run, device)

@@ -1,0 +1,376 @@
+"""Training: one configuration, a whole sweep, and where the runs of a store stand."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ithbit.api.arguments import (
+    Layer,
+    Seeds,
+    at_least_one,
+    listed,
+    model_of,
+    path_of,
+    protocol_of,
+    seeds_of,
+)
+from ithbit.errors import SpecError
+from ithbit.families import family_named, task_named
+from ithbit.shown import Shown
+from ithbit.spec import Protocol, RunSpec, cell
+from ithbit.store.reading import check_kind
+from ithbit.sweep.select import Filter, sweep_runs
+
+if TYPE_CHECKING:
+    from ithbit.api.slurm import Cancelled, Submitted
+    from ithbit.api.standing import Planned, Status
+    from ithbit.engine.how import Event
+    from ithbit.store.merging import Merged
+    from ithbit.store.records import Failure, Result
+    from ithbit.tasks.indexing import Instance
+
+Watch = Callable[["Event"], None]
+_MOST_SHOWN = 1_000_000  # bits of samples: seconds to print
+
+
+class Results(Shown, list["Result | Failure"]):
+    """The outcome of every run, in order: a list that prints as a table of seeds, or as a count."""
+
+    def __init__(self, outcomes: "Iterable[Result | Failure]", store: Path) -> None:
+        super().__init__(outcomes)
+        self.store = store
+
+    @property
+    def failures(self) -> "list[Failure]":
+        from ithbit.store.records import Failure
+
+        return [outcome for outcome in self if isinstance(outcome, Failure)]
+
+    @property
+    def results(self) -> "list[Result]":
+        from ithbit.store.records import Result
+
+        return [outcome for outcome in self if isinstance(outcome, Result)]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [outcome.to_json() for outcome in self]
+
+    def parts(self) -> Iterator[Any]:
+        from rich.text import Text
+
+        solved = sum(result.solved for result in self.results)
+        if len({(outcome.spec.model, outcome.spec.protocol) for outcome in self}) == 1:
+            yield self._table()
+            by_error = defaultdict(list)
+            for failure in self.failures:
+                by_error[failure.error].append(str(failure.spec.seed))
+            for error, seeds in by_error.items():
+                which = "seed" if len(seeds) == 1 else "seeds"
+                yield Text(f"{which} {', '.join(seeds)} failed: {error}")
+            for result in self.results:
+                said = result.structured_sentence()
+                if said and result.solved:
+                    yield Text(f"seed {result.spec.seed}: solved on samples, {said}")
+            yield Text(
+                f"{solved} of {len(self)} seeds reached held-out accuracy 1.0 (observed on "
+                f"samples, not proved). Run folders: {self.store}/"
+            )
+            return
+        yield (
+            f"{len(self)} runs: {solved} solved, {len(self.failures)} failed. "
+            f"Run folders: {self.store}/"
+        )
+        for failure in self.failures[:5]:
+            yield f"  failed: {failure.spec.name}: {failure.error}"
+
+    def _table(self) -> Any:
+        from rich.table import Table
+
+        from ithbit.store.records import Result
+
+        run = self[0].spec
+        m = run.model
+        title = f"{m.task.upper()} {m.family} L={m.n_layers} n={m.n_bits}, {m.positions} positions"
+        table = Table(title=f"{title} ({run.group})")
+        # What has room in eighty columns.
+        heads = ("seed", "solved", "best acc.", "epochs", "ended by", "at n/2", "at 2n", "s/epoch")
+        for head in heads:
+            table.add_column(head, justify="right")
+        for outcome in self:
+            if not isinstance(outcome, Result):
+                table.add_row(str(outcome.spec.seed), "failed")
+                continue
+            half, double = outcome.half_length_accuracy, outcome.double_length_accuracy
+            table.add_row(
+                str(outcome.spec.seed),
+                f"epoch {outcome.first_solved_epoch}" if outcome.solved else "no",
+                f"{outcome.max_accuracy:.4f}",
+                str(outcome.epochs),
+                outcome.stopped_by,
+                "–" if half is None else f"{half:.3f}",
+                "–" if double is None else f"{double:.3f}",
+                f"{outcome.seconds_per_epoch:.3f}",
+            )
+        return table
+
+
+def train(
+    task: str,
+    family: str | Layer,
+    *,
+    n: int = 8,
+    layers: int = 1,
+    seeds: Seeds = "0-4",
+    positions: str = "polynomial",
+    width: int = 16,
+    heads: int = 2,
+    ff: int = 64,
+    lr: float | None = None,
+    batch_size: int | None = None,
+    max_epochs: int | None = None,
+    stop_when_solved: bool = False,
+    examples: str | None = None,
+    protocol: Protocol | None = None,
+    device: str = "auto",
+    kernels: str = "auto",
+    workers: int | None = None,
+    store: str | Path = "runs",
+    retry_failed: bool = False,
+    watch: Watch | None = None,
+    progress: bool = False,
+) -> Results:
+    """Train one configuration under the paper's protocol, several seeds at once.
+
+    Finished runs are read from the store, and unfinished ones continue from their checkpoints: stop
+    it at any time and run it again.
+
+    >>> import tempfile, ithbit
+    >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
+    >>> with tempfile.TemporaryDirectory() as store:
+    ...     results = train("rhi", "gru", n=2, seeds=[0, 1], protocol=tiny, store=store, workers=1)
+    >>> [(result.spec.seed, result.epochs) for result in results]
+    [(0, 1), (1, 1)]
+    """
+    at_least_one(workers=workers)
+    model = model_of(task, family, n, layers, width, heads, ff, positions)
+    protocol = protocol_of(protocol, max_epochs, stop_when_solved, examples, lr, batch_size)
+    runs = cell(model, protocol, seeds_of(seeds))
+    return run_here(runs, store, device, workers, kernels, retry_failed, watch, progress)
+
+
+def run_here(
+    runs: list[RunSpec],
+    store: str | Path,
+    device: str = "auto",
+    workers: int | None = None,
+    kernels: str = "auto",
+    retry_failed: bool = False,
+    watch: Watch | None = None,
+    progress: bool = False,
+) -> Results:
+    """Train runs on this machine; the arguments are those of `train`."""
+    store = Path(store)
+    check_kind(store)
+
+    # These import torch, which takes seconds: mistakes are reported before.
+    from ithbit.api.progress import watching
+    from ithbit.engine.device import choose_device
+    from ithbit.engine.how import Unfinished
+    from ithbit.engine.steppers.choice import kernels_named
+    from ithbit.sweep.runner import run_all
+
+    chosen, choice = choose_device(device), kernels_named(kernels)
+    with watching(runs, watch, progress, chosen.reason) as watcher:
+        outcomes = run_all(runs, store, device, workers, watcher, retry_failed, choice)
+    return Results((done for done in outcomes if not isinstance(done, Unfinished)), store)
+
+
+def _selected(
+    name: str | Path | Iterable[RunSpec],
+    task: str | Iterable[str] | None,
+    family: str | Iterable[str] | None,
+    layers: int | Iterable[int] | None,
+    n: int | Iterable[int] | None,
+    seeds: Seeds | None,
+    max_epochs: int | None,
+    stop_when_solved: bool,
+    examples: str | None,
+) -> list[RunSpec]:
+    """The runs of a sweep that pass the filters."""
+    keep = Filter(
+        [task_named(each) for each in listed(task)],
+        [family_named(each).name for each in listed(family)],
+        listed(layers),
+        listed(n),
+        list(seeds_of(seeds)) if seeds else [],
+        max_epochs,
+        stop_when_solved,
+        examples,
+    )
+    return sweep_runs(str(name), keep) if isinstance(name, str | Path) else keep.apply(list(name))
+
+
+def sweep(
+    name: str | Path | Iterable[RunSpec],
+    *,
+    task: str | Iterable[str] | None = None,
+    family: str | Iterable[str] | None = None,
+    layers: int | Iterable[int] | None = None,
+    n: int | Iterable[int] | None = None,
+    seeds: Seeds | None = None,
+    max_epochs: int | None = None,
+    stop_when_solved: bool = False,
+    examples: str | None = None,
+    store: str | Path = "runs",
+    device: str = "auto",
+    kernels: str = "auto",
+    workers: int | None = None,
+    retry_failed: bool = False,
+    dry_run: bool = False,
+    on: str = "local",
+    slurm: str | Iterable[str] | None = None,
+    slurm_profile: str | Path | None = None,
+    runs_per_task: int | None = None,
+    detach: bool = False,
+    cancel: bool = False,
+    watch: Watch | None = None,
+    progress: bool = False,
+) -> "Results | Planned | Submitted | Cancelled":
+    """Train every run of a sweep that has no result yet; stop it and run it again at will.
+
+    Several processes may work on one store: each run is trained by one of them. A run that fails is
+    recorded with its traceback, and the others continue. On Slurm, run it again to watch the jobs
+    it left behind and to submit what has neither a result nor a job.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as store:
+    ...     print(sweep("smoke", task="rhi", family="softmax-full", store=store, dry_run=True))
+    missing   constructive rhi_n4_softmax-full_L1d16h2_polynomial_s0-...
+    missing   constructive rhi_n4_softmax-full_L1d16h2_polynomial_s1-...
+    2 runs, 0 done already; the rest takes at most about ...
+    """
+    at_least_one(workers=workers, runs_per_task=runs_per_task)
+    chosen = (task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
+    runs = _selected(name, *chosen)
+    store = Path(store)
+    check_kind(store)
+    if on not in ("local", "slurm"):
+        raise SpecError(f"--on must be local or slurm, got {on!r}")
+    if on == "slurm":
+        if kernels != "auto":
+            raise SpecError(f"--kernels {kernels} needs --on local; on Slurm each task chooses")
+        from ithbit.api.slurm import Wish, sweep_on_slurm
+
+        profile = path_of(slurm_profile)
+        wish = Wish(store, device, workers, listed(slurm), profile, runs_per_task, retry_failed)
+        return sweep_on_slurm(runs, wish, dry_run, detach, cancel, watch, progress)
+    if slurm or slurm_profile or runs_per_task or detach or cancel:
+        raise SpecError(
+            "--slurm, --slurm-profile, --runs-per-task, --detach and --cancel need --on slurm"
+        )
+    if dry_run:
+        from ithbit.api.standing import planned_here
+
+        return planned_here(runs, store, device, workers)
+    return run_here(runs, store, device, workers, kernels, retry_failed, watch, progress)
+
+
+def status(
+    name: str | Path | Iterable[RunSpec] | None = None,
+    *,
+    task: str | Iterable[str] | None = None,
+    family: str | Iterable[str] | None = None,
+    layers: int | Iterable[int] | None = None,
+    n: int | Iterable[int] | None = None,
+    seeds: Seeds | None = None,
+    max_epochs: int | None = None,
+    stop_when_solved: bool = False,
+    examples: str | None = None,
+    store: str | Path = "runs",
+) -> "Status":
+    """Report what is done, running, queued on a cluster, stopped, failed or missing in a store.
+
+    With a sweep, report on its runs alone. A run whose record is damaged is set aside, as in tables
+    and merges, with the reason. Jobs of the store that Slurm has are found; nothing is submitted.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as store:
+    ...     status("paper", store=store)
+    540 missing (540 runs)
+    """
+    from ithbit.api.standing import standing
+
+    chosen = (task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
+    return standing(Path(store), lambda: None if name is None else _selected(name, *chosen))
+
+
+def merge(source: str | Path, *, store: str | Path = "runs") -> "Merged":
+    """Copy the finished and failed runs of another store into this one.
+
+    Nothing that is finished here is overwritten.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+    ...     merge(one, store=other)
+    0 runs merged, 0 were there already, 0 unfinished ones left out, 0 set aside
+    """
+    from ithbit.store.merging import merge as merge_stores
+
+    return merge_stores(Path(source), Path(store))
+
+
+def params(
+    task: str,
+    family: str | Layer,
+    *,
+    n: int = 8,
+    layers: int = 1,
+    positions: str = "polynomial",
+    width: int = 16,
+    heads: int = 2,
+    ff: int = 64,
+) -> int:
+    """Return the number of trained parameters of one configuration.
+
+    >>> params("lhi", "mamba2", layers=2)
+    3261
+    """
+    model = model_of(task, family, n, layers, width, heads, ff, positions)
+    from ithbit.models.classifier import n_parameters
+
+    return n_parameters(model)
+
+
+class Samples(Shown, list["Instance"]):
+    """Instances in order."""
+
+    def parts(self) -> Iterator[str]:
+        for number, instance in enumerate(self):
+            yield ("\n" if number else "") + " | ".join(instance.tokens)
+            yield f"index {instance.index} asks for bit number {instance.index}: {instance.answer}"
+
+
+def sample(
+    task: str, *, n: int = 8, seed: int = 0, count: int = 1, examples: str | None = None
+) -> Samples:
+    """Show inputs as a person reads them: the first training examples of a seed.
+
+    >>> sample("rhi", n=4)
+    bit 0 | bit 1 | bit 1 | bit 1 | index 3
+    index 3 asks for bit number 3: 1
+    """
+    from ithbit.tasks.stream import draw
+
+    chosen = task_named(task)
+    if n < 1 or seed < 0 or count < 1:
+        raise SpecError(
+            f"n and count must be at least 1 and the seed at least 0, got n={n}, count={count}, "
+            f"seed={seed}"
+        )
+    if n * count > _MOST_SHOWN:
+        raise SpecError(
+            f"sample shows at most {_MOST_SHOWN:,} bits, got n={n} with count={count}; take fewer"
+        )
+    kind = protocol_of(None, examples=examples).examples
+    return Samples(draw(chosen, n, seed, k, kind) for k in range(count))

@@ -1,0 +1,115 @@
+"""The three steppers that are timed, each as an action that takes a number of optimiser steps.
+
+The *reference* trains one run with all the cores or the GPU. The *stacked models* train as `ithbit
+train` does: on a GPU one stack; on a CPU a worker a core with one thread, each with as many seeds
+as fit its caches. The *kernels* train one stack on a GPU.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from statistics import mean
+
+import torch
+
+from ithbit.bench.clock import seconds
+from ithbit.engine.cell import stack_size
+from ithbit.engine.device import Device, choose_device, usable_cores
+from ithbit.engine.optim import AdamState
+from ithbit.engine.stack import Stack, fresh_state
+from ithbit.engine.steppers import StepperName
+from ithbit.errors import IthbitError
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+
+_WARM_UP = 3
+_WORKER = "from ithbit.bench.steppers import worker; worker()"
+
+
+def reference_step(model: ModelSpec, device: Device, steps: int, repeats: int) -> float:
+    """Seconds of one step of one run by the library's modules."""
+    from ithbit.reference.train import stepper
+
+    step = stepper(model, Protocol(), device.torch)
+    for _ in range(_WARM_UP):
+        step()
+
+    def action() -> None:
+        for _ in range(steps):
+            step()
+
+    return seconds(action, device, repeats) / steps
+
+
+def stacked_step(model: ModelSpec, seeds: int, device: Device, steps: int, repeats: int) -> float:
+    """Seconds of one step by the stacked models, a run's part of it."""
+    if device.is_cuda:
+        return _stack_step(model, seeds, device, steps, repeats)
+    order = {"model": asdict(model), "seeds": seeds, "steps": steps, "repeats": repeats}
+    command = [sys.executable, "-c", _WORKER, json.dumps(order)]
+    workers = [
+        subprocess.Popen(
+            command,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(usable_cores())
+    ]
+    said = [worker.communicate() for worker in workers]
+    for process, (_, error) in zip(workers, said, strict=True):
+        if process.returncode:
+            raise IthbitError(f"a worker failed: {(error.strip().splitlines() or ['no word'])[-1]}")
+    return mean(float(out) for out, _ in said) / len(workers)
+
+
+def worker() -> None:
+    """One process of `stacked_step` on a CPU: prints the seconds of a step, a run's part of it."""
+    order = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    device, model = choose_device("cpu"), ModelSpec(**order["model"])
+    seeds = min(order["seeds"], stack_size(RunSpec(model, 0), device))
+    print(_stack_step(model, seeds, device, order["steps"], order["repeats"]))
+
+
+def _stack_step(
+    model: ModelSpec,
+    seeds: int,
+    device: Device,
+    steps: int,
+    repeats: int,
+    stepper: StepperName = "stacked",
+) -> float:
+    protocol = Protocol(epoch_examples=steps * Protocol().batch_size)
+    runs = [RunSpec(model, seed, protocol) for seed in range(seeds)]
+    stack = Stack(runs, AdamState.join([fresh_state(run) for run in runs]), device, stepper)
+    try:
+        stack.train_epoch([0] * seeds)  # captures the steps on a GPU
+        taken = seconds(lambda: stack.train_epoch([1] * seeds), device, repeats)
+        finite = bool(stack.state.values.isfinite().all())
+    finally:
+        stack.close()
+    if not finite:
+        raise IthbitError("the weights are not finite after the timed steps")
+    return taken / steps / seeds
+
+
+def no_kernels(device: Device) -> str | None:
+    """Why no kernel can be timed here, None if they can."""
+    if not device.is_cuda:
+        return "the kernels need a CUDA GPU, and this run is on a CPU"
+    if importlib.util.find_spec("triton") is None:
+        return "the kernels need triton, which is not installed"
+    return None
+
+
+def kernel_step(model: ModelSpec, seeds: int, device: Device, steps: int, repeats: int) -> float:
+    """Seconds of one step by the kernels, a run's part of it."""
+    from ithbit.kernels.step import refusal
+
+    if why := refusal(model):
+        raise IthbitError(why)
+    return _stack_step(model, seeds, device, steps, repeats, "kernels")

@@ -1,0 +1,194 @@
+"""The runs of one spec on their way: all that the loop keeps of them between two epochs.
+
+A run is claimed when it takes a seat in the stack and left to others when it ends. The stack has a
+copy of its rows as they were after the last whole epoch; a run is saved from there, finished from
+there, and goes back there after a fault.
+"""
+
+import math
+import time
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from ithbit.engine.device import Device
+from ithbit.engine.how import Event, How, Notice, Unfinished
+from ithbit.engine.optim import AdamState, Plateau
+from ithbit.engine.stack import Stack, fresh_state
+from ithbit.engine.steppers.choice import choose_stepper, why_alone
+from ithbit.models.classifier import n_parameters
+from ithbit.models.layer_source import layer_for
+from ithbit.spec import RunSpec
+from ithbit.store.folder import Checkpoint, RunFolder
+from ithbit.store.records import Epoch
+from ithbit.tasks.indexing import n_tokens
+
+_CPU_TOKENS = 32_768  # tokens of a step above which a larger stack no longer helps a CPU
+_CUDA_SEEDS = 64
+_CUDA_SCRATCH = 2 << 30  # bytes that the kernels of one stack may work in
+_MAX_SHARES = 512  # rows of partial gradients that the kernels keep for a run, at most
+
+
+def stack_size(run: RunSpec, device: Device) -> int:
+    """How many runs to train at once: a GPU wants many, a CPU only as many as fit its caches."""
+    if why_alone(run.model, device) is not None:
+        return 1
+    model, batch_size = run.model, run.protocol.batch_size
+    tokens = batch_size * n_tokens(model.task, model.n_bits)
+    if device.is_cuda:
+        # A few rows a token for each block and for the way back, and the gradient's shares; fp32.
+        rows = 6 * (model.n_layers + 1) * tokens
+        numbers = rows * model.d_model + _MAX_SHARES * n_parameters(model)
+        return max(1, min(_CUDA_SEEDS, _CUDA_SCRATCH // (4 * numbers)))
+    return max(1, _CPU_TOKENS // tokens)
+
+
+@dataclass(eq=False)
+class Progress:
+    """A run on its way: what its next epoch depends on, and its folder."""
+
+    folder: RunFolder
+    adam: AdamState  # on the host, as it was when its stack was made
+    plateau: Plateau
+    rate: float  # learning rate of the next epoch
+    started_at: str
+    history: list[Epoch]
+    epochs_saved: int
+    evaluation_seconds: float = 0.0
+    saved: float = field(default_factory=time.monotonic)  # when its state was last on disk
+    claim: ExitStack = field(default_factory=ExitStack)  # closed when the run is left to others
+
+    @property
+    def run(self) -> RunSpec:
+        return self.folder.run
+
+    @property
+    def has_moved(self) -> bool:
+        return len(self.history) > self.epochs_saved
+
+    def save(self, adam: AdamState) -> None:
+        """Put its state on disk; `adam` is that of its last whole epoch."""
+        epochs, plateau = len(self.history), self.plateau
+        self.folder.save(
+            Checkpoint(epochs, plateau.best, plateau.bad_epochs, vars(adam), self.started_at)
+        )
+        self.epochs_saved, self.saved = epochs, time.monotonic()
+
+
+class Cell:
+    """Runs of one spec: seated in the stack, or waiting for a place in it."""
+
+    def __init__(self, runs: list[RunSpec], how: How) -> None:
+        self.how = how
+        self.waiting = deque(RunFolder(how.store, run) for run in runs)
+        self.halted: deque[Progress] = deque()  # begun, but out of a stack that met a fault
+        self.seated: list[Progress] = []
+        self.busy: list[RunFolder] = []  # in the hands of other processes
+        self.size = stack_size(runs[0], how.device)
+        self.captured = True  # on a GPU: steps are replayed from a graph
+        self.raised: BaseException | None = None  # by the watcher, which wants to stop
+        self._stack: Stack | None = None
+        self.stepper, notices = choose_stepper(runs[0], how.device, how.kernels)
+        for folder in self.waiting:
+            folder.create()
+            if folder.run.model.code:
+                layer = layer_for(folder.run.model)
+                folder.keep_layer(layer.source, layer.text)
+        for notice in notices:
+            self.tell(Event(runs[0], Notice(notice)))
+
+    def tell(self, event: Event) -> None:
+        try:
+            self.how.watch(event)
+        except BaseException as error:
+            self.raised = error
+            raise
+
+    def fill(self) -> bool:
+        """Seat whoever waits while there is room; whether anyone is seated."""
+        while len(self.seated) < self.size and (self.halted or self.waiting):
+            self.unstack()
+            if self.halted:
+                self.seated.append(self.halted.popleft())
+                continue
+            folder = self.waiting.popleft()
+            with ExitStack() as claim:
+                if not claim.enter_context(folder.claimed()):
+                    self.busy.append(folder)
+                # Looked at again now that the folder is ours: another process may have been faster.
+                elif done := folder.result() or folder.failure():
+                    self.tell(Event(folder.run, done))
+                else:
+                    self.seated.append(self._load(folder))
+                    self.seated[-1].claim = claim.pop_all()
+        return bool(self.seated)
+
+    def _load(self, folder: RunFolder) -> Progress:
+        """A run as the store has it: from its checkpoint, or from the beginning."""
+        fresh = vars(fresh_state(folder.run))
+        checkpoint, remark = folder.load(like=fresh)
+        if remark:
+            self.tell(Event(folder.run, f"{remark}; starting anew"))
+        if checkpoint is None:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            checkpoint = Checkpoint(0, math.inf, 0, fresh, now)
+        return Progress(
+            folder,
+            AdamState(**checkpoint.tensors),
+            Plateau(checkpoint.plateau_best, checkpoint.plateau_bad_epochs),
+            checkpoint.tensors["learning_rate"].item(),
+            checkpoint.started_at,
+            folder.keep_history(checkpoint.epochs_done),
+            checkpoint.epochs_done,
+        )
+
+    def stack(self) -> Stack:
+        """The stack of who is seated: the same until somebody comes or goes."""
+        if self._stack is None:
+            runs, states = [p.run for p in self.seated], [p.adam for p in self.seated]
+            state = AdamState.join(states)
+            self._stack = Stack(runs, state, self.how.device, self.stepper, self.captured)
+        return self._stack
+
+    def unstack(self) -> None:
+        """Take every seated run out of the stack, as it was after its last whole epoch."""
+        if self._stack is not None:
+            stack, self._stack = self._stack, None
+            try:
+                for progress, adam in zip(self.seated, stack.kept_rows(), strict=True):
+                    progress.adam = adam
+            finally:
+                stack.close()
+
+    def save(self, older_than: float = -math.inf) -> None:
+        """Put those on disk that have moved, and were not saved for so many seconds."""
+        now = time.monotonic()
+        due = [p.has_moved and now - p.saved >= older_than for p in self.seated]
+        if any(due):
+            rows = self._stack.kept_rows() if self._stack else [p.adam for p in self.seated]
+            for progress, adam, is_due in zip(self.seated, rows, due, strict=True):
+                if is_due:
+                    progress.save(adam)
+
+    def part_with(self, progress: Progress) -> None:
+        """Leave a run to others, and its seat to the next."""
+        self.seated = [other for other in self.seated if other is not progress]
+        progress.claim.close()
+
+    def leave(self, save: bool = True) -> list[Unfinished]:
+        """Leave all runs to others; which they are, those first that have waited longest."""
+        try:
+            if save:
+                self.save()
+                for progress in self.halted:
+                    if progress.has_moved:
+                        progress.save(progress.adam)
+        finally:
+            if self._stack is not None:
+                self._stack.close()
+            for progress in (*self.seated, *self.halted):
+                progress.claim.close()
+        waiting = [Unfinished(folder.run, 0) for folder in self.waiting]
+        begun = [Unfinished(p.run, p.epochs_saved) for p in (*self.halted, *self.seated)]
+        return waiting + begun

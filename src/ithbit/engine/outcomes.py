@@ -1,0 +1,69 @@
+"""What the store has of runs: the one place that decides which are to be trained."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ithbit.engine.how import Event, Watcher
+from ithbit.errors import StoreError, first_of
+from ithbit.spec import RunSpec
+from ithbit.store.folder import RunFolder
+from ithbit.store.records import Failure, Result
+
+_NAMED = 5  # of damaged runs, in a message
+
+
+def outcome(store: Path, run: RunSpec) -> Result | Failure | None:
+    """What the store has of a run, or None if it is to be trained."""
+    folder = RunFolder(store, run)
+    return folder.result() or folder.failure()
+
+
+def missing(
+    runs: Sequence[RunSpec], store: Path, watch: Watcher, retry_failed: bool
+) -> list[RunSpec]:
+    """The runs to train; the watcher is told the outcomes of the others."""
+    found = _outcomes(store, runs)
+    if retry_failed:  # once: none is tried for ever
+        failed = [run for run in runs if isinstance(found[run], Failure)]
+        found |= dict.fromkeys(forget_failures(failed, store))
+    for run, done in found.items():
+        if done is not None:
+            watch(Event(run, done))
+    return [run for run in runs if found[run] is None]
+
+
+def record_failure(store: Path, run: RunSpec, error: str) -> Failure:
+    """Put on record that a run could not be trained, whether it got as far as a folder or not."""
+    folder = RunFolder(store, run)
+    folder.create()
+    failure = Failure(run, error, "", len(folder.history()))
+    folder.fail(failure)
+    return failure
+
+
+def forget_failures(runs: Iterable[RunSpec], store: Path) -> list[RunSpec]:
+    """Let failed runs be tried again; which of these they were."""
+    failed = [run for run in runs if RunFolder(store, run).failure() is not None]
+    for run in failed:
+        RunFolder(store, run).forget_failure()
+    return failed
+
+
+def _outcomes(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, Result | Failure | None]:
+    """What the store has of each run; all that is damaged is named at once."""
+    found, damaged = {}, []
+    for run in runs:
+        try:
+            found[run] = outcome(store, run)
+        except StoreError as error:
+            damaged.append((RunFolder(store, run).path, error))
+    if len(damaged) == 1:
+        raise damaged[0][1]
+    if damaged:
+        named = first_of([str(path) for path, _ in damaged], _NAMED)
+        raise StoreError(
+            f"{len(damaged)} folders hold no readable run (`ithbit status` says why); they are "
+            "left as they are: restore the files, or move the folders away to train anew: "
+            f"{named}"
+        )
+    return found

@@ -1,0 +1,40 @@
+"""A stepper takes optimiser steps of a stack of runs, and evaluates them.
+
+There are three: `plain` (the stacked models, which serve the six families everywhere), `kernels`
+(the same, fused, on a GPU) and `module` (a user's module). All draw the same data, take the same
+steps and move the same rows in place; what they leave differs by rounding.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from ithbit.engine.optim import AdamState
+
+Kernels = Literal["auto", "on", "off"]
+KERNELS: tuple[Kernels, ...] = ("auto", "on", "off")
+StepperName = Literal["stacked", "kernels", "module"]  # as the record of a run has them
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a step of a stack reads and moves on, a row a run."""
+
+    state: AdamState
+    keys: Tensor  # seed: of the training data
+    first: Tensor  # seed 1: number of the next example
+    loss_sum: Tensor  # seed, double: of the examples of the epoch so far
+
+
+class Stepper(Protocol):
+    """Made of `(runs, rows, layout, device)`; nothing it does waits for the device."""
+
+    name: StepperName
+    max_chunk: int  # steps that are worth capturing in one graph
+
+    def step(self, count: int) -> None:
+        """Draw `count` examples for every run and take one optimiser step, all in place."""
+
+    def evaluate(self) -> tuple[Tensor, Tensor]:
+        """Held-out loss and accuracy of each run."""

@@ -1,0 +1,108 @@
+"""Which stepper trains which runs, and why."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from ithbit.engine.device import Device
+from ithbit.engine.how import Event, How, Notice
+from ithbit.engine.optim import Layout
+from ithbit.engine.steppers import KERNELS, Kernels, Rows, Stepper, StepperName
+from ithbit.engine.steppers.module import Module, why_not_stacked
+from ithbit.engine.steppers.plain import Plain
+from ithbit.errors import DeviceError
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+
+
+def choose_stepper(run: RunSpec, device: Device, kernels: Kernels) -> tuple[StepperName, list[str]]:
+    """The stepper for such runs, and remarks on that choice."""
+    if run.model.code:
+        why = why_alone(run.model, device)
+        return "module", [f"seeds of {run.model.family} train one by one: {why}"] if why else []
+    if kernels == "on":
+        return "kernels", []
+    if kernels == "off" or not device.is_cuda:
+        return "stacked", []
+    why = refusal(run.model, run.protocol, device)
+    return ("stacked", [f"{why}: trained by the plain models"]) if why else ("kernels", [])
+
+
+def make_stepper(
+    name: StepperName, runs: list[RunSpec], rows: Rows, layout: Layout, device: Device
+) -> Stepper:
+    """The stepper of that name; the kernels are imported here, for machines without Triton."""
+    if name == "kernels":
+        from ithbit.engine.steppers.kernels import Fused
+
+        return Fused(runs, rows, layout, device)
+    return (Module if name == "module" else Plain)(runs, rows, layout, device)
+
+
+def why_alone(model: ModelSpec, device: Device) -> str | None:
+    """Why seeds of a model cannot share a stack, or None if they can."""
+    return why_not_stacked(model, device.torch) if model.code else None
+
+
+def refusal(model: ModelSpec, protocol: Protocol, device: Device) -> str | None:
+    """Why the kernels do not train such runs on such a device, or None if they do."""
+    if model.code:
+        return f"there are no kernels for {model.family}, a user's layer"
+    try:
+        from triton import knobs
+
+        from ithbit.kernels.step import refusal as refused_model
+    except ImportError as error:
+        return f"the kernels need Triton, which is not here ({error})"
+    if not device.is_cuda and not knobs.runtime.interpret:
+        return "the kernels need a CUDA GPU"
+    if not (protocol.beta1 and protocol.beta2):
+        return "the kernels need both betas of AdamW above 0"
+    return refused_model(model)
+
+
+@contextmanager
+def compiling(runs: list[RunSpec], how: How) -> Iterator[Callable[[RunSpec], bool]]:
+    """Compile what these runs want on a GPU in the background; gives whether a run can start.
+
+    One that starts all the same compiles its kernels itself.
+    """
+    device, models = how.device, defaultdict[tuple[int, str], dict[ModelSpec, None]](dict)
+    wanted = runs if device.is_cuda and how.kernels != "off" else []
+    for model, protocol in dict.fromkeys((run.model, run.protocol) for run in wanted):
+        if refusal(model, protocol, device) is None:
+            models[protocol.batch_size, protocol.examples][model] = None
+    with ExitStack() as stack:
+        waited: dict[ModelSpec, list[Callable[[ModelSpec], bool]]] = defaultdict(list)
+        for (batch_size, kind), served in models.items():
+            from ithbit.kernels.compile_ahead import Ahead
+
+            def say(text: str) -> None:
+                how.watch(Event(runs[0], Notice(text)))
+
+            ahead = stack.enter_context(Ahead(list(served), batch_size, device.torch, say, kind))
+            for model in served:
+                waited[model].append(ahead.ready)
+        yield lambda run: all(ready(run.model) for ready in waited.get(run.model, ()))
+
+
+def kernels_named(name: str) -> Kernels:
+    """The choice of that name.
+
+    >>> kernels_named("yes")
+    Traceback (most recent call last):
+    ...
+    ithbit.errors.DeviceError: unknown choice of kernels 'yes'; choose one of auto, on, off
+    """
+    for choice in KERNELS:
+        if choice == name:
+            return choice
+    raise DeviceError(f"unknown choice of kernels {name!r}; choose one of {', '.join(KERNELS)}")
+
+
+def check_kernels(kernels: Kernels, runs: list[RunSpec], device: Device) -> None:
+    """A sentence if kernels were asked for that are not to be had for all the runs."""
+    if kernels_named(kernels) == "on":
+        for model, protocol in dict.fromkeys((run.model, run.protocol) for run in runs):
+            why = refusal(model, protocol, device)
+            if why:
+                raise DeviceError(f"kernels 'on' were asked for, but {why}; use auto or off")

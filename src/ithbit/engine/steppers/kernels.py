@@ -1,0 +1,52 @@
+"""Steps by the fused kernels. Needs Triton, so it is imported where it is first wanted."""
+
+from torch import Tensor
+
+from ithbit.engine.device import Device
+from ithbit.engine.evaluate import bce, held_out_examples, ordered_mean
+from ithbit.engine.optim import Layout
+from ithbit.engine.steppers import Rows, StepperName
+from ithbit.kernels.optimiser import adamw
+from ithbit.kernels.step import Step
+from ithbit.spec import RunSpec
+from ithbit.tasks.sampling import HELD_OUT_SEED, stream_keys
+
+
+class Fused:
+    """The models' twin."""
+
+    name: StepperName = "kernels"
+    max_chunk = 16  # a step is a handful of launches
+
+    def __init__(self, runs: list[RunSpec], rows: Rows, layout: Layout, device: Device) -> None:
+        self.rows, self.model, self.protocol = rows, runs[0].model, runs[0].protocol
+        batch, kind = self.protocol.batch_size, self.protocol.examples
+        self.fused = Step(self.model, len(runs), batch, device.torch, kind)
+        assert self.fused.plan.n_parameters == layout.size
+        seeds = [run.seed for run in runs]
+        self.held_out_keys = stream_keys([seed + HELD_OUT_SEED for seed in seeds], device.torch)
+        self.answer = held_out_examples(self.model, self.protocol, seeds, device.torch).answer
+
+    def step(self, count: int) -> None:
+        rows, state, protocol = self.rows, self.rows.state, self.protocol
+        self.fused.gradients(state.values, rows.keys, rows.first, count, rows.loss_sum, state.steps)
+        adamw(
+            state.values,
+            state.mean,
+            state.square,
+            self.fused.grads,
+            self.fused.squares,
+            state.steps,
+            state.learning_rate,
+            beta1=protocol.beta1,
+            beta2=protocol.beta2,
+            eps=protocol.eps,
+            weight_decay=protocol.weight_decay,
+            clip_norm=protocol.clip_norm,
+        )
+
+    def evaluate(self) -> tuple[Tensor, Tensor]:
+        count = self.protocol.held_out_examples
+        out = self.fused.logits(self.rows.state.values, self.held_out_keys, count)
+        right = (out.sigmoid() >= 0.5) == (self.answer == 1)
+        return ordered_mean(bce(out, self.answer)), ordered_mean(right)

@@ -1,0 +1,56 @@
+"""Steps by the stacked models and autograd."""
+
+import torch
+from torch import Tensor
+
+from ithbit.engine.device import Device
+from ithbit.engine.evaluate import batch_that_fits, bce, evaluate, held_out_examples
+from ithbit.engine.optim import Layout, adamw_step, clip_rows
+from ithbit.engine.steppers import Rows, StepperName
+from ithbit.models.classifier import logits, with_buffers
+from ithbit.models.stacked import Params
+from ithbit.spec import RunSpec
+from ithbit.tasks.sampling import Examples, draw_examples
+from ithbit.tasks.tokens import token_table
+
+
+class Plain:
+    """The models as they are written."""
+
+    name: StepperName = "stacked"
+    max_chunk = 1  # a step is some hundreds of launches: more in one graph save nothing
+
+    def __init__(self, runs: list[RunSpec], rows: Rows, layout: Layout, device: Device) -> None:
+        self.rows, self.model, self.protocol = rows, runs[0].model, runs[0].protocol
+        # Leaves that share the rows' memory: a step in place on the rows moves the parameters.
+        views = layout.views(rows.state.values)
+        self.params: Params = {name: v.detach().requires_grad_() for name, v in views.items()}
+        self.table = token_table(self.model.task, self.model.n_bits, device=device.torch)
+        seeds = [run.seed for run in runs]
+        self.whole = with_buffers(self.params, self.model, seeds)
+        self.held_out = held_out_examples(self.model, self.protocol, seeds, device.torch)
+        whole, batch = self.protocol.held_out_examples, self.protocol.batch_size
+        wanted = whole if device.is_cuda else batch
+        self.evaluation_batch = batch_that_fits(self.model, self.model.n_bits, wanted)
+
+    def losses(self, examples: Examples) -> Tensor:
+        """The mean loss of each run."""
+        out = logits(self.whole, self.model, self.table, examples)
+        return bce(out, examples.answer).mean(1)
+
+    def step(self, count: int) -> None:
+        rows, n_bits, kind = self.rows, self.model.n_bits, self.protocol.examples
+        self.learn(draw_examples(rows.keys, n_bits, rows.first, count, kind))
+
+    def learn(self, examples: Examples) -> None:
+        """One optimiser step on the examples that are next."""
+        rows, count, loss = self.rows, examples.index.shape[1], self.losses(examples)
+        # What no logit depends on (a library's unused parameters) has gradient zero.
+        grads = torch.autograd.grad(loss.sum(), list(self.params.values()), materialize_grads=True)
+        whole = torch.cat([grad.reshape(len(grad), -1) for grad in grads], dim=1)
+        adamw_step(rows.state, clip_rows(whole, self.protocol.clip_norm), self.protocol)
+        rows.loss_sum.add_(loss.detach().double() * count)
+        rows.first.add_(count)
+
+    def evaluate(self) -> tuple[Tensor, Tensor]:
+        return evaluate(self.whole, self.model, self.table, self.held_out, self.evaluation_batch)

@@ -1,0 +1,1 @@
+"""Inputs and answers for models trained elsewhere."""

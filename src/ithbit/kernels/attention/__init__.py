@@ -1,0 +1,1 @@
+"""Softmax and linear attention, full and causal."""

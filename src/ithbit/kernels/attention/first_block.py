@@ -1,0 +1,174 @@
+"""Attention's first block backward, from the mixing to the embedding: over the kinds of tokens.
+
+The gradients of queries, keys, values and of the block's input are summed over the examples by
+position and bit (`tally`), and what follows is computed for kinds and queries (`tokens_back`): see
+`token_kinds.py`. Forward nothing is stored for it but the bits. Of a block that is the last too,
+queries and input have gradients at the last token alone, in (seed, example, D).
+"""
+
+import triton
+import triton.language as tl
+
+from ithbit.kernels.attention.block import (
+    norm_eps,
+    norm_input,
+    param_at,
+    project_one,
+    projections_back,
+)
+from ithbit.kernels.attention.token_rows import embed
+from ithbit.kernels.tile import (
+    LENGTHS,
+    SIZES,
+    dot,
+    load_vector,
+    normalise,
+    normalise_back,
+    put_matrix,
+    put_vector,
+    store_embedding,
+)
+from ithbit.kernels.token_kinds import (
+    added,
+    features_of,
+    in_kinds,
+    place_of,
+    store_positions,
+    store_sums,
+)
+
+COLUMNS = tl.constexpr(16)  # of a gradient that a program sums; D is a multiple of it
+_GRADS = tl.constexpr(4)  # of queries, keys, values and input, in this order
+
+
+@triton.jit(do_not_specialize=SIZES + LENGTHS)
+def tally(
+    count, bits, d_queries, d_keys, d_values, dx, sums, CAPACITY,
+    N, LHI, ROWS: tl.constexpr, TILES: tl.constexpr, D: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """COLUMNS of a gradient at one token of all examples, summed by the token's bit: `sums` becomes
+    (seed, gradient, bit, token, D). Queries, which are of no kind, are left out.
+
+    The last block's gradients of queries and input have ONE token a sequence, the last; sums at the
+    others are 0.
+    """
+    PARTS: tl.constexpr = D // COLUMNS
+    TOKENS = N + 1 + LHI
+    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    token, which = LHI + program // (_GRADS * PARTS), program // PARTS % _GRADS
+    c = program % PARTS * COLUMNS
+    if which == 0:
+        grads = d_queries
+    elif which == 1:
+        grads = d_keys
+    elif which == 2:
+        grads = d_values
+    else:
+        grads = dx
+    ONE = LAST & ((which == 0) | (which == 3))
+    stride = tl.where(ONE, 1, TOKENS)
+    grads += (seed * CAPACITY * stride + tl.where(ONE, 0, token)) * D + c
+    bits += (seed * TOKENS + token) * CAPACITY
+    wanted = tl.where(ONE & (token < TOKENS - 1), 0, count)
+    none = tl.zeros([ROWS // 8, COLUMNS], tl.float32)
+    total = none, none
+    for i in range(TILES):
+        example = (i * ROWS + tl.arange(0, ROWS))[:, None]
+        live = example < wanted
+        bit = tl.load(bits + example, mask=live, other=0.0)
+        at = example * stride * D + tl.arange(0, COLUMNS)[None, :]
+        x = tl.load(grads + at, mask=live, other=0.0)
+        total = added(total, x, bit)
+    sums += ((seed * _GRADS + which) * 2 * TOKENS + token) * D + c
+    store_sums(sums, total, tl.arange(0, COLUMNS) < COLUMNS, D, TOKENS)
+
+
+@triton.jit
+def _load_grad(
+    sums, grads, which: tl.constexpr, place, of_kinds, CAPACITY, TOKENS, D: tl.constexpr,
+    ONE: tl.constexpr,
+):  # fmt: skip
+    """Gradients of kinds, from what `tally` left, or of queries; with ONE token a sequence, of
+    queries that are the last token."""
+    seed = tl.program_id(1).to(tl.int64)
+    row, token, live = place
+    if of_kinds:
+        at = sums + (seed * _GRADS + which) * 2 * TOKENS * D
+        number = row * TOKENS + token
+    elif ONE:
+        at = grads + seed * CAPACITY * D
+        number = row
+    else:
+        at = grads + seed * CAPACITY * TOKENS * D
+        number = row * TOKENS + token
+    if ONE:
+        live &= of_kinds | (token == TOKENS - 1)
+    at += number[:, None] * D + tl.arange(0, D)[None, :]
+    return tl.load(at, mask=live[:, None], other=0.0)
+
+
+@triton.jit(do_not_specialize=SIZES + LENGTHS)
+def tokens_back(
+    parameters, streams, firsts, count, d_queries, d_keys, d_values, dx, sums, waves, partials,
+    block, positions, enter, PROGRAMS, CAPACITY, PARAMETERS,
+    N, LHI, WORDS, ROWS: tl.constexpr, TILES: tl.constexpr,
+    D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
+    LAST: tl.constexpr,
+):  # fmt: skip
+    """Shares of the embedding and of the first block's projections: tiles of what `tally` left, two
+    rows a position, then tiles of queries, a row an example."""
+    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    TOKENS = N + 1 + LHI
+    ROTARY: tl.constexpr = POSITIONS == "rotary"
+    parameters += seed * PARAMETERS
+    w = parameters + block
+    share = partials + (seed * PROGRAMS + program) * PARAMETERS
+    p = share + block
+    key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
+    first = tl.load(firsts + seed)
+    for turn in tl.range(0, TILES, num_stages=1, disable_licm=True):
+        tl.debug_barrier()  # what the tile before added is read again
+        tile = program + turn * tl.num_programs(0)
+        place = place_of(tile, count, N, LHI, ROWS)
+        token, of_kinds = place[1], in_kinds(tile, N, LHI, ROWS)
+        # All that is read, before anything is stored: no load passes a store.
+        dq = _load_grad(sums, d_queries, 0, place, of_kinds, CAPACITY, TOKENS, D, LAST)
+        dk = _load_grad(sums, d_keys, 1, place, of_kinds, CAPACITY, TOKENS, D, False)
+        dv = _load_grad(sums, d_values, 2, place, of_kinds, CAPACITY, TOKENS, D, False)
+        grad = _load_grad(sums, dx, 3, place, of_kinds, CAPACITY, TOKENS, D, LAST)
+        features = features_of(key, first, place, N, LHI, WORDS)
+        rows = embed(features, waves, token, parameters, positions, enter, D, SOFTMAX, POSITIONS)
+        q, k = dq, dk
+        if SOFTMAX:
+            entering, inverse = normalise(rows, D, norm_eps(SOFTMAX))
+            enter_gain = load_vector(parameters + enter + D, D)
+            rows = entering * enter_gain + load_vector(parameters + enter + 2 * D, D)
+        else:  # whose feature map has a slope
+            normal = norm_input(rows, w, D, FF, SOFTMAX)
+            q = project_one(normal, w, waves, token, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
+            k = project_one(normal, w, waves, token, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
+        normal, dq, dk, dv, d_normal, by, gain = projections_back(
+            rows, dq, dk, dv, q, k, w, waves, token, TOKENS, D, FF, SOFTMAX, ROTARY
+        )
+        grad += by
+        d_rows = grad
+        if SOFTMAX:
+            grad = normalise_back(grad * enter_gain, entering, inverse, D)
+        weight = p + param_at("qkv.weight", D, FF, SOFTMAX)
+        put_matrix(weight, dot(tl.trans(dq), normal), turn, D, D)
+        put_matrix(weight + D * D, dot(tl.trans(dk), normal), turn, D, D)
+        put_matrix(weight + 2 * D * D, dot(tl.trans(dv), normal), turn, D, D)
+        if SOFTMAX:
+            bias = p + param_at("qkv.bias", D, FF, SOFTMAX)
+            put_vector(bias, tl.sum(dq, 0), turn, D)
+            put_vector(bias + D, tl.sum(dk, 0), turn, D)
+            put_vector(bias + 2 * D, tl.sum(dv, 0), turn, D)
+            put_vector(share + enter + D, tl.sum(d_rows * entering, 0), turn, D)
+            put_vector(share + enter + 2 * D, tl.sum(d_rows, 0), turn, D)
+        else:
+            put_vector(p + param_at("norm1.weight", D, FF, SOFTMAX), tl.sum(gain, 0), turn, D)
+            put_vector(p + param_at("norm1.bias", D, FF, SOFTMAX), tl.sum(d_normal, 0), turn, D)
+        d_map = dot(tl.trans(features), grad)
+        store_embedding(share, d_map, positions, enter, D, POSITIONS == "polynomial", SOFTMAX, turn)
+        if POSITIONS == "learned":
+            store_positions(share + positions, grad, tile, N, LHI, D, ROWS)

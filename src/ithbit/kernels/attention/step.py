@@ -1,0 +1,351 @@
+"""Softmax and linear attention, full and causal: their launches, 6 L + 2 or 5 L + 3 a step with the
+optimiser's.
+
+Work that treats each token by itself goes over the tokens of a run in flat tiles of rows
+(`token_rows.py`); mixing goes over sequences (`softmax_mix.py`, `linear_mix.py`, and at the
+last token `last_token.py`); between them stand queries, keys, values and mixed values
+in memory.
+
+Exact savings: the answer is read at the last token, so the last block has one query a sequence and
+its feed-forward part sees one row a sequence (`answer_rows`, which also has the head, the loss and
+their backward pass). Below the first mixing the backward pass goes over the few kinds of tokens
+that there are (`token_kinds.py`, `first_block.py`). Blocks keep their input (softmax attention's,
+from the second on, before its LayerNorm too), queries, keys, values and mixed values; the rest is
+recomputed in the backward pass.
+"""
+
+from dataclasses import dataclass
+
+import triton
+from torch import Tensor
+
+from ithbit.families import family_named
+from ithbit.kernels import embedding, token_kinds
+from ithbit.kernels.attention import first_block, last_token, linear_mix, softmax_mix, token_rows
+from ithbit.kernels.plan import Plan
+
+_ROWS = 32  # tokens of a flat tile
+_BACK_ROWS = 64
+_PROJECT_ROWS = 16
+# Programs a run, at most, that go over its tokens (or their kinds) backwards: so that those of five
+# runs are at work at once (eight of one warp a multiprocessor), or take one tile each.
+_PROJECT_PROGRAMS = 211
+_BACK_PROGRAMS = 264
+_TALLIED = 128  # examples of a tile of `tally`, 64 a warp
+_KIND_ROWS = 16  # of a tile of kinds of tokens, as few as a product takes
+_ANSWERS = 16  # examples of a tile of `answer_rows`
+_LANE_NUMBERS = 40  # of each row that a lane of softmax attention's mixing keeps: five short heads
+_READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
+# How each kernel is compiled: by times on an H200, `answer_rows` by counted instructions.
+_FLAT: dict[str, int] = {"num_warps": 2}
+_BACK: dict[str, int] = {"num_warps": 4, "num_stages": 1, "maxnreg": 168}
+_PROJECT_BACK: dict[str, int] = {"num_warps": 1, "num_stages": 1}
+_TALLY: dict[str, int] = {"num_warps": 2}
+_KINDS: dict[str, int] = {"num_warps": 2, "num_stages": 1}
+_LINEAR_MIX: dict[str, int] = {"num_warps": 1, "maxnreg": 168}
+_READ: dict[str, int] = {"num_warps": 4}
+_ANSWER: dict[str, int] = {"num_warps": 2}
+
+
+def _shared_out(tiles: int, most: int) -> tuple[int, int]:
+    """Programs a run, `most` at most, and how many of its tiles each goes over."""
+    each = triton.cdiv(tiles, most)
+    return triton.cdiv(tiles, each), each
+
+
+def _back_tiles(plan: Plan) -> tuple[int, int]:
+    """Those of `block_end_back`."""
+    return _shared_out(triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS), _BACK_PROGRAMS)
+
+
+def _project_tiles(plan: Plan) -> tuple[int, int]:
+    """Those of `project_back`."""
+    return _shared_out(triton.cdiv(plan.capacity * plan.n_tokens, _PROJECT_ROWS), _PROJECT_PROGRAMS)
+
+
+def _kind_tiles(plan: Plan) -> tuple[int, int]:
+    """Those of `tokens_back`."""
+    return _shared_out(token_kinds.tiles(plan, _KIND_ROWS)[1], _PROJECT_PROGRAMS)
+
+
+def programs(plan: Plan) -> int:
+    """Rows of gradient shares a run: as many as the kernel with the most programs leaves."""
+    return max(shares(plan, name) for name in plan.offsets)
+
+
+def _softmax(plan: Plan) -> bool:
+    return family_named(plan.model.family).kind == "softmax"
+
+
+def shares(plan: Plan, name: str) -> int:
+    """In how many of those rows a parameter has shares: as many as the kernel that leaves them has
+    programs."""
+    last = f"blocks.{plan.model.n_layers - 1}."
+    projected = ".qkv." in name
+    if not _softmax(plan):
+        projected |= ".norm1." in name
+    if name.startswith("head.") or (name.startswith(last) and not projected):
+        return triton.cdiv(plan.capacity, _ANSWERS)
+    if not name.startswith("blocks.") or (name.startswith("blocks.0.") and projected):
+        return _kind_tiles(plan)[0]
+    return _project_tiles(plan)[0] if projected else _back_tiles(plan)[0]
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """The launches of a plan on one batch; arguments that several of them share."""
+
+    plan: Plan
+    parameters: Tensor
+    streams: Tensor
+    first: Tensor
+    count: int
+    mixed: bool = False
+
+    def rows(self, name: str) -> Tensor:
+        """(seed, example, token, D)."""
+        plan = self.plan
+        return plan.buffer(name, plan.capacity, plan.n_tokens, plan.model.d_model)
+
+    def ones(self, name: str) -> Tensor:
+        """(seed, example, D): of the last token."""
+        return self.plan.buffer(name, self.plan.capacity, self.plan.model.d_model)
+
+    def qkv(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        last = layer == self.plan.model.n_layers - 1
+        q = self.ones("last_q") if last else self.rows(f"q{layer}")
+        return q, self.rows(f"k{layer}"), self.rows(f"v{layer}")
+
+    @property
+    def bits(self) -> Tensor:
+        """(seed, token, example): so that those of a token, which are asked for, lie together."""
+        return self.plan.buffer("bits", self.plan.n_tokens, self.plan.capacity)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return self.plan.capacity, self.plan.n_parameters
+
+    @property
+    def positions(self) -> tuple[int, int]:
+        """Where the encoding's and softmax attention's entering parameters start, if any."""
+        return embedding.offset(self.plan), self.plan.offsets.get("enter.type", 0)
+
+    @property
+    def waves(self) -> Tensor:
+        return embedding.waves(self.plan)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        return {"N": self.plan.model.n_bits, "LHI": int(self.plan.lhi), "WORDS": self.plan.n_words}
+
+    @property
+    def widths(self) -> dict[str, object]:
+        model = self.plan.model
+        return {"D": model.d_model, "FF": model.d_ff, "SOFTMAX": _softmax(self.plan)}
+
+    @property
+    def heads(self) -> dict[str, object]:
+        model = self.plan.model
+        return {
+            "D": model.d_model,
+            "H": model.n_heads,
+            "SCALE": model.d_head**-0.5,
+            "SOFTMAX": _softmax(self.plan),
+        }
+
+    def grid(self, n_programs: int) -> tuple[int, int]:
+        return n_programs, self.plan.n_seeds
+
+    def enter(self) -> None:
+        plan = self.plan
+        token_rows.enter_rows[self.grid(triton.cdiv(plan.capacity * plan.n_tokens, _ROWS))](
+            self.parameters, self.streams, self.first, self.count,
+            self.bits, self.rows("x0"), *self.qkv(0), self.waves,
+            plan.block(0), *self.positions, *self.sizes,
+            **self.tokens, ROWS=_ROWS, **self.widths, POSITIONS=plan.model.positions,
+            LAST=plan.model.n_layers == 1, MIXED=self.mixed, **_FLAT,
+        )  # fmt: skip
+
+    def mix(self, layer: int) -> None:
+        softmax, grid, constants = self._mix_shape()
+        kernel = softmax_mix.mix if softmax else linear_mix.mix
+        kernel[grid](
+            *self.qkv(layer), self.rows(f"mixed{layer}"), self.sums(layer),
+            self.count, self.plan.capacity, **constants,
+        )  # fmt: skip
+
+    def mix_back(self, layer: int) -> None:
+        softmax, grid, constants = self._mix_shape()
+        q, k, v = self.qkv(layer)
+        sums, grad = self.sums(layer), self.rows("d_mixed")
+        dq, dk, dv = self.rows("dq"), self.rows("dk"), self.rows("dv")
+        sizes = self.count, self.plan.capacity
+        if softmax:
+            softmax_mix.queries_back[grid](
+                q, k, v, self.rows(f"mixed{layer}"), sums, grad, dq, *sizes, **constants
+            )
+            softmax_mix.keys_back[grid](q, k, v, sums, grad, dk, dv, *sizes, **constants)
+        else:
+            linear_mix.mix_back[grid](
+                q, k, v, self.rows(f"mixed{layer}"), sums, grad, dq, dk, dv, *sizes, **constants
+            )
+
+    def sums(self, layer: int) -> Tensor:
+        """What `mix` keeps for `mix_back` of the weights' sums; at most (seed, example, token,
+        D)."""
+        return self.rows(f"sums{layer}")
+
+    def raw(self, layer: int) -> Tensor:
+        """A block's input before the LayerNorm that softmax attention has there."""
+        return self.rows(f"raw{layer}" if _softmax(self.plan) else f"x{layer}")
+
+    def _mix_shape(self) -> tuple[bool, tuple[int, int], dict[str, object]]:
+        """Whether softmax attention mixes: by lanes there, by one warp a sequence otherwise."""
+        plan, model = self.plan, self.plan.model
+        causal = family_named(model.family).causal
+        constants: dict[str, object] = {
+            "TOKENS": plan.n_tokens, "D": model.d_model, "H": model.n_heads, "CAUSAL": causal,
+        }  # fmt: skip
+        if not _softmax(plan):
+            return False, self.grid(plan.capacity), {**constants, **_LINEAR_MIX}
+        lots = triton.cdiv(plan.n_tokens, softmax_mix.SLOTS.value)
+        groups = triton.cdiv(lots, max(1, _LANE_NUMBERS // model.d_head))
+        constants |= {"SCALE": model.d_head**-0.5, "PARTS": triton.cdiv(lots, groups)}
+        warps = max(1, model.n_heads * softmax_mix.SLOTS.value // 32)
+        return True, self.grid(plan.capacity * groups), {**constants, "num_warps": warps}
+
+    def block_end(self, layer: int) -> None:
+        plan, last = self.plan, self.plan.model.n_layers - 1
+        token_rows.block_end[self.grid(triton.cdiv(plan.capacity * plan.n_tokens, _ROWS))](
+            self.parameters, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
+            self.raw(layer + 1), self.rows(f"x{layer + 1}"), *self.qkv(layer + 1),
+            self.waves,
+            plan.block(layer), plan.block(layer + 1), *self.sizes,
+            TOKENS=plan.n_tokens, ROWS=_ROWS, **self.widths,
+            ROTARY=plan.model.positions == "rotary", LAST=layer + 1 == last, **_FLAT,
+        )  # fmt: skip
+
+    def _read_shape(self) -> tuple[tuple[int, int], dict[str, object]]:
+        plan = self.plan
+        pad = triton.next_power_of_2(plan.n_tokens)
+        group = max(1, _READ_TOKENS // pad)
+        grid = self.grid(triton.cdiv(plan.capacity, group))
+        return grid, {
+            "TOKENS": plan.n_tokens,
+            "PAD": pad,
+            "GROUP": group,
+            **self.heads,
+            **_READ,
+        }
+
+    def read(self) -> None:
+        grid, constants = self._read_shape()
+        qkv = self.qkv(self.plan.model.n_layers - 1)
+        last_token.read[grid](
+            *qkv, self.ones("last_mixed"), self.count, self.plan.capacity, **constants
+        )
+
+    def read_back(self) -> None:
+        grid, constants = self._read_shape()
+        last_token.read_back[grid](
+            *self.qkv(self.plan.model.n_layers - 1), self.ones("last_mixed"),
+            self.ones("d_last_mixed"), self.ones("last_dq"), self.rows("dk"), self.rows("dv"),
+            self.count, self.plan.capacity, **constants,
+        )  # fmt: skip
+
+    def answer(self, results: Tensor, partials: Tensor | None) -> None:
+        """The end of the last block; with `partials` its backward pass too."""
+        plan, last = self.plan, self.plan.model.n_layers - 1
+        token_rows.answer_rows[self.grid(triton.cdiv(plan.capacity, _ANSWERS))](
+            self.parameters, self.streams, self.first, self.count,
+            self.rows(f"x{last}"), self.ones("last_mixed"), self.ones("d_last_mixed"),
+            self.ones("last_dx"), results, results if partials is None else partials,
+            plan.block(last), plan.offsets["head.weight"], programs(plan), *self.sizes,
+            N=plan.model.n_bits, TOKENS=plan.n_tokens, WORDS=plan.n_words, ROWS=_ANSWERS,
+            **self.widths, TRAIN=partials is not None, MIXED=self.mixed, **_ANSWER,
+        )  # fmt: skip
+
+    def block_end_back(self, layer: int, partials: Tensor) -> None:
+        plan = self.plan
+        n_programs, each = _back_tiles(plan)
+        token_rows.block_end_back[self.grid(n_programs)](
+            self.parameters, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
+            self.raw(layer + 1), self.rows("dx"), self.rows("d_mixed"), partials,
+            plan.block(layer), programs(plan), *self.sizes,
+            TOKENS=plan.n_tokens, ROWS=_BACK_ROWS, TILES=each, **self.widths, **_BACK,
+        )  # fmt: skip
+
+    def project_back(self, layer: int, partials: Tensor) -> None:
+        plan = self.plan
+        last = layer == plan.model.n_layers - 1
+        n_programs, each = _project_tiles(plan)
+        q, k, _ = self.qkv(layer)
+        token_rows.project_back[self.grid(n_programs)](
+            self.parameters, self.count, self.rows(f"x{layer}"), self.rows("dx"),
+            self.ones("last_dx"), *self.d_qkv(layer), q, k, self.waves, partials,
+            plan.block(layer), programs(plan), *self.sizes,
+            TOKENS=plan.n_tokens, ROWS=_PROJECT_ROWS, TILES=each, **self.widths,
+            ROTARY=plan.model.positions == "rotary", LAST=last, **_PROJECT_BACK,
+        )  # fmt: skip
+
+    def d_qkv(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        last = layer == self.plan.model.n_layers - 1
+        return self.ones("last_dq") if last else self.rows("dq"), self.rows("dk"), self.rows("dv")
+
+    def tokens_back(self, partials: Tensor) -> None:
+        """From the first mixing back to the embedding."""
+        plan, d = self.plan, self.plan.model.d_model
+        last = plan.model.n_layers == 1
+        grads = *self.d_qkv(0), self.ones("last_dx") if last else self.rows("dx")
+        sums = plan.buffer("sums by kind", len(grads), 2, plan.n_tokens, d)
+        parts = len(grads) * d // first_block.COLUMNS.value
+        first_block.tally[self.grid((plan.n_tokens - 1) * parts)](
+            self.count, self.bits, *grads, sums, plan.capacity,
+            N=plan.model.n_bits, LHI=int(plan.lhi), ROWS=_TALLIED,
+            TILES=triton.cdiv(plan.capacity, _TALLIED), D=d, LAST=last, **_TALLY,
+        )  # fmt: skip
+        n_programs, each = _kind_tiles(plan)
+        first_block.tokens_back[self.grid(n_programs)](
+            self.parameters, self.streams, self.first, self.count, *grads, sums, self.waves,
+            partials, plan.block(0), *self.positions, programs(plan), *self.sizes,
+            **self.tokens, ROWS=_KIND_ROWS, TILES=each, **self.widths,
+            POSITIONS=plan.model.positions, LAST=last, **_KINDS,
+        )  # fmt: skip
+
+
+def forward(
+    plan: Plan, values: Tensor, keys: Tensor, first: Tensor, count: int, logits: Tensor
+) -> None:
+    """Logits of a batch."""
+    launch = _Launch(plan, values, keys, first, count)
+    _up_to_answer(launch)
+    launch.answer(logits, None)
+
+
+def _up_to_answer(launch: _Launch) -> None:
+    launch.enter()
+    for layer in range(launch.plan.model.n_layers - 1):
+        launch.mix(layer)
+        launch.block_end(layer)
+    launch.read()
+
+
+def backward(
+    plan: Plan,
+    values: Tensor,
+    keys: Tensor,
+    first: Tensor,
+    count: int,
+    losses: Tensor,
+    partials: Tensor,
+) -> None:
+    """Losses and gradient shares of a batch."""
+    launch = _Launch(plan, values, keys, first, count, plan.mixed)
+    _up_to_answer(launch)
+    launch.answer(losses, partials)
+    launch.read_back()
+    for layer in reversed(range(1, plan.model.n_layers)):
+        launch.project_back(layer, partials)
+        launch.block_end_back(layer - 1, partials)
+        launch.mix_back(layer - 1)
+    launch.tokens_back(partials)

@@ -1,0 +1,208 @@
+"""Compiling the kernels of many models at once, in processes of their own, while a sweep begins.
+
+Triton compiles a kernel when it is first launched, a few seconds each and one after the other; a
+whole sweep wants hundreds. What a process compiles goes to Triton's cache on disk, where the
+training finds it; a mark beside it says that a model's kernels are there. A kernel that does not
+compile leaves no mark, and fails again where it is trained, which says so.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from textwrap import shorten
+
+import torch
+import triton
+
+from ithbit.kernels import optimiser
+from ithbit.kernels.step import Step
+from ithbit.spec import ModelSpec
+
+_MEMORY = 2 << 30  # free bytes of the GPU for each process that compiles: half are for the training
+_FEW = 2  # units up to which a process more is not worth its start
+_COMMAND = (sys.executable, "-c", "from ithbit.kernels.compile_ahead import main; main()")
+
+
+class Ahead:
+    """Kernels on their way into Triton's cache; use as a context, which ends with the compiling.
+
+    Where few are missing nothing is compiled ahead.
+    """
+
+    def __init__(
+        self,
+        models: list[ModelSpec],
+        batch_size: int,
+        device: torch.device,
+        say: Callable[[str], None],
+        examples: str = "uniform",
+    ) -> None:
+        self._batch_size, self._device, self._say = batch_size, device, say
+        self._examples = examples
+        self._marks = {
+            model: _mark(model, batch_size, device, examples) for model in _distinct(models)
+        }
+        units = _units(list(self._marks))
+        self._units = [unit for unit in units if not all(self._marks[m].exists() for m in unit)]
+        self._over = len(self._units) <= _FEW
+        self._lock, self._stopped = threading.Lock(), False  # no process starts once stopped
+        self._raised: Exception | None = None
+        self._processes: list[subprocess.Popen[str]] = []
+        self._thread = threading.Thread(target=self._compile_all, daemon=True)
+
+    def __enter__(self) -> "Ahead":
+        if not self._over:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        with self._lock:
+            self._stopped = True
+            for process in self._processes:
+                process.terminate()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._raised and kind is None:
+            raise self._raised
+
+    def ready(self, model: ModelSpec) -> bool:
+        """Whether a model's kernels are compiled, or will not be here.
+
+        Raises what the listener raised, which wants to stop.
+        """
+        if self._raised:
+            raise self._raised
+        return self._over or self._marks[_distinct([model])[0]].exists()
+
+    def _compile_all(self) -> None:
+        try:
+            free = torch.cuda.mem_get_info(self._device)[0] // _MEMORY
+            n_processes = max(1, min(len(self._units), len(os.sched_getaffinity(0)), free))
+            self._tell(f"compiling kernels in {n_processes} processes, once on this machine")
+            # Kernels on rows serve every length: one length first, or all would compile them.
+            longest: dict[object, int] = {}
+            for unit in self._units:
+                longest[_kin(unit[0])] = max(longest.get(_kin(unit[0]), 0), unit[0].n_bits)
+            first = [unit for unit in self._units if unit[0].n_bits == longest[_kin(unit[0])]]
+            for some in (first, [unit for unit in self._units if unit not in first]):
+                for why in self._compile(some, n_processes):
+                    rest = "the rest is compiled when first trained"
+                    self._tell(f"compiling ahead failed ({why}): {rest}")
+        finally:
+            self._over = True
+
+    def _tell(self, text: str) -> None:
+        try:
+            self._say(text)
+        except Exception as error:  # not lost with this thread
+            self._raised = error
+
+    def _compile(self, units: list[list[ModelSpec]], n_processes: int) -> list[str]:
+        """Compile units in processes; what those that failed said last, each once."""
+        failed: dict[str, None] = {}
+        with ExitStack() as files:
+            processes = []
+            for k in range(min(n_processes, len(units))):
+                order = {
+                    "units": [[asdict(model) for model in unit] for unit in units[k::n_processes]],
+                    "batch_size": self._batch_size,
+                    "device": str(self._device),
+                    "examples": self._examples,
+                }
+                # Not a pipe: a process that says much must not wait for a reader.
+                said = files.enter_context(tempfile.TemporaryFile("w+"))
+                with self._lock:
+                    if self._stopped:
+                        break
+                    process = subprocess.Popen(
+                        _COMMAND, stdin=subprocess.PIPE, stderr=said, text=True
+                    )
+                    self._processes.append(process)
+                processes.append((process, said))
+                assert process.stdin is not None
+                with suppress(BrokenPipeError):  # it ended at once, and its status says so
+                    process.stdin.write(json.dumps(order))
+                    process.stdin.close()
+            for process, said in processes:
+                if process.wait() and not self._stopped:
+                    said.seek(0)
+                    lines = said.read().strip().splitlines() or [f"status {process.returncode}"]
+                    failed[shorten(lines[-1], 200, placeholder="…")] = None
+        return list(failed)
+
+
+def main() -> None:
+    """Compile what the standard input names."""
+    order = json.load(sys.stdin)
+    device, examples = torch.device(order["device"]), order["examples"]
+    for unit in order["units"]:
+        for model in [ModelSpec(**fields) for fields in unit]:
+            _launch_all(model, order["batch_size"], device, examples)
+            mark = _mark(model, order["batch_size"], device, examples)
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+
+
+def _launch_all(model: ModelSpec, batch_size: int, device: torch.device, examples: str) -> None:
+    """Launch every kernel that training the model launches, once."""
+    step = Step(model, 1, batch_size, device, examples)
+    rows = torch.zeros(3, 1, step.plan.n_parameters, device=device)
+    keys = torch.zeros(1, dtype=torch.int64, device=device)
+    counters = torch.zeros(2, 1, 1, dtype=torch.int64, device=device)
+    numbers = torch.zeros(2, 1, 1, dtype=torch.float64, device=device)
+    values, mean, square = (row.clone() for row in rows)
+    first, steps = (row.clone() for row in counters)
+    loss_sum, rate = (row.clone() for row in numbers)
+    step.gradients(values, keys, first, batch_size, loss_sum[0], steps)
+    optimiser.adamw(
+        values, mean, square, step.grads, step.squares, steps, rate,
+        beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, clip_norm=5.0,
+    )  # fmt: skip
+    step.logits(values, keys, batch_size)
+    torch.cuda.synchronize(device)
+
+
+def _distinct(models: list[ModelSpec]) -> list[ModelSpec]:
+    """The models that differ in their kernels: the third layer is the last that brings one."""
+    return list(dict.fromkeys(replace(model, n_layers=min(model.n_layers, 3)) for model in models))
+
+
+def _units(models: list[ModelSpec]) -> list[list[ModelSpec]]:
+    """Models that share most of their kernels, together; those with most to compile first."""
+    units: dict[object, list[ModelSpec]] = defaultdict(list)
+    for model in models:
+        units[_kin(model), model.n_bits].append(model)
+    order = sorted(units.values(), key=lambda unit: -sum(model.n_layers for model in unit))
+    return [sorted(unit, key=lambda model: -model.n_layers) for unit in order]
+
+
+def _kin(model: ModelSpec) -> object:
+    """Models of any length that share their kernels on rows."""
+    return model.task, model.family.split("-")[0], model.positions
+
+
+def _mark(model: ModelSpec, batch_size: int, device: torch.device, examples: str) -> Path:
+    """The file that says that a model's kernels are in the cache."""
+    machine = [triton.__version__, *torch.cuda.get_device_capability(device)]
+    what = json.dumps([_sources(), asdict(model), batch_size, machine, examples], sort_keys=True)
+    name = hashlib.sha256(what.encode()).hexdigest()[:16]
+    return Path(triton.knobs.cache.dir) / f"ithbit-{name}"
+
+
+@cache
+def _sources() -> str:
+    """A digest of the kernels' text."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,87 @@
+"""Examples drawn in place: any program draws any bit of any example for itself.
+
+The words and the recipe of mixed examples are those of `tasks/stream.py`, bit for bit. An example
+is named by its number in the seed's stream.
+"""
+
+import triton
+import triton.language as tl
+
+from ithbit.tasks.stream import (
+    BELOW,
+    CUT,
+    GAMMA,
+    LAST_SHIFT,
+    MIX,
+    OTHER_HALF,
+    RISE,
+    RUN,
+    SHARE,
+    STEP,
+)
+
+_GAMMA = tl.constexpr(GAMMA)
+_SHIFT_1, _FACTOR_1 = tl.constexpr(MIX[0][0]), tl.constexpr(MIX[0][1])
+_SHIFT_2, _FACTOR_2 = tl.constexpr(MIX[1][0]), tl.constexpr(MIX[1][1])
+_SHIFT_3 = tl.constexpr(LAST_SHIFT)
+_OTHER_HALF = tl.constexpr(OTHER_HALF * GAMMA % (1 << 64))  # what counters from there on add
+SHARES = tl.constexpr(64 // SHARE)  # bits of an odd mixed example that a word decides
+_SHARE, _CASES = tl.constexpr(SHARE), tl.constexpr(1 << SHARE)
+_STEP, _STEPS = tl.constexpr(STEP), tl.constexpr(1 << STEP)
+_CUT, _CUTS = tl.constexpr(CUT), tl.constexpr(1 << CUT)
+_RISE, _RUN, _BELOW = tl.constexpr(RISE), tl.constexpr(RUN), tl.constexpr(BELOW)
+
+
+@triton.jit
+def stream_word(key, example, j, WORDS):
+    """Word j of an example (see `tasks/stream.py`), as uint64."""
+    counter = (example.to(tl.int64) * WORDS + 1 + j).to(tl.uint64, bitcast=True)
+    word = key + counter * _GAMMA
+    word = (word ^ (word >> _SHIFT_1)) * _FACTOR_1
+    word = (word ^ (word >> _SHIFT_2)) * _FACTOR_2
+    return word ^ (word >> _SHIFT_3)
+
+
+@triton.jit
+def draw_index(key, example, N, WORDS):
+    """The index that an example asks for, from 0."""
+    word = stream_word(key, example, 0, WORDS) >> 32
+    return ((word * N) >> 32).to(tl.int32)
+
+
+@triton.jit
+def odd_word(key, example, j, N):
+    """Word j of the bits of an odd mixed example, as uint64."""
+    return stream_word(key + _OTHER_HALF, example, j, (N + SHARES - 1) // SHARES)
+
+
+@triton.jit
+def odd_zeros(key, example, i, N, WORDS):
+    """In how many of the cases of a share bit i (from 0) of an odd mixed example is 0, as int32."""
+    word = stream_word(key, example, 0, WORDS).to(tl.uint32)
+    cut = ((word >> (32 - _CUT)) * (N + 1) >> _CUT).to(tl.int32)
+    step = (tl.where(i < cut, word, word >> _STEP) & (_STEPS - 1)).to(tl.uint32)
+    zeros = ((2 * step + 1) * _RISE // _RUN).to(tl.int32) - _BELOW
+    return tl.minimum(tl.maximum(zeros, 0), _CASES)
+
+
+@triton.jit
+def share_of(word, j):
+    """Share j of a word, as int32."""
+    return (word >> (j * _SHARE).to(tl.uint64)).to(tl.int32) & (_CASES - 1)
+
+
+@triton.jit
+def draw_bit(key, example, i, N, WORDS, MIXED: tl.constexpr):
+    """Bit i (from 0) of an example, uniform or MIXED, as fp32; i must be within the words drawn."""
+    if not MIXED:
+        word = stream_word(key, example, 1 + i // 64, WORDS)
+        return ((word >> (i % 64).to(tl.uint64)) & 1).to(tl.float32)
+    # One word for either kind: a fair bit is of two cases, and 0 in one.
+    odd = example % 2 == 1
+    words = tl.where(odd, (N + SHARES - 1) // SHARES, WORDS)
+    j = tl.where(odd, i // SHARES, 1 + i // 64)
+    at = tl.where(odd, i % SHARES * _SHARE, i % 64)
+    word = stream_word(key + tl.where(odd, _OTHER_HALF, 0), example, j, words)
+    drawn = (word >> at.to(tl.uint64)).to(tl.int32) & tl.where(odd, _CASES - 1, 1)
+    return (drawn >= tl.where(odd, odd_zeros(key, example, i, N, WORDS), 1)).to(tl.float32)

@@ -1,0 +1,331 @@
+"""The GRU's kernels: a layer's recurrence forward and backward, and the gradients of its input and
+weights.
+
+A recurrence of width 16 is bound by its latency, not by its arithmetic. So a program takes few
+sequences, a thread one unit of one of them, with its column of every weight in registers, and
+products are plain fused multiply-adds; a token costs one exchange of the state between threads
+forward, one of the gates' gradients backward. Input gates, which do not hang on the state, fill the
+waiting, and so do the gradients of the first layer's weights; those of later layers are left to
+`rows_back`. The equations and the order of the gates (r, z, n) are
+those of `models/gru.py`.
+"""
+
+import triton
+import triton.language as tl
+
+from ithbit.kernels.draws import (
+    SHARES,
+    draw_bit,
+    draw_index,
+    odd_word,
+    odd_zeros,
+    share_of,
+    stream_word,
+)
+from ithbit.kernels.tile import (
+    SIZES,
+    cross_entropy,
+    dot,
+    feature_columns,
+    held,
+    load_matrix,
+    load_transposed,
+    load_vector,
+    store_matrix,
+    store_vector,
+)
+from ithbit.tasks.tokens import N_FEATURES
+
+_FEATURES = tl.constexpr(N_FEATURES + 2)  # of a token: its own, then p and p^2
+_TOKEN_FEATURES = tl.constexpr(N_FEATURES)
+
+
+@triton.jit
+def _times(rows, weight):
+    """rows (i k) times weight (k j): i j. Every thread has a whole sum over k to itself."""
+    return tl.sum(tl.trans(rows)[:, :, None] * weight[:, None, :], 0)
+
+
+@triton.jit
+def _logistic(x, SCALE: tl.constexpr):
+    """1 / (1 + exp(-SCALE x)), with one product on the way to the exponential."""
+    return 1.0 / (1.0 + tl.exp2(x * (SCALE * -1.4426950408889634)))
+
+
+@triton.jit
+def _outer(left, right):
+    """left (b i) times right (b j) of each sequence: i b j."""
+    return tl.trans(left)[:, :, None] * right[None, :, :]
+
+
+@triton.jit
+def _embedding(row, positions, D: tl.constexpr):
+    """Where in a row of parameters the map from features to width D lies: _FEATURES D."""
+    f = tl.arange(0, _FEATURES)[:, None]
+    d = tl.arange(0, D)[None, :]
+    polynomial = positions + d * 2 + f - _TOKEN_FEATURES
+    return row + tl.where(f < _TOKEN_FEATURES, d * _TOKEN_FEATURES + f, polynomial)
+
+
+@triton.jit
+def _odd_bits(key, example, FROM: tl.constexpr, N: tl.constexpr, WORDS: tl.constexpr):
+    """64 bits from FROM on of odd mixed examples (row), in a word."""
+    j = FROM // SHARES + tl.arange(0, 64 // SHARES)[None, :]
+    word = odd_word(key, example[:, None], j, N)
+    out = tl.zeros_like(word)
+    for share in tl.static_range(SHARES):
+        i = j * SHARES + share
+        zeros = odd_zeros(key, example[:, None], i, N, WORDS)
+        bit = (share_of(word, i % SHARES) >= zeros).to(tl.uint64)
+        out |= bit << (i % 64).to(tl.uint64)
+    return tl.sum(out, 1)
+
+
+@triton.jit
+def _draw(key, example, N: tl.constexpr, WORDS: tl.constexpr, MIXED: tl.constexpr):
+    """The query feature of examples (row), and the one or two words of their bits."""
+    query = draw_index(key, example, N, WORDS).to(tl.float32) / N
+    low, high = stream_word(key, example, 1, WORDS), stream_word(key, example, WORDS - 1, WORDS)
+    if MIXED:
+        odd = example % 2 == 1
+        low = tl.where(odd, _odd_bits(key, example, 0, N, WORDS), low)
+        if N > 64:
+            high = tl.where(odd, _odd_bits(key, example, 64, N, WORDS), high)
+    return query, low, high
+
+
+@triton.jit
+def _features(t, query, low, high, N: tl.constexpr, LHI: tl.constexpr):
+    """Features of token t of the sequences that `_draw` drew: row _FEATURES. Unlike by
+    `token_features`, the words are drawn once, not at every token."""
+    position = tl.zeros_like(low).to(tl.int32) + t
+    i = position - LHI
+    word = tl.where(i < 64, low, high)
+    bit = ((word >> (i & 63).to(tl.uint64)) & 1).to(tl.int32).to(tl.float32)
+    return feature_columns(position, bit, query, N, LHI, _FEATURES)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def run_layer(
+    values, keys, first, count, below, states, saved, logits,
+    PARAMETERS, CAPACITY, layer, positions, head,
+    N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, D: tl.constexpr,
+    SEQUENCES: tl.constexpr, FIRST: tl.constexpr, SAVE: tl.constexpr, READ: tl.constexpr,
+    MIXED: tl.constexpr,
+):  # fmt: skip
+    """A layer's states; with SAVE what backward needs, with READ the logits of the last of them."""
+    TOKENS: tl.constexpr = N + 2 if LHI else N + 1
+    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    row = program * SEQUENCES + tl.arange(0, SEQUENCES)
+    d = tl.arange(0, D)[None, :]
+    start = (seed * tl.num_programs(0) * SEQUENCES + row)[:, None]
+    parameters = values + seed * PARAMETERS
+    weights = parameters + layer
+    hidden, bias = weights + 3 * D * D, weights + 6 * D * D
+    w_r = load_transposed(hidden, D, D)
+    w_z = load_transposed(hidden + D * D, D, D)
+    w_n = load_transposed(hidden + 2 * D * D, D, D)
+    # Both biases of r and z, which are only ever added to each other.
+    b_r = load_vector(bias, D) + load_vector(bias + 3 * D, D)
+    b_z = load_vector(bias + D, D) + load_vector(bias + 4 * D, D)
+    b_n, b_c = load_vector(bias + 2 * D, D), load_vector(bias + 5 * D, D)
+    # From the input to the gates.
+    i_r = load_transposed(weights, D, D)
+    i_z = load_transposed(weights + D * D, D, D)
+    i_n = load_transposed(weights + 2 * D * D, D, D)
+    at = states + start * (TOKENS + 1) * D + d
+    kept = saved + start * TOKENS * 4 * D + d
+    if FIRST:
+        key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
+        query, low, high = _draw(key, tl.load(first + seed) + row, N, WORDS, MIXED)
+        embedding = tl.load(_embedding(parameters, positions, D))
+        i_r, i_z, i_n = _times(embedding, i_r), _times(embedding, i_z), _times(embedding, i_n)
+    else:
+        source = below + start * (TOKENS + 1) * D + d + D
+        coming = tl.load(source)
+    h = tl.zeros([SEQUENCES, D], tl.float32)
+    for t in range(TOKENS):
+        if FIRST:
+            x = _features(t, query, low, high, N, LHI)
+        else:
+            x = coming
+            coming = tl.load(source + tl.minimum(t + 1, TOKENS - 1) * D)
+        r = _logistic(_times(x, i_r) + b_r + _times(h, w_r), 1.0)
+        c = _times(h, w_n) + b_c
+        z = _logistic(_times(x, i_z) + b_z + _times(h, w_z), 1.0)
+        n = 2.0 * _logistic(_times(x, i_n) + b_n + r * c, 2.0) - 1.0
+        h = n + z * (h - n)
+        if SAVE:
+            tl.store(kept, r)
+            tl.store(kept + D, z)
+            tl.store(kept + 2 * D, n)
+            tl.store(kept + 3 * D, c)
+            kept += 4 * D
+        if SAVE or not READ:
+            at += D
+            tl.store(at, h)
+    if READ:
+        logit = tl.sum(h * load_vector(parameters + head, D), 1) + tl.load(parameters + head + D)
+        tl.store(logits + seed * CAPACITY + row, logit, mask=row < count)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def run_layer_back(
+    values, keys, first, count, states, saved, above, losses, partials,
+    PROGRAMS, PARAMETERS, CAPACITY, layer, positions, head,
+    N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, D: tl.constexpr,
+    SEQUENCES: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, MIXED: tl.constexpr,
+):  # fmt: skip
+    """From the gradient of a layer's states, those of its gates and biases.
+
+    That gradient is what `rows_back` left in `above`, the `saved` of the layer above. The last
+    layer takes the gradient of the loss instead, and leaves the head's share too; the first leaves
+    those of its weights and the embedding, for the others `rows_back` does.
+    """
+    TOKENS: tl.constexpr = N + 2 if LHI else N + 1
+    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    row = program * SEQUENCES + tl.arange(0, SEQUENCES)
+    d = tl.arange(0, D)[None, :]
+    start = (seed * tl.num_programs(0) * SEQUENCES + row)[:, None]
+    parameters = values + seed * PARAMETERS
+    partial = partials + (seed * PROGRAMS + program) * PARAMETERS
+    weights, share = parameters + layer, partial + layer
+    w_r = load_matrix(weights + 3 * D * D, D, D)
+    w_z = load_matrix(weights + 4 * D * D, D, D)
+    w_n = load_matrix(weights + 5 * D * D, D, D)
+    key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
+    example = tl.load(first + seed) + row
+    query, low, high = _draw(key, example, N, WORDS, MIXED)
+    # At token t: the state before it, what was saved there, the gradient of the state after it.
+    at = states + start * (TOKENS + 1) * D + d
+    kept = saved + start * TOKENS * 4 * D + d
+    source = above + start * TOKENS * 4 * D + 3 * D + d
+    if LAST:
+        state = tl.load(at + TOKENS * D)
+        weight = load_vector(parameters + head, D)
+        logit = tl.sum(state * weight, 1) + tl.load(parameters + head + D)
+        index = draw_index(key, example, N, WORDS)
+        answer = draw_bit(key, example, index, N, WORDS, MIXED)
+        loss, slope = cross_entropy(logit, answer)
+        tl.store(losses + seed * CAPACITY + row, loss, mask=row < count)
+        slope = tl.where(row < count, slope / count, 0.0)
+        store_vector(partial + head, tl.sum(slope[:, None] * state, 0), D)
+        tl.store(partial + head + D, tl.sum(slope, 0))
+        dh = slope[:, None] * weight
+    else:
+        dh = tl.zeros([SEQUENCES, D], tl.float32)
+        next_g = tl.load(source + (TOKENS - 1) * 4 * D)
+    nothing = tl.zeros([SEQUENCES, D], tl.float32)
+    b_r, b_z, b_n, b_c = nothing, nothing, nothing, nothing
+    if FIRST:
+        g_r = tl.zeros([D, SEQUENCES, D], tl.float32)  # of W_h, a sequence at a time
+        g_z, g_n = g_r, g_r
+        i_r = tl.zeros([_FEATURES, SEQUENCES, D], tl.float32)  # of the map from features to gates
+        i_z, i_n = i_r, i_r
+    last = kept + (TOKENS - 1) * 4 * D
+    next_r, next_z = tl.load(last), tl.load(last + D)
+    next_n, next_c = tl.load(last + 2 * D), tl.load(last + 3 * D)
+    next_h = tl.load(at + (TOKENS - 1) * D)
+    for back in range(TOKENS):
+        t = TOKENS - 1 - back
+        r, z, n, c, h = next_r, next_z, next_n, next_c, next_h
+        if not LAST:
+            dh += next_g
+        # Token t - 1 is fetched while t is worked on.
+        before = tl.maximum(t - 1, 0)
+        next_r, next_z = tl.load(kept + before * 4 * D), tl.load(kept + before * 4 * D + D)
+        next_n = tl.load(kept + before * 4 * D + 2 * D)
+        next_c = tl.load(kept + before * 4 * D + 3 * D)
+        next_h = tl.load(at + before * D)
+        if not LAST:
+            next_g = tl.load(source + before * 4 * D)
+        d_n = dh * ((1.0 - z) * (1.0 - n * n))
+        d_z = dh * ((h - n) * z * (1.0 - z))
+        d_r = d_n * (c * r * (1.0 - r))
+        d_c = d_n * r
+        dh = dh * z + _times(d_r, w_r) + _times(d_z, w_z) + _times(d_c, w_n)
+        b_r += d_r
+        b_z += d_z
+        b_n += d_n
+        b_c += d_c
+        if FIRST:
+            g_r += _outer(d_r, h)
+            g_z += _outer(d_z, h)
+            g_n += _outer(d_c, h)
+            x = _features(t, query, low, high, N, LHI)
+            i_r += _outer(x, d_r)
+            i_z += _outer(x, d_z)
+            i_n += _outer(x, d_n)
+        else:
+            tl.store(kept + t * 4 * D, d_r)
+            tl.store(kept + t * 4 * D + D, d_z)
+            tl.store(kept + t * 4 * D + 2 * D, d_n)
+            tl.store(kept + t * 4 * D + 3 * D, d_c)
+    bias = share + 6 * D * D
+    bias_r, bias_z = tl.sum(b_r, 0), tl.sum(b_z, 0)
+    store_vector(bias, bias_r, D)
+    store_vector(bias + D, bias_z, D)
+    store_vector(bias + 2 * D, tl.sum(b_n, 0), D)
+    store_vector(bias + 3 * D, bias_r, D)
+    store_vector(bias + 4 * D, bias_z, D)
+    store_vector(bias + 5 * D, tl.sum(b_c, 0), D)
+    if FIRST:
+        store_matrix(share + 3 * D * D, tl.sum(g_r, 1), D, D)
+        store_matrix(share + 4 * D * D, tl.sum(g_z, 1), D, D)
+        store_matrix(share + 5 * D * D, tl.sum(g_n, 1), D, D)
+        embedding = tl.load(_embedding(parameters, positions, D))
+        m_r, m_z, m_n = tl.sum(i_r, 1), tl.sum(i_z, 1), tl.sum(i_n, 1)
+        store_matrix(share, _times(tl.trans(m_r), embedding), D, D)
+        store_matrix(share + D * D, _times(tl.trans(m_z), embedding), D, D)
+        store_matrix(share + 2 * D * D, _times(tl.trans(m_n), embedding), D, D)
+        grad = _times(m_r, load_matrix(weights, D, D))
+        grad += _times(m_z, load_matrix(weights + D * D, D, D))
+        grad += _times(m_n, load_matrix(weights + 2 * D * D, D, D))
+        tl.store(_embedding(partial, positions, D), grad)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def rows_back(
+    values, below, states, saved, partials, PROGRAMS, PARAMETERS, SEQUENCES, layer,
+    TOKENS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """From the gradients of a layer's gates, those of its input and its weights.
+
+    Nothing here hangs on the token before, so a program takes tiles of tokens, whatever their
+    sequence, by the tensor cores.
+    """
+    program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    weights = values + seed * PARAMETERS + layer
+    d = tl.arange(0, D)[None, :]
+    i_r = tl.zeros([D, D], tl.float32)
+    i_z, i_n, h_r, h_z, h_c = i_r, i_r, i_r, i_r, i_r
+    for tile in range(TILES):
+        w = held(weights, tile)
+        row = (program * TILES + tile) * ROWS + tl.arange(0, ROWS)
+        live = (row < SEQUENCES * TOKENS)[:, None]
+        # A sequence's states have h_0 before them.
+        before = ((seed * SEQUENCES * (TOKENS + 1) + row + row // TOKENS) * D)[:, None] + d
+        at = saved + ((seed * SEQUENCES * TOKENS + row) * 4 * D)[:, None] + d
+        # All of a tile's loads at once: each would wait for memory by itself.
+        x = tl.load(below + before + D, mask=live, other=0.0)
+        h = tl.load(states + before, mask=live, other=0.0)
+        d_r = tl.load(at, mask=live, other=0.0)
+        d_z = tl.load(at + D, mask=live, other=0.0)
+        d_n = tl.load(at + 2 * D, mask=live, other=0.0)
+        d_c = tl.load(at + 3 * D, mask=live, other=0.0)
+        grad = dot(d_r, load_matrix(w, D, D)) + dot(d_z, load_matrix(w + D * D, D, D))
+        grad += dot(d_n, load_matrix(w + 2 * D * D, D, D))
+        tl.store(at + 3 * D, grad, mask=live)
+        i_r += dot(tl.trans(d_r), x)
+        h_r += dot(tl.trans(d_r), h)
+        i_z += dot(tl.trans(d_z), x)
+        h_z += dot(tl.trans(d_z), h)
+        i_n += dot(tl.trans(d_n), x)
+        h_c += dot(tl.trans(d_c), h)
+    share = partials + (seed * PROGRAMS + program) * PARAMETERS + layer
+    store_matrix(share, i_r, D, D)
+    store_matrix(share + D * D, i_z, D, D)
+    store_matrix(share + 2 * D * D, i_n, D, D)
+    store_matrix(share + 3 * D * D, h_r, D, D)
+    store_matrix(share + 4 * D * D, h_z, D, D)
+    store_matrix(share + 5 * D * D, h_c, D, D)

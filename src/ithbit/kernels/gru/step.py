@@ -1,0 +1,161 @@
+"""The GRU's training step: one launch a layer forward, one or two a layer backward
+(`recurrence.py`).
+
+Exact savings: with polynomial positions the first layer's input gates are linear in the eight
+features of a token, so embedding and input weights are multiplied once a program, forward and
+backward (other encodings embed their tokens first, and the first layer reads them as later ones
+read states); the head reads the last state alone; nothing is saved for the backward pass when only
+logits are asked for.
+
+Working memory of a layer, all (seed, sequence, token, …): the `states`, with h_0 = 0 first, and
+four vectors a token, `saved`: r, z, n and W_hn h + b_hn after the forward pass; backward leaves the
+gradients of the gates in their place, and then that of the input in the fourth's.
+"""
+
+import triton
+from torch import Tensor
+
+from ithbit.kernels import embedding
+from ithbit.kernels.gru import recurrence
+from ithbit.kernels.plan import Plan
+
+_WARPS = 4  # of a recurrence's program: few shares to sum, registers to spare
+_TILE = 16  # tokens that `rows_back` takes at a time
+# Its programs a run, at most: eight of one warp a multiprocessor take those of five runs at once.
+_ROW_PROGRAMS = 211
+
+
+def programs(plan: Plan) -> int:
+    """Rows of gradient shares a run."""
+    return max(_recurrences(plan), _row_tiles(plan)[0] if _on_rows(plan) else 0)
+
+
+def shares(plan: Plan, name: str) -> int:
+    """In how many of those rows a parameter has shares: few, where a recurrence leaves them."""
+    weights = [f"blocks.{layer}.{kind}.weight" for layer in _on_rows(plan) for kind in ("ih", "hh")]
+    if name in weights or name.startswith("positions.learned"):
+        return programs(plan)
+    return _recurrences(plan)
+
+
+def _recurrences(plan: Plan) -> int:
+    """Programs a run of a recurrence."""
+    return triton.cdiv(plan.capacity, _sequences(plan))
+
+
+def _on_rows(plan: Plan) -> list[int]:
+    """The layers whose weights' gradients `rows_back` takes; a recurrence takes the others'."""
+    return [layer for layer in range(plan.model.n_layers) if not _own_tokens(plan, layer)]
+
+
+def _row_tiles(plan: Plan) -> tuple[int, int]:
+    """Programs a run of `rows_back`, and the tiles that each goes over."""
+    tiles = triton.cdiv(_recurrences(plan) * _sequences(plan) * plan.n_tokens, _TILE)
+    each = triton.cdiv(tiles, _ROW_PROGRAMS)
+    return triton.cdiv(tiles, each), each
+
+
+def backward(
+    plan: Plan,
+    values: Tensor,
+    keys: Tensor,
+    first: Tensor,
+    count: int,
+    losses: Tensor,
+    partials: Tensor,
+) -> None:
+    """Losses and shares of the gradient of examples first … first + count - 1 of every run."""
+    model, d = plan.model, plan.model.d_model
+    rows, each = _row_tiles(plan)
+    _layers_forward(plan, values, keys, first, count, losses, save=True)
+    top = model.n_layers - 1
+    for layer in reversed(range(model.n_layers)):
+        recurrence.run_layer_back[(_recurrences(plan), plan.n_seeds)](
+            values, keys, first, count, _states(plan, layer), _saved(plan, layer),
+            _saved(plan, min(layer + 1, top)), losses, partials, programs(plan),
+            plan.n_parameters, plan.capacity, plan.block(layer),
+            embedding.offset(plan), plan.offsets["head.weight"],
+            N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, D=d, SEQUENCES=_sequences(plan),
+            FIRST=_own_tokens(plan, layer), LAST=layer == top, MIXED=plan.mixed,
+            num_warps=_warps(plan),
+        )  # fmt: skip
+        if not _own_tokens(plan, layer):
+            recurrence.rows_back[(rows, plan.n_seeds)](
+                values, _below(plan, layer), _states(plan, layer), _saved(plan, layer), partials,
+                programs(plan), plan.n_parameters, _recurrences(plan) * _sequences(plan),
+                plan.block(layer),
+                TOKENS=plan.n_tokens, D=d, ROWS=_TILE, TILES=each,
+                num_warps=max(1, d * d // 512), num_stages=1,
+            )  # fmt: skip
+    if not _own_tokens(plan, 0):
+        grads = _saved(plan, 0)[:, :, :, 3]
+        embedding.embed_back(plan, keys, first, grads, partials, _recurrences(plan))
+        if model.positions == "learned":
+            embedding.learned_back(plan, grads, count, partials)
+
+
+def forward(
+    plan: Plan, values: Tensor, keys: Tensor, first: Tensor, count: int, logits: Tensor
+) -> None:
+    """Logits of examples first … first + count - 1 of every run."""
+    _layers_forward(plan, values, keys, first, count, logits, save=False)
+
+
+def _layers_forward(
+    plan: Plan,
+    values: Tensor,
+    keys: Tensor,
+    first: Tensor,
+    count: int,
+    logits: Tensor,
+    save: bool,
+) -> None:
+    """All layers' states: saved with what backward needs, or up to the logits alone."""
+    model, mixed = plan.model, plan.mixed and save
+    if not _own_tokens(plan, 0):
+        embedding.embed(plan, values, keys, first, _below(plan, 0), mixed)
+    for layer in range(model.n_layers):
+        recurrence.run_layer[(_recurrences(plan), plan.n_seeds)](
+            values, keys, first, count, _below(plan, layer), _states(plan, layer),
+            _saved(plan, layer) if save else logits, logits, plan.n_parameters, plan.capacity,
+            plan.block(layer), embedding.offset(plan), plan.offsets["head.weight"],
+            N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, D=model.d_model,
+            SEQUENCES=_sequences(plan), FIRST=_own_tokens(plan, layer), SAVE=save,
+            READ=not save and layer == model.n_layers - 1, MIXED=mixed, num_warps=_warps(plan),
+        )  # fmt: skip
+
+
+def _own_tokens(plan: Plan, layer: int) -> bool:
+    """Whether a layer draws its own tokens, whose gates are linear in the features."""
+    return layer == 0 and plan.model.positions == "polynomial"
+
+
+def _states(plan: Plan, layer: int) -> Tensor:
+    sequences = _recurrences(plan) * _sequences(plan)
+    return plan.buffer(f"states {layer}", sequences, plan.n_tokens + 1, plan.model.d_model)
+
+
+def _below(plan: Plan, layer: int) -> Tensor:
+    """What a layer reads, in the form of states: those of the layer below or embedded tokens. A
+    layer that draws its own tokens is given its own states, unread."""
+    return _states(plan, layer if _own_tokens(plan, layer) else layer - 1)
+
+
+def _saved(plan: Plan, layer: int) -> Tensor:
+    sequences = _recurrences(plan) * _sequences(plan)
+    return plan.buffer(f"saved {layer}", sequences, plan.n_tokens, 4, plan.model.d_model)
+
+
+def _warps(plan: Plan) -> int:
+    """Warps of a recurrence's program; wide models share the sums of a sequence between them."""
+    return min(max(_WARPS, plan.model.d_model**2 // 512), 16)
+
+
+def _sequences(plan: Plan) -> int:
+    """Sequences a program."""
+    return _rows(plan.model.d_model, _warps(plan))
+
+
+def _rows(width: int, warps: int) -> int:
+    """Rows to take at a time: as many as leave a thread 16 weights of a matrix."""
+    return max(1, 512 * warps // width**2)

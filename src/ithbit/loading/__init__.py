@@ -1,0 +1,1 @@
+"""A trained run or a construction as an ordinary `torch.nn.Module`."""

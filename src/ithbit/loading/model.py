@@ -1,0 +1,162 @@
+"""The modules that `ithbit.load` gives: called on bits and an index, asked for attention maps."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ithbit.errors import SpecError
+from ithbit.families import family_named
+from ithbit.loading.attention import attention_maps
+from ithbit.loading.constructed import params_of_solution
+from ithbit.loading.formal import Formal
+from ithbit.loading.inputs import Bits, Index, read_inputs
+from ithbit.loading.plain import Plain
+from ithbit.models.stacked import Params
+from ithbit.reference import weights
+from ithbit.reference.double import InDouble
+from ithbit.reference.models import Reference, build, missing_library
+from ithbit.spec import RunSpec
+from ithbit.theory.solution import Solution
+from ithbit.theory.trained_solution import TrainedSolution
+from ithbit.verify.verify import params_of, read_run
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class Model(nn.Module):
+    """A model that takes bits and an index in any form: texts, lists, arrays, tensors.
+
+    `module` is the network itself, for hooks and other people's tools.
+    """
+
+    module: nn.Module
+
+    def forward(self, bits: Bits, index: Index) -> Tensor:
+        """The logit of answer 1: positive where the model answers 1. A number, or one a row."""
+        rows, wanted, single = self._read(bits, index)
+        logit: Tensor = self.module(rows, wanted)
+        return logit[0] if single else logit
+
+    def attention(self, bits: Bits, index: Index) -> Tensor:
+        """Attention maps: (batch) layer head query key. Raises `SpecError` where it has none."""
+        rows, wanted, single = self._read(bits, index)
+        with torch.no_grad():
+            maps = self._maps(rows, wanted)
+        return maps[0] if single else maps
+
+    def _read(self, bits: Bits, index: Index) -> tuple[Tensor, Tensor, bool]:
+        rows, wanted, single = read_inputs(bits, index)
+        self._check_length(rows.shape[1])
+        device = next(self.parameters()).device
+        return rows.to(device), wanted.to(device), single
+
+    def _check_length(self, n: int) -> None:
+        raise NotImplementedError
+
+    def _maps(self, bits: Tensor, index: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Trained(Model):
+    """The model of a finished run, with its final weights."""
+
+    def __init__(self, run: RunSpec, module: Reference | Plain, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.run = run
+        self.module = module
+        if dtype == torch.float64:
+            self.module = InDouble(module) if isinstance(module, Reference) else module.double()
+
+    @property
+    def network(self) -> Reference | Plain:
+        """The whole model: embedding, positions, body and head."""
+        found = self.module.module if isinstance(self.module, InDouble) else self.module
+        assert isinstance(found, Reference | Plain)
+        return found
+
+    @property
+    def body(self) -> nn.Module:
+        """The layers alone, as the library has them: BertModel, nn.GRU, Mamba2Model, …"""
+        body = self.network.body
+        inner = getattr(body, "model", body)
+        assert isinstance(inner, nn.Module)
+        return inner
+
+    def extra_repr(self) -> str:
+        return self.run.name
+
+    def _check_length(self, n: int) -> None:
+        spec = self.run.model
+        tables = spec.positions in ("learned", "sinusoidal") or spec.family.startswith("softmax")
+        limited = tables if isinstance(self.network, Reference) else spec.positions == "learned"
+        if limited and n > 2 * spec.n_bits:
+            raise SpecError(f"this model has positions for up to {2 * spec.n_bits} bits, got {n}")
+
+    def _maps(self, bits: Tensor, index: Tensor) -> Tensor:
+        spec = self.run.model
+        if not family_named(spec.family).attention:
+            raise SpecError(f"{spec.family} has no attention maps")
+        return attention_maps(self.module, self.network, spec, bits, index)
+
+
+class Construction(Model):
+    """A construction: formal layers in float64. Its logit is α₁ − α₀."""
+
+    def __init__(self, solution: Solution) -> None:
+        super().__init__()
+        self.solution, self.module = solution, Formal(solution)
+
+    def _check_length(self, n: int) -> None:
+        if n != self.solution.n_bits:
+            raise SpecError(f"these weights are for n = {self.solution.n_bits}, got {n} bits")
+
+    def _maps(self, bits: Tensor, index: Tensor) -> Tensor:
+        assert isinstance(self.module, Formal)
+        return self.module.attention(bits, index)
+
+
+def from_run(
+    folder: Path, dtype: str | torch.dtype = "float32", device: str = "cpu", library: bool = True
+) -> Trained:
+    """The model of a run folder."""
+    run, stored = read_run(folder)
+    params = {name: value.to(device) for name, value in params_of(run, stored).items()}
+    return Trained(run, _network(run, params, device, library), _dtype(dtype)).eval()
+
+
+def _dtype(name: str | torch.dtype) -> torch.dtype:
+    chosen = _DTYPES.get(str(name).removeprefix("torch."))
+    if chosen is None:
+        raise SpecError(f"unknown dtype {name!r}; choose one of {', '.join(_DTYPES)}")
+    return chosen
+
+
+def _network(run: RunSpec, params: Params, device: str, library: bool) -> Reference | Plain:
+    spec = run.model
+    if spec.code or not library or missing_library(spec):
+        return Plain(run, params).to(device)
+    module = build(spec, device)
+    weights.load(module, spec, params)
+    return module
+
+
+def from_solution(solution: Solution, device: str = "cpu") -> Construction:
+    """A construction as a module."""
+    return Construction(solution).to(device).eval()
+
+
+def from_trained_solution(
+    solution: TrainedSolution, dtype: str, device: str = "cpu", library: bool = True
+) -> Trained:
+    """Explicit weights of trained blocks as the model of a run."""
+    chosen = _dtype(dtype)
+    params = params_of_solution(solution, chosen)
+    params = {name: value.to(device) for name, value in params.items()}
+    run = RunSpec(solution.spec, 0)
+    model = Trained(run, _network(run, params, device, library), chosen)
+    if chosen == torch.float64:  # the network was built in single precision and rounded them
+        found = model.network
+        if isinstance(found, Reference):
+            weights.load(found, solution.spec, params)
+    return model.eval()

@@ -1,0 +1,77 @@
+"""Our own models as one `nn.Module` of one seed, for where the paper's libraries are missing.
+
+The functions are those that are trained (`models/`), every token through every block. Of a user's
+layer the blocks are modules of the user's own class.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from ithbit.models import own_layer, positions
+from ithbit.models.registry import blocks_of
+from ithbit.models.stacked import Params, part
+from ithbit.models.stream import Sequence
+from ithbit.reference.models import dense_features
+from ithbit.spec import ModelSpec, RunSpec
+
+
+class Part(nn.Module):
+    """Parameters of one part of a model; `stacked` has them as the models' functions take them."""
+
+    def __init__(self, params: Params) -> None:
+        super().__init__()
+        # PyTorch allows neither dots in a name nor the names of its own methods, such as type.
+        self.names = {name: f"own_{name.replace('.', '_')}" for name in params}
+        for name, value in params.items():
+            self.register_parameter(self.names[name], nn.Parameter(value.clone()))
+
+    def stacked(self) -> Params:
+        """By name, with a seed axis of one."""
+        return {name: getattr(self, own).unsqueeze(0) for name, own in self.names.items()}
+
+
+class Block(Part):
+    """One block: states in, states out, both batch token dim."""
+
+    def __init__(self, params: Params, spec: ModelSpec) -> None:
+        super().__init__(params)
+        self.spec = spec
+
+    def forward(self, x: Tensor) -> Tensor:
+        stream = Sequence(x.unsqueeze(0))
+        return blocks_of(self.spec).block(self.stacked(), self.spec, stream, False)[0]
+
+
+class Plain(nn.Module):
+    """Token features and positions, the family's blocks, one logit at the last token."""
+
+    def __init__(self, run: RunSpec, params: Params) -> None:
+        super().__init__()
+        self.spec = spec = run.model
+        self.embed = Part({"weight": params["embed"]})
+        self.positions = Part(part(params, "positions"))
+        self.enter = Part(part(params, "enter"))
+        self.body = nn.ModuleList(
+            own_layer.trained_module(spec, run.seed, layer, part(params, f"blocks.{layer}"))
+            if spec.code
+            else Block(part(params, f"blocks.{layer}"), spec)
+            for layer in range(spec.n_layers)
+        )
+        self.leave = Part(part(params, "leave"))
+        self.head = Part(part(params, "head"))
+
+    def forward(self, bits: Tensor, index: Tensor) -> Tensor:
+        """The logit of answer 1, batch, for bits (batch, n) and index (batch) from 1."""
+        spec, blocks = self.spec, blocks_of(self.spec)
+        weight = self.embed.stacked()["weight"][0]
+        x = dense_features(spec.task, bits, index, weight.dtype) @ weight.T
+        places = torch.arange(x.shape[1], device=x.device)
+        added = positions.encode(self.positions.stacked(), spec, places, x.dtype)
+        x = x if added is None else x + added
+        rows = blocks.enter(self.enter.stacked(), x.flatten(0, 1).unsqueeze(0))
+        x = rows.view_as(x)
+        for block in self.body:
+            x = block(x)
+        last = blocks.leave(self.leave.stacked(), x[:, -1].unsqueeze(0))[0]
+        head = self.head.stacked()
+        return (last * head["weight"][0]).sum(-1) + head["bias"][0]

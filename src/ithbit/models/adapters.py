@@ -1,0 +1,123 @@
+"""Layers that users already have: `torch.nn`'s as `torch:…`, and on a GPU fla's as `fla:…`."""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ithbit.errors import LayerError
+
+# Classes of fla.layers known by other names; any other class of it may be named as well.
+FLA = {
+    "GLA": "GatedLinearAttention",
+    "RetNet": "MultiScaleRetention",
+    "RWKV6": "RWKV6Attention",
+    "RWKV7": "RWKV7Attention",
+    "HGRN": "HGRNAttention",
+    "HGRN2": "HGRN2Attention",
+}
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer of `torch.nn`, its outputs alone. A state of `state_size` numbers."""
+
+    def __init__(self, kind: type[nn.RNN] | type[nn.GRU] | type[nn.LSTM], width: int) -> None:
+        super().__init__()
+        self.cell = kind(width, width, batch_first=True)
+        self.state_size = 2 * width if kind is nn.LSTM else width
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.cell(x)[0]
+        return out
+
+
+class Encoder(nn.Module):
+    """`nn.TransformerEncoderLayer` without dropout, two heads where the width is even."""
+
+    def __init__(self, width: int, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+        self.layer = nn.TransformerEncoderLayer(
+            width, 2 if width % 2 == 0 else 1, 4 * width, dropout=0.0, batch_first=True
+        )
+
+    def train(self, mode: bool = True) -> "Encoder":
+        # Its evaluation mode takes a fused path that torch.func refuses; without dropout the two
+        # modes compute the same.
+        return super().train(True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = None
+        if self.causal:
+            ahead = torch.full((x.shape[1],) * 2, -torch.inf, dtype=x.dtype, device=x.device)
+            mask = ahead.triu(1)
+        out: Tensor = self.layer(x, src_mask=mask)
+        return out
+
+
+class FlaLayer(nn.Module):
+    """A layer of fla, its output tensor alone."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def train(self, mode: bool = True) -> "FlaLayer":
+        # In evaluation mode short inputs go to recurrent kernels, some without a backward pass.
+        return super().train(True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layer(x)
+        first: Tensor = out[0] if isinstance(out, tuple) else out
+        return first
+
+
+ADAPTERS: dict[str, Callable[[int], nn.Module]] = {
+    "torch:lstm": lambda width: Recurrent(nn.LSTM, width),
+    "torch:rnn": lambda width: Recurrent(nn.RNN, width),
+    "torch:gru": lambda width: Recurrent(nn.GRU, width),
+    "torch:transformer-encoder-layer": lambda width: Encoder(width, causal=False),
+    "torch:transformer-encoder-layer-causal": lambda width: Encoder(width, causal=True),
+}
+
+
+def adapter_named(name: str) -> Callable[[int], nn.Module]:
+    """The factory of a ready adapter, by the name of its family."""
+    if name in ADAPTERS:
+        return ADAPTERS[name]
+    kind = name.removeprefix("fla:")
+    return lambda width: fla_layer(FLA.get(kind, kind), width)
+
+
+def fla_layer(kind: str, width: int) -> nn.Module:
+    """A layer of fla at a small width: two heads, and no expansion where it can be told so."""
+    if not torch.cuda.is_available():
+        raise LayerError(f"fla:{kind} needs a CUDA GPU, and torch sees none here")
+    try:
+        layers = importlib.import_module("fla.layers")
+    except ImportError as error:
+        raise LayerError(
+            f"fla:{kind} needs flash-linear-attention ({error}); install ithbit[reference-gpu]"
+        ) from error
+    made = getattr(layers, kind, None)
+    if made is None:
+        known = ", ".join(sorted(n for n in vars(layers) if n[0].isupper()))
+        raise LayerError(f"fla.layers has no {kind}; it has {known}")
+    taken = inspect.signature(made).parameters
+    wanted: dict[str, Any] = {
+        "hidden_size": width,
+        "num_heads": 2,
+        "head_dim": width // 2,
+        "expand_ratio": 1 if kind == "HGRNAttention" else width // 2,
+        "expand": 1,
+        "expand_k": 1.0,
+        "expand_v": 1.0,
+        "state_size": width,
+        "num_key_value_heads": 2,
+        "layer_idx": 0,
+        "num_hidden_layers": 2,  # some start their weights by their place in a stack
+    }
+    return FlaLayer(made(**{name: value for name, value in wanted.items() if name in taken}))

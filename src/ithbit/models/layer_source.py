@@ -1,0 +1,387 @@
+"""A user's layer: what identifies it, where it is loaded from, and how one is built.
+
+A *factory* is any callable that gives an `nn.Module` mapping (batch, token, width) to the same
+shape. It is called with the width if it takes one, with nothing if it does not. The module runs in
+evaluation mode throughout (no dropout), in training too, so that a result depends on weights and
+data alone.
+
+A layer is a family: its name has a colon (`layers.py:Mine`) and goes with a *code*, the first
+digits of a digest of the file's bytes and the factory's name. Where the file lies is no part of
+that. This module keeps what the process knows of layers by their codes; the file is read when a
+layer is named, and run (as it was read) when a model is first built. Nothing here needs torch
+before that.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ithbit.errors import LayerError
+from ithbit.models.factory_code import code_text
+from ithbit.spec import CODE_DIGITS, ModelSpec, RunSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+# Those of `adapters.py`, known before it is imported; `probe` takes them without the `torch:`.
+READY = ("lstm", "rnn", "gru", "transformer-encoder-layer", "transformer-encoder-layer-causal")
+FAILURES = (Exception, SystemExit)  # what a user's code may raise; sys.exit ends no training
+_WIDTH_NAMES = ("width", "d_model", "dim", "hidden_size")
+
+_known: dict[str, "Layer"] = {}  # by code
+_told: dict[str, str] = {}  # by code: where another process, or a run folder, says that it lies
+BUILDING = threading.RLock()  # seeds are the process's: one thread at a time draws from them
+_loading: list[str] = []  # files that are being run right now
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A factory and its identity. `source` loads it in another process, None if nothing does."""
+
+    family: str
+    digest: str  # "" where the code cannot be read
+    source: str | None
+    text: bytes = field(default=b"", repr=False)  # the file, as it was read
+    given: Callable[..., Any] | None = field(default=None, repr=False)
+
+    @property
+    def code(self) -> str:
+        return self.digest[:CODE_DIGITS]
+
+    @property
+    def name(self) -> str:
+        return self.family.rpartition(":")[2]
+
+    @cached_property
+    def factory(self) -> Callable[..., Any]:
+        """The callable itself. A file's code is run when this is first asked for."""
+        if self.given is not None:
+            return self.given
+        assert self.source is not None
+        where, _, name = self.source.rpartition(":")
+        if where in ("torch", "fla"):
+            from ithbit.models.adapters import adapter_named
+
+            return adapter_named(self.source)
+        module = _run_file(self, Path(where)) if where.endswith(".py") else _import_module(where)
+        factory = getattr(module, name, None)
+        if factory is None:
+            named = sorted(key for key, value in vars(module).items() if _is_local(value, module))
+            there = f"; it has {', '.join(named)}" if named else ""
+            raise LayerError(f"{where} has no {name}{there}")
+        if not callable(factory):
+            raise LayerError(
+                f"{name} in {where} is {type(factory).__name__}, which cannot be called; name a "
+                "class or a function that gives a module"
+            )
+        return factory
+
+    def build(self, width: int, seed: int = 0) -> "nn.Module":
+        """A module of that width whose initial weights depend on the seed alone."""
+        import torch
+
+        positional, named = _arguments(self.factory, self.name, width)
+        with BUILDING, torch.random.fork_rng():
+            torch.manual_seed(seed)
+            try:
+                module = self.factory(*positional, **named)
+            except LayerError:
+                raise
+            except FAILURES as error:
+                raise LayerError(
+                    f"{self.name} cannot be built at width {width}: {said(error)}"
+                ) from error
+        if not isinstance(module, torch.nn.Module):
+            raise LayerError(
+                f"{self.name} gives {type(module).__name__}, not a torch.nn.Module; return a module"
+            )
+        module.eval()
+        for part in module.modules():
+            if isinstance(part, torch.nn.RNNBase) and not part.dropout:
+                part.train()  # cuDNN has no backward pass otherwise; without dropout all is equal
+        torch.backends.mha.set_fastpath_enabled(False)  # of evaluation, which torch.func refuses
+        return module
+
+
+def find_layer(text: str, beside: Path = Path()) -> Layer:
+    """The layer that `PATH.py:Factory`, `package.module:Factory` or an adapter's name means.
+
+    Its code is read, not run. A path is relative to `beside`.
+
+    >>> find_layer("torch:lstm").family, find_layer("lstm").code
+    ('torch:lstm', '9247369ab1f2')
+    """
+    where, _, name = text.rpartition(":")
+    if text in READY or (where == "torch" and name in READY):
+        return note(Layer(f"torch:{name}", _digest(name.encode()), f"torch:{name}"))
+    if where == "fla":
+        return note(Layer(text, _digest(text.encode()), text))
+    if not where or not name:
+        raise LayerError(
+            f"{text!r} is no layer; give PATH.py:Factory, package.module:Factory, fla:Class or one "
+            f"of {', '.join(f'torch:{ready}' for ready in READY)}"
+        )
+    if where == "python":
+        raise LayerError(
+            f"{text} exists only in the Python that made it: give the factory itself there, or "
+            "write it to a file and name that, as layers.py:Mine"
+        )
+    if where.endswith(".py"):
+        path = beside / where
+        code, family, source = _read(path), f"{path.name}:{name}", f"{path.resolve()}:{name}"
+    else:
+        origin = _origin(where)
+        code, family, source = (_read(origin) if origin else text.encode()), text, text
+    return note(Layer(family, _digest(code + name.encode()), source, code))
+
+
+def load_layer(text: str) -> Layer:
+    """The layer of that name, with its code run: what is wrong with it is said here.
+
+    >>> import torch
+    >>> load_layer("lstm").build(4)(torch.zeros(1, 3, 4)).shape
+    torch.Size([1, 3, 4])
+    """
+    layer = find_layer(text)
+    layer.factory  # noqa: B018
+    return layer
+
+
+def layer_of(factory: Callable[..., Any], name: str | None = None) -> Layer:
+    """A layer from a callable in this process.
+
+    A class or function of a file is the layer `file.py:Name`, which other processes load from
+    there. Anything else, or what is given a name, is `python:Name`, known in this process alone.
+    """
+    if not callable(factory):
+        raise LayerError(f"a factory must be callable, got {type(factory).__name__}")
+    called = name or str(getattr(factory, "__name__", type(factory).__name__))
+    module = sys.modules.get(getattr(factory, "__module__", None) or "")
+    path = Path(getattr(module, "__file__", None) or "")
+    if name is None and path.is_file() and getattr(module, called, None) is factory:
+        assert module is not None
+        if _was_edited(module, path):
+            raise LayerError(
+                f"{path} has changed since it was imported; reload it, or start Python again"
+            )
+        is_package = bool(module.__spec__ and module.__spec__.parent)
+        named = find_layer(f"{module.__name__ if is_package else path}:{called}")
+        return note(Layer(named.family, named.digest, named.source, named.text, factory))
+    text = code_text(factory)
+    digest = "" if text is None else _digest(text.encode() + called.encode())
+    return note(Layer(f"python:{called}", digest, None, (text or "").encode(), factory))
+
+
+def family_of(given: str | Callable[..., Any], beside: Path = Path()) -> tuple[str, str]:
+    """Family and code of what a user names: one of the six, or a layer, which is noted.
+
+    >>> family_of("gru")
+    ('gru', '')
+    """
+    if isinstance(given, str):
+        if ":" not in given:
+            return given, ""
+        layer = find_layer(given, beside)
+    else:
+        layer = layer_of(given)
+    if not layer.code:
+        raise LayerError(
+            f"the code of {layer.name} cannot be read, so its runs could not be told from those of "
+            "another; write it to a file and name that, as layers.py:Mine"
+        )
+    return layer.family, layer.code
+
+
+def layer_for(model: ModelSpec) -> Layer:
+    """The layer of a model whose family is a user's, by its code."""
+    if model.code not in _known:
+        where = _told.get(model.code)
+        if where is None:
+            raise LayerError(
+                f"the code of {model.family} ({model.code}) is not known here; name its file, as "
+                "in `ithbit train rhi layers.py:Mine`"
+            )
+        remedy = "put the file back there (run folders keep a copy, layer.py, for you to look at)"
+        try:
+            found = find_layer(where)
+        except LayerError as error:
+            raise LayerError(f"{model.family} cannot be loaded: {error}; {remedy}") from error
+        if found.code != model.code:
+            raise LayerError(
+                f"{model.family} has changed: {where} has the code {found.code}, and this run is "
+                f"of {model.code}; {remedy}, or train the changed layer, which is another family"
+            )
+    return _known[model.code]
+
+
+def sources(runs: Iterable[RunSpec]) -> dict[str, str]:
+    """Where the layers of these runs lie, by code, for another process to `learn`."""
+    codes = dict.fromkeys(run.model.code for run in runs if run.model.code)
+    known = {code: _known[code].source if code in _known else _told.get(code) for code in codes}
+    return {code: source for code, source in known.items() if source is not None}
+
+
+def bound_here(runs: Iterable[RunSpec]) -> bool:
+    """Whether a layer of these runs is known in this process alone, so that no other can train."""
+    codes = {run.model.code for run in runs}
+    return any(code in _known and _known[code].source is None for code in codes)
+
+
+def learn(where: Mapping[str, str]) -> None:
+    """Note where layers lie, by code. Nothing is read before one is wanted."""
+    _told.update(where)
+
+
+def note(layer: Layer) -> Layer:
+    """Have the process know a layer by its code; the one it knows already, if it is the same."""
+    if _loading:
+        raise LayerError(
+            f"{_loading[-1]} trains or probes while it is imported; put that under "
+            '`if __name__ == "__main__":`'
+        )
+    kept = _known.get(layer.code)
+    same = kept is not None and (kept.family, kept.source) == (layer.family, layer.source)
+    if kept is not None and same and layer.given in (None, kept.given):
+        return kept  # it may be loaded already
+    if layer.code:
+        _known[layer.code] = layer
+    return layer
+
+
+def apply(module: "nn.Module", x: "Tensor", name: str) -> "Tensor":
+    """The module's output, or a sentence on why there is none that can be used."""
+    import torch
+
+    try:
+        out = module(x)
+    except LayerError:
+        raise
+    except FAILURES as error:
+        raise LayerError(
+            f"{name} raises on an input of shape {tuple(x.shape)}: {said(error)}"
+        ) from error
+    if isinstance(out, tuple):
+        raise LayerError(
+            f"{name} returns a tuple of {len(out)}; return its output tensor alone, as with [0]"
+        )
+    if not isinstance(out, torch.Tensor):
+        raise LayerError(f"{name} returns {type(out).__name__}, not a tensor")
+    if out.shape != x.shape:
+        raise LayerError(
+            f"{name} returns shape {tuple(out.shape)} for an input of shape {tuple(x.shape)}; it "
+            "must keep (batch, token, width)"
+        )
+    return out
+
+
+def _arguments(
+    factory: Callable[..., Any], name: str, width: int
+) -> tuple[tuple[int, ...], dict[str, int]]:
+    """How the factory takes the width: by position, by name, or not at all."""
+    try:
+        parameters = list(inspect.signature(factory).parameters.values())
+    except (ValueError, TypeError):  # a builtin that does not say
+        return (), {}
+    single = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in single]
+    if len(needed) > 1 or (needed and needed[0].kind is inspect.Parameter.KEYWORD_ONLY):
+        names = ", ".join(p.name for p in needed)
+        raise LayerError(
+            f"{name} needs arguments ({names}); wrap it in a function that takes the width alone"
+        )
+    if needed:
+        return (width,), {}
+    named = [p.name for p in parameters if p.name in _WIDTH_NAMES]
+    return (), {named[0]: width} if named else {}
+
+
+def _digest(code: bytes) -> str:
+    return hashlib.sha256(code).hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise LayerError(f"there is no file {path}") from None
+    except OSError as error:
+        raise LayerError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _run_file(layer: Layer, path: Path) -> ModuleType:
+    """The module that a layer's file makes: run as it was read, whatever the file has become."""
+    _look_in(path.parent)
+    module = ModuleType(f"ithbit_user_{path.stem}_{layer.code}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses and pickling look it up there
+    _loading.append(str(path))
+    try:
+        exec(compile(layer.text, str(path), "exec", dont_inherit=True), module.__dict__)
+    except FAILURES as error:
+        if isinstance(error, LayerError):
+            raise
+        raise LayerError(f"{path} cannot be imported: {said(error)}") from error
+    finally:
+        _loading.pop()
+    return module
+
+
+def _look_in(folder: Path) -> None:
+    """Let imports find what lies beside the user's file; last, so that nothing is hidden by it."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _origin(name: str) -> Path | None:
+    """The file of an importable module, None if it has none."""
+    _look_in(Path.cwd())
+    try:
+        spec = importlib.util.find_spec(name)
+    except FAILURES as error:
+        raise LayerError(f"the module {name} cannot be imported: {said(error)}") from error
+    if spec is None:
+        raise LayerError(f"the module {name} cannot be imported: there is no such module")
+    return Path(spec.origin) if spec.has_location and spec.origin else None
+
+
+def _import_module(name: str) -> ModuleType:
+    module, origin = sys.modules.get(name), _origin(name)
+    if module is not None and origin is not None and _was_edited(module, origin):
+        raise LayerError(f"the module {name} has changed since it was imported; start Python again")
+    try:
+        return importlib.import_module(name)
+    except FAILURES as error:
+        raise LayerError(f"the module {name} cannot be imported: {said(error)}") from error
+
+
+def _was_edited(module: ModuleType, path: Path) -> bool:
+    """Whether a module's file is seen to be another than the one that was imported.
+
+    Python keeps the time stamp of what it compiled; where it keeps nothing, nothing is seen.
+    """
+    cached = getattr(module.__spec__, "cached", None)
+    with suppress(OSError):
+        if cached and (head := Path(cached).read_bytes()[:16])[4:8] == bytes(4):
+            stamp = int(path.stat().st_mtime) & 0xFFFFFFFF
+            return head[8:12] != stamp.to_bytes(4, "little")
+    return False
+
+
+def _is_local(value: object, module: ModuleType) -> bool:
+    return callable(value) and getattr(value, "__module__", None) == module.__name__
+
+
+def said(error: BaseException) -> str:
+    """An exception in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

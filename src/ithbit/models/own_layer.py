@@ -1,0 +1,167 @@
+"""A user's layer as a family's block: modules of its factory, one after the other, for several
+seeds at once.
+
+Embedding, positions and head are those of every family (`classifier.py`); between them stand L
+modules with nothing around them: residuals and norms are the layer's own affair. The weights of
+block k of a seed are those that the factory draws at seed 1000 seed + k. One module is kept for its
+code alone; parameters and buffers are handed to it. Seeds are stacked by `torch.func.vmap` where it
+takes the layer, which is tried for real, and go one by one where not.
+"""
+
+import threading
+import warnings
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from ithbit.errors import LayerError
+from ithbit.models.layer_source import apply, layer_for, said
+from ithbit.models.stacked import Params, part
+from ithbit.models.stream import Stream
+from ithbit.spec import ModelSpec
+from ithbit.tasks.indexing import n_tokens
+
+BATCH = 256  # of the trial: that of the paper
+_LAST_BATCH = 80  # and the last of an epoch
+_TRIED = 3  # seeds in the trial's stack
+# A thread each: a call puts its parameters into the module for as long as it takes.
+_here = threading.local()
+
+
+def init_block(spec: ModelSpec, seed: int, number: int) -> Params:
+    """The parameters of one block of one seed, as the factory draws them."""
+    module = layer_for(spec).build(spec.d_model, 1000 * seed + number)
+    for name, value in module.named_parameters():
+        lazy = nn.parameter.is_lazy(value)
+        if lazy or value.dtype != torch.float32:
+            what = "made when it is first used" if lazy else f"of {value.dtype}"
+            raise LayerError(
+                f"{layer_for(spec).name} has a parameter {name} that is {what}; training needs "
+                "float32 parameters that are there from the start"
+            )
+    return {name: value.detach().clone() for name, value in module.named_parameters()}
+
+
+def init_buffers(spec: ModelSpec, seed: int) -> Params:
+    """The buffers of all blocks of one seed, by the names that `classifier.logits` knows."""
+    buffers: Params = {}
+    for number in range(spec.n_layers):
+        module = layer_for(spec).build(spec.d_model, 1000 * seed + number)
+        for name, value in module.named_buffers():
+            buffers[f"blocks.{number}.{name}"] = value.detach().clone()
+    return buffers
+
+
+def trained_module(spec: ModelSpec, seed: int, number: int, params: Params) -> nn.Module:
+    """A block of one seed as the user's own module, with these parameters."""
+    module = layer_for(spec).build(spec.d_model, 1000 * seed + number)
+    with torch.no_grad():
+        for name, value in module.named_parameters():
+            value.copy_(params[name])
+    return module
+
+
+def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
+    """One block's output at all tokens, or at the last alone: seed batch token dim."""
+    x = stream.all(stream.rows)
+    stacked = why_not_stacked(spec, x.device) is None
+    out = _through(params, spec, x, stacked)
+    return out[:, :, -1:] if readout_only else out
+
+
+def _through(params: Params, spec: ModelSpec, x: Tensor, stacked: bool) -> Tensor:
+    module = _module(spec, x.device)
+    assert all(name in params for name, _ in module.named_buffers()), "buffers were left out"
+
+    def one(own: Params, x: Tensor) -> Tensor:
+        try:
+            out: Tensor = functional_call(module, own, (x,))
+        except SystemExit as error:  # of a user's layer: the end of a run, not of the process
+            raise RuntimeError(said(error)) from error
+        return out
+
+    if stacked:
+        return vmap(one)(params, x)
+    rows = {name: value.unbind(0) for name, value in params.items()}
+    each = ({name: values[k] for name, values in rows.items()} for k in range(len(x)))
+    return torch.stack([one(own, seed) for own, seed in zip(each, x.unbind(0), strict=True)])
+
+
+def _module(spec: ModelSpec, device: torch.device) -> nn.Module:
+    """A module for its code, kept by each thread."""
+    if not hasattr(_here, "modules"):
+        _here.modules = {}
+    modules: dict[object, nn.Module] = _here.modules
+    key = (spec.code, spec.d_model, device)
+    if key not in modules:
+        modules[key] = layer_for(spec).build(spec.d_model).to(device)
+    return modules[key]
+
+
+@cache
+@torch.enable_grad()
+def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
+    """Why seeds of this layer cannot be trained in one stack, None if they can.
+
+    Tried for real, with gradients. A stack must agree with the seeds one by one, and on a CPU a
+    seed in a stack with the seed alone, bit for bit: a run depends on its own seed and no other. A
+    layer that cannot be used at all raises `LayerError`.
+    """
+    from ithbit.models.classifier import init  # which imports this module
+
+    layer, generator = layer_for(spec), torch.Generator().manual_seed(0)
+    shape = (_TRIED, BATCH, n_tokens(spec.task, spec.n_bits), spec.d_model)
+    x, weight = torch.randn(2, *shape, generator=generator).to(device)
+    members = [init(spec, seed) for seed in range(_TRIED)]
+    sizes = [value.numel() for value in members[0].values()]
+    whole = torch.stack([torch.cat([v.flatten() for v in m.values()]) for m in members]).to(device)
+    drawn = [init_buffers(spec, seed) for seed in range(_TRIED)]
+    buffers = {name: torch.stack([m[name] for m in drawn]).to(device) for name in drawn[0]}
+    apply(_module(spec, device), x[0], layer.name)
+
+    def tried(rows: slice, stacked: bool, batch: int = BATCH) -> Tensor:
+        # Parameters lie in rows, as in training: what lies apart may be added up in another order.
+        parts = whole[rows].clone().split(sizes, dim=1)
+        leaves = {
+            name: row.view(-1, *value.shape).detach().requires_grad_()
+            for (name, value), row in zip(members[0].items(), parts, strict=True)
+            if name.startswith("blocks.")
+        }
+        kept = {name: value[rows].clone() for name, value in buffers.items()}
+        first = out = x[rows, :batch].clone().requires_grad_()
+        for k in range(spec.n_layers):
+            out = _through(part(leaves | kept, f"blocks.{k}"), spec, out, stacked)
+        total = (out * weight[rows, :batch]).sum()
+        grads = torch.autograd.grad(total, [first, *leaves.values()], materialize_grads=True)
+        for name, value in kept.items():
+            if not torch.equal(value, buffers[name][rows]):
+                raise LayerError(
+                    f"{layer.name} changes its buffer {name.split('.', 2)[2]} while it computes, "
+                    "so an output would depend on what it has seen before"
+                )
+        return torch.cat([t.reshape(len(t), -1) for t in (out.detach(), *grads)], dim=1)
+
+    try:
+        apart = tried(slice(None), stacked=False)
+    except LayerError:
+        raise
+    except Exception as error:
+        raise LayerError(f"{layer.name} cannot be trained: {said(error)}") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            together = tried(slice(None), stacked=True)
+            same = device.type != "cpu" or all(
+                torch.equal(tried(slice(1, 2), True, batch), tried(slice(None), True, batch)[1:2])
+                for batch in (BATCH, _LAST_BATCH)
+            )
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return lines[0].rstrip(".")[:120]
+    if not torch.allclose(apart, together, rtol=1e-3, atol=1e-4, equal_nan=True):
+        return "its outputs in a stack are not those of one seed by itself"
+    if not same:
+        return "its outputs in a stack differ in the last bits from those of one seed by itself"
+    return None

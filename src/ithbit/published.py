@@ -1,0 +1,243 @@
+"""The paper's own numbers, typed: every cell of every table, read from `published.json`.
+
+The file keeps each table under the paper's label (`tab:…`). The numbers are *empirical* and rounded
+as printed: a mean given to `decimals` places is known to half a unit of its last place.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from ithbit.families import Group, Task
+
+LENGTHS = (8, 16, 32, 64)
+RUNS_PER_CELL = 5
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A published mean ± sample standard deviation over `runs` runs, rounded to `decimals`."""
+
+    mean: float
+    sd: float
+    runs: int
+    decimals: int
+
+    @property
+    def half_unit(self) -> float:
+        """How far rounding may have moved the printed number."""
+        return 0.5 * 10.0**-self.decimals
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One trained architecture at one depth: a row of the 27-row tables.
+
+    `differs` names the settings that are not the paper's, see `report/differences.py`.
+    """
+
+    task: Task
+    family: str
+    n_layers: int
+    code: str = ""  # digest of a user's layer
+    differs: str = ""
+
+    @property
+    def layer(self) -> tuple[str, ...]:
+        """What is drawn and named alike: family, code and, if any, what differs."""
+        return (self.family, self.code, *filter(None, [self.differs]))
+
+
+@dataclass(frozen=True)
+class TheoryRow:
+    """Least number of small layers for each task; None where no constant number suffices."""
+
+    label: str
+    family: str
+    min_layers: dict[str, int | None]
+
+
+@dataclass(frozen=True)
+class SuccessRow:
+    """Successes out of five at each n. `families` has two entries where full and causal merge."""
+
+    task: Task
+    label: str
+    families: tuple[str, ...]
+    n_layers: int
+    group: Group
+    successes: dict[int, int]
+
+    @property
+    def counted(self) -> Variant:
+        """The variant whose runs this project counts in the row: the first, which is the full."""
+        return Variant(self.task, self.families[0], self.n_layers)
+
+
+@dataclass(frozen=True)
+class AccuracyRow:
+    """Maximum held-out accuracy at each n."""
+
+    variant: Variant
+    group: Group
+    accuracy: dict[int, Mean]
+
+
+@dataclass(frozen=True)
+class PositionsRow:
+    """One encoding at one length, over all configurations of the ablation."""
+
+    positions: str
+    n_bits: int
+    runs: int
+    successes: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class CostRow:
+    """Size and training length of one constructive variant at n = 64."""
+
+    variant: Variant
+    successes: int
+    runs: int
+    n_parameters: int
+    median_epochs: int
+    seconds_per_epoch: float
+    evaluation_seconds: float
+
+
+@dataclass(frozen=True)
+class LengthRow:
+    """Accuracy at n/2 and 2n of the runs that succeeded at n; `variant` None pools them all."""
+
+    n_bits: int
+    variant: Variant | None
+    successes: int
+    runs: int
+    half: Mean
+    double: Mean
+
+
+@dataclass(frozen=True)
+class Published:
+    """All tables. `totals[group][n]` are the successes printed under the main table."""
+
+    theory: tuple[TheoryRow, ...]
+    successes: tuple[SuccessRow, ...]
+    totals: dict[Group, dict[int, int]]
+    runs_per_total: dict[Group, int]
+    stated_constructive: tuple[int, int]
+    accuracy: tuple[AccuracyRow, ...]
+    positions: tuple[PositionsRow, ...]
+    positions_variants: tuple[Variant, ...]
+    positions_seeds: tuple[int, ...]
+    cost: tuple[CostRow, ...]
+    length_by_n: tuple[LengthRow, ...]
+    length_by_family: tuple[LengthRow, ...]
+    settings: dict[str, str | int | float]
+    environment: dict[str, str]
+
+
+def _variant(row: dict[str, Any]) -> Variant:
+    return Variant(row["task"], row["family"], row["n_layers"])
+
+
+def _length_row(row: dict[str, Any], n_bits: int, runs: int, variant: Variant | None) -> LengthRow:
+    half, double = (
+        Mean(row[f"{side}_mean"], row[f"{side}_sd"], row["successes"], 3)
+        for side in ("half", "double")
+    )
+    return LengthRow(n_bits, variant, row["successes"], runs, half, double)
+
+
+@cache
+def published() -> Published:
+    """The paper's tables.
+
+    >>> row = published().cost[0]
+    >>> row.variant.family, row.n_parameters, row.median_epochs
+    ('softmax-full', 3473, 185)
+    """
+    text = files("ithbit").joinpath("published.json").read_text(encoding="utf-8")
+    data = json.loads(text)
+    tables = data["tables"]
+    main = tables["tab:expected-outcomes-and-results"]
+    accuracy = tables["tab:supp-max-accuracy"]
+    positions = tables["tab:supp-pe"]
+    cost = tables["tab:supp-cost-n64"]
+    by_n = tables["tab:supp-ood-by-n"]
+    by_family = tables["tab:supp-ood-n64-family"]
+    return Published(
+        theory=tuple(
+            TheoryRow(row["label"], row["family"], {"rhi": row["rhi"], "lhi": row["lhi"]})
+            for row in tables["tab:main-results"]["rows"]
+        ),
+        successes=tuple(
+            SuccessRow(
+                row["task"],
+                row["label"],
+                tuple(row["families"]),
+                row["n_layers"],
+                row["group"],
+                dict(zip(main["n_bits"], row["successes"], strict=True)),
+            )
+            for row in main["rows"]
+        ),
+        totals={
+            group: dict(zip(main["n_bits"], counts, strict=True))
+            for group, counts in main["totals"].items()
+        },
+        runs_per_total=main["runs_per_total"],
+        stated_constructive=tuple(main["stated"]["constructive"]),
+        accuracy=tuple(
+            AccuracyRow(
+                _variant(row),
+                row["group"],
+                {
+                    n_bits: Mean(mean, sd, accuracy["runs_per_cell"], accuracy["decimals"])
+                    for n_bits, mean, sd in zip(
+                        accuracy["n_bits"], row["mean"], row["sd"], strict=True
+                    )
+                },
+            )
+            for row in accuracy["rows"]
+        ),
+        positions=tuple(
+            PositionsRow(
+                row["positions"],
+                row["n_bits"],
+                row["runs"],
+                row["successes"],
+                row["mean_max_accuracy"],
+            )
+            for row in positions["rows"]
+        ),
+        positions_variants=tuple(_variant(row) for row in positions["configurations"]),
+        positions_seeds=tuple(positions["seeds"]),
+        cost=tuple(
+            CostRow(
+                _variant(row),
+                row["successes"],
+                row["runs"],
+                row["n_parameters"],
+                row["median_epochs"],
+                row["seconds_per_epoch"],
+                row["evaluation_seconds"],
+            )
+            for row in cost["rows"]
+        ),
+        length_by_n=tuple(
+            _length_row(row, row["n_bits"], by_n["runs"], None) for row in by_n["rows"]
+        ),
+        length_by_family=tuple(
+            _length_row(row, by_family["n_bits"], row["runs"], _variant(row))
+            for row in by_family["rows"]
+        ),
+        settings={
+            row["setting"]: row["value"] for row in tables["tab:supp-experimental-setup"]["rows"]
+        },
+        environment=data["environment"],
+    )

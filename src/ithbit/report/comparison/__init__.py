@@ -1,0 +1,1 @@
+"""Our runs against the published numbers."""

@@ -1,0 +1,161 @@
+"""What a comparison comes to: one verdict a cell, one a kind of comparison, one overall.
+
+Verdicts: *agrees* (no evidence of a difference), *differs*, *missing* (no run of ours) and *too
+few* (not enough runs to judge: one where an interval needs two, or, in a cell that pools several
+configurations, not all of them trained as often as the paper's). *Fewer* is no verdict: so many of
+those that agree or differ rest on fewer runs than the paper's. `compare.py` says which test stands
+behind each.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ithbit.shown import Shown
+
+AGREES, DIFFERS, MISSING, TOO_FEW = "agrees", "differs", "missing", "too few"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One cell. `p_value` is the cell's own, `adjusted` after correction over its kind.
+
+    `interval` is for ours minus published; for epochs it is for the ratio of ours to published.
+    """
+
+    kind: str
+    cell: str
+    ours: str
+    published: str
+    verdict: str
+    runs: tuple[str, ...] = ()
+    incomplete: bool = False
+    p_value: float | None = None
+    adjusted: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What one kind of comparison found."""
+
+    name: str
+    method: str
+    comparisons: tuple[Comparison, ...]
+
+    def count(self, verdict: str) -> int:
+        return sum(comparison.verdict == verdict for comparison in self.comparisons)
+
+    @property
+    def n_incomplete(self) -> int:
+        """How many were judged on fewer runs than the paper's."""
+        return sum(c.incomplete and c.verdict in (AGREES, DIFFERS) for c in self.comparisons)
+
+    @property
+    def smallest(self) -> float | None:
+        """The least adjusted p-value, None if the kind has none."""
+        return min((c.adjusted for c in self.comparisons if c.adjusted is not None), default=None)
+
+
+@dataclass(frozen=True, repr=False)
+class Agreement(Shown):
+    """All comparisons and what they come to; `notes` say which runs were compared."""
+
+    alpha: float
+    kinds: tuple[Kind, ...]
+    notes: tuple[str, ...] = ()
+    all: bool = False  # whether every comparison is shown
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "agrees": self.agrees,
+            "complete": self.complete,
+            "verdict": self.verdict(),
+            "alpha": self.alpha,
+            "kinds": [asdict(kind) for kind in self.kinds],
+        }
+
+    def parts(self) -> Iterator[Any]:
+        from ithbit.report.comparison.text import agreement_parts
+
+        return agreement_parts(self)
+
+    @property
+    def comparisons(self) -> list[Comparison]:
+        return [comparison for kind in self.kinds for comparison in kind.comparisons]
+
+    def count(self, verdict: str) -> int:
+        return sum(kind.count(verdict) for kind in self.kinds)
+
+    @property
+    def n_compared(self) -> int:
+        return self.count(AGREES) + self.count(DIFFERS)
+
+    @property
+    def n_incomplete(self) -> int:
+        return sum(kind.n_incomplete for kind in self.kinds)
+
+    @property
+    def agrees(self) -> bool:
+        return self.count(DIFFERS) == 0
+
+    @property
+    def complete(self) -> bool:
+        return self.n_compared == len(self.comparisons) and not self.n_incomplete
+
+    def headline(self) -> str:
+        """What they come to, in a line: agreement is said of what was compared alone."""
+        total, compared = len(self.comparisons), self.n_compared
+        if not compared:
+            return "Not compared with the published numbers"
+        if not self.agrees:
+            return "✗ Differs from the published numbers"
+        where = "" if compared == total else f" where compared: {compared} of {total}"
+        return f"✓ Agrees with the published numbers{where}"
+
+    def verdict(self) -> str:
+        """What they come to, in one or two sentences."""
+        total, compared = len(self.comparisons), self.n_compared
+        differing = self.count(DIFFERS)
+        if self.count(MISSING) == total:
+            return f"Nothing to compare: all {total} comparisons are missing."
+        if not compared:
+            head = "Nothing to compare yet."
+        elif differing:
+            head = f"Disagreement: {differing} of {compared} comparisons differ."
+        else:
+            head = f"Agreement: none of {compared} comparisons differs."
+        lacking = [
+            f"{number} {one if number == 1 else many}"
+            for number, one, many in (
+                (self.count(MISSING), "is missing", "are missing"),
+                (
+                    self.count(TOO_FEW),
+                    "has too few runs to judge",
+                    "have too few runs to judge",
+                ),
+                (
+                    self.n_incomplete,
+                    "rests on fewer runs than the paper's",
+                    "rest on fewer runs than the paper's",
+                ),
+            )
+            if number
+        ]
+        if not lacking:
+            return head
+        listed = " and ".join(filter(None, (", ".join(lacking[:-1]), lacking[-1])))
+        return f"{head} Of {total} in all, {listed}."
+
+    def largest(self, count: int = 5) -> list[Comparison]:
+        """The comparisons furthest from agreement, most striking first.
+
+        Those that differ, then those whose own p-value is below 0.05, which chance alone gives to
+        one cell in twenty.
+        """
+        notable = [
+            c
+            for c in self.comparisons
+            if c.verdict == DIFFERS or (c.p_value is not None and c.p_value < 0.05)
+        ]
+        return sorted(notable, key=lambda c: (c.verdict != DIFFERS, c.p_value or 0.0))[:count]

@@ -1,0 +1,138 @@
+"""The report on a probed layer as one HTML file that needs no network, from its record.
+
+All text goes through escaping.
+"""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import matplotlib as mpl
+from markupsafe import Markup
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from ithbit import __version__
+from ithbit.families import FAMILIES, TASKS, Task
+from ithbit.report.figures.grid import SHADES
+from ithbit.report.figures.style import RC
+from ithbit.store.writing import write_text
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>ithbit probe: {{ report.layer }}</title>
+<style>
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+  color: #1a1b1c; background: #fdfdfe; }
+table { border-collapse: collapse; } th, td { padding: .25rem .6rem; text-align: left; }
+td { text-align: center; border: 1px solid #fdfdfe; } tr.user th { font-weight: bold; }
+th { font-weight: normal; } pre { overflow-x: auto; background: #f2f3f4; padding: 1rem; }
+</style></head><body>
+<h1>{{ report.layer }}</h1>
+<p>{{ report.behaviour.sentence }}. Causal rank: {{ report.causal_rank.sentence }}.</p>
+{% if report.causal_rank.fault is none %}
+<figure>{{ figure }}</figure>
+{% endif %}
+{% if report.runs %}
+<h2>Successes beside the six families</h2>
+<p>Width {{ report.width }}; successful seeds out of runs. p: published. –: not in the store.
+Observed on samples, not proved.</p>
+{% for task, rows in grid %}
+<h3>{{ task }}</h3>
+<table><thead><tr><th></th>
+{% for head in heads %}<th>{{ head }}</th>{% endfor %}</tr></thead><tbody>
+{% for name, user, cells in rows %}
+<tr{% if user %} class="user"{% endif %}><th scope="row">{{ name }}</th>
+{% for text, colour, ink in cells %}
+<td style="background:{{ colour }};color:{{ ink }}">{{ text }}</td>
+{% endfor %}</tr>{% endfor %}
+</tbody></table>
+{% endfor %}
+{% endif %}
+<h2>In full</h2>
+<pre>{{ text }}</pre>
+<p>Written by ithbit {{ version }}.</p>
+</body></html>
+"""
+
+
+def render_probe(report: dict[str, Any], text: str) -> str:
+    """The page of a probe's record (`ProbeReport.to_json`), with the report in words below it."""
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    return environment.from_string(_PAGE).render(
+        report=report,
+        heads=[f"n = {n}, L = {depth}" for n, depth in _cells(report)],
+        # Without training the families were not looked up either.
+        grid=[(task.upper(), _rows(report, task)) for task in TASKS if report["runs"]],
+        figure=Markup(_rank_svg(report)),  # drawn here, from numbers and our own labels
+        text=text,
+        version=__version__,
+    )
+
+
+def write_probe(report: dict[str, Any], text: str, path: Path) -> Path:
+    """Write the page, whole or not at all."""
+    return write_text(path, render_probe(report, text))
+
+
+def _cells(report: dict[str, Any]) -> list[tuple[int, int]]:
+    return [(n, depth) for n in report["lengths"] for depth in report["layers"]]
+
+
+def _rows(report: dict[str, Any], task: Task) -> list[tuple[str, bool, list[tuple[str, str, str]]]]:
+    own = []
+    for n, depth in _cells(report):
+        cell = {"task": task, "n_bits": n, "n_layers": depth, "width": report["width"]}
+        solved = [run["solved"] for run in report["runs"] if run["cell"] == cell]
+        share = sum(solved) / len(solved) if solved else None
+        own.append(_cell(f"{sum(solved)}/{len(solved)}", share))
+    rows = [(report["layer"], True, own)]
+    found = {(row["task"], row["family"], row["n_layers"]): row for row in report["families"]}
+    for name, family in FAMILIES.items():
+        cells = []
+        for n, depth in _cells(report):
+            counts = found[task, name, depth]["counts"]
+            count = counts.get(n, counts.get(str(n)))  # JSON has no numbers for keys
+            if count is None:
+                cells.append(_cell("–", None))
+            else:
+                mark = "p" if count["origin"] == "published" else ""
+                share = count["solved"] / count["runs"]
+                cells.append(_cell(f"{count['solved']}/{count['runs']}{mark}", share))
+        rows.append((family.label, False, cells))
+    return rows
+
+
+def _cell(text: str, share: float | None) -> tuple[str, str, str]:
+    if share is None:
+        return text, "#fdfdfe", "#1a1b1c"
+    return text, to_hex(SHADES(share)), "white" if share > 0.5 else "#111111"
+
+
+def _rank_svg(report: dict[str, Any]) -> str:
+    """The causal rank against k, with what a layer that forgets nothing would have, and the
+    singular values at the last k."""
+    with mpl.rc_context({**RC, "svg.hashsalt": "rank", "svg.id": "rank"}):
+        figure = Figure(figsize=(9, 3), layout="constrained")
+        axes, spectrum = figure.subplots(1, 2, width_ratios=(3, 2))
+        ranks = report["causal_rank"]["ranks"]
+        k = range(1, len(ranks) + 1)
+        everything = [(at - 1) * report["width"] for at in k]
+        axes.plot(k, everything, ":", label="everything: (k − 1) · width")
+        axes.plot(k, ranks, marker=".", label="causal rank")
+        axes.set_xlabel("k")
+        axes.set_title("Directions of the first k − 1 inputs that still count")
+        axes.legend()
+        values = [max(value, 1e-3) for value in report["causal_rank"].get("singular_values", [])]
+        spectrum.set_yscale("log")
+        spectrum.plot(range(1, len(values) + 1), values, ".")
+        spectrum.axhline(1.0, linestyle=":", label="rounding")
+        spectrum.set_title(f"Singular values at k = {len(ranks)}")
+        spectrum.legend()
+        stream = io.StringIO()
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue()
+    return text[text.index("<svg") :]

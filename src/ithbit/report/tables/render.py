@@ -1,0 +1,241 @@
+"""A table as text for a terminal, Markdown, CSV or LaTeX (booktabs).
+
+`show` is ours, published or both. With both, text, Markdown and LaTeX put the published number in
+brackets behind ours; CSV gives it a column of its own.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+
+from ithbit.errors import SpecError
+from ithbit.report.tables.table import NOTHING, Row, Table
+from ithbit.wrapping import COLUMNS, wrapped
+
+SHOWS = ("ours", "published", "both")
+
+
+def _text(table: Table, row: Row, at: int, show: str) -> str:
+    """A cell of a column; of one that the paper does not have, our number alone."""
+    value = row.values[at]
+    ours, theirs = value.ours or NOTHING, value.published or NOTHING
+    if show == "both" and not _is_published(table, at):
+        return ours
+    if show == "both":
+        return f"{ours} ({theirs})"
+    return ours if show == "ours" else theirs
+
+
+def _is_published(table: Table, at: int) -> bool:
+    return any(row.values[at].published for row in table.rows)
+
+
+def _rows(table: Table, show: str) -> list[Row]:
+    """Rows that have something to show: the paper has no extra rows."""
+    return [row for row in table.rows if show != "published" or row.kind != "extra"]
+
+
+def _columns(table: Table, show: str) -> list[int]:
+    """Columns that have something to show: the paper has no extra lengths."""
+    return [
+        at for at in range(len(table.columns)) if show != "published" or _is_published(table, at)
+    ]
+
+
+def _breaks_before(rows: list[Row], at: int) -> bool:
+    """Whether a rule stands above row `at`: a new task, the rows beyond the paper, the totals."""
+    if at == 0:
+        return False
+    row, above = rows[at], rows[at - 1]
+    new_task = row.labels[0] in ("RHI", "LHI") and row.labels[0] != above.labels[0]
+    return row.kind != above.kind or new_task
+
+
+def _caption(table: Table, show: str) -> str:
+    shown = {"both": "ours (published)", "ours": "ours", "published": "published"}[show]
+    return f"{table.title}; {shown}"
+
+
+def _notes(table: Table, show: str) -> tuple[str, ...]:
+    """The first note reads the columns; the others are about our runs."""
+    return table.notes[:1] if show == "published" else table.notes
+
+
+def _layouts(
+    heads: list[str], cells: list[list[str]], rows: list[Row], n_labels: int
+) -> Iterator[tuple[list[int], int, bool]]:
+    """Widths of the columns, the gap between them, and whether ours stand above the published.
+
+    The roomiest comes first. Then heads and totals break between words where the other rows are
+    narrower, then values do, at last labels.
+    """
+    natural, whole, broken = [], [], []
+    for head, *column in zip(heads, *cells, strict=True):
+        word = max(len(word) for text in (head, *column) for word in text.split())
+        others = [len(text) for text, row in zip(column, rows, strict=True) if row.kind != "total"]
+        natural.append(max(len(text) for text in (head, *column)))
+        whole.append(max([word, *others]))
+        broken.append(word)
+    yield natural, 3, False
+    yield natural, 2, False
+    for widths in (whole, whole[:n_labels] + broken[n_labels:], broken):
+        for gap in (3, 2, 1):
+            yield widths, gap, widths is not whole
+
+
+def _width(widths: list[int], gap: int) -> int:
+    return sum(widths) + gap * (len(widths) - 1)
+
+
+def _lines(cells: list[str], widths: list[int], gap: int, to_left: list[bool]) -> list[str]:
+    """One row of a table, as many lines as its tallest cell takes."""
+    texts = [
+        [part for line in cell.split("\n") for part in wrapped(line, columns=width)]
+        for cell, width in zip(cells, widths, strict=True)
+    ]
+    lines = []
+    for parts in zip_longest(*texts, fillvalue=""):
+        line = [
+            part.ljust(width) if left else part.rjust(width)
+            for part, width, left in zip(parts, widths, to_left, strict=True)
+        ]
+        lines.append((" " * gap).join(line).rstrip())
+    return lines
+
+
+def to_text(table: Table, show: str) -> str:
+    """The table for a terminal of eighty columns, without colours: it reads the same in a file.
+
+    Only with lengths or names beyond the paper's may it become wider.
+    """
+    rows, columns = _rows(table, show), _columns(table, show)
+    heads = [*table.heads, *(table.columns[at] for at in columns)]
+    cells = [[*row.labels, *(_text(table, row, at, show) for at in columns)] for row in rows]
+    layouts = list(_layouts(heads, cells, rows, len(table.heads)))
+    widths, gap, stacked = next(
+        (found for found in layouts if _width(found[0], found[1]) <= COLUMNS), layouts[-1]
+    )
+    if stacked:
+        cells = [[text.replace(" (", "\n(") for text in row] for row in cells]
+    to_left = [head in table.heads and head not in ("L", "n", "Train n") for head in heads]
+    lines = [*_lines(heads, widths, gap, to_left), "─" * _width(widths, gap)]
+    for number, row in enumerate(cells):
+        lines += [""] if _breaks_before(rows, number) else []
+        lines += _lines(row, widths, gap, to_left)
+    notes = [line for note in _notes(table, show) for line in wrapped(note, "  ", "    ")]
+    caption = wrapped(_caption(table, show), then="  ")
+    return "\n".join([*caption, "", *lines, "", *notes, ""])
+
+
+def to_markdown(table: Table, show: str) -> str:
+    """A GitHub table with its caption above and its notes below."""
+    rows, columns = _rows(table, show), _columns(table, show)
+    heads = [*table.heads, *(table.columns[at] for at in columns)]
+    lines = [f"**{_caption(table, show)}**", "", f"| {' | '.join(heads)} |"]
+    lines.append("|" + " --- |" * len(table.heads) + " ---: |" * len(columns))
+    for row in rows:
+        cells = [*row.labels, *(_text(table, row, at, show) for at in columns)]
+        lines.append(f"| {' | '.join(cell.replace('*', chr(92) + '*') for cell in cells)} |")
+    notes = [f"- {note.replace('*', chr(92) + '*')}" for note in _notes(table, show)]
+    return "\n".join([*lines, "", *notes, ""])
+
+
+def to_csv(table: Table, show: str) -> str:
+    """Comma-separated values with a header; empty where there is nothing."""
+    rows, columns = _rows(table, show), _columns(table, show)
+    heads = list(table.heads)
+    for at in columns:
+        head = table.columns[at]
+        heads += [head, f"{head} published"] if show == "both" else [head]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(heads)
+    for row in rows:
+        cells = list(row.labels)
+        for at in columns:
+            value = row.values[at]
+            if show != "published":
+                cells.append(value.ours or "")
+            if show != "ours":
+                cells.append(value.published or "")
+        writer.writerow(cells)
+    return stream.getvalue()
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "✓": r"\checkmark",
+    "✗": r"$\times$",
+    "±": r"$\pm$",
+    "–": "--",
+    "*": r"\textsuperscript{*}",
+}
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in text)
+
+
+def to_latex(table: Table, show: str) -> str:
+    """A table environment; needs the packages booktabs and amssymb."""
+    rows, columns = _rows(table, show), _columns(table, show)
+    heads = [*table.heads, *(table.columns[at] for at in columns)]
+    shape = "l" * len(table.heads) + "r" * len(columns)
+    lines = [
+        "% needs \\usepackage{booktabs,amssymb}",
+        r"\begin{table}",
+        r"\centering",
+        rf"\begin{{tabular}}{{{shape}}}",
+        r"\toprule",
+        " & ".join(_latex(head).replace("n=", "$n$=") for head in heads) + r" \\",
+        r"\midrule",
+    ]
+    for number, row in enumerate(rows):
+        if _breaks_before(rows, number):
+            lines.append(r"\midrule")
+        cells = [*row.labels, *(_text(table, row, at, show) for at in columns)]
+        lines.append(" & ".join(map(_latex, cells)) + r" \\")
+    notes = ". ".join(_latex(note) for note in _notes(table, show))
+    lines += [
+        r"\bottomrule",
+        r"\end{tabular}",
+        rf"\caption{{{_latex(_caption(table, show))}. {notes}.}}",
+        r"\end{table}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+FORMATS: dict[str, Callable[[Table, str], str]] = {
+    "text": to_text,
+    "markdown": to_markdown,
+    "csv": to_csv,
+    "latex": to_latex,
+}
+
+
+def check_format(form: str, show: str) -> None:
+    """Raise `SpecError` unless both are known."""
+    if form not in FORMATS:
+        raise SpecError(f"unknown format {form!r}; choose one of {', '.join(FORMATS)}")
+    if show not in SHOWS:
+        raise SpecError(f"cannot show {show!r}; choose one of {', '.join(SHOWS)}")
+
+
+def render(table: Table, form: str, show: str) -> str:
+    """The table in one of the formats.
+
+    >>> from ithbit.report.tables.main import table_named
+    >>> print(render(table_named("length-by-n", None), "csv", "published").splitlines()[1])
+    8,45/45,0.629±0.091,0.535±0.026
+    """
+    check_format(form, show)
+    return FORMATS[form](table, show)

@@ -1,0 +1,57 @@
+"""Results that print as people read them: on a terminal, as plain text, and in a notebook."""
+
+import io
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_PAGE = '<pre style="line-height: 1.2; font-family: monospace">{code}</pre>'
+
+
+class Shown:
+    """A result that is shown by its `parts`: plain lines, and what rich lays out to the width.
+
+    >>> class Greeting(Shown):
+    ...     def parts(self):
+    ...         yield "hello"
+    >>> Greeting()
+    hello
+    >>> "hello" in Greeting()._repr_html_()
+    True
+    """
+
+    def parts(self) -> Iterable[Any]:
+        """What is shown, in order. A `str` keeps its lines; anything else is laid out by rich."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        console = _console(file=io.StringIO())
+        _print(console, self.parts())
+        assert isinstance(console.file, io.StringIO)
+        return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        console = _console(file=io.StringIO(), record=True, width=100)
+        _print(console, self.parts())
+        return console.export_html(inline_styles=True, code_format=_PAGE)
+
+
+def show(result: Shown) -> None:
+    """Print a result on standard output, in colour where that is a terminal."""
+    _print(_console(), result.parts())
+
+
+def _console(**settings: Any) -> "Console":
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False, **settings)
+
+
+def _print(console: "Console", parts: Iterable[Any]) -> None:
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str))

@@ -1,0 +1,32 @@
+"""Writing a store as two tidy tables: one row a run, and one row a run and epoch."""
+
+import os
+from pathlib import Path
+
+from ithbit.errors import OutputError, SpecError
+from ithbit.store.frame import Records
+from ithbit.store.reading import TABLE_FORMATS
+from ithbit.store.writing import write_whole
+
+_NAMES = ("runs", "histories")
+
+
+def export(records: Records, folder: Path, form: str) -> list[Path]:
+    """Write `runs` and `histories` into a folder as Parquet or CSV; gives the two paths.
+
+    A folder that has either in the other format is refused before anything is written.
+    """
+    if form not in TABLE_FORMATS:
+        raise SpecError(f"unknown format {form!r}; choose one of {', '.join(TABLE_FORMATS)}")
+    others = [f"{name}.{other}" for name in _NAMES for other in TABLE_FORMATS if other != form]
+    for other in others:
+        if os.path.isfile(folder / other):
+            raise OutputError(
+                f"{folder} has {other} already, and of a table in two formats neither is read; "
+                "name another folder with --out, or move that file away"
+            )
+    paths = []
+    for name, frame in zip(_NAMES, (records.rows, records.histories()), strict=True):
+        write = frame.write_parquet if form == "parquet" else frame.write_csv
+        paths.append(write_whole(folder / f"{name}.{form}", write))
+    return paths

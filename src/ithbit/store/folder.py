@@ -1,0 +1,274 @@
+"""The folder of one run: the disk is the state.
+
+    spec.json           first; names the run the folder belongs to
+    history.jsonl       a line an epoch, appended; the last line of an epoch counts
+    state.safetensors   weights and optimiser, replaced every few seconds
+    weights.safetensors final weights
+    result.json         last; its presence means that the run is finished
+    failure.json        or that it failed
+    verification.json   what `ithbit verify` found of the final weights
+    layer.json          where a user's layer came from
+    layer.py            and its code, for the record: never run from here
+
+Files are put in place in one step, so a reader sees the old file or the new one. No pickle is read
+or written. A damaged checkpoint is set aside under another name and reported; a damaged record is
+an error, and stays.
+"""
+
+import errno
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from ithbit.errors import StoreError
+from ithbit.spec import RunSpec
+from ithbit.store.reading import State, read_history, read_json, read_layer, read_run
+from ithbit.store.records import (
+    SCHEMA,
+    Epoch,
+    Failure,
+    LayerOrigin,
+    Result,
+    Verified,
+    failure_from_json,
+    head,
+    result_from_json,
+)
+from ithbit.store.schema import UnreadableError
+from ithbit.store.writing import json_bytes, said_as_store_error, write_atomically
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
+
+
+@dataclass
+class Checkpoint:
+    """Where a run stands between two epochs: all that its next epoch depends on."""
+
+    epochs_done: int
+    plateau_best: float
+    plateau_bad_epochs: int
+    tensors: dict[str, Tensor]  # weights and optimiser, by the engine's names
+    started_at: str
+
+
+class RunFolder:
+    """One run's folder in a store."""
+
+    def __init__(self, store: Path, run: RunSpec) -> None:
+        self.run = run
+        self.path = store / run.folder
+
+    def create(self) -> None:
+        """Make the folder with its spec; refuse one that holds another run."""
+        with said_as_store_error(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            spec = self.path / "spec.json"
+            if not spec.exists():
+                write_atomically(spec, json_bytes(head(self.run)))
+                return
+        try:
+            found = read_json(str(spec)) or {}
+        except UnreadableError:
+            found = {}
+        if found.get("spec") != self.run.to_json():
+            raise StoreError(
+                f"{self.path} does not hold the run it is named after; "
+                "move it away or choose another --store"
+            )
+
+    @contextmanager
+    def claimed(self) -> Iterator[bool]:
+        """Hold the folder against other processes: gives whether it was free. Ends with the
+        process.
+
+        A file system without locks holds nobody off: two copies of a run then train side by side,
+        which costs time and changes nothing.
+        """
+        with said_as_store_error(self.path):
+            handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                yield error.errno in _NO_LOCKS
+            else:
+                yield True
+        finally:
+            os.close(handle)
+
+    def result(self) -> Result | None:
+        """The finished run's record, or None; one that is not whole is an error, and stays."""
+        state, record = self._read()
+        return result_from_json(record) if state == "finished" else None
+
+    def failure(self) -> Failure | None:
+        """Why the run failed, or None; likewise."""
+        state, record = self._read()
+        return failure_from_json(record) if state == "failed" else None
+
+    def _read(self) -> tuple[State, dict[str, Any]]:
+        ends = (self.path / "result.json", self.path / "failure.json")
+        if not any(map(os.path.lexists, ends)):
+            return "unfinished", {}  # another process may be about to write the spec
+        try:
+            return read_run(str(self.path))
+        except UnreadableError as reason:
+            raise self._damaged(reason) from None
+
+    def _damaged(self, reason: UnreadableError) -> StoreError:
+        return StoreError(
+            f"{self.path} holds no readable run ({reason}); it is left as it is: "
+            "restore the file, or move the folder away to train anew"
+        )
+
+    def forget_failure(self) -> None:
+        """Let a failed run be tried again."""
+        with said_as_store_error(self.path):
+            (self.path / "failure.json").unlink(missing_ok=True)
+
+    def history(self) -> list[Epoch]:
+        """The epochs recorded, in order; torn lines are passed over, and the last word counts."""
+        return read_history(str(self.path))
+
+    def keep_history(self, n_epochs: int) -> list[Epoch]:
+        """The first epochs, with all else dropped: what follows a checkpoint is trained again."""
+        kept = self.history()[:n_epochs]
+        if (self.path / "history.jsonl").exists():
+            self._write_history(kept)
+        return kept
+
+    def complete_history(self, epochs: list[Epoch]) -> None:
+        """Have every epoch of a run on record that is about to be finished.
+
+        They are there already unless a second copy of the run, which no lock held off, dropped some
+        of them when it began.
+        """
+        if len(self.history()) < len(epochs):
+            self._write_history(epochs)
+
+    def _write_history(self, epochs: list[Epoch]) -> None:
+        lines = (json.dumps(asdict(epoch)) + "\n" for epoch in epochs)
+        self._write("history.jsonl", "".join(lines).encode())
+
+    def append_epoch(self, epoch: Epoch) -> None:
+        """Add one line to the history."""
+        line = json.dumps(asdict(epoch)) + "\n"
+        with said_as_store_error(self.path), open(self.path / "history.jsonl", "a+b") as file:
+            # A line torn by a crash must not swallow the next one.
+            if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+                line = "\n" + line
+            file.write(line.encode())
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the state on disk."""
+        tensors = {name: value.cpu() for name, value in checkpoint.tensors.items()}
+        metadata = {
+            "schema": str(SCHEMA),
+            "run_id": self.run.run_id,
+            "epochs_done": str(checkpoint.epochs_done),
+            "plateau_best": _exact(checkpoint.plateau_best),
+            "plateau_bad_epochs": str(checkpoint.plateau_bad_epochs),
+            "started_at": checkpoint.started_at,
+        }
+        self._write("state.safetensors", save(tensors, metadata))
+
+    def load(self, like: Mapping[str, Tensor]) -> tuple[Checkpoint | None, str | None]:
+        """The state on disk, and a sentence if one was there but damaged: that one is set aside.
+
+        Its tensors must have the names, shapes and types of `like`. Only the process that holds
+        the folder may call this.
+        """
+        with said_as_store_error(self.path):  # of a process that was killed while it wrote
+            for left_over in self.path.glob(".*.safetensors*"):
+                left_over.unlink(missing_ok=True)
+        path = self.path / "state.safetensors"
+        if not path.exists():
+            return None, None
+        try:
+            checkpoint = self._read_state(path, like)
+        except (SafetensorError, KeyError, ValueError, TypeError) as error:
+            aside = path.with_name("state.damaged.safetensors")
+            with said_as_store_error(self.path):
+                os.replace(path, aside)
+            why = f"{type(error).__name__}: {error}"
+            said = f"the checkpoint of {self.run.name} is damaged ({why}); kept as {aside.name}"
+            return None, said
+        return checkpoint, None
+
+    def _read_state(self, path: Path, like: Mapping[str, Tensor]) -> Checkpoint:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in like}
+        if metadata["schema"] != str(SCHEMA) or metadata["run_id"] != self.run.run_id:
+            raise ValueError("it belongs to another run or version")
+        for name, expected in like.items():
+            if (tensors[name].shape, tensors[name].dtype) != (expected.shape, expected.dtype):
+                raise ValueError("its tensors are not those of the model")
+        if not all(torch.isfinite(value).all() for value in tensors.values()):
+            raise ValueError("it holds numbers that are not finite")
+        done = int(metadata["epochs_done"])
+        if [epoch.epoch for epoch in self.history()[:done]] != list(range(1, done + 1)):
+            raise ValueError(f"the history lacks epochs before number {done}")
+        best, bad = float.fromhex(metadata["plateau_best"]), int(metadata["plateau_bad_epochs"])
+        return Checkpoint(done, best, bad, tensors, metadata["started_at"])
+
+    def finish(self, result: Result, weights: dict[str, Tensor]) -> None:
+        """Write the final weights, then the result; then the state is no longer needed.
+
+        The first result stands: a second copy of the run, on a file system without locks, may come
+        here later.
+        """
+        if not os.path.lexists(self.path / "result.json"):
+            self._write("weights.safetensors", save(weights, {"run_id": self.run.run_id}))
+            self._write("result.json", json_bytes(result.to_json()))
+        with said_as_store_error(self.path):
+            (self.path / "state.safetensors").unlink(missing_ok=True)
+
+    def fail(self, failure: Failure) -> None:
+        """Record that the run failed."""
+        self._write("failure.json", json_bytes(failure.to_json()))
+
+    def keep_layer(self, source: str | None, code: bytes) -> None:
+        """Record where the layer of the run was loaded from, and a copy of its code."""
+        origin = LayerOrigin(self.run.model.family, self.run.model.code, source)
+        with suppress(UnreadableError):
+            if read_layer(str(self.path)) == origin:
+                return
+        if code:
+            self._write("layer.py", code)
+        self._write("layer.json", json_bytes(origin.to_json()))
+
+    def layer(self) -> LayerOrigin | None:
+        """Where the layer of the run was loaded from, None if that was not recorded."""
+        try:
+            origin, model = read_layer(str(self.path)), self.run.model
+            if origin and (origin.family, origin.code) != (model.family, model.code):
+                raise UnreadableError("layer.json belongs to another layer")
+        except UnreadableError as reason:
+            raise self._damaged(reason) from None
+        return origin
+
+    def _write(self, name: str, data: bytes) -> None:
+        with said_as_store_error(self.path):
+            write_atomically(self.path / name, data)
+
+
+def keep_verification(folder: Path, verified: Verified) -> None:
+    """Leave what was found of a run in its folder, in place of an older record."""
+    with said_as_store_error(folder):
+        write_atomically(folder / "verification.json", json_bytes(verified.to_json()))
+
+
+def _exact(value: float) -> str:
+    return value.hex() if math.isfinite(value) else str(value)

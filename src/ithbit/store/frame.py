@@ -1,0 +1,327 @@
+"""A store of run folders, or an export of one, as polars frames: one row a run, one row an epoch.
+
+A run whose record is not whole (see `reading.py`) is named and set aside; it never stops a report.
+Histories are read when they are asked for, those of run folders one run at a time.
+
+An export is a folder with the tables of `ithbit export`: `runs` and, where it is there,
+`histories`, either as Parquet or CSV. Columns and types are those of the records' dataclasses; what
+0.1 did not have may be missing. It is one file, so a column or a row of another kind is an error; a
+row that contradicts itself is set aside. Rows are counted from 1, without the head.
+
+Words: *status* is finished, failed or unfinished. *settings* is `paper` (the paper's protocol and
+sizes), `early stop` (the same, but ended at the first perfect epoch: successes and maximum accuracy
+are comparable with the paper, epochs and length-shifted accuracy are not) or `other`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+import polars as pl
+
+from ithbit.errors import SpecError, StoreError
+from ithbit.families import family_named, group
+from ithbit.spec import ModelSpec, Protocol
+from ithbit.store import contradictions
+from ithbit.store.reading import (
+    RESULT,
+    TABLE_FORMATS,
+    State,
+    in_order,
+    is_export,
+    read_history,
+    read_run,
+    read_verification,
+)
+from ithbit.store.records import VERDICTS_0_1, Epoch, Failure
+from ithbit.store.schema import ContradictionError, Field, UnreadableError, check, must, schema
+from ithbit.store.status import need_runs
+
+_MODEL, _PROTOCOL, _EPOCH = schema(ModelSpec), schema(Protocol), schema(Epoch)
+_SETTINGS = ("paper", "early stop", "other")
+_SIZES = ("d_model", "n_heads", "d_ff", "d_state")
+_KINDS: dict[type, Any] = {str: pl.String, int: pl.Int64, float: pl.Float64, bool: pl.Boolean}
+_WHOSE = {"run_id": must(str), "name": must(str)}
+_HEAD = _WHOSE | {name: must(str) for name in ("folder", "status", "settings", "group")}
+_HEAD |= {"seed": must(int)}
+_FAILURE = {
+    "error": schema(Failure)["error"],
+    "failed_epoch": replace(schema(Failure)["epoch"], may_be_null=True),
+}
+
+
+def _columns(*parts: Mapping[str, Field]) -> dict[str, Any]:
+    """The polars type of each field; what is no plain value is kept as JSON text."""
+    return {name: _KINDS.get(f.kind, pl.String) for part in parts for name, f in part.items()}
+
+
+COLUMNS: dict[str, Any] = {
+    **_columns(_HEAD, _MODEL, RESULT),
+    "verification": pl.String,  # the verdict of `ithbit verify`, null where it has not been
+    **_columns(_FAILURE, _PROTOCOL),
+}
+HISTORY_COLUMNS: dict[str, Any] = _columns(_WHOSE, _EPOCH)
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A run left out of every table, and why."""
+
+    folder: str
+    reason: str
+    run_id: str = ""
+
+
+@dataclass(frozen=True)
+class Records:
+    """What a store or an export holds: `rows` has the columns of `COLUMNS`."""
+
+    store: Path
+    rows: pl.DataFrame
+    set_aside: tuple[SetAside, ...]
+    is_export: bool = False
+
+    def note(self) -> str | None:
+        """One line on what was set aside, or None; names the first three."""
+        if not self.set_aside:
+            return None
+        named = "; ".join(f"{item.folder}: {item.reason}" for item in self.set_aside[:3])
+        more = len(self.set_aside) - 3
+        rest = f"; and {more} more" if more > 0 else ""
+        what = "row" if self.is_export else "run folder"
+        plural = "" if len(self.set_aside) == 1 else "s"
+        return f"set aside {len(self.set_aside)} {what}{plural} ({named}{rest})"
+
+    @cached_property
+    def _exported(self) -> dict[str, pl.DataFrame] | None:
+        """The epochs of an export by run id, None where it has no such table."""
+        path = _table_path(self.store, "histories")
+        if path is None:
+            return None
+        epochs = _read_table(path, HISTORY_COLUMNS, _EPOCH)
+        known = [*self.rows["run_id"], *(item.run_id for item in self.set_aside)]
+        unknown = epochs.filter(~pl.col("run_id").is_in(known))
+        if not unknown.is_empty():
+            raise StoreError(
+                f"{path} has epochs of run_id = {unknown['run_id'][0]!r}, which is no run of the "
+                "table beside it; export both together"
+            )
+        if epochs["run_id"].has_nulls() or epochs["epoch"].has_nulls():
+            raise StoreError(f"{path} has a row without run_id or epoch; export it again")
+        parts = epochs.filter(_possible(_EPOCH)).partition_by("run_id", as_dict=True)
+        return {str(key[0]): part.select(list(_EPOCH)) for key, part in parts.items()}
+
+    def history(self, run_id: str, folder: str) -> list[Epoch]:
+        """The epochs of one run, in order; none where they are not on record."""
+        if not self.is_export:
+            return read_history(f"{self.store}/{folder}")
+        epochs = (self._exported or {}).get(run_id)
+        return [] if epochs is None else in_order(Epoch(*row) for row in epochs.iter_rows())
+
+    def histories(self) -> pl.DataFrame:
+        """Every epoch of every run, in the order of the rows and then of epochs."""
+        columns: dict[str, list[Any]] = {name: [] for name in HISTORY_COLUMNS}
+        for run_id, name, folder in self.rows.select("run_id", "name", "folder").iter_rows():
+            epochs = self.history(run_id, folder)
+            columns["run_id"] += [run_id] * len(epochs)
+            columns["name"] += [name] * len(epochs)
+            for key in _EPOCH:
+                columns[key] += [getattr(epoch, key) for epoch in epochs]
+        return pl.DataFrame(columns, schema=HISTORY_COLUMNS, strict=False)
+
+    def history_note(self) -> str | None:
+        """One line if an export came without its histories, else None."""
+        if not self.is_export or self._exported is not None:
+            return None
+        return f"{self.store} has no table of histories: there are no learning curves"
+
+
+def load_rows(store: Path) -> Records:
+    """Every run folder of a store as one row, in the order of folder names; or an export's rows.
+
+    Raises `StoreError` if there is no such folder, or it holds neither a run folder nor an export.
+    """
+    if is_export(store) and (path := _table_path(store, "runs")):
+        return _exported_rows(store, path)
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    set_aside = []
+    for _, folder in need_runs(store):
+        try:
+            row = _row(folder, f"{store}/{folder}")
+        except UnreadableError as reason:
+            set_aside.append(SetAside(folder, str(reason)))
+            continue
+        for name, values in columns.items():
+            values.append(row.get(name))
+    rows = pl.DataFrame(columns, schema=COLUMNS, strict=False)
+    return Records(store, rows, tuple(set_aside))
+
+
+def _row(folder: str, path: str) -> dict[str, Any]:
+    """The row of one run folder: its result, else its failure, else its spec."""
+    state, record = read_run(path)
+    spec = record["spec"]
+    model = _values(spec["model"], _MODEL)
+    row = {
+        "run_id": record["run_id"],
+        "name": record["name"],
+        "folder": folder,
+        "status": state,
+        "settings": _settings(spec["model"], spec["protocol"]),
+        "group": group(model["task"], model["family"], model["n_layers"]),
+        "seed": spec["seed"],
+        **model,
+        **_values(spec["protocol"], _PROTOCOL),
+    }
+    if state == "finished":
+        verified = read_verification(path)
+        row |= _values(record, RESULT) | {"solved": record["max_accuracy"] == 1}
+        row["verification"] = verified and verified.found.verdict
+    elif state == "failed":
+        row |= {"error": record["error"], "failed_epoch": record["epoch"]}
+    return row
+
+
+def _values(data: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str, Any]:
+    """The fields of a record as a row has them: defaults for what it lacks, JSON text for parts."""
+    values = {}
+    for name, field in wanted.items():
+        value = data.get(name, None if field.default is MISSING else field.default)
+        plain = value is None or field.kind in _KINDS
+        values[name] = value if plain else json.dumps(value, sort_keys=True)
+    return values
+
+
+def _settings(model: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
+    # A field that the record does not have was not there to be changed: its default stands.
+    differing = {n for n in protocol if n not in _PROTOCOL or protocol[n] != getattr(Protocol, n)}
+    if model.keys() - _MODEL.keys() or any(model[n] != getattr(ModelSpec, n) for n in _SIZES):
+        return "other"
+    if not differing:
+        return "paper"
+    return "early stop" if differing == {"stop_when_solved"} else "other"
+
+
+def _exported_rows(store: Path, path: Path) -> Records:
+    """The rows of an exported table, each of them as whole as a run folder's."""
+    rows = _read_table(path, COLUMNS, _MODEL | _PROTOCOL | RESULT)
+    known: set[str] = set()
+    kept: list[bool] = []
+    set_aside = []
+    for at, row in enumerate(rows.iter_rows(named=True), 1):
+        try:
+            _check_exported(row, f"row {at}")
+            kept.append(True)
+        except ContradictionError as reason:
+            set_aside.append(SetAside(row["folder"], str(reason), row["run_id"]))
+            kept.append(False)
+        except UnreadableError as wrong:
+            raise StoreError(f"{path}: {wrong}; export it again") from None
+        if row["run_id"] in known:
+            raise StoreError(f"{path}: row {at} has run_id = {row['run_id']!r} a second time")
+        known.add(row["run_id"])
+    if rows.is_empty():
+        raise StoreError(f"{path} has no rows: the export is of no runs")
+    rows = rows.filter(pl.Series(kept, dtype=pl.Boolean)).with_columns(
+        solved=pl.col("max_accuracy") == 1,
+        verification=pl.col("verification").replace(VERDICTS_0_1),
+    )
+    return Records(store, rows, tuple(set_aside), is_export=True)
+
+
+def _possible(fields: Mapping[str, Field]) -> pl.Expr:
+    """Whether the numbers of a row are all within their ranges, which NaN is not."""
+    ranges = ((name, f.range) for name, f in fields.items() if f.range)
+    return pl.all_horizontal(pl.col(n).is_between(r.low, r.high) for n, r in ranges)
+
+
+def _check_exported(row: dict[str, Any], where: str) -> None:
+    """Raise `UnreadableError` if a row is not whole, `ContradictionError` if it cannot be true."""
+    check(row, _HEAD | _MODEL, where)
+    for name, allowed in (("status", get_args(State)), ("settings", _SETTINGS)):
+        if row[name] not in allowed:
+            raise UnreadableError(f"{where} has {name} = {row[name]!r:.40}")
+    try:
+        family_named(row["family"])
+    except SpecError:
+        raise UnreadableError(f"{where} has family = {row['family']!r:.40}") from None
+    if row["group"] != group(row["task"], row["family"], row["n_layers"]):
+        raise UnreadableError(f"{where} has group = {row['group']!r:.40}")
+    contradictions.in_spec(row, row["seed"], row, where)
+    if row["status"] == "finished":
+        result = {name: _part(row[name], field) for name, field in RESULT.items()}
+        check(result, RESULT, where)
+        contradictions.in_result(result, row, where)
+    elif row["status"] == "failed":
+        check(row, _FAILURE, where)
+
+
+def _table_path(folder: Path, name: str) -> Path | None:
+    """The file of one table in a folder, None if there is none; an error if there are two."""
+    found = [path for form in TABLE_FORMATS if (path := folder / f"{name}.{form}").is_file()]
+    if len(found) > 1:
+        raise StoreError(
+            f"{folder} holds both {' and '.join(path.name for path in found)}; keep one of them"
+        )
+    return found[0] if found else None
+
+
+def _read_table(path: Path, columns: dict[str, Any], fields: Mapping[str, Field]) -> pl.DataFrame:
+    """The table of a file with exactly these columns; raises `StoreError` on anything else."""
+    try:
+        if path.suffix == ".csv":
+            if not path.read_bytes().endswith(b"\n"):
+                raise StoreError(f"{path} ends within a line: it is torn; copy it again")
+            frame = pl.read_csv(path, infer_schema=False)
+        else:
+            frame = pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        first = str(error).partition("\n")[0]
+        raise StoreError(
+            f"{path} cannot be read as {path.suffix[1:]} ({first}); copy it again"
+        ) from error
+    later = {name: field.default for name, field in fields.items() if field.default is not MISSING}
+    must_have = [name for name in columns if name not in later]
+    for names, has, but in ((must_have, frame.columns, "lacks"), (frame.columns, columns, "has")):
+        odd = [name for name in names if name not in has]
+        if odd:
+            raise StoreError(
+                f"{path} {but} the column {odd[0]!r}; it is no table that `ithbit export` of this "
+                "version wrote"
+            )
+    if path.suffix == ".csv":
+        frame = frame.select(_parsed(path, frame[name], columns[name]) for name in frame.columns)
+    for name in frame.columns:
+        if frame[name].dtype != columns[name]:
+            kinds = f"{frame[name].dtype}, not {columns[name]}()"
+            raise StoreError(f"{path}: the column {name!r} has {kinds}")
+    lacking = later.keys() - set(frame.columns)
+    frame = frame.with_columns(pl.lit(later[name], columns[name]).alias(name) for name in lacking)
+    return frame.select(list(columns))
+
+
+def _parsed(path: Path, texts: pl.Series, kind: Any) -> pl.Series:
+    """A column of text as values of a type."""
+    if kind is pl.Boolean:
+        truths = {"true": True, "false": False}
+        values = texts.replace_strict(truths, default=None, return_dtype=pl.Boolean)
+    else:
+        values = texts.cast(kind, strict=False)
+    wrong = (values.is_null() & texts.is_not_null()).arg_true()
+    if len(wrong):
+        at = int(wrong[0])
+        raise StoreError(f"{path}: row {at + 1} has {texts.name} = {texts[at]!r:.40}")
+    return values
+
+
+def _part(value: Any, field: Field) -> Any:
+    """What JSON text in a row stands for; the text itself where it is none."""
+    if value is None or field.kind in _KINDS:
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value

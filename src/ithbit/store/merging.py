@@ -1,0 +1,80 @@
+"""Taking the runs of another store in, without losing anything of either."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ithbit.errors import StoreError
+from ithbit.shown import Shown
+from ithbit.store.reading import check_kind, run_folders
+from ithbit.store.status import folder_status, problem
+
+
+@dataclass(frozen=True, repr=False)
+class Merged(Shown):
+    """What came of merging one store into another."""
+
+    taken: list[str]
+    already_there: list[str]
+    unfinished: list[str]
+    set_aside: list[tuple[str, str]]  # folder and reason
+
+    def parts(self) -> Iterator[str]:
+        yield (
+            f"{len(self.taken)} runs merged, {len(self.already_there)} were there already, "
+            f"{len(self.unfinished)} unfinished ones left out, {len(self.set_aside)} set aside"
+        )
+        for folder, reason in self.set_aside:
+            yield f"  set aside: {folder}: {reason}"
+
+
+def merge(source: Path, target: Path) -> Merged:
+    """Take the finished and failed runs of another store in; what is finished here stays as it is.
+
+    A run folder appears whole or not at all: it is copied beside and moved in one step. An
+    unfinished folder of the same run makes room for the finished one; a damaged result does not.
+    """
+    if not source.is_dir():
+        kind = "is a file, not a folder" if source.exists() else "does not exist"
+        raise StoreError(f"{source} {kind}; name the store to take runs from")
+    for store in (source, target):
+        check_kind(store)
+    if target.exists() and source.resolve() == target.resolve():
+        raise StoreError(f"{source} and {target} are the same store")
+    target.mkdir(parents=True, exist_ok=True)
+    merged = Merged([], [], [], [])
+    for name, folder in run_folders(source):
+        if why := problem(source / folder):
+            merged.set_aside.append((folder, why))
+        elif folder_status(source / folder) not in ("done", "failed"):
+            merged.unfinished.append(name)
+        elif folder_status(target / folder) in ("done", "running"):
+            merged.already_there.append(name)
+        elif _stays(target / folder) and (why := problem(target / folder)):
+            merged.set_aside.append((folder, f"{target} has a damaged one: {why}"))
+        else:
+            _copy_in(source / folder, target / folder)
+            merged.taken.append(name)
+    return merged
+
+
+def _stays(folder: Path) -> bool:
+    """Whether there is something in a run folder's place that a person may miss."""
+    return folder.is_file() or os.path.lexists(folder / "result.json")
+
+
+def _copy_in(source: Path, target: Path) -> None:
+    beside = Path(tempfile.mkdtemp(dir=target.parent, prefix=".merge."))
+    try:
+        skip = shutil.ignore_patterns("lock", ".*")
+        shutil.copytree(source, beside / "run", ignore=skip)
+        if target.exists():
+            os.replace(target, beside / "old")
+        os.replace(beside / "run", target)
+    except OSError as error:
+        raise StoreError(f"cannot write to {target}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)

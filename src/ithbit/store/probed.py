@@ -1,0 +1,101 @@
+"""What `ithbit probe` left in a store under `probe/`.
+
+A layer's folder is `<layer>-<digest>`, with `report.json`, the latest report; 0.1 also left a
+`.json` a finished run there, which is read and no longer written. What is damaged or contradicts
+itself is passed over.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ithbit.families import Task
+from ithbit.store.reading import read_json
+from ithbit.store.records import Amount, Count, FromOne, Share
+from ithbit.store.schema import UnreadableError, read_as
+
+
+@dataclass(frozen=True)
+class ProbedCell:
+    """What was trained, all seeds."""
+
+    task: Task
+    n_bits: FromOne
+    n_layers: FromOne
+    width: FromOne
+
+
+@dataclass(frozen=True)
+class ProbedRun:
+    """A run that ended. `verdict` is that of trying all inputs of a solved run, if they are few."""
+
+    layer: str
+    cell: ProbedCell
+    seed: int
+    epochs: FromOne
+    stopped_by: Literal["solved", "loss", "epochs", "time", "not finite", "failed"]
+    max_accuracy: Share
+    first_solved_epoch: FromOne | None
+    n_parameters: Count
+    seconds: Amount
+    verdict: str | None
+
+    @property
+    def solved(self) -> bool:
+        return self.max_accuracy == 1.0
+
+
+@dataclass(frozen=True)
+class Probed:
+    """One probed layer, in words."""
+
+    name: str
+    width: int
+    causal: str
+    rank: str
+    solved: str
+
+
+def read_probed_run(path: Path) -> ProbedRun | None:
+    """The run of a file, None if there is none that can be read."""
+    try:
+        data = read_json(str(path))
+        return None if data is None else _run(data)
+    except UnreadableError:
+        return None
+
+
+def probed_layers(store: Path) -> list[Probed]:
+    """The layers of a store in the order of their names."""
+    found = []
+    for path in sorted((store / "probe").glob("*/report.json")):
+        try:
+            if data := read_json(str(path)):
+                found.append(_line(data))
+        except (UnreadableError, ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def _run(data: dict[str, Any]) -> ProbedRun:
+    run = read_as(ProbedRun, data, "it")
+    first = run.first_solved_epoch
+    if (first is not None) != run.solved or (first or 0) > run.epochs:
+        raise UnreadableError(f"it has first_solved_epoch = {first}")
+    return run
+
+
+def _line(data: dict[str, Any]) -> Probed:
+    cells: dict[str, list[bool]] = {}
+    for run in map(_run, data["runs"]):
+        cell = run.cell
+        name = f"{cell.task.upper()} n={cell.n_bits} L={cell.n_layers}"
+        cells.setdefault(name, []).append(run.solved)
+    leak = data["behaviour"]["leak"]
+    return Probed(
+        str(data["layer"]),
+        int(data["width"]),
+        "yes" if leak is None else f"no: output {leak['token']} sees token {leak['later']}",
+        str(data["causal_rank"]["sentence"]),
+        ", ".join(f"{name}: {sum(right)}/{len(right)}" for name, right in cells.items()),
+    )

@@ -1,0 +1,187 @@
+"""What a store holds, and the records of one run folder: whole, or the reason why it is set aside.
+
+Every command reads so. Whole: `spec.json` and, where there is one, `result.json` or else
+`failure.json` are JSON objects of this schema that belong to the folder's run, have every field,
+each of its type, and do not contradict themselves. Belong: the id that they and the folder have is
+that of the spec they hold.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ithbit.errors import SpecError, StoreError
+from ithbit.families import family_named, task_named
+from ithbit.spec import ModelSpec, Protocol, spec_id
+from ithbit.store import contradictions
+from ithbit.store.records import (
+    SCHEMA,
+    VERDICTS_0_1,
+    Epoch,
+    Failure,
+    LayerOrigin,
+    Result,
+    Verified,
+)
+from ithbit.store.schema import UnreadableError, check, must, read_as, schema
+
+State = Literal["finished", "failed", "unfinished"]
+
+TABLE_FORMATS = ("parquet", "csv")  # of an export
+_RUN_FOLDER = re.compile(r"(?P<name>.+)-[0-9a-f]{12}")
+_HEAD = {"run_id": must(str), "name": must(str)}
+_SEED = {"seed": must(int)}
+RESULT = {name: field for name, field in schema(Result).items() if name != "spec"}
+RESULT |= {"solved": must(bool)}
+_FAILURE = {name: field for name, field in schema(Failure).items() if name != "spec"}
+
+
+def run_folders(store: Path) -> Iterator[tuple[str, str]]:
+    """Name of the run and name of its folder, for every run folder of a store."""
+    for entry in sorted(os.scandir(store), key=lambda entry: entry.name):
+        match = _RUN_FOLDER.fullmatch(entry.name)
+        if match and entry.is_dir():
+            yield match["name"], entry.name
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder holds the table of runs of `ithbit export`, and no run folder beside it."""
+    tables = (folder / f"runs.{form}" for form in TABLE_FORMATS)
+    return any(map(os.path.isfile, tables)) and not any(run_folders(folder))
+
+
+def check_kind(store: Path) -> None:
+    """Raise `StoreError` if a store is a file or an export; one yet to be made is neither."""
+    if os.path.exists(store) and not os.path.isdir(store):
+        raise StoreError(f"the store {store} is a file; give a folder with --store")
+    if is_export(store):
+        raise StoreError(
+            f"{store} holds the tables of `ithbit export`, not run folders; name another folder "
+            "(`ithbit table`, `compare`, `plot`, `report` and `export` read the tables)"
+        )
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """The record at `path`, None if there is none; raises `UnreadableError`."""
+    name = os.path.basename(path)
+    try:
+        with open(path, "rb") as file:
+            data = json.loads(file.read())
+    except FileNotFoundError:
+        if os.path.islink(path):  # what it meant may only be away for now
+            raise UnreadableError(f"{name} is a link to nothing") from None
+        return None
+    except (ValueError, RecursionError):
+        raise UnreadableError(f"{name} is not valid JSON") from None
+    except OSError as error:
+        raise UnreadableError(f"{name} cannot be read ({error.strerror})") from None
+    if not isinstance(data, dict):
+        raise UnreadableError(f"{name} is not a JSON object")
+    if data.get("schema") != SCHEMA:
+        raise UnreadableError(
+            f"{name} has schema {data.get('schema')!r}, this version reads {SCHEMA}"
+        )
+    return data
+
+
+def read_run(folder: str) -> tuple[State, dict[str, Any]]:
+    """Where a run stands by its files, and the record that says so; raises `UnreadableError`."""
+    spec = read_json(f"{folder}/spec.json")
+    if spec is None:
+        raise UnreadableError("it has no spec.json; half copied?")
+    _check_head(folder, spec, "spec.json")
+    result = read_json(f"{folder}/result.json")
+    if result is not None:
+        _check_head(folder, result, "result.json")
+        check(result, RESULT, "result.json")
+        contradictions.in_result(result, result["spec"]["protocol"], "result.json")
+        return "finished", result
+    failure = read_json(f"{folder}/failure.json")
+    if failure is not None:
+        _check_head(folder, failure, "failure.json")
+        check(failure, _FAILURE, "failure.json")
+        return "failed", failure
+    return "unfinished", spec
+
+
+def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
+    """What each of the three files has: whose it is, and the whole specification."""
+    if not folder.endswith(f"-{record.get('run_id')}"):
+        raise UnreadableError(f"{file} belongs to another run")
+    spec = record.get("spec")
+    if not isinstance(spec, dict) or not all(
+        isinstance(spec.get(part), dict) for part in ("model", "protocol")
+    ):
+        raise UnreadableError(f"{file} has no complete spec")
+    model, protocol = spec["model"], spec["protocol"]
+    try:
+        task_named(model["task"])
+        family_named(model["family"])
+    except SpecError:
+        raise UnreadableError(f"{file} names an unknown task or family") from None
+    except (KeyError, TypeError):
+        pass  # named by the next check
+    check(model, schema(ModelSpec), f"{file}: model")
+    # A field that the protocol lacks was not there to be changed: its default stands.
+    given = {n: f for n, f in schema(Protocol).items() if protocol.get(n) is not None}
+    check(protocol, given, f"{file}: protocol")
+    check(record, _HEAD, file)
+    check(spec, _SEED, f"{file}: spec")
+    if spec_id(spec) != record["run_id"]:
+        raise UnreadableError(f"{file} has the spec of another run")
+    contradictions.in_spec(model, spec["seed"], protocol, file)
+
+
+def read_verification(folder: str) -> Verified | None:
+    """What `ithbit verify` found of a run folder, None where it left nothing that can be read here:
+    verifying again replaces it, and the run itself is sound."""
+    try:
+        record = read_json(f"{folder}/verification.json")
+        if record is None or not folder.endswith(f"-{record.get('run_id')}"):
+            return None
+        record["verdict"] = VERDICTS_0_1.get(str(record.get("verdict")), record.get("verdict"))
+        verified = read_as(Verified, record | {"found": record}, "verification.json")
+        contradictions.in_verification(verified.found, "verification.json")
+        wrong = {int(index): count for index, count in record["wrong_by_index"].items()}
+    except (UnreadableError, ValueError):
+        return None
+    return replace(verified, found=replace(verified.found, wrong_by_index=wrong))
+
+
+def read_layer(folder: str) -> LayerOrigin | None:
+    """Where the layer of a run folder came from, None for one of the six families; raises
+    `UnreadableError`."""
+    record = read_json(f"{folder}/layer.json")
+    return None if record is None else read_as(LayerOrigin, record, "layer.json")
+
+
+def read_history(folder: str) -> list[Epoch]:
+    """The epochs of a run folder in order, each once: its last whole line."""
+    return in_order(map(epoch_of, history_lines(folder)))
+
+
+def history_lines(folder: str) -> list[bytes]:
+    """The lines of a run's history as they lie on the disk, torn ones among them."""
+    try:
+        with open(f"{folder}/history.jsonl", "rb") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+def epoch_of(line: bytes) -> Epoch | None:
+    """The epoch that a line holds, None if it is torn or no epoch can be so."""
+    try:
+        return read_as(Epoch, json.loads(line), "it")
+    except (ValueError, RecursionError, AttributeError, UnreadableError):
+        return None
+
+
+def in_order(epochs: Iterable[Epoch | None]) -> list[Epoch]:
+    """Each epoch once, its last word, by number."""
+    last = {epoch.epoch: epoch for epoch in epochs if epoch is not None}
+    return [last[number] for number in sorted(last)]

@@ -1,0 +1,240 @@
+"""What is kept: a line for every epoch of a run, a result or a failure at its end, what `ithbit
+verify` found, and where a user's layer came from.
+
+The annotations are the schema: see `schema.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+from ithbit.spec import RunSpec, plain, run_from_json, since_0_2
+from ithbit.store.schema import MAX_FLOAT, MAX_INT, Within, built
+
+SCHEMA = 1
+
+StoppedBy = Literal["loss", "epochs", "solved"]
+Verdict = Literal["right on all inputs", "refuted", "not refuted", "unsettled"]
+VERDICTS_0_1 = {  # and the words that they are read as
+    "verified on all inputs": "right on all inputs",
+    "counterexample": "refuted",
+    "no counterexample found": "not refuted",
+}
+
+Share = Annotated[float, Within(0, 1)]
+Amount = Annotated[float, Within(0, MAX_FLOAT)]  # a loss, a rate, seconds
+Count = Annotated[int, Within(0, MAX_INT)]
+FromOne = Annotated[int, Within(1, MAX_INT)]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of one run. `seconds` is the run's share of its stack's training time.
+
+    >>> Epoch(1, 0.7, 0.69, 0.5, 1e-3, 0.1).held_out_accuracy
+    0.5
+    """
+
+    epoch: FromOne
+    train_loss: Amount
+    held_out_loss: Amount
+    held_out_accuracy: Share
+    learning_rate: Amount
+    seconds: Amount
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run. `solved` is the paper's criterion: maximum held-out accuracy 1.0.
+
+    The length-shifted accuracies are those of the final weights; at n = 1 there is no half length,
+    and a user's layer may refuse either. So are the answers to structured inputs
+    (`tasks/structured.py`), which 0.1 did not ask for.
+
+    >>> import tempfile, ithbit
+    >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
+    >>> with tempfile.TemporaryDirectory() as store:
+    ...     (result,) = ithbit.train("lhi", "gru", n=2, seeds=[0], protocol=tiny, store=store)
+    >>> result.epochs, result.stopped_by, result.n_parameters
+    (1, 'epochs', 1777)
+    """
+
+    spec: RunSpec
+    n_parameters: Count
+    epochs: FromOne
+    stopped_by: StoppedBy
+    max_accuracy: Share
+    first_solved_epoch: FromOne | None
+    final_accuracy: Share
+    final_loss: Amount
+    half_length_accuracy: Share | None
+    double_length_accuracy: Share | None
+    seconds_per_epoch: Amount
+    evaluation_seconds: Amount
+    started_at: str
+    finished_at: str
+    environment: dict[str, Any]
+    structured_tried: Count | None = since_0_2(None)
+    structured_wrong: Count | None = since_0_2(None)
+    structured_example: str | None = since_0_2(None)  # the first wrong one
+
+    @property
+    def solved(self) -> bool:
+        return self.max_accuracy == 1.0
+
+    def structured_sentence(self) -> str | None:
+        """How the final weights do on structured inputs, in words; None where nobody asked."""
+        if self.structured_tried is None:
+            return None
+        if not self.structured_wrong:
+            return f"right on {self.structured_tried:,} structured inputs"
+        return (
+            f"wrong on {self.structured_wrong:,} of {self.structured_tried:,} structured inputs, "
+            f"for example {self.structured_example}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return _to_json(self) | {"solved": self.solved}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that could not go on, with the reason; its neighbours in the stack went on.
+
+    >>> from ithbit import ModelSpec, RunSpec
+    >>> run = RunSpec(ModelSpec("rhi", "gru", n_bits=8), seed=0)
+    >>> Failure(run, "the loss is not finite", traceback="", epoch=3).error
+    'the loss is not finite'
+    """
+
+    spec: RunSpec
+    error: str
+    traceback: str
+    epoch: Count
+
+    def to_json(self) -> dict[str, Any]:
+        return _to_json(self)
+
+
+def head(run: RunSpec) -> dict[str, Any]:
+    """What every record of a run begins with: whose it is."""
+    return {
+        "schema": SCHEMA,
+        "run_id": run.run_id,
+        "name": run.name,
+        "spec": run.to_json(),
+    }
+
+
+def _to_json(record: Result | Failure) -> dict[str, Any]:
+    return head(record.spec) | {k: v for k, v in plain(record).items() if k != "spec"}
+
+
+def result_from_json(data: Mapping[str, Any]) -> Result:
+    """The result that `Result.to_json` wrote; raises KeyError or TypeError on anything else."""
+    return built(Result, {**data, "spec": run_from_json(data["spec"])})
+
+
+def failure_from_json(data: Mapping[str, Any]) -> Failure:
+    """The failure that `Failure.to_json` wrote."""
+    return built(Failure, {**data, "spec": run_from_json(data["spec"])})
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input with its margin; None stands for a margin that is not finite."""
+
+    bits: str
+    index: FromOne
+    margin: float | None
+
+    @property
+    def right(self) -> bool:
+        return self.margin is not None and self.margin > 0
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What came of trying the inputs of one model. `n_wrong` counts all that were evaluated.
+
+    *refuted*: the counterexample is answered wrong, in its batch and alone. *not refuted*: the
+    search found nothing, which proves nothing. *unsettled*: inputs were answered wrong in a batch
+    and right alone, so their margins are within rounding of 0.
+    """
+
+    verdict: Verdict
+    exhaustive: bool
+    n_bits: FromOne
+    n_inputs: int  # n 2^n: all there are
+    n_evaluated: Count
+    n_wrong: Count
+    n_near: Count  # margins within 1e-4 of 0
+    wrong_by_index: dict[int, int]
+    worst: Case  # least margin, evaluated alone
+    counterexample: Case | None
+    seconds: Amount
+    method: str = since_0_2("")  # the stage that settled it
+    stages: list[Any] | None = since_0_2(None)  # name, tried, wrong, seconds of each, in order
+
+    @property
+    def effort(self) -> str:
+        """How much was tried, stage by stage."""
+        return ", ".join(f"{stage['tried']:,} {stage['name']}" for stage in self.stages or [])
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of right answers over all inputs; None where not all were tried."""
+        return 1 - self.n_wrong / self.n_inputs if self.exhaustive else None
+
+    def sentence(self) -> str:
+        """The verdict in words."""
+        margin = "not finite" if self.worst.margin is None else f"{self.worst.margin:.4g}"
+        least = f"least margin {margin}"
+        match self.verdict:
+            case "right on all inputs":
+                return f"observed right on all {self.n_inputs:,} inputs, {least}"
+            case "refuted":
+                assert self.counterexample is not None
+                at = f"bits {self.counterexample.bits}, index {self.counterexample.index}"
+                share = (
+                    f"{self.n_wrong:,} of all {self.n_inputs:,} inputs"
+                    if self.exhaustive
+                    else f"{self.n_wrong:,} of {self.n_evaluated:,} tries ({self.effort})"
+                )
+                return f"wrong on {share}, worst at {at}, {least}"
+            case "not refuted":
+                return f"nothing found in {self.n_evaluated:,} tries ({self.effort}), {least}"
+        return f"{self.n_wrong:,} inputs wrong in a batch and right alone, {least}"
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A verification with what it is of: the run, its weights, and where they were evaluated."""
+
+    run_id: str
+    name: str
+    weights_sha256: str
+    dtype: str
+    budget: Count
+    seed: int
+    found: Verification
+    environment: dict[str, Any]
+    count: bool = since_0_2(False)  # whether it went on after the first wrong answer
+
+    def to_json(self) -> dict[str, Any]:
+        data = {"schema": SCHEMA} | plain(self)
+        found, environment = data.pop("found"), data.pop("environment")
+        more = {"accuracy": self.found.accuracy, "effort": self.found.effort}
+        return data | found | more | {"environment": environment}
+
+
+@dataclass(frozen=True)
+class LayerOrigin:
+    """Where the code of a user's layer was loaded from when its run was trained."""
+
+    family: str
+    code: str  # the digest that is part of the run's spec
+    source: str | None  # None for one that lived in a Python session alone
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA} | asdict(self)

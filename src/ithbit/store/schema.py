@@ -1,0 +1,122 @@
+"""What a record must hold, taken from the dataclass that it is kept from.
+
+Names, types, choices, ranges and what may be null come from the annotations; a field declared
+`since_0_2` may be missing, as it is in what 0.1 wrote, and has its default then.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache, cached_property
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+MAX_INT = (1 << 63) - 1  # what a table's column holds
+MAX_FLOAT = sys.float_info.max
+
+R = TypeVar("R")
+
+
+class UnreadableError(Exception):
+    """Why one record is set aside."""
+
+
+class ContradictionError(UnreadableError):
+    """It is whole and cannot be true."""
+
+
+@dataclass(frozen=True)
+class Within:
+    """The range of a number, as a remark in its annotation."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if self.high in (MAX_INT, MAX_FLOAT):
+            return f"a number from {self.low}"
+        return f"a number from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True)
+class Field:
+    """What one field of a record may be."""
+
+    kind: type
+    may_be_null: bool
+    choices: tuple[str, ...]  # none: any value of the kind
+    range: Within | None
+    default: Any  # MISSING: the field must be there
+
+    @cached_property
+    def nested(self) -> bool:
+        """Whether it is a record itself, which is an object on the disk."""
+        return is_dataclass(self.kind)
+
+    @cached_property
+    def types(self) -> tuple[type, ...]:
+        """What its value may be as it is read; an int is a float."""
+        return (dict,) if self.nested else (float, int) if self.kind is float else (self.kind,)
+
+    @cached_property
+    def must_be(self) -> bool:
+        return self.default is MISSING and not self.may_be_null
+
+
+def must(kind: type) -> Field:
+    """A field that has to be there, any value of its kind."""
+    return Field(kind, False, (), None, MISSING)
+
+
+@cache
+def schema(record: Any) -> dict[str, Field]:
+    """The fields of a dataclass, by name in their order."""
+    hints = get_type_hints(record, include_extras=True)
+    return {item.name: _field(hints[item.name], item) for item in fields(record)}
+
+
+def _field(hint: Any, item: Any) -> Field:
+    default = item.default if "since" in item.metadata else MISSING
+    choices, within = (), None
+    may_be_null = NoneType in get_args(hint)
+    if may_be_null:
+        (hint,) = set(get_args(hint)) - {NoneType}
+    if get_origin(hint) is Annotated:
+        hint, within = get_args(hint)
+    if get_origin(hint) is Literal:
+        hint, choices = str, get_args(hint)
+    return Field(get_origin(hint) or hint, may_be_null, choices, within, default)
+
+
+def check(data: Mapping[str, Any], wanted: Mapping[str, Field], where: str) -> None:
+    """Raise `UnreadableError` unless every field is there, of its type and within its range."""
+    for name, field in wanted.items():
+        value, within = data.get(name), field.range
+        if value is None:
+            if field.must_be:
+                raise UnreadableError(f"{where} has no {name}")
+        elif type(value) not in field.types or (field.choices and value not in field.choices):
+            raise UnreadableError(f"{where} has {name} = {value!r:.40}")
+        elif within and not within.low <= value <= within.high:  # nor is NaN
+            raise ContradictionError(f"{where} has {name} = {value!r:.40}, which is not {within}")
+        elif field.nested:
+            check(value, schema(field.kind), f"{where}: {name}")
+
+
+def read_as(record: Callable[..., R], data: Mapping[str, Any], where: str) -> R:
+    """The record that data hold; raises `UnreadableError`."""
+    check(data, schema(record), where)
+    return built(record, data)
+
+
+def built(record: Callable[..., R], data: Mapping[str, Any]) -> R:
+    """The dataclass that checked data are of; raises KeyError or TypeError on anything else."""
+    values = {}
+    for name, field in schema(record).items():
+        value = data[name] if field.must_be else data.get(name)
+        if value is None and field.default is not MISSING:
+            value = field.default
+        elif field.nested and isinstance(value, dict):
+            value = built(field.kind, value)
+        values[name] = value
+    return record(**values)

@@ -1,0 +1,108 @@
+"""A store as a whole: what is done, running, failed or missing.
+
+Looks at names, JSON and locks, never at tensors, so that `ithbit status` answers at once.
+"""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal, get_args
+
+from ithbit.errors import StoreError
+from ithbit.spec import RunSpec
+from ithbit.store.reading import State, check_kind, read_run, run_folders
+from ithbit.store.schema import UnreadableError
+from ithbit.store.writing import said_as_store_error
+
+RunStatus = Literal["done", "running", "queued", "stopped", "failed", "set aside", "missing"]
+STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
+
+
+def check_store(store: Path) -> None:
+    """Make the store if it is missing; raise `StoreError` if it cannot hold runs."""
+    with said_as_store_error(store):
+        check_kind(store)
+        store.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=store):
+            pass
+
+
+def need_store(store: Path) -> None:
+    """Raise `StoreError` if there is no store to look at."""
+    if not store.exists():
+        raise StoreError(f"there is no store {store}; train something first, or give --store")
+    check_kind(store)
+
+
+def need_runs(store: Path) -> list[tuple[str, str]]:
+    """What `run_folders` gives; raises `StoreError` if there is no store, or no run in it."""
+    if not store.is_dir():
+        kind = "is a file, not a folder" if store.exists() else "does not exist"
+        raise StoreError(
+            f"the store {store} {kind}; name the folder of a sweep with --store, or start one with "
+            "`ithbit sweep`"
+        )
+    check_kind(store)
+    found = list(run_folders(store))
+    if not found:
+        raise StoreError(
+            f"the store {store} holds no runs; start some with `ithbit sweep`, or name another "
+            "folder with --store"
+        )
+    return found
+
+
+def folder_status(folder: Path) -> RunStatus:
+    """Where the run of a folder stands; a lock that a process holds means that it is at work.
+
+    *set aside*: its record is not whole, and no table counts it; `problem` says why.
+
+    Only a queue knows what is queued, and a lock of another machine may not be seen: see
+    `executors.ledger.live_runs`.
+    """
+    try:
+        names = set(os.listdir(folder))
+    except FileNotFoundError:
+        return "missing"
+    except OSError:  # no folder, or not ours to look into
+        return "set aside"
+    if "result.json" not in names and "lock" in names and _is_locked(folder / "lock"):
+        return "running"
+    try:
+        state, _ = read_run(str(folder))
+    except UnreadableError:
+        return "set aside"
+    by_state: dict[State, RunStatus] = {"finished": "done", "failed": "failed"}
+    return by_state.get(state, "stopped")
+
+
+def problem(folder: Path) -> str | None:
+    """Why the run of a folder is set aside, None if its record is whole."""
+    try:
+        read_run(str(folder))
+    except UnreadableError as reason:
+        return str(reason)
+    return None
+
+
+def statuses(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, RunStatus]:
+    """Where each run of a sweep stands in a store."""
+    return {run: folder_status(store / run.folder) for run in runs}
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no locks on this file system
+        return False
+    finally:
+        os.close(handle)
+    return False

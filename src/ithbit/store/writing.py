@@ -1,0 +1,90 @@
+"""Files written whole or not at all: under another name, and moved into place in one step."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from ithbit.errors import OutputError, StoreError
+
+Content = bytes | Callable[[Path], object]  # what a file is to hold, or what fills it
+
+
+def write_atomically(path: Path, content: Content) -> None:
+    """Put a file in place in one step, on the disk before it is named.
+
+    What stood at `path` before stays until then.
+    """
+    try:
+        _write_and_move(path, content)
+    except FileNotFoundError:  # a second copy of the run began, and cleared the folder meanwhile
+        _write_and_move(path, content)
+
+
+def _write_and_move(path: Path, content: Content) -> None:
+    # Not mkstemp, whose files are for one user alone: a store may be shared. The suffix stays:
+    # matplotlib and polars tell the format by it.
+    temporary = path.with_name(f".ithbit-{uuid4().hex}{path.suffix}")
+    try:
+        if isinstance(content, bytes):
+            temporary.write_bytes(content)
+        else:
+            content(temporary)
+        with open(temporary, "r+b") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: Content) -> Path:
+    """Write a file that the user asked for; folders on the way are made. Raises `OutputError`."""
+    try:
+        if path.is_dir():
+            raise OutputError(f"cannot write {path}: it is a folder; name a file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(f"cannot write {path}: {reason}; name another file") from error
+    return path
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Likewise, UTF-8 text."""
+    return write_whole(path, text.encode())
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written, or whose folder is not there: before long work."""
+    try:
+        if path.is_dir():
+            raise OutputError(f"cannot write {path}: it is a folder; name a file")
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path}: {error.strerror or error}; give a file in a folder that can be "
+            "written"
+        ) from error
+
+
+def json_bytes(data: dict[str, Any]) -> bytes:
+    """A record as it lies on the disk."""
+    return (json.dumps(data, indent=1, allow_nan=False) + "\n").encode()
+
+
+@contextmanager
+def said_as_store_error(path: Path) -> Iterator[None]:
+    """Turn what the operating system refuses into a sentence; nothing finished is lost by it."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"cannot write to {path}: {error.strerror or error}; what is finished is kept: "
+            "mend that and run the same command again"
+        ) from error

@@ -1,0 +1,227 @@
+"""Workers on this machine: processes that share its cores, with one thread each.
+
+Small models gain little from a second thread and much from a second process, so a CPU gets a worker
+a core. A GPU gets one worker, which trains several stacks at once. A worker that dies takes no run
+with it: what it was training goes back to the queue. To stop them their input is closed: they save
+what they train, and end.
+"""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ithbit.engine.device import Device, usable_cores
+from ithbit.engine.how import Event, How, Unfinished
+from ithbit.engine.outcomes import outcome, record_failure
+from ithbit.models.layer_source import sources
+from ithbit.spec import RunSpec
+from ithbit.sweep.threads import at_once
+from ithbit.sweep.turns import BUSY_SECONDS, Stack, Turn, Turns
+from ithbit.sweep.worker import error_from_json, event_from_json
+
+MAX_ATTEMPTS = 3  # workers that may die over a run before it is recorded as failed
+LEAVE_SECONDS = 60.0  # for a worker to save what it trains and end; then it is killed
+_SIGNAL_SECONDS = 0.5  # between two looks for an interruption
+
+# Ctrl-C reaches the whole group; the parent decides. First of all, for the imports take seconds.
+_START = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from ithbit.sweep.worker import main
+main()
+"""
+
+
+@dataclass(eq=False)
+class Worker:
+    """One worker process and the stacks it has in hand, by a number."""
+
+    process: subprocess.Popen[str]
+    device_name: str
+    stacks: dict[int, Stack] = field(default_factory=dict)
+    n_given: int = 0
+    alone: bool = False  # the last stack suffers no other beside it
+
+    @property
+    def has_room(self) -> bool:
+        return not self.stacks or (not self.alone and len(self.stacks) < at_once(self.device_name))
+
+    def give(self, turn: Turn, alone: bool = False) -> None:
+        """Hand it a stack; a worker that is gone already will be noticed by its silence."""
+        self.n_given, self.alone = self.n_given + 1, alone
+        self.stacks[self.n_given] = turn.stack
+        runs, layers = [run.to_json() for run in turn.stack], sources(turn.stack)
+        line = {"number": self.n_given, "runs": runs, "layers": layers, "seconds": turn.seconds}
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(line) + "\n")
+            self.process.stdin.flush()
+
+
+Answer = tuple[Worker, dict[str, Any] | None]  # None: the worker is gone
+
+
+class LocalPool:
+    """Workers on one store; use as a context, which ends with all of them."""
+
+    def __init__(self, how: How) -> None:
+        self.how = how
+        self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._workers: list[Worker] = []
+        self._listeners: list[threading.Thread] = []
+
+    def __enter__(self) -> "LocalPool":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        deadline = time.monotonic() + LEAVE_SECONDS
+        try:
+            for worker in self._workers:
+                assert worker.process.stdin is not None
+                with suppress(BrokenPipeError):  # a stack that it did not live to read
+                    worker.process.stdin.close()
+            for worker in self._workers:
+                with suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(max(0.0, deadline - time.monotonic()))
+        finally:  # also where a second interruption waits for nobody
+            for worker in self._workers:
+                worker.process.kill()
+            for worker, listener in zip(self._workers, self._listeners, strict=True):
+                worker.process.wait()
+                listener.join()
+
+    def command(self, device_name: str) -> list[str]:
+        """What starts a worker on a device."""
+        arguments = [str(self.how.store), device_name, self.how.kernels]
+        return [sys.executable, "-c", _START, *arguments]
+
+    def start_worker(self, device_name: str) -> Worker:
+        """Start one more worker; its answers come through the queue."""
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            self.command(device_name),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        worker = Worker(process, device_name)
+        self._workers.append(worker)
+        listener = threading.Thread(target=self._listen, args=(worker,), daemon=True)
+        self._listeners.append(listener)
+        listener.start()
+        return worker
+
+    def _listen(self, worker: Worker) -> None:
+        assert worker.process.stdout is not None
+        with worker.process.stdout as lines:
+            for line in lines:
+                try:
+                    self.answers.put((worker, json.loads(line)))
+                except ValueError:  # cut off in the middle of a line: the end follows
+                    break
+        worker.process.wait()
+        self.answers.put((worker, None))
+
+
+def worker_devices(asked: str, device: Device, workers: int | None) -> list[str]:
+    """The device of each worker: a worker a core, or a worker a GPU, unless told how many.
+
+    Of several GPUs all are used, unless one was asked for by its number.
+    """
+    if not device.is_cuda:
+        return ["cpu"] * (workers or usable_cores())
+    n_gpus = 1 if ":" in asked else torch.cuda.device_count()
+    if n_gpus == 1:
+        return [str(device.torch)] * (workers or 1)
+    return [f"cuda:{k % n_gpus}" for k in range(workers or n_gpus)]
+
+
+def train_in_processes(turns: Turns, how: How, devices: list[str], runs: list[RunSpec]) -> None:
+    """Hand the stacks to workers, one on each device named, until every run has an outcome."""
+    by_id = {run.run_id: run for run in runs}
+    attempts: dict[str, int] = defaultdict(int)
+    pool = LocalPool(how)
+    with pool:
+        at_work = [pool.start_worker(device_name) for device_name in devices]
+        while at_work and not how.pause.asked:
+            _deal(turns, at_work, attempts)
+            if not turns and not any(worker.stacks for worker in at_work):
+                break
+            try:
+                worker, answer = pool.answers.get(timeout=_SIGNAL_SECONDS)
+            except queue.Empty:
+                continue
+            if answer is None:
+                if worker in at_work:
+                    at_work.remove(worker)
+                    for stack in _after_death(worker, how, attempts):
+                        turns.wait_again(stack)
+                    if turns:
+                        at_work.append(pool.start_worker(worker.device_name))
+            elif answer["kind"] == "left":
+                worker.stacks.pop(answer["number"])
+                turns.put_back(_left(answer, by_id))
+            elif answer["kind"] == "busy":
+                turns.wait_again(worker.stacks.pop(answer["number"]))
+                time.sleep(BUSY_SECONDS)
+            elif answer["kind"] == "error":
+                raise error_from_json(answer)
+            else:
+                how.watch(event_from_json(answer, by_id[answer["run_id"]]))
+    while not pool.answers.empty():  # what they said when they were told to leave
+        _, answer = pool.answers.get()
+        if answer is not None and answer["kind"] == "left":
+            turns.put_back(_left(answer, by_id))
+
+
+def _left(answer: dict[str, Any], by_id: dict[str, RunSpec]) -> list[Unfinished]:
+    return [Unfinished(by_id[run_id], epochs) for run_id, epochs in answer["data"].items()]
+
+
+def _deal(turns: Turns, at_work: list[Worker], attempts: dict[str, int]) -> None:
+    """Hand stacks out while a worker has room, each to the one that has the fewest.
+
+    Whoever is at its last attempt has a worker to itself, so that it does not fail for another.
+    """
+
+    def is_last(stack: Stack) -> bool:
+        return any(attempts[run.run_id] == MAX_ATTEMPTS - 1 for run in stack)
+
+    while True:
+        worker = min(at_work, key=lambda worker: len(worker.stacks))
+        fits = (lambda stack: not is_last(stack)) if worker.stacks else (lambda stack: True)
+        turn = turns.take(fits) if worker.has_room else None
+        if turn is None:
+            break
+        worker.give(turn, alone=is_last(turn.stack))
+
+
+def _after_death(worker: Worker, how: How, attempts: dict[str, int]) -> list[Stack]:
+    """What of a dead worker's stacks is to be tried again; what died too often is recorded."""
+    status = worker.process.returncode
+    how_it_died = f"signal {-status}" if status < 0 else f"status {status}"
+    again = []
+    for run in (run for stack in worker.stacks.values() for run in stack):
+        if outcome(how.store, run) is not None:
+            continue
+        attempts[run.run_id] += 1
+        if attempts[run.run_id] < MAX_ATTEMPTS:
+            again.append(run)
+        else:
+            error = f"its worker process died {MAX_ATTEMPTS} times, last with {how_it_died}"
+            how.watch(Event(run, record_failure(how.store, run, error)))
+    if again:
+        names = ", ".join(run.name for run in again)
+        how.watch(Event(again[0], f"a worker died with {how_it_died}; trained again: {names}"))
+    return [[run] for run in again]  # alone: whoever kills its worker takes no neighbour along

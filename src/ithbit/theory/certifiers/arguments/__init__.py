@@ -1,0 +1,1 @@
+"""Arguments made for one kind of construction."""

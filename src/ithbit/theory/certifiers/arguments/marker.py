@@ -1,0 +1,148 @@
+"""A linear-time argument for two layers of width 1: the first marks one token, the second reads it.
+
+It covers attention (softmax or linear) and SSM layers alike, and takes the weights as they are:
+every hypothesis is checked on them, and `UnsuitableError` says which one fails. The steps:
+
+(C1) At position k holding bit b the first MLP reads s = base(k, b) + offset(i) + e, with e in an
+     interval that holds for all other bits (`approach`).
+(C2) That MLP is exactly zero outside its support; for each i only position i holding a 1 may reach
+     the support. So every other token's output is exactly 0, the index and the last included.
+(C3) The output at position i holding a 1 is enclosed by the MLP's range on its values of s.
+(C4) The second layer takes the mean (attention with zero keys) or the sum (SSM with A = 1), and its
+     MLP with the output matrix is a function of one variable, whose range gives the margin.
+
+Exact rationals throughout; the exponential sums of (C1) are arb balls. O(n log n).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from flint import fmpq
+
+from ithbit.theory.certifiers.arguments.approach import (
+    Approach,
+    Spread,
+    approach_of,
+    require_unit_memory,
+)
+from ithbit.theory.certifiers.arithmetic.lines import (
+    Line,
+    Rational,
+    UnsuitableError,
+    exact,
+    line_of,
+)
+from ithbit.theory.layers import LinearAttention, SoftmaxAttention, Ssm
+from ithbit.theory.solution import Solution
+
+
+@dataclass(frozen=True)
+class MarkerBound:
+    """The certified lower bound, the case where it is least, and the widest spread of s."""
+
+    margin: Rational
+    index: int
+    answer: int
+    deviation: float
+    arithmetic: str
+
+
+def certify_marker(solution: Solution) -> MarkerBound:
+    """A certified lower bound of the margin; `UnsuitableError` if the argument does not apply.
+
+    >>> from ithbit.theory.constructions import construct
+    >>> certify_marker(construct("lhi", "ssm", 4096)).margin
+    1
+    """
+    if solution.depth != 2 or solution.width != 1 or solution.embedding.d != 1:
+        raise UnsuitableError("the argument needs two layers of width 1")
+    approach = approach_of(solution)
+    _check_marks(approach)
+    read, collect = _second_layer(solution)
+    _, unmarked = read.range(*collect((fmpq(0), fmpq(0))))
+    deviation = max(float(_fraction(high - low)) for low, high in approach.spread)
+    recurrent = isinstance(solution.layers[0], Ssm)
+    arithmetic = "exact rationals" if recurrent else "exact rationals and arb balls"
+    worst = MarkerBound(-unmarked, 1, 0, deviation, arithmetic)
+    for i, (low, high) in enumerate(approach.spread, 1):
+        s = approach.ones[i - 1] + approach.offset[i - 1]
+        marked = approach.marker.range(s + low, s + high)
+        margin, _ = read.range(*collect(marked))
+        if margin < worst.margin:
+            worst = MarkerBound(margin, i, 1, deviation, arithmetic)
+    return worst
+
+
+def _fraction(value: Rational) -> Fraction:
+    return Fraction(int(value.p), int(value.q))
+
+
+def _check_marks(approach: Approach) -> None:
+    """(C2): for each i, nothing but position i holding a 1 can meet the marker's support."""
+    left, right = approach.marker.support()
+    # Position (k, b) may meet the support iff low < base < high, rounded to floats outward.
+    parts = list(zip(approach.offset, approach.spread, strict=True))
+    low = np.array([_below(left - offset - spread[1]) for offset, spread in parts])
+    high = np.array([-_below(-(right - offset - spread[0])) for offset, spread in parts])
+    base_low, base_high = approach.base.lo.ravel(), approach.base.hi.ravel()
+    order = np.argsort(base_low)
+    width = float((base_high - base_low).max())
+    if width:
+        low = np.nextafter(low - width, -np.inf)
+    first = np.searchsorted(base_low[order], low, side="right")
+    stop = np.searchsorted(base_low[order], high, side="left")
+    for i, (a, b) in enumerate(zip(first, stop, strict=True), 1):
+        strays = [entry for entry in order[a:b] if entry != 2 * i - 1]
+        if strays:
+            k, bit = divmod(int(strays[0]), 2)
+            raise UnsuitableError(
+                f"with index {i}, position {k + 1} holding {bit} may be marked too"
+            )
+        offset, spread = parts[i - 1]
+        ranges: dict[str, Spread] = {"index": approach.at_index[i - 1]}
+        if approach.base_end is not None:
+            s = approach.base_end + offset
+            ranges["end"] = (s + spread[0], s + spread[1])
+        for token, (bottom, top) in ranges.items():
+            if not (top <= left or bottom >= right):
+                raise UnsuitableError(f"with index {i}, the {token} token may be marked")
+
+
+def _below(value: Rational) -> float:
+    """The largest float not above a rational, or the one before it."""
+    nearest = float(_fraction(value))
+    return nearest if exact(nearest) <= value else float(np.nextafter(nearest, -np.inf))
+
+
+def _second_layer(solution: Solution) -> tuple[Line, Callable[[Spread], Spread]]:
+    """alpha_1 − alpha_0 as a function of what layer 2 collects, and that as one of the marker."""
+    layer = solution.layers[1]
+    if isinstance(layer, SoftmaxAttention | LinearAttention):
+        K, Q, V = (exact(w[0, 0]) for w in (layer.K, layer.Q, layer.V))
+        if (K * Q if isinstance(layer, SoftmaxAttention) else K) != 0:
+            raise UnsuitableError("the second layer does not take the plain mean")
+        net, at, along = layer.net, np.zeros(1), np.ones(1)
+        share = V / solution.n_tokens
+
+        def collect(marked: Spread) -> Spread:
+            low, high = sorted((share * marked[0], share * marked[1]))
+            return low, high
+
+    elif isinstance(layer, Ssm):
+        require_unit_memory(layer)
+        put, start = line_of(layer.B, np.zeros(1), np.ones(1), np.ones(1)), exact(layer.h0[0])
+        if put(fmpq(0)) != 0:
+            raise UnsuitableError("the second layer adds something for tokens without a mark")
+        net, at, along = layer.phi, np.zeros(2), np.array([0.0, 1.0])
+
+        def collect(marked: Spread) -> Spread:
+            low, high = put.range(*marked)
+            return start + low, start + high
+
+    else:
+        raise UnsuitableError("the argument covers attention and SSM layers only")
+    one, zero = (line_of(net, at, along, solution.output[answer]) for answer in (1, 0))
+    minus = tuple((-out, slope, shift) for out, slope, shift in zero.units)
+    return Line(one.units + minus, one.constant - zero.constant), collect

@@ -1,0 +1,1 @@
+"""Sound arithmetic: intervals, affine forms, exact lines, fractional programs."""

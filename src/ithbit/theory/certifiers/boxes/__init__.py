@@ -1,0 +1,1 @@
+"""The generic certifier: boxes through any layers."""

@@ -1,0 +1,97 @@
+"""The generic certifier: a lower bound of the margin for any layers, knowing no construction.
+
+For fixed index i and answer sigma_i (a *case*), every token and every value of its own bit gets a
+box that holds for all values of the other bits. Boxes go through the layers one by one: attention
+by a fractional program (`attention_boxes`), MLPs by affine forms (`relu_forms`), states step by
+step (`state_boxes`).
+
+The bound is *certified*: it never exceeds the true minimum, whatever the weights. It is tight where
+boxes lose nothing, as in all constructions here; for other weights it may be far below. Time grows
+as n^3 for two attention layers and as n^2 for one, or for recurrent layers.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ithbit.theory.certifiers.arithmetic.intervals import Interval, concatenate
+from ithbit.theory.certifiers.arithmetic.relu_forms import output_range
+from ithbit.theory.certifiers.boxes.attention import attend
+from ithbit.theory.certifiers.boxes.cases import Cases, Embedded, blocks, embed, linear
+from ithbit.theory.certifiers.boxes.states import states
+from ithbit.theory.gru_layer import Gru
+from ithbit.theory.layers import Layer, LinearAttention, Rnn, SoftmaxAttention, Ssm
+from ithbit.theory.solution import Solution
+
+ARITHMETIC = "float64 intervals rounded outward, exponentials from arb balls"
+_BLOCK = 2_000_000  # numbers in the largest array of a block of cases
+
+
+@dataclass(frozen=True)
+class BoxBound:
+    """The certified lower bound of the margin, and the case where it is least."""
+
+    margin: float
+    index: int
+    answer: int
+
+
+def certify_boxes(solution: Solution) -> BoxBound:
+    """A certified lower bound of the margin over all n · 2^n inputs; −inf if nothing is known.
+
+    >>> from ithbit.theory.constructions import construct
+    >>> certify_boxes(construct("lhi", "linear-causal", 4)).margin
+    1.0
+    """
+    worst = BoxBound(np.inf, 0, 0)
+    for index, answer in blocks(solution.n_bits, _block_size(solution)):
+        cases: Cases | Embedded = embed(solution, index, answer)
+        for layer in solution.layers[:-1]:
+            cases = Cases(_through(layer, cases), cases.allowed)
+        difference = _read(solution, cases)
+        margin = np.where(answer == 1, difference.lo, -difference.hi)
+        margin = np.where(np.isnan(margin), -np.inf, margin)
+        at = int(np.argmin(margin))
+        if margin[at] < worst.margin:
+            worst = BoxBound(float(margin[at]), int(index[at]), int(answer[at]))
+    return worst
+
+
+def _block_size(solution: Solution) -> int:
+    attention = [layer.kind in ("softmax", "linear") for layer in solution.layers]
+    if solution.depth == 1 and not attention[0]:
+        return max(1, _BLOCK // (20 * solution.embedding.d))  # one token is in hand at a time
+    queries = 2 * solution.n_tokens if any(attention[:-1]) else 1
+    return max(1, _BLOCK // (2 * solution.n_tokens * queries * solution.embedding.d))
+
+
+def _through(layer: Layer, cases: Cases | Embedded) -> Interval:
+    """The boxes of a layer's outputs, `case token bit dim`."""
+    count, length, _ = cases.allowed.shape
+    if isinstance(layer, SoftmaxAttention | LinearAttention):
+        sums = attend(layer, cases, last=False)
+        out = output_range(layer.net, sums.reshape(count * length * 2, layer.d_in))
+    else:
+        assert isinstance(layer, Ssm | Rnn | Gru)
+        after = states(layer, cases, last=False)
+        if isinstance(layer, Gru):
+            return after
+        joined = concatenate([cases.box, after], axis=3)
+        net = layer.phi if isinstance(layer, Ssm) else layer.N2
+        out = output_range(net, joined.reshape(count * length * 2, 2 * layer.d_in))
+    return out.simplified().reshape(count, length, 2, layer.d_out)
+
+
+def _read(solution: Solution, cases: Cases | Embedded) -> Interval:
+    """Enclosures of alpha_1 − alpha_0 at the last token, per case."""
+    layer = solution.layers[-1]
+    then = (solution.output, np.array([[-1.0, 1.0]]))
+    if isinstance(layer, SoftmaxAttention | LinearAttention):
+        return output_range(layer.net, attend(layer, cases, last=True)[:, 0], then)[:, 0]
+    assert isinstance(layer, Ssm | Rnn | Gru)
+    after = states(layer, cases, last=True)[:, -1, 0]
+    if isinstance(layer, Gru):
+        return linear(then[1], linear(then[0], after))[:, 0]
+    net = layer.phi if isinstance(layer, Ssm) else layer.N2
+    x = cases.token(solution.n_tokens - 1)[:, 0].spread(len(cases.allowed), layer.d_in)
+    return output_range(net, concatenate([x, after], axis=1), then)[:, 0]

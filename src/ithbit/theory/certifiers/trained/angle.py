@@ -1,0 +1,263 @@
+"""BERT blocks that point at an angle: the margin over all inputs, in O(n) balls.
+
+The argument of `constructions/trained/bert_right.py` and `bert_left.py` with the numbers that the
+stored weights have. What is checked exactly: which content every map reads and writes, that bits
+are (a_0, p, ±v), that norms are plain and feed-forward parts write nothing. Then:
+
+* Bit k scores (A_i + B_i p) s(p) at the reading token, s(p) = sqrt(d) / sqrt(D0 + D1 p^2). For
+  A, B >= 0 its derivative has the sign of B D0 − A D1 p, so it rises up to the place p* =
+  B D0 / (A D1) and falls after it: bits more than W places off weigh no more than the one W off.
+* Weights do not depend on the bits, so the least pull towards the answer is where all other
+  bits are opposed: (s_i − sum_k w_k s_k) / (1 + sum_k w_k + w_rest), with w relative to bit i.
+* Block 1 of LHI leaves the bits a factor in [shrink, 1], for whatever mask.
+"""
+
+from dataclasses import dataclass
+
+from flint import arb, ctx, fmpq
+
+from ithbit.theory.certifiers.arithmetic.lines import exact
+from ithbit.theory.certifiers.trained.reading import (
+    PRECISION,
+    Ball,
+    Found,
+    Rational,
+    Reader,
+    Tokens,
+    high,
+    least_of,
+    low,
+    need,
+    only,
+    only_entries,
+    tokens,
+)
+from ithbit.theory.constructions.trained import bert_left, bert_right
+from ithbit.theory.constructions.trained.content import columns
+from ithbit.theory.trained_blocks import BERT_EPS
+from ithbit.theory.trained_solution import TrainedSolution
+
+WINDOW = 5  # places on each side of the index that are evaluated one by one
+ONE, PLACE, BITS, FLAG, INDEX = range(5)
+
+
+@dataclass(frozen=True)
+class Pointed:
+    """What the last attention sees: n bits on a curve, scored by the reading token."""
+
+    places: list[Ball]
+    scale: list[Ball]  # s(p) of each bit, an upper end
+    shrink: Ball  # the true scale is within [shrink, 1] of it
+    rise: Ball  # D0 / D1, so that the peak is at rise B / A
+    value: Ball  # |a_2| of a bit, times what the value and output maps make of it
+
+
+def certify_angle(solution: TrainedSolution) -> Found:
+    """A lower bound of the margin over all inputs; `UnsuitableError` if it does not apply."""
+    need(solution.family.startswith("softmax"), "the argument is about BERT blocks")
+    right = solution.task == "rhi"
+    entry = bert_right if right else bert_left
+    need(solution.depth >= (1 if right else 2), "too few layers")
+    with ctx.workprec(PRECISION):
+        reader = Reader(solution, columns(solution.width, entry.ORDER))
+        reader.plain_norms()
+        reader.zero("enter.type")
+        for layer in range(solution.depth):
+            block = f"blocks.{layer}."
+            reader.zero(*(block + name for name in ("qkv.bias", "out.bias", "down.weight")))
+            reader.zero(block + "down.bias")
+        used = 1 if right else 2
+        reader.zero(*(f"blocks.{layer}.out.weight" for layer in range(used, solution.depth)))
+        return _right(solution, reader) if right else _left(solution, reader)
+
+
+def _head_maps(reader: Reader, layer: int) -> tuple[list[list[Rational]], list[list[Rational]]]:
+    """K^T Q and O V of head 0, as maps between contents; the other heads must write nothing."""
+    spec = reader.solution.spec
+    d, size = spec.d_model, spec.d_head
+    weight, out = (
+        reader.array(f"blocks.{layer}.qkv.weight"),
+        reader.array(f"blocks.{layer}.out.weight"),
+    )
+    what = f"block {layer + 1}"
+    q = reader.rows(weight[:size], f"{what}, query")
+    k = reader.rows(weight[d : d + size], f"{what}, key")
+    scores = [
+        [sum((a[r] * b[c] for a, b in zip(q, k, strict=True)), fmpq(0)) for c in range(reader.m)]
+        for r in range(reader.m)
+    ]
+    writes = reader.product(out[:, size:], weight[2 * d + size :], what)
+    need(not any(any(row) for row in writes), f"{what}: only the first head may write")
+    return scores, reader.product(out[:, :size], weight[2 * d : 2 * d + size], what)
+
+
+def _bits(t: Tokens, reader: Reader) -> tuple[Rational, Rational, Rational]:
+    """(a_0, slope of the place, v): bits hold (a_0, slope p, ±v)."""
+    only(t.bit, {ONE, BITS}, "the bit's type")
+    only(t.value, {BITS}, "the bit's value")
+    only(t.place, {PLACE}, "the position")
+    v = t.bit[BITS] + t.value[BITS]
+    need(v > 0 and t.bit[BITS] == -v, "a bit must be written as ±v")
+    need(t.bit[ONE] > 0 and t.place[PLACE] > 0, "bits must hold a constant and their place")
+    return t.bit[ONE], t.place[PLACE], v
+
+
+def _places(solution: TrainedSolution, slope: Rational) -> list[Rational]:
+    first = 0 if solution.task == "rhi" else 1
+    last = solution.n_tokens - 1
+    return [slope * fmpq(first + k, last) for k in range(solution.n_bits)]
+
+
+def _root(d: int, square: Rational | Ball) -> Ball:
+    return (arb(d) / arb(square)).sqrt()
+
+
+def _right(solution: TrainedSolution, reader: Reader) -> Found:
+    t, d, n = tokens(reader), solution.width, solution.n_bits
+    nu, eps = reader.norms, exact(BERT_EPS)
+    one, slope, v = _bits(t, reader)
+    scores, moved = _head_maps(reader, 0)
+    only_entries(moved, {(BITS, BITS)}, "the value of block 1")
+    for row in scores:
+        only(row, {ONE, PLACE}, "the key of block 1")
+    D0, D1 = nu[ONE] * one**2 + nu[BITS] * v**2 + d * eps, nu[PLACE]
+    places = _places(solution, slope)
+    seen = Pointed(
+        [arb(p) for p in places],
+        [_root(d, D0 + D1 * p * p) for p in places],
+        arb(1),
+        arb(D0 / D1),
+        arb(v * moved[BITS][BITS]),
+    )
+    need(moved[BITS][BITS] > 0, "the value must keep the sign of the bit")
+    scale = 1 / arb(solution.spec.d_head).sqrt()
+    margins: list[Ball] = []
+    for i in range(1, n + 1):
+        a = t.index(i, n, fmpq(1))
+        only(a, {ONE, PLACE}, "the index token")
+        square = nu[ONE] * a[ONE] ** 2 + nu[PLACE] * a[PLACE] ** 2
+        s = _root(d, square + d * eps)
+        read = [sum((a[r] * scores[r][c] for r in (ONE, PLACE)), fmpq(0)) for c in (ONE, PLACE)]
+        A, B = (s * scale * arb(x * y) for x, y in zip(read, (one, fmpq(1)), strict=True))
+        own = s * s * scale * arb(read[0] * a[ONE] + read[1] * a[PLACE])
+        y = _pull(seen, i, A, B, [own])
+        margin = _after_norms(reader, y, s * s * arb(square))
+        margins.append(margin)
+    return least_of(margins)
+
+
+def _pull(seen: Pointed, i: int, A: Ball, B: Ball, rest: list[Ball]) -> Ball:
+    """The least of what attention brings towards the answer; `rest` are scores of other tokens."""
+    need(bool(A > 0) and bool(B >= 0), "scores must rise with the place and then fall")
+    n, at = len(seen.places), i - 1
+    top = low((A + B * seen.places[at]) * seen.scale[at] * seen.shrink)
+    peak = seen.rise * B / A
+    first, end = max(0, at - WINDOW), min(n, at + WINDOW + 1)
+    need(first == 0 or bool(peak >= seen.places[first]), f"index {i}: scores peak too early")
+    need(end == n or bool(peak <= seen.places[end - 1]), f"index {i}: scores peak too late")
+    weight, pull = arb(0), arb(0)
+    for k in range(first, end):
+        if k == at:
+            continue
+        w = ((A + B * seen.places[k]) * seen.scale[k] - top).exp()
+        if k == first and first > 0:
+            w = w * (first + 1)  # it and all before it, which weigh no more
+        if k == end - 1 and end < n:
+            w = w * (n - end + 1)
+        # s falls with the place, so the tokens before the window are within s(0).
+        weight, pull = weight + w, pull + w * (seen.scale[0] if k == first else seen.scale[k])
+    for score in rest:
+        weight = weight + (score - top).exp()
+    gained = seen.scale[at] * seen.shrink - pull
+    return seen.value * low(gained) / (1 + (weight if bool(gained > 0) else arb(0)))
+
+
+def _after_norms(reader: Reader, y: Ball, square: Ball) -> Ball:
+    """The logit towards the answer: y beside a content of weighted square norm, through the norms.
+
+    Two LayerNorms scale by sqrt(d) / sqrt((1 + eps) X + d eps^2); further blocks that write nothing
+    do so again. The result increases in y, so a lower bound of y gives one of the logit.
+    """
+    d, eps = reader.solution.width, arb(exact(BERT_EPS))
+    y, square = low(y), high(square)
+    for _ in range(reader.solution.depth - (0 if reader.solution.task == "rhi" else 1)):
+        X = square + arb(reader.norms[BITS]) * y * y
+        s = (d / ((1 + eps) * X + d * eps**2)).sqrt()
+        y, square = y * s, square * s * s
+    return arb(reader.head(BITS)) * y
+
+
+def _left(solution: TrainedSolution, reader: Reader) -> Found:
+    t, d, n = tokens(reader), solution.width, solution.n_bits
+    nu, eps = reader.norms, exact(BERT_EPS)
+    one, slope, v = _bits(t, reader)
+    only(t.query, {FLAG, INDEX}, "the index's type")
+    only(t.fraction, {INDEX}, "the index's value")
+    end = t.last()
+    only(end, {ONE}, "the end token")
+    need(end[ONE] < 0, "the end token must hold a negative constant")
+    scores, moved = _head_maps(reader, 0)
+    only_entries(scores, {(ONE, FLAG)}, "the scores of block 1")
+    pairs = {(r, c) for r in (FLAG, INDEX) for c in (FLAG, INDEX)}
+    only_entries(moved, pairs, "the value of block 1")
+    need(scores[ONE][FLAG] < 0, "the end must look for the index, and bits must not")
+    scale = 1 / arb(solution.spec.d_head).sqrt()
+    look = scale * arb(scores[ONE][FLAG])
+    s_end = _root(d, nu[ONE] * end[ONE] ** 2 + d * eps)
+
+    index = [t.index(i, n, fmpq(0)) for i in range(1, n + 1)]
+    s_index = [
+        _root(d, nu[FLAG] * a[FLAG] ** 2 + nu[INDEX] * a[INDEX] ** 2 + d * eps) for a in index
+    ]
+    need(all(a[FLAG] > 0 and a[INDEX] >= 0 for a in index), "the index must hold a positive flag")
+    brought = [
+        [s * arb(moved[r][FLAG] * a[FLAG] + moved[r][INDEX] * a[INDEX]) for r in (FLAG, INDEX)]
+        for s, a in zip(s_index, index, strict=True)
+    ]
+    places = _places(solution, slope)
+    A_bit = nu[ONE] * one**2 + nu[BITS] * v**2
+    flag = min((low(s * arb(a[FLAG])) for s, a in zip(s_index, index, strict=True)), key=float)
+    far = _root(d, A_bit + nu[PLACE] * places[-1] ** 2 + d * eps)
+    leak = high((look * arb(one) * low(far) * flag).exp())  # a bit's weight on the index
+    largest = max(
+        (high(arb(nu[FLAG]) * x * x + arb(nu[INDEX]) * y * y) for x, y in brought), key=float
+    )
+    X = arb(d * A_bit / (A_bit + d * eps)) * (1 + arb(eps))
+    shrink = low(1 / (1 + (1 + arb(eps)) * leak * leak * largest / X).sqrt())
+
+    more = 1 + eps + eps**2
+    D0, D1 = more * A_bit + d * eps**3, more * nu[PLACE]
+    scores, moved = _head_maps(reader, 1)
+    only_entries(moved, {(BITS, BITS)}, "the value of block 2")
+    need(moved[BITS][BITS] > 0, "the value must keep the sign of the bit")
+    for row in scores:
+        only(row, {ONE, PLACE}, "the key of block 2")
+    seen = Pointed(
+        [arb(p) for p in places],
+        [_root(d, D0 + D1 * p * p) for p in places],
+        shrink,
+        arb(D0 / D1),
+        arb(v * moved[BITS][BITS]),
+    )
+    margins: list[Ball] = []
+    for i in range(1, n + 1):
+        s, a = s_index[i - 1], index[i - 1]
+        look_at = look * arb(end[ONE]) * s_end * s * arb(a[FLAG])
+        W = 1 / (1 + (n + 1) * (-look_at).exp())
+        held = {
+            ONE: s_end * arb(end[ONE]),
+            FLAG: W * brought[i - 1][0],
+            INDEX: W * brought[i - 1][1],
+        }
+        square = sum((arb(nu[c]) * x * x for c, x in held.items()), arb(0))
+        s2 = (d / ((1 + arb(eps)) * square + d * arb(eps) ** 2)).sqrt()
+        held = {c: x * s2 for c, x in held.items()}
+        read = [
+            sum((held[r] * arb(scores[r][c]) for r in held if scores[r][c] != 0), arb(0)) * scale
+            for c in (ONE, PLACE)
+        ]
+        rest = [arb(0), read[0] * held[ONE]]  # the index token's key is 0; the end's own key
+        y = _pull(seen, i, read[0] * arb(one), read[1], rest)
+        margin = _after_norms(reader, y, square * s2 * s2)
+        margins.append(margin)
+    return least_of(margins)

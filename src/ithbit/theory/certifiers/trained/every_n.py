@@ -1,0 +1,169 @@
+"""The margins of the trained constructions for every n at once, evaluated in arb balls.
+
+These speak of the formulas in `constructions/trained/`, with every weight as written there; a
+certificate for one n checks the stored weights instead. The heads of those modules have the proofs:
+each bound below is one that does not depend on n, or that is least at the least n, and is evaluated
+there. Where a term rises and falls with n, its supremum over all n stands in its place.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flint import arb, ctx, fmpq
+
+from ithbit.families import FAMILIES
+from ithbit.theory.certifiers.arithmetic.lines import exact
+from ithbit.theory.certifiers.trained.reading import Ball, rounded_down
+from ithbit.theory.certifiers.trained.window import gelu, silu
+from ithbit.theory.constructions.trained import bert_left, bert_right, linear_window
+from ithbit.theory.constructions.trained.content import columns, norms
+from ithbit.theory.trained_blocks import BERT_EPS, DENOMINATOR_EPS, LINEAR_EPS, MAMBA_EPS
+
+_PRECISION = 128
+
+
+@dataclass(frozen=True)
+class MarginForEveryN:
+    """A margin that holds for every n, rounded down, and why."""
+
+    margin: float
+    because: str
+
+
+def trained_every_n(task: str, family: str, width: int = 16, heads: int = 2) -> MarginForEveryN:
+    """The margin of a trained construction that holds for every n, at this width.
+
+    >>> round(trained_every_n("rhi", "softmax-full").margin, 3)
+    1.91
+    """
+    kind = FAMILIES[family].kind
+    bounds: dict[str, tuple[Callable[[], Ball], str]] = {
+        "softmax": (
+            lambda: angle_right(width) if task == "rhi" else angle_left(width),
+            "scores fall by the square of the distance to the index, whatever n",
+        ),
+        "linear": (
+            lambda: window_linear(task, width, width // heads),
+            "the window's height grows and its tails fall with n, so n = 1 is worst",
+        ),
+        "mamba2": (
+            lambda: window_mamba2(width),
+            "the window's height grows and its tails fall with n, so n = 1 is worst",
+        ),
+        "gru": (latch, "every threshold is met with an exponent of 25 to spare, whatever n"),
+    }
+    bound, because = bounds[kind]
+    with ctx.workprec(_PRECISION):
+        return MarginForEveryN(rounded_down(bound()), because)
+
+
+def _sharpness(ratio: Ball) -> Ball:
+    """`content.sharpness` in balls."""
+    x = (1 / ratio.sqrt()).atan()
+    return (1 - x * x / 12) * ratio / (ratio + 1) ** 2 / 2
+
+
+def _tail(gamma: Ball) -> Ball:
+    """2 sum_k e^(−gamma k^2) over k >= 1: two terms, and the rest by a geometric sum."""
+    q = (-gamma).exp()
+    return 2 * (q + q**4 + q**9 / (1 - q))
+
+
+def _read(y: Ball, d: int, bit: Ball, eps: Ball) -> Ball:
+    """The logit of y beside a content of weighted square at most d, after two LayerNorms."""
+    return 4 * bit.sqrt() * y / ((1 + eps) * (d + bit * y * y) + d * eps**2).sqrt()
+
+
+def angle_right(d: int) -> Ball:
+    """Of `bert_right`, steps 1 to 3."""
+    one, place, bit = (arb(x) for x in norms(columns(d, bert_right.ORDER)))
+    eps = arb(exact(BERT_EPS))
+    c2 = (one + bit + d * eps) / place
+    gamma = bert_right.GAIN * _sharpness(arb(2))
+    r = _tail(gamma)
+    own = (-gamma / _sharpness(c2)).exp()
+    share = (1 - (1 + 1 / c2).sqrt() * r) / (1 + r + own)
+    return _read((d / (place * (c2 + 1))).sqrt() * share, d, bit, eps)
+
+
+def angle_left(d: int) -> Ball:
+    """Of `bert_left`, steps 1 to 4; what decreases in n is taken at n = 1."""
+    one, place, bit, flag, index = (arb(x) for x in norms(columns(d, bert_left.ORDER)))
+    eps, n = arb(exact(BERT_EPS)), 1
+    more = 1 + eps + eps**2
+    alpha = (one + bit) / place + d * eps**3 / (place * more)
+    b = 6 * arb(n + 2).log() + 60
+    loss = ((1 + d * eps / one) * (1 + d * eps / flag)).sqrt()  # of epsilons in two LayerNorms
+    to_index = b / arb(6).sqrt() / loss
+    leak = (-2 * to_index).exp()  # w^2
+    W = 1 / (1 + (n + 1) * (-to_index * ((one + place + bit) / one).sqrt()).exp())
+    gain = bert_left.GAIN * arb(fmpq(3, 4)).sqrt() * _sharpness(arb(2)) / _sharpness(alpha)
+    ends = alpha / flag, (alpha + 1) / (flag + index)
+    least = gain * W / (more * (1 + eps + eps**2 / 2) * (1 + d * eps / flag)).sqrt()  # G / N^2
+    most = gain * (2 * ends[0].max(ends[1]) / ends[0].min(ends[1])).sqrt() * (1 + d * eps / one)
+    slip = most * (n + 1) ** 2 * leak  # G (1 − shrink), as shrink >= 1 − w^2
+    r = _tail(least * _sharpness(alpha)) * slip.exp()
+    rest = 2 * (-least * (1 - leak)).exp()
+    share = (1 - leak - (1 + 1 / alpha).sqrt() * r) / (1 + r + rest)
+    return _read((d / (place * more * (alpha + 1))).sqrt() * share, d, bit, eps)
+
+
+def window_linear(task: str, d: int, size: int, n: int = 1) -> Ball:
+    """Of `linear_window`, steps 1 to 4, for this n and all larger ones."""
+    _, place, bit, index, found = (arb(x) for x in norms(columns(d, linear_window.ORDER)))
+    N, T = (n, n + 1) if task == "rhi" else (n + 1, n + 2)
+    e, eps = d * arb(exact(LINEAR_EPS)), arb(exact(DENOMINATOR_EPS))
+    room = index * (8 * N + 8) ** 2  # nu_0 C^2
+    sigma = 1 / (1 + (4 * index + e) / room).sqrt()
+    # N (1 − rho) <= N T e^(−K sigma) + N eps / (2 K sigma d_h), K = N + 40 > N, and
+    # N (N + 2) e^(−N sigma) < 2 for sigma > 0.9.
+    lost = 2 * (-40 * sigma).exp() + eps / (2 * sigma * size)
+    delta = N * (4 * index + e) / room + 2 * lost  # delta N
+    R = 4 + (2 * arb(N).log()).sqrt()
+    seen = 1 / (1 + (4 * place + bit + e) / room).sqrt()
+    inside = R * seen * (arb(fmpq(1, 2)) - 2 * delta)
+    edge = seen * (arb(fmpq(3, 4)) - delta)  # E = 2 R edge
+    psi = gelu()
+    tail = psi.at_least(2 * R * edge)
+    # N psi(E) <= N phi(E) <= N^(1 − 4 edge^2) e^(−32 edge^2), which falls in N for edge > 1/2.
+    assert bool(edge > arb(fmpq(1, 2)))
+    tails = arb(N) ** (1 - 4 * edge**2) * (-32 * edge**2).exp()
+    signal = inside - 2 * psi.at_least(inside) - 2 * tail
+    peak = R / 2 + 2 * psi.most + 2 * tail
+    normed = 1 / (1 + (4 * place + bit + e + found * peak**2) / room).sqrt()
+    return (normed * signal - 4 * tails) * T * size / (T * size + eps)
+
+
+def window_mamba2(d: int, n: int = 1) -> Ball:
+    """Of `mamba2_window`, steps 1 to 4, for this n and all larger ones."""
+    N, T = n + 1, n + 2
+    e = d * arb(exact(MAMBA_EPS))
+    C = arb(8 * N + 8)
+
+    def act(x: Ball) -> Ball:
+        return x / (1 + (-x).exp())
+
+    sigma = 1 / (1 + (2 + e) / C**2).sqrt()
+    seen = 1 / (1 + (arb(fmpq(301, 100)) + e) / C**2).sqrt()
+    strength = arb(2).log() * act(arb(1)) ** 2 * act(seen)
+    noise = e / (strength / 2) ** 2
+    # N / M^2 = N / (8N + 40)^2 <= 1 / 1280 for every N, and N e^(−M sigma) falls.
+    delta = (1 + noise) / (2 * 1280 * sigma**2) + 3 * N * (-(8 * N + 40) * sigma).exp()
+    R = 8 + arb(N).log()
+    kappa = 2 * N * R
+    inside = R * seen * (arb(fmpq(1, 2)) - 2 * delta)
+    edge = seen * (arb(fmpq(3, 4)) - delta)
+    E = 2 * R * edge
+    psi = silu()
+    # N psi(E) <= N E e^(−E), which falls in N where 1 + 1/R < 2 edge.
+    assert bool(2 * edge > 1 + 1 / R)
+    tails = 4 * N * E * (-E).exp()
+    signal = (inside - 2 * psi.at_least(inside) - 2 * psi.at_least(E)) / 2 - tails
+    channel = (5 + arb(fmpq(1, 4 * N)) + delta) * T * kappa
+    mark = 10 * T * kappa * signal / (6 * channel**2 + noise).sqrt()  # a_5 / C
+    return 2 / (1 + (1 + (arb(fmpq(101, 100)) + e) / C**2) / mark**2).sqrt()
+
+
+def latch() -> Ball:
+    """Of `gru_latch`."""
+    return 2 * (1 - 4 * arb(-25).exp())

@@ -1,0 +1,209 @@
+"""What the stored weights of a trained block read and write, as exact rationals.
+
+The arguments of this folder speak of contents (`constructions/trained/content.py`). Here stored
+float64 weights become maps between contents, exactly: every row that reads and every column that
+writes must lie in the span of U, and everything an argument takes to be 0 or 1 must be so. Else
+`UnsuitableError` says what is not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flint import arb, fmpq
+
+from ithbit.theory.certifiers.arithmetic.lines import UnsuitableError, exact
+from ithbit.theory.layers import FloatArray
+from ithbit.theory.trained_solution import (
+    BIT,
+    END,
+    FRACTION,
+    QUERY,
+    SQUARE,
+    VALUE,
+    TrainedSolution,
+)
+
+PRECISION = 160  # bits; scores are of size n^2 and their gaps of size 1
+Rational = Any  # flint.fmpq
+Ball = Any  # flint.arb
+Matrix = list[list[Rational]]
+
+
+def need(condition: bool, what: str) -> None:
+    """Raise `UnsuitableError` with the sentence unless the condition holds."""
+    if not condition:
+        raise UnsuitableError(what)
+
+
+def low(ball: Ball) -> Ball:
+    """The lower end, as a ball without radius."""
+    return ball.lower()
+
+
+def high(ball: Ball) -> Ball:
+    return ball.upper()
+
+
+def between(a: Ball, b: Ball) -> Ball:
+    """A ball that holds everything between the lower end of a and the upper end of b."""
+    return a.union(b)
+
+
+def rounded_down(ball: Ball) -> float:
+    """A float not above any number of the ball.
+
+    >>> rounded_down(arb(1) / 4), rounded_down(arb(1) / 3) <= 1 / 3
+    (0.25, True)
+    """
+    need(bool(ball.is_finite()), "the margin cannot be bounded")
+    nearest = float(ball.lower())
+    while not bool(arb(nearest) <= ball.lower()):
+        nearest = float(np.nextafter(nearest, -np.inf))
+    return nearest
+
+
+@dataclass(frozen=True)
+class Found:
+    """The least margin and the index where it is least."""
+
+    margin: float
+    index: int
+
+
+def least_of(margins: list[Ball]) -> Found:
+    """The least of the margins of indices 1 to n, rounded down."""
+    ends = [rounded_down(margin) for margin in margins]
+    least = min(range(len(ends)), key=ends.__getitem__)
+    return Found(ends[least], least + 1)
+
+
+class Reader:
+    """The weights of a solution as maps between contents."""
+
+    def __init__(self, solution: TrainedSolution, U: FloatArray) -> None:
+        self.solution = solution
+        self.columns = [[fmpq(int(value)) for value in column] for column in U.T]
+        self.norms = [_dot(column, column) for column in self.columns]
+        self.m = len(self.norms)
+
+    def array(self, name: str) -> FloatArray:
+        return self.solution.weights[name]
+
+    def rows(self, weights: FloatArray, what: str) -> Matrix:
+        """What each row reads of the content; rows of zeros included."""
+        return [self._row(row, what) for row in weights]
+
+    def _row(self, row: FloatArray, what: str) -> list[Rational]:
+        if not row.any():
+            return [fmpq(0)] * self.m
+        values = [exact(value) for value in row]
+        found = [_dot(values, column) for column in self.columns]
+        factors = [c / nu for c, nu in zip(found, self.norms, strict=True)]
+        need(values == self._lift(factors), f"{what} reads more of the stream than the content")
+        return found
+
+    def _lift(self, content: list[Rational]) -> list[Rational]:
+        parts = [(c, column) for c, column in zip(content, self.columns, strict=True) if c != 0]
+        return [
+            sum((c * column[k] for c, column in parts), fmpq(0)) for k in range(self.solution.width)
+        ]
+
+    def write(self, column: FloatArray, what: str) -> list[Rational]:
+        """The content that a column of the stream holds."""
+        values = [exact(value) for value in column]
+        factors = [_dot(values, c) / nu for c, nu in zip(self.columns, self.norms, strict=True)]
+        need(values == self._lift(factors), f"{what} writes more to the stream than content")
+        return factors
+
+    def product(self, out: FloatArray, inner: FloatArray, what: str) -> Matrix:
+        """The map out · inner between contents: what the channels in between pass on."""
+        total = [[fmpq(0)] * self.m for _ in range(self.m)]
+        for channel in range(len(inner)):
+            if not inner[channel].any() or not out[:, channel].any():
+                continue
+            read, written = self._row(inner[channel], what), self.write(out[:, channel], what)
+            for r in range(self.m):
+                for c in range(self.m):
+                    total[r][c] += written[r] * read[c]
+        return total
+
+    def zero(self, *names: str) -> None:
+        """Raise unless these parameters are 0."""
+        for name in names:
+            need(not self.array(name).any(), f"{name} must be 0")
+
+    def plain_norms(self) -> None:
+        """Raise unless every norm has gains of 1 and offsets of 0."""
+        for name, value in self.solution.weights.items():
+            part, _, kind = name.rpartition(".")
+            if part.rpartition(".")[2].rstrip("12") in ("norm", "gate_norm"):
+                wanted = 1.0 if kind == "weight" else 0.0
+                need(bool((value == wanted).all()), f"{name} must be {wanted:g} throughout")
+
+    def head(self, coordinate: int) -> Rational:
+        """What the head multiplies this coordinate by; it must read nothing else."""
+        (row,) = self.rows(self.array("head.weight"), "the head")
+        only(row, {coordinate}, "the head")
+        self.zero("head.bias")
+        need(row[coordinate] > 0, "the head must read the answer with a positive factor")
+        return row[coordinate]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The contents of all tokens, affine in features: content = sum of columns times features."""
+
+    bit: list[Rational]
+    value: list[Rational]
+    query: list[Rational]
+    fraction: list[Rational]
+    end: list[Rational]
+    place: list[Rational]
+
+    def index(self, i: int, n: int, place: Rational) -> list[Rational]:
+        """The content of the index token i at a place feature p."""
+        f = fmpq(i - 1, n)
+        parts = zip(self.query, self.fraction, self.place, strict=True)
+        return [q + c * f + p * place for q, c, p in parts]
+
+    def last(self) -> list[Rational]:
+        """The content of the end token, whose place feature is 1."""
+        return [e + p for e, p in zip(self.end, self.place, strict=True)]
+
+
+def tokens(reader: Reader) -> Tokens:
+    """The contents of the tokens; their squares must go unused."""
+    embed, places = reader.array("embed"), reader.array("positions.polynomial")
+    need(not embed[:, SQUARE].any(), "the square of the index feature must go unused")
+    need(not places[:, 1].any(), "the square of the position must go unused")
+
+    def column(k: int) -> list[Rational]:
+        return reader.write(embed[:, k], "the embedding")
+
+    return Tokens(
+        bit=column(BIT),
+        value=column(VALUE),
+        query=column(QUERY),
+        fraction=column(FRACTION),
+        end=column(END),
+        place=reader.write(places[:, 0], "the map of positions"),
+    )
+
+
+def only(values: Sequence[Rational], allowed: set[int], what: str) -> None:
+    """Raise unless all coordinates but the allowed ones are 0."""
+    wrong = [k for k, value in enumerate(values) if value != 0 and k not in allowed]
+    need(not wrong, f"{what} must leave content {', '.join(map(str, wrong))} alone")
+
+
+def only_entries(found: Matrix, allowed: set[tuple[int, int]], what: str) -> None:
+    """Raise unless a map between contents has no entries but the allowed ones."""
+    for r, row in enumerate(found):
+        for c, value in enumerate(row):
+            need(value == 0 or (r, c) in allowed, f"{what} maps content {c} to {r}")
+
+
+def _dot(a: list[Rational], b: list[Rational]) -> Rational:
+    return sum((x * y for x, y in zip(a, b, strict=True) if x != 0 and y != 0), fmpq(0))

@@ -1,0 +1,177 @@
+"""Explicit weights in the blocks that are trained, at the experiments' own features and positions.
+
+One module per entry, the proof in its head. `construct_trained` builds one for any n, the
+experiments' width 16 or any other from the least one on; layers above those needed pass their
+input on. Whether the weights solve the task is for `certify` to say.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ithbit.errors import SpecError, whole
+from ithbit.families import FAMILIES, TASKS, Task, task_named
+from ithbit.spec import ModelSpec
+from ithbit.theory.architecture import need_theory
+from ithbit.theory.constructions.trained import (
+    bert_left,
+    bert_right,
+    gru_latch,
+    linear_window,
+    mamba2_window,
+)
+from ithbit.theory.constructions.trained.content import LEAST_WIDTH, columns
+from ithbit.theory.layers import Array
+from ithbit.theory.trained_solution import TrainedSolution
+
+LONGEST = 100_000  # bits, as for formal weights
+MOST_WEIGHTS = 4_000_000
+
+
+@dataclass(frozen=True)
+class TrainedConstruction:
+    """One positive entry: `depth` blocks of this family solve the task for every n."""
+
+    task: Task
+    family: str
+    depth: int
+    theorem: str
+    variant: str
+    build: Callable[[ModelSpec], TrainedSolution]
+    least_width: int
+    least_head: int = 1  # coordinates that one head needs
+    least_ff: int = 1
+
+
+def _entry(task: Task, family: str) -> TrainedConstruction:
+    kind = FAMILIES[family].kind
+    if kind == "softmax" and task == "rhi":
+        own, width, head, ff = bert_right.build, LEAST_WIDTH[3], 2, 1
+        return TrainedConstruction(task, family, 1, "Theorem 12c", "angle", own, width, head, ff)
+    if kind == "softmax":
+        own, width = bert_left.build, LEAST_WIDTH[5]
+        return TrainedConstruction(task, family, 2, "Theorem 14c", "angle", own, width, 2, 1)
+    if kind == "linear":
+        theorem, ff = "Theorem 12b" if task == "rhi" else "Theorem 14c", linear_window.LEAST_FF
+        own, width = linear_window.build, LEAST_WIDTH[5]
+        return TrainedConstruction(task, family, 2, theorem, "window", own, width, 1, ff)
+    if kind == "gru":
+        own, width = gru_latch.build, gru_latch.LEAST_WIDTH
+        return TrainedConstruction(task, family, 1, "Theorem 14a", "latch", own, width)
+    own, width = mamba2_window.build, mamba2_window.LEAST_WIDTH
+    return TrainedConstruction(task, family, 2, "Theorem 14c", "window", own, width)
+
+
+_RIGHT = ("softmax-full", "softmax-causal", "linear-full")
+TRAINED: tuple[TrainedConstruction, ...] = (
+    *(_entry("rhi", family) for family in _RIGHT),
+    *(_entry("lhi", family) for family in FAMILIES),
+)
+
+
+def trained_construction(task: str, family: str) -> TrainedConstruction:
+    """The entry of a task and a trained family.
+
+    >>> trained_construction("lhi", "mamba2").depth
+    2
+    """
+    named = task_named(task)
+    for entry in TRAINED:
+        if (entry.task, entry.family) == (named, family):
+            return entry
+    need_theory(family)
+    if family not in FAMILIES:
+        raise SpecError(f"unknown trained family {family!r}; choose one of {', '.join(FAMILIES)}")
+    other = next(task for task in TASKS if task != named)
+    raise SpecError(
+        f"no construction is known for {named} by {family} as it is trained, only for {other}; "
+        f"`ithbit bound {named} {family} --model trained` says what is proved instead"
+    )
+
+
+def construct_trained(
+    task: str,
+    family: str,
+    n_bits: int,
+    *,
+    layers: int | None = None,
+    width: int = 16,
+    heads: int = 2,
+    ff: int = 64,
+    state: int = 16,
+) -> TrainedSolution:
+    """Explicit weights of the trained blocks that solve `task` for strings of `n_bits` bits.
+
+    >>> construct_trained("rhi", "softmax-full", 8).weights["head.weight"].shape
+    (1, 16)
+    """
+    entry = trained_construction(task, family)
+    n_bits = whole("n_bits", n_bits)
+    if not 1 <= n_bits <= LONGEST:
+        limit = "at least 1" if n_bits < 1 else f"at most {LONGEST:,} where weights are built"
+        raise SpecError(f"n must be {limit}, got {n_bits}")
+    spec = ModelSpec(
+        entry.task,
+        family,
+        n_bits=n_bits,
+        n_layers=entry.depth if layers is None else layers,
+        d_model=width,
+        n_heads=heads,
+        d_ff=ff,
+        d_state=state,
+    )
+    if problem := too_small(entry, spec) or too_large(spec):
+        raise SpecError(problem)
+    return entry.build(spec)
+
+
+def content_of(solution: TrainedSolution, x: Array) -> Array:
+    """What the stream of a construction holds, `token content`: the numbers of its module's head.
+
+    >>> import numpy as np
+    >>> solution = construct_trained("rhi", "softmax-full", 2)
+    >>> content_of(solution, solution.tokens(np.array([[1, 0]]), np.array([2]))[0]).tolist()
+    [[1.0, 0.0, 1.0], [1.0, 0.5, -1.0], [-1.0, -0.5, 0.0]]
+    """
+    if FAMILIES[solution.family].attention:
+        left = bert_left if solution.task == "lhi" else bert_right
+        order = linear_window.ORDER if solution.variant == "window" else left.ORDER
+        U = columns(solution.width, order)
+        held: Array = x @ U / (U * U).sum(0)
+        return held
+    return x[..., : mamba2_window.LEAST_WIDTH if solution.variant == "window" else 3]
+
+
+def too_small(entry: TrainedConstruction, spec: ModelSpec) -> str | None:
+    """What the construction needs and the spec does not have, or None."""
+    needed = [
+        f"{least} {what}"
+        for what, least, given in (
+            ("layers", entry.depth, spec.n_layers),
+            ("coordinates of width", entry.least_width, spec.d_model),
+            ("coordinates in a head", entry.least_head, spec.d_head),
+            ("feed-forward units", entry.least_ff, spec.d_ff),
+        )
+        if given < least and (what != "coordinates in a head" or FAMILIES[entry.family].has_heads)
+    ]
+    if not needed:
+        return None
+    return f"the weights for {entry.task} by {entry.family} need {' and '.join(needed)}"
+
+
+def too_large(spec: ModelSpec) -> str | None:
+    """Why weights of such a size are not built, or None if they are; n is not asked here."""
+    block = spec.d_model * (4 * spec.d_model + 2 * spec.d_ff + 3 * spec.d_state)
+    if spec.n_layers * block <= MOST_WEIGHTS:
+        return None
+    return (
+        f"explicit weights are built up to {MOST_WEIGHTS:,} numbers, got some "
+        f"{spec.n_layers * block:,}; take fewer layers or a smaller width"
+    )
+
+
+def least(entry: TrainedConstruction, n_bits: int) -> TrainedSolution:
+    """The construction at the least width it works for."""
+    spec = ModelSpec(entry.task, entry.family, n_bits, entry.depth, entry.least_width)
+    heads = min(2, entry.least_width // entry.least_head) if spec.d_model % 2 == 0 else 1
+    small = replace(spec, n_heads=heads, d_ff=entry.least_ff, d_state=1)
+    return entry.build(small)

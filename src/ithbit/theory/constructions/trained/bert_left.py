@@ -1,0 +1,90 @@
+"""Two BERT blocks solve LHI (beside Thm. 14c), full and causal, width 6 on, for every n.
+
+Content (one, place, bit, flag, index) as in `content`; N = n + 1, D0 = nu_0 + nu_2:
+
+    bit k    (1, p, b, 0, 0)    p = k / N, b = ±1
+    index i  (0, 0, 0, 1, g)    g = 1/N + (n/N) (i − 1)/n = i / N = p_i
+    end      (−1, 0, 0, 0, 0)   its place feature 1 is taken off again
+    block 1  q = −B a_0   k = a_3   v = (a_3, a_4) -> (a_3, a_4)
+    block 2  q = beta (alpha a_3, a_4)   k = (a_0, a_1)   v = a_2 -> a_2
+    B        b sqrt(d_h) / d sqrt((nu_0 + nu_1 + nu_2)(nu_3 + nu_4) / 6),  b = 6 ln(n + 2) + 60
+    alpha    D0 / nu_1 + d eps^3 / (nu_1 (1 + eps + eps^2))
+    beta     GAIN sqrt(3/4) (lambda(2) / lambda(alpha)) N^2 sqrt(2 nu_1 d_h / q0) / d,
+             q0 = min(alpha / nu_3, (alpha + 1) / (nu_3 + nu_4)), GAIN = 60
+    head     4 sqrt(nu_2 / d) a_2;   all else 0
+
+1. *Block 1 brings the index to the end.* Keys and values are 0 at every token but the index, so
+   the end token puts the weight W = 1 / (1 + (n + 1) e^(−score)) on it whatever the bits, with
+   score >= b / sqrt(2 (1 + d eps)) up to eps, and holds W (1, g) times a positive scale. The
+   index token has zero query, key and value of block 2 left as they were: only a_3 and a_4 are
+   written.
+2. *It leaves the bits alone.* A bit's score for the index is at most −b / sqrt(6), up to eps, so
+   it takes up a multiple w <= e^(−b / sqrt 6) of the index's (1, g), orthogonal to what it holds.
+   Three LayerNorms without it scale (1, p, b) by sqrt(d) / sqrt(nu_1 (1 + eps + eps^2)(alpha +
+   p^2)), the closed form of their product; with it by a factor within [1 − w^2, 1] of that.
+3. *Block 2 points at the angle* as in `bert_right`: the score of bit k is G cos(theta_k −
+   theta_i) up to that factor, theta = arctan(p / sqrt(alpha)), G >= 51.9 (lambda(2) /
+   lambda(alpha)) N^2. The index's key is 0 and the end's scores below 0. The gap at distance k is
+   at least 51.9 lambda(2) k^2 − G w^2, and G w^2 is below N^2 (n + 2)^(−4.89) e^(−48): nothing.
+4. The end token finishes as the index token does there: X <= d + nu_2 y^2.
+
+The margin at width 16 is at least 1.97 for every n.
+"""
+
+import math
+
+from ithbit.spec import ModelSpec
+from ithbit.theory.constructions.trained.content import (
+    columns,
+    norms,
+    reader,
+    sharpness,
+    writer,
+    zeros,
+)
+from ithbit.theory.trained_blocks import BERT_EPS
+from ithbit.theory.trained_solution import (
+    BIT,
+    END,
+    FRACTION,
+    QUERY,
+    VALUE,
+    TrainedSolution,
+)
+
+ONE, PLACE, VALUE_OF_BIT, FLAG, INDEX = range(5)
+ORDER = (0, 1, 4, 3, 2)  # the fraction i / N must share no coordinate with the flag
+GAIN = 60.0
+
+
+def build(spec: ModelSpec) -> TrainedSolution:
+    """LHI by two BERT blocks, full or causal; margin >= 1.95 for every n."""
+    d, n = spec.d_model, spec.n_bits
+    N, root = n + 1, math.sqrt(spec.d_head)
+    U = columns(d, ORDER)
+    one, place, bit, flag, index = norms(U)
+    eps = BERT_EPS
+    alpha = (one + bit) / place + d * eps**3 / (place * (1 + eps + eps**2))
+    b = 6 * math.log(n + 2) + 60
+    B = b * root / d * math.sqrt((one + place + bit) * (flag + index) / 6)
+    q0 = min(alpha / flag, (alpha + 1) / (flag + index))
+    gain = GAIN * math.sqrt(0.75) * sharpness(2.0) / sharpness(alpha)
+    beta = gain * N**2 * root / d * math.sqrt(2 * place / q0)
+    w = zeros(spec)
+    w["embed"][:, BIT] = writer(U, {ONE: 1, VALUE_OF_BIT: -1})
+    w["embed"][:, VALUE] = writer(U, {VALUE_OF_BIT: 2})
+    w["embed"][:, QUERY] = writer(U, {FLAG: 1, INDEX: 1 / N})
+    w["embed"][:, FRACTION] = writer(U, {INDEX: n / N})
+    w["embed"][:, END] = writer(U, {ONE: -1, PLACE: -1})
+    w["positions.polynomial"][:, 0] = writer(U, {PLACE: 1})
+    qkv, out = w["blocks.0.qkv.weight"], w["blocks.0.out.weight"]
+    qkv[0], qkv[d] = reader(U, {ONE: -B}), reader(U, {FLAG: 1})
+    for channel, coordinate in enumerate((FLAG, INDEX)):
+        qkv[2 * d + channel] = reader(U, {coordinate: 1})
+        out[:, channel] = writer(U, {coordinate: 1})
+    qkv, out = w["blocks.1.qkv.weight"], w["blocks.1.out.weight"]
+    qkv[0], qkv[1] = reader(U, {FLAG: alpha * beta}), reader(U, {INDEX: beta})
+    qkv[d], qkv[d + 1] = reader(U, {ONE: 1}), reader(U, {PLACE: 1})
+    qkv[2 * d], out[:, 0] = reader(U, {VALUE_OF_BIT: 1}), writer(U, {VALUE_OF_BIT: 1})
+    w["head.weight"][0] = reader(U, {VALUE_OF_BIT: 4 * math.sqrt(bit / d)})
+    return TrainedSolution(spec, w, "beside Theorem 14c: the trained blocks themselves", "angle")

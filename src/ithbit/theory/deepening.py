@@ -1,0 +1,79 @@
+"""Identity layers on top of a solution: what solves a task in k layers does so in more."""
+
+from dataclasses import fields
+
+import numpy as np
+
+from ithbit.theory.gadgets import constant, two_step
+from ithbit.theory.layers import (
+    FloatArray,
+    Layer,
+    LinearAttention,
+    ReluNet,
+    Rnn,
+    SoftmaxAttention,
+    Ssm,
+    matrix,
+)
+from ithbit.theory.solution import Solution
+
+
+def hidden_units(solution: Solution) -> int:
+    """The widest hidden layer among the solution's MLPs."""
+    nets = [
+        value
+        for layer in solution.layers
+        for value in (getattr(layer, field.name) for field in fields(layer))  # type: ignore[arg-type]
+        if isinstance(value, ReluNet)
+    ]
+    return max(len(bias) for net in nets for bias in net.biases[:-1])
+
+
+def deepened(solution: Solution, n_layers: int) -> Solution:
+    """The same solution with identity layers on top, so that it has `n_layers` layers.
+
+    *Exact*: an identity layer gives its input back in real arithmetic, so the margin on every input
+    is unchanged. Attention takes V = 0, an SSM or RNN ignores its state; the MLP is x = x+ − (−x)+.
+
+    >>> from ithbit.theory.constructions import construct
+    >>> deepened(construct("lhi", "rnn", 4), 3).depth
+    3
+    """
+    extra = n_layers - solution.depth
+    assert extra >= 0
+    if not extra:
+        return solution
+    top = _identity_layer(solution.layers[-1])
+    return Solution(
+        task=solution.task,
+        family=solution.family,
+        n_bits=solution.n_bits,
+        layers=solution.layers + (top,) * extra,
+        embedding=solution.embedding,
+        output=solution.output,
+        theorem=solution.theorem,
+        variant=f"{solution.variant}, deepened",
+    )
+
+
+def _identity_layer(like: Layer) -> Layer:
+    d = like.d_out
+    eye, zero = np.eye(d), matrix(np.zeros((d, d)))
+    own = _identity_net(eye)
+    if isinstance(like, SoftmaxAttention):
+        return SoftmaxAttention(like.causal, zero, zero, zero, own)
+    if isinstance(like, LinearAttention):
+        return LinearAttention(like.causal, zero, zero, zero, own, like.feature)
+    read = _identity_net(np.hstack([eye, 0 * eye]))  # reads x and not h
+    if isinstance(like, Ssm):
+        return Ssm(constant([0.0] * d**2, d), constant([0.0] * d, d), read, matrix([0.0] * d, 1))
+    assert isinstance(like, Rnn)
+    return Rnn(constant([0.0] * d, 2 * d), read)
+
+
+def _identity_net(pick: FloatArray) -> ReluNet:
+    """x+ − (−x)+ of the coordinates that `pick` selects; two hidden units each."""
+    d = len(pick)
+    eye = np.eye(d)
+    inner, outer = np.vstack([pick, -pick]), np.hstack([eye, -eye])
+    return two_step(inner.tolist(), [0.0] * (2 * d), outer.tolist(), [0.0] * d)

@@ -1,0 +1,222 @@
+"""The trained blocks in numpy, for explicit weights: the twin of `models/` that needs no torch.
+
+BERT (LayerNorm after each sum), pre-LN linear attention (ELU + 1, epsilon in the denominator),
+`nn.GRU`, and Mamba2 (convolution of width 3, one group, gated RMSNorm, a final RMSNorm). Tests hold
+shapes and logits to `models/`. Written for few inputs at a time: nothing here is made fast.
+
+Arrays are `batch token dim`; parameters have the names of `models/classifier.py`.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ithbit.families import FAMILIES
+from ithbit.spec import ModelSpec
+from ithbit.theory.gru_layer import sigmoid
+from ithbit.theory.layers import SLICE, Array, Trace
+
+Params = dict[str, Array]
+
+BERT_EPS, LINEAR_EPS, MAMBA_EPS = 1e-12, 1e-5, 1e-5  # inside the norms' square roots
+DENOMINATOR_EPS = 1e-6  # of linear attention
+CONV_WIDTH = 3
+_SHOWN = 64  # tokens up to which attention maps are kept
+
+
+def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """The parameters of a spec with polynomial positions, by name.
+
+    >>> shapes(ModelSpec("rhi", "gru", n_bits=4, d_model=2))["blocks.0.ih.weight"]
+    (6, 2)
+    """
+    d, m, kind = spec.d_model, spec.d_ff, FAMILIES[spec.family].kind
+    found: dict[str, tuple[int, ...]] = {"embed": (d, 6), "positions.polynomial": (d, 2)}
+    norm = {"norm1.weight": (d,), "norm1.bias": (d,), "norm2.weight": (d,), "norm2.bias": (d,)}
+    block: dict[str, tuple[int, ...]]
+    if kind == "softmax":
+        found |= {"enter.type": (d,), "enter.norm.weight": (d,), "enter.norm.bias": (d,)}
+        block = {"qkv.weight": (3 * d, d), "qkv.bias": (3 * d,), "out.weight": (d, d)}
+        block |= {"out.bias": (d,), "up.weight": (m, d), "up.bias": (m,)}
+        block |= {"down.weight": (d, m), "down.bias": (d,)} | norm
+    elif kind == "linear":
+        block = {"qkv.weight": (3 * d, d), "out.weight": (d, d), "up.weight": (m, d)}
+        block |= {"up.bias": (m,), "down.weight": (d, m), "down.bias": (d,)} | norm
+    elif kind == "gru":
+        block = {"ih.weight": (3 * d, d), "hh.weight": (3 * d, d)}
+        block |= {"ih.bias": (3 * d,), "hh.bias": (3 * d,)}
+    else:
+        heads, conv = spec.n_heads, d + 2 * spec.d_state
+        block = {"norm.weight": (d,), "in.weight": (d + conv + heads, d)}
+        block |= {"conv.weight": (CONV_WIDTH, conv), "conv.bias": (conv,), "dt_bias": (heads,)}
+        block |= {"a_log": (heads,), "skip": (heads,), "gate_norm.weight": (d,)}
+        block |= {"out.weight": (d, d)}
+        found |= {"leave.norm.weight": (d,), "leave.unused_word": (d,)}
+    for layer in range(spec.n_layers):
+        found |= {f"blocks.{layer}.{name}": shape for name, shape in block.items()}
+    return found | {"head.weight": (1, d), "head.bias": (1,)}
+
+
+def forward(
+    params: Params, spec: ModelSpec, x: Array, last: bool = False
+) -> tuple[Array, tuple[Trace, ...]]:
+    """What the head reads, and what each block did; with `last`, the last block at one token."""
+    kind = FAMILIES[spec.family].kind
+    if kind == "softmax":
+        x = _layer_norm(x + params["enter.type"], params, "enter.norm", BERT_EPS)
+    block = {"softmax": _bert, "linear": _linear, "gru": _gru}.get(kind, _mamba2)
+    traces = []
+    for layer in range(spec.n_layers):
+        prefix = f"blocks.{layer}."
+        own = {name[len(prefix) :]: v for name, v in params.items() if name.startswith(prefix)}
+        traces.append(block(own, spec, x, last and layer == spec.n_layers - 1))
+        x = traces[-1].output
+    if kind == "mamba2":
+        x = _rms_norm(x, params["leave.norm.weight"], MAMBA_EPS)
+    return x, tuple(traces)
+
+
+def _layer_norm(x: Array, params: Params, name: str, eps: float) -> Array:
+    centred = x - x.mean(-1, keepdims=True)
+    scale = np.sqrt((centred * centred).mean(-1, keepdims=True) + x.dtype.type(eps))
+    normal: Array = centred / scale * params[f"{name}.weight"] + params[f"{name}.bias"]
+    return normal
+
+
+def _rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    scale = np.sqrt((x * x).mean(-1, keepdims=True) + x.dtype.type(eps))
+    normal: Array = x / scale * weight
+    return normal
+
+
+def _feed_forward(x: Array, params: Params) -> Array:
+    """GELU units that write nothing are left out."""
+    used = np.flatnonzero(params["down.weight"].any(0))
+    hidden = x @ params["up.weight"][used].T + params["up.bias"][used]
+    out: Array = _gelu(hidden) @ params["down.weight"][:, used].T + params["down.bias"]
+    return out
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _gelu(x: Array) -> Array:
+    if not x.size:
+        return x
+    out: Array = (x * (0.5 * (1 + _erf(x.astype(np.float64) / math.sqrt(2))))).astype(x.dtype)
+    return out
+
+
+def _heads(x: Array, heads: int) -> Array:
+    """batch token (head dim) -> batch head token dim."""
+    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+
+
+def _attend(
+    spec: ModelSpec, q: Array, k: Array, v: Array, weigh: Callable[[Array, Array], Array]
+) -> tuple[Array, Array | None]:
+    """What every query takes up, batch token dim, and how the first head weighs tokens.
+
+    `weigh` gives weights from products of queries and keys and from which keys are seen. In slices
+    of queries; heads without values are left out, and maps of long inputs are not kept.
+    """
+    q, k, v = (_heads(t, spec.n_heads) for t in (q, k, v))
+    batch, _, queries, size = q.shape
+    keys = k.shape[2]
+    causal = FAMILIES[spec.family].causal
+    mixed = np.zeros((batch, queries, spec.n_heads, size), q.dtype)
+    step = max(1, SLICE // (batch * keys))
+    maps = []
+    for head in range(spec.n_heads):
+        if head and not v[:, head].any():
+            continue
+        for start in range(0, queries, step):
+            rows = slice(start, min(start + step, queries))
+            ahead = np.arange(keys) > np.arange(keys - queries, keys)[rows, None]
+            seen = ~ahead if causal else np.ones_like(ahead)
+            weights = weigh(q[:, head, rows] @ k[:, head].swapaxes(-1, -2), seen)
+            mixed[:, rows, head] = weights @ v[:, head]
+            if not head and keys <= _SHOWN:
+                maps.append(weights)
+    return mixed.reshape(batch, queries, -1), np.concatenate(maps, 1) if maps else None
+
+
+def _bert(params: Params, spec: ModelSpec, x: Array, last: bool) -> Trace:
+    q, k, v = np.split(x @ params["qkv.weight"].T + params["qkv.bias"], 3, axis=-1)
+    x, q = (x[:, -1:], q[:, -1:]) if last else (x, q)
+
+    def weigh(scores: Array, seen: Array) -> Array:
+        scores = np.where(seen, scores * x.dtype.type(spec.d_head**-0.5), -np.inf)
+        scores -= scores.max(-1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(-1, keepdims=True)
+        return scores
+
+    mixed, attention = _attend(spec, q, k, v, weigh)
+    x = x + mixed @ params["out.weight"].T + params["out.bias"]
+    x = _layer_norm(x, params, "norm1", BERT_EPS)
+    x = _layer_norm(x + _feed_forward(x, params), params, "norm2", BERT_EPS)
+    return Trace(x, attention=attention)
+
+
+def _linear(params: Params, spec: ModelSpec, x: Array, last: bool) -> Trace:
+    normal = _layer_norm(x, params, "norm1", LINEAR_EPS)
+    q, k, v = np.split(normal @ params["qkv.weight"].T, 3, axis=-1)
+    x, q = (x[:, -1:], q[:, -1:]) if last else (x, q)
+    q, k = (np.maximum(t, 0) + np.exp(np.minimum(t, 0)) for t in (q, k))
+
+    def weigh(products: Array, seen: Array) -> Array:
+        products = products * seen
+        total = products.sum(-1, keepdims=True) + x.dtype.type(DENOMINATOR_EPS)
+        weights: Array = products / total
+        return weights
+
+    mixed, attention = _attend(spec, q, k, v, weigh)
+    x = x + mixed @ params["out.weight"].T
+    x = x + _feed_forward(_layer_norm(x, params, "norm2", LINEAR_EPS), params)
+    return Trace(x, attention=attention)
+
+
+def _gru(params: Params, spec: ModelSpec, x: Array, last: bool) -> Trace:
+    d = spec.d_model
+    gates = x @ params["ih.weight"].T + params["ih.bias"]
+    h = np.zeros((len(x), d), x.dtype)
+    states = np.empty((*x.shape[:2], d), x.dtype)
+    for t in range(x.shape[1]):
+        given, recalled = gates[:, t], h @ params["hh.weight"].T + params["hh.bias"]
+        rz = sigmoid(given[:, : 2 * d] + recalled[:, : 2 * d])
+        candidate = np.tanh(given[:, 2 * d :] + rz[:, :d] * recalled[:, 2 * d :])
+        h = candidate + rz[:, d:] * (h - candidate)
+        states[:, t] = h
+    return Trace(states, states=states)
+
+
+def _silu(x: Array) -> Array:
+    out: Array = x * sigmoid(x)
+    return out
+
+
+def _mamba2(params: Params, spec: ModelSpec, x: Array, last: bool) -> Trace:
+    d, state, heads = spec.d_model, spec.d_state, spec.n_heads
+    projected = _rms_norm(x, params["norm.weight"], MAMBA_EPS) @ params["in.weight"].T
+    gate, mixed, dt = np.split(projected, [d, 2 * d + 2 * state], axis=-1)
+    padded = np.pad(mixed, ((0, 0), (CONV_WIDTH - 1, 0), (0, 0)))
+    taps = [
+        padded[:, tap : tap + x.shape[1]] * params["conv.weight"][tap] for tap in range(CONV_WIDTH)
+    ]
+    mixed = _silu(sum(taps, params["conv.bias"]))
+    inner, B, C = np.split(mixed, [d, d + state], axis=-1)
+    dt = np.logaddexp(dt + params["dt_bias"], x.dtype.type(0))  # softplus
+    decay = np.exp(dt * -np.exp(params["a_log"]))
+    kept = np.zeros((len(x), heads, d // heads, state), x.dtype)
+    y = np.empty_like(inner).reshape(*x.shape[:2], heads, -1)
+    inner = inner.reshape(y.shape)
+    for t in range(x.shape[1]):
+        written = (dt[:, t, :, None] * inner[:, t])[..., None] * B[:, t, None, None]
+        kept = decay[:, t, :, None, None] * kept + written
+        y[:, t] = (kept * C[:, t, None, None]).sum(-1)
+    y = (y + params["skip"][:, None] * inner).reshape(x.shape)
+    y = _rms_norm(y * _silu(gate), params["gate_norm.weight"], MAMBA_EPS)
+    out = x + y @ params["out.weight"].T
+    return Trace(out, states=y)

@@ -1,0 +1,1 @@
+"""Trained weights asked on every input, or searched for a wrong answer."""

@@ -1,0 +1,146 @@
+"""Margins of a model on inputs of the indexing task, and what is kept of very many of them.
+
+The *margin* of an input is the logit of answer 1 if the answer is 1, and its negative if it is 0:
+right answers have a positive margin. Zero and NaN are not right. All of it is *observed* in floats:
+the sign of a margin within rounding of 0 may depend on the batch that the input is evaluated in, so
+what is near 0 is evaluated again by itself.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ithbit.store.records import Case
+
+# bits (batch, n) of 0 and 1 as uint8, index (batch) from 1 -> the logit of answer 1 (batch)
+Model = Callable[[Tensor, Tensor], Tensor]
+
+NEAR = 1e-4  # far above float32 rounding of logits of order 1
+_ALONE = 256  # inputs that may be evaluated again by themselves, those of least margin
+_TRUSTED = 8  # of the inputs that are wrong in a batch, so many are evaluated again before going on
+_CPU_CHUNK = 2048  # what fits the caches of a core; larger is slower
+_CUDA_CHUNK = 65536
+
+
+def margins(logit: Tensor, bits: Tensor, index: Tensor) -> Tensor:
+    """The margin of every input, -inf where the logit is NaN.
+
+    >>> margins(torch.tensor([2.0, 2.0]), torch.tensor([[1], [0]]), torch.tensor([1, 1])).tolist()
+    [2.0, -2.0]
+    """
+    answer = bits.gather(1, (index - 1).unsqueeze(1)).squeeze(1)
+    margin = torch.where(answer == 1, logit, -logit)
+    return torch.where(margin.isnan(), -math.inf, margin)
+
+
+@contextmanager
+def in_chunks(model: Model, device: torch.device, workers: int) -> Iterator[Model]:
+    """The model as one that takes batches of any size, in chunks shared among threads on a CPU.
+
+    A thread a core and one chunk a thread: these models are too small for the threads within an
+    operation, which mostly wait for each other.
+    """
+    size = _CUDA_CHUNK if device.type == "cuda" else _CPU_CHUNK
+
+    @torch.no_grad()
+    def one(start: int, bits: Tensor, index: Tensor) -> Tensor:
+        return model(bits[start : start + size], index[start : start + size])
+
+    threads = torch.get_num_threads()
+    with ThreadPoolExecutor(1 if device.type == "cuda" else workers) as pool:
+
+        def whole(bits: Tensor, index: Tensor) -> Tensor:
+            starts = range(0, len(index), size)
+            return torch.cat(list(pool.map(lambda start: one(start, bits, index), starts)))
+
+        torch.set_num_threads(1)
+        try:
+            yield whole
+        finally:
+            torch.set_num_threads(threads)
+
+
+@dataclass
+class Tally:
+    """What is kept of the inputs evaluated so far: counts, and those of least margin."""
+
+    n_evaluated: int = 0
+    n_wrong: int = 0
+    n_near: int = 0
+    wrong_by_index: dict[int, int] = field(default_factory=dict)
+    least: list[Case] = field(default_factory=list)
+
+    def add(self, bits: Tensor, index: Tensor, margin: Tensor) -> None:
+        """Take in a batch of inputs with their margins. Waits for the device."""
+        full = len(self.least) == _ALONE
+        bound = order(self.least[-1]) if full else math.inf
+        wrong, near = ~(margin > 0), margin.abs() < NEAR
+        n_near, n_wrong, n_less = torch.stack(
+            [near.sum(), wrong.sum(), (margin < bound).sum()]
+        ).tolist()
+        self.n_evaluated += len(margin)
+        self.n_near += n_near
+        self.n_wrong += n_wrong
+        if n_wrong:
+            for i, count in enumerate(torch.bincount(index[wrong]).tolist()):
+                if count:
+                    self.wrong_by_index[i] = self.wrong_by_index.get(i, 0) + count
+        k = min(_ALONE, n_less if full else len(margin))
+        if k == 0:
+            return
+        value, at = margin.topk(k, largest=False)
+        strings, indices = bits[at].tolist(), index[at].tolist()
+        found = {(case.bits, case.index): case for case in self.least}
+        for string, i, m in zip(strings, indices, value.tolist(), strict=True):
+            text = "".join(map(str, string))
+            found.setdefault((text, i), Case(text, i, m if math.isfinite(m) else None))
+        self.least = sorted(found.values(), key=order)[:_ALONE]
+
+
+def order(case: Case) -> float:
+    """A margin to sort by: what is not finite comes first."""
+    return -math.inf if case.margin is None else case.margin
+
+
+class RefutedError(Exception):
+    """Raised where a wrong answer ends a search."""
+
+
+@dataclass
+class Asker:
+    """Evaluates inputs and keeps a tally; raises `RefutedError` at the first answer that is wrong
+    in its batch and alone, unless it is to count on."""
+
+    model: Model  # of batches of any size
+    single: Model
+    device: torch.device
+    count: bool = False
+    tally: Tally = field(default_factory=Tally)
+
+    def __call__(self, bits: Tensor, index: Tensor) -> Tensor:
+        """The margins of inputs."""
+        found = margins(self.model(bits, index), bits, index)
+        before = self.tally.n_wrong
+        self.tally.add(bits, index, found)
+        if self.tally.n_wrong > before and not self.count:
+            wrong = [case for case in self.tally.least if not case.right]
+            if not all(case.right for case in alone(self.single, wrong[:_TRUSTED], self.device)):
+                raise RefutedError
+        return found
+
+
+@torch.no_grad()
+def alone(model: Model, cases: list[Case], device: torch.device) -> list[Case]:
+    """The same inputs, each evaluated by itself; least margin first."""
+    out = []
+    for case in cases:
+        bits = torch.tensor([[int(bit) for bit in case.bits]], dtype=torch.uint8, device=device)
+        index = torch.tensor([case.index], device=device)
+        margin = float(margins(model(bits, index), bits, index))
+        out.append(Case(case.bits, case.index, margin if math.isfinite(margin) else None))
+    return sorted(out, key=order)

@@ -1,0 +1,250 @@
+"""Trained weights refuted where that is easy, tried on all inputs where feasible, else searched.
+
+In order: structured inputs, densities, descent from the least margins (`search.py`); then all
+inputs, or a search by budget. The first wrong answer ends it, unless all are to be counted.
+
+The record is `verification.json` in the run folder. What it says is *observed*: float evaluation of
+the stored weights on the device and in the dtype that it names, input by input. It is no
+certificate of the real-valued function, and another device may round a margin near 0 to the other
+side. The weights are those at the end of training, while the paper's criterion looks at the best
+epoch.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from ithbit.engine.device import Device, describe_environment, usable_cores
+from ithbit.engine.evaluate import batch_that_fits
+from ithbit.engine.memory import need_memory
+from ithbit.errors import SpecError, StoreError, TooLargeError
+from ithbit.models.classifier import init, logits, with_buffers
+from ithbit.models.layer_source import learn
+from ithbit.models.stacked import Params
+from ithbit.spec import RunSpec, run_from_json
+from ithbit.store import reading
+from ithbit.store.folder import RunFolder, keep_verification
+from ithbit.store.reading import read_verification
+from ithbit.store.records import Case, Verdict, Verification, Verified
+from ithbit.store.schema import UnreadableError
+from ithbit.store.status import folder_status, need_runs
+from ithbit.tasks.sampling import Examples
+from ithbit.tasks.structured import structured_bytes
+from ithbit.tasks.tokens import token_table
+from ithbit.verify import search
+from ithbit.verify.margins import NEAR, Asker, Model, RefutedError, alone, in_chunks
+
+ALWAYS = 1 << 20  # n = 16 has so many inputs: everything up to there is tried without exception
+_CUDA_ALWAYS = 22 << 22  # on a GPU up to n = 22
+LONGEST = 14_267  # n · 2^n has 4,300 digits, the longest integer that Python writes by default
+_BATCH = 1 << 17  # up to here all inputs at once are no more work than the likely ones first
+
+
+def examine(
+    model: Model,
+    n_bits: int,
+    device: torch.device,
+    budget: int = ALWAYS,
+    seed: int = 0,
+    workers: int | None = None,
+    count: bool = False,
+) -> Verification:
+    """Refute a model or try every input if they number at most `budget`, else search.
+
+    Up to n = 16 (on a GPU n = 22) all inputs are tried without exception. The first wrong answer
+    ends it unless `count`. What is wrong or nearly so is evaluated again by itself, 256 inputs at
+    most, those of least margin; a counterexample is one that fails then.
+    """
+    if budget < 1:
+        raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
+    started = time.perf_counter()
+    n_inputs = n_bits << n_bits
+    feasible = n_inputs <= max(budget, _CUDA_ALWAYS if device.type == "cuda" else ALWAYS)
+    stages: list[dict[str, Any]] = []
+    with in_chunks(model, device, workers or usable_cores()) as chunked:
+        ask = Asker(chunked, model, device, count)
+
+        def stage(name: str, action: Callable[..., None], *arguments: int) -> None:
+            """One stage, recorded whichever way it ends."""
+            tried, wrong, began = ask.tally.n_evaluated, ask.tally.n_wrong, time.perf_counter()
+            try:
+                action(ask, n_bits, *arguments)
+            finally:
+                done = {"tried": ask.tally.n_evaluated - tried, "wrong": ask.tally.n_wrong - wrong}
+                stages.append({"name": name, **done, "seconds": time.perf_counter() - began})
+
+        try:
+            if not (feasible and (count or n_inputs <= _BATCH)):
+                stage("structured", search.structured, budget // 8)
+                stage("densities", search.densities, budget // 64, seed)
+                stage("descent", search.descent, budget // 16)
+                stage("two bits", search.two_bits, budget // 4)
+                stage("descent", search.descent, budget // 16)
+            if feasible:
+                ask = Asker(chunked, model, device, count or n_inputs <= _BATCH)
+                stage("all inputs", _everything)
+            else:
+                stage("search", search.search, budget - ask.tally.n_evaluated, seed)
+        except RefutedError:
+            pass
+        tally = ask.tally
+        near = [case for case in tally.least if case.margin is None or case.margin < NEAR]
+        cases = alone(model, near or tally.least[:1], device)
+    failing = [case for case in cases if not case.right]
+    exhaustive = tally.n_evaluated == n_inputs and stages[-1]["name"] == "all inputs"
+    verdict: Verdict = "right on all inputs" if exhaustive else "not refuted"
+    if failing:
+        verdict = "refuted"
+    elif tally.n_wrong:
+        verdict = "unsettled"
+    return Verification(
+        verdict,
+        exhaustive,
+        n_bits,
+        n_inputs,
+        tally.n_evaluated,
+        max(tally.n_wrong, len(failing)),
+        tally.n_near,
+        tally.wrong_by_index or _by_index(failing),
+        cases[0],
+        failing[0] if failing else None,
+        time.perf_counter() - started,
+        stages[-1]["name"],
+        stages,
+    )
+
+
+def _by_index(cases: list[Case]) -> dict[int, int]:
+    return {i: sum(case.index == i for case in cases) for i in sorted({c.index for c in cases})}
+
+
+def _everything(ask: Asker, n_bits: int) -> None:
+    """Every input, strings in binary order with every index each."""
+    shifts = torch.arange(n_bits - 1, -1, -1, device=ask.device)
+    total = n_bits << n_bits
+    for start in range(0, total, _BATCH):
+        number = torch.arange(start, min(start + _BATCH, total), device=ask.device)
+        string = torch.div(number, n_bits, rounding_mode="floor")
+        index = number - string * n_bits + 1
+        ask(((string[:, None] >> shifts) & 1).to(torch.uint8), index)
+
+
+def read_run(folder: Path) -> tuple[RunSpec, bytes]:
+    """The spec of a finished run folder and its weights as they lie on the disk."""
+    record = read_result(folder)
+    try:
+        run = run_from_json(record["spec"])
+    except (KeyError, TypeError, ValueError) as error:  # not a spec of this version
+        raise StoreError(f"{folder} holds no readable run: {error}; restore the folder") from error
+    try:
+        weights = (folder / "weights.safetensors").read_bytes()
+    except OSError as error:
+        raise StoreError(
+            f"{folder} has no weights.safetensors that can be read ({error.strerror}): only a "
+            "finished run has weights; finish it first"
+        ) from error
+    if (origin := RunFolder(folder.parent, run).layer()) and origin.source:
+        learn({origin.code: origin.source})  # looked for there if it is not known from elsewhere
+    return run, weights
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """The whole result of a run folder; raises `StoreError` with the reason if it has none."""
+    try:
+        state, record = reading.read_run(str(folder))
+    except UnreadableError as reason:
+        raise StoreError(f"{folder} holds no readable run: {reason}") from None
+    if state != "finished":
+        raise StoreError(
+            f"{folder} has no result.json: only a finished run has weights; finish it first"
+        )
+    return record
+
+
+def params_of(run: RunSpec, weights: bytes) -> Params:
+    """The parameters of a run from its weights as they lie on the disk."""
+    try:
+        params = load(weights)
+    except SafetensorError as error:
+        raise StoreError(f"the weights of {run.name} are damaged: {error}") from error
+    shapes = {name: value.shape for name, value in init(run.model, run.seed).items()}
+    if {name: value.shape for name, value in params.items()} != shapes:
+        raise StoreError(f"the weights of {run.name} do not fit its model; restore the folder")
+    return params
+
+
+def model_of(run: RunSpec, weights: bytes, device: torch.device) -> Model:
+    """The trained model of a run as a function of inputs, in float32."""
+    params = params_of(run, weights)
+    stacked = {name: value.unsqueeze(0).to(device) for name, value in params.items()}
+    stacked = with_buffers(stacked, run.model, [run.seed])
+    table = token_table(run.model.task, run.model.n_bits, device=device)
+
+    def model(bits: Tensor, index: Tensor) -> Tensor:
+        size = batch_that_fits(run.model, bits.shape[1], len(index))
+        if len(index) > size:
+            parts = zip(bits.split(size), index.split(size), strict=True)
+            return torch.cat([model(*part) for part in parts])
+        examples = Examples(bits.unsqueeze(0), index.unsqueeze(0))
+        return logits(stacked, run.model, table, examples)[0]
+
+    return model
+
+
+def verify_run(
+    folder: Path, device: Device, budget: int = ALWAYS, seed: int = 0, count: bool = False
+) -> Verification:
+    """Verify the run of a folder and leave the record there, in place of an older one."""
+    run, weights = read_run(folder)
+    check_length(run, budget)
+    model = model_of(run, weights, device.torch)
+    found = examine(model, run.model.n_bits, device.torch, budget, seed, count=count)
+    digest = hashlib.sha256(weights).hexdigest()
+    environment = describe_environment(device)
+    record = Verified(
+        run.run_id, run.name, digest, "float32", budget, seed, found, environment, count
+    )
+    keep_verification(folder, record)
+    return found
+
+
+def check_length(run: RunSpec, budget: int) -> None:
+    """Raise `TooLargeError` for a run whose inputs are too long to be tried or counted."""
+    n, what = run.model.n_bits, f"verifying {run.name}"
+    if n > LONGEST:
+        raise TooLargeError(
+            f"{what} is not possible: runs are verified up to n = {LONGEST:,}, where the number of "
+            f"inputs can be written down, got n = {n:,}"
+        )
+    two_bits = 3 * n * min(n * (n - 1), budget // (4 * n))
+    need_memory(what, max(structured_bytes(n), two_bits), "take a smaller --budget or a shorter n")
+
+
+def recorded(folder: Path) -> dict[str, Any] | None:
+    """The verification that a run folder has, None if it has none that can be read here."""
+    found = read_verification(str(folder))
+    return None if found is None else found.to_json()
+
+
+def is_enough(record: dict[str, Any], budget: int, count: bool) -> bool:
+    """Whether trying again with such a budget could say more than a record does."""
+    if record["exhaustive"] or (record["verdict"] == "refuted" and not count):
+        return True
+    counted = record.get("count", False)
+    return bool(record.get("stages")) and record["budget"] >= budget and counted >= count
+
+
+def finished_folders(store: Path) -> list[Path]:
+    """The folders of finished runs, and those that are set aside; an error if there are none."""
+    folders = [store / name for _, name in need_runs(store)]
+    found = [folder for folder in folders if folder_status(folder) in ("done", "set aside")]
+    if not found:
+        raise StoreError(f"no run of the store {store} has finished; `ithbit status` lists them")
+    return found

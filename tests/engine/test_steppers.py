@@ -1,0 +1,261 @@
+"""Kernels and plain models behind one stack: the same training, and one for the other."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ithbit.engine import cell as cells
+from ithbit.engine import loop
+from ithbit.engine.cell import stack_size
+from ithbit.engine.device import Device, choose_device
+from ithbit.engine.evaluate import ordered_mean
+from ithbit.engine.how import Event, How, Notice
+from ithbit.engine.loop import train, train_cell
+from ithbit.engine.steppers.choice import refusal
+from ithbit.errors import DeviceError
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.folder import RunFolder
+from ithbit.store.records import Epoch, Failure, Result
+
+CPU = choose_device("cpu")
+# Two whole steps and a shorter one.
+TINY = Protocol(batch_size=8, epoch_examples=20, held_out_examples=12, max_epochs=2)
+# One of each for the interpreter, which is slow.
+TINIEST = Protocol(batch_size=3, epoch_examples=5, held_out_examples=4, max_epochs=2)
+
+
+@pytest.fixture
+def interpreted(triton) -> None:
+    """Skips a test where the kernels would not run under Triton's interpreter."""
+    if torch.cuda.is_available():
+        pytest.skip("the kernels are compiled where there is a GPU")
+
+
+class StopNowError(Exception):
+    """What a watcher raises to stop."""
+
+
+def runs_of(seeds, protocol: Protocol = TINY, **model) -> list[RunSpec]:
+    spec = ModelSpec("rhi", **{"family": "linear-full", "n_bits": 3} | model)
+    return [RunSpec(spec, seed, protocol) for seed in seeds]
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_the_kernels_train_what_the_plain_models_do(tmp_path) -> None:
+    """To 1e-4: both are fp32, and Adam's first steps divide by small numbers."""
+    runs = runs_of(range(2), TINIEST, family="gru", n_bits=2)
+    fused = train(runs, tmp_path / "fused", CPU, kernels="on")
+    plain = train(runs, tmp_path / "plain", CPU, kernels="auto")
+    assert {result.environment["path"] for result in fused} == {"kernels"}
+    assert {result.environment["path"] for result in plain} == {"stacked"}
+    for run in runs:
+        ours, theirs = (RunFolder(tmp_path / name, run).history() for name in ("fused", "plain"))
+        for epoch, expected in zip(ours, theirs, strict=True):
+            assert epoch.train_loss == pytest.approx(expected.train_loss, rel=1e-4)
+            assert epoch.held_out_loss == pytest.approx(expected.held_out_loss, rel=1e-4)
+            assert epoch.held_out_accuracy == expected.held_out_accuracy
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_by_kernels_a_run_depends_on_its_own_seed_alone(tmp_path, kept, monkeypatch) -> None:
+    """Alone, in a stack, stopped and resumed: the same bits."""
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
+    runs = runs_of(range(2), TINIEST, family="gru", n_bits=1)
+    train(runs, tmp_path / "pair", CPU, kernels="on")
+    train(runs[1:], tmp_path / "alone", CPU, kernels="on")
+    assert kept(tmp_path / "alone", runs[1]) == kept(tmp_path / "pair", runs[1])
+
+    def watch(event: Event) -> None:
+        if isinstance(event.what, Epoch) and (event.run.seed, event.what.epoch) == (0, 2):
+            raise StopNowError
+
+    with pytest.raises(StopNowError):
+        train(runs, tmp_path / "broken", CPU, watch, kernels="on")
+    train(runs, tmp_path / "broken", CPU, kernels="on")
+    for run in runs:
+        assert kept(tmp_path / "broken", run) == kept(tmp_path / "pair", run)
+
+
+@pytest.fixture
+def by_kernels(monkeypatch) -> None:
+    """Has runs trained by the kernels, whatever `refusal` says of them."""
+    monkeypatch.setattr(cells, "choose_stepper", lambda run, device, kernels: ("kernels", []))
+
+
+def test_kernels_that_fail_give_way_to_the_plain_models(tmp_path, kept, request) -> None:
+    """A width of 12 is refused for a reason: a kernel's tiles are powers of two."""
+    runs, told = runs_of(range(3), d_model=12), []
+    train(runs, tmp_path / "plain", CPU)
+    request.getfixturevalue("by_kernels")
+    assert train_cell(runs, How(tmp_path / "fallen", CPU, "auto", told.append)) == []
+    for run in runs:
+        assert kept(tmp_path / "fallen", run) == kept(tmp_path / "plain", run)
+    (notice,) = [event.what for event in told if isinstance(event.what, str)]
+    assert isinstance(notice, Notice)
+    assert notice.startswith("the kernels of linear-full failed (")
+    assert notice.endswith("): trained by the plain models")
+
+
+@pytest.mark.usefixtures("by_kernels")
+def test_kernels_that_were_insisted_on_fail_with_their_runs(tmp_path) -> None:
+    runs, told = runs_of(range(2), d_model=12), []
+    train_cell(runs, How(tmp_path, CPU, "on", told.append))
+    assert [type(event.what) for event in told] == [Failure, Failure]
+
+
+class SmallMemoryStack(cells.Stack):
+    """A stack on a device that holds two runs, or one epoch of more."""
+
+    def evaluate(self):
+        if len(self.runs) > 2 and int(self.state.steps.max()) > 4 * self.protocol.epoch_steps:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        return super().evaluate()
+
+
+@pytest.mark.parametrize("save_seconds", [0.0, 1e9])
+def test_a_stack_too_large_for_the_memory_is_halved(
+    save_seconds, tmp_path, kept, leftovers, monkeypatch
+) -> None:
+    """After some epochs: the runs go on from their last whole one, saved or not."""
+    runs, told = runs_of(range(5), replace(TINY, max_epochs=7)), []
+    train(runs, tmp_path / "large", CPU)
+    monkeypatch.setattr(cells, "Stack", SmallMemoryStack)
+    monkeypatch.setattr(loop, "SAVE_SECONDS", save_seconds)
+    results = train(runs, tmp_path / "small", CPU, told.append)
+    assert all(isinstance(result, Result) for result in results)
+    for run in runs:
+        assert kept(tmp_path / "small", run) == kept(tmp_path / "large", run)
+    said = [event.what for event in told if isinstance(event.what, str)]
+    assert said == ["out of memory with 5 runs of linear-full at once: trained 2 at a time"]
+    assert leftovers(tmp_path) == []
+
+
+class NoMemoryStack(cells.Stack):
+    def train_epoch(self, epochs, abandoned):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+
+
+def test_one_run_too_large_for_the_memory_fails(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(cells, "Stack", NoMemoryStack)
+    failures = train(runs_of(range(3)), tmp_path, CPU)
+    assert [failure.error for failure in failures] == [
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB"
+    ] * 3
+
+
+class LostDevice(Device):
+    """A device that fails, and answers no more."""
+
+    def is_lost(self) -> bool:
+        return True
+
+
+def test_a_lost_device_ends_the_training_and_fails_no_run(tmp_path, kept, monkeypatch) -> None:
+    """The crash is real: a batch that no memory holds, let through."""
+    monkeypatch.setattr("ithbit.engine.loop.check_memory", lambda *arguments: 0)
+    too_much = replace(TINY, batch_size=1 << 45, epoch_examples=1 << 45)
+    runs = runs_of(range(2), too_much)
+    with pytest.raises(DeviceError, match=r"the GPU failed: .*; finished runs .* same command"):
+        train(runs, tmp_path, LostDevice(torch.device("cpu"), "for a test"))
+    for run in runs:
+        folder = RunFolder(tmp_path, run)
+        assert folder.failure() is None
+        with folder.claimed() as free:
+            assert free
+
+
+def test_whoever_leaves_is_replaced(tmp_path, kept, monkeypatch) -> None:
+    """Five runs that stop in different epochs, two at a time: never fewer while one waits."""
+    protocol = Protocol(
+        batch_size=32,
+        epoch_examples=112,
+        held_out_examples=80,
+        max_epochs=12,
+        stop_loss=0.66,
+        learning_rate=1e-2,
+    )
+    runs = runs_of(range(5), protocol, family="gru", n_bits=4)
+    monkeypatch.setattr(cells, "_CPU_TOKENS", 2 * 32 * 5)
+    assert stack_size(runs[0], CPU) == 2
+    told: list[Event] = []
+    results = train(runs, tmp_path / "two", CPU, told.append)
+    assert len({result.epochs for result in results}) >= 2
+    seen: list[tuple[int, ...]] = []  # who was in the stack, epoch by epoch
+    for event in told:
+        if isinstance(event.what, Epoch):
+            if not seen or event.run.seed <= seen[-1][-1]:
+                seen.append(())
+            seen[-1] += (event.run.seed,)
+    assert {len(company) for company in seen if max(company) < 4} == {2}
+    assert len(set(seen)) >= 4
+    for run in runs:
+        train([run], tmp_path / "alone", CPU)
+        assert kept(tmp_path / "two", run) == kept(tmp_path / "alone", run)
+
+
+@pytest.mark.usefixtures("triton")
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"n_bits": 129}, "the kernels take up to 128 bits, got 129"),
+        ({"d_model": 12}, "the kernels take a width that is a power of two from 16 on, got 12"),
+    ],
+)
+def test_kernels_are_refused_by_a_sentence(changes, said, tmp_path) -> None:
+    runs = runs_of([0], **changes)
+    assert refusal(runs[0].model, TINY, CPU) == said
+    with pytest.raises(DeviceError, match=f"kernels 'on' were asked for, but {said}; use auto"):
+        train(runs, tmp_path, CPU, kernels="on")
+    assert refusal(runs_of([0])[0].model, TINY, CPU) is None
+    assert "betas" in refusal(runs_of([0])[0].model, replace(TINY, beta1=0.0), CPU)
+
+
+_NO_TRITON = """
+import sys
+sys.modules["triton"] = None
+from pathlib import Path
+from ithbit import train
+from ithbit.spec import Protocol
+from ithbit.errors import DeviceError
+tiny = Protocol(batch_size=8, epoch_examples=20, held_out_examples=12, max_epochs=1)
+(done,) = train("rhi", "gru", n=2, seeds=[0], protocol=tiny, store=sys.argv[1], device="cpu")
+assert done.environment["path"] == "stacked"
+try:
+    train("rhi", "gru", n=2, seeds=[0], store=sys.argv[1], device="cpu", kernels="on")
+except DeviceError as error:
+    print(error)
+"""
+
+
+def test_a_machine_without_triton_has_the_plain_models(tmp_path) -> None:
+    command = [sys.executable, "-c", _NO_TRITON, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("kernels 'on' were asked for, but the kernels need Triton, which")
+
+
+_PLAIN = """
+import sys
+import ithbit
+import ithbit.cli
+tiny = ithbit.Protocol(batch_size=8, epoch_examples=20, held_out_examples=12, max_epochs=1)
+ithbit.train("rhi", "gru", n=2, seeds=[0], protocol=tiny, store=sys.argv[1], device="cpu")
+assert "torch" in sys.modules
+assert "triton" not in sys.modules
+"""
+
+
+def test_training_on_a_cpu_does_not_import_triton(tmp_path) -> None:
+    command = [sys.executable, "-c", _PLAIN, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_ordered_mean_is_the_mean_of_each_row() -> None:
+    x = torch.randn(5, 2000, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(ordered_mean(x), x.double().mean(1), rtol=1e-12, atol=0)
+    assert torch.equal(ordered_mean(x)[3:4], ordered_mean(x[3:4]))
+    assert ordered_mean(x[:, :1]).tolist() == x[:, 0].tolist()

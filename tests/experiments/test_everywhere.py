@@ -1,0 +1,55 @@
+"""Which successes stand: the table and what wrong answers have in common, from tiny stores."""
+
+import json
+import runpy
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ithbit.engine.device import choose_device
+from ithbit.engine.loop import train
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.folder import RunFolder
+
+SCRIPT = Path(__file__).parents[2] / "experiments" / "everywhere.py"
+EASY = Protocol(
+    batch_size=32, epoch_examples=112, held_out_examples=80, max_epochs=20, learning_rate=2e-3
+)
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> list[Path]:
+    """A uniform run that solves its one bit, one spoilt afterwards, and a mixed one."""
+    model = ModelSpec("lhi", "gru", n_bits=1)
+    runs = [RunSpec(model, seed, EASY) for seed in (0, 1)]
+    mixed = RunSpec(model, 0, replace(EASY, examples="mixed"))
+    device = choose_device("cpu")
+    for store, some in ((tmp_path / "uniform", runs), (tmp_path / "mixed", [mixed])):
+        for result in train(some, store, device):
+            assert result.solved
+    path = RunFolder(tmp_path / "uniform", runs[1]).path / "weights.safetensors"
+    weights = load_file(path)
+    save_file(weights | {"head.weight": torch.zeros_like(weights["head.weight"])}, path)
+    return [tmp_path / "uniform", tmp_path / "mixed"]
+
+
+def test_cells_are_counted_and_wrong_answers_sorted(stores, tmp_path, monkeypatch, capsys) -> None:
+    out = tmp_path / "found.json"
+    arguments = [str(SCRIPT), *map(str, stores), "--device", "cpu", "--json", str(out)]
+    for _ in range(2):  # the second reads the records
+        monkeypatch.setattr(sys, "argv", arguments)
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+        text = capsys.readouterr().out
+        assert "| LHI gru L=1 n=1 | uniform | 2 | 2 | 1 | 0 | 1 | 0 |" in text
+        assert "| LHI gru L=1 n=1 | mixed | 1 | 1 | 0 | 0 | 1 | 0 |" in text
+        assert "| **all** | mixed | 1 | 1 |" in text
+        assert "Refuted runs trained on uniform examples: 1\n" in text
+        assert "trained on mixed examples" not in text
+    data = json.loads(out.read_text())
+    assert [cell["refuted"] for cell in data["cells"]] == [1, 0]
+    wrong, tried = data["common"]["uniform"]["counts"]["uniform"]["all"]
+    assert 0 < wrong < tried == 16_384  # one answer for both bits

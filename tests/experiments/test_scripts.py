@@ -1,0 +1,69 @@
+"""What is run on bare GPU machines needs torch and nothing of the command line or the report."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "experiments"
+BARE = """
+import runpy, sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("typer", "rich", "polars", "matplotlib", "jinja2", "flint"):
+            raise ImportError(f"no {name} here")
+sys.meta_path.insert(0, Missing())
+"""
+
+
+def run_bare(code: str, *arguments: object) -> str:
+    command = [sys.executable, "-c", BARE + code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_bench_needs_no_command_line() -> None:
+    code = """
+from ithbit.bench.run import Settings, bench
+from ithbit.bench.text import result_text
+settings = Settings((2,), (1,), "cpu", 1, 1, True, (("lhi", "gru", 1),))
+print(result_text(bench(settings)))
+"""
+    assert "lhi   gru" in run_bare(code)
+
+
+def test_kernels_and_models_are_compared_without_the_report(tmp_path: Path) -> None:
+    code = """
+from pathlib import Path
+from ithbit.store.folder import RunFolder
+from ithbit.spec import RunSpec
+script = runpy.run_path(sys.argv[1])
+run = RunSpec(script["MODELS"][0], 0)
+RunFolder(Path(sys.argv[2]), run).create()
+print(script["recorded"]([Path(sys.argv[2])], [run]))
+"""
+    assert run_bare(code, SCRIPTS / "same_science.py", tmp_path) == "{}\n"
+
+
+def test_a_layer_of_fla_that_cannot_run_is_a_row_and_no_crash(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("fla's layers may well run here")
+    code = 'sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name="__main__")'
+    where = tmp_path / "verify.json"
+    options = ("--device", "cpu", "--no-families", "--fla", "GLA", "--json", where)
+    out = run_bare(code, SCRIPTS / "verify.py", *options)
+    assert "needs a CUDA GPU" in out.splitlines()[-1]
+    assert "needs a CUDA GPU" in json.loads(where.read_text())["fla"]["GLA"]["error"]
+
+
+def test_users_layers_are_timed_on_a_machine_without_a_gpu() -> None:
+    code = 'sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name="__main__")'
+    options = ("--device", "cpu", "--n", 2, "--seeds", 2, "--epochs", 2, "--epoch-examples", 512)
+    out = run_bare(code, SCRIPTS / "own_layers_speed.py", *options)
+    named = [line.split()[0] for line in out.splitlines()[3:] if not line.startswith(" ")]
+    assert named == ["LoopRecurrence", "Lstm", "Encoder", "CausalConv"]
+    assert "seeds of own_layers_speed.py:Lstm train one by one: Batching rule" in out

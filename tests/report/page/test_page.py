@@ -1,0 +1,225 @@
+"""The page as text: complete, self-contained and safe. `test_page_in_chromium` uses it."""
+
+import base64
+import dataclasses
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from synthetic_store import HOSTILE, Plan, paper_plans, write_run, write_verification
+
+from ithbit.published import published
+from ithbit.report.comparison.statistics import fisher_exact, holm
+from ithbit.report.page.page import RUN_COLUMNS, render_page, write_page
+from ithbit.report.tables.main import TABLES
+from ithbit.spec import ModelSpec, RunSpec
+from ithbit.store.frame import Records, load_rows
+
+
+class Elements(HTMLParser):
+    """Tags with their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+@pytest.fixture(scope="module")
+def mixed_page(mixed_records: Records) -> str:
+    return render_page(mixed_records)
+
+
+@pytest.fixture(scope="module")
+def beyond_page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Runs at a length that the paper does not have, all verified: two of a constructive
+    configuration, and two that no total of the main table counts."""
+    store = tmp_path_factory.mktemp("beyond")
+    gru = ModelSpec("lhi", "gru", 128)
+    twin = ModelSpec("rhi", "softmax-causal", 128)
+    turned = dataclasses.replace(gru, positions="sinusoidal")
+    for model, seed, solved in (
+        (gru, 0, True),
+        (gru, 1, False),
+        (twin, 0, True),
+        (turned, 0, True),
+    ):
+        run = RunSpec(model, seed)
+        folder = write_run(store, Plan(run, solved, 1.0 if solved else 0.9, 9), with_history=False)
+        write_verification(folder, run, "counterexample")
+    return render_page(load_rows(store))
+
+
+def runs_of(page: str) -> list[dict[str, object]]:
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    assert text is not None
+    data = json.loads(text[1])
+    return [dict(zip(data["columns"], row, strict=True)) for row in data["rows"]]
+
+
+def test_everything_is_on_the_page(mixed_page: str, mixed_records: Records) -> None:
+    ids = {attributes.get("id") for _, attributes in Elements(mixed_page).tags}
+    assert {"verdict", "theory", "tables", "figures", "runs", "machines"} <= ids
+    assert {f"table-{name}" for name in TABLES} <= ids
+    assert {f"figure-{name}" for name in ("successes", "accuracy", "epochs", "length")} <= ids
+    for row in published().theory:
+        assert f">{row.label}</th>" in mixed_page
+    assert "3 run folders set aside" in mixed_page
+    runs = runs_of(mixed_page)
+    assert len(runs) == mixed_records.rows.height
+    assert list(runs[0]) == [*RUN_COLUMNS, "curve"]
+    assert all(run["curve"] for run in runs)
+
+
+def test_nothing_is_fetched(mixed_page: str) -> None:
+    for tag, attributes in Elements(mixed_page).tags:
+        for name in ("src", "href", "xlink:href", "action"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("#", "data:")), (tag, value)
+    style = re.search(r"<style>(.*?)</style>", mixed_page, re.S)
+    assert style is not None
+    assert "url(" not in style[1]
+    assert "@import" not in style[1]
+
+
+def test_the_policy_names_the_one_script(mixed_page: str) -> None:
+    scripts = re.findall(r"<script>(.*?)</script>", mixed_page, re.S)
+    assert len(scripts) == 1
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in mixed_page
+    assert "default-src 'none'" in mixed_page
+
+
+def test_text_from_records_is_escaped(mixed_page: str) -> None:
+    assert HOSTILE not in mixed_page
+    assert "<img" not in mixed_page
+    runs = [run for run in runs_of(mixed_page) if run["error"] == HOSTILE]
+    assert len(runs) == 1
+    assert runs[0]["name"] == HOSTILE
+    assert mixed_page.count("</script>") == 2
+
+
+def test_a_store_path_is_escaped(tmp_path: Path) -> None:
+    store = tmp_path / "<b>runs<b>"
+    write_run(store, paper_plans()[0])
+    page = render_page(load_rows(store))
+    assert "<b>runs<b>" not in page
+    assert "&lt;b&gt;runs&lt;b&gt;" in page
+
+
+def test_what_contradicts_itself_is_named_and_neither_listed_nor_counted(tmp_path: Path) -> None:
+    write_run(tmp_path, paper_plans()[0])
+    folder = write_run(tmp_path, paper_plans()[1])
+    record = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(record | {"final_loss": float("nan")}))
+    page = render_page(load_rows(tmp_path))
+    assert len(runs_of(page)) == 1
+    assert "result.json has final_loss = nan, which is not a number from 0" in page
+
+
+def test_figures_take_the_pages_colours(mixed_page: str) -> None:
+    svgs = re.findall(r"<svg.*?</svg>", mixed_page, re.S)
+    assert len(svgs) == 5
+    for svg in svgs:
+        assert "var(--ink)" in svg
+        assert "#1a1b1c" not in svg
+
+
+def test_a_store_of_failures_still_has_a_page(tmp_path: Path) -> None:
+    write_run(tmp_path / "store", paper_plans()[0], "failure")
+    page = render_page(load_rows(tmp_path / "store"))
+    assert "Nothing to compare" in page
+    assert "no run of the store" in page
+    assert runs_of(page)[0]["status"] == "failed"
+
+
+def banner(page: str) -> tuple[str, ...]:
+    """The class, the headline and the sentence of the page's verdict."""
+    found = re.search(r'<div class="verdict (\w+)">\s*<b>(.*?)</b>\s*<p>(.*?)</p>', page, re.S)
+    assert found is not None
+    return found.groups()
+
+
+def test_the_banner_claims_no_more_than_was_compared(mixed_page: str, beyond_page: str) -> None:
+    assert banner(beyond_page) == (
+        "none",
+        "Not compared with the published numbers",
+        "Nothing to compare: all 255 comparisons are missing.",
+    )
+    kind, headline, sentence = banner(mixed_page)
+    compared = re.search(r"none of (\d+) comparisons differs", sentence)
+    assert compared is not None
+    assert kind == "good"
+    assert headline == f"✓ Agrees with the published numbers where compared: {compared[1]} of 255"
+
+
+def test_boxes_have_the_lengths_and_counts_of_the_main_table(beyond_page: str) -> None:
+    tiles = re.findall(r'<div class="tile">(.*?)</div>', beyond_page, re.S)
+    ours, theirs = ("".join(re.findall(r"<td.*</td>", line)) for line in tiles[0].split("<tr>")[2:])
+    assert re.findall(r">n=(\d+)<", tiles[0]) == ["8", "16", "32", "64", "128"]
+    assert re.findall(r'"num">(.*?)</td>', ours) == [*"––––", "<b>1</b>/2"]
+    assert re.findall(r'"num">(.*?)</td>', theirs)[3:] == ["<b>38</b>/40", "–"]
+    assert "0/0" not in beyond_page
+    assert "<b>0</b>/0" not in beyond_page
+
+
+def test_verified_runs_are_counted_as_in_the_main_table(beyond_page: str) -> None:
+    assert (
+        "Of the solved runs in the main table&#39;s totals (1), <code>ithbit verify</code> has "
+        "tried 1: 0 right on all inputs, 1 with a counterexample, 0 left open."
+    ) in beyond_page
+
+
+def test_backticks_are_code(beyond_page: str, tmp_path: Path) -> None:
+    notes = "".join(re.findall(r'<ul class="notes">(.*?)</ul>', beyond_page, re.S))
+    assert "of the solved runs that <code>ithbit verify</code> has tried" in notes
+    assert "`" not in notes
+    store = tmp_path / "`<b>`"
+    write_run(store, paper_plans()[0], "failure")
+    page = render_page(load_rows(store))
+    assert "<code>&lt;b&gt;</code>" in page
+    assert "look with <code>ithbit status</code>" in page
+
+
+def test_what_a_single_cell_can_show_is_worked_out_right(mixed_page: str) -> None:
+    found = re.findall(r"0/(\d+) against 5/5 has p = ([\d.]+)", mixed_page)
+    assert [runs for runs, _ in found] == ["5", "20"]
+    n_cells = sum(len(row.successes) for row in published().successes)
+    assert f"among the {n_cells} cells" in mixed_page
+    corrected = []
+    for runs, printed in found:
+        least = fisher_exact((0, int(runs)), (5, 5))
+        corrected.append(holm([least, *[1.0] * (n_cells - 1)])[0])
+        assert f"{corrected[-1]:.2g}" == printed
+    # Six kinds of comparison share the accepted chance of a false alarm.
+    assert corrected[1] <= 0.05 / 6 < corrected[0]
+
+
+def test_a_ring_is_captioned_as_it_is_drawn(mixed_page: str) -> None:
+    caption = re.search(r'id="figure-successes".*?<figcaption>(.*?)</figcaption>', mixed_page, re.S)
+    assert caption is not None
+    assert "A ring marks a rate that is nearer to another count of five" in caption[1]
+
+
+def test_the_page_is_written_and_equal_stores_give_equal_pages(
+    tmp_path: Path, mixed_records: Records, mixed_page: str
+) -> None:
+    path = write_page(mixed_records, tmp_path / "report.html")
+    assert path.read_text(encoding="utf-8") == mixed_page
+
+
+def test_theory_stands_beside_training(paper_records: Records) -> None:
+    page = render_page(paper_records)
+    row = re.search(r">Causal linear-attention</th>(.*?)</tr>", page, re.S)
+    assert row is not None
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", row[1])
+    assert cells[:2] == ["2", "ω(1)"]
+    assert '<span class="ours">2 (5/5)</span>' in cells[2]
+    assert '<span class="ours">none up to 4</span>' in cells[3]
+    assert "<b>38</b>/40" in page

@@ -1,0 +1,163 @@
+"""A store that 0.1 wrote is read as 0.1 read it, and its unfinished runs go on as if nothing were.
+
+`tests/stores/v0_1` has finished, failed, unfinished, damaged, verified and probed runs; beside it
+is what 0.1 said of them.
+"""
+
+import hashlib
+import json
+import shutil
+from dataclasses import fields
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from ithbit.cli import app
+from ithbit.engine.device import choose_device
+from ithbit.engine.loop import Event, train
+from ithbit.spec import ModelSpec, Protocol, run_from_json
+from ithbit.store.export import export
+from ithbit.store.folder import RunFolder
+from ithbit.store.frame import COLUMNS, load_rows
+from ithbit.store.merging import merge
+from ithbit.store.probed import probed_layers, read_probed_run
+from ithbit.store.reading import read_verification, run_folders
+from ithbit.store.records import Epoch
+from ithbit.store.status import folder_status
+
+STORES = Path(__file__).parents[1] / "stores"
+STORE = STORES / "v0_1"
+SAID = json.loads((STORES / "v0_1_expected.json").read_text())
+
+
+def say(*arguments: str) -> tuple[str, str]:
+    done = CliRunner().invoke(app, [*arguments, "--store", str(STORE)])
+    assert done.exit_code == 0, done.output
+    return done.stdout, done.stderr
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return shutil.copytree(STORE, tmp_path / "store")
+
+
+def test_status_and_reasons() -> None:
+    assert json.loads(say("status", "--json")[0]) == SAID["status"]
+    found = {item.folder: item.reason for item in load_rows(STORE).set_aside}
+    assert found == SAID["set_aside"]
+
+
+@pytest.mark.parametrize("command", SAID["tables"])
+def test_tables(command: str) -> None:
+    out, err = say("table", *command.split())
+    assert out == SAID["tables"][command]
+    assert err == SAID["note"]
+
+
+def test_comparison() -> None:
+    said = json.loads(say("compare", "--json")[0])
+    assert said["verdict"] == SAID["compare"]["verdict"]
+    compared = [one for kind in said["kinds"] for one in kind["comparisons"]]
+    assert [one for one in compared if one["verdict"] != "missing"] == SAID["compare"]["found"]
+
+
+def test_export(tmp_path: Path) -> None:
+    """Nothing but columns is new; and what 0.1 exported is read as the store that it is of."""
+    said = {}
+    (tmp_path / "then").mkdir()
+    for name, text in SAID["export"].items():
+        said[name] = tmp_path / "then" / f"{name}.csv"
+        said[name].write_text(text)
+    for path in export(load_rows(STORE), tmp_path / "now", "csv"):
+        now, then = (pl.read_csv(p, infer_schema=False) for p in (path, said[path.stem]))
+        assert now.select(then.columns).equals(then)
+        assert set(now.columns) - set(then.columns) == ({"code"} if path.stem == "runs" else set())
+    assert "code" in COLUMNS
+    exported, kept = load_rows(tmp_path / "then"), load_rows(STORE)
+    assert exported.rows.equals(kept.rows)
+    assert exported.histories().equals(kept.histories())
+
+
+def test_ids_stay() -> None:
+    """And a spec has no field that 0.1 did not hash, unless it is declared as later."""
+    parts = {"model": ModelSpec, "protocol": Protocol}
+    early = {
+        part: [item.name for item in fields(kind) if "since" not in item.metadata]
+        for part, kind in parts.items()
+    }
+    for folder in SAID["status"]["runs"]:
+        path = STORE / folder / "spec.json"
+        if folder not in SAID["set_aside"]:
+            record = json.loads(path.read_text())
+            assert {part: list(record["spec"][part]) for part in parts} == early
+            run = run_from_json(record["spec"])
+            assert (run.run_id, run.folder, run.to_json()) == (
+                record["run_id"],
+                folder,
+                record["spec"],
+            )
+
+
+def test_verifications() -> None:
+    verified = {path.parent: read_verification(str(path.parent)) for path in STORE.glob("*/veri*")}
+    damaged = SAID["made"]["finished, damaged verification"]
+    assert [folder.name for folder, found in verified.items() if found is None] == damaged
+    whole = {found.run_id: found for found in verified.values() if found is not None}
+    assert len(whole) == 6
+    for folder, found in verified.items():
+        if found is not None:
+            assert found.found.verdict == SAID["verdicts"][found.run_id]
+            path = folder / "verification.json"
+            assert json.dumps(found.to_json(), indent=1) + "\n" == path.read_text()
+
+
+def test_probes() -> None:
+    assert [vars(line) for line in probed_layers(STORE)] == SAID["probed_layers"]
+    again = SAID["probe_again"]["runs"]
+    (folder,) = STORE.glob("probe/RunningMean-*")
+    for said in again:
+        cell = said["cell"]
+        name = f"{cell['task']}_n4_L{cell['n_layers']}d4_s{said['seed']}.json"
+        run = read_probed_run(folder / name)
+        assert run is not None
+        assert vars(run.cell) == cell
+        assert {k: v for k, v in vars(run).items() if k not in ("cell", "seconds")} == {
+            k: v for k, v in said.items() if k not in ("cell", "seconds", "solved")
+        }
+
+
+def test_merging(tmp_path: Path) -> None:
+    merged = merge(STORE, tmp_path)
+    assert f"{len(merged.taken)} runs taken in" in SAID["merge"]
+    assert dict(merged.set_aside) == SAID["set_aside"]
+    kept = {f: s for f, s in SAID["status"]["runs"].items() if s in ("done", "failed")}
+    assert {folder: folder_status(tmp_path / folder) for _, folder in run_folders(tmp_path)} == kept
+
+
+@pytest.mark.parametrize("folder", [name for name in SAID["resumed"] if "_s0-" in name])
+def test_unfinished_runs_go_on(folder: str, store: Path) -> None:
+    """Bit for bit, on a machine that computes as the one did where the store was written."""
+    said = SAID["resumed"][folder]
+    run = run_from_json(json.loads((store / folder / "spec.json").read_text())["spec"])
+    told: list[Event] = []
+    (result,) = train([run], store, choose_device("cpu"), watch=told.append)
+    epochs = [event.what.epoch for event in told if isinstance(event.what, Epoch)]
+    assert epochs == said["epochs_trained_on_resume"]
+    assert [str(event.what) for event in told if isinstance(event.what, str)] == said["remarks"]
+    kept = RunFolder(store, run)
+    assert sorted(path.name for path in kept.path.iterdir()) == said["files_after"]
+    assert [epoch.epoch for epoch in kept.history()] == list(range(1, len(said["history"]) + 1))
+    here = {name: result.environment[name] for name in ("torch", "cpu")}
+    if here | {"vectors": torch.backends.cpu.get_cpu_capability()} != SAID["machine"]:
+        pytest.skip("this machine may round otherwise than the one that wrote the store")
+    history = [{k: v for k, v in vars(epoch).items() if k != "seconds"} for epoch in kept.history()]
+    assert history == said["history"]
+    record = result.to_json() | {"path": result.environment["path"]}
+    assert {name: record[name] for name in said["result"]} == said["result"]
+    tensors = load_file(kept.path / "weights.safetensors")
+    digests = {k: hashlib.sha256(v.numpy().tobytes()).hexdigest() for k, v in tensors.items()}
+    assert digests == said["weights"]

@@ -1,0 +1,127 @@
+"""The data file holds together: its arithmetic is that of the paper's own totals and sentences."""
+
+import math
+
+from ithbit.families import FAMILIES, TASKS, group
+from ithbit.published import LENGTHS, Variant, published
+
+PAPER = published()
+
+
+def test_rows_are_as_many_as_the_paper_has() -> None:
+    assert len(PAPER.successes) == 23
+    assert len(PAPER.accuracy) == 27
+    assert len(PAPER.positions) == 10
+    assert len(PAPER.cost) == len(PAPER.length_by_family) == len(PAPER.positions_variants) == 9
+    assert len(PAPER.length_by_n) == 4
+    assert len(PAPER.theory) == 6
+    assert len(PAPER.settings) == 33
+
+
+def test_totals_are_the_sums_of_their_columns() -> None:
+    for name, totals in PAPER.totals.items():
+        rows = [row for row in PAPER.successes if row.group == name]
+        assert 5 * len(rows) == PAPER.runs_per_total[name]
+        for n_bits in LENGTHS:
+            assert sum(row.successes[n_bits] for row in rows) == totals[n_bits]
+    assert list(PAPER.totals["constructive"].values()) == [40, 40, 40, 38]
+    assert list(PAPER.totals["stress test"].values()) == [70, 51, 13, 0]
+    assert PAPER.runs_per_total == {"constructive": 40, "stress test": 75}
+
+
+def test_constructive_runs_succeed_as_stated() -> None:
+    successes, runs = PAPER.stated_constructive
+    assert (successes, runs) == (158, 160)
+    assert sum(PAPER.totals["constructive"].values()) == successes
+    assert runs == 4 * PAPER.runs_per_total["constructive"]
+
+
+def test_groups_and_theory_are_those_of_the_families() -> None:
+    for row in PAPER.theory:
+        assert row.min_layers == FAMILIES[row.family].min_layers
+    for success in PAPER.successes:
+        for family in success.families:
+            assert success.group == group(success.task, family, success.n_layers)
+    for accuracy in PAPER.accuracy:
+        v = accuracy.variant
+        assert accuracy.group == group(v.task, v.family, v.n_layers)
+
+
+def test_merged_rows_cover_the_variants_once() -> None:
+    merged = [
+        Variant(row.task, family, row.n_layers)
+        for row in PAPER.successes
+        for family in row.families
+    ]
+    assert len(set(merged)) == len(merged) == 27
+    assert set(merged) == {row.variant for row in PAPER.accuracy}
+    assert sum(variant.task == "rhi" for variant in merged) == 16
+    for row in PAPER.successes:
+        if len(row.families) == 2:
+            assert row.n_layers == 1
+            assert not FAMILIES[row.families[0]].causal
+            assert FAMILIES[row.families[1]].causal
+
+
+def test_ablation_has_240_runs_and_54_of_them_in_the_main_sweep() -> None:
+    assert sum(row.runs for row in PAPER.positions) == 240
+    by_encoding = {(row.positions, row.n_bits): row for row in PAPER.positions}
+    for n_bits in (32, 64):
+        for name in ("none", "learned", "sinusoidal", "polynomial"):
+            assert by_encoding[name, n_bits].runs == 27 == 9 * len(PAPER.positions_seeds)
+        assert by_encoding["rotary", n_bits].runs == 12
+    assert sum(row.runs for row in PAPER.positions if row.positions == "polynomial") == 54
+    assert set(PAPER.positions_variants) <= {row.variant for row in PAPER.accuracy}
+
+
+def test_one_polynomial_run_misses_and_explains_both_its_means() -> None:
+    missed = 0.5910
+    row = next(r for r in PAPER.positions if r.positions == "polynomial" and r.n_bits == 64)
+    assert row.successes == 26
+    assert round((26 + missed) / 27, 4) == row.accuracy
+    cell = next(
+        r.accuracy[64] for r in PAPER.accuracy if r.variant == Variant("lhi", "softmax-full", 2)
+    )
+    assert round((4 + missed) / 5, 2) == cell.mean
+    # Only the sample standard deviation rounds to the printed 0.18; the population's is 0.16.
+    assert round((1 - missed) / math.sqrt(5), 2) == cell.sd
+
+
+def test_cost_and_length_tables_count_the_same_successes() -> None:
+    main = {
+        Variant(row.task, family, row.n_layers): row.successes[64]
+        for row in PAPER.successes
+        for family in row.families
+    }
+    for cost, length in zip(PAPER.cost, PAPER.length_by_family, strict=True):
+        assert cost.variant == length.variant
+        assert cost.successes == length.successes == main[cost.variant]
+    assert [row.successes for row in PAPER.length_by_n] == [45, 45, 45, 43]
+    assert sum(row.successes for row in PAPER.length_by_family) == 43
+
+
+def test_length_by_n_is_the_mean_of_length_by_family() -> None:
+    pooled = PAPER.length_by_n[-1]
+    for side in ("half", "double"):
+        total = sum(row.successes * getattr(row, side).mean for row in PAPER.length_by_family)
+        # Each printed mean is half a unit of its third place off at most.
+        assert abs(total / pooled.successes - getattr(pooled, side).mean) <= 0.001
+
+
+def test_full_success_means_accuracy_one() -> None:
+    accuracy = {row.variant: row.accuracy for row in PAPER.accuracy}
+    for row in PAPER.successes:
+        for n_bits, successes in row.successes.items():
+            for family in row.families:
+                cell = accuracy[Variant(row.task, family, row.n_layers)][n_bits]
+                assert cell.half_unit == 0.005
+                if successes == 5:
+                    assert (cell.mean, cell.sd) == (1.0, 0.0)
+                else:
+                    assert cell.mean >= successes / 5
+
+
+def test_settings_name_the_tasks_sizes() -> None:
+    assert PAPER.settings["Max. epochs"] == 500
+    assert PAPER.settings["Model width"] == 16
+    assert {row.task for row in PAPER.successes} == set(TASKS)
