@@ -146,7 +146,7 @@ def test_verifications() -> None:
             path = folder / "verification.json"
             said = json.loads(path.read_text())
             said["verdict"] = found.found.verdict
-            assert found.to_json() == said
+            assert found.to_json() == said | {"effort": "", "method": "", "stages": None}
 
 
 def test_probes() -> None:
