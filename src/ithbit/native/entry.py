@@ -1,0 +1,2 @@
+from numba import njit
+entry = njit(nogil=True, error_model="numpy")

@@ -1,0 +1,256 @@
+"""A vector of lanes as one value of numba's: what LLVM then keeps in registers.
+
+A lane is an example. Kernels are written for one example, with vectors where there would be
+numbers, so they need no width of the model to be a multiple of anything and nothing is summed
+across lanes but gradients of weights. Arrays of vectors are flat float32 arrays; `get(a, i)` is the
+i-th vector of one.
+"""
+
+import operator
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.core.typing import signature
+from numba.core.typing.templates import ConcreteTemplate, infer_global
+from numba.extending import intrinsic, lower_builtin, models, register_model
+
+LANES = 8  # of float32: what every x86 since 2013 multiplies at once
+_IR = ir.VectorType(ir.FloatType(), LANES)
+_INT = ir.VectorType(ir.IntType(32), LANES)
+
+_INSIDE = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
+part = njit(**_INSIDE)  # of a kernel, over arrays
+inline = njit(forceinline=True, **_INSIDE)  # over vectors
+
+
+class _Vector(types.Type):
+    def __init__(self) -> None:
+        super().__init__(name=f"lanes{LANES}")
+
+
+vector = _Vector()
+
+
+@register_model(_Vector)
+class _Model(models.PrimitiveModel):
+    def __init__(self, dmm: Any, fe_type: Any) -> None:
+        super().__init__(dmm, fe_type, _IR)
+
+
+def _operator(python: Any, instruction: str) -> None:
+    infer_global(python)(
+        type(instruction, (ConcreteTemplate,), {"cases": [signature(vector, vector, vector)]})
+    )
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return getattr(builder, instruction)(*args)
+
+    lower_builtin(python, vector, vector)(lower)
+
+
+for _python, _instruction in (
+    (operator.add, "fadd"),
+    (operator.sub, "fsub"),
+    (operator.mul, "fmul"),
+    (operator.truediv, "fdiv"),
+):
+    _operator(_python, _instruction)
+
+
+def _pointer(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    array = context.make_array(sig.args[0])(context, builder, args[0])
+    at = builder.mul(args[1], ir.Constant(args[1].type, LANES))
+    return builder.bitcast(builder.gep(array.data, [at]), _IR.as_pointer())
+
+
+def _llvm(builder: Any, name: str, args: Any) -> Any:
+    """One of LLVM's own functions on vectors."""
+    kind = ir.FunctionType(_IR, [_IR] * len(args))
+    name = f"llvm.{name}.v{LANES}f32"
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
+
+
+@intrinsic
+def get(typing: Any, a: Any, i: Any) -> Any:
+    """The i-th vector of an array."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.load(_pointer(context, builder, sig, args), align=4)
+
+    return vector(a, types.int64), code
+
+
+@intrinsic
+def put(typing: Any, a: Any, i: Any, x: Any) -> Any:
+    """Set the i-th vector of an array."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        builder.store(args[2], _pointer(context, builder, sig, args), align=4)
+        return context.get_dummy_value()
+
+    return types.void(a, types.int64, vector), code
+
+
+@intrinsic
+def splat(typing: Any, x: Any) -> Any:
+    """A number in every lane."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        zero = ir.Constant(ir.IntType(32), 0)
+        one = builder.insert_element(ir.Constant(_IR, ir.Undefined), args[0], zero)
+        return builder.shuffle_vector(
+            one, ir.Constant(_IR, ir.Undefined), ir.Constant(_INT, [0] * LANES)
+        )
+
+    return vector(types.float32), code
+
+
+@intrinsic
+def fma(typing: Any, a: Any, b: Any, c: Any) -> Any:
+    """a b + c, in one instruction where the CPU has it."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _llvm(builder, "fmuladd", args)
+
+    return vector(vector, vector, vector), code
+
+
+@intrinsic
+def root(typing: Any, x: Any) -> Any:
+    """The square root."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _llvm(builder, "sqrt", args)
+
+    return vector(vector), code
+
+
+@intrinsic
+def largest(typing: Any, a: Any, b: Any) -> Any:
+    """The larger of two, in each lane."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(">", *args), *args)
+
+    return vector(vector, vector), code
+
+
+@intrinsic
+def total(typing: Any, x: Any) -> Any:
+    """The sum of the lanes: halves, then halves of these."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        x, width = args[0], LANES
+        while width > 1:
+            width //= 2
+            halves = [
+                builder.shuffle_vector(
+                    x,
+                    x,
+                    ir.Constant(
+                        ir.VectorType(ir.IntType(32), width), list(range(start, start + width))
+                    ),
+                )
+                for start in (0, width)
+            ]
+            x = builder.fadd(*halves)
+        return builder.extract_element(x, ir.Constant(ir.IntType(32), 0))
+
+    return types.float32(vector), code
+
+
+@intrinsic
+def _power_of_two(typing: Any, x: Any) -> Any:
+    """2^x for whole x from -126 to 127, by the bits of a float."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        whole = builder.fptosi(args[0], _INT)
+        whole = builder.add(whole, ir.Constant(_INT, [127] * LANES))
+        return builder.bitcast(builder.shl(whole, ir.Constant(_INT, [23] * LANES)), _IR)
+
+    return vector(vector), code
+
+
+@intrinsic
+def _rounded(typing: Any, x: Any) -> Any:
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _llvm(builder, "rint", args)
+
+    return vector(vector), code
+
+
+_F = np.float32
+_LOG2_E, _LN2_HIGH, _LN2_LOW = _F(1.4426950408889634), _F(-0.693359375), _F(2.12194440e-4)
+_LEAST, _MOST = _F(-87.0), _F(88.0)
+_ZERO, _ONE, _TWO, _HALF = _F(0), _F(1), _F(2), _F(0.5)
+_E2, _E3, _E4, _E5, _E6 = (_F(1 / k) for k in (2, 6, 24, 120, 720))
+_ROOT_HALF, _ROOT_PI = _F(0.5**0.5), _F((2 * np.pi) ** -0.5)
+# Error function to 1.5e-7: Abramowitz and Stegun, formula 7.1.26.
+_P, _A1, _A2 = _F(0.3275911), _F(0.254829592), _F(-0.284496736)
+_A3, _A4, _A5 = _F(1.421413741), _F(-1.453152027), _F(1.061405429)
+_L3, _L5, _L7, _L9, _L11, _L13 = (_F(1 / k) for k in (3, 5, 7, 9, 11, 13))
+
+
+@inline
+def zero() -> Any:
+    return splat(_ZERO)
+
+
+@inline
+def exp(x: Any) -> Any:
+    """e^x; arguments beyond what a float holds give the least and the most that it does."""
+    x = zero() - largest(splat(-_MOST), zero() - largest(splat(_LEAST), x))
+    k = _rounded(x * splat(_LOG2_E))
+    r = fma(k, splat(_LN2_LOW), fma(k, splat(_LN2_HIGH), x))
+    y = fma(fma(fma(splat(_E6), r, splat(_E5)), r, splat(_E4)), r, splat(_E3))
+    y = fma(fma(fma(y, r, splat(_E2)), r, splat(_ONE)), r, splat(_ONE))
+    return y * _power_of_two(k)
+
+
+@inline
+def sigmoid(x: Any) -> Any:
+    return splat(_ONE) / (splat(_ONE) + exp(zero() - x))
+
+
+@inline
+def tanh(x: Any) -> Any:
+    return fma(splat(_TWO), sigmoid(x + x), splat(-_ONE))
+
+
+@inline
+def softplus(x: Any) -> Any:
+    """log(1 + e^x) = max(x, 0) + log(1 + u), u = e^-|x|, by the series of artanh(u / (2 + u))."""
+    u = exp(zero() - largest(x, zero() - x))
+    z = u / (splat(_TWO) + u)
+    s = z * z
+    y = fma(fma(fma(splat(_L13), s, splat(_L11)), s, splat(_L9)), s, splat(_L7))
+    y = fma(fma(fma(y, s, splat(_L5)), s, splat(_L3)), s, splat(_ONE))
+    return fma(z + z, y, largest(x, zero()))
+
+
+@inline
+def normal(x: Any) -> tuple[Any, Any]:
+    """The normal distribution's probability up to x, and its density there."""
+    density = exp(x * x * splat(-_HALF))  # still to be scaled
+    size = largest(x, zero() - x)
+    t = splat(_ONE) / fma(splat(_P * _ROOT_HALF), size, splat(_ONE))
+    y = fma(fma(splat(_A5), t, splat(_A4)), t, splat(_A3))
+    y = fma(fma(y, t, splat(_A2)), t, splat(_A1)) * t
+    upper = y * density * splat(_HALF)  # beyond |x|
+    # For negative x it is that, else 1 minus that: sign(x) (1/2 - upper) + 1/2.
+    inner = splat(_HALF) - upper
+    signed = signed_like(inner, x)
+    return signed + splat(_HALF), density * splat(_ROOT_PI)
+
+
+@intrinsic
+def signed_like(typing: Any, size: Any, sign: Any) -> Any:
+    """The size of one with the sign of another."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _llvm(builder, "copysign", args)
+
+    return vector(vector, vector), code
