@@ -47,9 +47,9 @@ def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -
     at = stream.last if readout_only else stream.all
     x = at(stream.rows)
     normal = layer_norm(stream.rows, params["norm1.weight"], params["norm1.bias"], _NORM_EPS)
-    q = at(_Features.apply(linear(normal, weight[:, :d])))
+    q = at(features(linear(normal, weight[:, :d])))
     key, value = linear(normal, weight[:, d:]).split(d, dim=-1)
-    k, v = stream.all(torch.cat([_Features.apply(key), value], dim=-1)).split(d, dim=-1)
+    k, v = stream.all(torch.cat([features(key), value], dim=-1)).split(d, dim=-1)
     if readout_only:
         mixed = _last_attention(q, k, v, spec.n_heads)
     elif FAMILIES[spec.family].causal:
@@ -110,3 +110,8 @@ class _Features(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (slope,) = ctx.saved_tensors
         return grad * slope
+
+
+def features(x: Tensor) -> Tensor:
+    """The feature map of queries and keys."""
+    return _Features.apply(x)

@@ -6,7 +6,7 @@ import numpy as np
 
 from ithbit.native.entry import entry
 from ithbit.native.feed_forward import feed_forward, feed_forward_back
-from ithbit.native.simd import LANES, exp, fma, get, largest, part, put, splat, zero
+from ithbit.native.simd import apart, LANES, exp, fma, get, largest, part, put, splat, zero
 from ithbit.native.tokens import collect, finish, head, load, new_sums, spread
 from ithbit.native.tokenwise import (
     add,
@@ -28,6 +28,7 @@ def mix(
     queries: Any, d: Any, heads: Any, causal: Any,
 ) -> None:  # fmt: skip
     """What the last `queries` tokens see; the weights (head, query, token) are kept."""
+    apart()
     size = d // heads
     scale = splat(np.float32(size**-0.5))
     for h in range(heads):
@@ -70,6 +71,7 @@ def mix_back(
     gq: Any, gkv: Any, tokens: Any, queries: Any, d: Any, heads: Any, causal: Any,
 ) -> None:  # fmt: skip
     """The gradients of queries, keys and values from g, that of what was mixed."""
+    apart()
     size = d // heads
     scale = splat(np.float32(size**-0.5))
     for h in range(heads):

@@ -9,8 +9,9 @@ the group as vectors, `query` the row of each lane's query token.
 from typing import Any
 
 import numpy as np
+from numba import njit
 
-from ithbit.native.simd import LANES, fma, get, part, put, sigmoid, splat, total, zero
+from ithbit.native.simd import apart, LANES, fma, get, part, put, sigmoid, splat, total, zero
 
 _ONE = np.float32(1)
 
@@ -18,6 +19,7 @@ _ONE = np.float32(1)
 @part
 def load(bits: Any, index: Any, first: Any, bit: Any, query: Any) -> None:
     """The examples from the `first` on; beyond the last one zeros with index 1."""
+    apart()
     count, n = bits.shape
     for lane in range(LANES):
         k = first + lane
@@ -32,6 +34,7 @@ def spread(
     x: Any, x0: Any,
 ) -> None:  # fmt: skip
     """Columns of the table at the last so many tokens of each example."""
+    apart()
     every = n + 1 + lhi
     for k in range(tokens):
         t, at = every - tokens + k, x0 + k * width
@@ -56,6 +59,7 @@ def collect(
     d_wide: Any, both: Any, ones: Any,
 ) -> None:  # fmt: skip
     """The way back of `spread`; bit tokens go to `both`, and those that are 1 to `ones` too."""
+    apart()
     every, columns = n + 1 + lhi, d_wide.shape[1]
     for k in range(tokens):
         t, at = every - tokens + k, g0 + k * width
@@ -78,6 +82,7 @@ def collect(
 @part
 def finish(n: Any, both: Any, ones: Any, d_wide: Any) -> None:
     """Put what was collected at bit tokens into the table's gradient."""
+    apart()
     columns = d_wide.shape[1]
     for j in range(n):
         for c in range(columns):
@@ -92,6 +97,7 @@ def head(
     logits: Any, train: Any, gx: Any,
 ) -> None:  # fmt: skip
     """The logits; to train, the gradient of their mean loss: in gx that of x."""
+    apart()
     count = len(index)
     z = splat(p[w + d])
     for i in range(d):
@@ -114,7 +120,7 @@ def head(
             put(gx, i, g * splat(p[w + i]))
 
 
-@part
+@njit
 def new_sums(d_wide: Any, n: Any) -> Any:
     """Zeros for `collect`."""
     room = np.zeros((2, n * d_wide.shape[1] * LANES), np.float32)

@@ -8,13 +8,14 @@ the first vector of `x` is.
 from typing import Any
 
 import numpy as np
+from numba import njit
 
-from ithbit.native.simd import LANES, fma, get, inline, normal, part, put, root, splat, total, zero
+from ithbit.native.simd import apart, LANES, fma, get, inline, normal, part, put, root, splat, total, zero
 
 _ONE = np.float32(1)
 
 
-@inline
+@njit
 def vectors(count: Any) -> Any:
     """Room for so many."""
     return np.empty(count * LANES, np.float32)
@@ -22,6 +23,7 @@ def vectors(count: Any) -> Any:
 
 @part
 def clear(x: Any, x0: Any, count: Any) -> None:
+    apart()
     for i in range(x0, x0 + count):
         put(x, i, zero())
 
@@ -29,6 +31,7 @@ def clear(x: Any, x0: Any, count: Any) -> None:
 @part
 def add(x: Any, x0: Any, y: Any, y0: Any, count: Any) -> None:
     """x += y."""
+    apart()
     for i in range(count):
         put(x, x0 + i, get(x, x0 + i) + get(y, y0 + i))
 
@@ -38,6 +41,7 @@ def linear(
     p: Any, w: Any, b: Any, x: Any, x0: Any, n_in: Any, y: Any, y0: Any, n_out: Any, tokens: Any
 ) -> None:
     """y = W x + b at each token; no b where it is below 0."""
+    apart()
     for t in range(tokens):
         here, there = x0 + t * n_in, y0 + t * n_out
         for o in range(0, n_out - 3, 4):
@@ -68,6 +72,7 @@ def linear_back(
     p: Any, w: Any, g: Any, g0: Any, n_out: Any, gx: Any, gx0: Any, n_in: Any, tokens: Any
 ) -> None:
     """gx += W^T g at each token."""
+    apart()
     for t in range(tokens):
         here, there = g0 + t * n_out, gx0 + t * n_in
         for i in range(0, n_in - 3, 4):
@@ -95,6 +100,7 @@ def linear_weights(
     gp: Any, w: Any, b: Any, g: Any, g0: Any, n_out: Any, x: Any, x0: Any, n_in: Any, tokens: Any
 ) -> None:
     """gW += g x^T, gb += g, summed over tokens and lanes: four by two numbers of W at a time."""
+    apart()
     for o in range(0, n_out - 3, 4):
         for i in range(0, n_in - 1, 2):
             a_0 = a_1 = a_2 = a_3 = b_0 = b_1 = b_2 = b_3 = zero()
@@ -143,6 +149,7 @@ def layer_norm(
 
     Without b (below 0) nothing is subtracted: root-mean-square normalisation.
     """
+    apart()
     share = splat(_ONE / np.float32(d))
     for t in range(tokens):
         here, mean, square = t * d, zero(), zero()
@@ -168,6 +175,7 @@ def layer_norm_back(
     gx: Any, gx0: Any, tokens: Any,
 ) -> None:  # fmt: skip
     """gx += what g, the gradient of y, is for x."""
+    apart()
     share = splat(_ONE / np.float32(d))
     for i in range(d):
         for_w, for_b = zero(), zero()
@@ -192,6 +200,7 @@ def layer_norm_back(
 @part
 def gelu(x: Any, x0: Any, slope: Any, s0: Any, count: Any) -> None:
     """GELU in place, its derivative beside it."""
+    apart()
     for i in range(count):
         v = get(x, x0 + i)
         below, density = normal(v)
@@ -202,5 +211,6 @@ def gelu(x: Any, x0: Any, slope: Any, s0: Any, count: Any) -> None:
 @part
 def times(x: Any, x0: Any, y: Any, y0: Any, count: Any) -> None:
     """x *= y."""
+    apart()
     for i in range(count):
         put(x, x0 + i, get(x, x0 + i) * get(y, y0 + i))

@@ -1,0 +1,160 @@
+"""The six families by compiled code: logits, and the gradients of their mean loss.
+
+The twin of `models/classifier.py`. What acts on the token table is computed there as ever, by torch
+and its autograd; `wide` has the table's rows as the first block takes them.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ithbit.families import FAMILIES, family_named
+from ithbit.models import positions
+from ithbit.models.linear_attention import features
+from ithbit.models.registry import BLOCKS
+from ithbit.models.stacked import Params, layer_norm, linear, part, rms_norm
+from ithbit.spec import ModelSpec
+from ithbit.tasks.sampling import Examples
+from ithbit.tasks.tokens import TokenTable
+
+_TILE = 4  # coordinates of a head that are mixed at a time
+
+
+def _softmax(params: Params, rows: Tensor) -> Tensor:
+    return torch.cat([rows, linear(rows, params["qkv.weight"], params["qkv.bias"])], -1)
+
+
+def _linear(params: Params, rows: Tensor) -> Tensor:
+    normal = layer_norm(rows, params["norm1.weight"], params["norm1.bias"], 1e-5)
+    qk, v = linear(normal, params["qkv.weight"]).tensor_split([2 * rows.shape[-1]], -1)
+    return torch.cat([rows, features(qk), v], -1)
+
+
+def _gru(params: Params, rows: Tensor) -> Tensor:
+    return linear(rows, params["ih.weight"], params["ih.bias"])
+
+
+def _mamba2(params: Params, rows: Tensor) -> Tensor:
+    normal = rms_norm(rows, params["norm.weight"], 1e-5)
+    return torch.cat([rows, linear(normal, params["in.weight"])], -1)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What the models of a kind are made of."""
+
+    function: str  # of the module of the same name, or module.function
+    wide: Callable[[Params, Tensor], Tensor]  # a row of the table as the first block takes it
+    at_table: tuple[str, ...]  # parameters of the first block that this reads
+    names: tuple[str, ...]  # parameters of a block, in the function's order
+
+
+_KINDS = {
+    "softmax": _Kind(
+        "softmax.softmax",
+        _softmax,
+        ("qkv.weight", "qkv.bias"),
+        ("qkv.weight", "out.weight", "up.weight", "down.weight", "norm1.weight", "norm2.weight"),
+    ),
+    "linear": _Kind(
+        "linear.linear_attention",
+        _linear,
+        ("norm1.weight", "norm1.bias", "qkv.weight"),
+        ("norm1.weight", "qkv.weight", "out.weight", "norm2.weight", "up.weight", "down.weight"),
+    ),
+    "gru": _Kind(
+        "gru.gru",
+        _gru,
+        ("ih.weight", "ih.bias"),
+        ("ih.weight", "hh.weight", "ih.bias", "hh.bias"),
+    ),
+    "mamba2": _Kind(
+        "mamba2.mamba2",
+        _mamba2,
+        ("norm.weight", "in.weight"),
+        (
+            *("norm.weight", "in.weight", "conv.weight", "conv.bias", "dt_bias", "a_log"),
+            *("skip", "gate_norm.weight", "out.weight"),
+        ),
+    ),
+}
+
+
+def refusal(spec: ModelSpec) -> str | None:
+    """Why there is no compiled code for such a model, None if there is."""
+    if spec.code:
+        return f"there is no compiled code for {spec.family}, a user's layer"
+    if spec.positions == "rotary":
+        return "there is no compiled code for rotary positions"
+    if FAMILIES[spec.family].has_heads and spec.d_head % _TILE:
+        return f"compiled code takes heads of a multiple of {_TILE} numbers, got {spec.d_head}"
+    return None
+
+
+def compiled(spec: ModelSpec) -> Callable[..., None]:
+    """The compiled function of a model's family; compiles it if it must."""
+    module, _, name = _KINDS[family_named(spec.family).kind].function.partition(".")
+    function: Callable[..., None] = getattr(
+        importlib.import_module(f"ithbit.native.{module}"), name
+    )
+    return function
+
+
+def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Examples) -> Tensor:
+    """The logit of answer 1 for every example: seed batch."""
+    with torch.no_grad():
+        return _run(params, spec, table, examples, train=False)[0]
+
+
+def gradients(
+    params: Params, spec: ModelSpec, table: TokenTable, examples: Examples
+) -> tuple[Tensor, Tensor]:
+    """Logits, and the gradient of each seed's mean loss: seed batch, seed parameter."""
+    return _run(params, spec, table, examples, train=True)
+
+
+def _run(
+    params: Params, spec: ModelSpec, table: TokenTable, examples: Examples, train: bool
+) -> tuple[Tensor, Tensor]:
+    family = family_named(spec.family)
+    kind, first = _KINDS[family.kind], part(params, "blocks.0")
+    rows = linear(table.features.expand(len(params["embed"]), -1, -1), params["embed"])
+    added = positions.encode(part(params, "positions"), spec, table.positions, rows.dtype)
+    enter = BLOCKS[spec.family].enter
+    wide = kind.wide(first, enter(part(params, "enter"), rows if added is None else rows + added))
+
+    values = torch.cat([value.detach().flatten(1) for value in params.values()], 1)
+    grads = torch.zeros_like(values) if train else values  # not written to, unless to train
+    d_wide = torch.zeros_like(wide) if train else wide.detach()
+    out = values.new_empty(examples.index.shape)
+    starts, size = {}, 0
+    for name, value in params.items():
+        starts[name], size = size, size + value[0].numel()
+    layers = range(spec.n_layers)
+    at = [[starts[f"blocks.{layer}.{name}"] for name in kind.names] for layer in layers]
+    sizes = [spec.d_model, spec.n_heads, spec.d_ff]
+    if family.kind == "mamba2":
+        sizes[2:] = [spec.d_state, starts["leave.norm.weight"]]
+    arrays = (values, grads, wide.detach(), d_wide, examples.bits, examples.index, out)
+    compiled(spec)(
+        *(tensor.contiguous().numpy() for tensor in arrays),
+        np.array(at),
+        starts["head.weight"],
+        np.array(sizes),
+        int(table.task == "lhi"),
+        family.causal,
+        train,
+    )
+    if train:
+        read = ("embed", "positions.", "enter.", *(f"blocks.0.{name}" for name in kind.at_table))
+        names = [name for name in params if name.startswith(read)]
+        found = torch.autograd.grad(wide, [params[name] for name in names], d_wide)
+        for name, grad in zip(names, found, strict=True):
+            grads[:, starts[name] : starts[name] + grad[0].numel()] = grad.flatten(1)
+    return out, grads
