@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from numba import boolean, config, float32, int64, njit, uint8, void
+from numba import boolean, config, float32, int64, njit, uint8
 
-_SIGNATURE = void(
+_SIGNATURE = int64(
     float32[:, ::1],  # values: run parameter
     float32[:, ::1],  # their gradients
     float32[:, :, ::1],  # wide: run row column
@@ -28,6 +28,7 @@ _SIGNATURE = void(
     int64,  # 1 for LHI, 0 for RHI
     boolean,  # causal
     boolean,  # to train
+    float32[::1],  # memory to work in
 )
 
 
@@ -49,11 +50,16 @@ def folder() -> Path | None:
 
 
 def entry(function: Callable[..., None]) -> Any:
-    """A family's function, compiled for this CPU."""
+    """A family's function, compiled for this CPU.
+
+    It sets the logits of every run's examples and, to train, adds to the gradients of each run's
+    mean loss. Given too little memory it does nothing and gives the number of floats it needs,
+    else 0.
+    """
     there, before = folder(), config.CACHE_DIR
     try:
         config.CACHE_DIR = str(there or "")
-        make = njit(_SIGNATURE, nogil=True, error_model="numpy", cache=there is not None)
+        make = njit(_SIGNATURE, nogil=True, error_model="numpy", _nrt=False, cache=there is not None)
         return make(function)
     finally:
         config.CACHE_DIR = before

@@ -1,33 +1,42 @@
 """The feed-forward part that both kinds of attention have, at each token by itself."""
 
-from typing import Any
+from ithbit.native.simd import Floats, apart, fma, get, normal, part, put
+from ithbit.native.tokenwise import clear, linear, linear_back, linear_weights, times
 
-from ithbit.native.simd import apart, part
-from ithbit.native.tokenwise import clear, gelu, linear, linear_back, linear_weights, times
+
+@part
+def gelu(m: Floats, x: int, slope: int, count: int) -> None:
+    """GELU in place, its derivative beside it."""
+    apart()
+    for i in range(count):
+        v = get(m, x + i)
+        below, density = normal(v)
+        put(m, slope + i, fma(v, density, below))
+        put(m, x + i, v * below)
 
 
 @part
 def feed_forward(
-    p: Any, up: Any, down: Any, d: Any, m: Any, x: Any, x0: Any, h: Any, slope: Any, h0: Any,
-    y: Any, tokens: Any,
+    p: Floats, up: int, down: int, d: int, wide: int, m: Floats, x: int, h: int, slope: int,
+    y: int, tokens: int,
 ) -> None:  # fmt: skip
     """y = down gelu(up x); a bias follows its weight. What gelu gave is kept, and its slope."""
     apart()
-    linear(p, up, up + m * d, x, x0, d, h, h0, m, tokens)
-    gelu(h, h0, slope, h0, tokens * m)
-    linear(p, down, down + d * m, h, h0, m, y, 0, d, tokens)
+    linear(p, up, up + wide * d, m, x, d, h, wide, tokens)
+    gelu(m, h, slope, tokens * wide)
+    linear(p, down, down + d * wide, m, h, wide, y, d, tokens)
 
 
 @part
 def feed_forward_back(
-    p: Any, gp: Any, up: Any, down: Any, d: Any, m: Any, x: Any, x0: Any, h: Any, slope: Any,
-    h0: Any, g: Any, gh: Any, gx: Any, tokens: Any,
+    p: Floats, gp: Floats, up: int, down: int, d: int, wide: int, m: Floats, x: int, h: int,
+    slope: int, g: int, gh: int, gx: int, tokens: int,
 ) -> None:  # fmt: skip
     """gx += what g, the gradient of y, is for x."""
     apart()
-    clear(gh, 0, tokens * m)
-    linear_back(p, down, g, 0, d, gh, 0, m, tokens)
-    linear_weights(gp, down, down + d * m, g, 0, d, h, h0, m, tokens)
-    times(gh, 0, slope, h0, tokens * m)
-    linear_back(p, up, gh, 0, m, gx, 0, d, tokens)
-    linear_weights(gp, up, up + m * d, gh, 0, m, x, x0, d, tokens)
+    clear(m, gh, tokens * wide)
+    linear_back(p, down, m, g, d, gh, wide, tokens)
+    linear_weights(gp, down, down + d * wide, m, g, d, h, wide, tokens)
+    times(m, gh, slope, tokens * wide)
+    linear_back(p, up, m, gh, wide, gx, d, tokens)
+    linear_weights(gp, up, up + wide * d, m, gh, wide, x, d, tokens)

@@ -5,107 +5,122 @@ from typing import Any
 import numpy as np
 
 from ithbit.native.entry import entry
-from ithbit.native.simd import apart, LANES, fma, get, part, put, sigmoid, splat, tanh
-from ithbit.native.tokens import collect, finish, head, load, new_sums, spread
-from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights, vectors
+from ithbit.native.simd import LANES, Floats, apart, fma, get, part, put, sigmoid, splat, tanh
+from ithbit.native.tokens import collect, finish, head, load, spread
+from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
 _ONE = np.float32(1)
 
 
 @part
 def recur(
-    p: Any, hh: Any, bias: Any, d: Any, gates: Any, hidden: Any, h: Any, h0: Any, rzn: Any, g0: Any,
-    candidate: Any, c0: Any, tokens: Any,
+    p: Floats, hh: int, bias: int, d: int, m: Floats, gates: int, hidden: int, h: int, rzn: int,
+    candidate: int, tokens: int,
 ) -> None:  # fmt: skip
-    """States after each token, from the gates' inputs; the state before the first is at h0."""
+    """States after each token, from the gates' inputs; the state before the first is at h."""
     apart()
-    clear(h, h0, d)
+    clear(m, h, d)
     for t in range(tokens):
-        before, here, gate = h0 + t * d, c0 + t * d, t * 3 * d
-        linear(p, hh, bias, h, before, d, hidden, 0, 3 * d, 1)
+        before, gate = h + t * d, t * 3 * d
+        linear(p, hh, bias, m, before, d, hidden, 3 * d, 1)
         for i in range(d):
-            r = sigmoid(get(gates, gate + i) + get(hidden, i))
-            z = sigmoid(get(gates, gate + d + i) + get(hidden, d + i))
-            c = get(hidden, 2 * d + i)
-            n = tanh(fma(r, c, get(gates, gate + 2 * d + i)))
-            put(rzn, g0 + gate + i, r)
-            put(rzn, g0 + gate + d + i, z)
-            put(rzn, g0 + gate + 2 * d + i, n)
-            put(candidate, here + i, c)
-            put(h, before + d + i, fma(z, get(h, before + i) - n, n))
+            at, out = gates + gate + i, rzn + gate + i
+            r = sigmoid(get(m, at) + get(m, hidden + i))
+            z = sigmoid(get(m, at + d) + get(m, hidden + d + i))
+            c = get(m, hidden + 2 * d + i)
+            n = tanh(fma(r, c, get(m, at + 2 * d)))
+            put(m, out, r)
+            put(m, out + d, z)
+            put(m, out + 2 * d, n)
+            put(m, candidate + t * d + i, c)
+            put(m, before + d + i, fma(z, get(m, before + i) - n, n))
 
 
 @part
 def recur_back(
-    p: Any, gp: Any, hh: Any, bias: Any, d: Any, h: Any, h0: Any, rzn: Any, g0: Any, candidate: Any, c0: Any,
-    g: Any, last_only: Any, carry: Any, g_hidden: Any, g_gates: Any, tokens: Any,
+    p: Floats, gp: Floats, hh: int, bias: int, d: int, m: Floats, h: int, rzn: int, candidate: int,
+    g: int, last_only: bool, carry: int, g_hidden: int, g_gates: int, tokens: int,
 ) -> None:  # fmt: skip
     """The gradient of the gates' inputs from g, that of the states, or of the last one alone."""
     apart()
     one = splat(_ONE)
-    clear(carry, 0, d)
+    clear(m, carry, d)
     for t in range(tokens - 1, -1, -1):
         if not last_only:
-            add(carry, 0, g, t * d, d)
+            add(m, carry, g + t * d, d)
         elif t == tokens - 1:
-            add(carry, 0, g, 0, d)
+            add(m, carry, g, d)
         gate = t * 3 * d
         for i in range(d):
-            dh, r = get(carry, i), get(rzn, g0 + gate + i)
-            z, n = get(rzn, g0 + gate + d + i), get(rzn, g0 + gate + 2 * d + i)
+            at = rzn + gate + i
+            dh, r, z, n = get(m, carry + i), get(m, at), get(m, at + d), get(m, at + 2 * d)
             dn = dh * (one - z) * (one - n * n)
-            dr = dn * get(candidate, c0 + t * d + i) * r * (one - r)
-            dz = dh * (get(h, h0 + t * d + i) - n) * z * (one - z)
-            put(g_gates, gate + i, dr)
-            put(g_gates, gate + d + i, dz)
-            put(g_gates, gate + 2 * d + i, dn)
-            put(g_hidden, gate + i, dr)
-            put(g_hidden, gate + d + i, dz)
-            put(g_hidden, gate + 2 * d + i, dn * r)
-            put(carry, i, dh * z)
-        linear_back(p, hh, g_hidden, gate, 3 * d, carry, 0, d, 1)
-    linear_weights(gp, hh, bias, g_hidden, 0, 3 * d, h, h0, d, tokens)
+            dr = dn * get(m, candidate + t * d + i) * r * (one - r)
+            dz = dh * (get(m, h + t * d + i) - n) * z * (one - z)
+            at = g_gates + gate + i
+            put(m, at, dr)
+            put(m, at + d, dz)
+            put(m, at + 2 * d, dn)
+            at = g_hidden + gate + i
+            put(m, at, dr)
+            put(m, at + d, dz)
+            put(m, at + 2 * d, dn * r)
+            put(m, carry + i, dh * z)
+        linear_back(p, hh, m, g_hidden + gate, 3 * d, carry, d, 1)
+    linear_weights(gp, hh, bias, m, g_hidden, 3 * d, h, d, tokens)
 
 
 @entry
 def gru(
     values: Any, grads: Any, wide: Any, d_wide: Any, bits: Any, index: Any, logits: Any, at: Any,
-    head_at: Any, sizes: Any, lhi: Any, causal: Any, train: Any,
-) -> None:  # fmt: skip
-    """Logits of every run's examples; to train, gradients too, which are to be zero before."""
+    head_at: int, sizes: Any, lhi: int, causal: bool, train: bool, m: Any,
+) -> int:  # fmt: skip
+    """See `entry`."""
     layers, d, n = len(at), sizes[0], bits.shape[2]
     T = n + 1 + lhi
     row = (T + 1) * d
-    bit, query = vectors(n), np.empty(LANES, np.int64)
-    h, rzn, candidate = vectors(layers * row), vectors(3 * layers * row), vectors(layers * row)
-    gates, hidden, carry = vectors(3 * row), vectors(3 * d), vectors(d)
-    g, g_hidden, g_gates = vectors(row), vectors(3 * row), vectors(3 * row)
+    h = n + 1
+    rzn = h + layers * row
+    candidate = rzn + 3 * layers * row
+    gates = candidate + layers * row
+    g_gates = gates + 3 * row
+    g_hidden = g_gates + 3 * row
+    g = g_hidden + 3 * row
+    hidden = g + row
+    carry = hidden + 3 * d
+    sums = carry + d
+    room = LANES * (sums + 2 * n * wide.shape[2])
+    if len(m) < room:
+        return room
     for run in range(len(values)):
         p, gp, table, d_table = values[run], grads[run], wide[run], d_wide[run]
-        both, ones = new_sums(d_table, n)
+        clear(m, sums, 2 * n * wide.shape[2])
         for first in range(0, bits.shape[1], LANES):
-            load(bits[run], index[run], first, bit, query)
-            spread(table, 0, 3 * d, n, lhi, T, bit, query, gates, 0)
+            load(bits[run], index[run], first, m, 0)
+            spread(table, 0, 3 * d, n, lhi, T, m, 0, gates)
             for layer in range(layers):
                 here, (ih, hh, ih_bias, hh_bias) = layer * row, at[layer]
                 if layer:
-                    linear(p, ih, ih_bias, h, here - row + d, d, gates, 0, 3 * d, T)
-                recur(p, hh, hh_bias, d, gates, hidden, h, here, rzn, 3 * here, candidate, here, T)
-            last = layers * row - d
-            head(p, gp, head_at, d, h, last, bits[run], index[run], first, logits[run], train, g)
+                    linear(p, ih, ih_bias, m, h + here - row + d, d, gates, 3 * d, T)
+                recur(
+                    p, hh, hh_bias, d, m, gates, hidden, h + here, rzn + 3 * here, candidate + here, T
+                )
+            head(
+                p, gp, head_at, d, m, h + layers * row - d, bits[run], index[run], first,
+                logits[run], train, g,
+            )  # fmt: skip
             for layer in range(layers - 1, -1 if train else layers - 1, -1):
                 here, (ih, hh, ih_bias, hh_bias) = layer * row, at[layer]
                 recur_back(
-                    p, gp, hh, hh_bias, d, h, here, rzn, 3 * here, candidate, here, g,
+                    p, gp, hh, hh_bias, d, m, h + here, rzn + 3 * here, candidate + here, g,
                     layer == layers - 1, carry, g_hidden, g_gates, T,
                 )  # fmt: skip
                 if layer:
-                    clear(g, 0, row)
-                    linear_back(p, ih, g_gates, 0, 3 * d, g, 0, d, T)
-                    linear_weights(
-                        gp, ih, ih_bias, g_gates, 0, 3 * d, h, here - row + d, d, T
-                    )
+                    clear(m, g, row)
+                    linear_back(p, ih, m, g_gates, 3 * d, g, d, T)
+                    linear_weights(gp, ih, ih_bias, m, g_gates, 3 * d, h + here - row + d, d, T)
                 else:
-                    collect(g_gates, 0, 0, 3 * d, n, lhi, T, bit, query, d_table, both, ones)
+                    collect(d_table, 0, 3 * d, n, lhi, T, m, 0, g_gates, sums)
         if train:
-            finish(n, both, ones, d_table)
+            finish(n, m, sums, d_table)
+    return 0

@@ -11,285 +11,278 @@ import numpy as np
 
 from ithbit.native.entry import entry
 from ithbit.native.feed_forward import feed_forward, feed_forward_back
-from ithbit.native.simd import apart, LANES, exp, fma, get, largest, part, put, splat, zero
-from ithbit.native.tokens import collect, finish, head, load, new_sums, spread
-from ithbit.native.tokenwise import (
-    add,
-    clear,
-    layer_norm,
-    layer_norm_back,
-    linear,
-    linear_back,
-    linear_weights,
-    vectors,
-)
+from ithbit.native.norms import norm, norm_back
+from ithbit.native.simd import LANES, Floats, apart, exp, fma, get, largest, part, put, splat, zero
+from ithbit.native.tokens import collect, finish, head, load, spread
+from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
-_ONE, _EPS, _DENOMINATOR_EPS = np.float32(1), np.float32(1e-5), np.float32(1e-6)
+_ONE, _EPS = np.float32(1), np.float32(1e-6)
 
 
 @part
-def _features(x: Any, x0: Any, slope: Any, s0: Any, d: Any, step: Any, tokens: Any) -> None:
+def _features(m: Floats, x: int, slope: int, d: int, step: int, tokens: int) -> None:
     """ELU + 1 in place for the first d of `step` numbers a token, its derivative beside it."""
     apart()
     for t in range(tokens):
         for i in range(d):
-            v = get(x, x0 + t * step + i)
+            v = get(m, x + t * step + i)
             e = exp(zero() - largest(zero() - v, zero()))
-            put(slope, s0 + t * d + i, e)
-            put(x, x0 + t * step + i, e + largest(v, zero()))
+            put(m, slope + t * d + i, e)
+            put(m, x + t * step + i, e + largest(v, zero()))
 
 
 @part
-def _features_back(g: Any, slope: Any, s0: Any, d: Any, step: Any, tokens: Any) -> None:
+def _features_back(m: Floats, g: int, slope: int, d: int, step: int, tokens: int) -> None:
     apart()
     for t in range(tokens):
         for i in range(d):
-            put(g, t * step + i, get(g, t * step + i) * get(slope, s0 + t * d + i))
+            put(m, g + t * step + i, get(m, g + t * step + i) * get(m, slope + t * d + i))
 
 
 @part
-def _grow(
-    state: Any, h: Any, size: Any, a: Any, a0: Any, b: Any, b0: Any, z: Any, z0: Any
-) -> None:
+def _grow(m: Floats, state: int, size: int, a: int, b: int, z: int) -> None:
     """S += a b^T, Z += a z, for a head; without z (below 0) it is 1."""
     apart()
-    at = h * size * (size + 1)
+    at = state
     for f in range(size):
-        v = get(a, a0 + f)
+        v = get(m, a + f)
         for e in range(size):
-            put(state, at + e, fma(v, get(b, b0 + e), get(state, at + e)))
-        more = v * get(z, z0) if z0 >= 0 else v
-        put(state, at + size, get(state, at + size) + more)
+            put(m, at + e, fma(v, get(m, b + e), get(m, at + e)))
+        more = v * get(m, z) if z >= 0 else v
+        put(m, at + size, get(m, at + size) + more)
         at += size + 1
 
 
 @part
-def _left(state: Any, h: Any, size: Any, a: Any, a0: Any, y: Any, y0: Any) -> Any:
+def _left(m: Floats, state: int, size: int, a: int, y: int) -> None:
     """y = a S."""
     apart()
-    at = h * size * (size + 1)
     for e in range(0, size, 4):
         y_0 = y_1 = y_2 = y_3 = zero()
         for f in range(size):
-            v, here = get(a, a0 + f), at + f * (size + 1) + e
-            y_0 = fma(v, get(state, here), y_0)
-            y_1 = fma(v, get(state, here + 1), y_1)
-            y_2 = fma(v, get(state, here + 2), y_2)
-            y_3 = fma(v, get(state, here + 3), y_3)
-        put(y, y0 + e, y_0)
-        put(y, y0 + e + 1, y_1)
-        put(y, y0 + e + 2, y_2)
-        put(y, y0 + e + 3, y_3)
+            v, here = get(m, a + f), state + f * (size + 1) + e
+            y_0 = fma(v, get(m, here), y_0)
+            y_1 = fma(v, get(m, here + 1), y_1)
+            y_2 = fma(v, get(m, here + 2), y_2)
+            y_3 = fma(v, get(m, here + 3), y_3)
+        put(m, y + e, y_0)
+        put(m, y + e + 1, y_1)
+        put(m, y + e + 2, y_2)
+        put(m, y + e + 3, y_3)
 
 
 @part
-def _right(
-    state: Any, h: Any, size: Any, b: Any, b0: Any, z: Any, z0: Any, y: Any, y0: Any
-) -> None:
+def _right(m: Floats, state: int, size: int, b: int, z: int, y: int) -> None:
     """y = S b + Z z."""
     apart()
-    at = h * size * (size + 1)
+    at = state
     for f in range(size):
-        v = get(state, at + size)
-        if z0 >= 0:
-            v = v * get(z, z0)
+        v = get(m, at + size)
+        if z >= 0:
+            v = v * get(m, z)
         for e in range(size):
-            v = fma(get(state, at + e), get(b, b0 + e), v)
-        put(y, y0 + f, v)
+            v = fma(get(m, at + e), get(m, b + e), v)
+        put(m, y + f, v)
         at += size + 1
 
 
 @part
-def _read(
-    state: Any, q: Any, at: Any, mixed: Any, below: Any, below0: Any, d: Any, heads: Any
-) -> None:
-    """What a query sees of the state; the denominators are kept."""
+def _key(m: Floats, state: int, kv: int, d: int, heads: int) -> None:
+    """Take a token into the state."""
     apart()
     size = d // heads
     for h in range(heads):
-        mine, z = at + h * size, h * size * (size + 1) + size
-        _left(state, h, size, q, mine, mixed, mine)
-        whole = splat(_DENOMINATOR_EPS)
+        _grow(m, state + h * size * (size + 1), size, kv + h * size, kv + d + h * size, -1)
+
+
+@part
+def _query(m: Floats, state: int, q: int, mixed: int, below: int, d: int, heads: int) -> None:
+    """What a query sees of the state; one over the denominators is kept."""
+    apart()
+    size = d // heads
+    for h in range(heads):
+        here, at = h * size, state + h * size * (size + 1)
+        _left(m, at, size, q + here, mixed + here)
+        whole = splat(_EPS)
         for f in range(size):
-            whole = fma(get(q, mine + f), get(state, z + f * (size + 1)), whole)
+            whole = fma(get(m, q + here + f), get(m, at + f * (size + 1) + size), whole)
         share = splat(_ONE) / whole
-        put(below, below0 + h, share)
-        for f in range(size):
-            put(mixed, mine + f, get(mixed, mine + f) * share)
+        put(m, below + h, share)
+        for f in range(here, here + size):
+            put(m, mixed + f, get(m, mixed + f) * share)
 
 
 @part
 def mix(
-    state: Any, q: Any, kv: Any, here: Any, mixed: Any, below: Any, below0: Any, tokens: Any,
-    queries: Any, d: Any, heads: Any, causal: Any,
+    m: Floats, state: int, q: int, kv: int, mixed: int, below: int, tokens: int, queries: int,
+    d: int, heads: int, causal: bool,
 ) -> None:  # fmt: skip
     """What the last `queries` tokens see."""
     apart()
-    size, step = d // heads, causal and queries > 1
-    clear(state, 0, d * (size + 1))
+    each = causal and queries > 1
+    clear(m, state, d * (d // heads + 1))
     for t in range(tokens):
-        key = 2 * here + t * 2 * d
-        for h in range(heads):
-            _grow(state, h, size, kv, key + h * size, kv, key + d + h * size, kv, -1)
-        if step:
-            _read(state, q, here + t * d, mixed, below, below0 + t * heads, d, heads)
-    for a in range(0 if step else queries):
-        _read(state, q, here + a * d, mixed, below, below0 + a * heads, d, heads)
+        _key(m, state, kv + t * 2 * d, d, heads)
+        if each:
+            _query(m, state, q + t * d, mixed + t * d, below + t * heads, d, heads)
+    for a in range(0 if each else queries):
+        _query(m, state, q + a * d, mixed + a * d, below + a * heads, d, heads)
 
 
 @part
 def _query_back(
-    state: Any, a: Any, mixed: Any, here: Any, below: Any, below0: Any, g: Any, gz: Any, gq: Any,
-    d: Any, heads: Any,
-) -> None:  # fmt: skip
+    m: Floats, state: int, mixed: int, below: int, g: int, gz: int, gq: int, d: int, heads: int
+) -> None:
     """The gradient of a query; g becomes that of its numerators, gz that of its denominators."""
     apart()
     size = d // heads
     for h in range(heads):
-        mine, share, slope = a * d + h * size, get(below, below0 + a * heads + h), zero()
-        for f in range(size):
-            v = get(g, mine + f) * share
-            slope = slope - v * get(mixed, here + mine + f)
-            put(g, mine + f, v)
-        put(gz, a * heads + h, slope)
-        _right(state, h, size, g, mine, gz, a * heads + h, gq, mine)
+        share, slope = get(m, below + h), zero()
+        for f in range(h * size, (h + 1) * size):
+            v = get(m, g + f) * share
+            slope = slope - v * get(m, mixed + f)
+            put(m, g + f, v)
+        put(m, gz + h, slope)
+        _right(m, state + h * size * (size + 1), size, g + h * size, gz + h, gq + h * size)
 
 
 @part
-def _key_back(
-    state: Any, t: Any, kv: Any, here: Any, gkv: Any, d: Any, heads: Any
-) -> None:
+def _key_back(m: Floats, state: int, kv: int, gkv: int, d: int, heads: int) -> None:
     """The gradients of a key and its value."""
     apart()
     size = d // heads
     for h in range(heads):
-        key, at = 2 * here + t * 2 * d + h * size, t * 2 * d + h * size
-        _right(state, h, size, kv, key + d, kv, -1, gkv, at)
-        _left(state, h, size, kv, key, gkv, at + d)
+        at, here = state + h * size * (size + 1), h * size
+        _right(m, at, size, kv + d + here, -1, gkv + here)
+        _left(m, at, size, kv + here, gkv + d + here)
 
 
 @part
 def mix_back(
-    state: Any, q: Any, kv: Any, here: Any, mixed: Any, below: Any, below0: Any, g: Any, gz: Any,
-    gq: Any, gkv: Any, tokens: Any, queries: Any, d: Any, heads: Any, causal: Any,
+    m: Floats, state: int, q: int, kv: int, mixed: int, below: int, g: int, gz: int, gq: int,
+    gkv: int, tokens: int, queries: int, d: int, heads: int, causal: bool,
 ) -> None:  # fmt: skip
     """The gradients of queries, keys and values from g, that of what was mixed."""
     apart()
-    size, step = d // heads, causal and queries > 1
-    clear(state, 0, d * (size + 1))
+    size, each = d // heads, causal and queries > 1
+    clear(m, state, d * (size + 1))
     for t in range(tokens):
-        key = 2 * here + t * 2 * d
-        for h in range(heads):
-            _grow(state, h, size, kv, key + h * size, kv, key + d + h * size, kv, -1)
-        if step:
-            _query_back(state, t, mixed, here, below, below0, g, gz, gq, d, heads)
-    for a in range(0 if step else queries):
-        _query_back(state, a, mixed, here, below, below0, g, gz, gq, d, heads)
-    clear(state, 0, d * (size + 1))
+        _key(m, state, kv + t * 2 * d, d, heads)
+        if each:
+            here, at = t * d, t * heads
+            _query_back(m, state, mixed + here, below + at, g + here, gz + at, gq + here, d, heads)
+    for a in range(0 if each else queries):
+        here, at = a * d, a * heads
+        _query_back(m, state, mixed + here, below + at, g + here, gz + at, gq + here, d, heads)
+    clear(m, state, d * (size + 1))
     for a in range(queries - 1, -1, -1):
         for h in range(heads):
-            mine = a * d + h * size
-            _grow(state, h, size, q, here + mine, g, mine, gz, a * heads + h)
-        if step:
-            _key_back(state, a, kv, here, gkv, d, heads)
-    for t in range(0 if step else tokens):
-        _key_back(state, t, kv, here, gkv, d, heads)
+            here = a * d + h * size
+            _grow(m, state + h * size * (size + 1), size, q + here, g + here, gz + a * heads + h)
+        if each:
+            _key_back(m, state, kv + a * 2 * d, gkv + a * 2 * d, d, heads)
+    for t in range(0 if each else tokens):
+        _key_back(m, state, kv + t * 2 * d, gkv + t * 2 * d, d, heads)
 
 
 @entry
 def linear_attention(
     values: Any, grads: Any, wide: Any, d_wide: Any, bits: Any, index: Any, logits: Any, at: Any,
-    head_at: Any, sizes: Any, lhi: Any, causal: Any, train: Any,
-) -> None:  # fmt: skip
-    """Logits of every run's examples; to train, gradients too, which are to be zero before."""
-    layers, (d, heads, m) = len(at), (sizes[0], sizes[1], sizes[2])
-    n = bits.shape[2]
+    head_at: int, sizes: Any, lhi: int, causal: bool, train: bool, m: Any,
+) -> int:  # fmt: skip
+    """See `entry`."""
+    layers, d, heads, up_to, n = len(at), sizes[0], sizes[1], sizes[2], bits.shape[2]
     T = n + 1 + lhi
-    row = T * d
-    bit, query = vectors(n), np.empty(LANES, np.int64)
-    x, q, mixed = vectors((layers + 1) * row), vectors(layers * row), vectors(layers * row)
-    kv, state = vectors(layers * 2 * row), vectors(d * (d // heads + 1))
-    below, slope_q, slope_k = vectors(layers * T * heads), vectors(layers * row), vectors(layers * row)
-    z1, y1, z2, y2 = vectors(layers * row), vectors(layers * row), vectors(layers * row), vectors(layers * row)
-    scale1, scale2 = vectors(layers * T), vectors(layers * T)
-    h, slope, temporary = vectors(layers * T * m), vectors(layers * T * m), vectors(row)
-    g, gx, gy, gm = vectors(row), vectors(row), vectors(row), vectors(row)
-    gq, gkv, gh, gz = vectors(row), vectors(2 * row), vectors(T * m), vectors(T * heads)
+    row, wider = T * d, T * up_to
+    # Kept of every layer,
+    x = n + 1
+    q = x + (layers + 1) * row
+    kv = q + layers * row
+    mixed = kv + 2 * layers * row
+    slope_q, slope_k = mixed + layers * row, mixed + 2 * layers * row
+    z1, y1 = mixed + 3 * layers * row, mixed + 4 * layers * row
+    z2, y2 = mixed + 5 * layers * row, mixed + 6 * layers * row
+    below = mixed + 7 * layers * row
+    scale1 = below + layers * T * heads
+    scale2 = scale1 + layers * T
+    h = scale2 + layers * T
+    slope = h + layers * wider
+    # and passing.
+    y = slope + layers * wider
+    g, gx, gy, gm, gq, gkv = y + row, y + 2 * row, y + 3 * row, y + 4 * row, y + 5 * row, y + 6 * row
+    gh = gkv + 2 * row
+    gz = gh + wider
+    state = gz + T * heads
+    sums = state + d * (d // heads + 1)
+    room = LANES * (sums + 2 * n * wide.shape[2])
+    if len(m) < room:
+        return room
     for run in range(len(values)):
         p, gp, table, d_table = values[run], grads[run], wide[run], d_wide[run]
-        both, ones = new_sums(d_table, n)
+        clear(m, sums, 2 * n * wide.shape[2])
         for first in range(0, bits.shape[1], LANES):
-            load(bits[run], index[run], first, bit, query)
+            load(bits[run], index[run], first, m, 0)
             for layer in range(layers):
                 asked = 1 if layer == layers - 1 else T
-                here, mine = layer * row, (T - asked) * d
+                here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
                 norm1, qkv, out, norm2, up, down = at[layer]
+                x_, q_, kv_, mixed_ = x + here, q + here, kv + 2 * here, mixed + here
                 if layer:
-                    layer_norm(
-                        p, norm1, norm1 + d, _EPS, x, here, d, y1, here, z1, here, scale1,
-                        layer * T, T,
-                    )  # fmt: skip
-                    linear(p, qkv, -1, y1, here + mine, d, q, here, d, asked)
-                    linear(p, qkv + d * d, -1, y1, here, d, kv, 2 * here, 2 * d, T)
-                    _features(q, here, slope_q, here, d, d, asked)
-                    _features(kv, 2 * here, slope_k, here, d, 2 * d, T)
+                    norm(p, norm1, norm1 + d, False, m, x_, d, y1 + here, z1 + here, scale1 + scales, T)
+                    linear(p, qkv, -1, m, y1 + here + mine, d, q_, d, asked)
+                    linear(p, qkv + d * d, -1, m, y1 + here, d, kv_, 2 * d, T)
+                    _features(m, q_, slope_q + here, d, d, asked)
+                    _features(m, kv_, slope_k + here, d, 2 * d, T)
                 else:
-                    spread(table, 0, d, n, lhi, asked, bit, query, x, mine)
-                    spread(table, d, d, n, lhi, asked, bit, query, q, 0)
-                    spread(table, 2 * d, 2 * d, n, lhi, T, bit, query, kv, 0)
-                mix(
-                    state, q, kv, here, mixed, below, layer * T * heads, T, asked, d, heads, causal
-                )
-                # What follows is kept for the last tokens of x, so x itself is added to.
-                linear(p, out, -1, mixed, here, d, temporary, 0, d, asked)
-                add(temporary, 0, x, here + mine, asked * d)
-                layer_norm(
-                    p, norm2, norm2 + d, _EPS, temporary, 0, d, y2, here, z2, here, scale2,
-                    layer * T, asked,
-                )  # fmt: skip
+                    spread(table, 0, d, n, lhi, asked, m, 0, x_ + mine)
+                    spread(table, d, d, n, lhi, asked, m, 0, q_)
+                    spread(table, 2 * d, 2 * d, n, lhi, T, m, 0, kv_)
+                mix(m, state, q_, kv_, mixed_, below + scales * heads, T, asked, d, heads, causal)
+                linear(p, out, -1, m, mixed_, d, y, d, asked)
+                add(m, y, x_ + mine, asked * d)
+                norm(p, norm2, norm2 + d, False, m, y, d, y2 + here, z2 + here, scale2 + scales, asked)
                 feed_forward(
-                    p, up, down, d, m, y2, here, h, slope, layer * T * m, gx, asked
+                    p, up, down, d, up_to, m, y2 + here, h + hidden, slope + hidden, x_ + row, asked
                 )
-                clear(x, here + row, asked * d)
-                add(x, here + row, temporary, 0, asked * d)
-                add(x, here + row, gx, 0, asked * d)
-            head(p, gp, head_at, d, x, layers * row, bits[run], index[run], first, logits[run],
-                 train, g)  # fmt: skip
+                add(m, x_ + row, y, asked * d)
+            head(
+                p, gp, head_at, d, m, x + layers * row, bits[run], index[run], first, logits[run],
+                train, g,
+            )  # fmt: skip
             for layer in range(layers - 1, -1 if train else layers - 1, -1):
                 asked = 1 if layer == layers - 1 else T
-                here, mine, some = layer * row, (T - asked) * d, asked * d
+                here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
                 norm1, qkv, out, norm2, up, down = at[layer]
-                clear(gy, 0, some)
+                q_, kv_, mixed_, some = q + here, kv + 2 * here, mixed + here, asked * d
+                clear(m, gy, some)
                 feed_forward_back(
-                    p, gp, up, down, d, m, y2, here, h, slope, layer * T * m, g, gh, gy, asked
-                )
-                clear(gx, 0, row)
-                add(gx, mine, g, 0, some)
-                layer_norm_back(
-                    p, gp, norm2, norm2 + d, gy, 0, d, z2, here, scale2, layer * T, gx, mine, asked
-                )
-                clear(gm, 0, some)
-                linear_back(p, out, gx, mine, d, gm, 0, d, asked)
-                linear_weights(gp, out, -1, gx, mine, d, mixed, here, d, asked)
+                    p, gp, up, down, d, up_to, m, y2 + here, h + hidden, slope + hidden, g, gh, gy,
+                    asked,
+                )  # fmt: skip
+                clear(m, gx, row)
+                add(m, gx + mine, g, some)
+                norm_back(p, gp, norm2, norm2 + d, m, gy, d, z2 + here, scale2 + scales, gx + mine, asked)
+                clear(m, gm, some)
+                linear_back(p, out, m, gx + mine, d, gm, d, asked)
+                linear_weights(gp, out, -1, m, gx + mine, d, mixed_, d, asked)
                 mix_back(
-                    state, q, kv, here, mixed, below, layer * T * heads, gm, gz, gq, gkv, T, asked,
-                    d, heads, causal,
+                    m, state, q_, kv_, mixed_, below + scales * heads, gm, gz, gq, gkv, T, asked, d,
+                    heads, causal,
                 )  # fmt: skip
                 if layer:
-                    _features_back(gq, slope_q, here, d, d, asked)
-                    _features_back(gkv, slope_k, here, d, 2 * d, T)
-                    clear(gy, 0, row)
-                    linear_back(p, qkv, gq, 0, d, gy, mine, d, asked)
-                    linear_weights(gp, qkv, -1, gq, 0, d, y1, here + mine, d, asked)
-                    linear_back(p, qkv + d * d, gkv, 0, 2 * d, gy, 0, d, T)
-                    linear_weights(gp, qkv + d * d, -1, gkv, 0, 2 * d, y1, here, d, T)
-                    layer_norm_back(
-                        p, gp, norm1, norm1 + d, gy, 0, d, z1, here, scale1, layer * T, gx, 0, T
-                    )
+                    _features_back(m, gq, slope_q + here, d, d, asked)
+                    _features_back(m, gkv, slope_k + here, d, 2 * d, T)
+                    clear(m, gy, row)
+                    linear_back(p, qkv, m, gq, d, gy + mine, d, asked)
+                    linear_weights(gp, qkv, -1, m, gq, d, y1 + here + mine, d, asked)
+                    linear_back(p, qkv + d * d, m, gkv, 2 * d, gy, d, T)
+                    linear_weights(gp, qkv + d * d, -1, m, gkv, 2 * d, y1 + here, d, T)
+                    norm_back(p, gp, norm1, norm1 + d, m, gy, d, z1 + here, scale1 + scales, gx, T)
                     g, gx = gx, g
                 else:
-                    collect(gx, mine, 0, d, n, lhi, asked, bit, query, d_table, both, ones)
-                    collect(gq, 0, d, d, n, lhi, asked, bit, query, d_table, both, ones)
-                    collect(gkv, 0, 2 * d, 2 * d, n, lhi, T, bit, query, d_table, both, ones)
+                    collect(d_table, 0, d, n, lhi, asked, m, 0, gx + mine, sums)
+                    collect(d_table, d, d, n, lhi, asked, m, 0, gq, sums)
+                    collect(d_table, 2 * d, 2 * d, n, lhi, T, m, 0, gkv, sums)
         if train:
-            finish(n, both, ones, d_table)
+            finish(n, m, sums, d_table)
+    return 0

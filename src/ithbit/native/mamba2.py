@@ -10,173 +10,96 @@ from typing import Any
 import numpy as np
 
 from ithbit.native.entry import entry
-from ithbit.native.simd import apart, LANES, exp, fma, get, inline, part, put, sigmoid, softplus, splat, total, zero
-from ithbit.native.tokens import collect, finish, head, load, new_sums, spread
-from ithbit.native.tokenwise import (
-    add,
-    clear,
-    layer_norm,
-    layer_norm_back,
-    linear,
-    linear_back,
-    linear_weights,
-    times,
-    vectors,
+from ithbit.native.norms import norm, norm_back
+from ithbit.native.simd import (
+    LANES,
+    Floats,
+    apart,
+    exp,
+    fma,
+    get,
+    inline,
+    part,
+    put,
+    sigmoid,
+    softplus,
+    splat,
+    total,
+    zero,
 )
+from ithbit.native.tokens import collect, finish, head, load, spread
+from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights, times
 
-_ONE, _EPS, _TAPS = np.float32(1), np.float32(1e-5), 3
+_ONE, _TAPS = np.float32(1), 3
 
 
 @inline
 def _silu(x: Any) -> Any:
+    """SiLU and its derivative."""
     s = sigmoid(x)
     return x * s, s * fma(x, splat(_ONE) - s, splat(_ONE))
 
 
 @part
-def convolve(
-    p: Any, w: Any, b: Any, u: Any, u0: Any, step: Any, y: Any, slope: Any, y0: Any, conv: Any,
-    tokens: Any,
+def _convolve(
+    p: Floats, w: int, b: int, m: Floats, u: int, step: int, y: int, slope: int, conv: int,
+    tokens: int,
 ) -> None:  # fmt: skip
-    """SiLU of the causal convolution of each number by itself, and its derivative."""
+    """y = SiLU of the causal convolution of each number by itself, and its derivative."""
     apart()
     for t in range(tokens):
         for i in range(conv):
             v = splat(p[b + i])
             for tap in range(max(0, _TAPS - 1 - t), _TAPS):
-                past = u0 + (t + tap - _TAPS + 1) * step + i
-                v = fma(splat(p[w + tap * conv + i]), get(u, past), v)
+                past = u + (t + tap - _TAPS + 1) * step + i
+                v = fma(splat(p[w + tap * conv + i]), get(m, past), v)
             v, rise = _silu(v)
-            put(y, y0 + t * conv + i, v)
-            put(slope, y0 + t * conv + i, rise)
+            put(m, y + t * conv + i, v)
+            put(m, slope + t * conv + i, rise)
 
 
 @part
-def convolve_back(
-    p: Any, gp: Any, w: Any, b: Any, u: Any, u0: Any, step: Any, g: Any, gu: Any, conv: Any,
-    tokens: Any,
+def _convolve_back(
+    p: Floats, gp: Floats, w: int, b: int, m: Floats, u: int, step: int, g: int, gu: int,
+    conv: int, tokens: int,
 ) -> None:  # fmt: skip
     """gu += what g, the gradient of the convolution, is for u."""
     apart()
     for i in range(conv):
         whole = zero()
         for t in range(tokens):
-            whole = whole + get(g, t * conv + i)
+            whole = whole + get(m, g + t * conv + i)
         gp[b + i] += total(whole)
         for tap in range(_TAPS):
             back, whole, weight = _TAPS - 1 - tap, zero(), splat(p[w + tap * conv + i])
             for t in range(back, tokens):
-                v, past = get(g, t * conv + i), (t - back) * step + i
-                whole = fma(v, get(u, u0 + past), whole)
-                put(gu, past, fma(weight, v, get(gu, past)))
+                v, past = get(m, g + t * conv + i), (t - back) * step + i
+                whole = fma(v, get(m, u + past), whole)
+                put(m, gu + past, fma(weight, v, get(m, gu + past)))
             gp[w + tap * conv + i] += total(whole)
 
 
 @part
-def steps(
-    p: Any, bias: Any, a_log: Any, u: Any, u0: Any, step: Any, conv: Any, dt: Any, rise: Any,
-    decay: Any, at: Any, heads: Any, tokens: Any,
+def _steps(
+    p: Floats, bias: int, a_log: int, m: Floats, u: int, step: int, conv: int, dt: int, rise: int,
+    decay: int, heads: int, tokens: int,
 ) -> None:  # fmt: skip
     """Each token's step dt, its derivative and its decay exp(dt A), for each head."""
     apart()
-    for t in range(tokens):
-        for h in range(heads):
-            v = get(u, u0 + t * step + conv + h) + splat(p[bias + h])
-            put(dt, at + t * heads + h, softplus(v))
-            put(rise, at + t * heads + h, sigmoid(v))
-            a = zero() - exp(splat(p[a_log + h]))
-            put(decay, at + t * heads + h, exp(get(dt, at + t * heads + h) * a))
+    for h in range(heads):
+        a = zero() - exp(splat(p[a_log + h]))
+        for t in range(tokens):
+            v, at = get(m, u + t * step + conv + h) + splat(p[bias + h]), t * heads + h
+            put(m, rise + at, sigmoid(v))
+            v = softplus(v)
+            put(m, dt + at, v)
+            put(m, decay + at, exp(v * a))
 
 
 @part
-def mix(
-    p: Any, skip: Any, c: Any, c0: Any, dt: Any, decay: Any, dt0: Any, scores: Any, s0: Any,
-    weights: Any, y: Any, y0: Any, d: Any, state: Any, heads: Any, tokens: Any, queries: Any,
-) -> None:  # fmt: skip
-    """y at the last `queries` tokens; the scores C_t . B_s are kept."""
-    apart()
-    conv, size = d + 2 * state, d // heads
-    for a in range(queries):
-        t = tokens - queries + a
-        mine, row = c0 + t * conv, s0 + a * tokens
-        for s in range(t + 1):
-            score, other = zero(), c0 + s * conv + d
-            for i in range(state):
-                score = fma(get(c, mine + d + state + i), get(c, other + i), score)
-            put(scores, row + s, score)
-        for h in range(heads):
-            left = splat(_ONE)
-            for s in range(t, -1, -1):
-                at = dt0 + s * heads + h
-                put(weights, s, left * get(scores, row + s) * get(dt, at))
-                left = left * get(decay, at)
-            for f in range(h * size, (h + 1) * size, 4):
-                k = splat(p[skip + h])
-                y_0, y_1 = k * get(c, mine + f), k * get(c, mine + f + 1)
-                y_2, y_3 = k * get(c, mine + f + 2), k * get(c, mine + f + 3)
-                for s in range(t + 1):
-                    w, v = get(weights, s), c0 + s * conv + f
-                    y_0 = fma(w, get(c, v), y_0)
-                    y_1 = fma(w, get(c, v + 1), y_1)
-                    y_2 = fma(w, get(c, v + 2), y_2)
-                    y_3 = fma(w, get(c, v + 3), y_3)
-                at = y0 + a * d + f
-                put(y, at, y_0)
-                put(y, at + 1, y_1)
-                put(y, at + 2, y_2)
-                put(y, at + 3, y_3)
-
-
-@part
-def mix_back(
-    p: Any, gp: Any, skip: Any, c: Any, c0: Any, dt: Any, decay: Any, dt0: Any, scores: Any,
-    s0: Any, g: Any, gs: Any, gc: Any, g_dt: Any, g_sum: Any, d: Any, state: Any, heads: Any,
-    tokens: Any, queries: Any,
-) -> None:  # fmt: skip
-    """From g, the gradient of y: that of the convolved numbers, of the steps where they scale, and
-    of the sums of dt A up to each token."""
-    apart()
-    conv, size = d + 2 * state, d // heads
-    clear(gc, 0, tokens * conv)
-    clear(g_dt, 0, tokens * heads)
-    clear(g_sum, 0, tokens * heads)
-    for a in range(queries):
-        t = tokens - queries + a
-        row = s0 + a * tokens
-        clear(gs, 0, t + 1)
-        for h in range(heads):
-            left, whole, for_skip, k = splat(_ONE), zero(), zero(), splat(p[skip + h])
-            for f in range(h * size, (h + 1) * size):
-                v, at = get(g, a * d + f), t * conv + f
-                for_skip = fma(v, get(c, c0 + at), for_skip)
-                put(gc, at, fma(k, v, get(gc, at)))
-            gp[skip + h] += total(for_skip)
-            for s in range(t, -1, -1):
-                at, score = s * heads + h, get(scores, row + s)
-                step = get(dt, dt0 + at)
-                w, dw = left * score * step, zero()
-                for f in range(h * size, (h + 1) * size):
-                    v, here = get(g, a * d + f), s * conv + f
-                    dw = fma(v, get(c, c0 + here), dw)
-                    put(gc, here, fma(w, v, get(gc, here)))
-                put(gs, s, fma(dw, left * step, get(gs, s)))
-                put(g_dt, at, fma(dw, left * score, get(g_dt, at)))
-                put(g_sum, at, get(g_sum, at) - dw * w)
-                whole = fma(dw, w, whole)
-                left = left * get(decay, dt0 + at)
-            put(g_sum, t * heads + h, get(g_sum, t * heads + h) + whole)
-        mine = t * conv + d + state
-        for s in range(t + 1):
-            v, other = get(gs, s), s * conv + d
-            for i in range(state):
-                put(gc, mine + i, fma(v, get(c, c0 + other + i), get(gc, mine + i)))
-                put(gc, other + i, fma(v, get(c, c0 + mine + i), get(gc, other + i)))
-
-
-@part
-def steps_back(
-    p: Any, gp: Any, bias: Any, a_log: Any, dt: Any, rise: Any, at: Any, g_dt: Any, g_sum: Any,
-    gu: Any, step: Any, conv: Any, heads: Any, tokens: Any,
+def _steps_back(
+    p: Floats, gp: Floats, bias: int, a_log: int, m: Floats, dt: int, rise: int, g_dt: int,
+    g_sum: int, gu: int, step: int, conv: int, heads: int, tokens: int,
 ) -> None:  # fmt: skip
     """The gradients of the steps' inputs, of dt_bias and of a_log."""
     apart()
@@ -184,139 +107,230 @@ def steps_back(
         a = zero() - exp(splat(p[a_log + h]))
         after, for_a, for_bias = zero(), zero(), zero()
         for t in range(tokens - 1, -1, -1):
-            here = t * heads + h
-            after = after + get(g_sum, here)
-            for_a = fma(after, get(dt, at + here), for_a)
-            v = fma(after, a, get(g_dt, here)) * get(rise, at + here)
+            at = t * heads + h
+            after = after + get(m, g_sum + at)
+            for_a = fma(after, get(m, dt + at), for_a)
+            v = fma(after, a, get(m, g_dt + at)) * get(m, rise + at)
             for_bias = for_bias + v
-            put(gu, t * step + conv + h, v)
+            put(m, gu + t * step + conv + h, v)
         gp[a_log + h] += total(for_a * a)
         gp[bias + h] += total(for_bias)
 
 
 @part
-def gate_by(y: Any, y0: Any, gate: Any, g0: Any, gated: Any, count: Any) -> None:
-    """gated = y silu(gate)."""
+def mix(
+    p: Floats, skip: int, m: Floats, c: int, dt: int, decay: int, scores: int, weights: int, y: int,
+    d: int, state: int, heads: int, tokens: int, queries: int,
+) -> None:  # fmt: skip
+    """y at the last `queries` tokens; the scores C_t . B_s are kept."""
     apart()
-    for i in range(count):
-        opened, _ = _silu(get(gate, g0 + i))
-        put(gated, i, get(y, y0 + i) * opened)
+    conv, size = d + 2 * state, d // heads
+    for a in range(queries):
+        t = tokens - queries + a
+        mine, row = c + t * conv, scores + a * tokens
+        for s in range(t + 1):
+            score, other = zero(), c + s * conv + d
+            for i in range(state):
+                score = fma(get(m, mine + d + state + i), get(m, other + i), score)
+            put(m, row + s, score)
+        for h in range(heads):
+            left = splat(_ONE)
+            for s in range(t, -1, -1):
+                at = s * heads + h
+                put(m, weights + s, left * get(m, row + s) * get(m, dt + at))
+                left = left * get(m, decay + at)
+            k = splat(p[skip + h])
+            for f in range(h * size, (h + 1) * size, 4):
+                y_0, y_1 = k * get(m, mine + f), k * get(m, mine + f + 1)
+                y_2, y_3 = k * get(m, mine + f + 2), k * get(m, mine + f + 3)
+                for s in range(t + 1):
+                    w, v = get(m, weights + s), c + s * conv + f
+                    y_0 = fma(w, get(m, v), y_0)
+                    y_1 = fma(w, get(m, v + 1), y_1)
+                    y_2 = fma(w, get(m, v + 2), y_2)
+                    y_3 = fma(w, get(m, v + 3), y_3)
+                at = y + a * d + f
+                put(m, at, y_0)
+                put(m, at + 1, y_1)
+                put(m, at + 2, y_2)
+                put(m, at + 3, y_3)
 
 
 @part
-def gate_back(g: Any, y: Any, y0: Any, gate: Any, g0: Any, g_gate: Any, count: Any) -> None:
+def mix_back(
+    p: Floats, gp: Floats, skip: int, m: Floats, c: int, dt: int, decay: int, scores: int, g: int,
+    gs: int, gc: int, g_dt: int, g_sum: int, d: int, state: int, heads: int, tokens: int,
+    queries: int,
+) -> None:  # fmt: skip
+    """From g, the gradient of y: that of the convolved numbers, of the steps where they scale, and
+    of the sums of dt A up to each token."""
+    apart()
+    conv, size = d + 2 * state, d // heads
+    clear(m, gc, tokens * conv)
+    clear(m, g_dt, tokens * heads)
+    clear(m, g_sum, tokens * heads)
+    for a in range(queries):
+        t, row, mine = tokens - queries + a, scores + a * tokens, g + a * d
+        clear(m, gs, t + 1)
+        for h in range(heads):
+            left, whole, for_skip, k = splat(_ONE), zero(), zero(), splat(p[skip + h])
+            for f in range(h * size, (h + 1) * size):
+                v, at = get(m, mine + f), t * conv + f
+                for_skip = fma(v, get(m, c + at), for_skip)
+                put(m, gc + at, fma(k, v, get(m, gc + at)))
+            gp[skip + h] += total(for_skip)
+            for s in range(t, -1, -1):
+                at, score = s * heads + h, get(m, row + s)
+                step = get(m, dt + at)
+                w, dw = left * score * step, zero()
+                for f in range(h * size, (h + 1) * size):
+                    v, here = get(m, mine + f), s * conv + f
+                    dw = fma(v, get(m, c + here), dw)
+                    put(m, gc + here, fma(w, v, get(m, gc + here)))
+                put(m, gs + s, fma(dw, left * step, get(m, gs + s)))
+                put(m, g_dt + at, fma(dw, left * score, get(m, g_dt + at)))
+                put(m, g_sum + at, get(m, g_sum + at) - dw * w)
+                whole = fma(dw, w, whole)
+                left = left * get(m, decay + at)
+            at = g_sum + t * heads + h
+            put(m, at, get(m, at) + whole)
+        own = t * conv + d + state
+        for s in range(t + 1):
+            v, other = get(m, gs + s), s * conv + d
+            for i in range(state):
+                put(m, gc + own + i, fma(v, get(m, c + other + i), get(m, gc + own + i)))
+                put(m, gc + other + i, fma(v, get(m, c + own + i), get(m, gc + other + i)))
+
+
+@part
+def _gate(m: Floats, y: int, gate: int, gated: int, count: int) -> None:
+    """gated = y silu(gate)."""
+    apart()
+    for i in range(count):
+        opened, _ = _silu(get(m, gate + i))
+        put(m, gated + i, get(m, y + i) * opened)
+
+
+@part
+def _gate_back(m: Floats, g: int, y: int, gate: int, g_gate: int, count: int) -> None:
     """The gradient of the gate, and in place that of y."""
     apart()
     for i in range(count):
-        opened, slope = _silu(get(gate, g0 + i))
-        v = get(g, i)
-        put(g_gate, i, v * get(y, y0 + i) * slope)
-        put(g, i, v * opened)
+        opened, slope = _silu(get(m, gate + i))
+        v = get(m, g + i)
+        put(m, g_gate + i, v * get(m, y + i) * slope)
+        put(m, g + i, v * opened)
 
 
 @entry
 def mamba2(
     values: Any, grads: Any, wide: Any, d_wide: Any, bits: Any, index: Any, logits: Any, at: Any,
-    head_at: Any, sizes: Any, lhi: Any, causal: Any, train: Any,
-) -> None:  # fmt: skip
-    """Logits of every run's examples; to train, gradients too, which are to be zero before."""
-    layers, (d, heads, state, leave) = len(at), (sizes[0], sizes[1], sizes[2], sizes[3])
+    head_at: int, sizes: Any, lhi: int, causal: bool, train: bool, m: Any,
+) -> int:  # fmt: skip
+    """See `entry`."""
+    layers, d, heads, state, leave = len(at), sizes[0], sizes[1], sizes[2], sizes[3]
     n = bits.shape[2]
     T, conv = n + 1 + lhi, d + 2 * state
-    row, step = T * d, conv + heads
-    bit, query = vectors(n), np.empty(LANES, np.int64)
-    x, gate, y = vectors((layers + 1) * row), vectors(layers * row), vectors(layers * row)
-    z1, y1, scale1 = vectors(layers * row), vectors(layers * row), vectors(layers * T)
-    z2, y2, scale2 = vectors(layers * row), vectors(layers * row), vectors(layers * T)
-    u, c, slope = vectors(layers * T * step), vectors(layers * T * conv), vectors(layers * T * conv)
-    dt, rise = vectors(layers * T * heads), vectors(layers * T * heads)
-    decay, scores = vectors(layers * T * heads), vectors((layers - 1) * T * T + T)
-    last, last_z, last_scale, weights, temporary = (
-        vectors(d), vectors(d), vectors(1), vectors(T), vectors(row)
-    )  # fmt: skip
-    g, gx, gm, g_gate = vectors(row), vectors(row), vectors(row), vectors(row)
-    gc, gu, gs = vectors(T * conv), vectors(T * step), vectors(T)
-    g_dt, g_sum = vectors(T * heads), vectors(T * heads)
+    row, step, convs, dts = T * d, conv + heads, T * conv, T * heads
+    # Kept of every layer,
+    x = n + 1
+    gate = x + (layers + 1) * row
+    y, z1, y1 = gate + layers * row, gate + 2 * layers * row, gate + 3 * layers * row
+    z2, y2, scale1 = gate + 4 * layers * row, gate + 5 * layers * row, gate + 6 * layers * row
+    scale2 = scale1 + layers * T
+    u = scale2 + layers * T
+    c = u + layers * T * step
+    slope = c + layers * convs
+    dt = slope + layers * convs
+    rise, decay, scores = dt + layers * dts, dt + 2 * layers * dts, dt + 3 * layers * dts
+    # and passing.
+    end = scores + (layers - 1) * T * T + T
+    end_z, end_scale, weights = end + d, end + 2 * d, end + 2 * d + 1
+    gated = weights + T
+    g, gx, gm, g_gate, gc = gated + row, gated + 2 * row, gated + 3 * row, gated + 4 * row, gated + 5 * row
+    gu = gc + convs
+    gs = gu + T * step
+    g_dt = gs + T
+    g_sum = g_dt + dts
+    sums = g_sum + dts
+    room = LANES * (sums + 2 * n * wide.shape[2])
+    if len(m) < room:
+        return room
     for run in range(len(values)):
         p, gp, table, d_table = values[run], grads[run], wide[run], d_wide[run]
-        both, ones = new_sums(d_table, n)
+        clear(m, sums, 2 * n * wide.shape[2])
         for first in range(0, bits.shape[1], LANES):
-            load(bits[run], index[run], first, bit, query)
+            load(bits[run], index[run], first, m, 0)
             for layer in range(layers):
                 asked = 1 if layer == layers - 1 else T
-                here, mine = layer * row, (T - asked) * d
-                norm, into, taps, taps_bias, dt_bias, a_log, skip, gate_norm, out = at[layer]
-                u0, c0, dt0, s0 = layer * T * step, layer * T * conv, layer * T * heads, layer * T * T
+                here, mine, scales = layer * row, (T - asked) * d, layer * T
+                before, into, taps, taps_bias, dt_bias, a_log, skip, after, out = at[layer]
+                x_, y_, gate_, u_, c_ = x + here, y + here, gate + here, u + scales * step, c + layer * convs
+                dt_, decay_ = dt + layer * dts, decay + layer * dts
                 if layer:
-                    layer_norm(
-                        p, norm, -1, _EPS, x, here, d, y1, here, z1, here, scale1, layer * T, T
-                    )
-                    linear(p, into, -1, y1, here + mine, d, gate, here, d, asked)
-                    linear(p, into + d * d, -1, y1, here, d, u, u0, step, T)
+                    norm(p, before, -1, False, m, x_, d, y1 + here, z1 + here, scale1 + scales, T)
+                    linear(p, into, -1, m, y1 + here + mine, d, gate_, d, asked)
+                    linear(p, into + d * d, -1, m, y1 + here, d, u_, step, T)
                 else:
-                    spread(table, 0, d, n, lhi, asked, bit, query, x, mine)
-                    spread(table, d, d, n, lhi, asked, bit, query, gate, 0)
-                    spread(table, 2 * d, step, n, lhi, T, bit, query, u, 0)
-                convolve(p, taps, taps_bias, u, u0, step, c, slope, c0, conv, T)
-                steps(p, dt_bias, a_log, u, u0, step, conv, dt, rise, decay, dt0, heads, T)
+                    spread(table, 0, d, n, lhi, asked, m, 0, x_ + mine)
+                    spread(table, d, d, n, lhi, asked, m, 0, gate_)
+                    spread(table, 2 * d, step, n, lhi, T, m, 0, u_)
+                _convolve(p, taps, taps_bias, m, u_, step, c_, slope + layer * convs, conv, T)
+                _steps(
+                    p, dt_bias, a_log, m, u_, step, conv, dt_, rise + layer * dts, decay_, heads, T
+                )
                 mix(
-                    p, skip, c, c0, dt, decay, dt0, scores, s0, weights, y, here, d, state, heads,
+                    p, skip, m, c_, dt_, decay_, scores + layer * T * T, weights, y_, d, state, heads,
                     T, asked,
                 )  # fmt: skip
-                gate_by(y, here, gate, here, temporary, asked * d)
-                layer_norm(
-                    p, gate_norm, -1, _EPS, temporary, 0, d, y2, here, z2, here, scale2, layer * T,
-                    asked,
-                )  # fmt: skip
-                linear(p, out, -1, y2, here, d, x, here + row, d, asked)
-                add(x, here + row, x, here + mine, asked * d)
-            layer_norm(
-                p, leave, -1, _EPS, x, layers * row, d, last, 0, last_z, 0, last_scale, 0, 1
-            )
+                _gate(m, y_, gate_, gated, asked * d)
+                norm(p, after, -1, False, m, gated, d, y2 + here, z2 + here, scale2 + scales, asked)
+                linear(p, out, -1, m, y2 + here, d, x_ + row, d, asked)
+                add(m, x_ + row, x_ + mine, asked * d)
+            norm(p, leave, -1, False, m, x + layers * row, d, end, end_z, end_scale, 1)
             head(
-                p, gp, head_at, d, last, 0, bits[run], index[run], first, logits[run], train, gm
+                p, gp, head_at, d, m, end, bits[run], index[run], first, logits[run], train, gm
             )
             if train:
-                clear(g, 0, d)
-                layer_norm_back(p, gp, leave, -1, gm, 0, d, last_z, 0, last_scale, 0, g, 0, 1)
+                clear(m, g, d)
+                norm_back(p, gp, leave, -1, m, gm, d, end_z, end_scale, g, 1)
             for layer in range(layers - 1, -1 if train else layers - 1, -1):
                 asked = 1 if layer == layers - 1 else T
-                here, mine, some = layer * row, (T - asked) * d, asked * d
-                norm, into, taps, taps_bias, dt_bias, a_log, skip, gate_norm, out = at[layer]
-                u0, c0, dt0, s0 = layer * T * step, layer * T * conv, layer * T * heads, layer * T * T
-                clear(gx, 0, row)
-                add(gx, mine, g, 0, some)
-                clear(temporary, 0, some)
-                linear_back(p, out, g, 0, d, temporary, 0, d, asked)
-                linear_weights(gp, out, -1, g, 0, d, y2, here, d, asked)
-                clear(gm, 0, some)
-                layer_norm_back(
-                    p, gp, gate_norm, -1, temporary, 0, d, z2, here, scale2, layer * T, gm, 0, asked
-                )
-                gate_back(gm, y, here, gate, here, g_gate, some)
+                here, mine, scales = layer * row, (T - asked) * d, layer * T
+                before, into, taps, taps_bias, dt_bias, a_log, skip, after, out = at[layer]
+                y_, gate_, u_, c_ = y + here, gate + here, u + scales * step, c + layer * convs
+                dt_, decay_, some = dt + layer * dts, decay + layer * dts, asked * d
+                clear(m, gx, row)
+                add(m, gx + mine, g, some)
+                clear(m, gated, some)
+                linear_back(p, out, m, g, d, gated, d, asked)
+                linear_weights(gp, out, -1, m, g, d, y2 + here, d, asked)
+                clear(m, gm, some)
+                norm_back(p, gp, after, -1, m, gated, d, z2 + here, scale2 + scales, gm, asked)
+                _gate_back(m, gm, y_, gate_, g_gate, some)
                 mix_back(
-                    p, gp, skip, c, c0, dt, decay, dt0, scores, s0, gm, gs, gc, g_dt, g_sum, d,
-                    state, heads, T, asked,
+                    p, gp, skip, m, c_, dt_, decay_, scores + layer * T * T, gm, gs, gc, g_dt,
+                    g_sum, d, state, heads, T, asked,
                 )  # fmt: skip
-                clear(gu, 0, T * step)
-                steps_back(
-                    p, gp, dt_bias, a_log, dt, rise, dt0, g_dt, g_sum, gu, step, conv, heads, T
-                )
-                times(gc, 0, slope, c0, T * conv)
-                convolve_back(p, gp, taps, taps_bias, u, u0, step, gc, gu, conv, T)
+                clear(m, gu, T * step)
+                _steps_back(
+                    p, gp, dt_bias, a_log, m, dt_, rise + layer * dts, g_dt, g_sum, gu, step, conv,
+                    heads, T,
+                )  # fmt: skip
+                times(m, gc, slope + layer * convs, convs)
+                _convolve_back(p, gp, taps, taps_bias, m, u_, step, gc, gu, conv, T)
                 if layer:
-                    clear(gm, 0, row)
-                    linear_back(p, into, g_gate, 0, d, gm, mine, d, asked)
-                    linear_weights(gp, into, -1, g_gate, 0, d, y1, here + mine, d, asked)
-                    linear_back(p, into + d * d, gu, 0, step, gm, 0, d, T)
-                    linear_weights(gp, into + d * d, -1, gu, 0, step, y1, here, d, T)
-                    layer_norm_back(
-                        p, gp, norm, -1, gm, 0, d, z1, here, scale1, layer * T, gx, 0, T
-                    )
+                    clear(m, gm, row)
+                    linear_back(p, into, m, g_gate, d, gm + mine, d, asked)
+                    linear_weights(gp, into, -1, m, g_gate, d, y1 + here + mine, d, asked)
+                    linear_back(p, into + d * d, m, gu, step, gm, d, T)
+                    linear_weights(gp, into + d * d, -1, m, gu, step, y1 + here, d, T)
+                    norm_back(p, gp, before, -1, m, gm, d, z1 + here, scale1 + scales, gx, T)
                     g, gx = gx, g
                 else:
-                    collect(gx, mine, 0, d, n, lhi, asked, bit, query, d_table, both, ones)
-                    collect(g_gate, 0, d, d, n, lhi, asked, bit, query, d_table, both, ones)
-                    collect(gu, 0, 2 * d, step, n, lhi, T, bit, query, d_table, both, ones)
+                    collect(d_table, 0, d, n, lhi, asked, m, 0, gx + mine, sums)
+                    collect(d_table, d, d, n, lhi, asked, m, 0, g_gate, sums)
+                    collect(d_table, 2 * d, step, n, lhi, T, m, 0, gu, sums)
         if train:
-            finish(n, both, ones, d_table)
+            finish(n, m, sums, d_table)
+    return 0

@@ -5,10 +5,9 @@ and its autograd; `wide` has the table's rows as the first block takes them.
 """
 
 import importlib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import TokenTable
 
+_here = threading.local()
 _TILE = 4  # coordinates of a head that are mixed at a time
 
 
@@ -106,6 +106,14 @@ def compiled(spec: ModelSpec) -> Callable[..., None]:
     return function
 
 
+def _memory(least: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """This thread's memory to work in, so many floats at the least: kept for the next call."""
+    kept = getattr(_here, "memory", None)
+    if kept is None or len(kept) < least:
+        kept = _here.memory = np.zeros(least, np.float32)
+    return kept
+
+
 def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Examples) -> Tensor:
     """The logit of answer 1 for every example: seed batch."""
     with torch.no_grad():
@@ -133,16 +141,16 @@ def _run(
     grads = torch.zeros_like(values) if train else values  # not written to, unless to train
     d_wide = torch.zeros_like(wide) if train else wide.detach()
     out = values.new_empty(examples.index.shape)
-    starts, size = {}, 0
+    starts, start = {}, 0
     for name, value in params.items():
-        starts[name], size = size, size + value[0].numel()
+        starts[name], start = start, start + value[0].numel()
     layers = range(spec.n_layers)
     at = [[starts[f"blocks.{layer}.{name}"] for name in kind.names] for layer in layers]
     sizes = [spec.d_model, spec.n_heads, spec.d_ff]
     if family.kind == "mamba2":
         sizes[2:] = [spec.d_state, starts["leave.norm.weight"]]
     arrays = (values, grads, wide.detach(), d_wide, examples.bits, examples.index, out)
-    compiled(spec)(
+    arguments = (
         *(tensor.contiguous().numpy() for tensor in arrays),
         np.array(at),
         starts["head.weight"],
@@ -151,6 +159,9 @@ def _run(
         family.causal,
         train,
     )
+    function = compiled(spec)
+    while size := function(*arguments, _memory(0)):
+        _memory(size)
     if train:
         read = ("embed", "positions.", "enter.", *(f"blocks.0.{name}" for name in kind.at_table))
         names = [name for name in params if name.startswith(read)]

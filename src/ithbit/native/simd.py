@@ -2,8 +2,8 @@
 
 A lane is an example. Kernels are written for one example, with vectors where there would be
 numbers, so they need no width of the model to be a multiple of anything and nothing is summed
-across lanes but gradients of weights. Arrays of vectors are flat float32 arrays; `get(a, i)` is the
-i-th vector of one.
+across lanes but gradients of weights. The memory of a kernel is one flat float32 array m; `get(m, i)`
+is its i-th vector, and what lies there is called by the number of its first vector.
 """
 
 import operator
@@ -21,9 +21,32 @@ LANES = 8  # of float32: what every x86 since 2013 multiplies at once
 _IR = ir.VectorType(ir.FloatType(), LANES)
 _INT = ir.VectorType(ir.IntType(32), LANES)
 
-_INSIDE = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy", "_nrt": False}
-part = njit(**_INSIDE)  # of a kernel, over arrays
-inline = njit(forceinline=True, **_INSIDE)  # over vectors
+Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
+Table = np.ndarray[tuple[int, int], np.dtype[np.float32]]
+Bits = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
+Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
+_TYPES = {
+    int: types.int64,
+    bool: types.boolean,
+    Floats: types.float32[::1],
+    Table: types.float32[:, ::1],
+    Bits: types.uint8[:, ::1],
+    Indices: types.int64[::1],
+}
+# Without a wrapper for Python, and without counts of references: nothing is allocated.
+_INSIDE = {
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "error_model": "numpy",
+    "_nrt": False,
+}
+inline = njit(forceinline=True, **_INSIDE)  # of a kernel, over vectors
+
+
+def part(function: Any) -> Any:
+    """A part of a kernel, over arrays: compiled once, for the types that it is annotated with."""
+    found = [_TYPES[kind] for name, kind in function.__annotations__.items() if name != "return"]
+    return njit(types.void(*found), **_INSIDE)(function)
 
 
 class _Vector(types.Type):

@@ -6,26 +6,18 @@ import numpy as np
 
 from ithbit.native.entry import entry
 from ithbit.native.feed_forward import feed_forward, feed_forward_back
-from ithbit.native.simd import apart, LANES, exp, fma, get, largest, part, put, splat, zero
-from ithbit.native.tokens import collect, finish, head, load, new_sums, spread
-from ithbit.native.tokenwise import (
-    add,
-    clear,
-    layer_norm,
-    layer_norm_back,
-    linear,
-    linear_back,
-    linear_weights,
-    vectors,
-)
+from ithbit.native.norms import norm, norm_back
+from ithbit.native.simd import LANES, Floats, apart, exp, fma, get, largest, part, put, splat, zero
+from ithbit.native.tokens import collect, finish, head, load, spread
+from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
-_ONE, _LEAST, _EPS = np.float32(1), np.float32(-3e38), np.float32(1e-12)
+_ONE, _LEAST = np.float32(1), np.float32(-3e38)
 
 
 @part
 def mix(
-    q: Any, q0: Any, kv: Any, kv0: Any, weights: Any, w0: Any, mixed: Any, tokens: Any,
-    queries: Any, d: Any, heads: Any, causal: Any,
+    m: Floats, q: int, kv: int, weights: int, mixed: int, tokens: int, queries: int, d: int,
+    heads: int, causal: bool,
 ) -> None:  # fmt: skip
     """What the last `queries` tokens see; the weights (head, query, token) are kept."""
     apart()
@@ -34,41 +26,41 @@ def mix(
     for h in range(heads):
         for a in range(queries):
             seen = tokens - queries + a + 1 if causal else tokens
-            row, mine = w0 + (h * queries + a) * tokens, q0 + a * d + h * size
+            row, mine = weights + (h * queries + a) * tokens, a * d + h * size
             most, whole = splat(_LEAST), zero()
             for s in range(seen):
-                score, key = zero(), kv0 + s * 2 * d + h * size
+                score, key = zero(), kv + s * 2 * d + h * size
                 for f in range(size):
-                    score = fma(get(q, mine + f), get(kv, key + f), score)
+                    score = fma(get(m, q + mine + f), get(m, key + f), score)
                 score = score * scale
-                put(weights, row + s, score)
+                put(m, row + s, score)
                 most = largest(score, most)
             for s in range(seen):
-                w = exp(get(weights, row + s) - most)
-                put(weights, row + s, w)
+                w = exp(get(m, row + s) - most)
+                put(m, row + s, w)
                 whole = whole + w
             share = splat(_ONE) / whole
             for s in range(seen):
-                put(weights, row + s, get(weights, row + s) * share)
+                put(m, row + s, get(m, row + s) * share)
             for f in range(0, size, 4):
                 y_0 = y_1 = y_2 = y_3 = zero()
                 for s in range(seen):
-                    w, v = get(weights, row + s), kv0 + s * 2 * d + d + h * size + f
-                    y_0 = fma(w, get(kv, v), y_0)
-                    y_1 = fma(w, get(kv, v + 1), y_1)
-                    y_2 = fma(w, get(kv, v + 2), y_2)
-                    y_3 = fma(w, get(kv, v + 3), y_3)
-                at = q0 + a * d + h * size + f
-                put(mixed, at, y_0)
-                put(mixed, at + 1, y_1)
-                put(mixed, at + 2, y_2)
-                put(mixed, at + 3, y_3)
+                    w, v = get(m, row + s), kv + s * 2 * d + d + h * size + f
+                    y_0 = fma(w, get(m, v), y_0)
+                    y_1 = fma(w, get(m, v + 1), y_1)
+                    y_2 = fma(w, get(m, v + 2), y_2)
+                    y_3 = fma(w, get(m, v + 3), y_3)
+                at = mixed + mine + f
+                put(m, at, y_0)
+                put(m, at + 1, y_1)
+                put(m, at + 2, y_2)
+                put(m, at + 3, y_3)
 
 
 @part
 def mix_back(
-    q: Any, q0: Any, kv: Any, kv0: Any, weights: Any, w0: Any, mixed: Any, g: Any, gw: Any,
-    gq: Any, gkv: Any, tokens: Any, queries: Any, d: Any, heads: Any, causal: Any,
+    m: Floats, q: int, kv: int, weights: int, mixed: int, g: int, gw: int, gq: int, gkv: int,
+    tokens: int, queries: int, d: int, heads: int, causal: bool,
 ) -> None:  # fmt: skip
     """The gradients of queries, keys and values from g, that of what was mixed."""
     apart()
@@ -79,141 +71,145 @@ def mix_back(
             seen = tokens - queries + a + 1 if causal else tokens
             row, mine, mean = (h * queries + a) * tokens, a * d + h * size, zero()
             for f in range(size):
-                mean = fma(get(g, mine + f), get(mixed, q0 + mine + f), mean)
+                mean = fma(get(m, g + mine + f), get(m, mixed + mine + f), mean)
             for s in range(seen):
-                dw, v = zero() - mean, kv0 + s * 2 * d + d + h * size
+                dw, v = zero() - mean, kv + s * 2 * d + d + h * size
                 for f in range(size):
-                    dw = fma(get(g, mine + f), get(kv, v + f), dw)
-                put(gw, row + s, get(weights, w0 + row + s) * dw * scale)
+                    dw = fma(get(m, g + mine + f), get(m, v + f), dw)
+                put(m, gw + row + s, get(m, weights + row + s) * dw * scale)
             for f in range(0, size, 4):
                 q_0 = q_1 = q_2 = q_3 = zero()
                 for s in range(seen):
-                    w, k = get(gw, row + s), kv0 + s * 2 * d + h * size + f
-                    q_0 = fma(w, get(kv, k), q_0)
-                    q_1 = fma(w, get(kv, k + 1), q_1)
-                    q_2 = fma(w, get(kv, k + 2), q_2)
-                    q_3 = fma(w, get(kv, k + 3), q_3)
-                put(gq, mine + f, q_0)
-                put(gq, mine + f + 1, q_1)
-                put(gq, mine + f + 2, q_2)
-                put(gq, mine + f + 3, q_3)
+                    w, k = get(m, gw + row + s), kv + s * 2 * d + h * size + f
+                    q_0 = fma(w, get(m, k), q_0)
+                    q_1 = fma(w, get(m, k + 1), q_1)
+                    q_2 = fma(w, get(m, k + 2), q_2)
+                    q_3 = fma(w, get(m, k + 3), q_3)
+                at = gq + mine + f
+                put(m, at, q_0)
+                put(m, at + 1, q_1)
+                put(m, at + 2, q_2)
+                put(m, at + 3, q_3)
         for s in range(tokens):
             since = max(0, s - tokens + queries) if causal else 0
             for f in range(0, size, 4):
                 k_0 = k_1 = k_2 = k_3 = v_0 = v_1 = v_2 = v_3 = zero()
                 for a in range(since, queries):
                     row, mine = (h * queries + a) * tokens + s, a * d + h * size + f
-                    w, dw = get(weights, w0 + row), get(gw, row)
-                    k_0 = fma(dw, get(q, q0 + mine), k_0)
-                    k_1 = fma(dw, get(q, q0 + mine + 1), k_1)
-                    k_2 = fma(dw, get(q, q0 + mine + 2), k_2)
-                    k_3 = fma(dw, get(q, q0 + mine + 3), k_3)
-                    v_0 = fma(w, get(g, mine), v_0)
-                    v_1 = fma(w, get(g, mine + 1), v_1)
-                    v_2 = fma(w, get(g, mine + 2), v_2)
-                    v_3 = fma(w, get(g, mine + 3), v_3)
-                at = s * 2 * d + h * size + f
-                put(gkv, at, k_0)
-                put(gkv, at + 1, k_1)
-                put(gkv, at + 2, k_2)
-                put(gkv, at + 3, k_3)
-                put(gkv, at + d, v_0)
-                put(gkv, at + d + 1, v_1)
-                put(gkv, at + d + 2, v_2)
-                put(gkv, at + d + 3, v_3)
+                    w, dw = get(m, weights + row), get(m, gw + row)
+                    k_0 = fma(dw, get(m, q + mine), k_0)
+                    k_1 = fma(dw, get(m, q + mine + 1), k_1)
+                    k_2 = fma(dw, get(m, q + mine + 2), k_2)
+                    k_3 = fma(dw, get(m, q + mine + 3), k_3)
+                    v_0 = fma(w, get(m, g + mine), v_0)
+                    v_1 = fma(w, get(m, g + mine + 1), v_1)
+                    v_2 = fma(w, get(m, g + mine + 2), v_2)
+                    v_3 = fma(w, get(m, g + mine + 3), v_3)
+                at = gkv + s * 2 * d + h * size + f
+                put(m, at, k_0)
+                put(m, at + 1, k_1)
+                put(m, at + 2, k_2)
+                put(m, at + 3, k_3)
+                put(m, at + d, v_0)
+                put(m, at + d + 1, v_1)
+                put(m, at + d + 2, v_2)
+                put(m, at + d + 3, v_3)
 
 
 @entry
 def softmax(
     values: Any, grads: Any, wide: Any, d_wide: Any, bits: Any, index: Any, logits: Any, at: Any,
-    head_at: Any, sizes: Any, lhi: Any, causal: Any, train: Any,
-) -> None:  # fmt: skip
-    """Logits of every run's examples; to train, gradients too, which are to be zero before."""
-    layers, (d, heads, m) = len(at), (sizes[0], sizes[1], sizes[2])
-    n = bits.shape[2]
+    head_at: int, sizes: Any, lhi: int, causal: bool, train: bool, m: Any,
+) -> int:  # fmt: skip
+    """See `entry`."""
+    layers, d, heads, up_to, n = len(at), sizes[0], sizes[1], sizes[2], bits.shape[2]
     T = n + 1 + lhi
-    row, matrix = T * d, heads * T * T
-    bit, query = vectors(n), np.empty(LANES, np.int64)
-    x, q, mixed = vectors((layers + 1) * row), vectors(layers * row), vectors(layers * row)
-    kv, weights = vectors(layers * 2 * row), vectors((layers - 1) * matrix + heads * T)
-    z1, y1, z2 = vectors(layers * row), vectors(layers * row), vectors(layers * row)
-    scale1, scale2 = vectors(layers * T), vectors(layers * T)
-    h, slope, temporary = vectors(layers * T * m), vectors(layers * T * m), vectors(row)
-    g, gx, ga, gy, gm = vectors(row), vectors(row), vectors(row), vectors(row), vectors(row)
-    gq, gkv, gh = vectors(row), vectors(2 * row), vectors(T * m)
-    gw = vectors(matrix if layers > 1 else heads * T)
+    row, wider, matrix = T * d, T * up_to, heads * T * T
+    # Kept of every layer,
+    x = n + 1
+    q = x + (layers + 1) * row
+    kv = q + layers * row
+    weights = kv + 2 * layers * row
+    mixed = weights + (layers - 1) * matrix + heads * T
+    z1 = mixed + layers * row
+    y1 = z1 + layers * row
+    z2 = y1 + layers * row
+    scale1 = z2 + layers * row
+    scale2 = scale1 + layers * T
+    h = scale2 + layers * T
+    slope = h + layers * wider
+    # and passing.
+    y = slope + layers * wider
+    g = y + row
+    gx, ga, gy, gm, gq, gkv = g + row, g + 2 * row, g + 3 * row, g + 4 * row, g + 5 * row, g + 6 * row
+    gh = gkv + 2 * row
+    gw = gh + wider
+    sums = gw + (matrix if layers > 1 else heads * T)
+    room = LANES * (sums + 2 * n * wide.shape[2])
+    if len(m) < room:
+        return room
     for run in range(len(values)):
         p, gp, table, d_table = values[run], grads[run], wide[run], d_wide[run]
-        both, ones = new_sums(d_table, n)
+        clear(m, sums, 2 * n * wide.shape[2])
         for first in range(0, bits.shape[1], LANES):
-            load(bits[run], index[run], first, bit, query)
+            load(bits[run], index[run], first, m, 0)
             for layer in range(layers):
                 asked = 1 if layer == layers - 1 else T
-                here, mine = layer * row, (T - asked) * d
+                here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
                 qkv, out, up, down, norm1, norm2 = at[layer]
+                x_, last, q_, kv_, mixed_ = x + here, x + here + mine, q + here, kv + 2 * here, mixed + here
                 if layer:
-                    linear(p, qkv, qkv + 3 * d * d, x, here + mine, d, q, here, d, asked)
-                    linear(
-                        p, qkv + d * d, qkv + 3 * d * d + d, x, here, d, kv, 2 * here, 2 * d, T
-                    )  # fmt: skip
+                    linear(p, qkv, qkv + 3 * d * d, m, last, d, q_, d, asked)
+                    linear(p, qkv + d * d, qkv + 3 * d * d + d, m, x_, d, kv_, 2 * d, T)
                 else:
-                    spread(table, 0, d, n, lhi, asked, bit, query, x, mine)
-                    spread(table, d, d, n, lhi, asked, bit, query, q, 0)
-                    spread(table, 2 * d, 2 * d, n, lhi, T, bit, query, kv, 0)
-                mix(
-                    q, here, kv, 2 * here, weights, layer * matrix, mixed, T, asked, d, heads,
-                    causal,
-                )  # fmt: skip
-                linear(p, out, out + d * d, mixed, here, d, temporary, 0, d, asked)
-                add(temporary, 0, x, here + mine, asked * d)
-                layer_norm(
-                    p, norm1, norm1 + d, _EPS, temporary, 0, d, y1, here, z1, here, scale1,
-                    layer * T, asked,
-                )  # fmt: skip
-                feed_forward(
-                    p, up, down, d, m, y1, here, h, slope, layer * T * m, temporary, asked
-                )
-                add(temporary, 0, y1, here, asked * d)
-                layer_norm(
-                    p, norm2, norm2 + d, _EPS, temporary, 0, d, x, here + row, z2, here, scale2,
-                    layer * T, asked,
-                )  # fmt: skip
-            head(p, gp, head_at, d, x, layers * row, bits[run], index[run], first, logits[run],
-                 train, g)  # fmt: skip
+                    spread(table, 0, d, n, lhi, asked, m, 0, last)
+                    spread(table, d, d, n, lhi, asked, m, 0, q_)
+                    spread(table, 2 * d, 2 * d, n, lhi, T, m, 0, kv_)
+                mix(m, q_, kv_, weights + layer * matrix, mixed_, T, asked, d, heads, causal)
+                linear(p, out, out + d * d, m, mixed_, d, y, d, asked)
+                add(m, y, last, asked * d)
+                norm(p, norm1, norm1 + d, True, m, y, d, y1 + here, z1 + here, scale1 + scales, asked)
+                feed_forward(p, up, down, d, up_to, m, y1 + here, h + hidden, slope + hidden, y, asked)
+                add(m, y, y1 + here, asked * d)
+                norm(p, norm2, norm2 + d, True, m, y, d, x_ + row, z2 + here, scale2 + scales, asked)
+            head(
+                p, gp, head_at, d, m, x + layers * row, bits[run], index[run], first, logits[run],
+                train, g,
+            )  # fmt: skip
             for layer in range(layers - 1, -1 if train else layers - 1, -1):
                 asked = 1 if layer == layers - 1 else T
-                here, mine, some = layer * row, (T - asked) * d, asked * d
+                here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
                 qkv, out, up, down, norm1, norm2 = at[layer]
-                clear(ga, 0, some)
-                layer_norm_back(
-                    p, gp, norm2, norm2 + d, g, 0, d, z2, here, scale2, layer * T, ga, 0, asked
-                )
-                clear(gy, 0, some)
-                add(gy, 0, ga, 0, some)
+                x_, last, q_, kv_, mixed_ = x + here, x + here + mine, q + here, kv + 2 * here, mixed + here
+                some = asked * d
+                clear(m, ga, some)
+                norm_back(p, gp, norm2, norm2 + d, m, g, d, z2 + here, scale2 + scales, ga, asked)
+                clear(m, gy, some)
+                add(m, gy, ga, some)
                 feed_forward_back(
-                    p, gp, up, down, d, m, y1, here, h, slope, layer * T * m, ga, gh, gy, asked
-                )
-                clear(gx, 0, row)
-                layer_norm_back(
-                    p, gp, norm1, norm1 + d, gy, 0, d, z1, here, scale1, layer * T, gx, mine, asked
-                )
-                clear(gm, 0, some)
-                linear_back(p, out, gx, mine, d, gm, 0, d, asked)
-                linear_weights(gp, out, out + d * d, gx, mine, d, mixed, here, d, asked)
+                    p, gp, up, down, d, up_to, m, y1 + here, h + hidden, slope + hidden, ga, gh, gy,
+                    asked,
+                )  # fmt: skip
+                clear(m, gx, row)
+                norm_back(p, gp, norm1, norm1 + d, m, gy, d, z1 + here, scale1 + scales, gx + mine, asked)
+                clear(m, gm, some)
+                linear_back(p, out, m, gx + mine, d, gm, d, asked)
+                linear_weights(gp, out, out + d * d, m, gx + mine, d, mixed_, d, asked)
                 mix_back(
-                    q, here, kv, 2 * here, weights, layer * matrix, mixed, gm, gw, gq, gkv, T,
-                    asked, d, heads, causal,
+                    m, q_, kv_, weights + layer * matrix, mixed_, gm, gw, gq, gkv, T, asked, d, heads,
+                    causal,
                 )  # fmt: skip
                 if layer:
                     b = qkv + 3 * d * d
-                    linear_back(p, qkv, gq, 0, d, gx, mine, d, asked)
-                    linear_weights(gp, qkv, b, gq, 0, d, x, here + mine, d, asked)
-                    linear_back(p, qkv + d * d, gkv, 0, 2 * d, gx, 0, d, T)
-                    linear_weights(gp, qkv + d * d, b + d, gkv, 0, 2 * d, x, here, d, T)
+                    linear_back(p, qkv, m, gq, d, gx + mine, d, asked)
+                    linear_weights(gp, qkv, b, m, gq, d, last, d, asked)
+                    linear_back(p, qkv + d * d, m, gkv, 2 * d, gx, d, T)
+                    linear_weights(gp, qkv + d * d, b + d, m, gkv, 2 * d, x_, d, T)
                     g, gx = gx, g
                 else:
-                    collect(gx, mine, 0, d, n, lhi, asked, bit, query, d_table, both, ones)
-                    collect(gq, 0, d, d, n, lhi, asked, bit, query, d_table, both, ones)
-                    collect(gkv, 0, 2 * d, 2 * d, n, lhi, T, bit, query, d_table, both, ones)
+                    collect(d_table, 0, d, n, lhi, asked, m, 0, gx + mine, sums)
+                    collect(d_table, d, d, n, lhi, asked, m, 0, gq, sums)
+                    collect(d_table, 2 * d, 2 * d, n, lhi, T, m, 0, gkv, sums)
         if train:
-            finish(n, both, ones, d_table)
+            finish(n, m, sums, d_table)
+    return 0

@@ -1,0 +1,66 @@
+"""LayerNorm and root-mean-square normalisation, at each token by itself."""
+
+import numpy as np
+
+from ithbit.native.simd import Floats, apart, fma, get, part, put, root, splat, total, zero
+
+_ONE = np.float32(1)
+EPS = 1e-5  # PyTorch's LayerNorm and fla's RMSNorm; BERT's is far smaller
+
+
+@part
+def norm(
+    p: Floats, w: int, b: int, tiny: bool, m: Floats, x: int, d: int, y: int, z: int, scale: int,
+    tokens: int,
+) -> None:  # fmt: skip
+    """y = w z + b, z the normalised x; z and the scale are kept for the way back.
+
+    Without b (below 0) nothing is subtracted: root-mean-square normalisation.
+    """
+    apart()
+    share = splat(_ONE / np.float32(d))
+    eps = splat(np.float32(1e-12) if tiny else np.float32(EPS))
+    for t in range(tokens):
+        here, mean, square = t * d, zero(), zero()
+        if b >= 0:
+            for i in range(d):
+                mean = mean + get(m, x + here + i)
+            mean = mean * share
+        for i in range(d):
+            v = get(m, x + here + i) - mean
+            square = fma(v, v, square)
+        inverse = splat(_ONE) / root(fma(square, share, eps))
+        put(m, scale + t, inverse)
+        for i in range(d):
+            v = (get(m, x + here + i) - mean) * inverse
+            put(m, z + here + i, v)
+            offset = splat(p[b + i]) if b >= 0 else zero()
+            put(m, y + here + i, fma(v, splat(p[w + i]), offset))
+
+
+@part
+def norm_back(
+    p: Floats, gp: Floats, w: int, b: int, m: Floats, g: int, d: int, z: int, scale: int, gx: int,
+    tokens: int,
+) -> None:  # fmt: skip
+    """gx += what g, the gradient of y, is for x."""
+    apart()
+    share = splat(_ONE / np.float32(d))
+    for i in range(d):
+        for_w, for_b = zero(), zero()
+        for t in range(tokens):
+            v = get(m, g + t * d + i)
+            for_w, for_b = fma(v, get(m, z + t * d + i), for_w), for_b + v
+        gp[w + i] += total(for_w)
+        if b >= 0:
+            gp[b + i] += total(for_b)
+    for t in range(tokens):
+        here, mean, along = t * d, zero(), zero()
+        for i in range(d):
+            v = get(m, g + here + i) * splat(p[w + i])
+            mean, along = mean + v, fma(v, get(m, z + here + i), along)
+        inverse, along = get(m, scale + t), along * share
+        mean = mean * share if b >= 0 else zero()
+        for i in range(d):
+            v = get(m, g + here + i) * splat(p[w + i]) - mean - get(m, z + here + i) * along
+            put(m, gx + here + i, fma(v, inverse, get(m, gx + here + i)))
