@@ -82,7 +82,7 @@ def test_by_kernels_a_run_depends_on_its_own_seed_alone(tmp_path, kept, monkeypa
 @pytest.fixture
 def by_kernels(monkeypatch) -> None:
     """Has runs trained by the kernels, whatever `refusal` says of them."""
-    monkeypatch.setattr(cells, "choose_stepper", lambda run, device, kernels: ("kernels", []))
+    monkeypatch.setattr(cells, "choose_stepper", lambda run, *others: ("kernels", []))
 
 
 def test_kernels_that_fail_give_way_to_the_plain_models(tmp_path, kept, request) -> None:

@@ -134,6 +134,7 @@ def train(
     protocol: Protocol | None = None,
     device: str = "auto",
     kernels: str = "auto",
+    compile: str = "auto",
     workers: int | None = None,
     store: str | Path = "runs",
     retry_failed: bool = False,
@@ -156,7 +157,7 @@ def train(
     model = model_of(task, family, n, layers, width, heads, ff, positions)
     protocol = protocol_of(protocol, max_epochs, stop_when_solved, examples, lr, batch_size)
     runs = cell(model, protocol, seeds_of(seeds))
-    return run_here(runs, store, device, workers, kernels, retry_failed, watch, progress)
+    return run_here(runs, store, device, workers, kernels, compile, retry_failed, watch, progress)
 
 
 def run_here(
@@ -165,6 +166,7 @@ def run_here(
     device: str = "auto",
     workers: int | None = None,
     kernels: str = "auto",
+    compile: str = "auto",
     retry_failed: bool = False,
     watch: Watch | None = None,
     progress: bool = False,
@@ -181,8 +183,11 @@ def run_here(
     from ithbit.sweep.runner import run_all
 
     chosen, choice = choose_device(device), kernels_named(kernels)
+    compiled = kernels_named(compile, "compile")
     with watching(runs, watch, progress, chosen.reason) as watcher:
-        outcomes = run_all(runs, store, device, workers, watcher, retry_failed, choice)
+        outcomes = run_all(
+            runs, store, device, workers, watcher, retry_failed, choice, compile=compiled
+        )
     return Results((done for done in outcomes if not isinstance(done, Unfinished)), store)
 
 
@@ -225,6 +230,7 @@ def sweep(
     store: str | Path = "runs",
     device: str = "auto",
     kernels: str = "auto",
+    compile: str = "auto",
     workers: int | None = None,
     retry_failed: bool = False,
     dry_run: bool = False,
@@ -260,6 +266,8 @@ def sweep(
     if on == "slurm":
         if kernels != "auto":
             raise SpecError(f"--kernels {kernels} needs --on local; on Slurm each task chooses")
+        if compile != "auto":
+            raise SpecError(f"--compile {compile} needs --on local; on Slurm each task chooses")
         from ithbit.api.slurm import Wish, sweep_on_slurm
 
         profile = path_of(slurm_profile)
@@ -273,7 +281,7 @@ def sweep(
         from ithbit.api.standing import planned_here
 
         return planned_here(runs, store, device, workers)
-    return run_here(runs, store, device, workers, kernels, retry_failed, watch, progress)
+    return run_here(runs, store, device, workers, kernels, compile, retry_failed, watch, progress)
 
 
 def status(

@@ -86,6 +86,7 @@ OPTIONS: dict[str, Any] = {
     ),
     "device": option("auto, cpu, cuda, or cuda:1 if there are several."),
     "kernels": option("auto (the fused kernels where they apply), on (or an error) or off."),
+    "compile": option("On a CPU: auto (compiled code where it pays), on (or an error) or off."),
     "workers": option(_WORKERS, kind=int | None),
     "store": Store,
     "retry_failed": flag("Train runs again that are recorded as failed.", "--retry-failed"),

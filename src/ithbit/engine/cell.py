@@ -86,10 +86,11 @@ class Cell:
         self.seated: list[Progress] = []
         self.busy: list[RunFolder] = []  # in the hands of other processes
         self.size = stack_size(runs[0], how.device)
+        self.fallen = False  # back to the plain models, after a fault
         self.captured = True  # on a GPU: steps are replayed from a graph
         self.raised: BaseException | None = None  # by the watcher, which wants to stop
         self._stack: Stack | None = None
-        self.stepper, notices = choose_stepper(runs[0], how.device, how.kernels)
+        self.stepper, notices = choose_stepper(runs[0], how.device, how.kernels, how.compile)
         for folder in self.waiting:
             folder.create()
             if folder.run.model.code:
@@ -150,6 +151,14 @@ class Cell:
             state = AdamState.join(states)
             self._stack = Stack(runs, state, self.how.device, self.stepper, self.captured)
         return self._stack
+
+    def change_over(self) -> None:
+        """Go on by compiled code from this epoch on, if it has come to be there."""
+        if self.stepper == "stacked" and self.how.compile == "auto" and not self.fallen:
+            run = self.seated[0].run
+            self.stepper, _ = choose_stepper(run, self.how.device, self.how.kernels, "auto")
+            if self.stepper != "stacked":
+                self.unstack()
 
     def unstack(self) -> None:
         """Take every seated run out of the stack, as it was after its last whole epoch."""

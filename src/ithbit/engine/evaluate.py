@@ -1,5 +1,6 @@
 """Loss and accuracy on fixed sets: held out at the training length, and shifted to n/2 and 2n."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from ithbit.tasks.sampling import (
 )
 from ithbit.tasks.structured import every_index, structured_strings
 from ithbit.tasks.tokens import TokenTable, token_table
+
+Logits = Callable[[Params, ModelSpec, TokenTable, Examples], Tensor]
 
 _GPU_BATCH = 1000  # a GPU is slowed down by launches: fewer and larger batches than a CPU's
 _STRUCTURED_TOKENS = 1 << 20  # of structured inputs at the end of training: about a second on a CPU
@@ -44,7 +47,12 @@ def batch_that_fits(spec: ModelSpec, n_bits: int, wanted: int) -> int:
 
 @torch.no_grad()
 def evaluate(
-    params: Params, spec: ModelSpec, table: TokenTable, examples: Examples, batch_size: int
+    params: Params,
+    spec: ModelSpec,
+    table: TokenTable,
+    examples: Examples,
+    batch_size: int,
+    logits: Logits = logits,
 ) -> tuple[Tensor, Tensor]:
     """Mean loss and accuracy of each seed on its examples; answer 1 where sigmoid(logit) >= 0.5."""
     losses, right = [], []
@@ -91,6 +99,7 @@ def shifted_accuracy(
     seeds: list[int],
     *,
     query_length: int | None = None,
+    logits: Logits = logits,
 ) -> tuple[list[float] | None, list[float] | None]:
     """Accuracy of each seed at n/2 and 2n bits; None where that is no length, or a user's layer
     refuses it.
@@ -109,7 +118,7 @@ def shifted_accuracy(
         wanted = _GPU_BATCH if device.type == "cuda" else protocol.batch_size
         batch_size = batch_that_fits(spec, n_bits, wanted)
         try:
-            accuracy = evaluate(params, spec, table, examples, batch_size)[1]
+            accuracy = evaluate(params, spec, table, examples, batch_size, logits)[1]
         except Exception:
             if not spec.code:
                 raise
@@ -121,7 +130,9 @@ def shifted_accuracy(
 
 
 @torch.no_grad()
-def structured_answers(params: Params, spec: ModelSpec, seed: int) -> dict[str, Any]:
+def structured_answers(
+    params: Params, spec: ModelSpec, seed: int, logits: Logits = logits
+) -> dict[str, Any]:
     """What a trained model answers to structured inputs, as fields of its result: how many were
     tried, as many as the budget of tokens allows, how many answered wrong, and the first of these.
     """

@@ -1,9 +1,10 @@
 """What may go wrong around the epoch loop, and how it goes on.
 
-A stack that is too large for the memory is halved, kernels that fail give way to the plain models,
-and steps that cannot be captured in a graph are run one by one; every run goes on from its last
-whole epoch. Anything else is a record of each run it hit, not the end of a sweep. A device that is
-lost, a watcher that raises and mistakes of the user's end the training and fail no run.
+A stack that is too large for the memory is halved, kernels and compiled code that fail give way to
+the plain models, and steps that cannot be captured in a graph are run one by one; every run goes on
+from its last whole epoch. Anything else is a record of each run it hit, not the end of a sweep. A
+device that is lost, a watcher that raises and mistakes of the user's end the training and fail no
+run.
 """
 
 import traceback
@@ -53,8 +54,11 @@ def _mend(cell: Cell, said: str, trace: str, too_large: bool, uncaptured: bool) 
             text = f"out of memory with {n_runs} runs of {family} at once"
             text += f": trained {cell.size} at a time"
     elif cell.stepper == "kernels" and cell.how.kernels == "auto":
-        cell.stepper = "stacked"
+        cell.stepper, cell.fallen = "stacked", True
         text = f"the kernels of {family} failed ({why}): trained by the plain models"
+    elif cell.stepper == "compiled" and cell.how.compile == "auto":
+        cell.stepper, cell.fallen = "stacked", True
+        text = f"compiled code of {family} failed ({why}): trained by the plain models"
     elif uncaptured and cell.captured:
         cell.captured = False
         text = f"steps of {family} cannot be captured in a CUDA graph ({why}): run one by one"

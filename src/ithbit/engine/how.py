@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from ithbit.engine.device import Device
-from ithbit.engine.steppers import Kernels
+from ithbit.engine.steppers import Compile, Kernels
 from ithbit.errors import first_of
 from ithbit.spec import RunSpec
 from ithbit.store.records import Epoch, Failure, Result
@@ -86,6 +86,7 @@ class How:
     kernels: Kernels = "auto"
     watch: Watcher = lambda event: None
     pause: Pause = field(default_factory=Pause)
+    compile: Compile = "auto"
 
 
 @contextmanager

@@ -25,8 +25,8 @@ from ithbit.engine.lanes import lane, no_capture
 from ithbit.engine.memory import check_memory
 from ithbit.engine.outcomes import missing, outcome
 from ithbit.engine.stack import layout_of
-from ithbit.engine.steppers import Kernels
-from ithbit.engine.steppers.choice import check_kernels
+from ithbit.engine.steppers import Compile, Kernels
+from ithbit.engine.steppers.choice import check_compile, check_kernels, compiled_logits
 from ithbit.errors import BusyError, SpecError
 from ithbit.models.classifier import n_parameters
 from ithbit.spec import Protocol, RunSpec
@@ -45,6 +45,7 @@ def train(
     retry_failed: bool = False,
     kernels: Kernels = "auto",
     pause: Pause | None = None,
+    compile: Compile = "auto",
 ) -> list[Outcome]:
     """Train what is not finished, and give every run's result or failure, in order.
 
@@ -55,8 +56,9 @@ def train(
         raise SpecError("runs trained together must share model and protocol and have a seed each")
     if len({run.seed for run in runs}) != len(runs):
         raise SpecError("every seed may be given once")
-    how = How(store, device or choose_device(), kernels, watch, pause or Pause())
+    how = How(store, device or choose_device(), kernels, watch, pause or Pause(), compile)
     check_kernels(kernels, list(runs), how.device)
+    check_compile(compile, list(runs), how.device)
     check_memory(runs, store, how.device, kernels, retry_failed)
     check_store(store)
     todo = missing(runs, store, watch, retry_failed)
@@ -139,6 +141,8 @@ def _epochs(cell: Cell) -> None:
                 _finish(progress, reason, cell)
 
         cell.save(older_than=save_seconds)
+        if cell.seated:
+            cell.change_over()
         if pause.due:
             return
 
@@ -168,8 +172,9 @@ def _finish(progress: Progress, reason: StoppedBy, cell: Cell) -> None:
     run, history, device = progress.run, progress.history, cell.how.device
     params = layout_of(run).views(progress.adam.values.to(device.torch))
     with no_capture(device) if cell.stepper == "module" else nullcontext():
-        half, double = shifted_accuracy(params, run.model, run.protocol, [run.seed])
-        structured = structured_answers(params, run.model, run.seed)
+        ask = compiled_logits(cell.stepper)
+        half, double = shifted_accuracy(params, run.model, run.protocol, [run.seed], logits=ask)
+        structured = structured_answers(params, run.model, run.seed, ask)
     solved = [epoch.epoch for epoch in history if epoch.held_out_accuracy == 1.0]
     result = Result(
         spec=run,

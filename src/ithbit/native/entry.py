@@ -1,18 +1,12 @@
-"""What is compiled of a family: one function, by its module's import, or read from a folder.
+"""What is compiled of a family: one function, when its module is imported, or read from the folder
+of `building.py`. numba itself would look for changes in the file of the entry alone."""
 
-The folder is the user's (`XDG_CACHE_HOME`, else `~/.cache`), one for each state of this package's
-sources: numba itself would look at the file of the entry alone. Where it cannot be written, every
-process compiles for itself.
-"""
-
-import hashlib
-import os
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from numba import boolean, config, float32, int64, njit, uint8
+
+from ithbit.native.building import folder
 
 _SIGNATURE = int64(
     float32[:, ::1],  # values: run parameter
@@ -32,24 +26,7 @@ _SIGNATURE = int64(
 )
 
 
-@cache
-def folder() -> Path | None:
-    """Where compiled code is kept, None if nothing can be written there."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    where = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    found = where / "ithbit" / f"native-{digest.hexdigest()[:12]}"
-    try:
-        found.mkdir(parents=True, exist_ok=True)
-        (found / f".{os.getpid()}").touch()
-        (found / f".{os.getpid()}").unlink()
-    except OSError:
-        return None
-    return found
-
-
-def entry(function: Callable[..., None]) -> Any:
+def entry(function: Callable[..., int]) -> Any:
     """A family's function, compiled for this CPU.
 
     It sets the logits of every run's examples and, to train, adds to the gradients of each run's
@@ -59,7 +36,9 @@ def entry(function: Callable[..., None]) -> Any:
     there, before = folder(), config.CACHE_DIR
     try:
         config.CACHE_DIR = str(there or "")
-        make = njit(_SIGNATURE, nogil=True, error_model="numpy", _nrt=False, cache=there is not None)
+        make = njit(
+            _SIGNATURE, nogil=True, error_model="numpy", _nrt=False, cache=there is not None
+        )
         return make(function)
     finally:
         config.CACHE_DIR = before

@@ -1,13 +1,12 @@
 """The feed-forward part that both kinds of attention have, at each token by itself."""
 
-from ithbit.native.simd import Floats, apart, fma, get, normal, part, put
+from ithbit.native.simd import Floats, fma, get, normal, part, put
 from ithbit.native.tokenwise import clear, linear, linear_back, linear_weights, times
 
 
 @part
 def gelu(m: Floats, x: int, slope: int, count: int) -> None:
     """GELU in place, its derivative beside it."""
-    apart()
     for i in range(count):
         v = get(m, x + i)
         below, density = normal(v)
@@ -21,7 +20,6 @@ def feed_forward(
     y: int, tokens: int,
 ) -> None:  # fmt: skip
     """y = down gelu(up x); a bias follows its weight. What gelu gave is kept, and its slope."""
-    apart()
     linear(p, up, up + wide * d, m, x, d, h, wide, tokens)
     gelu(m, h, slope, tokens * wide)
     linear(p, down, down + d * wide, m, h, wide, y, d, tokens)
@@ -33,7 +31,6 @@ def feed_forward_back(
     slope: int, g: int, gh: int, gx: int, tokens: int,
 ) -> None:  # fmt: skip
     """gx += what g, the gradient of y, is for x."""
-    apart()
     clear(m, gh, tokens * wide)
     linear_back(p, down, m, g, d, gh, wide, tokens)
     linear_weights(gp, down, down + d * wide, m, g, d, h, wide, tokens)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ithbit.native.entry import entry
-from ithbit.native.simd import LANES, Floats, apart, fma, get, part, put, sigmoid, splat, tanh
+from ithbit.native.simd import LANES, Floats, fma, get, part, put, sigmoid, splat, tanh
 from ithbit.native.tokens import collect, finish, head, load, spread
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
@@ -18,7 +18,6 @@ def recur(
     candidate: int, tokens: int,
 ) -> None:  # fmt: skip
     """States after each token, from the gates' inputs; the state before the first is at h."""
-    apart()
     clear(m, h, d)
     for t in range(tokens):
         before, gate = h + t * d, t * 3 * d
@@ -42,7 +41,6 @@ def recur_back(
     g: int, last_only: bool, carry: int, g_hidden: int, g_gates: int, tokens: int,
 ) -> None:  # fmt: skip
     """The gradient of the gates' inputs from g, that of the states, or of the last one alone."""
-    apart()
     one = splat(_ONE)
     clear(m, carry, d)
     for t in range(tokens - 1, -1, -1):
@@ -103,7 +101,17 @@ def gru(
                 if layer:
                     linear(p, ih, ih_bias, m, h + here - row + d, d, gates, 3 * d, T)
                 recur(
-                    p, hh, hh_bias, d, m, gates, hidden, h + here, rzn + 3 * here, candidate + here, T
+                    p,
+                    hh,
+                    hh_bias,
+                    d,
+                    m,
+                    gates,
+                    hidden,
+                    h + here,
+                    rzn + 3 * here,
+                    candidate + here,
+                    T,
                 )
             head(
                 p, gp, head_at, d, m, h + layers * row - d, bits[run], index[run], first,

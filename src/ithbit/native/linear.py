@@ -12,7 +12,7 @@ import numpy as np
 from ithbit.native.entry import entry
 from ithbit.native.feed_forward import feed_forward, feed_forward_back
 from ithbit.native.norms import norm, norm_back
-from ithbit.native.simd import LANES, Floats, apart, exp, fma, get, largest, part, put, splat, zero
+from ithbit.native.simd import LANES, Floats, exp, fma, get, largest, part, put, splat, zero
 from ithbit.native.tokens import collect, finish, head, load, spread
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
@@ -22,7 +22,6 @@ _ONE, _EPS = np.float32(1), np.float32(1e-6)
 @part
 def _features(m: Floats, x: int, slope: int, d: int, step: int, tokens: int) -> None:
     """ELU + 1 in place for the first d of `step` numbers a token, its derivative beside it."""
-    apart()
     for t in range(tokens):
         for i in range(d):
             v = get(m, x + t * step + i)
@@ -33,7 +32,6 @@ def _features(m: Floats, x: int, slope: int, d: int, step: int, tokens: int) -> 
 
 @part
 def _features_back(m: Floats, g: int, slope: int, d: int, step: int, tokens: int) -> None:
-    apart()
     for t in range(tokens):
         for i in range(d):
             put(m, g + t * step + i, get(m, g + t * step + i) * get(m, slope + t * d + i))
@@ -42,7 +40,6 @@ def _features_back(m: Floats, g: int, slope: int, d: int, step: int, tokens: int
 @part
 def _grow(m: Floats, state: int, size: int, a: int, b: int, z: int) -> None:
     """S += a b^T, Z += a z, for a head; without z (below 0) it is 1."""
-    apart()
     at = state
     for f in range(size):
         v = get(m, a + f)
@@ -56,7 +53,6 @@ def _grow(m: Floats, state: int, size: int, a: int, b: int, z: int) -> None:
 @part
 def _left(m: Floats, state: int, size: int, a: int, y: int) -> None:
     """y = a S."""
-    apart()
     for e in range(0, size, 4):
         y_0 = y_1 = y_2 = y_3 = zero()
         for f in range(size):
@@ -74,7 +70,6 @@ def _left(m: Floats, state: int, size: int, a: int, y: int) -> None:
 @part
 def _right(m: Floats, state: int, size: int, b: int, z: int, y: int) -> None:
     """y = S b + Z z."""
-    apart()
     at = state
     for f in range(size):
         v = get(m, at + size)
@@ -89,7 +84,6 @@ def _right(m: Floats, state: int, size: int, b: int, z: int, y: int) -> None:
 @part
 def _key(m: Floats, state: int, kv: int, d: int, heads: int) -> None:
     """Take a token into the state."""
-    apart()
     size = d // heads
     for h in range(heads):
         _grow(m, state + h * size * (size + 1), size, kv + h * size, kv + d + h * size, -1)
@@ -98,7 +92,6 @@ def _key(m: Floats, state: int, kv: int, d: int, heads: int) -> None:
 @part
 def _query(m: Floats, state: int, q: int, mixed: int, below: int, d: int, heads: int) -> None:
     """What a query sees of the state; one over the denominators is kept."""
-    apart()
     size = d // heads
     for h in range(heads):
         here, at = h * size, state + h * size * (size + 1)
@@ -118,7 +111,6 @@ def mix(
     d: int, heads: int, causal: bool,
 ) -> None:  # fmt: skip
     """What the last `queries` tokens see."""
-    apart()
     each = causal and queries > 1
     clear(m, state, d * (d // heads + 1))
     for t in range(tokens):
@@ -134,7 +126,6 @@ def _query_back(
     m: Floats, state: int, mixed: int, below: int, g: int, gz: int, gq: int, d: int, heads: int
 ) -> None:
     """The gradient of a query; g becomes that of its numerators, gz that of its denominators."""
-    apart()
     size = d // heads
     for h in range(heads):
         share, slope = get(m, below + h), zero()
@@ -149,7 +140,6 @@ def _query_back(
 @part
 def _key_back(m: Floats, state: int, kv: int, gkv: int, d: int, heads: int) -> None:
     """The gradients of a key and its value."""
-    apart()
     size = d // heads
     for h in range(heads):
         at, here = state + h * size * (size + 1), h * size
@@ -163,7 +153,6 @@ def mix_back(
     gkv: int, tokens: int, queries: int, d: int, heads: int, causal: bool,
 ) -> None:  # fmt: skip
     """The gradients of queries, keys and values from g, that of what was mixed."""
-    apart()
     size, each = d // heads, causal and queries > 1
     clear(m, state, d * (size + 1))
     for t in range(tokens):
@@ -209,7 +198,14 @@ def linear_attention(
     slope = h + layers * wider
     # and passing.
     y = slope + layers * wider
-    g, gx, gy, gm, gq, gkv = y + row, y + 2 * row, y + 3 * row, y + 4 * row, y + 5 * row, y + 6 * row
+    g, gx, gy, gm, gq, gkv = (
+        y + row,
+        y + 2 * row,
+        y + 3 * row,
+        y + 4 * row,
+        y + 5 * row,
+        y + 6 * row,
+    )
     gh = gkv + 2 * row
     gz = gh + wider
     state = gz + T * heads
@@ -228,7 +224,19 @@ def linear_attention(
                 norm1, qkv, out, norm2, up, down = at[layer]
                 x_, q_, kv_, mixed_ = x + here, q + here, kv + 2 * here, mixed + here
                 if layer:
-                    norm(p, norm1, norm1 + d, False, m, x_, d, y1 + here, z1 + here, scale1 + scales, T)
+                    norm(
+                        p,
+                        norm1,
+                        norm1 + d,
+                        False,
+                        m,
+                        x_,
+                        d,
+                        y1 + here,
+                        z1 + here,
+                        scale1 + scales,
+                        T,
+                    )
                     linear(p, qkv, -1, m, y1 + here + mine, d, q_, d, asked)
                     linear(p, qkv + d * d, -1, m, y1 + here, d, kv_, 2 * d, T)
                     _features(m, q_, slope_q + here, d, d, asked)
@@ -240,7 +248,19 @@ def linear_attention(
                 mix(m, state, q_, kv_, mixed_, below + scales * heads, T, asked, d, heads, causal)
                 linear(p, out, -1, m, mixed_, d, y, d, asked)
                 add(m, y, x_ + mine, asked * d)
-                norm(p, norm2, norm2 + d, False, m, y, d, y2 + here, z2 + here, scale2 + scales, asked)
+                norm(
+                    p,
+                    norm2,
+                    norm2 + d,
+                    False,
+                    m,
+                    y,
+                    d,
+                    y2 + here,
+                    z2 + here,
+                    scale2 + scales,
+                    asked,
+                )
                 feed_forward(
                     p, up, down, d, up_to, m, y2 + here, h + hidden, slope + hidden, x_ + row, asked
                 )
@@ -261,7 +281,9 @@ def linear_attention(
                 )  # fmt: skip
                 clear(m, gx, row)
                 add(m, gx + mine, g, some)
-                norm_back(p, gp, norm2, norm2 + d, m, gy, d, z2 + here, scale2 + scales, gx + mine, asked)
+                norm_back(
+                    p, gp, norm2, norm2 + d, m, gy, d, z2 + here, scale2 + scales, gx + mine, asked
+                )
                 clear(m, gm, some)
                 linear_back(p, out, m, gx + mine, d, gm, d, asked)
                 linear_weights(gp, out, -1, m, gx + mine, d, mixed_, d, asked)

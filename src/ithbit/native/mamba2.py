@@ -14,7 +14,6 @@ from ithbit.native.norms import norm, norm_back
 from ithbit.native.simd import (
     LANES,
     Floats,
-    apart,
     exp,
     fma,
     get,
@@ -46,7 +45,6 @@ def _convolve(
     tokens: int,
 ) -> None:  # fmt: skip
     """y = SiLU of the causal convolution of each number by itself, and its derivative."""
-    apart()
     for t in range(tokens):
         for i in range(conv):
             v = splat(p[b + i])
@@ -64,7 +62,6 @@ def _convolve_back(
     conv: int, tokens: int,
 ) -> None:  # fmt: skip
     """gu += what g, the gradient of the convolution, is for u."""
-    apart()
     for i in range(conv):
         whole = zero()
         for t in range(tokens):
@@ -85,7 +82,6 @@ def _steps(
     decay: int, heads: int, tokens: int,
 ) -> None:  # fmt: skip
     """Each token's step dt, its derivative and its decay exp(dt A), for each head."""
-    apart()
     for h in range(heads):
         a = zero() - exp(splat(p[a_log + h]))
         for t in range(tokens):
@@ -102,7 +98,6 @@ def _steps_back(
     g_sum: int, gu: int, step: int, conv: int, heads: int, tokens: int,
 ) -> None:  # fmt: skip
     """The gradients of the steps' inputs, of dt_bias and of a_log."""
-    apart()
     for h in range(heads):
         a = zero() - exp(splat(p[a_log + h]))
         after, for_a, for_bias = zero(), zero(), zero()
@@ -123,7 +118,6 @@ def mix(
     d: int, state: int, heads: int, tokens: int, queries: int,
 ) -> None:  # fmt: skip
     """y at the last `queries` tokens; the scores C_t . B_s are kept."""
-    apart()
     conv, size = d + 2 * state, d // heads
     for a in range(queries):
         t = tokens - queries + a
@@ -164,7 +158,6 @@ def mix_back(
 ) -> None:  # fmt: skip
     """From g, the gradient of y: that of the convolved numbers, of the steps where they scale, and
     of the sums of dt A up to each token."""
-    apart()
     conv, size = d + 2 * state, d // heads
     clear(m, gc, tokens * conv)
     clear(m, g_dt, tokens * heads)
@@ -205,7 +198,6 @@ def mix_back(
 @part
 def _gate(m: Floats, y: int, gate: int, gated: int, count: int) -> None:
     """gated = y silu(gate)."""
-    apart()
     for i in range(count):
         opened, _ = _silu(get(m, gate + i))
         put(m, gated + i, get(m, y + i) * opened)
@@ -214,7 +206,6 @@ def _gate(m: Floats, y: int, gate: int, gated: int, count: int) -> None:
 @part
 def _gate_back(m: Floats, g: int, y: int, gate: int, g_gate: int, count: int) -> None:
     """The gradient of the gate, and in place that of y."""
-    apart()
     for i in range(count):
         opened, slope = _silu(get(m, gate + i))
         v = get(m, g + i)
@@ -247,7 +238,13 @@ def mamba2(
     end = scores + (layers - 1) * T * T + T
     end_z, end_scale, weights = end + d, end + 2 * d, end + 2 * d + 1
     gated = weights + T
-    g, gx, gm, g_gate, gc = gated + row, gated + 2 * row, gated + 3 * row, gated + 4 * row, gated + 5 * row
+    g, gx, gm, g_gate, gc = (
+        gated + row,
+        gated + 2 * row,
+        gated + 3 * row,
+        gated + 4 * row,
+        gated + 5 * row,
+    )
     gu = gc + convs
     gs = gu + T * step
     g_dt = gs + T
@@ -265,7 +262,13 @@ def mamba2(
                 asked = 1 if layer == layers - 1 else T
                 here, mine, scales = layer * row, (T - asked) * d, layer * T
                 before, into, taps, taps_bias, dt_bias, a_log, skip, after, out = at[layer]
-                x_, y_, gate_, u_, c_ = x + here, y + here, gate + here, u + scales * step, c + layer * convs
+                x_, y_, gate_, u_, c_ = (
+                    x + here,
+                    y + here,
+                    gate + here,
+                    u + scales * step,
+                    c + layer * convs,
+                )
                 dt_, decay_ = dt + layer * dts, decay + layer * dts
                 if layer:
                     norm(p, before, -1, False, m, x_, d, y1 + here, z1 + here, scale1 + scales, T)
@@ -280,17 +283,15 @@ def mamba2(
                     p, dt_bias, a_log, m, u_, step, conv, dt_, rise + layer * dts, decay_, heads, T
                 )
                 mix(
-                    p, skip, m, c_, dt_, decay_, scores + layer * T * T, weights, y_, d, state, heads,
-                    T, asked,
+                    p, skip, m, c_, dt_, decay_, scores + layer * T * T, weights, y_, d, state,
+                    heads, T, asked,
                 )  # fmt: skip
                 _gate(m, y_, gate_, gated, asked * d)
                 norm(p, after, -1, False, m, gated, d, y2 + here, z2 + here, scale2 + scales, asked)
                 linear(p, out, -1, m, y2 + here, d, x_ + row, d, asked)
                 add(m, x_ + row, x_ + mine, asked * d)
             norm(p, leave, -1, False, m, x + layers * row, d, end, end_z, end_scale, 1)
-            head(
-                p, gp, head_at, d, m, end, bits[run], index[run], first, logits[run], train, gm
-            )
+            head(p, gp, head_at, d, m, end, bits[run], index[run], first, logits[run], train, gm)
             if train:
                 clear(m, g, d)
                 norm_back(p, gp, leave, -1, m, gm, d, end_z, end_scale, g, 1)

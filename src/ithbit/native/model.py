@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ithbit.families import FAMILIES, family_named
+from ithbit.families import family_named
 from ithbit.models import positions
 from ithbit.models.linear_attention import features
 from ithbit.models.registry import BLOCKS
 from ithbit.models.stacked import Params, layer_norm, linear, part, rms_norm
+from ithbit.native.building import MODULES
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import TokenTable
 
 _here = threading.local()
-_TILE = 4  # coordinates of a head that are mixed at a time
 
 
 def _softmax(params: Params, rows: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def _mamba2(params: Params, rows: Tensor) -> Tensor:
 class _Kind:
     """What the models of a kind are made of."""
 
-    function: str  # of the module of the same name, or module.function
+    function: str  # that is compiled
     wide: Callable[[Params, Tensor], Tensor]  # a row of the table as the first block takes it
     at_table: tuple[str, ...]  # parameters of the first block that this reads
     names: tuple[str, ...]  # parameters of a block, in the function's order
@@ -57,25 +57,25 @@ class _Kind:
 
 _KINDS = {
     "softmax": _Kind(
-        "softmax.softmax",
+        "softmax",
         _softmax,
         ("qkv.weight", "qkv.bias"),
         ("qkv.weight", "out.weight", "up.weight", "down.weight", "norm1.weight", "norm2.weight"),
     ),
     "linear": _Kind(
-        "linear.linear_attention",
+        "linear_attention",
         _linear,
         ("norm1.weight", "norm1.bias", "qkv.weight"),
         ("norm1.weight", "qkv.weight", "out.weight", "norm2.weight", "up.weight", "down.weight"),
     ),
     "gru": _Kind(
-        "gru.gru",
+        "gru",
         _gru,
         ("ih.weight", "ih.bias"),
         ("ih.weight", "hh.weight", "ih.bias", "hh.bias"),
     ),
     "mamba2": _Kind(
-        "mamba2.mamba2",
+        "mamba2",
         _mamba2,
         ("norm.weight", "in.weight"),
         (
@@ -86,23 +86,11 @@ _KINDS = {
 }
 
 
-def refusal(spec: ModelSpec) -> str | None:
-    """Why there is no compiled code for such a model, None if there is."""
-    if spec.code:
-        return f"there is no compiled code for {spec.family}, a user's layer"
-    if spec.positions == "rotary":
-        return "there is no compiled code for rotary positions"
-    if FAMILIES[spec.family].has_heads and spec.d_head % _TILE:
-        return f"compiled code takes heads of a multiple of {_TILE} numbers, got {spec.d_head}"
-    return None
-
-
-def compiled(spec: ModelSpec) -> Callable[..., None]:
+def compiled(spec: ModelSpec) -> Callable[..., int]:
     """The compiled function of a model's family; compiles it if it must."""
-    module, _, name = _KINDS[family_named(spec.family).kind].function.partition(".")
-    function: Callable[..., None] = getattr(
-        importlib.import_module(f"ithbit.native.{module}"), name
-    )
+    kind = family_named(spec.family).kind
+    module = importlib.import_module(f"ithbit.native.{MODULES[kind]}")
+    function: Callable[..., int] = getattr(module, _KINDS[kind].function)
     return function
 
 

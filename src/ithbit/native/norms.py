@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ithbit.native.simd import Floats, apart, fma, get, part, put, root, splat, total, zero
+from ithbit.native.simd import Floats, fma, get, part, put, root, splat, total, zero
 
 _ONE = np.float32(1)
 EPS = 1e-5  # PyTorch's LayerNorm and fla's RMSNorm; BERT's is far smaller
@@ -17,7 +17,6 @@ def norm(
 
     Without b (below 0) nothing is subtracted: root-mean-square normalisation.
     """
-    apart()
     share = splat(_ONE / np.float32(d))
     eps = splat(np.float32(1e-12) if tiny else np.float32(EPS))
     for t in range(tokens):
@@ -44,7 +43,6 @@ def norm_back(
     tokens: int,
 ) -> None:  # fmt: skip
     """gx += what g, the gradient of y, is for x."""
-    apart()
     share = splat(_ONE / np.float32(d))
     for i in range(d):
         for_w, for_b = zero(), zero()

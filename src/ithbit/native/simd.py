@@ -2,8 +2,8 @@
 
 A lane is an example. Kernels are written for one example, with vectors where there would be
 numbers, so they need no width of the model to be a multiple of anything and nothing is summed
-across lanes but gradients of weights. The memory of a kernel is one flat float32 array m; `get(m, i)`
-is its i-th vector, and what lies there is called by the number of its first vector.
+across lanes but gradients of weights. The memory of a kernel is one flat float32 array m; its i-th
+vector is `get(m, i)`, and what lies there is called by the number of its first vector.
 """
 
 import operator
@@ -44,9 +44,14 @@ inline = njit(forceinline=True, **_INSIDE)  # of a kernel, over vectors
 
 
 def part(function: Any) -> Any:
-    """A part of a kernel, over arrays: compiled once, for the types that it is annotated with."""
-    found = [_TYPES[kind] for name, kind in function.__annotations__.items() if name != "return"]
-    return njit(types.void(*found), **_INSIDE)(function)
+    """A part of a kernel, over arrays: compiled when it is first wanted, for the types that it is
+    annotated with."""
+    kinds = [_TYPES[kind] for name, kind in function.__annotations__.items() if name != "return"]
+    made = njit(**_INSIDE)(function)
+    # numba would compile it anew for every constant it is called with.
+    template = made.get_call_template
+    made.get_call_template = lambda arguments, keywords: template(tuple(kinds), {})
+    return made
 
 
 class _Vector(types.Type):
@@ -225,17 +230,6 @@ def zero(typing: Any) -> Any:
         return ir.Constant(_IR, None)
 
     return vector(), code
-
-
-@intrinsic
-def apart(typing: Any) -> Any:
-    """Has LLVM leave the function a function where it is called: half the time to compile."""
-
-    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        builder.function.attributes.add("noinline")
-        return context.get_dummy_value()
-
-    return types.void(), code
 
 
 @inline

@@ -7,7 +7,7 @@ import numpy as np
 from ithbit.native.entry import entry
 from ithbit.native.feed_forward import feed_forward, feed_forward_back
 from ithbit.native.norms import norm, norm_back
-from ithbit.native.simd import LANES, Floats, apart, exp, fma, get, largest, part, put, splat, zero
+from ithbit.native.simd import LANES, Floats, exp, fma, get, largest, part, put, splat, zero
 from ithbit.native.tokens import collect, finish, head, load, spread
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
@@ -20,7 +20,6 @@ def mix(
     heads: int, causal: bool,
 ) -> None:  # fmt: skip
     """What the last `queries` tokens see; the weights (head, query, token) are kept."""
-    apart()
     size = d // heads
     scale = splat(np.float32(size**-0.5))
     for h in range(heads):
@@ -63,7 +62,6 @@ def mix_back(
     tokens: int, queries: int, d: int, heads: int, causal: bool,
 ) -> None:  # fmt: skip
     """The gradients of queries, keys and values from g, that of what was mixed."""
-    apart()
     size = d // heads
     scale = splat(np.float32(size**-0.5))
     for h in range(heads):
@@ -141,7 +139,14 @@ def softmax(
     # and passing.
     y = slope + layers * wider
     g = y + row
-    gx, ga, gy, gm, gq, gkv = g + row, g + 2 * row, g + 3 * row, g + 4 * row, g + 5 * row, g + 6 * row
+    gx, ga, gy, gm, gq, gkv = (
+        g + row,
+        g + 2 * row,
+        g + 3 * row,
+        g + 4 * row,
+        g + 5 * row,
+        g + 6 * row,
+    )
     gh = gkv + 2 * row
     gw = gh + wider
     sums = gw + (matrix if layers > 1 else heads * T)
@@ -157,7 +162,13 @@ def softmax(
                 asked = 1 if layer == layers - 1 else T
                 here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
                 qkv, out, up, down, norm1, norm2 = at[layer]
-                x_, last, q_, kv_, mixed_ = x + here, x + here + mine, q + here, kv + 2 * here, mixed + here
+                x_, last, q_, kv_, mixed_ = (
+                    x + here,
+                    x + here + mine,
+                    q + here,
+                    kv + 2 * here,
+                    mixed + here,
+                )
                 if layer:
                     linear(p, qkv, qkv + 3 * d * d, m, last, d, q_, d, asked)
                     linear(p, qkv + d * d, qkv + 3 * d * d + d, m, x_, d, kv_, 2 * d, T)
@@ -168,10 +179,16 @@ def softmax(
                 mix(m, q_, kv_, weights + layer * matrix, mixed_, T, asked, d, heads, causal)
                 linear(p, out, out + d * d, m, mixed_, d, y, d, asked)
                 add(m, y, last, asked * d)
-                norm(p, norm1, norm1 + d, True, m, y, d, y1 + here, z1 + here, scale1 + scales, asked)
-                feed_forward(p, up, down, d, up_to, m, y1 + here, h + hidden, slope + hidden, y, asked)
+                norm(
+                    p, norm1, norm1 + d, True, m, y, d, y1 + here, z1 + here, scale1 + scales, asked
+                )
+                feed_forward(
+                    p, up, down, d, up_to, m, y1 + here, h + hidden, slope + hidden, y, asked
+                )
                 add(m, y, y1 + here, asked * d)
-                norm(p, norm2, norm2 + d, True, m, y, d, x_ + row, z2 + here, scale2 + scales, asked)
+                norm(
+                    p, norm2, norm2 + d, True, m, y, d, x_ + row, z2 + here, scale2 + scales, asked
+                )
             head(
                 p, gp, head_at, d, m, x + layers * row, bits[run], index[run], first, logits[run],
                 train, g,
@@ -180,7 +197,13 @@ def softmax(
                 asked = 1 if layer == layers - 1 else T
                 here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
                 qkv, out, up, down, norm1, norm2 = at[layer]
-                x_, last, q_, kv_, mixed_ = x + here, x + here + mine, q + here, kv + 2 * here, mixed + here
+                x_, last, q_, kv_, mixed_ = (
+                    x + here,
+                    x + here + mine,
+                    q + here,
+                    kv + 2 * here,
+                    mixed + here,
+                )
                 some = asked * d
                 clear(m, ga, some)
                 norm_back(p, gp, norm2, norm2 + d, m, g, d, z2 + here, scale2 + scales, ga, asked)
@@ -191,13 +214,15 @@ def softmax(
                     asked,
                 )  # fmt: skip
                 clear(m, gx, row)
-                norm_back(p, gp, norm1, norm1 + d, m, gy, d, z1 + here, scale1 + scales, gx + mine, asked)
+                norm_back(
+                    p, gp, norm1, norm1 + d, m, gy, d, z1 + here, scale1 + scales, gx + mine, asked
+                )
                 clear(m, gm, some)
                 linear_back(p, out, m, gx + mine, d, gm, d, asked)
                 linear_weights(gp, out, out + d * d, m, gx + mine, d, mixed_, d, asked)
                 mix_back(
-                    m, q_, kv_, weights + layer * matrix, mixed_, gm, gw, gq, gkv, T, asked, d, heads,
-                    causal,
+                    m, q_, kv_, weights + layer * matrix, mixed_, gm, gw, gq, gkv, T, asked, d,
+                    heads, causal,
                 )  # fmt: skip
                 if layer:
                     b = qkv + 3 * d * d

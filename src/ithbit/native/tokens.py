@@ -14,7 +14,6 @@ from ithbit.native.simd import (
     Floats,
     Indices,
     Table,
-    apart,
     fma,
     get,
     part,
@@ -28,7 +27,6 @@ from ithbit.native.simd import (
 @part
 def load(bits: Bits, index: Indices, first: int, m: Floats, group: int) -> None:
     """The examples from the `first` on; beyond the last one zeros with index 1."""
-    apart()
     count, n = bits.shape
     for lane in range(LANES):
         k = first + lane
@@ -43,7 +41,6 @@ def spread(
     x: int,
 ) -> None:  # fmt: skip
     """x: columns of the table at the last so many tokens of each example."""
-    apart()
     for k in range(tokens):
         j, at = n + 1 - tokens + k, x + k * width
         if 0 <= j < n:
@@ -68,7 +65,6 @@ def collect(
 ) -> None:  # fmt: skip
     """The way back of `spread`. Bit tokens are summed in the memory, and those that are 1 behind
     them once more; the others go to their rows."""
-    apart()
     columns = d_wide.shape[1]
     for k in range(tokens):
         j, at = n + 1 - tokens + k, g + k * width
@@ -92,7 +88,6 @@ def collect(
 @part
 def finish(n: int, m: Floats, sums: int, d_wide: Table) -> None:
     """Put what was summed of bit tokens into the table's gradient."""
-    apart()
     columns = d_wide.shape[1]
     for j in range(n):
         for c in range(columns):
@@ -107,7 +102,6 @@ def head(
     first: int, logits: Floats, train: bool, gx: int,
 ) -> None:  # fmt: skip
     """The logits; to train, the gradient of their mean loss: in gx that of x."""
-    apart()
     count = len(index)
     z = splat(p[w + d])
     for i in range(d):

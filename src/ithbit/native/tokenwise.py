@@ -4,13 +4,12 @@
 are where a parameter starts in it. The other names are places in the memory m, (token, number).
 """
 
-from ithbit.native.simd import Floats, apart, fma, get, part, put, splat, total, zero
+from ithbit.native.simd import Floats, fma, get, part, put, splat, total, zero
 
 
 @part
 def clear(m: Floats, x: int, count: int) -> None:
     """x = 0."""
-    apart()
     for i in range(x, x + count):
         put(m, i, zero())
 
@@ -18,7 +17,6 @@ def clear(m: Floats, x: int, count: int) -> None:
 @part
 def add(m: Floats, x: int, y: int, count: int) -> None:
     """x += y."""
-    apart()
     for i in range(count):
         put(m, x + i, get(m, x + i) + get(m, y + i))
 
@@ -26,7 +24,6 @@ def add(m: Floats, x: int, y: int, count: int) -> None:
 @part
 def times(m: Floats, x: int, y: int, count: int) -> None:
     """x *= y."""
-    apart()
     for i in range(count):
         put(m, x + i, get(m, x + i) * get(m, y + i))
 
@@ -36,7 +33,6 @@ def linear(
     p: Floats, w: int, b: int, m: Floats, x: int, n_in: int, y: int, n_out: int, tokens: int
 ) -> None:
     """y = W x + b at each token; no b where it is below 0. Four numbers at a time."""
-    apart()
     for t in range(tokens):
         here, there = x + t * n_in, y + t * n_out
         for o in range(0, n_out - 3, 4):
@@ -67,7 +63,6 @@ def linear_back(
     p: Floats, w: int, m: Floats, g: int, n_out: int, gx: int, n_in: int, tokens: int
 ) -> None:
     """gx += W^T g at each token."""
-    apart()
     for t in range(tokens):
         here, there = g + t * n_out, gx + t * n_in
         for i in range(0, n_in - 3, 4):
@@ -95,7 +90,6 @@ def linear_weights(
     gp: Floats, w: int, b: int, m: Floats, g: int, n_out: int, x: int, n_in: int, tokens: int
 ) -> None:
     """gW += g x^T, gb += g, summed over tokens and lanes: four by two numbers of W at a time."""
-    apart()
     tiled = n_out - n_out % 4
     for o in range(0, tiled, 4):
         for i in range(0, n_in - 1, 2):

@@ -102,7 +102,7 @@ class LocalPool:
 
     def command(self, device_name: str) -> list[str]:
         """What starts a worker on a device."""
-        arguments = [str(self.how.store), device_name, self.how.kernels]
+        arguments = [str(self.how.store), device_name, self.how.kernels, self.how.compile]
         return [sys.executable, "-c", _START, *arguments]
 
     def start_worker(self, device_name: str) -> Worker:

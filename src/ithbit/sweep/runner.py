@@ -22,8 +22,8 @@ from ithbit.engine.how import (
 )
 from ithbit.engine.memory import check_memory, host_bytes
 from ithbit.engine.outcomes import missing, outcome
-from ithbit.engine.steppers import Kernels
-from ithbit.engine.steppers.choice import check_kernels, compiling, why_alone
+from ithbit.engine.steppers import Compile, Kernels
+from ithbit.engine.steppers.choice import check_compile, check_kernels, compiling, why_alone
 from ithbit.models.layer_source import bound_here
 from ithbit.spec import RunSpec
 from ithbit.store.status import check_store
@@ -41,6 +41,7 @@ def run_all(
     retry_failed: bool = False,
     kernels: Kernels = "auto",
     minutes: float | None = None,
+    compile: Compile = "auto",
 ) -> list[Outcome]:
     """Train every run that has no result yet; the outcome of each, in the order given.
 
@@ -52,9 +53,10 @@ def run_all(
     runs = list(dict.fromkeys(runs))
     device, pause = choose_device(device_name), Pause()
     check_kernels(kernels, runs, device)
+    check_compile(compile, runs, device)
     needed = check_memory(runs, store, device, kernels, retry_failed)
     check_store(store)
-    how = How(store, device, kernels, Audience(watch, pause).tell, pause)
+    how = How(store, device, kernels, Audience(watch, pause).tell, pause, compile)
     todo = missing(runs, store, how.watch, retry_failed)
     devices = worker_devices(device_name, device, 1 if bound_here(todo) else workers)
     stacks = group(todo, device, len(devices))

@@ -1,6 +1,7 @@
 """A worker process: trains the stacks it is given, one JSON line in and many out.
 
-Started by `processes.py` with pipes; the arguments are store, device and kernels. A stack is a line
+Started by `processes.py` with pipes; the arguments are store, device, kernels and
+compile. A stack is a line
 {"number": …, "runs": [spec, …], "layers": {code: source}, "seconds": at most}; answers are lines
 {"kind": …, "run_id": …, "data": …} for what the engine tells, then {"kind": "left", "number": …,
 "data": {run id: epochs saved}} with the runs that are not finished. On a GPU several stacks are at
@@ -23,7 +24,7 @@ from ithbit import errors
 from ithbit.engine.device import choose_device
 from ithbit.engine.how import Event, How, Notice, Pause
 from ithbit.engine.loop import train_cell
-from ithbit.engine.steppers import Kernels
+from ithbit.engine.steppers import Compile, Kernels
 from ithbit.errors import BusyError, IthbitError
 from ithbit.models.layer_source import learn
 from ithbit.spec import RunSpec, run_from_json
@@ -61,7 +62,12 @@ def error_from_json(line: dict[str, Any]) -> IthbitError:
 
 
 def serve(
-    store: Path, device_name: str, kernels: Kernels, stacks: Iterable[str], answers: TextIO
+    store: Path,
+    device_name: str,
+    kernels: Kernels,
+    stacks: Iterable[str],
+    answers: TextIO,
+    compile: Compile = "auto",
 ) -> None:
     """Train stack after stack; when there are no more, leave with what is unfinished saved."""
     pause, lock = Pause(), threading.Lock()
@@ -75,7 +81,7 @@ def serve(
                 pause.ask()
 
     audience = Audience(lambda event: say(event_to_json(event)), pause)
-    how = How(store, choose_device(device_name), kernels, audience.tell, pause)
+    how = How(store, choose_device(device_name), kernels, audience.tell, pause, compile)
 
     def train(line: str) -> None:
         order = json.loads(line)
@@ -105,8 +111,9 @@ def serve(
 
 def main() -> None:
     """Serve on the standard streams of this process."""
-    store, device_name, kernels = sys.argv[1:]
+    store, device_name, kernels, compile = sys.argv[1:]
     # Nothing but answers may reach the pipe, whatever libraries print, in Python or in C.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    serve(Path(store), device_name, cast(Kernels, kernels), sys.stdin, answers)
+    choices = cast(Kernels, kernels), cast(Compile, compile)
+    serve(Path(store), device_name, choices[0], sys.stdin, answers, choices[1])

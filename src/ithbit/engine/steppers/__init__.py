@@ -1,7 +1,8 @@
 """A stepper takes optimiser steps of a stack of runs, and evaluates them.
 
-There are three: `plain` (the stacked models, which serve the six families everywhere), `kernels`
-(the same, fused, on a GPU) and `module` (a user's module). All draw the same data, take the same
+There are four: `plain` (the stacked models, which serve the six families everywhere), `kernels`
+(the same, fused, on a GPU), `compiled` (the same, compiled for this CPU) and `module` (a user's
+module). All draw the same data, take the same
 steps and move the same rows in place; what they leave differs by rounding.
 """
 
@@ -14,7 +15,8 @@ from ithbit.engine.optim import AdamState
 
 Kernels = Literal["auto", "on", "off"]
 KERNELS: tuple[Kernels, ...] = ("auto", "on", "off")
-StepperName = Literal["stacked", "kernels", "module"]  # as the record of a run has them
+Compile = Literal["auto", "on", "off"]
+StepperName = Literal["stacked", "kernels", "compiled", "module"]  # as the record of a run has them
 
 
 @dataclass(frozen=True)

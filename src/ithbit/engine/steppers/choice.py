@@ -5,26 +5,64 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from ithbit.engine.device import Device
+from ithbit.engine.evaluate import Logits
 from ithbit.engine.how import Event, How, Notice
 from ithbit.engine.optim import Layout
-from ithbit.engine.steppers import KERNELS, Kernels, Rows, Stepper, StepperName
+from ithbit.engine.steppers import KERNELS, Compile, Kernels, Rows, Stepper, StepperName
 from ithbit.engine.steppers.module import Module, why_not_stacked
 from ithbit.engine.steppers.plain import Plain
 from ithbit.errors import DeviceError
+from ithbit.models.classifier import logits
+from ithbit.native import building
 from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.tasks.indexing import n_tokens
+
+_PAYS = 1 << 22  # tokens of all examples, in every layer, from which compiling pays: seconds
 
 
-def choose_stepper(run: RunSpec, device: Device, kernels: Kernels) -> tuple[StepperName, list[str]]:
+def choose_stepper(
+    run: RunSpec, device: Device, kernels: Kernels, compile: Compile = "off"
+) -> tuple[StepperName, list[str]]:
     """The stepper for such runs, and remarks on that choice."""
     if run.model.code:
         why = why_alone(run.model, device)
         return "module", [f"seeds of {run.model.family} train one by one: {why}"] if why else []
     if kernels == "on":
         return "kernels", []
-    if kernels == "off" or not device.is_cuda:
+    if not device.is_cuda:
+        return _on_cpu(run, compile)
+    if kernels == "off":
         return "stacked", []
     why = refusal(run.model, run.protocol, device)
     return ("stacked", [f"{why}: trained by the plain models"]) if why else ("kernels", [])
+
+
+def _on_cpu(run: RunSpec, compile: Compile) -> tuple[StepperName, list[str]]:
+    if compile == "on":
+        return "compiled", []
+    if compile == "off" or not _pays(run):
+        return "stacked", []
+    if why := building.refusal(run.model):
+        return "stacked", [f"{why}: trained by the plain models"]
+    if building.folder() is None:
+        return "stacked", ["compiled code has no folder to be kept in: trained by the plain models"]
+    return ("compiled" if building.ready(run.model) else "stacked"), []
+
+
+def _pays(run: RunSpec) -> bool:
+    """Whether a run may be long enough for compiled code; by its spec alone."""
+    model, protocol = run.model, run.protocol
+    examples = protocol.epoch_examples * protocol.max_epochs
+    return examples * n_tokens(model.task, model.n_bits) * model.n_layers >= _PAYS
+
+
+def compiled_logits(name: StepperName) -> Logits:
+    """What evaluates the weights that a stepper trained."""
+    if name != "compiled":
+        return logits
+    from ithbit.native.model import logits as compiled
+
+    return compiled
 
 
 def make_stepper(
@@ -35,6 +73,10 @@ def make_stepper(
         from ithbit.engine.steppers.kernels import Fused
 
         return Fused(runs, rows, layout, device)
+    if name == "compiled":
+        from ithbit.engine.steppers.compiled import Compiled
+
+        return Compiled(runs, rows, layout, device)
     return (Module if name == "module" else Plain)(runs, rows, layout, device)
 
 
@@ -62,12 +104,19 @@ def refusal(model: ModelSpec, protocol: Protocol, device: Device) -> str | None:
 
 @contextmanager
 def compiling(runs: list[RunSpec], how: How) -> Iterator[Callable[[RunSpec], bool]]:
-    """Compile what these runs want on a GPU in the background; gives whether a run can start.
+    """Compile what these runs want in the background; gives whether a run can start.
 
-    One that starts all the same compiles its kernels itself.
+    On a GPU one that starts all the same compiles its kernels itself. On a CPU every run starts by
+    the plain models, and changes over when its family is compiled.
     """
+    if not how.device.is_cuda:
+        wants = [run.model for run in runs if how.compile == "auto" and _pays(run)]
+        wants = [model for model in dict.fromkeys(wants) if building.refusal(model) is None]
+        with building.building(wants):
+            yield lambda run: True
+        return
     device, models = how.device, defaultdict[tuple[int, str], dict[ModelSpec, None]](dict)
-    wanted = runs if device.is_cuda and how.kernels != "off" else []
+    wanted = runs if how.kernels != "off" else []
     for model, protocol in dict.fromkeys((run.model, run.protocol) for run in wanted):
         if refusal(model, protocol, device) is None:
             models[protocol.batch_size, protocol.examples][model] = None
@@ -85,8 +134,8 @@ def compiling(runs: list[RunSpec], how: How) -> Iterator[Callable[[RunSpec], boo
         yield lambda run: all(ready(run.model) for ready in waited.get(run.model, ()))
 
 
-def kernels_named(name: str) -> Kernels:
-    """The choice of that name.
+def kernels_named(name: str, what: str = "kernels") -> Kernels:
+    """The choice of that name, for kernels or for compiled code.
 
     >>> kernels_named("yes")
     Traceback (most recent call last):
@@ -96,7 +145,17 @@ def kernels_named(name: str) -> Kernels:
     for choice in KERNELS:
         if choice == name:
             return choice
-    raise DeviceError(f"unknown choice of kernels {name!r}; choose one of {', '.join(KERNELS)}")
+    raise DeviceError(f"unknown choice of {what} {name!r}; choose one of {', '.join(KERNELS)}")
+
+
+def check_compile(compile: Compile, runs: list[RunSpec], device: Device) -> None:
+    """A sentence if compiled code was asked for that is not to be had for all the runs."""
+    kernels_named(compile, "compile")
+    if compile == "on":
+        for model in dict.fromkeys(run.model for run in runs):
+            why = "it is for a CPU" if device.is_cuda else building.refusal(model)
+            if why:
+                raise DeviceError(f"compile 'on' was asked for, but {why}; use auto or off")
 
 
 def check_kernels(kernels: Kernels, runs: list[RunSpec], device: Device) -> None:

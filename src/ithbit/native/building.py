@@ -1,0 +1,87 @@
+"""Whether compiled code is to be had, and compiling it in a process of its own beside training.
+
+What a machine has compiled lies in the user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`), one
+folder for each state of these sources, with a mark for each kind of family that is there whole.
+"""
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from ithbit.families import FAMILIES
+from ithbit.spec import ModelSpec
+
+MODULES = {"softmax": "softmax", "linear": "linear", "gru": "gru", "mamba2": "mamba2"}
+_TILE = 4  # coordinates of a head that are mixed at a time
+_BUILD = "import sys; from ithbit.native.building import build; build(sys.argv[1:])"
+
+
+def refusal(spec: ModelSpec) -> str | None:
+    """Why there is no compiled code for such a model, None if there can be."""
+    if spec.code:
+        return f"there is no compiled code for {spec.family}, a user's layer"
+    if spec.positions == "rotary":
+        return "there is no compiled code for rotary positions"
+    if FAMILIES[spec.family].has_heads and spec.d_head % _TILE:
+        return f"compiled code takes heads of a multiple of {_TILE} numbers, got {spec.d_head}"
+    if importlib.util.find_spec("numba") is None:
+        return "compiled code needs numba, which is not here"
+    return None
+
+
+@cache
+def folder() -> Path | None:
+    """Where compiled code is kept, None if nothing can be written there."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    where = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    found, trial = where / "ithbit" / f"native-{digest.hexdigest()[:12]}", f".{os.getpid()}"
+    try:
+        found.mkdir(parents=True, exist_ok=True)
+        (found / trial).touch()
+        (found / trial).unlink()
+    except OSError:
+        return None
+    return found
+
+
+def ready(spec: ModelSpec) -> bool:
+    """Whether the code of a model's family has been compiled on this machine."""
+    there = folder()
+    return there is not None and (there / FAMILIES[spec.family].kind).exists()
+
+
+def build(kinds: Iterable[str]) -> None:
+    """Compile what is missing of some kinds of families, for every process that comes after."""
+    there = folder()
+    for kind in kinds:
+        importlib.import_module(f"ithbit.native.{MODULES[kind]}")
+        if there is not None:
+            (there / kind).touch()
+
+
+@contextmanager
+def building(specs: Iterable[ModelSpec]) -> Iterator[None]:
+    """Compile what these models want and the machine has not, in a process beside this one.
+
+    Its failures concern nobody: whoever finds nothing compiled trains by the plain models.
+    """
+    kinds = dict.fromkeys(FAMILIES[spec.family].kind for spec in specs if not ready(spec))
+    if not kinds or folder() is None:
+        yield
+        return
+    process = subprocess.Popen(
+        [sys.executable, "-c", _BUILD, *kinds], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
