@@ -20,9 +20,11 @@ ALLOWED: dict[str, set[str]] = {
     "tasks": {"errors", "families"},
     "models": {"errors", "families", "spec", "tasks"},
     "kernels": {"families", "spec", "tasks", "models"},
+    "native": {"families", "spec", "tasks", "models"},
     "store": {"errors", "families", "spec"},
     "engine": {
-        *("errors", "families", "spec", "tasks", "models", "kernels", "store", "__version__"),
+        *("errors", "families", "spec", "tasks", "models", "kernels", "native", "store"),
+        "__version__",
     },
     "sweep": {"errors", "families", "spec", "tasks", "models", "store", "engine"},
     "theory": {"errors", "families", "spec", "tasks"},
@@ -45,8 +47,8 @@ ALLOWED: dict[str, set[str]] = {
         *("verify", "published", "wrapping", "__version__"),
     },
     "bench": {
-        *("errors", "families", "spec", "tasks", "models", "kernels", "engine", "sweep"),
-        *("reference", "wrapping"),
+        *("errors", "families", "spec", "tasks", "models", "kernels", "native", "engine"),
+        *("sweep", "reference", "wrapping"),
     },
     "api": {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweep", "theory"),

@@ -34,7 +34,7 @@ def test_a_tiny_bench_on_a_cpu() -> None:
     settings = Settings((4,), (2,), "cpu", steps=2, repeats=1, quick=True, variants=TINY)
     result = bench(settings, told.append, kept.append)
     assert [(row.task, row.family, row.layers) for row in result.rows] == list(TINY)
-    assert [set(row.seconds) for row in result.rows] == [{"reference", "stacked"}] * 2
+    assert [set(row.seconds) for row in result.rows] == [{"reference", "stacked", "compiled"}] * 2
     assert all(seconds > 0 for row in result.rows for seconds in row.seconds.values())
     assert [len(part.rows) for part in kept] == [1, 2]
     assert kept[-1] == result
@@ -47,7 +47,8 @@ def test_what_fails_is_told_and_the_rest_goes_on(monkeypatch) -> None:
     told: list[str] = []
     result = bench(Settings((4,), (1,), "cpu", 1, 1, True, TINY), told.append)
     assert [set(row.seconds) for row in result.rows] == [{"reference"}] * 2
-    assert [row.errors for row in result.rows] == [{"stacked": "a worker failed: no word"}] * 2
+    no_word = "a worker failed: no word"
+    assert [row.errors for row in result.rows] == [{"stacked": no_word, "compiled": no_word}] * 2
     assert "Note: stacked failed (lhi gru L=1, rhi linear-full L=2): a worker" in result_text(
         result
     )

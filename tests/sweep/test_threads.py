@@ -405,7 +405,7 @@ def test_a_worker_a_gpu(asked, n_gpus, workers, devices, monkeypatch, tmp_path) 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     assert worker_devices(asked, GPU, workers) == devices
     command = LocalPool(How(tmp_path, GPU, "off")).command(devices[-1])
-    assert command[-3:] == [str(tmp_path), devices[-1], "off"]
+    assert command[-4:] == [str(tmp_path), devices[-1], "off", "auto"]
 
 
 def test_a_worker_a_core() -> None:

@@ -13,7 +13,7 @@ from ithbit.errors import StoreError
 from ithbit.families import Task
 
 SCHEMA = 2
-STEPPERS = ("reference", "stacked", "kernels")
+STEPPERS = ("reference", "stacked", "compiled", "kernels")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from ithbit.bench.clock import measure_ceilings
 from ithbit.bench.result import Result, Row
 from ithbit.engine.device import Device, choose_device, describe_environment
 from ithbit.errors import IthbitError, raise_problems
+from ithbit.native.building import refusal
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.sweep.presets import CONSTRUCTIVE, Variant
 
@@ -78,6 +79,8 @@ def bench(
         f"{ceilings.copy_bytes / 1e9:.3g} GB/s copied"
     )
     absent = steppers.no_kernels(device)
+    uncompiled = None if device.is_cuda else refusal(ModelSpec("rhi", "gru", 1))
+    other_reference = _mamba2_reference(device)
     found = Result(
         environment(device),
         {
@@ -87,7 +90,11 @@ def bench(
             "batch": protocol.batch_size,
         },
         ceilings,
-        tuple(filter(None, [absent and f"no kernels: {absent}", _mamba2_reference(device)])),
+        tuple(
+            filter(
+                None, [absent and f"no kernels: {absent}", uncompiled, _mamba2_reference(device)]
+            )
+        ),
         (),
     )
     rows: list[Row] = []
@@ -124,13 +131,13 @@ def bench(
                 partial(steppers.reference_step, model, device, steps, repeats),
             )
             for seeds in settings.seeds:
-                rows.append(
-                    time(
-                        replace(timed, seeds=seeds),
-                        "stacked",
-                        partial(steppers.stacked_step, model, seeds, device, steps, repeats),
-                    )
-                )
+                arguments = (model, seeds, device, steps, repeats)
+                row = replace(timed, seeds=seeds)
+                row = time(row, "stacked", partial(steppers.stacked_step, *arguments))
+                if not (device.is_cuda or uncompiled):
+                    compiled = partial(steppers.stacked_step, *arguments, stepper="compiled")
+                    row = time(row, "compiled", compiled)
+                rows.append(row)
             keep(replace(found, rows=tuple(rows)))
     for k, row in enumerate(rows if absent is None else []):
         model = ModelSpec(row.task, row.family, row.n, row.layers)

@@ -1,8 +1,8 @@
-"""The three steppers that are timed, each as an action that takes a number of optimiser steps.
+"""The steppers that are timed, each as an action that takes a number of optimiser steps.
 
 The *reference* trains one run with all the cores or the GPU. The *stacked models* train as `ithbit
 train` does: on a GPU one stack; on a CPU a worker a core with one thread, each with as many seeds
-as fit its caches. The *kernels* train one stack on a GPU.
+as fit its caches. *Compiled* code does the same on a CPU. The *kernels* train one stack on a GPU.
 """
 
 import importlib.util
@@ -43,11 +43,19 @@ def reference_step(model: ModelSpec, device: Device, steps: int, repeats: int) -
     return seconds(action, device, repeats) / steps
 
 
-def stacked_step(model: ModelSpec, seeds: int, device: Device, steps: int, repeats: int) -> float:
-    """Seconds of one step by the stacked models, a run's part of it."""
+def stacked_step(
+    model: ModelSpec,
+    seeds: int,
+    device: Device,
+    steps: int,
+    repeats: int,
+    stepper: StepperName = "stacked",
+) -> float:
+    """Seconds of one step by the stacked models or by compiled code, a run's part of it."""
     if device.is_cuda:
         return _stack_step(model, seeds, device, steps, repeats)
     order = {"model": asdict(model), "seeds": seeds, "steps": steps, "repeats": repeats}
+    order["stepper"] = stepper
     command = [sys.executable, "-c", _WORKER, json.dumps(order)]
     workers = [
         subprocess.Popen(
@@ -72,7 +80,7 @@ def worker() -> None:
     torch.set_num_threads(1)
     device, model = choose_device("cpu"), ModelSpec(**order["model"])
     seeds = min(order["seeds"], stack_size(RunSpec(model, 0), device))
-    print(_stack_step(model, seeds, device, order["steps"], order["repeats"]))
+    print(_stack_step(model, seeds, device, order["steps"], order["repeats"], order["stepper"]))
 
 
 def _stack_step(

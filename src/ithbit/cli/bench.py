@@ -37,7 +37,7 @@ def bench(
         ),
     ] = None,
 ) -> None:
-    """Time the reference, the stacked models and, on a GPU, the kernels, side by side.
+    """Time the reference, the stacked models and compiled code or kernels, side by side.
 
     The nine constructive configurations and the deepest of each family: seconds per run and epoch,
     ratios to the reference, and shares of the best that was measured on the device. A failure is

@@ -26,7 +26,7 @@ from ithbit.engine.memory import check_memory
 from ithbit.engine.outcomes import missing, outcome
 from ithbit.engine.stack import layout_of
 from ithbit.engine.steppers import Compile, Kernels
-from ithbit.engine.steppers.choice import check_compile, check_kernels, compiled_logits
+from ithbit.engine.steppers.choice import check_compile, check_kernels, evaluator
 from ithbit.errors import BusyError, SpecError
 from ithbit.models.classifier import n_parameters
 from ithbit.spec import Protocol, RunSpec
@@ -172,7 +172,7 @@ def _finish(progress: Progress, reason: StoppedBy, cell: Cell) -> None:
     run, history, device = progress.run, progress.history, cell.how.device
     params = layout_of(run).views(progress.adam.values.to(device.torch))
     with no_capture(device) if cell.stepper == "module" else nullcontext():
-        ask = compiled_logits(cell.stepper)
+        ask = evaluator(cell.stepper)
         half, double = shifted_accuracy(params, run.model, run.protocol, [run.seed], logits=ask)
         structured = structured_answers(params, run.model, run.seed, ask)
     solved = [epoch.epoch for epoch in history if epoch.held_out_accuracy == 1.0]

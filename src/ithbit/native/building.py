@@ -9,15 +9,15 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 from ithbit.families import FAMILIES
 from ithbit.spec import ModelSpec
 
-MODULES = {"softmax": "softmax", "linear": "linear", "gru": "gru", "mamba2": "mamba2"}
 _TILE = 4  # coordinates of a head that are mixed at a time
 _BUILD = "import sys; from ithbit.native.building import build; build(sys.argv[1:])"
 
@@ -58,30 +58,53 @@ def ready(spec: ModelSpec) -> bool:
     return there is not None and (there / FAMILIES[spec.family].kind).exists()
 
 
+def module_of(kind: str) -> str:
+    """The module whose import compiles a kind of families, or reads what was compiled."""
+    return f"ithbit.native.{kind}"
+
+
+def mark(module: str) -> None:
+    """Note that all of a module's code is in the folder."""
+    there = folder()
+    if there is not None:
+        with suppress(OSError):
+            (there / module.rpartition(".")[2]).touch()
+
+
 def build(kinds: Iterable[str]) -> None:
     """Compile what is missing of some kinds of families, for every process that comes after."""
-    there = folder()
     for kind in kinds:
-        importlib.import_module(f"ithbit.native.{MODULES[kind]}")
-        if there is not None:
-            (there / kind).touch()
+        importlib.import_module(module_of(kind))
 
 
 @contextmanager
-def building(specs: Iterable[ModelSpec]) -> Iterator[None]:
+def building(specs: Iterable[ModelSpec], say: Callable[[str], None]) -> Iterator[None]:
     """Compile what these models want and the machine has not, in a process beside this one.
 
-    Its failures concern nobody: whoever finds nothing compiled trains by the plain models.
+    Where that fails it is said, and whoever finds nothing compiled trains by the plain models.
     """
     kinds = dict.fromkeys(FAMILIES[spec.family].kind for spec in specs if not ready(spec))
     if not kinds or folder() is None:
         yield
         return
     process = subprocess.Popen(
-        [sys.executable, "-c", _BUILD, *kinds], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", _BUILD, *kinds],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
+
+    def watch() -> None:
+        _, error = process.communicate()
+        if process.returncode > 0:
+            why = (error.strip().splitlines() or ["no word"])[-1][:200]
+            say(f"compiling failed ({why}): trained by the plain models")
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield
     finally:
         process.kill()
-        process.wait()
+        watcher.join()

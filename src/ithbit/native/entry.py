@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import boolean, config, float32, int64, njit, uint8
 
-from ithbit.native.building import folder
+from ithbit.native.building import folder, mark
 
 _SIGNATURE = int64(
     float32[:, ::1],  # values: run parameter
@@ -34,11 +34,11 @@ def entry(function: Callable[..., int]) -> Any:
     else 0.
     """
     there, before = folder(), config.CACHE_DIR
+    options = {"nogil": True, "error_model": "numpy", "_nrt": False, "cache": there is not None}
     try:
         config.CACHE_DIR = str(there or "")
-        make = njit(
-            _SIGNATURE, nogil=True, error_model="numpy", _nrt=False, cache=there is not None
-        )
-        return make(function)
+        made = njit(_SIGNATURE, **options)(function)
     finally:
         config.CACHE_DIR = before
+    mark(function.__module__)
+    return made

@@ -18,7 +18,7 @@ from ithbit.models import positions
 from ithbit.models.linear_attention import features
 from ithbit.models.registry import BLOCKS
 from ithbit.models.stacked import Params, layer_norm, linear, part, rms_norm
-from ithbit.native.building import MODULES
+from ithbit.native.building import module_of
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import TokenTable
@@ -89,7 +89,7 @@ _KINDS = {
 def compiled(spec: ModelSpec) -> Callable[..., int]:
     """The compiled function of a model's family; compiles it if it must."""
     kind = family_named(spec.family).kind
-    module = importlib.import_module(f"ithbit.native.{MODULES[kind]}")
+    module = importlib.import_module(module_of(kind))
     function: Callable[..., int] = getattr(module, _KINDS[kind].function)
     return function
 

@@ -24,8 +24,9 @@ from torch import Tensor
 from ithbit.engine.device import Device, describe_environment, usable_cores
 from ithbit.engine.evaluate import batch_that_fits
 from ithbit.engine.memory import need_memory
+from ithbit.engine.steppers.choice import evaluator_here
 from ithbit.errors import SpecError, StoreError, TooLargeError
-from ithbit.models.classifier import init, logits, with_buffers
+from ithbit.models.classifier import init, with_buffers
 from ithbit.models.layer_source import learn
 from ithbit.models.stacked import Params
 from ithbit.spec import RunSpec, run_from_json
@@ -186,6 +187,7 @@ def model_of(run: RunSpec, weights: bytes, device: torch.device) -> Model:
     stacked = {name: value.unsqueeze(0).to(device) for name, value in params.items()}
     stacked = with_buffers(stacked, run.model, [run.seed])
     table = token_table(run.model.task, run.model.n_bits, device=device)
+    logits, _ = evaluator_here(run.model, device)
 
     def model(bits: Tensor, index: Tensor) -> Tensor:
         size = batch_that_fits(run.model, bits.shape[1], len(index))
@@ -207,7 +209,8 @@ def verify_run(
     model = model_of(run, weights, device.torch)
     found = examine(model, run.model.n_bits, device.torch, budget, seed, count=count)
     digest = hashlib.sha256(weights).hexdigest()
-    environment = describe_environment(device)
+    _, path = evaluator_here(run.model, device.torch)
+    environment = describe_environment(device) | {"path": path}
     record = Verified(
         run.run_id, run.name, digest, "float32", budget, seed, found, environment, count
     )

@@ -4,6 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+import torch
+
 from ithbit.engine.device import Device
 from ithbit.engine.evaluate import Logits
 from ithbit.engine.how import Event, How, Notice
@@ -56,13 +58,20 @@ def _pays(run: RunSpec) -> bool:
     return examples * n_tokens(model.task, model.n_bits) * model.n_layers >= _PAYS
 
 
-def compiled_logits(name: StepperName) -> Logits:
+def evaluator(name: StepperName) -> Logits:
     """What evaluates the weights that a stepper trained."""
     if name != "compiled":
         return logits
     from ithbit.native.model import logits as compiled
 
     return compiled
+
+
+def evaluator_here(model: ModelSpec, device: torch.device) -> tuple[Logits, StepperName]:
+    """What evaluates weights fastest without waiting, and its name."""
+    is_there = device.type == "cpu" and building.refusal(model) is None and building.ready(model)
+    name: StepperName = "compiled" if is_there else "stacked"
+    return evaluator(name), name
 
 
 def make_stepper(
@@ -109,10 +118,14 @@ def compiling(runs: list[RunSpec], how: How) -> Iterator[Callable[[RunSpec], boo
     On a GPU one that starts all the same compiles its kernels itself. On a CPU every run starts by
     the plain models, and changes over when its family is compiled.
     """
+
+    def say(text: str) -> None:
+        how.watch(Event(runs[0], Notice(text)))
+
     if not how.device.is_cuda:
         wants = [run.model for run in runs if how.compile == "auto" and _pays(run)]
         wants = [model for model in dict.fromkeys(wants) if building.refusal(model) is None]
-        with building.building(wants):
+        with building.building(wants, say):
             yield lambda run: True
         return
     device, models = how.device, defaultdict[tuple[int, str], dict[ModelSpec, None]](dict)
@@ -124,9 +137,6 @@ def compiling(runs: list[RunSpec], how: How) -> Iterator[Callable[[RunSpec], boo
         waited: dict[ModelSpec, list[Callable[[ModelSpec], bool]]] = defaultdict(list)
         for (batch_size, kind), served in models.items():
             from ithbit.kernels.compile_ahead import Ahead
-
-            def say(text: str) -> None:
-                how.watch(Event(runs[0], Notice(text)))
 
             ahead = stack.enter_context(Ahead(list(served), batch_size, device.torch, say, kind))
             for model in served:

@@ -1,0 +1,115 @@
+"""Compiled code against the plain models: the same logits and gradients, whatever the shape."""
+
+import pytest
+import torch
+
+from ithbit.engine.evaluate import bce
+from ithbit.engine.optim import Layout
+from ithbit.families import FAMILIES
+from ithbit.models import classifier
+from ithbit.models.stacked import Params
+from ithbit.native.building import refusal
+from ithbit.spec import ModelSpec
+from ithbit.tasks.sampling import Examples, draw_examples, stream_keys
+from ithbit.tasks.tokens import token_table
+
+pytest.importorskip("numba")
+from ithbit.native.model import gradients, logits
+
+
+def started(spec: ModelSpec, seeds: int, spread: float = 0.3) -> Params:
+    """Weights some way off their start, so that nothing is zero."""
+    members = [classifier.init(spec, seed) for seed in range(seeds)]
+    layout = Layout.of(members[0])
+    values = torch.stack([layout.pack(member) for member in members])
+    values += spread * torch.randn(values.shape, generator=torch.Generator().manual_seed(1))
+    return {name: v.detach().requires_grad_() for name, v in layout.views(values).items()}
+
+
+def drawn(spec: ModelSpec, seeds: int, count: int) -> Examples:
+    return draw_examples(stream_keys(list(range(seeds))), spec.n_bits, 0, count)
+
+
+def by_plain(params: Params, spec: ModelSpec, examples: Examples) -> tuple[torch.Tensor, ...]:
+    """The slow twin, in double precision."""
+    params = {name: value.detach().double().requires_grad_() for name, value in params.items()}
+    table = token_table(spec.task, spec.n_bits, dtype=torch.float64)
+    out = classifier.logits(params, spec, table, examples)
+    loss = bce(out, examples.answer).mean(1).sum()
+    grads = torch.autograd.grad(loss, list(params.values()), materialize_grads=True)
+    return out.detach(), torch.cat([grad.flatten(1) for grad in grads], 1)
+
+
+def compare(spec: ModelSpec, count: int = 13, seeds: int = 2, spread: float = 0.3) -> None:
+    params, examples = started(spec, seeds, spread), drawn(spec, seeds, count)
+    table = token_table(spec.task, spec.n_bits)
+    expected, slopes = by_plain(params, spec, examples)
+    out, grads = gradients(params, spec, table, examples)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+    size = slopes.abs().amax().clamp(min=1)
+    torch.testing.assert_close(grads.double() / size, slopes / size, rtol=0, atol=1e-5)
+    assert torch.equal(logits(params, spec, table, examples), out)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 4])
+@pytest.mark.parametrize("task", ["rhi", "lhi"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_and_gradients_are_those_of_the_plain_models(family, task, layers) -> None:
+    compare(ModelSpec(task, family, 6, layers))
+
+
+@pytest.mark.parametrize(
+    ("count", "changes"),
+    [
+        (1, {}),
+        (16, {"n_bits": 1}),
+        (9, {"d_model": 12, "n_heads": 3, "d_ff": 7, "d_state": 5}),
+        (5, {"n_bits": 70}),
+        (3, {"positions": "learned"}),
+        (3, {"positions": "sinusoidal"}),
+        (3, {"positions": "none"}),
+    ],
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_shapes(family, count, changes) -> None:
+    compare(ModelSpec("lhi", family, **{"n_bits": 4, "n_layers": 2} | changes), count)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_large_weights(family) -> None:
+    """Gates that are shut, attention that is sharp: exponentials far out."""
+    spec = ModelSpec("rhi", family, 5, 1)
+    params, examples = started(spec, 1, 3.0), drawn(spec, 1, 8)
+    expected, _ = by_plain(params, spec, examples)
+    out = logits(params, spec, token_table("rhi", 5), examples)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_seed_does_not_depend_on_its_stack(family) -> None:
+    spec = ModelSpec("lhi", family, 5, 2)
+    params, examples = started(spec, 3), drawn(spec, 3, 11)
+    table = token_table("lhi", 5)
+    together = gradients(params, spec, table, examples)
+    for seed in range(3):
+        own = {name: v[seed : seed + 1].detach().requires_grad_() for name, v in params.items()}
+        one = slice(seed, seed + 1)
+        alone = gradients(own, spec, table, Examples(examples.bits[one], examples.index[one]))
+        assert torch.equal(alone[0], together[0][one])
+        assert torch.equal(alone[1], together[1][one])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_not_a_number_stays_so(family) -> None:
+    spec = ModelSpec("rhi", family, 3, 2)
+    params = started(spec, 1)
+    params["embed"].data[0, 0, 0] = torch.nan
+    assert logits(params, spec, token_table("rhi", 3), drawn(spec, 1, 8)).isnan().all()
+
+
+def test_refusals() -> None:
+    assert refusal(ModelSpec("rhi", "gru", 4, d_model=3)) is None
+    rotary = ModelSpec("rhi", "softmax-full", 4, positions="rotary")
+    assert refusal(rotary) == "there is no compiled code for rotary positions"
+    narrow = ModelSpec("rhi", "mamba2", 4, d_model=12, n_heads=2)
+    assert refusal(narrow) == "compiled code takes heads of a multiple of 4 numbers, got 6"
