@@ -80,7 +80,6 @@ def bench(
     )
     absent = steppers.no_kernels(device)
     uncompiled = None if device.is_cuda else refusal(ModelSpec("rhi", "gru", 1))
-    other_reference = _mamba2_reference(device)
     found = Result(
         environment(device),
         {
