@@ -27,7 +27,7 @@ def feed_forward(
 
 @part
 def feed_forward_back(
-    p: Floats, gp: Floats, up: int, down: int, d: int, wide: int, m: Floats, x: int, h: int,
+    p: Floats, gp: int, up: int, down: int, d: int, wide: int, m: Floats, x: int, h: int,
     slope: int, g: int, gh: int, gx: int, tokens: int,
 ) -> None:  # fmt: skip
     """gx += what g, the gradient of y, is for x."""

@@ -37,7 +37,7 @@ def recur(
 
 @part
 def recur_back(
-    p: Floats, gp: Floats, hh: int, bias: int, d: int, m: Floats, h: int, rzn: int, candidate: int,
+    p: Floats, gp: int, hh: int, bias: int, d: int, m: Floats, h: int, rzn: int, candidate: int,
     g: int, last_only: bool, carry: int, g_hidden: int, g_gates: int, tokens: int,
 ) -> None:  # fmt: skip
     """The gradient of the gates' inputs from g, that of the states, or of the last one alone."""
@@ -86,13 +86,14 @@ def gru(
     g = g_hidden + 3 * row
     hidden = g + row
     carry = hidden + 3 * d
-    sums = carry + d
+    gp = carry + d
+    sums = gp + values.shape[1]
     room = LANES * (sums + 2 * n * wide.shape[2])
     if len(m) < room:
         return room
     for run in range(len(values)):
-        p, gp, table, d_table = values[run], grads[run], wide[run], d_wide[run]
-        clear(m, sums, 2 * n * wide.shape[2])
+        p, table, d_table = values[run], wide[run], d_wide[run]
+        clear(m, gp, values.shape[1] + 2 * n * wide.shape[2])
         for first in range(0, bits.shape[1], LANES):
             load(bits[run], index[run], first, m, 0)
             spread(table, 0, 3 * d, n, lhi, T, m, 0, gates)
@@ -130,5 +131,5 @@ def gru(
                 else:
                     collect(d_table, 0, 3 * d, n, lhi, T, m, 0, g_gates, sums)
         if train:
-            finish(n, m, sums, d_table)
+            finish(n, m, gp, grads[run], sums, d_table)
     return 0

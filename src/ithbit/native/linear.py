@@ -209,13 +209,14 @@ def linear_attention(
     gh = gkv + 2 * row
     gz = gh + wider
     state = gz + T * heads
-    sums = state + d * (d // heads + 1)
+    gp = state + d * (d // heads + 1)
+    sums = gp + values.shape[1]
     room = LANES * (sums + 2 * n * wide.shape[2])
     if len(m) < room:
         return room
     for run in range(len(values)):
-        p, gp, table, d_table = values[run], grads[run], wide[run], d_wide[run]
-        clear(m, sums, 2 * n * wide.shape[2])
+        p, table, d_table = values[run], wide[run], d_wide[run]
+        clear(m, gp, values.shape[1] + 2 * n * wide.shape[2])
         for first in range(0, bits.shape[1], LANES):
             load(bits[run], index[run], first, m, 0)
             for layer in range(layers):
@@ -306,5 +307,5 @@ def linear_attention(
                     collect(d_table, d, d, n, lhi, asked, m, 0, gq, sums)
                     collect(d_table, 2 * d, 2 * d, n, lhi, T, m, 0, gkv, sums)
         if train:
-            finish(n, m, sums, d_table)
+            finish(n, m, gp, grads[run], sums, d_table)
     return 0

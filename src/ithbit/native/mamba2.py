@@ -18,12 +18,12 @@ from ithbit.native.simd import (
     fma,
     get,
     inline,
+    more,
     part,
     put,
     sigmoid,
     softplus,
     splat,
-    total,
     zero,
 )
 from ithbit.native.tokens import collect, finish, head, load, spread
@@ -58,7 +58,7 @@ def _convolve(
 
 @part
 def _convolve_back(
-    p: Floats, gp: Floats, w: int, b: int, m: Floats, u: int, step: int, g: int, gu: int,
+    p: Floats, gp: int, w: int, b: int, m: Floats, u: int, step: int, g: int, gu: int,
     conv: int, tokens: int,
 ) -> None:  # fmt: skip
     """gu += what g, the gradient of the convolution, is for u."""
@@ -66,14 +66,14 @@ def _convolve_back(
         whole = zero()
         for t in range(tokens):
             whole = whole + get(m, g + t * conv + i)
-        gp[b + i] += total(whole)
+        more(m, gp + b + i, whole)
         for tap in range(_TAPS):
             back, whole, weight = _TAPS - 1 - tap, zero(), splat(p[w + tap * conv + i])
             for t in range(back, tokens):
                 v, past = get(m, g + t * conv + i), (t - back) * step + i
                 whole = fma(v, get(m, u + past), whole)
                 put(m, gu + past, fma(weight, v, get(m, gu + past)))
-            gp[w + tap * conv + i] += total(whole)
+            more(m, gp + w + tap * conv + i, whole)
 
 
 @part
@@ -94,7 +94,7 @@ def _steps(
 
 @part
 def _steps_back(
-    p: Floats, gp: Floats, bias: int, a_log: int, m: Floats, dt: int, rise: int, g_dt: int,
+    p: Floats, gp: int, bias: int, a_log: int, m: Floats, dt: int, rise: int, g_dt: int,
     g_sum: int, gu: int, step: int, conv: int, heads: int, tokens: int,
 ) -> None:  # fmt: skip
     """The gradients of the steps' inputs, of dt_bias and of a_log."""
@@ -108,8 +108,8 @@ def _steps_back(
             v = fma(after, a, get(m, g_dt + at)) * get(m, rise + at)
             for_bias = for_bias + v
             put(m, gu + t * step + conv + h, v)
-        gp[a_log + h] += total(for_a * a)
-        gp[bias + h] += total(for_bias)
+        more(m, gp + a_log + h, for_a * a)
+        more(m, gp + bias + h, for_bias)
 
 
 @part
@@ -152,7 +152,7 @@ def mix(
 
 @part
 def mix_back(
-    p: Floats, gp: Floats, skip: int, m: Floats, c: int, dt: int, decay: int, scores: int, g: int,
+    p: Floats, gp: int, skip: int, m: Floats, c: int, dt: int, decay: int, scores: int, g: int,
     gs: int, gc: int, g_dt: int, g_sum: int, d: int, state: int, heads: int, tokens: int,
     queries: int,
 ) -> None:  # fmt: skip
@@ -171,7 +171,7 @@ def mix_back(
                 v, at = get(m, mine + f), t * conv + f
                 for_skip = fma(v, get(m, c + at), for_skip)
                 put(m, gc + at, fma(k, v, get(m, gc + at)))
-            gp[skip + h] += total(for_skip)
+            more(m, gp + skip + h, for_skip)
             for s in range(t, -1, -1):
                 at, score = s * heads + h, get(m, row + s)
                 step = get(m, dt + at)
@@ -249,13 +249,14 @@ def mamba2(
     gs = gu + T * step
     g_dt = gs + T
     g_sum = g_dt + dts
-    sums = g_sum + dts
+    gp = g_sum + dts
+    sums = gp + values.shape[1]
     room = LANES * (sums + 2 * n * wide.shape[2])
     if len(m) < room:
         return room
     for run in range(len(values)):
-        p, gp, table, d_table = values[run], grads[run], wide[run], d_wide[run]
-        clear(m, sums, 2 * n * wide.shape[2])
+        p, table, d_table = values[run], wide[run], d_wide[run]
+        clear(m, gp, values.shape[1] + 2 * n * wide.shape[2])
         for first in range(0, bits.shape[1], LANES):
             load(bits[run], index[run], first, m, 0)
             for layer in range(layers):
@@ -333,5 +334,5 @@ def mamba2(
                     collect(d_table, d, d, n, lhi, asked, m, 0, g_gate, sums)
                     collect(d_table, 2 * d, step, n, lhi, T, m, 0, gu, sums)
         if train:
-            finish(n, m, sums, d_table)
+            finish(n, m, gp, grads[run], sums, d_table)
     return 0

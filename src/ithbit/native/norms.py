@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ithbit.native.simd import Floats, fma, get, part, put, root, splat, total, zero
+from ithbit.native.simd import Floats, fma, get, more, part, put, root, splat, zero
 
 _ONE = np.float32(1)
 EPS = 1e-5  # PyTorch's LayerNorm and fla's RMSNorm; BERT's is far smaller
@@ -39,7 +39,7 @@ def norm(
 
 @part
 def norm_back(
-    p: Floats, gp: Floats, w: int, b: int, m: Floats, g: int, d: int, z: int, scale: int, gx: int,
+    p: Floats, gp: int, w: int, b: int, m: Floats, g: int, d: int, z: int, scale: int, gx: int,
     tokens: int,
 ) -> None:  # fmt: skip
     """gx += what g, the gradient of y, is for x."""
@@ -49,9 +49,9 @@ def norm_back(
         for t in range(tokens):
             v = get(m, g + t * d + i)
             for_w, for_b = fma(v, get(m, z + t * d + i), for_w), for_b + v
-        gp[w + i] += total(for_w)
+        more(m, gp + w + i, for_w)
         if b >= 0:
-            gp[b + i] += total(for_b)
+            more(m, gp + b + i, for_b)
     for t in range(tokens):
         here, mean, along = t * d, zero(), zero()
         for i in range(d):

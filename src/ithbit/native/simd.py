@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import njit, types
 from numba.core import cgutils
 from numba.core.typing import signature
 from numba.core.typing.templates import ConcreteTemplate, infer_global
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-LANES = 8  # of float32: what every x86 since 2013 multiplies at once
+# Of float32, as many as fill a register, where there are enough of these.
+LANES = 16 if get_host_cpu_features().get("avx512f") else 8
 _IR = ir.VectorType(ir.FloatType(), LANES)
 _INT = ir.VectorType(ir.IntType(32), LANES)
 
@@ -230,6 +232,12 @@ def zero(typing: Any) -> Any:
         return ir.Constant(_IR, None)
 
     return vector(), code
+
+
+@inline
+def more(m: Any, i: Any, x: Any) -> None:
+    """Add to the i-th vector of an array."""
+    put(m, i, get(m, i) + x)
 
 
 @inline

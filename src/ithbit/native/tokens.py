@@ -16,6 +16,7 @@ from ithbit.native.simd import (
     Table,
     fma,
     get,
+    more,
     part,
     put,
     sigmoid,
@@ -86,8 +87,10 @@ def collect(
 
 
 @part
-def finish(n: int, m: Floats, sums: int, d_wide: Table) -> None:
-    """Put what was summed of bit tokens into the table's gradient."""
+def finish(n: int, m: Floats, gp: int, grads: Floats, sums: int, d_wide: Table) -> None:
+    """Sum over the lanes: the parameters' gradients, and what the table's bit tokens collected."""
+    for i in range(len(grads)):
+        grads[i] = total(get(m, gp + i))
     columns = d_wide.shape[1]
     for j in range(n):
         for c in range(columns):
@@ -98,7 +101,7 @@ def finish(n: int, m: Floats, sums: int, d_wide: Table) -> None:
 
 @part
 def head(
-    p: Floats, gp: Floats, w: int, d: int, m: Floats, x: int, bits: Bits, index: Indices,
+    p: Floats, gp: int, w: int, d: int, m: Floats, x: int, bits: Bits, index: Indices,
     first: int, logits: Floats, train: bool, gx: int,
 ) -> None:  # fmt: skip
     """The logits; to train, the gradient of their mean loss: in gx that of x."""
@@ -118,7 +121,7 @@ def head(
             else:
                 m[at] = 0
         g = get(m, gx)
-        gp[w + d] += total(g)
+        more(m, gp + w + d, g)
         for i in range(d):
-            gp[w + i] += total(g * get(m, x + i))
+            more(m, gp + w + i, g * get(m, x + i))
             put(m, gx + i, g * splat(p[w + i]))

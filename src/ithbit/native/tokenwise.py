@@ -1,10 +1,10 @@
 """What acts on each token by itself, for a group of examples: forward, and backward beside it.
 
-`p` is a run's row of parameters and `gp` that of their gradients, to which is added; `w` and `b`
-are where a parameter starts in it. The other names are places in the memory m, (token, number).
+`p` is a run's row of parameters; `w` and `b` are where a parameter starts in it. The other names
+are places in the memory m, (token, number); at `gp` are the gradients of p, to which is added.
 """
 
-from ithbit.native.simd import Floats, fma, get, part, put, splat, total, zero
+from ithbit.native.simd import Floats, fma, get, more, part, put, splat, zero
 
 
 @part
@@ -87,9 +87,9 @@ def linear_back(
 
 @part
 def linear_weights(
-    gp: Floats, w: int, b: int, m: Floats, g: int, n_out: int, x: int, n_in: int, tokens: int
+    gp: int, w: int, b: int, m: Floats, g: int, n_out: int, x: int, n_in: int, tokens: int
 ) -> None:
-    """gW += g x^T, gb += g, summed over tokens and lanes: four by two numbers of W at a time."""
+    """gW += g x^T, gb += g, summed over tokens: four by two numbers of W at a time."""
     tiled = n_out - n_out % 4
     for o in range(0, tiled, 4):
         for i in range(0, n_in - 1, 2):
@@ -102,22 +102,22 @@ def linear_weights(
                 a_2, b_2, v = fma(v, x_0, a_2), fma(v, x_1, b_2), get(m, here + 3)
                 a_3, b_3 = fma(v, x_0, a_3), fma(v, x_1, b_3)
             at = w + o * n_in + i
-            gp[at] += total(a_0)
-            gp[at + 1] += total(b_0)
-            gp[at + n_in] += total(a_1)
-            gp[at + n_in + 1] += total(b_1)
-            gp[at + 2 * n_in] += total(a_2)
-            gp[at + 2 * n_in + 1] += total(b_2)
-            gp[at + 3 * n_in] += total(a_3)
-            gp[at + 3 * n_in + 1] += total(b_3)
+            more(m, gp + at, a_0)
+            more(m, gp + at + 1, b_0)
+            more(m, gp + at + n_in, a_1)
+            more(m, gp + at + n_in + 1, b_1)
+            more(m, gp + at + 2 * n_in, a_2)
+            more(m, gp + at + 2 * n_in + 1, b_2)
+            more(m, gp + at + 3 * n_in, a_3)
+            more(m, gp + at + 3 * n_in + 1, b_3)
     for o in range(n_out):
         for i in range(n_in - n_in % 2 if o < tiled else 0, n_in):
             a_0 = zero()
             for t in range(tokens):
                 a_0 = fma(get(m, g + t * n_out + o), get(m, x + t * n_in + i), a_0)
-            gp[w + o * n_in + i] += total(a_0)
+            more(m, gp + w + o * n_in + i, a_0)
         if b >= 0:
             a_0 = zero()
             for t in range(tokens):
                 a_0 = a_0 + get(m, g + t * n_out + o)
-            gp[b + o] += total(a_0)
+            more(m, gp + b + o, a_0)
