@@ -23,5 +23,5 @@ class Compiled(Plain):
         rows.first.add_(count)
 
     def evaluate(self) -> tuple[Tensor, Tensor]:
-        batch = self.evaluation_batch
-        return evaluate(self.whole, self.model, self.table, self.held_out, batch, logits)
+        every = self.protocol.held_out_examples  # a group at a time, however many are asked for
+        return evaluate(self.whole, self.model, self.table, self.held_out, every, logits)

@@ -19,9 +19,6 @@ from ithbit.engine.steppers.plain import Plain
 from ithbit.errors import LayerError
 from ithbit.models import own_layer
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.tasks.sampling import Examples, draw_examples
-
-_DRAWN = 16  # batches at a time on a CPU: drawing one by one costs a small model a tenth of a step
 
 
 class Module:
@@ -31,30 +28,15 @@ class Module:
     max_chunk = 1
 
     def __init__(self, runs: list[RunSpec], rows: Rows, layout: Layout, device: Device) -> None:
-        self.rows, self.device = rows, device
+        self.device = device
         self.plain = Plain(runs, rows, layout, device)
         self.plain.evaluation_batch = self.plain.protocol.held_out_examples
-        self._drawn = draw_examples(rows.keys, runs[0].model.n_bits, 0, 0)
-        self._next = rows.first.clone()  # number of the first example that is drawn already
         # Weights of a recurrent layer are views of our rows; cuDNN packs them at every step.
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single")
 
     def step(self, count: int) -> None:
-        if self.device.is_cuda:
-            with no_capture(self.device):
-                self.plain.step(count)
-        else:
-            self.plain.learn(self._examples(count))
-
-    def _examples(self, count: int) -> Examples:
-        """The next examples, out of those that were drawn ahead."""
-        rows, drawn = self.rows, self._drawn
-        if drawn.index.shape[1] < count or not torch.equal(rows.first, self._next):
-            n_bits, kind = self.plain.model.n_bits, self.plain.protocol.examples
-            drawn = draw_examples(rows.keys, n_bits, rows.first, _DRAWN * count, kind)
-        self._drawn = Examples(drawn.bits[:, count:], drawn.index[:, count:])
-        self._next = rows.first + count
-        return Examples(drawn.bits[:, :count], drawn.index[:, :count])
+        with no_capture(self.device):
+            self.plain.step(count)
 
     def evaluate(self) -> tuple[Tensor, Tensor]:
         with no_capture(self.device):

@@ -13,6 +13,9 @@ from ithbit.spec import RunSpec
 from ithbit.tasks.sampling import Examples, draw_examples
 from ithbit.tasks.tokens import token_table
 
+_BATCHES = 16  # drawn at a time on a CPU,
+_BITS = 1 << 22  # unless they have more bits than this
+
 
 class Plain:
     """The models as they are written."""
@@ -31,6 +34,8 @@ class Plain:
         self.held_out = held_out_examples(self.model, self.protocol, seeds, device.torch)
         whole, batch = self.protocol.held_out_examples, self.protocol.batch_size
         wanted = whole if device.is_cuda else batch
+        self.captured = device.is_cuda
+        self._drawn, self._first = self._draw(0, 0), rows.first.clone()
         self.evaluation_batch = batch_that_fits(self.model, self.model.n_bits, wanted)
 
     def losses(self, examples: Examples) -> Tensor:
@@ -39,8 +44,22 @@ class Plain:
         return bce(out, examples.answer).mean(1)
 
     def step(self, count: int) -> None:
+        self.learn(self._draw(1, count) if self.captured else self._next(count))
+
+    def _draw(self, batches: int, count: int) -> Examples:
         rows, n_bits, kind = self.rows, self.model.n_bits, self.protocol.examples
-        self.learn(draw_examples(rows.keys, n_bits, rows.first, count, kind))
+        return draw_examples(rows.keys, n_bits, rows.first, batches * count, kind)
+
+    def _next(self, count: int) -> Examples:
+        """The next examples, out of those that were drawn ahead: drawing batch by batch costs a
+        small model a tenth of a step."""
+        drawn = self._drawn
+        if drawn.index.shape[1] < count or not torch.equal(self.rows.first, self._first):
+            size = len(self.rows.keys) * count * self.model.n_bits
+            drawn = self._draw(max(1, min(_BATCHES, _BITS // size)), count)
+        self._drawn = Examples(drawn.bits[:, count:], drawn.index[:, count:])
+        self._first = self.rows.first + count
+        return Examples(drawn.bits[:, :count], drawn.index[:, :count])
 
     def learn(self, examples: Examples) -> None:
         """One optimiser step on the examples that are next."""
