@@ -1,5 +1,9 @@
 """Compiled code against the plain models: the same logits and gradients, whatever the shape."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -113,3 +117,28 @@ def test_refusals() -> None:
     assert refusal(rotary) == "there is no compiled code for rotary positions"
     narrow = ModelSpec("rhi", "mamba2", 4, d_model=12, n_heads=2)
     assert refusal(narrow) == "compiled code takes heads of a multiple of 4 numbers, got 6"
+
+
+_OTHER_LANES = """
+import os, sys
+from llvmlite import binding
+wide = binding.get_host_cpu_features().get("avx512f")
+binding.get_host_cpu_features = lambda: {"avx512f": not wide}
+from ithbit.native import building, simd
+assert simd.LANES == (8 if wide else 16)
+building.folder = lambda: None
+sys.path.insert(0, sys.argv[1])
+from test_model import compare
+from ithbit.families import FAMILIES
+from ithbit.spec import ModelSpec
+for family in FAMILIES:
+    compare(ModelSpec("lhi", family, 5, 2), 19)
+"""
+
+
+@pytest.mark.slow
+def test_vectors_of_the_other_width() -> None:
+    """Compiled here for registers that another CPU has, as far as this one can."""
+    command = [sys.executable, "-c", _OTHER_LANES, str(Path(__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr

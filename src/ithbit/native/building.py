@@ -18,14 +18,15 @@ from pathlib import Path
 from ithbit.families import FAMILIES
 from ithbit.spec import ModelSpec
 
+_SERVED = ("softmax-full", "softmax-causal", "linear-full", "linear-causal", "gru", "mamba2")
 _TILE = 4  # coordinates of a head that are mixed at a time
 _BUILD = "import sys; from ithbit.native.building import build; build(sys.argv[1:])"
 
 
 def refusal(spec: ModelSpec) -> str | None:
     """Why there is no compiled code for such a model, None if there can be."""
-    if spec.code:
-        return f"there is no compiled code for {spec.family}, a user's layer"
+    if spec.family not in _SERVED:
+        return f"there is no compiled code for {spec.family}"
     if spec.positions == "rotary":
         return "there is no compiled code for rotary positions"
     if FAMILIES[spec.family].has_heads and spec.d_head % _TILE:
