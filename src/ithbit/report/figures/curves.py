@@ -5,12 +5,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from ithbit.errors import StoreError
 from ithbit.families import family_named
 from ithbit.published import Variant
 from ithbit.report.cells import SHORT
-from ithbit.report.differences import natural, with_differences
+from ithbit.report.differences import natural, told_apart, with_differences
 from ithbit.report.figures.style import chance_line, looks
 from ithbit.store.frame import Records
 
@@ -103,10 +104,12 @@ def curves_figure(
         axes.grid(axis="y")
         axes.set_xlabel("epoch")
         axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     label = family_named(variant.family).label
     cell = f"{variant.task.upper()} {label}, L = {variant.n_layers}, n = {n_bits}"
     seeds = "" if few else f", {len(runs)} runs"
-    differs = f", {kinds[0][1]}" if len(kinds) == 1 and kinds[0][1] else ""
+    shared = told_apart(differs for _, differs in kinds)[0]
+    differs = f", {', '.join(shared)}" if shared else ""
     left.set_title(f"{cell}{differs}, {positions} positions{seeds}")
     handles, labels = left.get_legend_handles_labels()
     if any(ended):
@@ -128,8 +131,9 @@ def _named(kinds: list[tuple[str, str]]) -> list[str]:
         return [""]
     codes = len({code for code, _ in kinds}) > 1
     settings = len({differs for _, differs in kinds}) > 1
+    told = told_apart(differs for _, differs in kinds)[1]
     return [
-        ", ".join([*[code[:SHORT]] * codes, *[differs or "the paper's settings"] * settings])
+        ", ".join([*[code[:SHORT]] * codes, *[told[differs] or "the paper's settings"] * settings])
         for code, differs in kinds
     ]
 
