@@ -1,8 +1,8 @@
 """How runs stand: five words, each with one meaning, and how many runs each is said of.
 
-*Solved* is the paper's criterion, on samples. What `ithbit verify` left says of a solved run's final
-weights that they are *refuted*, *not refuted*, *right on all inputs* or *proved*. A run that was
-wrong on the plain inputs tried at the end of its training is refuted too.
+*Solved* is the paper's criterion, on samples. What `ithbit verify` left says of the final weights
+of a solved run that they are *refuted*, *not refuted*, *right on all inputs* or *proved*. A run
+that was wrong on the plain inputs tried at the end of its training is refuted too.
 """
 
 from collections import Counter
@@ -65,13 +65,17 @@ class Standing:
 
 def legend(shown: Iterable[Standing]) -> list[str]:
     """What the letters behind a number mean, those that are there; nothing where there are none."""
-    sums = [sum(counts) for counts in zip(*(each.counts for each in shown), strict=True)]
-    said = [f"{a} {word} ({b})" for (word, (a, b)), n in zip(WORDS.items(), sums) if n]
+    seen = list(shown)
+    said = [
+        f"{letter} {word} ({meaning})"
+        for word, (letter, meaning) in WORDS.items()
+        if any(each.count(word) for each in seen)
+    ]
     if not said:
         return []
     return [
-        f"letters, of the solved runs: {', '.join(said)}; by `ithbit verify`, of the final weights; "
-        "solved runs without a letter were not tried"
+        f"letters, of the solved runs: {', '.join(said)}; by `ithbit verify`, of the final "
+        "weights; solved runs without a letter were not tried"
     ]
 
 

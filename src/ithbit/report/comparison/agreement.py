@@ -74,7 +74,7 @@ class Agreement(Shown):
 
     alpha: float
     kinds: tuple[Kind, ...]
-    standing: Standing
+    standing: Standing = Standing(0, 0)  # noqa: RUF009 (frozen)
     notes: tuple[str, ...] = ()
     all: bool = False  # whether every comparison is shown
 

@@ -88,8 +88,9 @@ def accuracy_figure(cells: Cells) -> Figure:
     ]
     labels = [cells.label(Variant("rhi", f, 1, code, *more)) for f, code, *more in styles]
     if any(variant in paper for variant in variants):
-        open_mark = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "linestyle": ""}
-        handles.append(Line2D([], [], color=INK, **open_mark))
+        mark = Line2D([], [], color=INK, marker="o", markersize=9, linestyle="")
+        mark.set_markerfacecolor("none")
+        handles.append(mark)
         labels.append("published mean (open)")
     figure.legend(handles, labels, loc="outside lower center", ncols=min(4, columns + 1))
     return figure

@@ -12,14 +12,13 @@ from ithbit.families import family_named
 from ithbit.published import Variant
 from ithbit.report.cells import SHORT
 from ithbit.report.differences import natural, told_apart, with_differences
-from ithbit.report.figures.style import chance_line, looks
+from ithbit.report.figures.style import SPARE, chance_line, looks
 from ithbit.store.frame import Records
 
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v")
 _TOLD_APART = len(_DASHES)  # more seeds are thin lines, and only what became of them is told
 _END: dict[str, Any] = {"marker": "o", "markersize": 3, "linestyle": ""}
-_COLOURS = ("#7A5CD6", "#999933", "#A0522D", "#88837A")  # of settings after the first
 _NAMED = 8  # cells, in a message
 
 
@@ -64,7 +63,7 @@ def curves_figure(
     look = looks([layer])[layer]
     kinds = list(dict.fromkeys((run["code"], run["differs"]) for run, _ in runs))
     named = dict(zip(kinds, _named(kinds), strict=True))
-    colours = dict(zip(kinds, cycle([look.colour, *_COLOURS]), strict=False))
+    colours = dict(zip(kinds, cycle([look.colour, *SPARE]), strict=False))
     told: set[str] = set()
     few = len(runs) <= _TOLD_APART
     ended = [run["stop_when_solved"] and run["solved"] for run, _ in runs]
@@ -120,6 +119,7 @@ def curves_figure(
             handles,
             labels,
             loc="outside right center" if few else "outside lower center",
+            ncols=1 if few else 4,
             fontsize=8,
         )
     return figure

@@ -3,6 +3,8 @@
 The bar in a square says what became of its solved runs.
 """
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
@@ -15,9 +17,8 @@ from ithbit.report.figures.style import FAINT, INK, PAPER
 from ithbit.report.standing import WORDS, Standing
 
 # One hue from light to dark: the order survives in grey and in every kind of colour blindness.
-SHADES = LinearSegmentedColormap.from_list(
-    "successes", ["#eef3f7", "#9ecae1", "#3182bd", "#0b3c6f"]
-)
+NONE = "#eef3f7"
+SHADES = LinearSegmentedColormap.from_list("successes", [NONE, "#9ecae1", "#3182bd", "#0b3c6f"])
 DIFFERENT = "#D55E00"
 # From dark to light and back, so that neighbours differ in grey too.
 STANDING = dict(zip(WORDS, ("#B2182B", "#FBE3D6", "#8FD6B8", "#00674B"), strict=True))
@@ -41,7 +42,7 @@ def _square(axes: Axes, x: float, y: float, share: float | None, text: str, ring
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor=PAPER, linewidth=1.2))
     red, green, blue = to_rgb(colour)
     dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
-    ink = "white" if dark else "#111111"
+    ink = "white" if dark else "#111111" if share else INK
     size = 8 if len(text) < 4 else 6.5
     axes.text(x + 0.5, y + 0.45, text, ha="center", va="center", color=ink, fontsize=size)
     if ring:
@@ -144,14 +145,14 @@ def success_grid(cells: Cells) -> Figure:
 
 def _legend(cells: Cells, blocks: dict[Task, list[Block]], printed: bool) -> list[Patch]:
     """Key to the shades, the ring, and the bars that are there."""
-    edge = {"edgecolor": INK, "linewidth": 0.4}
+    edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.4}
     shades = [(0.0, "none solved"), (0.5, "half"), (1.0, "all runs solved")]
     keys = [Patch(facecolor=SHADES(share), label=text, **edge) for share, text in shades]
     if not cells.by_cell:
         return keys
     if printed:
-        ring = {"facecolor": "none", "edgecolor": DIFFERENT, "linewidth": 2}
-        keys.append(Patch(label="nearer to another count of 5", **ring))
+        text = "nearer to another count of 5"
+        keys.append(Patch(facecolor="none", edgecolor=DIFFERENT, linewidth=2, label=text))
     shown = [line[1] for found in blocks.values() for _, lines in found for line in lines]
     found = [cells.standing(shown, n_bits) for n_bits in cells.lengths()]
     return keys + [

@@ -1,6 +1,7 @@
 """Encodings, and accuracy at other lengths than the trained one."""
 
 from itertools import cycle
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -69,7 +70,8 @@ def positions_figure(cells: Cells) -> Figure:
 
 
 _SIDES = (("half", "n/2", "#0072B2", "o"), ("double", "2n", "#D55E00", "^"))
-_DASHES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)))  # of settings; published is dotted
+_GAPS = ((9, 1), (9, 4), (5, 1, 1, 1, 1, 1))
+_DASHES: tuple[Any, ...] = ("-", "--", "-.", *((0, gap) for gap in _GAPS))  # published is dotted
 
 
 def _ours(

@@ -57,9 +57,11 @@ class Look:
     dash: Literal["-", "--", "-.", ":"]
 
 
-# For users' layers and families that name no look; seen on light and on dark paper.
-_SPARE = (("#7A5CD6", "X"), ("#999933", "*"), ("#A0522D", "h"), ("#88837A", "p"))
-_MARKERS = "X*hp<>8d"  # of settings that are not the paper's
+# For users' layers, families that name no look, and settings; seen on light and on dark paper.
+SPARE = (
+    "#7A5CD6", "#999933", "#A0522D", "#88837A", "#CC3377", "#117733", "#5577AA", "#BB9900",
+)  # fmt: skip
+_MARKERS = "X*hp<>8d"
 
 
 def looks(layers: Iterable[Layer]) -> dict[Layer, Look]:
@@ -67,9 +69,9 @@ def looks(layers: Iterable[Layer]) -> dict[Layer, Look]:
 
     With other settings than the rest a family keeps its colour, not its marker and dash.
     """
-    spare = cycle(_SPARE)
+    spare = cycle(zip(SPARE, _MARKERS, strict=True))
     given = dict.fromkeys(layers)
-    order = [(name, "") for name in FAMILIES if (name, "") in given]
+    order: list[Layer] = [(name, "") for name in FAMILIES if (name, "") in given]
     order += [layer for layer in given if layer not in order]
     settings = list(dict.fromkeys(layer[2] for layer in order if layer[2:]))
     alike = len(settings) == 1 and all(layer[2:] for layer in order)

@@ -28,6 +28,7 @@ from ithbit.report.comparison.agreement import DIFFERS, Agreement, Comparison
 from ithbit.report.comparison.compare import cell_name, compare
 from ithbit.report.differences import differences, told_apart, with_differences
 from ithbit.report.figures import FIGURES, draw, draw_rank, has_ours, to_svg
+from ithbit.report.figures.grid import NONE
 from ithbit.report.figures.style import FAINT, INK, PAPER, looks
 from ithbit.report.page.curves import thin_curve, thin_epochs
 from ithbit.report.page.proved import entries
@@ -195,7 +196,8 @@ def _runs_json(records: Records) -> str:
     said = pl.when(pl.col("differs") != "").then("differs").otherwise("settings")
     rows = with_differences(records.rows).with_columns(words(records.rows), settings=said)
     styles = looks(sorted(rows.select("family", "code").unique().iter_rows()))
-    names = {_layer_key(*layer): label for layer, label in labels(styles).items()}
+    shown = labels(styles)
+    names = {_layer_key(*layer): shown[layer] for layer in styles}
     order = {name: at for at, name in enumerate([*TASKS, *names])}
     keys = [_layer_key(*layer) for layer in rows.select("family", "code").iter_rows()]
     rows = rows.with_columns(pl.Series("family", keys, pl.String)).sort(
@@ -236,7 +238,7 @@ def _curve(records: Records, run_id: str, folder: str, points: int) -> str:
 
 def themed(svg: str) -> Markup:
     """The figure with the page's own ink, paper and faint lines."""
-    for colour, name in ((INK, "ink"), (PAPER, "card"), (FAINT, "line")):
+    for colour, name in ((INK, "ink"), (PAPER, "card"), (FAINT, "line"), (NONE, "s0")):
         svg = svg.replace(colour, f"var(--{name})")
     return Markup(svg)  # drawn here, from numbers and our own labels
 

@@ -22,9 +22,10 @@ _PAGE = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>ithbit probe: {{ report.layer }}</title>
 <style>
-:root { color-scheme: light dark; --ink: #1a1b1c; --card: #fdfdfe; --line: #c8c9ca; --box: #f2f3f4; }
+:root { color-scheme: light dark;
+  --ink: #1a1b1c; --card: #fdfdfe; --line: #c8c9ca; --box: #f2f3f4; --s0: #eef3f7; }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e8ecf0; --card: #1c2126; --line: #39424b; --box: #14181c; }
+  :root { --ink: #e8ecf0; --card: #1c2126; --line: #39424b; --box: #14181c; --s0: #232a31; }
 }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
   color: var(--ink); background: var(--card); }

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import polars as pl
 
-from ithbit.published import RUNS_PER_CELL, LengthRow, Variant, published
+from ithbit.published import RUNS_PER_CELL, CostRow, LengthRow, Variant, published
 from ithbit.report.cells import Cell, Cells, median, shown_lengths, solved, summary
+from ithbit.report.comparison.statistics import Count
 from ithbit.report.standing import standing
 from ithbit.report.tables.table import (
     MARKS_NOTE,
@@ -122,6 +123,11 @@ def variants_at(cells: Cells, n_bits: int) -> list[Variant]:
     return paper + [v for v in cells.own() if not cells.runs(v, n_bits).is_empty()]
 
 
+def _counted(row: CostRow | LengthRow | None) -> Count | None:
+    """The published count of a row, where there is one."""
+    return (row.successes, row.runs) if row else None
+
+
 def _number(value: float | None, decimals: int, mark: str = "") -> str | None:
     return None if value is None else f"{value:.{decimals}f}{mark}"
 
@@ -135,18 +141,19 @@ def cost_table(cells: Cells) -> Table:
         sizes = sorted(set(cells.runs(variant, n_bits)["n_parameters"]))
         short = "*" if row and runs.height < row.runs else ""
         epochs = median(runs, "epochs")
+        theirs: tuple[str | None, ...] = (None,) * 4
+        if row:
+            seconds = f"{row.seconds_per_epoch:.2f}", f"{row.evaluation_seconds:.3f}"
+            theirs = str(row.n_parameters), str(row.median_epochs), *seconds
+        ours = (
+            " or ".join(map(str, sizes)) or None,
+            None if epochs is None else f"{epochs:g}{short}",
+            _number(median(runs, "seconds_per_epoch"), 3, short),
+            _number(median(runs, "evaluation_seconds"), 4, short),
+        )
         values = (
-            count_value(cells.standing([variant], n_bits), row and (row.successes, row.runs)),
-            Value(" or ".join(map(str, sizes)) or None, row and str(row.n_parameters)),
-            Value(None if epochs is None else f"{epochs:g}{short}", row and str(row.median_epochs)),
-            Value(
-                _number(median(runs, "seconds_per_epoch"), 3, short),
-                row and f"{row.seconds_per_epoch:.2f}",
-            ),
-            Value(
-                _number(median(runs, "evaluation_seconds"), 4, short),
-                row and f"{row.evaluation_seconds:.3f}",
-            ),
+            count_value(cells.standing([variant], n_bits), _counted(row)),
+            *itertools.starmap(Value, zip(ours, theirs, strict=True)),
         )
         kind = "row" if row else "extra"
         rows.append(Row(variant_labels(variant, cells), values, kind, variant))
@@ -184,11 +191,11 @@ def _shifted(runs: pl.DataFrame, row: LengthRow | None) -> tuple[Value, ...]:
     shifted = [
         Value(
             spread_text(summary(solved(runs), f"{side}_length_accuracy"), 3, wanted),
-            row and printed_mean(getattr(row, side)),
+            printed_mean(getattr(row, side)) if row else None,
         )
         for side in ("half", "double")
     ]
-    return (count_value(standing(runs), row and (row.successes, row.runs)), *shifted)
+    return (count_value(standing(runs), _counted(row)), *shifted)
 
 
 def length_by_n_table(cells: Cells) -> Table:

@@ -2,7 +2,7 @@
 // The list of runs, its curves, and the two switches. Text from records only ever becomes text nodes.
 (() => {
   const PAGE = 100;
-  const SPARE = ["#7A5CD6", "#999933", "#A0522D", "#88837A", "#CC3377", "#117733"];
+  const SPARE = ["#7A5CD6", "#999933", "#A0522D", "#88837A", "#CC3377", "#117733", "#5577AA", "#BB9900"];
   const TOGETHER = 30; // so many curves can still be told apart
   const data = JSON.parse(document.getElementById("data").textContent);
   const at = Object.fromEntries(data.columns.map((name, index) => [name, index]));
