@@ -22,7 +22,7 @@ from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result, result_from_json
 from ithbit.sweep.select import parse_seeds
 
-# The command line trains whole epochs of 50,000; three bits, one layer and few steps make them short.
+# Whole epochs of 50,000 examples: three bits, one layer and few steps make them short.
 QUICK = ("train", "rhi", "gru", "--n", "3", "--batch-size", "1000", "--device", "cpu")
 
 
