@@ -215,6 +215,12 @@ def mixed_records(mixed_store: Path) -> "Records":
 
 
 @pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without their figures, which take nearly all of a page's time."""
+    monkeypatch.setattr("ithbit.report.page.page.FIGURES", {})
+
+
+@pytest.fixture
 def differing_store(tmp_path: Path) -> Path:
     """The paper's runs, but no causal linear model of two layers solves LHI, and none has the
     published size."""

@@ -116,6 +116,7 @@ def test_the_families_are_trained_for_the_asking(tmp_path: Path) -> None:
     assert {row["counts"][1]["runs"] for row in rows} == {1}
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_the_whole_way_with_two_workers(ithbit, tmp_path: Path) -> None:
     arguments = ("--width", 4, "-n", 2, "-L", 1, "--seeds", "0", "--max-epochs", 1)
     where = ("--rank-n", 4, "--store", tmp_path / "runs", "--device", "cpu", "--workers", 2)
