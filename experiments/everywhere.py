@@ -11,9 +11,9 @@ runs that stand; tries (median) and seconds (sum). *Not refuted* is not *right*.
 
 The second part asks what wrong answers have in common, in runs whose last weights still answer all
 held-out samples (a success may be lost again before training ends). Every such refuted run answers
-the same inputs: structured ones, densities and uniform ones, every index equally often; errors are counted by the
-index's place, by how many bits differ from the majority, by how often the string changes, and by
-whether the bit asked for is of the minority; last, the mean margin of uniform strings and densities
+the same inputs: structured ones, densities and uniform ones, every index equally often; errors are
+counted by the index's place, by how many bits differ from the majority, by how often the string
+changes, and by whether the bit asked for is of the minority; last, the mean margin of uniform strings and densities
 by their share of ones. All of it is observed in float32 with the weights at the end of training.
 """
 
