@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-kill test-slow test-gpu test-slurm bench dist clean
+.PHONY: demo test test-kill test-slow test-gpu test-slurm bench docs dist clean
 
 demo: $(READY)
 	$(BIN)/ithbit demo
@@ -32,6 +32,15 @@ test-slurm: $(READY)
 
 bench: $(READY)
 	$(BIN)/ithbit bench --n 8 --n 64
+
+# The site in build/site, with a notebook that is run; a warning is an error.
+docs: $(VENV)/.ready-docs
+	rm -rf build/site
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs . build/site
+
+$(VENV)/.ready-docs: $(READY)
+	$(PIP) -e '.[docs]'
+	touch $@
 
 # Sdist and wheel in dist/, installed and tried outside the checkout; a minute after `make demo`.
 dist: $(READY)
