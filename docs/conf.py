@@ -36,6 +36,7 @@ nb_execution_mode = "force"
 nb_execution_timeout = 300
 nb_execution_cache_path = str(ROOT / "build" / "notebooks")
 nb_execution_raise_on_error = True
+nb_output_stderr = "remove"  # libraries' remarks at import
 
 default_role = "literal"  # docstrings have `names` as in Markdown
 autodoc_member_order = "bysource"
