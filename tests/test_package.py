@@ -42,3 +42,8 @@ def test_version_is_written_in_one_place() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "version" in project["project"]["dynamic"]
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "ithbit.__version__"}
+
+
+def test_the_citation_is_of_this_version() -> None:
+    assert f"\nversion: {ithbit.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {ithbit.__version__}" in (ROOT / "CHANGELOG.md").read_text()
