@@ -13,8 +13,9 @@ The second part asks what wrong answers have in common, in runs whose last weigh
 held-out samples (a success may be lost again before training ends). Every such refuted run answers
 the same inputs: structured ones, densities and uniform ones, every index equally often; errors are
 counted by the index's place, by how many bits differ from the majority, by how often the string
-changes, and by whether the bit asked for is of the minority; last, the mean margin of uniform strings and densities
-by their share of ones. All of it is observed in float32 with the weights at the end of training.
+changes, and by whether the bit asked for is of the minority; last, the mean margin of uniform
+strings and densities by their share of ones. All of it is observed in float32 with the weights at
+the end of training.
 """
 
 import argparse
