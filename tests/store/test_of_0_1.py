@@ -166,7 +166,8 @@ def test_verifications() -> None:
             path = folder / "verification.json"
             said = json.loads(path.read_text())
             said["verdict"] = found.found.verdict
-            assert found.to_json() == said
+            later = {"effort": "", "method": "", "stages": None}
+            assert json.loads(json.dumps(found.to_json())) == said | later
 
 
 def test_probes() -> None:

@@ -92,7 +92,7 @@ def table(
 
     Counts are solved runs of finished ones, with what became of the solved ones by letters that the
     notes explain. Unlike runs stand apart. A cell with fewer finished runs than the paper has is
-    marked *, one without any is –. The published numbers alone need no store.
+    marked `*`, one without any is –. The published numbers alone need no store.
 
     >>> print(table("length-by-n", show="published", format="csv"))
     Train n,Solved,Accuracy at n/2,Accuracy at 2n
