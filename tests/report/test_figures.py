@@ -21,10 +21,8 @@ from ithbit.store.frame import Records, load_rows
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_figures_are_drawn_with_and_without_runs(
-    name: str, paper_cells: Cells, mixed_records: Records
-) -> None:
-    for cells in (paper_cells, gather(mixed_records), None):
+def test_figures_are_drawn(name: str, paper_cells: Cells, mixed_records: Records) -> None:
+    for cells in (paper_cells, gather(mixed_records)):
         svg = to_svg(draw(name, cells), name)
         assert svg.startswith("<svg")
         assert svg.rstrip().endswith("</svg>")
@@ -160,7 +158,7 @@ def test_curves_of_a_cell_without_runs(mixed_records: Records) -> None:
 
 def test_unknown_figure() -> None:
     with pytest.raises(SpecError, match="unknown figure 'pie'; choose one of successes, accuracy"):
-        draw("pie", None)
+        draw("pie", Cells())
 
 
 def test_curves_of_other_settings_are_told_apart(tmp_path: Path) -> None:

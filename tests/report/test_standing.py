@@ -89,6 +89,7 @@ def test_the_comparison_is_of_samples_and_says_what_that_is_worth(records: Recor
     assert (kept["standing"]["solved"], kept["standing"]["proved"]) == (7, 1)
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_the_page_has_them_in_the_opening_in_cells_and_beside_theory(records: Records) -> None:
     page = render_page(records)
     assert '<span class="marks">2r 2n 1a 1p</span>' in page

@@ -40,22 +40,15 @@ def check_figure(name: str) -> None:
         raise _unknown(name)
 
 
-def draw(name: str, cells: Cells | None) -> Figure:
-    """The figure of that name; without cells it has the published numbers alone, and says so.
-
-    >>> len(draw("positions", None).axes)
-    2
-    """
+def draw(name: str, cells: Cells) -> Figure:
+    """The figure of that name; raises `StoreError` if it would have no run in it."""
     if name not in FIGURES:
         raise _unknown(name)
-    cells = cells or Cells()
-    if cells.by_cell and not has_ours(name, cells):
+    if not has_ours(name, cells):
         raise StoreError(f"no finished run of the store belongs in the figure {name!r}")
     with mpl.rc_context(RC):
         figure = FIGURES[name](cells)
-        if not cells.by_cell:
-            figure.suptitle("published numbers alone", fontsize=10)
-        elif cells.shared:
+        if cells.shared:
             figure.suptitle(f"all runs: {', '.join(cells.shared)}", fontsize=10)
         return figure
 

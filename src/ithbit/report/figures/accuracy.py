@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ithbit.families import TASKS
-from ithbit.published import LENGTHS, Mean, Variant, published
+from ithbit.published import Mean, Variant, published
 from ithbit.report.cells import Cells, median, summary
 from ithbit.report.figures.style import INK, Look, chance_line, lengths_axis, looks
 
@@ -26,8 +26,6 @@ def _draw_variant(
         alpha=0.8,
         zorder=2,
     )
-    if not cells.by_cell:
-        return
     found = [(n, summary(cells.runs(variant, n), "max_accuracy")) for n in cells.lengths()]
     drawn = [(n_bits, s) for n_bits, s in found if s is not None]
     axes.errorbar(
@@ -55,8 +53,7 @@ def accuracy_figure(cells: Cells) -> Figure:
     Published means stand beside runs of the same variant.
     """
     paper = {row.variant: row.accuracy for row in published().accuracy}
-    variants = cells.variants() or list(paper)
-    lengths = cells.lengths() or list(LENGTHS)
+    variants, lengths = cells.variants(), cells.lengths()
     panels = sorted({(TASKS.index(v.task), v.n_layers) for v in variants})
     columns = min(4, len(panels))
     lines = -(-len(panels) // columns)
@@ -106,12 +103,12 @@ def _looks(variants: list[Variant]) -> dict[Variant, Look]:
 def epochs_figure(cells: Cells) -> Figure:
     """Epochs until solved, seed by seed: the nine constructive variants, and any of one's own."""
     paper = {row.variant: row for row in published().cost}
-    shown = [v for v in paper if not cells.by_cell or v in cells.variants()] + cells.own()
+    shown = [v for v in paper if v in cells.variants()] + cells.own()
     columns = min(3, len(shown))
     lines = -(-len(shown) // columns)
     figure = Figure(figsize=(0.4 + 3.05 * max(2, columns), 2.1 * lines + 0.8), layout="constrained")
     panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    lengths = cells.lengths() or list(LENGTHS)
+    lengths = cells.lengths()
     styles = _looks(shown)
     for axes in panels.flat[len(shown) :]:
         axes.axis("off")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from ithbit.families import TASKS, Group, Task, group
-from ithbit.published import LENGTHS, RUNS_PER_CELL, Variant, published
+from ithbit.published import RUNS_PER_CELL, Variant, published
 from ithbit.report.cells import Cells
 from ithbit.report.figures.style import FAINT, INK, PAPER
 from ithbit.report.standing import WORDS, Standing
@@ -65,15 +65,14 @@ def _bar(axes: Axes, x: float, y: float, found: Standing) -> None:
 
 
 def _blocks(cells: Cells, task: Task) -> list[Block]:
-    """Headings and the lines below them: what has runs, or all of the paper's without any."""
+    """Headings and the lines below them: what has runs."""
     own = [v for v in cells.own() if v.task == task]
     blocks: list[Block] = []
     for kind, heading in _GROUPS.items():
         lines: list[Line] = [
             (row.label, row.counted, row.successes)
             for row in published().successes
-            if (row.task, row.group) == (task, kind)
-            and (not cells.by_cell or row.counted in cells.variants())
+            if (row.task, row.group) == (task, kind) and row.counted in cells.variants()
         ]
         lines += [(cells.label(v), v, {}) for v in own if group(task, v.family, v.n_layers) == kind]
         blocks.append((heading, lines))
@@ -85,15 +84,14 @@ def _blocks(cells: Cells, task: Task) -> list[Block]:
 
 def _draw_line(axes: Axes, y: float, line: Line, cells: Cells, lengths: list[int]) -> None:
     label, variant, theirs = line
-    at = len(lengths) + 0.7 if cells.by_cell else 0
+    at = len(lengths) + 0.7
     for column, n_bits in enumerate(lengths):
         found, printed = cells.standing([variant], n_bits), theirs.get(n_bits)
         k, m = found.solved, found.runs
-        if cells.by_cell:
-            # More than half of a published run off; as products: no division, no rounding.
-            differs = printed is not None and abs(k * RUNS_PER_CELL - printed * m) * 2 > m
-            _square(axes, column, y, k / m if m else None, f"{k}/{m}", differs)
-            _bar(axes, column, y, found)
+        # More than half of a published run off; as products: no division, no rounding.
+        differs = printed is not None and abs(k * RUNS_PER_CELL - printed * m) * 2 > m
+        _square(axes, column, y, k / m if m else None, f"{k}/{m}", differs)
+        _bar(axes, column, y, found)
         if printed is not None:
             _square(axes, at + column, y, printed / RUNS_PER_CELL, str(printed), False)
     axes.text(-0.25, y + 0.53, f"{label}, L = {variant.n_layers}", ha="right", va="center")
@@ -104,10 +102,10 @@ def success_grid(cells: Cells) -> Figure:
 
     Published counts stand beside runs of the same configuration and length.
     """
-    lengths = cells.lengths() or list(LENGTHS)
+    lengths = cells.lengths()
     blocks = {task: found for task in TASKS if (found := _blocks(cells, task))}
     printed = any(line[2] for found in blocks.values() for _, lines in found for line in lines)
-    sides = (["ours"] if cells.by_cell else []) + (["published"] if printed else [])
+    sides = ["ours", *(["published"] if printed else [])]
     labels = [line[0] for found in blocks.values() for _, lines in found for line in lines]
     left = -max(3.6, 0.21 * (max(map(len, labels)) + 8))
     right = len(sides) * (len(lengths) + 0.7)
@@ -148,8 +146,6 @@ def _legend(cells: Cells, blocks: dict[Task, list[Block]], printed: bool) -> lis
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.4}
     shades = [(0.0, "none solved"), (0.5, "half"), (1.0, "all runs solved")]
     keys = [Patch(facecolor=SHADES(share), label=text, **edge) for share, text in shades]
-    if not cells.by_cell:
-        return keys
     if printed:
         text = "nearer to another count of 5"
         keys.append(Patch(facecolor="none", edgecolor=DIFFERENT, linewidth=2, label=text))

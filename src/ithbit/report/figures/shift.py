@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ithbit.published import LENGTHS, LengthRow, Variant, published
+from ithbit.published import LengthRow, Variant, published
 from ithbit.report.cells import Cells, Summary, solved, summary
 from ithbit.report.figures.style import FAINT, INK, chance_line, lengths_axis
 from ithbit.report.standing import standing
@@ -22,31 +22,24 @@ def positions_figure(cells: Cells) -> Figure:
     figure = Figure(figsize=(10, 3.9), layout="constrained")
     left, right = figure.subplots(1, 2)
     runs = {row: positions_runs(cells, row.positions, row.n_bits) for row in published().positions}
-    rows = [row for row in runs if not cells.by_cell or not runs[row].is_empty()]
+    rows = [row for row in runs if not runs[row].is_empty()]
     names = list(dict.fromkeys(row.positions for row in rows))
     for row in rows:
         colour, hatch = _LENGTH_FILLS[row.n_bits]
         x = names.index(row.positions) + (-0.2 if row.n_bits == 32 else 0.2)
-        found = summary(runs[row], "max_accuracy")
-        ours: tuple[float | None, float | None] = (None, None)
-        if found is not None:
-            stand = standing(runs[row])
-            share = stand.solved / stand.runs
-            ours = (share, found.mean)
-            left.annotate(
-                f"{stand.solved}/{stand.runs}\n{stand.marks()}".strip(),
-                (x, max(share, row.successes / row.runs)),
-                xytext=(0, 7),
-                textcoords="offset points",
-                ha="center",
-                fontsize=7.5,
-            )
-        for axes, height, theirs in (
-            (left, ours[0], row.successes / row.runs),
-            (right, ours[1], row.accuracy),
-        ):
-            if height is not None:
-                axes.bar(x, height, 0.36, color=colour, hatch=hatch, edgecolor=INK, linewidth=0.6)
+        found, stand = summary(runs[row], "max_accuracy"), standing(runs[row])
+        assert found is not None
+        share, printed = stand.solved / stand.runs, row.successes / row.runs
+        left.annotate(
+            f"{stand.solved}/{stand.runs}\n{stand.marks()}".strip(),
+            (x, max(share, printed)),
+            xytext=(0, 7),
+            textcoords="offset points",
+            ha="center",
+            fontsize=7.5,
+        )
+        for axes, height, theirs in ((left, share, printed), (right, found.mean, row.accuracy)):
+            axes.bar(x, height, 0.36, color=colour, hatch=hatch, edgecolor=INK, linewidth=0.6)
             axes.plot(x, theirs, marker="D", markersize=6, color="#E69F00", markeredgecolor=INK)
     for axes, title in (
         (left, "share of solved runs"),
@@ -84,7 +77,7 @@ def _ours(
 def _draw_by_n(axes: Axes, cells: Cells) -> list[Line2D]:
     """The nine constructive variants together; gives a handle for each kind of settings."""
     paper = {row.n_bits: row for row in published().length_by_n}
-    lengths = cells.lengths() or list(LENGTHS)
+    lengths = cells.lengths()
     told = []
     for differs, dash in zip(cells.settings_shown(), cycle(_DASHES), strict=False):
         seen = False
@@ -103,8 +96,7 @@ def _draw_by_n(axes: Axes, cells: Cells) -> list[Line2D]:
                 linestyle=dash,
                 capsize=2,
             )
-            beside = [paper[n] for n in lengths if n in paper and not differs]
-            beside = [row for row in beside if found[row.n_bits] or not cells.by_cell]
+            beside = [paper[n] for n in lengths if n in paper and found[n] and not differs]
             means = [getattr(row, side) for row in beside]
             axes.errorbar(
                 [row.n_bits * shift * 1.07 for row in beside],
@@ -136,7 +128,7 @@ def _draw_by_family(axes: Axes, cells: Cells) -> None:
     rows = [
         v
         for v in variants_at(cells, n_bits)
-        if not cells.by_cell or not solved(length_runs(cells, n_bits, v)).is_empty()
+        if not solved(length_runs(cells, n_bits, v)).is_empty()
     ]
     for y, variant in enumerate(rows):
         printed = paper.get(variant) if n_bits == 64 else None
@@ -187,7 +179,6 @@ def length_figure(cells: Cells) -> Figure:
     handles = [
         Line2D([], [], color=colour, marker=marker, label=f"ours, at {where}")
         for _, where, colour, marker in _SIDES
-        if cells.by_cell
     ]
     if not cells.none_of_the_paper:
         handles += [

@@ -24,7 +24,7 @@ from ithbit.errors import StoreError
 from ithbit.families import TASKS, Group, group
 from ithbit.published import published
 from ithbit.report.cells import SHORT, Cell, Cells, gather, labels
-from ithbit.report.comparison.agreement import DIFFERS, Agreement, Comparison
+from ithbit.report.comparison.agreement import DIFFERS, TOO_FEW, Agreement, Comparison
 from ithbit.report.comparison.compare import cell_name, compare
 from ithbit.report.differences import differences, told_apart, with_differences
 from ithbit.report.figures import FIGURES, draw, draw_rank, has_ours, to_svg
@@ -263,6 +263,15 @@ def _gathered(records: Records, settings: str) -> tuple[Cells, Agreement | None,
     return cells, compare(cells), None
 
 
+def _uncompared(agreement: Agreement | None) -> str:
+    """What stands in the place of a comparison where there is none."""
+    if agreement and agreement.count(TOO_FEW):
+        return agreement.verdict()
+    return (
+        "None of these runs is of a cell that the paper has: nothing is compared with its numbers."
+    )
+
+
 def _rank_figure(layer: Probed, number: int) -> Markup:
     """The figure of a probed layer's causal rank, nothing where none was measured."""
     if not layer.ranks:
@@ -298,6 +307,7 @@ def render_page(records: Records, settings: str = "any") -> str:
         solved=SOLVED,
         words=WORDS,
         agreement=agreement if agreement and agreement.n_compared else None,
+        uncompared=_uncompared(agreement),
         shared=cells.shared,
         largest=agreement.largest() if agreement else [],
         tables=[(table, _page_rows(table, found)) for table in tables if table.has_ours],
@@ -309,7 +319,7 @@ def render_page(records: Records, settings: str = "any") -> str:
         figures=[
             (name, " ".join(CAPTIONS[name][:said]), themed(to_svg(draw(name, cells), name)))
             for name in FIGURES
-            if cells.by_cell and has_ours(name, cells)
+            if has_ours(name, cells)
         ],
         machines=_machines(rows),
         paper_machine=published().environment,

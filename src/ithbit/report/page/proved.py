@@ -6,7 +6,7 @@ solve the task, or that none do. Of a run: that its own trained weights do.
 
 from dataclasses import dataclass
 
-from ithbit.families import FAMILIES, family_named
+from ithbit.families import family_named
 from ithbit.published import RUNS_PER_CELL, Variant, published
 from ithbit.report.cells import Cells
 from ithbit.report.standing import Standing
@@ -61,7 +61,7 @@ def entries(cells: Cells) -> list[Entry]:
 def _verdict(cells: Cells, variant: Variant, n_bits: int) -> Verdict | None:
     """What is proved of a block of these sizes; None where nothing here speaks of it."""
     run = cells.runs(variant, n_bits).row(0, named=True)
-    if variant.family not in FAMILIES or run["positions"] != "polynomial":
+    if not family_named(variant.family).formal or run["positions"] != "polynomial":
         return None
     sizes = {"width": "d_model", "heads": "n_heads", "ff": "d_ff", "state": "d_state"}
     given = {name: run[column] for name, column in sizes.items()}
