@@ -19,7 +19,7 @@ from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS, family_named
 from ithbit.published import LENGTHS, Variant, published
 from ithbit.report.differences import natural, told_apart, with_differences
-from ithbit.report.standing import Standing, standing
+from ithbit.report.standing import Standing, standing, words
 from ithbit.store.frame import COLUMNS, Records
 
 SETTINGS = ("any", "paper")
@@ -74,7 +74,8 @@ class Summary:
 
 
 def _no_runs() -> RunsByCell:
-    return RunsByCell(pl.DataFrame(schema={**COLUMNS, "differs": pl.String, "encoding": pl.String}))
+    added = dict.fromkeys(("differs", "encoding", "standing"), pl.String)
+    return RunsByCell(pl.DataFrame(schema=COLUMNS | added))
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,7 @@ def gather(records: Records, settings: str = "any") -> Cells:
         .sort("stop_when_solved", maintain_order=True)
         .unique([*_KEY, "seed"], keep="first", maintain_order=True)
     )
+    counted = counted.with_columns(words(counted))
     whole = counted.filter(~pl.col("stop_when_solved").fill_null(False))
     return Cells(
         RunsByCell(counted),
