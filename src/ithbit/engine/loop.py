@@ -191,6 +191,7 @@ def _finish(progress: Progress, reason: StoppedBy, cell: Cell) -> None:
     )
     weights = {name: value[0].detach().cpu().contiguous() for name, value in params.items()}
     progress.folder.complete_history(history)
-    progress.folder.finish(result, weights)
+    state = progress.checkpoint(progress.adam) if reason == "epochs" else None
+    progress.folder.finish(result, weights, state)
     cell.part_with(progress)
     cell.tell(Event(run, result))
