@@ -1,5 +1,6 @@
 """The board that a person sees while runs train."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from ithbit.api.progress import Board
@@ -7,7 +8,7 @@ from ithbit.engine.device import choose_device
 from ithbit.engine.how import Event
 from ithbit.engine.loop import train
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.store.records import Failure
+from ithbit.store.records import Epoch, Failure
 
 TINY = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=3)
 RUNS = [RunSpec(ModelSpec("rhi", "gru", n_bits=3), seed, TINY) for seed in range(3)]
@@ -39,5 +40,26 @@ def test_the_table_of_a_terminal(tmp_path) -> None:
         board.console.print(board._table())
     shown = text.get()
     assert "2 of 3 runs done" in shown
-    assert f"failed: {ODD}" in shown
+    assert "failed" in shown
+    assert "not solved" in shown
     assert "waiting" in shown
+
+
+def test_seeds_are_seen_at_eighty_columns(capsys) -> None:
+    runs = [RunSpec(ModelSpec("lhi", "softmax-causal", 64, 2), seed) for seed in (7, 8, 19)]
+    epoch = Epoch(123, 0.5, 0.5, 0.75, 1e-3, 1.0)
+    failed = Failure(runs[1], "RuntimeError: " + "a long reason " * 9, "", 2)
+    board = Board(runs)
+    board.watch(Event(runs[0], epoch))
+    board.watch(Event(runs[0], replace(epoch, epoch=124)))
+    board.watch(Event(runs[1], failed))
+    board.console.width = 80
+    with board.console.capture() as text:
+        board.console.print(board._table())
+    shown = text.get()
+    assert max(map(len, shown.splitlines())) <= 80
+    for seed in (7, 8, 19):
+        assert f"lhi softmax-causal L2 n64 s{seed} " in shown
+    for word in ("124/500", "5.00e-01", "0.7500", "failed"):
+        assert word in shown
+    assert failed.error in capsys.readouterr().err  # above the table

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from ithbit.api.duration import clock
 from ithbit.engine.how import Event
+from ithbit.families import family_named
 from ithbit.spec import RunSpec
 from ithbit.store.records import Epoch, Failure, Result
 from ithbit.sweep.estimate import nominal_epoch_seconds
@@ -120,7 +121,7 @@ class Board:
                 self._work += nominal_epoch_seconds(event.run)
             case Result() | Failure():
                 line.outcome = event.what
-                if not self._live:
+                if not self._live or isinstance(event.what, Failure):
                     self._say(f"{event.run.name}: {_outcome_text(event.what)}")
             case remark:
                 self._say(remark)
@@ -167,8 +168,9 @@ class Board:
 
     def _table(self) -> Table:
         table = Table(title=self._headline(), box=None)
-        for name in ("run", "epoch", "", "loss", "accuracy", "left, at most"):
-            table.add_column(name, justify="left" if name in ("run", "") else "right")
+        for name in ("run", "epoch", "", "loss", "accuracy", "at most left"):
+            left = name in ("run", "")
+            table.add_column(name, justify="left" if left else "right", no_wrap=name == "run")
         lines = list(self._lines.values())
         active = [line for line in lines if line.last and not line.outcome]
         waiting = [line for line in lines if not line.last and not line.outcome]
@@ -178,17 +180,29 @@ class Board:
         return table
 
 
+def _label(run: RunSpec) -> str:
+    """What of a run's name has room in a terminal of eighty columns; the seed always."""
+    model = run.model
+    family = family_named(model.family).label if model.code else model.family
+    return f"{model.task} {family[-14:]} L{model.n_layers} n{model.n_bits} s{run.seed}"
+
+
 def _cells(line: _Line) -> list[RenderableType]:
-    if line.outcome is not None:
-        return [line.run.name, "", "", "", "", Text(_outcome_text(line.outcome))]
+    label = Text(_label(line.run))
+    match line.outcome:
+        case Result() as done:
+            best, ended = f"{done.max_accuracy:.4f}", "solved" if done.solved else "not solved"
+            return [label, str(done.epochs), "", f"{done.final_loss:.2e}", best, ended]
+        case Failure():
+            return [label, "", "", "", "", "failed"]
     if line.last is None:
-        return [line.run.name, "", "", "", "", "waiting"]
+        return [label, "", "", "", "", "waiting"]
     last, limit = line.last, line.run.protocol.max_epochs
     left = line.seconds_left
     return [
-        line.run.name,
+        label,
         f"{last.epoch}/{limit}",
-        ProgressBar(total=limit, completed=last.epoch, width=16),
+        ProgressBar(total=limit, completed=last.epoch, width=8),
         f"{last.held_out_loss:.2e}",
         f"{last.held_out_accuracy:.4f}",
         "" if left is None else clock(left),

@@ -58,8 +58,9 @@ def train(
     how = How(store, device or choose_device(), kernels, watch, pause or Pause())
     check_kernels(kernels, list(runs), how.device)
     check_memory(runs, store, how.device, kernels, retry_failed)
-    check_store(store)
     todo = missing(runs, store, watch, retry_failed)
+    if todo:
+        check_store(store)
     left = {unfinished.spec: unfinished for unfinished in train_cell(todo, how)}
     return [outcome(store, run) or left.get(run, Unfinished(run, 0)) for run in runs]
 
