@@ -66,7 +66,6 @@ Store = Annotated[Path, Option("--store", envvar="ITHBIT_STORE", help=STORE)]
 _L, _N, _OUT = ("--layers", "-L"), ("--n", "-n"), ("--out", "-o")
 _TASK = "rhi (index last) or lhi (index first)."
 _WORKERS = "Processes; one per CPU core or per GPU unless given."
-_FORMAL = ", ".join(FORMAL_FAMILIES)
 
 OPTIONS: dict[str, Any] = {
     "task": argument(_TASK),
