@@ -102,9 +102,10 @@ def demo() -> list[RunSpec]:
     """Each family at n = 8, shortened: two minutes on two cores.
 
     For each task the shallowest depth that theory says can, with three seeds, and for each kind of
-    model a stress test, with two. A run stops when it is solved. One-layer softmax attention on LHI gets fewer epochs than the
-    other stress tests, for time: it is the one that the paper never saw succeed. At one layer full
-    and causal attention are one model at the readout (Remark 7), which is trained once.
+    model a stress test, with two. A run stops when it is solved. One-layer softmax attention on LHI
+    gets fewer epochs than the other stress tests, for time: it is the one that the paper never saw
+    succeed. At one layer full and causal attention are one model at the readout (Remark 7), which
+    is trained once.
     """
     stress: tuple[Variant, ...] = (
         ("rhi", "linear-full", 1),
