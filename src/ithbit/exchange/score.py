@@ -20,7 +20,7 @@ _FORMATS = (".npz", ".csv", ".parquet")
 
 @dataclass(frozen=True, repr=False)
 class Score(Shown):
-    """Accuracies by set. `held_out` is by seed; a seed's set is solved if its accuracy is 1."""
+    """Accuracies by set. `held_out` is by seed; a seed counts as solved if its accuracy is 1."""
 
     task: Task
     n_bits: int
@@ -37,39 +37,31 @@ class Score(Shown):
     def to_json(self) -> dict[str, Any]:
         return {"schema": 1, **asdict(self), "solved": self.solved, "seeds": len(self.held_out)}
 
-    def rows(self) -> list[tuple[str, str, str]]:
-        """Model, depth and what was solved: this one's above the published counts of its task and
-        n. One model is not five runs, however many sets it answers."""
+    def successes(self) -> list[tuple[str, str, str]]:
+        """Model, depth and successes: this one's above the published ones of its task and n."""
         theirs = [
-            (row.label, str(row.n_layers), f"{row.successes[self.n_bits]}/{RUNS_PER_CELL} runs")
+            (row.label, str(row.n_layers), f"{row.successes[self.n_bits]}/{RUNS_PER_CELL}")
             for row in published().successes
             if row.task == self.task and self.n_bits in row.successes
         ]
-        return [(self.name, "", "solved" if self.all_solved else "not solved"), *theirs]
-
-    @property
-    def all_solved(self) -> bool:
-        """Whether every held-out set is answered right: the paper's criterion, on more samples."""
-        return self.solved == len(self.held_out)
+        return [(self.name, "", f"{self.solved} of {_sets(self.held_out)}"), *theirs]
 
     def parts(self) -> Iterator[Any]:
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
 
-        n, rows = self.n_bits, self.rows()
-        yield (
-            f"{self.task.upper()} at n = {n}: {self.solved} of {len(self.held_out)} held-out sets "
-            "answered without an error"
-        )
+        n, rows = self.n_bits, self.successes()
+        yield f"{self.task.upper()} at n = {n}"
         table = Table("Model", "L", f"n={n}", box=SIMPLE_HEAD, pad_edge=False)
         for number, row in enumerate(rows):
             table.add_row(*row, end_section=number == 0)
         yield table
+        yield (
+            f"First row: of the {_sets(self.held_out)}, one for each seed of the data, how many "
+            "were answered without a mistake, be it by one model or by a model each."
+        )
         if len(rows) > 1:
-            yield (
-                "The first row is one model on all held-out sets. The others are the published "
-                "counts:\nfive trained runs each, every run on its own set."
-            )
+            yield "Other rows: the paper's successful seeds of five, a trained model each."
         else:
             yield f"The paper has no counts at n = {n} to set beside it."
         yield "held out, by seed: " + _shares(self.held_out)
@@ -81,6 +73,10 @@ class Score(Shown):
                 f"{self.n_wrong:,} of {total} wrong" if self.n_wrong else f"right on all {total}"
             )
             yield f"all inputs: {wrong}"
+
+
+def _sets(held_out: dict[int, float]) -> str:
+    return f"{len(held_out)} held-out set{'s' if len(held_out) > 1 else ''}"
 
 
 def _shares(found: dict[str, float] | dict[int, float]) -> str:
