@@ -36,8 +36,13 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "reference"),
         *("theory", "verify"),
     },
+    "selfcontained": set(),
     "report": {
         *("errors", "families", "spec", "store", "theory", "published", "wrapping"),
+        *("selfcontained", "__version__"),
+    },
+    "explore": {
+        *("errors", "families", "spec", "store", "theory", "verify", "selfcontained"),
         "__version__",
     },
     "probe": {
@@ -50,7 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "api": {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweep", "theory"),
-        *("verify", "loading", "exchange", "probe", "report", "published"),
+        *("verify", "loading", "exchange", "probe", "report", "explore", "published"),
     },
     "shown": set(),
 }

@@ -1,4 +1,4 @@
-"""Trained runs: every input of one tried, and its model as an ordinary `nn.Module`."""
+"""Trained runs: every input of one tried, its model as an `nn.Module`, and as a page to click."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -226,3 +226,32 @@ def load(
     if isinstance(run, TrainedSolution):
         return from_trained_solution(run, dtype, device, library)
     return from_solution(run, device)
+
+
+def explore(
+    runs: Run | Iterable[Run],
+    *,
+    construction: bool = True,
+    out: str | Path = "explore.html",
+    store: str | Path = "runs",
+) -> Path:
+    """Write one self-contained HTML page in which a trained model runs, for anyone to try.
+
+    Click bits and the index, and see what each token holds, where each head looks or how the state
+    changes, the logit and its margin; a button looks for a wrong answer. A second run of the same
+    task and length stands beside the first, and so does the construction for the first one's
+    blocks, where there is one. A run that was refuted opens on its counterexample. The page opens
+    from disk and needs no network.
+
+    >>> import tempfile, ithbit
+    >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
+    >>> with tempfile.TemporaryDirectory() as store:
+    ...     runs = ithbit.train("lhi", "gru", n=2, seeds=[0], protocol=tiny, store=store, workers=1)
+    ...     page = explore(runs, store=store, out=f"{store}/page.html")
+    ...     page.name, page.stat().st_size < 1_000_000
+    ('page.html', True)
+    """
+    from ithbit.explore.page import gather, write_page
+
+    folders = [folder_of(run, Path(store)) for run in listed(runs)]
+    return write_page(gather(folders, construction), Path(out))

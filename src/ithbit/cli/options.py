@@ -203,6 +203,16 @@ VERIFY = {
     "all": flag("All finished runs of the store without a record.", "--all"),
     "count": flag("Go on after the first wrong answer and count them all.", "--count"),
 }
+EXPLORE = {
+    "runs": argument(
+        "A run, or two of one task and length: folders, or names or ids of runs in the store.",
+        list[str],
+        metavar="RUN",
+    ),
+    "construction": flag(
+        "Leave out the construction beside the run.", " /--no-construction", show_default=False
+    ),
+}
 _LEAST = "Number of layers; as few as do it unless given."
 CONSTRUCTION = {
     "family": argument(_formal_or_trained()),
