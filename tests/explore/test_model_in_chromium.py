@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,7 +87,8 @@ def assert_same_logits(browser: Browser, folder: Path, cases: list[Case], count:
     )
     for at, ((made, model), (bits, index)) in enumerate(zip(cases, asked, strict=True)):
         with torch.no_grad():
-            wanted = torch.cat([model(*part) for part in zip(bits.split(200), index.split(200))])
+            parts = zip(bits.split(200), index.split(200), strict=True)
+            wanted = torch.cat([model(*part) for part in parts])
         found = browser.js(
             f"(({{model, bits, index}}) => {{ const net = ithbit.read(model); return bits.map("
             f"(row, k) => ithbit.logit(net, Array.from(row, Number), index[k])); }})(data[{at}])"
@@ -133,8 +133,8 @@ def test_logits_on_two_thousand_inputs(
 
 
 @pytest.fixture(scope="module")
-def traced() -> Iterator[list[Case]]:
-    yield [case for case in depths(8) if case[0].spec.n_layers == 2]
+def traced() -> list[Case]:
+    return [case for case in depths(8) if case[0].spec.n_layers == 2]
 
 
 def test_streams_and_maps(browser: Browser, tmp_path: Path, traced: list[Case]) -> None:
@@ -144,7 +144,8 @@ def test_streams_and_maps(browser: Browser, tmp_path: Path, traced: list[Case]) 
         found = browser.js(
             f"(() => {{ const net = ithbit.read(data[{at}]), bits = Array.from({bits!r}, Number);"
             f" const trace = ithbit.explain(net, bits, {index});"
-            " return {stream: trace.stream.map(x => [...x]), maps: trace.maps.map(m => [...m.data]),"
+            " return {stream: trace.stream.map(x => [...x]),"
+            " maps: trace.maps.map(m => [...m.data]),"
             f" both: [trace.logit, ithbit.logit(net, bits, {index})],"
             " rows: trace.rows.map(r => [r.name, r.data.length / r.width])}; })()"
         )

@@ -2,7 +2,8 @@
 // Looking for a wrong answer where it is most likely: plain strings with every index, then single
 // changes from the least margins, then strings of two densities with a cut, and changes again.
 const hunting = (() => {
-  const STARTS = 24, DRAWN = 1500, ROUNDS = 3;
+  const STARTS = 16, DRAWN = 1500, ROUNDS = 3;
+  const PATIENCE = 60_000; // inputs, beside the plain strings; about a minute at n = 64
 
   // Constant, one bit, cuts, periods, blocks; each followed by its complement, each once. The same
   // strings in the same order as tasks/structured.py.
@@ -51,10 +52,11 @@ const hunting = (() => {
         remember(one);
         yield { tried, stage, least };
       }
+    const end = tried + PATIENCE;
     for (let round = 0; ; round++) {
       stage = "single changes from the least margins";
       for (let here of starts) {
-        for (let better = true; better; ) {
+        for (let better = true; better && tried < end; ) {
           better = false;
           const { bits: old, index } = here;
           for (let change = 0; change < 2 * n - 1; change++) {
@@ -67,7 +69,7 @@ const hunting = (() => {
           }
         }
       }
-      if (round === ROUNDS) return { tried, least, found: null };
+      if (round === ROUNDS || tried >= end) return { tried, least, found: null };
       stage = "strings of two densities";
       starts = [];
       for (let i = 0; i < DRAWN; i++) {

@@ -78,12 +78,14 @@
   byId("watch").addEventListener("input", (event) => change({ watch: Number(event.target.value) }));
 
   const drawInput = () => {
-    cells.forEach(({ cell, bit }, at) => {
-      const value = state.bits[at];
+    cells.forEach((each, at) => {
+      const value = state.bits[at], { cell, bit } = each;
+      cell.classList.toggle("asked", at === state.index - 1);
+      if (each.value === value) return;
+      each.value = value;
       bit.textContent = value;
       bit.classList.toggle("one", value === 1);
       bit.setAttribute("aria-label", `Bit ${at + 1} is ${value}; flip it`);
-      cell.classList.toggle("asked", at === state.index - 1);
     });
     for (const id of ["index", "slide"]) if (document.activeElement !== byId(id) || id === "slide") byId(id).value = state.index;
     byId("truth").replaceChildren("? It is ", node("b", {}, String(state.bits[state.index - 1])), ".");
@@ -126,11 +128,13 @@
     return made;
   };
   const said = (made, strong, rest) => {
+    if (made.text === strong + rest) return; // the same text would be laid out again
+    made.text = strong + rest;
     made.caption.replaceChildren(node("b", {}, strong), ` ${rest}`);
     made.canvas.setAttribute("aria-label", `${strong} ${rest}`);
   };
   const drawRows = (made, title, data, width, rest = "") => {
-    const scale = drawing.signed(made.canvas, T, width, data, (x, y) => x * width + y);
+    const scale = drawing.signed(made.canvas, T, width, data, width, 1);
     said(made, title, `${rest}${rest ? " " : ""}Largest size ${plain(scale, 2)}.`);
     made.read = (x, y) => `${called(x)}, number ${y + 1}: ${plain(data[x * width + y])}`;
   };
@@ -150,8 +154,8 @@
     made.read = (x) => `${called(x)}: ${shown(row[x])}`;
   };
   const drawMap = (made, map, head, soft) => {
-    if (soft) drawing.weights(made.canvas, T, T, map, (x, y) => y * T + x);
-    else drawing.signed(made.canvas, T, T, map, (x, y) => y * T + x);
+    if (soft) drawing.weights(made.canvas, T, T, map, 1, T);
+    else drawing.signed(made.canvas, T, T, map, 1, T);
     said(made, `Head ${head + 1}, all tokens:`, "a row looks at a column.");
     made.read = (x, y) => `${called(y)} looks at ${called(x)}: ${soft ? percent(map[y * T + x]) : plain(map[y * T + x])}`;
   };
@@ -199,7 +203,7 @@
         if (spec.kind === "mamba2") put(parent, picture("", 128), (made, trace) => drawRows(made, "What the state holds along the sequence.", memory(trace).data, memory(trace).width));
         else put(parent, picture("", 84), (made, trace) => {
           const { data, width } = rows("update gate", layer)(trace);
-          drawing.weights(made.canvas, T, width, data, (x, y) => x * width + y);
+          drawing.weights(made.canvas, T, width, data, width, 1);
           said(made, "How much of the old is kept (update gate).", "Dark keeps, light overwrites.");
           made.read = (x, y) => `${called(x)}, number ${y + 1}: keeps ${percent(data[x * width + y])}`;
         });
@@ -225,7 +229,7 @@
 
     const card = node("article", { class: "card", "data-model": at },
       node("h2", {}, node("span", { class: "letter" }, letters[at]), `${model.label}: ${model.title}`), node("p", { class: "note" }, model.origin), node("p", { class: "mono" }, model.name),
-      says, node("div", { class: "gauge" }, gauge), ends, places.figure, tools, result,
+      says, node("div", { class: "gauge" }, gauge), ends, node("div", { class: "steady" }, places.figure), tools, result,
       node("div", { class: `verdict tone-${standing.tone}` }, node("b", {}, standing.verdict), node("p", {}, standing.meaning), ...(model.samples ? [node("p", { class: "hint" }, model.samples)] : []), node("details", {}, node("summary", {}, "What it rests on"), node("p", { class: "hint" }, standing.record))),
       inside);
     byId("models").append(card);
@@ -259,7 +263,7 @@
     for (const [name, shape] of net.shapes) {
       const data = net.weights[name], width = shape[shape.length - 1], height = data.length / width, made = picture("bare", Math.max(8, Math.min(240, 5 * height)));
       made.figure.style.maxWidth = `${Math.min(100, 3 + 1.5 * width)}%`;
-      const scale = drawing.signed(made.canvas, width, height, data, (x, y) => y * width + x);
+      const scale = drawing.signed(made.canvas, width, height, data, 1, width);
       said(made, name, `${shape.join(" × ")}, largest size ${plain(scale, 2)}.`);
       made.read = (x, y) => `row ${y + 1}, column ${x + 1}: ${plain(data[y * width + x], 4)}`;
       parent.append(made.figure);
