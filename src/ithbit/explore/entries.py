@@ -42,7 +42,8 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         spec, family = self.spec, family_named(self.spec.family)
-        numbers = list(self.weights.values())
+        weights = dict(sorted(self.weights.items()))  # files have them in any order
+        numbers = list(weights.values())
         kind = "f4" if all(value.dtype == np.float32 for value in numbers) else "f8"
         flat = np.concatenate([value.ravel() for value in numbers]).astype(f"<{kind}")
         return {
@@ -55,7 +56,7 @@ class Entry:
                 **{"d": spec.d_model, "heads": spec.n_heads, "ff": spec.d_ff},
                 "state": spec.d_state,
             },
-            "shapes": [[name, list(value.shape)] for name, value in self.weights.items()],
+            "shapes": [[name, list(value.shape)] for name, value in weights.items()],
             "dtype": kind,
             "data": base64.b64encode(flat.tobytes()).decode(),
         }
@@ -72,11 +73,12 @@ def of_run(folder: Path) -> Entry:
     result, verified = read_result(folder), read_verification(str(folder))
     ours = verified and verified.weights_sha256 == hashlib.sha256(stored).hexdigest()
     found = verified.found if verified and ours else None
+    label, origin = words.trained_on(run)
     return Entry(
-        "Trained",
+        label,
         words.title(family, spec.n_layers),
         run.name,
-        words.trained_on(run),
+        origin,
         words.how(run),
         spec,
         {name: value.numpy() for name, value in params_of(run, stored).items()},
@@ -107,7 +109,7 @@ def of_solution(solution: TrainedSolution) -> Entry:
         "Written by hand",
         words.title(family_named(spec.family), spec.n_layers),
         f"construction {solution.theorem}",
-        "explicit weights, not trained",
+        "Explicit weights; nothing was trained.",
         "The same kind of model, with weights that follow from a proof instead of training.",
         spec,
         solution.weights,

@@ -52,13 +52,17 @@ def title(family: Family, layers: int) -> str:
     return f"{family.label}{attention}, {layers} layer{'s' if layers > 1 else ''}"
 
 
-def trained_on(run: RunSpec) -> str:
-    """Where the weights come from."""
-    kinds = {
-        "uniform": "fair random bits",
-        "mixed": "fair random bits and strings with few or many ones",
-    }
-    return f"trained on {kinds[run.protocol.examples]}, seed {run.seed}"
+def trained_on(run: RunSpec) -> tuple[str, str]:
+    """What the weights were trained on: as a label, and in a sentence."""
+    if run.protocol.examples == "mixed":
+        label, examples = "Trained on mixed bits", "In half of its training examples ones are rare "
+        examples += "or frequent, with a cut between two such parts."
+    else:
+        label, examples = (
+            "Trained on fair bits",
+            "In its training examples every bit is a fair coin.",
+        )
+    return label, f"{examples} Seed {run.seed}."
 
 
 def samples(accuracy: float, count: int) -> str:

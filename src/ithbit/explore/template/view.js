@@ -228,7 +228,7 @@
     inside.open = innerWidth >= 900 || at === 0;
 
     const card = node("article", { class: "card", "data-model": at },
-      node("h2", {}, node("span", { class: "letter" }, letters[at]), `${model.label}: ${model.title}`), node("p", { class: "note" }, model.origin), node("p", { class: "mono" }, model.name),
+      node("h2", {}, node("span", { class: "letter" }, letters[at]), model.label), node("p", {}, model.title), node("p", { class: "note" }, model.origin), node("p", { class: "mono" }, model.name),
       says, node("div", { class: "gauge" }, gauge), ends, node("div", { class: "steady" }, places.figure), tools, result,
       node("div", { class: `verdict tone-${standing.tone}` }, node("b", {}, standing.verdict), node("p", {}, standing.meaning), ...(model.samples ? [node("p", { class: "hint" }, model.samples)] : []), node("details", {}, node("summary", {}, "What it rests on"), node("p", { class: "hint" }, standing.record))),
       inside);
