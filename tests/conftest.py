@@ -16,6 +16,7 @@ from synthetic_store import HOSTILE, Plan, paper_plans, positions_plans, write_r
 if not torch.cuda.is_available():  # kernels run under Triton's interpreter, if asked before import
     os.environ["TRITON_INTERPRET"] = "1"
 os.environ.pop("ITHBIT_STORE", None)  # the user's store is none of the tests'
+os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start; see `one_thread`
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script
     signal.signal(signal.SIGINT, signal.default_int_handler)  # interruptions are tested
 
@@ -211,6 +212,12 @@ def mixed_records(mixed_store: Path) -> "Records":
     from ithbit.store.frame import load_rows
 
     return load_rows(mixed_store)
+
+
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without their figures, which take nearly all of a page's time."""
+    monkeypatch.setattr("ithbit.report.page.page.FIGURES", {})
 
 
 @pytest.fixture

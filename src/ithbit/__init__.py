@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ithbit.spec import ModelSpec, Protocol, RunSpec
     from ithbit.store.records import Epoch, Failure, Result
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # here alone: the build reads it
 __all__ = [
     "Epoch",
     "Failure",

@@ -77,6 +77,13 @@ def test_html_is_escaped(store) -> None:
     assert str(Hostile()) == "<script>alert(1)</script> [bold]:smile:[/bold]"
 
 
+def test_a_result_prints_once_in_a_notebook(results, monkeypatch) -> None:
+    """rich sees a notebook there, and would display what goes to a file."""
+    plain = str(results)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert str(results) == plain
+
+
 def test_comparison_prints() -> None:
     agreement = ithbit.compare(PAPER)
     assert agreement.agrees

@@ -14,7 +14,7 @@ from ithbit.selfcontained import template_part
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "explore"
 COMMANDS = re.findall(
-    r"^\$ ithbit explore (.*) -o docs/explore/(.*)$", (FOLDER / "README.md").read_text(), re.M
+    r"^\$ ithbit explore (.*) -o docs/explore/(.*)$", (FOLDER / "index.md").read_text(), re.M
 )
 LARGEST = 500_000  # bytes
 
@@ -54,5 +54,5 @@ def test_a_page_is_current(arguments: str, name: str) -> None:
     assert trained == wanted
     assert construction["standing"]["verdict"] == "certified for all inputs"
     verdicts = [each["standing"]["verdict"] for each in trained]
-    paragraph = (FOLDER / "README.md").read_text().split(f"({name}):")[1].split("\n- ")[0]
+    paragraph = (FOLDER / "index.md").read_text().split(f"`{name}`:")[1].split("\n- ")[0]
     assert all(f"*{verdict}*" in paragraph for verdict in verdicts)

@@ -181,7 +181,7 @@ def test_killed_at_random_moments(tmp_path, kept, leftovers) -> None:
             process.kill()
             assert process.wait() == -signal.SIGKILL, "it should have been killed at work"
     assert RunFolder(store, runs[0]).result() is None
-    subprocess.run(command, check=True, timeout=90)
+    train(runs, store, CPU)
     for run in runs:
         assert kept(store, run) == kept(tmp_path / "unbroken", run)
     assert leftovers(store) == []

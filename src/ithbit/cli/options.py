@@ -89,6 +89,9 @@ OPTIONS: dict[str, Any] = {
     "workers": option(_WORKERS, kind=int | None),
     "store": Store,
     "retry_failed": flag("Train runs again that are recorded as failed.", "--retry-failed"),
+    "tensorboard": option(
+        "Also write every epoch's numbers into this folder for TensorBoard.", kind=Path | None
+    ),
     "dry_run": flag("List the runs, what is done and how long it may take.", "--dry-run"),
     "on": option("local (this machine) or slurm (a cluster)."),
     "slurm": option(
