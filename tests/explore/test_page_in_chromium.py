@@ -174,7 +174,7 @@ def test_light_and_dark(page: Browser) -> None:
     )
     light, drawn_light = page.js(ground), page.js(pixel)
     page.prefer("dark")
-    page.settled()
+    wait_for(page, "document.documentElement.dataset.theme === 'dark'")
     dark = page.js(ground)
     assert light != dark
     assert page.js(pixel) != drawn_light

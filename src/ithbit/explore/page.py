@@ -17,7 +17,7 @@ from ithbit.selfcontained import environment, safe_json, script_hash, template_p
 from ithbit.store.writing import write_text
 
 HOME = "ithbit.explore"
-SCRIPTS = ("model.js", "search.js", "draw.js", "view.js")
+SCRIPTS = ("model.js", "search.js", "draw.js", "pictures.js", "view.js")
 MOST_RUNS = 2
 MOST_BYTES = 1_000_000
 
