@@ -75,6 +75,14 @@ def test_a_record_of_other_weights_does_not_count(tmp_path: Path) -> None:
     assert of_run(folder).standing.verdict == "not verified"
 
 
+def test_weights_written_by_hand_are_not_called_trained(tmp_path: Path) -> None:
+    ithbit.construct("lhi", "gru", 4, model="trained", out=tmp_path)
+    (folder,) = tmp_path.iterdir()
+    made = of_run(folder)
+    assert (made.label, made.origin) == words.BY_HAND
+    assert made.standing.verdict == "not verified"
+
+
 @pytest.mark.parametrize("verdict", [*get_args(Verdict), "proved"])
 def test_every_verdict_keeps_its_word(verdict: str) -> None:
     record = read_verification(str(shipped("uniform/lhi_n32_gru_L1d16h2_polynomial_s3")))

@@ -14,7 +14,7 @@ from ithbit.explore.words import Standing
 from ithbit.families import family_named
 from ithbit.spec import ModelSpec
 from ithbit.store.reading import read_verification
-from ithbit.store.records import Case
+from ithbit.store.records import Case, result_from_json
 from ithbit.theory.certificate import certify
 from ithbit.theory.constructions.trained import TRAINED, too_large, too_small
 from ithbit.theory.layers import FloatArray
@@ -70,20 +70,20 @@ def of_run(folder: Path) -> Entry:
         raise SpecError(f"{run.name} has a layer of your own; the page runs the six families alone")
     if spec.n_bits > LONGEST:
         raise SpecError(f"the page shows up to n = {LONGEST}, got n = {spec.n_bits} in {run.name}")
-    result, verified = read_result(folder), read_verification(str(folder))
+    result, verified = result_from_json(read_result(folder)), read_verification(str(folder))
     ours = verified and verified.weights_sha256 == hashlib.sha256(stored).hexdigest()
     found = verified.found if verified and ours else None
-    label, origin = words.trained_on(run)
+    label, origin = words.origin(result)
     return Entry(
         label,
         words.title(family, spec.n_layers),
         run.name,
         origin,
-        words.how(run),
+        words.how(spec),
         spec,
         {name: value.numpy() for name, value in params_of(run, stored).items()},
         words.standing(found),
-        words.samples(result["final_accuracy"], run.protocol.held_out_examples),
+        words.samples(result),
         found.counterexample or found.worst if found else None,
     )
 
@@ -105,11 +105,12 @@ def of_solution(solution: TrainedSolution) -> Entry:
     """A construction, with what is proved of it."""
     spec = solution.spec
     certificate = certify(solution)
+    label, origin = words.BY_HAND
     return Entry(
-        "Written by hand",
+        label,
         words.title(family_named(spec.family), spec.n_layers),
         f"construction {solution.theorem}",
-        "Explicit weights; nothing was trained.",
+        origin,
         "The same kind of model, with weights that follow from a proof instead of training.",
         spec,
         solution.weights,

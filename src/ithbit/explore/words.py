@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ithbit.families import Family, family_named
-from ithbit.spec import RunSpec
-from ithbit.store.records import Verification
+from ithbit.spec import ModelSpec
+from ithbit.store.records import Result, Verification
 from ithbit.theory.certificate import Certificate
 from ithbit.theory.certificate_text import floor
 
@@ -33,9 +33,9 @@ class Standing:
     tone: Tone = "open"
 
 
-def how(run: RunSpec) -> str:
+def how(spec: ModelSpec) -> str:
     """How such a model works, for a newcomer."""
-    family, spec = family_named(run.model.family), run.model
+    family = family_named(spec.family)
     others = "all tokens up to itself" if family.causal else "all tokens"
     return _HOW[family.kind].format(
         others=others, d=spec.d_model, state=spec.d_model * spec.d_state
@@ -52,23 +52,32 @@ def title(family: Family, layers: int) -> str:
     return f"{family.label}{attention}, {layers} layer{'s' if layers > 1 else ''}"
 
 
-def trained_on(run: RunSpec) -> tuple[str, str]:
-    """What the weights were trained on: as a label, and in a sentence."""
-    if run.protocol.examples == "mixed":
-        label, examples = "Trained on mixed bits", "In half of its training examples ones are rare "
-        examples += "or frequent, with a cut between two such parts."
-    else:
-        label, examples = (
-            "Trained on fair bits",
-            "In its training examples every bit is a fair coin.",
+BY_HAND = ("Written by hand", "Explicit weights; nothing was trained.")
+
+
+def origin(result: Result) -> tuple[str, str]:
+    """Where the weights come from: as a label, and in a sentence."""
+    if result.environment.get("path") == "construction":
+        return BY_HAND
+    label, examples = "Trained on fair bits", "In its training examples every bit is a fair coin."
+    if result.spec.protocol.examples == "mixed":
+        label = "Trained on mixed bits"
+        examples = (
+            "In half of its training examples ones are rare in one part, frequent in another."
         )
-    return label, f"{examples} Seed {run.seed}."
+    return label, f"{examples} Seed {result.spec.seed}."
 
 
-def samples(accuracy: float, count: int) -> str:
-    """What the usual test said: the final weights on held-out samples."""
-    right = round(accuracy * count)
-    return f"Observed on samples: it answers {right:,} of {count:,} random inputs right."
+def samples(result: Result) -> str:
+    """What the usual test said, and what plain strings did: the final weights, observed."""
+    count = result.spec.protocol.held_out_examples
+    right = round(result.final_accuracy * count)
+    said = f"Observed on samples: it answers {right:,} of {count:,} random inputs right."
+    if result.structured_tried is None:
+        return said
+    wrong = f"{result.structured_wrong:,} wrong" if result.structured_wrong else "all right"
+    kinds = "such as constant strings, a single 1, or zeros and then ones"
+    return f"{said} Of {result.structured_tried:,} plain inputs, {kinds}, it answers {wrong}."
 
 
 def standing(found: Verification | None) -> Standing:
@@ -78,8 +87,8 @@ def standing(found: Verification | None) -> Standing:
     'not verified'
     """
     if found is None:
-        nothing = "Nobody has looked for a wrong answer beyond random samples."
-        return Standing("not verified", nothing, "The run has no verification record.")
+        nothing = "Nobody has searched these weights for a wrong answer."
+        return Standing("not verified", nothing, "The run has no record of `ithbit verify`.")
     meanings: dict[str, tuple[str, Tone]] = {
         "right on all inputs": (
             "Every possible input was tried, and every answer is right.",
@@ -91,7 +100,7 @@ def standing(found: Verification | None) -> Standing:
         "proved": ("A proof covers every possible input: all answers are right.", "good"),
     }
     meaning, tone = meanings.get(found.verdict, ("", "open"))
-    return Standing(found.verdict, meaning, f"On record, in float32: {found.sentence()}.", tone)
+    return Standing(found.verdict, meaning, f"On record: {found.sentence()}.", tone)
 
 
 def certified(certificate: Certificate) -> Standing:

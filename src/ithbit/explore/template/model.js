@@ -41,15 +41,24 @@ const ithbit = (() => {
     for (let i = 0; i < x.length; i++) x[i] += y[i];
     return x;
   };
+  // x[a] w[b] + x[a + 1] w[b + 1] + …; four sums at once, for a processor adds faster than in turn.
+  const dot = (x, a, w, b, size) => {
+    let s0 = 0, s1 = 0, s2 = 0, s3 = 0, i = 0;
+    for (; i < size - 3; i += 4) {
+      s0 += x[a + i] * w[b + i];
+      s1 += x[a + i + 1] * w[b + i + 1];
+      s2 += x[a + i + 2] * w[b + i + 2];
+      s3 += x[a + i + 3] * w[b + i + 3];
+    }
+    for (; i < size; i++) s0 += x[a + i] * w[b + i];
+    return s0 + s1 + (s2 + s3);
+  };
   // Rows of x times the rows [first, last) of a matrix, plus a bias.
   const linear = (x, inputs, weight, bias = null, first = 0, last = weight.length / inputs) => {
     const rows = x.length / inputs, outputs = last - first, out = new Float64Array(rows * outputs);
     for (let t = 0; t < rows; t++)
-      for (let o = 0; o < outputs; o++) {
-        let sum = bias ? bias[first + o] : 0;
-        for (let i = 0, w = (first + o) * inputs, a = t * inputs; i < inputs; i++) sum += weight[w + i] * x[a + i];
-        out[t * outputs + o] = sum;
-      }
+      for (let o = 0; o < outputs; o++)
+        out[t * outputs + o] = dot(x, t * inputs, weight, (first + o) * inputs, inputs) + (bias ? bias[first + o] : 0);
     return out;
   };
   const layerNorm = (x, d, weight, bias, eps) => {
@@ -97,9 +106,7 @@ const ithbit = (() => {
         const a = (t - from) * d + c, seen = causal ? t + 1 : T;
         let most = -Infinity, total = softmax ? 0 : DENOMINATOR_EPS;
         for (let s = 0; s < seen; s++) {
-          let sum = 0;
-          for (let i = 0; i < size; i++) sum += q[a + i] * k[s * d + c + i];
-          row[s] = sum * scale;
+          row[s] = dot(q, a, k, s * d + c, size) * scale;
           if (row[s] > most) most = row[s];
         }
         for (let s = 0; s < seen; s++) total += softmax ? (row[s] = Math.exp(row[s] - most)) : row[s];
@@ -222,8 +229,7 @@ const ithbit = (() => {
     for (let t = 0; t < T; t++) {
       let past = 0; // the sum of dt · rate over s < j <= t
       for (let s = t; s >= 0; s--) {
-        let score = 0;
-        for (let j = 0; j < N; j++) score += mixed[t * width + d + N + j] * mixed[s * width + d + j];
+        const score = dot(mixed, t * width + d + N, mixed, s * width + d, N);
         map[t * T + s] = Math.exp(past) * score * dt[s * heads + head];
         past += dt[s * heads + head] * rate;
       }
