@@ -161,6 +161,20 @@ def test_the_button_finds_a_wrong_answer(page: Browser) -> None:
     assert page.js("document.querySelectorAll('.result')[1].textContent").endswith("Stopped.")
 
 
+def test_the_map_of_strings_with_one_odd_bit(page: Browser) -> None:
+    page.click("article .odd summary")
+    captions = "[...document.querySelectorAll('.odd figcaption')].map(each => each.textContent)"
+    wait_for(page, f"{captions}.every(each => each.includes('of 1,024 wrong.'))")
+    strings = torch.eye(32, dtype=torch.long).repeat_interleave(32, 0)
+    index = torch.arange(1, 33).repeat(32)
+    model = from_run(shipped(REFUTED), "float64")
+    for caption, bits in zip(page.js(captions), (strings, 1 - strings), strict=True):
+        with torch.no_grad():
+            says = model(bits, index) > 0
+        wrong = int((says != bits.gather(1, index[:, None] - 1)[:, 0].bool()).sum())
+        assert f" {wrong} of 1,024" in caption
+
+
 def test_a_picture_is_read_and_clicked(page: Browser) -> None:
     page.click("article .inside figure canvas")
     assert "number" in page.js("document.getElementById('tip').textContent")

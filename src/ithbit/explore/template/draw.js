@@ -65,11 +65,12 @@ const drawing = (() => {
   // One square a token: bits dark or light, the index and the end in their own colour.
   const strip = (canvas, values) =>
     paint(canvas, values.length, 1, (x) => (values[x] === null ? shade(ramps.asked, 0.5) : shade(ramps.ink, values[x] ? 0.85 : 0.12)));
-  // One square a place: right or wrong, the stronger the surer.
-  const verdicts = (canvas, margins) =>
-    paint(canvas, margins.length, 1, (x) => {
-      if (margins[x] === undefined) return shade(ramps.ink, 0.08);
-      return margins[x] > 0 ? shade(ramps.good, 0.25 + 0.05 * Math.min(10, margins[x])) : shade(ramps.bad, 1);
+  // One square a margin: right or wrong, the stronger the surer; faint where it is not known yet.
+  const verdicts = (canvas, margins, width) =>
+    paint(canvas, width, margins.length / width, (x, y) => {
+      const margin = margins[y * width + x];
+      if (margin === undefined) return shade(ramps.ink, 0.08);
+      return margin > 0 ? shade(ramps.good, 0.25 + 0.05 * Math.min(10, margin)) : shade(ramps.bad, 1);
     });
   return { readColours, signed, weights, bars, strip, verdicts, most };
 })();

@@ -104,7 +104,7 @@ const pictures = (() => {
   };
   // The same bits asked for every number, as far as they have been tried.
   const places = (made, margins, done) => {
-    drawing.verdicts(made.canvas, margins);
+    drawing.verdicts(made.canvas, margins, n);
     made.read = (x) => {
       if (margins[x] === undefined) return `bit ${x + 1}`;
       return `asked for bit ${x + 1}: ${margins[x] > 0 ? "right" : "wrong"}, margin ${plain(margins[x])}`;
@@ -114,6 +114,17 @@ const pictures = (() => {
     const where = wrong.length ? `; wrong at ${wrong.slice(0, 8).join(", ")}${wrong.length > 8 ? ", …" : ""}` : "";
     say(made, "The same bits, asked for every number:", `${n - wrong.length} of ${n} right${where}.`);
   };
+  // Strings with one bit unlike all others: a column for each place of it, a row for each number asked.
+  const oddOne = (made, margins, odd, done) => {
+    drawing.verdicts(made.canvas, margins, n);
+    const tried = margins.filter(() => true), wrong = tried.filter((margin) => !(margin > 0)).length;
+    const count = `${wrong.toLocaleString("en")} of ${tried.length.toLocaleString("en")} wrong`;
+    say(made, odd ? "A single 1 among zeros:" : "A single 0 among ones:", count + (done ? "." : " so far."));
+    made.read = (x, y) => {
+      const margin = margins[y * n + x], what = `a single ${odd} at ${x + 1}, asked for bit ${y + 1}`;
+      return margin === undefined ? what : `${what}: ${margin > 0 ? "right" : "wrong"}, margin ${plain(margin)}`;
+    };
+  };
   const weight = (made, name, shape, data) => {
     const width = shape[shape.length - 1], scale = drawing.signed(made.canvas, width, data.length / width, data, 1, width);
     made.figure.style.maxWidth = `${Math.min(100, 3 + 1.5 * width)}%`;
@@ -122,6 +133,6 @@ const pictures = (() => {
   };
   return {
     ...{ models, n, T, state, node, plain, called, asked, picture },
-    draw: { tokens, rows, gate, head, map, change, places, weight },
+    draw: { tokens, rows, gate, head, map, change, places, oddOne, weight },
   };
 })();

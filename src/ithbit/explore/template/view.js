@@ -145,6 +145,8 @@
     if (model.samples) verdict.append(node("p", { class: "hint" }, model.samples));
     verdict.append(node("details", {}, node("summary", {}, "What it rests on"), node("p", { class: "hint" }, standing.record)));
 
+    const odd = node("details", { class: "odd" }, node("summary", {}, "Where does it fail? One bit unlike all others"));
+    odd.addEventListener("toggle", () => odd.open && tryOddOnes(odd, net));
     const inside = node("details", { class: "inside" }, node("summary", {}, "Inside the model"));
     const drawn = buildInside(model, inside);
     // Everything else, made when it is opened.
@@ -158,7 +160,7 @@
     const head = [node("h2", {}, letter, model.label), node("p", {}, model.title), node("p", { class: "note" }, model.origin)];
     const answer = [says, node("div", { class: "gauge" }, gauge), ends, node("div", { class: "steady" }, places.figure)];
     const name = node("p", { class: "mono" }, model.name);
-    byId("models").append(node("article", { class: "card" }, ...head, name, ...answer, tools, result, verdict, inside));
+    byId("models").append(node("article", { class: "card" }, ...head, name, ...answer, tools, result, odd, verdict, inside));
     byId("summary").append(short);
 
     const showAnswer = (logit) => {
@@ -210,6 +212,23 @@
       return ++index === n;
     };
     inSlices(step, (done) => draw.places(places, margins, done), () => mine !== version);
+  };
+  const tryOddOnes = (parent, net) => {
+    const maps = node("div", { class: "maps" });
+    const hint = "A column is the place of that bit, a row the number asked for. Green is right; click a square to try it.";
+    parent.replaceChildren(parent.firstElementChild, node("p", { class: "hint" }, hint), maps);
+    for (const odd of [1, 0]) {
+      const bitsAt = (x) => Array.from({ length: n }, (_, at) => (at === x ? odd : 1 - odd));
+      const made = picture("bare map", null, (x, y) => change({ bits: bitsAt(x), index: y + 1 }));
+      const margins = new Array(n * n);
+      let at = 0;
+      maps.append(made.figure);
+      const step = () => {
+        margins[at] = ithbit.margin(net, bitsAt(at % n), 1 + Math.floor(at / n));
+        return ++at === n * n;
+      };
+      inSlices(step, (done) => draw.oddOne(made, margins, odd, done), () => !parent.open || !maps.isConnected);
+    }
   };
   const hunts = new Map();
   const look = (model, button, result) => {
@@ -274,7 +293,7 @@
     document.documentElement.dataset.theme = theme || (dark.matches ? "dark" : "light");
     drawing.readColours();
     if (views.length) change({ index: state.index });
-    for (const open of document.querySelectorAll(".weights")) open.dispatchEvent(new Event("toggle"));
+    for (const open of document.querySelectorAll(".weights, .odd")) open.dispatchEvent(new Event("toggle"));
   };
   byId("theme").addEventListener("click", () => {
     theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
