@@ -60,7 +60,7 @@ def write_page(entries: Sequence[Entry], path: Path) -> Path:
     page = render_page(entries)
     if (size := len(page.encode())) > MOST_BYTES:
         raise SpecError(
-            f"the page would have {size:,} bytes, and at most {MOST_BYTES:,} are written; show "
-            "fewer models or a smaller one"
+            f"the page would have {size:,} bytes, and at most {MOST_BYTES:,} are written; "
+            "leave out the construction or the second run, or show a smaller model"
         )
     return write_text(path, page)
