@@ -209,7 +209,7 @@ def test_every_family_is_drawn(browser: Browser, tmp_path: Path, family: str) ->
     browser.js("document.querySelectorAll('details').forEach(each => (each.open = true))")
     browser.settled()
     browser.click("[data-preset=invert]")
-    assert browser.js("document.querySelector('h2').textContent") == f"A{HOSTILE}"
+    assert browser.js("document.querySelector('h2').textContent") == f"A {HOSTILE}"
     assert browser.js("document.images.length") == 0
     assert browser.js("document.title").startswith("ithbit explore")
     undrawn = "[...document.querySelectorAll('figure')].filter(each => !each.innerText.trim())"

@@ -157,7 +157,7 @@
     inside.append(rest, weights);
     inside.open = innerWidth >= 900 || at === 0;
 
-    const head = [node("h2", {}, letter, model.label), node("p", {}, model.title), node("p", { class: "note" }, model.origin)];
+    const head = [node("h2", {}, letter, ` ${model.label}`), node("p", {}, model.title), node("p", { class: "note" }, model.origin)];
     const answer = [says, node("div", { class: "gauge" }, gauge), ends, node("div", { class: "steady" }, places.figure)];
     const name = node("p", { class: "mono" }, model.name);
     byId("models").append(node("article", { class: "card" }, ...head, name, ...answer, tools, result, odd, verdict, inside));
@@ -167,7 +167,7 @@
       const truth = state.bits[state.index - 1], margin = truth ? logit : -logit, right = margin > 0;
       const strong = () => node("b", {}, `${Number(logit > 0)}, ${right ? "right" : "wrong"}`);
       for (const each of [says, short]) each.className = `says ${right ? "right" : "wrong"}`;
-      short.replaceChildren(letter.cloneNode(true), `${model.label}: answers `, strong());
+      short.replaceChildren(letter.cloneNode(true), ` ${model.label}: answers `, strong());
       const truly = right ? "." : `, bit ${state.index} is ${truth}.`;
       says.replaceChildren("Answers ", strong(), `${truly} Logit ${plain(logit)}, margin ${plain(margin)}.`);
       const scale = Math.max(16, Math.abs(margin)), size = (50 * Math.abs(margin)) / scale;
