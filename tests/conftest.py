@@ -1,6 +1,7 @@
 """The table of models that the properties run over, made-up stores, and the gates to libraries."""
 
 import dataclasses
+import importlib.util
 import json
 import os
 import signal
@@ -71,6 +72,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def one_thread() -> None:
     """The models are small: more threads only wait for each other, and may sum in other orders."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_interpreter() -> None:
+    """Kernels are interpreted where there is no GPU, and quickly."""
+    if importlib.util.find_spec("triton") and not torch.cuda.is_available():
+        from quick_interpreter import quicken
+
+        quicken()
 
 
 @pytest.fixture(params=_cases(), ids=_label)

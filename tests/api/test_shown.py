@@ -146,7 +146,7 @@ def test_bars_in_a_notebook(monkeypatch, capsys) -> None:
         board.watch(Event(run, Epoch(1, 0.5, 0.5, 0.5, 1e-3, 0.1)))
         board._live.refresh()
     texts = [each.text for each in drawn if hasattr(each, "text")]
-    assert any("0 of 1 runs done" in text and run.name in text for text in texts)
+    assert any("0 of 1 runs done" in text and f"s{run.seed}" in text for text in texts)
     assert capsys.readouterr() == ("", "")  # no lines beside the bars
 
 

@@ -120,7 +120,6 @@ def test_stopped_anywhere_a_run_ends_as_if_it_had_not_been(
     train(runs, tmp_path / "broken", CPU)
     for run in runs:
         assert kept(tmp_path / "broken", run) == kept(tmp_path / "unbroken", run)
-        assert not (RunFolder(tmp_path / "broken", run).path / "state.safetensors").exists()
     assert leftovers(tmp_path) == []
 
 

@@ -32,9 +32,6 @@ def interpreted(triton) -> None:
     """Skips a test where the kernels would not run under Triton's interpreter."""
     if torch.cuda.is_available():
         pytest.skip("the kernels are compiled where there is a GPU")
-    from quick_interpreter import quicken
-
-    quicken()
 
 
 class StopNowError(Exception):

@@ -84,11 +84,13 @@ class Verified(Shown):
 
 
 class Verifications(Shown, list[Verified]):
-    """The verification of every run; `set_aside` has a sentence for each that cannot be read."""
+    """The verification of every run; `set_aside` has a sentence for each that cannot be read, and
+    `not_kept` for each whose folder cannot be written."""
 
     def __init__(self, verified: Iterable[Verified] = ()) -> None:
         super().__init__(verified)
         self.set_aside: list[str] = []
+        self.not_kept: list[str] = []
 
     def summary(self) -> dict[str, dict[str, int]]:
         """Verdicts by what the paper's criterion and the final epoch found."""
@@ -158,12 +160,13 @@ def verify(
         raise SpecError(f"the seed is a number from 0 and below 2^63, got {seed}")
     from ithbit.api.progress import bar
     from ithbit.engine.device import choose_device
+    from ithbit.store.folder import keep_verification
     from ithbit.verify.verify import (
         finished_folders,
         is_enough,
         read_result,
         recorded,
-        verify_run,
+        verified,
     )
 
     store, chosen = Path(store), choose_device(device)
@@ -178,9 +181,12 @@ def verify(
                     continue
                 record, found = recorded(folder) if all and not again else None, None
                 if record is None or not is_enough(record, budget, count):
-                    found = verify_run(folder, chosen, budget, seed, count)
-                    record = recorded(folder)
-                    assert record is not None
+                    fresh = verified(folder, chosen, budget, seed, count)
+                    record, found = fresh.to_json(), fresh.found
+                    try:
+                        keep_verification(folder, fresh)
+                    except StoreError as error:  # a store that can only be read
+                        done.not_kept.append(str(error))
                 done.append(Verified(record, solved, final, found))
             except (StoreError, TooLargeError) as error:
                 if not all:
