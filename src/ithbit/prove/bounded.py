@@ -1,0 +1,58 @@
+"""What a file of bounds gives: proved bounds of a model's margin over sets of inputs.
+
+A *node* is an index and a string of which some bits are fixed, that at the index among them: its
+value is the answer. A new block needs one file with a class that fills `Bounds`, and its line in
+`bounds_for`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ithbit.errors import SpecError
+from ithbit.spec import ModelSpec
+from ithbit.theory.layers import FloatArray
+
+Ints = NDArray[Any]
+ARITHMETIC = "float64 with error terms for every rounding, tables of exp and erf from arb balls"
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    """Of every node: proved bounds of the margin, and hints that prove nothing."""
+
+    lower: FloatArray  # -inf where nothing is known
+    upper: FloatArray
+    slope: FloatArray  # node bit: how the margin's form moves with a bit
+    weight: FloatArray  # node bit: how much a bit matters for the enclosure
+
+
+class Bounds(Protocol):
+    """Bounds of nodes: index (node) from 0, bits (node, bit) in 0, 1 and -1 for a free bit."""
+
+    n: int
+
+    def __call__(self, index: Ints, bits: Ints) -> Bounded: ...
+
+
+class NoBoundsError(SpecError):
+    """A model whose blocks have no file of bounds."""
+
+
+def bounds_for(spec: ModelSpec, params: Mapping[str, FloatArray]) -> Bounds:
+    """The bounds of a model with these weights; raises `NoBoundsError` if its blocks have none."""
+    from ithbit.prove.softmax import OneSoftmax
+
+    one_softmax = spec.family in ("softmax-full", "softmax-causal") and spec.n_layers == 1
+    if not (spec.task == "rhi" and one_softmax and spec.positions == "polynomial"):
+        raise NoBoundsError(
+            f"there are no bounds for {spec.task} by {spec.n_layers} layers of {spec.family} with "
+            f"{spec.positions} positions; there are for rhi by one layer of softmax attention with "
+            "polynomial positions"
+        )
+    if not all(np.isfinite(value).all() for value in params.values()):
+        raise NoBoundsError("the weights are not finite, so nothing can be proved of them")
+    return OneSoftmax(spec, params)
