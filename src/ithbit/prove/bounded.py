@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ithbit.errors import SpecError
 from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
+from ithbit.theory.trained_blocks import shapes
 
 Ints = NDArray[Any]
 ARITHMETIC = "float64 with error terms for every rounding, tables of exp and erf from arb balls"
@@ -53,6 +54,8 @@ def bounds_for(spec: ModelSpec, params: Mapping[str, FloatArray]) -> Bounds:
             f"{spec.positions} positions; there are for rhi by one layer of softmax attention with "
             "polynomial positions"
         )
+    if {name: value.shape for name, value in params.items()} != shapes(spec):
+        raise NoBoundsError("the weights do not fit the model")
     if not all(np.isfinite(value).all() for value in params.values()):
         raise NoBoundsError("the weights are not finite, so nothing can be proved of them")
     return OneSoftmax(spec, params)

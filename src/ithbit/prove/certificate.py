@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Proof:
+class Confirmed:
     """A certificate that holds: the run, and what is proved of it on all inputs."""
 
     name: str
@@ -115,7 +115,7 @@ def weights_of(weights: bytes) -> Mapping[str, FloatArray]:
         raise CertificateError(f"the weights are damaged: {error}") from error
 
 
-def check_proof(path: Path, content: Json) -> Proof:
+def check_proof(path: Path, content: Json) -> Confirmed:
     """The proof that a file holds, of the weights beside it; raises `CertificateError`."""
     try:
         weights = path.with_name("weights.safetensors").read_bytes()
@@ -129,7 +129,7 @@ def check_proof(path: Path, content: Json) -> Proof:
         raise CertificateError(f"{path} is refused: {reason}") from reason
 
 
-def confirmed(content: Json, weights: bytes) -> Proof:
+def confirmed(content: Json, weights: bytes) -> Confirmed:
     """The proof if all holds that the content states of these weights, else the reason raised."""
     if content.get("weights_sha256") != hashlib.sha256(weights).hexdigest():
         raise CertificateError("it is of other weights: their digest is not the one stated")
@@ -160,7 +160,7 @@ def confirmed(content: Json, weights: bytes) -> Proof:
             raise CertificateError(f"{key} is not what follows from weights and leaves: {value!r}")
     if content.get("digest") != digest(content):
         raise CertificateError("the digest does not fit the contents: the file was changed")
-    return Proof(run.name, run.model, claims["margin"], len(index))
+    return Confirmed(run.name, run.model, claims["margin"], len(index))
 
 
 def _leaves(leaves: Any, n: int) -> tuple[Ints, Ints, FloatArray]:

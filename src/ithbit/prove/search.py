@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -55,8 +56,13 @@ class Found:
     nodes: int
     seconds: float
 
+    def sentence(self) -> str:
+        """How far it is, in words."""
+        low = "none" if self.least_proved <= 0 else f"{self.least_proved:.4g}"
+        return f"{self.share_closed:.2%} closed, least margin proved {low}, {self.nodes:,} nodes"
+
     @property
-    def outcome(self) -> str:
+    def outcome(self) -> Literal["proved", "refuted", "open"]:
         if self.least_found <= 0:
             return "refuted"
         return "proved" if self.least_proved > 0 else "open"
