@@ -8,6 +8,7 @@ Bounds are stated to five digits, rounded down, so that another order of summati
 """
 
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -80,8 +81,8 @@ def document(run: RunSpec, weights: bytes, index: Ints, bits: Ints, lower: Float
     """The certificate: leaves as arrays, index from 0 and -1 for a free bit."""
     n = run.model.n_bits
     leaves = sorted(
-        [int(i) + 1, "".join("*" if b < 0 else str(b) for b in row), stated(float(bound))]
-        for i, row, bound in zip(index, bits.tolist(), lower, strict=True)
+        (int(i) + 1, _text(row), stated(float(bound)))
+        for i, row, bound in zip(index, bits, lower, strict=True)
     )
     content = {
         "format": FORMAT,
@@ -94,9 +95,14 @@ def document(run: RunSpec, weights: bytes, index: Ints, bits: Ints, lower: Float
         "margin": min(leaf[2] for leaf in leaves),
         "arithmetic": ARITHMETIC,
         "speaks_of": SPEAKS_OF,
-        "leaves": leaves,
+        "leaves": [list(leaf) for leaf in leaves],
     }
     return content | {"digest": digest(content)}
+
+
+def _text(bits: Ints) -> str:
+    """A string with * for a free bit."""
+    return "".join("*" if bit < 0 else str(bit) for bit in bits.tolist())
 
 
 def write(path: Path, content: Json) -> None:
@@ -139,13 +145,12 @@ def confirmed(content: Json, weights: bytes) -> Confirmed:
         raise CertificateError(f"its specification cannot be read: {error}") from error
     n = run.model.n_bits
     index, bits, bound = _leaves(content.get("leaves"), n)
-    for value in range(2 * n):
-        own = bits[(index == value // 2) & (bits[:, value // 2] == value % 2)]
-        if (open_at := uncovered(own, value // 2, value % 2, n)) is not None:
-            at = "".join("*" if b < 0 else str(b) for b in open_at)
-            raise CertificateError(f"no leaf covers the inputs {at} with index {value // 2 + 1}")
+    for i, answer in itertools.product(range(n), (0, 1)):
+        own = bits[(index == i) & (bits[:, i] == answer)]
+        if (hole := uncovered(own, i, answer, n)) is not None:
+            raise CertificateError(f"no leaf covers the inputs {_text(hole)} with index {i + 1}")
     need_bounds(bounds_for(run.model, weights_of(weights)), index, bits, bound)
-    claims = {
+    claims: Json = {
         "format": FORMAT,
         "name": run.name,
         "run_id": run.run_id,

@@ -103,7 +103,6 @@ class OneSoftmax:
     def _attention(self, index: Ints, bits: Ints, free: Ints) -> tuple[Form, FloatArray]:
         """What the last token has after attention, before the first norm; its symbols begin with
         the free bits. And how much each of these moves it."""
-        node = np.arange(len(index))[:, None, None]
         head = np.arange(self.w.shape[1])[:, None]
         place = np.arange(self.n)
         i = index[:, None, None]
