@@ -43,7 +43,7 @@ def test_every_public_name_has_an_example(name) -> None:
 def test_every_command_is_a_function_and_the_other_way_round() -> None:
     functions = {name for name in ithbit.__all__ if inspect.isfunction(public(name))}
     assert COMMANDS.keys() - functions == {"demo", "bench"}
-    assert functions - COMMANDS.keys() == {"construct", "load", "runs"}
+    assert functions - COMMANDS.keys() == {"load", "runs"}
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"demo", "bench"}))
@@ -69,7 +69,7 @@ def test_the_defaults_of_the_whole_door_agree() -> None:
             if parameter.default not in (inspect.Parameter.empty, None):
                 seen.setdefault(key, set()).add(parameter.default)
     several = {key: values for key, values in seen.items() if len(values) > 1}
-    assert several.keys() <= {"format", "out"}
+    assert several.keys() <= {"format", "out", "count"}
     assert seen["store"] == {"runs"}
     assert {"n", "layers", "width", "heads", "ff", "device", "kernels"} <= seen.keys()
 

@@ -46,6 +46,9 @@ def test_fields_come_from_the_annotations() -> None:
         "first_solved_epoch",
         "half_length_accuracy",
         "double_length_accuracy",
+        "structured_tried",
+        "structured_wrong",
+        "structured_example",
     ]
     assert schema(ModelSpec)["code"].default == ""
     assert schema(ModelSpec)["d_model"].default is MISSING
