@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ithbit.errors import SpecError
+from ithbit.families import FAMILIES
 from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_blocks import shapes
@@ -35,6 +36,7 @@ class Bounds(Protocol):
     """Bounds of nodes: index (node) from 0, bits (node, bit) in 0, 1 and -1 for a free bit."""
 
     n: int
+    batch: int  # nodes that are best bounded at once
 
     def __call__(self, index: Ints, bits: Ints) -> Bounded: ...
 
@@ -46,16 +48,18 @@ class NoBoundsError(SpecError):
 def bounds_for(spec: ModelSpec, params: Mapping[str, FloatArray]) -> Bounds:
     """The bounds of a model with these weights; raises `NoBoundsError` if its blocks have none."""
     from ithbit.prove.softmax import OneSoftmax
+    from ithbit.prove.two_layers import TwoLayers
 
-    one_softmax = spec.family in ("softmax-full", "softmax-causal") and spec.n_layers == 1
-    if not (spec.task == "rhi" and one_softmax and spec.positions == "polynomial"):
+    attention = spec.family in FAMILIES and FAMILIES[spec.family].attention
+    one = spec.n_layers == 1 and spec.task == "rhi" and spec.family.startswith("softmax")
+    if not ((one or (spec.n_layers == 2 and attention)) and spec.positions == "polynomial"):
         raise NoBoundsError(
             f"there are no bounds for {spec.task} by {spec.n_layers} layers of {spec.family} with "
-            f"{spec.positions} positions; there are for rhi by one layer of softmax attention with "
-            "polynomial positions"
+            f"{spec.positions} positions; there are for rhi by one layer of softmax attention and "
+            "for two layers of attention, with polynomial positions"
         )
     if {name: value.shape for name, value in params.items()} != shapes(spec):
         raise NoBoundsError("the weights do not fit the model")
     if not all(np.isfinite(value).all() for value in params.values()):
         raise NoBoundsError("the weights are not finite, so nothing can be proved of them")
-    return OneSoftmax(spec, params)
+    return OneSoftmax(spec, params) if one else TwoLayers(spec, params)

@@ -29,7 +29,6 @@ from ithbit.theory.certificate_file import CertificateError, digest
 from ithbit.theory.layers import FloatArray
 
 FORMAT = "ithbit proof 1"
-_BATCH = 128  # leaves bounded at once
 _DIGITS = 5
 
 Json = dict[str, Any]
@@ -215,8 +214,8 @@ def uncovered(leaves: Ints, index: int, value: int, n: int) -> Ints | None:
 
 def need_bounds(bounds: Bounds, index: Ints, bits: Ints, stated: FloatArray) -> None:
     """Raise `CertificateError` unless the margin is at least as stated over every leaf."""
-    for start in range(0, len(index), _BATCH):
-        at = slice(start, start + _BATCH)
+    for start in range(0, len(index), bounds.batch):
+        at = slice(start, start + bounds.batch)
         lower = bounds(index[at], bits[at]).lower
         wrong = np.flatnonzero(~(lower >= stated[at]))
         if len(wrong):

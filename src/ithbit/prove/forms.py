@@ -28,6 +28,7 @@ _PIECES = 8  # that a GELU's interval is cut into
 # (-0.10798…); the fourth, φ(x)(-x⁴ + 7x² - 4), is at most 4 φ(0) < 1.6 in size.
 _BEND_MAX, _BEND_MIN, _FOURTH = 0.79789, -0.10799, 1.6
 _TAYLOR = _FOURTH / 24 / (2 * GELU_STEP) ** 4 * 1.001
+_HARDLY = 1e-13
 _TAIL = 1e-14  # x Φ(-x) < φ(x) at x >= 8
 
 
@@ -76,18 +77,29 @@ def add(x: Form, y: Form) -> Form:
 
 
 def with_own(x: Form, radius: FloatArray) -> Form:
-    """The form with a further symbol for each coordinate, of that radius; none where all are 0."""
-    own = np.flatnonzero(radius.any(0))
+    """The form with a further symbol for each coordinate, of that radius; where all of them are
+    hardly more than rounding, they are taken as such."""
+    is_large = ~(radius < _HARDLY).all(0)  # nor is NaN small
+    own = np.flatnonzero(is_large)
     more = np.zeros((*x.c.shape, len(own)))
     more[:, own, np.arange(len(own))] = radius[:, own]
-    return Form(x.c, np.concatenate([x.G, more], -1), x.e)
+    e = (x.e + np.where(is_large, 0, radius)) * _UP
+    return Form(x.c, np.concatenate([x.G, more], -1), e)
 
 
-def layer_norm(x: Form, gain: FloatArray, bias: FloatArray, eps: float) -> Form:
+def left_over(x: Form, radius: FloatArray, own: bool) -> Form:
+    """The form with what may be off besides: as symbols of its own, or as part of its error."""
+    return with_own(x, radius) if own else Form(x.c, x.G, (x.e + radius) * _UP)
+
+
+def layer_norm(
+    x: Form, gain: FloatArray, bias: FloatArray, eps: float, own: bool = True
+) -> Form:
     """LayerNorm: the centred vector times an affine enclosure of its inverse deviation.
 
     The variance is an affine form plus |G ε|²/d, which lies between 0 and the least of three
     bounds. A coordinate whose affine enclosure is wider than its plain interval gets that instead.
+    What is left over becomes a symbol of each coordinate's own, or without `own` part of its error.
     """
     d, off = x.c.shape[-1], slack(x.c.shape[-1] + x.G.shape[-1])
     c = x.c - x.c.mean(-1, keepdims=True)
@@ -117,11 +129,13 @@ def layer_norm(x: Form, gain: FloatArray, bias: FloatArray, eps: float) -> Form:
     se = (se + np.abs(slope) * (ve + off * v0) + off * np.abs(s0)) * _UP
     rs = (np.abs(sG).sum(-1) * (1 + off) + se) * _UP
     out_c = c * s0[:, None]
-    out_G = np.concatenate(
-        [G * s0[:, None, None] + c[:, :, None] * sG[:, None], (c * se[:, None])[..., None]], -1
-    )
+    out_G = G * s0[:, None, None] + c[:, :, None] * sG[:, None]
     most = 1 / np.sqrt(lo) * _UP
-    own = r * rs[:, None] * _UP + TINY
+    rest = r * rs[:, None] * _UP + TINY
+    if own:
+        out_G = np.concatenate([out_G, (c * se[:, None])[..., None]], -1)
+    else:
+        rest = (rest + np.abs(c) * se[:, None]) * _UP
     out_e = e * np.maximum(most, np.abs(s0) + rs)[:, None]
     out_e = (out_e + off * size * (np.abs(s0) + rs)[:, None]) * _UP + TINY
     least = 1 / np.sqrt(hi) * _DOWN
@@ -130,12 +144,12 @@ def layer_norm(x: Form, gain: FloatArray, bias: FloatArray, eps: float) -> Form:
     room = size * (8 * _U)
     top = np.clip(np.where(b > 0, b * most[:, None], b * least[:, None]), -cap, cap)
     low = np.clip(np.where(a < 0, a * most[:, None], a * least[:, None]), -cap, cap)
-    wide = ~(np.abs(out_G).sum(-1) + own <= (top - low) / 2)
+    wide = ~(np.abs(out_G).sum(-1) + rest + out_e <= (top - low) / 2)
     out_c = np.where(wide, (top + low) / 2, out_c)
-    own = np.where(wide, (top - low) / 2 * _UP + room * most[:, None] + 8 * _U * cap, own)
+    rest = np.where(wide, (top - low) / 2 * _UP + room * most[:, None] + 8 * _U * cap, rest)
     out_e = np.where(wide, TINY, out_e)
     out_G[wide] = 0
-    normal = with_own(Form(out_c, out_G, out_e), own)
+    normal = left_over(Form(out_c, out_G, out_e), rest, own)
     c = normal.c * gain + bias
     sizes = (np.abs(normal.c) + normal.spread()) * np.abs(gain) + np.abs(bias)
     e = normal.e * np.abs(gain) + slack(0) * sizes
@@ -157,7 +171,7 @@ def _inverse_root(lo: FloatArray, hi: FloatArray) -> tuple[FloatArray, FloatArra
     return a, (above + below) / 2, ((above - below) / 2 + above * 8 * _U) * _UP
 
 
-def gelu(x: Form) -> Form:
+def gelu(x: Form, own: bool = True, pieces: int = _PIECES) -> Form:
     """GELU of each coordinate: its chord's slope, and what is left as a symbol of its own.
 
     What is left is bounded on pieces: between two points a function lies within h²/8 times its
@@ -165,13 +179,13 @@ def gelu(x: Form) -> Form:
     """
     low, high = x.bounds()
     width = np.maximum(high - low, 1e-9)
-    at = low[..., None] + width[..., None] * np.linspace(0, 1, _PIECES + 1)
+    at = low[..., None] + width[..., None] * np.linspace(0, 1, pieces + 1)
     at[..., -1] = np.maximum(at[..., -1], high)
     value, off = gelu_at(at)
     slope = (value[..., -1] - value[..., 0]) / width
     left = value - slope[..., None] * at
     off = off + (np.abs(value) + np.abs(slope[..., None] * at)) * (4 * _U)
-    piece = width / _PIECES * (1 + 1e-6) + (np.abs(low) + np.abs(high)) * (8 * _U)
+    piece = width / pieces * (1 + 1e-6) + (np.abs(low) + np.abs(high)) * (8 * _U)
     bend = piece * piece / 8 * _UP + TINY
     top = (left + off).max(-1) - bend * _BEND_MIN
     bottom = (left - off).min(-1) - bend * _BEND_MAX
@@ -179,7 +193,7 @@ def gelu(x: Form) -> Form:
     sizes = np.abs(slope) * (np.abs(x.c) + x.spread()) + np.abs(middle) + radius
     e = (x.e * np.abs(slope) + slack(0) * sizes) * _UP + TINY
     flat = Form(slope * x.c + middle, x.G * slope[..., None], e)
-    return with_own(flat, radius * _UP)
+    return left_over(flat, radius * _UP, own)
 
 
 def gelu_at(x: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -17,7 +17,6 @@ from ithbit.prove.bounded import Bounds, Ints
 from ithbit.theory.layers import FloatArray
 
 SLACK = 0.02  # bounds are raised until they are that close to the least margin found
-BATCH = 128
 _SPOKEN = 0.2  # seconds between two words of progress
 
 
@@ -95,7 +94,7 @@ def search(
         if margin < least:
             least, worst = margin, at
         leaves = fresh if leaves is None else _joined(leaves, fresh)
-        goal = max(least - slack, least / 2)
+        goal = least - slack if least > 2 * slack else least / 100
         todo = np.flatnonzero((leaves.lower < goal) & (leaves.branch >= 0))
         now = time.perf_counter()
         over = not len(todo) or least <= 0 or now - started > seconds
@@ -108,29 +107,28 @@ def search(
             assert watch is not None
             watch(found)
             spoken = now
-        split = todo[np.argsort(leaves.lower[todo], kind="stable")[:BATCH]]
+        split = todo[np.argsort(leaves.lower[todo], kind="stable")[: bounds.batch]]
         index, bits = _children(leaves[split])
         leaves = leaves[np.setdiff1d(np.arange(len(leaves)), split, assume_unique=True)]
 
 
 def _bounded(bounds: Bounds, index: Ints, bits: Ints) -> tuple[Nodes, float, tuple[str, int]]:
     """The nodes with their bounds; the least margin of the inputs that their forms point at."""
-    found = [bounds(index[at], bits[at]) for at in _batches(len(index))]
+    starts = range(0, len(index), bounds.batch)
+    found = [bounds(index[k : k + bounds.batch], bits[k : k + bounds.batch]) for k in starts]
     lower, slope, weight = (
         np.concatenate([getattr(each, name) for each in found])
         for name in ("lower", "slope", "weight")
     )
     free = bits < 0
     branch = np.where(free.any(1), np.where(free, weight, -1.0).argmax(1), -1)
-    corner = np.where(free, slope < 0, bits).astype(np.int8)
-    margin = np.concatenate([bounds(index[at], corner[at]).upper for at in _batches(len(index))])
+    worst = np.argsort(lower, kind="stable")[: bounds.batch]
+    corner = np.where(free, slope < 0, bits).astype(np.int8)[worst]
+    margin = bounds(index[worst], corner).upper
     least = int(margin.argmin())
     text = "".join(map(str, corner[least]))
-    return Nodes(index, bits, lower, branch), float(margin[least]), (text, int(index[least]) + 1)
-
-
-def _batches(count: int) -> list[slice]:
-    return [slice(start, start + BATCH) for start in range(0, count, BATCH)]
+    at = int(index[worst[least]]) + 1
+    return Nodes(index, bits, lower, branch), float(margin[least]), (text, at)
 
 
 def _children(nodes: Nodes) -> tuple[Ints, Ints]:

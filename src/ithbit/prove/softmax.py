@@ -1,15 +1,10 @@
 """Bounds for one block of softmax attention read at its last token, for RHI: BERT's block.
 
-A node is an index i and a bit string of which some bits are free (-1). At the last token, the query
-of i, attention is per head a ratio of sums N/D that are separable over the bits: with ε_j = ±1 for
-a free bit, N = N₀ + Σ n_j ε_j and D = D₀ + Σ d_j ε_j. For any m,
-
-    N/D = m + (N₀ - m D₀ + Σ g_j ε_j) / D,   g_j = n_j - m d_j,
-
-so with 1/D in κ ± ρ it is an affine form with generators κ g_j and a remainder ρ Σ|g_j|. Where D
-varies much, each coordinate's own range may be narrower: it is that of a ratio, bounded by
-λ + max(F(λ), 0)/D_min with F(λ) = max N - λ D, which is separable too (Dinkelbach). The rest of
-the block is `forms.py`. Weights e^{s - max} and values are rounded from arb balls, see `tokens.py`.
+At the last token, the query of i, attention is per head a ratio of sums that are separable over the
+bits (`ratios.py`). Where the denominator varies much, each coordinate's own range may be narrower
+than its affine form: it is bounded by λ + max(F(λ), 0)/D_min with F(λ) = max N - λ D, which is
+separable too (Dinkelbach). The rest of the block is `forms.py`. Weights e^{s - max} and values are
+rounded from arb balls, see `tokens.py`.
 """
 
 from typing import Any
@@ -19,6 +14,7 @@ from flint import arb, arb_mat, ctx
 
 from ithbit.prove.bounded import Bounded, Ints
 from ithbit.prove.forms import TINY, Form, add, gelu, layer_norm, linear, slack, with_own
+from ithbit.prove.ratios import separable_ratio
 from ithbit.prove.tokens import (
     ENTRY,
     PRECISION,
@@ -28,6 +24,7 @@ from ithbit.prove.tokens import (
     floats,
     mapped,
     normed,
+    part,
     relative_floats,
 )
 from ithbit.spec import ModelSpec
@@ -40,6 +37,8 @@ _STEPS = 6  # of Dinkelbach
 
 class OneSoftmax:
     """The margin of one trained model over sets of inputs."""
+
+    batch = 128
 
     def __init__(self, spec: ModelSpec, params: Params) -> None:
         n, d, heads = spec.n_bits, spec.d_model, spec.n_heads
@@ -60,16 +59,16 @@ class OneSoftmax:
             self.w = np.empty((n, heads, 2 * n + 1))
             self.v = np.empty((heads, 3 * n, d))
             for h in range(heads):
-                part = range(h * size, (h + 1) * size)
-                qh, kh, vh = (_columns(each, part) for each in (q, k, v))
-                score = _rows(qh, range(2 * n, 3 * n)) * kh.transpose() * scale
+                at = range(h * size, (h + 1) * size)
+                qh, kh, vh = (part(each, columns=at) for each in (q, k, v))
+                score = part(qh, rows=range(2 * n, 3 * n)) * kh.transpose() * scale
                 for i in range(n):
                     row = [score[i, j] for j in (*range(2 * n), 2 * n + i)]
                     top = arb(max(float(x.mid()) for x in row))
                     self.w[i, h] = relative_floats([(x - top).exp() for x in row])
                 out = p["blocks.0.out.weight"][:, h * size : (h + 1) * size]
                 self.v[h] = floats(vh * exact(out).transpose())
-            self.base = floats(mapped(_rows(rows, range(2 * n, 3 * n)), np.eye(d)))
+            self.base = floats(mapped(part(rows, rows=range(2 * n, 3 * n)), np.eye(d)))
         self.w_bit = np.stack([self.w[..., :n], self.w[..., n : 2 * n]], -1)  # index head bit value
         self.v_bit = np.stack([self.v[:, :n], self.v[:, n : 2 * n]], 2)  # head bit value dim
         self.wv_bit = self.w_bit[..., None] * self.v_bit
@@ -111,25 +110,10 @@ class OneSoftmax:
         wv0, wv1 = self.wv_bit[i, head, place, zero], self.wv_bit[i, head, place, one]
         wq = self.w[index, :, -1]  # node head
         vq = self.v[:, 2 * self.n + index].swapaxes(0, 1)  # node head dim
-        count = slack(3 * self.n)
-        D0 = (w0 + w1).sum(-1) / 2 + wq
-        N0 = (wv0 + wv1).sum(-2) / 2 + wq[..., None] * vq
-        least = np.minimum(w0, w1).sum(-1) + wq
-        most = np.maximum(w0, w1).sum(-1) + wq
-        least, most = least * (1 - count) - self.n * TINY, most * (1 + count) + self.n * TINY
-        m = N0 / D0[..., None]
-        d, nu = (w1 - w0)[..., free] / 2, (wv1 - wv0)[..., free, :] / 2
-        g = nu - m[:, :, None] * d[..., None]  # node head bit dim
-        large = np.abs(g).sum(2) * (1 + count)
-        sizes = (np.abs(wv0) + np.abs(wv1)).sum(-2) + (wq * 2)[..., None] * np.abs(vq)
-        sizes = sizes + np.abs(m) * (most * 3)[..., None]
-        wrong = count * sizes + (4 * ENTRY * most)[..., None] + self.n * TINY
-        inverse_top, inverse_low = 1 / least, 1 / most
-        middle = (inverse_top + inverse_low) / 2
-        radius = (inverse_top - inverse_low) / 2 + inverse_top * slack(0)
-        own = large * radius[..., None] * (1 + slack(0)) + TINY
-        e = (wrong + count * large) * inverse_top[..., None] * (1 + slack(0))
-        G = g * middle[..., None, None]
+        fixed = wq[..., None] * vq
+        ratio = separable_ratio((w0, w1), (wv0, wv1), wq, fixed, free)
+        m, G, own, e = ratio.m, ratio.G, ratio.rest, ratio.e
+        least, most = ratio.least, ratio.most
         a, h = np.nonzero(most > _WIDE * least)
         if len(a):
             low, high = self._ranges(index[a], h, bits[a], least[a, h])
@@ -138,7 +122,7 @@ class OneSoftmax:
             m[a, h], own[a, h] = (high + low) / 2, (high - low) / 2
             e[a, h] = slack(0) * (np.abs(high) + np.abs(low)) + TINY
             G[a, h] = 0
-        matters = (np.abs(g).sum(-1) / most[..., None]).sum(1)
+        matters = ratio.moves.sum(1)
         bias = self.params["blocks.0.out.bias"]
         c = self.base[index] + m.sum(1) + bias
         parts = np.abs(self.base[index]) + np.abs(m).sum(1) + np.abs(bias) + np.abs(G).sum((1, 2))
@@ -177,10 +161,3 @@ def _greatest(
     bound: FloatArray = np.minimum(top, found) + slack(0) * (np.abs(top) + np.abs(at)) + 2 * ENTRY
     return bound
 
-
-def _columns(balls: Any, at: range) -> Any:
-    return arb_mat([[balls[i, j] for j in at] for i in range(balls.nrows())])
-
-
-def _rows(balls: Any, at: range) -> Any:
-    return arb_mat([[balls[i, j] for j in range(balls.ncols())] for i in at])

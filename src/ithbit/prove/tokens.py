@@ -74,6 +74,12 @@ def mapped(rows: Balls, weight: FloatArray, bias: FloatArray | None = None) -> B
     return out + ones * exact(bias)
 
 
+def part(balls: Balls, rows: range | None = None, columns: range | None = None) -> Balls:
+    """Some rows and columns of a matrix."""
+    rows, columns = rows or range(balls.nrows()), columns or range(balls.ncols())
+    return arb_mat([[balls[i, j] for j in columns] for i in rows])
+
+
 ENTRY = 1e-24  # what a float of `floats` may be off beside its rounding
 
 
