@@ -37,6 +37,7 @@ class Bounds(Protocol):
 
     n: int
     batch: int  # nodes that are best bounded at once
+    slack: float  # how close to the least margin met it pays to raise them; inf: above 0 will do
 
     def __call__(self, index: Ints, bits: Ints) -> Bounded: ...
 

@@ -92,14 +92,13 @@ def left_over(x: Form, radius: FloatArray, own: bool) -> Form:
     return with_own(x, radius) if own else Form(x.c, x.G, (x.e + radius) * _UP)
 
 
-def layer_norm(
-    x: Form, gain: FloatArray, bias: FloatArray, eps: float, own: bool = True
-) -> Form:
+def layer_norm(x: Form, gain: FloatArray, bias: FloatArray, eps: float, gram: bool = True) -> Form:
     """LayerNorm: the centred vector times an affine enclosure of its inverse deviation.
 
-    The variance is an affine form plus |G ε|²/d, which lies between 0 and the least of three
-    bounds. A coordinate whose affine enclosure is wider than its plain interval gets that instead.
-    What is left over becomes a symbol of each coordinate's own, or without `own` part of its error.
+    The variance is an affine form plus |G ε|²/d, which lies between 0 and the sum of squared
+    radii, or with `gram`, which costs more, of products of generators if that is less. A coordinate
+    whose affine enclosure is wider than its plain interval gets that instead. What is left over
+    becomes a symbol of each coordinate's own.
     """
     d, off = x.c.shape[-1], slack(x.c.shape[-1] + x.G.shape[-1])
     c = x.c - x.c.mean(-1, keepdims=True)
@@ -112,9 +111,10 @@ def layer_norm(
     scale = (size * size).mean(-1) * _UP + eps  # of the sums below, for their rounding
     v0 = (c * c).mean(-1) + eps
     vG = 2 * np.matmul(c[:, None], G)[:, 0] / d
-    box = (r * r).mean(-1)
-    gram = np.abs(np.matmul(G.swapaxes(-1, -2), G)).sum((-1, -2)) / d
-    square = np.minimum(box, gram) * (1 + 2 * off)
+    square = (r * r).mean(-1) * (1 + 2 * off)
+    if gram:
+        products = np.abs(np.matmul(G.swapaxes(-1, -2), G)).sum((-1, -2)) / d
+        square = np.minimum(square, products * (1 + 2 * off))
     ve = square / 2 + ((2 * size * e).mean(-1) + off * 4 * scale) * _UP
     v0 = v0 + square / 2
     reach = (np.abs(vG).sum(-1) + ve) * (1 + off)
@@ -132,10 +132,7 @@ def layer_norm(
     out_G = G * s0[:, None, None] + c[:, :, None] * sG[:, None]
     most = 1 / np.sqrt(lo) * _UP
     rest = r * rs[:, None] * _UP + TINY
-    if own:
-        out_G = np.concatenate([out_G, (c * se[:, None])[..., None]], -1)
-    else:
-        rest = (rest + np.abs(c) * se[:, None]) * _UP
+    out_G = np.concatenate([out_G, (c * se[:, None])[..., None]], -1)
     out_e = e * np.maximum(most, np.abs(s0) + rs)[:, None]
     out_e = (out_e + off * size * (np.abs(s0) + rs)[:, None]) * _UP + TINY
     least = 1 / np.sqrt(hi) * _DOWN
@@ -149,7 +146,7 @@ def layer_norm(
     rest = np.where(wide, (top - low) / 2 * _UP + room * most[:, None] + 8 * _U * cap, rest)
     out_e = np.where(wide, TINY, out_e)
     out_G[wide] = 0
-    normal = left_over(Form(out_c, out_G, out_e), rest, own)
+    normal = with_own(Form(out_c, out_G, out_e), rest)
     c = normal.c * gain + bias
     sizes = (np.abs(normal.c) + normal.spread()) * np.abs(gain) + np.abs(bias)
     e = normal.e * np.abs(gain) + slack(0) * sizes

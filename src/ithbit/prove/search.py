@@ -16,7 +16,6 @@ import numpy as np
 from ithbit.prove.bounded import Bounds, Ints
 from ithbit.theory.layers import FloatArray
 
-SLACK = 0.02  # bounds are raised until they are that close to the least margin found
 _SPOKEN = 0.2  # seconds between two words of progress
 
 
@@ -80,10 +79,12 @@ def search(
     seconds: float = 60.0,
     least: float = math.inf,
     watch: Callable[[Found], None] | None = None,
-    slack: float = SLACK,
+    slack: float | None = None,
 ) -> Found:
     """Bound the margin over all inputs from below until that is within `slack` of the least one
-    met, an input is wrong, or the time is up. `least` is a margin that is known to occur."""
+    met (what the bounds have unless given), an input is wrong, or the time is up. `least` is a
+    margin that is known to occur."""
+    slack = bounds.slack if slack is None else slack
     started = spoken = time.perf_counter()
     count, worst = 0, ("", 0)
     leaves: Nodes | None = None

@@ -7,10 +7,8 @@ separable too (Dinkelbach). The rest of the block is `forms.py`. Weights e^{s - 
 rounded from arb balls, see `tokens.py`.
 """
 
-from typing import Any
-
 import numpy as np
-from flint import arb, arb_mat, ctx
+from flint import arb, ctx
 
 from ithbit.prove.bounded import Bounded, Ints
 from ithbit.prove.forms import TINY, Form, add, gelu, layer_norm, linear, slack, with_own
@@ -39,6 +37,7 @@ class OneSoftmax:
     """The margin of one trained model over sets of inputs."""
 
     batch = 128
+    slack = 0.02
 
     def __init__(self, spec: ModelSpec, params: Params) -> None:
         n, d, heads = spec.n_bits, spec.d_model, spec.n_heads
@@ -160,4 +159,3 @@ def _greatest(
     found = at + (np.maximum(total, 0) + off) / least[:, None] * (1 + count)
     bound: FloatArray = np.minimum(top, found) + slack(0) * (np.abs(top) + np.abs(at)) + 2 * ENTRY
     return bound
-

@@ -17,7 +17,19 @@ from flint import arb, ctx
 
 from ithbit.families import FAMILIES
 from ithbit.prove.bounded import Bounded, Ints
-from ithbit.prove.forms import TINY, Form, add, gelu, layer_norm, left_over, linear, slack, with_own
+from ithbit.prove.cells import in_cells
+from ithbit.prove.forms import (
+    TINY,
+    Form,
+    add,
+    gelu,
+    layer_norm,
+    left_over,
+    linear,
+    slack,
+    with_own,
+)
+from ithbit.prove.products import collapsed, convex, dot, product
 from ithbit.prove.ratios import separable_ratio
 from ithbit.prove.tokens import (
     ENTRY,
@@ -37,12 +49,15 @@ from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_blocks import BERT_EPS, DENOMINATOR_EPS, LINEAR_EPS
 
 _UP = 1 + slack(8)
+_UNKNOWN = 0.05  # mean radius of a slot after layer 1, from where cells are tried
+_ROWS = 8
 
 
 class TwoLayers:
     """The margin of one trained model over sets of inputs."""
 
     batch = 32
+    slack = np.inf
 
     def __init__(self, spec: ModelSpec, params: Params) -> None:
         self.n, self.heads, self.size = spec.n_bits, spec.n_heads, spec.d_head
@@ -78,7 +93,9 @@ class TwoLayers:
                         top = arb(max(float(x.mid()) for x in row))
                         row = [(x - top).exp() for x in row]
                     self.w[h, t] = relative_floats(row)
-        place = np.concatenate([np.tile(np.arange(n) + self.lhi, 2), np.full(n, 0 if self.lhi else n)])
+        place = np.concatenate(
+            [np.tile(np.arange(n) + self.lhi, 2), np.full(n, 0 if self.lhi else n)]
+        )
         if self.lhi:
             place = np.append(place, n + 1)
         if FAMILIES[spec.family].causal:
@@ -97,8 +114,20 @@ class TwoLayers:
         if self.lhi:
             rows.append(np.full((len(index), 1), 3 * n))
         slots = np.concatenate(rows, 1).astype(np.int64)
-        x = self._first(slots, free)
-        logit, matters = self._second(x, slots, bits, free)
+        mixed = self._first(slots, free)
+        twice = np.zeros(slots.shape, bool)  # a fixed bit has one token in two slots
+        twice[:, n : 2 * n] = bits >= 0
+        once = np.flatnonzero(~twice)
+        ends = np.arange(1, len(slots) + 1) * slots.shape[1] - 1
+        keys = self._keys(_rows(mixed, once), len(free))
+        place = np.arange(slots.size).reshape(slots.shape)
+        place[:, n : 2 * n] = np.where(bits >= 0, place[:, :n], place[:, n : 2 * n])
+        keys = _rows(keys, np.searchsorted(once, place.ravel()))
+        if self.softmax:
+            last = _rows(keys, ends)
+        else:
+            last = self._tail(_rows(mixed, ends), "blocks.0.", brief=True)
+        logit, matters = self._second(keys, last, slots, bits, free)
         low, high = logit.bounds()
         answer = np.take_along_axis(bits, index[:, None], 1)[:, 0]
         lower = np.where(answer == 1, low[:, 0], -high[:, 0])
@@ -110,11 +139,19 @@ class TwoLayers:
         return Bounded(lower, np.where(np.isnan(upper), np.inf, upper), slope, weight)
 
     def _first(self, slots: Ints, free: Ints) -> Form:
-        """Layer 1 at all slots, flat: node by node, slot by slot."""
+        """Attention of layer 1 with its residual, at all slots: node by node, slot by slot."""
         n, (nodes, count) = self.n, slots.shape
-        at, zero, one, rest = slots[:, :, None], slots[:, :n], slots[:, n : 2 * n], slots[:, 2 * n :]
+        at, zero, one, rest = (
+            slots[:, :, None],
+            slots[:, :n],
+            slots[:, n : 2 * n],
+            slots[:, 2 * n :],
+        )
         w0, w1 = self.w[:, at, zero[:, None]], self.w[:, at, one[:, None]]  # head node slot bit
-        x0, x1 = w0[..., None] * self.v[:, zero][:, :, None], w1[..., None] * self.v[:, one][:, :, None]
+        x0, x1 = (
+            w0[..., None] * self.v[:, zero][:, :, None],
+            w1[..., None] * self.v[:, one][:, :, None],
+        )
         t = np.arange(2 * n)
         mine = self.w[:, slots, slots][..., : 2 * n]  # a slot of a bit sees that bit as it is
         w0[:, :, t, t % n] = w1[:, :, t, t % n] = mine
@@ -132,19 +169,48 @@ class TwoLayers:
             return moved.reshape(nodes * count, self.heads * self.size, *moved.shape[4:])
 
         mixed = with_own(Form(flat(ratio.m), flat(ratio.G), flat(ratio.e)), flat(ratio.rest))
-        out = linear(mixed, self.params["blocks.0.out.weight"], self.params.get("blocks.0.out.bias"))
+        out = linear(
+            mixed, self.params["blocks.0.out.weight"], self.params.get("blocks.0.out.bias")
+        )
         base = self.x[slots].reshape(nodes * count, -1)
         c = base + out.c
         e = (out.e + slack(0) * (np.abs(base) + np.abs(out.c)) + ENTRY) * _UP
-        return self._tail(Form(c, out.G, e), "blocks.0.", brief=True)
+        return Form(c, out.G, e)
 
-    def _tail(self, x: Form, block: str, brief: bool = False) -> Form:
+    def _keys(self, mixed: Form, k: int) -> Form:
+        """What layer 2 makes queries, keys and values of, from what layer 1 mixed; where little is
+        known of it, from cells. The first k symbols are the free bits."""
+
+        def through(x: Form, gram: bool = False) -> Form:
+            x = self._tail(x, "blocks.0.", True, gram)
+            if self.softmax:
+                return x
+            gain, bias = self.params["blocks.1.norm1.weight"], self.params["blocks.1.norm1.bias"]
+            return layer_norm(x, gain, bias, self.eps, gram)
+
+        out = through(mixed, True)
+        own = np.abs(out.G[..., k:]).sum(-1).mean(-1)
+        rows = np.flatnonzero(~(own < _UNKNOWN))
+        if not len(rows) or out.G.shape[-1] - k < out.c.shape[-1]:
+            return out
+        chunks = [rows[a : a + _ROWS] for a in range(0, len(rows), _ROWS)]  # fit the caches
+        parts = [in_cells(_rows(mixed, chunk), through, k) for chunk in chunks]
+        near = Form(*(np.concatenate([getattr(p, a) for p in parts]) for a in ("c", "G", "e")))
+        better = near.e.mean(-1) < own[rows]
+        rows, d = rows[better], out.c.shape[-1]
+        out.c[rows], out.e[rows] = near.c[better], 0
+        out.G[rows] = 0
+        out.G[rows, :, :k] = near.G[better]
+        out.G[rows[:, None], np.arange(d), -1 - np.arange(d)] = near.e[better]
+        return out
+
+    def _tail(self, x: Form, block: str, brief: bool = False, gram: bool = True) -> Form:
         """A block after attention and its residual sum; if brief, what GELUs leave over becomes 16
         symbols instead of 64."""
         p = {name.removeprefix(block): v for name, v in self.params.items() if block in name}
 
         def norm(x: Form, name: str) -> Form:
-            return layer_norm(x, p[f"{name}.weight"], p[f"{name}.bias"], self.eps)
+            return layer_norm(x, p[f"{name}.weight"], p[f"{name}.bias"], self.eps, gram)
 
         if self.softmax:
             x = norm(x, "norm1")
@@ -156,16 +222,12 @@ class TwoLayers:
         return norm(x, "norm2") if self.softmax else x
 
     def _second(
-        self, x: Form, slots: Ints, bits: Ints, free: Ints
+        self, z: Form, last: Form, slots: Ints, bits: Ints, free: Ints
     ) -> tuple[Form, FloatArray]:
         """Layer 2 and the head: the logit's form, whose symbols begin with the free bits, and how
         much each of these matters."""
         p, (nodes, count) = self.params, slots.shape
         k = len(free)
-        z = x
-        if not self.softmax:
-            gain, bias = p["blocks.1.norm1.weight"], p["blocks.1.norm1.bias"]
-            z = layer_norm(x, gain, bias, self.eps)
         qkv = linear(z, p["blocks.1.qkv.weight"], p.get("blocks.1.qkv.bias"))
         shape = (nodes, count, 3, self.heads, self.size)
         c, e = (a.reshape(shape) for a in (qkv.c, qkv.e))
@@ -181,8 +243,7 @@ class TwoLayers:
             low = np.maximum(low, 0)
         mixed, matters = self._mixed(weight, low, high, value, bits, free)
         out = linear(mixed, p["blocks.1.out.weight"], p.get("blocks.1.out.bias"))
-        last = Form(*(a.reshape(nodes, count, *a.shape[1:])[:, -1] for a in (x.c, x.G, x.e)))
-        y = self._tail(add(last, out), "blocks.1.")
+        y = self._tail(_beside(last, out, k, self.softmax), "blocks.1.")
         matters = matters + np.abs(last.G[..., :k]).sum(1)
         return linear(y, p["head.weight"], p["head.bias"]), matters
 
@@ -270,35 +331,18 @@ def _features(row: list[Any]) -> list[Any]:
     return [x + 1 if x > 0 else x.exp() if x <= 0 else x.exp().union(x + 1) for x in row]
 
 
-def collapsed(x: Form, k: int) -> Form:
-    """The form with all symbols but the first k as part of its error."""
-    more = np.abs(x.G[..., k:]).sum(-1) * (1 + slack(x.G.shape[-1]))
-    return Form(x.c, x.G[..., :k], (x.e + more) * _UP)
+def _rows(x: Form, at: Ints) -> Form:
+    return Form(x.c[at], x.G[at], x.e[at])
 
 
-def dot(a: Form, b: Form, k: int) -> Form:
-    """Σ a b over the last axis of c: a scalar form with the symbols of a, of which b shares the
-    first k; what b has for itself, and what is not affine, is in its error."""
-    c = (a.c * b.c).sum(-1)
-    by_a, by_b = (np.matmul(x.c[..., None, :], y.G)[..., 0, :] for x, y in ((a, b), (b, a)))
-    own = np.abs(by_a[..., k:]).sum(-1)
-    ra, rb = a.spread() + a.e, b.spread() + b.e
-    e = np.abs(a.c) * b.e + np.abs(b.c) * a.e + ra * rb
-    e = e + slack(2 * a.c.shape[-1] + b.G.shape[-1]) * (np.abs(a.c) + ra) * (np.abs(b.c) + rb)
-    by_b[..., :k] += by_a[..., :k]
-    return Form(c, by_b, (e.sum(-1) + own) * _UP + TINY)
-
-
-def product(weight: Form, value: Form) -> Form:
-    """A scalar form times a vector form, whose symbols come first among those of the scalar."""
-    more = weight.G.shape[-1] - value.G.shape[-1]
-    G = np.concatenate([value.G, np.zeros((*value.G.shape[:-1], more))], -1)
-    value = Form(value.c, G, value.e)
-    w, W = weight.c[..., None], weight.G[..., None, :]
-    rw, rv = (weight.spread() + weight.e)[..., None], value.spread() + value.e
-    e = np.abs(value.c) * weight.e[..., None] + np.abs(w) * value.e + rw * rv
-    e = e + slack(4) * (np.abs(w) + rw) * (np.abs(value.c) + rv)
-    return Form(w * value.c, W * value.c[..., None] + w[..., None] * value.G, e * _UP + TINY)
+def _beside(last: Form, out: Form, k: int, shared: bool) -> Form:
+    """The last token plus what attention gives it. They share all symbols of the last token, or
+    the first k alone; what is left of the last token's then gets a place between."""
+    if shared:
+        return add(last, out)
+    more = np.zeros((*out.c.shape, last.G.shape[-1] - k))
+    both = np.concatenate([out.G[..., :k], more, out.G[..., k:]], -1)
+    return add(last, Form(out.c, both, out.e))
 
 
 def _chosen(x: Form, n: int, free: Ints) -> Form:
@@ -318,38 +362,3 @@ def _of_bits(x: FloatArray, n: int, choose: Any) -> FloatArray:
     """Least or greatest sum over slots (axis 1) of bounds, bit by bit."""
     total: FloatArray = choose(x[:, :n], x[:, n : 2 * n]).sum(1) + x[:, 2 * n :].sum(1)
     return total
-
-
-def convex(x: Form, features: bool) -> Form:
-    """exp, or ELU + 1, of every coordinate: between the chord and a tangent.
-
-    Both functions are above e^t (1 + x - t), for ELU + 1 if t <= 0.
-    """
-    low, high = x.bounds()
-    a, b = (_convex_at(end, features) for end in (low, high))
-    width = high - low
-    slope = np.where(width > 1e-6, (b.hi - a.lo) / np.maximum(width, 1e-6), b.hi)
-    t = np.log(np.maximum(slope, 1e-300))
-    if features:
-        slope, t = np.minimum(slope, 1), np.minimum(t, 0)
-    near = Interval(t, t).exp()
-    far = np.maximum(np.abs(low), np.abs(high))
-    off = slack(8) * (b.hi + slope * far)
-    top = np.maximum(a.hi - slope * low, b.hi - slope * high) + off
-    twist = np.maximum(np.abs(near.hi - slope), np.abs(near.lo - slope)) + slack(0) * slope
-    tangent = np.minimum(near.lo * (1 - t), near.hi * (1 - t)) - twist * far
-    bottom = np.minimum(tangent - slack(8) * near.hi * (1 + np.abs(t)) - off, top)
-    middle, radius = (top + bottom) / 2, (top - bottom) / 2
-    sizes = slope * (np.abs(x.c) + x.spread()) + np.abs(middle) + radius
-    e = (x.e * slope + radius + slack(0) * sizes) * _UP + TINY
-    return Form(slope * x.c + middle, x.G * slope[..., None], e)
-
-
-def _convex_at(x: FloatArray, features: bool) -> Interval:
-    """Bounds of exp, or ELU + 1, at float points."""
-    value = Interval(x, x).exp()
-    if not features:
-        return value
-    line = x + 1
-    low, high = line - slack(0) * np.abs(line), line + slack(0) * np.abs(line)
-    return Interval(np.where(x > 0, low, value.lo), np.where(x > 0, high, value.hi))
