@@ -7,8 +7,9 @@ For every solved run of the stores that its blocks have bounds for: a proof is s
 `ithbit verify --prove` does it, in real arithmetic on the stored weights, and its certificate is
 checked once more. One row a run in runs.csv: outcome, least margin proved on all inputs, least
 margin met by the search for the proof, least one that `ithbit verify` observed in float32, share
-of all inputs closed, nodes, leaves, and seconds of the proof and of the check. Stores stay as they
-are; certificates are kept only where a folder for them is given.
+of all inputs closed, nodes, leaves, seconds of the search, CPU seconds of the search and the first
+check, and seconds of another check. Stores stay as they are; certificates are kept only where a
+folder for them is given.
 """
 
 import argparse
@@ -35,7 +36,9 @@ def row_of(folder: Path, seconds: float, certificates: Path) -> dict[str, Any] |
     if result["max_accuracy"] != 1.0:
         return None
     file = certificates / f"{folder.name}.json"
+    cpu = time.process_time()
     proof, _ = attempt(run, weights, file, seconds)
+    cpu = time.process_time() - cpu
     if proof.outcome == "no bounds":
         return None
     started = time.perf_counter()
@@ -60,6 +63,7 @@ def row_of(folder: Path, seconds: float, certificates: Path) -> dict[str, Any] |
         "nodes": proof.nodes,
         "leaves": proof.leaves,
         "seconds": round(proof.seconds, 2),
+        "cpu_seconds": round(cpu, 2),
         "check_seconds": round(time.perf_counter() - started, 2),
     }
 
@@ -70,6 +74,7 @@ def main() -> None:
     parser.add_argument("--task")
     parser.add_argument("--family")
     parser.add_argument("--n", type=int)
+    parser.add_argument("--seed", type=int)
     parser.add_argument("--seconds", type=float, default=60.0, help="for each proof")
     parser.add_argument("--certificates", type=Path, help="folder to keep the certificates in")
     parser.add_argument("-o", "--out", type=Path, help="folder for runs.csv")
@@ -80,9 +85,10 @@ def main() -> None:
         kept.mkdir(parents=True, exist_ok=True)
         for store in given.stores:
             for folder in finished_folders(store):
-                model = read_run(folder)[0].model
-                wanted = (given.task, given.family, given.n)
-                have = (model.task, model.family, model.n_bits)
+                run = read_run(folder)[0]
+                model = run.model
+                wanted = (given.task, given.family, given.n, given.seed)
+                have = (model.task, model.family, model.n_bits, run.seed)
                 if any(a not in (None, b) for a, b in zip(wanted, have, strict=True)):
                     continue
                 if (row := row_of(folder, given.seconds, kept)) is not None:
@@ -101,6 +107,8 @@ def main() -> None:
             f"{len(proved)} of {len(own)} proved",
             f"seconds median {statistics.median(r['seconds'] for r in own):.1f}",
             f"most {max(r['seconds'] for r in own):.1f}",
+            f"of a CPU {statistics.median(r['cpu_seconds'] for r in own):.1f}",
+            f"most {max(r['cpu_seconds'] for r in own):.1f}",
             f"nodes median {statistics.median(r['nodes'] for r in own):.0f}",
             f"widest gap {max(gaps, default=float('nan')):.4f}",
         )
