@@ -1,5 +1,8 @@
 """Bounds of two layers of attention: no input beats them, and at single inputs they are exact."""
 
+import itertools
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from shipped import completions, folders, read, solution
@@ -10,6 +13,8 @@ from ithbit.prove.cells import in_cells
 from ithbit.prove.certificate import weights_of
 from ithbit.prove.forms import Form, layer_norm
 from ithbit.prove.products import convex, dot, product
+from ithbit.prove.ratios import separable_ratio
+from ithbit.prove.two_layers import TwoLayers, _chosen
 
 FAMILIES = [
     "lhi_n16_softmax-full",
@@ -63,7 +68,7 @@ def test_cells_cannot_be_beaten_and_say_more_than_one_form(rng) -> None:
     def function(x: Form) -> Form:
         return layer_norm(x, gain, bias, 0.01)
 
-    near = in_cells(given, function, 2)
+    near, few = in_cells(given, function, 2), in_cells(given, function, 2, cells=2)
     shared = Form(given.c, given.G[..., :2], given.e)
     third = given.G[..., 2]
 
@@ -71,8 +76,87 @@ def test_cells_cannot_be_beaten_and_say_more_than_one_form(rng) -> None:
         return norm(x + third * np.sign(rng.normal(size=(NODES, 1))), gain, bias, 0.01)
 
     assert contained(shared, near, values, rng) > -1e-9
+    assert contained(shared, few, values, rng) > -1e-9
     low, high = function(given).bounds()
     assert np.median(near.e) < 0.9 * np.median((high - low) / 2)
+
+
+def test_cells_of_a_parabola_are_as_wide_as_it_bends(rng) -> None:
+    """A function that is known in every cell up to its bend, so that nothing else can hide it."""
+
+    def function(x: Form) -> Form:  # the square of the first coordinate, chord by chord
+        low, high = x.c[:, 0] - np.abs(x.G[:, 0]).sum(-1), x.c[:, 0] + np.abs(x.G[:, 0]).sum(-1)
+        bend = (high - low) ** 2 / 8
+        square = low * low + (low + high) * (x.c[:, 0] - low) - bend
+        G = (low + high)[:, None] * x.G[:, 0]
+        return Form(square[:, None], G[:, None], bend[:, None] + 1e-12)
+
+    given = Form(np.zeros((NODES, 1)), np.full((NODES, 1, 1), 3.0), np.zeros((NODES, 1)))
+    for cells in (1, 2, 16):
+        near = in_cells(given, function, 1, cells)
+        room = contained(given, near, lambda x: x * x, rng, 400)
+        assert -1e-9 < room < 0.2
+        assert (near.e < 9 + 1e-6).all()
+
+
+def test_what_a_bit_chooses_cannot_be_beaten(rng) -> None:
+    """Two bits, free, and one token more; slots with generators of their own."""
+    n, slots = 2, 5
+    x = Form(rng.normal(size=(NODES, slots, 3)), rng.normal(size=(NODES, slots, 3, n)), 0)
+    x = Form(x.c, x.G, 0.1 * rng.random((NODES, slots, 3)))
+    x.G[:, [0, 2], :, 0] = x.G[:, [1, 3], :, 1] = 0  # a slot's own bit is as it is
+    total = _chosen(x, n, np.arange(n))
+    tight = np.inf
+    for eps in itertools.product((-1, 1), repeat=n):
+        slot = [0 if eps[0] < 0 else 2, 1 if eps[1] < 0 else 3, 4]
+        exact = (x.c[:, slot] + x.G[:, slot] @ np.array(eps)).sum(1)
+        for sign in (-1, 1):
+            true = exact + sign * x.e[:, slot].sum(1)
+            room = total.e - np.abs(true - total.c - total.G @ np.array(eps))
+            assert (room > -1e-12).all()
+            tight = min(tight, room.min())
+    assert tight < 0.1
+
+
+@pytest.mark.parametrize("spread", [0.1, 3.0])
+def test_ratios_of_known_tokens_cannot_be_beaten(rng, spread) -> None:
+    """All choices of three bits; the affine part shares its symbols with them."""
+    n = 3
+    weight = np.exp(spread * rng.normal(size=(2, NODES, n)))
+    value = rng.normal(size=(2, NODES, n, D))
+    rest, rest_value = np.exp(rng.normal(size=NODES)), rng.normal(size=(NODES, D))
+    weighted = weight[..., None] * value
+    found = separable_ratio(
+        tuple(weight), tuple(weighted), rest, rest[:, None] * rest_value, np.arange(n)
+    )
+    beaten = []
+    for eps in itertools.product((0, 1), repeat=n):
+        chosen, at = list(eps), np.arange(n)
+        total = weight[chosen, :, at].sum(0) + rest
+        true = (weighted[chosen, :, at].sum(0) + rest[:, None] * rest_value) / total[:, None]
+        assert (found.least <= total).all()
+        assert (total <= found.most).all()
+        affine = found.m + np.einsum("njd,j->nd", found.G, 2 * np.array(eps) - 1)
+        beaten.append(np.abs(true - affine) / (found.rest + found.e))
+    assert 0.4 < np.max(beaten) <= 1
+
+
+@pytest.mark.parametrize("softmax", [True, False])
+def test_ratios_of_forms_cannot_be_beaten(rng, softmax) -> None:
+    """Weights and values that are known, where a second layer knows forms."""
+    model = SimpleNamespace(n=2, heads=1, size=3, softmax=softmax)
+    w, v = np.exp(rng.normal(size=(NODES, 5, 1))), rng.normal(size=(NODES, 5, 1, 3))
+    forms = [Form(a, np.zeros((*a.shape, 2)), np.zeros_like(a)) for a in (w, v)]
+    bits = np.full((NODES, 2), -1)
+    out, _ = TwoLayers._mixed(model, forms[0], w, w, forms[1], bits, np.arange(2))
+    beaten = []
+    for eps in itertools.product((-1, 1), repeat=2):
+        slot = [0 if eps[0] < 0 else 2, 1 if eps[1] < 0 else 3, 4]
+        total = w[:, slot].sum(1) + (0 if softmax else 1e-6)
+        true = (w[:, slot] * v[:, slot, 0]).sum(1) / total
+        far = np.abs(true - out.c - out.G[..., :2] @ np.array(eps))
+        beaten.append(far / (np.abs(out.G[..., 2:]).sum(-1) + out.e))
+    assert 0.4 < np.max(beaten) <= 1
 
 
 @pytest.mark.parametrize("features", [False, True])

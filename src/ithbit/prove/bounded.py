@@ -18,6 +18,8 @@ from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_blocks import shapes
 
+_LONGEST = 32  # of two layers; beyond, a batch takes minutes and nothing is closed
+
 Ints = NDArray[Any]
 ARITHMETIC = "float64 with error terms for every rounding, tables of exp and erf from arb balls"
 
@@ -53,11 +55,13 @@ def bounds_for(spec: ModelSpec, params: Mapping[str, FloatArray]) -> Bounds:
 
     attention = spec.family in FAMILIES and FAMILIES[spec.family].attention
     one = spec.n_layers == 1 and spec.task == "rhi" and spec.family.startswith("softmax")
-    if not ((one or (spec.n_layers == 2 and attention)) and spec.positions == "polynomial"):
+    two = spec.n_layers == 2 and attention and spec.n_bits <= _LONGEST
+    if not ((one or two) and spec.positions == "polynomial"):
         raise NoBoundsError(
             f"there are no bounds for {spec.task} by {spec.n_layers} layers of {spec.family} with "
-            f"{spec.positions} positions; there are for rhi by one layer of softmax attention and "
-            "for two layers of attention, with polynomial positions"
+            f"{spec.positions} positions at n = {spec.n_bits}; there are for rhi by one layer of "
+            f"softmax attention, and for two layers of attention up to n = {_LONGEST}, with "
+            "polynomial positions"
         )
     if {name: value.shape for name, value in params.items()} != shapes(spec):
         raise NoBoundsError("the weights do not fit the model")
