@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "theory": {"errors", "families", "spec", "tasks"},
     "reference": {"errors", "families", "spec", "tasks", "models"},
     "verify": {"errors", "families", "spec", "tasks", "models", "store", "engine", "__version__"},
+    "prove": {"errors", "families", "spec", "store", "theory", "verify"},
     "exchange": {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "verify"),
         "published",
@@ -55,7 +56,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "api": {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweep", "theory"),
-        *("verify", "loading", "exchange", "probe", "report", "explore", "published"),
+        *("verify", "prove", "loading", "exchange", "probe", "report", "explore", "published"),
     },
     "shown": set(),
 }

@@ -169,7 +169,7 @@ def test_verifications() -> None:
             path = folder / "verification.json"
             said = json.loads(path.read_text())
             said["verdict"] = found.found.verdict
-            later = {"effort": "", "method": "", "stages": None}
+            later = {"effort": "", "method": "", "stages": None, "proof": None}
             assert json.loads(json.dumps(found.to_json())) == said | later
 
 

@@ -126,7 +126,12 @@ def register_theory(app: typer.Typer) -> None:
         if as_json:
             print_or_json(certificate, as_json)
             return
+        from ithbit.prove.certificate import Confirmed
         from ithbit.theory.certificate_text import claim
+
+        if isinstance(certificate, Confirmed):
+            print(f"holds: {certificate.sentence()}")
+            return
 
         who = f"{certificate.solution.task} by {certificate.solution.family}"
         print(f"holds: {who}, {claim(certificate)}, derived again from the weights in {file}")
