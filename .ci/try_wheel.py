@@ -26,6 +26,7 @@ TRIED = [
     "ithbit --version",
     f"ithbit train rhi softmax-full --n 4 --seeds 0-1 --max-epochs 3 --workers 2 --store {TRAINED}",
     f"ithbit verify --all --store {TRAINED}",
+    f"ithbit explore rhi_n4_softmax-full_L1d16h2_polynomial_s0 --store {TRAINED} -o explore.html",
     "ithbit demo --store demo --report demo.html",
     "ithbit report --store demo --settings any -o report.html",
     f"ithbit table main --store {TRAINED} --settings any --show both",

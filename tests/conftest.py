@@ -227,7 +227,9 @@ def mixed_records(mixed_store: Path) -> "Records":
 @pytest.fixture
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without their figures, which take nearly all of a page's time."""
-    monkeypatch.setattr("ithbit.report.page.page.FIGURES", {})
+    from ithbit.report.page import page  # not by its dotted name: `ithbit.report` is a function
+
+    monkeypatch.setattr(page, "FIGURES", {})
 
 
 @pytest.fixture

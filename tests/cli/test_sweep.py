@@ -126,7 +126,10 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     found = status(store=tmp_path)
     first, *listed = str(found).splitlines()
     assert first == "1 done, 1 stopped, 1 failed (3 runs)"
-    assert [line.split() for line in listed] == [["stopped", folders[1]], ["failed", folders[2]]]
+    assert [line.split()[:2] for line in listed] == [
+        ["stopped", folders[1]],
+        ["failed", f"{folders[2]}:"],  # and why
+    ]
     runs = found.to_json()["runs"]
     assert [runs[folder] for folder in folders] == ["done", "stopped", "failed"]
 

@@ -272,10 +272,10 @@ def test_a_file_that_may_not_grow(workers, tmp_path, kept, leftovers, unbroken) 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 64 KiB."""
+    """A file system of 128 KiB."""
     place = tmp_path / "disk"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(place)]
     try:
         done = subprocess.run(mount, capture_output=True, text=True)
     except FileNotFoundError:
@@ -293,7 +293,7 @@ def test_a_full_disk(free, small_disk, kept, leftovers, refused, unbroken) -> No
     arguments = (*QUICK, "--seeds", "0-1", "--max-epochs", "1", "--workers", "1")
     store = small_disk / "store"
     filler = small_disk / "filler"
-    filler.write_bytes(bytes(64 * 1024 - free))
+    filler.write_bytes(bytes(128 * 1024 - free))
     said = refused(*arguments, "--store", str(store))
     assert "No space left on device; what is finished is kept" in said
     assert leftovers(small_disk) == ["filler"]

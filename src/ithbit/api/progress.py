@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from statistics import median
 from types import TracebackType
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -97,13 +97,30 @@ def watching(
         yield both
 
 
+class Bar(Generic[T]):
+    """Items one by one under a bar, which can say what is being done to the present one."""
+
+    def __init__(self, items: Sequence[T], doing: str, shown: Progress) -> None:
+        self._items, self._doing, self._shown = items, doing, shown
+        self._task = shown.add_task(doing, total=len(items))
+
+    def __iter__(self) -> Iterator[T]:
+        for item in self._items:
+            yield item
+            self._shown.update(self._task, advance=1, description=self._doing)
+
+    def say(self, text: str) -> None:
+        """How far the present item is."""
+        self._shown.update(self._task, description=f"{self._doing}: {text}")
+
+
 @contextmanager
-def bar(items: Sequence[T], doing: str, progress: bool) -> Iterator[Iterator[T]]:
+def bar(items: Sequence[T], doing: str, progress: bool) -> Iterator[Bar[T]]:
     """The items one by one, with `progress` under a bar where there is a terminal or a notebook."""
     console = Console(stderr=True)
     live = progress and (console.is_terminal or console.is_jupyter)
     with Progress(console=console, transient=True, disable=not live) as shown:
-        yield iter(shown.track(items, description=doing))
+        yield Bar(items, doing, shown)
 
 
 class Board:

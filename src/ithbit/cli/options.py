@@ -125,7 +125,7 @@ OPTIONS: dict[str, Any] = {
         "ssm), pair (lhi rnn).",
         kind=str | None,
     ),
-    "file": argument("A certificate written by `ithbit certify … -o FILE`.", Path),
+    "file": argument("A certificate: of `ithbit certify … -o FILE`, or a run's proof.json.", Path),
     "index": option("Which bit is asked for, counted from 1.", kind=int),
     "model": option("formal: the layers the paper defines; trained: those it trains.", kind=Model),
     "feature": option("Formal linear attention: the kernel ELU+1 or ReLU+1.", kind=Feature),
@@ -211,6 +211,18 @@ VERIFY = {
     ),
     "all": flag("All finished runs of the store without a record.", "--all"),
     "count": flag("Go on after the first wrong answer and count them all.", "--count"),
+    "prove": flag("Also seek a proof that no input is answered wrong.", "--prove"),
+    "seconds": option("With --prove: the time for the proof of one run.", kind=float),
+}
+EXPLORE = {
+    "runs": argument(
+        "A run, or two of one task and length: folders, or names or ids of runs in the store.",
+        list[str],
+        metavar="RUN",
+    ),
+    "construction": flag(
+        "Leave out the construction beside the run.", " /--no-construction", show_default=False
+    ),
 }
 _LEAST = "Number of layers; as few as do it unless given."
 CONSTRUCTION = {

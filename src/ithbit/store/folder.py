@@ -8,6 +8,7 @@
     result.json         last; its presence means that the run is finished
     failure.json        or that it failed
     verification.json   what `ithbit verify` found of the final weights
+    proof.json          the certificate, if `ithbit verify --prove` proved it right on all inputs
     layer.json          where a user's layer came from
     layer.py            and its code, for the record: never run from here
 

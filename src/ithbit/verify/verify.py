@@ -246,6 +246,15 @@ def is_enough(record: dict[str, Any], budget: int, count: bool) -> bool:
     return bool(record.get("stages")) and record["budget"] >= budget and counted >= count
 
 
+def may_be_proved(record: dict[str, Any], seconds: float) -> bool:
+    """Whether a proof could add something to a record: none was found or refuted so far, and an
+    earlier one had less time."""
+    if record["verdict"] in ("proved on all inputs", "refuted", "unsettled"):
+        return False
+    before = record.get("proof")
+    return not before or (before["outcome"] == "open" and before["seconds"] < seconds)
+
+
 def finished_folders(store: Path) -> list[Path]:
     """The folders of finished runs, and those that are set aside; an error if there are none."""
     folders = [store / name for _, name in need_runs(store)]
