@@ -30,6 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "theory": {"errors", "families", "spec", "tasks"},
     "reference": {"errors", "families", "spec", "tasks", "models"},
     "verify": {"errors", "families", "spec", "tasks", "models", "store", "engine", "__version__"},
+    "prove": {"errors", "families", "spec", "store", "theory", "verify"},
     "exchange": {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "verify"),
         "published",
@@ -38,8 +39,13 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "reference"),
         *("theory", "verify"),
     },
+    "selfcontained": set(),
     "report": {
         *("errors", "families", "spec", "store", "theory", "published", "wrapping"),
+        *("selfcontained", "__version__"),
+    },
+    "explore": {
+        *("errors", "families", "spec", "store", "theory", "verify", "selfcontained"),
         "__version__",
     },
     "probe": {
@@ -52,7 +58,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "api": {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweep", "theory"),
-        *("verify", "loading", "exchange", "probe", "report", "published"),
+        *("verify", "prove", "loading", "exchange", "probe", "report", "explore", "published"),
     },
     "shown": set(),
 }

@@ -22,6 +22,7 @@ from ithbit.theory.architecture import (
 )
 
 if TYPE_CHECKING:
+    from ithbit.prove.certificate import Confirmed
     from ithbit.theory.certificate import Certificate
     from ithbit.theory.explain import Explanation
     from ithbit.theory.solution import Solution
@@ -128,8 +129,10 @@ def _solution(
     return construct(task, family, n, variant, model=model, **sizes)
 
 
-def check_certificate(file: str | Path) -> "Certificate":
+def check_certificate(file: str | Path) -> "Certificate | Confirmed":
     """Verify a certificate again, from its file alone; raise the reason if it does not hold.
+
+    The proof of a trained run, proof.json in its folder, is verified with the weights beside it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -138,8 +141,13 @@ def check_certificate(file: str | Path) -> "Certificate":
     ...     check_certificate(file).certified
     True
     """
+    from ithbit.prove.certificate import FORMAT, check_proof
     from ithbit.theory.certificate_file import check_certificate as check
+    from ithbit.theory.certificate_file import read_certificate
 
+    content = read_certificate(Path(file))
+    if content.get("format") == FORMAT:
+        return check_proof(Path(file), content)
     return check(Path(file))
 
 

@@ -1,4 +1,4 @@
-"""Trained runs: every input of one tried, and its model as an ordinary `nn.Module`."""
+"""Trained runs: every input of one tried, its model as an `nn.Module`, and as a page to click."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -84,11 +84,13 @@ class Verified(Shown):
 
 
 class Verifications(Shown, list[Verified]):
-    """The verification of every run; `set_aside` has a sentence for each that cannot be read."""
+    """The verification of every run; `set_aside` has a sentence for each that cannot be read, and
+    `not_kept` for each whose folder cannot be written."""
 
     def __init__(self, verified: Iterable[Verified] = ()) -> None:
         super().__init__(verified)
         self.set_aside: list[str] = []
+        self.not_kept: list[str] = []
 
     def summary(self) -> dict[str, dict[str, int]]:
         """Verdicts by what the paper's criterion and the final epoch found."""
@@ -112,12 +114,14 @@ class Verifications(Shown, list[Verified]):
                 yield from each.parts()
         if len(self) == 1:
             device = self[0].record["environment"]["device_name"]
-            yield f"observed in float32 on {device}, not proved; the weights at the end of training"
+            proved = self[0].verdict == "proved on all inputs"
+            what = "proof.json can be checked again" if proved else "not proved"
+            yield f"observed in float32 on {device}, {what}; the weights at the end of training"
             return
         for what, counts in self.summary().items():
             rest = ", ".join(f"{count} {each}" for each, count in counts.items() if each != "runs")
             yield f"{what}: {counts['runs']} runs" + (f": {rest}" if rest else "")
-        yield "observed in float32 with the weights at the end of training, not proved"
+        yield "observed in float32 with the weights at the end of training; proved only where said"
 
 
 def verify(
@@ -128,6 +132,8 @@ def verify(
     again: bool = False,
     budget: int = 1 << 20,
     count: bool = False,
+    prove: bool = False,
+    seconds: float = 60.0,
     seed: int = 0,
     device: str = "auto",
     store: str | Path = "runs",
@@ -140,6 +146,10 @@ def verify(
     verification.json in the run folder, from where tables, figures and the report take it. It is an
     observation of the final weights in float32, not a certificate. `all` verifies every finished
     run of the store that has no record of this budget yet.
+
+    With `prove`, bounds over all inputs are sought for a run that is not refuted, for so many
+    `seconds`, in real arithmetic on the stored weights. If they are above 0, the run is *proved on
+    all inputs*, and the certificate lies beside the record as proof.json.
 
     >>> import tempfile, ithbit
     >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
@@ -154,18 +164,24 @@ def verify(
         raise SpecError("name runs to verify, or give --all for all finished runs of the store")
     if budget < 1:
         raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
+    if not seconds > 0:
+        raise SpecError(f"a proof takes a number of seconds above 0, got {seconds}")
     if not 0 <= seed < 1 << 63:
         raise SpecError(f"the seed is a number from 0 and below 2^63, got {seed}")
     from ithbit.api.progress import bar
     from ithbit.engine.device import choose_device
+    from ithbit.store.folder import keep_verification
     from ithbit.verify.verify import (
         finished_folders,
         is_enough,
+        may_be_proved,
         read_result,
         recorded,
-        verify_run,
+        verified,
     )
 
+    if prove:
+        from ithbit.prove.runs import prove_run
     store, chosen = Path(store), choose_device(device)
     folders = finished_folders(store) if all else [folder_of(run, store) for run in named]
     done = Verifications()
@@ -178,7 +194,14 @@ def verify(
                     continue
                 record, found = recorded(folder) if all and not again else None, None
                 if record is None or not is_enough(record, budget, count):
-                    found = verify_run(folder, chosen, budget, seed, count)
+                    fresh = verified(folder, chosen, budget, seed, count)
+                    record, found = fresh.to_json(), fresh.found
+                    try:
+                        keep_verification(folder, fresh)
+                    except StoreError as error:  # a store that can only be read
+                        done.not_kept.append(str(error))
+                if prove and not done.not_kept and may_be_proved(record, seconds):
+                    found = prove_run(folder, seconds, lambda now: shown.say(now.sentence()))
                     record = recorded(folder)
                     assert record is not None
                 done.append(Verified(record, solved, final, found))
@@ -226,3 +249,32 @@ def load(
     if isinstance(run, TrainedSolution):
         return from_trained_solution(run, dtype, device, library)
     return from_solution(run, device)
+
+
+def explore(
+    runs: Run | Iterable[Run],
+    *,
+    construction: bool = True,
+    out: str | Path = "explore.html",
+    store: str | Path = "runs",
+) -> Path:
+    """Write one self-contained HTML page in which a trained model runs, for anyone to try.
+
+    Click bits and the index, and see what each token holds, where each head looks or how the state
+    changes, the logit and its margin; a button looks for a wrong answer. A second run of the same
+    task and length stands beside the first, and so does the construction for the first one's
+    blocks, where there is one. A run that was refuted opens on its counterexample. The page opens
+    from disk and needs no network.
+
+    >>> import tempfile, ithbit
+    >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
+    >>> with tempfile.TemporaryDirectory() as store:
+    ...     runs = ithbit.train("lhi", "gru", n=2, seeds=[0], protocol=tiny, store=store, workers=1)
+    ...     page = explore(runs, store=store, out=f"{store}/page.html")
+    ...     page.name, page.stat().st_size < 1_000_000
+    ('page.html', True)
+    """
+    from ithbit.explore.page import gather, write_page
+
+    folders = [folder_of(run, Path(store)) for run in listed(runs)]
+    return write_page(gather(folders, construction), Path(out))

@@ -53,7 +53,10 @@ def in_result(result: Data, protocol: Data, where: str) -> None:
 def in_verification(found: Verification, where: str) -> None:
     """A verdict that the numbers deny."""
     verdict, wrong, case = found.verdict, found.n_wrong, found.counterexample
-    is_right = verdict == "right on all inputs"
+    is_proved = verdict == "proved on all inputs"
+    is_right = is_proved or verdict == "right on all inputs"
+    proof = found.proof
+    holds = proof is not None and proof.outcome == "proved" and (proof.least_margin or 0) > 0
     _raise_first(
         where,
         (
@@ -61,7 +64,11 @@ def in_verification(found: Verification, where: str) -> None:
             f"verdict = {verdict!r}, but counterexample = {case}",
         ),
         (is_right and wrong > 0, f"verdict = {verdict!r}, but n_wrong = {wrong}"),
-        (is_right and not found.exhaustive, f"verdict = {verdict!r}, but exhaustive = False"),
+        (
+            is_right and not is_proved and not found.exhaustive,
+            f"verdict = {verdict!r}, but exhaustive = False",
+        ),
+        (is_proved and not holds, f"verdict = {verdict!r}, but proof = {proof}"),
         (wrong > found.n_evaluated, f"n_wrong = {wrong}, but n_evaluated = {found.n_evaluated}"),
     )
 

@@ -14,7 +14,9 @@ from ithbit.store.schema import MAX_FLOAT, MAX_INT, Within, built
 SCHEMA = 1
 
 StoppedBy = Literal["loss", "epochs", "solved"]
-Verdict = Literal["right on all inputs", "refuted", "not refuted", "unsettled"]
+Verdict = Literal[
+    "proved on all inputs", "right on all inputs", "refuted", "not refuted", "unsettled"
+]
 VERDICTS_0_1 = {  # and the words that they are read as
     "verified on all inputs": "right on all inputs",
     "counterexample": "refuted",
@@ -154,9 +156,45 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Proof:
+    """What came of `ithbit verify --prove`: bounds of the margin in real arithmetic on the stored
+    weights, whatever was observed in floats.
+
+    *proved*: the margin is at least `least_margin` on all inputs, and the certificate says why.
+    *refuted*: the input found is wrong in real arithmetic. *open*: the time was up. *no bounds*:
+    there is no file of bounds for such blocks, or the weights cannot be bounded.
+    """
+
+    outcome: Literal["proved", "refuted", "open", "no bounds"]
+    least_margin: float | None = None  # proved on all inputs; None where nothing is
+    least_found: float | None = None  # the least margin met, rounded up
+    found_at: str = ""  # bits and index of that input
+    share_closed: Share = 0.0  # of all inputs: where bounds are above 0
+    nodes: Count = 0  # sets of inputs that were bounded
+    leaves: Count = 0  # of the certificate
+    seconds: Amount = 0.0
+    arithmetic: str = ""
+    certificate: str = ""  # the file, beside this record
+
+    def sentence(self) -> str:
+        """What is proved, in words."""
+        effort = f"{self.nodes:,} nodes, {self.seconds:.1f} s"
+        match self.outcome:
+            case "proved":
+                return f"margin at least {self.least_margin:.6g} in real arithmetic ({effort})"
+            case "refuted":
+                return f"wrong in real arithmetic at {self.found_at} ({effort})"
+            case "open":
+                return f"proved on {self.share_closed:.2%} of all inputs, the rest open ({effort})"
+        return "no bounds for such a model"
+
+
+@dataclass(frozen=True)
 class Verification:
     """What came of trying the inputs of one model. `n_wrong` counts all that were evaluated.
 
+    *proved on all inputs*: by bounds, in real arithmetic (`proof`), and no input tried was wrong in
+    float32. *right on all inputs*: every input was tried.
     *refuted*: the counterexample is answered wrong, in its batch and alone. *not refuted*: the
     search found nothing, which proves nothing. *unsettled*: inputs were answered wrong in a batch
     and right alone, so their margins are within rounding of 0.
@@ -175,6 +213,7 @@ class Verification:
     seconds: Amount
     method: str = since_0_2("")  # the stage that settled it
     stages: list[Any] | None = since_0_2(None)  # name, tried, wrong, seconds of each, in order
+    proof: Proof | None = since_0_2(None)
 
     @property
     def effort(self) -> str:
@@ -191,6 +230,9 @@ class Verification:
         margin = "not finite" if self.worst.margin is None else f"{self.worst.margin:.4g}"
         least = f"least margin {margin}"
         match self.verdict:
+            case "proved on all inputs":
+                assert self.proof is not None
+                return f"all {self.n_inputs:,}, {self.proof.sentence()}; in float32 {least}"
             case "right on all inputs":
                 return f"observed right on all {self.n_inputs:,} inputs, {least}"
             case "refuted":
@@ -204,6 +246,8 @@ class Verification:
                 return f"wrong on {share}, worst at {at}, {least}"
             case "not refuted":
                 return f"nothing found in {self.n_evaluated:,} tries ({self.effort}), {least}"
+        if self.proof is not None and self.proof.outcome == "refuted":
+            return f"{self.proof.sentence()}, right in float32, {least}"
         return f"{self.n_wrong:,} inputs wrong in a batch and right alone, {least}"
 
 

@@ -129,22 +129,25 @@ def check_certificate(path: Path) -> Certificate:
         CertificateError: the file cannot be read, or something it states does not follow from its
             weights.
     """
-    content = _read(path)
+    content = read_certificate(path)
+    if content.get("format") != FORMAT:
+        raise CertificateError(f"{path} is not a certificate: its format is not {FORMAT!r}")
     try:
         return _check(content)
     except (SpecError, CertificateError) as reason:
         raise CertificateError(f"{path} is refused: {reason}") from reason
 
 
-def _read(path: Path) -> Json:
+def read_certificate(path: Path) -> Json:
+    """The contents of a certificate's file, of whatever format."""
     try:
         content = json.loads(path.read_text())
     except OSError as error:
         raise CertificateError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise CertificateError(f"{path} is not a JSON file: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CertificateError(f"{path} is not a certificate: its format is not {FORMAT!r}")
+    if not isinstance(content, dict):
+        raise CertificateError(f"{path} is not a certificate: it holds no object")
     return content
 
 

@@ -204,6 +204,13 @@ def verify_run(
     folder: Path, device: Device, budget: int = ALWAYS, seed: int = 0, count: bool = False
 ) -> Verification:
     """Verify the run of a folder and leave the record there, in place of an older one."""
+    record = verified(folder, device, budget, seed, count)
+    keep_verification(folder, record)
+    return record.found
+
+
+def verified(folder: Path, device: Device, budget: int, seed: int, count: bool) -> Verified:
+    """Verify the run of a folder."""
     run, weights = read_run(folder)
     check_length(run, budget)
     model = model_of(run, weights, device.torch)
@@ -211,11 +218,9 @@ def verify_run(
     digest = hashlib.sha256(weights).hexdigest()
     _, path = evaluator_here(run.model, device.torch)
     environment = describe_environment(device) | {"path": path}
-    record = Verified(
+    return Verified(
         run.run_id, run.name, digest, "float32", budget, seed, found, environment, count
     )
-    keep_verification(folder, record)
-    return found
 
 
 def check_length(run: RunSpec, budget: int) -> None:
@@ -242,6 +247,15 @@ def is_enough(record: dict[str, Any], budget: int, count: bool) -> bool:
         return True
     counted = record.get("count", False)
     return bool(record.get("stages")) and record["budget"] >= budget and counted >= count
+
+
+def may_be_proved(record: dict[str, Any], seconds: float) -> bool:
+    """Whether a proof could add something to a record: none was found or refuted so far, and an
+    earlier one had less time."""
+    if record["verdict"] in ("proved on all inputs", "refuted", "unsettled"):
+        return False
+    before = record.get("proof")
+    return not before or (before["outcome"] == "open" and before["seconds"] < seconds)
 
 
 def finished_folders(store: Path) -> list[Path]:

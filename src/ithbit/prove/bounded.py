@@ -1,0 +1,70 @@
+"""What a file of bounds gives: proved bounds of a model's margin over sets of inputs.
+
+A *node* is an index and a string of which some bits are fixed, that at the index among them: its
+value is the answer. A new block needs one file with a class that fills `Bounds`, and its line in
+`bounds_for`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ithbit.errors import SpecError
+from ithbit.families import FAMILIES
+from ithbit.spec import ModelSpec
+from ithbit.theory.layers import FloatArray
+from ithbit.theory.trained_blocks import shapes
+
+_LONGEST = 32  # of two layers; beyond, a batch takes minutes and nothing is closed
+
+Ints = NDArray[Any]
+ARITHMETIC = "float64 with error terms for every rounding, tables of exp and erf from arb balls"
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    """Of every node: proved bounds of the margin, and hints that prove nothing."""
+
+    lower: FloatArray  # -inf where nothing is known
+    upper: FloatArray
+    slope: FloatArray  # node bit: how the margin's form moves with a bit
+    weight: FloatArray  # node bit: how much a bit matters for the enclosure
+
+
+class Bounds(Protocol):
+    """Bounds of nodes: index (node) from 0, bits (node, bit) in 0, 1 and -1 for a free bit."""
+
+    n: int
+    batch: int  # nodes that are best bounded at once
+    slack: float  # how close to the least margin met it pays to raise them; inf: above 0 will do
+
+    def __call__(self, index: Ints, bits: Ints) -> Bounded: ...
+
+
+class NoBoundsError(SpecError):
+    """A model whose blocks have no file of bounds."""
+
+
+def bounds_for(spec: ModelSpec, params: Mapping[str, FloatArray]) -> Bounds:
+    """The bounds of a model with these weights; raises `NoBoundsError` if its blocks have none."""
+    from ithbit.prove.softmax import OneSoftmax
+    from ithbit.prove.two_layers import TwoLayers
+
+    attention = spec.family in FAMILIES and FAMILIES[spec.family].attention
+    one = spec.n_layers == 1 and spec.task == "rhi" and spec.family.startswith("softmax")
+    two = spec.n_layers == 2 and attention and spec.n_bits <= _LONGEST
+    if not ((one or two) and spec.positions == "polynomial"):
+        raise NoBoundsError(
+            f"there are no bounds for {spec.task} by {spec.n_layers} layers of {spec.family} with "
+            f"{spec.positions} positions at n = {spec.n_bits}; there are for rhi by one layer of "
+            f"softmax attention, and for two layers of attention up to n = {_LONGEST}, with "
+            "polynomial positions"
+        )
+    if {name: value.shape for name, value in params.items()} != shapes(spec):
+        raise NoBoundsError("the weights do not fit the model")
+    if not all(np.isfinite(value).all() for value in params.values()):
+        raise NoBoundsError("the weights are not finite, so nothing can be proved of them")
+    return OneSoftmax(spec, params) if one else TwoLayers(spec, params)

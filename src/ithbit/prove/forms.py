@@ -1,0 +1,221 @@
+"""Affine forms over sets of inputs, sound in real arithmetic: numpy float64 with error terms.
+
+A `Form` holds vectors x = c + G ε + δ: symbols ε in [-1, 1] that all coordinates share, and errors
+|δ| <= e of each coordinate for itself. Whatever the true reals are, they lie in the form: rounding
+goes into e. Rests on the standard model of floating point, which holds for every order of summation
+and with fused operations: a sum of k products has an error of at most (k + 1) u Σ|x y| to first
+order, u = 2^-53. `slack` takes it with more than twice that room, which also covers the operations
+around the sum; `TINY` covers underflow. Square roots and quotients are those of IEEE 754, the GELU
+is a table made of arb balls with a Taylor remainder, cube roots are checked after the fact.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from flint import arb, ctx
+
+from ithbit.theory.layers import FloatArray
+
+TINY = 1e-280
+_U = 2.0**-52
+_UP = 1 + 64 * _U  # more than any rounding of a few operations on numbers of one sign
+_DOWN = 1 - 64 * _U
+
+GELU_STEP, GELU_END = 128, 8  # the table has a point every 1/128 up to 8
+_PIECES = 8  # that a GELU's interval is cut into
+# φ(x)(2 - x²), the second derivative of GELU, is largest at 0 (0.79788…) and least at ±2
+# (-0.10798…); the fourth, φ(x)(-x⁴ + 7x² - 4), is at most 4 φ(0) < 1.6 in size.
+_BEND_MAX, _BEND_MIN, _FOURTH = 0.79789, -0.10799, 1.6
+_TAYLOR = _FOURTH / 24 / (2 * GELU_STEP) ** 4 * 1.001
+_HARDLY = 1e-13
+_TAIL = 1e-14  # x Φ(-x) < φ(x) at x >= 8
+
+
+def slack(terms: int) -> float:
+    """What a sum of so many products may be off, relative to the sum of their sizes."""
+    return (terms + 16) * _U
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """Arrays: c (node, dim), G (node, dim, symbol), e (node, dim)."""
+
+    c: FloatArray
+    G: FloatArray
+    e: FloatArray
+
+    def spread(self) -> FloatArray:
+        """How far the symbols move each coordinate, rounded up."""
+        return np.abs(self.G).sum(-1) * (1 + slack(self.G.shape[-1])) + TINY
+
+    def bounds(self) -> tuple[FloatArray, FloatArray]:
+        """Least and greatest value of each coordinate, rounded outward."""
+        reach = (self.spread() + self.e) * _UP
+        room = (np.abs(self.c) + reach) * (4 * _U) + TINY
+        return self.c - reach - room, self.c + reach + room
+
+
+def linear(x: Form, weight: FloatArray, bias: FloatArray | None = None) -> Form:
+    """weight x + bias, for exact weights (out, in)."""
+    size, off = np.abs(weight), slack(weight.shape[1])
+    c = x.c @ weight.T
+    e = (x.e + off * (np.abs(x.c) + x.spread())) @ size.T * _UP + TINY
+    if bias is not None:
+        c = c + bias
+        e = e + off * (np.abs(c) + 2 * np.abs(bias))
+    return Form(c, np.matmul(weight, x.G), e)
+
+
+def add(x: Form, y: Form) -> Form:
+    """x + y, where the symbols of x come first among those of y."""
+    k, G = x.G.shape[-1], y.G.copy()
+    G[..., :k] += x.G
+    c = x.c + y.c
+    e = x.e + y.e + slack(0) * (np.abs(c) + x.spread() + y.spread()) + TINY
+    return Form(c, G, e * _UP)
+
+
+def with_own(x: Form, radius: FloatArray) -> Form:
+    """The form with a further symbol for each coordinate, of that radius; where all of them are
+    hardly more than rounding, they are taken as such."""
+    is_large = ~(radius < _HARDLY).all(0)  # nor is NaN small
+    own = np.flatnonzero(is_large)
+    more = np.zeros((*x.c.shape, len(own)))
+    more[:, own, np.arange(len(own))] = radius[:, own]
+    e = (x.e + np.where(is_large, 0, radius)) * _UP
+    return Form(x.c, np.concatenate([x.G, more], -1), e)
+
+
+def left_over(x: Form, radius: FloatArray, own: bool) -> Form:
+    """The form with what may be off besides: as symbols of its own, or as part of its error."""
+    return with_own(x, radius) if own else Form(x.c, x.G, (x.e + radius) * _UP)
+
+
+def layer_norm(x: Form, gain: FloatArray, bias: FloatArray, eps: float, gram: bool = True) -> Form:
+    """LayerNorm: the centred vector times an affine enclosure of its inverse deviation.
+
+    The variance is an affine form plus |G ε|²/d, which lies between 0 and the sum of squared
+    radii, or with `gram`, which costs more, of products of generators if that is less. A coordinate
+    whose affine enclosure is wider than its plain interval gets that instead. What is left over
+    becomes a symbol of each coordinate's own.
+    """
+    d, off = x.c.shape[-1], slack(x.c.shape[-1] + x.G.shape[-1])
+    c = x.c - x.c.mean(-1, keepdims=True)
+    G = x.G - x.G.mean(-2, keepdims=True)
+    given = np.abs(x.c) + x.spread() + x.e
+    e = x.e + x.e.mean(-1, keepdims=True) + off * (given + given.mean(-1, keepdims=True)) + TINY
+    e *= _UP
+    r = Form(c, G, e).spread()
+    size = np.abs(c) + r + e
+    scale = (size * size).mean(-1) * _UP + eps  # of the sums below, for their rounding
+    v0 = (c * c).mean(-1) + eps
+    vG = 2 * np.matmul(c[:, None], G)[:, 0] / d
+    square = (r * r).mean(-1) * (1 + 2 * off)
+    if gram:
+        products = np.abs(np.matmul(G.swapaxes(-1, -2), G)).sum((-1, -2)) / d
+        square = np.minimum(square, products * (1 + 2 * off))
+    ve = square / 2 + ((2 * size * e).mean(-1) + off * 4 * scale) * _UP
+    v0 = v0 + square / 2
+    reach = (np.abs(vG).sum(-1) + ve) * (1 + off)
+    far, near = size, np.maximum(np.abs(c) - r - e, 0)
+    lo = np.maximum(v0 - reach, (near * near).mean(-1) + eps) - off * scale
+    hi = np.minimum(v0 + reach, (far * far).mean(-1) + eps) + off * scale
+    lo = np.maximum(lo, eps * _DOWN)
+    hi = np.maximum(hi, lo * (1 + 1e-12))
+    slope, s0, se = _inverse_root(lo, hi)
+    s0 = s0 + slope * v0
+    sG = slope[:, None] * vG
+    se = (se + np.abs(slope) * (ve + off * v0) + off * np.abs(s0)) * _UP
+    rs = (np.abs(sG).sum(-1) * (1 + off) + se) * _UP
+    out_c = c * s0[:, None]
+    out_G = G * s0[:, None, None] + c[:, :, None] * sG[:, None]
+    most = 1 / np.sqrt(lo) * _UP
+    rest = r * rs[:, None] * _UP + TINY
+    out_G = np.concatenate([out_G, (c * se[:, None])[..., None]], -1)
+    out_e = e * np.maximum(most, np.abs(s0) + rs)[:, None]
+    out_e = (out_e + off * size * (np.abs(s0) + rs)[:, None]) * _UP + TINY
+    least = 1 / np.sqrt(hi) * _DOWN
+    cap = np.sqrt(d - 1.0) * _UP  # no normalised coordinate is larger
+    a, b = c - r - e, c + r + e
+    room = size * (8 * _U)
+    top = np.clip(np.where(b > 0, b * most[:, None], b * least[:, None]), -cap, cap)
+    low = np.clip(np.where(a < 0, a * most[:, None], a * least[:, None]), -cap, cap)
+    wide = ~(np.abs(out_G).sum(-1) + rest + out_e <= (top - low) / 2)
+    out_c = np.where(wide, (top + low) / 2, out_c)
+    rest = np.where(wide, (top - low) / 2 * _UP + room * most[:, None] + 8 * _U * cap, rest)
+    out_e = np.where(wide, TINY, out_e)
+    out_G[wide] = 0
+    normal = with_own(Form(out_c, out_G, out_e), rest)
+    c = normal.c * gain + bias
+    sizes = (np.abs(normal.c) + normal.spread()) * np.abs(gain) + np.abs(bias)
+    e = normal.e * np.abs(gain) + slack(0) * sizes
+    return Form(c, normal.G * gain[:, None], e * _UP + TINY)
+
+
+def _inverse_root(lo: FloatArray, hi: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(a, b, r) with 1/√v within a v + b ± r on [lo, hi]: the chord's slope, and the middle.
+
+    1/√v is convex, so v^-½ - a v is greatest at an end; over all v > 0 it is at least
+    3/2 (-2a)^⅓, where its derivative vanishes.
+    """
+    root_lo, root_hi = np.sqrt(lo), np.sqrt(hi)
+    a = -1 / (root_lo * root_hi * (root_lo + root_hi))
+    above = np.maximum(1 / root_lo - a * lo, 1 / root_hi - a * hi) * _UP
+    third = np.cbrt(-2 * a) * _DOWN
+    assert not (third * third * third * (1 + 8 * _U) > -2 * a).any()
+    below = np.minimum(1.5 * third * _DOWN, above)
+    return a, (above + below) / 2, ((above - below) / 2 + above * 8 * _U) * _UP
+
+
+def gelu(x: Form, own: bool = True, pieces: int = _PIECES) -> Form:
+    """GELU of each coordinate: its chord's slope, and what is left as a symbol of its own.
+
+    What is left is bounded on pieces: between two points a function lies within h²/8 times its
+    second derivative of the chord.
+    """
+    low, high = x.bounds()
+    width = np.maximum(high - low, 1e-9)
+    at = low[..., None] + width[..., None] * np.linspace(0, 1, pieces + 1)
+    at[..., -1] = np.maximum(at[..., -1], high)
+    value, off = gelu_at(at)
+    slope = (value[..., -1] - value[..., 0]) / width
+    left = value - slope[..., None] * at
+    off = off + (np.abs(value) + np.abs(slope[..., None] * at)) * (4 * _U)
+    piece = width / pieces * (1 + 1e-6) + (np.abs(low) + np.abs(high)) * (8 * _U)
+    bend = piece * piece / 8 * _UP + TINY
+    top = (left + off).max(-1) - bend * _BEND_MIN
+    bottom = (left - off).min(-1) - bend * _BEND_MAX
+    middle, radius = (top + bottom) / 2, (top - bottom) / 2
+    sizes = np.abs(slope) * (np.abs(x.c) + x.spread()) + np.abs(middle) + radius
+    e = (x.e * np.abs(slope) + slack(0) * sizes) * _UP + TINY
+    flat = Form(slope * x.c + middle, x.G * slope[..., None], e)
+    return left_over(flat, radius * _UP, own)
+
+
+def gelu_at(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """GELU at float points and how far it may be off: x Φ(x), by cubics around a table's points."""
+    table = _gelu_table()
+    inside = np.clip(x, -GELU_END, GELU_END)
+    k = np.rint(inside * GELU_STEP)
+    r = inside - k / GELU_STEP  # exact: a difference of near multiples of a power of two
+    t = table[k.astype(np.int64) + GELU_END * GELU_STEP]
+    value = t[..., 0] + r * (t[..., 1] + r * (t[..., 2] + r * t[..., 3]))
+    out = np.abs(x) > GELU_END
+    value = np.where(out, np.maximum(x, 0.0), value)
+    return value, np.where(out, _TAIL, _TAYLOR + 16 * _U * (np.abs(value) + 1 / GELU_STEP))
+
+
+@cache
+def _gelu_table() -> FloatArray:
+    """Value, f', f''/2 and f'''/6 of GELU at the table's points, each rounded once from a ball."""
+    with ctx.workprec(120):
+        points = range(-GELU_END * GELU_STEP, GELU_END * GELU_STEP + 1)
+        rows = []
+        for k in points:
+            x = arb(k) / GELU_STEP
+            cdf = (1 + (x / arb(2).sqrt()).erf()) / 2
+            pdf = (-x * x / 2).exp() / (2 * arb.pi()).sqrt()
+            derivatives = (x * cdf, cdf + x * pdf, pdf * (2 - x * x) / 2, pdf * (x**3 - 4 * x) / 6)
+            rows.append([float(each.mid()) for each in derivatives])
+    return np.array(rows)

@@ -1,0 +1,108 @@
+"""The proof of a trained run, joined to what `verify` observed: one verdict.
+
+A run that is refuted stays so. Else bounds are sought over all inputs, and where they are above 0
+the certificate is written, checked as `ithbit check-certificate` would, and only then the verdict
+is *proved on all inputs*.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from ithbit.errors import StoreError
+from ithbit.prove import certificate
+from ithbit.prove.bounded import ARITHMETIC, NoBoundsError, bounds_for
+from ithbit.prove.search import Found, search
+from ithbit.spec import RunSpec
+from ithbit.store.folder import keep_verification
+from ithbit.store.reading import read_verification
+from ithbit.store.records import Case, Proof, Verification
+from ithbit.verify.margins import alone
+from ithbit.verify.verify import model_of, read_run
+
+FILE = "proof.json"
+SECONDS = 60.0
+
+
+def prove_run(
+    folder: Path, seconds: float = SECONDS, watch: Callable[[Found], None] | None = None
+) -> Verification:
+    """Prove the run of a folder right on all inputs, or refute it, or neither; the record of its
+    verification, which must be there, has the proof afterwards."""
+    run, weights = read_run(folder)
+    record = read_verification(str(folder))
+    if record is None:
+        raise StoreError(f"{folder} has no verification that a proof could be added to")
+    if record.found.verdict in ("refuted", "unsettled"):
+        return record.found
+    proof, case = attempt(run, weights, folder / FILE, seconds, watch)
+    found = _joined(record.found, proof, case, run, weights)
+    keep_verification(folder, replace(record, found=found))
+    return found
+
+
+def attempt(
+    run: RunSpec,
+    weights: bytes,
+    file: Path,
+    seconds: float = SECONDS,
+    watch: Callable[[Found], None] | None = None,
+) -> tuple[Proof, Case | None]:
+    """Try to prove weights right; writes the certificate if they are. And the input of least margin
+    that was met."""
+    file.unlink(missing_ok=True)
+    try:
+        bounds = bounds_for(run.model, certificate.weights_of(weights))
+    except (NoBoundsError, ArithmeticError):
+        return Proof("no bounds"), None
+    found = search(bounds, seconds, watch=watch)
+    case = Case(found.bits, found.index, found.least_found)
+    proof = Proof(
+        found.outcome,
+        None,
+        found.least_found if math.isfinite(found.least_found) else None,
+        f"bits {found.bits}, index {found.index}",
+        found.share_closed,
+        found.nodes,
+        len(found.leaves),
+        found.seconds,
+        ARITHMETIC,
+    )
+    if found.outcome == "proved":
+        leaves = found.leaves
+        content = certificate.document(run, weights, leaves.index, leaves.bits, leaves.lower)
+        confirmed = certificate.confirmed(content, weights)
+        certificate.write(file, content)
+        proof = replace(proof, least_margin=confirmed.margin, certificate=file.name)
+    return proof, case
+
+
+def _joined(
+    found: Verification, proof: Proof, case: Case | None, run: RunSpec, weights: bytes
+) -> Verification:
+    """What was observed with what was proved."""
+    found = replace(found, proof=proof)
+    if proof.outcome == "proved":
+        return replace(found, verdict="proved on all inputs", method="proof")
+    if proof.outcome == "refuted":
+        assert case is not None
+        cpu = torch.device("cpu")
+        (ran,) = alone(model_of(run, weights, cpu), [case], cpu)
+        if ran.right:  # within rounding of 0
+            return replace(found, verdict="unsettled", method="proof")
+        count = {ran.index: 1}
+        return replace(
+            found,
+            verdict="refuted",
+            method="proof",
+            n_evaluated=found.n_evaluated + 1,
+            n_wrong=1,
+            wrong_by_index=count,
+            worst=ran,
+            counterexample=ran,
+            exhaustive=False,
+        )
+    return found

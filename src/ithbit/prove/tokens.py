@@ -1,0 +1,98 @@
+"""Tokens before the first mixing, as arb balls: what a model's first block computes on each alone.
+
+Real arithmetic on the stored weights: the features (i-1)/n, ((i-1)/n)² and the positions t/(L-1)
+are exact rationals, as `tasks/tokens.py` and `models/positions.py` define them. Rows are bit 0 at
+each place, bit 1 at each place, each query, and for LHI the end, as in the table of tokens.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flint import arb, arb_mat, fmpq
+
+from ithbit.theory.layers import FloatArray
+
+PRECISION = 160  # bits
+Balls = Any  # flint.arb_mat, which has no type stubs
+Params = Mapping[str, FloatArray]
+
+
+def exact(weight: FloatArray) -> Balls:
+    """A matrix of floats as it is; a vector is one row."""
+    rows = np.atleast_2d(np.asarray(weight, np.float64))
+    return arb_mat(rows.shape[0], rows.shape[1], [arb(float(x)) for x in rows.ravel()])
+
+
+def embedded(params: Params, task: str, n: int) -> Balls:
+    """The tokens with their polynomial positions, row by row."""
+    length = n + (1 if task == "rhi" else 2)
+    rows = []
+    first = 0 if task == "rhi" else 1
+    for bit in (0, 1):
+        rows += [([1, 0, 0, bit, 0, 0], first + j) for j in range(n)]
+    for j in range(n):
+        part = fmpq(j, n)
+        rows.append(([0, 1, 0, 0, part, part * part], n if task == "rhi" else 0))
+    if task == "lhi":
+        rows.append(([0, 0, 1, 0, 0, 0], n + 1))
+    flat = [arb(x) for features, _ in rows for x in features]
+    places = [fmpq(t, max(length - 1, 1)) for _, t in rows]
+    powers = [arb(x) for p in places for x in (p, p * p)]
+    own = arb_mat(len(rows), 6, flat) * exact(params["embed"]).transpose()
+    where = arb_mat(len(rows), 2, powers) * exact(params["positions.polynomial"]).transpose()
+    return own + where
+
+
+def each_row(rows: Balls, function: Any) -> Balls:
+    """A function of a list of balls, on every row."""
+    width = rows.ncols()
+    out = [function([rows[i, j] for j in range(width)]) for i in range(rows.nrows())]
+    return arb_mat(rows.nrows(), len(out[0]), [x for row in out for x in row])
+
+
+def normed(rows: Balls, gain: FloatArray, bias: FloatArray, eps: float) -> Balls:
+    """LayerNorm of every row."""
+    gains, biases = ([arb(float(x)) for x in each] for each in (gain, bias))
+
+    def one(row: list[Any]) -> list[Any]:
+        d = len(row)
+        mean = sum(row, arb(0)) / d
+        centred = [x - mean for x in row]
+        scale = (sum((x * x for x in centred), arb(0)) / d + arb(eps)).rsqrt()
+        return [x * scale * g + b for x, g, b in zip(centred, gains, biases, strict=True)]
+
+    return each_row(rows, one)
+
+
+def mapped(rows: Balls, weight: FloatArray, bias: FloatArray | None = None) -> Balls:
+    """weight x + bias for every row x."""
+    out = rows * exact(weight).transpose()
+    if bias is None:
+        return out
+    ones = arb_mat(rows.nrows(), 1, [arb(1)] * rows.nrows())
+    return out + ones * exact(bias)
+
+
+def part(balls: Balls, rows: range | None = None, columns: range | None = None) -> Balls:
+    """Some rows and columns of a matrix."""
+    rows, columns = rows or range(balls.nrows()), columns or range(balls.ncols())
+    return arb_mat([[balls[i, j] for j in columns] for i in rows])
+
+
+ENTRY = 1e-24  # what a float of `floats` may be off beside its rounding
+
+
+def floats(balls: Balls) -> FloatArray:
+    """The middles, rounded: each within 2^-52 of itself and `ENTRY` of the truth."""
+    flat = [x for row in balls.tolist() for x in row]
+    if not all(float(x.rad()) <= ENTRY / 2 for x in flat):
+        raise ArithmeticError("the weights are too large for the precision of the balls")
+    return np.array([float(x.mid()) for x in flat]).reshape(balls.nrows(), balls.ncols())
+
+
+def relative_floats(balls: list[Any]) -> FloatArray:
+    """Likewise of positive balls: each within 2^-52 of itself, but for underflow."""
+    if not all(x.rel_accuracy_bits() >= 60 for x in balls):
+        raise ArithmeticError("the scores are too large for the precision of the balls")
+    return np.array([float(x.mid()) for x in balls])

@@ -1,0 +1,364 @@
+"""Bounds for two blocks of softmax or linear attention, full or causal, for both tasks.
+
+Slots: for every bit one token with 0 and one with 1 (the same twice if the bit is fixed), then the
+query and, for LHI, the end; the last slot is where the answer is read. Layer 1 mixes known tokens,
+so at every slot it is the ratio of `ratios.py`, with the slot's own bit as it is; its norms and
+feed-forward part give forms whose symbols are the free bits, all else in the error. Layer 2 reads
+at the last slot: weights are exp(q (k - k_ref)) for a reference token that is settled, or φ(q) φ(k)
+for linear attention, as scalar forms; the product with a value is bilinear; a free bit chooses
+between its two slots, X = (X₀ + X₁)/2 + ε (X₁ - X₀)/2. Convex functions lie between their chord and
+a tangent. The rest is as for one layer, with symbols of its own for what is left over.
+"""
+
+from typing import Any
+
+import numpy as np
+from flint import arb, ctx
+
+from ithbit.families import FAMILIES
+from ithbit.prove.bounded import Bounded, Ints
+from ithbit.prove.cells import in_cells
+from ithbit.prove.forms import (
+    TINY,
+    Form,
+    add,
+    gelu,
+    layer_norm,
+    left_over,
+    linear,
+    slack,
+    with_own,
+)
+from ithbit.prove.products import collapsed, convex, dot, product
+from ithbit.prove.ratios import separable_ratio
+from ithbit.prove.tokens import (
+    ENTRY,
+    PRECISION,
+    Params,
+    each_row,
+    embedded,
+    floats,
+    mapped,
+    normed,
+    part,
+    relative_floats,
+)
+from ithbit.spec import ModelSpec
+from ithbit.theory.certifiers.arithmetic.intervals import Interval
+from ithbit.theory.layers import FloatArray
+from ithbit.theory.trained_blocks import BERT_EPS, DENOMINATOR_EPS, LINEAR_EPS
+
+_UP = 1 + slack(8)
+_UNKNOWN = 0.05  # mean radius of a slot after layer 1, from where cells are tried
+_ROWS = 8
+
+
+class TwoLayers:
+    """The margin of one trained model over sets of inputs."""
+
+    batch = 32
+    slack = np.inf
+
+    def __init__(self, spec: ModelSpec, params: Params) -> None:
+        self.n, self.heads, self.size = spec.n_bits, spec.n_heads, spec.d_head
+        self.lhi = spec.task == "lhi"
+        self.softmax = FAMILIES[spec.family].kind == "softmax"
+        self.eps = BERT_EPS if self.softmax else LINEAR_EPS
+        self.params = {name: np.asarray(p, np.float64) for name, p in params.items()}
+        p, n, d = self.params, self.n, spec.d_model
+        with ctx.workprec(PRECISION):
+            rows = embedded(p, spec.task, n)
+            if self.softmax:
+                rows = mapped(rows, np.eye(d), p["enter.type"])
+                rows = inner = normed(rows, p["enter.norm.weight"], p["enter.norm.bias"], self.eps)
+            else:
+                gain, bias = p["blocks.0.norm1.weight"], p["blocks.0.norm1.bias"]
+                inner = normed(rows, gain, bias, self.eps)
+            weight, offset = p["blocks.0.qkv.weight"], p.get("blocks.0.qkv.bias")
+            qkv = mapped(inner, weight, offset)
+            q, k, v = (part(qkv, columns=range(a * d, (a + 1) * d)) for a in range(3))
+            if not self.softmax:
+                q, k = each_row(q, _features), each_row(k, _features)
+            self.x = floats(rows)
+            count = len(self.x)
+            self.w = np.empty((self.heads, count, count))
+            self.v = np.stack(np.split(floats(v), self.heads, 1))
+            for h in range(self.heads):
+                at = range(h * self.size, (h + 1) * self.size)
+                products = part(q, columns=at) * part(k, columns=at).transpose()
+                for t in range(count):
+                    row = [products[t, s] for s in range(count)]
+                    if self.softmax:
+                        row = [x * arb(self.size).rsqrt() for x in row]
+                        top = arb(max(float(x.mid()) for x in row))
+                        row = [(x - top).exp() for x in row]
+                    self.w[h, t] = relative_floats(row)
+        place = np.concatenate(
+            [np.tile(np.arange(n) + self.lhi, 2), np.full(n, 0 if self.lhi else n)]
+        )
+        if self.lhi:
+            place = np.append(place, n + 1)
+        if FAMILIES[spec.family].causal:
+            self.w *= place <= place[:, None]
+
+    def __call__(self, index: Ints, bits: Ints) -> Bounded:
+        """Bounds of nodes, as `Bounds` has it."""
+        with np.errstate(all="ignore"):
+            return self._bound(index, bits)
+
+    def _bound(self, index: Ints, bits: Ints) -> Bounded:
+        free = np.flatnonzero((bits < 0).any(0))
+        n, j = self.n, np.arange(self.n)
+        rows = [j + n * np.where(bits < 0, 0, bits), j + n * np.where(bits < 0, 1, bits)]
+        rows.append(2 * n + index[:, None])
+        if self.lhi:
+            rows.append(np.full((len(index), 1), 3 * n))
+        slots = np.concatenate(rows, 1).astype(np.int64)
+        mixed = self._first(slots, free)
+        twice = np.zeros(slots.shape, bool)  # a fixed bit has one token in two slots
+        twice[:, n : 2 * n] = bits >= 0
+        once = np.flatnonzero(~twice)
+        ends = np.arange(1, len(slots) + 1) * slots.shape[1] - 1
+        keys = self._keys(_rows(mixed, once), len(free))
+        place = np.arange(slots.size).reshape(slots.shape)
+        place[:, n : 2 * n] = np.where(bits >= 0, place[:, :n], place[:, n : 2 * n])
+        keys = _rows(keys, np.searchsorted(once, place.ravel()))
+        if self.softmax:
+            last = _rows(keys, ends)
+        else:
+            last = self._tail(_rows(mixed, ends), "blocks.0.", brief=True)
+        logit, matters = self._second(keys, last, slots, bits, free)
+        low, high = logit.bounds()
+        answer = np.take_along_axis(bits, index[:, None], 1)[:, 0]
+        lower = np.where(answer == 1, low[:, 0], -high[:, 0])
+        upper = np.where(answer == 1, high[:, 0], -low[:, 0])
+        slope, weight = np.zeros(bits.shape), np.zeros(bits.shape)
+        slope[:, free] = logit.G[:, 0, : len(free)] * np.where(answer == 1, 1.0, -1.0)[:, None]
+        weight[:, free] = np.nan_to_num(matters, nan=1e9, posinf=1e9)
+        lower = np.where(np.isnan(lower), -np.inf, lower)
+        return Bounded(lower, np.where(np.isnan(upper), np.inf, upper), slope, weight)
+
+    def _first(self, slots: Ints, free: Ints) -> Form:
+        """Attention of layer 1 with its residual, at all slots: node by node, slot by slot."""
+        n, (nodes, count) = self.n, slots.shape
+        at, zero, one, rest = (
+            slots[:, :, None],
+            slots[:, :n],
+            slots[:, n : 2 * n],
+            slots[:, 2 * n :],
+        )
+        w0, w1 = self.w[:, at, zero[:, None]], self.w[:, at, one[:, None]]  # head node slot bit
+        x0, x1 = (
+            w0[..., None] * self.v[:, zero][:, :, None],
+            w1[..., None] * self.v[:, one][:, :, None],
+        )
+        t = np.arange(2 * n)
+        mine = self.w[:, slots, slots][..., : 2 * n]  # a slot of a bit sees that bit as it is
+        w0[:, :, t, t % n] = w1[:, :, t, t % n] = mine
+        x0[:, :, t, t % n] = x1[:, :, t, t % n] = mine[..., None] * self.v[:, slots[:, : 2 * n]]
+        wr = self.w[:, at, rest[:, None]]
+        fixed, fixed_x = wr.sum(-1), np.matmul(wr, self.v[:, rest])
+        if not self.softmax:
+            fixed = fixed + DENOMINATOR_EPS
+        ratio = separable_ratio((w0, w1), (x0, x1), fixed, fixed_x, free)
+
+        def flat(each: FloatArray) -> FloatArray:
+            """head node slot … dim -> (node slot) (head dim) …"""
+            moved = np.moveaxis(each, 0, 2)  # node slot head … dim
+            moved = np.moveaxis(moved, -1, 3)
+            return moved.reshape(nodes * count, self.heads * self.size, *moved.shape[4:])
+
+        mixed = with_own(Form(flat(ratio.m), flat(ratio.G), flat(ratio.e)), flat(ratio.rest))
+        out = linear(
+            mixed, self.params["blocks.0.out.weight"], self.params.get("blocks.0.out.bias")
+        )
+        base = self.x[slots].reshape(nodes * count, -1)
+        c = base + out.c
+        e = (out.e + slack(0) * (np.abs(base) + np.abs(out.c)) + ENTRY) * _UP
+        return Form(c, out.G, e)
+
+    def _keys(self, mixed: Form, k: int) -> Form:
+        """What layer 2 makes queries, keys and values of, from what layer 1 mixed; where little is
+        known of it, from cells. The first k symbols are the free bits."""
+
+        def through(x: Form, gram: bool = False) -> Form:
+            x = self._tail(x, "blocks.0.", True, gram)
+            if self.softmax:
+                return x
+            gain, bias = self.params["blocks.1.norm1.weight"], self.params["blocks.1.norm1.bias"]
+            return layer_norm(x, gain, bias, self.eps, gram)
+
+        out = through(mixed, True)
+        own = np.abs(out.G[..., k:]).sum(-1).mean(-1)
+        rows = np.flatnonzero(~(own < _UNKNOWN))
+        if not len(rows) or out.G.shape[-1] - k < out.c.shape[-1]:
+            return out
+        chunks = [rows[a : a + _ROWS] for a in range(0, len(rows), _ROWS)]  # fit the caches
+        parts = [in_cells(_rows(mixed, chunk), through, k) for chunk in chunks]
+        near = Form(*(np.concatenate([getattr(p, a) for p in parts]) for a in ("c", "G", "e")))
+        better = near.e.mean(-1) < own[rows]
+        rows, d = rows[better], out.c.shape[-1]
+        out.c[rows], out.e[rows] = near.c[better], 0
+        out.G[rows] = 0
+        out.G[rows, :, :k] = near.G[better]
+        out.G[rows[:, None], np.arange(d), -1 - np.arange(d)] = near.e[better]
+        return out
+
+    def _tail(self, x: Form, block: str, brief: bool = False, gram: bool = True) -> Form:
+        """A block after attention and its residual sum; if brief, what GELUs leave over becomes 16
+        symbols instead of 64."""
+        p = {name.removeprefix(block): v for name, v in self.params.items() if block in name}
+
+        def norm(x: Form, name: str) -> Form:
+            return layer_norm(x, p[f"{name}.weight"], p[f"{name}.bias"], self.eps, gram)
+
+        if self.softmax:
+            x = norm(x, "norm1")
+        inner = x if self.softmax else norm(x, "norm2")
+        hidden = gelu(linear(inner, p["up.weight"], p["up.bias"]), not brief, 4 if brief else 8)
+        x = add(x, linear(hidden, p["down.weight"], p["down.bias"]))
+        if brief:
+            x = with_own(Form(x.c, x.G, np.zeros_like(x.e)), x.e)
+        return norm(x, "norm2") if self.softmax else x
+
+    def _second(
+        self, z: Form, last: Form, slots: Ints, bits: Ints, free: Ints
+    ) -> tuple[Form, FloatArray]:
+        """Layer 2 and the head: the logit's form, whose symbols begin with the free bits, and how
+        much each of these matters."""
+        p, (nodes, count) = self.params, slots.shape
+        k = len(free)
+        qkv = linear(z, p["blocks.1.qkv.weight"], p.get("blocks.1.qkv.bias"))
+        shape = (nodes, count, 3, self.heads, self.size)
+        c, e = (a.reshape(shape) for a in (qkv.c, qkv.e))
+        G = qkv.G.reshape(*shape, -1)
+        q = Form(c[:, -1:, 0], G[:, -1:, 0], e[:, -1:, 0])
+        key = Form(c[:, :, 1], G[:, :, 1], e[:, :, 1])
+        value = collapsed(Form(c[:, :, 2], G[:, :, 2], e[:, :, 2]), k)
+        if self.softmax:
+            weight, low, high = self._exponentials(q, key, slots, bits, k)
+        else:
+            weight = dot(convex(q, True), convex(key, True), k)
+            low, high = weight.bounds()
+            low = np.maximum(low, 0)
+        mixed, matters = self._mixed(weight, low, high, value, bits, free)
+        out = linear(mixed, p["blocks.1.out.weight"], p.get("blocks.1.out.bias"))
+        y = self._tail(_beside(last, out, k, self.softmax), "blocks.1.")
+        matters = matters + np.abs(last.G[..., :k]).sum(1)
+        return linear(y, p["head.weight"], p["head.bias"]), matters
+
+    def _exponentials(
+        self, q: Form, key: Form, slots: Ints, bits: Ints, k: int
+    ) -> tuple[Form, FloatArray, FloatArray]:
+        """exp(q (k - k_ref) / √size) at every slot and head, and its bounds."""
+        scale = self.size**-0.5
+        guess = (q.c * key.c).sum(-1)  # node slot head
+        settled = np.ones(slots.shape, bool)
+        settled[:, : 2 * self.n] = np.tile(bits >= 0, 2)
+        ref = np.where(settled[..., None], guess, -np.inf).argmax(1)  # node head
+        node, head = np.arange(len(slots))[:, None], np.arange(self.heads)
+        same = slots[..., None] == slots[node, ref][:, None]  # node slot head
+        c0, G0, e0 = (a[node, ref, head][:, None] for a in (key.c, key.G, key.e))
+        c, G = key.c - c0, key.G.copy()
+        G[..., :k] -= G0[..., :k]  # the others are symbols of each slot's own
+        own = np.zeros((*G.shape[:1], 1, *G.shape[2:-1], G.shape[-1] - k)) + G0[..., k:]
+        G = np.concatenate([G, np.broadcast_to(own, (*G.shape[:-1], G.shape[-1] - k))], -1)
+        sizes = np.abs(key.c) + np.abs(c0) + np.abs(key.G).sum(-1) + np.abs(G0).sum(-1)
+        e = (key.e + e0 + slack(0) * sizes) * _UP
+        score = dot(q, Form(c, G, e), k)
+        score = Form(score.c * scale, score.G * scale, score.e * scale)
+        off = slack(0) * (np.abs(score.c) + score.spread() + score.e)
+        score = Form(score.c, score.G, (score.e + off) * _UP + TINY)
+        score.c[same] = score.G[same] = score.e[same] = 0
+        low, high = score.bounds()
+        edges = Interval(low, high).exp()
+        weight = convex(score, False)
+        return weight, edges.lo, edges.hi
+
+    def _mixed(
+        self,
+        weight: Form,
+        low: FloatArray,
+        high: FloatArray,
+        value: Form,
+        bits: Ints,
+        free: Ints,
+    ) -> tuple[Form, FloatArray]:
+        """Σ w v / Σ w over the tokens that the bits choose: node (head dim), and how much each free
+        bit matters."""
+        n, nodes = self.n, len(bits)
+        half = np.ones(weight.c.shape[1])
+        half[: 2 * n] = 0.5
+        share = weight.c * half[:, None]
+        total = share.sum(1)
+        m = (share[..., None] * value.c).sum(1) / total[..., None]  # node head dim
+        off = np.abs(value.c) + np.abs(m)[:, None]
+        centred = Form(value.c - m[:, None], value.G, value.e + slack(0) * off)
+        N = _chosen(product(weight, centred), n, free)
+        D = _chosen(Form(weight.c[..., None], weight.G[..., None, :], weight.e[..., None]), n, free)
+        least, most = (a[..., 0] for a in D.bounds())
+        parts = slack(2 * n + 8)
+        least = np.maximum(least, _of_bits(low, n, np.minimum) * (1 - parts))
+        most = np.minimum(most, _of_bits(high, n, np.maximum) * (1 + parts))
+        if not self.softmax:
+            least, most = (least + DENOMINATOR_EPS) * (1 - parts), (most + DENOMINATOR_EPS) * _UP
+        least = np.where(least > 0, least, np.nan)
+        top, bottom = 1 / least, 1 / most
+        middle, radius = (top + bottom) / 2, (top - bottom) / 2 + top * slack(0)
+        low_n, high_n = N.bounds()
+        size = np.maximum(np.abs(low_n), np.abs(high_n))
+        if not self.softmax:  # m (Σ w) / (Σ w + eps) is m but for this
+            size = size + np.abs(m) * DENOMINATOR_EPS
+        shift = 0 if self.softmax else -m * DENOMINATOR_EPS
+        c = m + middle[..., None] * (N.c + shift)
+        G = N.G * middle[..., None, None]
+        rest = N.e * middle[..., None] + size * radius[..., None]
+        off = slack(8) * (np.abs(m) + size * top[..., None])
+        out = Form(c, G, off * _UP + TINY)
+        att = high / np.maximum(most, 1e-300)[:, None]
+        far = np.abs(centred.c).sum(-1)
+        matters = (att[..., None] * np.abs(value.G).sum(3)).sum((1, 2))
+        moved = np.abs(weight.G[..., : len(free)])
+        matters += ((far / np.maximum(most, 1e-300)[:, None])[..., None] * moved).sum((1, 2))
+        matters += np.abs(G[..., : len(free)]).sum((1, 2))
+        flat = (nodes, self.heads * self.size)
+        out = Form(out.c.reshape(flat), out.G.reshape(*flat, -1), out.e.reshape(flat))
+        return left_over(out, rest.reshape(flat) * _UP, own=True), matters
+
+
+def _features(row: list[Any]) -> list[Any]:
+    """ELU + 1 of balls."""
+    return [x + 1 if x > 0 else x.exp() if x <= 0 else x.exp().union(x + 1) for x in row]
+
+
+def _rows(x: Form, at: Ints) -> Form:
+    return Form(x.c[at], x.G[at], x.e[at])
+
+
+def _beside(last: Form, out: Form, k: int, shared: bool) -> Form:
+    """The last token plus what attention gives it. They share all symbols of the last token, or
+    the first k alone; what is left of the last token's then gets a place between."""
+    if shared:
+        return add(last, out)
+    more = np.zeros((*out.c.shape, last.G.shape[-1] - k))
+    both = np.concatenate([out.G[..., :k], more, out.G[..., k:]], -1)
+    return add(last, Form(out.c, both, out.e))
+
+
+def _chosen(x: Form, n: int, free: Ints) -> Form:
+    """The sum over slots (axis 1) of what the bits choose; the symbols are the free bits."""
+    zero, one = slice(0, n), slice(n, 2 * n)
+    c = (x.c[:, zero] + x.c[:, one]).sum(1) / 2 + x.c[:, 2 * n :].sum(1)
+    G = (x.G[:, zero] + x.G[:, one]).sum(1) / 2 + x.G[:, 2 * n :].sum(1)
+    half = (x.c[:, one] - x.c[:, zero]) / 2  # node bit …
+    G[..., : len(free)] += np.moveaxis(half[:, free], 1, -1)
+    apart = np.abs(x.G[:, one] - x.G[:, zero]).sum(-1).sum(1) / 2
+    e = np.maximum(x.e[:, zero], x.e[:, one]).sum(1) + x.e[:, 2 * n :].sum(1) + apart
+    sizes = np.abs(x.c).sum(1) + np.abs(x.G).sum(-1).sum(1) + x.e.sum(1)
+    return Form(c, G, (e + slack(2 * n + x.G.shape[-1] + 8) * sizes) * _UP + TINY)
+
+
+def _of_bits(x: FloatArray, n: int, choose: Any) -> FloatArray:
+    """Least or greatest sum over slots (axis 1) of bounds, bit by bit."""
+    total: FloatArray = choose(x[:, :n], x[:, n : 2 * n]).sum(1) + x[:, 2 * n :].sum(1)
+    return total

@@ -1,0 +1,120 @@
+"""Proofs agree with trying: least margins, verdicts, and weights that were damaged on purpose."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+from shipped import folders, read, solution
+
+from ithbit.prove.bounded import bounds_for
+from ithbit.prove.certificate import weights_of
+from ithbit.prove.search import search
+
+RUNS = folders("rhi_n16_softmax-full_*")
+FEW = [RUNS[0], RUNS[-1]]
+
+
+def agrees(folder) -> None:
+    """The proof's least margin is that of trying all inputs, which the record has."""
+    run, weights = read(folder)
+    tried = json.loads((folder / "verification.json").read_text())
+    found = search(bounds_for(run.model, weights_of(weights)), seconds=60)
+    assert tried["verdict"] == "right on all inputs"
+    assert found.outcome == "proved"
+    assert found.share_closed == 1
+    assert tried["worst"]["margin"] - 0.05 < found.least_proved < tried["worst"]["margin"] + 1e-3
+    assert abs(found.least_found - tried["worst"]["margin"]) < 0.02
+
+
+@pytest.mark.parametrize("folder", FEW, ids=lambda f: f.name)
+def test_a_proof_has_the_least_margin_of_all_inputs(folder) -> None:
+    agrees(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", RUNS, ids=lambda f: f.name)
+def test_every_proof_has_the_least_margin_of_all_inputs(folder) -> None:
+    agrees(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", folders("rhi_n*_softmax-full_*"), ids=lambda f: f.name)
+def test_every_shipped_run_is_proved_close_to_the_least_margin_found(folder) -> None:
+    run, weights = read(folder)
+    record = json.loads((folder / "verification.json").read_text())
+    found = search(bounds_for(run.model, weights_of(weights)), seconds=60)
+    assert found.outcome == "proved"
+    assert found.least_found - 0.05 < found.least_proved <= found.least_found
+    assert found.least_proved < record["worst"]["margin"] + 0.02
+
+
+def damaged(weights: bytes, name: str, at: int, step: float) -> bytes:
+    params = {key: value.copy() for key, value in load(weights).items()}
+    params[name].flat[at] += np.float32(step)
+    return save(params)
+
+
+DAMAGE = [
+    ("head.bias", 0),
+    ("head.weight", 3),
+    ("embed", 9),
+    ("positions.polynomial", 5),
+    ("enter.norm.weight", 2),
+    ("blocks.0.qkv.weight", 20),
+    ("blocks.0.qkv.weight", 300),
+    ("blocks.0.out.weight", 17),
+    ("blocks.0.norm1.bias", 4),
+    ("blocks.0.up.weight", 100),
+    ("blocks.0.norm2.bias", 7),
+]
+
+
+def least_tried(run, weights: bytes) -> float:
+    """The least margin of a few thousand plain inputs, by the numpy twin."""
+    n = run.model.n_bits
+    k = np.arange(n)
+    strings = [k < cut for cut in range(n + 1)] + [k == j for j in range(n)]
+    strings += [k % 2 == 0, k % 3 == 0]
+    bits = np.array(strings + [~each for each in strings]).astype(np.int8)
+    bits = np.repeat(bits, n, 0)
+    return float(solution(run, weights).margins(bits, np.tile(k + 1, len(bits) // n)).min())
+
+
+@pytest.mark.parametrize(("name", "at"), DAMAGE)
+def test_weights_damaged_until_an_input_fails_are_never_proved(name, at) -> None:
+    """One weight is moved until some input is wrong, and bisected back until only just so."""
+    run, weights = read(RUNS[3])
+    low, high = 0.0, 0.5
+    while least_tried(run, damaged(weights, name, at, high)) > 0 and high < 1e4:
+        low, high = high, 2 * high
+    assert high < 1e4
+    for _ in range(6):
+        middle = (low + high) / 2
+        if least_tried(run, damaged(weights, name, at, middle)) > 0:
+            low = middle
+        else:
+            high = middle
+    broken = damaged(weights, name, at, high)
+    found = search(bounds_for(run.model, weights_of(broken)), seconds=3)
+    assert found.outcome != "proved"
+    if found.outcome == "refuted":
+        bits = np.array([[int(bit) for bit in found.bits]])
+        assert solution(run, broken).margins(bits, np.array([found.index]))[0] < 1e-6
+
+
+def test_a_search_may_end_at_any_time_and_goes_on_from_what_is_told() -> None:
+    run, weights = read(RUNS[0])
+    bounds, seen = bounds_for(run.model, weights_of(weights)), []
+    first = search(bounds, seconds=1e-9)
+    assert (first.outcome, first.nodes) == ("open", 32)
+    assert 0 <= first.share_closed < 1
+    found = search(bounds, watch=seen.append, slack=0.001)
+    assert found.outcome == "proved"
+    assert all(a.least_proved <= b.least_proved + 1 for a, b in itertools.pairwise(seen))
+    assert math.isclose(found.leaves.share.sum(), 1)
+    told = search(bounds, least=found.least_found - 5)
+    assert told.outcome == "proved"
+    assert told.nodes < found.nodes
