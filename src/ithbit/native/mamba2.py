@@ -14,6 +14,7 @@ from ithbit.native.norms import norm, norm_back
 from ithbit.native.simd import (
     LANES,
     Floats,
+    each,
     exp,
     fma,
     get,
@@ -47,10 +48,10 @@ def _convolve(
     """y = SiLU of the causal convolution of each number by itself, and its derivative."""
     for t in range(tokens):
         for i in range(conv):
-            v = splat(p[b + i])
+            v = each(p, b + i)
             for tap in range(max(0, _TAPS - 1 - t), _TAPS):
                 past = u + (t + tap - _TAPS + 1) * step + i
-                v = fma(splat(p[w + tap * conv + i]), get(m, past), v)
+                v = fma(each(p, w + tap * conv + i), get(m, past), v)
             v, rise = _silu(v)
             put(m, y + t * conv + i, v)
             put(m, slope + t * conv + i, rise)
@@ -68,7 +69,7 @@ def _convolve_back(
             whole = whole + get(m, g + t * conv + i)
         more(m, gp + b + i, whole)
         for tap in range(_TAPS):
-            back, whole, weight = _TAPS - 1 - tap, zero(), splat(p[w + tap * conv + i])
+            back, whole, weight = _TAPS - 1 - tap, zero(), each(p, w + tap * conv + i)
             for t in range(back, tokens):
                 v, past = get(m, g + t * conv + i), (t - back) * step + i
                 whole = fma(v, get(m, u + past), whole)
@@ -83,9 +84,9 @@ def _steps(
 ) -> None:  # fmt: skip
     """Each token's step dt, its derivative and its decay exp(dt A), for each head."""
     for h in range(heads):
-        a = zero() - exp(splat(p[a_log + h]))
+        a = zero() - exp(each(p, a_log + h))
         for t in range(tokens):
-            v, at = get(m, u + t * step + conv + h) + splat(p[bias + h]), t * heads + h
+            v, at = get(m, u + t * step + conv + h) + each(p, bias + h), t * heads + h
             put(m, rise + at, sigmoid(v))
             v = softplus(v)
             put(m, dt + at, v)
@@ -99,7 +100,7 @@ def _steps_back(
 ) -> None:  # fmt: skip
     """The gradients of the steps' inputs, of dt_bias and of a_log."""
     for h in range(heads):
-        a = zero() - exp(splat(p[a_log + h]))
+        a = zero() - exp(each(p, a_log + h))
         after, for_a, for_bias = zero(), zero(), zero()
         for t in range(tokens - 1, -1, -1):
             at = t * heads + h
@@ -133,7 +134,7 @@ def mix(
                 at = s * heads + h
                 put(m, weights + s, left * get(m, row + s) * get(m, dt + at))
                 left = left * get(m, decay + at)
-            k = splat(p[skip + h])
+            k = each(p, skip + h)
             for f in range(h * size, (h + 1) * size, 4):
                 y_0, y_1 = k * get(m, mine + f), k * get(m, mine + f + 1)
                 y_2, y_3 = k * get(m, mine + f + 2), k * get(m, mine + f + 3)
@@ -166,7 +167,7 @@ def mix_back(
         t, row, mine = tokens - queries + a, scores + a * tokens, g + a * d
         clear(m, gs, t + 1)
         for h in range(heads):
-            left, whole, for_skip, k = splat(_ONE), zero(), zero(), splat(p[skip + h])
+            left, whole, for_skip, k = splat(_ONE), zero(), zero(), each(p, skip + h)
             for f in range(h * size, (h + 1) * size):
                 v, at = get(m, mine + f), t * conv + f
                 for_skip = fma(v, get(m, c + at), for_skip)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ithbit.native.simd import Floats, fma, get, more, part, put, root, splat, zero
+from ithbit.native.simd import Floats, each, fma, get, more, part, put, root, splat, zero
 
 _ONE = np.float32(1)
 EPS = 1e-5  # PyTorch's LayerNorm and fla's RMSNorm; BERT's is far smaller
@@ -33,8 +33,8 @@ def norm(
         for i in range(d):
             v = (get(m, x + here + i) - mean) * inverse
             put(m, z + here + i, v)
-            offset = splat(p[b + i]) if b >= 0 else zero()
-            put(m, y + here + i, fma(v, splat(p[w + i]), offset))
+            offset = each(p, b + i) if b >= 0 else zero()
+            put(m, y + here + i, fma(v, each(p, w + i), offset))
 
 
 @part
@@ -55,10 +55,10 @@ def norm_back(
     for t in range(tokens):
         here, mean, along = t * d, zero(), zero()
         for i in range(d):
-            v = get(m, g + here + i) * splat(p[w + i])
+            v = get(m, g + here + i) * each(p, w + i)
             mean, along = mean + v, fma(v, get(m, z + here + i), along)
         inverse, along = get(m, scale + t), along * share
         mean = mean * share if b >= 0 else zero()
         for i in range(d):
-            v = get(m, g + here + i) * splat(p[w + i]) - mean - get(m, z + here + i) * along
+            v = get(m, g + here + i) * each(p, w + i) - mean - get(m, z + here + i) * along
             put(m, gx + here + i, fma(v, inverse, get(m, gx + here + i)))

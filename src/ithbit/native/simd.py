@@ -124,18 +124,31 @@ def put(typing: Any, a: Any, i: Any, x: Any) -> Any:
     return types.void(a, types.int64, vector), code
 
 
+def _in_every_lane(builder: Any, x: Any) -> Any:
+    nothing = ir.Constant(_IR, ir.Undefined)
+    one = builder.insert_element(nothing, x, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(one, nothing, ir.Constant(_INT, [0] * LANES))
+
+
 @intrinsic
 def splat(typing: Any, x: Any) -> Any:
     """A number in every lane."""
 
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        zero = ir.Constant(ir.IntType(32), 0)
-        one = builder.insert_element(ir.Constant(_IR, ir.Undefined), args[0], zero)
-        return builder.shuffle_vector(
-            one, ir.Constant(_IR, ir.Undefined), ir.Constant(_INT, [0] * LANES)
-        )
+        return _in_every_lane(builder, args[0])
 
     return vector(types.float32), code
+
+
+@intrinsic
+def each(typing: Any, a: Any, i: Any) -> Any:
+    """The number a[i] in every lane, i from 0: numba's own a[i] looks for a negative one first."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        array = context.make_array(sig.args[0])(context, builder, args[0])
+        return _in_every_lane(builder, builder.load(builder.gep(array.data, [args[1]])))
+
+    return vector(a, types.int64), code
 
 
 @intrinsic

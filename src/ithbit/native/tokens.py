@@ -14,6 +14,7 @@ from ithbit.native.simd import (
     Floats,
     Indices,
     Table,
+    each,
     fma,
     get,
     more,
@@ -106,9 +107,9 @@ def head(
 ) -> None:  # fmt: skip
     """The logits; to train, the gradient of their mean loss: in gx that of x."""
     count = len(index)
-    z = splat(p[w + d])
+    z = each(p, w + d)
     for i in range(d):
-        z = fma(splat(p[w + i]), get(m, x + i), z)
+        z = fma(each(p, w + i), get(m, x + i), z)
     put(m, gx, z)
     for lane in range(min(LANES, count - first)):
         logits[first + lane] = m[gx * LANES + lane]
@@ -124,4 +125,4 @@ def head(
         more(m, gp + w + d, g)
         for i in range(d):
             more(m, gp + w + i, g * get(m, x + i))
-            put(m, gx + i, g * splat(p[w + i]))
+            put(m, gx + i, g * each(p, w + i))

@@ -4,7 +4,7 @@
 are places in the memory m, (token, number); at `gp` are the gradients of p, to which is added.
 """
 
-from ithbit.native.simd import Floats, fma, get, more, part, put, splat, zero
+from ithbit.native.simd import Floats, each, fma, get, more, part, put, zero
 
 
 @part
@@ -38,23 +38,23 @@ def linear(
         for o in range(0, n_out - 3, 4):
             y_0 = y_1 = y_2 = y_3 = zero()
             if b >= 0:
-                y_0, y_1 = splat(p[b + o]), splat(p[b + o + 1])
-                y_2, y_3 = splat(p[b + o + 2]), splat(p[b + o + 3])
+                y_0, y_1 = each(p, b + o), each(p, b + o + 1)
+                y_2, y_3 = each(p, b + o + 2), each(p, b + o + 3)
             w_0 = w + o * n_in
             for i in range(n_in):
                 v = get(m, here + i)
-                y_0 = fma(splat(p[w_0 + i]), v, y_0)
-                y_1 = fma(splat(p[w_0 + n_in + i]), v, y_1)
-                y_2 = fma(splat(p[w_0 + 2 * n_in + i]), v, y_2)
-                y_3 = fma(splat(p[w_0 + 3 * n_in + i]), v, y_3)
+                y_0 = fma(each(p, w_0 + i), v, y_0)
+                y_1 = fma(each(p, w_0 + n_in + i), v, y_1)
+                y_2 = fma(each(p, w_0 + 2 * n_in + i), v, y_2)
+                y_3 = fma(each(p, w_0 + 3 * n_in + i), v, y_3)
             put(m, there + o, y_0)
             put(m, there + o + 1, y_1)
             put(m, there + o + 2, y_2)
             put(m, there + o + 3, y_3)
         for o in range(n_out - n_out % 4, n_out):
-            y_0 = splat(p[b + o]) if b >= 0 else zero()
+            y_0 = each(p, b + o) if b >= 0 else zero()
             for i in range(n_in):
-                y_0 = fma(splat(p[w + o * n_in + i]), get(m, here + i), y_0)
+                y_0 = fma(each(p, w + o * n_in + i), get(m, here + i), y_0)
             put(m, there + o, y_0)
 
 
@@ -70,10 +70,10 @@ def linear_back(
             x_0, x_1, x_2, x_3 = get(m, at), get(m, at + 1), get(m, at + 2), get(m, at + 3)
             for o in range(n_out):
                 v, w_0 = get(m, here + o), w + o * n_in + i
-                x_0 = fma(splat(p[w_0]), v, x_0)
-                x_1 = fma(splat(p[w_0 + 1]), v, x_1)
-                x_2 = fma(splat(p[w_0 + 2]), v, x_2)
-                x_3 = fma(splat(p[w_0 + 3]), v, x_3)
+                x_0 = fma(each(p, w_0), v, x_0)
+                x_1 = fma(each(p, w_0 + 1), v, x_1)
+                x_2 = fma(each(p, w_0 + 2), v, x_2)
+                x_3 = fma(each(p, w_0 + 3), v, x_3)
             put(m, at, x_0)
             put(m, at + 1, x_1)
             put(m, at + 2, x_2)
@@ -81,7 +81,7 @@ def linear_back(
         for i in range(n_in - n_in % 4, n_in):
             x_0 = get(m, there + i)
             for o in range(n_out):
-                x_0 = fma(splat(p[w + o * n_in + i]), get(m, here + o), x_0)
+                x_0 = fma(each(p, w + o * n_in + i), get(m, here + o), x_0)
             put(m, there + i, x_0)
 
 
