@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-kill test-slow test-gpu test-slurm bench clean
+.PHONY: demo test test-kill test-slow test-gpu test-slurm bench docs dist clean
 
 demo: $(READY)
 	$(BIN)/ithbit demo
@@ -32,6 +32,21 @@ test-slurm: $(READY)
 
 bench: $(READY)
 	$(BIN)/ithbit bench --n 8 --n 64
+
+# The site in build/site, with a notebook that is run; a warning is an error.
+docs: $(VENV)/.ready-docs
+	rm -rf build/site
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs . build/site
+
+$(VENV)/.ready-docs: $(READY)
+	$(PIP) -e '.[docs]'
+	touch $@
+
+# Sdist and wheel in dist/, installed and tried outside the checkout; a minute after `make demo`.
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist > $(VENV)/build.log 2>&1 || { cat $(VENV)/build.log; false; }
+	$(BIN)/python .ci/try_wheel.py dist
 
 # torch first and by its exact version: a range would bring gigabytes of CUDA to a machine without.
 # A torch for CUDA brings the triton it was made with; the pinned one is for a torch without.

@@ -9,11 +9,13 @@ Stores as `ithbit train` and `sweep` write them; runs of both kinds of examples 
 not refuted by the search, right on all inputs, unsettled; the least margin that the search met in
 runs that stand; tries (median) and seconds (sum). *Not refuted* is not *right*.
 
-The second part asks what wrong answers have in common. Every refuted run answers the same inputs:
-structured ones, densities and uniform ones, every index equally often; errors are counted by the
-index's place, by how many bits differ from the majority, by how often the string changes, and by
-whether the bit asked for is of the minority; last, the mean margin of uniform strings and densities
-by their share of ones. All of it is observed in float32 with the weights at the end of training.
+The second part asks what wrong answers have in common, in runs whose last weights still answer all
+held-out samples (a success may be lost again before training ends). Every such refuted run answers
+the same inputs: structured ones, densities and uniform ones, every index equally often; errors are
+counted by the index's place, by how many bits differ from the majority, by how often the string
+changes, and by whether the bit asked for is of the minority; last, the mean margin of uniform
+strings and densities by their share of ones. All of it is observed in float32 with the weights at
+the end of training.
 """
 
 import argparse
@@ -90,7 +92,7 @@ def folders(stores: Iterable[Path]) -> Iterator[Path]:
 def verify_all(
     stores: list[Path], device: Device, budget: int, again: bool
 ) -> tuple[dict[tuple[str, str], Cell], list[Path]]:
-    """The cells, and the folders of refuted successes."""
+    """The cells, and the folders of refuted successes that still answer all held-out samples."""
     cells: dict[tuple[str, str], Cell] = defaultdict(Cell)
     refuted, began, tried = [], time.perf_counter(), 0
     for folder in folders(stores):
@@ -111,7 +113,7 @@ def verify_all(
             print(f"set aside: {error}", file=sys.stderr)
             continue
         _count(cell, record)
-        if record["verdict"] == "refuted":
+        if record["verdict"] == "refuted" and result["final_accuracy"] == 1.0:
             refuted.append(folder)
         spent = time.perf_counter() - began
         print(f"\r{tried} verified, {len(refuted)} refuted, {spent:.0f} s", end="", file=sys.stderr)
@@ -288,7 +290,9 @@ def common(refuted: list[Path], device: Device) -> dict[str, Errors]:
 def common_text(found: dict[str, Errors]) -> list[str]:
     lines = []
     for examples, errors in found.items():
-        lines.append(f"\nRefuted runs trained on {examples} examples: {errors.runs}")
+        lines.append(
+            f"\nRefuted runs trained on {examples} examples that end perfect: {errors.runs}"
+        )
         kinds = list(errors.counts)
         lines.append(f"{'errors, % of inputs':40}" + "".join(f"{kind:>14}" for kind in kinds))
         names = dict.fromkeys(name for kind in kinds for name in errors.counts[kind])

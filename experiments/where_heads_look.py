@@ -1,16 +1,24 @@
-"""Does training find the construction? Where each head of trained attention models looks, by seed.
+"""Does training find the construction? Where trained attention looks, by seed.
 
-For every finished attention run of a store, on random inputs: how much of its attention the token
-that answers, the bit asked for and the other bits give to the index token, to the bit asked for
-and to themselves, per layer and head. The explicit weights (`--explicit N`) are measured beside
-them: there the end looks at the index in layer 1 and at the bit in layer 2. Observed; no stories.
+For every attention run of some stores that is solved and not refuted, and for the explicit weights
+of the same entries, on random inputs in float64:
 
-    python experiments/where_heads_look.py STORE [--inputs 512] [--explicit 16] [--json FILE]
-    python experiments/where_heads_look.py STORE --figure heads.png
+- how much of its attention the answering token gives to the bit asked for in the last layer, and to
+  the index in the first of two; the largest head counts;
+- how much the asked bit gives to the index in the first of two layers;
+- the share of right answers when the feed-forward part of one layer is left out.
+
+The explicit weights look at the index in layer 1 and at the bit in layer 2. Observed; no stories.
+
+    python experiments/where_heads_look.py results/weights/uniform results/weights/mixed \\
+        --csv heads.csv --figure heads.png
 """
 
 import argparse
+import csv
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,114 +29,155 @@ from ithbit.families import FAMILIES
 from ithbit.store.reading import run_folders
 from ithbit.theory.constructions.trained import TRAINED, construct_trained
 
-FROM, TO = ("answering token", "asked bit", "other bits"), ("index", "asked bit", "itself")
+STANDS = ("not refuted", "right on all inputs", "proved on all inputs")
+SHARES = {
+    "end_to_bit": "answering token → asked bit,\nlast layer",
+    "end_to_index": "answering token → index,\nlayer 1 of 2",
+    "bit_to_index": "asked bit → index,\nlayer 1 of 2",
+    "no_ff_first": "right answers without the\nfirst feed-forward part",
+    "no_ff_last": "right answers without the\nlast feed-forward part",
+}
+COLOURS = {"explicit": "black", "uniform": "tab:orange", "mixed": "tab:blue"}
 
 
-def look(model, task: str, n: int, inputs: int, seed: int = 0) -> np.ndarray:
-    """Mean attention, `layer head from to`; NaN where there is no such pair of tokens."""
+def feed_forwards(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The last map of each layer's feed-forward part, by layer."""
+    ends = (".output.dense", ".down")
+    return [
+        part
+        for name, part in model.named_modules()
+        if name.endswith(ends) and ".attention." not in name
+    ]
+
+
+@contextmanager
+def left_out(part: torch.nn.Module) -> Iterator[None]:
+    handle = part.register_forward_hook(lambda *args: torch.zeros_like(args[2]))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def measure(model: torch.nn.Module, task: str, n: int, inputs: int, seed: int = 0) -> dict:
+    """The five numbers of one model; None for what one layer does not have."""
     rng = np.random.default_rng(seed)
-    bits = torch.tensor(rng.integers(0, 2, (inputs, n)))
-    asked = rng.integers(1, n + 1, inputs)
-    maps = model.attention(bits, torch.tensor(asked)).double().numpy()  # batch layer head query key
-    tokens = maps.shape[-1]
+    drawn = rng.integers(0, 2, (inputs, n)), rng.integers(1, n + 1, inputs)
+    bits, asked = (torch.tensor(each) for each in drawn)
+    maps = model.attention(bits, asked)  # batch layer head query key
+    tokens, layers, rows = maps.shape[-1], maps.shape[1], torch.arange(inputs)
     first, index = (0, tokens - 1) if task == "rhi" else (1, 0)
-    rows = np.arange(inputs)
-    at = first + asked - 1
-    out = np.full((*maps.shape[1:3], 3, 3), np.nan)
-    others = [
-        [t for t in range(first, first + n) if t != where] for where in at
-    ]  # the bits not asked for
+    bit = first + asked - 1
 
-    def mass(query: np.ndarray, key: np.ndarray) -> np.ndarray:
-        return maps[rows, :, :, query, key].mean(0)
+    def largest(layer: int, query, key) -> float:
+        return maps[rows, layer, :, query, key].mean(0).max().item()
 
-    last = np.full(inputs, tokens - 1)
-    for place, query in enumerate((last, at)):
-        out[:, :, place, 0] = mass(query, np.full(inputs, index))
-        out[:, :, place, 1] = mass(query, at)
-        out[:, :, place, 2] = mass(query, query)
-    if n > 1:
-        for target, key in ((0, np.full(inputs, index)), (1, at)):
-            seen = [maps[b][:, :, others[b], key[b]].mean(-1) for b in rows]
-            out[:, :, 2, target] = np.mean(seen, 0)
-        own = [maps[b][:, :, others[b], others[b]].mean(-1) for b in rows]
-        out[:, :, 2, 2] = np.mean(own, 0)
-    return out
+    def right() -> float:
+        answer = bits[rows, asked - 1] == 1
+        return ((model(bits, asked) > 0) == answer).double().mean().item()
+
+    assert right() > 0.99
+    without = []
+    parts = feed_forwards(model)
+    assert len(parts) == layers
+    for part in parts:
+        with left_out(part):
+            without.append(right())
+    return {
+        "end_to_bit": largest(-1, tokens - 1, bit),
+        "end_to_index": largest(0, tokens - 1, index) if layers > 1 else None,
+        "bit_to_index": largest(0, bit, index) if layers > 1 else None,
+        "no_ff_first": without[0] if layers > 1 else None,
+        "no_ff_last": without[-1],
+    }
 
 
-def measured(store: Path, inputs: int) -> list[dict]:
-    """Every attention run of the store."""
-    found = []
+def trained(store: Path, inputs: int) -> Iterator[dict]:
+    """Every solved attention run of the store that stands."""
     for _, folder in run_folders(store):
+        record = store / folder / "verification.json"
+        if not record.exists() or json.loads(record.read_text())["verdict"] not in STANDS:
+            continue
         model = ithbit.load(store / folder, dtype="float64")
         spec = model.run.model
         if FAMILIES[spec.family].attention:
-            seen = look(model, spec.task, spec.n_bits, inputs)
-            found.append({"name": model.run.name, "seed": model.run.seed, "look": seen.tolist()})
-    return found
+            head = {"weights": model.run.protocol.examples, "task": spec.task}
+            head |= {"family": spec.family, "n": spec.n_bits, "seed": model.run.seed}
+            yield head | measure(model, spec.task, spec.n_bits, inputs)
 
 
-def explicit(n: int, inputs: int) -> list[dict]:
-    """The explicit weights at this n."""
-    found = []
+def explicit(found: list[dict], inputs: int) -> Iterator[dict]:
+    """The explicit weights for what was found in the stores."""
+    asked = {(row["task"], row["family"], row["n"]) for row in found}
     for entry in TRAINED:
-        if FAMILIES[entry.family].attention:
-            model = ithbit.load(construct_trained(entry.task, entry.family, n), dtype="float64")
-            seen = look(model, entry.task, n, inputs)
-            name = f"explicit {entry.task}_n{n}_{entry.family}_L{entry.depth}"
-            found.append({"name": name, "seed": 0, "look": seen.tolist()})
-    return found
+        for n in sorted({n for *_, n in asked}):
+            if (entry.task, entry.family, n) in asked:
+                model = ithbit.load(construct_trained(entry.task, entry.family, n), dtype="float64")
+                head = {"weights": "explicit", "task": entry.task, "family": entry.family}
+                yield head | {"n": n, "seed": 0} | measure(model, entry.task, n, inputs)
 
 
-def draw(found: list[dict], path: Path) -> None:
-    """One row a run, one panel a layer and head: from (down) by to (across)."""
+def draw(rows: list[dict], path: Path) -> None:
+    """One row of panels for each entry: a dot is a run, a line the explicit weights."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    panels = max(len(each["look"]) * len(each["look"][0]) for each in found)
-    size = (2.0 * panels + 2.6, 1.7 * len(found))
+    entries = list(dict.fromkeys((row["task"], row["family"]) for row in rows))
+    lengths = sorted({row["n"] for row in rows})
     figure, axes = plt.subplots(
-        len(found), panels, figsize=size, squeeze=False, layout="constrained"
+        len(entries),
+        len(SHARES),
+        figsize=(2.3 * len(SHARES) + 1, 1.6 * len(entries) + 0.8),
+        squeeze=False,
+        sharey=True,
+        layout="constrained",
     )
-    for row, each in zip(axes, found, strict=True):
-        flat = [
-            (a, b, head) for a, layer in enumerate(each["look"], 1) for b, head in enumerate(layer)
-        ]
-        for axis, (layer, head, seen) in zip(row, flat, strict=False):
-            axis.imshow(np.array(seen), vmin=0, vmax=1, cmap="Blues")
-            axis.set_title(f"layer {layer}, head {head + 1}", fontsize=7)
-            axis.set_xticks(range(3), TO, fontsize=6)
-            axis.set_yticks(range(3), FROM, fontsize=6)
-        for axis in row[len(flat) :]:
-            axis.set_axis_off()
-        row[0].set_ylabel(each["name"], fontsize=6)
+    for line, (task, family) in zip(axes, entries, strict=True):
+        line[0].set_ylabel(f"{task.upper()}\n{FAMILIES[family].label}", fontsize=9)
+        for axis, share in zip(line, SHARES, strict=True):
+            seen = [row for row in rows if (row["task"], row["family"]) == (task, family)]
+            if seen[0][share] is None:
+                axis.set_axis_off()
+                continue
+            for kind, shift in (("uniform", -0.15), ("mixed", 0.15)):
+                of = [row for row in seen if row["weights"] == kind]
+                at = [lengths.index(row["n"]) + shift for row in of]
+                values = [row[share] for row in of]
+                axis.scatter(at, values, s=12, alpha=0.7, color=COLOURS[kind], label=kind)
+            of = [row for row in seen if row["weights"] == "explicit"]
+            for row in of:
+                place = lengths.index(row["n"])
+                label = "explicit" if row is of[0] else None
+                axis.hlines(row[share], place - 0.35, place + 0.35, color="black", label=label)
+            axis.set_xticks(range(len(lengths)), [f"n = {n}" for n in lengths], fontsize=7)
+            axis.set_ylim(-0.05, 1.05)
+            axis.set_xlim(-0.5, len(lengths) - 0.5)
+            axis.tick_params(labelsize=7)
+    for axis, title in zip(axes[0], SHARES.values(), strict=True):
+        axis.set_title(title, fontsize=8)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("store", type=Path, nargs="?")
-    parser.add_argument("--inputs", type=int, default=512)
-    parser.add_argument(
-        "--explicit", type=int, metavar="N", help="the explicit weights at this n too"
-    )
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("stores", type=Path, nargs="+")
+    parser.add_argument("--inputs", type=int, default=256)
+    parser.add_argument("--csv", type=Path)
     parser.add_argument("--figure", type=Path)
     options = parser.parse_args()
-    runs = explicit(options.explicit, options.inputs) if options.explicit else []
-    runs += measured(options.store, options.inputs) if options.store else []
-    for each in runs:
-        print(each["name"])
-        for layer, heads in enumerate(each["look"], 1):
-            for head, seen in enumerate(heads, 1):
-                rows = ", ".join(
-                    f"{name}: " + " ".join(f"{to} {x:.3f}" for to, x in zip(TO, row, strict=True))
-                    for name, row in zip(FROM, seen, strict=True)
-                )
-                print(f"  layer {layer}, head {head}: {rows}")
-    if options.json:
-        options.json.write_text(json.dumps(runs))
-    if options.figure and runs:
-        draw(runs, options.figure)
+    torch.set_grad_enabled(False)
+    found = [row for store in options.stores for row in trained(store, options.inputs)]
+    found = [*explicit(found, options.inputs), *found]
+    for row in found:
+        shown = [f"{row[share]:.3f}" if row[share] is not None else "–" for share in SHARES]
+        print(*(row[key] for key in ("weights", "task", "family", "n", "seed")), *shown)
+    if options.csv:
+        with options.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(found[0]))
+            writer.writeheader()
+            writer.writerows(found)
+    if options.figure:
+        draw(found, options.figure)

@@ -1,6 +1,7 @@
 """The table of models that the properties run over, made-up stores, and the gates to libraries."""
 
 import dataclasses
+import importlib.util
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from synthetic_store import HOSTILE, Plan, paper_plans, positions_plans, write_r
 if not torch.cuda.is_available():  # kernels run under Triton's interpreter, if asked before import
     os.environ["TRITON_INTERPRET"] = "1"
 os.environ.pop("ITHBIT_STORE", None)  # the user's store is none of the tests'
+os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start; see `one_thread`
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script
     signal.signal(signal.SIGINT, signal.default_int_handler)  # interruptions are tested
 
@@ -70,6 +72,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def one_thread() -> None:
     """The models are small: more threads only wait for each other, and may sum in other orders."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_interpreter() -> None:
+    """Kernels are interpreted where there is no GPU, and quickly."""
+    if importlib.util.find_spec("triton") and not torch.cuda.is_available():
+        from quick_interpreter import quicken
+
+        quicken()
 
 
 @pytest.fixture(params=_cases(), ids=_label)
@@ -211,6 +222,14 @@ def mixed_records(mixed_store: Path) -> "Records":
     from ithbit.store.frame import load_rows
 
     return load_rows(mixed_store)
+
+
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without their figures, which take nearly all of a page's time."""
+    from ithbit.report.page import page  # not by its dotted name: `ithbit.report` is a function
+
+    monkeypatch.setattr(page, "FIGURES", {})
 
 
 @pytest.fixture

@@ -37,8 +37,13 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "reference"),
         *("theory", "verify"),
     },
+    "selfcontained": set(),
     "report": {
         *("errors", "families", "spec", "store", "theory", "published", "wrapping"),
+        *("selfcontained", "__version__"),
+    },
+    "explore": {
+        *("errors", "families", "spec", "store", "theory", "verify", "selfcontained"),
         "__version__",
     },
     "probe": {
@@ -51,7 +56,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "api": {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweep", "theory"),
-        *("verify", "prove", "loading", "exchange", "probe", "report", "published"),
+        *("verify", "prove", "loading", "exchange", "probe", "report", "explore", "published"),
     },
     "shown": set(),
 }

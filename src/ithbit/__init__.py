@@ -26,13 +26,13 @@ if TYPE_CHECKING:
         explain,
         verdict,
     )
-    from ithbit.api.trained import load, verify
+    from ithbit.api.trained import explore, load, verify
     from ithbit.api.training import merge, params, sample, status, sweep, train
     from ithbit.errors import IthbitError
     from ithbit.spec import ModelSpec, Protocol, RunSpec
     from ithbit.store.records import Epoch, Failure, Result
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # here alone: the build reads it
 __all__ = [
     "Epoch",
     "Failure",
@@ -49,6 +49,7 @@ __all__ = [
     "construct",
     "data",
     "explain",
+    "explore",
     "export",
     "load",
     "merge",
@@ -75,7 +76,7 @@ _HOMES = {
         *("bound", "certify", "check_certificate", "complexity", "construct", "explain"),
         "verdict",
     ),
-    "api.trained": ("load", "verify"),
+    "api.trained": ("explore", "load", "verify"),
     "api.training": ("merge", "params", "sample", "status", "sweep", "train"),
     "errors": ("IthbitError",),
     "spec": ("ModelSpec", "Protocol", "RunSpec"),

@@ -49,7 +49,8 @@ def show(result: Shown) -> None:
 def _console(**settings: Any) -> "Console":
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, emoji=False, **settings)
+    # In a notebook rich would display what it prints, whatever the file.
+    return Console(highlight=False, markup=False, emoji=False, force_jupyter=False, **settings)
 
 
 def _print(console: "Console", parts: Iterable[Any]) -> None:

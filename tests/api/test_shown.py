@@ -77,6 +77,13 @@ def test_html_is_escaped(store) -> None:
     assert str(Hostile()) == "<script>alert(1)</script> [bold]:smile:[/bold]"
 
 
+def test_a_result_prints_once_in_a_notebook(results, monkeypatch) -> None:
+    """rich sees a notebook there, and would display what goes to a file."""
+    plain = str(results)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert str(results) == plain
+
+
 def test_comparison_prints() -> None:
     agreement = ithbit.compare(PAPER)
     assert agreement.agrees
@@ -139,7 +146,7 @@ def test_bars_in_a_notebook(monkeypatch, capsys) -> None:
         board.watch(Event(run, Epoch(1, 0.5, 0.5, 0.5, 1e-3, 0.1)))
         board._live.refresh()
     texts = [each.text for each in drawn if hasattr(each, "text")]
-    assert any("0 of 1 runs done" in text and run.name in text for text in texts)
+    assert any("0 of 1 runs done" in text and f"s{run.seed}" in text for text in texts)
     assert capsys.readouterr() == ("", "")  # no lines beside the bars
 
 

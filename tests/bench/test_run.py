@@ -29,7 +29,8 @@ def test_every_family_is_there_and_at_its_deepest() -> None:
     assert not set(DEEPEST) & set(CONSTRUCTIVE)
 
 
-def test_a_tiny_bench_on_a_cpu() -> None:
+def test_a_tiny_bench_on_a_cpu(monkeypatch) -> None:
+    monkeypatch.setattr(steppers, "usable_cores", lambda: 1)  # one worker
     kept, told = [], []
     settings = Settings((4,), (2,), "cpu", steps=2, repeats=1, quick=True, variants=TINY)
     result = bench(settings, told.append, kept.append)

@@ -90,6 +90,7 @@ def killed_once(sweep: Path, store: Path) -> None:
         process.kill()
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_it_goes_through_every_command(mean: None, ithbit: Ithbit, tmp_path: Path) -> None:
     sweep = tmp_path / "sweep.toml"
     sweep.write_text(SWEEP)

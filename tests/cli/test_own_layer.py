@@ -85,12 +85,13 @@ def test_killed_and_resumed_bit_for_bit(ithbit, tmp_path: Path, layers: Path, ke
         assert kept(tmp_path / "killed", run) == kept(tmp_path / "whole", run)
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_beside_the_six_in_a_sweep(ithbit, tmp_path: Path, layers: Path, as_if_new) -> None:
     (tmp_path / "sweeps").mkdir()
     # A path in a sweep's file is relative to that file.
     (tmp_path / "sweeps" / "mine.toml").write_text(SWEEP.format(layers="../layers.py"))
     sweep = ("sweep", "sweeps/mine.toml", "--device", "cpu")
-    assert ithbit(*sweep, "--workers", 2)[1].startswith("12 runs: ")
+    assert ithbit(*sweep, "--workers", 1)[1].startswith("12 runs: ")
     as_if_new()
     status, out, _ = ithbit("status", "sweeps/mine.toml", "--family", "layers.py:RunningMean")
     assert (status, out) == (0, "4 done (4 runs)\n")

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ithbit import Protocol, probe
+
 FILE = Path(__file__).parents[1] / "probe" / "bad_layers.py"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "layers.py"
 
@@ -101,18 +103,20 @@ def test_a_limit_of_time_is_kept_and_told(ithbit, tmp_path: Path) -> None:
     assert "minutes must be more than 0" in ithbit("probe", "rnn", "--minutes", 0)[2]
 
 
-@pytest.mark.timeout(300)  # an epoch of each family
-def test_the_families_are_trained_for_the_asking(ithbit, tmp_path: Path) -> None:
-    arguments = ("--width", 2, "-n", 1, "-L", 1, "--seeds", "0", "--max-epochs", 1)
-    where = ("--rank-n", 4, "--store", tmp_path / "runs", "--device", "cpu", "--workers", 1)
-    status, out, err = ithbit("probe", "rnn", *arguments, *where, "--train-families", "--json")
-    assert status == 0, err
-    rows = json.loads(out)["families"]
+def test_the_families_are_trained_for_the_asking(tmp_path: Path) -> None:
+    short = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
+    where = {"store": tmp_path, "device": "cpu", "workers": 1}
+    found = probe(
+        "rnn", width=2, n=1, layers=1, seeds="0", rank_n=4, protocol=short, **where,
+        train_families=True,
+    )  # fmt: skip
+    rows = found.to_json()["families"]
     assert len(rows) == 12  # six families, two tasks
-    assert {row["counts"]["1"]["origin"] for row in rows} == {"ours"}
-    assert {row["counts"]["1"]["runs"] for row in rows} == {1}
+    assert {row["counts"][1]["origin"] for row in rows} == {"ours"}
+    assert {row["counts"][1]["runs"] for row in rows} == {1}
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_the_whole_way_with_two_workers(ithbit, tmp_path: Path) -> None:
     arguments = ("--width", 4, "-n", 2, "-L", 1, "--seeds", "0", "--max-epochs", 1)
     where = ("--rank-n", 4, "--store", tmp_path / "runs", "--device", "cpu", "--workers", 2)

@@ -1,13 +1,17 @@
 """The board that a person sees while runs train."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from ithbit.api.progress import Board
 from ithbit.engine.device import choose_device
 from ithbit.engine.how import Event
 from ithbit.engine.loop import train
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.store.records import Failure
+from ithbit.store.records import Epoch, Failure
 
 TINY = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=3)
 RUNS = [RunSpec(ModelSpec("rhi", "gru", n_bits=3), seed, TINY) for seed in range(3)]
@@ -39,5 +43,66 @@ def test_the_table_of_a_terminal(tmp_path) -> None:
         board.console.print(board._table())
     shown = text.get()
     assert "2 of 3 runs done" in shown
-    assert f"failed: {ODD}" in shown
+    assert "failed" in shown
+    assert "not solved" in shown
     assert "waiting" in shown
+
+
+def test_seeds_are_seen_at_eighty_columns(capsys) -> None:
+    runs = [RunSpec(ModelSpec("lhi", "softmax-causal", 64, 2), seed) for seed in (7, 8, 19)]
+    epoch = Epoch(123, 0.5, 0.5, 0.75, 1e-3, 1.0)
+    failed = Failure(runs[1], "RuntimeError: " + "a long reason " * 9, "", 2)
+    board = Board(runs)
+    board.watch(Event(runs[0], epoch))
+    board.watch(Event(runs[0], replace(epoch, epoch=124)))
+    board.watch(Event(runs[1], failed))
+    board.console.width = 80
+    with board.console.capture() as text:
+        board.console.print(board._table())
+    shown = text.get()
+    assert max(map(len, shown.splitlines())) <= 80
+    for seed in (7, 8, 19):
+        assert f"lhi softmax-causal L2 n64 s{seed} " in shown
+    for word in ("124/500", "5.00e-01", "0.7500", "failed"):
+        assert word in shown
+    assert failed.error in capsys.readouterr().err  # above the table
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock of our own, in seconds."""
+    now = [0.0]
+    monkeypatch.setattr("ithbit.api.progress.time.monotonic", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize(("n_epochs", "until"), [(60, "its loss"), (500, "its last epoch")])
+def test_the_time_left_is_right_within_a_factor_of_two(n_epochs, until, clock) -> None:
+    """Over the second half of a run that stops at a loss, or that never does; processes start for
+    as long as thirty epochs take."""
+    (run,) = runs = [RunSpec(ModelSpec("rhi", "gru", n_bits=8), 0)]
+    rate = math.log(1e-6) / n_epochs if until == "its loss" else 0.0
+    board = Board(runs)
+    clock[0] = 30.0
+    for number in range(1, n_epochs):
+        clock[0] += 1.0
+        loss = math.exp(rate * number) * (1 + 0.1 * math.sin(number))
+        board.watch(Event(run, Epoch(number, loss, loss, 0.5, 1e-3, 1.0)))
+        if number > n_epochs / 2:
+            (line,) = board._lines.values()
+            for left in (board._seconds_left(), line.seconds_left):
+                assert 0.5 <= left / (n_epochs - number) <= 2, number
+
+
+def test_one_long_run_is_waited_for_when_all_others_are_done(clock) -> None:
+    """Two at a time were quicker than the last one alone is."""
+    runs = [RunSpec(ModelSpec("rhi", "gru", n_bits=8), seed) for seed in range(2)]
+    board = Board(runs)
+    for number in range(1, 500):
+        clock[0] += 1.0
+        for run in runs if number < 10 else runs[:1]:
+            board.watch(Event(run, Epoch(number, 0.7, 0.7, 0.5, 1e-3, 1.0)))
+        if number == 10:
+            board.watch(Event(runs[1], Failure(runs[1], "lost", "", 9)))
+        if number > 250:
+            assert 0.5 <= board._seconds_left() / (500 - number) <= 2, number

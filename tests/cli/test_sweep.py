@@ -1,9 +1,9 @@
 """`ithbit sweep`, `status` and `merge` as a person uses them."""
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from synthetic_store import paper_plans, write_run
 from ithbit import status, sweep
 from ithbit.spec import Protocol
 from ithbit.sweep.select import sweep_runs
+
+Ithbit = Callable[..., tuple[int, str, str]]
 
 SWEEP = """
 task = "rhi"
@@ -28,34 +30,26 @@ max_epochs = 2
 """
 
 
-def ithbit(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "ithbit", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "mine.toml").write_text(SWEEP)
     return tmp_path
 
 
-def test_a_sweep_from_file_to_status_to_merge(folder: Path) -> None:
-    dry = ithbit("sweep", "mine.toml", "--dry-run", "--device", "cpu", cwd=folder)
-    assert dry.returncode == 0
-    assert "4 runs, 0 done already; the rest takes at most about" in dry.stdout
+def test_a_sweep_from_file_to_status_to_merge(ithbit: Ithbit, folder: Path) -> None:
+    status, out, _ = ithbit("sweep", "mine.toml", "--dry-run", "--device", "cpu")
+    assert status == 0
+    assert "4 runs, 0 done already; the rest takes at most about" in out
     assert not (folder / "runs").exists()
-    trained = ithbit("sweep", "mine.toml", "--device", "cpu", "--workers", "1", cwd=folder)
-    assert trained.returncode == 0, trained.stderr
-    assert "4 runs: " in trained.stdout
-    assert "0 failed. Run folders: runs/" in trained.stdout
-    status = ithbit("status", "mine.toml", "--json", cwd=folder)
-    assert json.loads(status.stdout)["counts"] == {"done": 4}
-    more = ithbit("status", "mine.toml", "--seeds", "0-4", cwd=folder)
-    assert "4 done, 6 missing (10 runs)" in more.stdout
-    again = ithbit("sweep", "mine.toml", "--dry-run", "--device", "cpu", cwd=folder)
-    assert "4 runs, 4 done already" in again.stdout
-    merged = ithbit("merge", "runs", "--store", "other", cwd=folder)
-    assert "4 runs merged, 0 were there already" in merged.stdout
+    status, out, err = ithbit("sweep", "mine.toml", "--device", "cpu", "--workers", "1")
+    assert status == 0, err
+    assert "4 runs: " in out
+    assert "0 failed. Run folders: runs/" in out
+    assert json.loads(ithbit("status", "mine.toml", "--json")[1])["counts"] == {"done": 4}
+    assert "4 done, 6 missing (10 runs)" in ithbit("status", "mine.toml", "--seeds", "0-4")[1]
+    again = ithbit("sweep", "mine.toml", "--dry-run", "--device", "cpu")[1]
+    assert "4 runs, 4 done already" in again
+    assert "4 runs merged, 0 were there already" in ithbit("merge", "runs", "--store", "other")[1]
 
 
 @pytest.mark.parametrize(
@@ -79,27 +73,28 @@ def test_a_sweep_from_file_to_status_to_merge(folder: Path) -> None:
         (["merge", "mine.toml"], "mine.toml is a file, not a folder; name the store to take"),
     ],
 )
-def test_mistakes_are_one_sentence_and_status_2(words: list[str], said: str, folder: Path) -> None:
-    done = ithbit(*words, cwd=folder)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_mistakes_are_one_sentence_and_status_2(
+    words: list[str], said: str, ithbit: Ithbit, folder: Path
+) -> None:
+    status, _, err = ithbit(*words)
+    assert status == 2
+    assert said in err
+    assert "Traceback" not in err
     assert not (folder / "runs").exists()
 
 
-def test_kernels_that_are_insisted_on_need_a_gpu(folder: Path) -> None:
+def test_kernels_that_are_insisted_on_need_a_gpu(
+    ithbit: Ithbit, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Outside the tests there is no interpreter: without a GPU the kernels do not run."""
-    words = [sys.executable, "-m", "ithbit", "sweep", "mine.toml", "--kernels", "on"]
-    usual = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [*words, "--device", "cpu"], cwd=folder, env=usual, capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert "kernels 'on' were asked for, but the kernels need a CUDA GPU" in done.stderr
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    status, _, err = ithbit("sweep", "mine.toml", "--kernels", "on", "--device", "cpu")
+    assert status == 2
+    assert "kernels 'on' were asked for, but the kernels need a CUDA GPU" in err
     assert not (folder / "runs").exists()
 
 
-def test_status_sets_aside_what_tables_do(tmp_path: Path) -> None:
+def test_status_sets_aside_what_tables_do(ithbit: Ithbit, tmp_path: Path) -> None:
     folders = [write_run(tmp_path / "runs", plan) for plan in paper_plans()[:5]]
     (folders[0] / "result.json").write_text('{"x":')
     (folders[1] / "result.json").write_text("{}")
@@ -108,15 +103,14 @@ def test_status_sets_aside_what_tables_do(tmp_path: Path) -> None:
     (folders[3] / "result.json").write_text(
         text.replace('"max_accuracy": 1.0', '"max_accuracy": "high"')
     )
-    said = ithbit("status", cwd=tmp_path)
-    out = said.stdout
-    assert said.returncode == 0
+    ended, out, _ = ithbit("status")
+    assert ended == 0
     assert out.startswith("1 done, 4 set aside (5 runs)\n")
     assert f"set aside {folders[0].name}: result.json is not valid JSON" in out
     assert "result.json has max_accuracy = 'high'" in out
-    counts = json.loads(ithbit("status", "paper", "--json", cwd=tmp_path).stdout)["counts"]
+    counts = json.loads(ithbit("status", "paper", "--json")[1])["counts"]
     assert counts["set aside"] == 4
-    assert "set aside 4 run folders" in ithbit("table", "main", cwd=tmp_path).stderr
+    assert "set aside 4 run folders" in ithbit("table", "main")[2]
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
@@ -132,7 +126,10 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     found = status(store=tmp_path)
     first, *listed = str(found).splitlines()
     assert first == "1 done, 1 stopped, 1 failed (3 runs)"
-    assert [line.split() for line in listed] == [["stopped", folders[1]], ["failed", folders[2]]]
+    assert [line.split()[:2] for line in listed] == [
+        ["stopped", folders[1]],
+        ["failed", f"{folders[2]}:"],  # and why
+    ]
     runs = found.to_json()["runs"]
     assert [runs[folder] for folder in folders] == ["done", "stopped", "failed"]
 

@@ -22,12 +22,12 @@ from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result, result_from_json
 from ithbit.sweep.select import parse_seeds
 
-# The command line trains whole epochs of 50,000; three bits and one layer make them short.
-QUICK = ("train", "rhi", "gru", "--n", "3", "--device", "cpu")
+# Whole epochs of 50,000 examples: three bits, one layer and few steps make them short.
+QUICK = ("train", "rhi", "gru", "--n", "3", "--batch-size", "1000", "--device", "cpu")
 
 
 def quick_runs(seeds, max_epochs: int) -> list[RunSpec]:
-    protocol = Protocol(max_epochs=max_epochs)
+    protocol = Protocol(batch_size=1000, max_epochs=max_epochs)
     return [RunSpec(ModelSpec("rhi", "gru", n_bits=3), seed, protocol) for seed in seeds]
 
 
@@ -217,11 +217,11 @@ def unbroken(tmp_path) -> Callable[[list[RunSpec]], Path]:
 
 
 def test_ctrl_c_leaves_a_store_that_goes_on(tmp_path, kept, unbroken) -> None:
-    """SIGINT to the whole group, as a terminal sends it, with two workers in the group."""
+    """SIGINT to the whole group, as a terminal sends it; workers have it in `test_pause.py`."""
     specs = quick_runs([0, 1], max_epochs=3)
     store = tmp_path / "stopped"
     arguments = (*QUICK, "--seeds", "0-1", "--max-epochs", "3")
-    process = command(*arguments, "--workers", "2", "--store", str(store))
+    process = command(*arguments, "--workers", "1", "--store", str(store))
     try:
         deadline = time.monotonic() + 90
         while not all(RunFolder(store, spec).history() for spec in specs):
@@ -237,8 +237,6 @@ def test_ctrl_c_leaves_a_store_that_goes_on(tmp_path, kept, unbroken) -> None:
     assert out == ""
     assert err.splitlines()[-1].startswith("ithbit: stopped; 2 runs saved (gru s0 after epoch ")
     assert "Traceback" not in err
-    with pytest.raises(ProcessLookupError):  # nobody of the group is left
-        os.killpg(process.pid, 0)
     assert all(RunFolder(store, spec).failure() is None for spec in specs)
     run(*arguments, "--workers", "1", "--store", str(store))
     whole = unbroken(specs)
@@ -274,10 +272,10 @@ def test_a_file_that_may_not_grow(workers, tmp_path, kept, leftovers, unbroken) 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 64 KiB."""
+    """A file system of 128 KiB."""
     place = tmp_path / "disk"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(place)]
     try:
         done = subprocess.run(mount, capture_output=True, text=True)
     except FileNotFoundError:
@@ -295,7 +293,7 @@ def test_a_full_disk(free, small_disk, kept, leftovers, refused, unbroken) -> No
     arguments = (*QUICK, "--seeds", "0-1", "--max-epochs", "1", "--workers", "1")
     store = small_disk / "store"
     filler = small_disk / "filler"
-    filler.write_bytes(bytes(64 * 1024 - free))
+    filler.write_bytes(bytes(128 * 1024 - free))
     said = refused(*arguments, "--store", str(store))
     assert "No space left on device; what is finished is kept" in said
     assert leftovers(small_disk) == ["filler"]

@@ -58,6 +58,24 @@ def test_at_16_bits_every_success_is_right_on_all_inputs(runs: dict[str, pl.Data
         assert len(cell) == 40
 
 
+def test_what_wrong_answers_have_in_common(runs: dict[str, pl.DataFrame]) -> None:
+    common = json.loads((RESULTS / "everywhere" / "cells.json").read_text())["common"]
+    for kind in KINDS:
+        refuted = runs[kind].filter(pl.col("solved"), verification="refuted")
+        ends = refuted.filter(pl.col("seed") < 5, final_accuracy=1.0)
+        assert common[kind]["runs"] == len(ends)
+        counts = common[kind]["counts"]
+        structured, densities = (counts[key]["all"] for key in ("structured", "densities"))
+        shares = [f"{100 * wrong / tried:.3g}" for wrong, tried in (structured, densities)]
+        wrong, tried = counts["uniform"]["all"]
+        line = f"| {len(ends)} {kind} runs | {' | '.join(shares)} | {wrong} of {tried:,} |"
+        assert line in PAGE
+    lost = sum(
+        len(runs[kind].filter(pl.col("solved"), pl.col("final_accuracy") < 1.0)) for kind in KINDS
+    )
+    assert lost == 6
+
+
 def shipped(kind: str) -> list[Path]:
     return sorted(path.parent for path in (RESULTS / "weights" / kind).glob("*/result.json"))
 

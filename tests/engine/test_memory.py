@@ -90,12 +90,12 @@ print(json.dumps([training_bytes(run), 1024 * (peak() - before)]))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory as Linux counts it")
 @pytest.mark.parametrize(
-    ("family", "n_bits", "n_layers", "held_out"),
-    [("softmax-full", 256, 2, 32), ("gru", 256, 1, 8000)],
+    ("family", "n_bits", "n_layers", "batch_size", "held_out"),
+    [("softmax-full", 128, 2, 128, 32), ("gru", 256, 1, 64, 4000)],
 )
-def test_the_estimate_is_below_what_a_run_takes(family, n_bits, n_layers, held_out):
-    protocol = replace(TINY, batch_size=64, held_out_examples=held_out)
-    run = run_of(family, n_bits, n_layers, protocol)
+def test_the_estimate_is_below_what_a_run_takes(family, n_bits, n_layers, batch_size, held_out):
+    protocol = replace(TINY, batch_size=batch_size, epoch_examples=batch_size)
+    run = run_of(family, n_bits, n_layers, replace(protocol, held_out_examples=held_out))
     command = [sys.executable, "-c", _MEASURE, json.dumps(run.to_json())]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     estimate, taken = json.loads(done.stdout)

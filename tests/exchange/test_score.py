@@ -52,7 +52,7 @@ def test_right_answers_score_as_solved(data: Path, tmp_path: Path) -> None:
     found = score(tmp_path / "all.npz", data, "mine")
     assert (found.solved, found.exhaustive, found.n_wrong) == (3, 1.0, 0)
     mine, *theirs = found.successes()
-    assert mine == ("mine", "", "3/3")
+    assert mine == ("mine", "", "3 of 3 held-out sets")
     assert {label for label, _, _ in theirs} >= {"GRU", "Softmax", "Full linear"}
     assert "all inputs: right on all 2,048" in str(found)
 

@@ -47,7 +47,7 @@ def test_cells_are_counted_and_wrong_answers_sorted(stores, tmp_path, monkeypatc
         assert "| LHI gru L=1 n=1 | uniform | 2 | 2 | 1 | 0 | 1 | 0 |" in text
         assert "| LHI gru L=1 n=1 | mixed | 1 | 1 | 0 | 0 | 1 | 0 |" in text
         assert "| **all** | mixed | 1 | 1 |" in text
-        assert "Refuted runs trained on uniform examples: 1\n" in text
+        assert "Refuted runs trained on uniform examples that end perfect: 1\n" in text
         assert "trained on mixed examples" not in text
     data = json.loads(out.read_text())
     assert [cell["refuted"] for cell in data["cells"]] == [1, 0]

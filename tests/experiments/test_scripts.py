@@ -26,13 +26,20 @@ def run_bare(code: str, *arguments: object) -> str:
 
 
 def test_the_bench_needs_no_command_line() -> None:
+    """Beside the libraries, which are timed in this process elsewhere."""
     code = """
+import json
 from ithbit.bench.run import Settings, bench
+from ithbit.bench.steppers import worker
 from ithbit.bench.text import result_text
-settings = Settings((2,), (1,), "cpu", 1, 1, True, (("lhi", "gru", 1),))
-print(result_text(bench(settings)))
+print(result_text(bench(Settings((2,), (1,), "cpu", 1, 1, True, ()))))
+model = {"task": "lhi", "family": "gru", "n_bits": 2}
+sys.argv[1:] = [json.dumps({"model": model, "seeds": 1, "steps": 1, "repeats": 1})]
+worker()
 """
-    assert "lhi   gru" in run_bare(code)
+    *text, seconds = run_bare(code).splitlines()
+    assert "no kernels: the kernels need a CUDA GPU" in " ".join(text)
+    assert float(seconds) > 0
 
 
 def test_kernels_and_models_are_compared_without_the_report(tmp_path: Path) -> None:

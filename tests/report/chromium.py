@@ -156,6 +156,13 @@ class Browser:
             " e.dispatchEvent(new Event('input', {bubbles: true})); })()"
         )
 
+    def wait_for(self, condition: str) -> None:
+        """Wait until an expression in the page is true."""
+        self.js(
+            f"new Promise(done => {{ const look = () => ({condition}) ? done() : "
+            "setTimeout(look, 10); look(); })"
+        )
+
     def settled(self) -> None:
         """Wait until what the page has put off for later is done."""
         self.js("new Promise(done => setTimeout(done, 30))")

@@ -85,6 +85,7 @@ def test_our_other_exports_are_read_too(name: str, runs: int) -> None:
     assert load_rows(RESULTS / name).rows.height == runs
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_without_histories(tmp_path: Path, mixed_records: Records) -> None:
     export(mixed_records, tmp_path, "csv")[1].unlink()
     records = load_rows(tmp_path)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from synthetic_store import HOSTILE, Plan, write_run
 
 from ithbit.report.page.page import render_page
@@ -53,6 +54,7 @@ def test_a_line_a_layer_and_damage_is_passed_over(tmp_path: Path) -> None:
     assert found.solved == "LHI n=8 L=1: 1/2"
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_the_page_has_a_section_where_there_is_one(tmp_path: Path) -> None:
     write_run(tmp_path, Plan(RunSpec(ModelSpec("lhi", "gru", 8), 0), True, 1.0, 9))
     assert "Probed layers" not in render_page(load_rows(tmp_path))

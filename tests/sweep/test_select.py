@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ithbit.errors import SpecError
+from ithbit.families import FAMILIES
 from ithbit.sweep.presets import demo, paper, smoke
 from ithbit.sweep.select import Filter, parse_seeds, read_sweep, sweep_runs
 
@@ -41,12 +42,16 @@ def test_a_sweep_of_the_paper_keeps_its_identity() -> None:
     assert sweep_runs("paper") == paper()
 
 
-def test_every_demo_family_has_both_groups() -> None:
-    groups = {(run.model.family, run.group) for run in demo()}
-    families = {"softmax-full", "softmax-causal", "linear-full", "linear-causal", "gru", "mamba2"}
-    assert groups == {(f, g) for f in families for g in ("constructive", "stress test")}
-    assert {run.model.n_bits for run in demo()} == {8}
+def test_every_kind_of_the_demo_has_both_groups() -> None:
+    """And no model is trained twice: at one layer full and causal attention are one at the end."""
+    models = {run.model for run in demo()}
+    assert {model.family for model in models} == set(FAMILIES)
+    groups = {(FAMILIES[run.model.family].kind, run.group) for run in demo()}
+    assert len(groups) == 2 * len({family.kind for family in FAMILIES.values()})
+    assert {model.n_bits for model in models} == {8}
     assert len(smoke()) == 18
+    shallow = [(m.task, FAMILIES[m.family].kind) for m in models if m.n_layers == 1]
+    assert len(shallow) == len(set(shallow))
 
 
 def test_a_file_crosses_its_lists_and_takes_rotary_where_it_fits(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def table(
     """Make one of the paper's tables from the runs of a store.
 
     Counts are successes out of finished runs. A cell with fewer finished runs than the paper has is
-    marked *, one without any is –. The published numbers alone need no store.
+    marked `*`, one without any is –. The published numbers alone need no store.
 
     >>> print(table("length-by-n", show="published", format="csv"))
     Train n,Successes,Accuracy at n/2,Accuracy at 2n

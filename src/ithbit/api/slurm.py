@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ithbit.api.sinks import Watch
 from ithbit.api.standing import Planned, planned
-from ithbit.api.training import Results, Watch
+from ithbit.api.training import Results
 from ithbit.errors import DeviceError
 from ithbit.shown import Shown
 from ithbit.spec import RunSpec

@@ -15,11 +15,13 @@ from ithbit.store.status import (
     RunStatus,
     folder_status,
     need_store,
-    problem,
+    reason,
     statuses,
 )
 
 _MOST = 10  # folders listed of each status
+_EXPLAINED = ("failed", "set aside")
+_LONGEST = 300  # letters of why one failed; JSON has them all
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,7 +38,9 @@ class Status(Shown):
         return dict(Counter(self.runs.values()))
 
     def to_json(self) -> dict[str, Any]:
-        return {"counts": self.counts, "runs": self.runs}
+        ended = [folder for folder, each in self.runs.items() if each in _EXPLAINED]
+        reasons = {folder: reason(self.store / folder) for folder in ended}
+        return {"counts": self.counts, "runs": self.runs, "reasons": reasons}
 
     def parts(self) -> Iterator[str]:
         if not self.runs:
@@ -48,12 +52,13 @@ class Status(Shown):
         for shown in ("running", "queued", "stopped", "failed", "set aside"):
             folders = [folder for folder, each in self.runs.items() if each == shown]
             for folder in folders[:_MOST]:
-                why = f": {problem(self.store / folder)}" if shown == "set aside" else ""
-                yield f"  {shown:9} {folder}{why}"
+                why = reason(self.store / folder) if shown in _EXPLAINED else None
+                in_a_line = f": {' '.join(why.split())[:_LONGEST]}" if why else ""
+                yield f"  {shown:9} {folder}{in_a_line}"
             if len(folders) > _MOST:
                 yield f"  {shown:9} … and {len(folders) - _MOST} more"
-        for reason, count in Counter(self.waits).most_common(3):
-            yield f"  Slurm on {count} runs: {reason}"
+        for words, count in Counter(self.waits).most_common(3):
+            yield f"  Slurm on {count} runs: {words}"
 
 
 def standing(store: Path, select: Callable[[], list[RunSpec] | None]) -> Status:

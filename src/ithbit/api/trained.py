@@ -1,4 +1,4 @@
-"""Trained runs: every input of one tried, and its model as an ordinary `nn.Module`."""
+"""Trained runs: every input of one tried, its model as an `nn.Module`, and as a page to click."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -84,11 +84,13 @@ class Verified(Shown):
 
 
 class Verifications(Shown, list[Verified]):
-    """The verification of every run; `set_aside` has a sentence for each that cannot be read."""
+    """The verification of every run; `set_aside` has a sentence for each that cannot be read, and
+    `not_kept` for each whose folder cannot be written."""
 
     def __init__(self, verified: Iterable[Verified] = ()) -> None:
         super().__init__(verified)
         self.set_aside: list[str] = []
+        self.not_kept: list[str] = []
 
     def summary(self) -> dict[str, dict[str, int]]:
         """Verdicts by what the paper's criterion and the final epoch found."""
@@ -168,17 +170,18 @@ def verify(
         raise SpecError(f"the seed is a number from 0 and below 2^63, got {seed}")
     from ithbit.api.progress import bar
     from ithbit.engine.device import choose_device
+    from ithbit.store.folder import keep_verification
     from ithbit.verify.verify import (
         finished_folders,
         is_enough,
         may_be_proved,
         read_result,
         recorded,
-        verify_run,
+        verified,
     )
 
     if prove:
-        from ithbit.prove.runs import prove_run
+        from ithbit.prove.runs import on_record, prove_run
     store, chosen = Path(store), choose_device(device)
     folders = finished_folders(store) if all else [folder_of(run, store) for run in named]
     done = Verifications()
@@ -190,14 +193,19 @@ def verify(
                 if all and solved_only and not solved:
                     continue
                 record, found = recorded(folder) if all and not again else None, None
+                fresh = None
                 if record is None or not is_enough(record, budget, count):
-                    found = verify_run(folder, chosen, budget, seed, count)
-                    record = recorded(folder)
-                    assert record is not None
+                    fresh = verified(folder, chosen, budget, seed, count)
+                    record = fresh.to_json()
                 if prove and may_be_proved(record, seconds):
-                    found = prove_run(folder, seconds, lambda now: shown.say(now.sentence()))
-                    record = recorded(folder)
-                    assert record is not None
+                    say = lambda now: shown.say(now.sentence())  # noqa: E731
+                    fresh = prove_run(folder, fresh or on_record(folder), seconds, say)
+                if fresh is not None:
+                    record, found = fresh.to_json(), fresh.found
+                    try:
+                        keep_verification(folder, fresh)
+                    except StoreError as error:  # a store that can only be read
+                        done.not_kept.append(str(error))
                 done.append(Verified(record, solved, final, found))
             except (StoreError, TooLargeError) as error:
                 if not all:
@@ -243,3 +251,32 @@ def load(
     if isinstance(run, TrainedSolution):
         return from_trained_solution(run, dtype, device, library)
     return from_solution(run, device)
+
+
+def explore(
+    runs: Run | Iterable[Run],
+    *,
+    construction: bool = True,
+    out: str | Path = "explore.html",
+    store: str | Path = "runs",
+) -> Path:
+    """Write one self-contained HTML page in which a trained model runs, for anyone to try.
+
+    Click bits and the index, and see what each token holds, where each head looks or how the state
+    changes, the logit and its margin; a button looks for a wrong answer. A second run of the same
+    task and length stands beside the first, and so does the construction for the first one's
+    blocks, where there is one. A run that was refuted opens on its counterexample. The page opens
+    from disk and needs no network.
+
+    >>> import tempfile, ithbit
+    >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
+    >>> with tempfile.TemporaryDirectory() as store:
+    ...     runs = ithbit.train("lhi", "gru", n=2, seeds=[0], protocol=tiny, store=store, workers=1)
+    ...     page = explore(runs, store=store, out=f"{store}/page.html")
+    ...     page.name, page.stat().st_size < 1_000_000
+    ('page.html', True)
+    """
+    from ithbit.explore.page import gather, write_page
+
+    folders = [folder_of(run, Path(store)) for run in listed(runs)]
+    return write_page(gather(folders, construction), Path(out))

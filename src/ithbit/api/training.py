@@ -1,7 +1,7 @@
 """Training: one configuration, a whole sweep, and where the runs of a store stand."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from ithbit.api.arguments import (
     protocol_of,
     seeds_of,
 )
+from ithbit.api.sinks import Watch, told
 from ithbit.errors import SpecError
 from ithbit.families import family_named, task_named
 from ithbit.shown import Shown
@@ -25,12 +26,10 @@ from ithbit.sweep.select import Filter, sweep_runs
 if TYPE_CHECKING:
     from ithbit.api.slurm import Cancelled, Submitted
     from ithbit.api.standing import Planned, Status
-    from ithbit.engine.how import Event
     from ithbit.store.merging import Merged
     from ithbit.store.records import Failure, Result
     from ithbit.tasks.indexing import Instance
 
-Watch = Callable[["Event"], None]
 _MOST_SHOWN = 1_000_000  # bits of samples: seconds to print
 
 
@@ -137,6 +136,7 @@ def train(
     workers: int | None = None,
     store: str | Path = "runs",
     retry_failed: bool = False,
+    tensorboard: str | Path | None = None,
     watch: Watch | None = None,
     progress: bool = False,
 ) -> Results:
@@ -156,7 +156,8 @@ def train(
     model = model_of(task, family, n, layers, width, heads, ff, positions)
     protocol = protocol_of(protocol, max_epochs, stop_when_solved, examples, lr, batch_size)
     runs = cell(model, protocol, seeds_of(seeds))
-    return run_here(runs, store, device, workers, kernels, retry_failed, watch, progress)
+    with told(watch, tensorboard) as watch:
+        return run_here(runs, store, device, workers, kernels, retry_failed, watch, progress)
 
 
 def run_here(
@@ -234,6 +235,7 @@ def sweep(
     runs_per_task: int | None = None,
     detach: bool = False,
     cancel: bool = False,
+    tensorboard: str | Path | None = None,
     watch: Watch | None = None,
     progress: bool = False,
 ) -> "Results | Planned | Submitted | Cancelled":
@@ -264,7 +266,8 @@ def sweep(
 
         profile = path_of(slurm_profile)
         wish = Wish(store, device, workers, listed(slurm), profile, runs_per_task, retry_failed)
-        return sweep_on_slurm(runs, wish, dry_run, detach, cancel, watch, progress)
+        with told(watch, tensorboard) as watch:
+            return sweep_on_slurm(runs, wish, dry_run, detach, cancel, watch, progress)
     if slurm or slurm_profile or runs_per_task or detach or cancel:
         raise SpecError(
             "--slurm, --slurm-profile, --runs-per-task, --detach and --cancel need --on slurm"
@@ -273,7 +276,8 @@ def sweep(
         from ithbit.api.standing import planned_here
 
         return planned_here(runs, store, device, workers)
-    return run_here(runs, store, device, workers, kernels, retry_failed, watch, progress)
+    with told(watch, tensorboard) as watch:
+        return run_here(runs, store, device, workers, kernels, retry_failed, watch, progress)
 
 
 def status(

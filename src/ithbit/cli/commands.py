@@ -64,7 +64,7 @@ def register_records(app: typer.Typer) -> None:
 
 
 def register_trained(app: typer.Typer) -> None:
-    """Add probe, verify, data and score."""
+    """Add probe, verify, explore, data and score."""
 
     @command(app, probing.probe, options.PROBE, progress=True)
     def probe(
@@ -85,9 +85,13 @@ def register_trained(app: typer.Typer) -> None:
         because they cannot be read, else 0."""
         for reason in verified.set_aside:
             print(f"ithbit: set aside: {reason}", file=sys.stderr)
+        if verified.not_kept:
+            n_lost = f"{len(verified.not_kept)} verdicts are shown and not kept"
+            print(f"ithbit: {n_lost}: {verified.not_kept[0]}", file=sys.stderr)
         print_or_json(verified, as_json)
         _exit_1_if(verified.set_aside or any(each.refuted for each in verified))
 
+    command(app, trained.explore, options.EXPLORE)(print_result)
     command(app, exchange.data)(print_result)
     command(app, exchange.score, options.SCORE)(print_or_json)
 

@@ -18,7 +18,7 @@ import typer
 from typer import Argument, Option
 
 from ithbit.errors import IthbitError
-from ithbit.families import FAMILIES
+from ithbit.families import FAMILIES, POSITIONS
 from ithbit.shown import Shown, show
 from ithbit.theory.architecture import (
     FORMAL_FAMILIES,
@@ -53,13 +53,19 @@ def _formal_or_trained(causal: bool = False) -> str:
     return f"Formal: {formal}. With --model trained: {trained}."
 
 
+def _who_takes(positions: str) -> str:
+    """An encoding of positions, and which kinds of family take it if not all do."""
+    takers = [family for family in FAMILIES.values() if family.takes(positions)]
+    kinds = " and ".join(dict.fromkeys(family.kind for family in takers))
+    return positions if len(takers) == len(FAMILIES) else f"{positions} ({kinds} alone)"
+
+
 AsJson = Annotated[bool, Option("--json", help="Print JSON on standard output.")]
 STORE = "Folder of the run folders. Tables and figures also take the folder of an export."
 Store = Annotated[Path, Option("--store", envvar="ITHBIT_STORE", help=STORE)]
 _L, _N, _OUT = ("--layers", "-L"), ("--n", "-n"), ("--out", "-o")
 _TASK = "rhi (index last) or lhi (index first)."
 _WORKERS = "Processes; one per CPU core or per GPU unless given."
-_FORMAL = ", ".join(FORMAL_FAMILIES)
 
 OPTIONS: dict[str, Any] = {
     "task": argument(_TASK),
@@ -72,7 +78,7 @@ OPTIONS: dict[str, Any] = {
     "width": option("Width of the layers.", "--width", "-d", kind=int),
     "heads": option("Attention or state-space heads; ignored by gru.", kind=int),
     "ff": option("Hidden units of the feed-forward part; ignored by gru and mamba2.", kind=int),
-    "positions": option("none, learned, sinusoidal, rotary (softmax only) or polynomial."),
+    "positions": option(f"{', '.join(map(_who_takes, POSITIONS))}."),
     "seeds": option("Such as 0-4 or 0,3,8-9."),
     "seed": option("Seed of the random choices.", kind=int),
     "count": option("How many inputs.", kind=int),
@@ -89,6 +95,9 @@ OPTIONS: dict[str, Any] = {
     "workers": option(_WORKERS, kind=int | None),
     "store": Store,
     "retry_failed": flag("Train runs again that are recorded as failed.", "--retry-failed"),
+    "tensorboard": option(
+        "Also write every epoch's numbers into this folder for TensorBoard.", kind=Path | None
+    ),
     "dry_run": flag("List the runs, what is done and how long it may take.", "--dry-run"),
     "on": option("local (this machine) or slurm (a cluster)."),
     "slurm": option(
@@ -204,6 +213,16 @@ VERIFY = {
     "count": flag("Go on after the first wrong answer and count them all.", "--count"),
     "prove": flag("Also seek a proof that no input is answered wrong.", "--prove"),
     "seconds": option("With --prove: the time for the proof of one run.", kind=float),
+}
+EXPLORE = {
+    "runs": argument(
+        "A run, or two of one task and length: folders, or names or ids of runs in the store.",
+        list[str],
+        metavar="RUN",
+    ),
+    "construction": flag(
+        "Leave out the construction beside the run.", " /--no-construction", show_default=False
+    ),
 }
 _LEAST = "Number of layers; as few as do it unless given."
 CONSTRUCTION = {

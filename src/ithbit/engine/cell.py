@@ -21,7 +21,7 @@ from ithbit.models.classifier import n_parameters
 from ithbit.models.layer_source import layer_for
 from ithbit.spec import RunSpec
 from ithbit.store.folder import Checkpoint, RunFolder
-from ithbit.store.records import Epoch
+from ithbit.store.records import Epoch, Result
 from ithbit.tasks.indexing import n_tokens
 
 _CPU_TOKENS = 32_768  # tokens of a step above which a larger stack no longer helps a CPU
@@ -67,13 +67,15 @@ class Progress:
     def has_moved(self) -> bool:
         return len(self.history) > self.epochs_saved
 
+    def checkpoint(self, adam: AdamState) -> Checkpoint:
+        """Its state; `adam` is that of its last whole epoch."""
+        best, bad_epochs = self.plateau.best, self.plateau.bad_epochs
+        return Checkpoint(len(self.history), best, bad_epochs, vars(adam), self.started_at)
+
     def save(self, adam: AdamState) -> None:
-        """Put its state on disk; `adam` is that of its last whole epoch."""
-        epochs, plateau = len(self.history), self.plateau
-        self.folder.save(
-            Checkpoint(epochs, plateau.best, plateau.bad_epochs, vars(adam), self.started_at)
-        )
-        self.epochs_saved, self.saved = epochs, time.monotonic()
+        """Put its state on disk."""
+        self.folder.save(self.checkpoint(adam))
+        self.epochs_saved, self.saved = len(self.history), time.monotonic()
 
 
 class Cell:
@@ -117,7 +119,7 @@ class Cell:
                 if not claim.enter_context(folder.claimed()):
                     self.busy.append(folder)
                 # Looked at again now that the folder is ours: another process may have been faster.
-                elif done := folder.result() or folder.failure():
+                elif done := folder.result() or folder.failure() or _ended_before(folder):
                     self.tell(Event(folder.run, done))
                 else:
                     self.seated.append(self._load(folder))
@@ -130,6 +132,9 @@ class Cell:
         checkpoint, remark = folder.load(like=fresh)
         if remark:
             self.tell(Event(folder.run, f"{remark}; starting anew"))
+        if checkpoint is None and (shorter := folder.shorter()):
+            checkpoint = folder.begin_as(shorter, fresh)
+            self.tell(Event(folder.run, Notice(_goes_on(shorter, checkpoint))))
         if checkpoint is None:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             checkpoint = Checkpoint(0, math.inf, 0, fresh, now)
@@ -192,3 +197,17 @@ class Cell:
         waiting = [Unfinished(folder.run, 0) for folder in self.waiting]
         begun = [Unfinished(p.run, p.epochs_saved) for p in (*self.halted, *self.seated)]
         return waiting + begun
+
+
+def _ended_before(folder: RunFolder) -> Result | None:
+    """The result of a run whose epochs were more than enough, asked for with even more of them."""
+    shorter = folder.shorter()
+    return folder.end_as(shorter) if shorter else None
+
+
+def _goes_on(shorter: RunFolder, checkpoint: Checkpoint | None) -> str:
+    most = f"a finished run of at most {shorter.run.protocol.max_epochs} epochs"
+    if checkpoint is None:
+        why = "its optimiser's state, which earlier versions did not keep"
+        return f"{most} is here, but not {why}: trained anew"
+    return f"{most} goes on from epoch {checkpoint.epochs_done}"

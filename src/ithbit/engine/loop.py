@@ -58,8 +58,9 @@ def train(
     how = How(store, device or choose_device(), kernels, watch, pause or Pause())
     check_kernels(kernels, list(runs), how.device)
     check_memory(runs, store, how.device, kernels, retry_failed)
-    check_store(store)
     todo = missing(runs, store, watch, retry_failed)
+    if todo:
+        check_store(store)
     left = {unfinished.spec: unfinished for unfinished in train_cell(todo, how)}
     return [outcome(store, run) or left.get(run, Unfinished(run, 0)) for run in runs]
 
@@ -191,6 +192,7 @@ def _finish(progress: Progress, reason: StoppedBy, cell: Cell) -> None:
     )
     weights = {name: value[0].detach().cpu().contiguous() for name, value in params.items()}
     progress.folder.complete_history(history)
-    progress.folder.finish(result, weights)
+    state = progress.checkpoint(progress.adam) if reason == "epochs" else None
+    progress.folder.finish(result, weights, state)
     cell.part_with(progress)
     cell.tell(Event(run, result))

@@ -44,20 +44,24 @@ class Score(Shown):
             for row in published().successes
             if row.task == self.task and self.n_bits in row.successes
         ]
-        return [(self.name, "", f"{self.solved}/{len(self.held_out)}"), *theirs]
+        return [(self.name, "", f"{self.solved} of {_sets(self.held_out)}"), *theirs]
 
     def parts(self) -> Iterator[Any]:
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
 
         n, rows = self.n_bits, self.successes()
-        yield f"Successful seeds, {self.task.upper()} at n = {n}"
+        yield f"{self.task.upper()} at n = {n}"
         table = Table("Model", "L", f"n={n}", box=SIMPLE_HEAD, pad_edge=False)
         for number, row in enumerate(rows):
             table.add_row(*row, end_section=number == 0)
         yield table
+        yield (
+            f"First row: of the {_sets(self.held_out)}, one for each seed of the data, how many "
+            "were answered without a mistake, be it by one model or by a model each."
+        )
         if len(rows) > 1:
-            yield "All rows but the first are the published counts of the six families."
+            yield "Other rows: the paper's successful seeds of five, a trained model each."
         else:
             yield f"The paper has no counts at n = {n} to set beside it."
         yield "held out, by seed: " + _shares(self.held_out)
@@ -69,6 +73,10 @@ class Score(Shown):
                 f"{self.n_wrong:,} of {total} wrong" if self.n_wrong else f"right on all {total}"
             )
             yield f"all inputs: {wrong}"
+
+
+def _sets(held_out: dict[int, float]) -> str:
+    return f"{len(held_out)} held-out set{'s' if len(held_out) > 1 else ''}"
 
 
 def _shares(found: dict[str, float] | dict[int, float]) -> str:

@@ -11,6 +11,7 @@ README.md             how to answer them and have the answers scored
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ithbit.engine.memory import need_memory
 from ithbit.errors import SpecError
 from ithbit.families import Task, task_named
 from ithbit.spec import Protocol
-from ithbit.store.writing import write_text, write_whole
+from ithbit.store.writing import in_memory, write_text, write_whole
 from ithbit.tasks.indexing import all_inputs
 from ithbit.tasks.sampling import BYTES_A_BIT, HELD_OUT_SEED, draw_examples, stream_keys
 
@@ -128,10 +129,10 @@ def write_sets(
         arrays: dict[str, Any] = {"bits": each.bits, "index": each.index}
         if label:
             arrays[label] = np.array(each.label)
-        paths.append(
-            write_whole(folder / f"{each.name}.parquet", pl.DataFrame(columns).write_parquet)
-        )
-        paths.append(_write_npz(folder / f"{each.name}.npz", arrays))
+        table = in_memory(pl.DataFrame(columns).write_parquet)
+        paths.append(write_whole(folder / f"{each.name}.parquet", table))
+        packed = in_memory(partial(np.savez_compressed, **arrays))
+        paths.append(write_whole(folder / f"{each.name}.npz", packed))
     record = {
         "schema": SCHEMA,
         "task": chosen,
@@ -142,10 +143,6 @@ def write_sets(
     paths.append(write_text(folder / "data.json", json.dumps(record, indent=1) + "\n"))
     paths.append(write_text(folder / "README.md", _readme(chosen, n_bits, sets)))
     return paths
-
-
-def _write_npz(path: Path, arrays: dict[str, Any]) -> Path:
-    return write_whole(path, lambda at: np.savez_compressed(at, **arrays))
 
 
 def read_sets(folder: Path) -> tuple[Task, int, dict[str, InputSet]]:

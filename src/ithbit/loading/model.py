@@ -88,7 +88,10 @@ class Trained(Model):
 
     def _check_length(self, n: int) -> None:
         spec = self.run.model
-        tables = spec.positions in ("learned", "sinusoidal") or spec.family.startswith("softmax")
+        tables = (
+            spec.positions in ("learned", "sinusoidal")
+            or family_named(spec.family).kind == "softmax"
+        )
         limited = tables if isinstance(self.network, Reference) else spec.positions == "learned"
         if limited and n > 2 * spec.n_bits:
             raise SpecError(f"this model has positions for up to {2 * spec.n_bits} bits, got {n}")

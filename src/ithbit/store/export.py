@@ -6,7 +6,7 @@ from pathlib import Path
 from ithbit.errors import OutputError, SpecError
 from ithbit.store.frame import Records
 from ithbit.store.reading import TABLE_FORMATS
-from ithbit.store.writing import write_whole
+from ithbit.store.writing import in_memory, write_whole
 
 _NAMES = ("runs", "histories")
 
@@ -28,5 +28,5 @@ def export(records: Records, folder: Path, form: str) -> list[Path]:
     paths = []
     for name, frame in zip(_NAMES, (records.rows, records.histories()), strict=True):
         write = frame.write_parquet if form == "parquet" else frame.write_csv
-        paths.append(write_whole(folder / f"{name}.{form}", write))
+        paths.append(write_whole(folder / f"{name}.{form}", in_memory(write)))
     return paths

@@ -2,7 +2,8 @@
 
     spec.json           first; names the run the folder belongs to
     history.jsonl       a line an epoch, appended; the last line of an epoch counts
-    state.safetensors   weights and optimiser, replaced every few seconds
+    state.safetensors   weights and optimiser, replaced every few seconds; stays if the epochs ran
+                        out, so that a run that differs in a larger `max_epochs` goes on from there
     weights.safetensors final weights
     result.json         last; its presence means that the run is finished
     failure.json        or that it failed
@@ -18,18 +19,19 @@ an error, and stays.
 
 import errno
 import fcntl
+import glob
 import json
 import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ithbit.errors import StoreError
@@ -224,8 +226,10 @@ class RunFolder:
         best, bad = float.fromhex(metadata["plateau_best"]), int(metadata["plateau_bad_epochs"])
         return Checkpoint(done, best, bad, tensors, metadata["started_at"])
 
-    def finish(self, result: Result, weights: dict[str, Tensor]) -> None:
-        """Write the final weights, then the result; then the state is no longer needed.
+    def finish(
+        self, result: Result, weights: dict[str, Tensor], state: Checkpoint | None = None
+    ) -> None:
+        """Write the final weights, then the result; then the final state, if the run may go on.
 
         The first result stands: a second copy of the run, on a file system without locks, may come
         here later.
@@ -233,8 +237,47 @@ class RunFolder:
         if not os.path.lexists(self.path / "result.json"):
             self._write("weights.safetensors", save(weights, {"run_id": self.run.run_id}))
             self._write("result.json", json_bytes(result.to_json()))
+        if state is not None:
+            self.save(state)
+            return
         with said_as_store_error(self.path):
             (self.path / "state.safetensors").unlink(missing_ok=True)
+
+    def shorter(self) -> "RunFolder | None":
+        """The finished run of this store that had the most epochs of those that differ from this
+        one in nothing but a smaller `max_epochs`."""
+        found = []
+        for path in self.path.parent.glob(f"{glob.escape(self.run.name)}-*/result.json"):
+            with suppress(UnreadableError):
+                state, record = read_run(str(path.parent))
+                run = result_from_json(record).spec if state == "finished" else self.run
+                epochs = run.protocol.max_epochs
+                if epochs < self.run.protocol.max_epochs and self.run == replace(
+                    run, protocol=replace(run.protocol, max_epochs=self.run.protocol.max_epochs)
+                ):
+                    found.append((epochs, run))
+        return RunFolder(self.path.parent, max(found)[1]) if found else None
+
+    def begin_as(self, shorter: "RunFolder", like: Mapping[str, Tensor]) -> Checkpoint | None:
+        """Where a shorter run ended, with its history as the beginning of this one's; None if its
+        final state was not kept or is damaged."""
+        try:
+            state = shorter._read_state(shorter.path / "state.safetensors", like)
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+            return None
+        self._write_history(shorter.history()[: state.epochs_done])
+        return state
+
+    def end_as(self, shorter: "RunFolder") -> Result | None:
+        """The result of a shorter run whose epochs did not run out: more of them change nothing."""
+        result = shorter.result()
+        if result is None or result.stopped_by == "epochs":
+            return None
+        result = replace(result, spec=self.run)
+        weights = load_file(shorter.path / "weights.safetensors")
+        self._write_history(shorter.history())
+        self.finish(result, weights)
+        return result
 
     def fail(self, failure: Failure) -> None:
         """Record that the run failed."""

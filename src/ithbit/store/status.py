@@ -87,6 +87,15 @@ def problem(folder: Path) -> str | None:
     return None
 
 
+def reason(folder: Path) -> str | None:
+    """Why the run of a folder is set aside, or failed; None of all others."""
+    try:
+        state, record = read_run(str(folder))
+    except UnreadableError as error:
+        return str(error)
+    return str(record["error"]) if state == "failed" else None
+
+
 def statuses(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, RunStatus]:
     """Where each run of a sweep stands in a store."""
     return {run: folder_status(store / run.folder) for run in runs}

@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,6 +13,13 @@ from uuid import uuid4
 from ithbit.errors import OutputError, StoreError
 
 Content = bytes | Callable[[Path], object]  # what a file is to hold, or what fills it
+
+
+def in_memory(write: Callable[[BytesIO], object]) -> bytes:
+    """What a library would write: a full disk is then met by us, and not in the middle of it."""
+    buffer = BytesIO()
+    write(buffer)
+    return buffer.getvalue()
 
 
 def write_atomically(path: Path, content: Content) -> None:

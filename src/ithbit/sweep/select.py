@@ -127,14 +127,19 @@ def sweep_runs(name: str, keep: Filter = Filter()) -> list[RunSpec]:
     return keep.apply(runs, name)
 
 
-def read_sweep(path: Path) -> list[RunSpec]:
-    """The runs of a sweep file; all its problems in one message."""
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file of the user's holds."""
     try:
-        data = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text())
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise SpecError(f"{path} is not valid TOML: {error}") from error
+
+
+def read_sweep(path: Path) -> list[RunSpec]:
+    """The runs of a sweep file; all its problems in one message."""
+    data = read_toml(path)
     problems = _key_problems(data)
     lists = {key: _as_list(data.get(key, default)) for key, default in _OPTIONAL.items()}
     lists |= {key: _as_list(data[key]) for key in _NEEDED[:-1] if key in data}

@@ -202,17 +202,22 @@ def verify_run(
     folder: Path, device: Device, budget: int = ALWAYS, seed: int = 0, count: bool = False
 ) -> Verification:
     """Verify the run of a folder and leave the record there, in place of an older one."""
+    record = verified(folder, device, budget, seed, count)
+    keep_verification(folder, record)
+    return record.found
+
+
+def verified(folder: Path, device: Device, budget: int, seed: int, count: bool) -> Verified:
+    """Verify the run of a folder."""
     run, weights = read_run(folder)
     check_length(run, budget)
     model = model_of(run, weights, device.torch)
     found = examine(model, run.model.n_bits, device.torch, budget, seed, count=count)
     digest = hashlib.sha256(weights).hexdigest()
     environment = describe_environment(device)
-    record = Verified(
+    return Verified(
         run.run_id, run.name, digest, "float32", budget, seed, found, environment, count
     )
-    keep_verification(folder, record)
-    return found
 
 
 def check_length(run: RunSpec, budget: int) -> None:

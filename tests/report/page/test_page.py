@@ -105,6 +105,7 @@ def test_text_from_records_is_escaped(mixed_page: str) -> None:
     assert mixed_page.count("</script>") == 2
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_store_path_is_escaped(tmp_path: Path) -> None:
     store = tmp_path / "<b>runs<b>"
     write_run(store, paper_plans()[0])
@@ -113,6 +114,7 @@ def test_a_store_path_is_escaped(tmp_path: Path) -> None:
     assert "&lt;b&gt;runs&lt;b&gt;" in page
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_what_contradicts_itself_is_named_and_neither_listed_nor_counted(tmp_path: Path) -> None:
     write_run(tmp_path, paper_plans()[0])
     folder = write_run(tmp_path, paper_plans()[1])
@@ -131,6 +133,7 @@ def test_figures_take_the_pages_colours(mixed_page: str) -> None:
         assert "#1a1b1c" not in svg
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_store_of_failures_still_has_a_page(tmp_path: Path) -> None:
     write_run(tmp_path / "store", paper_plans()[0], "failure")
     page = render_page(load_rows(tmp_path / "store"))
@@ -214,6 +217,7 @@ def test_the_page_is_written_and_equal_stores_give_equal_pages(
     assert path.read_text(encoding="utf-8") == mixed_page
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_theory_stands_beside_training(paper_records: Records) -> None:
     page = render_page(paper_records)
     row = re.search(r">Causal linear-attention</th>(.*?)</tr>", page, re.S)

@@ -180,7 +180,7 @@ def test_light_and_dark(page: Browser) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.js(ground)
     page.prefer("dark")
-    page.settled()
+    page.wait_for("document.documentElement.dataset.theme === 'dark'")
     dark = page.js(ground)
     assert light != dark
     page.click("#theme")  # light, whatever the system says

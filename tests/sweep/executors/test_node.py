@@ -19,7 +19,7 @@ from ithbit.store.records import Result
 from ithbit.sweep.executors.ledger import Batch, Ledger, Share
 from ithbit.sweep.executors.node import STALE_SECONDS, drop_stale_locks, train_share
 
-PROTOCOL = Protocol(epoch_examples=512, held_out_examples=50, max_epochs=400, stop_loss=1e-30)
+PROTOCOL = Protocol(epoch_examples=512, held_out_examples=50, max_epochs=150, stop_loss=1e-30)
 RUN = RunSpec(ModelSpec("rhi", "gru", n_bits=3), seed=0, protocol=PROTOCOL)
 QUICK = replace(RUN, protocol=replace(PROTOCOL, max_epochs=2))
 
@@ -66,7 +66,7 @@ def test_two_copies_without_a_lock_between_them(tmp_path):
     folder = RunFolder(together.store, RUN)
     copies = [start(together)]
     try:
-        wait_for(lambda: len(folder.history()) > 20)
+        wait_for(lambda: len(folder.history()) > 5)
         os.kill(copies[0].pid, signal.SIGSTOP)  # until the second is under way
         (folder.path / "lock").unlink()
         n_epochs = len(folder.history())

@@ -5,17 +5,13 @@ and as JSON in a data block, which the script puts into the page as text nodes. 
 policy lets no other script than the page's own run, and no request leave.
 """
 
-import base64
-import hashlib
 import json
 import math
 import re
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import polars as pl
 from markupsafe import Markup, escape
 
@@ -33,11 +29,13 @@ from ithbit.report.figures.style import FAINT, INK, PAPER, looks
 from ithbit.report.page.curves import thin_curve, thin_epochs
 from ithbit.report.tables.main import TABLES, table_named
 from ithbit.report.tables.table import MARKS, NOTHING, VERDICTS, Row, Table, Value
+from ithbit.selfcontained import environment, safe_json, script_hash, template_part
 from ithbit.store.frame import Records
 from ithbit.store.probed import probed_layers
 from ithbit.store.writing import write_text
 from ithbit.theory.verdicts import table as derived_table
 
+HOME = "ithbit.report.page"
 # About 400 bytes a run with 48 points: 10,000 runs stay far below 15 MB.
 CURVE_BUDGET = 4_000_000
 RUN_COLUMNS = (
@@ -228,7 +226,7 @@ def _layer_key(family: str, code: str) -> str:
     return f"{family} {code[:SHORT]}".strip()
 
 
-def _runs_json(records: Records) -> str:
+def _runs_json(records: Records) -> Markup:
     """Columns, rows and curves as JSON that is safe inside a script element."""
     # Where settings are other than the paper's, the page says in what.
     said = pl.when(pl.col("settings") == "other").then("differs").otherwise("settings")
@@ -259,9 +257,7 @@ def _runs_json(records: Records) -> str:
         "colours": {_layer_key(*layer): look.colour for layer, look in styles.items()},
         "points": points,
     }
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    # Inside a script element only these can end it or open a comment.
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return safe_json(data)
 
 
 def _curve(records: Records, run_id: str, folder: str, points: int) -> str:
@@ -282,10 +278,6 @@ def _coded(text: str) -> Markup:
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
-def _part(name: str) -> str:
-    return files("ithbit.report.page").joinpath("template", name).read_text(encoding="utf-8")
-
-
 def _gathered(records: Records, settings: str) -> tuple[Cells, Agreement | None, str | None]:
     """Cells and comparison, or why there are none: a page of failures is still worth reading."""
     try:
@@ -300,17 +292,14 @@ def render_page(records: Records, settings: str = "paper") -> str:
     cells, agreement, problem = _gathered(records, settings)
     found = {(c.kind, c.cell): c for c in agreement.comparisons} if agreement else {}
     tables = [table_named(name, cells) for name in TABLES]
-    script = _part("page.js")
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters["coded"] = _coded
+    html, css, script = (template_part(HOME, f"page.{kind}") for kind in ("html", "css", "js"))
+    templates = environment()
+    templates.filters["coded"] = _coded
     rows = records.rows
     status = {
         name: rows.filter(status=name).height for name in ("finished", "failed", "unfinished")
     }
-    script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.from_string(_part("page.html")).render(
+    return templates.from_string(html).render(
         version=__version__,
         store=str(records.store),
         status=status,
@@ -334,10 +323,10 @@ def render_page(records: Records, settings: str = "paper") -> str:
         paper_settings=published().settings,
         set_aside=records.set_aside,
         nothing=NOTHING,
-        style=Markup(_part("page.css")),  # our own file
+        style=Markup(css),  # our own file
         script=Markup(script),  # our own file
-        script_hash=script_hash,
-        runs_json=Markup(_runs_json(records)),  # escaped for a script element
+        script_hash=script_hash(script),
+        runs_json=_runs_json(records),
     )
 
 

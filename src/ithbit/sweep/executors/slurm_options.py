@@ -10,11 +10,11 @@ profile is a TOML file with the same names:
 """
 
 import re
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
 from ithbit.errors import SpecError, raise_problems
+from ithbit.sweep.select import read_toml
 
 Options = dict[str, str | bool]  # True: an option without a value
 
@@ -70,14 +70,8 @@ def _canonical(name: str) -> str:
 
 
 def _read_profile(path: Path) -> Options:
-    try:
-        data = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise SpecError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise SpecError(f"{path} is not valid TOML: {error}") from error
     options: Options = {}
-    for name, value in data.items():
+    for name, value in read_toml(path).items():
         if not isinstance(value, str | int | float):
             raise SpecError(f"{path}: {name} must be a text, a number, true or false")
         if value is not False:

@@ -1,0 +1,76 @@
+"""Who else is told while runs train: any function given as `watch`, and TensorBoard.
+
+A `watch` function gets an `Event`: the run's spec, and as `what` its new epoch, its result, its
+failure, or a remark. Calls come one at a time, from the process that was asked to train. That is
+all a tracker needs; TensorBoard below is one such function.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ithbit.errors import OutputError, SpecError
+
+if TYPE_CHECKING:
+    from ithbit.engine.how import Event
+
+Watch = Callable[["Event"], None]
+
+
+class TensorBoard:
+    """Writes every epoch's numbers to `folder`/RUN FOLDER; a run's file is closed at its end.
+
+    Epochs that an earlier command trained are not told again, so a resumed run continues its curve.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._writers: dict[str, Any] = {}
+
+    def __call__(self, event: "Event") -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        from ithbit.store.records import Epoch
+
+        run = event.run.folder
+        if isinstance(event.what, Epoch):
+            if run not in self._writers:
+                self._writers[run] = SummaryWriter(str(self.folder / run))
+            numbers = asdict(event.what)
+            step = numbers.pop("epoch")
+            for name, value in numbers.items():
+                self._writers[run].add_scalar(name, value, step)
+        elif not isinstance(event.what, str) and run in self._writers:
+            self._writers.pop(run).close()
+
+    def close(self) -> None:
+        """End the files of runs that have not ended."""
+        while self._writers:
+            self._writers.popitem()[1].close()
+
+
+@contextmanager
+def told(watch: Watch | None, tensorboard: str | Path | None) -> Iterator[Watch | None]:
+    """The user's `watch`, and with a folder for TensorBoard both."""
+    if tensorboard is None:
+        yield watch
+        return
+    folder = Path(tensorboard)
+    if find_spec("tensorboard") is None:
+        raise SpecError("--tensorboard needs a package: pip install 'ithbit[tensorboard]'")
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is a file; TensorBoard needs a folder")
+    board = TensorBoard(folder)
+
+    def both(event: "Event") -> None:
+        board(event)
+        if watch is not None:
+            watch(event)
+
+    try:
+        yield both
+    finally:
+        board.close()

@@ -1,0 +1,123 @@
+"""The models of a page: trained runs with their records, and the construction beside the first."""
+
+import base64
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ithbit.errors import SpecError
+from ithbit.explore import words
+from ithbit.explore.words import Standing
+from ithbit.families import family_named
+from ithbit.spec import ModelSpec
+from ithbit.store.reading import read_verification
+from ithbit.store.records import Case, result_from_json
+from ithbit.theory.certificate import certify
+from ithbit.theory.constructions.trained import TRAINED, too_large, too_small
+from ithbit.theory.layers import FloatArray
+from ithbit.theory.trained_solution import TrainedSolution
+from ithbit.verify.verify import params_of, read_result, read_run
+
+LONGEST = 256  # bits that a person can click
+_TEXTS = ("label", "title", "name", "origin", "how", "samples")
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One model as the page shows it. Weights are float32 of a run, float64 of a construction."""
+
+    label: str
+    title: str
+    name: str
+    origin: str
+    how: str
+    spec: ModelSpec
+    weights: dict[str, FloatArray]
+    standing: Standing
+    samples: str = ""
+    case: Case | None = None  # the counterexample, else the least margin on record
+
+    def to_json(self) -> dict[str, Any]:
+        spec, family = self.spec, family_named(self.spec.family)
+        weights = dict(sorted(self.weights.items()))  # files have them in any order
+        numbers = list(weights.values())
+        kind = "f4" if all(value.dtype == np.float32 for value in numbers) else "f8"
+        flat = np.concatenate([value.ravel() for value in numbers]).astype(f"<{kind}")
+        return {
+            **{name: getattr(self, name) for name in _TEXTS},
+            "standing": asdict(self.standing),
+            "case": self.case and asdict(self.case),
+            "spec": {
+                **{"task": spec.task, "n": spec.n_bits, "layers": spec.n_layers},
+                **{"kind": family.kind, "causal": family.causal, "positions": spec.positions},
+                **{"d": spec.d_model, "heads": spec.n_heads, "ff": spec.d_ff},
+                "state": spec.d_state,
+            },
+            "shapes": [[name, list(value.shape)] for name, value in weights.items()],
+            "dtype": kind,
+            "data": base64.b64encode(flat.tobytes()).decode(),
+        }
+
+
+def of_run(folder: Path) -> Entry:
+    """The model of a finished run."""
+    run, stored = read_run(folder)
+    spec, family = run.model, family_named(run.model.family)
+    if spec.code:
+        raise SpecError(f"{run.name} has a layer of your own; the page runs the six families alone")
+    if spec.n_bits > LONGEST:
+        raise SpecError(f"the page shows up to n = {LONGEST}, got n = {spec.n_bits} in {run.name}")
+    result, verified = result_from_json(read_result(folder)), read_verification(str(folder))
+    ours = verified and verified.weights_sha256 == hashlib.sha256(stored).hexdigest()
+    found = verified.found if verified and ours else None
+    label, origin = words.origin(result)
+    return Entry(
+        label,
+        words.title(family, spec.n_layers),
+        run.name,
+        origin,
+        words.how(spec),
+        spec,
+        {name: value.numpy() for name, value in params_of(run, stored).items()},
+        words.standing(found),
+        words.samples(result),
+        found.counterexample or found.worst if found else None,
+    )
+
+
+def construction(spec: ModelSpec) -> TrainedSolution | None:
+    """Explicit weights of the same blocks at the same sizes, where there are some."""
+    sizes = ModelSpec(
+        *(spec.task, spec.family, spec.n_bits, spec.n_layers),
+        *(spec.d_model, spec.n_heads, spec.d_ff, spec.d_state),
+    )
+    for entry in TRAINED:
+        if (entry.task, entry.family) == (spec.task, spec.family):
+            missing = too_small(entry, sizes) or too_large(sizes)
+            return None if missing else entry.build(sizes)
+    return None
+
+
+def of_solution(solution: TrainedSolution) -> Entry:
+    """A construction, with what is proved of it."""
+    spec = solution.spec
+    certificate = certify(solution)
+    label, origin = words.BY_HAND
+    return Entry(
+        label,
+        words.title(family_named(spec.family), spec.n_layers),
+        f"construction {solution.theorem}",
+        origin,
+        "The same kind of model, with weights that follow from a proof instead of training.",
+        spec,
+        solution.weights,
+        words.certified(certificate),
+        case=Case(
+            "".join(map(str, certificate.worst.bits)),
+            certificate.worst.index,
+            certificate.worst.margin,
+        ),
+    )
