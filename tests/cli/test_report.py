@@ -70,8 +70,12 @@ def test_compare_counts_what_rests_on_fewer_runs(ithbit, tmp_path: Path) -> None
     store = write_store(tmp_path / "store", plans[:3], with_history=False)
     lines = ithbit("compare", "--store", store)[1].splitlines()
     assert lines[0].endswith("252 are missing and 3 rest on fewer runs than the paper's.")
-    at = lines[2].index("fewer") + len("fewer")
-    assert [line[at - 5 : at].strip() for line in lines[4:11]] == [*"111", *"····"]
+    assert lines[1:3] == [
+        "Compared is the paper's criterion. Main table: 3 of 3 runs solved; of these 3",
+        "  not tried.",
+    ]
+    at = lines[4].index("fewer") + len("fewer")
+    assert [line[at - 5 : at].strip() for line in lines[6:13]] == [*"111", *"····"]
     assert any(line.startswith("fewer: how many of those that agree") for line in lines)
     assert "of the time. Agreement is no proof" in lines[-1]
     assert max(map(len, lines[2:])) <= 80
@@ -157,14 +161,16 @@ def test_compare_of_our_runs(ithbit) -> None:
 def test_any_settings(ithbit, tmp_path: Path) -> None:
     run = RunSpec(ModelSpec("lhi", "gru", 8), 0, Protocol(max_epochs=3))
     store = write_store(tmp_path / "store", [Plan(run, True, 1.0, 3)])
-    status, _, err = ithbit("table", "main", "--store", store)
+    status, _, err = ithbit("table", "main", "--store", store, "--settings", "paper")
     assert status == 2
     assert "count runs of any settings with --settings any" in err
-    status, out, _ = ithbit("table", "main", "--store", store, "--settings", "any")
+    status, out, _ = ithbit("table", "main", "--store", store)
     assert status == 0
-    assert "GRU, epochs = 3" in out
     assert "1/1" in out
-    assert "not the paper's protocol throughout" in out
+    assert "of all runs, unlike the paper's: epochs = 3" in out
+    status, out, err = ithbit("compare", "--store", store)
+    assert (status, out) == (2, "")
+    assert "nothing to compare" in err
 
 
 @pytest.mark.parametrize(
@@ -173,7 +179,7 @@ def test_any_settings(ithbit, tmp_path: Path) -> None:
         (["table", "mian"], "unknown table 'mian'; choose one of main, accuracy, positions"),
         (["table", "main", "--format", "xls"], "unknown format 'xls'; choose one of text"),
         (["table", "main", "--show", "all"], "cannot show 'all'; choose one of ours"),
-        (["table", "main", "--settings", "mine"], "unknown settings 'mine'; choose one of paper"),
+        (["table", "main", "--settings", "mine"], "unknown settings 'mine'; choose one of any"),
         (["report", "--settings", "mine"], "unknown settings 'mine'"),
         (["plot", "pie"], "unknown figure 'pie'; choose one of successes"),
         (["plot", "length", "-o", "a.jpg"], "its ending must be one of .png, .svg, .pdf"),

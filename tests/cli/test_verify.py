@@ -133,7 +133,7 @@ def test_mistakes(ithbit, store: Path, arguments: tuple[str, ...], sentence: str
 
 def test_verdicts_reach_tables_figure_and_page(ithbit, tmp_path: Path) -> None:
     store = tmp_path / "runs"
-    for seed, verdict in enumerate(("verified on all inputs", "counterexample", None)):
+    for seed, verdict in enumerate(("right on all inputs", "refuted", None)):
         run = RunSpec(ModelSpec("lhi", "gru", n_bits=8), seed)
         folder = write_run(store, Plan(run, True, 1.0, 50))
         if verdict:
@@ -142,14 +142,16 @@ def test_verdicts_reach_tables_figure_and_page(ithbit, tmp_path: Path) -> None:
     for table in ("main", "accuracy"):
         status, out, _ = ithbit("table", table, "--store", store)
         assert status == 0
-        assert "all inputs" in out
-        assert "1/2 1✗" in out
+        assert "letters, of the solved runs: r refuted" in out
+        assert "1r 1a" in out
     status, out, err = ithbit("report", "--store", store, "-o", tmp_path / "page.html")
     assert (status, err) == (0, "")
     page = (tmp_path / "page.html").read_text()
-    assert "totals (3), <code>ithbit verify</code> has tried 2: 1 right on all inputs" in page
     figure = page.split('id="figure-successes"')[1].split("</figure>")[0]
-    assert "a counterexample<" in figure  # the legend
+    assert "bar: refuted<" in figure  # the legend
+    out = ithbit("compare", "--store", store)[1]
+    assert "3 of 3 runs solved; of these 1" in " ".join(out.split())
+    assert "1 right on all inputs, 1 not tried" in " ".join(out.split())
     assert '"refuted"' in page  # the list of runs
 
 

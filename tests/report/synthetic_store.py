@@ -167,10 +167,10 @@ def write_run(store: Path, plan: Plan, kind: str = "result", with_history: bool 
 
 def write_verification(folder: Path, run: RunSpec, verdict: Verdict) -> None:
     """What `ithbit verify` would leave of a run with that verdict."""
-    n, found_wrong = run.model.n_bits, verdict == "counterexample"
+    n, found_wrong = run.model.n_bits, verdict == "refuted"
     worst = Case("1" * n, 1, -1.0 if found_wrong else 1.0)
     tried = (n << n, 100, int(found_wrong), 0, {1: 1} if found_wrong else {}, worst)
-    exhaustive = verdict == "verified on all inputs"
+    exhaustive = verdict == "right on all inputs"
     found = Verification(verdict, exhaustive, n, *tried, worst if found_wrong else None, 0.1)
     whose = (run.run_id, run.name, "0" * 64, "float32", 100, 0)
     keep_verification(folder, Verified(*whose, found, ENVIRONMENT))

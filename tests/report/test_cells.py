@@ -9,8 +9,9 @@ from synthetic_store import Plan, paper_plans, write_run, write_store
 
 from ithbit.errors import StoreError
 from ithbit.published import Variant
-from ithbit.report.cells import Cells, count, gather, median, summary
+from ithbit.report.cells import Cells, gather, median, summary
 from ithbit.report.comparison.compare import compare
+from ithbit.report.standing import standing
 from ithbit.report.tables.main import TABLES, table_named
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.frame import load_rows
@@ -23,11 +24,17 @@ def plan(seed: int, protocol: Protocol = Protocol(), solved: bool = True, epochs
     return Plan(RunSpec(MODEL, seed, protocol), solved, 1.0 if solved else 0.7, epochs)
 
 
+def counted(cells: Cells, variant: Variant, n_bits: int) -> tuple[int, int]:
+    """Solved runs of a cell, and all of them."""
+    found = cells.standing([variant], n_bits)
+    return found.solved, found.runs
+
+
 def test_counts_follow_the_published_ones(paper_cells: Cells) -> None:
-    assert paper_cells.count(GRU, 64) == (5, 5)
-    assert paper_cells.count(Variant("rhi", "mamba2", 4), 32) == (3, 5)
-    assert paper_cells.count(Variant("lhi", "gru", 1), 32, "learned")[1] == 3
-    assert paper_cells.count(Variant("rhi", "linear-full", 4), 8) == (0, 0)
+    assert counted(paper_cells, GRU, 64) == (5, 5)
+    assert counted(paper_cells, Variant("rhi", "mamba2", 4), 32) == (3, 5)
+    assert paper_cells.standing([GRU], 32, "learned").runs == 3
+    assert counted(paper_cells, Variant("rhi", "linear-full", 4), 8) == (0, 0)
     assert paper_cells.lengths() == [8, 16, 32, 64]
     assert len(paper_cells.variants()) == 27
 
@@ -36,7 +43,7 @@ def test_an_early_stop_counts_for_success_and_not_for_epochs(tmp_path: Path) -> 
     early = Protocol(stop_when_solved=True)
     write_store(tmp_path, [plan(0, epochs=30), plan(1, early, epochs=10)], with_history=False)
     cells = gather(load_rows(tmp_path))
-    assert cells.count(GRU, 64) == (2, 2)
+    assert counted(cells, GRU, 64) == (2, 2)
     assert median(cells.runs(GRU, 64, whole=True), "epochs") == 30.0
 
 
@@ -44,22 +51,22 @@ def test_of_two_runs_of_a_seed_the_whole_one_counts(tmp_path: Path) -> None:
     early = Protocol(stop_when_solved=True)
     write_store(tmp_path, [plan(0, early), plan(0, solved=False)], with_history=False)
     cells = gather(load_rows(tmp_path))
-    assert cells.count(GRU, 64) == (0, 1)
+    assert counted(cells, GRU, 64) == (0, 1)
     assert cells.n_left_out == 1
 
 
-def test_other_settings_count_only_when_asked_for(tmp_path: Path) -> None:
+def test_other_settings_stand_apart_or_are_left_out(tmp_path: Path) -> None:
     short = Protocol(max_epochs=3)
     write_store(tmp_path, [plan(0), plan(0, short, False)], with_history=False)
-    assert gather(load_rows(tmp_path)).count(GRU, 64) == (1, 1)
+    assert counted(gather(load_rows(tmp_path), "paper"), GRU, 64) == (1, 1)
     both = gather(load_rows(tmp_path), "any")
-    assert both.count(GRU, 64) == (1, 1)
-    assert both.count(replace(GRU, differs="epochs = 3"), 64) == (0, 1)
-    assert gather(load_rows(tmp_path)).notes() == [
-        "1 finished runs with other settings than the paper's, or with a seed that another run "
-        "has, are left out"
+    assert counted(both, GRU, 64) == (1, 1)
+    assert counted(both, replace(GRU, differs="epochs = 3"), 64) == (0, 1)
+    assert gather(load_rows(tmp_path), "paper").notes() == [
+        "1 finished runs with other settings than the paper's, or to end when first perfect with "
+        "a seed that a whole run has, are left out"
     ]
-    assert "not the paper's protocol" in gather(load_rows(tmp_path), "any").notes()[0]
+    assert "settings that are not the paper's are named" in both.notes()[0]
 
 
 def test_nothing_to_count_is_said(tmp_path: Path) -> None:
@@ -69,8 +76,8 @@ def test_nothing_to_count_is_said(tmp_path: Path) -> None:
         gather(load_rows(tmp_path))
     write_run(tmp_path, plan(2, Protocol(max_epochs=3)))
     with pytest.raises(StoreError, match=r"none of the 1 finished runs .* --settings any"):
-        gather(load_rows(tmp_path))
-    assert gather(load_rows(tmp_path), "any").total([GRU], 64) == (0, 0)
+        gather(load_rows(tmp_path), "paper")
+    assert counted(gather(load_rows(tmp_path)), GRU, 64) == (0, 0)
 
 
 # A value of each field that is neither the paper's nor refused.
@@ -112,8 +119,8 @@ def test_a_seed_counts_once_whatever_the_settings(tmp_path: Path) -> None:
     early = Protocol(max_epochs=3, stop_when_solved=True)
     plans = [plan(0, early), plan(0, Protocol(max_epochs=3), solved=False)]
     cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)), "any")
-    assert [count(runs) for runs in cells.by_cell.values()] == [(0, 1)]
-    assert "1 finished runs to end when first perfect are left out" in cells.notes()[-1]
+    assert [(f.solved, f.runs) for f in map(standing, cells.by_cell.values())] == [(0, 1)]
+    assert cells.notes()[-1].startswith("1 finished runs to end when first perfect, with a seed")
 
 
 def test_what_all_runs_share_is_a_note_and_what_tells_them_apart_a_label(tmp_path: Path) -> None:

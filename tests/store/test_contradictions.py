@@ -68,7 +68,7 @@ def test_a_run_folder(store: Path, plan: Plan, change: dict[str, Any], reason: s
     assert records.set_aside[0].reason.startswith(f"result.json {reason}")
     assert folder_status(folder) == "set aside"
     assert problem(folder) == records.set_aside[0].reason
-    assert sum(gather(records).count(GRU, 64)[1:]) == 2
+    assert gather(records).standing([GRU], 64).runs == 2
     with pytest.raises(StoreError, match="it is left as it is"):
         RunFolder(store, plan.run).result()
 
@@ -181,7 +181,7 @@ def test_a_line_that_is_no_epoch(tmp_path: Path, change: dict[str, Any]) -> None
 )
 def test_a_verification_that_denies_itself_is_none(tmp_path: Path, change: dict[str, Any]) -> None:
     folder = write_run(tmp_path, SOLVED)
-    write_verification(folder, SOLVED.run, "counterexample")
+    write_verification(folder, SOLVED.run, "refuted")
     assert list(load_rows(tmp_path).rows["verification"]) == ["refuted"]
     path = folder / "verification.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))

@@ -64,10 +64,27 @@ def test_status_and_reasons() -> None:
 POOLED = {name: f"{name} --settings any --format csv" for name in ("main", "accuracy")}
 
 
-@pytest.mark.parametrize("command", SAID["tables"].keys() - POOLED.values())
+def cells(text: str) -> dict[tuple[str, ...], dict[str, str]]:
+    """The rows of a table by what stands left of its numbers, as far as they are filled."""
+    rows = list(csv.reader(text.splitlines()))
+    heads = ("Task", "Model family", "L", "Thm.", "Encoding", "n", "Train n")
+    left = sum(head in heads for head in rows[0])
+    named = {tuple(row[:left]): dict(zip(rows[0], row, strict=True)) for row in rows[1:]}
+    return {
+        key: {k: v for k, v in row.items() if v and k not in heads} for key, row in named.items()
+    }
+
+
+@pytest.mark.parametrize("command", sorted(SAID["tables"].keys() - POOLED.values()))
 def test_tables(command: str) -> None:
-    out, err = say("table", *command.split())
-    assert out == SAID["tables"][command]
+    """Every number that 0.1 gave; verdicts stand behind each cell now, not in a column."""
+    settings = () if "--settings" in command else ("--settings", "paper")
+    out, err = say("table", *command.split(), *settings)
+    now = cells(out)
+    for key, row in cells(SAID["tables"][command]).items():
+        row.pop("all inputs", None)
+        said = {{"Successes": "Solved"}.get(head, head): value for head, value in row.items()}
+        assert said.items() <= now.get(key, {}).items()
     assert err == SAID["note"]
 
 
@@ -76,7 +93,8 @@ def successes(text: str) -> Counter[tuple[str, str, str]]:
     found: Counter[tuple[str, str, str]] = Counter()
     for row in csv.DictReader(text.splitlines()):
         for column, cell in row.items():
-            if column.startswith("n=") and cell and not row["Model family"].startswith("Total"):
+            counts = column.startswith("n=") and " " not in column
+            if counts and cell and not row["Model family"].startswith("Total"):
                 solved, seeds = cell.split()[0].rstrip("*").split("/")
                 found[row["Task"], row["L"], f"{column} solved"] += int(solved)
                 found[row["Task"], row["L"], f"{column} seeds"] += int(seeds)
@@ -95,6 +113,8 @@ def test_comparison() -> None:
     said = json.loads(say("compare", "--json")[0])
     assert said["verdict"] == SAID["compare"]["verdict"]
     compared = [one for kind in said["kinds"] for one in kind["comparisons"]]
+    for one in compared:
+        one.pop("standing")  # of later versions
     assert [one for one in compared if one["verdict"] != "missing"] == SAID["compare"]["found"]
 
 
@@ -154,7 +174,9 @@ def test_verifications() -> None:
 
 
 def test_probes() -> None:
-    assert [vars(line) for line in probed_layers(STORE)] == SAID["probed_layers"]
+    new = ("ranks", "singular_values", "protocol")
+    read = [{k: v for k, v in vars(p).items() if k not in new} for p in probed_layers(STORE)]
+    assert read == SAID["probed_layers"]
     again = SAID["probe_again"]["runs"]
     (folder,) = STORE.glob("probe/RunningMean-*")
     for said in again:

@@ -35,8 +35,9 @@ def data(
 def score(predictions: str | Path, *, data: str | Path = "data", name: str = "yours") -> "Score":
     """Score a model's answers to the inputs of `data`.
 
-    A seed is solved if every one of its held-out examples is answered right: the paper's criterion,
-    an observation on samples. Answers to all inputs, where given, say more.
+    A held-out set is solved if every one of its samples is answered right: the paper's criterion,
+    an observation on samples. There is one set per seed that our runs are judged by; one model that
+    solves five of them is still one model. Answers to all inputs, where given, say more.
 
     >>> import tempfile, numpy, ithbit
     >>> with tempfile.TemporaryDirectory() as folder:

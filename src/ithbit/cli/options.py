@@ -113,8 +113,8 @@ OPTIONS: dict[str, Any] = {
     "format": option("parquet or csv.", "--format", "-f"),
     "show": option("ours, published or both; published needs no store."),
     "settings": option(
-        "Which runs count: 'paper' (the paper's sizes and protocol, stopped when first perfect or "
-        "not) or 'any'."
+        "Which runs count: 'any', unlike ones apart, or 'paper': those of the paper's sizes and "
+        "protocol alone, stopped when first perfect or not."
     ),
     "out": option("Write to this file or folder.", *_OUT, kind=Path | None),
     "alpha": option(

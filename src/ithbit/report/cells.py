@@ -1,13 +1,12 @@
 """Which runs a table may count, gathered by cell.
 
 A *cell* is one variant at one length with one encoding; its runs differ in the seed, and each seed
-counts once. By default a table counts runs with the paper's sizes and protocol alone; runs of other
-settings are variants of their own (`differences.py`). A run that was ended at its first
-perfect epoch (`early stop`) counts for successes and maximum accuracy, which that does not change,
-and not for epochs, seconds or length-shifted accuracy, which it does.
+counts once. Runs of other settings than the paper's are variants of their own (`differences.py`),
+and can be left out. A run that was ended at its first perfect epoch (`early stop`) counts for
+successes and maximum accuracy, which that does not change, and not for epochs, seconds or
+length-shifted accuracy, which it does.
 """
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,19 +18,19 @@ import polars as pl
 from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS, family_named
 from ithbit.published import LENGTHS, Variant, published
-from ithbit.report.comparison.statistics import Count
-from ithbit.report.differences import natural, shared, with_differences
+from ithbit.report.differences import natural, told_apart, with_differences
+from ithbit.report.standing import Standing, standing, words
 from ithbit.store.frame import COLUMNS, Records
 
-VERIFIED, COUNTEREXAMPLE = "right on all inputs", "refuted"
-SETTINGS = ("paper", "any")
+SETTINGS = ("any", "paper")
 SHORT = 6  # digits of a code's digest that are shown
 Layer = tuple[str, ...]  # a family, the digest of its code if it is a user's, and what differs
-_KEY = ["task", "family", "n_layers", "code", "differs", "n_bits", "positions"]
+_KEY = ["task", "family", "n_layers", "code", "differs", "n_bits", "encoding"]
 
 
 class Cell(NamedTuple):
-    """One variant at one length with one encoding."""
+    """One variant at one length with one encoding: polynomial, unless the runs are of the paper's
+    ablation of encodings."""
 
     variant: Variant
     n_bits: int
@@ -74,22 +73,9 @@ class Summary:
     runs: int
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """Solved runs, and those of them observed right on all inputs, wrong on one, or neither."""
-
-    solved: int
-    right: int
-    wrong: int
-    open: int  # searched without a counterexample, or unsettled
-
-    @property
-    def tried(self) -> int:
-        return self.right + self.wrong + self.open
-
-
 def _no_runs() -> RunsByCell:
-    return RunsByCell(pl.DataFrame(schema={**COLUMNS, "differs": pl.String}))
+    added = dict.fromkeys(("differs", "encoding", "standing"), pl.String)
+    return RunsByCell(pl.DataFrame(schema=COLUMNS | added))
 
 
 @dataclass(frozen=True)
@@ -104,8 +90,7 @@ class Cells:
     n_left_out: int = 0
     n_unfinished: int = 0
     n_failed: int = 0
-    settings: str = "paper"
-    n_verified: int = 0  # counted runs that `ithbit verify` has tried
+    settings: str = "any"
     n_early: int = 0  # counted runs that are not of `whole`
 
     def runs(
@@ -114,20 +99,11 @@ class Cells:
         """The cell's finished runs."""
         return (self.whole if whole else self.by_cell).of([Cell(variant, n_bits, positions)])
 
-    def count(self, variant: Variant, n_bits: int, positions: str = "polynomial") -> Count:
-        """Successes and finished runs of the cell."""
-        return count(self.runs(variant, n_bits, positions))
-
-    def total(self, variants: Iterable[Variant], n_bits: int) -> Count:
-        """Successes and finished runs of these variants at one length, together."""
-        return count(self.by_cell.of(Cell(variant, n_bits) for variant in variants))
-
-    def verdicts(self, variants: Iterable[Variant], lengths: Iterable[int]) -> Verdicts:
-        """What `ithbit verify` says of the solved runs of these variants at these lengths."""
-        runs = self.by_cell.of(itertools.starmap(Cell, itertools.product(variants, lengths)))
-        found = solved(runs)["verification"].to_list()
-        right, wrong = found.count(VERIFIED), found.count(COUNTEREXAMPLE)
-        return Verdicts(len(found), right, wrong, len(found) - found.count(None) - right - wrong)
+    def standing(
+        self, variants: Iterable[Variant], n_bits: int, positions: str = "polynomial"
+    ) -> Standing:
+        """How the finished runs of these variants at one length stand, together."""
+        return standing(self.by_cell.of(Cell(variant, n_bits, positions) for variant in variants))
 
     def notes(self) -> list[str]:
         """What is not counted, and what is although it is not the paper's; a sentence each."""
@@ -136,24 +112,21 @@ class Cells:
             notes.append(
                 f"not counted: {self.n_unfinished} unfinished and {self.n_failed} failed runs"
             )
-        if self.settings != "paper":
-            if self.differing():
-                notes.append(
-                    "runs of any settings are counted: not the paper's protocol throughout; what "
-                    "differs from it is named and stands apart"
-                )
-            if self._shared:
-                notes.append(f"of all runs, unlike the paper's: {', '.join(self._shared)}")
-            if self.n_left_out:
-                notes.append(
-                    f"{self.n_left_out} finished runs to end when first perfect are left out: a "
-                    "whole run has their seed"
-                )
-        elif self.n_left_out:
+        if self.shared:
+            notes.append(f"of all runs, unlike the paper's: {', '.join(self.shared)}")
+        elif self.differing():
             notes.append(
-                f"{self.n_left_out} finished runs with other settings than the paper's, or with a "
-                "seed that another run has, are left out"
+                "settings that are not the paper's are named, and their runs stand apart; where "
+                "none is named they are the paper's"
             )
+        if self.n_left_out:
+            whose = (
+                "with other settings than the paper's, or to end when first perfect with a seed "
+                "that a whole run has,"
+                if self.settings == "paper"
+                else "to end when first perfect, with a seed that a whole run has,"
+            )
+            notes.append(f"{self.n_left_out} finished runs {whose} are left out")
         return notes
 
     def early_notes(self) -> list[str]:
@@ -169,15 +142,16 @@ class Cells:
         """The lengths n that any cell has."""
         return sorted({cell.n_bits for cell in self.by_cell})
 
-    def variants(self, positions: str = "polynomial") -> list[Variant]:
-        """The variants that any cell with that encoding has, in the order of tasks and families."""
-        found = {cell.variant for cell in self.by_cell if cell.positions == positions}
+    def variants(self) -> list[Variant]:
+        """The variants that any cell has, the ablation of encodings aside, in the order of tasks
+        and families."""
+        found = {cell.variant for cell in self.by_cell if cell.positions == "polynomial"}
         return sorted(found, key=in_order)
 
     def own(self) -> list[Variant]:
-        """The variants that the paper does not have: users' layers, and other settings."""
-        paper = {row.variant.family for row in published().accuracy}
-        return [v for v in self.variants() if v.differs or v.family not in paper]
+        """The variants that the paper does not have: users' layers, other depths and settings."""
+        paper = {row.variant for row in published().accuracy}
+        return [variant for variant in self.variants() if variant not in paper]
 
     def differing(self) -> list[str]:
         """The settings of all variants that are not the paper's."""
@@ -198,14 +172,17 @@ class Cells:
         return f"{family}{self.suffix(variant.differs)}"
 
     def suffix(self, differs: str) -> str:
-        """What a label adds for these settings: all that not every run has."""
-        words = differs.split(", ") if differs else []
-        return "".join(f", {word}" for word in words if word not in self._shared)
+        """What a label adds for these settings: all that tells them from others."""
+        return f", {told}" if (told := self._told[1].get(differs, differs)) else ""
+
+    @property
+    def shared(self) -> list[str]:
+        """The settings of all runs that are not the paper's."""
+        return self._told[0]
 
     @cached_property
-    def _shared(self) -> list[str]:
-        words = shared(self.differing()) if self.none_of_the_paper else []
-        return words if len(words) > 1 else []  # a label has room for one
+    def _told(self) -> tuple[list[str], dict[str, str]]:
+        return told_apart(self.settings_shown())
 
     @cached_property
     def _labels(self) -> dict[Layer, str]:
@@ -221,10 +198,9 @@ def in_order(variant: Variant) -> tuple[Any, ...]:
     return TASKS.index(variant.task), place, *own, variant.n_layers, natural(variant.differs)
 
 
-def gather(records: Records, settings: str = "paper") -> Cells:
-    """The finished runs of a store by cell.
+def gather(records: Records, settings: str = "any") -> Cells:
+    """The finished runs of a store by cell; with settings `paper`, those of the paper's alone.
 
-    With settings `any`, runs of any size and protocol count, each kind in cells of its own.
     Raises `StoreError` if no run has finished, or none with the paper's settings.
     """
     rows = records.rows
@@ -248,6 +224,7 @@ def gather(records: Records, settings: str = "paper") -> Cells:
         .sort("stop_when_solved", maintain_order=True)
         .unique([*_KEY, "seed"], keep="first", maintain_order=True)
     )
+    counted = counted.with_columns(words(counted))
     whole = counted.filter(~pl.col("stop_when_solved").fill_null(False))
     return Cells(
         RunsByCell(counted),
@@ -256,7 +233,6 @@ def gather(records: Records, settings: str = "paper") -> Cells:
         n_unfinished,
         n_failed,
         settings,
-        counted["verification"].count(),
         counted.height - whole.height,
     )
 
@@ -287,11 +263,6 @@ def shown_lengths(cells: Cells) -> list[int]:
 def solved(runs: pl.DataFrame) -> pl.DataFrame:
     """Those of the runs that succeeded."""
     return runs.filter(pl.col("solved"))
-
-
-def count(runs: pl.DataFrame) -> Count:
-    """Successes among the runs, and the runs."""
-    return int(runs["solved"].sum()), runs.height
 
 
 def summary(runs: pl.DataFrame, column: str) -> Summary | None:

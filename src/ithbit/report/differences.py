@@ -1,7 +1,8 @@
 """In which settings a run differs from the paper's, in words that tell rows and lines apart.
 
 Any field of the model's sizes and of the protocol counts, with one exception: a run that was to
-end when first perfect has the successes and the accuracy of the whole one, see `cells.py`.
+end when first perfect has the successes and the accuracy of the whole one, see `cells.py`. So does
+the encoding of positions, unless the run belongs to the paper's own ablation of encodings.
 """
 
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from ithbit.published import published
 from ithbit.spec import ModelSpec, Protocol
 
 _NAMES = {
@@ -31,9 +33,13 @@ UNKNOWN = "settings of another version"
 
 
 def _word(field: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{_NAMES.get(field, field.replace('_', ' '))} = {value:.12g}"
+    name = _NAMES.get(field, field.replace("_", " "))
+    return f"{value} {name}" if isinstance(value, str) else f"{name} = {value:.12g}"
+
+
+_USUAL = {_word(name, "")[1:]: _word(name, value) for name, value in _PAPER.items()} | {
+    "positions": "polynomial positions"
+}
 
 
 def differences(run: dict[str, Any]) -> str:
@@ -44,29 +50,67 @@ def differences(run: dict[str, Any]) -> str:
     """
     found = [_word(n, run[n]) for n, usual in _PAPER.items() if run.get(n, usual) != usual]
     # What only another version knows is not in the table: the run is no more than told apart.
-    return ", ".join(found) or (UNKNOWN if run.get("settings") == "other" else "")
+    if not found and run.get("settings") == "other":
+        found = [UNKNOWN]
+    if run.get("positions", "polynomial") != "polynomial" and (found or not _of_ablation(run)):
+        found.append(_word("positions", run["positions"]))
+    return ", ".join(found)
+
+
+def _of_ablation(run: dict[str, Any]) -> bool:
+    """Whether the paper has a run of this encoding, model and length."""
+    model = run["task"], run["family"], run["n_layers"]
+    paper = published()
+    return any(row.n_bits == run["n_bits"] for row in paper.positions) and any(
+        (v.task, v.family, v.n_layers) == model for v in paper.positions_variants
+    )
 
 
 def with_differences(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with a column `differs`."""
-    columns = ["settings", *_PAPER]
+    """The rows with a column `differs`, and `encoding`: the cell's, polynomial if `differs` has
+    it."""
+    columns = ["settings", *_PAPER, "positions", "task", "family", "n_layers", "n_bits"]
     kinds = rows.select(columns).unique()
     words = [
         differences({name: value for name, value in kind.items() if value is not None})
         for kind in kinds.iter_rows(named=True)
     ]
     named = kinds.with_columns(pl.Series("differs", words, pl.String))
+    told = pl.col("differs").str.ends_with(" positions")
+    named = named.with_columns(
+        encoding=pl.when(told).then(pl.lit("polynomial")).otherwise("positions")
+    )
     return rows.join(named, on=columns, how="left", nulls_equal=True, maintain_order="left")
 
 
-def shared(differing: Iterable[str]) -> list[str]:
-    """The words that all of these have, in the order of the first.
+def _by_field(differs: str) -> dict[str, str]:
+    """The words of settings by what they are of.
 
-    >>> shared(["d = 8, lr = 0.003", "d = 8, lr = 0.001"])
-    ['d = 8']
+    >>> _by_field("d = 8, mixed examples")
+    {'d': 'd = 8', 'examples': 'mixed examples'}
     """
-    words = [each.split(", ") for each in differing]
-    return [word for word in words[0] if all(word in each for each in words)] if words else []
+    words = differs.split(", ") if differs else []
+    return {w.partition(" = ")[0] if " = " in w else w.split(" ")[-1]: w for w in words}
+
+
+def told_apart(differing: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """What all of these settings share, and by what each is told from the others.
+
+    >>> told_apart(["d = 8, epochs = 6", "epochs = 6"])
+    (['epochs = 6'], {'d = 8, epochs = 6': 'd = 8', 'epochs = 6': 'd = 16'})
+    """
+    kinds = {each: _by_field(each) for each in differing}
+    words = [word for fields in kinds.values() for word in fields.values()]
+    shared = [w for w in dict.fromkeys(words) if all(w in f.values() for f in kinds.values())]
+    varying = dict.fromkeys(
+        name for found in kinds.values() for name, word in found.items() if word not in shared
+    )
+    usual = {} if "" in kinds else _USUAL  # beside the paper's settings only others are named
+    told = {
+        each: ", ".join(filter(None, (found.get(n, usual.get(n)) for n in varying)))
+        for each, found in kinds.items()
+    }
+    return shared, told
 
 
 def natural(text: str) -> list[tuple[str, float]]:

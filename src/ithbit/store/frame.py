@@ -139,6 +139,11 @@ class Records:
         return f"{self.store} has no table of histories: there are no learning curves"
 
 
+def no_rows(store: Path) -> Records:
+    """The records of a store without runs."""
+    return Records(store, pl.DataFrame(schema=COLUMNS), ())
+
+
 def load_rows(store: Path) -> Records:
     """Every run folder of a store as one row, in the order of folder names; or an export's rows.
 

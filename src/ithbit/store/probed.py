@@ -5,7 +5,8 @@ A layer's folder is `<layer>-<digest>`, with `report.json`, the latest report; 0
 itself is passed over.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,6 +55,9 @@ class Probed:
     causal: str
     rank: str
     solved: str
+    ranks: tuple[int, ...] = ()  # from k = 1 on; none where the layer could not be measured
+    singular_values: tuple[float, ...] = ()  # at the last k, in units of the noise
+    protocol: Mapping[str, Any] = field(default_factory=dict)  # of its runs; 0.1 did not keep it
 
 
 def read_probed_run(path: Path) -> ProbedRun | None:
@@ -98,4 +102,7 @@ def _line(data: dict[str, Any]) -> Probed:
         "yes" if leak is None else f"no: output {leak['token']} sees token {leak['later']}",
         str(data["causal_rank"]["sentence"]),
         ", ".join(f"{name}: {sum(right)}/{len(right)}" for name, right in cells.items()),
+        tuple(map(int, data["causal_rank"].get("ranks") or ())),
+        tuple(map(float, data["causal_rank"].get("singular_values") or ())),
+        dict(data.get("protocol") or {}),
     )

@@ -240,7 +240,8 @@ def recorded(folder: Path) -> dict[str, Any] | None:
 
 def is_enough(record: dict[str, Any], budget: int, count: bool) -> bool:
     """Whether trying again with such a budget could say more than a record does."""
-    if record["exhaustive"] or (record["verdict"] == "refuted" and not count):
+    settled = record["exhaustive"] or record["verdict"] == "proved on all inputs"
+    if settled or (record["verdict"] == "refuted" and not count):
         return True
     counted = record.get("count", False)
     return bool(record.get("stages")) and record["budget"] >= budget and counted >= count

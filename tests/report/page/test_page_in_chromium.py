@@ -45,7 +45,7 @@ def wide_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a store whose runs fill every column of the list and of the accuracy table."""
     store = tmp_path_factory.mktemp("wide")
     for n_bits in LENGTHS:
-        for seed, verdict in enumerate(("verified on all inputs", "counterexample")):
+        for seed, verdict in enumerate(("right on all inputs", "refuted")):
             run = RunSpec(ModelSpec("rhi", "softmax-causal", n_bits), seed)
             folder = write_run(store, Plan(run, True, 1.0, 400, 123456), with_history=False)
             write_verification(folder, run, verdict)
@@ -211,7 +211,9 @@ def test_every_column_is_seen_where_there_is_room(browser: Browser, wide_path: P
     assert hidden == []
 
 
-def test_both_leaves_out_what_the_paper_does_not_have(browser: Browser, wide_path: Path) -> None:
+def test_the_switch_shows_verdicts_with_our_numbers_alone(
+    browser: Browser, wide_path: Path
+) -> None:
     browser.open(wide_path)
 
     def visible(column: int) -> list[str]:
@@ -221,9 +223,49 @@ def test_both_leaves_out_what_the_paper_does_not_have(browser: Browser, wide_pat
             ".filter(span => getComputedStyle(span).display !== 'none').map(span => span.className)"
         )
 
+    assert set(visible(1)) == {"ours", "marks"}
     browser.click(".switch [data-show=both]")
-    all_inputs = len(LENGTHS) + 1
-    assert set(visible(1)) == {"ours", "pub"}
-    assert set(visible(all_inputs)) == {"ours"}
+    assert set(visible(1)) == {"ours", "pub", "marks"}
     browser.click(".switch [data-show=published]")
-    assert set(visible(all_inputs)) == {"pub none"}
+    assert set(visible(1)) == {"pub"}
+
+
+@pytest.mark.parametrize(("epochs", "ticks"), [(1, ["0", "1"]), (5, ["0", "3", "5"])])
+def test_ticks_stand_at_whole_epochs(
+    browser: Browser, tmp_path: Path, epochs: int, ticks: list[str]
+) -> None:
+    run = RunSpec(ModelSpec("lhi", "gru", 8), 0)
+    write_run(tmp_path, Plan(run, True, 1.0, epochs))
+    browser.open(write_page(load_rows(tmp_path), tmp_path / "report.html"))
+    browser.click("#run-table tr.run")
+    found = browser.js(
+        "[...document.querySelectorAll('.detail svg:first-of-type .tick')]"
+        ".map(t => [t.textContent, Number(t.getAttribute('x'))])"
+    )
+    assert [text for text, _ in found] == ticks
+    # A tick stands where a point of its epoch does.
+    points = browser.js("document.querySelector('.detail polyline').getAttribute('points')")
+    places = [float(point.split(",")[0]) for point in points.split()]
+    assert found[-1][1] == pytest.approx(places[-1], abs=0.1)
+    at = dict(zip(range(1, epochs + 1), places, strict=True))
+    assert all(abs(x - at[int(text)]) < 0.1 for text, x in found[1:])
+
+
+def test_curves_of_unlike_runs_are_told_apart_on_the_page(browser: Browser, tmp_path: Path) -> None:
+    for width in (8, 16, 32):
+        write_run(
+            tmp_path, Plan(RunSpec(ModelSpec("lhi", "gru", 8, d_model=width), 0), True, 1.0, 4)
+        )
+    browser.open(write_page(load_rows(tmp_path), tmp_path / "report.html"))
+    named = browser.js(
+        "[...document.querySelectorAll('#overlay .key > span')].map(e => e.innerText)"
+    )
+    assert named == ["GRU", "GRU, d = 32", "GRU, d = 8"]
+    strokes = browser.js(
+        "[...document.querySelectorAll('#overlay svg:first-of-type polyline')]"
+        ".map(e => e.getAttribute('stroke'))"
+    )
+    assert len(set(strokes)) == 3
+    browser.click("#table-main td[data-look-up*='d = 32']")
+    browser.settled()
+    assert browser.js(ROWS) == 1

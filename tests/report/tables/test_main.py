@@ -71,7 +71,7 @@ def test_runs_that_end_when_first_perfect_are_told(tmp_path: Path) -> None:
     row = next(row for row in cost.rows if row.values[0].ours)
     assert [value.ours for value in row.values[:3:2]] == ["4/4*", "53*"]
     early = "runs that were to end when first perfect"
-    assert f"epochs and seconds, not successes, leave out {early}" in cost.notes
+    assert f"epochs and seconds, not solved runs, leave out {early}" in cost.notes
     assert f"left out: {early}" in table_named("length-by-n", cells).notes
     told = (
         "3 of the runs were to end when first perfect, which changes neither successes nor accuracy"
@@ -103,7 +103,7 @@ def test_incomplete_cells_are_marked(tmp_path: Path) -> None:
     assert [value.ours for value in row.values] == [None, "3/4*", None, None]
     assert table.rows[-1].values[1].ours == "3/4*"
     assert "* fewer finished runs than the paper has for this cell" in table.notes
-    assert "– no finished run (98 missing)" in table.notes
+    assert "– no finished run: 98 of the paper's cells" in table.notes
 
 
 def test_lengths_that_the_paper_does_not_have_are_not_marked(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_accuracy_has_27_rows_close_to_the_published(paper_cells: Cells) -> None
     row = next(r for r in table.rows if r.labels[:3] == ("RHI", "Full softmax", "1"))
     assert [value.ours for value in row.values] == ["1.00±0.00"] * 4
     assert row.labels[3] == "✓"
-    assert table.notes[0].startswith("✓ constructive, ✗ stress test")
+    assert table.notes[0].startswith("✓ constructive: the paper's theorems")
 
 
 def test_positions_counts_the_ablations_seeds_alone(paper_cells: Cells) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ithbit.report.standing import Standing
 from ithbit.shown import Shown
 
 AGREES, DIFFERS, MISSING, TOO_FEW = "agrees", "differs", "missing", "too few"
@@ -33,6 +34,7 @@ class Comparison:
     p_value: float | None = None
     adjusted: float | None = None
     interval: tuple[float, float] | None = None
+    standing: Standing | None = None  # what became of our solved runs, where they are counted
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,12 @@ class Kind:
 
     def count(self, verdict: str) -> int:
         return sum(comparison.verdict == verdict for comparison in self.comparisons)
+
+    def to_json(self) -> dict[str, Any]:
+        comparisons = [
+            asdict(c) | {"standing": c.standing and c.standing.to_json()} for c in self.comparisons
+        ]
+        return {"name": self.name, "method": self.method, "comparisons": comparisons}
 
     @property
     def n_incomplete(self) -> int:
@@ -59,10 +67,14 @@ class Kind:
 
 @dataclass(frozen=True, repr=False)
 class Agreement(Shown):
-    """All comparisons and what they come to; `notes` say which runs were compared."""
+    """All comparisons and what they come to; `notes` say which runs were compared.
+
+    Compared is the paper's criterion, solved on samples; `standing` says what that is worth.
+    """
 
     alpha: float
     kinds: tuple[Kind, ...]
+    standing: Standing = Standing(0, 0)  # noqa: RUF009 (frozen)
     notes: tuple[str, ...] = ()
     all: bool = False  # whether every comparison is shown
 
@@ -72,7 +84,8 @@ class Agreement(Shown):
             "complete": self.complete,
             "verdict": self.verdict(),
             "alpha": self.alpha,
-            "kinds": [asdict(kind) for kind in self.kinds],
+            "standing": self.standing.to_json(),
+            "kinds": [kind.to_json() for kind in self.kinds],
         }
 
     def parts(self) -> Iterator[Any]:

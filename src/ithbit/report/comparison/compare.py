@@ -31,7 +31,7 @@ import polars as pl
 from ithbit.errors import SpecError
 from ithbit.families import family_named
 from ithbit.published import RUNS_PER_CELL, LengthRow, Mean, PositionsRow, Variant, published
-from ithbit.report.cells import Cells, count, median, solved, summary
+from ithbit.report.cells import Cell, Cells, median, solved, summary
 from ithbit.report.comparison.agreement import (
     AGREES,
     DIFFERS,
@@ -50,6 +50,7 @@ from ithbit.report.comparison.statistics import (
     omnibus_exact,
     welch,
 )
+from ithbit.report.standing import standing
 from ithbit.report.tables.appendix import length_runs, positions_runs
 
 
@@ -72,7 +73,8 @@ def _fisher_kind(
         if runs.is_empty():
             found.append(Comparison(name, cell, "–", printed, MISSING))
             continue
-        k, m = count(runs)
+        stand = standing(runs)
+        k, m = stand.solved, stand.runs
         p_value = fisher_exact((k, m), theirs) if ready else None
         found.append(
             Comparison(
@@ -84,6 +86,7 @@ def _fisher_kind(
                 tuple(runs["folder"]),
                 m < theirs[1],
                 p_value,
+                standing=stand,
             )
         )
     tested = [at for at, comparison in enumerate(found) if comparison.p_value is not None]
@@ -337,4 +340,8 @@ def compare(cells: Cells, alpha: float = 0.05) -> Agreement:
     # How many kinds share alpha depends on the data's presence alone, which any share shows.
     present = _kinds(cells, alpha)
     testing = sum(kind.smallest is not None for kind in present)
-    return Agreement(alpha, tuple(_kinds(cells, alpha / testing) if testing else present))
+    kinds = _kinds(cells, alpha / testing) if testing else present
+    of_paper = cells.by_cell.of(
+        Cell(row.counted, n) for row in published().successes for n in row.successes
+    )
+    return Agreement(alpha, tuple(kinds), standing(of_paper))

@@ -14,6 +14,8 @@ from ithbit.report.comparison.agreement import (
     Agreement,
     Comparison,
 )
+from ithbit.report.standing import legend
+from ithbit.wrapping import wrapped
 
 _MOST = 5  # runs listed of one comparison
 
@@ -21,6 +23,8 @@ _MOST = 5  # runs listed of one comparison
 def agreement_parts(agreement: Agreement) -> Iterator[Any]:
     """The verdict, a line for each kind of comparison, and those furthest from agreement."""
     yield agreement.verdict()
+    said = f"Compared is the paper's criterion. Main table: {agreement.standing.sentence()}."
+    yield "\n".join(wrapped(said, then="  "))
     for note in agreement.notes:
         yield f"  {note}"
     yield ""
@@ -42,6 +46,8 @@ def agreement_parts(agreement: Agreement) -> Iterator[Any]:
     listed = agreement.comparisons if agreement.all else agreement.largest()
     if listed:
         yield "\nAll cells" if agreement.all else "\nFurthest from agreement"
+    for line in legend(c.standing for c in listed if c.standing):
+        yield "\n".join(wrapped(line, "  ", "  "))
     for found in listed:
         yield _line(found)
         if not agreement.all:
@@ -70,7 +76,9 @@ def _line(found: Comparison) -> str:
     interval = ""
     if found.interval is not None:
         interval = f"  interval {found.interval[0]:.3f} to {found.interval[1]:.3f}"
+    stands = found.standing.marks() if found.standing else ""
+    ours = f"{found.ours} {stands}".strip()
     return (
-        f"  {found.verdict:8} {found.kind}: {found.cell}: ours {found.ours}, "
+        f"  {found.verdict:8} {found.kind}: {found.cell}: ours {ours}, "
         f"published {found.published}{p_value}{interval}"
     )

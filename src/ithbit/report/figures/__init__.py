@@ -1,20 +1,22 @@
 """Figures from records, drawn by matplotlib without a display: PNG, SVG or PDF."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from ithbit.errors import SpecError
-from ithbit.published import Variant
+from ithbit.errors import SpecError, StoreError
+from ithbit.published import Variant, published
 from ithbit.report.cells import Cells
 from ithbit.report.figures.accuracy import accuracy_figure, epochs_figure
 from ithbit.report.figures.curves import curves_figure
 from ithbit.report.figures.grid import success_grid
+from ithbit.report.figures.rank import rank_figure
 from ithbit.report.figures.shift import length_figure, positions_figure
 from ithbit.report.figures.style import RC
+from ithbit.report.tables.main import table_named
 from ithbit.store.frame import Records
 from ithbit.store.writing import write_whole
 
@@ -38,22 +40,39 @@ def check_figure(name: str) -> None:
         raise _unknown(name)
 
 
-def draw(name: str, cells: Cells | None) -> Figure:
-    """The figure of that name; without cells it has the published numbers alone.
-
-    >>> len(draw("positions", None).axes)
-    2
-    """
+def draw(name: str, cells: Cells) -> Figure:
+    """The figure of that name; raises `StoreError` if it would have no run in it."""
     if name not in FIGURES:
         raise _unknown(name)
+    if not has_ours(name, cells):
+        raise StoreError(f"no finished run of the store belongs in the figure {name!r}")
     with mpl.rc_context(RC):
-        return FIGURES[name](cells or Cells())
+        figure = FIGURES[name](cells)
+        if cells.shared:
+            figure.suptitle(f"all runs: {', '.join(cells.shared)}", fontsize=10)
+        return figure
+
+
+def has_ours(name: str, cells: Cells) -> bool:
+    """Whether a figure would have any of our runs in it."""
+    tables = {"positions": ("positions",), "length": ("length-by-n", "length-by-family")}
+    if name == "epochs":
+        paper = [row.variant for row in published().cost]
+        return any(v in paper for v in cells.variants()) or bool(cells.own())
+    shifted = [table_named(each, cells) for each in tables.get(name, ("main",))]
+    return any(table.has_ours for table in shifted)
 
 
 def draw_curves(records: Records, variant: Variant, n_bits: int, positions: str) -> Figure:
     """Learning curves of one cell; see `curves_figure`."""
     with mpl.rc_context(RC):
         return curves_figure(records, variant, n_bits, positions)
+
+
+def draw_rank(width: int, ranks: Sequence[int], singular_values: Sequence[float]) -> Figure:
+    """What a probe measured of a layer; see `rank_figure`."""
+    with mpl.rc_context(RC):
+        return rank_figure(width, ranks, singular_values)
 
 
 def check_figure_format(path: Path) -> str:

@@ -5,10 +5,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ithbit.families import TASKS, family_named
+from ithbit.families import TASKS
 from ithbit.published import Mean, Variant, published
-from ithbit.report.cells import Cells, median, shown_lengths, summary
-from ithbit.report.figures.style import FAINT, INK, Look, chance_line, lengths_axis, looks
+from ithbit.report.cells import Cells, median, summary
+from ithbit.report.figures.style import INK, Look, chance_line, lengths_axis, looks
 
 
 def _draw_variant(
@@ -26,8 +26,6 @@ def _draw_variant(
         alpha=0.8,
         zorder=2,
     )
-    if not cells.by_cell:
-        return
     found = [(n, summary(cells.runs(variant, n), "max_accuracy")) for n in cells.lengths()]
     drawn = [(n_bits, s) for n_bits, s in found if s is not None]
     axes.errorbar(
@@ -50,81 +48,93 @@ def _draw_variant(
 
 
 def accuracy_figure(cells: Cells) -> Figure:
-    """Mean maximum held-out accuracy by n, one panel a task and depth; bars are ± one sd."""
-    figure = Figure(figsize=(11, 5.6), layout="constrained")
-    panels = figure.subplots(2, 4, sharex=True, sharey=True)
-    lengths, own = shown_lengths(cells), cells.own()
+    """Mean maximum held-out accuracy by n, one panel a task and depth; bars are ± one sd.
+
+    Published means stand beside runs of the same variant.
+    """
     paper = {row.variant: row.accuracy for row in published().accuracy}
-    styles = looks(variant.layer for variant in own)
-    place = {layer: at for at, layer in enumerate(styles)}
-    empty = []
-    for line, task in enumerate(TASKS):
-        for depth in range(1, 5):
-            axes = panels[line][depth - 1]
-            shown = [v for v in (*paper, *own) if (v.task, v.n_layers) == (task, depth)]
-            if not shown:
-                axes.axis("off")
-                empty.append((task, depth))
-                continue
-            axes.grid(axis="y")
-            chance_line(axes, text=depth == 1)
-            for variant in shown:
-                layer = variant.layer
+    variants, lengths = cells.variants(), cells.lengths()
+    panels = sorted({(TASKS.index(v.task), v.n_layers) for v in variants})
+    columns = min(4, len(panels))
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(0.4 + 2.65 * max(2, columns), 2.4 * lines + 0.9), layout="constrained")
+    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    styles = {v.layer: look for v, look in _looks(variants).items()}
+    for axes in grid.flat[len(panels) :]:
+        axes.axis("off")
+    for number, (axes, (task, depth)) in enumerate(zip(grid.flat, panels, strict=False)):
+        axes.grid(axis="y")
+        chance_line(axes, text=number == 0)
+        for variant in variants:
+            if (variant.task, variant.n_layers) == (TASKS[task], depth):
                 # Families are set a little apart: many of them sit at 1 together.
-                shift = 1.0 + 0.035 * (place[layer] % 10 - 2.5)
-                _draw_variant(axes, variant, paper.get(variant, {}), cells, styles[layer], shift)
-            axes.set_title(f"{task.upper()}, L = {depth}")
-            lengths_axis(axes, lengths)
-            axes.tick_params(labelbottom=True)
-            axes.set_xlabel("length n")
-            if depth == 1:
-                axes.set_ylabel("max. held-out accuracy")
-    panels[0][0].set_ylim(0.45, 1.04)
+                place = list(styles).index(variant.layer) - (len(styles) - 1) / 2
+                shift = 1.0 + 0.035 * min(1.0, 6 / len(styles)) * place
+                look = styles[variant.layer]
+                _draw_variant(axes, variant, paper.get(variant, {}), cells, look, shift)
+        axes.set_title(f"{TASKS[task].upper()}, L = {depth}")
+        lengths_axis(axes, lengths)
+        axes.tick_params(labelbottom=True)
+        axes.set_xlabel("length n")
+        if number % columns == 0:
+            axes.set_ylabel("max. held-out accuracy")
+    grid[0][0].set_ylim(0.45, 1.04)
     handles = [
         Line2D([], [], color=look.colour, marker=look.marker, linestyle=look.dash, markersize=5)
         for look in styles.values()
     ]
-    handles.append(
-        Line2D([], [], color=INK, marker="o", markersize=9, markerfacecolor="none", linestyle="")
-    )
     labels = [cells.label(Variant("rhi", f, 1, code, *more)) for f, code, *more in styles]
-    labels.append("published mean (open)")
-    if {("lhi", 3), ("lhi", 4)} <= set(empty):
-        figure.legend(handles, labels, loc="center", bbox_to_anchor=(0.76, 0.27), ncols=2)
-    else:
-        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    if any(variant in paper for variant in variants):
+        mark = Line2D([], [], color=INK, marker="o", markersize=9, linestyle="")
+        mark.set_markerfacecolor("none")
+        handles.append(mark)
+        labels.append("published mean (open)")
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, columns + 1))
     return figure
 
 
+def _looks(variants: list[Variant]) -> dict[Variant, Look]:
+    """How each of these is drawn, those of one layer alike."""
+    styles = looks(variant.layer for variant in variants)
+    order = {layer: at for at, layer in enumerate(styles)}
+    return {v: styles[v.layer] for v in sorted(variants, key=lambda v: order[v.layer])}
+
+
 def epochs_figure(cells: Cells) -> Figure:
-    """Epochs until solved, seed by seed, for the nine constructive variants."""
-    figure = Figure(figsize=(9.5, 7.2), layout="constrained")
-    panels = figure.subplots(3, 3, sharex=True, sharey=True)
-    lengths = shown_lengths(cells)
-    for axes, row in zip(panels.flat, published().cost, strict=True):
+    """Epochs until solved, seed by seed: the nine constructive variants, and any of one's own."""
+    paper = {row.variant: row for row in published().cost}
+    shown = [v for v in paper if v in cells.variants()] + cells.own()
+    columns = min(3, len(shown))
+    lines = -(-len(shown) // columns)
+    figure = Figure(figsize=(0.4 + 3.05 * max(2, columns), 2.1 * lines + 0.8), layout="constrained")
+    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    lengths = cells.lengths()
+    styles = _looks(shown)
+    for axes in panels.flat[len(shown) :]:
+        axes.axis("off")
+    for number, (axes, variant) in enumerate(zip(panels.flat, shown, strict=False)):
         axes.grid(axis="y")
-        _draw_epochs(axes, row.variant, cells, lengths)
-        axes.plot(
-            [64 * 1.15], [row.median_epochs], marker="*", markersize=9, color=INK, linestyle=""
-        )
-        label = family_named(row.variant.family).label
-        axes.set_title(f"{row.variant.task.upper()} {label}, L = {row.variant.n_layers}")
+        _draw_epochs(axes, variant, cells, lengths, styles[variant])
+        if row := paper.get(variant):
+            axes.plot(
+                [64 * 1.15], [row.median_epochs], marker="*", markersize=9, color=INK, linestyle=""
+            )
+        label = cells.label(variant)
+        axes.set_title(f"{variant.task.upper()} {label}, L = {variant.n_layers}", fontsize=9)
         axes.set_yscale("log")
         lengths_axis(axes, lengths)
         axes.set_xlim(right=max(lengths) * 1.35)  # the published median stands beside n = 64
-        axes.set_yticks([3, 10, 30, 100, 300, 500], ["3", "10", "30", "100", "300", "500"])
-        axes.minorticks_off()
-        axes.axhline(500, color=FAINT, linewidth=1.2, zorder=0)
-    panels[0][0].set_ylim(top=640)
-    for axes in panels[-1]:
-        axes.set_xlabel("length n")
-    for axes in panels[:, 0]:
-        axes.set_ylabel("epochs")
+        axes.tick_params(labelbottom=True)
+        if number + columns >= len(shown):
+            axes.set_xlabel("length n")
+        if number % columns == 0:
+            axes.set_ylabel("epochs")
+    whole_epochs(panels[0][0])
     handles = [
         Line2D([], [], color=INK, marker="o", markersize=4, linestyle=""),
         Line2D([], [], color=INK, marker="_", markersize=9, linestyle=""),
         Line2D([], [], color=INK, marker="x", markersize=5, linestyle=""),
-        Line2D([], [], color=INK, linewidth=1.4),
+        Line2D([], [], color=INK),
         Line2D([], [], color=INK, marker="*", markersize=9, linestyle=""),
     ]
     labels = [
@@ -134,13 +144,26 @@ def epochs_figure(cells: Cells) -> Figure:
         "median until stopped",
         "published median until stopped",
     ]
-    figure.legend(handles, labels, loc="outside lower center", ncols=5)
+    n_shown = 5 if any(variant in paper for variant in shown) else 4
+    figure.legend(handles[:n_shown], labels[:n_shown], loc="outside lower center", ncols=3)
     return figure
 
 
-def _draw_epochs(axes: Axes, variant: Variant, cells: Cells, lengths: list[int]) -> None:
+def whole_epochs(axes: Axes) -> None:
+    """Ticks of a logarithmic axis of epochs at whole ones: 1, 3, 10 and so on, or all if few."""
+    low, high = axes.get_ylim()
+    ticks = [t for t in (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000) if low <= t <= high]
+    if len(ticks) < 3:
+        step = max(1, int(high) // 6)
+        ticks = [t for t in range(max(1, round(low)), int(high) + 1) if t % step == 0]
+    axes.set_yticks(ticks, [str(t) for t in ticks])
+    axes.minorticks_off()
+
+
+def _draw_epochs(
+    axes: Axes, variant: Variant, cells: Cells, lengths: list[int], look: Look
+) -> None:
     """When runs were first perfect, and when those under the whole protocol stopped."""
-    look = looks()[variant.family, ""]
     medians, frames = [], []
     for n_bits in lengths:
         runs, whole = (cells.runs(variant, n_bits, whole=only) for only in (False, True))

@@ -5,20 +5,20 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from ithbit.errors import StoreError
 from ithbit.families import family_named
 from ithbit.published import Variant
 from ithbit.report.cells import SHORT
-from ithbit.report.differences import natural, with_differences
-from ithbit.report.figures.style import chance_line, looks
+from ithbit.report.differences import natural, told_apart, with_differences
+from ithbit.report.figures.style import SPARE, chance_line, looks
 from ithbit.store.frame import Records
 
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v")
 _TOLD_APART = len(_DASHES)  # more seeds are thin lines, and only what became of them is told
 _END: dict[str, Any] = {"marker": "o", "markersize": 3, "linestyle": ""}
-_COLOURS = ("#7A5CD6", "#999933", "#A0522D", "#88837A")  # of settings after the first
 _NAMED = 8  # cells, in a message
 
 
@@ -63,7 +63,7 @@ def curves_figure(
     look = looks([layer])[layer]
     kinds = list(dict.fromkeys((run["code"], run["differs"]) for run, _ in runs))
     named = dict(zip(kinds, _named(kinds), strict=True))
-    colours = dict(zip(kinds, cycle([look.colour, *_COLOURS]), strict=False))
+    colours = dict(zip(kinds, cycle([look.colour, *SPARE]), strict=False))
     told: set[str] = set()
     few = len(runs) <= _TOLD_APART
     ended = [run["stop_when_solved"] and run["solved"] for run, _ in runs]
@@ -103,10 +103,12 @@ def curves_figure(
         axes.grid(axis="y")
         axes.set_xlabel("epoch")
         axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     label = family_named(variant.family).label
     cell = f"{variant.task.upper()} {label}, L = {variant.n_layers}, n = {n_bits}"
     seeds = "" if few else f", {len(runs)} runs"
-    differs = f", {kinds[0][1]}" if len(kinds) == 1 and kinds[0][1] else ""
+    shared = told_apart(differs for _, differs in kinds)[0]
+    differs = f", {', '.join(shared)}" if shared else ""
     left.set_title(f"{cell}{differs}, {positions} positions{seeds}")
     handles, labels = left.get_legend_handles_labels()
     if any(ended):
@@ -117,6 +119,7 @@ def curves_figure(
             handles,
             labels,
             loc="outside right center" if few else "outside lower center",
+            ncols=1 if few else 4,
             fontsize=8,
         )
     return figure
@@ -128,8 +131,9 @@ def _named(kinds: list[tuple[str, str]]) -> list[str]:
         return [""]
     codes = len({code for code, _ in kinds}) > 1
     settings = len({differs for _, differs in kinds}) > 1
+    told = told_apart(differs for _, differs in kinds)[1]
     return [
-        ", ".join([*[code[:SHORT]] * codes, *[differs or "the paper's settings"] * settings])
+        ", ".join([*[code[:SHORT]] * codes, *[told[differs] or "the paper's settings"] * settings])
         for code, differs in kinds
     ]
 

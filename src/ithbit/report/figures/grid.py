@@ -1,25 +1,35 @@
-"""The success grid: every configuration and length at once, ours beside the published counts."""
+"""The success grid: every configuration and length at once, ours beside the published counts.
+
+The bar in a square says what became of its solved runs.
+"""
+
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, Rectangle
+from matplotlib.patches import Patch, Rectangle
 
-from ithbit.families import TASKS, Task
-from ithbit.published import LENGTHS, RUNS_PER_CELL, Variant, published
-from ithbit.report.cells import Cells, Verdicts
+from ithbit.families import TASKS, Group, Task, group
+from ithbit.published import RUNS_PER_CELL, Variant, published
+from ithbit.report.cells import Cells
 from ithbit.report.figures.style import FAINT, INK, PAPER
+from ithbit.report.standing import WORDS, Standing
 
 # One hue from light to dark: the order survives in grey and in every kind of colour blindness.
-SHADES = LinearSegmentedColormap.from_list(
-    "successes", ["#eef3f7", "#9ecae1", "#3182bd", "#0b3c6f"]
-)
+NONE = "#eef3f7"
+SHADES = LinearSegmentedColormap.from_list("successes", [NONE, "#9ecae1", "#3182bd", "#0b3c6f"])
 DIFFERENT = "#D55E00"
-_END = 16.9  # where the longer panel of the paper's configurations ends
+# From dark to light and back, so that neighbours differ in grey too.
+STANDING = dict(zip(WORDS, ("#B2182B", "#FBE3D6", "#8FD6B8", "#00674B"), strict=True))
 _TASK_TITLES = {
     "rhi": "Right-hand indexing (index last)",
     "lhi": "Left-hand indexing (index first)",
 }
+_GROUPS: dict[Group, str] = {"constructive": "✓ constructive", "stress test": "✗ stress test"}
+_INCH = 0.315  # of a square
+Line = tuple[str, Variant, dict[int, int]]  # label, variant, published successes of five
+Block = tuple[str, list[Line]]  # a heading and what stands below it
 
 
 def _square(axes: Axes, x: float, y: float, share: float | None, text: str, ring: bool) -> None:
@@ -32,9 +42,9 @@ def _square(axes: Axes, x: float, y: float, share: float | None, text: str, ring
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor=PAPER, linewidth=1.2))
     red, green, blue = to_rgb(colour)
     dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
-    ink = "white" if dark else "#111111"
+    ink = "white" if dark else "#111111" if share else INK
     size = 8 if len(text) < 4 else 6.5
-    axes.text(x + 0.5, y + 0.53, text, ha="center", va="center", color=ink, fontsize=size)
+    axes.text(x + 0.5, y + 0.45, text, ha="center", va="center", color=ink, fontsize=size)
     if ring:
         axes.add_patch(
             Rectangle(
@@ -43,92 +53,106 @@ def _square(axes: Axes, x: float, y: float, share: float | None, text: str, ring
         )
 
 
-def _verdict_mark(axes: Axes, x: float, y: float, found: Verdicts) -> None:
-    """In the corner: ✗ if a solved run has a counterexample, ✓ if all tried are right on all."""
-    if found.wrong or (found.tried and found.right == found.tried):
-        mark = "✗" if found.wrong else "✓"
-        patch = Circle((x + 0.84, y + 0.18), 0.17, facecolor=PAPER, edgecolor=INK, linewidth=0.5)
-        axes.add_patch(patch)
-        axes.text(x + 0.84, y + 0.2, mark, ha="center", va="center", fontsize=5, color=INK)
+def _bar(axes: Axes, x: float, y: float, found: Standing) -> None:
+    """At the bottom: how the solved runs stand; what was not tried stays free."""
+    left = x + 0.1
+    for colour, n in zip(STANDING.values(), found.counts, strict=True):
+        width = 0.8 * n / max(1, found.solved)
+        if n:
+            patch = Rectangle((left, y + 0.73), width, 0.18, facecolor=colour, edgecolor="none")
+            axes.add_patch(patch)
+        left += width
 
 
-def _draw_row(
-    axes: Axes, y: float, variant: Variant, label: str, theirs: dict[int, int], cells: Cells
-) -> None:
-    at = len(LENGTHS) + 0.7
-    for column, n_bits in enumerate(LENGTHS):
-        k, m = cells.count(variant, n_bits)
-        printed = theirs.get(n_bits)
+def _blocks(cells: Cells, task: Task) -> list[Block]:
+    """Headings and the lines below them: what has runs."""
+    own = [v for v in cells.own() if v.task == task]
+    blocks: list[Block] = []
+    for kind, heading in _GROUPS.items():
+        lines: list[Line] = [
+            (row.label, row.counted, row.successes)
+            for row in published().successes
+            if (row.task, row.group) == (task, kind) and row.counted in cells.variants()
+        ]
+        lines += [(cells.label(v), v, {}) for v in own if group(task, v.family, v.n_layers) == kind]
+        blocks.append((heading, lines))
+    layers: list[Line] = [
+        (cells.label(v), v, {}) for v in own if group(task, v.family, v.n_layers) == "own layer"
+    ]
+    return [(heading, lines) for heading, lines in (*blocks, ("own layers", layers)) if lines]
+
+
+def _draw_line(axes: Axes, y: float, line: Line, cells: Cells, lengths: list[int]) -> None:
+    label, variant, theirs = line
+    at = len(lengths) + 0.7
+    for column, n_bits in enumerate(lengths):
+        found, printed = cells.standing([variant], n_bits), theirs.get(n_bits)
+        k, m = found.solved, found.runs
         # More than half of a published run off; as products: no division, no rounding.
         differs = printed is not None and abs(k * RUNS_PER_CELL - printed * m) * 2 > m
         _square(axes, column, y, k / m if m else None, f"{k}/{m}", differs)
-        _verdict_mark(axes, column, y, cells.verdicts([variant], [n_bits]))
+        _bar(axes, column, y, found)
         if printed is not None:
             _square(axes, at + column, y, printed / RUNS_PER_CELL, str(printed), False)
     axes.text(-0.25, y + 0.53, f"{label}, L = {variant.n_layers}", ha="right", va="center")
 
 
-def _heading(axes: Axes, y: float, text: str) -> None:
-    axes.text(-0.25, y + 0.62, text, ha="right", va="center", fontweight="bold")
-    axes.plot([-4.2, 2 * len(LENGTHS) + 0.7], [y + 0.95] * 2, color=FAINT, linewidth=0.8)
-
-
-def _panel(axes: Axes, task: Task, cells: Cells, own: list[Variant], end: float) -> None:
-    y = 0.0
-    for kind, mark in (("constructive", "✓"), ("stress test", "✗")):
-        _heading(axes, y, f"{mark} {kind}")
-        y += 1.05
-        for row in published().successes:
-            if (row.task, row.group) == (task, kind):
-                _draw_row(axes, y, row.counted, row.label, row.successes, cells)
-                y += 1
-        y += 0.35
-    if own:
-        other = any(variant.differs for variant in own)
-        _heading(axes, _END, "not the paper's" if other else "own layers")
-    for line, variant in enumerate(own):
-        _draw_row(axes, _END + 1.05 + line, variant, cells.label(variant), {}, cells)
-    for start, title in ((0.0, "ours"), (len(LENGTHS) + 0.7, "published")):
-        axes.text(start + 2, -0.95, title, ha="center", fontweight="bold")
-        for column, n_bits in enumerate(LENGTHS):
-            axes.text(start + column + 0.5, -0.25, str(n_bits), ha="center")
-    axes.text(-0.25, -0.25, "n", ha="right", style="italic")
-    axes.set_xlim(-4.3, 2 * len(LENGTHS) + 0.8)
-    axes.set_ylim(end, -1.5)
-    axes.set_aspect("equal")
-    axes.axis("off")
-    axes.set_title(_TASK_TITLES[task], x=0.02, pad=4)
-
-
 def success_grid(cells: Cells) -> Figure:
-    """Successes of all 23 configurations; a ring marks a rate nearer to another count of five.
+    """Solved runs of all configurations; a ring marks a rate nearer to another count of five.
 
-    Layers and settings that the paper does not have stand below them.
+    Published counts stand beside runs of the same configuration and length.
     """
-    own = {task: [v for v in cells.own() if v.task == task] for task in TASKS}
-    lines = max(map(len, own.values()))
-    end = _END + (lines + 1.4 if lines else 0)
-    figure = Figure(figsize=(11, 6.2 * (end + 1.5) / (_END + 1.5)), layout="constrained")
-    for axes, task in zip(figure.subplots(1, 2), TASKS, strict=True):
-        _panel(axes, task, cells, own[task], end)
-    last = figure.axes[-1]
-    _legend(last, cells)
+    lengths = cells.lengths()
+    blocks = {task: found for task in TASKS if (found := _blocks(cells, task))}
+    printed = any(line[2] for found in blocks.values() for _, lines in found for line in lines)
+    sides = ["ours", *(["published"] if printed else [])]
+    labels = [line[0] for found in blocks.values() for _, lines in found for line in lines]
+    left = -max(3.6, 0.21 * (max(map(len, labels)) + 8))
+    right = len(sides) * (len(lengths) + 0.7)
+    height = max(sum(len(lines) + 1.4 for _, lines in found) for found in blocks.values())
+    wide = max(right - left, 10.0)  # room for a title
+    size = (_INCH * wide * len(blocks) + 0.3, _INCH * (height + 5.2))
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(1, len(blocks), squeeze=False)[0]
+    for axes, (task, found) in zip(panels, blocks.items(), strict=True):
+        y = 0.0
+        for heading, lines in found:
+            axes.text(-0.25, y + 0.62, heading, ha="right", va="center", fontweight="bold")
+            axes.plot([left, right - 0.7], [y + 0.95] * 2, color=FAINT, linewidth=0.8)
+            for number, line in enumerate(lines):
+                _draw_line(axes, y + 1.05 + number, line, cells, lengths)
+            y += len(lines) + 1.4
+        for number, title in enumerate(sides):
+            start = number * (len(lengths) + 0.7)
+            axes.text(start + len(lengths) / 2, -0.95, title, ha="center", fontweight="bold")
+            for column, n_bits in enumerate(lengths):
+                axes.text(start + column + 0.5, -0.25, str(n_bits), ha="center")
+        axes.text(-0.25, -0.25, "n", ha="right", style="italic")
+        axes.set_xlim(left, left + wide)
+        axes.set_ylim(height, -1.5)
+        axes.set_aspect("equal")
+        axes.axis("off")
+        axes.set_title(_TASK_TITLES[task], x=0.02, pad=4)
+    figure.legend(
+        handles=_legend(cells, blocks, printed),
+        loc="outside lower center",
+        ncols=4 if len(blocks) > 1 else 2,
+    )
     return figure
 
 
-def _legend(axes: Axes, cells: Cells) -> None:
-    """Key to the shades, in the room that the shorter panel leaves."""
-    y = 13.2
-    axes.text(-4.2, y + 0.55, "share of successful runs", va="center")
-    for step in range(6):
-        _square(axes, 0.6 + step, y, step / 5, f"{step}/5", False)
-    if cells.by_cell:
-        _square(axes, 0.6, y + 1.4, 0.4, "2/5", True)
-        axes.text(1.9, y + 1.95, "nearer to another count of 5", va="center")
-        _square(axes, 0.6, y + 2.6, None, "", False)
-        axes.text(1.9, y + 3.15, "no finished run", va="center", color=INK)
-        if cells.n_verified:
-            _verdict_mark(axes, -4.9, y - 1, Verdicts(1, 1, 0, 0))
-            axes.text(-3.7, y - 0.8, "tried runs right on all inputs", va="center")
-            _verdict_mark(axes, 2.8, y - 1, Verdicts(1, 0, 1, 0))
-            axes.text(4.0, y - 0.8, "a counterexample", va="center")
+def _legend(cells: Cells, blocks: dict[Task, list[Block]], printed: bool) -> list[Patch]:
+    """Key to the shades, the ring, and the bars that are there."""
+    edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.4}
+    shades = [(0.0, "none solved"), (0.5, "half"), (1.0, "all runs solved")]
+    keys = [Patch(facecolor=SHADES(share), label=text, **edge) for share, text in shades]
+    if printed:
+        text = "nearer to another count of 5"
+        keys.append(Patch(facecolor="none", edgecolor=DIFFERENT, linewidth=2, label=text))
+    shown = [line[1] for found in blocks.values() for _, lines in found for line in lines]
+    found = [cells.standing(shown, n_bits) for n_bits in cells.lengths()]
+    return keys + [
+        Patch(facecolor=colour, label=f"bar: {word}", **edge)
+        for word, colour in STANDING.items()
+        if any(each.count(word) for each in found)
+    ]

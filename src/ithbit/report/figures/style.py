@@ -57,25 +57,30 @@ class Look:
     dash: Literal["-", "--", "-.", ":"]
 
 
-# For users' layers and families that name no look; seen on light and on dark paper.
-_SPARE = (("#7A5CD6", "X"), ("#999933", "*"), ("#A0522D", "h"), ("#88837A", "p"))
-_MARKERS = "X*hp<>8d"  # of settings that are not the paper's
+# For users' layers, families that name no look, and settings; seen on light and on dark paper.
+SPARE = (
+    "#7A5CD6", "#999933", "#A0522D", "#88837A", "#CC3377", "#117733", "#5577AA", "#BB9900",
+)  # fmt: skip
+_MARKERS = "X*hp<>8d"
 
 
-def looks(layers: Iterable[Layer] = ()) -> dict[Layer, Look]:
-    """How each family is drawn, and each of these layers, which take the spare looks in turn.
+def looks(layers: Iterable[Layer]) -> dict[Layer, Look]:
+    """How each of these layers is drawn, families first; users' take the spare looks in turn.
 
-    With other settings than the paper's a family keeps its colour, not its marker and dash.
+    With other settings than the rest a family keeps its colour, not its marker and dash.
     """
-    spare = cycle(_SPARE)
-    order = dict.fromkeys([*((name, "") for name in FAMILIES), *layers])
+    spare = cycle(zip(SPARE, _MARKERS, strict=True))
+    given = dict.fromkeys(layers)
+    order: list[Layer] = [(name, "") for name in FAMILIES if (name, "") in given]
+    order += [layer for layer in given if layer not in order]
     settings = list(dict.fromkeys(layer[2] for layer in order if layer[2:]))
+    alike = len(settings) == 1 and all(layer[2:] for layer in order)
 
     def look(layer: Layer) -> Look:
         family = family_named(layer[0])
         usual = family.colour and family.marker
         colour, marker = (family.colour, family.marker) if usual else next(spare)
-        if not layer[2:]:
+        if alike or not layer[2:]:
             return Look(colour, marker, family.dash)
         marker = _MARKERS[settings.index(layer[2]) % len(_MARKERS)]
         return Look(colour, marker, "-." if family.dash == "-" else ":")

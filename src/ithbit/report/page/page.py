@@ -17,23 +17,24 @@ from markupsafe import Markup, escape
 
 from ithbit import __version__
 from ithbit.errors import StoreError
-from ithbit.families import TASKS, Group, Task, family_named
-from ithbit.published import RUNS_PER_CELL, Variant, published
-from ithbit.report.cells import SHORT, Cells, gather, labels, shown_lengths
-from ithbit.report.comparison.agreement import DIFFERS, Agreement, Comparison
+from ithbit.families import TASKS, Group, group
+from ithbit.published import published
+from ithbit.report.cells import SHORT, Cell, Cells, gather, labels
+from ithbit.report.comparison.agreement import DIFFERS, TOO_FEW, Agreement, Comparison
 from ithbit.report.comparison.compare import cell_name, compare
-from ithbit.report.comparison.statistics import Count
-from ithbit.report.differences import with_differences
-from ithbit.report.figures import FIGURES, draw, to_svg
+from ithbit.report.differences import differences, told_apart, with_differences
+from ithbit.report.figures import FIGURES, draw, draw_rank, has_ours, to_svg
+from ithbit.report.figures.grid import NONE
 from ithbit.report.figures.style import FAINT, INK, PAPER, looks
 from ithbit.report.page.curves import thin_curve, thin_epochs
+from ithbit.report.page.proved import entries
+from ithbit.report.standing import SOLVED, WORDS, Standing, standing, words
 from ithbit.report.tables.main import TABLES, table_named
-from ithbit.report.tables.table import MARKS, NOTHING, VERDICTS, Row, Table, Value
+from ithbit.report.tables.table import NOTHING, Row, Table, Value
 from ithbit.selfcontained import environment, safe_json, script_hash, template_part
 from ithbit.store.frame import Records
-from ithbit.store.probed import probed_layers
+from ithbit.store.probed import Probed, probed_layers
 from ithbit.store.writing import write_text
-from ithbit.theory.verdicts import table as derived_table
 
 HOME = "ithbit.report.page"
 # About 400 bytes a run with 48 points: 10,000 runs stay far below 15 MB.
@@ -51,7 +52,7 @@ RUN_COLUMNS = (
     "group",
     "settings",
     "solved",
-    "verification",
+    "standing",
     "max_accuracy",
     "final_accuracy",
     "final_loss",
@@ -66,16 +67,30 @@ RUN_COLUMNS = (
     "n_heads",
     "error",
 )
-CAPTIONS = {
-    "successes": "Successful runs of all configurations, ours beside the published counts. A ring "
-    "marks a rate that is nearer to another count of five than to the published one.",
-    "accuracy": "Maximum held-out accuracy against length, mean and one standard deviation over "
-    "seeds; open marks are the published means.",
-    "epochs": "Epochs to the first perfect epoch and to the end of training, seed by seed, for the "
-    "constructive variants; the star is the published median.",
-    "positions": "Encodings: share of successes and mean maximum accuracy; diamonds are published.",
-    "length": "Accuracy at half and twice the trained length, of runs that succeeded at n.",
+CAPTIONS = {  # and what is to be said where the paper's numbers are there
+    "successes": (
+        "Solved runs by configuration and length. The bar in a square says what became of them; "
+        "what was not tried stays free.",
+        "A ring marks a rate that is nearer to another count of five than to the published one.",
+    ),
+    "accuracy": (
+        "Maximum held-out accuracy against length, mean and one standard deviation over seeds.",
+        "Open marks are the published means.",
+    ),
+    "epochs": (
+        "Epochs to the first perfect epoch and to the end of training, seed by seed.",
+        "The star is the published median.",
+    ),
+    "positions": (
+        "Encodings of positions: share of solved runs, how these stand, and mean maximum accuracy.",
+        "Diamonds are published.",
+    ),
+    "length": (
+        "Accuracy at half and twice the trained length, of runs that were solved at n.",
+        "Open marks are the published means.",
+    ),
 }
+GROUPS: tuple[Group, ...] = ("constructive", "stress test", "own layer")
 
 
 @dataclass(frozen=True)
@@ -88,121 +103,68 @@ class PageCell:
     tip: str
     differs: bool
     look_up: str | None
-
-
-@dataclass(frozen=True)
-class TheoryLine:
-    """What theory and training say of one architecture, by task."""
-
-    label: str
-    proved: dict[Task, str]  # the least number of layers
-    learnt: "dict[Task, LearntDepth]"
-
-
-@dataclass(frozen=True)
-class LearntDepth:
-    """Least depth at which most runs succeed at n = 64, in words, for one architecture and task."""
-
-    ours: str
-    published: str
+    unrun: bool  # no row of its column has runs of ours
 
 
 def _shade(share: float | None) -> int | None:
     return None if share is None else round(5 * share)
 
 
-def _row_length(table: Table, row: Row, column: int) -> int | None:
-    """The n of a cell's runs, where it has one."""
-    if row.variant is None:
-        return None
-    head = table.columns[column]
-    if head == VERDICTS:
-        return None
-    return int(head.removeprefix("n=")) if head.startswith("n=") else 64
-
-
-def _page_cells(table: Table, row: Row, found: dict[tuple[str, str], Comparison]) -> list[PageCell]:
-    kind = {"main": "successes", "accuracy": "accuracy"}.get(table.name)
-    cells = []
-    for column, value in enumerate(row.values):
-        n_bits = _row_length(table, row, column)
-        comparison, look_up = None, None
-        if row.variant is not None and n_bits is not None:
-            v = row.variant
-            chosen = {"task": v.task, "family": _layer_key(v.family, v.code)}
-            if v.differs:
-                chosen["settings"] = v.differs
-            look_up = json.dumps(chosen | {"n_layers": v.n_layers, "n_bits": n_bits})
-            comparison = found.get((kind or "", cell_name(v, n_bits)))
-        tip = f"ours {value.ours or NOTHING}, published {value.published or NOTHING}"
-        if comparison is not None and comparison.p_value is not None:
-            tip += f", p = {comparison.p_value:.2g} ({comparison.verdict})"
-        differs = comparison is not None and comparison.verdict == DIFFERS
-        shades = _shade(value.share), _shade(value.published_share)
-        cells.append(PageCell(value, *shades, tip, differs, look_up))
-    return cells
-
-
-def _theory(cells: Cells) -> list[TheoryLine]:
-    """A line for each architecture of the paper's summary table, and for each layer beyond it."""
-    derived = {(entry.family, entry.task): entry.min_layers for entry in derived_table()}
-
-    def proved(family: str, task: Task) -> str:
-        formal = family_named(family).formal
-        return str(derived[formal, task] or "ω(1)") if formal else NOTHING
-
-    paper = [row.variant for row in published().accuracy]
-    own = cells.own()
-    lines: list[tuple[str, tuple[str, ...]]] = [
-        (row.label, (row.family, "")) for row in published().theory
-    ]
-    lines += dict.fromkeys((cells.label(v), v.layer) for v in own)
+def _page_rows(
+    table: Table, found: dict[tuple[str, str], Comparison]
+) -> list[tuple[Row, list[PageCell]]]:
+    """The rows and their cells."""
+    empty = [not any(row.values[at].ours for row in table.rows) for at in range(len(table.columns))]
     return [
-        TheoryLine(
-            label,
-            {task: proved(layer[0], task) for task in TASKS},
-            {
-                task: _learnt(
-                    cells,
-                    [v for v in (*paper, *own) if (v.layer, v.task) == (layer, task)],
-                )
-                for task in TASKS
-            },
+        (
+            row,
+            [_page_cell(table, row, at, empty[at], found) for at in range(len(table.columns))],
         )
-        for label, layer in lines
+        for row in table.rows
     ]
 
 
-def _learnt(cells: Cells, variants: list[Variant]) -> LearntDepth:
-    """What training found in the place of the theory's least number of layers."""
-    printed = {
-        Variant(row.task, name, row.n_layers): (row.successes[64], RUNS_PER_CELL)
-        for row in published().successes
-        for name in row.families
-    }
-    ours = {v.n_layers: cells.count(v, 64) for v in variants}
-    theirs = {v.n_layers: printed.get(v, (0, 0)) for v in variants}
-    return LearntDepth(*(_least_depth(counts) for counts in (ours, theirs)))
+def _page_cell(
+    table: Table, row: Row, column: int, unrun: bool, found: dict[tuple[str, str], Comparison]
+) -> PageCell:
+    value, v, head = row.values[column], row.variant, table.columns[column]
+    n_bits = int(head.removeprefix("n=")) if head.startswith("n=") else table.n_bits
+    comparison, look_up = None, None
+    if v is not None and n_bits is not None:
+        chosen = {"task": v.task, "family": _layer_key(v.family, v.code), "n_layers": v.n_layers}
+        told = {"settings": v.differs} if v.differs else {"positions": "polynomial"}
+        look_up = json.dumps(chosen | told | {"n_bits": n_bits})
+        kind = {"main": "successes", "accuracy": "accuracy"}.get(table.name, "")
+        if not v.differs:  # the paper has no other settings
+            comparison = found.get((kind, cell_name(v, n_bits)))
+    tip = [f"published {value.published}"] if value.published else []
+    if value.standing and value.standing.runs:
+        tip = [value.standing.sentence(), *tip]
+    if comparison is not None and comparison.p_value is not None:
+        tip.append(f"p = {comparison.p_value:.2g} ({comparison.verdict})")
+    differs = comparison is not None and comparison.verdict == DIFFERS
+    shades = _shade(value.share), _shade(value.published_share)
+    return PageCell(value, *shades, "; ".join(tip), differs, look_up, unrun)
 
 
-def _least_depth(counts: dict[int, tuple[int, int]]) -> str:
-    trained = {depth: count for depth, count in counts.items() if count[1]}
-    if not trained:
-        return NOTHING
-    for depth, (k, m) in sorted(trained.items()):
-        if 2 * k > m:
-            return f"{depth} ({k}/{m})"
-    return f"none up to {max(trained)}"
-
-
-def _totals(cells: Cells, group: Group) -> list[tuple[int, Count, Count]]:
-    """For each n: our successes and runs, and the published; no runs where there are none."""
-    paper = published()
-    variants = [row.counted for row in paper.successes if row.group == group]
-    printed, runs = paper.totals[group], paper.runs_per_total[group]
+def _stands(cells: Cells) -> list[tuple[str, Standing]]:
+    """How runs stand, by group and settings: all families, depths and lengths of one kind."""
+    kinds: dict[tuple[int, int, str], list[Cell]] = {}
+    settings = cells.settings_shown()
+    for cell in cells.by_cell:
+        v = cell.variant
+        of = GROUPS.index(group(v.task, v.family, v.n_layers))
+        key = settings.index(v.differs), of, cell.positions
+        kinds.setdefault(key, []).append(cell)
     return [
-        (n, cells.total(variants, n), (printed[n], runs) if n in printed else (0, 0))
-        for n in shown_lengths(cells)
+        (
+            f"{GROUPS[of]}{cells.suffix(settings[at])}"
+            + ("" if positions == "polynomial" else f", {positions} positions"),
+            standing(cells.by_cell.of(found)),
+        )
+        for (at, of, positions), found in sorted(
+            kinds.items(), key=lambda item: (item[0][2] != "polynomial", item[0])
+        )
     ]
 
 
@@ -229,10 +191,11 @@ def _layer_key(family: str, code: str) -> str:
 def _runs_json(records: Records) -> Markup:
     """Columns, rows and curves as JSON that is safe inside a script element."""
     # Where settings are other than the paper's, the page says in what.
-    said = pl.when(pl.col("settings") == "other").then("differs").otherwise("settings")
-    rows = with_differences(records.rows).with_columns(settings=said)
+    said = pl.when(pl.col("differs") != "").then("differs").otherwise("settings")
+    rows = with_differences(records.rows).with_columns(words(records.rows), settings=said)
     styles = looks(sorted(rows.select("family", "code").unique().iter_rows()))
-    names = {_layer_key(*layer): label for layer, label in labels(styles).items()}
+    shown = labels(styles)
+    names = {_layer_key(*layer): shown[layer] for layer in styles}
     order = {name: at for at, name in enumerate([*TASKS, *names])}
     keys = [_layer_key(*layer) for layer in rows.select("family", "code").iter_rows()]
     rows = rows.with_columns(pl.Series("family", keys, pl.String)).sort(
@@ -243,6 +206,8 @@ def _runs_json(records: Records) -> Markup:
         "positions",
         "seed",
     )
+    kinds = list(dict.fromkeys(rows["differs"]))
+    told = {each: f", {words}" if words else "" for each, words in told_apart(kinds)[1].items()}
     points = max(12, min(48, CURVE_BUDGET // (7 * max(1, rows.height))))
     table = [
         [*map(_finite, row), _curve(records, run_id, folder, points)]
@@ -255,6 +220,7 @@ def _runs_json(records: Records) -> Markup:
         "rows": table,
         "labels": names,
         "colours": {_layer_key(*layer): look.colour for layer, look in styles.items()},
+        "told": told | {"paper": "", "early stop": ""},
         "points": points,
     }
     return safe_json(data)
@@ -266,9 +232,9 @@ def _curve(records: Records, run_id: str, folder: str, points: int) -> str:
     return thin_curve(f"{records.store}/{folder}", points)  # parses the lines it keeps alone
 
 
-def _themed(svg: str) -> Markup:
+def themed(svg: str) -> Markup:
     """The figure with the page's own ink, paper and faint lines."""
-    for colour, name in ((INK, "ink"), (PAPER, "card"), (FAINT, "line")):
+    for colour, name in ((INK, "ink"), (PAPER, "card"), (FAINT, "line"), (NONE, "s0")):
         svg = svg.replace(colour, f"var(--{name})")
     return Markup(svg)  # drawn here, from numbers and our own labels
 
@@ -280,6 +246,8 @@ def _coded(text: str) -> Markup:
 
 def _gathered(records: Records, settings: str) -> tuple[Cells, Agreement | None, str | None]:
     """Cells and comparison, or why there are none: a page of failures is still worth reading."""
+    if records.rows.is_empty():
+        return Cells(), None, "The store holds no runs; `ithbit train` starts some."
     try:
         cells = gather(records, settings)
     except StoreError as error:
@@ -287,11 +255,28 @@ def _gathered(records: Records, settings: str) -> tuple[Cells, Agreement | None,
     return cells, compare(cells), None
 
 
-def render_page(records: Records, settings: str = "paper") -> str:
+def _uncompared(agreement: Agreement | None) -> str:
+    """What stands in the place of a comparison where there is none."""
+    if agreement and agreement.count(TOO_FEW):
+        return agreement.verdict()
+    return (
+        "None of these runs is of a cell that the paper has: nothing is compared with its numbers."
+    )
+
+
+def _rank_figure(layer: Probed, number: int) -> Markup:
+    """The figure of a probed layer's causal rank, nothing where none was measured."""
+    if not layer.ranks:
+        return Markup("")
+    figure = draw_rank(layer.width, layer.ranks, layer.singular_values)
+    return themed(to_svg(figure, f"rank-{number}"))
+
+
+def render_page(records: Records, settings: str = "any") -> str:
     """The whole page as HTML."""
     cells, agreement, problem = _gathered(records, settings)
     found = {(c.kind, c.cell): c for c in agreement.comparisons} if agreement else {}
-    tables = [table_named(name, cells) for name in TABLES]
+    tables = [table_named(name, cells) for name in TABLES] if cells.by_cell else []
     html, css, script = (template_part(HOME, f"page.{kind}") for kind in ("html", "css", "js"))
     templates = environment()
     templates.filters["coded"] = _coded
@@ -299,24 +284,31 @@ def render_page(records: Records, settings: str = "paper") -> str:
     status = {
         name: rows.filter(status=name).height for name in ("finished", "failed", "unfinished")
     }
+    said = 1 if cells.none_of_the_paper else 2
     return templates.from_string(html).render(
         version=__version__,
         store=str(records.store),
         status=status,
         settings=settings,
         problem=problem,
-        agreement=agreement,
+        any_runs=bool(rows.height or records.set_aside),
+        stands=_stands(cells),
+        solved=SOLVED,
+        words=WORDS,
+        agreement=agreement if agreement and agreement.n_compared else None,
+        uncompared=_uncompared(agreement),
+        shared=cells.shared,
         largest=agreement.largest() if agreement else [],
-        tables=[
-            (table, [(row, _page_cells(table, row, found)) for row in table.rows])
-            for table in tables
+        tables=[(table, _page_rows(table, found)) for table in tables if table.has_ours],
+        probed=[
+            (layer, differences({**layer.protocol, "settings": ""}), _rank_figure(layer, number))
+            for number, layer in enumerate(probed_layers(records.store))
         ],
-        verified=_verified(cells),
-        probed=probed_layers(records.store),
-        totals=[(name, _totals(cells, name)) for name in MARKS] if cells.by_cell else [],
-        theory=_theory(cells),
+        entries=entries(cells),
         figures=[
-            (name, CAPTIONS[name], _themed(to_svg(draw(name, cells), name))) for name in FIGURES
+            (name, " ".join(CAPTIONS[name][:said]), themed(to_svg(draw(name, cells), name)))
+            for name in FIGURES
+            if has_ours(name, cells)
         ],
         machines=_machines(rows),
         paper_machine=published().environment,
@@ -330,20 +322,6 @@ def render_page(records: Records, settings: str = "paper") -> str:
     )
 
 
-def _verified(cells: Cells) -> str | None:
-    """Of the solved runs in the main table's totals, how many are right everywhere; None if none
-    was tried."""
-    counted = [row.counted for row in published().successes]
-    found = cells.verdicts(counted, shown_lengths(cells))
-    if not found.tried:
-        return None
-    return (
-        f"Of the solved runs in the main table's totals ({found.solved}), `ithbit verify` has "
-        f"tried {found.tried}: {found.right} right on all inputs, {found.wrong} with a "
-        f"counterexample, {found.open} left open. Observed in float32 with the final weights."
-    )
-
-
-def write_page(records: Records, path: Path, settings: str = "paper") -> Path:
+def write_page(records: Records, path: Path, settings: str = "any") -> Path:
     """Write the page, whole or not at all."""
     return write_text(path, render_page(records, settings))

@@ -3,20 +3,17 @@
 All text goes through escaping.
 """
 
-import io
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import matplotlib as mpl
-from markupsafe import Markup
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 
 from ithbit import __version__
 from ithbit.families import FAMILIES, TASKS, Task
+from ithbit.report.figures import draw_rank, to_svg
 from ithbit.report.figures.grid import SHADES
-from ithbit.report.figures.style import RC
+from ithbit.report.page.page import themed
 from ithbit.store.writing import write_text
 
 _PAGE = """<!doctype html>
@@ -25,11 +22,17 @@ _PAGE = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>ithbit probe: {{ report.layer }}</title>
 <style>
+:root { color-scheme: light dark;
+  --ink: #1a1b1c; --card: #fdfdfe; --line: #c8c9ca; --box: #f2f3f4; --s0: #eef3f7; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e8ecf0; --card: #1c2126; --line: #39424b; --box: #14181c; --s0: #232a31; }
+}
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-  color: #1a1b1c; background: #fdfdfe; }
+  color: var(--ink); background: var(--card); }
 table { border-collapse: collapse; } th, td { padding: .25rem .6rem; text-align: left; }
-td { text-align: center; border: 1px solid #fdfdfe; } tr.user th { font-weight: bold; }
-th { font-weight: normal; } pre { overflow-x: auto; background: #f2f3f4; padding: 1rem; }
+td { text-align: center; border: 1px solid var(--card); } tr.user th { font-weight: bold; }
+th { font-weight: normal; } pre { overflow-x: auto; background: var(--box); padding: 1rem; }
+figure, .scroll { overflow-x: auto; margin: 1rem 0; } figure svg { min-width: 560px; height: auto; }
 </style></head><body>
 <h1>{{ report.layer }}</h1>
 <p>{{ report.behaviour.sentence }}. Causal rank: {{ report.causal_rank.sentence }}.</p>
@@ -37,19 +40,19 @@ th { font-weight: normal; } pre { overflow-x: auto; background: #f2f3f4; padding
 <figure>{{ figure }}</figure>
 {% endif %}
 {% if report.runs %}
-<h2>Successes beside the six families</h2>
-<p>Width {{ report.width }}; successful seeds out of runs. p: published. –: not in the store.
+<h2>Solved runs beside the six families</h2>
+<p>Width {{ report.width }}; solved runs of all. p: published. –: not in the store.
 Observed on samples, not proved.</p>
 {% for task, rows in grid %}
 <h3>{{ task }}</h3>
-<table><thead><tr><th></th>
+<div class="scroll"><table><thead><tr><th></th>
 {% for head in heads %}<th>{{ head }}</th>{% endfor %}</tr></thead><tbody>
 {% for name, user, cells in rows %}
 <tr{% if user %} class="user"{% endif %}><th scope="row">{{ name }}</th>
 {% for text, colour, ink in cells %}
 <td style="background:{{ colour }};color:{{ ink }}">{{ text }}</td>
 {% endfor %}</tr>{% endfor %}
-</tbody></table>
+</tbody></table></div>
 {% endfor %}
 {% endif %}
 <h2>In full</h2>
@@ -61,13 +64,15 @@ Observed on samples, not proved.</p>
 
 def render_probe(report: dict[str, Any], text: str) -> str:
     """The page of a probe's record (`ProbeReport.to_json`), with the report in words below it."""
+    rank = report["causal_rank"]
+    values = rank.get("singular_values", [])
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     return environment.from_string(_PAGE).render(
         report=report,
         heads=[f"n = {n}, L = {depth}" for n, depth in _cells(report)],
         # Without training the families were not looked up either.
         grid=[(task.upper(), _rows(report, task)) for task in TASKS if report["runs"]],
-        figure=Markup(_rank_svg(report)),  # drawn here, from numbers and our own labels
+        figure=themed(to_svg(draw_rank(report["width"], rank["ranks"], values), "rank")),
         text=text,
         version=__version__,
     )
@@ -108,31 +113,5 @@ def _rows(report: dict[str, Any], task: Task) -> list[tuple[str, bool, list[tupl
 
 def _cell(text: str, share: float | None) -> tuple[str, str, str]:
     if share is None:
-        return text, "#fdfdfe", "#1a1b1c"
+        return text, "none", "inherit"
     return text, to_hex(SHADES(share)), "white" if share > 0.5 else "#111111"
-
-
-def _rank_svg(report: dict[str, Any]) -> str:
-    """The causal rank against k, with what a layer that forgets nothing would have, and the
-    singular values at the last k."""
-    with mpl.rc_context({**RC, "svg.hashsalt": "rank", "svg.id": "rank"}):
-        figure = Figure(figsize=(9, 3), layout="constrained")
-        axes, spectrum = figure.subplots(1, 2, width_ratios=(3, 2))
-        ranks = report["causal_rank"]["ranks"]
-        k = range(1, len(ranks) + 1)
-        everything = [(at - 1) * report["width"] for at in k]
-        axes.plot(k, everything, ":", label="everything: (k − 1) · width")
-        axes.plot(k, ranks, marker=".", label="causal rank")
-        axes.set_xlabel("k")
-        axes.set_title("Directions of the first k − 1 inputs that still count")
-        axes.legend()
-        values = [max(value, 1e-3) for value in report["causal_rank"].get("singular_values", [])]
-        spectrum.set_yscale("log")
-        spectrum.plot(range(1, len(values) + 1), values, ".")
-        spectrum.axhline(1.0, linestyle=":", label="rounding")
-        spectrum.set_title(f"Singular values at k = {len(ranks)}")
-        spectrum.legend()
-        stream = io.StringIO()
-        figure.savefig(stream, format="svg", metadata={"Date": None})
-    text = stream.getvalue()
-    return text[text.index("<svg") :]

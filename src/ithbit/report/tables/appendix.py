@@ -1,4 +1,7 @@
-"""The tables of the paper's appendix: accuracy, encodings, cost and length shift."""
+"""The tables of the paper's appendix: accuracy, encodings, cost and length shift.
+
+Where the paper has one length and the store has not, the longest of the store stands in for it.
+"""
 
 import itertools
 from collections.abc import Iterable
@@ -6,9 +9,12 @@ from dataclasses import replace
 
 import polars as pl
 
-from ithbit.published import RUNS_PER_CELL, LengthRow, Variant, published
-from ithbit.report.cells import Cell, Cells, count, median, shown_lengths, solved, summary
+from ithbit.published import RUNS_PER_CELL, CostRow, LengthRow, Variant, published
+from ithbit.report.cells import Cell, Cells, median, shown_lengths, solved, summary
+from ithbit.report.comparison.statistics import Count
+from ithbit.report.standing import standing
 from ithbit.report.tables.table import (
+    MARKS_NOTE,
     Row,
     Table,
     Value,
@@ -19,7 +25,6 @@ from ithbit.report.tables.table import (
     printed_mean,
     spread_text,
     variant_labels,
-    verdict_values,
 )
 
 
@@ -28,8 +33,7 @@ def accuracy_table(cells: Cells) -> Table:
     lengths = shown_lengths(cells)
     paper = {row.variant: row for row in published().accuracy}
     rows = []
-    shown = [] if cells.none_of_the_paper else list(paper)
-    for variant in [*shown, *(extra for extra in cells.variants() if extra not in paper)]:
+    for variant in [*([] if cells.none_of_the_paper else paper), *cells.own()]:
         theirs = paper[variant].accuracy if variant in paper else {}
         values = tuple(
             Value(
@@ -39,37 +43,25 @@ def accuracy_table(cells: Cells) -> Table:
                     RUNS_PER_CELL if n_bits in theirs else 0,
                 ),
                 printed_mean(theirs[n_bits]) if n_bits in theirs else None,
+                standing=cells.standing([variant], n_bits),
             )
             for n_bits in lengths
-        ) + verdict_values(cells, [variant], lengths)
+        )
         kind = "row" if variant in paper else "extra"
         rows.append(Row(marked_labels(variant, cells), values, kind, variant))
-    return by_length(
-        "accuracy",
-        "tab:supp-max-accuracy",
-        "Maximum held-out accuracy: mean ± sample standard deviation over seeds",
-        rows,
-        [
-            "✓ constructive, ✗ stress test; full and causal variants were trained apart and stand "
-            "apart"
-        ],
-        cells,
-        lengths,
-    )
+    notes = [MARKS_NOTE, "full and causal variants were trained apart and stand apart"]
+    title = "Maximum held-out accuracy: mean ± sample standard deviation over seeds"
+    return by_length("accuracy", title, rows, notes, cells, lengths)
 
 
-def _with(variants: Iterable[Variant], differs: str) -> list[Variant]:
-    return [replace(variant, differs=differs) for variant in variants]
-
-
-def positions_runs(cells: Cells, positions: str, n_bits: int, differs: str = "") -> pl.DataFrame:
+def positions_runs(cells: Cells, positions: str, n_bits: int) -> pl.DataFrame:
     """The ablation's runs with one encoding at one length, over its configurations and seeds."""
-    variants = _with(published().positions_variants, differs)
+    variants = published().positions_variants
     runs = cells.by_cell.of(Cell(variant, n_bits, positions) for variant in variants)
-    return runs.filter(pl.col("seed").is_in(positions_seeds(cells, differs)))
+    return runs.filter(pl.col("seed").is_in(positions_seeds(cells)))
 
 
-def positions_seeds(cells: Cells, differs: str = "") -> list[int]:
+def positions_seeds(cells: Cells) -> list[int]:
     """The ablation's seeds: those of its non-polynomial runs, else the paper's 0, 1, 2.
 
     The polynomial runs belong to the main sweep too, with more seeds; counting those would weigh
@@ -77,20 +69,21 @@ def positions_seeds(cells: Cells, differs: str = "") -> list[int]:
     """
     seeds: set[int] = set()
     for cell, runs in cells.by_cell.items():
-        if cell.positions != "polynomial" and cell.variant.differs == differs:
+        if cell.positions != "polynomial":
             seeds |= set(runs["seed"])
     return sorted(seeds or published().positions_seeds)
 
 
 def positions_table(cells: Cells) -> Table:
-    """Successes and mean maximum accuracy by encoding and n, over nine configurations."""
+    """Solved runs and mean maximum accuracy by encoding and n, over nine configurations.
+
+    Runs of other settings or models than the paper's ablation are rows of the main table.
+    """
     rows = []
-    for differs, row in itertools.product(cells.settings_shown(), published().positions):
-        runs = positions_runs(cells, row.positions, row.n_bits, differs)
-        if differs and runs.is_empty():
-            continue
-        found = summary(runs, "max_accuracy")
-        k, m = count(runs)
+    for row in published().positions:
+        runs = positions_runs(cells, row.positions, row.n_bits)
+        found, stand = summary(runs, "max_accuracy"), standing(runs)
+        k, m = stand.solved, stand.runs
         short = "*" if m < row.runs else ""
         values = (
             Value(f"{m}{short}" if m else None, str(row.runs)),
@@ -99,18 +92,17 @@ def positions_table(cells: Cells) -> Table:
                 str(row.successes),
                 k / m if m else None,
                 row.successes / row.runs,
+                stand,
             ),
             Value(f"{found.mean:.4f}" if found else None, f"{row.accuracy:.4f}"),
         )
-        label = f"{row.positions.capitalize()}{cells.suffix(differs)}"
-        rows.append(_row((label, str(row.n_bits)), values, differs))
+        rows.append(Row((row.positions.capitalize(), str(row.n_bits)), values))
     seeds = ", ".join(map(str, positions_seeds(cells)))
     return Table(
         "positions",
-        "tab:supp-pe",
-        "Encodings: nine configurations at two lengths",
+        "Encodings of positions: nine configurations at two lengths",
         ("Encoding", "n"),
-        ("Runs", "Successes", "Mean max. accuracy"),
+        ("Runs", "Solved", "Mean max. accuracy"),
         tuple(rows),
         (
             f"seeds {seeds}; rotary has the four softmax configurations only",
@@ -119,14 +111,21 @@ def positions_table(cells: Cells) -> Table:
     )
 
 
-def _row(
-    labels: tuple[str, ...], values: Iterable[Value], differs: str, variant: Variant | None = None
-) -> Row:
-    """A row; the paper has nothing to put beside runs of other settings."""
-    if not differs:
-        return Row(labels, tuple(values), variant=variant)
-    ours = (Value(v.ours and v.ours.removesuffix("*"), None, v.share) for v in values)
-    return Row(labels, tuple(ours), "extra", variant)
+def length_shown(cells: Cells) -> int:
+    """The length of tables that have one: the paper's, else the longest."""
+    lengths = cells.lengths()
+    return max(lengths) if lengths and 64 not in lengths else 64
+
+
+def variants_at(cells: Cells, n_bits: int) -> list[Variant]:
+    """The constructive variants of the paper, and all that the paper does not have."""
+    paper = [] if cells.none_of_the_paper else [row.variant for row in published().cost]
+    return paper + [v for v in cells.own() if not cells.runs(v, n_bits).is_empty()]
+
+
+def _counted(row: CostRow | LengthRow | None) -> Count | None:
+    """The published count of a row, where there is one."""
+    return (row.successes, row.runs) if row else None
 
 
 def _number(value: float | None, decimals: int, mark: str = "") -> str | None:
@@ -134,49 +133,43 @@ def _number(value: float | None, decimals: int, mark: str = "") -> str | None:
 
 
 def cost_table(cells: Cells) -> Table:
-    """Successes, parameters, median epochs and seconds at n = 64, constructive variants."""
-    rows = []
-    for differs, row in itertools.product(cells.settings_shown(), published().cost):
-        variant = replace(row.variant, differs=differs)
-        runs = cells.runs(variant, 64, whole=True)
-        sizes = sorted(set(cells.runs(variant, 64)["n_parameters"]))
-        if differs and not sizes:
-            continue
-        short = "*" if runs.height < row.runs else ""
+    """Solved runs, parameters, median epochs and seconds at one length."""
+    n_bits, rows = length_shown(cells), []
+    paper = {row.variant: row for row in published().cost} if n_bits == 64 else {}
+    for variant in variants_at(cells, n_bits):
+        runs, row = cells.runs(variant, n_bits, whole=True), paper.get(variant)
+        sizes = sorted(set(cells.runs(variant, n_bits)["n_parameters"]))
+        short = "*" if row and runs.height < row.runs else ""
         epochs = median(runs, "epochs")
-        rows.append(
-            _row(
-                variant_labels(variant, cells),
-                (
-                    count_value(cells.count(variant, 64), (row.successes, row.runs)),
-                    Value(" or ".join(map(str, sizes)) or None, str(row.n_parameters)),
-                    Value(None if epochs is None else f"{epochs:g}{short}", str(row.median_epochs)),
-                    Value(
-                        _number(median(runs, "seconds_per_epoch"), 3, short),
-                        f"{row.seconds_per_epoch:.2f}",
-                    ),
-                    Value(
-                        _number(median(runs, "evaluation_seconds"), 4, short),
-                        f"{row.evaluation_seconds:.3f}",
-                    ),
-                ),
-                differs,
-                variant,
-            )
+        theirs: tuple[str | None, ...] = (None,) * 4
+        if row:
+            seconds = f"{row.seconds_per_epoch:.2f}", f"{row.evaluation_seconds:.3f}"
+            theirs = str(row.n_parameters), str(row.median_epochs), *seconds
+        ours = (
+            " or ".join(map(str, sizes)) or None,
+            None if epochs is None else f"{epochs:g}{short}",
+            _number(median(runs, "seconds_per_epoch"), 3, short),
+            _number(median(runs, "evaluation_seconds"), 4, short),
         )
+        values = (
+            count_value(cells.standing([variant], n_bits), _counted(row)),
+            *itertools.starmap(Value, zip(ours, theirs, strict=True)),
+        )
+        kind = "row" if row else "extra"
+        rows.append(Row(variant_labels(variant, cells), values, kind, variant))
     return Table(
         "cost",
-        "tab:supp-cost-n64",
-        "Size, training length and time at n = 64, constructive variants; medians over seeds",
+        f"Size, training length and time at n = {n_bits}; medians over seeds",
         ("Task", "Model family", "L"),
-        ("Successes", "Parameters", "Epochs", "Train s/epoch", "Eval s/pass"),
+        ("Solved", "Parameters", "Epochs", "Train s/epoch", "Eval s/pass"),
         tuple(rows),
         (
             "seconds are those of each side's own machine; runs trained in one stack share an "
             "epoch's time",
-            *_whole_notes(cells, "epochs and seconds, not successes, leave out"),
+            *_whole_notes(cells, "epochs and seconds, not solved runs, leave out"),
             *common_notes(cells, rows),
         ),
+        n_bits,
     )
 
 
@@ -188,66 +181,64 @@ def _whole_notes(cells: Cells, what: str) -> list[str]:
 def length_runs(
     cells: Cells, n_bits: int, variant: Variant | None, differs: str = ""
 ) -> pl.DataFrame:
-    """Runs under the whole protocol at n of one constructive variant, or of all nine."""
-    variants = [row.variant for row in published().cost] if variant is None else [variant]
-    return cells.whole.of(Cell(each, n_bits) for each in _with(variants, differs))
+    """Runs under the whole protocol at n of one variant, or of the nine constructive ones."""
+    pooled = [replace(row.variant, differs=differs) for row in published().cost]
+    return cells.whole.of(Cell(v, n_bits) for v in ([variant] if variant else pooled))
 
 
-def _shifted(row: LengthRow, runs: pl.DataFrame) -> tuple[Value, ...]:
-    wanted = row.successes if runs.height < row.runs else 0
+def _shifted(runs: pl.DataFrame, row: LengthRow | None) -> tuple[Value, ...]:
+    wanted = row.successes if row and runs.height < row.runs else 0
     shifted = [
         Value(
             spread_text(summary(solved(runs), f"{side}_length_accuracy"), 3, wanted),
-            printed_mean(theirs),
+            printed_mean(getattr(row, side)) if row else None,
         )
-        for side, theirs in (("half", row.half), ("double", row.double))
+        for side in ("half", "double")
     ]
-    return (count_value(count(runs), (row.successes, row.runs)), *shifted)
-
-
-def _length_rows(cells: Cells, printed: Iterable[LengthRow]) -> list[Row]:
-    rows = []
-    for differs, row in itertools.product(cells.settings_shown(), printed):
-        runs = length_runs(cells, row.n_bits, row.variant, differs)
-        if differs and runs.is_empty():
-            continue
-        variant = row.variant and replace(row.variant, differs=differs)
-        named = (f"{row.n_bits}{cells.suffix(differs)}",)
-        labels = variant_labels(variant, cells) if variant else named
-        rows.append(_row(labels, _shifted(row, runs), differs, variant))
-    return rows
+    return (count_value(standing(runs), _counted(row)), *shifted)
 
 
 def length_by_n_table(cells: Cells) -> Table:
     """Length-shifted accuracy by training length, all constructive variants together."""
-    rows = _length_rows(cells, published().length_by_n)
-    return _length_table(
-        "length-by-n", "tab:supp-ood-by-n", "the constructive variants by training length",
-        ("Train n",), rows, cells,
-    )  # fmt: skip
+    paper = {row.n_bits: row for row in published().length_by_n}
+    rows = []
+    for differs, n_bits in itertools.product(cells.settings_shown(), shown_lengths(cells)):
+        runs = length_runs(cells, n_bits, None, differs)
+        row = None if differs else paper.get(n_bits)
+        if row or not runs.is_empty():
+            labels = (f"{n_bits}{cells.suffix(differs)}",)
+            rows.append(Row(labels, _shifted(runs, row), "row" if row else "extra"))
+    of = "the paper's nine constructive variants by training length"
+    return _length_table("length-by-n", of, ("Train n",), rows, cells)
 
 
 def length_by_family_table(cells: Cells) -> Table:
-    """Length-shifted accuracy of each constructive variant trained at n = 64."""
-    rows = _length_rows(cells, published().length_by_family)
-    return _length_table(
-        "length-by-family", "tab:supp-ood-n64-family",
-        "each constructive variant trained at n = 64", ("Task", "Model family", "L"), rows, cells,
-    )  # fmt: skip
+    """Length-shifted accuracy of each variant trained at one length."""
+    n_bits = length_shown(cells)
+    paper = {row.variant: row for row in published().length_by_family} if n_bits == 64 else {}
+    rows = []
+    for variant in variants_at(cells, n_bits):
+        row = paper.get(variant)
+        values = _shifted(length_runs(cells, n_bits, variant), row)
+        labels = variant_labels(variant, cells)
+        rows.append(Row(labels, values, "row" if row else "extra", variant))
+    of = f"each variant trained at n = {n_bits}"
+    heads = ("Task", "Model family", "L")
+    return replace(_length_table("length-by-family", of, heads, rows, cells), n_bits=n_bits)
 
 
 def _length_table(
-    name: str, label: str, of: str, heads: tuple[str, ...], rows: list[Row], cells: Cells
+    name: str, of: str, heads: tuple[str, ...], rows: Iterable[Row], cells: Cells
 ) -> Table:
+    rows = list(rows)
     return Table(
         name,
-        label,
         f"Length-shifted accuracy of {of}",
         heads,
-        ("Successes", "Accuracy at n/2", "Accuracy at 2n"),
+        ("Solved", "Accuracy at n/2", "Accuracy at 2n"),
         tuple(rows),
         (
-            "accuracy at the last epoch, over the runs that succeeded at n; chance is 0.5",
+            "accuracy at the last epoch, over the runs that were solved at n; chance is 0.5",
             *_whole_notes(cells, "left out:"),
             *common_notes(cells, rows),
         ),

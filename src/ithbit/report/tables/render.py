@@ -6,11 +6,13 @@ brackets behind ours; CSV gives it a column of its own.
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import zip_longest
 
 from ithbit.errors import SpecError
-from ithbit.report.tables.table import NOTHING, Row, Table
+from ithbit.report.standing import WORDS
+from ithbit.report.tables.table import NOTHING, Row, Table, Value
 from ithbit.wrapping import COLUMNS, wrapped
 
 SHOWS = ("ours", "published", "both")
@@ -19,28 +21,29 @@ SHOWS = ("ours", "published", "both")
 def _text(table: Table, row: Row, at: int, show: str) -> str:
     """A cell of a column; of one that the paper does not have, our number alone."""
     value = row.values[at]
-    ours, theirs = value.ours or NOTHING, value.published or NOTHING
-    if show == "both" and not _is_published(table, at):
-        return ours
-    if show == "both":
-        return f"{ours} ({theirs})"
-    return ours if show == "ours" else theirs
+    theirs = value.published or NOTHING
+    if show == "published":
+        return theirs
+    beside = f"({theirs})" if show == "both" and _has(table.rows, at, "published") else ""
+    return " ".join(filter(None, (value.ours or NOTHING, beside, value.marks)))
 
 
-def _is_published(table: Table, at: int) -> bool:
-    return any(row.values[at].published for row in table.rows)
+def _has(rows: Iterable[Row], at: int, show: str) -> bool:
+    """Whether a column has something to show."""
+    return any(getattr(row.values[at], show) for row in rows)
 
 
 def _rows(table: Table, show: str) -> list[Row]:
-    """Rows that have something to show: the paper has no extra rows."""
-    return [row for row in table.rows if show != "published" or row.kind != "extra"]
+    """Rows that have something to show: the paper has no extra rows, and we may not have all."""
+    if show == "both":
+        return list(table.rows)
+    return [row for row in table.rows if any(getattr(value, show) for value in row.values)]
 
 
 def _columns(table: Table, show: str) -> list[int]:
-    """Columns that have something to show: the paper has no extra lengths."""
-    return [
-        at for at in range(len(table.columns)) if show != "published" or _is_published(table, at)
-    ]
+    """Columns that have something to show."""
+    columns = range(len(table.columns))
+    return [at for at in columns if show == "both" or _has(table.rows, at, show)]
 
 
 def _breaks_before(rows: list[Row], at: int) -> bool:
@@ -57,9 +60,10 @@ def _caption(table: Table, show: str) -> str:
     return f"{table.title}; {shown}"
 
 
-def _notes(table: Table, show: str) -> tuple[str, ...]:
+def _notes(table: Table, show: str) -> list[str]:
     """The first note reads the columns; the others are about our runs."""
-    return table.notes[:1] if show == "published" else table.notes
+    first, *rest = table.notes
+    return [first] if show == "published" else [first, *table.legend, *rest]
 
 
 def _layouts(
@@ -111,6 +115,8 @@ def to_text(table: Table, show: str) -> str:
     """
     rows, columns = _rows(table, show), _columns(table, show)
     heads = [*table.heads, *(table.columns[at] for at in columns)]
+    if not rows:
+        return f"{_caption(table, show)}\n\nNo finished run of the store belongs in this table.\n"
     cells = [[*row.labels, *(_text(table, row, at, show) for at in columns)] for row in rows]
     layouts = list(_layouts(heads, cells, rows, len(table.heads)))
     widths, gap, stacked = next(
@@ -142,25 +148,41 @@ def to_markdown(table: Table, show: str) -> str:
 
 
 def to_csv(table: Table, show: str) -> str:
-    """Comma-separated values with a header; empty where there is nothing."""
+    """Comma-separated values with a header; empty where there is nothing.
+
+    Behind a column of solved runs are those of how they stand, for the words that are said of any.
+    """
     rows, columns = _rows(table, show), _columns(table, show)
-    heads = list(table.heads)
+    heads, lines = list(table.heads), [list(row.labels) for row in rows]
     for at in columns:
-        head = table.columns[at]
-        heads += [head, f"{head} published"] if show == "both" else [head]
+        parts = {head: part for part, head in _parts(table, rows, at, show)}
+        heads += parts
+        for line, row in zip(lines, rows, strict=True):
+            line += [part(row.values[at]) or "" for part in parts.values()]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(heads)
-    for row in rows:
-        cells = list(row.labels)
-        for at in columns:
-            value = row.values[at]
-            if show != "published":
-                cells.append(value.ours or "")
-            if show != "ours":
-                cells.append(value.published or "")
-        writer.writerow(cells)
+    writer.writerows([heads, *lines])
     return stream.getvalue()
+
+
+def _parts(
+    table: Table, rows: list[Row], at: int, show: str
+) -> Iterator[tuple[Callable[[Value], str | None], str]]:
+    """What a column of a table is as columns of numbers, each with its head."""
+    head = table.columns[at]
+    if show != "published":
+        yield (lambda value: value.ours), head
+    if show != "ours":
+        yield (lambda value: value.published), head if show == "published" else f"{head} published"
+    for word in WORDS if show != "published" else ():
+        if any(v.standing and v.standing.count(word) for row in rows for v in [row.values[at]]):
+            yield partial(_said, word), f"{head} {word}"
+
+
+def _said(word: str, value: Value) -> str | None:
+    """How many solved runs the word is said of, None where none was tried."""
+    found = value.standing
+    return str(found.count(word)) if found and found.tried else None
 
 
 _LATEX = {

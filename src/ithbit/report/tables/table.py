@@ -4,20 +4,23 @@ Marks: `*` on a cell with fewer finished runs than the paper has, `–` where th
 that the paper does not have is never starred.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ithbit.families import Group, group
+from ithbit.families import FAMILIES, Group, group
 from ithbit.published import Mean, Variant
 from ithbit.report.cells import Cells, Summary
 from ithbit.report.comparison.statistics import Count
+from ithbit.report.standing import SOLVED, Standing, legend
 
 MARKS: dict[Group, str] = {"constructive": "✓", "stress test": "✗"}
 NOTHING = "–"
-VERDICTS = "all inputs"
-_VERDICTS_NOTE = (
-    "all inputs: of the solved runs that `ithbit verify` has tried, how many were right on every "
-    "input (float32, final weights), +k? where a search found nothing, k✗ with a counterexample"
+MARKS_NOTE = (
+    "✓ constructive: the paper's theorems give a small solution at this depth; ✗ stress test: they "
+    "give none, and most say that there is none once n is large"
+)
+_NAMES_NOTE = (
+    f"{FAMILIES['mamba2'].label} is `mamba2` on the command line; theorems speak of its formal "
+    "layer, `ssm`, and for GRU of `rnn`"
 )
 
 
@@ -25,13 +28,20 @@ _VERDICTS_NOTE = (
 class Value:
     """One cell: ours and the published number as text, None where there is none.
 
-    `share` is our success rate where the cell is a count, for shading.
+    `share` is the share of solved runs where the cell is a count, for shading; `standing` says what
+    became of them.
     """
 
     ours: str | None
     published: str | None
     share: float | None = None
     published_share: float | None = None
+    standing: Standing | None = None
+
+    @property
+    def marks(self) -> str:
+        """How the solved runs behind the number stand, "" where none was tried."""
+        return self.standing.marks() if self.standing else ""
 
 
 @dataclass(frozen=True)
@@ -46,21 +56,42 @@ class Row:
     kind: str = "row"
     variant: Variant | None = None
 
+    @property
+    def has_ours(self) -> bool:
+        return any(value.ours for value in self.values)
+
 
 @dataclass(frozen=True)
 class Table:
-    """One table; `label` is the paper's."""
+    """One table; the first of the notes reads the columns, the others are about our runs.
+
+    `legend` explains words and letters, which the page does in one place.
+    """
 
     name: str
-    label: str
     title: str
     heads: tuple[str, ...]
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
+    n_bits: int | None = None  # of all its runs, where they have one length
+
+    @property
+    def legend(self) -> list[str]:
+        shown = [value.standing for row in self.rows for value in row.values if value.standing]
+        found = [f"solved: {SOLVED}"] if any(each.runs for each in shown) else []
+        found += legend(shown)
+        if any(r.variant and r.variant.family == "mamba2" and r.has_ours for r in self.rows):
+            found.append(_NAMES_NOTE)
+        return found
+
+    @property
+    def has_ours(self) -> bool:
+        """Whether any cell has runs of ours."""
+        return any(row.has_ours for row in self.rows)
 
 
-def variant_labels(variant: Variant, cells: Cells = Cells()) -> tuple[str, str, str]:
+def variant_labels(variant: Variant, cells: Cells) -> tuple[str, str, str]:
     """Task, family and depth as a table prints them."""
     return (variant.task.upper(), cells.label(variant), str(variant.n_layers))
 
@@ -71,9 +102,9 @@ def marked_labels(variant: Variant, cells: Cells) -> tuple[str, str, str, str]:
     return (*variant_labels(variant, cells), mark)
 
 
-def count_value(ours: Count, theirs: Count | None, bare: bool = False) -> Value:
+def count_value(ours: Standing, theirs: Count | None, bare: bool = False) -> Value:
     """A count beside the published one; `bare` prints the latter without its runs, as the paper."""
-    k, m = ours
+    k, m = ours.solved, ours.runs
     printed, short = None, ""
     if theirs is not None:
         printed = str(theirs[0]) if bare else f"{theirs[0]}/{theirs[1]}"
@@ -83,6 +114,7 @@ def count_value(ours: Count, theirs: Count | None, bare: bool = False) -> Value:
         printed,
         k / m if m else None,
         None if theirs is None else theirs[0] / theirs[1],
+        ours,
     )
 
 
@@ -99,44 +131,20 @@ def printed_mean(mean: Mean) -> str:
     return f"{mean.mean:.{mean.decimals}f}±{mean.sd:.{mean.decimals}f}"
 
 
-def verdict_values(
-    cells: Cells, variants: Iterable[Variant], lengths: list[int]
-) -> tuple[Value, ...]:
-    """The column of verdicts, of all lengths together; none where nothing was verified."""
-    if not cells.n_verified:
-        return ()
-    found = cells.verdicts(variants, lengths)
-    if not found.tried:
-        return (Value(None, None),)
-    text = f"{found.right}/{found.tried}"
-    text += f" +{found.open}?" if found.open else ""
-    text += f" {found.wrong}✗" if found.wrong else ""
-    return (Value(text, None),)
-
-
 def by_length(
-    name: str,
-    label: str,
-    title: str,
-    rows: list[Row],
-    notes: list[str],
-    cells: Cells,
-    lengths: list[int],
+    name: str, title: str, rows: list[Row], notes: list[str], cells: Cells, lengths: list[int]
 ) -> Table:
-    """A table with a column for each length and, where there are any, one of verdicts."""
-    verified = bool(cells.n_verified)
-    variants = [row.variant for row in rows if row.variant]
-    counts = {cells.count(variant, n)[1] for variant in variants for n in lengths} - {0}
+    """A table with a column for each length."""
+    counts = {v.standing.runs for row in rows if row.variant for v in row.values if v.standing}
+    counts -= {0}
     return Table(
         name,
-        label,
         title,
         ("Task", "Model family", "L", "Thm."),
-        (*(f"n={n_bits}" for n_bits in lengths), *[VERDICTS] * verified),
+        tuple(f"n={n_bits}" for n_bits in lengths),
         tuple(rows),
         (
             *notes,
-            *[_VERDICTS_NOTE] * verified,
             *([f"cells have {min(counts)} to {max(counts)} runs"] if len(counts) > 1 else []),
             *cells.early_notes(),
             *common_notes(cells, rows),
@@ -154,5 +162,5 @@ def common_notes(cells: Cells, rows: list[Row]) -> list[str]:
         notes.append("* fewer finished runs than the paper has for this cell")
     missing = sum(value.ours is None for value in values if value.published is not None)
     if missing:
-        notes.append(f"{NOTHING} no finished run ({missing} missing)")
+        notes.append(f"{NOTHING} no finished run: {missing} of the paper's cells")
     return notes + cells.notes()

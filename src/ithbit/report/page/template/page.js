@@ -2,6 +2,7 @@
 // The list of runs, its curves, and the two switches. Text from records only ever becomes text nodes.
 (() => {
   const PAGE = 100;
+  const SPARE = ["#7A5CD6", "#999933", "#A0522D", "#88837A", "#CC3377", "#117733", "#5577AA", "#BB9900"];
   const TOGETHER = 30; // so many curves can still be told apart
   const data = JSON.parse(document.getElementById("data").textContent);
   const at = Object.fromEntries(data.columns.map((name, index) => [name, index]));
@@ -46,8 +47,9 @@
     ["double_length_accuracy", "at 2n", fixed(3), true],
     ["n_parameters", "Parameters", plain, true],
     ["seconds_per_epoch", "s/epoch", fixed(3), true],
-    ["verification", "All inputs", plain],
-  ];
+    ["standing", "Standing", plain],
+    ["settings", "Settings", (value) => (data.told[value] || "").slice(2) || value],
+  ].filter(([key]) => key !== "settings" || data.rows.some((row) => !["paper", "early stop"].includes(row[at.settings])));
   let sort = null;
   let descending = false;
   let shown = PAGE;
@@ -65,7 +67,7 @@
   }
 
   // ---- filters: only what occurs can be chosen
-  const SELECTS = ["task", "family", "n_layers", "n_bits", "positions", "group", "solved", "status", "settings"];
+  const SELECTS = ["task", "family", "n_layers", "n_bits", "positions", "group", "solved", "standing", "status", "settings"];
   const shape = Object.fromEntries(COLUMNS.map(([key, , show]) => [key, show]));
   for (const key of SELECTS) {
     const values = [...new Set(data.rows.map((row) => row[at[key]]))].filter((value) => value !== null);
@@ -166,8 +168,8 @@
       made.append(svgNode("line", { x1: box.left, x2: box.right, y1: y(tick), y2: y(tick), stroke: "var(--line)" }));
       made.append(svgNode("text", { x: box.left - 6, y: y(tick) + 4, "text-anchor": "end" }, label(tick)));
     }
-    for (const share of [0, 0.5, 1]) {
-      made.append(svgNode("text", { x: x(share * last), y: box.bottom + 16, "text-anchor": "middle" }, String(Math.round(share * last))));
+    for (const tick of new Set([0, Math.round(last / 2), last])) {
+      made.append(svgNode("text", { class: "tick", x: x(tick), y: box.bottom + 16, "text-anchor": "middle" }, String(tick)));
     }
     made.append(svgNode("text", { x: (box.left + box.right) / 2, y: height - 2, "text-anchor": "middle" }, "epoch"));
     lines.forEach((points, index) => {
@@ -184,15 +186,31 @@
 
   const charts = (rows) => {
     const lines = rows.map((row) => decode(row[at.curve]));
-    const colours = rows.map((row) => data.colours[row[at.family]]);
+    // A family has its colour; unlike runs of one family are told apart by others.
+    const kind = (row) => `${data.labels[row[at.family]]}${data.told[row[at.settings]] ?? ""}`;
+    const kinds = new Map();
+    const taken = new Set();
+    for (const row of rows) {
+      if (kinds.has(kind(row))) continue;
+      const free = [data.colours[row[at.family]], ...SPARE].find((colour) => !taken.has(colour));
+      kinds.set(kind(row), free ?? data.colours[row[at.family]]);
+      taken.add(kinds.get(kind(row)));
+    }
+    const colours = rows.map((row) => kinds.get(kind(row)));
     const losses = lines.flat().map((point) => point.loss).filter((loss) => loss !== null);
     const low = Math.floor(Math.min(-1, ...losses));
     const high = Math.ceil(Math.max(0, ...losses));
     const ticks = [];
     for (let tick = low; tick <= high; tick += Math.max(1, Math.ceil((high - low) / 6))) ticks.push(tick);
+    const named = [...kinds].map(([name, colour]) => {
+      const dot = node("span", { class: "dot" });
+      dot.style.background = colour;
+      return node("span", {}, dot, name);
+    });
     return node(
       "div",
       { class: "pair" },
+      ...(kinds.size > 1 ? [node("p", { class: "key" }, ...named)] : []),
       chart("Held-out accuracy", lines, "accuracy", 0.4, 1.02, [0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1], (tick) => tick.toFixed(1), colours),
       chart("Held-out loss", lines, "loss", low, high, ticks, (tick) => `1e${tick}`, colours),
     );
@@ -250,15 +268,14 @@
   // ---- a cell of a table leads to its runs
   const lookUp = (cell) => {
     form.reset();
-    const wanted = { positions: "polynomial", ...JSON.parse(cell.dataset.lookUp) };
-    for (const [key, value] of Object.entries(wanted)) {
+    for (const [key, value] of Object.entries(JSON.parse(cell.dataset.lookUp))) {
       const field = form.elements[key];
       if ([...field.options].some((option) => option.value === String(value))) field.value = String(value);
     }
     // The reset's own update comes later and keeps what is chosen here.
     document.getElementById("runs").scrollIntoView();
   };
-  const tables = document.getElementById("tables");
+  const tables = document.querySelector("main");
   tables.addEventListener("click", (event) => {
     const cell = event.target.closest("td[data-look-up]");
     if (cell) lookUp(cell);

@@ -1,0 +1,79 @@
+"""For each entry side by side: what theory proves, what training found, and how that stands.
+
+*Proved* is said twice here and means two things. Of a block: that some weights of these very sizes
+solve the task, or that none do. Of a run: that its own trained weights do.
+"""
+
+from dataclasses import dataclass
+
+from ithbit.families import family_named
+from ithbit.published import RUNS_PER_CELL, Variant, published
+from ithbit.report.cells import Cells
+from ithbit.report.standing import Standing
+from ithbit.report.tables.table import NOTHING
+from ithbit.theory.trained_verdicts import trained_verdict
+from ithbit.theory.verdicts import Verdict
+from ithbit.theory.verdicts import table as derived_table
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One variant at the longest n that it was trained at."""
+
+    variant: Variant
+    label: str
+    n_bits: int
+    least: str  # layers that suffice, by the paper's theorems
+    proved: str
+    because: str
+    standing: Standing
+    published: str
+
+
+def entries(cells: Cells) -> list[Entry]:
+    """Every variant that has runs, the paper's first and in its order."""
+    derived = {(entry.family, entry.task): entry.layers_text for entry in derived_table()}
+    printed = {
+        (Variant(row.task, family, row.n_layers), n): f"{k}/{RUNS_PER_CELL}"
+        for row in published().successes
+        for family in row.families
+        for n, k in row.successes.items()
+    }
+    found = []
+    for variant in cells.variants():
+        n_bits = max(n for v, n, positions in cells.by_cell if v == variant)
+        verdict = _verdict(cells, variant, n_bits)
+        found.append(
+            Entry(
+                variant,
+                cells.label(variant),
+                n_bits,
+                derived.get((family_named(variant.family).formal or "", variant.task), NOTHING),
+                _said(verdict) if verdict else NOTHING,
+                f"{verdict.because}{_beside(verdict)}" if verdict else "",
+                cells.standing([variant], n_bits),
+                printed.get((variant, n_bits), NOTHING),
+            )
+        )
+    return found
+
+
+def _verdict(cells: Cells, variant: Variant, n_bits: int) -> Verdict | None:
+    """What is proved of a block of these sizes; None where nothing here speaks of it."""
+    run = cells.runs(variant, n_bits).row(0, named=True)
+    if not family_named(variant.family).formal or run["positions"] != "polynomial":
+        return None
+    sizes = {"width": "d_model", "heads": "n_heads", "ff": "d_ff", "state": "d_state"}
+    given = {name: run[column] for name, column in sizes.items()}
+    return trained_verdict(variant.task, variant.family, variant.n_layers, n_bits, **given)
+
+
+def _said(verdict: Verdict) -> str:
+    if verdict.answer == "possible":
+        return f"possible for every n, margin ≥ {verdict.every_n}"
+    past = f"impossible past n = {verdict.n_star:,}" if verdict.n_star is not None else ""
+    return past if verdict.answer == "impossible" else ", ".join(filter(None, ["open", past]))
+
+
+def _beside(verdict: Verdict) -> str:
+    return f" ({verdict.theorem} of the paper)" if verdict.theorem else ""

@@ -1,0 +1,92 @@
+"""How runs stand: five words, each with one meaning, and how many runs each is said of.
+
+*Solved* is the paper's criterion, on samples. What `ithbit verify` left says of the final weights
+of a solved run that they are *refuted*, *not refuted*, *right on all inputs* or *proved*. A run
+that was wrong on the plain inputs tried at the end of its training is refuted too.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import polars as pl
+
+SOLVED = "in some epoch right on every held-out sample, the paper's criterion of success"
+WORDS = {  # letter in tables, and meaning
+    "refuted": ("r", "a wrong answer was found"),
+    "not refuted": ("n", "a search found no wrong answer, which proves nothing"),
+    "right on all inputs": ("a", "every input was tried, in float32"),
+    "proved": ("p", "right on all inputs by a proof"),
+}
+# An unsettled run was wrong within rounding alone: no wrong answer was found.
+_READ_AS = {"unsettled": "not refuted", "proved on all inputs": "proved"}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Finished runs, those of them that are solved, and how many of these each word is said of."""
+
+    runs: int
+    solved: int
+    counts: tuple[int, ...] = (0,) * len(WORDS)  # in the order of `WORDS`
+
+    def count(self, word: str) -> int:
+        return self.counts[list(WORDS).index(word)]
+
+    def to_json(self) -> dict[str, int]:
+        said = dict(zip(WORDS, self.counts, strict=True))
+        return {"runs": self.runs, "solved": self.solved, **said}
+
+    @property
+    def tried(self) -> int:
+        return sum(self.counts)
+
+    def marks(self) -> str:
+        """The words that are said of any, by their letters.
+
+        >>> Standing(20, 20, (13, 5, 0, 2)).marks()
+        '13r 5n 2p'
+        """
+        letters = (letter for letter, _ in WORDS.values())
+        return " ".join(f"{n}{at}" for n, at in zip(self.counts, letters, strict=True) if n)
+
+    def sentence(self) -> str:
+        """The same in full.
+
+        >>> Standing(20, 20, (13, 5, 0, 0)).sentence()
+        '20 of 20 runs solved; of these 13 refuted, 5 not refuted, 2 not tried'
+        """
+        said = [f"{n} {word}" for n, word in zip(self.counts, WORDS, strict=True) if n]
+        if untried := self.solved - self.tried:
+            said.append(f"{untried} not tried")
+        head = f"{self.solved} of {self.runs} runs solved"
+        return f"{head}; of these {', '.join(said)}" if said else head
+
+
+def legend(shown: Iterable[Standing]) -> list[str]:
+    """What the letters behind a number mean, those that are there; nothing where there are none."""
+    seen = list(shown)
+    said = [
+        f"{letter} {word} ({meaning})"
+        for word, (letter, meaning) in WORDS.items()
+        if any(each.count(word) for each in seen)
+    ]
+    if not said:
+        return []
+    return [
+        f"letters, of the solved runs: {', '.join(said)}; by `ithbit verify`, of the final "
+        "weights; solved runs without a letter were not tried"
+    ]
+
+
+def words(runs: pl.DataFrame) -> pl.Series:
+    """The word for each run, solved or not; null where it was not tried."""
+    wrong = pl.col("verification").is_null() & (pl.col("structured_wrong") > 0)
+    said = pl.when(wrong).then(pl.lit("refuted")).otherwise(pl.col("verification"))
+    return runs.select(standing=said.replace(_READ_AS)).to_series()
+
+
+def standing(runs: pl.DataFrame) -> Standing:
+    """How these finished runs stand; they have their `words` as a column."""
+    said = Counter(w for w, solved in zip(runs["standing"], runs["solved"], strict=True) if solved)
+    return Standing(runs.height, said.total(), tuple(said[word] for word in WORDS))
