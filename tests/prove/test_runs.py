@@ -34,6 +34,10 @@ def test_a_run_is_proved_and_its_certificate_lies_beside_it(tmp_path) -> None:
     assert proof is not None
     assert (proof.outcome, proof.share_closed, proof.certificate) == ("proved", 1, "proof.json")
     assert proof.least_margin == ithbit.check_certificate(folder / "proof.json").margin
+    ithbit.verify(folder, budget=2000, device="cpu", store=tmp_path)  # keeps what was proved
+    kept = read_verification(str(folder))
+    assert kept is not None
+    assert (kept.budget, kept.found.verdict, kept.found.proof) == (2000, found[0].verdict, proof)
     again = ithbit.verify(all=True, prove=True, budget=1000, device="cpu", store=tmp_path)
     assert again[0].found is None  # on record
     assert again.summary()["solved"] == {"runs": 1, "proved on all inputs": 1}

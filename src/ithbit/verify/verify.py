@@ -13,6 +13,7 @@ epoch.
 import hashlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,9 +216,25 @@ def verified(folder: Path, device: Device, budget: int, seed: int, count: bool) 
     found = examine(model, run.model.n_bits, device.torch, budget, seed, count=count)
     digest = hashlib.sha256(weights).hexdigest()
     environment = describe_environment(device)
-    return Verified(
+    fresh = Verified(
         run.run_id, run.name, digest, "float32", budget, seed, found, environment, count
     )
+    return _with_proof(fresh, read_verification(str(folder)))
+
+
+def _with_proof(fresh: Verified, before: Verified | None) -> Verified:
+    """The record with what was proved of the same weights before, unless it is refuted now."""
+    if before is None or before.weights_sha256 != fresh.weights_sha256:
+        return fresh
+    proof = before.found.proof
+    if (
+        proof is None
+        or proof.outcome != "proved"
+        or fresh.found.verdict in ("refuted", "unsettled")
+    ):
+        return fresh
+    found = replace(fresh.found, proof=proof, verdict="proved on all inputs", method="proof")
+    return replace(fresh, found=found)
 
 
 def check_length(run: RunSpec, budget: int) -> None:
