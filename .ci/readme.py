@@ -8,6 +8,7 @@ commands are run by `.ci/run` itself and left out here, as is what the block mar
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,8 +36,8 @@ def main() -> None:
     bin_dir = Path(sys.executable).parent
     environment = os.environ | {"PATH": f"{bin_dir}:{os.environ['PATH']}", "COLUMNS": "100"}
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("examples", "results"):
-            (Path(folder) / name).symlink_to(Path(sys.argv[1]).resolve().parent / name)
+        for name in ("examples", "results"):  # copies: commands may write there
+            shutil.copytree(Path(sys.argv[1]).resolve().parent / name, Path(folder) / name)
         for shown, command, output in scripts(text):
             start = time.monotonic()
             done = subprocess.run(

@@ -10,7 +10,8 @@ from shipped import folders, read
 
 import ithbit
 from ithbit.errors import SpecError, StoreError
-from ithbit.prove.runs import prove_run
+from ithbit.prove.runs import on_record, prove_run
+from ithbit.store.folder import keep_verification
 from ithbit.store.reading import read_verification
 from ithbit.store.records import Proof
 
@@ -33,6 +34,10 @@ def test_a_run_is_proved_and_its_certificate_lies_beside_it(tmp_path) -> None:
     assert proof is not None
     assert (proof.outcome, proof.share_closed, proof.certificate) == ("proved", 1, "proof.json")
     assert proof.least_margin == ithbit.check_certificate(folder / "proof.json").margin
+    ithbit.verify(folder, budget=2000, device="cpu", store=tmp_path)  # keeps what was proved
+    kept = read_verification(str(folder))
+    assert kept is not None
+    assert (kept.budget, kept.found.verdict, kept.found.proof) == (2000, found[0].verdict, proof)
     again = ithbit.verify(all=True, prove=True, budget=1000, device="cpu", store=tmp_path)
     assert again[0].found is None  # on record
     assert again.summary()["solved"] == {"runs": 1, "proved on all inputs": 1}
@@ -52,7 +57,9 @@ def test_what_is_wrong_in_real_arithmetic_is_refuted(tmp_path) -> None:
     params = {name: value.copy() for name, value in load(read(folder)[1]).items()}
     params["head.bias"] -= np.float32(14)
     (folder / "weights.safetensors").write_bytes(save(params))
-    found = prove_run(folder)
+    fresh = prove_run(folder, on_record(folder))
+    keep_verification(folder, fresh)
+    found = fresh.found
     assert found.verdict == "refuted"
     assert found.counterexample is not None
     assert not found.counterexample.right
@@ -66,7 +73,7 @@ def test_what_is_wrong_in_real_arithmetic_is_refuted(tmp_path) -> None:
 
 def test_a_verdict_that_its_proof_denies_is_not_read(tmp_path) -> None:
     folder = copy(folders("rhi_n16_softmax-full_*_s0-*")[0], tmp_path)
-    prove_run(folder)
+    keep_verification(folder, prove_run(folder, on_record(folder)))
     file = folder / "verification.json"
     record = json.loads(file.read_text())
     for change in ({"outcome": "open"}, {"least_margin": None}, {"least_margin": -1.0}):
@@ -84,7 +91,7 @@ def test_mistakes_are_named(tmp_path) -> None:
         ithbit.verify(folder, prove=True, seconds=0)
     (folder / "verification.json").unlink()
     with pytest.raises(StoreError, match="no verification that a proof"):
-        prove_run(folder)
+        on_record(folder)
 
 
 def test_proofs_say_what_they_came_to() -> None:

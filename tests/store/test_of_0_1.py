@@ -75,7 +75,7 @@ def cells(text: str) -> dict[tuple[str, ...], dict[str, str]]:
     }
 
 
-@pytest.mark.parametrize("command", SAID["tables"].keys() - POOLED.values())
+@pytest.mark.parametrize("command", sorted(SAID["tables"].keys() - POOLED.values()))
 def test_tables(command: str) -> None:
     """Every number that 0.1 gave; verdicts stand behind each cell now, not in a column."""
     settings = () if "--settings" in command else ("--settings", "paper")

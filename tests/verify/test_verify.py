@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from ithbit.engine.device import choose_device
 from ithbit.engine.loop import train
+from ithbit.engine.steppers.choice import evaluator_here
 from ithbit.errors import SpecError, StoreError, TooLargeError
 from ithbit.models import classifier
+from ithbit.native import building
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
@@ -284,9 +287,26 @@ def test_long_inputs_are_tried_a_few_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr("ithbit.engine.evaluate._NUMBERS", 3 * (2 * 7**2 + 4 * 16 * 7))
     torch.testing.assert_close(model(bits, index), whole)
     sizes = []
-    monkeypatch.setattr(
-        "ithbit.verify.verify.logits",
-        lambda *given: sizes.append(len(given[-1].index[0])) or given[-1].index.float(),
-    )
-    model(bits, index)
+
+    def counted(*given):
+        sizes.append(len(given[-1].index[0]))
+        return given[-1].index.float()
+
+    monkeypatch.setattr("ithbit.verify.verify.evaluator_here", lambda *given: (counted, "stacked"))
+    model_of(*read_run(tmp_path / run.folder), CPU)(bits, index)
     assert sizes == [3] * 6 + [2]
+
+
+def test_compiled_code_finds_the_margins_of_the_plain_models(monkeypatch) -> None:
+    """And where it is there, verification takes it."""
+    pytest.importorskip("numba")
+    run = RunSpec(ModelSpec("rhi", "gru", 4), 0)
+    weights = save(classifier.init(run.model, 0))
+    monkeypatch.setattr(building, "ready", lambda spec: False)
+    assert evaluator_here(run.model, CPU)[1] == "stacked"
+    plain = examine(model_of(run, weights, CPU), 4, CPU, count=True)
+    monkeypatch.setattr(building, "ready", lambda spec: True)
+    assert evaluator_here(run.model, CPU)[1] == "compiled"
+    found = examine(model_of(run, weights, CPU), 4, CPU, count=True)
+    assert (found.n_evaluated, found.n_wrong) == (plain.n_evaluated, plain.n_wrong)
+    assert found.worst.margin == pytest.approx(plain.worst.margin, abs=1e-5)

@@ -181,7 +181,7 @@ def verify(
     )
 
     if prove:
-        from ithbit.prove.runs import prove_run
+        from ithbit.prove.runs import on_record, prove_run
     store, chosen = Path(store), choose_device(device)
     folders = finished_folders(store) if all else [folder_of(run, store) for run in named]
     done = Verifications()
@@ -193,17 +193,19 @@ def verify(
                 if all and solved_only and not solved:
                     continue
                 record, found = recorded(folder) if all and not again else None, None
+                fresh = None
                 if record is None or not is_enough(record, budget, count):
                     fresh = verified(folder, chosen, budget, seed, count)
+                    record = fresh.to_json()
+                if prove and may_be_proved(record, seconds):
+                    say = lambda now: shown.say(now.sentence())  # noqa: E731
+                    fresh = prove_run(folder, fresh or on_record(folder), seconds, say)
+                if fresh is not None:
                     record, found = fresh.to_json(), fresh.found
                     try:
                         keep_verification(folder, fresh)
                     except StoreError as error:  # a store that can only be read
                         done.not_kept.append(str(error))
-                if prove and not done.not_kept and may_be_proved(record, seconds):
-                    found = prove_run(folder, seconds, lambda now: shown.say(now.sentence()))
-                    record = recorded(folder)
-                    assert record is not None
                 done.append(Verified(record, solved, final, found))
             except (StoreError, TooLargeError) as error:
                 if not all:

@@ -8,6 +8,8 @@ import importlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from ithbit.families import family_named
 from ithbit.models import positions
+from ithbit.models.classifier import init
 from ithbit.models.linear_attention import features
 from ithbit.models.registry import BLOCKS
 from ithbit.models.stacked import Params, layer_norm, linear, part, rms_norm
@@ -111,8 +114,27 @@ def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Example
 def gradients(
     params: Params, spec: ModelSpec, table: TokenTable, examples: Examples
 ) -> tuple[Tensor, Tensor]:
-    """Logits, and the gradient of each seed's mean loss: seed batch, seed parameter."""
+    """Logits, and the gradient of each seed's mean loss: seed batch, seed parameter.
+
+    Parameters are in the order of `init`.
+    """
     return _run(params, spec, table, examples, train=True)
+
+
+@cache
+def _places(spec: ModelSpec) -> tuple[dict[str, int], Any, Any]:
+    """Where parameters start in a row, in the order of `init`, whatever order they come in; where
+    those of the blocks do; and the sizes, as the compiled function takes them."""
+    starts, start = {}, 0
+    for name, value in init(spec, 0).items():
+        starts[name], start = start, start + value.numel()
+    kind = family_named(spec.family).kind
+    names, layers = _KINDS[kind].names, range(spec.n_layers)
+    at = [[starts[f"blocks.{layer}.{name}"] for name in names] for layer in layers]
+    sizes = [spec.d_model, spec.n_heads, spec.d_ff]
+    if kind == "mamba2":
+        sizes[2:] = [spec.d_state, starts["leave.norm.weight"]]
+    return starts, np.array(at), np.array(sizes)
 
 
 def _run(
@@ -125,24 +147,17 @@ def _run(
     enter = BLOCKS[spec.family].enter
     wide = kind.wide(first, enter(part(params, "enter"), rows if added is None else rows + added))
 
-    values = torch.cat([value.detach().flatten(1) for value in params.values()], 1)
+    starts, at, sizes = _places(spec)
+    values = torch.cat([params[name].detach().flatten(1) for name in starts], 1)
     grads = torch.zeros_like(values) if train else values  # not written to, unless to train
     d_wide = torch.zeros_like(wide) if train else wide.detach()
     out = values.new_empty(examples.index.shape)
-    starts, start = {}, 0
-    for name, value in params.items():
-        starts[name], start = start, start + value[0].numel()
-    layers = range(spec.n_layers)
-    at = [[starts[f"blocks.{layer}.{name}"] for name in kind.names] for layer in layers]
-    sizes = [spec.d_model, spec.n_heads, spec.d_ff]
-    if family.kind == "mamba2":
-        sizes[2:] = [spec.d_state, starts["leave.norm.weight"]]
     arrays = (values, grads, wide.detach(), d_wide, examples.bits, examples.index, out)
     arguments = (
         *(tensor.contiguous().numpy() for tensor in arrays),
-        np.array(at),
+        at,
         starts["head.weight"],
-        np.array(sizes),
+        sizes,
         int(table.task == "lhi"),
         family.causal,
         train,

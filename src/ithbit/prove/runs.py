@@ -7,19 +7,19 @@ is *proved on all inputs*.
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from ithbit.errors import StoreError
+from ithbit.errors import OutputError, StoreError
 from ithbit.prove import certificate
 from ithbit.prove.bounded import ARITHMETIC, NoBoundsError, bounds_for
 from ithbit.prove.search import Found, search
 from ithbit.spec import RunSpec
-from ithbit.store.folder import keep_verification
 from ithbit.store.reading import read_verification
-from ithbit.store.records import Case, Proof, Verification
+from ithbit.store.records import Case, Proof, Verification, Verified
 from ithbit.verify.margins import alone
 from ithbit.verify.verify import model_of, read_run
 
@@ -27,21 +27,27 @@ FILE = "proof.json"
 SECONDS = 60.0
 
 
-def prove_run(
-    folder: Path, seconds: float = SECONDS, watch: Callable[[Found], None] | None = None
-) -> Verification:
-    """Prove the run of a folder right on all inputs, or refute it, or neither; the record of its
-    verification, which must be there, has the proof afterwards."""
-    run, weights = read_run(folder)
+def on_record(folder: Path) -> Verified:
+    """The verification of a run folder; raises `StoreError` if it has none that can be read."""
     record = read_verification(str(folder))
     if record is None:
         raise StoreError(f"{folder} has no verification that a proof could be added to")
+    return record
+
+
+def prove_run(
+    folder: Path,
+    record: Verified,
+    seconds: float = SECONDS,
+    watch: Callable[[Found], None] | None = None,
+) -> Verified:
+    """Prove the run of a folder right on all inputs, or refute it, or neither: its verification
+    with the proof added. The certificate is left in the folder, if that can be written."""
+    run, weights = read_run(folder)
     if record.found.verdict in ("refuted", "unsettled"):
-        return record.found
+        return record
     proof, case = attempt(run, weights, folder / FILE, seconds, watch)
-    found = _joined(record.found, proof, case, run, weights)
-    keep_verification(folder, replace(record, found=found))
-    return found
+    return replace(record, found=_joined(record.found, proof, case, run, weights))
 
 
 def attempt(
@@ -53,7 +59,8 @@ def attempt(
 ) -> tuple[Proof, Case | None]:
     """Try to prove weights right; writes the certificate if they are. And the input of least margin
     that was met."""
-    file.unlink(missing_ok=True)
+    with suppress(OSError):  # a store that can only be read
+        file.unlink(missing_ok=True)
     try:
         bounds = bounds_for(run.model, certificate.weights_of(weights))
     except (NoBoundsError, ArithmeticError):
@@ -75,8 +82,10 @@ def attempt(
         leaves = found.leaves
         content = certificate.document(run, weights, leaves.index, leaves.bits, leaves.lower)
         confirmed = certificate.confirmed(content, weights)
-        certificate.write(file, content)
-        proof = replace(proof, least_margin=confirmed.margin, certificate=file.name)
+        proof = replace(proof, least_margin=confirmed.margin)
+        with suppress(OutputError):
+            certificate.write(file, content)
+            proof = replace(proof, certificate=file.name)
     return proof, case
 
 

@@ -174,7 +174,7 @@ class Proof:
     leaves: Count = 0  # of the certificate
     seconds: Amount = 0.0
     arithmetic: str = ""
-    certificate: str = ""  # the file, beside this record
+    certificate: str = ""  # the file, beside this record; "" if it could not be written
 
     def sentence(self) -> str:
         """What is proved, in words."""

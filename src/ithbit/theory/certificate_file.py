@@ -147,7 +147,7 @@ def read_certificate(path: Path) -> Json:
     except ValueError as error:
         raise CertificateError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(content, dict):
-        raise CertificateError(f"{path} is not a certificate: it holds no object")
+        raise CertificateError(f"{path} is not a certificate: its format is not {FORMAT!r}")
     return content
 
 

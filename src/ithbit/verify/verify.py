@@ -13,6 +13,7 @@ epoch.
 import hashlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -218,9 +219,25 @@ def verified(folder: Path, device: Device, budget: int, seed: int, count: bool) 
     digest = hashlib.sha256(weights).hexdigest()
     _, path = evaluator_here(run.model, device.torch)
     environment = describe_environment(device) | {"path": path}
-    return Verified(
+    fresh = Verified(
         run.run_id, run.name, digest, "float32", budget, seed, found, environment, count
     )
+    return _with_proof(fresh, read_verification(str(folder)))
+
+
+def _with_proof(fresh: Verified, before: Verified | None) -> Verified:
+    """The record with what was proved of the same weights before, unless it is refuted now."""
+    if before is None or before.weights_sha256 != fresh.weights_sha256:
+        return fresh
+    proof = before.found.proof
+    if (
+        proof is None
+        or proof.outcome != "proved"
+        or fresh.found.verdict in ("refuted", "unsettled")
+    ):
+        return fresh
+    found = replace(fresh.found, proof=proof, verdict="proved on all inputs", method="proof")
+    return replace(fresh, found=found)
 
 
 def check_length(run: RunSpec, budget: int) -> None:
@@ -243,7 +260,8 @@ def recorded(folder: Path) -> dict[str, Any] | None:
 
 def is_enough(record: dict[str, Any], budget: int, count: bool) -> bool:
     """Whether trying again with such a budget could say more than a record does."""
-    if record["exhaustive"] or (record["verdict"] == "refuted" and not count):
+    settled = record["exhaustive"] or record["verdict"] == "proved on all inputs"
+    if settled or (record["verdict"] == "refuted" and not count):
         return True
     counted = record.get("count", False)
     return bool(record.get("stages")) and record["budget"] >= budget and counted >= count

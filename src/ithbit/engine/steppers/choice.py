@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 
@@ -69,9 +69,13 @@ def evaluator(name: StepperName) -> Logits:
 
 def evaluator_here(model: ModelSpec, device: torch.device) -> tuple[Logits, StepperName]:
     """What evaluates weights fastest without waiting, and its name."""
-    is_there = device.type == "cpu" and building.refusal(model) is None and building.ready(model)
-    name: StepperName = "compiled" if is_there else "stacked"
-    return evaluator(name), name
+    if device.type == "cpu" and building.refusal(model) is None and building.ready(model):
+        from ithbit.native.model import compiled
+
+        with suppress(Exception):  # of code that another machine compiled, or another numba
+            compiled(model)
+            return evaluator("compiled"), "compiled"
+    return logits, "stacked"
 
 
 def make_stepper(
