@@ -16,7 +16,7 @@ from ithbit.explore.page import MOST_BYTES, gather, render_page, write_page
 from ithbit.selfcontained import script_hash
 from ithbit.spec import ModelSpec
 from ithbit.store.reading import read_verification
-from ithbit.store.records import Verdict
+from ithbit.store.records import Proof, Verdict
 
 WEIGHTS = Path(__file__).parents[2] / "results" / "weights"
 STORE = Path(__file__).parents[1] / "stores" / "v0_1"
@@ -83,16 +83,17 @@ def test_weights_written_by_hand_are_not_called_trained(tmp_path: Path) -> None:
     assert made.standing.verdict == "not verified"
 
 
-@pytest.mark.parametrize("verdict", [*get_args(Verdict), "proved"])
+@pytest.mark.parametrize("verdict", get_args(Verdict))
 def test_every_verdict_keeps_its_word(verdict: str) -> None:
     record = read_verification(str(shipped("uniform/lhi_n32_gru_L1d16h2_polynomial_s3")))
     assert record is not None
-    said = words.standing(replace(record.found, verdict=verdict))  # type: ignore[arg-type]
+    proof = verdict == "proved on all inputs"
+    found = replace(record.found, verdict=verdict, proof=Proof("proved", 1.0) if proof else None)
+    said = words.standing(found)
     assert said.verdict == verdict
     assert said.meaning
-    proof = verdict == "proved"
     assert ("proof covers" in said.meaning) == proof
-    assert (said.tone == "good") == (verdict in ("right on all inputs", "proved"))
+    assert (said.tone == "good") == (verdict in ("right on all inputs", "proved on all inputs"))
     assert (said.tone == "bad") == (verdict == "refuted")
 
 

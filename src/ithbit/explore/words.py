@@ -97,7 +97,10 @@ def standing(found: Verification | None) -> Standing:
         "refuted": ("There is an input that it answers wrong, whatever random tests say.", "bad"),
         "not refuted": ("A search found no wrong answer. That is no proof: one may exist.", "open"),
         "unsettled": ("Some answers are so close that rounding decides them.", "open"),
-        "proved": ("A proof covers every possible input: all answers are right.", "good"),
+        "proved on all inputs": (
+            "A proof covers every possible input: all answers are right, in exact arithmetic.",
+            "good",
+        ),
     }
     meaning, tone = meanings.get(found.verdict, ("", "open"))
     return Standing(found.verdict, meaning, f"On record: {found.sentence()}.", tone)
