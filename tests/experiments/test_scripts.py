@@ -34,7 +34,8 @@ from ithbit.bench.steppers import worker
 from ithbit.bench.text import result_text
 print(result_text(bench(Settings((2,), (1,), "cpu", 1, 1, True, ()))))
 model = {"task": "lhi", "family": "gru", "n_bits": 2}
-sys.argv[1:] = [json.dumps({"model": model, "seeds": 1, "steps": 1, "repeats": 1})]
+order = {"model": model, "seeds": 1, "steps": 1, "repeats": 1}
+sys.argv[1:] = [json.dumps(order | {"stepper": "stacked"})]
 worker()
 """
     *text, seconds = run_bare(code).splitlines()
