@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Tests start many processes: from bytecode, even where the environment forbids to write it.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-kill test-slow test-gpu test-slurm bench docs dist clean
 
 demo: $(READY)

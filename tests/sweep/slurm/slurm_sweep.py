@@ -123,6 +123,10 @@ class Sweep:
     def submitted(self) -> list[str]:
         return [path.read_text() for path in sorted((self.store / ".jobs").glob("*/submitted"))]
 
+    def batches(self) -> list[Path]:
+        """What was entered to be submitted, whether or not the submitter lived to note its name."""
+        return sorted((self.store / ".jobs").glob("*.json"))
+
     def stop(self) -> None:
         for process in self.started:
             if process.poll() is None:

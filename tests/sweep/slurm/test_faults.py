@@ -102,7 +102,7 @@ def test_submitter_killed_and_started_again(sweep, expected):
     os.kill(process, signal.SIGCONT)
     sweep.end()
     expected.check(sweep.store)
-    assert len(sweep.submitted()) == 1
+    assert len(sweep.batches()) == 1
 
 
 def test_submitter_killed_while_it_submits(cluster, sweep, expected, tmp_path):
