@@ -29,6 +29,7 @@ def test_every_family_is_there_and_at_its_deepest() -> None:
     assert not set(DEEPEST) & set(CONSTRUCTIVE)
 
 
+@pytest.mark.slow  # tests/experiments has a shorter one
 def test_a_tiny_bench_on_a_cpu(monkeypatch) -> None:
     monkeypatch.setattr(steppers, "usable_cores", lambda: 1)  # one worker
     kept, told = [], []

@@ -91,7 +91,10 @@ print(json.dumps([training_bytes(run), 1024 * (peak() - before)]))
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory as Linux counts it")
 @pytest.mark.parametrize(
     ("family", "n_bits", "n_layers", "batch_size", "held_out"),
-    [("softmax-full", 128, 2, 128, 32), ("gru", 256, 1, 64, 4000)],
+    [
+        pytest.param("softmax-full", 128, 2, 128, 32, marks=pytest.mark.slow),
+        ("gru", 256, 1, 64, 4000),
+    ],
 )
 def test_the_estimate_is_below_what_a_run_takes(family, n_bits, n_layers, batch_size, held_out):
     protocol = replace(TINY, batch_size=batch_size, epoch_examples=batch_size)

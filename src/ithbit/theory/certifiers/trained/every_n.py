@@ -17,6 +17,7 @@ from ithbit.theory.certifiers.trained.reading import Ball, rounded_down
 from ithbit.theory.certifiers.trained.window import gelu, silu
 from ithbit.theory.constructions.trained import bert_left, bert_right, linear_window
 from ithbit.theory.constructions.trained.content import columns, norms
+from ithbit.theory.constructions.trained.gru_latch import HEAD
 from ithbit.theory.trained_blocks import BERT_EPS, DENOMINATOR_EPS, LINEAR_EPS, MAMBA_EPS
 
 _PRECISION = 128
@@ -166,4 +167,4 @@ def window_mamba2(d: int, n: int = 1) -> Ball:
 
 def latch() -> Ball:
     """Of `gru_latch`."""
-    return 2 * (1 - 4 * arb(-25).exp())
+    return arb(HEAD) * (1 - 4 * arb(-25).exp())

@@ -10,7 +10,7 @@ c = 1 / (4 sqrt N), o = 5 / (12 N):
     update     z_1 = sigmoid(B − 2B x_1)    z_2 = sigmoid(−B)
                z_3 = sigmoid(−b (x_2 − h_1 / c + 1 + o) + b (1 + h_2))
     candidate  tanh(c x_1)    tanh(b (x_2 − h_1 / c + 1 + o) − 3b x_1)    tanh(30 x_3)
-    head       2 h_3
+    head       (2 + 2^−20) h_3
 
 h_1 is tanh(c (1 + g)) from the index on, up to e^(−B) a step, and u − u^3/3 <= tanh u <= u makes
 h_1 / c = 1 + g − err with 0 <= err <= c^2 (1 + g)^3 / 3 <= 1 / (6N). So tau = p − g + err + o is
@@ -31,10 +31,11 @@ from ithbit.theory.trained_solution import BIT, FRACTION, QUERY, VALUE, TrainedS
 
 LEAST_WIDTH = 3
 KEEP, GAIN = 60.0, 30.0  # B at every n for which weights are built
+HEAD = 2 + 2.0**-20  # so that the margin is 2 and not just under
 
 
 def build(spec: ModelSpec) -> TrainedSolution:
-    """LHI by nn.GRU; margin just under 2 for every n."""
+    """LHI by nn.GRU; margin at least 2 for every n."""
     d, n = spec.d_model, spec.n_bits
     N = n + 1
     b, c, offset = 60.0 * N, 1 / (4 * math.sqrt(N)), 5 / (12 * N)
@@ -54,5 +55,5 @@ def build(spec: ModelSpec) -> TrainedSolution:
     for layer in range(1, spec.n_layers):
         w[f"blocks.{layer}.ih.bias"][z + 2] = -KEEP
         w[f"blocks.{layer}.ih.weight"][candidate + 2, 2] = GAIN
-    w["head.weight"][0, 2] = 2
+    w["head.weight"][0, 2] = HEAD
     return TrainedSolution(spec, w, "beside Theorem 14a: the trained layer itself", "latch")
