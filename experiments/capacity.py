@@ -91,15 +91,6 @@ def ahead(searches: Mapping[ModelSpec, Search], device: Device) -> AbstractConte
     return Ahead(served, size, device.torch, lambda text: print(text, file=sys.stderr), kind)
 
 
-def describe(standing: Standing) -> str:
-    """A cell in a line: what is settled, and what is being tried."""
-    model = standing.model
-    tried = " ".join(f"{each.n}{'+' if each.solved else '-'}" for each in standing.tried)
-    rates = {f"{run.protocol.learning_rate:g}" for run in standing.train}
-    now = f"trying {standing.trying} at {', '.join(sorted(rates))}" if standing.train else "done"
-    return f"{model.task} {model.family} L{model.n_layers} d{model.d_model}: {tried} {now}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--store", type=Path, default=Path("runs/capacity"))
@@ -153,8 +144,10 @@ def main() -> None:
             left = [standing for standing in standings if not standing.done]
             seconds = time.monotonic() - began
             print(f"round {number}, {seconds:.0f} s: {len(left)} of {len(standings)} open")
-            print(*map(describe, left), sep="\n", flush=True)
-    found = Capacities(tuple(row(standing, given.measure) for standing in standings), "")
+            print(*(standing.sentence() for standing in left), sep="\n", flush=True)
+    found = Capacities(
+        tuple(row(standing, given.measure) for standing in standings), search.sentence()
+    )
     given.out.mkdir(parents=True, exist_ok=True)
     write_text(given.out / "atlas.csv", found.csv())
     pack(searches, standings, given.out / "records.tar.gz")

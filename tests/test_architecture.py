@@ -54,7 +54,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "capacity": {
         *("errors", "families", "spec", "models", "store", "engine", "theory", "verify"),
-        *("loading", "probe"),
+        *("loading", "probe", "report", "selfcontained", "__version__"),
     },
     "bench": {
         *("errors", "families", "spec", "tasks", "models", "kernels", "native", "engine"),

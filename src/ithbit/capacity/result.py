@@ -14,6 +14,11 @@ from ithbit.errors import StoreError
 from ithbit.families import family_named
 from ithbit.shown import Shown
 
+HEADS = (
+    *("task", "layer", "L", "width", "n learnt", "rate", "state", "bits/number", "32·S"),
+    "proved n*",
+)
+
 
 @dataclass(frozen=True)
 class Capacity:
@@ -62,15 +67,23 @@ class Capacity:
 
     @property
     def bracket(self) -> str:
-        """The bracket in words.
-
-        >>> row(Standing(ModelSpec("rhi", "gru", 1))).bracket
-        'nothing tried'
-        """
+        """The bracket in words."""
         low, high = self.solved_at, self.failed_at
         if not low:
             return "nothing tried" if high is None else f"failed at {high}"
         return f"{low} at least" if high is None else f"{low} to {high}"
+
+    def sentence(self) -> str:
+        """The cell in words."""
+        depth = f"{self.layers} layer{'s' if self.layers > 1 else ''} of width {self.width}"
+        head = f"{self.task.upper()}, {self.label}, {depth}"
+        if not self.solved_at:
+            return f"{head}: no length was solved ({self.bracket})"
+        end = "" if self.failed_at is None else f", fails at n = {self.failed_at}"
+        per = self.bits_per_number
+        each = "" if per is None else f"; {per:.2g} bits for each of {self.state} numbers of state"
+        left = "" if self.final else "; the search is not done"
+        return f"{head}: learns n = {self.solved_at}{end}{each}{left}"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"bits_per_number": self.bits_per_number}
@@ -94,7 +107,7 @@ def row(standing: Standing, measure: bool = False) -> Capacity:
         at_low.stand if at_low else 0,
         at_low.runs if at_low else 0,
         ", ".join(f"{standing.verdicts.count(each)} {each}" for each in verdicts),
-        " ".join(f"{each.n}{'+' if each.solved else '-'}" for each in standing.tried),
+        standing.lengths,
         known.state,
         known.origin,
         known.float_limit,
@@ -130,17 +143,21 @@ class Capacities(Shown):
 
     def parts(self) -> Iterator[Any]:
         from rich.table import Table
+        from rich.text import Text
 
         table = Table()
-        heads = ("task", "layer", "L", "width", "n learnt", "rate", "state", "bits/number")
-        for head in (*heads, "32·S", "proved n*"):
-            table.add_column(head, justify="left" if head in heads[:2] else "right")
+        for head in HEADS:
+            table.add_column(head, justify="left" if head in HEADS[:2] else "right")
         for each in self.rows:
-            table.add_row(*map(str, _cells(each)))
+            table.add_row(*map(str, cells(each)))
         yield table
         if not self.final:
             yield "… the search is not done: the same command goes on from here"
-        yield self.asked
+        yield Text(
+            f"n learnt: solved at the first, failed at the second. {self.asked} State: measured as "
+            "the causal rank (c: counted). 32·S: what a recurrent evaluation in 32-bit numbers can "
+            "tell apart. n*: shown where it is below that."
+        )
 
     def csv(self) -> str:
         """The rows as CSV."""
@@ -153,13 +170,10 @@ class Capacities(Shown):
         return out.getvalue()
 
 
-def _cells(each: Capacity) -> tuple[object, ...]:
+def cells(each: Capacity) -> tuple[object, ...]:
+    """A row as it is shown, under `HEADS`."""
     per, dots = each.bits_per_number, "" if each.final else " …"
-    state = (
-        "–"
-        if each.state is None
-        else f"{each.state}{'' if each.state_origin == 'measured' else ' c'}"
-    )
+    mark = "" if each.state_origin == "measured" else " c"
     return (
         each.task.upper(),
         each.label,
@@ -167,7 +181,7 @@ def _cells(each: Capacity) -> tuple[object, ...]:
         each.width,
         each.bracket + dots,
         "–" if each.rate is None else f"{each.rate:g}",
-        state,
+        "–" if each.state is None else f"{each.state}{mark}",
         "–" if per is None else f"{per:.2f}",
         "–" if each.float_limit is None else f"{each.float_limit:,}",
         "–" if each.n_star is None else f"{each.n_star:,}",

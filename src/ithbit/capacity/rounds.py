@@ -18,8 +18,9 @@ from pathlib import Path
 from ithbit.capacity.search import Ask, Bracket, Try, bracket, judge, next_length
 from ithbit.engine.device import Device
 from ithbit.engine.outcomes import outcome
+from ithbit.families import family_named
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.store.reading import read_verification
+from ithbit.store.reading import check_kind, read_verification
 from ithbit.store.records import Result, Verified
 from ithbit.verify.verify import ALWAYS, is_enough, verify_run
 
@@ -63,6 +64,21 @@ class Standing:
     def done(self) -> bool:
         return not self.train and not self.verify
 
+    @property
+    def lengths(self) -> str:
+        """The lengths settled, in their order: + for solved, - for failed."""
+        return " ".join(f"{each.n}{'+' if each.solved else '-'}" for each in self.tried)
+
+    def sentence(self) -> str:
+        """Where it stands, in a line."""
+        model = self.model
+        rates = sorted({run.protocol.learning_rate for run in self.train})
+        at = ", ".join(f"{rate:g}" for rate in rates)
+        now = f"n = {self.trying} at {at}, {len(self.train)} runs" if self.train else "done"
+        name = family_named(model.family).label if model.code else model.family
+        head = f"{model.task} {name} L{model.n_layers} d{model.d_model}"
+        return ": ".join(filter(None, (head, self.lengths, now)))
+
 
 @dataclass
 class Search:
@@ -73,6 +89,16 @@ class Search:
     protocol: Protocol = PROTOCOL
     budget: int = BUDGET
     _ended: dict[RunSpec, Result | None] = field(default_factory=dict)  # None: failed
+
+    def sentence(self) -> str:
+        """What a bracket rests on, in a sentence."""
+        ask, protocol = self.ask, self.protocol
+        rates = ", ".join(f"{rate:g}" for rate in ask.rates)
+        return (
+            f"Solved: {ask.need} of {len(ask.seeds)} seeds succeed within {protocol.max_epochs} "
+            f"epochs of {protocol.examples} examples, at the best of the learning rates {rates}, "
+            "and are not refuted. Observed, not proved."
+        )
 
     def runs(self, model: ModelSpec, n: int) -> dict[Try, RunSpec]:
         """All runs of a cell at a length, whether they are ever needed or not."""
@@ -86,6 +112,7 @@ class Search:
 
     def standing(self, model: ModelSpec) -> Standing:
         """Where the search of a cell stands, by the store."""
+        check_kind(self.store)
         known: dict[int, bool] = {}
         tried: dict[int, Tried] = {}
         favourite = self.ask.rates[len(self.ask.rates) // 2]
