@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ithbit.capacity.search import Ask, Bracket, Try, bracket, judge, next_length
+from ithbit.capacity.search import Ask, Bracket, Tried, Try, bracket, replay
 from ithbit.engine.device import Device
 from ithbit.engine.outcomes import outcome
 from ithbit.families import family_named
@@ -29,17 +29,6 @@ from ithbit.verify.verify import ALWAYS, is_enough, verify_run
 PROTOCOL = Protocol(examples="mixed", stop_loss=1e-4, max_epochs=200)
 BUDGET = 1 << 16  # inputs of the search for a wrong answer; up to n = 16 all are tried
 GPU_MINUTES = 0.75  # of a round: runs not done by then go on in the next, beside new ones
-
-
-@dataclass(frozen=True)
-class Tried:
-    """One length that is settled: seeds that stand and seeds that were run at its best rate."""
-
-    n: int
-    solved: bool
-    rate: float
-    stand: int
-    runs: int
 
 
 @dataclass(frozen=True)
@@ -113,30 +102,17 @@ class Search:
     def standing(self, model: ModelSpec) -> Standing:
         """Where the search of a cell stands, by the store."""
         check_kind(self.store)
-        known: dict[int, bool] = {}
-        tried: dict[int, Tried] = {}
-        favourite = self.ask.rates[len(self.ask.rates) // 2]
-        sure = 0  # the length that is made sure of
-        while (n := next_length(known, self.ask) or bracket(known).low) not in (None, sure):
-            assert n is not None
-            stands = self._stands(model, n)
-            found = judge(stands, self.ask, favourite, sure=n in known)
-            if found.solved is None:
-                runs = self.runs(model, n)
-                train = tuple(runs[each] for each in found.wanted)
-                return Standing(model, tuple(tried.values()), n, train)
-            at_rate = [stands[found.rate, s] for s in self.ask.seeds if (found.rate, s) in stands]
-            tried[n] = Tried(n, found.solved, found.rate, sum(at_rate), len(at_rate))
-            sure = n if n in known and found.solved else 0
-            known[n] = found.solved
-            if found.solved:
-                favourite = found.rate
-        low = bracket(known).low
-        standing = Standing(model, tuple(tried.values()), low)
-        return standing if low is None else self._sealed(standing, low, favourite)
+        found = replay(lambda n: self._stands(model, n), self.ask)
+        standing = Standing(model, found.tried, found.trying)
+        if found.trying is not None:
+            runs = self.runs(model, found.trying)
+            return replace(standing, train=tuple(runs[each] for each in found.wanted))
+        low = standing.bracket.low
+        return standing if low is None else self._sealed(standing, low)
 
-    def _sealed(self, standing: Standing, low: int, rate: float) -> Standing:
+    def _sealed(self, standing: Standing, low: int) -> Standing:
         """A narrow bracket with the runs at its lower end that are yet to be verified."""
+        rate = next(each.rate for each in standing.tried if each.n == low)
         runs, stands = self.runs(standing.model, low), self._stands(standing.model, low)
         at_rate = [runs[rate, seed] for seed in self.ask.seeds if stands.get((rate, seed))]
         records = {run: self._record(run) for run in at_rate}

@@ -10,10 +10,10 @@ of a length that was not tried.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ithbit.errors import SpecError, raise_problems
+from ithbit.errors import raise_problems
 
 RATES = (1e-3, 3e-3, 1e-2)
 MOST_N = 512
@@ -140,8 +140,43 @@ def next_length(known: Mapping[int, bool], ask: Ask) -> int | None:
     return min(max(round(math.sqrt(found.low * found.high)), found.low + 1), found.high - 1)
 
 
-def check_cells(widths: Sequence[int], layers: Sequence[int]) -> None:
-    """Raise `SpecError` unless there are widths and depths, each once."""
-    for name, values in (("width", widths), ("layers", layers)):
-        if not values or len(set(values)) != len(values):
-            raise SpecError(f"give every {name} once, and at least one, got {list(values)}")
+@dataclass(frozen=True)
+class Tried:
+    """One length that is settled: seeds that stand and seeds that were run at its best rate."""
+
+    n: int
+    solved: bool
+    rate: float
+    stand: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a search has come: the lengths settled, in their order, and the runs that are to tell
+    more of the one being tried; None if the bracket is final."""
+
+    tried: tuple[Tried, ...]
+    trying: int | None = None
+    wanted: tuple[Try, ...] = ()
+
+
+def replay(look: Callable[[int], Mapping[Try, bool]], ask: Ask) -> Progress:
+    """The search from its beginning, as far as the runs that have ended take it: `look` gives
+    whether each of a length's stands."""
+    known: dict[int, bool] = {}
+    tried: dict[int, Tried] = {}
+    favourite = ask.rates[len(ask.rates) // 2]
+    sure = 0  # the lower end that was made sure of
+    while (n := next_length(known, ask) or bracket(known).low) is not None and n != sure:
+        stands = look(n)
+        found = judge(stands, ask, favourite, sure=n in known)
+        if found.solved is None:
+            return Progress(tuple(tried.values()), n, found.wanted)
+        there = [stands[found.rate, seed] for seed in ask.seeds if (found.rate, seed) in stands]
+        tried[n] = Tried(n, found.solved, found.rate, sum(there), len(there))
+        sure = n if n in known and found.solved else 0
+        known[n] = found.solved
+        if found.solved:
+            favourite = found.rate
+    return Progress(tuple(tried.values()))
