@@ -74,13 +74,18 @@ def test_a_sharp_limit_is_within_the_bracket(limit) -> None:
     assert ends.high is None or limit < ends.high
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_whatever_the_outcomes_it_ends_and_claims_what_was_run(seed) -> None:
-    ask = random.Random(seed).choice(
-        (ASK, Ask(need=5), Ask(rates=(0.1,), seeds=(3,), need=1, most_n=9), Ask(factor=2, start=1))
-    )
-    found, ended = searched(chance(seed), ask)
-    check(found, ended, ask)
+@pytest.mark.parametrize(
+    "ask",
+    [
+        ASK,
+        Ask(need=5),
+        Ask(rates=(0.1,), seeds=(3,), need=1, most_n=9),
+        Ask(factor=2, start=1, most_n=256),
+    ],
+)
+def test_whatever_the_outcomes_it_ends_and_claims_what_was_run(ask) -> None:
+    for seed in range(100):
+        check(*searched(chance(seed), ask), ask)
 
 
 def test_few_runs_decide() -> None:
