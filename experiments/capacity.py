@@ -2,7 +2,8 @@
 
     python experiments/capacity.py --device cuda --seconds 500 --out results/capacity
     python experiments/capacity.py --cells wide --seconds 500 --out results/capacity
-    python experiments/capacity.py --no-train --measure --out results/capacity
+    python experiments/capacity.py --no-train --measure --restore results/capacity/records.tar.gz
+    python experiments/capacity.py --figure docs/images/capacity.png
 
 Give the same command again and it goes on where the store is. `--cells` names parts of the atlas
 (all unless given, in this order): `core` is GRU, Mamba2 and causal linear attention on RHI, one and
@@ -10,9 +11,9 @@ two layers, widths 4 to 32; `contrast` is softmax and full linear attention; `lh
 LHI, where theory says that it must break; `deep` is three layers; `wide` is width 64. The rows go
 to `atlas.csv`, and the records of all runs, with the weights at the lower ends of the brackets, to
 `records.tar.gz`, which `--restore FILE` unpacks into a store elsewhere. `--measure` also measures
-the states, which takes minutes on a CPU; without it they are counted.
+the states, which takes minutes on a CPU; without it they are counted. `--figure` draws the rows.
 
-Needs torch and nothing of the command line or the report.
+Needs torch and nothing of the command line or, but for the figure, of the report.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from ithbit.capacity.result import Capacities, row
+from ithbit.capacity.result import Capacities, read_rows, row
 from ithbit.capacity.rounds import PROTOCOL, Search, Standing, round_minutes, rounds
 from ithbit.capacity.search import Ask
 from ithbit.engine.device import Device, choose_device
@@ -91,6 +92,16 @@ def ahead(searches: Mapping[ModelSpec, Search], device: Device) -> AbstractConte
     return Ahead(served, size, device.torch, lambda text: print(text, file=sys.stderr), kind)
 
 
+def draw(rows: Path, path: Path) -> None:
+    """The figure of docs/capacity.md, and the fitted exponents."""
+    from ithbit.capacity.figure import capacity_figure, fits
+    from ithbit.report.figures import save
+
+    found = read_rows(rows)
+    print(save(capacity_figure(found), path))
+    print(*(each.sentence() for each in fits(found)), sep="\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--store", type=Path, default=Path("runs/capacity"))
@@ -107,12 +118,16 @@ def main() -> None:
     parser.add_argument("--round-minutes", type=float)
     parser.add_argument("--measure", action="store_true", help="measure the states")
     parser.add_argument("--no-train", action="store_true")
-    parser.add_argument("--restore", type=Path, help="records of an earlier run")
+    parser.add_argument("--restore", nargs="*", type=Path, default=[], help="earlier records")
+    parser.add_argument("--figure", type=Path, help="only draw the rows that are in the folder")
     given = parser.parse_args()
+    if given.figure:
+        draw(given.out / "atlas.csv", given.figure)
+        return
     began, device = time.monotonic(), choose_device(given.device)
     until = began + (0.0 if given.no_train else given.seconds)
-    if given.restore:
-        with tarfile.open(given.restore) as tar:
+    for records in given.restore:
+        with tarfile.open(records) as tar:
             tar.extractall(given.store, filter="data")
     protocol = replace(PROTOCOL, max_epochs=given.max_epochs, epoch_examples=given.epoch_examples)
     searches: dict[ModelSpec, Search] = {}
@@ -145,9 +160,8 @@ def main() -> None:
             seconds = time.monotonic() - began
             print(f"round {number}, {seconds:.0f} s: {len(left)} of {len(standings)} open")
             print(*(standing.sentence() for standing in left), sep="\n", flush=True)
-    found = Capacities(
-        tuple(row(standing, given.measure) for standing in standings), search.sentence()
-    )
+    rows = tuple(row(standing, given.measure) for standing in standings if standing.tried)
+    found = Capacities(rows, "; ".join({search.sentence() for search in searches.values()}))
     given.out.mkdir(parents=True, exist_ok=True)
     write_text(given.out / "atlas.csv", found.csv())
     pack(searches, standings, given.out / "records.tar.gz")

@@ -99,21 +99,21 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
                 xytext=(-6, 3), textcoords="offset points",
             )  # fmt: skip
         for found in fits(known):
+            own_states = [each.state for each, _ in placed if each.family == found.family]
+            span = [float(end(state or 1 for state in own_states)) for end in (min, max)]
             axes.plot(
-                ends, [found.scale * end**found.exponent for end in ends],
+                span, [found.scale * end**found.exponent for end in span],
                 color=colours[found.family], linewidth=0.8, alpha=0.6, zorder=1,
             )  # fmt: skip
         axes.set_xlim(*ends)
-        axes.set_xlabel("numbers of the state, all layers")
+        beside = [each for each, _ in shown if each.task == "rhi" and not each.state]
+        axes.set_xlabel("\n".join(["numbers of the state, all layers", *_beside(beside)]))
         axes.set_ylabel("n")
         axes.set_title("Largest n learnt (right-hand indexing)")
         axes.grid(which="major")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.legend(handles=_legend(placed, colours, depths), loc="upper left", fontsize=8)
-        beside = [each for each, _ in shown if each.task == "rhi" and not each.state]
-        if beside:
-            figure.text(0.995, 0.01, _beside(beside), ha="right", va="bottom", fontsize=7)
         return figure
 
 
@@ -161,7 +161,11 @@ def _legend(
     return handles
 
 
-def _beside(rows: Sequence[Capacity]) -> str:
-    """Cells without a fixed state, in words."""
-    said = [f"{each.label} L={each.layers} d={each.width}: {each.bracket}" for each in rows]
-    return "no fixed state: " + "; ".join(said)
+def _beside(rows: Sequence[Capacity]) -> list[str]:
+    """Cells without a fixed state, in words: a line for each family and depth."""
+    said: dict[str, list[str]] = {}
+    for each in rows:
+        depth = f"{each.layers} layer{'s' if each.layers > 1 else ''}"
+        head = f"no fixed state: {each.label}, {depth}, n = {each.bracket} at width"
+        said.setdefault(head, []).append(str(each.width))
+    return [f"{head} {', '.join(widths)}" for head, widths in said.items()]
