@@ -114,7 +114,6 @@ def test_a_store_that_is_none_and_damaged_runs_are_named(store, tmp_path) -> Non
         ({"lr": ""}, "lr must be numbers"),
         ({"lr": -1.0, "most_n": 8}, "learning_rate must be positive"),
         ({"minutes": 0.0}, "minutes must be more than 0, got 0"),
-        ({"budget": 0}, "the budget is a number of inputs from 1, got 0"),
         ({"on": "moon"}, "--on must be local or slurm, got 'moon'"),
         ({"need": 9}, "need must be from 1 to the number of seeds, got 9"),
     ],

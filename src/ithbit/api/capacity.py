@@ -37,7 +37,6 @@ def capacity(
     max_epochs: int | None = None,
     examples: str | None = None,
     protocol: Protocol | None = None,
-    budget: int = 1 << 16,
     minutes: float | None = None,
     store: str | Path = "runs",
     device: str = "auto",
@@ -60,7 +59,7 @@ def capacity(
     measured state, bits per number of the state, the 32·S that numbers of 32 bits can tell apart,
     and the proved n* where it is below that.
 
-    Training is on mixed examples, for 200 epochs at most, and ends at a held-out loss of 0.0001.
+    Training is on mixed examples, for 200 epochs at most, and ends at a held-out loss of 0.001.
     The runs are ordinary ones of the store, and where a search stands is seen from them alone: stop
     it at any time and run it again. After so many `minutes` it is left where it is. With `out` the
     result is also written as a page with its figure, among the capacities known.
@@ -81,8 +80,6 @@ def capacity(
         for wide in widths
         for depth in depths
     ]
-    if budget < 1:
-        raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
     if minutes is not None and not minutes > 0:
         raise SpecError(f"minutes must be more than 0, got {minutes:g}")
     if on not in ("local", "slurm"):
@@ -94,7 +91,7 @@ def capacity(
 
     ask = Ask(rates, tuple(seeds_of(seeds)), need, factor, start, most_n)
     settings = protocol_of(protocol or PROTOCOL, max_epochs, examples=examples)
-    search = Search(ask, Path(store), settings, budget)
+    search = Search(ask, Path(store), settings)
     searches, chosen = dict.fromkeys(models, search), choose_device(device)
     until = time.monotonic() + 60 * (math.inf if minutes is None else minutes)
 

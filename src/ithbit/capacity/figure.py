@@ -166,6 +166,6 @@ def _beside(rows: Sequence[Capacity]) -> list[str]:
     said: dict[str, list[str]] = {}
     for each in rows:
         depth = f"{each.layers} layer{'s' if each.layers > 1 else ''}"
-        head = f"no fixed state: {each.label}, {depth}, n = {each.bracket} at width"
+        head = f"no fixed state: {each.label}, {depth}, n {each.bracket} at width"
         said.setdefault(head, []).append(str(each.width))
     return [f"{head} {', '.join(widths)}" for head, widths in said.items()]

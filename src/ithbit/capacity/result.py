@@ -67,18 +67,18 @@ class Capacity:
 
     @property
     def bracket(self) -> str:
-        """The bracket in words."""
+        """The bracket in short: solved at the first, failed at the second."""
         low, high = self.solved_at, self.failed_at
         if not low:
-            return "nothing tried" if high is None else f"failed at {high}"
-        return f"{low} at least" if high is None else f"{low} to {high}"
+            return "–" if high is None else f"< {high}"
+        return f"≥ {low}" if high is None else f"{low} to {high}"
 
     def sentence(self) -> str:
         """The cell in words."""
         depth = f"{self.layers} layer{'s' if self.layers > 1 else ''} of width {self.width}"
         head = f"{self.task.upper()}, {self.label}, {depth}"
         if not self.solved_at:
-            return f"{head}: no length was solved ({self.bracket})"
+            return f"{head}: no length is solved so far"
         end = "" if self.failed_at is None else f", fails at n = {self.failed_at}"
         per = self.bits_per_number
         each = "" if per is None else f"; {per:.2g} bits for each of {self.state} numbers of state"

@@ -81,12 +81,12 @@ def register_trained(app: typer.Typer) -> None:
             print(out, file=sys.stderr)
 
     @command(app, capacities.capacity, options.CAPACITY, progress=True)
-    def capacity(found: Any, out: Path | None, as_json: AsJson = False) -> None:
-        """Exit status 1 if the search is not done."""
+    def capacity(found: Any, out: Path | None, dry_run: bool, as_json: AsJson = False) -> None:
+        """Exit status 1 if the time was over before the search was done."""
         print_or_json(found, as_json)
         if out is not None:
             print(out, file=sys.stderr)
-        _exit_1_if(not found.final)
+        _exit_1_if(not (found.final or dry_run))
 
     @command(app, trained.verify, options.VERIFY, progress=True)
     def verify(verified: Any, as_json: AsJson = False) -> None:

@@ -219,7 +219,6 @@ CAPACITY = {
     "examples": option("What training draws: mixed unless given, or uniform.", kind=str | None),
     "minutes": option("Leave the search after so many minutes.", kind=float | None),
     "dry_run": flag("Only report where the search stands.", "--dry-run"),
-    "budget": option("Inputs that `verify` tries of each run that must stand.", kind=int),
     "out": option("Also write the capacity card, an HTML page.", *_OUT, kind=Path | None),
 }
 VERIFY = {
