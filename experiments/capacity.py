@@ -1,6 +1,7 @@
 """The capacity atlas: the largest n that each architecture learns, many cells side by side.
 
     python experiments/capacity.py --device cuda --seconds 500 --out results/capacity
+    python experiments/capacity.py --layer fla:GLA layers.py:Mine --seconds 500 --measure
     python experiments/capacity.py --cells wide --seconds 500 --out results/capacity
     python experiments/capacity.py --no-train --measure --restore results/capacity/records.tar.gz
     python experiments/capacity.py --figure docs/images/capacity.png
@@ -31,6 +32,7 @@ from ithbit.capacity.search import Ask
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.how import Event
 from ithbit.engine.steppers.choice import refusal
+from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.records import Failure
 from ithbit.store.writing import write_text
@@ -109,6 +111,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--cells", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--family", nargs="*", help="keep these alone")
+    parser.add_argument("--layer", nargs="*", default=[], help="users' layers at width 16 instead")
     parser.add_argument("--width", nargs="*", type=int, help="keep these alone")
     parser.add_argument("--most-n", type=int, help="instead of each part's own")
     parser.add_argument("--start", type=int, default=Ask.start)
@@ -131,8 +134,9 @@ def main() -> None:
             tar.extractall(given.store, filter="data")
     protocol = replace(PROTOCOL, max_epochs=given.max_epochs, epoch_examples=given.epoch_examples)
     searches: dict[ModelSpec, Search] = {}
-    for name in given.cells:
-        models, most_n = PARTS[name]
+    own = [ModelSpec("rhi", family, 1, code=code) for family, code in map(family_of, given.layer)]
+    parts = [(own, 512)] if own else [PARTS[name] for name in given.cells]
+    for models, most_n in parts:
         ask = Ask(start=given.start, most_n=given.most_n or most_n)
         search = Search(ask, given.store, protocol)
         for model in models:

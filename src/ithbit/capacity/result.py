@@ -47,6 +47,7 @@ class Capacity:
     float_limit: int | None
     n_star: int | None
     n_star_status: str
+    declared: int | None = None  # state, of a user's layer
     code: str = ""
 
     @property
@@ -113,6 +114,7 @@ def row(standing: Standing, measure: bool = False) -> Capacity:
         known.float_limit,
         known.n_star,
         known.n_star_status,
+        known.declared,
         model.code,
     )
 

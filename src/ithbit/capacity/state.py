@@ -6,10 +6,12 @@ families are *counted* from their definition. Full attention keeps what causal a
 has one layer; with more, and for softmax, what is kept grows with n and there is no such number.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
+from torch import nn
 
 from ithbit.families import FAMILIES, family_named
 from ithbit.loading.plain import Block
@@ -40,53 +42,89 @@ class Beside:
     float_limit: int | None = None
     n_star: int | None = None
     n_star_status: str = ""  # proved or conditional
+    declared: int | None = None  # what a user's layer says of itself, all layers
 
 
 def beside(model: ModelSpec, measure: bool = True) -> Beside:
     """What is known of a model's state; `measure` it where that is a matter of a minute.
 
     >>> beside(ModelSpec("rhi", "gru", 8, 2, 4), measure=False)
-    Beside(state=8, origin='counted', float_limit=256, n_star=None, n_star_status='')
+    Beside(state=8, origin='counted', float_limit=256, n_star=None, n_star_status='', declared=None)
     """
     family, depth = family_named(model.family), model.n_layers
     if not (family.own or family.causal or depth == 1):
         return Beside()
-    arch = None if family.own else _architecture(model)
+    if family.own:
+        return _own(model, measure)
+    arch = _architecture(model)
     counted = _counted(arch)
-    small = family.own or (counted is not None and counted // depth <= _LARGEST)
+    if counted is None:
+        return Beside()
+    small = counted // depth <= _LARGEST
     a_layer = measured_state(replace(model, n_bits=1, n_layers=1)) if measure and small else None
     state = counted if a_layer is None else depth * a_layer
-    origin = "" if state is None else "counted" if a_layer is None else "measured"
-    if state is None:
-        return Beside()
-    limit = BITS * state if model.task == "rhi" else None
-    if arch is None:
-        return Beside(state, origin, limit)
+    known = Beside(state, "counted" if a_layer is None else "measured", _limit(model, state))
     try:
         route = bound(model.task, arch)
     except NoBoundError:
-        return Beside(state, origin, limit)
+        return known
     if route.n_star > BITS * state:
-        return Beside(state, origin, limit)
-    return Beside(state, origin, limit, route.n_star, route.status)
+        return known
+    return replace(known, n_star=route.n_star, n_star_status=route.status)
+
+
+def _own(model: ModelSpec, measure: bool) -> Beside:
+    depth, one = model.n_layers, replace(model, n_bits=1, n_layers=1)
+    state = measured_state(one) if measure else None
+    declared = declared_state(one) if measure else None
+    return Beside(
+        None if state is None else depth * state,
+        "" if state is None else "measured",
+        None if state is None else _limit(model, depth * state),
+        declared=None if declared is None else depth * declared,
+    )
+
+
+def _limit(model: ModelSpec, state: int) -> int | None:
+    return BITS * state if model.task == "rhi" else None
 
 
 @cache
 def measured_state(model: ModelSpec) -> int | None:
     """The measured state of one layer, None where nothing can be concluded."""
-    width, cpu = model.d_model, torch.device("cpu")
+    module = _module(model) if model.code else _block(model)
     try:
-        if model.code:
-            module = usable(layer_for(model), width, 2 * _RANK_LENGTH - 1, cpu)
-            if behaviour(module, width, _RANK_LENGTH).leak is not None:
-                return None
-        else:
-            twin = replace(model, family=_causal_twin(model.family))
-            weights = part(init(twin, 0), "blocks.0")
-            module = Block({name: value.double() for name, value in weights.items()}, twin)
-        return causal_rank(module, width, _RANK_LENGTH).state
-    except FAILURES:  # a layer that takes no such input, or has no derivative
+        if module is None or (model.code and _leaks(module, model.d_model)):
+            return None
+        return causal_rank(module, model.d_model, _RANK_LENGTH).state
+    except FAILURES:  # a layer that has no derivative
         return None
+
+
+def _block(model: ModelSpec) -> nn.Module:
+    """The block of a family as it is before training; of full attention its causal twin."""
+    twin = replace(model, family=_causal_twin(model.family))
+    weights = part(init(twin, 0), "blocks.0")
+    return Block({name: value.double() for name, value in weights.items()}, twin)
+
+
+def declared_state(model: ModelSpec) -> int | None:
+    """What one layer of a user's says of its state, as `ithbit probe` reads it."""
+    module = _module(model)
+    return None if module is None else behaviour(module, model.d_model, 4).declared_state
+
+
+def _leaks(module: nn.Module, width: int) -> bool:
+    return behaviour(module, width, _RANK_LENGTH).leak is not None
+
+
+def _module(model: ModelSpec) -> nn.Module | None:
+    """A user's layer where it runs: on the processor, else on the GPU; None if nowhere."""
+    for where in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        with suppress(*FAILURES):
+            device = torch.device(where)
+            return usable(layer_for(model), model.d_model, 2 * _RANK_LENGTH - 1, device)
+    return None
 
 
 def _architecture(model: ModelSpec) -> Architecture:
@@ -101,9 +139,9 @@ def _architecture(model: ModelSpec) -> Architecture:
     )
 
 
-def _counted(arch: Architecture | None) -> int | None:
+def _counted(arch: Architecture) -> int | None:
     """The numbers of the state after the last token, all layers; Mamba2's window included."""
-    if arch is None or (bits := state_bits("rhi", arch)) is None:
+    if (bits := state_bits("rhi", arch)) is None:
         return None
     window = (arch.conv - 1) * arch.conv_channels if arch.kind == "mamba2" else 0
     return bits // BITS + window
