@@ -28,7 +28,7 @@ from pathlib import Path
 
 from ithbit.capacity.result import Capacities, read_rows, row
 from ithbit.capacity.rounds import PROTOCOL, Search, Standing, round_minutes, rounds
-from ithbit.capacity.search import Ask
+from ithbit.capacity.search import Ask, next_length
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.how import Event
 from ithbit.engine.steppers.choice import refusal
@@ -38,7 +38,6 @@ from ithbit.store.records import Failure
 from ithbit.store.writing import write_text
 from ithbit.sweep.runner import run_all
 
-AHEAD = (16, 32, 64)
 RECORDS = ("spec.json", "result.json", "failure.json", "verification.json")
 
 
@@ -80,18 +79,24 @@ def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], pa
                     tar.add(folder / name, f"{folder.name}/{name}")
 
 
-def ahead(searches: Mapping[ModelSpec, Search], device: Device) -> AbstractContextManager[object]:
-    """Compile in the background what the first doublings will want: the processors have time."""
+def ahead(
+    searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], device: Device
+) -> AbstractContextManager[object]:
+    """Compile meanwhile what the next round may want, whichever way this one ends."""
     if not device.is_cuda:
         return nullcontext()
-    models = [replace(model, n_bits=n) for n in AHEAD for model in searches]
+    models = []
+    for standing in standings:
+        known, ask = {each.n: each.solved for each in standing.tried}, searches[standing.model].ask
+        for solved in (True, False) if standing.trying else ():
+            n = next_length(known | {standing.trying: solved}, ask)
+            models += [replace(standing.model, n_bits=n)] if n else []
     served = [model for model in models if refusal(model, PROTOCOL, device) is None]
     if not served:
         return nullcontext()
     from ithbit.kernels.compile_ahead import Ahead
 
-    size, kind = PROTOCOL.batch_size, PROTOCOL.examples
-    return Ahead(served, size, device.torch, lambda text: print(text, file=sys.stderr), kind)
+    return Ahead(served, PROTOCOL.batch_size, device.torch, lambda text: None, PROTOCOL.examples)
 
 
 def draw(rows: Path, path: Path) -> None:
@@ -155,15 +160,15 @@ def main() -> None:
         minutes = round_minutes(device, until)
         if given.round_minutes and minutes is not None:
             minutes = min(minutes, given.round_minutes)
-        run_all(runs, given.store, given.device, watch=watch, minutes=minutes)
+        with ahead(searches, standings, device):
+            run_all(runs, given.store, given.device, watch=watch, minutes=minutes)
 
     standings: list[Standing] = []
-    with nullcontext() if given.no_train else ahead(searches, device):
-        for number, standings in enumerate(rounds(searches, train, device, until)):
-            left = [standing for standing in standings if not standing.done]
-            seconds = time.monotonic() - began
-            print(f"round {number}, {seconds:.0f} s: {len(left)} of {len(standings)} open")
-            print(*(standing.sentence() for standing in left), sep="\n", flush=True)
+    for number, standings in enumerate(rounds(searches, train, device, until)):
+        left = [standing for standing in standings if not standing.done]
+        seconds = time.monotonic() - began
+        print(f"round {number}, {seconds:.0f} s: {len(left)} of {len(standings)} open")
+        print(*(standing.sentence() for standing in left), sep="\n", flush=True)
     rows = tuple(row(standing, given.measure) for standing in standings if standing.tried)
     found = Capacities(rows, "; ".join({search.sentence() for search in searches.values()}))
     given.out.mkdir(parents=True, exist_ok=True)
