@@ -118,6 +118,7 @@ def main() -> None:
     parser.add_argument("--family", nargs="*", help="keep these alone")
     parser.add_argument("--layer", nargs="*", default=[], help="users' layers at width 16 instead")
     parser.add_argument("--width", nargs="*", type=int, help="keep these alone")
+    parser.add_argument("--layers", nargs="*", type=int, help="keep these alone")
     parser.add_argument("--most-n", type=int, help="instead of each part's own")
     parser.add_argument("--start", type=int, default=Ask.start)
     parser.add_argument("--max-epochs", type=int, default=PROTOCOL.max_epochs)
@@ -145,11 +146,12 @@ def main() -> None:
         ask = Ask(start=given.start, most_n=given.most_n or most_n)
         search = Search(ask, given.store, protocol)
         for model in models:
-            if given.family and model.family not in given.family:
-                continue
-            if given.width and model.d_model not in given.width:
-                continue
-            searches.setdefault(model, search)
+            if (
+                model.family in (given.family or [model.family])
+                and model.d_model in (given.width or [model.d_model])
+                and model.n_layers in (given.layers or [model.n_layers])
+            ):
+                searches.setdefault(model, search)
 
     def watch(event: Event) -> None:
         if isinstance(event.what, str | Failure):
@@ -164,18 +166,20 @@ def main() -> None:
             run_all(runs, given.store, given.device, watch=watch, minutes=minutes)
 
     standings: list[Standing] = []
-    for number, standings in enumerate(rounds(searches, train, device, until)):
-        left = [standing for standing in standings if not standing.done]
-        seconds = time.monotonic() - began
-        print(f"round {number}, {seconds:.0f} s: {len(left)} of {len(standings)} open")
-        print(*(standing.sentence() for standing in left), sep="\n", flush=True)
-    rows = tuple(row(standing, given.measure) for standing in standings if standing.tried)
-    found = Capacities(rows, "; ".join({search.sentence() for search in searches.values()}))
-    given.out.mkdir(parents=True, exist_ok=True)
-    write_text(given.out / "atlas.csv", found.csv())
-    pack(searches, standings, given.out / "records.tar.gz")
-    print(found.csv())
-    print(f"{time.monotonic() - began:.0f} s; {device.reason}")
+    try:
+        for number, standings in enumerate(rounds(searches, train, device, until)):
+            left = [standing for standing in standings if not standing.done]
+            seconds = time.monotonic() - began
+            print(f"round {number}, {seconds:.0f} s: {len(left)} of {len(standings)} open")
+            print(*(standing.sentence() for standing in left), sep="\n", flush=True)
+    finally:  # whatever happened, what was found goes home
+        rows = tuple(row(standing, given.measure) for standing in standings if standing.tried)
+        found = Capacities(rows, "; ".join({each.sentence() for each in searches.values()}))
+        given.out.mkdir(parents=True, exist_ok=True)
+        write_text(given.out / "atlas.csv", found.csv())
+        pack(searches, standings, given.out / "records.tar.gz")
+        print(found.csv())
+        print(f"{time.monotonic() - began:.0f} s; {device.reason}")
 
 
 if __name__ == "__main__":
