@@ -91,12 +91,13 @@ def ahead(
         for solved in (True, False) if standing.trying else ():
             n = next_length(known | {standing.trying: solved}, ask)
             models += [replace(standing.model, n_bits=n)] if n else []
-    served = [model for model in models if refusal(model, PROTOCOL, device) is None]
+    protocol = next(iter(searches.values())).protocol
+    served = [model for model in models if refusal(model, protocol, device) is None]
     if not served:
         return nullcontext()
     from ithbit.kernels.compile_ahead import Ahead
 
-    return Ahead(served, PROTOCOL.batch_size, device.torch, lambda text: None, PROTOCOL.examples)
+    return Ahead(served, protocol.batch_size, device.torch, lambda text: None, protocol.examples)
 
 
 def draw(rows: Path, path: Path) -> None:
@@ -123,6 +124,7 @@ def main() -> None:
     parser.add_argument("--start", type=int, default=Ask.start)
     parser.add_argument("--max-epochs", type=int, default=PROTOCOL.max_epochs)
     parser.add_argument("--epoch-examples", type=int, default=PROTOCOL.epoch_examples)
+    parser.add_argument("--examples", default=PROTOCOL.examples)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--round-minutes", type=float)
     parser.add_argument("--measure", action="store_true", help="measure the states")
@@ -138,7 +140,12 @@ def main() -> None:
     for records in given.restore:
         with tarfile.open(records) as tar:
             tar.extractall(given.store, filter="data")
-    protocol = replace(PROTOCOL, max_epochs=given.max_epochs, epoch_examples=given.epoch_examples)
+    protocol = replace(
+        PROTOCOL,
+        max_epochs=given.max_epochs,
+        epoch_examples=given.epoch_examples,
+        examples=given.examples,
+    )
     searches: dict[ModelSpec, Search] = {}
     own = [ModelSpec("rhi", family, 1, code=code) for family, code in map(family_of, given.layer)]
     parts = [(own, 512)] if own else [PARTS[name] for name in given.cells]
