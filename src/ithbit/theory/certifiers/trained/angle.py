@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from flint import arb, ctx, fmpq
 
 from ithbit.theory.certifiers.arithmetic.lines import exact
+from ithbit.theory.certifiers.bound import Bound
 from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
     Ball,
-    Found,
     Rational,
     Reader,
     Tokens,
@@ -52,7 +52,7 @@ class Pointed:
     value: Ball  # |a_2| of a bit, times what the value and output maps make of it
 
 
-def certify_angle(solution: TrainedSolution) -> Found:
+def certify_angle(solution: TrainedSolution) -> Bound:
     """A lower bound of the margin over all inputs; `UnsuitableError` if it does not apply."""
     need(solution.family.startswith("softmax"), "the argument is about BERT blocks")
     right = solution.task == "rhi"
@@ -112,7 +112,7 @@ def _root(d: int, square: Rational | Ball) -> Ball:
     return (arb(d) / arb(square)).sqrt()
 
 
-def _right(solution: TrainedSolution, reader: Reader) -> Found:
+def _right(solution: TrainedSolution, reader: Reader) -> Bound:
     t, d, n = tokens(reader), solution.width, solution.n_bits
     nu, eps = reader.norms, exact(BERT_EPS)
     one, slope, v = _bits(t, reader)
@@ -187,7 +187,7 @@ def _after_norms(reader: Reader, y: Ball, square: Ball) -> Ball:
     return arb(reader.head(BITS)) * y
 
 
-def _left(solution: TrainedSolution, reader: Reader) -> Found:
+def _left(solution: TrainedSolution, reader: Reader) -> Bound:
     t, d, n = tokens(reader), solution.width, solution.n_bits
     nu, eps = reader.norms, exact(BERT_EPS)
     one, slope, v = _bits(t, reader)

@@ -8,10 +8,10 @@ import numpy as np
 from flint import arb, ctx
 
 from ithbit.theory.certifiers.arithmetic.lines import exact
+from ithbit.theory.certifiers.bound import Bound
 from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
     Ball,
-    Found,
     between,
     high,
     least_of,
@@ -22,7 +22,7 @@ from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_solution import BIT, FRACTION, QUERY, VALUE, TrainedSolution
 
 
-def certify_latch(solution: TrainedSolution) -> Found:
+def certify_latch(solution: TrainedSolution) -> Bound:
     """A lower bound of the margin over all inputs; `UnsuitableError` if it does not apply."""
     need(
         solution.family == "gru" and solution.task == "lhi", "the argument is about nn.GRU and LHI"
@@ -46,7 +46,7 @@ def _take(array: FloatArray, places: list[tuple[int, ...]], what: str) -> list[B
     return found
 
 
-def _certify(solution: TrainedSolution) -> Found:
+def _certify(solution: TrainedSolution) -> Bound:
     w, d, n, N = solution.weights, solution.width, solution.n_bits, solution.n_tokens - 1
     r, z, c = 0, d, 2 * d
     first, step, off, on = _take(

@@ -9,10 +9,10 @@ from flint import arb, ctx, fmpq
 
 from ithbit.families import FAMILIES
 from ithbit.theory.certifiers.arithmetic.lines import exact
+from ithbit.theory.certifiers.bound import Bound
 from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
     Ball,
-    Found,
     Rational,
     Reader,
     Tokens,
@@ -34,7 +34,7 @@ from ithbit.theory.trained_solution import TrainedSolution
 ONE, PLACE, BITS, INDEX, FOUND = range(5)
 
 
-def certify_linear(solution: TrainedSolution) -> Found:
+def certify_linear(solution: TrainedSolution) -> Bound:
     """A lower bound of the margin over all inputs; `UnsuitableError` if it does not apply."""
     need(solution.family.startswith("linear"), "the argument is about linear attention")
     need(solution.depth >= 2, "two blocks are needed")
@@ -69,7 +69,7 @@ def check_tokens(t: Tokens, task: str, index: int) -> tuple[Rational, Rational, 
     return C, slope, v
 
 
-def _certify(solution: TrainedSolution, reader: Reader) -> Found:
+def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     t, d, n, T = tokens(reader), solution.width, solution.n_bits, solution.n_tokens
     size, nu = solution.spec.d_head, reader.norms
     e = d * exact(LINEAR_EPS)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from flint import arb, fmpq
 
-from ithbit.theory.certifiers.arithmetic.lines import UnsuitableError, exact
+from ithbit.theory.certifiers.arithmetic.lines import exact
+from ithbit.theory.certifiers.bound import BALLS, Bound, UnsuitableError
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_solution import (
     BIT,
@@ -64,19 +65,11 @@ def rounded_down(ball: Ball) -> float:
     return nearest
 
 
-@dataclass(frozen=True)
-class Found:
-    """The least margin and the index where it is least."""
-
-    margin: float
-    index: int
-
-
-def least_of(margins: list[Ball]) -> Found:
-    """The least of the margins of indices 1 to n, rounded down."""
+def least_of(margins: list[Ball]) -> Bound:
+    """The least of the margins of indices 1 to n; both answers are alike, so 1 stands for both."""
     ends = [rounded_down(margin) for margin in margins]
     least = min(range(len(ends)), key=ends.__getitem__)
-    return Found(ends[least], least + 1)
+    return Bound(ends[least], least + 1, 1, BALLS)
 
 
 class Reader:

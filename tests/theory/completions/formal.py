@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ithbit.theory.architecture import Feature
-from ithbit.theory.complexity.scalar import (
+from completions.scalar import (
     Matrix,
     Scalar,
     Vector,
