@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from gray_code import gray_rnn, gray_ssm
 from torch import Tensor
 
+from gray_code import gray_rnn, gray_ssm
 from ithbit.models import classifier
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import all_inputs

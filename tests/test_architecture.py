@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "families", "spec", "tasks", "models", "kernels", "native", "store"),
         "__version__",
     },
-    "sweep": {"errors", "families", "spec", "tasks", "models", "store", "engine"},
+    "sweep": {"errors", "families", "spec", "tasks", "models", "store", "engine", "published"},
     "theory": {"errors", "families", "spec", "tasks"},
     "reference": {"errors", "families", "spec", "tasks", "models"},
     "verify": {"errors", "families", "spec", "tasks", "models", "store", "engine", "__version__"},

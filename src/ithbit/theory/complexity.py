@@ -63,7 +63,8 @@ def mlp_operations(*widths: int) -> int:
 def causal_complexity(arch: Architecture, position: int | None = None) -> Complexity:
     """Fingerprint and operations of one causal layer, by closed formula.
 
-    Exact for the programs, see the module head. Softmax needs the position k of the token that is computed.
+    Exact for the programs, see the module head. Softmax needs the position k of the token that is
+    computed.
 
     >>> from ithbit.theory.architecture import architecture
     >>> gru = causal_complexity(architecture("gru", "trained"))

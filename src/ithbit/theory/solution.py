@@ -206,13 +206,3 @@ def enumerate_inputs(solution: Runs, dtype: Any = np.float64) -> Enumeration:
     assert worst is not None
     n = solution.n_bits
     return Enumeration(*worst, inputs=n << n, dtype=np.dtype(dtype).name)
-
-
-def solves(solution: Runs, dtype: Any = np.float64) -> bool:
-    """Whether strict argmax gives the i-th bit on all n · 2^n inputs, each run on its own.
-
-    >>> from ithbit.theory.constructions import construct
-    >>> solves(construct("rhi", "softmax-full", 4))
-    True
-    """
-    return enumerate_inputs(solution, dtype).solves

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ithbit.theory.architecture import Feature
 from completions.scalar import (
     Matrix,
     Scalar,
@@ -24,6 +23,7 @@ from completions.scalar import (
     relu,
     total,
 )
+from ithbit.theory.architecture import Feature
 
 Inputs = Sequence[Sequence[float]]
 

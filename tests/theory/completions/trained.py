@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ithbit.theory.architecture import Activation
 from completions.formal import (
     Inputs,
     feature_map,
@@ -35,6 +34,7 @@ from completions.scalar import (
     sqrt,
     total,
 )
+from ithbit.theory.architecture import Activation
 
 
 @dataclass(frozen=True)

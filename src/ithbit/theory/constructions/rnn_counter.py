@@ -25,33 +25,36 @@ import numpy as np
 
 from ithbit.theory.constructions.attention_marker import marker_embedding
 from ithbit.theory.gadgets import two_step
-from ithbit.theory.layers import Rnn, matrix
+from ithbit.theory.layers import ReluNet, Rnn, matrix
 from ithbit.theory.solution import Embedding, Solution
+
+
+def _solution(
+    embedding: Embedding, N1: ReluNet, N2: ReluNet, output: list[list[float]], variant: str
+) -> Solution:
+    return Solution(
+        task="lhi",
+        family="rnn",
+        n_bits=embedding.n_bits,
+        layers=(Rnn(N1, N2),),
+        embedding=embedding,
+        output=matrix(output),
+        theorem="Theorem 14a",
+        variant=variant,
+    )
 
 
 def scalar(family: str, n_bits: int) -> Solution:
     """LHI by one RNN layer of width 1; margin exactly n + 4."""
     M = n_bits + 2.0
-    return Solution(
-        task="lhi",
-        family="rnn",
-        n_bits=n_bits,
-        layers=(
-            Rnn(
-                N1=two_step(
-                    [[0, 1], [-1, 0], [1, -1], [1, -1], [1, -1]],
-                    [0, 0, 1, 0, -1],
-                    [[1, 1, 2 * M, -4 * M, 2 * M]],
-                    [0],
-                ),
-                N2=two_step([[0, 1]], [0], [[2]], [-3 * M]),
-            ),
-        ),
-        embedding=marker_embedding("lhi", n_bits),
-        output=matrix([[0], [1]]),
-        theorem="Theorem 14a",
-        variant="scalar",
+    N1 = two_step(
+        [[0, 1], [-1, 0], [1, -1], [1, -1], [1, -1]],
+        [0, 0, 1, 0, -1],
+        [[1, 1, 2 * M, -4 * M, 2 * M]],
+        [0],
     )
+    N2 = two_step([[0, 1]], [0], [[2]], [-3 * M])
+    return _solution(marker_embedding("lhi", n_bits), N1, N2, [[0], [1]], "scalar")
 
 
 def pair(family: str, n_bits: int) -> Solution:
@@ -60,23 +63,12 @@ def pair(family: str, n_bits: int) -> Solution:
     assert line.end is not None
     padded = [np.insert(rows, 1, 0.0, axis=-1) for rows in (line.index, line.bit, line.end)]
     tent = [[1, 0, -1, 0]] * 3
-    return Solution(
-        task="lhi",
-        family="rnn",
-        n_bits=n_bits,
-        layers=(
-            Rnn(
-                N1=two_step(
-                    [[0, 0, 1, 0], [-1, 0, 0, 0], [0, 0, 0, 1], *tent],
-                    [0, 0, 0, 1, 0, -1],
-                    [[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, -2, 1]],
-                    [0, 0],
-                ),
-                N2=two_step([[0, 0, 0, 1]], [0], [[0], [2]], [0, -1]),
-            ),
-        ),
-        embedding=Embedding(matrix(padded[0]), matrix(padded[1], 3), matrix(padded[2], 1)),
-        output=matrix([[0, 0], [0, 1]]),
-        theorem="Theorem 14a",
-        variant="pair",
+    N1 = two_step(
+        [[0, 0, 1, 0], [-1, 0, 0, 0], [0, 0, 0, 1], *tent],
+        [0, 0, 0, 1, 0, -1],
+        [[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, -2, 1]],
+        [0, 0],
     )
+    N2 = two_step([[0, 0, 0, 1]], [0], [[0], [2]], [0, -1])
+    embedding = Embedding(matrix(padded[0]), matrix(padded[1], 3), matrix(padded[2], 1))
+    return _solution(embedding, N1, N2, [[0, 0], [0, 1]], "pair")

@@ -19,7 +19,7 @@ from ithbit.theory.certifiers.trained.reading import (
     need,
 )
 from ithbit.theory.layers import FloatArray
-from ithbit.theory.trained_solution import BIT, FRACTION, QUERY, VALUE, TrainedSolution
+from ithbit.theory.trained_solution import Column, TrainedSolution
 
 
 def certify_latch(solution: TrainedSolution) -> Bound:
@@ -50,7 +50,9 @@ def _certify(solution: TrainedSolution) -> Bound:
     w, d, n, N = solution.weights, solution.width, solution.n_bits, solution.n_tokens - 1
     r, z, c = 0, d, 2 * d
     first, step, off, on = _take(
-        w["embed"], [(0, QUERY), (0, FRACTION), (2, BIT), (2, VALUE)], "the embedding"
+        w["embed"],
+        [(0, Column.QUERY), (0, Column.FRACTION), (2, Column.BIT), (2, Column.VALUE)],
+        "the embedding",
     )
     need(bool(off + on == -off) and bool(off < 0), "a bit must be written as ±v")
     (slope,) = _take(w["positions.polynomial"], [(1, 0)], "the map of positions")

@@ -22,6 +22,7 @@ from ithbit.theory.certifiers.trained.reading import (
     low,
     need,
     only,
+    places_of,
     tokens,
 )
 from ithbit.theory.certifiers.trained.window import Window, silu, units
@@ -123,7 +124,7 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
         all(not any(row) for row, w in zip(two.rows, writes, strict=True) if w == 0),
         "channels of block 2 that write nothing must read nothing",
     )
-    places = [slope * fmpq(1 + k, T - 1) for k in range(n)]
+    places = places_of(solution, slope)
     window = Window(found, silu(), C, v, slope / (T - 1))
     reach = farthest.max(arb(slope)) ** 2
     least, most = low(scale(v * v, reach, held)), high(scale())
