@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
         "__version__",
     },
     "sweep": {"errors", "families", "spec", "tasks", "models", "store", "engine", "published"},
-    "theory": {"errors", "families", "spec", "tasks"},
+    "theory": {"errors", "families", "spec", "tasks", "store.writing"},
     "reference": {"errors", "families", "spec", "tasks", "models"},
     "verify": {"errors", "families", "spec", "tasks", "models", "store", "engine", "__version__"},
     "prove": {"errors", "families", "spec", "store", "theory", "verify"},

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -201,6 +201,10 @@ class Protocol:
                 f"unknown examples {self.examples!r}; choose one of {', '.join(EXAMPLES)}"
             )
         raise_problems("protocol", problems)
+
+    def changed(self, **given: Any) -> "Protocol":
+        """The same with other settings; what is None stays as it is."""
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
 
     @property
     def epoch_steps(self) -> int:

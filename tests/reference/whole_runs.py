@@ -45,6 +45,7 @@ def train(
 
     It starts from `params` (one seed, no seed axis), or from the library's own initial weights.
 
+    >>> from ithbit.spec import ModelSpec, Protocol
     >>> small = Protocol(epoch_examples=100, held_out_examples=50, max_epochs=2)
     >>> trained = train(RunSpec(ModelSpec("lhi", "gru", n_bits=4), seed=0, protocol=small))
     >>> len(trained.history), trained.history[0].learning_rate

@@ -188,11 +188,6 @@ def certify(solution: AnySolution, method: str | None = None) -> Certificate:
 
     Tries the arguments in the order of the module head and takes the first that applies; `method`
     asks for one of them. Raises `SpecError` if none can say anything about so long a string.
-
-    >>> from ithbit.theory.constructions import construct
-    >>> certificate = certify(construct("lhi", "softmax-causal", 64))
-    >>> certificate.certified, certificate.margin, certificate.inputs == 64 * 2**64
-    (True, 1.0, True)
     """
     if method is not None and method not in METHODS:
         raise SpecError(f"unknown method {method!r}; choose one of {', '.join(METHODS)}")

@@ -121,12 +121,7 @@ class Explanation(Shown):
 
 
 def explain(solution: Solution | TrainedSolution, bits: Sequence[int], index: int) -> Explanation:
-    """The run of a solution on one input, layer by layer.
-
-    >>> from ithbit.theory.constructions import construct
-    >>> explain(construct("lhi", "rnn", 4), [1, 0, 1, 1], 3).answer
-    1
-    """
+    """The run of a solution on one input, layer by layer."""
     instance = Instance(solution.task, tuple(bits), index)
     n = len(instance.bits)
     if n > LONGEST:

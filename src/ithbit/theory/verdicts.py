@@ -172,13 +172,6 @@ def verdict(
 
     *Certified* if possible, past `CERTIFIED_N` *proved* by closed form; *proved* (or cited, as the
     bound says) if impossible.
-
-    >>> verdict("lhi", "rnn", 1, 8).answer, verdict("lhi", "ssm", 1, 5000).answer
-    ('possible', 'impossible')
-    >>> verdict("rhi", "softmax-full", 1, 10**12).answer
-    'possible'
-    >>> verdict("rhi", "rnn", 2, 64).answer
-    'open'
     """
     name = task_named(task)
     n_bits = whole("n_bits", n_bits)
@@ -243,11 +236,7 @@ def by_bounds(task: Task, arch: Architecture, n_bits: int, missing: str) -> Verd
 
 
 def table(n_bits: int = 64, *, width: int = 16, hidden: int = 64) -> tuple[Entry, ...]:
-    """The paper's summary table, derived: constructions certified at `n_bits`, bounds at the sizes.
-
-    >>> {entry.family: entry.min_layers for entry in table(4) if entry.task == "rhi"}["ssm"] is None
-    True
-    """
+    """The paper's summary table, derived: constructions certified at `n_bits`, and bounds."""
     return tuple(
         _entry(task, family, n_bits, width, hidden) for family in FORMAL_FAMILIES for task in TASKS
     )

@@ -144,11 +144,6 @@ def construct(task: str, family: str, n_bits: int, variant: str | None = None) -
     """Explicit weights that solve `task` with `family` for strings of `n_bits` bits.
 
     Whether they do is for `certify` to say. Raises `SpecError` if there is no such construction.
-
-    >>> construct("lhi", "softmax-causal", 8).sizes
-    (13, 7)
-    >>> construct("lhi", "rnn", 8, "pair").width
-    2
     """
     entry = construction_named(task, family)
     n_bits = length_of(n_bits)
