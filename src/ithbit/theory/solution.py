@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ithbit.errors import SpecError, raise_problems
 from ithbit.families import FAMILIES, Task
 from ithbit.tasks.indexing import all_inputs, n_tokens
-from ithbit.theory.layers import Array, FloatArray, Layer, Trace, like
+from ithbit.theory.layers import Array, FloatArray, Layer, Trace, like, matrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +151,22 @@ class Solution:
             traces.append(layer.trace(x))
             x = traces[-1].output
         return embedded, tuple(traces)
+
+
+def embedding_of(index: Any, bit: Any, end: Any = None) -> Embedding:
+    """The embedding with these numbers; without an `end` it is one of RHI."""
+    return Embedding(matrix(index), matrix(bit, 3), None if end is None else matrix(end, 1))
+
+
+def constructed(
+    family: str, named: tuple[str, str], embedding: Embedding, layers: Sequence[Layer], output: Any
+) -> Solution:
+    """The weights of a construction, `named` its theorem and variant; the embedding has task and
+    n."""
+    task: Task = "rhi" if embedding.end is None else "lhi"
+    n_bits, (theorem, variant) = embedding.n_bits, named
+    A = matrix(output)
+    return Solution(task, family, n_bits, tuple(layers), embedding, A, theorem, variant)
 
 
 class Runs(Protocol):

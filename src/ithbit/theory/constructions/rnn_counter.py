@@ -25,23 +25,8 @@ import numpy as np
 
 from ithbit.theory.constructions.attention_marker import marker_embedding
 from ithbit.theory.gadgets import two_step
-from ithbit.theory.layers import ReluNet, Rnn, matrix
-from ithbit.theory.solution import Embedding, Solution
-
-
-def _solution(
-    embedding: Embedding, N1: ReluNet, N2: ReluNet, output: list[list[float]], variant: str
-) -> Solution:
-    return Solution(
-        task="lhi",
-        family="rnn",
-        n_bits=embedding.n_bits,
-        layers=(Rnn(N1, N2),),
-        embedding=embedding,
-        output=matrix(output),
-        theorem="Theorem 14a",
-        variant=variant,
-    )
+from ithbit.theory.layers import Rnn
+from ithbit.theory.solution import Solution, constructed, embedding_of
 
 
 def scalar(family: str, n_bits: int) -> Solution:
@@ -54,7 +39,8 @@ def scalar(family: str, n_bits: int) -> Solution:
         [0],
     )
     N2 = two_step([[0, 1]], [0], [[2]], [-3 * M])
-    return _solution(marker_embedding("lhi", n_bits), N1, N2, [[0], [1]], "scalar")
+    named, embedding = ("Theorem 14a", "scalar"), marker_embedding("lhi", n_bits)
+    return constructed("rnn", named, embedding, [Rnn(N1, N2)], [[0], [1]])
 
 
 def pair(family: str, n_bits: int) -> Solution:
@@ -70,5 +56,5 @@ def pair(family: str, n_bits: int) -> Solution:
         [0, 0],
     )
     N2 = two_step([[0, 0, 0, 1]], [0], [[0], [2]], [0, -1])
-    embedding = Embedding(matrix(padded[0]), matrix(padded[1], 3), matrix(padded[2], 1))
-    return _solution(embedding, N1, N2, [[0, 0], [0, 1]], "pair")
+    named, embedding = ("Theorem 14a", "pair"), embedding_of(*padded)
+    return constructed("rnn", named, embedding, [Rnn(N1, N2)], [[0, 0], [0, 1]])
