@@ -11,6 +11,7 @@ import numpy as np
 
 from ithbit.native.entry import entry
 from ithbit.native.feed_forward import feed_forward, feed_forward_back
+from ithbit.native.fours import fma4, put4, zero4
 from ithbit.native.norms import norm, norm_back
 from ithbit.native.simd import LANES, Floats, exp, fma, get, largest, part, put, splat, zero
 from ithbit.native.tokens import collect, finish, head, load, spread
@@ -54,17 +55,10 @@ def _grow(m: Floats, state: int, size: int, a: int, b: int, z: int) -> None:
 def _left(m: Floats, state: int, size: int, a: int, y: int) -> None:
     """y = a S."""
     for e in range(0, size, 4):
-        y_0 = y_1 = y_2 = y_3 = zero()
+        sums = zero4()
         for f in range(size):
-            v, here = get(m, a + f), state + f * (size + 1) + e
-            y_0 = fma(v, get(m, here), y_0)
-            y_1 = fma(v, get(m, here + 1), y_1)
-            y_2 = fma(v, get(m, here + 2), y_2)
-            y_3 = fma(v, get(m, here + 3), y_3)
-        put(m, y + e, y_0)
-        put(m, y + e + 1, y_1)
-        put(m, y + e + 2, y_2)
-        put(m, y + e + 3, y_3)
+            sums = fma4(get(m, a + f), m, state + f * (size + 1) + e, sums)
+        put4(m, y + e, sums)
 
 
 @part

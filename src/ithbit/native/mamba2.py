@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ithbit.native.entry import entry
+from ithbit.native.fours import fma4, get4, put4
 from ithbit.native.norms import norm, norm_back
 from ithbit.native.simd import (
     LANES,
@@ -136,19 +137,11 @@ def mix(
                 left = left * get(m, decay + at)
             k = each(p, skip + h)
             for f in range(h * size, (h + 1) * size, 4):
-                y_0, y_1 = k * get(m, mine + f), k * get(m, mine + f + 1)
-                y_2, y_3 = k * get(m, mine + f + 2), k * get(m, mine + f + 3)
+                x = get4(m, mine + f)
+                sums = k * x[0], k * x[1], k * x[2], k * x[3]
                 for s in range(t + 1):
-                    w, v = get(m, weights + s), c + s * conv + f
-                    y_0 = fma(w, get(m, v), y_0)
-                    y_1 = fma(w, get(m, v + 1), y_1)
-                    y_2 = fma(w, get(m, v + 2), y_2)
-                    y_3 = fma(w, get(m, v + 3), y_3)
-                at = y + a * d + f
-                put(m, at, y_0)
-                put(m, at + 1, y_1)
-                put(m, at + 2, y_2)
-                put(m, at + 3, y_3)
+                    sums = fma4(get(m, weights + s), m, c + s * conv + f, sums)
+                put4(m, y + a * d + f, sums)
 
 
 @part

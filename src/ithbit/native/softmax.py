@@ -6,6 +6,7 @@ import numpy as np
 
 from ithbit.native.entry import entry
 from ithbit.native.feed_forward import feed_forward, feed_forward_back
+from ithbit.native.fours import fma4, put4, zero4
 from ithbit.native.norms import norm, norm_back
 from ithbit.native.simd import LANES, Floats, exp, fma, get, largest, part, put, splat, zero
 from ithbit.native.tokens import collect, finish, head, load, spread
@@ -42,18 +43,10 @@ def mix(
             for s in range(seen):
                 put(m, row + s, get(m, row + s) * share)
             for f in range(0, size, 4):
-                y_0 = y_1 = y_2 = y_3 = zero()
+                y = zero4()
                 for s in range(seen):
-                    w, v = get(m, row + s), kv + s * 2 * d + d + h * size + f
-                    y_0 = fma(w, get(m, v), y_0)
-                    y_1 = fma(w, get(m, v + 1), y_1)
-                    y_2 = fma(w, get(m, v + 2), y_2)
-                    y_3 = fma(w, get(m, v + 3), y_3)
-                at = mixed + mine + f
-                put(m, at, y_0)
-                put(m, at + 1, y_1)
-                put(m, at + 2, y_2)
-                put(m, at + 3, y_3)
+                    y = fma4(get(m, row + s), m, kv + s * 2 * d + d + h * size + f, y)
+                put4(m, mixed + mine + f, y)
 
 
 @part
@@ -76,42 +69,21 @@ def mix_back(
                     dw = fma(get(m, g + mine + f), get(m, v + f), dw)
                 put(m, gw + row + s, get(m, weights + row + s) * dw * scale)
             for f in range(0, size, 4):
-                q_0 = q_1 = q_2 = q_3 = zero()
+                y = zero4()
                 for s in range(seen):
-                    w, k = get(m, gw + row + s), kv + s * 2 * d + h * size + f
-                    q_0 = fma(w, get(m, k), q_0)
-                    q_1 = fma(w, get(m, k + 1), q_1)
-                    q_2 = fma(w, get(m, k + 2), q_2)
-                    q_3 = fma(w, get(m, k + 3), q_3)
-                at = gq + mine + f
-                put(m, at, q_0)
-                put(m, at + 1, q_1)
-                put(m, at + 2, q_2)
-                put(m, at + 3, q_3)
+                    y = fma4(get(m, gw + row + s), m, kv + s * 2 * d + h * size + f, y)
+                put4(m, gq + mine + f, y)
         for s in range(tokens):
             since = max(0, s - tokens + queries) if causal else 0
             for f in range(0, size, 4):
-                k_0 = k_1 = k_2 = k_3 = v_0 = v_1 = v_2 = v_3 = zero()
+                k = v = zero4()
                 for a in range(since, queries):
                     row, mine = (h * queries + a) * tokens + s, a * d + h * size + f
-                    w, dw = get(m, weights + row), get(m, gw + row)
-                    k_0 = fma(dw, get(m, q + mine), k_0)
-                    k_1 = fma(dw, get(m, q + mine + 1), k_1)
-                    k_2 = fma(dw, get(m, q + mine + 2), k_2)
-                    k_3 = fma(dw, get(m, q + mine + 3), k_3)
-                    v_0 = fma(w, get(m, g + mine), v_0)
-                    v_1 = fma(w, get(m, g + mine + 1), v_1)
-                    v_2 = fma(w, get(m, g + mine + 2), v_2)
-                    v_3 = fma(w, get(m, g + mine + 3), v_3)
+                    k = fma4(get(m, gw + row), m, q + mine, k)
+                    v = fma4(get(m, weights + row), m, g + mine, v)
                 at = gkv + s * 2 * d + h * size + f
-                put(m, at, k_0)
-                put(m, at + 1, k_1)
-                put(m, at + 2, k_2)
-                put(m, at + 3, k_3)
-                put(m, at + d, v_0)
-                put(m, at + d + 1, v_1)
-                put(m, at + d + 2, v_2)
-                put(m, at + d + 3, v_3)
+                put4(m, at, k)
+                put4(m, at + d, v)
 
 
 @entry
