@@ -99,8 +99,8 @@ def _gru(run: Any, how: Any, first: int, m: Any) -> int:
     for layer in range(layers - 1, -1 if train else layers - 1, -1):
         here, (ih, hh, ih_bias, hh_bias) = layer * row, at[layer]
         recur_back(
-            p, gp, hh, hh_bias, d, m, h + here, rzn + 3 * here, candidate + here, g, layer == layers
-            - 1, carry, g_hidden, g_gates, T,
+            p, gp, hh, hh_bias, d, m, h + here, rzn + 3 * here, candidate + here, g,
+            layer == layers - 1, carry, g_hidden, g_gates, T,
         )  # fmt: skip
         if layer:
             clear(m, g, row)
