@@ -2,8 +2,8 @@
 
     python experiments/everywhere_figure.py [--results results/everywhere] [-o everywhere.png]
 
-Reads the exports `uniform`, `mixed` and `blocks`. A bar is the successes by the paper's criterion; its filled
-part is not refuted by the search of `ithbit verify`. *Not refuted* is not *right*.
+Reads the exports `uniform`, `mixed` and `blocks`. A bar is the successes by the paper's criterion;
+its filled part is not refuted by the search of `ithbit verify`. *Not refuted* is not *right*.
 """
 
 import argparse
