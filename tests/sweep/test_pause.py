@@ -47,7 +47,8 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 90) ->
 def train_command(store: Path, seeds: str) -> list[str]:
     """Epochs of 50,000 examples, some tenths of a second each, and more than there is time for."""
     command = [sys.executable, "-m", "ithbit", "train", "rhi", "gru", "--n", "3", "--seeds", seeds]
-    options = ["--batch-size", "1000", "--max-epochs", "5000", "--device", "cpu", "--workers", "2"]
+    options = ["--batch-size", "1000", "--max-epochs", "5000", "--compile", "off"]
+    options += ["--device", "cpu", "--workers", "2"]
     return [*command, *options, "--store", str(store)]
 
 

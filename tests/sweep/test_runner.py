@@ -202,7 +202,7 @@ from ithbit.spec import run_from_json
 from ithbit.sweep.runner import run_all
 if __name__ == "__main__":
     runs = [run_from_json(data) for data in json.loads(sys.argv[2])]
-    done = run_all(runs, Path(sys.argv[1]), "cpu", workers=int(sys.argv[3]))
+    done = run_all(runs, Path(sys.argv[1]), "cpu", workers=int(sys.argv[3]), compile="off")
     print(json.dumps([result.to_json() for result in done]))
 """
 
