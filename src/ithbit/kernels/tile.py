@@ -39,10 +39,11 @@ def dot(a, b):
     """
     if a.shape[1] < _LEAST:
         return tl.sum(tl.trans(a)[:, :, None] * b[:, None, :], 0)
-    a_high, b_high = high(a), high(b)
-    out = tl.dot(a - a_high, b_high, input_precision="tf32")
-    out = tl.dot(a_high, b - b_high, out, input_precision="tf32")
-    return tl.dot(a_high, b_high, out, input_precision="tf32")
+    else:
+        a_high, b_high = high(a), high(b)
+        out = tl.dot(a - a_high, b_high, input_precision="tf32")
+        out = tl.dot(a_high, b - b_high, out, input_precision="tf32")
+        return tl.dot(a_high, b_high, out, input_precision="tf32")
 
 
 @triton.jit
@@ -312,8 +313,9 @@ def along_rows(x):
     """
     if x.shape[1] < _LEAST:
         return x
-    x = tl.permute(tl.reshape(x, [x.shape[0], x.shape[1] // 8, 4, 2]), [0, 1, 3, 2])
-    return tl.reshape(x, [x.shape[0], x.shape[1] * 8])
+    else:
+        x = tl.permute(tl.reshape(x, [x.shape[0], x.shape[1] // 8, 4, 2]), [0, 1, 3, 2])
+        return tl.reshape(x, [x.shape[0], x.shape[1] * 8])
 
 
 @triton.jit

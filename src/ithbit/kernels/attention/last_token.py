@@ -115,7 +115,8 @@ def _scores(q, k, there, SCALE: tl.constexpr, SOFTMAX: tl.constexpr):
     score = tl.sum(q[:, None, :] * k[None, :, :], 2)
     if SOFTMAX:
         return tl.where(there[None, :], score * SCALE, -1e30)
-    return tl.where(there[None, :], score, 0.0)
+    else:
+        return tl.where(there[None, :], score, 0.0)
 
 
 @triton.jit

@@ -29,13 +29,15 @@ def _load_head(pointer, HEAD: tl.constexpr):
     """HEAD numbers from each pointer on: a tuple, by loads of four, or of two if there are two."""
     out = ()
     if HEAD == 2:
-        return tl.split(tl.load(pointer[:, None] + tl.arange(0, 2)[None, :]))
-    for i in tl.static_range(0, HEAD, 4):
-        four = tl.load(pointer[:, None] + (i + tl.arange(0, 4))[None, :])
-        even, odd = tl.split(tl.reshape(four, [four.shape[0], 2, 2]))
-        first, third = tl.split(even)
-        second, fourth = tl.split(odd)
-        out = out + (first, second, third, fourth)
+        first, second = tl.split(tl.load(pointer[:, None] + tl.arange(0, 2)[None, :]))
+        out = (first, second)
+    else:
+        for i in tl.static_range(0, HEAD, 4):
+            four = tl.load(pointer[:, None] + (i + tl.arange(0, 4))[None, :])
+            even, odd = tl.split(tl.reshape(four, [four.shape[0], 2, 2]))
+            first, third = tl.split(even)
+            second, fourth = tl.split(odd)
+            out = out + (first, second, third, fourth)
     return out
 
 
@@ -45,12 +47,12 @@ def _store_head(pointer, head, scale, mask, HEAD: tl.constexpr):
     if HEAD == 2:
         two = tl.join(head[0] * scale, head[1] * scale)
         tl.store(pointer[:, None] + tl.arange(0, 2)[None, :], two, mask=mask[:, None])
-        return
-    for i in tl.static_range(0, HEAD, 4):
-        even = tl.join(head[i] * scale, head[i + 2] * scale)
-        odd = tl.join(head[i + 1] * scale, head[i + 3] * scale)
-        four = tl.reshape(tl.join(even, odd), [pointer.shape[0], 4])
-        tl.store(pointer[:, None] + (i + tl.arange(0, 4))[None, :], four, mask=mask[:, None])
+    else:
+        for i in tl.static_range(0, HEAD, 4):
+            even = tl.join(head[i] * scale, head[i + 2] * scale)
+            odd = tl.join(head[i + 1] * scale, head[i + 3] * scale)
+            four = tl.reshape(tl.join(even, odd), [pointer.shape[0], 4])
+            tl.store(pointer[:, None] + (i + tl.arange(0, 4))[None, :], four, mask=mask[:, None])
 
 
 @triton.jit

@@ -26,7 +26,7 @@ from ithbit.kernels.plan import Plan
 
 _ROWS = 32  # tokens of a flat tile
 _BACK_ROWS = 64
-_PROJECT_ROWS = 16  # of 16 numbers; of narrower tokens more
+_PROJECT_ROWS = 16  # of 8 numbers or more; of narrower tokens more
 # Programs a run, at most, that go over its tokens (or their kinds) backwards: so that those of five
 # runs are at work at once (eight of one warp a multiprocessor), or take one tile each.
 _PROJECT_PROGRAMS = 211
@@ -68,7 +68,7 @@ def _project_tiles(plan: Plan) -> tuple[int, int]:
 
 
 def _project_rows(plan: Plan) -> int:
-    return _PROJECT_ROWS * max(1, 16 // plan.model.d_model)
+    return _PROJECT_ROWS * max(1, 8 // plan.model.d_model)
 
 
 def _kind_tiles(plan: Plan) -> tuple[int, int]:
@@ -257,9 +257,7 @@ class _Launch:
         grid, constants = self._read_shape()
         qkv = self.qkv(self.plan.model.n_layers - 1)
         kernel = last_token.read_long if self.long else last_token.read
-        kernel[grid](
-            *qkv, self.ones("last_mixed"), self.count, self.plan.capacity, **constants
-        )
+        kernel[grid](*qkv, self.ones("last_mixed"), self.count, self.plan.capacity, **constants)
 
     def read_back(self) -> None:
         grid, constants = self._read_shape()

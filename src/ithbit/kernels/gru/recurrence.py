@@ -108,9 +108,7 @@ def _turned(
     if i % 64 == BORDER:
         word = stream_word(key, example, 1 + i // 64, WORDS)
         if MIXED:
-            word = tl.where(
-                example % 2 == 1, _odd_bits(key, example, i // 64 * 64, N, WORDS), word
-            )
+            word = tl.where(example % 2 == 1, _odd_bits(key, example, i // 64 * 64, N, WORDS), word)
     return word
 
 

@@ -20,7 +20,7 @@ from ithbit.kernels.gru import recurrence
 from ithbit.kernels.plan import Plan
 
 _WARPS = 4  # of a recurrence's program: few shares to sum, registers to spare
-_TILE = 256  # numbers that `rows_back` takes at a time, of 16 tokens or more
+_TILE = 128  # numbers that `rows_back` takes at a time, of 16 tokens or more
 # Its programs a run, at most: eight of one warp a multiprocessor take those of five runs at once.
 _ROW_PROGRAMS = 211
 
