@@ -87,7 +87,8 @@ OPTIONS: dict[str, Any] = {
     "max_epochs": option("Epochs after which a run stops; 500 unless given.", kind=int | None),
     "stop_when_solved": flag("Stop a run at its first perfect epoch.", "--stop-when-solved"),
     "examples": option(
-        "What training draws: uniform (the paper), or mixed (half of it two densities with a cut).",
+        "What training draws: uniform (the paper), mixed (half of it two densities with a cut), or "
+        "blocks (half of it two densities in turn, with up to five cuts).",
         kind=str | None,
     ),
     "device": option("auto, cpu, cuda, or cuda:1 if there are several."),
