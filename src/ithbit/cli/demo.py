@@ -1,4 +1,4 @@
-"""The command `demo`: the main job on the embedded default, in two minutes on two cores."""
+"""The command `demo`: the main job on the embedded default, in a minute on two cores."""
 
 import time
 from collections import defaultdict
@@ -54,7 +54,7 @@ class Successes(Shown, list[Any]):
         yield table
         yield Text(
             "Success: accuracy 1.0 on 2,000 held-out samples; observed, not proved. Shortened: "
-            "three seeds (two of stress tests) instead of five, at most 20 to 80 epochs instead "
+            "three seeds (two of stress tests) instead of five, at most 20 to 50 epochs instead "
             "of 500. A failure to "
             "learn is no impossibility, and a stress test may well succeed at a length as small "
             "as 8. Softmax and Linear of one layer: full and causal attention are one model there, "
