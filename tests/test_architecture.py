@@ -52,6 +52,10 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweep", "theory"),
         *("verify", "published", "wrapping", "__version__"),
     },
+    "capacity": {
+        *("errors", "families", "spec", "models", "store", "engine", "theory", "verify"),
+        *("loading", "probe", "report", "selfcontained", "__version__"),
+    },
     "bench": {
         *("errors", "families", "spec", "tasks", "models", "kernels", "native", "engine"),
         *("sweep", "reference", "wrapping"),
@@ -59,6 +63,7 @@ ALLOWED: dict[str, set[str]] = {
     "api": {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweep", "theory"),
         *("verify", "prove", "loading", "exchange", "probe", "report", "explore", "published"),
+        "capacity",
     },
     "shown": set(),
 }

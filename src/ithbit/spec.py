@@ -34,7 +34,7 @@ def plain(spec: Any) -> dict[str, Any]:
     return data
 
 
-EXAMPLES = ("uniform", "mixed")  # what training draws, see `tasks/stream.py`
+EXAMPLES = ("uniform", "mixed", "blocks")  # what training draws, see `tasks/stream.py`
 
 
 @dataclass(frozen=True)

@@ -56,17 +56,17 @@ def test_a_step_is_that_of_the_stacked_models(spec) -> None:
         assert too_far(spec, 2, capacity=3, n_logits=4, n_seeds=n_seeds) == {}
 
 
-MIXED = [  # each family that draws in its own way; two words of bits
+OTHER_EXAMPLES = [  # each family that draws in its own way; two words of bits
     *(ModelSpec("lhi", family, 5) for family in ("softmax-causal", "mamba2")),
     *(ModelSpec("rhi", "gru", n) for n in (5, 66)),
     ModelSpec("rhi", "gru", 3, positions="learned"),
 ]
 
 
-@pytest.mark.parametrize("spec", MIXED, ids=label)
-def test_a_step_on_mixed_examples(spec) -> None:
+@pytest.mark.parametrize("spec", OTHER_EXAMPLES, ids=label)
+def test_a_step_on_blocks(spec) -> None:
     """And logits, which are of uniform ones."""
-    assert too_far(spec, 3, capacity=3, n_logits=2, n_seeds=1, examples="mixed") == {}
+    assert too_far(spec, 3, capacity=3, n_logits=2, n_seeds=1, examples="blocks") == {}
 
 
 @pytest.mark.parametrize("family", ["softmax-full", "softmax-causal"])

@@ -13,7 +13,7 @@ from ithbit.kernels.gru.recurrence import _draw, _features
 from ithbit.kernels.tile import token_features
 from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.sampling import draw_examples, stream_keys
-from ithbit.tasks.stream import words_per_example
+from ithbit.tasks.stream import CUTS, words_per_example
 from ithbit.tasks.tokens import token_rows, token_table
 
 COUNT = 3
@@ -21,24 +21,24 @@ FIRST = 1_000_000_007
 
 
 @triton.jit(do_not_specialize=["N", "LHI", "WORDS"])
-def _tokens(keys, out, first, N, LHI, WORDS, MIXED: tl.constexpr, ROWS: tl.constexpr):
+def _tokens(keys, out, first, N, LHI, WORDS, CUTS: tl.constexpr, ROWS: tl.constexpr):
     """Six features of each token, as attention and Mamba2 draw them: example token 16."""
     TOKENS = N + 1 + LHI
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     key = tl.load(keys).to(tl.uint64, bitcast=True)
-    features = token_features(key, first + row // TOKENS, row % TOKENS, N, LHI, WORDS, MIXED)
+    features = token_features(key, first + row // TOKENS, row % TOKENS, N, LHI, WORDS, CUTS)
     tl.store(out + row[:, None] * 16 + tl.arange(0, 16)[None, :], features)
 
 
 @triton.jit
 def _tokens_gru(
     keys, out, first, N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr,
-    MIXED: tl.constexpr, ROWS: tl.constexpr,
+    CUTS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """The same, as the GRU draws them, a row an example."""
     row = tl.arange(0, ROWS)
     key = tl.load(keys).to(tl.uint64, bitcast=True)
-    query, low, high = _draw(key, first + row, N, WORDS, MIXED)
+    query, low, high = _draw(key, first + row, N, WORDS, CUTS)
     for t in range(N + 1 + LHI):
         features = _features(t, query, low, high, N, LHI)
         at = (row * (N + 1 + LHI) + t)[:, None] * 16 + tl.arange(0, 8)[None, :]
@@ -49,13 +49,13 @@ def drawn(task: str, n: int, kind: str, gru: bool) -> torch.Tensor:
     """The six features of a token that a kernel draws: example token feature."""
     lhi, tokens = int(task == "lhi"), n_tokens(task, n)
     keys, words = stream_keys([7], DEVICE), words_per_example(n)
-    mixed, rows = kind == "mixed", 32
+    mixed, rows = CUTS[kind], 32
     tiles = triton.cdiv(4 * tokens, rows)
     out = torch.zeros(tiles * rows * 16, device=DEVICE)
     if gru:
-        _tokens_gru[(1,)](keys, out, FIRST, N=n, LHI=lhi, WORDS=words, MIXED=mixed, ROWS=4)
+        _tokens_gru[(1,)](keys, out, FIRST, N=n, LHI=lhi, WORDS=words, CUTS=mixed, ROWS=4)
     else:
-        _tokens[(tiles,)](keys, out, FIRST, n, lhi, words, MIXED=mixed, ROWS=rows)
+        _tokens[(tiles,)](keys, out, FIRST, n, lhi, words, CUTS=mixed, ROWS=rows)
     return out.view(-1, 16)[: COUNT * tokens, :6].view(COUNT, tokens, 6)
 
 
@@ -66,7 +66,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("how", "task", "n"), CASES)
-@pytest.mark.parametrize("kind", ["uniform", "mixed"])
+@pytest.mark.parametrize("kind", ["uniform", "mixed", "blocks"])
 def test_the_kernels_draw_the_same_tokens(kind, how, task, n) -> None:
     examples = draw_examples(stream_keys([7], DEVICE), n, FIRST, COUNT, kind)
     rows = token_rows(task, examples.bits[0], examples.index[0])

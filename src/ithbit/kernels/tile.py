@@ -72,10 +72,10 @@ def feature_columns(position, bit, query, N, LHI, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def token_features(key, example, position, N, LHI, WORDS, MIXED: tl.constexpr):
+def token_features(key, example, position, N, LHI, WORDS, CUTS: tl.constexpr):
     """Features of tokens given by example and position (row): row FEATURES."""
     i = position - LHI
-    bit = draw_bit(key, example, tl.where((i >= 0) & (i < N), i, 0), N, WORDS, MIXED)
+    bit = draw_bit(key, example, tl.where((i >= 0) & (i < N), i, 0), N, WORDS, CUTS)
     query = draw_index(key, example, N, WORDS).to(tl.float32) / N
     return feature_columns(position, bit, query, N, LHI, FEATURES)
 

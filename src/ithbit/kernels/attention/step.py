@@ -100,7 +100,7 @@ class _Launch:
     streams: Tensor
     first: Tensor
     count: int
-    mixed: bool = False
+    cuts: int = 0
 
     def rows(self, name: str) -> Tensor:
         """(seed, example, token, D)."""
@@ -163,7 +163,7 @@ class _Launch:
             self.bits, self.rows("x0"), *self.qkv(0), self.waves,
             plan.block(0), *self.positions, *self.sizes,
             **self.tokens, ROWS=_ROWS, **self.widths, POSITIONS=plan.model.positions,
-            LAST=plan.model.n_layers == 1, MIXED=self.mixed, **_FLAT,
+            LAST=plan.model.n_layers == 1, CUTS=self.cuts, **_FLAT,
         )  # fmt: skip
 
     def mix(self, layer: int) -> None:
@@ -262,7 +262,7 @@ class _Launch:
             self.ones("last_dx"), results, results if partials is None else partials,
             plan.block(last), plan.offsets["head.weight"], programs(plan), *self.sizes,
             N=plan.model.n_bits, TOKENS=plan.n_tokens, WORDS=plan.n_words, ROWS=_ANSWERS,
-            **self.widths, TRAIN=partials is not None, MIXED=self.mixed, **_ANSWER,
+            **self.widths, TRAIN=partials is not None, CUTS=self.cuts, **_ANSWER,
         )  # fmt: skip
 
     def block_end_back(self, layer: int, partials: Tensor) -> None:
@@ -340,7 +340,7 @@ def backward(
     partials: Tensor,
 ) -> None:
     """Losses and gradient shares of a batch."""
-    launch = _Launch(plan, values, keys, first, count, plan.mixed)
+    launch = _Launch(plan, values, keys, first, count, plan.cuts)
     _up_to_answer(launch)
     launch.answer(losses, partials)
     launch.read_back()

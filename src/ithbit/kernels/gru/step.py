@@ -76,7 +76,7 @@ def backward(
             plan.n_parameters, plan.capacity, plan.block(layer),
             embedding.offset(plan), plan.offsets["head.weight"],
             N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, D=d, SEQUENCES=_sequences(plan),
-            FIRST=_own_tokens(plan, layer), LAST=layer == top, MIXED=plan.mixed,
+            FIRST=_own_tokens(plan, layer), LAST=layer == top, CUTS=plan.cuts,
             num_warps=_warps(plan),
         )  # fmt: skip
         if not _own_tokens(plan, layer):
@@ -111,9 +111,9 @@ def _layers_forward(
     save: bool,
 ) -> None:
     """All layers' states: saved with what backward needs, or up to the logits alone."""
-    model, mixed = plan.model, plan.mixed and save
+    model, cuts = plan.model, plan.cuts if save else 0
     if not _own_tokens(plan, 0):
-        embedding.embed(plan, values, keys, first, _below(plan, 0), mixed)
+        embedding.embed(plan, values, keys, first, _below(plan, 0), cuts)
     for layer in range(model.n_layers):
         recurrence.run_layer[(_recurrences(plan), plan.n_seeds)](
             values, keys, first, count, _below(plan, layer), _states(plan, layer),
@@ -121,7 +121,7 @@ def _layers_forward(
             plan.block(layer), embedding.offset(plan), plan.offsets["head.weight"],
             N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, D=model.d_model,
             SEQUENCES=_sequences(plan), FIRST=_own_tokens(plan, layer), SAVE=save,
-            READ=not save and layer == model.n_layers - 1, MIXED=mixed, num_warps=_warps(plan),
+            READ=not save and layer == model.n_layers - 1, CUTS=cuts, num_warps=_warps(plan),
         )  # fmt: skip
 
 
