@@ -159,8 +159,9 @@ def learned_back(plan: Plan, grads: Tensor, count: int, partials: Tensor) -> Non
     token, D) of the first `count` sequences. Rows past the training length get none."""
     # No more programs than there are rows for their shares.
     each = triton.cdiv(plan.capacity, partials.shape[1])
+    pad, d = triton.next_power_of_2(plan.n_tokens), plan.model.d_model
     _learned_back[(triton.cdiv(plan.capacity, each), plan.n_seeds)](
         grads, count, partials, offset(plan), partials.shape[1], grads.shape[1], plan.n_parameters,
-        TOKENS=plan.n_tokens, PAD=triton.next_power_of_2(plan.n_tokens), STRIDE=grads.stride(2),
-        EXAMPLES=each, D=plan.model.d_model,
+        TOKENS=plan.n_tokens, PAD=pad, STRIDE=grads.stride(2), EXAMPLES=each, D=d,
+        num_warps=4 if pad <= 256 else min(32, 4 * triton.cdiv(pad * d, 4096)),
     )  # fmt: skip

@@ -20,7 +20,7 @@ from ithbit.kernels.gru import recurrence
 from ithbit.kernels.plan import Plan
 
 _WARPS = 4  # of a recurrence's program: few shares to sum, registers to spare
-_TILE = 16  # tokens that `rows_back` takes at a time
+_TILE = 128  # numbers that `rows_back` takes at a time, of 16 tokens or more
 # Its programs a run, at most: eight of one warp a multiprocessor take those of five runs at once.
 _ROW_PROGRAMS = 211
 
@@ -50,9 +50,14 @@ def _on_rows(plan: Plan) -> list[int]:
 
 def _row_tiles(plan: Plan) -> tuple[int, int]:
     """Programs a run of `rows_back`, and the tiles that each goes over."""
-    tiles = triton.cdiv(_recurrences(plan) * _sequences(plan) * plan.n_tokens, _TILE)
+    tiles = triton.cdiv(_recurrences(plan) * _sequences(plan) * plan.n_tokens, _tile(plan))
     each = triton.cdiv(tiles, _ROW_PROGRAMS)
     return triton.cdiv(tiles, each), each
+
+
+def _tile(plan: Plan) -> int:
+    """Tokens that `rows_back` takes at a time."""
+    return max(16, _TILE // plan.model.d_model)
 
 
 def backward(
@@ -84,7 +89,7 @@ def backward(
                 values, _below(plan, layer), _states(plan, layer), _saved(plan, layer), partials,
                 programs(plan), plan.n_parameters, _recurrences(plan) * _sequences(plan),
                 plan.block(layer),
-                TOKENS=plan.n_tokens, D=d, ROWS=_TILE, TILES=each,
+                TOKENS=plan.n_tokens, D=d, ROWS=_tile(plan), TILES=each,
                 num_warps=max(1, d * d // 512), num_stages=1,
             )  # fmt: skip
     if not _own_tokens(plan, 0):
@@ -147,8 +152,10 @@ def _saved(plan: Plan, layer: int) -> Tensor:
 
 
 def _warps(plan: Plan) -> int:
-    """Warps of a recurrence's program; wide models share the sums of a sequence between them."""
-    return min(max(_WARPS, plan.model.d_model**2 // 512), 16)
+    """Warps of a recurrence's program; wide models share the sums of a sequence between them,
+    narrow ones wait less with fewer."""
+    most = max(1, _WARPS * plan.model.d_model // 16)
+    return min(max(min(_WARPS, most), plan.model.d_model**2 // 512), 16)
 
 
 def _sequences(plan: Plan) -> int:
@@ -157,5 +164,5 @@ def _sequences(plan: Plan) -> int:
 
 
 def _rows(width: int, warps: int) -> int:
-    """Rows to take at a time: as many as leave a thread 16 weights of a matrix."""
-    return max(1, 512 * warps // width**2)
+    """Rows to take at a time: as many as leave a thread 16 weights of a matrix, and one unit."""
+    return max(1, 512 * warps // max(width, 16) // width)

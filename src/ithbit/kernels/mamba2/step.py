@@ -30,6 +30,7 @@ FINISH_WARPS = 2  # of the last block's mixing with 64 rows of bits; twice as ma
 # that mixes gains more by the third warp, which takes a stack of five runs at once, than the spills
 # cost; on rows there are more spills, and two do better.
 MIX_REGISTERS, ROW_REGISTERS = 168, 255
+_REGISTERS = 65536 // 32  # the most that all warps of a program can have, for each of its lanes
 # Shares of a run's gradient; a program takes several tiles to keep to it.
 MAX_PROGRAMS = 256
 # The same of one-warp programs on rows: those of five runs are on the machine all at once.
@@ -193,7 +194,7 @@ def _finish(
         _rows(plan, "d_steps", 3 * of.HEADS), _rows(plan, "gradients", of.D), results, partials,
         programs(plan), plan.n_parameters, plan.block(layer),
         TRAIN=train, CUTS=plan.cuts if train else 0, K=of, num_warps=_warps(FINISH_WARPS, of),
-        num_stages=1, maxnreg=MIX_REGISTERS,
+        num_stages=1, maxnreg=min(MIX_REGISTERS, _REGISTERS // _warps(FINISH_WARPS, of)),
     )  # fmt: skip
 
 
@@ -209,7 +210,7 @@ def _tokens_back(
         plan.buffer("gradient sums", 2, of.TOKENS, of.D),
     )
     top = plan.model.n_layers == 1
-    parts = of.WIDTH // first_block.COLUMNS.value + 1
+    parts = triton.cdiv(of.WIDTH, first_block.COLUMNS.value) + 1
     first_block.tally[(of.TOKENS * parts, plan.n_seeds)](
         count, _rows(plan, "bits", 1), slopes, d_steps, grads, *sums,
         TOP=top, K=of, num_warps=TALLY_WARPS, num_stages=1,

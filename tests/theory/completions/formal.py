@@ -10,8 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ithbit.theory.architecture import Feature
-from ithbit.theory.complexity.scalar import (
+from completions.scalar import (
     Matrix,
     Scalar,
     Vector,
@@ -24,6 +23,7 @@ from ithbit.theory.complexity.scalar import (
     relu,
     total,
 )
+from ithbit.theory.architecture import Feature
 
 Inputs = Sequence[Sequence[float]]
 

@@ -2,8 +2,9 @@
 
 Definition 11 of the paper: a causal layer has causal complexity s if its k-th output is a function
 of the k-th input and a *fingerprint* of the first k - 1 inputs, p numbers, computed from them in t
-operations, p + t <= s. The formulas count one plain program per layer (`formal`, `trained`), so p
-and t are upper bounds of the minimum, exact for the program.
+operations, p + t <= s. The formulas count one plain program per layer, so p and t are upper bounds
+of the minimum, exact for the program. The tests have these programs (`tests/theory/completions`),
+and run them on scalars that count their operations.
 
 Cost: weights are free constants; +, -, *, /, exp cost 1; a comparison with jump costs 1, so a ReLU
 costs 1; each output value costs 1. The square root (normalisation), the logarithm (softplus) and
@@ -62,8 +63,8 @@ def mlp_operations(*widths: int) -> int:
 def causal_complexity(arch: Architecture, position: int | None = None) -> Complexity:
     """Fingerprint and operations of one causal layer, by closed formula.
 
-    Exact for the programs of `ithbit.theory.complexity`, whose operations a counting scalar
-    confirms. Softmax needs the position k of the token that is computed.
+    Exact for the programs, see the module head. Softmax needs the position k of the token that is
+    computed.
 
     >>> from ithbit.theory.architecture import architecture
     >>> gru = causal_complexity(architecture("gru", "trained"))

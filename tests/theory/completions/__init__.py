@@ -1,16 +1,16 @@
-"""Causal complexity: what a causal layer keeps of the past, and what finishing its output costs.
+"""Causal layers as two maps, what is kept of the past and what finishes the output: the programs
+whose operations the formulas of `ithbit.theory.complexity` count.
 
-`causal_complexity` has the closed formulas; `formal` and `trained` have the two maps as programs,
-and `count` runs a completion on counting scalars, which must give the formula.
+`formal` and `trained` have the maps, and `count` runs a completion on scalars that count.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from ithbit.theory.complexity.formulas import Complexity, causal_complexity, mlp_operations
-from ithbit.theory.complexity.scalar import Counted, Scalar, Tally, Vector, plain
+from completions import formal, trained
+from completions.scalar import Counted, Scalar, Tally, Vector, plain
 
-__all__ = ["CausalLayer", "Complexity", "causal_complexity", "count", "mlp_operations"]
+__all__ = ["CausalLayer", "count", "formal", "trained"]
 
 
 class CausalLayer(Protocol):
@@ -30,7 +30,7 @@ def count(
 ) -> tuple[list[float], Tally]:
     """The layer's output at the next token and the operations spent on it. Exact.
 
-    >>> from ithbit.theory.complexity.formal import Mlp, RnnLayer
+    >>> from completions.formal import Mlp, RnnLayer
     >>> one = Mlp((((1.0, 1.0),),), ((0.0,),))  # x + h
     >>> layer = RnnLayer(1, one, one)
     >>> count(layer, layer.fingerprint([[1.0], [2.0]]), [4.0])[0]

@@ -24,9 +24,10 @@ import numpy as np
 
 from ithbit.theory.gadgets import affine, two_step
 from ithbit.theory.layers import ReluNet, Rnn, Ssm, matrix
-from ithbit.theory.solution import Embedding, Solution
+from ithbit.theory.solution import Embedding, Solution, constructed, embedding_of
 
 RHO = 0.25
+NAMED = ("below the bound at width 1", "gray code")
 
 
 def _zeros(depth: int) -> list[float]:
@@ -49,7 +50,7 @@ def _zigzag(n_bits: int, reads: tuple[float, float]) -> ReluNet:
 
 def _embedding(n_bits: int, index: list[float]) -> Embedding:
     bits = np.tile(np.array([[[0.0], [1.0]]]), (n_bits, 1, 1))
-    return Embedding(matrix(np.array(index)[:, None]), matrix(bits, 3), None)
+    return embedding_of(np.array(index)[:, None], bits)
 
 
 def gray_ssm(n_bits: int) -> Solution:
@@ -60,16 +61,9 @@ def gray_ssm(n_bits: int) -> Solution:
     True
     """
     fold, keep = affine([[-2 * RHO]], [RHO]), affine([[1.0]], [0.0])
-    return Solution(
-        task="rhi",
-        family="ssm",
-        n_bits=n_bits,
-        layers=(Ssm(A=fold, B=keep, phi=_zigzag(n_bits, (-1.0, 1.0)), h0=matrix([0.0], 1)),),
-        embedding=_embedding(n_bits, [(1 - RHO ** (i - 2)) / 2 for i in range(1, n_bits + 1)]),
-        output=matrix([[0], [1]]),
-        theorem="below the bound at width 1",
-        variant="gray code",
-    )
+    layer = Ssm(A=fold, B=keep, phi=_zigzag(n_bits, (-1.0, 1.0)), h0=matrix([0.0], 1))
+    embedding = _embedding(n_bits, [(1 - RHO ** (i - 2)) / 2 for i in range(1, n_bits + 1)])
+    return constructed("ssm", NAMED, embedding, [layer], [[0], [1]])
 
 
 def gray_rnn(n_bits: int) -> Solution:
@@ -90,13 +84,6 @@ def gray_rnn(n_bits: int) -> Solution:
         bias += [-float(step)] * 2
         outer += [sign, -sign]
         slope = wanted
-    return Solution(
-        task="rhi",
-        family="rnn",
-        n_bits=n,
-        layers=(Rnn(two_step(inner, bias, [outer], [0.0]), _zigzag(n, (0.0, 1.0))),),
-        embedding=_embedding(n, [float(i - n - 1) for i in range(1, n + 1)]),
-        output=matrix([[0], [1]]),
-        theorem="below the bound at width 1",
-        variant="gray code",
-    )
+    layer = Rnn(two_step(inner, bias, [outer], [0.0]), _zigzag(n, (0.0, 1.0)))
+    embedding = _embedding(n, [float(i - n - 1) for i in range(1, n + 1)])
+    return constructed("rnn", NAMED, embedding, [layer], [[0], [1]])

@@ -11,15 +11,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ithbit.theory.architecture import Activation
-from ithbit.theory.complexity.formal import (
+from completions.formal import (
     Inputs,
     feature_map,
     linear_attention,
     linear_sums,
     softmax_attention,
 )
-from ithbit.theory.complexity.scalar import (
+from completions.scalar import (
     Matrix,
     Scalar,
     Vector,
@@ -35,6 +34,7 @@ from ithbit.theory.complexity.scalar import (
     sqrt,
     total,
 )
+from ithbit.theory.architecture import Activation
 
 
 @dataclass(frozen=True)
