@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Tests start many processes: from bytecode, even where the environment forbids to write it.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-kill test-slow test-gpu test-slurm bench docs dist clean
+.PHONY: demo test test-kill test-pages test-slow test-gpu test-slurm bench docs dist clean
 
 demo: $(READY)
 	$(BIN)/ithbit demo
@@ -21,6 +21,10 @@ test: $(READY)
 # Two minutes: a sweep killed twenty times, and two sweeps on one store, against a quiet one.
 test-kill: $(READY)
 	$(BIN)/pytest -q -m slow --timeout 900 tests/sweep/test_kill.py
+
+# Two minutes: models in the explorable page against PyTorch, 2,000 inputs each, in Chromium.
+test-pages: $(READY)
+	$(BIN)/pytest -q -m slow --timeout 900 tests/explore -k "two_thousand and not shipped"
 
 # An hour or more on a CPU: every cell of the main table at n = 8 trained anew, among others.
 test-slow: $(READY)

@@ -11,7 +11,7 @@ from ithbit.engine import loop
 from ithbit.engine.device import choose_device
 from ithbit.engine.how import Event, Notice
 from ithbit.engine.loop import train
-from ithbit.engine.steppers import choice, compiled
+from ithbit.engine.steppers import choice, compiled, trial
 from ithbit.errors import DeviceError
 from ithbit.native import building
 from ithbit.spec import ModelSpec, Protocol, RunSpec
@@ -74,10 +74,67 @@ def test_a_short_run_is_left_to_the_plain_models(tmp_path) -> None:
     assert paths(train(runs_of([0]), tmp_path, CPU)) == {"stacked"}
 
 
+class Clock:
+    """A clock by which a step of one kind takes longer than one of the other."""
+
+    def __init__(self, monkeypatch, slow: str) -> None:
+        self.now, self.slow = 0.0, slow
+        monkeypatch.setattr(trial, "_clock", lambda: self.now)
+        for kind in (trial.Plain, compiled.Compiled):
+            monkeypatch.setattr(kind, "learn", self.counted(kind.learn, kind.name))
+
+    def counted(self, learn, name):
+        def step(stepper, examples) -> None:
+            learn(stepper, examples)
+            self.now += 2.0 if name == self.slow else 1.0
+
+        return step
+
+
 @pytest.fixture
-def worthwhile(monkeypatch) -> None:
-    """Has the shortest run be long enough."""
+def worthwhile(monkeypatch, tmp_path) -> None:
+    """Has the shortest run be long enough, and compiled code the faster, unknown as yet."""
     monkeypatch.setattr(choice, "_PAYS", 1)
+    monkeypatch.setattr(trial, "_note", lambda run: tmp_path / "note")
+    Clock(monkeypatch, slow="stacked")
+
+
+@pytest.mark.usefixtures("worthwhile")
+@pytest.mark.parametrize(("slow", "fast"), [("stacked", "compiled"), ("compiled", "stacked")])
+def test_the_faster_one_is_kept_and_a_trial_leaves_no_trace(
+    slow, fast, tmp_path, kept, monkeypatch
+) -> None:
+    """The same bits as where nothing was tried; and whoever comes later goes the same way."""
+    monkeypatch.setattr(building, "ready", lambda spec: True)
+    Clock(monkeypatch, slow)
+    runs = runs_of(range(2))
+    assert paths(train(runs, tmp_path / "auto", CPU)) == {fast}
+    choice = "on" if fast == "compiled" else "off"
+    train(runs, tmp_path / "told", CPU, compile=choice)
+    for run in runs:
+        assert kept(tmp_path / "auto", run) == kept(tmp_path / "told", run)
+    Clock(monkeypatch, slow=fast)
+    assert paths(train(runs_of([2]), tmp_path / "auto", CPU)) == {fast}
+
+
+@pytest.mark.usefixtures("worthwhile")
+def test_compiled_code_that_is_slower_is_left_alone_from_then_on(tmp_path, monkeypatch) -> None:
+    """Its trial is the only one, although it is ready at the end of every epoch."""
+    tried = []
+    monkeypatch.setattr(building, "ready", lambda spec: True)
+    monkeypatch.setattr(trial, "_note", lambda run: tried.append(run))
+    Clock(monkeypatch, slow="compiled")
+    assert paths(train(runs_of(range(2)), tmp_path, CPU)) == {"stacked"}
+    assert len(tried) == 1
+
+
+def test_a_note_speaks_of_one_model_and_batch_size(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(building, "folder", lambda: tmp_path)
+    first, second = runs_of(range(2))
+    assert trial._note(first) == trial._note(second)
+    others = [runs_of([0], n_bits=4)[0], RunSpec(first.model, 0, replace(TINY, batch_size=9))]
+    assert len({trial._note(run) for run in (first, *others)}) == 3
+    assert {trial._note(first).parent} == {tmp_path}
 
 
 @pytest.mark.usefixtures("worthwhile")

@@ -174,6 +174,25 @@ def test_a_picture_is_read_and_clicked(page: Browser) -> None:
     assert "where the answer" not in page.js("document.getElementById('watched').textContent")
 
 
+def test_a_picture_out_of_view_is_drawn_when_it_is_seen(page: Browser) -> None:
+    """As it would be had it been in view all the time."""
+    last = "document.querySelector('article .inside > figure:last-of-type')"
+    pixels = f"{last}.querySelector('canvas').toDataURL()"
+    invert = "document.querySelector('[data-preset=invert]').click()"
+    page.js("scrollTo(0, 0)")
+    page.settled()
+    before = page.js(pixels)
+    page.js(invert)
+    assert page.js(pixels) == before
+    page.js(f"{last}.scrollIntoView()")
+    page.wait_for(f"{pixels} !== {json.dumps(before)}")
+    late = page.js(pixels)
+    page.js(invert)
+    assert page.js(pixels) == before
+    page.js(invert)
+    assert page.js(pixels) == late
+
+
 def test_light_and_dark(page: Browser) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     pixel = "[...{}.getContext('2d').getImageData(0, 0, 32, 1).data].join()".format(

@@ -1,4 +1,4 @@
-"""The command `demo`: the main job on the embedded default, in two minutes on two cores."""
+"""The command `demo`: the main job on the embedded default, in a minute on two cores."""
 
 import time
 from collections import defaultdict
@@ -54,10 +54,9 @@ class Successes(Shown, list[Any]):
         yield table
         yield Text(
             "Success: accuracy 1.0 on 2,000 held-out samples; observed, not proved. Shortened: "
-            "three seeds (two of stress tests) instead of five, at most 20 to 80 epochs instead "
-            "of 500. A failure to "
+            "two seeds instead of five, at most 20 to 50 epochs instead of 500. A failure to "
             "learn is no impossibility, and a stress test may well succeed at a length as small "
-            "as 8. Softmax and Linear of one layer: full and causal attention are one model there, "
+            "as 8. Softmax of one layer: full and causal attention are one model there, "
             "since only the last token is read, so it is trained once."
         )
 
@@ -70,7 +69,7 @@ def demo(
 ) -> None:
     """Train six families at n = 8 on both tasks and print successes beside the published ones.
 
-    Shortened for time: two or three seeds, and runs stop when solved. Stop it and run it again at
+    Shortened for time: two seeds, and runs stop when solved. Stop it and run it again at
     will.
     """
     from ithbit.api.duration import clock

@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from ithbit.engine.device import Device
 from ithbit.engine.how import Event, How, Notice, Unfinished
 from ithbit.engine.optim import AdamState, Plateau
-from ithbit.engine.stack import Stack, fresh_state
+from ithbit.engine.stack import Stack, fresh_state, layout_of
 from ithbit.engine.steppers.choice import choose_stepper, why_alone
+from ithbit.engine.steppers.trial import faster
 from ithbit.families import family_named
 from ithbit.models.classifier import n_parameters
 from ithbit.models.layer_source import layer_for
@@ -91,7 +92,7 @@ class Cell:
         self.seated: list[Progress] = []
         self.busy: list[RunFolder] = []  # in the hands of other processes
         self.size = stack_size(runs[0], how.device)
-        self.fallen = False  # back to the plain models, after a fault
+        self.fallen = False  # to the plain models for good: after a fault, or as they are faster
         self.captured = True  # on a GPU: steps are replayed from a graph
         self.raised: BaseException | None = None  # by the watcher, which wants to stop
         self._stack: Stack | None = None
@@ -157,11 +158,14 @@ class Cell:
         if self._stack is None:
             runs, states = [p.run for p in self.seated], [p.adam for p in self.seated]
             state = AdamState.join(states)
+            if self.stepper == "compiled" and self.how.compile == "auto":
+                self.stepper = faster(runs, state, layout_of(runs[0]), self.how.device)
+                self.fallen = self.stepper == "stacked"
             self._stack = Stack(runs, state, self.how.device, self.stepper, self.captured)
         return self._stack
 
     def change_over(self) -> None:
-        """Go on by compiled code from this epoch on, if it has come to be there."""
+        """Go on by compiled code from this epoch on, if it has come to be there and pays."""
         if self.stepper == "stacked" and self.how.compile == "auto" and not self.fallen:
             run = self.seated[0].run
             self.stepper, _ = choose_stepper(run, self.how.device, self.how.kernels, "auto")

@@ -19,6 +19,7 @@ from ithbit.families import FAMILIES
 from ithbit.spec import ModelSpec
 
 _SERVED = ("softmax-full", "softmax-causal", "linear-full", "linear-causal", "gru", "mamba2")
+_GAINS = ("mamba2", "softmax", "gru", "linear")  # kinds: those first that compiling helps most
 _TILE = 4  # coordinates of a head that are mixed at a time
 _BUILD = "import sys; from ithbit.native.building import build; build(sys.argv[1:])"
 
@@ -84,7 +85,8 @@ def building(specs: Iterable[ModelSpec], say: Callable[[str], None]) -> Iterator
 
     Where that fails it is said, and whoever finds nothing compiled trains by the plain models.
     """
-    kinds = dict.fromkeys(FAMILIES[spec.family].kind for spec in specs if not ready(spec))
+    missing = {FAMILIES[spec.family].kind for spec in specs if not ready(spec)}
+    kinds = sorted(missing, key=_GAINS.index)
     if not kinds or folder() is None:
         yield
         return

@@ -30,7 +30,7 @@
     cells[state.cursor].bit.tabIndex = -1;
     state.cursor = Math.min(n - 1, Math.max(0, at));
     cells[state.cursor].bit.tabIndex = 0;
-    cells[state.cursor].bit.focus();
+    if (document.activeElement !== cells[state.cursor].bit) cells[state.cursor].bit.focus(); // costs a layout
   };
   const flip = (at) => {
     moveTo(at);
@@ -65,6 +65,7 @@
   byId("watch").max = T - 1;
   byId("watch").addEventListener("input", (event) => change({ watch: Number(event.target.value) }));
 
+  const shared = {};
   const drawInput = () => {
     cells.forEach((each, at) => {
       const value = state.bits[at], { cell, bit } = each;
@@ -81,19 +82,26 @@
     byId("watch").value = state.watch;
     byId("watched").textContent = `${called(state.watch)}${state.watch === T - 1 ? ", where the answer is read" : ""}.`;
     const shares = { token: [1, T], asked: [asked(), T], watch: [state.watch, T], place: [state.index - 1, n], "one-place": [1, n] };
-    for (const [name, [at, of]] of Object.entries(shares))
+    for (const [name, [at, of]] of Object.entries(shares)) {
+      if (shared[name] === at) continue; // every picture would be styled again
+      shared[name] = at;
       document.documentElement.style.setProperty(`--${name}`, `${(100 * at) / of}%`);
+    }
   };
 
   // ---- one model: made once, drawn at every change
   const watchColumn = (x) => change({ watch: x });
-  // All pictures of the inside, with what draws each from a trace.
-  const buildInside = ({ spec, how }, inside) => {
-    const drawn = [], attention = spec.kind === "softmax" || spec.kind === "linear", soft = attention;
-    const put = (parent, made, how) => {
-      parent.append(made.figure);
-      drawn.push((trace) => how(made, trace));
-    };
+  // A click draws the pictures that are in view; the others are drawn when they come into view.
+  const inView = new Set(), redraw = new WeakMap();
+  const observer = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      inView[isIntersecting ? "add" : "delete"](target);
+      if (isIntersecting) redraw.get(target)();
+    }
+  }, { rootMargin: "50%" });
+  // All pictures of the inside, each `put` in its place with what draws it from a trace.
+  const buildInside = ({ spec, how }, inside, put) => {
+    const attention = spec.kind === "softmax" || spec.kind === "linear", soft = attention;
     inside.append(node("p", {}, how), node("h3", {}, "Before the first layer"));
     put(inside, picture("", 84, watchColumn), (made, trace) =>
       draw.rows(made, "What each token holds at first:", trace.stream[0], spec.d, "its bit or number, and its position."));
@@ -118,7 +126,6 @@
       put(inside, picture("", 84, watchColumn), (made, trace) =>
         draw.rows(made, held, trace.stream[layer + 1], spec.d, `${spec.d} numbers a token.`));
     }
-    return drawn;
   };
   const drawWeights = (parent, { shapes, weights }) => {
     parent.replaceChildren(parent.firstElementChild);
@@ -148,12 +155,32 @@
     const odd = node("details", { class: "odd" }, node("summary", {}, "Where does it fail? One bit unlike all others"));
     odd.addEventListener("toggle", () => odd.open && tryOddOnes(odd, net));
     const inside = node("details", { class: "inside" }, node("summary", {}, "Inside the model"));
-    const drawn = buildInside(model, inside);
+    const drawn = [];
+    let trace = null; // of the input as it is, once a picture wants it
+    const traced = () => (trace ||= ithbit.explain(net, state.bits, state.index));
+    const put = (parent, made, how) => {
+      let shown = null; // the trace that the picture is of
+      const again = () => {
+        if (shown !== traced()) how(made, (shown = trace));
+      };
+      parent.append(made.figure);
+      drawn.push({ figure: made.figure, again });
+      redraw.set(made.figure, again);
+      observer.observe(made.figure);
+    };
+    buildInside(model, inside, put);
     // Everything else, made when it is opened.
-    const rest = node("details", {}, node("summary", {}, "Every other activation")), others = [];
+    const rest = node("details", {}, node("summary", {}, "Every other activation"));
     const weights = node("details", { class: "weights" }, node("summary", {}, "The weights"));
     weights.addEventListener("toggle", () => weights.open && drawWeights(weights, net));
-    for (const each of [rest, inside]) each.addEventListener("toggle", () => show());
+    rest.addEventListener("toggle", () => {
+      if (!rest.open || rest.querySelector("figure")) return;
+      traced().rows.forEach(({ layer, name, width }, k) =>
+        put(rest, picture("", Math.min(160, 6 * width), watchColumn), (made, { rows }) =>
+          draw.rows(made, `Layer ${layer + 1}, ${name}.`, rows[k].data, width)));
+      show(true);
+    });
+    inside.addEventListener("toggle", () => inside.open && show(true));
     inside.append(rest, weights);
     inside.open = innerWidth >= 900 || at === 0;
 
@@ -168,25 +195,19 @@
       const strong = () => node("b", {}, `${Number(logit > 0)}, ${right ? "right" : "wrong"}`);
       for (const each of [says, short]) each.className = `says ${right ? "right" : "wrong"}`;
       short.replaceChildren(letter.cloneNode(true), ` ${model.label}: answers `, strong());
-      const truly = right ? "." : `, bit ${state.index} is ${truth}.`;
+      const truly = right ? "." : `: bit ${state.index} is ${truth}.`;
       says.replaceChildren("Answers ", strong(), `${truly} Logit ${plain(logit)}, margin ${plain(margin)}.`);
       const scale = Math.max(16, Math.abs(margin)), size = (50 * Math.abs(margin)) / scale;
       const colour = `var(--${right ? "good" : "bad"})`;
       Object.assign(gauge.style, { left: `${right ? 50 : 50 - size}%`, width: `${Math.max(0.5, size)}%`, background: colour });
-      const marks = [`wrong, margin ${plain(-scale, 0)}`, "0", `right, ${plain(scale, 0)}`];
-      ends.replaceChildren(...marks.map((text) => node("span", {}, text)));
+      const marks = [`confidently wrong, margin ${plain(-scale, 0)}`, "0", `confidently right, ${plain(scale, 0)}`];
+      if (ends.textContent !== marks.join("")) ends.replaceChildren(...marks.map((text) => node("span", {}, text)));
     };
-    const show = () => {
-      const trace = ithbit.explain(net, state.bits, state.index);
-      showAnswer(trace.logit);
-      if (!inside.open) return;
-      for (const each of drawn) each(trace);
-      if (!rest.open) return;
-      trace.rows.forEach(({ layer, name, data, width }, k) => {
-        others[k] ||= picture("", Math.min(160, 6 * width), watchColumn);
-        if (!others[k].figure.parentNode) rest.append(others[k].figure);
-        draw.rows(others[k], `Layer ${layer + 1}, ${name}.`, data, width);
-      });
+    const show = (all) => {
+      trace = null;
+      const wanted = drawn.filter(({ figure }) => (all ? inside.open : inView.has(figure)));
+      showAnswer(wanted.length ? traced().logit : ithbit.logit(net, state.bits, state.index));
+      for (const each of wanted) each.again();
     };
     return { show, net, places };
   };
@@ -276,10 +297,10 @@
     byId("note").textContent = named.join(" ");
   };
   const views = [];
-  const change = (to) => {
+  const change = (to, all = false) => {
     Object.assign(state, to);
     drawInput();
-    for (const view of views) view.show();
+    for (const view of views) view.show(all);
     if (!("bits" in to || "index" in to)) return;
     drawNote();
     version++;
@@ -292,7 +313,7 @@
   const dress = () => {
     document.documentElement.dataset.theme = theme || (dark.matches ? "dark" : "light");
     drawing.readColours();
-    if (views.length) change({ index: state.index });
+    if (views.length) change({ index: state.index }, true);
     for (const open of document.querySelectorAll(".weights, .odd")) open.dispatchEvent(new Event("toggle"));
   };
   byId("theme").addEventListener("click", () => {
@@ -307,5 +328,5 @@
   const start = { bits: Array.from({ length: n }, () => Number(Math.random() < 0.5)), index: 1 + Math.floor(n / 2) };
   Object.assign(state, refuted ? caseOf(refuted.case) : start);
   models.forEach((model, at) => views.push(build(model, at)));
-  change({ bits: state.bits });
+  change({ bits: state.bits }, true);
 })();

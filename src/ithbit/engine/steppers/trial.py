@@ -1,0 +1,72 @@
+"""Whether compiled code pays: a few steps by it and by the plain models, on copies, timed.
+
+A clock decides, so it decides once: the answer for a model and a batch size is kept beside the
+compiled code, and every stack, worker and resumed run on this machine goes by it.
+"""
+
+import hashlib
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from ithbit.engine.device import Device
+from ithbit.engine.optim import AdamState, Layout
+from ithbit.engine.steppers import Rows, StepperName
+from ithbit.engine.steppers.plain import Plain
+from ithbit.native import building
+from ithbit.spec import RunSpec
+from ithbit.tasks.sampling import stream_keys
+
+_ROUNDS = 3  # of a step each; one before them is not timed
+_NAMES: tuple[StepperName, ...] = ("compiled", "stacked")
+# Of this thread alone: what else the machine does counts for nothing.
+_clock = time.thread_time
+
+
+def _note(run: RunSpec) -> Path | None:
+    """Where the answer for such runs is kept."""
+    what = repr((run.model, run.protocol.batch_size))
+    there = building.folder()
+    return there and there / f"trial-{hashlib.sha256(what.encode()).hexdigest()[:12]}"
+
+
+def _kept(note: Path | None) -> StepperName | None:
+    """What an earlier trial found, None if there was none."""
+    with suppress(OSError):
+        words = note.read_text().split() if note else []
+        return next((name for name in _NAMES if words[:1] == [name]), None)
+    return None
+
+
+def faster(runs: list[RunSpec], state: AdamState, layout: Layout, device: Device) -> StepperName:
+    """The faster of the two for a stack in this state, which stays as it is."""
+    from ithbit.engine.steppers.compiled import Compiled
+
+    note = _note(runs[0])
+    if kept := _kept(note):
+        return kept
+    steppers: dict[StepperName, Plain] = {}
+    for kind in (Compiled, Plain):
+        rows = Rows(
+            state.clone(),
+            stream_keys([run.seed for run in runs]),
+            torch.zeros(len(runs), 1, dtype=torch.int64),
+            torch.zeros(len(runs), dtype=torch.float64),
+        )
+        steppers[kind.name] = kind(runs, rows, layout, device)
+    taken: dict[StepperName, list[float]] = {name: [] for name in steppers}
+    for _ in range(1 + _ROUNDS):
+        for name, stepper in steppers.items():
+            began = _clock()
+            stepper.step(runs[0].protocol.batch_size)
+            taken[name].append(_clock() - began)
+    least = {name: min(times[1:]) for name, times in taken.items()}
+    best = min(_NAMES, key=least.__getitem__)
+    with suppress(OSError):  # also where another worker was first: its answer counts
+        if note is not None:
+            with note.open("x") as file:
+                times = ", ".join(f"{name} {least[name]:.3g}" for name in _NAMES)
+                file.write(f"{best} is faster; seconds a step: {times}\n")
+    return _kept(note) or best
