@@ -12,7 +12,15 @@ from shipped import folders, read
 
 import ithbit
 from ithbit.prove.bounded import bounds_for
-from ithbit.prove.certificate import confirmed, document, stated, uncovered, weights_of, write
+from ithbit.prove.certificate import (
+    Leaves,
+    confirmed,
+    document,
+    stated,
+    uncovered,
+    weights_of,
+    write,
+)
 from ithbit.prove.search import search
 from ithbit.theory.certificate_file import CertificateError, digest
 
@@ -23,8 +31,11 @@ FOLDER = folders("rhi_n16_softmax-full_*_s1-*")[0]
 def proved():
     """A run's weights and its certificate as it is read."""
     run, weights = read(FOLDER)
-    found = search(bounds_for(run.model, weights_of(weights)), slack=1.0)
-    content = document(run, weights, found.leaves.index, found.leaves.bits, found.leaves.lower)
+    bounds = bounds_for(run.model, weights_of(weights))
+    found = search(bounds, slack=1.0)
+    at = found.leaves
+    leaves = Leaves(at.index, at.bits, at.limits, at.lower, bounds.functionals)
+    content = document(run, weights, leaves)
     return weights, content
 
 
@@ -135,7 +146,7 @@ def test_covers_are_found_whatever_the_leaves_look_like(rng) -> None:
         strings = (np.arange(16)[:, None] >> np.arange(4) & 1).astype(np.int8)
         strings = strings[strings[:, 2] == 1]
         held = ((leaves < 0) | (leaves == strings[:, None])).all(2).any(1)
-        hole = uncovered(leaves, 2, 1, 4)
+        hole = uncovered(leaves, np.zeros((len(leaves), 0, 2)), 2, 1, np.zeros((0, 2)))
         assert (hole is None) == held.all()
         if hole is not None:
             assert not held[((hole < 0) | (hole == strings)).all(1)].any()

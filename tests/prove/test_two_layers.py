@@ -8,6 +8,7 @@ import pytest
 from shipped import completions, folders, read, solution
 from test_forms import NODES, D, contained, form, norm
 
+from ithbit.prove.bands import STEP, Bands, bands_of, everything
 from ithbit.prove.bounded import bounds_for
 from ithbit.prove.cells import in_cells
 from ithbit.prove.certificate import weights_of
@@ -23,6 +24,12 @@ FAMILIES = [
     "lhi_n16_linear-causal",
     "rhi_n16_linear-full",
 ]
+
+
+def free_bands(n: int) -> Bands:
+    """No functionals."""
+    bits = np.full((NODES, n), -1)
+    return bands_of(np.zeros((0, n)), np.zeros((NODES, 0, 2)), bits, np.arange(n))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -105,7 +112,7 @@ def test_what_a_bit_chooses_cannot_be_beaten(rng) -> None:
     x = Form(rng.normal(size=(NODES, slots, 3)), rng.normal(size=(NODES, slots, 3, n)), 0)
     x = Form(x.c, x.G, 0.1 * rng.random((NODES, slots, 3)))
     x.G[:, [0, 2], :, 0] = x.G[:, [1, 3], :, 1] = 0  # a slot's own bit is as it is
-    total = _chosen(x, n, np.arange(n))
+    total = _chosen(x, n, np.arange(n), free_bands(n))
     tight = np.inf
     for eps in itertools.product((-1, 1), repeat=n):
         slot = [0 if eps[0] < 0 else 2, 1 if eps[1] < 0 else 3, 4]
@@ -148,7 +155,8 @@ def test_ratios_of_forms_cannot_be_beaten(rng, softmax) -> None:
     w, v = np.exp(rng.normal(size=(NODES, 5, 1))), rng.normal(size=(NODES, 5, 1, 3))
     forms = [Form(a, np.zeros((*a.shape, 2)), np.zeros_like(a)) for a in (w, v)]
     bits = np.full((NODES, 2), -1)
-    out, _ = TwoLayers._mixed(model, forms[0], w, w, forms[1], bits, np.arange(2))
+    bands = free_bands(2)
+    out, _ = TwoLayers._mixed(model, forms[0], w, w, forms[1], bits, np.arange(2), bands)
     beaten = []
     for eps in itertools.product((-1, 1), repeat=2):
         slot = [0 if eps[0] < 0 else 2, 1 if eps[1] < 0 else 3, 4]

@@ -5,6 +5,7 @@ the certificate is written, checked as `ithbit check-certificate` would, and onl
 is *proved on all inputs*.
 """
 
+import hashlib
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,14 +17,17 @@ import torch
 from ithbit.errors import OutputError, StoreError
 from ithbit.prove import certificate
 from ithbit.prove.bounded import ARITHMETIC, NoBoundsError, bounds_for
+from ithbit.prove.certificate import Leaves
+from ithbit.prove.part import part_of, read_part
 from ithbit.prove.search import Found, search
 from ithbit.spec import RunSpec
 from ithbit.store.reading import read_verification
 from ithbit.store.records import Case, Proof, Verification, Verified
+from ithbit.store.writing import write_whole
 from ithbit.verify.margins import alone
 from ithbit.verify.verify import model_of, read_run
 
-FILE = "proof.json"
+FILE, PART = "proof.json", "{}.part.safetensors"
 SECONDS = 60.0
 
 
@@ -58,14 +62,28 @@ def attempt(
     watch: Callable[[Found], None] | None = None,
 ) -> tuple[Proof, Case | None]:
     """Try to prove weights right; writes the certificate if they are. And the input of least margin
-    that was met."""
+    that was met. A search that is cut short is kept beside it, and the next one goes on there."""
+    part = file.with_name(PART.format(file.stem))
     with suppress(OSError):  # a store that can only be read
         file.unlink(missing_ok=True)
+    sha = hashlib.sha256(weights).hexdigest()
+    start = read_part(part, sha)
     try:
-        bounds = bounds_for(run.model, certificate.weights_of(weights))
+        functionals = None if start is None else start[1]
+        bounds = bounds_for(run.model, certificate.weights_of(weights), functionals)
     except (NoBoundsError, ArithmeticError):
         return Proof("no bounds"), None
-    found = search(bounds, seconds, watch=watch)
+
+    def keep(found: Found) -> None:
+        with suppress(OutputError):
+            write_whole(part, part_of(found, bounds.functionals, sha))
+
+    found = search(bounds, seconds, watch=watch, start=start and start[0], keep=keep)
+    if found.outcome == "open":
+        keep(found)
+    else:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
     case = Case(found.bits, found.index, found.least_found)
     proof = Proof(
         found.outcome,
@@ -79,8 +97,9 @@ def attempt(
         ARITHMETIC,
     )
     if found.outcome == "proved":
-        leaves = found.leaves
-        content = certificate.document(run, weights, leaves.index, leaves.bits, leaves.lower)
+        at = found.leaves
+        leaves = Leaves(at.index, at.bits, at.limits, at.lower, bounds.functionals)
+        content = certificate.document(run, weights, leaves)
         confirmed = certificate.confirmed(content, weights)
         proof = replace(proof, least_margin=confirmed.margin)
         with suppress(OutputError):

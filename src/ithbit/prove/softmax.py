@@ -42,6 +42,7 @@ class OneSoftmax:
     def __init__(self, spec: ModelSpec, params: Params) -> None:
         n, d, heads = spec.n_bits, spec.d_model, spec.n_heads
         size = d // heads
+        self.functionals = np.zeros((0, n))
         self.n, self.params = n, {name: np.asarray(p, np.float64) for name, p in params.items()}
         p = self.params
         with ctx.workprec(PRECISION):
@@ -72,7 +73,7 @@ class OneSoftmax:
         self.v_bit = np.stack([self.v[:, :n], self.v[:, n : 2 * n]], 2)  # head bit value dim
         self.wv_bit = self.w_bit[..., None] * self.v_bit
 
-    def __call__(self, index: Ints, bits: Ints) -> Bounded:
+    def __call__(self, index: Ints, bits: Ints, limits: FloatArray | None = None) -> Bounded:
         """Bounds of nodes: index (node) from 0, bits (node, bit) in -1, 0, 1; that at the index is
         fixed, and is the answer."""
         with np.errstate(all="ignore"):

@@ -16,7 +16,8 @@ import numpy as np
 from flint import arb, ctx
 
 from ithbit.families import FAMILIES
-from ithbit.prove.bounded import Bounded, Ints
+from ithbit.prove.bands import STEP, Bands, bands_of, everything
+from ithbit.prove.bounded import Bounded, Ints, joined
 from ithbit.prove.cells import in_cells
 from ithbit.prove.forms import (
     TINY,
@@ -29,6 +30,7 @@ from ithbit.prove.forms import (
     slack,
     with_own,
 )
+from ithbit.prove.points import Points
 from ithbit.prove.products import collapsed, convex, dot, product
 from ithbit.prove.ratios import separable_ratio
 from ithbit.prove.tokens import (
@@ -51,15 +53,20 @@ from ithbit.theory.trained_blocks import BERT_EPS, DENOMINATOR_EPS, LINEAR_EPS
 _UP = 1 + slack(8)
 _UNKNOWN = 0.05  # mean radius of a slot after layer 1, from where cells are tried
 _ROWS = 8
+_FUNCTIONALS, _SHORT = 3, 16  # up to 16 bits, trying the inputs of small sets is faster
+FEW = 10  # free bits, up to which all inputs of a node are tried
+_AT_ONCE = 64
 
 
 class TwoLayers:
     """The margin of one trained model over sets of inputs."""
 
-    batch = 32
+    batch = 16
     slack = np.inf
 
-    def __init__(self, spec: ModelSpec, params: Params) -> None:
+    def __init__(
+        self, spec: ModelSpec, params: Params, functionals: FloatArray | None = None
+    ) -> None:
         self.n, self.heads, self.size = spec.n_bits, spec.n_heads, spec.d_head
         self.lhi = spec.task == "lhi"
         self.softmax = FAMILIES[spec.family].kind == "softmax"
@@ -100,26 +107,75 @@ class TwoLayers:
             place = np.append(place, n + 1)
         if FAMILIES[spec.family].causal:
             self.w *= place <= place[:, None]
+        self.points = Points(self.w, self.v, self.x, self.params, self.softmax, self.eps)
+        self.functionals = np.zeros((0, n))
+        self.functionals = self._functionals() if functionals is None else functionals
 
-    def __call__(self, index: Ints, bits: Ints) -> Bounded:
-        """Bounds of nodes, as `Bounds` has it."""
+    def _functionals(self) -> FloatArray:
+        """What layer 1 mostly follows: of all slots, with every bit free but the middle one."""
+        n, j = self.n, np.arange(self.n)
+        rows = [j, j + n, [2 * n + n // 2]] + ([[3 * n]] if self.lhi else [])
+        slots = np.concatenate(rows)[None].astype(np.int64)
+        bits = np.full((1, n), -1)
         with np.errstate(all="ignore"):
-            return self._bound(index, bits)
+            mixed = self._first(slots, j, bands_of(self.functionals, np.zeros((1, 0, 2)), bits, j))
+        size = np.sqrt(mixed.c.var(-1) + self.eps)
+        moves = (mixed.G[..., :n] / size[:, None, None]).reshape(-1, n)
+        moves = moves[np.isfinite(moves).all(1)]
+        _, _, rows = np.linalg.svd(moves, full_matrices=False)
+        top = rows[: _FUNCTIONALS if n > _SHORT else 0]
+        return np.rint(top / np.abs(top).max(1, keepdims=True) / STEP) * STEP
 
-    def _bound(self, index: Ints, bits: Ints) -> Bounded:
+    def __call__(self, index: Ints, bits: Ints, limits: FloatArray | None = None) -> Bounded:
+        """Bounds of nodes, as `Bounds` has it."""
+        limits = everything(self.functionals, len(index)) if limits is None else limits
+        few = (bits < 0).sum(1) <= FEW
+        with np.errstate(all="ignore"):
+            if few.all():
+                return joined([self._tried(*node) for node in zip(index, bits, limits, strict=True)])
+            if not few.any():
+                return self._bound(index, bits, limits)
+        parts = [self(index[at], bits[at], limits[at]) for at in (few, ~few)]
+        back = np.argsort(np.concatenate([np.flatnonzero(few), np.flatnonzero(~few)]))
+        both = joined(parts)
+        return Bounded(both.lower[back], both.upper[back], both.slope[back], both.weight[back])
+
+    def _tried(self, index: int, bits: Ints, limits: FloatArray) -> Bounded:
+        """Bounds of one node by all its inputs."""
+        n, free = self.n, np.flatnonzero(bits < 0)
+        strings = np.tile(bits, (1 << len(free), 1)).astype(np.int64)
+        strings[:, free] = np.arange(len(strings))[:, None] >> np.arange(len(free)) & 1
+        at = (2 * strings - 1.0) @ self.functionals.T  # exact
+        strings = strings[((limits[:, 0] <= at) & (at <= limits[:, 1])).all(1)]
+        rows = [strings * n + np.arange(n), np.full((len(strings), 1), 2 * n + index)]
+        if self.lhi:
+            rows = [rows[1], rows[0], np.full((len(strings), 1), 3 * n)]
+        tokens = np.concatenate(rows, 1)
+        found = [self.points(tokens[a : a + _AT_ONCE], bits[index]) for a in range(0, len(tokens), _AT_ONCE)]
+        weight = np.zeros((1, n + len(self.functionals)))
+        if not found:
+            return Bounded(np.array([np.inf]), np.array([-np.inf]), np.zeros((1, n)), weight)
+        low, high = (np.concatenate(each) for each in zip(*found, strict=True))
+        low, high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
+        slope = 1.0 - 2 * strings[low.argmin()][None]
+        return Bounded(low.min(keepdims=True), high.max(keepdims=True), slope, weight)
+
+    def _bound(self, index: Ints, bits: Ints, limits: FloatArray | None) -> Bounded:
         free = np.flatnonzero((bits < 0).any(0))
+        bands = bands_of(self.functionals, limits, bits, free)
+        shared = len(free) + bands.count
         n, j = self.n, np.arange(self.n)
         rows = [j + n * np.where(bits < 0, 0, bits), j + n * np.where(bits < 0, 1, bits)]
         rows.append(2 * n + index[:, None])
         if self.lhi:
             rows.append(np.full((len(index), 1), 3 * n))
         slots = np.concatenate(rows, 1).astype(np.int64)
-        mixed = self._first(slots, free)
+        mixed = self._first(slots, free, bands)
         twice = np.zeros(slots.shape, bool)  # a fixed bit has one token in two slots
         twice[:, n : 2 * n] = bits >= 0
         once = np.flatnonzero(~twice)
         ends = np.arange(1, len(slots) + 1) * slots.shape[1] - 1
-        keys = self._keys(_rows(mixed, once), len(free))
+        keys = self._keys(_rows(mixed, once), shared)
         place = np.arange(slots.size).reshape(slots.shape)
         place[:, n : 2 * n] = np.where(bits >= 0, place[:, :n], place[:, n : 2 * n])
         keys = _rows(keys, np.searchsorted(once, place.ravel()))
@@ -127,18 +183,21 @@ class TwoLayers:
             last = _rows(keys, ends)
         else:
             last = self._tail(_rows(mixed, ends), "blocks.0.", brief=True)
-        logit, matters = self._second(keys, last, slots, bits, free)
+        logit, matters = self._second(keys, last, slots, bits, free, bands)
         low, high = logit.bounds()
         answer = np.take_along_axis(bits, index[:, None], 1)[:, 0]
         lower = np.where(answer == 1, low[:, 0], -high[:, 0])
         upper = np.where(answer == 1, high[:, 0], -low[:, 0])
         slope, weight = np.zeros(bits.shape), np.zeros(bits.shape)
         slope[:, free] = logit.G[:, 0, : len(free)] * np.where(answer == 1, 1.0, -1.0)[:, None]
-        weight[:, free] = np.nan_to_num(matters, nan=1e9, posinf=1e9)
+        matters = np.nan_to_num(matters, nan=1e9, posinf=1e9)
+        weight[:, free] = matters[:, : len(free)]
+        weight = np.concatenate([weight, matters[:, len(free) :]], 1)
         lower = np.where(np.isnan(lower), -np.inf, lower)
+        lower[bands.empty] = np.inf
         return Bounded(lower, np.where(np.isnan(upper), np.inf, upper), slope, weight)
 
-    def _first(self, slots: Ints, free: Ints) -> Form:
+    def _first(self, slots: Ints, free: Ints, bands: Bands) -> Form:
         """Attention of layer 1 with its residual, at all slots: node by node, slot by slot."""
         n, (nodes, count) = self.n, slots.shape
         at, zero, one, rest = (
@@ -160,11 +219,13 @@ class TwoLayers:
         fixed, fixed_x = wr.sum(-1), np.matmul(wr, self.v[:, rest])
         if not self.softmax:
             fixed = fixed + DENOMINATOR_EPS
-        ratio = separable_ratio((w0, w1), (x0, x1), fixed, fixed_x, free)
+        parts = (np.swapaxes(a, 0, 1) for a in (w0, w1, x0, x1, fixed, fixed_x))
+        w0, w1, x0, x1, fixed, fixed_x = parts  # node head slot …
+        ratio = separable_ratio((w0, w1), (x0, x1), fixed, fixed_x, free, bands)
 
         def flat(each: FloatArray) -> FloatArray:
-            """head node slot … dim -> (node slot) (head dim) …"""
-            moved = np.moveaxis(each, 0, 2)  # node slot head … dim
+            """node head slot … dim -> (node slot) (head dim) …"""
+            moved = np.moveaxis(each, 1, 2)  # node slot head … dim
             moved = np.moveaxis(moved, -1, 3)
             return moved.reshape(nodes * count, self.heads * self.size, *moved.shape[4:])
 
@@ -222,12 +283,12 @@ class TwoLayers:
         return norm(x, "norm2") if self.softmax else x
 
     def _second(
-        self, z: Form, last: Form, slots: Ints, bits: Ints, free: Ints
+        self, z: Form, last: Form, slots: Ints, bits: Ints, free: Ints, bands: Bands
     ) -> tuple[Form, FloatArray]:
         """Layer 2 and the head: the logit's form, whose symbols begin with the free bits, and how
         much each of these matters."""
         p, (nodes, count) = self.params, slots.shape
-        k = len(free)
+        k = len(free) + bands.count
         qkv = linear(z, p["blocks.1.qkv.weight"], p.get("blocks.1.qkv.bias"))
         shape = (nodes, count, 3, self.heads, self.size)
         c, e = (a.reshape(shape) for a in (qkv.c, qkv.e))
@@ -241,7 +302,7 @@ class TwoLayers:
             weight = dot(convex(q, True), convex(key, True), k)
             low, high = weight.bounds()
             low = np.maximum(low, 0)
-        mixed, matters = self._mixed(weight, low, high, value, bits, free)
+        mixed, matters = self._mixed(weight, low, high, value, bits, free, bands)
         out = linear(mixed, p["blocks.1.out.weight"], p.get("blocks.1.out.bias"))
         y = self._tail(_beside(last, out, k, self.softmax), "blocks.1.")
         matters = matters + np.abs(last.G[..., :k]).sum(1)
@@ -283,6 +344,7 @@ class TwoLayers:
         value: Form,
         bits: Ints,
         free: Ints,
+        bands: Bands,
     ) -> tuple[Form, FloatArray]:
         """Σ w v / Σ w over the tokens that the bits choose: node (head dim), and how much each free
         bit matters."""
@@ -294,8 +356,8 @@ class TwoLayers:
         m = (share[..., None] * value.c).sum(1) / total[..., None]  # node head dim
         off = np.abs(value.c) + np.abs(m)[:, None]
         centred = Form(value.c - m[:, None], value.G, value.e + slack(0) * off)
-        N = _chosen(product(weight, centred), n, free)
-        D = _chosen(Form(weight.c[..., None], weight.G[..., None, :], weight.e[..., None]), n, free)
+        N = _chosen(product(weight, centred), n, free, bands)
+        D = _chosen(Form(weight.c[..., None], weight.G[..., None, :], weight.e[..., None]), n, free, bands)
         least, most = (a[..., 0] for a in D.bounds())
         parts = slack(2 * n + 8)
         least = np.maximum(least, _of_bits(low, n, np.minimum) * (1 - parts))
@@ -318,9 +380,9 @@ class TwoLayers:
         att = high / np.maximum(most, 1e-300)[:, None]
         far = np.abs(centred.c).sum(-1)
         matters = (att[..., None] * np.abs(value.G).sum(3)).sum((1, 2))
-        moved = np.abs(weight.G[..., : len(free)])
+        moved = np.abs(weight.G[..., : len(free) + bands.count])
         matters += ((far / np.maximum(most, 1e-300)[:, None])[..., None] * moved).sum((1, 2))
-        matters += np.abs(G[..., : len(free)]).sum((1, 2))
+        matters += np.abs(G[..., : len(free) + bands.count]).sum((1, 2))
         flat = (nodes, self.heads * self.size)
         out = Form(out.c.reshape(flat), out.G.reshape(*flat, -1), out.e.reshape(flat))
         return left_over(out, rest.reshape(flat) * _UP, own=True), matters
@@ -345,17 +407,30 @@ def _beside(last: Form, out: Form, k: int, shared: bool) -> Form:
     return add(last, Form(out.c, both, out.e))
 
 
-def _chosen(x: Form, n: int, free: Ints) -> Form:
-    """The sum over slots (axis 1) of what the bits choose; the symbols are the free bits."""
-    zero, one = slice(0, n), slice(n, 2 * n)
+def _chosen(x: Form, n: int, free: Ints, bands: Bands) -> Form:
+    """The sum over slots (axis 1) of what the bits choose; the symbols are the free bits, then the
+    functionals.
+
+    Of ε_j times a generator h_j of a functional's symbol τ, the sum (Σ_j h_j ε_j) τ is split again.
+    """
+    zero, one, k = slice(0, n), slice(n, 2 * n), len(free)
     c = (x.c[:, zero] + x.c[:, one]).sum(1) / 2 + x.c[:, 2 * n :].sum(1)
     G = (x.G[:, zero] + x.G[:, one]).sum(1) / 2 + x.G[:, 2 * n :].sum(1)
-    half = (x.c[:, one] - x.c[:, zero]) / 2  # node bit …
-    G[..., : len(free)] += np.moveaxis(half[:, free], 1, -1)
-    apart = np.abs(x.G[:, one] - x.G[:, zero]).sum(-1).sum(1) / 2
-    e = np.maximum(x.e[:, zero], x.e[:, one]).sum(1) + x.e[:, 2 * n :].sum(1) + apart
+    half = np.moveaxis((x.c[:, one] - x.c[:, zero])[:, free] / 2, 1, -1)  # node … bit
+    p, r = bands.split(half)
+    c = c + bands.centre(p)
+    m = k + bands.count
+    G[..., :m] += bands.generators(p, r)
+    h = (x.G[:, one] - x.G[:, zero])[:, free] / 2  # node bit … symbol
+    of_bits = np.abs(h[..., :k]).sum(-1).sum(1) + np.abs(h[..., m:]).sum(-1).sum(1)
+    h = np.moveaxis(h[..., k:m], 1, -1)  # node … functional bit
+    hp, hr = bands.split(h)
+    G[..., k:m] += bands.centre(hp)
+    e = np.maximum(x.e[:, zero], x.e[:, one]).sum(1) + x.e[:, 2 * n :].sum(1) + of_bits
+    e = e + np.abs(bands.generators(hp, hr)).sum((-1, -2))
+    e = e + bands.off(half, p) + bands.off(h, hp).sum(-1)
     sizes = np.abs(x.c).sum(1) + np.abs(x.G).sum(-1).sum(1) + x.e.sum(1)
-    return Form(c, G, (e + slack(2 * n + x.G.shape[-1] + 8) * sizes) * _UP + TINY)
+    return Form(c, G, (e + slack(2 * n + x.G.shape[-1] + 8) * 2 * sizes) * _UP + TINY)
 
 
 def _of_bits(x: FloatArray, n: int, choose: Any) -> FloatArray:
