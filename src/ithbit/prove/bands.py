@@ -95,4 +95,5 @@ def bands_of(functionals: FloatArray, limits: FloatArray, bits: Ints, free: Ints
     least = (a * mid).sum(-1) - (np.abs(a) * half).sum(-1)
     empty |= least > most + slack(C.shape[-1] + 8) * (np.abs(a) * (reach + half)).sum(-1) * 2
     C = C[..., free]
-    return Bands(C, mid, half, np.linalg.pinv(C, rcond=1e-6), empty)
+    back = np.linalg.pinv(C, rcond=1e-6).astype(np.float64)
+    return Bands(C, mid, half, back, empty)

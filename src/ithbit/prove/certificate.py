@@ -5,7 +5,8 @@ an index and a string with * for a free bit, with a lower bound of the margin, a
 needed the limits of linear functionals of the bits, in whole steps (`bands.py`). The check reads
 the weights, sees that the leaves cover all n · 2^n inputs, and bounds the margin over every leaf
 again; a leaf without a bound must hold no input.
-It shares with the search the bounds of a leaf (`bounded.py`) and nothing else, and needs no torch.
+For one layer it does so with code of its own, in balls (`check.py`); for two layers it shares with
+the search the bounds of a leaf (`bounded.py`) and nothing else. It needs no torch.
 Bounds are stated to five digits, rounded down, so that another order of summation confirms them.
 """
 
@@ -24,7 +25,8 @@ from safetensors.numpy import load
 
 from ithbit.errors import SpecError
 from ithbit.prove.bands import STEP, everything
-from ithbit.prove.bounded import ARITHMETIC, Bounds, Ints, bounds_for
+from ithbit.prove.bounded import ARITHMETIC, Bounds, Ints, bounds_for, is_one, need_fit
+from ithbit.prove.check import OneLayer
 from ithbit.spec import ModelSpec, RunSpec, run_from_json
 from ithbit.store.writing import json_bytes, write_whole
 from ithbit.theory.certificate import SPEAKS_OF
@@ -95,7 +97,7 @@ def document(run: RunSpec, weights: bytes, leaves: Leaves) -> Json:
     """The certificate."""
     n = run.model.n_bits
     whole = everything(leaves.functionals, 1)[0]
-    rows = sorted(
+    rows: list[Any] = sorted(
         [
             [int(i) + 1, _text(row), None if bound == math.inf else stated(float(bound))]
             + ([[_steps(each) for each in limits]] if (limits != whole).any() else [])
@@ -162,8 +164,12 @@ def check_proof(path: Path, content: Json) -> Confirmed:
         raise CertificateError(f"{path} is refused: {reason}") from reason
 
 
-def confirmed(content: Json, weights: bytes) -> Confirmed:
-    """The proof if all holds that the content states of these weights, else the reason raised."""
+def confirmed(content: Json, weights: bytes, same_bounds: bool = False) -> Confirmed:
+    """The proof if all holds that the content states of these weights, else the reason raised.
+
+    One layer is checked by code of its own (`check.py`) unless the bounds of the search will do,
+    which are faster.
+    """
     if content.get("weights_sha256") != hashlib.sha256(weights).hexdigest():
         raise CertificateError("it is of other weights: their digest is not the one stated")
     try:
@@ -178,7 +184,6 @@ def confirmed(content: Json, weights: bytes) -> Confirmed:
         hole = uncovered(leaves.bits[own], leaves.limits[own], i, answer, whole)
         if hole is not None:
             raise CertificateError(f"no leaf covers the inputs {_text(hole)} with index {i + 1}")
-    need_bounds(bounds_for(run.model, weights_of(weights), leaves.functionals), leaves)
     claims: Json = {
         "format": FORMAT,
         "name": run.name,
@@ -194,6 +199,12 @@ def confirmed(content: Json, weights: bytes) -> Confirmed:
             raise CertificateError(f"{key} is not what follows from weights and leaves: {value!r}")
     if content.get("digest") != digest(content):
         raise CertificateError("the digest does not fit the contents: the file was changed")
+    params = weights_of(weights)
+    need_fit(run.model, params)
+    if is_one(run.model) and not same_bounds:
+        need_held(OneLayer(run.model, params), leaves)
+    else:
+        need_bounds(bounds_for(run.model, params, leaves.functionals), leaves)
     return Confirmed(run.name, run.model, claims["margin"], len(leaves.index))
 
 
@@ -278,6 +289,18 @@ def uncovered(
                 own = high > at if side else low < at
             todo.append((child, part, near[own]))
     return None
+
+
+def need_held(model: OneLayer, leaves: Leaves) -> None:
+    """Raise `CertificateError` unless the second evaluation confirms every leaf."""
+    if len(leaves.functionals):
+        raise CertificateError("a proof of one layer has no functionals")
+    for i, bits, bound in zip(leaves.index, leaves.bits, leaves.lower, strict=True):
+        if not model.holds(int(i), bits.tolist(), bound):
+            raise CertificateError(
+                f"a leaf of index {int(i) + 1} is stated to have a margin of at least {bound:.6g}, "
+                f"but the weights give less at {_text(bits)}"
+            )
 
 
 def need_bounds(bounds: Bounds, leaves: Leaves) -> None:

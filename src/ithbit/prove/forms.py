@@ -194,7 +194,7 @@ def gelu(x: Form, own: bool = True, pieces: int = _PIECES) -> Form:
 
 
 def gelu_at(x: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """GELU at float points and how far it may be off: x Φ(x), by quartics around a table's points."""
+    """GELU at float points and how far it may be off, by quartics around a table's points."""
     table = _gelu_table()
     inside = np.clip(x, -GELU_END, GELU_END)
     k = np.rint(inside * GELU_STEP)
@@ -210,7 +210,7 @@ def gelu_at(x: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 @cache
 def _gelu_table() -> FloatArray:
-    """Value, f', f''/2, f'''/6 and f''''/24 of GELU at the table's points, each rounded once from a ball."""
+    """GELU and its first four Taylor terms at the table's points, each rounded from a ball."""
     with ctx.workprec(120):
         points = range(-GELU_END * GELU_STEP, GELU_END * GELU_STEP + 1)
         rows = []
@@ -218,7 +218,7 @@ def _gelu_table() -> FloatArray:
             x = arb(k) / GELU_STEP
             cdf = (1 + (x / arb(2).sqrt()).erf()) / 2
             pdf = (-x * x / 2).exp() / (2 * arb.pi()).sqrt()
-            terms = (x * cdf, cdf + x * pdf, pdf * (2 - x * x) / 2, pdf * (x**3 - 4 * x) / 6)
-            terms = (*terms, pdf * (7 * x * x - x**4 - 4) / 24)
+            terms = [x * cdf, cdf + x * pdf, pdf * (2 - x * x) / 2, pdf * (x**3 - 4 * x) / 6]
+            terms.append(pdf * (7 * x * x - x**4 - 4) / 24)
             rows.append([float(each.mid()) for each in terms])
     return np.array(rows)

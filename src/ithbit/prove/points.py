@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ithbit.prove.bounded import Ints
+from ithbit.prove.bounded import Bounded, Ints
 from ithbit.prove.forms import TINY, gelu_at, slack
 from ithbit.prove.tokens import ENTRY, Params
 from ithbit.theory.certifiers.arithmetic.intervals import EXP_LIMIT, FINE, exp_tables
@@ -20,6 +20,7 @@ from ithbit.theory.trained_blocks import DENOMINATOR_EPS
 _GELU_SLOPE = 1.13  # of GELU, at most 1.1290 at √2
 _UP = 1 + slack(64)
 _EXP = 2.0**-48
+_AT_ONCE = 64  # inputs, which fit the caches
 
 
 class Rows(NamedTuple):
@@ -48,7 +49,7 @@ def add(a: Rows, b: Rows) -> Rows:
 
 
 def layer_norm(rows: Rows, gain: FloatArray, bias: FloatArray, eps: float) -> Rows:
-    d, off = rows.x.shape[-1], slack(rows.x.shape[-1])
+    off = slack(rows.x.shape[-1])
     c = rows.x - rows.x.mean(-1, keepdims=True)
     e = rows.e + off * np.abs(rows.x)
     e = (e + e.mean(-1, keepdims=True)) * _UP  # of c
@@ -90,7 +91,7 @@ class Points:
         self.w, self.v, self.x, self.params = w, v, x, params  # as in `TwoLayers`
         self.softmax, self.eps = softmax, eps
 
-    def __call__(self, rows: Ints, answer: Ints) -> tuple[FloatArray, FloatArray]:
+    def __call__(self, rows: Ints, answer: int) -> tuple[FloatArray, FloatArray]:
         """Bounds of the margin of inputs, given as rows (input, token) of the table of tokens."""
         p, flat = self.params, (*rows.shape, self.x.shape[-1])
         weight, value = self.w[:, rows[:, :, None], rows[:, None]], self.v[:, rows]
@@ -108,12 +109,34 @@ class Points:
         room = logit.e[:, 0] * _UP + slack(0) * np.abs(margin)
         return margin - room, margin + room
 
+    def tried(self, index: int, bits: Ints, limits: FloatArray, functionals: FloatArray) -> Bounded:
+        """Bounds of one node by all its inputs."""
+        n, free = len(bits), np.flatnonzero(bits < 0)
+        strings = np.tile(bits, (1 << len(free), 1)).astype(np.int64)
+        strings[:, free] = np.arange(len(strings))[:, None] >> np.arange(len(free)) & 1
+        at = (2 * strings - 1.0) @ functionals.T  # exact
+        strings = strings[((limits[:, 0] <= at) & (at <= limits[:, 1])).all(1)]
+        tokens = [strings * n + np.arange(n), np.full((len(strings), 1), 2 * n + index)]
+        if len(self.x) > 3 * n:  # LHI: the query first, the end last
+            tokens = [tokens[1], tokens[0], np.full((len(strings), 1), 3 * n)]
+        rows, starts = np.concatenate(tokens, 1), range(0, len(strings), _AT_ONCE)
+        found = [self(rows[a : a + _AT_ONCE], bits[index]) for a in starts]
+        weight = np.zeros((1, n + len(functionals)))
+        if not found:
+            return Bounded(np.array([np.inf]), np.array([-np.inf]), np.zeros((1, n)), weight)
+        low, high = (np.concatenate(each) for each in zip(*found, strict=True))
+        low, high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
+        slope = 1.0 - 2 * strings[low.argmin()][None]  # points at the least of them
+        return Bounded(low.min(keepdims=True), high.max(keepdims=True), slope, weight)
+
     def _second(self, inner: Rows) -> Rows:
         """What attention of layer 2 gives the last token."""
         p, heads, size = self.params, len(self.w), self.v.shape[-1]
         qkv = linear(inner, p["blocks.1.qkv.weight"], p.get("blocks.1.qkv.bias"))
         inputs, tokens, _ = qkv.x.shape
-        x, e = (each.reshape(inputs, tokens, 3, heads, size).transpose(2, 0, 3, 1, 4) for each in qkv)
+        x, e = (
+            each.reshape(inputs, tokens, 3, heads, size).transpose(2, 0, 3, 1, 4) for each in qkv
+        )
         q, qe = x[0][:, :, -1:], e[0][:, :, -1:]  # input head query dim
         k, ke = x[1], e[1]  # input head token dim
         if self.softmax:

@@ -69,7 +69,10 @@ def separable_ratio(
     else:
         by_bit, p = x - m[..., None] * d[..., None, :], xp - m[..., None] * dp[..., None, :]
         g = bands.generators(p, bands.without(by_bit, p)).swapaxes(-1, -2)
-        off = 2 * bands.off(np.abs(x) + np.abs(m)[..., None] * np.abs(d)[..., None, :], np.abs(xp) + np.abs(m)[..., None] * np.abs(dp)[..., None, :])
+        off = 2 * bands.off(
+            np.abs(x) + np.abs(m)[..., None] * np.abs(d)[..., None, :],
+            np.abs(xp) + np.abs(m)[..., None] * np.abs(dp)[..., None, :],
+        )
     size = np.abs(g)
     large = size.sum(-2) * (1 + count)
     sizes = (np.abs(x0) + np.abs(x1)).sum(-2) + 2 * np.abs(fixed_weighted)

@@ -31,8 +31,9 @@ from ithbit.prove.forms import (
     with_own,
 )
 from ithbit.prove.points import Points
-from ithbit.prove.products import collapsed, convex, dot, product
+from ithbit.prove.products import chosen, collapsed, convex, dot, of_bits, product
 from ithbit.prove.ratios import separable_ratio
+from ithbit.prove.softmax import of_logit
 from ithbit.prove.tokens import (
     ENTRY,
     PRECISION,
@@ -54,8 +55,7 @@ _UP = 1 + slack(8)
 _UNKNOWN = 0.05  # mean radius of a slot after layer 1, from where cells are tried
 _ROWS = 8
 _FUNCTIONALS, _SHORT = 3, 16  # up to 16 bits, trying the inputs of small sets is faster
-FEW = 10  # free bits, up to which all inputs of a node are tried
-_AT_ONCE = 64
+FEW = {"softmax": 10, "linear": 12}  # free bits, up to which all inputs of a node are tried
 
 
 class TwoLayers:
@@ -70,6 +70,7 @@ class TwoLayers:
         self.n, self.heads, self.size = spec.n_bits, spec.n_heads, spec.d_head
         self.lhi = spec.task == "lhi"
         self.softmax = FAMILIES[spec.family].kind == "softmax"
+        self.few = FEW[FAMILIES[spec.family].kind]
         self.eps = BERT_EPS if self.softmax else LINEAR_EPS
         self.params = {name: np.asarray(p, np.float64) for name, p in params.items()}
         p, n, d = self.params, self.n, spec.d_model
@@ -108,31 +109,32 @@ class TwoLayers:
         if FAMILIES[spec.family].causal:
             self.w *= place <= place[:, None]
         self.points = Points(self.w, self.v, self.x, self.params, self.softmax, self.eps)
-        self.functionals = np.zeros((0, n))
         self.functionals = self._functionals() if functionals is None else functionals
 
     def _functionals(self) -> FloatArray:
         """What layer 1 mostly follows: of all slots, with every bit free but the middle one."""
         n, j = self.n, np.arange(self.n)
-        rows = [j, j + n, [2 * n + n // 2]] + ([[3 * n]] if self.lhi else [])
-        slots = np.concatenate(rows)[None].astype(np.int64)
-        bits = np.full((1, n), -1)
+        if n <= _SHORT:
+            return np.zeros((0, n))
+        slots = np.concatenate([j, j + n, [2 * n + n // 2], [3 * n] if self.lhi else []])
+        every = bands_of(np.zeros((0, n)), np.zeros((1, 0, 2)), np.full((1, n), -1), j)
         with np.errstate(all="ignore"):
-            mixed = self._first(slots, j, bands_of(self.functionals, np.zeros((1, 0, 2)), bits, j))
+            mixed = self._first(slots[None].astype(np.int64), j, every)
         size = np.sqrt(mixed.c.var(-1) + self.eps)
         moves = (mixed.G[..., :n] / size[:, None, None]).reshape(-1, n)
-        moves = moves[np.isfinite(moves).all(1)]
-        _, _, rows = np.linalg.svd(moves, full_matrices=False)
-        top = rows[: _FUNCTIONALS if n > _SHORT else 0]
-        return np.rint(top / np.abs(top).max(1, keepdims=True) / STEP) * STEP
+        top = np.linalg.svd(moves[np.isfinite(moves).all(1)], full_matrices=False)[2]
+        top = top[:_FUNCTIONALS]
+        found: FloatArray = np.rint(top / np.abs(top).max(1, keepdims=True) / STEP) * STEP
+        return found
 
     def __call__(self, index: Ints, bits: Ints, limits: FloatArray | None = None) -> Bounded:
         """Bounds of nodes, as `Bounds` has it."""
         limits = everything(self.functionals, len(index)) if limits is None else limits
-        few = (bits < 0).sum(1) <= FEW
+        few = (bits < 0).sum(1) <= self.few
         with np.errstate(all="ignore"):
             if few.all():
-                return joined([self._tried(*node) for node in zip(index, bits, limits, strict=True)])
+                nodes = zip(index, bits, limits, strict=True)
+                return joined([self.points.tried(*node, self.functionals) for node in nodes])
             if not few.any():
                 return self._bound(index, bits, limits)
         parts = [self(index[at], bits[at], limits[at]) for at in (few, ~few)]
@@ -140,27 +142,7 @@ class TwoLayers:
         both = joined(parts)
         return Bounded(both.lower[back], both.upper[back], both.slope[back], both.weight[back])
 
-    def _tried(self, index: int, bits: Ints, limits: FloatArray) -> Bounded:
-        """Bounds of one node by all its inputs."""
-        n, free = self.n, np.flatnonzero(bits < 0)
-        strings = np.tile(bits, (1 << len(free), 1)).astype(np.int64)
-        strings[:, free] = np.arange(len(strings))[:, None] >> np.arange(len(free)) & 1
-        at = (2 * strings - 1.0) @ self.functionals.T  # exact
-        strings = strings[((limits[:, 0] <= at) & (at <= limits[:, 1])).all(1)]
-        rows = [strings * n + np.arange(n), np.full((len(strings), 1), 2 * n + index)]
-        if self.lhi:
-            rows = [rows[1], rows[0], np.full((len(strings), 1), 3 * n)]
-        tokens = np.concatenate(rows, 1)
-        found = [self.points(tokens[a : a + _AT_ONCE], bits[index]) for a in range(0, len(tokens), _AT_ONCE)]
-        weight = np.zeros((1, n + len(self.functionals)))
-        if not found:
-            return Bounded(np.array([np.inf]), np.array([-np.inf]), np.zeros((1, n)), weight)
-        low, high = (np.concatenate(each) for each in zip(*found, strict=True))
-        low, high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
-        slope = 1.0 - 2 * strings[low.argmin()][None]
-        return Bounded(low.min(keepdims=True), high.max(keepdims=True), slope, weight)
-
-    def _bound(self, index: Ints, bits: Ints, limits: FloatArray | None) -> Bounded:
+    def _bound(self, index: Ints, bits: Ints, limits: FloatArray) -> Bounded:
         free = np.flatnonzero((bits < 0).any(0))
         bands = bands_of(self.functionals, limits, bits, free)
         shared = len(free) + bands.count
@@ -184,18 +166,9 @@ class TwoLayers:
         else:
             last = self._tail(_rows(mixed, ends), "blocks.0.", brief=True)
         logit, matters = self._second(keys, last, slots, bits, free, bands)
-        low, high = logit.bounds()
-        answer = np.take_along_axis(bits, index[:, None], 1)[:, 0]
-        lower = np.where(answer == 1, low[:, 0], -high[:, 0])
-        upper = np.where(answer == 1, high[:, 0], -low[:, 0])
-        slope, weight = np.zeros(bits.shape), np.zeros(bits.shape)
-        slope[:, free] = logit.G[:, 0, : len(free)] * np.where(answer == 1, 1.0, -1.0)[:, None]
-        matters = np.nan_to_num(matters, nan=1e9, posinf=1e9)
-        weight[:, free] = matters[:, : len(free)]
-        weight = np.concatenate([weight, matters[:, len(free) :]], 1)
-        lower = np.where(np.isnan(lower), -np.inf, lower)
-        lower[bands.empty] = np.inf
-        return Bounded(lower, np.where(np.isnan(upper), np.inf, upper), slope, weight)
+        found = of_logit(logit, matters, index, bits)
+        found.lower[bands.empty] = np.inf
+        return found
 
     def _first(self, slots: Ints, free: Ints, bands: Bands) -> Form:
         """Attention of layer 1 with its residual, at all slots: node by node, slot by slot."""
@@ -356,12 +329,14 @@ class TwoLayers:
         m = (share[..., None] * value.c).sum(1) / total[..., None]  # node head dim
         off = np.abs(value.c) + np.abs(m)[:, None]
         centred = Form(value.c - m[:, None], value.G, value.e + slack(0) * off)
-        N = _chosen(product(weight, centred), n, free, bands)
-        D = _chosen(Form(weight.c[..., None], weight.G[..., None, :], weight.e[..., None]), n, free, bands)
+        N = chosen(product(weight, centred), n, free, bands)
+        D = chosen(
+            Form(weight.c[..., None], weight.G[..., None, :], weight.e[..., None]), n, free, bands
+        )
         least, most = (a[..., 0] for a in D.bounds())
         parts = slack(2 * n + 8)
-        least = np.maximum(least, _of_bits(low, n, np.minimum) * (1 - parts))
-        most = np.minimum(most, _of_bits(high, n, np.maximum) * (1 + parts))
+        least = np.maximum(least, of_bits(low, n, np.minimum) * (1 - parts))
+        most = np.minimum(most, of_bits(high, n, np.maximum) * (1 + parts))
         if not self.softmax:
             least, most = (least + DENOMINATOR_EPS) * (1 - parts), (most + DENOMINATOR_EPS) * _UP
         least = np.where(least > 0, least, np.nan)
@@ -405,35 +380,3 @@ def _beside(last: Form, out: Form, k: int, shared: bool) -> Form:
     more = np.zeros((*out.c.shape, last.G.shape[-1] - k))
     both = np.concatenate([out.G[..., :k], more, out.G[..., k:]], -1)
     return add(last, Form(out.c, both, out.e))
-
-
-def _chosen(x: Form, n: int, free: Ints, bands: Bands) -> Form:
-    """The sum over slots (axis 1) of what the bits choose; the symbols are the free bits, then the
-    functionals.
-
-    Of ε_j times a generator h_j of a functional's symbol τ, the sum (Σ_j h_j ε_j) τ is split again.
-    """
-    zero, one, k = slice(0, n), slice(n, 2 * n), len(free)
-    c = (x.c[:, zero] + x.c[:, one]).sum(1) / 2 + x.c[:, 2 * n :].sum(1)
-    G = (x.G[:, zero] + x.G[:, one]).sum(1) / 2 + x.G[:, 2 * n :].sum(1)
-    half = np.moveaxis((x.c[:, one] - x.c[:, zero])[:, free] / 2, 1, -1)  # node … bit
-    p, r = bands.split(half)
-    c = c + bands.centre(p)
-    m = k + bands.count
-    G[..., :m] += bands.generators(p, r)
-    h = (x.G[:, one] - x.G[:, zero])[:, free] / 2  # node bit … symbol
-    of_bits = np.abs(h[..., :k]).sum(-1).sum(1) + np.abs(h[..., m:]).sum(-1).sum(1)
-    h = np.moveaxis(h[..., k:m], 1, -1)  # node … functional bit
-    hp, hr = bands.split(h)
-    G[..., k:m] += bands.centre(hp)
-    e = np.maximum(x.e[:, zero], x.e[:, one]).sum(1) + x.e[:, 2 * n :].sum(1) + of_bits
-    e = e + np.abs(bands.generators(hp, hr)).sum((-1, -2))
-    e = e + bands.off(half, p) + bands.off(h, hp).sum(-1)
-    sizes = np.abs(x.c).sum(1) + np.abs(x.G).sum(-1).sum(1) + x.e.sum(1)
-    return Form(c, G, (e + slack(2 * n + x.G.shape[-1] + 8) * 2 * sizes) * _UP + TINY)
-
-
-def _of_bits(x: FloatArray, n: int, choose: Any) -> FloatArray:
-    """Least or greatest sum over slots (axis 1) of bounds, bit by bit."""
-    total: FloatArray = choose(x[:, :n], x[:, n : 2 * n]).sum(1) + x[:, 2 * n :].sum(1)
-    return total
