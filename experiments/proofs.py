@@ -118,7 +118,7 @@ def write_rows(file: Path, rows: list[Row]) -> None:
         rows, key=lambda row: tuple(int(row[k]) if k in ("n", "seed") else row[k] for k in order)
     )
     with tempfile.TemporaryFile("w+", newline="") as lines:
-        writer = csv.DictWriter(lines, list(rows[0]), restval="", lineterminator="\n")
+        writer = csv.DictWriter(lines, list(max(rows, key=len)), restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         lines.seek(0)

@@ -72,7 +72,7 @@ def test_no_input_within_limits_beats_the_bounds(family, rng) -> None:
     assert len(C) == 3
     node = np.full(n, -1, np.int8)
     node[12:20] = rng.integers(0, 2, 8)
-    strings = completions(node, 2000, rng)
+    strings = completions(node, 600, rng)
     at = (2.0 * strings - 1) @ C.T
     margin = twin.margins(strings, np.full(len(strings), 17))
     limits = everything(C, 5)
