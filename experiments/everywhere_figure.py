@@ -1,9 +1,9 @@
-"""Draw successes by samples and those that stand, uniform beside mixed examples.
+"""Draw successes by samples and those that stand, by kind of examples.
 
     python experiments/everywhere_figure.py [--results results/everywhere] [-o everywhere.png]
 
-Reads the exports `uniform` and `mixed`. A bar is the successes by the paper's criterion; its filled
-part is not refuted by the search of `ithbit verify`. *Not refuted* is not *right*.
+Reads the exports `uniform`, `mixed` and `blocks`. A bar is the successes by the paper's criterion;
+its filled part is not refuted by the search of `ithbit verify`. *Not refuted* is not *right*.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from ithbit.families import FAMILIES
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-KINDS = {"uniform": "#D55E00", "mixed": "#0072B2"}
+KINDS = {"uniform": "#D55E00", "mixed": "#56B4E9", "blocks": "#0072B2"}
 LENGTHS = (32, 64)
 STANDS = ("not refuted", "right on all inputs")
 
@@ -43,19 +43,19 @@ def counts(results: Path) -> pl.DataFrame:
 
 
 def draw(found: pl.DataFrame, out: Path) -> None:
-    """One panel a length: two bars a configuration."""
+    """One panel a length: a bar a configuration and kind."""
     cells = sorted(
         set(found.select("task", "family", "n_layers").iter_rows()),
         key=lambda cell: (cell[0] == "lhi", list(FAMILIES).index(cell[1])),
     )
-    figure, axes = plt.subplots(1, len(LENGTHS), figsize=(11, 4.2), sharey=True)
+    figure, axes = plt.subplots(1, len(LENGTHS), figsize=(11, 4.8), sharey=True)
     for axis, n in zip(axes, LENGTHS, strict=True):
         for at, (task, family, layers) in enumerate(cells):
-            for shift, (kind, colour) in zip((0.2, -0.2), KINDS.items(), strict=True):
+            for shift, (kind, colour) in zip((-0.27, 0, 0.27), KINDS.items(), strict=True):
                 cell = {"task": task, "family": family, "n_layers": layers, "n_bits": n}
                 (row,) = found.filter(kind=kind, **cell).iter_rows(named=True)
-                axis.barh(at + shift, row["solved"], 0.36, color="white", edgecolor=colour)
-                axis.barh(at + shift, row["stands"], 0.36, color=colour, edgecolor=colour)
+                axis.barh(at + shift, row["solved"], 0.24, color="white", edgecolor=colour)
+                axis.barh(at + shift, row["stands"], 0.24, color=colour, edgecolor=colour)
         names = [f"{t.upper()} {FAMILIES[f].label}, L = {layers}" for t, f, layers in cells]
         axis.set_yticks(range(len(cells)), names)
         axis.set_xlim(0, 20.5)
@@ -66,12 +66,12 @@ def draw(found: pl.DataFrame, out: Path) -> None:
     axes[0].invert_yaxis()  # shared
     handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in KINDS.values()]
     hollow = plt.Rectangle((0, 0), 1, 1, facecolor="white", edgecolor="black")
-    labels = [f"trained on {kind} examples, not refuted" for kind in KINDS]
+    labels = [f"{kind} examples, not refuted" for kind in KINDS]
     figure.legend(
         [*handles, hollow],
         [*labels, "solved on samples, refuted"],
         loc="lower center",
-        ncols=3,
+        ncols=4,
         frameon=False,
     )
     figure.tight_layout(rect=(0, 0.08, 1, 1))

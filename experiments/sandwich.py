@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gray_code import gray_rnn, gray_ssm
 from ithbit.models import classifier
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import all_inputs
@@ -27,7 +28,6 @@ from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
 from ithbit.theory.architecture import Architecture, architecture
 from ithbit.theory.bounds import bound
-from ithbit.theory.constructions.gray_code import gray_rnn, gray_ssm
 from ithbit.theory.solution import enumerate_inputs
 from ithbit.theory.verdicts import hidden_units
 

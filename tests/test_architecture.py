@@ -26,8 +26,8 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "families", "spec", "tasks", "models", "kernels", "native", "store"),
         "__version__",
     },
-    "sweep": {"errors", "families", "spec", "tasks", "models", "store", "engine"},
-    "theory": {"errors", "families", "spec", "tasks"},
+    "sweep": {"errors", "families", "spec", "tasks", "models", "store", "engine", "published"},
+    "theory": {"errors", "families", "spec", "tasks", "store.writing"},
     "reference": {"errors", "families", "spec", "tasks", "models"},
     "verify": {"errors", "families", "spec", "tasks", "models", "store", "engine", "__version__"},
     "prove": {"errors", "families", "spec", "store", "theory", "verify"},
@@ -52,6 +52,10 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweep", "theory"),
         *("verify", "published", "wrapping", "__version__"),
     },
+    "capacity": {
+        *("errors", "families", "spec", "models", "store", "engine", "theory", "verify"),
+        *("loading", "probe", "report", "selfcontained", "__version__"),
+    },
     "bench": {
         *("errors", "families", "spec", "tasks", "models", "kernels", "native", "engine"),
         *("sweep", "reference", "wrapping"),
@@ -59,6 +63,7 @@ ALLOWED: dict[str, set[str]] = {
     "api": {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweep", "theory"),
         *("verify", "prove", "loading", "exchange", "probe", "report", "explore", "published"),
+        "capacity",
     },
     "shown": set(),
 }

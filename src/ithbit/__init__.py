@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ithbit.api.capacity import capacity
     from ithbit.api.exchange import data, score
     from ithbit.api.probing import probe
     from ithbit.api.records import compare, export, plot, report, runs, table
@@ -42,6 +43,7 @@ __all__ = [
     "Result",
     "RunSpec",
     "bound",
+    "capacity",
     "certify",
     "check_certificate",
     "compare",
@@ -69,6 +71,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "api.capacity": ("capacity",),
     "api.exchange": ("data", "score"),
     "api.probing": ("probe",),
     "api.records": ("compare", "export", "plot", "report", "runs", "table"),

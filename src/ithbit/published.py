@@ -5,15 +5,18 @@ as printed: a mean given to `decimals` places is known to half a unit of its las
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 from ithbit.families import Group, Task
 
 LENGTHS = (8, 16, 32, 64)
 RUNS_PER_CELL = 5
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,12 @@ class Published:
     environment: dict[str, str]
 
 
+def _row(kind: Callable[..., R], row: dict[str, Any], **more: Any) -> R:
+    """A row of the file as its dataclass: what is not given is in the file under its own name."""
+    names = [field.name for field in fields(kind) if field.name not in more]  # type: ignore[arg-type]
+    return kind(**more, **{name: row[name] for name in names})
+
+
 def _variant(row: dict[str, Any]) -> Variant:
     return Variant(row["task"], row["family"], row["n_layers"])
 
@@ -176,13 +185,11 @@ def published() -> Published:
             for row in tables["tab:main-results"]["rows"]
         ),
         successes=tuple(
-            SuccessRow(
-                row["task"],
-                row["label"],
-                tuple(row["families"]),
-                row["n_layers"],
-                row["group"],
-                dict(zip(main["n_bits"], row["successes"], strict=True)),
+            _row(
+                SuccessRow,
+                row,
+                families=tuple(row["families"]),
+                successes=dict(zip(main["n_bits"], row["successes"], strict=True)),
             )
             for row in main["rows"]
         ),
@@ -206,29 +213,11 @@ def published() -> Published:
             for row in accuracy["rows"]
         ),
         positions=tuple(
-            PositionsRow(
-                row["positions"],
-                row["n_bits"],
-                row["runs"],
-                row["successes"],
-                row["mean_max_accuracy"],
-            )
-            for row in positions["rows"]
+            _row(PositionsRow, row, accuracy=row["mean_max_accuracy"]) for row in positions["rows"]
         ),
         positions_variants=tuple(_variant(row) for row in positions["configurations"]),
         positions_seeds=tuple(positions["seeds"]),
-        cost=tuple(
-            CostRow(
-                _variant(row),
-                row["successes"],
-                row["runs"],
-                row["n_parameters"],
-                row["median_epochs"],
-                row["seconds_per_epoch"],
-                row["evaluation_seconds"],
-            )
-            for row in cost["rows"]
-        ),
+        cost=tuple(_row(CostRow, row, variant=_variant(row)) for row in cost["rows"]),
         length_by_n=tuple(
             _length_row(row, row["n_bits"], by_n["runs"], None) for row in by_n["rows"]
         ),

@@ -7,8 +7,8 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,7 +34,7 @@ def plain(spec: Any) -> dict[str, Any]:
     return data
 
 
-EXAMPLES = ("uniform", "mixed")  # what training draws, see `tasks/stream.py`
+EXAMPLES = ("uniform", "mixed", "blocks")  # what training draws, see `tasks/stream.py`
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,31 @@ family, got family 'gru'; use positions 'polynomial'
         return self.d_model // self.n_heads
 
 
+# What the numbers of a protocol must be: in words, which of them, and whether one is.
+_RANGES: tuple[tuple[str, tuple[str, ...], Callable[[float], bool]], ...] = (
+    (
+        "at least 1",
+        ("batch_size", "epoch_examples", "held_out_examples", "max_epochs"),
+        lambda value: value >= 1,
+    ),
+    (
+        "positive and finite",
+        ("learning_rate", "eps", "clip_norm"),
+        lambda value: 0 < value < math.inf,
+    ),
+    (
+        "0 or more and finite",
+        ("weight_decay", "plateau_patience", "min_learning_rate", "stop_loss"),
+        lambda value: 0 <= value < math.inf,
+    ),
+    (
+        "0 or more and below 1",
+        ("beta1", "beta2", "plateau_factor", "plateau_threshold"),
+        lambda value: 0 <= value < 1,
+    ),
+)
+
+
 @dataclass(frozen=True)
 class Protocol:
     """Training and evaluation settings; every default is a row of the paper's settings table.
@@ -166,49 +191,20 @@ class Protocol:
     def __post_init__(self) -> None:
         check_numbers("protocol", self)
         problems = [
-            f"{name} must be at least 1, got {value}"
-            for name, value in (
-                ("batch_size", self.batch_size),
-                ("epoch_examples", self.epoch_examples),
-                ("held_out_examples", self.held_out_examples),
-                ("max_epochs", self.max_epochs),
-            )
-            if value < 1
-        ]
-        problems += [
-            f"{name} must be positive and finite, got {value}"
-            for name, value in (
-                ("learning_rate", self.learning_rate),
-                ("eps", self.eps),
-                ("clip_norm", self.clip_norm),
-            )
-            if not 0 < value < math.inf
-        ]
-        problems += [
-            f"{name} must be 0 or more and finite, got {value}"
-            for name, value in (
-                ("weight_decay", self.weight_decay),
-                ("plateau_patience", self.plateau_patience),
-                ("min_learning_rate", self.min_learning_rate),
-                ("stop_loss", self.stop_loss),
-            )
-            if not 0 <= value < math.inf
-        ]
-        problems += [
-            f"{name} must be 0 or more and below 1, got {value}"
-            for name, value in (
-                ("beta1", self.beta1),
-                ("beta2", self.beta2),
-                ("plateau_factor", self.plateau_factor),
-                ("plateau_threshold", self.plateau_threshold),
-            )
-            if not 0 <= value < 1
+            f"{name} must be {what}, got {value}"
+            for what, names, holds in _RANGES
+            for name in names
+            if not holds(value := getattr(self, name))
         ]
         if self.examples not in EXAMPLES:
             problems.append(
                 f"unknown examples {self.examples!r}; choose one of {', '.join(EXAMPLES)}"
             )
         raise_problems("protocol", problems)
+
+    def changed(self, **given: Any) -> "Protocol":
+        """The same with other settings; what is None stays as it is."""
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
 
     @property
     def epoch_steps(self) -> int:

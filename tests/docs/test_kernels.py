@@ -55,9 +55,9 @@ SAID = re.findall(r"^\| ((?:the kernels|out of memory) .+?) \|", PAGE, re.MULTIL
 @pytest.mark.parametrize(
     ("changes", "beta1"),
     [
-        ({"n_bits": 129}, 0.9),
+        ({"n_bits": 513}, 0.9),
         ({"d_model": 12}, 0.9),
-        ({"family": "softmax-full", "n_heads": 8}, 0.9),
+        ({"family": "softmax-full", "n_heads": 16}, 0.9),
         ({}, 0.0),
     ],
 )

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import whole_runs
 from safetensors.torch import load_file
 
 from ithbit.engine import loop
@@ -22,7 +23,6 @@ from ithbit.engine.stack import fresh_state
 from ithbit.errors import BusyError, SpecError
 from ithbit.families import FAMILIES
 from ithbit.models import classifier
-from ithbit.reference import train as reference
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Epoch, Failure, Result, result_from_json
@@ -99,7 +99,7 @@ def test_training_agrees_with_the_reference(family, tmp_path, library) -> None:
     """From the same weights: losses to 1e-4, relative; rounding grows over sixteen Adam steps."""
     (run,) = runs_of([5], replace(TINY, clip_norm=0.2, plateau_patience=0), family=family)
     (result,) = train([run], tmp_path, CPU)
-    theirs = reference.train(run, params=classifier.init(run.model, run.seed)).history
+    theirs = whole_runs.train(run, params=classifier.init(run.model, run.seed)).history
     ours = RunFolder(tmp_path, run).history()
     assert len(ours) == len(theirs) == result.epochs == 4
     for epoch, expected in zip(ours, theirs, strict=True):

@@ -75,3 +75,13 @@ def test_users_layers_are_timed_on_a_machine_without_a_gpu() -> None:
     named = [line.split()[0] for line in out.splitlines()[3:] if not line.startswith(" ")]
     assert named == ["LoopRecurrence", "Lstm", "Encoder", "CausalConv"]
     assert "seeds of own_layers_speed.py:Lstm train one by one: Batching rule" in out
+
+
+def test_the_atlas_says_where_it_stands_on_a_bare_machine(tmp_path: Path) -> None:
+    code = 'sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name="__main__")'
+    where = ("--store", tmp_path / "store", "--out", tmp_path / "out", "--device", "cpu")
+    out = run_bare(code, SCRIPTS / "capacity.py", *where, "--no-train", "--cells", "core")
+    assert "24 of 24 open" in out
+    assert "rhi gru L1 d4: n = 8 at 0.003, 2 runs" in out
+    assert (tmp_path / "out" / "atlas.csv").read_text().startswith("task,family,layers,width,")
+    assert (tmp_path / "out" / "records.tar.gz").is_file()

@@ -56,17 +56,57 @@ def test_a_step_is_that_of_the_stacked_models(spec) -> None:
         assert too_far(spec, 2, capacity=3, n_logits=4, n_seeds=n_seeds) == {}
 
 
-MIXED = [  # each family that draws in its own way; two words of bits
+NARROW = [  # sums shorter than a product takes, heads of two numbers, less than a slice or a part
+    *(ModelSpec("rhi", family, 2, n_layers=2, d_model=4) for family in FAMILIES),
+    *(ModelSpec("lhi", family, 2, d_model=8) for family in FAMILIES),
+    ModelSpec("rhi", "mamba2", 2, n_layers=2, d_model=8, n_heads=4, d_state=4),
+    ModelSpec("rhi", "linear-full", 1, n_layers=2, d_model=8, d_ff=4, n_heads=8),
+    ModelSpec("rhi", "softmax-full", 2, n_layers=2, d_model=4, positions="rotary"),
+    ModelSpec("lhi", "mamba2", 1, d_model=4, positions="learned"),
+    ModelSpec("rhi", "gru", 1, d_model=4, positions="learned"),
+]
+
+
+@pytest.mark.parametrize("spec", NARROW, ids=label)
+def test_a_step_of_a_narrow_model(spec) -> None:
+    assert refusal(spec) is None
+    assert too_far(spec, 2, capacity=2, n_logits=2, n_seeds=1) == {}
+
+
+@pytest.mark.parametrize(("family", "width"), [("softmax-full", 4), ("linear-causal", 8)])
+def test_the_last_token_reads_a_long_sequence_in_parts(family, width, monkeypatch) -> None:
+    """As one of more than 128 bits."""
+    monkeypatch.setattr(attention, "_READ_WHOLE", 8)
+    monkeypatch.setattr(attention, "_READ_NUMBERS", 1)
+    assert too_far(ModelSpec("lhi", family, 17, d_model=width), 2, capacity=3, n_seeds=1) == {}
+
+
+LONG = [  # more than two words of bits; a narrow model's chunks
+    ModelSpec("rhi", "linear-causal", 17, n_layers=3, d_model=4),
+    *(ModelSpec("rhi", family, 130, n_layers=2, d_model=4) for family in FAMILIES),
+    ModelSpec("lhi", "gru", 192, d_model=8),
+    ModelSpec("lhi", "softmax-full", 140, d_model=32, n_heads=4),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", LONG, ids=label)
+def test_a_step_on_long_sequences(spec) -> None:
+    assert refusal(spec) is None
+    assert too_far(spec, 2, capacity=2, n_seeds=1, examples="mixed") == {}
+
+
+OTHER_EXAMPLES = [  # each family that draws in its own way; two words of bits
     *(ModelSpec("lhi", family, 5) for family in ("softmax-causal", "mamba2")),
     *(ModelSpec("rhi", "gru", n) for n in (5, 66)),
     ModelSpec("rhi", "gru", 3, positions="learned"),
 ]
 
 
-@pytest.mark.parametrize("spec", MIXED, ids=label)
-def test_a_step_on_mixed_examples(spec) -> None:
+@pytest.mark.parametrize("spec", OTHER_EXAMPLES, ids=label)
+def test_a_step_on_blocks(spec) -> None:
     """And logits, which are of uniform ones."""
-    assert too_far(spec, 3, capacity=3, n_logits=2, n_seeds=1, examples="mixed") == {}
+    assert too_far(spec, 3, capacity=3, n_logits=2, n_seeds=1, examples="blocks") == {}
 
 
 @pytest.mark.parametrize("family", ["softmax-full", "softmax-causal"])

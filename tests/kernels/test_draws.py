@@ -9,11 +9,11 @@ import triton
 import triton.language as tl
 from stacked_truth import DEVICE
 
-from ithbit.kernels.gru.recurrence import _draw, _features
+from ithbit.kernels.gru.recurrence import _draw, _features, _turned
 from ithbit.kernels.tile import token_features
 from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.sampling import draw_examples, stream_keys
-from ithbit.tasks.stream import words_per_example
+from ithbit.tasks.stream import CUTS, words_per_example
 from ithbit.tasks.tokens import token_rows, token_table
 
 COUNT = 3
@@ -21,56 +21,65 @@ FIRST = 1_000_000_007
 
 
 @triton.jit(do_not_specialize=["N", "LHI", "WORDS"])
-def _tokens(keys, out, first, N, LHI, WORDS, MIXED: tl.constexpr, ROWS: tl.constexpr):
+def _tokens(keys, out, first, N, LHI, WORDS, CUTS: tl.constexpr, ROWS: tl.constexpr):
     """Six features of each token, as attention and Mamba2 draw them: example token 16."""
     TOKENS = N + 1 + LHI
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     key = tl.load(keys).to(tl.uint64, bitcast=True)
-    features = token_features(key, first + row // TOKENS, row % TOKENS, N, LHI, WORDS, MIXED)
+    features = token_features(key, first + row // TOKENS, row % TOKENS, N, LHI, WORDS, CUTS)
     tl.store(out + row[:, None] * 16 + tl.arange(0, 16)[None, :], features)
 
 
 @triton.jit
 def _tokens_gru(
     keys, out, first, N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr,
-    MIXED: tl.constexpr, ROWS: tl.constexpr,
+    CUTS: tl.constexpr, ROWS: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
-    """The same, as the GRU draws them, a row an example."""
+    """The same, as the GRU draws them, a row an example; from the last on if BACK."""
     row = tl.arange(0, ROWS)
     key = tl.load(keys).to(tl.uint64, bitcast=True)
-    query, low, high = _draw(key, first + row, N, WORDS, MIXED)
-    for t in range(N + 1 + LHI):
+    query, low, high = _draw(key, first + row, N, WORDS, CUTS)
+    for step in range(N + 1 + LHI):
+        t = N + LHI - step if BACK else step
+        if N > 128:
+            low = _turned(low, t - LHI, 63 if BACK else 0, key, first + row, N, WORDS, CUTS)
+            high = low
         features = _features(t, query, low, high, N, LHI)
         at = (row * (N + 1 + LHI) + t)[:, None] * 16 + tl.arange(0, 8)[None, :]
         tl.store(out + at, features)
 
 
-def drawn(task: str, n: int, kind: str, gru: bool) -> torch.Tensor:
+def drawn(task: str, n: int, kind: str, how: str) -> torch.Tensor:
     """The six features of a token that a kernel draws: example token feature."""
     lhi, tokens = int(task == "lhi"), n_tokens(task, n)
     keys, words = stream_keys([7], DEVICE), words_per_example(n)
-    mixed, rows = kind == "mixed", 32
+    mixed, rows = CUTS[kind], 32
     tiles = triton.cdiv(4 * tokens, rows)
     out = torch.zeros(tiles * rows * 16, device=DEVICE)
-    if gru:
-        _tokens_gru[(1,)](keys, out, FIRST, N=n, LHI=lhi, WORDS=words, MIXED=mixed, ROWS=4)
+    if how == "by token":
+        _tokens[(tiles,)](keys, out, FIRST, n, lhi, words, CUTS=mixed, ROWS=rows)
     else:
-        _tokens[(tiles,)](keys, out, FIRST, n, lhi, words, MIXED=mixed, ROWS=rows)
+        _tokens_gru[(1,)](
+            keys, out, FIRST, N=n, LHI=lhi, WORDS=words, CUTS=mixed, ROWS=4, BACK=how == "back"
+        )
     return out.view(-1, 16)[: COUNT * tokens, :6].view(COUNT, tokens, 6)
 
 
 CASES = [
     *(("by token", task, n) for task in ("rhi", "lhi") for n in (1, 2, 7, 63, 64, 65, 127, 128)),
     *(("by word", *case) for case in (("rhi", 1), ("lhi", 64), ("rhi", 65), ("lhi", 128))),
+    ("by word", "lhi", 192),
+    ("back", "rhi", 129),
+    ("by token", "rhi", 512),
 ]
 
 
 @pytest.mark.parametrize(("how", "task", "n"), CASES)
-@pytest.mark.parametrize("kind", ["uniform", "mixed"])
+@pytest.mark.parametrize("kind", ["uniform", "mixed", "blocks"])
 def test_the_kernels_draw_the_same_tokens(kind, how, task, n) -> None:
     examples = draw_examples(stream_keys([7], DEVICE), n, FIRST, COUNT, kind)
     rows = token_rows(task, examples.bits[0], examples.index[0])
     expected = token_table(task, n, device=DEVICE).features[rows]
-    found = drawn(task, n, kind, how == "by word")
+    found = drawn(task, n, kind, how)
     assert torch.equal(found[..., :4], expected[..., :4])
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)

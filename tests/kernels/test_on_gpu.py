@@ -34,6 +34,28 @@ def test_a_step_is_that_of_the_stacked_models(task, family, n_bits, n_layers) ->
     assert too_far(spec, REST, CAPACITY, n_logits=CAPACITY + 44) == {}
 
 
+# Narrow models, long sequences, and both: width, bits and layers.
+SIZES = [(4, 33, 3), (8, 16, 2), (4, 512, 2), (8, 200, 2), (16, 256, 2), (32, 512, 2), (64, 512, 1)]
+
+
+@pytest.mark.parametrize("examples", ["uniform", "mixed"])
+@pytest.mark.parametrize(("width", "n_bits", "n_layers"), SIZES)
+def test_so_is_one_of_other_sizes(family, width, n_bits, n_layers, examples) -> None:
+    task = "lhi" if (width, n_bits) in ((8, 16), (16, 256)) else "rhi"
+    spec = ModelSpec(task, family, n_bits, n_layers, d_model=width)
+    assert refusal(spec) is None
+    assert too_far(spec, REST, CAPACITY, n_logits=REST, examples=examples) == {}
+
+
+@pytest.mark.parametrize(("width", "n_bits"), [(4, 64), (8, 130)])
+def test_a_narrow_run_alone_and_in_a_stack_are_the_same_bits(family, width, n_bits) -> None:
+    start = started(ModelSpec("rhi", family, n_bits, n_layers=2, d_model=width), n_seeds=3)
+    together = by_kernels(start, CAPACITY, PROTOCOL, fresh_step(start, CAPACITY))
+    alone = start.rows([1])
+    found = by_kernels(alone, CAPACITY, PROTOCOL, fresh_step(alone, CAPACITY))
+    assert found.equals(together.rows([1]))
+
+
 @pytest.mark.parametrize("n_bits", [8, 33, 64])
 def test_so_is_a_whole_batch(task, family, n_bits) -> None:
     assert too_far(ModelSpec(task, family, n_bits, n_layers=2), CAPACITY, CAPACITY) == {}

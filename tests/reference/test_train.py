@@ -3,10 +3,11 @@ from dataclasses import astuple, replace
 import pytest
 import torch
 import torch.nn.functional as F
+from whole_runs import Epoch, train
 
 from ithbit.models import classifier
 from ithbit.reference import weights
-from ithbit.reference.train import Epoch, stepper, train
+from ithbit.reference.train import stepper
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table

@@ -92,6 +92,24 @@ def test_mixed_examples_are_half_uniform_half_two_densities_with_a_cut(n) -> Non
     assert abs(share - constant) < SIGMAS * math.sqrt(constant * (1 - constant) / N_DRAWN) + 1e-4
 
 
+@pytest.mark.parametrize("n", [1, 5, 64])
+def test_blocks_are_half_uniform_half_two_densities_in_turn(n) -> None:
+    """*Empirical*: as for mixed examples, with four more cuts that each show with chance 1/2."""
+    uniform = draw_examples(stream_keys([3]), n, 0, 2 * N_DRAWN)
+    blocks = draw_examples(stream_keys([3]), n, 0, 2 * N_DRAWN, "blocks")
+    assert torch.equal(blocks.index, uniform.index)
+    assert torch.equal(blocks.bits[0, ::2], uniform.bits[0, ::2])
+    odd = blocks.bits[0, 1::2].double()
+    assert (2 * odd - 1).mean(0).abs().max() < SIGMAS / math.sqrt(N_DRAWN)
+    # Two bits share a density if an even number of cuts is between them: the mean of (-1)^cuts.
+    apart = (torch.arange(n)[:, None] - torch.arange(n)[None, :]).abs() / (n + 1)
+    even = (1 + (1 - 2 * apart) * (1 - apart) ** 4) / 2
+    square = 1 / 4 + 1 / 2 / 3  # E d^2: a chance is 0 or 1 with 1/4 each, else uniform
+    found = odd.T @ odd / N_DRAWN
+    off = (found - even * square - (1 - even) / 4)[~torch.eye(n, dtype=torch.bool)]
+    assert len(off) == 0 or off.abs().max() < SIGMAS * math.sqrt(0.25 / N_DRAWN)
+
+
 def _all_equal(n: int) -> float:
     """The chance that n bits of one density are equal."""
     return 2 / 7 + 5 / 7 * 2 / (n + 1)
@@ -104,6 +122,10 @@ def test_densities_are_those_of_the_recipe() -> None:
     assert max(abs(a - b) for a, b in zip(found, exact, strict=True)) <= 1
     assert found.count(0) == found.count(65536)
     assert abs(found.count(0) / 1024 - 1 / 7) < 1e-3
+    blocks = [zeros(step, n_cuts=5) for step in steps]
+    exact = [min(max(2 * (step + 0.5) / 1024 - 0.5, 0), 1) * 65536 for step in steps]
+    assert blocks == exact
+    assert blocks.count(0) == blocks.count(65536) == 256
 
 
 @pytest.mark.parametrize("n", [1, 3, 8, 64, 65])

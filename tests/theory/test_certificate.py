@@ -10,13 +10,14 @@ from flint import arb, ctx
 
 from ithbit.errors import SpecError
 from ithbit.theory.certificate import METHODS, certify, find_worst
+from ithbit.theory.certifiers.arguments.approach import approach_of
 from ithbit.theory.certifiers.arguments.every_n import (
     every_n,
     linear_deviation,
     parabola_deviation,
     softmax_deviation,
 )
-from ithbit.theory.certifiers.arguments.marker import certify_marker
+from ithbit.theory.certifiers.arithmetic.lines import exact
 from ithbit.theory.constructions import (
     CONSTRUCTIONS,
     TRAINED_CONSTRUCTIONS,
@@ -91,7 +92,8 @@ def test_deviations_stay_below_the_constants_for_every_n():
             ("linear-full", linear_deviation()),
             ("linear-causal", linear_deviation()),
         ):
-            assert certify_marker(construct("lhi", family, n)).deviation <= most
+            spread = approach_of(construct("lhi", family, n)).spread
+            assert max(high - low for low, high in spread) <= exact(most)
 
 
 def test_the_closed_forms_are_what_certificates_find():

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from completions import count, formal, trained
+from completions.scalar import Counted, Tally, exp, log, relu, sqrt
 from torch import nn
 
 from ithbit.errors import SpecError
 from ithbit.theory.architecture import architecture
-from ithbit.theory.complexity import causal_complexity, count, formal, mlp_operations, trained
-from ithbit.theory.complexity.scalar import Counted, Tally, exp, log, relu, sqrt
+from ithbit.theory.complexity import causal_complexity, mlp_operations
 from ithbit.theory.layers import LinearAttention, ReluNet, Rnn, SoftmaxAttention, Ssm, matrix
 
 K = 5  # tokens before the one that is computed, plus one

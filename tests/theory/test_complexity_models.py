@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from completions import trained
 
 from ithbit.models.registry import BLOCKS
 from ithbit.models.stream import Sequence
 from ithbit.spec import ModelSpec
-from ithbit.theory.complexity import trained
 
 TOKENS = 6
 

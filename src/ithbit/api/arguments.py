@@ -1,7 +1,6 @@
 """What several functions of the door take, in the forms that people give it."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +49,13 @@ def protocol_of(
     >>> protocol_of(None, max_epochs=3).max_epochs
     3
     """
-    given: dict[str, Any] = {
-        "max_epochs": max_epochs,
-        "stop_when_solved": stop_when_solved or None,
-        "examples": examples,
-        "learning_rate": lr,
-        "batch_size": batch_size,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
-    return replace(protocol or Protocol(), **changes)
+    return (protocol or Protocol()).changed(
+        max_epochs=max_epochs,
+        stop_when_solved=stop_when_solved or None,
+        examples=examples,
+        learning_rate=lr,
+        batch_size=batch_size,
+    )
 
 
 def model_of(

@@ -251,7 +251,7 @@ def complexity(
     >>> complexity("rnn").operations
     12432
     """
-    from ithbit.theory.complexity.formulas import causal_complexity
+    from ithbit.theory.complexity import causal_complexity
 
     need_theory(family)
     if family not in (*FORMAL_FAMILIES, *TRAINED_FAMILIES):

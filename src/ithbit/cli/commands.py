@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
+from ithbit.api import capacity as capacities
 from ithbit.api import exchange, probing, records, theory, trained, training
 from ithbit.cli import options
 from ithbit.cli.options import AsJson, command, print_or_json, print_result
@@ -64,7 +65,7 @@ def register_records(app: typer.Typer) -> None:
 
 
 def register_trained(app: typer.Typer) -> None:
-    """Add probe, verify, explore, data and score."""
+    """Add probe, capacity, verify, explore, data and score."""
 
     @command(app, probing.probe, options.PROBE, progress=True)
     def probe(
@@ -78,6 +79,14 @@ def register_trained(app: typer.Typer) -> None:
         print_or_json(report, as_json)
         if out is not None:
             print(out, file=sys.stderr)
+
+    @command(app, capacities.capacity, options.CAPACITY, progress=True)
+    def capacity(found: Any, out: Path | None, dry_run: bool, as_json: AsJson = False) -> None:
+        """Exit status 1 if the time was over before the search was done."""
+        print_or_json(found, as_json)
+        if out is not None:
+            print(out, file=sys.stderr)
+        _exit_1_if(not (found.final or dry_run))
 
     @command(app, trained.verify, options.VERIFY, progress=True)
     def verify(verified: Any, as_json: AsJson = False) -> None:

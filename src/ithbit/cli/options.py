@@ -87,7 +87,8 @@ OPTIONS: dict[str, Any] = {
     "max_epochs": option("Epochs after which a run stops; 500 unless given.", kind=int | None),
     "stop_when_solved": flag("Stop a run at its first perfect epoch.", "--stop-when-solved"),
     "examples": option(
-        "What training draws: uniform (the paper), or mixed (half of it two densities with a cut).",
+        "What training draws: uniform (the paper), mixed (half of it two densities with a cut), or "
+        "blocks (half of it two densities in turn, with up to five cuts).",
         kind=str | None,
     ),
     "device": option("auto, cpu, cuda, or cuda:1 if there are several."),
@@ -205,6 +206,20 @@ PROBE = {
     "n": option("Length; repeatable.", *_N, kind=list[int] | None),
     "layers": option("Depth; repeatable.", *_L, kind=list[int] | None),
     "out": option("Also write the report as an HTML page.", *_OUT, kind=Path | None),
+}
+CAPACITY = {
+    "width": option("Widths, such as 4,8,16.", "--width", "-d"),
+    "layers": option("Numbers of layers, such as 1,2.", *_L),
+    "lr": option("Learning rates of the first epoch; the best counts."),
+    "need": option("Seeds that must succeed and stand, at one learning rate.", kind=int),
+    "factor": option("How far apart a solved and a failed length may be at last.", kind=float),
+    "start": option("The length to begin with.", kind=int),
+    "most_n": option("The longest length to try.", "--most-n", kind=int),
+    "max_epochs": option("Epochs after which a run stops; 200 unless given.", kind=int | None),
+    "examples": option("What training draws: mixed unless given, or uniform.", kind=str | None),
+    "minutes": option("Leave the search after so many minutes.", kind=float | None),
+    "dry_run": flag("Only report where the search stands.", "--dry-run"),
+    "out": option("Also write the capacity card, an HTML page.", *_OUT, kind=Path | None),
 }
 VERIFY = {
     "runs": argument(

@@ -17,6 +17,7 @@ from ithbit.engine.how import Event, How, Notice, Unfinished
 from ithbit.engine.optim import AdamState, Plateau
 from ithbit.engine.stack import Stack, fresh_state
 from ithbit.engine.steppers.choice import choose_stepper, why_alone
+from ithbit.families import family_named
 from ithbit.models.classifier import n_parameters
 from ithbit.models.layer_source import layer_for
 from ithbit.spec import RunSpec
@@ -39,7 +40,9 @@ def stack_size(run: RunSpec, device: Device) -> int:
     if device.is_cuda:
         # A few rows a token for each block and for the way back, and the gradient's shares; fp32.
         rows = 6 * (model.n_layers + 1) * tokens
-        numbers = rows * model.d_model + _MAX_SHARES * n_parameters(model)
+        family = family_named(model.family)
+        width = max(model.d_model, model.d_state) if family.has_state else model.d_model
+        numbers = rows * width + _MAX_SHARES * n_parameters(model)
         return max(1, min(_CUDA_SEEDS, _CUDA_SCRATCH // (4 * numbers)))
     return max(1, _CPU_TOKENS // tokens)
 

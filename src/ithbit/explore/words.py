@@ -60,7 +60,7 @@ def origin(result: Result) -> tuple[str, str]:
     if result.environment.get("path") == "construction":
         return BY_HAND
     label, examples = "Trained on fair bits", "In its training examples every bit is a fair coin."
-    if result.spec.protocol.examples == "mixed":
+    if result.spec.protocol.examples != "uniform":
         label = "Trained on mixed bits"
         examples = (
             "In half of its training examples ones are rare in one part, frequent in another."

@@ -188,7 +188,8 @@ def _units(models: list[ModelSpec]) -> list[list[ModelSpec]]:
 
 def _kin(model: ModelSpec) -> object:
     """Models of any length that share their kernels on rows."""
-    return model.task, model.family.split("-")[0], model.positions
+    sizes = model.d_model, model.n_heads, model.d_ff, model.d_state
+    return model.task, model.family.split("-")[0], model.positions, sizes
 
 
 def _mark(model: ModelSpec, batch_size: int, device: torch.device, examples: str) -> Path:

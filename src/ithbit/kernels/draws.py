@@ -1,6 +1,6 @@
 """Examples drawn in place: any program draws any bit of any example for itself.
 
-The words and the recipe of mixed examples are those of `tasks/stream.py`, bit for bit. An example
+The words and the recipes of examples are those of `tasks/stream.py`, bit for bit. An example
 is named by its number in the seed's stream.
 """
 
@@ -9,10 +9,13 @@ import triton.language as tl
 
 from ithbit.tasks.stream import (
     BELOW,
+    BLOCKS_BELOW,
+    BLOCKS_RISE,
     CUT,
     GAMMA,
     LAST_SHIFT,
     MIX,
+    MORE_CUT,
     OTHER_HALF,
     RISE,
     RUN,
@@ -25,10 +28,12 @@ _SHIFT_1, _FACTOR_1 = tl.constexpr(MIX[0][0]), tl.constexpr(MIX[0][1])
 _SHIFT_2, _FACTOR_2 = tl.constexpr(MIX[1][0]), tl.constexpr(MIX[1][1])
 _SHIFT_3 = tl.constexpr(LAST_SHIFT)
 _OTHER_HALF = tl.constexpr(OTHER_HALF * GAMMA % (1 << 64))  # what counters from there on add
-SHARES = tl.constexpr(64 // SHARE)  # bits of an odd mixed example that a word decides
+SHARES = tl.constexpr(64 // SHARE)  # bits of an odd example that a word decides
 _SHARE, _CASES = tl.constexpr(SHARE), tl.constexpr(1 << SHARE)
 _STEP, _STEPS = tl.constexpr(STEP), tl.constexpr(1 << STEP)
-_CUT, _CUTS = tl.constexpr(CUT), tl.constexpr(1 << CUT)
+_CUT = tl.constexpr(CUT)
+_MORE_CUT, _MORE_CUTS = tl.constexpr(MORE_CUT), tl.constexpr(1 << MORE_CUT)
+_BLOCKS_RISE, _BLOCKS_BELOW = tl.constexpr(BLOCKS_RISE), tl.constexpr(BLOCKS_BELOW)
 _RISE, _RUN, _BELOW = tl.constexpr(RISE), tl.constexpr(RUN), tl.constexpr(BELOW)
 
 
@@ -36,7 +41,12 @@ _RISE, _RUN, _BELOW = tl.constexpr(RISE), tl.constexpr(RUN), tl.constexpr(BELOW)
 def stream_word(key, example, j, WORDS):
     """Word j of an example (see `tasks/stream.py`), as uint64."""
     counter = (example.to(tl.int64) * WORDS + 1 + j).to(tl.uint64, bitcast=True)
-    word = key + counter * _GAMMA
+    return stirred(key + counter * _GAMMA)
+
+
+@triton.jit
+def stirred(word):
+    """SplitMix64's last step, as uint64."""
     word = (word ^ (word >> _SHIFT_1)) * _FACTOR_1
     word = (word ^ (word >> _SHIFT_2)) * _FACTOR_2
     return word ^ (word >> _SHIFT_3)
@@ -51,17 +61,26 @@ def draw_index(key, example, N, WORDS):
 
 @triton.jit
 def odd_word(key, example, j, N):
-    """Word j of the bits of an odd mixed example, as uint64."""
+    """Word j of the bits of an odd example, as uint64."""
     return stream_word(key + _OTHER_HALF, example, j, (N + SHARES - 1) // SHARES)
 
 
 @triton.jit
-def odd_zeros(key, example, i, N, WORDS):
-    """In how many of the cases of a share bit i (from 0) of an odd mixed example is 0, as int32."""
-    word = stream_word(key, example, 0, WORDS).to(tl.uint32)
-    cut = ((word >> (32 - _CUT)) * (N + 1) >> _CUT).to(tl.int32)
-    step = (tl.where(i < cut, word, word >> _STEP) & (_STEPS - 1)).to(tl.uint32)
-    zeros = ((2 * step + 1) * _RISE // _RUN).to(tl.int32) - _BELOW
+def odd_zeros(key, example, i, N, WORDS, CUTS: tl.constexpr):
+    """In how many of the cases of a share bit i (from 0) of an odd example is 0, as int32."""
+    whole = stream_word(key, example, 0, WORDS)
+    word = whole.to(tl.uint32)
+    one = i < ((word >> (32 - _CUT)) * (N + 1) >> _CUT).to(tl.int32)
+    if CUTS > 1:
+        more = stirred(whole)
+        for cut in tl.static_range(CUTS - 1):
+            share = (more >> (cut * _MORE_CUT)).to(tl.uint32) & (_MORE_CUTS - 1)
+            one = one != (i < (share * (N + 1) >> (_MORE_CUT - 1)).to(tl.int32))
+    odd = 2 * (tl.where(one, word, word >> _STEP) & (_STEPS - 1)).to(tl.uint32) + 1
+    if CUTS == 1:
+        zeros = (odd * _RISE // _RUN).to(tl.int32) - _BELOW
+    else:
+        zeros = (odd * _BLOCKS_RISE).to(tl.int32) - _BLOCKS_BELOW
     return tl.minimum(tl.maximum(zeros, 0), _CASES)
 
 
@@ -72,9 +91,10 @@ def share_of(word, j):
 
 
 @triton.jit
-def draw_bit(key, example, i, N, WORDS, MIXED: tl.constexpr):
-    """Bit i (from 0) of an example, uniform or MIXED, as fp32; i must be within the words drawn."""
-    if not MIXED:
+def draw_bit(key, example, i, N, WORDS, CUTS: tl.constexpr):
+    """Bit i (from 0) of an example of so many CUTS (none: uniform), as fp32; i must be within the
+    words drawn."""
+    if CUTS == 0:
         word = stream_word(key, example, 1 + i // 64, WORDS)
         return ((word >> (i % 64).to(tl.uint64)) & 1).to(tl.float32)
     # One word for either kind: a fair bit is of two cases, and 0 in one.
@@ -84,4 +104,4 @@ def draw_bit(key, example, i, N, WORDS, MIXED: tl.constexpr):
     at = tl.where(odd, i % SHARES * _SHARE, i % 64)
     word = stream_word(key + tl.where(odd, _OTHER_HALF, 0), example, j, words)
     drawn = (word >> at.to(tl.uint64)).to(tl.int32) & tl.where(odd, _CASES - 1, 1)
-    return (drawn >= tl.where(odd, odd_zeros(key, example, i, N, WORDS), 1)).to(tl.float32)
+    return (drawn >= tl.where(odd, odd_zeros(key, example, i, N, WORDS, CUTS), 1)).to(tl.float32)

@@ -48,7 +48,7 @@ def _tile(tile, TOKENS: tl.constexpr, SEQUENCES: tl.constexpr, ROWS: tl.constexp
 def _embed(
     values, keys, first, out, waves, offset, PARAMETERS,
     N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, SEQUENCES: tl.constexpr,
-    ROWS: tl.constexpr, D: tl.constexpr, ENCODING: tl.constexpr, MIXED: tl.constexpr,
+    ROWS: tl.constexpr, D: tl.constexpr, ENCODING: tl.constexpr, CUTS: tl.constexpr,
 ):  # fmt: skip
     """Embedded tokens, each sequence's after one unused row: seed sequence 1+token D."""
     TOKENS: tl.constexpr = N + 2 if LHI else N + 1
@@ -57,7 +57,7 @@ def _embed(
     sequence, position, live = _tile(tl.program_id(0), TOKENS, SEQUENCES, ROWS)
     key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
     example = tl.load(first + seed) + sequence
-    token = token_features(key, example, position, N, LHI, WORDS, MIXED)
+    token = token_features(key, example, position, N, LHI, WORDS, CUTS)
     x = dot(token, load_embedding(values, offset, 0, D, ENCODING == "polynomial", False))
     x = add_positions(x, values, offset, waves, position, D, ENCODING)
     row = (seed * SEQUENCES + sequence) * (TOKENS + 1) + 1 + position
@@ -69,7 +69,7 @@ def _embed_back(
     keys, first, grads, partials, offset, PROGRAMS, PARAMETERS,
     N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, SEQUENCES: tl.constexpr,
     STRIDE: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, ENCODING: tl.constexpr,
-    MIXED: tl.constexpr,
+    CUTS: tl.constexpr,
 ):  # fmt: skip
     """Shares of the map of token features; a program takes SEQUENCES sequences of `grads`."""
     TOKENS: tl.constexpr = N + 2 if LHI else N + 1
@@ -80,7 +80,7 @@ def _embed_back(
     total = tl.zeros([FEATURES, D], tl.float32)
     for tile in range((SEQUENCES * TOKENS + ROWS - 1) // ROWS):
         sequence, position, live = _tile(tile, TOKENS, SEQUENCES, ROWS)
-        token = token_features(key, example + sequence, position, N, LHI, WORDS, MIXED)
+        token = token_features(key, example + sequence, position, N, LHI, WORDS, CUTS)
         row = (start + sequence) * TOKENS + position
         at = grads + row[:, None] * STRIDE + tl.arange(0, D)[None, :]
         total += dot(tl.trans(token), tl.load(at, mask=live[:, None], other=0.0))
@@ -130,15 +130,13 @@ def _waves(plan: Plan) -> Tensor:
     return table.contiguous().to(plan.device)
 
 
-def embed(
-    plan: Plan, values: Tensor, keys: Tensor, first: Tensor, out: Tensor, mixed: bool
-) -> None:
+def embed(plan: Plan, values: Tensor, keys: Tensor, first: Tensor, out: Tensor, cuts: int) -> None:
     """Embed the tokens of examples first, first + 1 … into `out` (seed, sequence, 1+token, D)."""
     model, sequences = plan.model, out.shape[1]
     _embed[(triton.cdiv(sequences * plan.n_tokens, _ROWS), plan.n_seeds)](
         values, keys, first, out, waves(plan), offset(plan), plan.n_parameters,
         N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, SEQUENCES=sequences, ROWS=_ROWS,
-        D=model.d_model, ENCODING=model.positions, MIXED=mixed,
+        D=model.d_model, ENCODING=model.positions, CUTS=cuts,
     )  # fmt: skip
 
 
@@ -152,7 +150,7 @@ def embed_back(
         keys, first, grads, partials, offset(plan), partials.shape[1], plan.n_parameters,
         N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words,
         SEQUENCES=grads.shape[1] // n_programs, STRIDE=grads.stride(2), ROWS=_ROWS,
-        D=model.d_model, ENCODING=model.positions, MIXED=plan.mixed,
+        D=model.d_model, ENCODING=model.positions, CUTS=plan.cuts,
     )  # fmt: skip
 
 
@@ -161,8 +159,9 @@ def learned_back(plan: Plan, grads: Tensor, count: int, partials: Tensor) -> Non
     token, D) of the first `count` sequences. Rows past the training length get none."""
     # No more programs than there are rows for their shares.
     each = triton.cdiv(plan.capacity, partials.shape[1])
+    pad, d = triton.next_power_of_2(plan.n_tokens), plan.model.d_model
     _learned_back[(triton.cdiv(plan.capacity, each), plan.n_seeds)](
         grads, count, partials, offset(plan), partials.shape[1], grads.shape[1], plan.n_parameters,
-        TOKENS=plan.n_tokens, PAD=triton.next_power_of_2(plan.n_tokens), STRIDE=grads.stride(2),
-        EXAMPLES=each, D=plan.model.d_model,
+        TOKENS=plan.n_tokens, PAD=pad, STRIDE=grads.stride(2), EXAMPLES=each, D=d,
+        num_warps=4 if pad <= 256 else min(32, 4 * triton.cdiv(pad * d, 4096)),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from torch import Tensor
 from ithbit.models.classifier import init
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
-from ithbit.tasks.stream import words_per_example
+from ithbit.tasks.stream import CUTS, words_per_example
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Plan:
     device: torch.device
     offsets: dict[str, int]
     n_parameters: int
-    mixed: bool = False  # what training draws; logits are always of uniform examples
+    cuts: int = 0  # of what training draws, see `draws.py`; logits are of uniform examples
     _buffers: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -38,7 +38,7 @@ class Plan:
         for name, value in init(model, seed=0).items():
             offsets[name] = start
             start += value.numel()
-        return cls(model, n_seeds, capacity, device, offsets, start, examples == "mixed")
+        return cls(model, n_seeds, capacity, device, offsets, start, CUTS[examples])
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -20,8 +20,9 @@ from ithbit.kernels.mamba2 import step as mamba2
 from ithbit.kernels.plan import Plan
 from ithbit.spec import ModelSpec
 
-MAX_BITS = 128
-_LEAST_HEAD = 4  # softmax attention's heads are loaded four numbers at a time
+MAX_BITS = 512
+_LEAST = 4  # numbers of a token, of a hidden layer, of a state
+_LEAST_HEAD = 2  # softmax attention's heads are loaded two or four numbers at a time
 
 
 def _name_kernels() -> None:
@@ -77,15 +78,16 @@ def refusal(model: ModelSpec) -> str | None:
         return f"there are no kernels for the family {model.family}"
     if model.n_bits > MAX_BITS:
         return f"the kernels take up to {MAX_BITS} bits, got {model.n_bits}"
-    for name, size in (("width", model.d_model), ("feed-forward width", model.d_ff)):
-        if size < 16 or size & (size - 1):
-            return f"the kernels take a {name} that is a power of two from 16 on, got {size}"
+    sizes = {"width": model.d_model, "feed-forward width": model.d_ff}
+    if family.has_state:
+        sizes["state"] = model.d_state
+    for name, size in sizes.items():
+        if size < _LEAST or size & (size - 1):
+            return f"the kernels take a {name} that is a power of two from {_LEAST} on, got {size}"
     if family.kind == "softmax" and model.d_head < _LEAST_HEAD:
         return (
             f"the kernels take softmax heads of {_LEAST_HEAD} numbers or more, got {model.d_head}"
         )
-    if family.has_state and (model.d_state < 16 or model.d_state & (model.d_state - 1)):
-        return f"the kernels take a state that is a power of two from 16 on, got {model.d_state}"
     return None
 
 

@@ -18,6 +18,7 @@ SIZES += ["PARAMETERS", "PROGRAMS", "BLOCKS"]
 LENGTHS = ["N", "LHI", "WORDS", "TOKENS"]  # and of kernels on rows, every length
 CHUNK = tl.constexpr(16)  # tokens that a warp takes at a time: the rows of the smallest product
 FEATURES = tl.constexpr(16)  # the nine features of a token, filled up for a product
+_LEAST = tl.constexpr(16)  # terms of a sum that the tensor cores take
 _TOKEN_FEATURES = tl.constexpr(N_FEATURES)
 
 
@@ -34,11 +35,15 @@ def dot(a, b):
     """a @ b in three passes of tf32: as exact as fp32.
 
     Triton's own "tf32x3" also mends infinities, which takes more instructions than the passes.
+    Short sums, of narrow models, are plain multiply-adds: every thread has whole sums to itself.
     """
-    a_high, b_high = high(a), high(b)
-    out = tl.dot(a - a_high, b_high, input_precision="tf32")
-    out = tl.dot(a_high, b - b_high, out, input_precision="tf32")
-    return tl.dot(a_high, b_high, out, input_precision="tf32")
+    if a.shape[1] < _LEAST:
+        return tl.sum(tl.trans(a)[:, :, None] * b[:, None, :], 0)
+    else:
+        a_high, b_high = high(a), high(b)
+        out = tl.dot(a - a_high, b_high, input_precision="tf32")
+        out = tl.dot(a_high, b - b_high, out, input_precision="tf32")
+        return tl.dot(a_high, b_high, out, input_precision="tf32")
 
 
 @triton.jit
@@ -72,10 +77,10 @@ def feature_columns(position, bit, query, N, LHI, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def token_features(key, example, position, N, LHI, WORDS, MIXED: tl.constexpr):
+def token_features(key, example, position, N, LHI, WORDS, CUTS: tl.constexpr):
     """Features of tokens given by example and position (row): row FEATURES."""
     i = position - LHI
-    bit = draw_bit(key, example, tl.where((i >= 0) & (i < N), i, 0), N, WORDS, MIXED)
+    bit = draw_bit(key, example, tl.where((i >= 0) & (i < N), i, 0), N, WORDS, CUTS)
     query = draw_index(key, example, N, WORDS).to(tl.float32) / N
     return feature_columns(position, bit, query, N, LHI, FEATURES)
 
@@ -303,10 +308,14 @@ def along_rows(x):
     """x (i k) with its columns in another order, for a product that sums over them.
 
     Both factors must come through this. It is the order in which the threads that a product leaves
-    its result with hold what the next product wants as its left factor: nothing has to move.
+    its result with hold what the next product wants as its left factor: nothing has to move. Short
+    sums, which no tensor core takes, are left as they are.
     """
-    x = tl.permute(tl.reshape(x, [x.shape[0], x.shape[1] // 8, 4, 2]), [0, 1, 3, 2])
-    return tl.reshape(x, [x.shape[0], x.shape[1] * 8])
+    if x.shape[1] < _LEAST:
+        return x
+    else:
+        x = tl.permute(tl.reshape(x, [x.shape[0], x.shape[1] // 8, 4, 2]), [0, 1, 3, 2])
+        return tl.reshape(x, [x.shape[0], x.shape[1] * 8])
 
 
 @triton.jit

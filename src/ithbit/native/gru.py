@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from ithbit.native.entry import entry
-from ithbit.native.simd import LANES, Floats, fma, get, part, put, sigmoid, splat, tanh
-from ithbit.native.tokens import collect, finish, head, load, spread
+from ithbit.native.entry import drive, entry, group
+from ithbit.native.simd import Floats, fma, get, part, put, sigmoid, splat, tanh
+from ithbit.native.tokens import collect, head, spread
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
 _ONE = np.float32(1)
@@ -68,13 +68,12 @@ def recur_back(
     linear_weights(gp, hh, bias, m, g_hidden, 3 * d, h, d, tokens)
 
 
-@entry
-def gru(
-    values: Any, grads: Any, wide: Any, d_wide: Any, bits: Any, index: Any, logits: Any, at: Any,
-    head_at: int, sizes: Any, lhi: int, causal: bool, train: bool, m: Any,
-) -> int:  # fmt: skip
-    """See `entry`."""
-    layers, d, n = len(at), sizes[0], bits.shape[2]
+@group
+def _gru(run: Any, how: Any, first: int, m: Any) -> int:
+    """See `group`."""
+    p, table, d_table, bits, index, logits = run
+    at, head_at, sizes, lhi, _, train = how
+    layers, d, n = len(at), sizes[0], bits.shape[1]
     T = n + 1 + lhi
     row = (T + 1) * d
     h = n + 1
@@ -87,49 +86,32 @@ def gru(
     hidden = g + row
     carry = hidden + 3 * d
     gp = carry + d
-    sums = gp + values.shape[1]
-    room = LANES * (sums + 2 * n * wide.shape[2])
-    if len(m) < room:
-        return room
-    for run in range(len(values)):
-        p, table, d_table = values[run], wide[run], d_wide[run]
-        clear(m, gp, values.shape[1] + 2 * n * wide.shape[2])
-        for first in range(0, bits.shape[1], LANES):
-            load(bits[run], index[run], first, m, 0)
-            spread(table, 0, 3 * d, n, lhi, T, m, 0, gates)
-            for layer in range(layers):
-                here, (ih, hh, ih_bias, hh_bias) = layer * row, at[layer]
-                if layer:
-                    linear(p, ih, ih_bias, m, h + here - row + d, d, gates, 3 * d, T)
-                recur(
-                    p,
-                    hh,
-                    hh_bias,
-                    d,
-                    m,
-                    gates,
-                    hidden,
-                    h + here,
-                    rzn + 3 * here,
-                    candidate + here,
-                    T,
-                )
-            head(
-                p, gp, head_at, d, m, h + layers * row - d, bits[run], index[run], first,
-                logits[run], train, g,
-            )  # fmt: skip
-            for layer in range(layers - 1, -1 if train else layers - 1, -1):
-                here, (ih, hh, ih_bias, hh_bias) = layer * row, at[layer]
-                recur_back(
-                    p, gp, hh, hh_bias, d, m, h + here, rzn + 3 * here, candidate + here, g,
-                    layer == layers - 1, carry, g_hidden, g_gates, T,
-                )  # fmt: skip
-                if layer:
-                    clear(m, g, row)
-                    linear_back(p, ih, m, g_gates, 3 * d, g, d, T)
-                    linear_weights(gp, ih, ih_bias, m, g_gates, 3 * d, h + here - row + d, d, T)
-                else:
-                    collect(d_table, 0, 3 * d, n, lhi, T, m, 0, g_gates, sums)
-        if train:
-            finish(n, m, gp, grads[run], sums, d_table)
-    return 0
+    if first < 0:
+        return gp
+    sums = gp + len(p)
+    spread(table, 0, 3 * d, n, lhi, T, m, 0, gates)
+    for layer in range(layers):
+        here, (ih, hh, ih_bias, hh_bias) = layer * row, at[layer]
+        if layer:
+            linear(p, ih, ih_bias, m, h + here - row + d, d, gates, 3 * d, T)
+        recur(p, hh, hh_bias, d, m, gates, hidden, h + here, rzn + 3 * here, candidate + here, T)
+    head(p, gp, head_at, d, m, h + layers * row - d, bits, index, first, logits, train, g)
+    for layer in range(layers - 1, -1 if train else layers - 1, -1):
+        here, (ih, hh, ih_bias, hh_bias) = layer * row, at[layer]
+        recur_back(
+            p, gp, hh, hh_bias, d, m, h + here, rzn + 3 * here, candidate + here, g,
+            layer == layers - 1, carry, g_hidden, g_gates, T,
+        )  # fmt: skip
+        if layer:
+            clear(m, g, row)
+            linear_back(p, ih, m, g_gates, 3 * d, g, d, T)
+            linear_weights(gp, ih, ih_bias, m, g_gates, 3 * d, h + here - row + d, d, T)
+        else:
+            collect(d_table, 0, 3 * d, n, lhi, T, m, 0, g_gates, sums)
+    return gp
+
+
+@entry
+def gru(data: Any, how: Any, m: Any) -> int:
+    """See `entry`."""
+    return drive(_gru, data, how, m)

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ithbit.native.entry import entry
+from ithbit.native.entry import drive, entry, group
 from ithbit.native.feed_forward import feed_forward, feed_forward_back
+from ithbit.native.fours import fma4, put4, zero4
 from ithbit.native.norms import norm, norm_back
-from ithbit.native.simd import LANES, Floats, exp, fma, get, largest, part, put, splat, zero
-from ithbit.native.tokens import collect, finish, head, load, spread
+from ithbit.native.simd import Floats, exp, fma, get, largest, part, put, splat, zero
+from ithbit.native.tokens import collect, head, spread
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
 _ONE, _EPS = np.float32(1), np.float32(1e-6)
@@ -54,17 +55,10 @@ def _grow(m: Floats, state: int, size: int, a: int, b: int, z: int) -> None:
 def _left(m: Floats, state: int, size: int, a: int, y: int) -> None:
     """y = a S."""
     for e in range(0, size, 4):
-        y_0 = y_1 = y_2 = y_3 = zero()
+        sums = zero4()
         for f in range(size):
-            v, here = get(m, a + f), state + f * (size + 1) + e
-            y_0 = fma(v, get(m, here), y_0)
-            y_1 = fma(v, get(m, here + 1), y_1)
-            y_2 = fma(v, get(m, here + 2), y_2)
-            y_3 = fma(v, get(m, here + 3), y_3)
-        put(m, y + e, y_0)
-        put(m, y + e + 1, y_1)
-        put(m, y + e + 2, y_2)
-        put(m, y + e + 3, y_3)
+            sums = fma4(get(m, a + f), m, state + f * (size + 1) + e, sums)
+        put4(m, y + e, sums)
 
 
 @part
@@ -174,13 +168,12 @@ def mix_back(
         _key_back(m, state, kv + t * 2 * d, gkv + t * 2 * d, d, heads)
 
 
-@entry
-def linear_attention(
-    values: Any, grads: Any, wide: Any, d_wide: Any, bits: Any, index: Any, logits: Any, at: Any,
-    head_at: int, sizes: Any, lhi: int, causal: bool, train: bool, m: Any,
-) -> int:  # fmt: skip
-    """See `entry`."""
-    layers, d, heads, up_to, n = len(at), sizes[0], sizes[1], sizes[2], bits.shape[2]
+@group
+def _linear_attention(run: Any, how: Any, first: int, m: Any) -> int:
+    """See `group`."""
+    p, table, d_table, bits, index, logits = run
+    at, head_at, sizes, lhi, causal, train = how
+    layers, d, heads, up_to, n = len(at), sizes[0], sizes[1], sizes[2], bits.shape[1]
     T = n + 1 + lhi
     row, wider = T * d, T * up_to
     # Kept of every layer,
@@ -198,114 +191,76 @@ def linear_attention(
     slope = h + layers * wider
     # and passing.
     y = slope + layers * wider
-    g, gx, gy, gm, gq, gkv = (
-        y + row,
-        y + 2 * row,
-        y + 3 * row,
-        y + 4 * row,
-        y + 5 * row,
-        y + 6 * row,
-    )
+    g, gx, gy = y + row, y + 2 * row, y + 3 * row
+    gm, gq, gkv = y + 4 * row, y + 5 * row, y + 6 * row
     gh = gkv + 2 * row
     gz = gh + wider
     state = gz + T * heads
     gp = state + d * (d // heads + 1)
-    sums = gp + values.shape[1]
-    room = LANES * (sums + 2 * n * wide.shape[2])
-    if len(m) < room:
-        return room
-    for run in range(len(values)):
-        p, table, d_table = values[run], wide[run], d_wide[run]
-        clear(m, gp, values.shape[1] + 2 * n * wide.shape[2])
-        for first in range(0, bits.shape[1], LANES):
-            load(bits[run], index[run], first, m, 0)
-            for layer in range(layers):
-                asked = 1 if layer == layers - 1 else T
-                here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
-                norm1, qkv, out, norm2, up, down = at[layer]
-                x_, q_, kv_, mixed_ = x + here, q + here, kv + 2 * here, mixed + here
-                if layer:
-                    norm(
-                        p,
-                        norm1,
-                        norm1 + d,
-                        False,
-                        m,
-                        x_,
-                        d,
-                        y1 + here,
-                        z1 + here,
-                        scale1 + scales,
-                        T,
-                    )
-                    linear(p, qkv, -1, m, y1 + here + mine, d, q_, d, asked)
-                    linear(p, qkv + d * d, -1, m, y1 + here, d, kv_, 2 * d, T)
-                    _features(m, q_, slope_q + here, d, d, asked)
-                    _features(m, kv_, slope_k + here, d, 2 * d, T)
-                else:
-                    spread(table, 0, d, n, lhi, asked, m, 0, x_ + mine)
-                    spread(table, d, d, n, lhi, asked, m, 0, q_)
-                    spread(table, 2 * d, 2 * d, n, lhi, T, m, 0, kv_)
-                mix(m, state, q_, kv_, mixed_, below + scales * heads, T, asked, d, heads, causal)
-                linear(p, out, -1, m, mixed_, d, y, d, asked)
-                add(m, y, x_ + mine, asked * d)
-                norm(
-                    p,
-                    norm2,
-                    norm2 + d,
-                    False,
-                    m,
-                    y,
-                    d,
-                    y2 + here,
-                    z2 + here,
-                    scale2 + scales,
-                    asked,
-                )
-                feed_forward(
-                    p, up, down, d, up_to, m, y2 + here, h + hidden, slope + hidden, x_ + row, asked
-                )
-                add(m, x_ + row, y, asked * d)
-            head(
-                p, gp, head_at, d, m, x + layers * row, bits[run], index[run], first, logits[run],
-                train, g,
-            )  # fmt: skip
-            for layer in range(layers - 1, -1 if train else layers - 1, -1):
-                asked = 1 if layer == layers - 1 else T
-                here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
-                norm1, qkv, out, norm2, up, down = at[layer]
-                q_, kv_, mixed_, some = q + here, kv + 2 * here, mixed + here, asked * d
-                clear(m, gy, some)
-                feed_forward_back(
-                    p, gp, up, down, d, up_to, m, y2 + here, h + hidden, slope + hidden, g, gh, gy,
-                    asked,
-                )  # fmt: skip
-                clear(m, gx, row)
-                add(m, gx + mine, g, some)
-                norm_back(
-                    p, gp, norm2, norm2 + d, m, gy, d, z2 + here, scale2 + scales, gx + mine, asked
-                )
-                clear(m, gm, some)
-                linear_back(p, out, m, gx + mine, d, gm, d, asked)
-                linear_weights(gp, out, -1, m, gx + mine, d, mixed_, d, asked)
-                mix_back(
-                    m, state, q_, kv_, mixed_, below + scales * heads, gm, gz, gq, gkv, T, asked, d,
-                    heads, causal,
-                )  # fmt: skip
-                if layer:
-                    _features_back(m, gq, slope_q + here, d, d, asked)
-                    _features_back(m, gkv, slope_k + here, d, 2 * d, T)
-                    clear(m, gy, row)
-                    linear_back(p, qkv, m, gq, d, gy + mine, d, asked)
-                    linear_weights(gp, qkv, -1, m, gq, d, y1 + here + mine, d, asked)
-                    linear_back(p, qkv + d * d, m, gkv, 2 * d, gy, d, T)
-                    linear_weights(gp, qkv + d * d, -1, m, gkv, 2 * d, y1 + here, d, T)
-                    norm_back(p, gp, norm1, norm1 + d, m, gy, d, z1 + here, scale1 + scales, gx, T)
-                    g, gx = gx, g
-                else:
-                    collect(d_table, 0, d, n, lhi, asked, m, 0, gx + mine, sums)
-                    collect(d_table, d, d, n, lhi, asked, m, 0, gq, sums)
-                    collect(d_table, 2 * d, 2 * d, n, lhi, T, m, 0, gkv, sums)
-        if train:
-            finish(n, m, gp, grads[run], sums, d_table)
-    return 0
+    if first < 0:
+        return gp
+    sums = gp + len(p)
+    for layer in range(layers):
+        asked = 1 if layer == layers - 1 else T
+        here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
+        norm1, qkv, out, norm2, up, down = at[layer]
+        x_, q_, kv_, mixed_ = x + here, q + here, kv + 2 * here, mixed + here
+        if layer:
+            norm(p, norm1, norm1 + d, False, m, x_, d, y1 + here, z1 + here, scale1 + scales, T)
+            linear(p, qkv, -1, m, y1 + here + mine, d, q_, d, asked)
+            linear(p, qkv + d * d, -1, m, y1 + here, d, kv_, 2 * d, T)
+            _features(m, q_, slope_q + here, d, d, asked)
+            _features(m, kv_, slope_k + here, d, 2 * d, T)
+        else:
+            spread(table, 0, d, n, lhi, asked, m, 0, x_ + mine)
+            spread(table, d, d, n, lhi, asked, m, 0, q_)
+            spread(table, 2 * d, 2 * d, n, lhi, T, m, 0, kv_)
+        mix(m, state, q_, kv_, mixed_, below + scales * heads, T, asked, d, heads, causal)
+        linear(p, out, -1, m, mixed_, d, y, d, asked)
+        add(m, y, x_ + mine, asked * d)
+        norm(p, norm2, norm2 + d, False, m, y, d, y2 + here, z2 + here, scale2 + scales, asked)
+        feed_forward(
+            p, up, down, d, up_to, m, y2 + here, h + hidden, slope + hidden, x_ + row, asked
+        )
+        add(m, x_ + row, y, asked * d)
+    head(p, gp, head_at, d, m, x + layers * row, bits, index, first, logits, train, g)
+    for layer in range(layers - 1, -1 if train else layers - 1, -1):
+        asked = 1 if layer == layers - 1 else T
+        here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
+        norm1, qkv, out, norm2, up, down = at[layer]
+        q_, kv_, mixed_, some = q + here, kv + 2 * here, mixed + here, asked * d
+        clear(m, gy, some)
+        feed_forward_back(
+            p, gp, up, down, d, up_to, m, y2 + here, h + hidden, slope + hidden, g, gh, gy, asked
+        )
+        clear(m, gx, row)
+        add(m, gx + mine, g, some)
+        norm_back(p, gp, norm2, norm2 + d, m, gy, d, z2 + here, scale2 + scales, gx + mine, asked)
+        clear(m, gm, some)
+        linear_back(p, out, m, gx + mine, d, gm, d, asked)
+        linear_weights(gp, out, -1, m, gx + mine, d, mixed_, d, asked)
+        mix_back(
+            m, state, q_, kv_, mixed_, below + scales * heads, gm, gz, gq, gkv, T, asked, d, heads,
+            causal,
+        )  # fmt: skip
+        if layer:
+            _features_back(m, gq, slope_q + here, d, d, asked)
+            _features_back(m, gkv, slope_k + here, d, 2 * d, T)
+            clear(m, gy, row)
+            linear_back(p, qkv, m, gq, d, gy + mine, d, asked)
+            linear_weights(gp, qkv, -1, m, gq, d, y1 + here + mine, d, asked)
+            linear_back(p, qkv + d * d, m, gkv, 2 * d, gy, d, T)
+            linear_weights(gp, qkv + d * d, -1, m, gkv, 2 * d, y1 + here, d, T)
+            norm_back(p, gp, norm1, norm1 + d, m, gy, d, z1 + here, scale1 + scales, gx, T)
+            g, gx = gx, g
+        else:
+            collect(d_table, 0, d, n, lhi, asked, m, 0, gx + mine, sums)
+            collect(d_table, d, d, n, lhi, asked, m, 0, gq, sums)
+            collect(d_table, 2 * d, 2 * d, n, lhi, T, m, 0, gkv, sums)
+    return gp
+
+
+@entry
+def linear_attention(data: Any, how: Any, m: Any) -> int:
+    """See `entry`."""
+    return drive(_linear_attention, data, how, m)

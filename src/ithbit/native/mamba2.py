@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ithbit.native.entry import entry
+from ithbit.native.entry import drive, entry, group
+from ithbit.native.fours import fma4, get4, put4
 from ithbit.native.norms import norm, norm_back
 from ithbit.native.simd import (
-    LANES,
     Floats,
     each,
     exp,
@@ -27,7 +27,7 @@ from ithbit.native.simd import (
     splat,
     zero,
 )
-from ithbit.native.tokens import collect, finish, head, load, spread
+from ithbit.native.tokens import collect, head, spread
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights, times
 
 _ONE, _TAPS = np.float32(1), 3
@@ -136,19 +136,11 @@ def mix(
                 left = left * get(m, decay + at)
             k = each(p, skip + h)
             for f in range(h * size, (h + 1) * size, 4):
-                y_0, y_1 = k * get(m, mine + f), k * get(m, mine + f + 1)
-                y_2, y_3 = k * get(m, mine + f + 2), k * get(m, mine + f + 3)
+                x = get4(m, mine + f)
+                sums = k * x[0], k * x[1], k * x[2], k * x[3]
                 for s in range(t + 1):
-                    w, v = get(m, weights + s), c + s * conv + f
-                    y_0 = fma(w, get(m, v), y_0)
-                    y_1 = fma(w, get(m, v + 1), y_1)
-                    y_2 = fma(w, get(m, v + 2), y_2)
-                    y_3 = fma(w, get(m, v + 3), y_3)
-                at = y + a * d + f
-                put(m, at, y_0)
-                put(m, at + 1, y_1)
-                put(m, at + 2, y_2)
-                put(m, at + 3, y_3)
+                    sums = fma4(get(m, weights + s), m, c + s * conv + f, sums)
+                put4(m, y + a * d + f, sums)
 
 
 @part
@@ -214,14 +206,13 @@ def _gate_back(m: Floats, g: int, y: int, gate: int, g_gate: int, count: int) ->
         put(m, g + i, v * opened)
 
 
-@entry
-def mamba2(
-    values: Any, grads: Any, wide: Any, d_wide: Any, bits: Any, index: Any, logits: Any, at: Any,
-    head_at: int, sizes: Any, lhi: int, causal: bool, train: bool, m: Any,
-) -> int:  # fmt: skip
-    """See `entry`."""
+@group
+def _mamba2(run: Any, how: Any, first: int, m: Any) -> int:
+    """See `group`."""
+    p, table, d_table, bits, index, logits = run
+    at, head_at, sizes, lhi, _, train = how
     layers, d, heads, state, leave = len(at), sizes[0], sizes[1], sizes[2], sizes[3]
-    n = bits.shape[2]
+    n = bits.shape[1]
     T, conv = n + 1 + lhi, d + 2 * state
     row, step, convs, dts = T * d, conv + heads, T * conv, T * heads
     # Kept of every layer,
@@ -239,101 +230,86 @@ def mamba2(
     end = scores + (layers - 1) * T * T + T
     end_z, end_scale, weights = end + d, end + 2 * d, end + 2 * d + 1
     gated = weights + T
-    g, gx, gm, g_gate, gc = (
-        gated + row,
-        gated + 2 * row,
-        gated + 3 * row,
-        gated + 4 * row,
-        gated + 5 * row,
-    )
+    g, gx, gm = gated + row, gated + 2 * row, gated + 3 * row
+    g_gate, gc = gated + 4 * row, gated + 5 * row
     gu = gc + convs
     gs = gu + T * step
     g_dt = gs + T
     g_sum = g_dt + dts
     gp = g_sum + dts
-    sums = gp + values.shape[1]
-    room = LANES * (sums + 2 * n * wide.shape[2])
-    if len(m) < room:
-        return room
-    for run in range(len(values)):
-        p, table, d_table = values[run], wide[run], d_wide[run]
-        clear(m, gp, values.shape[1] + 2 * n * wide.shape[2])
-        for first in range(0, bits.shape[1], LANES):
-            load(bits[run], index[run], first, m, 0)
-            for layer in range(layers):
-                asked = 1 if layer == layers - 1 else T
-                here, mine, scales = layer * row, (T - asked) * d, layer * T
-                before, into, taps, taps_bias, dt_bias, a_log, skip, after, out = at[layer]
-                x_, y_, gate_, u_, c_ = (
-                    x + here,
-                    y + here,
-                    gate + here,
-                    u + scales * step,
-                    c + layer * convs,
-                )
-                dt_, decay_ = dt + layer * dts, decay + layer * dts
-                if layer:
-                    norm(p, before, -1, False, m, x_, d, y1 + here, z1 + here, scale1 + scales, T)
-                    linear(p, into, -1, m, y1 + here + mine, d, gate_, d, asked)
-                    linear(p, into + d * d, -1, m, y1 + here, d, u_, step, T)
-                else:
-                    spread(table, 0, d, n, lhi, asked, m, 0, x_ + mine)
-                    spread(table, d, d, n, lhi, asked, m, 0, gate_)
-                    spread(table, 2 * d, step, n, lhi, T, m, 0, u_)
-                _convolve(p, taps, taps_bias, m, u_, step, c_, slope + layer * convs, conv, T)
-                _steps(
-                    p, dt_bias, a_log, m, u_, step, conv, dt_, rise + layer * dts, decay_, heads, T
-                )
-                mix(
-                    p, skip, m, c_, dt_, decay_, scores + layer * T * T, weights, y_, d, state,
-                    heads, T, asked,
-                )  # fmt: skip
-                _gate(m, y_, gate_, gated, asked * d)
-                norm(p, after, -1, False, m, gated, d, y2 + here, z2 + here, scale2 + scales, asked)
-                linear(p, out, -1, m, y2 + here, d, x_ + row, d, asked)
-                add(m, x_ + row, x_ + mine, asked * d)
-            norm(p, leave, -1, False, m, x + layers * row, d, end, end_z, end_scale, 1)
-            head(p, gp, head_at, d, m, end, bits[run], index[run], first, logits[run], train, gm)
-            if train:
-                clear(m, g, d)
-                norm_back(p, gp, leave, -1, m, gm, d, end_z, end_scale, g, 1)
-            for layer in range(layers - 1, -1 if train else layers - 1, -1):
-                asked = 1 if layer == layers - 1 else T
-                here, mine, scales = layer * row, (T - asked) * d, layer * T
-                before, into, taps, taps_bias, dt_bias, a_log, skip, after, out = at[layer]
-                y_, gate_, u_, c_ = y + here, gate + here, u + scales * step, c + layer * convs
-                dt_, decay_, some = dt + layer * dts, decay + layer * dts, asked * d
-                clear(m, gx, row)
-                add(m, gx + mine, g, some)
-                clear(m, gated, some)
-                linear_back(p, out, m, g, d, gated, d, asked)
-                linear_weights(gp, out, -1, m, g, d, y2 + here, d, asked)
-                clear(m, gm, some)
-                norm_back(p, gp, after, -1, m, gated, d, z2 + here, scale2 + scales, gm, asked)
-                _gate_back(m, gm, y_, gate_, g_gate, some)
-                mix_back(
-                    p, gp, skip, m, c_, dt_, decay_, scores + layer * T * T, gm, gs, gc, g_dt,
-                    g_sum, d, state, heads, T, asked,
-                )  # fmt: skip
-                clear(m, gu, T * step)
-                _steps_back(
-                    p, gp, dt_bias, a_log, m, dt_, rise + layer * dts, g_dt, g_sum, gu, step, conv,
-                    heads, T,
-                )  # fmt: skip
-                times(m, gc, slope + layer * convs, convs)
-                _convolve_back(p, gp, taps, taps_bias, m, u_, step, gc, gu, conv, T)
-                if layer:
-                    clear(m, gm, row)
-                    linear_back(p, into, m, g_gate, d, gm + mine, d, asked)
-                    linear_weights(gp, into, -1, m, g_gate, d, y1 + here + mine, d, asked)
-                    linear_back(p, into + d * d, m, gu, step, gm, d, T)
-                    linear_weights(gp, into + d * d, -1, m, gu, step, y1 + here, d, T)
-                    norm_back(p, gp, before, -1, m, gm, d, z1 + here, scale1 + scales, gx, T)
-                    g, gx = gx, g
-                else:
-                    collect(d_table, 0, d, n, lhi, asked, m, 0, gx + mine, sums)
-                    collect(d_table, d, d, n, lhi, asked, m, 0, g_gate, sums)
-                    collect(d_table, 2 * d, step, n, lhi, T, m, 0, gu, sums)
-        if train:
-            finish(n, m, gp, grads[run], sums, d_table)
-    return 0
+    if first < 0:
+        return gp
+    sums = gp + len(p)
+    for layer in range(layers):
+        asked = 1 if layer == layers - 1 else T
+        here, mine, scales = layer * row, (T - asked) * d, layer * T
+        before, into, taps, taps_bias, dt_bias, a_log, skip, after, out = at[layer]
+        x_, y_, gate_ = x + here, y + here, gate + here
+        u_, c_ = u + scales * step, c + layer * convs
+        dt_, decay_ = dt + layer * dts, decay + layer * dts
+        if layer:
+            norm(p, before, -1, False, m, x_, d, y1 + here, z1 + here, scale1 + scales, T)
+            linear(p, into, -1, m, y1 + here + mine, d, gate_, d, asked)
+            linear(p, into + d * d, -1, m, y1 + here, d, u_, step, T)
+        else:
+            spread(table, 0, d, n, lhi, asked, m, 0, x_ + mine)
+            spread(table, d, d, n, lhi, asked, m, 0, gate_)
+            spread(table, 2 * d, step, n, lhi, T, m, 0, u_)
+        _convolve(p, taps, taps_bias, m, u_, step, c_, slope + layer * convs, conv, T)
+        _steps(p, dt_bias, a_log, m, u_, step, conv, dt_, rise + layer * dts, decay_, heads, T)
+        mix(
+            p, skip, m, c_, dt_, decay_, scores + layer * T * T, weights, y_, d, state, heads, T,
+            asked,
+        )  # fmt: skip
+        _gate(m, y_, gate_, gated, asked * d)
+        norm(p, after, -1, False, m, gated, d, y2 + here, z2 + here, scale2 + scales, asked)
+        linear(p, out, -1, m, y2 + here, d, x_ + row, d, asked)
+        add(m, x_ + row, x_ + mine, asked * d)
+    norm(p, leave, -1, False, m, x + layers * row, d, end, end_z, end_scale, 1)
+    head(p, gp, head_at, d, m, end, bits, index, first, logits, train, gm)
+    if train:
+        clear(m, g, d)
+        norm_back(p, gp, leave, -1, m, gm, d, end_z, end_scale, g, 1)
+    for layer in range(layers - 1, -1 if train else layers - 1, -1):
+        asked = 1 if layer == layers - 1 else T
+        here, mine, scales = layer * row, (T - asked) * d, layer * T
+        before, into, taps, taps_bias, dt_bias, a_log, skip, after, out = at[layer]
+        y_, gate_, u_, c_ = y + here, gate + here, u + scales * step, c + layer * convs
+        dt_, decay_, some = dt + layer * dts, decay + layer * dts, asked * d
+        clear(m, gx, row)
+        add(m, gx + mine, g, some)
+        clear(m, gated, some)
+        linear_back(p, out, m, g, d, gated, d, asked)
+        linear_weights(gp, out, -1, m, g, d, y2 + here, d, asked)
+        clear(m, gm, some)
+        norm_back(p, gp, after, -1, m, gated, d, z2 + here, scale2 + scales, gm, asked)
+        _gate_back(m, gm, y_, gate_, g_gate, some)
+        mix_back(
+            p, gp, skip, m, c_, dt_, decay_, scores + layer * T * T, gm, gs, gc, g_dt, g_sum, d,
+            state, heads, T, asked,
+        )  # fmt: skip
+        clear(m, gu, T * step)
+        _steps_back(
+            p, gp, dt_bias, a_log, m, dt_, rise + layer * dts, g_dt, g_sum, gu, step, conv, heads, T
+        )
+        times(m, gc, slope + layer * convs, convs)
+        _convolve_back(p, gp, taps, taps_bias, m, u_, step, gc, gu, conv, T)
+        if layer:
+            clear(m, gm, row)
+            linear_back(p, into, m, g_gate, d, gm + mine, d, asked)
+            linear_weights(gp, into, -1, m, g_gate, d, y1 + here + mine, d, asked)
+            linear_back(p, into + d * d, m, gu, step, gm, d, T)
+            linear_weights(gp, into + d * d, -1, m, gu, step, y1 + here, d, T)
+            norm_back(p, gp, before, -1, m, gm, d, z1 + here, scale1 + scales, gx, T)
+            g, gx = gx, g
+        else:
+            collect(d_table, 0, d, n, lhi, asked, m, 0, gx + mine, sums)
+            collect(d_table, d, d, n, lhi, asked, m, 0, g_gate, sums)
+            collect(d_table, 2 * d, step, n, lhi, T, m, 0, gu, sums)
+    return gp
+
+
+@entry
+def mamba2(data: Any, how: Any, m: Any) -> int:
+    """See `entry`."""
+    return drive(_mamba2, data, how, m)

@@ -153,17 +153,10 @@ def _run(
     d_wide = torch.zeros_like(wide) if train else wide.detach()
     out = values.new_empty(examples.index.shape)
     arrays = (values, grads, wide.detach(), d_wide, examples.bits, examples.index, out)
-    arguments = (
-        *(tensor.contiguous().numpy() for tensor in arrays),
-        at,
-        starts["head.weight"],
-        sizes,
-        int(table.task == "lhi"),
-        family.causal,
-        train,
-    )
+    data = tuple(tensor.contiguous().numpy() for tensor in arrays)
+    how = (at, starts["head.weight"], sizes, int(table.task == "lhi"), family.causal, train)
     function = compiled(spec)
-    while size := function(*arguments, _memory(0)):
+    while size := function(data, how, _memory(0)):
         _memory(size)
     if train:
         read = ("embed", "positions.", "enter.", *(f"blocks.0.{name}" for name in kind.at_table))

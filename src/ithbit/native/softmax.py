@@ -4,11 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from ithbit.native.entry import entry
+from ithbit.native.entry import drive, entry, group
 from ithbit.native.feed_forward import feed_forward, feed_forward_back
+from ithbit.native.fours import fma4, put4, zero4
 from ithbit.native.norms import norm, norm_back
-from ithbit.native.simd import LANES, Floats, exp, fma, get, largest, part, put, splat, zero
-from ithbit.native.tokens import collect, finish, head, load, spread
+from ithbit.native.simd import Floats, exp, fma, get, largest, part, put, splat, zero
+from ithbit.native.tokens import collect, head, spread
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
 _ONE, _LEAST = np.float32(1), np.float32(-3e38)
@@ -42,18 +43,10 @@ def mix(
             for s in range(seen):
                 put(m, row + s, get(m, row + s) * share)
             for f in range(0, size, 4):
-                y_0 = y_1 = y_2 = y_3 = zero()
+                y = zero4()
                 for s in range(seen):
-                    w, v = get(m, row + s), kv + s * 2 * d + d + h * size + f
-                    y_0 = fma(w, get(m, v), y_0)
-                    y_1 = fma(w, get(m, v + 1), y_1)
-                    y_2 = fma(w, get(m, v + 2), y_2)
-                    y_3 = fma(w, get(m, v + 3), y_3)
-                at = mixed + mine + f
-                put(m, at, y_0)
-                put(m, at + 1, y_1)
-                put(m, at + 2, y_2)
-                put(m, at + 3, y_3)
+                    y = fma4(get(m, row + s), m, kv + s * 2 * d + d + h * size + f, y)
+                put4(m, mixed + mine + f, y)
 
 
 @part
@@ -76,51 +69,29 @@ def mix_back(
                     dw = fma(get(m, g + mine + f), get(m, v + f), dw)
                 put(m, gw + row + s, get(m, weights + row + s) * dw * scale)
             for f in range(0, size, 4):
-                q_0 = q_1 = q_2 = q_3 = zero()
+                y = zero4()
                 for s in range(seen):
-                    w, k = get(m, gw + row + s), kv + s * 2 * d + h * size + f
-                    q_0 = fma(w, get(m, k), q_0)
-                    q_1 = fma(w, get(m, k + 1), q_1)
-                    q_2 = fma(w, get(m, k + 2), q_2)
-                    q_3 = fma(w, get(m, k + 3), q_3)
-                at = gq + mine + f
-                put(m, at, q_0)
-                put(m, at + 1, q_1)
-                put(m, at + 2, q_2)
-                put(m, at + 3, q_3)
+                    y = fma4(get(m, gw + row + s), m, kv + s * 2 * d + h * size + f, y)
+                put4(m, gq + mine + f, y)
         for s in range(tokens):
             since = max(0, s - tokens + queries) if causal else 0
             for f in range(0, size, 4):
-                k_0 = k_1 = k_2 = k_3 = v_0 = v_1 = v_2 = v_3 = zero()
+                k = v = zero4()
                 for a in range(since, queries):
                     row, mine = (h * queries + a) * tokens + s, a * d + h * size + f
-                    w, dw = get(m, weights + row), get(m, gw + row)
-                    k_0 = fma(dw, get(m, q + mine), k_0)
-                    k_1 = fma(dw, get(m, q + mine + 1), k_1)
-                    k_2 = fma(dw, get(m, q + mine + 2), k_2)
-                    k_3 = fma(dw, get(m, q + mine + 3), k_3)
-                    v_0 = fma(w, get(m, g + mine), v_0)
-                    v_1 = fma(w, get(m, g + mine + 1), v_1)
-                    v_2 = fma(w, get(m, g + mine + 2), v_2)
-                    v_3 = fma(w, get(m, g + mine + 3), v_3)
+                    k = fma4(get(m, gw + row), m, q + mine, k)
+                    v = fma4(get(m, weights + row), m, g + mine, v)
                 at = gkv + s * 2 * d + h * size + f
-                put(m, at, k_0)
-                put(m, at + 1, k_1)
-                put(m, at + 2, k_2)
-                put(m, at + 3, k_3)
-                put(m, at + d, v_0)
-                put(m, at + d + 1, v_1)
-                put(m, at + d + 2, v_2)
-                put(m, at + d + 3, v_3)
+                put4(m, at, k)
+                put4(m, at + d, v)
 
 
-@entry
-def softmax(
-    values: Any, grads: Any, wide: Any, d_wide: Any, bits: Any, index: Any, logits: Any, at: Any,
-    head_at: int, sizes: Any, lhi: int, causal: bool, train: bool, m: Any,
-) -> int:  # fmt: skip
-    """See `entry`."""
-    layers, d, heads, up_to, n = len(at), sizes[0], sizes[1], sizes[2], bits.shape[2]
+@group
+def _softmax(run: Any, how: Any, first: int, m: Any) -> int:
+    """See `group`."""
+    p, table, d_table, bits, index, logits = run
+    at, head_at, sizes, lhi, causal, train = how
+    layers, d, heads, up_to, n = len(at), sizes[0], sizes[1], sizes[2], bits.shape[1]
     T = n + 1 + lhi
     row, wider, matrix = T * d, T * up_to, heads * T * T
     # Kept of every layer,
@@ -139,103 +110,71 @@ def softmax(
     # and passing.
     y = slope + layers * wider
     g = y + row
-    gx, ga, gy, gm, gq, gkv = (
-        g + row,
-        g + 2 * row,
-        g + 3 * row,
-        g + 4 * row,
-        g + 5 * row,
-        g + 6 * row,
-    )
+    gx, ga, gy = g + row, g + 2 * row, g + 3 * row
+    gm, gq, gkv = g + 4 * row, g + 5 * row, g + 6 * row
     gh = gkv + 2 * row
     gw = gh + wider
     gp = gw + (matrix if layers > 1 else heads * T)
-    sums = gp + values.shape[1]
-    room = LANES * (sums + 2 * n * wide.shape[2])
-    if len(m) < room:
-        return room
-    for run in range(len(values)):
-        p, table, d_table = values[run], wide[run], d_wide[run]
-        clear(m, gp, values.shape[1] + 2 * n * wide.shape[2])
-        for first in range(0, bits.shape[1], LANES):
-            load(bits[run], index[run], first, m, 0)
-            for layer in range(layers):
-                asked = 1 if layer == layers - 1 else T
-                here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
-                qkv, out, up, down, norm1, norm2 = at[layer]
-                x_, last, q_, kv_, mixed_ = (
-                    x + here,
-                    x + here + mine,
-                    q + here,
-                    kv + 2 * here,
-                    mixed + here,
-                )
-                if layer:
-                    linear(p, qkv, qkv + 3 * d * d, m, last, d, q_, d, asked)
-                    linear(p, qkv + d * d, qkv + 3 * d * d + d, m, x_, d, kv_, 2 * d, T)
-                else:
-                    spread(table, 0, d, n, lhi, asked, m, 0, last)
-                    spread(table, d, d, n, lhi, asked, m, 0, q_)
-                    spread(table, 2 * d, 2 * d, n, lhi, T, m, 0, kv_)
-                mix(m, q_, kv_, weights + layer * matrix, mixed_, T, asked, d, heads, causal)
-                linear(p, out, out + d * d, m, mixed_, d, y, d, asked)
-                add(m, y, last, asked * d)
-                norm(
-                    p, norm1, norm1 + d, True, m, y, d, y1 + here, z1 + here, scale1 + scales, asked
-                )
-                feed_forward(
-                    p, up, down, d, up_to, m, y1 + here, h + hidden, slope + hidden, y, asked
-                )
-                add(m, y, y1 + here, asked * d)
-                norm(
-                    p, norm2, norm2 + d, True, m, y, d, x_ + row, z2 + here, scale2 + scales, asked
-                )
-            head(
-                p, gp, head_at, d, m, x + layers * row, bits[run], index[run], first, logits[run],
-                train, g,
-            )  # fmt: skip
-            for layer in range(layers - 1, -1 if train else layers - 1, -1):
-                asked = 1 if layer == layers - 1 else T
-                here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
-                qkv, out, up, down, norm1, norm2 = at[layer]
-                x_, last, q_, kv_, mixed_ = (
-                    x + here,
-                    x + here + mine,
-                    q + here,
-                    kv + 2 * here,
-                    mixed + here,
-                )
-                some = asked * d
-                clear(m, ga, some)
-                norm_back(p, gp, norm2, norm2 + d, m, g, d, z2 + here, scale2 + scales, ga, asked)
-                clear(m, gy, some)
-                add(m, gy, ga, some)
-                feed_forward_back(
-                    p, gp, up, down, d, up_to, m, y1 + here, h + hidden, slope + hidden, ga, gh, gy,
-                    asked,
-                )  # fmt: skip
-                clear(m, gx, row)
-                norm_back(
-                    p, gp, norm1, norm1 + d, m, gy, d, z1 + here, scale1 + scales, gx + mine, asked
-                )
-                clear(m, gm, some)
-                linear_back(p, out, m, gx + mine, d, gm, d, asked)
-                linear_weights(gp, out, out + d * d, m, gx + mine, d, mixed_, d, asked)
-                mix_back(
-                    m, q_, kv_, weights + layer * matrix, mixed_, gm, gw, gq, gkv, T, asked, d,
-                    heads, causal,
-                )  # fmt: skip
-                if layer:
-                    b = qkv + 3 * d * d
-                    linear_back(p, qkv, m, gq, d, gx + mine, d, asked)
-                    linear_weights(gp, qkv, b, m, gq, d, last, d, asked)
-                    linear_back(p, qkv + d * d, m, gkv, 2 * d, gx, d, T)
-                    linear_weights(gp, qkv + d * d, b + d, m, gkv, 2 * d, x_, d, T)
-                    g, gx = gx, g
-                else:
-                    collect(d_table, 0, d, n, lhi, asked, m, 0, gx + mine, sums)
-                    collect(d_table, d, d, n, lhi, asked, m, 0, gq, sums)
-                    collect(d_table, 2 * d, 2 * d, n, lhi, T, m, 0, gkv, sums)
-        if train:
-            finish(n, m, gp, grads[run], sums, d_table)
-    return 0
+    if first < 0:
+        return gp
+    sums = gp + len(p)
+    for layer in range(layers):
+        asked = 1 if layer == layers - 1 else T
+        here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
+        qkv, out, up, down, norm1, norm2 = at[layer]
+        x_, last, q_, kv_, mixed_ = x + here, x + here + mine, q + here, kv + 2 * here, mixed + here
+        if layer:
+            linear(p, qkv, qkv + 3 * d * d, m, last, d, q_, d, asked)
+            linear(p, qkv + d * d, qkv + 3 * d * d + d, m, x_, d, kv_, 2 * d, T)
+        else:
+            spread(table, 0, d, n, lhi, asked, m, 0, last)
+            spread(table, d, d, n, lhi, asked, m, 0, q_)
+            spread(table, 2 * d, 2 * d, n, lhi, T, m, 0, kv_)
+        mix(m, q_, kv_, weights + layer * matrix, mixed_, T, asked, d, heads, causal)
+        linear(p, out, out + d * d, m, mixed_, d, y, d, asked)
+        add(m, y, last, asked * d)
+        norm(p, norm1, norm1 + d, True, m, y, d, y1 + here, z1 + here, scale1 + scales, asked)
+        feed_forward(p, up, down, d, up_to, m, y1 + here, h + hidden, slope + hidden, y, asked)
+        add(m, y, y1 + here, asked * d)
+        norm(p, norm2, norm2 + d, True, m, y, d, x_ + row, z2 + here, scale2 + scales, asked)
+    head(p, gp, head_at, d, m, x + layers * row, bits, index, first, logits, train, g)
+    for layer in range(layers - 1, -1 if train else layers - 1, -1):
+        asked = 1 if layer == layers - 1 else T
+        here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
+        qkv, out, up, down, norm1, norm2 = at[layer]
+        x_, last, q_, kv_, mixed_ = x + here, x + here + mine, q + here, kv + 2 * here, mixed + here
+        some = asked * d
+        clear(m, ga, some)
+        norm_back(p, gp, norm2, norm2 + d, m, g, d, z2 + here, scale2 + scales, ga, asked)
+        clear(m, gy, some)
+        add(m, gy, ga, some)
+        feed_forward_back(
+            p, gp, up, down, d, up_to, m, y1 + here, h + hidden, slope + hidden, ga, gh, gy, asked
+        )
+        clear(m, gx, row)
+        norm_back(p, gp, norm1, norm1 + d, m, gy, d, z1 + here, scale1 + scales, gx + mine, asked)
+        clear(m, gm, some)
+        linear_back(p, out, m, gx + mine, d, gm, d, asked)
+        linear_weights(gp, out, out + d * d, m, gx + mine, d, mixed_, d, asked)
+        mix_back(
+            m, q_, kv_, weights + layer * matrix, mixed_, gm, gw, gq, gkv, T, asked, d, heads,
+            causal,
+        )  # fmt: skip
+        if layer:
+            b = qkv + 3 * d * d
+            linear_back(p, qkv, m, gq, d, gx + mine, d, asked)
+            linear_weights(gp, qkv, b, m, gq, d, last, d, asked)
+            linear_back(p, qkv + d * d, m, gkv, 2 * d, gx, d, T)
+            linear_weights(gp, qkv + d * d, b + d, m, gkv, 2 * d, x_, d, T)
+            g, gx = gx, g
+        else:
+            collect(d_table, 0, d, n, lhi, asked, m, 0, gx + mine, sums)
+            collect(d_table, d, d, n, lhi, asked, m, 0, gq, sums)
+            collect(d_table, 2 * d, 2 * d, n, lhi, T, m, 0, gkv, sums)
+    return gp
+
+
+@entry
+def softmax(data: Any, how: Any, m: Any) -> int:
+    """See `entry`."""
+    return drive(_softmax, data, how, m)

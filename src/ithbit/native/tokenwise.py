@@ -4,6 +4,7 @@
 are places in the memory m, (token, number); at `gp` are the gradients of p, to which is added.
 """
 
+from ithbit.native.fours import fma4, get4, more4, put4, weigh4, zero4
 from ithbit.native.simd import Floats, each, fma, get, more, part, put, zero
 
 
@@ -36,21 +37,13 @@ def linear(
     for t in range(tokens):
         here, there = x + t * n_in, y + t * n_out
         for o in range(0, n_out - 3, 4):
-            y_0 = y_1 = y_2 = y_3 = zero()
+            sums = zero4()
             if b >= 0:
-                y_0, y_1 = each(p, b + o), each(p, b + o + 1)
-                y_2, y_3 = each(p, b + o + 2), each(p, b + o + 3)
-            w_0 = w + o * n_in
+                at = b + o
+                sums = each(p, at), each(p, at + 1), each(p, at + 2), each(p, at + 3)
             for i in range(n_in):
-                v = get(m, here + i)
-                y_0 = fma(each(p, w_0 + i), v, y_0)
-                y_1 = fma(each(p, w_0 + n_in + i), v, y_1)
-                y_2 = fma(each(p, w_0 + 2 * n_in + i), v, y_2)
-                y_3 = fma(each(p, w_0 + 3 * n_in + i), v, y_3)
-            put(m, there + o, y_0)
-            put(m, there + o + 1, y_1)
-            put(m, there + o + 2, y_2)
-            put(m, there + o + 3, y_3)
+                sums = weigh4(p, w + o * n_in + i, n_in, get(m, here + i), sums)
+            put4(m, there + o, sums)
         for o in range(n_out - n_out % 4, n_out):
             y_0 = each(p, b + o) if b >= 0 else zero()
             for i in range(n_in):
@@ -66,18 +59,10 @@ def linear_back(
     for t in range(tokens):
         here, there = g + t * n_out, gx + t * n_in
         for i in range(0, n_in - 3, 4):
-            at = there + i
-            x_0, x_1, x_2, x_3 = get(m, at), get(m, at + 1), get(m, at + 2), get(m, at + 3)
+            sums = get4(m, there + i)
             for o in range(n_out):
-                v, w_0 = get(m, here + o), w + o * n_in + i
-                x_0 = fma(each(p, w_0), v, x_0)
-                x_1 = fma(each(p, w_0 + 1), v, x_1)
-                x_2 = fma(each(p, w_0 + 2), v, x_2)
-                x_3 = fma(each(p, w_0 + 3), v, x_3)
-            put(m, at, x_0)
-            put(m, at + 1, x_1)
-            put(m, at + 2, x_2)
-            put(m, at + 3, x_3)
+                sums = weigh4(p, w + o * n_in + i, 1, get(m, here + o), sums)
+            put4(m, there + i, sums)
         for i in range(n_in - n_in % 4, n_in):
             x_0 = get(m, there + i)
             for o in range(n_out):
@@ -93,23 +78,14 @@ def linear_weights(
     tiled = n_out - n_out % 4
     for o in range(0, tiled, 4):
         for i in range(0, n_in - 1, 2):
-            a_0 = a_1 = a_2 = a_3 = b_0 = b_1 = b_2 = b_3 = zero()
+            left = right = zero4()
             for t in range(tokens):
                 here, there = g + t * n_out + o, x + t * n_in + i
-                x_0, x_1, v = get(m, there), get(m, there + 1), get(m, here)
-                a_0, b_0, v = fma(v, x_0, a_0), fma(v, x_1, b_0), get(m, here + 1)
-                a_1, b_1, v = fma(v, x_0, a_1), fma(v, x_1, b_1), get(m, here + 2)
-                a_2, b_2, v = fma(v, x_0, a_2), fma(v, x_1, b_2), get(m, here + 3)
-                a_3, b_3 = fma(v, x_0, a_3), fma(v, x_1, b_3)
-            at = w + o * n_in + i
-            more(m, gp + at, a_0)
-            more(m, gp + at + 1, b_0)
-            more(m, gp + at + n_in, a_1)
-            more(m, gp + at + n_in + 1, b_1)
-            more(m, gp + at + 2 * n_in, a_2)
-            more(m, gp + at + 2 * n_in + 1, b_2)
-            more(m, gp + at + 3 * n_in, a_3)
-            more(m, gp + at + 3 * n_in + 1, b_3)
+                left = fma4(get(m, there), m, here, left)
+                right = fma4(get(m, there + 1), m, here, right)
+            at = gp + w + o * n_in + i
+            more4(m, at, n_in, left)
+            more4(m, at + 1, n_in, right)
     for o in range(n_out):
         for i in range(n_in - n_in % 2 if o < tiled else 0, n_in):
             a_0 = zero()

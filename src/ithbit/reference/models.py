@@ -265,21 +265,24 @@ def _roformer(spec: ModelSpec) -> nn.Module:
     return FromEmbeddings(model, mask=family_named(spec.family).causal)
 
 
+def _mamba2_settings(spec: ModelSpec) -> dict[str, int | bool]:
+    """What the paper sets in Mamba2, whoever wrote it."""
+    return {
+        "vocab_size": 1,
+        "hidden_size": spec.d_model,
+        "num_hidden_layers": spec.n_layers,
+        "head_dim": spec.d_head,
+        "state_size": spec.d_state,
+        "expand": 1,
+        "conv_kernel": 3,
+        "use_cache": False,
+    }
+
+
 def _mamba2_fla(spec: ModelSpec) -> nn.Module:
     from fla.models import Mamba2Config, Mamba2Model
 
-    config = Mamba2Config(
-        vocab_size=1,
-        hidden_size=spec.d_model,
-        num_hidden_layers=spec.n_layers,
-        head_dim=spec.d_head,
-        state_size=spec.d_state,
-        expand=1,
-        conv_kernel=3,
-        use_cache=False,
-        fuse_norm=False,
-        fuse_cross_entropy=False,
-    )
+    config = Mamba2Config(**_mamba2_settings(spec), fuse_norm=False, fuse_cross_entropy=False)
     return FromEmbeddings(Mamba2Model(config))
 
 
@@ -288,19 +291,12 @@ def _mamba2_hugging_face(spec: ModelSpec) -> nn.Module:
     from transformers import Mamba2Config, Mamba2Model
 
     config = Mamba2Config(
-        vocab_size=1,
-        hidden_size=spec.d_model,
-        num_hidden_layers=spec.n_layers,
+        **_mamba2_settings(spec),
         num_heads=spec.n_heads,
-        head_dim=spec.d_head,
-        state_size=spec.d_state,
-        expand=1,
-        conv_kernel=3,
         n_groups=1,  # fla's default, which the published parameter count confirms
         chunk_size=n_tokens(spec.task, spec.n_bits),
         pad_token_id=None,  # the special words lie outside a vocabulary of one
         bos_token_id=None,
         eos_token_id=None,
-        use_cache=False,
     )
     return FromEmbeddings(Mamba2Model(config))

@@ -1,14 +1,10 @@
-"""The paper's protocol the obvious way: one run, eager steps, stock optimiser and schedule.
+"""One run of the libraries' models, step by step: eager, with the stock optimiser.
 
-The data are the engine's: training example k of epoch e is number e · epoch_examples + k of the
-seed's stream, and the held-out set is the stream of seed + 10,000. Nothing here is made fast, and
-nothing is made slow: losses are summed on the device and read once an epoch.
+Nothing here is made fast, and nothing is made slow. The tests train whole runs so.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
-from time import perf_counter
 
 import torch
 import torch.nn.functional as F
@@ -17,77 +13,8 @@ from torch import Tensor, nn
 from ithbit.models.stacked import Params
 from ithbit.reference import weights
 from ithbit.reference.models import build
-from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.tasks.sampling import HELD_OUT_SEED, Examples, draw_examples, stream_keys
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one epoch gave. Losses are means over examples; the rate is the one trained with."""
-
-    train_loss: float
-    held_out_loss: float
-    accuracy: float  # held out
-    learning_rate: float
-    seconds: float  # of the training steps
-    evaluation_seconds: float
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A finished run: its module, and one record an epoch."""
-
-    module: nn.Module
-    history: list[Epoch]
-
-
-def train(
-    run: RunSpec, device: torch.device | str = "cpu", params: Params | None = None
-) -> Trained:
-    """Train one run until its held-out loss is at most `stop_loss` or its epochs are spent.
-
-    It starts from `params` (one seed, no seed axis), or from the library's own initial weights.
-
-    >>> small = Protocol(epoch_examples=100, held_out_examples=50, max_epochs=2)
-    >>> trained = train(RunSpec(ModelSpec("lhi", "gru", n_bits=4), seed=0, protocol=small))
-    >>> len(trained.history), trained.history[0].learning_rate
-    (2, 0.001)
-    """
-    device, protocol, n = torch.device(device), run.protocol, run.model.n_bits
-    module = _start(run.model, run.seed, device, params)
-    optimiser = _optimiser(module, protocol)
-    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
-        optimiser,
-        factor=protocol.plateau_factor,
-        patience=protocol.plateau_patience,
-        threshold=protocol.plateau_threshold,
-        min_lr=protocol.min_learning_rate,
-    )
-    key = stream_keys([run.seed], device)
-    held_out = draw_examples(
-        stream_keys([run.seed + HELD_OUT_SEED], device), n, 0, protocol.held_out_examples
-    )
-    history: list[Epoch] = []
-    for epoch in range(protocol.max_epochs):
-        began = _clock(device)
-        rate = optimiser.param_groups[0]["lr"]
-        total = torch.zeros((), device=device)
-        for first in range(0, protocol.epoch_examples, protocol.batch_size):
-            size = min(protocol.batch_size, protocol.epoch_examples - first)
-            number = epoch * protocol.epoch_examples + first
-            examples = draw_examples(key, n, number, size, protocol.examples)
-            total += _step(module, optimiser, protocol, examples) * size
-        trained = _clock(device)
-        loss, accuracy = _evaluate(module, held_out, protocol.batch_size)
-        evaluated = _clock(device)
-        train_loss = total.item() / protocol.epoch_examples
-        history.append(
-            Epoch(train_loss, loss, accuracy, rate, trained - began, evaluated - trained)
-        )
-        schedule.step(train_loss)
-        if loss <= protocol.stop_loss or (protocol.stop_when_solved and accuracy == 1.0):
-            break
-    return Trained(module, history)
+from ithbit.spec import ModelSpec, Protocol
+from ithbit.tasks.sampling import Examples, draw_examples, stream_keys
 
 
 def stepper(
@@ -102,19 +29,22 @@ def stepper(
     tensor(True)
     """
     device, size = torch.device(device), protocol.batch_size
-    module = _start(spec, 0, device, None)
-    optimiser = _optimiser(module, protocol)
+    module = start(spec, 0, device)
+    optimiser = optimiser_of(module, protocol)
     key = stream_keys([0], device)
     firsts = count(0, size)
 
     def step() -> Tensor:
         examples = draw_examples(key, spec.n_bits, next(firsts), size, protocol.examples)
-        return _step(module, optimiser, protocol, examples)
+        return step_on(module, optimiser, protocol, examples)
 
     return step
 
 
-def _start(spec: ModelSpec, seed: int, device: torch.device, params: Params | None) -> nn.Module:
+def start(
+    spec: ModelSpec, seed: int, device: torch.device, params: Params | None = None
+) -> nn.Module:
+    """A module to train: from `params` (one seed, no seed axis), or from its library's weights."""
     # The libraries draw from torch's global generator alone; it is put back as it was.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -124,7 +54,8 @@ def _start(spec: ModelSpec, seed: int, device: torch.device, params: Params | No
     return module.train()
 
 
-def _optimiser(module: nn.Module, protocol: Protocol) -> torch.optim.AdamW:
+def optimiser_of(module: nn.Module, protocol: Protocol) -> torch.optim.AdamW:
+    """The protocol's optimiser, stock."""
     return torch.optim.AdamW(
         [p for p in module.parameters() if p.requires_grad],
         lr=protocol.learning_rate,
@@ -134,7 +65,7 @@ def _optimiser(module: nn.Module, protocol: Protocol) -> torch.optim.AdamW:
     )
 
 
-def _step(
+def step_on(
     module: nn.Module, optimiser: torch.optim.Optimizer, protocol: Protocol, examples: Examples
 ) -> Tensor:
     """One step on the examples of a stack of one; gives the loss before it."""
@@ -145,25 +76,3 @@ def _step(
     nn.utils.clip_grad_norm_(module.parameters(), protocol.clip_norm)
     optimiser.step()
     return loss.detach()
-
-
-@torch.no_grad()
-def _evaluate(module: nn.Module, held_out: Examples, batch_size: int) -> tuple[float, float]:
-    """Mean loss and accuracy; a logit of 0 or more answers 1, as sigmoid(logit) >= 0.5 does."""
-    module.eval()
-    batches = zip(
-        held_out.bits[0].split(batch_size), held_out.index[0].split(batch_size), strict=True
-    )
-    logits = torch.cat([module(bits, index) for bits, index in batches])
-    module.train()
-    answer = held_out.answer[0]
-    loss = F.binary_cross_entropy_with_logits(logits, answer.to(logits.dtype))
-    right = (logits >= 0) == (answer == 1)
-    return loss.item(), right.double().mean().item()
-
-
-def _clock(device: torch.device) -> float:
-    """Seconds on a steady clock, once the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return perf_counter()

@@ -9,45 +9,16 @@ which leaves 23 rows. `positions` is its encoding ablation, 240 runs, of which 5
 from collections.abc import Callable, Iterable
 
 from ithbit.errors import SpecError
-from ithbit.families import POSITIONS, Task, family_named
+from ithbit.families import POSITIONS, Task, family_named, group
+from ithbit.published import LENGTHS, published
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 
 Variant = tuple[Task, str, int]  # task, family, layers
 
-LENGTHS = (8, 16, 32, 64)
-
-VARIANTS: tuple[Variant, ...] = (
-    ("rhi", "softmax-full", 1),
-    ("rhi", "softmax-causal", 1),
-    ("rhi", "linear-full", 1),
-    ("rhi", "linear-full", 2),
-    *(("rhi", "linear-causal", layers) for layers in (1, 2, 3, 4)),
-    *(("rhi", "gru", layers) for layers in (1, 2, 3, 4)),
-    *(("rhi", "mamba2", layers) for layers in (1, 2, 3, 4)),
-    ("lhi", "gru", 1),
-    ("lhi", "mamba2", 1),
-    ("lhi", "mamba2", 2),
-    ("lhi", "softmax-full", 1),
-    ("lhi", "softmax-full", 2),
-    ("lhi", "softmax-causal", 1),
-    ("lhi", "softmax-causal", 2),
-    ("lhi", "linear-full", 1),
-    ("lhi", "linear-full", 2),
-    ("lhi", "linear-causal", 1),
-    ("lhi", "linear-causal", 2),
+VARIANTS: tuple[Variant, ...] = tuple(
+    (row.variant.task, row.variant.family, row.variant.n_layers) for row in published().accuracy
 )
-
-CONSTRUCTIVE: tuple[Variant, ...] = (
-    ("rhi", "softmax-full", 1),
-    ("rhi", "softmax-causal", 1),
-    ("rhi", "linear-full", 2),
-    ("lhi", "gru", 1),
-    ("lhi", "mamba2", 2),
-    ("lhi", "softmax-full", 2),
-    ("lhi", "softmax-causal", 2),
-    ("lhi", "linear-full", 2),
-    ("lhi", "linear-causal", 2),
-)
+CONSTRUCTIVE = tuple(variant for variant in VARIANTS if group(*variant) == "constructive")
 
 
 def cross(

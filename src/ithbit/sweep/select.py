@@ -94,16 +94,13 @@ class Filter:
             passed += f" {option} {', '.join(map(str, wanted))}"
         if self.seeds:
             kept = [replace(run, seed=seed) for run in kept for seed in self.seeds]
-        changes: dict[str, Any] = {}
-        if self.max_epochs is not None:
-            changes["max_epochs"] = self.max_epochs
-        if self.stop_when_solved:
-            changes["stop_when_solved"] = True
-        if self.examples is not None:
-            changes["examples"] = self.examples
-        if changes:
-            kept = [replace(run, protocol=replace(run.protocol, **changes)) for run in kept]
-        return list(dict.fromkeys(kept))
+        changes = {
+            "max_epochs": self.max_epochs,
+            "stop_when_solved": self.stop_when_solved or None,
+            "examples": self.examples,
+        }
+        changed = (replace(run, protocol=run.protocol.changed(**changes)) for run in kept)
+        return list(dict.fromkeys(changed))
 
 
 def sweep_runs(name: str, keep: Filter = Filter()) -> list[RunSpec]:

@@ -11,10 +11,14 @@ from torch import Tensor
 
 from ithbit.tasks.stream import (
     BELOW,
+    BLOCKS_BELOW,
+    BLOCKS_RISE,
     CUT,
+    CUTS,
     GAMMA,
     LAST_SHIFT,
     MIX,
+    MORE_CUT,
     OTHER_HALF,
     RISE,
     RUN,
@@ -65,7 +69,7 @@ def draw_examples(
     """Examples number first … first + count - 1 of every seed of the stack.
 
     `first` may be a tensor (seed, 1) on the device: each seed at its own place, moved on by a
-    captured step. `examples` is "uniform" or "mixed" (see `stream.py`).
+    captured step. `examples` is "uniform", "mixed" or "blocks" (see `stream.py`).
 
     >>> examples = draw_examples(stream_keys([0, 7]), n_bits=4, first=0, count=3)
     >>> examples.bits[0, 0].tolist(), examples.index.shape, examples.answer.tolist()[0][0]
@@ -75,36 +79,48 @@ def draw_examples(
     index = 1 + ((_shift_right(word[..., 0], 32) * n_bits) >> 32)
     shifts = torch.arange(64, device=keys.device)
     bits = ((word[..., 1:, None] >> shifts) & 1).to(torch.uint8).flatten(-2)[..., :n_bits]
-    if examples == "mixed":
+    if CUTS[examples]:
         odd = ((first + torch.arange(count, device=keys.device)) % 2 == 1).unsqueeze(-1)
-        bits = torch.where(odd, _two_densities(keys, n_bits, first, word[..., :1]), bits)
+        bits = torch.where(
+            odd, _two_densities(keys, n_bits, first, word[..., :1], CUTS[examples]), bits
+        )
     return Examples(bits, index)
 
 
 def draw_densities(keys: Tensor, n_bits: int, first: int, count: int) -> Examples:
-    """Strings of two densities with a cut and a uniform index, whatever their numbers."""
+    """Odd mixed examples: two densities with a cut and a uniform index, whatever their numbers."""
     word = _words(keys, first, count, words_per_example(n_bits))[..., :1]
     index = 1 + ((_shift_right(word[..., 0], 32) * n_bits) >> 32)
-    return Examples(_two_densities(keys, n_bits, first, word), index)
+    return Examples(_two_densities(keys, n_bits, first, word, 1), index)
 
 
 def _words(keys: Tensor, first: int | Tensor, count: int, n_words: int, start: int = 0) -> Tensor:
     """The words of examples that take so many each, from a counter on: seed count word."""
     counter = torch.arange(1, count * n_words + 1, device=keys.device) + first * n_words
     word = keys[:, None] + _signed(start * GAMMA % (1 << 64)) + counter * _signed(GAMMA)
+    return _stirred(word).view(len(keys), count, n_words)
+
+
+def _stirred(word: Tensor) -> Tensor:
     for shift, factor in MIX:
         word = (word ^ _shift_right(word, shift)) * _signed(factor)
-    return (word ^ _shift_right(word, LAST_SHIFT)).view(len(keys), count, n_words)
+    return word ^ _shift_right(word, LAST_SHIFT)
 
 
-def _two_densities(keys: Tensor, n_bits: int, first: int | Tensor, word: Tensor) -> Tensor:
-    """The bits of mixed examples, as if all numbers were odd, with the words of their indices (seed
-    count 1): seed count bit."""
-    steps = torch.cat([word, word >> STEP], -1) & (1 << STEP) - 1
-    zeros = (RISE * (2 * steps + 1) // RUN - BELOW).clamp(0, 1 << SHARE)
+def _two_densities(
+    keys: Tensor, n_bits: int, first: int | Tensor, word: Tensor, n_cuts: int
+) -> Tensor:
+    """The bits of examples of two densities, as if all numbers were odd, with the words of their
+    indices (seed count 1): seed count bit."""
+    odd = 2 * (torch.cat([word, word >> STEP], -1) & (1 << STEP) - 1) + 1
+    chance = RISE * odd // RUN - BELOW if n_cuts == 1 else BLOCKS_RISE * odd - BLOCKS_BELOW
+    zeros, place = chance.clamp(0, 1 << SHARE), torch.arange(n_bits, device=keys.device)
     cut = ((word >> (32 - CUT)) & (1 << CUT) - 1) * (n_bits + 1) >> CUT
-    before = torch.arange(n_bits, device=keys.device) < cut
+    one, more = place < cut, _stirred(word)
+    for at in range(0, (n_cuts - 1) * MORE_CUT, MORE_CUT):
+        share = (more >> at) & (1 << MORE_CUT) - 1
+        one = one ^ (place < (share * 2 * (n_bits + 1) >> MORE_CUT))
     shares = torch.arange(0, 64, SHARE, device=keys.device)
     drawn = _words(keys, first, word.shape[1], words_per_odd(n_bits), OTHER_HALF)
     drawn = ((drawn[..., None] >> shares) & (1 << SHARE) - 1).flatten(-2)[..., :n_bits]
-    return (drawn >= torch.where(before, zeros[..., :1], zeros[..., 1:])).to(torch.uint8)
+    return (drawn >= torch.where(one, zeros[..., :1], zeros[..., 1:])).to(torch.uint8)

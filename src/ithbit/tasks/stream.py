@@ -6,14 +6,20 @@ draw, so a run sees the same data on CPU and GPU, alone and in a stack, stopped 
 `sampling.py` computes the same words with tensors and `kernels/tile.py` with Triton; tests hold the
 three together, bit for bit: whatever decides a bit is an integer.
 
-*Uniform* examples have fair bits. Of *mixed* examples those of even number are the uniform ones,
-and those of odd number have two densities with a cut: up to a cut, uniform in 0 … n, every bit is 0
-with one chance, after it with another. Each chance is 1.4 u - 0.2 for a uniform u, clipped to
-[0, 1], so that one in seven is 0 and one in seven is 1. Strings that fair bits never show are
-frequent so: constant ones, few bits set, a block of ones. The index is that of the uniform example,
-by the upper half of its word; the lower half has the cut (12 bits, so uniform to 2^-12) and both u
-(10 bits each). The bits are four a word, by 16 bits of it each, from the other half of the stream:
-counters from 2^63.
+*Uniform* examples have fair bits. Of *mixed* examples and of *blocks* those of even number are the
+uniform ones, and those of odd number have two densities in turn: up to a cut every bit is 0 with
+one chance, from there on with another, after a second cut with the first again, and so on. Strings
+that fair bits never show are frequent so: constant ones, few bits set, long blocks of equal bits.
+
+- *Mixed* has one cut, uniform in 0 … n, and each chance is 1.4 u - 0.2 for a uniform u, clipped to
+  [0, 1]: one in seven is 0 and one in seven is 1.
+- *Blocks* has four more cuts, each uniform in 0 … 2 n + 1, so that each falls into the string with
+  chance 1/2, and the chances are 2 u - 0.5, clipped: one in four is 0 and one in four is 1.
+
+The index is that of the uniform example, by the upper half of its word; the lower half has the
+first cut (12 bits, so uniform to 2^-12) and both u (10 bits each). The same word stirred once more
+has the other cuts, 16 bits each. The bits are four a word, by 16 bits of it each, from the other
+half of the stream: counters from 2^63.
 """
 
 from ithbit.families import Task
@@ -23,21 +29,26 @@ GAMMA = 0x9E3779B97F4A7C15
 MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 LAST_SHIFT = 31
 OTHER_HALF = 1 << 63
-SHARE = 16  # bits of a word that decide one bit of an odd mixed example
-STEP, CUT = 10, 12  # bits of a word that decide a density, and the cut
-RISE, RUN, BELOW = 224, 5, 13107  # 1.4 u - 0.2 in parts of 2^SHARE, for an odd number of 2^-11 as u
+SHARE = 16  # bits of a word that decide one bit of an odd example
+STEP, CUT = 10, 12  # bits of a word that decide a density, and the first cut
+# The chances in parts of 2^SHARE, for an odd number of 2^-11 as u: with one cut and with more.
+RISE, RUN, BELOW = 224, 5, 13107  # 1.4 u - 0.2
+BLOCKS_RISE, BLOCKS_BELOW = 64, 32768  # 2 u - 0.5
+CUTS = {"uniform": 0, "mixed": 1, "blocks": 5}  # the most that an odd example has
+MORE_CUT = 16  # bits of a word that decide a cut after the first
 _MASK = (1 << 64) - 1
 
 
-def _mixed(word: int) -> int:
+def stirred(word: int) -> int:
+    """SplitMix64's last step: neighbouring words become unlike."""
     for shift, factor in MIX:
         word = ((word ^ (word >> shift)) * factor) & _MASK
     return word ^ (word >> LAST_SHIFT)
 
 
 def stream_key(seed: int) -> int:
-    """Where a seed's stream starts; mixed, so that neighbouring seeds share no stretch of it."""
-    return _mixed(((seed + 1) * GAMMA) & _MASK)
+    """Where a seed's stream starts; stirred, so that neighbouring seeds share no stretch of it."""
+    return stirred(((seed + 1) * GAMMA) & _MASK)
 
 
 def stream_word(seed: int, counter: int) -> int:
@@ -46,7 +57,7 @@ def stream_word(seed: int, counter: int) -> int:
     >>> stream_word(0, 0) == stream_word(0, 0) != stream_word(1, 0)
     True
     """
-    return _mixed((stream_key(seed) + (counter + 1) * GAMMA) & _MASK)
+    return stirred((stream_key(seed) + (counter + 1) * GAMMA) & _MASK)
 
 
 def words_per_example(n_bits: int) -> int:
@@ -55,17 +66,19 @@ def words_per_example(n_bits: int) -> int:
 
 
 def words_per_odd(n_bits: int) -> int:
-    """Counters of the other half that a mixed example takes."""
+    """Counters of the other half that an odd example takes, unless it is uniform."""
     return -(-n_bits * SHARE // 64)
 
 
-def zeros(step: int) -> int:
-    """In how many of 2^16 cases a bit is 0, for a random number of 10 bits: 1.4 u - 0.2, clipped.
+def zeros(step: int, n_cuts: int = 1) -> int:
+    """In how many of 2^16 cases a bit is 0, for a random number of 10 bits.
 
-    >>> zeros(0), zeros(512), zeros(1023)
-    (0, 32813, 65536)
+    >>> zeros(0), zeros(512), zeros(1023), zeros(300, n_cuts=5)
+    (0, 32813, 65536, 5696)
     """
-    return min(max(RISE * (2 * step + 1) // RUN - BELOW, 0), 1 << SHARE)
+    odd = 2 * step + 1
+    chance = RISE * odd // RUN - BELOW if n_cuts == 1 else BLOCKS_RISE * odd - BLOCKS_BELOW
+    return min(max(chance, 0), 1 << SHARE)
 
 
 def draw(task: Task, n_bits: int, seed: int, k: int, examples: str = "uniform") -> Instance:
@@ -75,22 +88,28 @@ def draw(task: Task, n_bits: int, seed: int, k: int, examples: str = "uniform") 
     Instance(task='rhi', bits=(0, 1, 1, 1), index=3)
     >>> "".join(map(str, draw("rhi", 32, seed=0, k=11, examples="mixed").bits))
     '00000111111111111111111111111111'
+    >>> "".join(map(str, draw("rhi", 32, seed=0, k=11, examples="blocks").bits))
+    '11111000000000000111111111111111'
     """
     first = k * words_per_example(n_bits)
     word = stream_word(seed, first)
     index = 1 + (((word >> 32) * n_bits) >> 32)
-    if examples == "mixed" and k % 2:
-        return Instance(task, _two_densities(n_bits, seed, k, word), index)
+    if CUTS[examples] and k % 2:
+        return Instance(task, _two_densities(n_bits, seed, k, word, CUTS[examples]), index)
     bits = tuple((stream_word(seed, first + 1 + j // 64) >> (j % 64)) & 1 for j in range(n_bits))
     return Instance(task, bits, index)
 
 
-def _two_densities(n_bits: int, seed: int, k: int, word: int) -> tuple[int, ...]:
+def _two_densities(n_bits: int, seed: int, k: int, word: int, n_cuts: int) -> tuple[int, ...]:
     first, steps = OTHER_HALF + k * words_per_odd(n_bits), (1 << STEP) - 1
-    before, after = zeros(word & steps), zeros(word >> STEP & steps)
-    cut = (word >> (32 - CUT) & (1 << CUT) - 1) * (n_bits + 1) >> CUT
+    one, other = zeros(word & steps, n_cuts), zeros(word >> STEP & steps, n_cuts)
+    cuts = [(word >> (32 - CUT) & (1 << CUT) - 1) * (n_bits + 1) >> CUT]
+    for at in range(0, (n_cuts - 1) * MORE_CUT, MORE_CUT):
+        share = stirred(word) >> at & (1 << MORE_CUT) - 1
+        cuts.append(share * 2 * (n_bits + 1) >> MORE_CUT)
     drawn = (
         stream_word(seed, first + j * SHARE // 64) >> (j * SHARE % 64) & (1 << SHARE) - 1
         for j in range(n_bits)
     )
-    return tuple(int(x >= (before if j < cut else after)) for j, x in enumerate(drawn))
+    ahead = (sum(j < cut for cut in cuts) for j in range(n_bits))  # cuts after a bit
+    return tuple(int(x >= (one if c % 2 else other)) for x, c in zip(drawn, ahead, strict=True))

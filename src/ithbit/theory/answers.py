@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ithbit.shown import Shown
 from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds import PAPER_LENGTHS, Route
-from ithbit.theory.complexity.formulas import Complexity
+from ithbit.theory.complexity import Complexity
 
 if TYPE_CHECKING:  # verdicts need numpy, and bounds do without
     from ithbit.theory.verdicts import Entry

@@ -15,24 +15,22 @@ What a float run does is a different question: see `precision`, whose answers ar
 The file form and its check are in `certificate_file`.
 """
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ithbit.errors import SpecError
 from ithbit.shown import Shown
-from ithbit.theory.certifiers.arguments import fixed_states, marker
-from ithbit.theory.certifiers.arithmetic.lines import UnsuitableError
-from ithbit.theory.certifiers.boxes import generic as boxes
+from ithbit.theory.certifiers.arguments.fixed_states import certify_states
+from ithbit.theory.certifiers.arguments.marker import certify_marker
+from ithbit.theory.certifiers.bound import Bound, UnsuitableError
+from ithbit.theory.certifiers.boxes.generic import certify_boxes
 from ithbit.theory.certifiers.trained.angle import certify_angle
 from ithbit.theory.certifiers.trained.latch import certify_latch
 from ithbit.theory.certifiers.trained.linear import certify_linear
 from ithbit.theory.certifiers.trained.mamba2 import certify_mamba2
-from ithbit.theory.certifiers.trained.reading import Found
 from ithbit.theory.solution import Solution
 from ithbit.theory.trained_solution import TrainedSolution
 
@@ -48,16 +46,6 @@ _SLACK = 2.0**-40
 _LONGEST = {"deep": 160, "recurrent": 1100, "one attention layer": 10_000}
 # n · 2^n has at most 4,300 digits, the longest integer that Python reads from text by default.
 LONGEST = 14_267
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A certified lower bound of the margin and the case (index, answer) where it is least."""
-
-    margin: float
-    index: int
-    answer: int
-    arithmetic: str
 
 
 @dataclass(frozen=True)
@@ -126,24 +114,6 @@ class Certificate(Shown):
         return certificate_parts(self)
 
 
-def _rounded_down(value: Any) -> float:
-    """A float not above the rational."""
-    exact = Fraction(int(value.p), int(value.q))
-    nearest = float(exact)
-    return nearest if Fraction(nearest) <= exact else math.nextafter(nearest, -math.inf)
-
-
-def _marker_bound(solution: Solution) -> Bound:
-    found = marker.certify_marker(solution)
-    return Bound(_rounded_down(found.margin), found.index, found.answer, found.arithmetic)
-
-
-def _states_bound(solution: Solution) -> Bound:
-    found = fixed_states.certify_states(solution)
-    margin = _rounded_down(found.margin)
-    return Bound(margin, found.index, found.answer, fixed_states.ARITHMETIC)
-
-
 def _longest_boxes(solution: Solution) -> int:
     attention = [layer.kind in ("softmax", "linear") for layer in solution.layers]
     one = "one attention layer" if attention[-1] else "recurrent"
@@ -156,19 +126,8 @@ def _boxes_bound(solution: Solution) -> Bound:
         raise UnsuitableError(
             f"the generic argument is offered up to n = {longest} for such layers"
         )
-    found = boxes.certify_boxes(solution)
-    margin = found.margin - abs(found.margin) * _SLACK
-    return Bound(margin, found.index, found.answer, boxes.ARITHMETIC)
-
-
-def _trained(name: str, derivation: str, argument: Callable[[TrainedSolution], Found]) -> Method:
-    """An argument about trained blocks; the two answers are alike, so 1 stands for both."""
-
-    def bound(solution: TrainedSolution) -> Bound:
-        found = argument(solution)
-        return Bound(found.margin, found.index, 1, "exact rationals and arb balls")
-
-    return Method(name, derivation, bound, TrainedSolution)
+    found = certify_boxes(solution)
+    return replace(found, margin=found.margin - abs(found.margin) * _SLACK)
 
 
 METHODS: dict[str, Method] = {
@@ -178,13 +137,13 @@ METHODS: dict[str, Method] = {
             "marker",
             "layer 1 marks one token and is exactly 0 at all others, layer 2 adds up and reads; "
             "every hypothesis checked on the weights, in O(n log n)",
-            _marker_bound,
+            certify_marker,
         ),
         Method(
             "fixed states",
             "no token but the index, position i and the end moves the state; checked on the "
             "weights for all indices, in O(n log n)",
-            _states_bound,
+            certify_states,
         ),
         Method(
             "boxes",
@@ -192,29 +151,33 @@ METHODS: dict[str, Method] = {
             "by a fractional program, MLPs by affine forms, states step by step",
             _boxes_bound,
         ),
-        _trained(
+        Method(
             "angle",
             "what the blocks read and write taken exactly from the weights; scores peak at the "
             "index, and the worst bits are those opposed to the answer, index by index, in O(n)",
             certify_angle,
+            TrainedSolution,
         ),
-        _trained(
+        Method(
             "linear window",
             "what the blocks read and write taken exactly from the weights; every place is moved "
             "by the index, and the units open at one place alone, index by index, in O(n)",
             certify_linear,
+            TrainedSolution,
         ),
-        _trained(
+        Method(
             "mamba2 window",
             "what the blocks read and write taken exactly from the weights; every place is moved "
             "by the index, and the channels open at one place alone, index by index, in O(n)",
             certify_mamba2,
+            TrainedSolution,
         ),
-        _trained(
+        Method(
             "latch",
             "every gate of the three units that are used, bounded at all tokens, index by index, "
             "in O(n)",
             certify_latch,
+            TrainedSolution,
         ),
     )
 }
@@ -225,11 +188,6 @@ def certify(solution: AnySolution, method: str | None = None) -> Certificate:
 
     Tries the arguments in the order of the module head and takes the first that applies; `method`
     asks for one of them. Raises `SpecError` if none can say anything about so long a string.
-
-    >>> from ithbit.theory.constructions import construct
-    >>> certificate = certify(construct("lhi", "softmax-causal", 64))
-    >>> certificate.certified, certificate.margin, certificate.inputs == 64 * 2**64
-    (True, 1.0, True)
     """
     if method is not None and method not in METHODS:
         raise SpecError(f"unknown method {method!r}; choose one of {', '.join(METHODS)}")

@@ -9,15 +9,14 @@ claim true.
 
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ithbit.errors import IthbitError, SpecError
+from ithbit.errors import IthbitError, OutputError, SpecError
 from ithbit.spec import plain
+from ithbit.store.writing import check_writable, write_atomically
 from ithbit.tasks.indexing import Instance
 from ithbit.theory.certificate import (
     LONGEST,
@@ -104,22 +103,12 @@ def digest(content: Json) -> str:
 
 def write_certificate(certificate: Certificate, path: Path) -> None:
     """Write the file in one step: it is there as a whole or not at all."""
-    text = json.dumps(document(certificate), indent=None) + "\n"
-    temporary = None
+    text = json.dumps(document(certificate)) + "\n"
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise CertificateError(
-            f"cannot write {path}: {error.strerror}; give a file in a folder that can be written"
-        ) from error
+        check_writable(path)
+        write_atomically(path, text.encode())
+    except (OSError, OutputError) as error:
+        raise CertificateError(str(error)) from error
 
 
 def check_certificate(path: Path) -> Certificate:

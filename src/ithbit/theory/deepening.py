@@ -1,6 +1,6 @@
 """Identity layers on top of a solution: what solves a task in k layers does so in more."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -44,16 +44,8 @@ def deepened(solution: Solution, n_layers: int) -> Solution:
     if not extra:
         return solution
     top = _identity_layer(solution.layers[-1])
-    return Solution(
-        task=solution.task,
-        family=solution.family,
-        n_bits=solution.n_bits,
-        layers=solution.layers + (top,) * extra,
-        embedding=solution.embedding,
-        output=solution.output,
-        theorem=solution.theorem,
-        variant=f"{solution.variant}, deepened",
-    )
+    layers, variant = solution.layers + (top,) * extra, f"{solution.variant}, deepened"
+    return replace(solution, layers=layers, variant=variant)
 
 
 def _identity_layer(like: Layer) -> Layer:

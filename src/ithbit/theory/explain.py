@@ -14,7 +14,7 @@ from ithbit.families import FAMILIES
 from ithbit.shown import Shown
 from ithbit.tasks.indexing import Instance
 from ithbit.theory.constructions.trained import content_of
-from ithbit.theory.layers import Array, Layer, LinearAttention, SoftmaxAttention, Trace
+from ithbit.theory.layers import Array, Attention, Layer, Trace
 from ithbit.theory.solution import Solution
 from ithbit.theory.trained_solution import TrainedSolution
 
@@ -121,12 +121,7 @@ class Explanation(Shown):
 
 
 def explain(solution: Solution | TrainedSolution, bits: Sequence[int], index: int) -> Explanation:
-    """The run of a solution on one input, layer by layer.
-
-    >>> from ithbit.theory.constructions import construct
-    >>> explain(construct("lhi", "rnn", 4), [1, 0, 1, 1], 3).answer
-    1
-    """
+    """The run of a solution on one input, layer by layer."""
     instance = Instance(solution.task, tuple(bits), index)
     n = len(instance.bits)
     if n > LONGEST:
@@ -192,7 +187,7 @@ def _explain_trained(solution: TrainedSolution, instance: Instance) -> Explanati
 def _sums(layer: Layer, x: Array, trace: Trace) -> Array | None:
     if trace.attention is None:
         return None
-    assert isinstance(layer, SoftmaxAttention | LinearAttention)
+    assert isinstance(layer, Attention)
     sums: Array = x + trace.attention[0] @ x @ layer.V.T
     return sums
 

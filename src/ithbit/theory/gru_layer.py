@@ -17,6 +17,22 @@ def sigmoid(x: Array) -> Array:
     return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
 
 
+def gru_states(x: Array, W: Array, U: Array, b: Array, c: Array) -> Array:
+    """h_1 … h_T from h_0 = 0, with input weights W, b and recurrent weights U, c."""
+    d = U.shape[1]
+    inputs = x @ W.T + b
+    h = np.zeros((len(x), d), x.dtype)
+    states = np.empty((*x.shape[:2], d), x.dtype)
+    for k in range(x.shape[1]):
+        given, recalled = inputs[:, k], h @ U.T + c
+        gates = sigmoid(given[:, : 2 * d] + recalled[:, : 2 * d])
+        r, z = gates[:, :d], gates[:, d:]
+        candidate = np.tanh(given[:, 2 * d :] + r * recalled[:, 2 * d :])
+        h = candidate + z * (h - candidate)
+        states[:, k] = h
+    return states
+
+
 @dataclass(frozen=True, eq=False)
 class Gru:
     """PyTorch's GRU layer: gates r, z and candidate n stacked in this order in every weight.
@@ -52,19 +68,8 @@ class Gru:
         """h_1 … h_T, from h_0 = 0."""
         if x.dtype == object:
             raise SpecError("a GRU needs exponentials and has no exact arithmetic; use float64")
-        d = self.d_out
-        U, c = like(self.weight_hh, x), like(self.bias_hh, x)
-        inputs = x @ like(self.weight_ih, x).T + like(self.bias_ih, x)
-        h = np.zeros((len(x), d), x.dtype)
-        states = np.empty((*x.shape[:2], d), x.dtype)
-        for k in range(x.shape[1]):
-            given, recalled = inputs[:, k], h @ U.T + c
-            gates = sigmoid(given[:, : 2 * d] + recalled[:, : 2 * d])
-            r, z = gates[:, :d], gates[:, d:]
-            candidate = np.tanh(given[:, 2 * d :] + r * recalled[:, 2 * d :])
-            h = (1 - z) * candidate + z * h
-            states[:, k] = h
-        return states
+        weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        return gru_states(x, *(like(weight, x) for weight in weights))
 
     def __call__(self, x: Array, last: bool = False) -> Array:
         return self.states(x)[:, -1:] if last else self.states(x)

@@ -152,29 +152,22 @@ class Layer(Protocol):
     def trace(self, x: Array) -> Trace: ...
 
 
-def _check_attention(name: str, K: FloatArray, Q: FloatArray, V: FloatArray, net: ReluNet) -> None:
-    shapes = {array.shape for array in (K, Q, V)} | {(net.d_out, net.d_in)}
-    if len(shapes) > 1 or K.shape[0] != K.shape[1]:
-        raise_problems(name, [f"K, Q, V and N must share one width, got shapes {sorted(shapes)}"])
-
-
 @dataclass(frozen=True, eq=False)
-class SoftmaxAttention:
-    """Definition 5: a_k = sum_l V x_l e^{(K x_l)·(Q x_k)} / sum_l e^{…}, y_k = N(x_k + a_k).
-
-    The sums run over l <= k if `causal`, else over all tokens. Size 3 d^2 + |N|. In floats the
-    largest score of each row is subtracted first, which changes nothing in real arithmetic.
-    """
+class Attention:
+    """y_k = N(x_k + a_k), a_k an average of V x_l over l <= k if `causal`, else over all tokens."""
 
     causal: bool
     K: FloatArray
     Q: FloatArray
     V: FloatArray
     net: ReluNet
-    kind: str = "softmax"
 
     def __post_init__(self) -> None:
-        _check_attention("softmax layer", self.K, self.Q, self.V, self.net)
+        K, net = self.K, self.net
+        shapes = {array.shape for array in (K, self.Q, self.V)} | {(net.d_out, net.d_in)}
+        if len(shapes) > 1 or K.shape[0] != K.shape[1]:
+            problem = f"K, Q, V and N must share one width, got shapes {sorted(shapes)}"
+            raise_problems("attention layer", [problem])
 
     @property
     def d_in(self) -> int:
@@ -185,6 +178,17 @@ class SoftmaxAttention:
     @property
     def size(self) -> int:
         return int(3 * self.K.size + self.net.n_parameters)
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxAttention(Attention):
+    """Definition 5: a_k = sum_l V x_l e^{(K x_l)·(Q x_k)} / sum_l e^{…}, y_k = N(x_k + a_k).
+
+    Size 3 d^2 + |N|. In floats the largest score of each row is subtracted first, which changes
+    nothing in real arithmetic.
+    """
+
+    kind: str = "softmax"
 
     def _attend(self, x: Array, start: int, stop: int) -> Array:
         """Attention weights of the queries start … stop − 1."""
@@ -212,35 +216,24 @@ class SoftmaxAttention:
 
 
 @dataclass(frozen=True, eq=False)
-class LinearAttention:
+class LinearAttention(Attention):
     """Definition 6: as softmax, with the weight phi(K x_l)·phi(Q x_k) in place of the exponential.
 
     Size 3 d^2 + |N| + AC(phi); as a map of its own phi costs 3 per coordinate: a comparison, one
     exponential or addition, one output.
     """
 
-    causal: bool
-    K: FloatArray
-    Q: FloatArray
-    V: FloatArray
-    net: ReluNet
     feature: FeatureMap = "elu+1"
     kind: str = "linear"
 
     def __post_init__(self) -> None:
-        _check_attention("linear-attention layer", self.K, self.Q, self.V, self.net)
+        super().__post_init__()
         if self.feature not in ("elu+1", "relu+1"):
             raise SpecError(f"the feature map must be elu+1 or relu+1, got {self.feature!r}")
 
     @property
-    def d_in(self) -> int:
-        return len(self.K)
-
-    d_out = d_in
-
-    @property
     def size(self) -> int:
-        return int(3 * self.K.size + self.net.n_parameters + 3 * self.d_in)
+        return super().size + 3 * self.d_in
 
     def __call__(self, x: Array, last: bool = False) -> Array:
         first = x.shape[1] - 1 if last else 0

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ithbit.errors import SpecError, raise_problems
 from ithbit.families import FAMILIES, Task
 from ithbit.tasks.indexing import all_inputs, n_tokens
-from ithbit.theory.layers import Array, FloatArray, Layer, Trace, like
+from ithbit.theory.layers import Array, FloatArray, Layer, Trace, like, matrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +153,22 @@ class Solution:
         return embedded, tuple(traces)
 
 
+def embedding_of(index: Any, bit: Any, end: Any = None) -> Embedding:
+    """The embedding with these numbers; without an `end` it is one of RHI."""
+    return Embedding(matrix(index), matrix(bit, 3), None if end is None else matrix(end, 1))
+
+
+def constructed(
+    family: str, named: tuple[str, str], embedding: Embedding, layers: Sequence[Layer], output: Any
+) -> Solution:
+    """The weights of a construction, `named` its theorem and variant; the embedding has task and
+    n."""
+    task: Task = "rhi" if embedding.end is None else "lhi"
+    n_bits, (theorem, variant) = embedding.n_bits, named
+    A = matrix(output)
+    return Solution(task, family, n_bits, tuple(layers), embedding, A, theorem, variant)
+
+
 class Runs(Protocol):
     """What answers inputs: a `Solution`, or weights of trained blocks."""
 
@@ -206,13 +222,3 @@ def enumerate_inputs(solution: Runs, dtype: Any = np.float64) -> Enumeration:
     assert worst is not None
     n = solution.n_bits
     return Enumeration(*worst, inputs=n << n, dtype=np.dtype(dtype).name)
-
-
-def solves(solution: Runs, dtype: Any = np.float64) -> bool:
-    """Whether strict argmax gives the i-th bit on all n · 2^n inputs, each run on its own.
-
-    >>> from ithbit.theory.constructions import construct
-    >>> solves(construct("rhi", "softmax-full", 4))
-    True
-    """
-    return enumerate_inputs(solution, dtype).solves

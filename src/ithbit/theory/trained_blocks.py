@@ -14,7 +14,7 @@ import numpy as np
 
 from ithbit.families import FAMILIES
 from ithbit.spec import ModelSpec
-from ithbit.theory.gru_layer import sigmoid
+from ithbit.theory.gru_layer import gru_states, sigmoid
 from ithbit.theory.layers import SLICE, Array, Trace
 
 Params = dict[str, Array]
@@ -179,16 +179,8 @@ def _linear(params: Params, spec: ModelSpec, x: Array, last: bool) -> Trace:
 
 
 def _gru(params: Params, spec: ModelSpec, x: Array, last: bool) -> Trace:
-    d = spec.d_model
-    gates = x @ params["ih.weight"].T + params["ih.bias"]
-    h = np.zeros((len(x), d), x.dtype)
-    states = np.empty((*x.shape[:2], d), x.dtype)
-    for t in range(x.shape[1]):
-        given, recalled = gates[:, t], h @ params["hh.weight"].T + params["hh.bias"]
-        rz = sigmoid(given[:, : 2 * d] + recalled[:, : 2 * d])
-        candidate = np.tanh(given[:, 2 * d :] + rz[:, :d] * recalled[:, 2 * d :])
-        h = candidate + rz[:, d:] * (h - candidate)
-        states[:, t] = h
+    names = ("ih.weight", "hh.weight", "ih.bias", "hh.bias")
+    states = gru_states(x, *(params[name] for name in names))
     return Trace(states, states=states)
 
 

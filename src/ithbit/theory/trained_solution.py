@@ -9,6 +9,7 @@ an input is the logit if the answer is 1 and minus the logit if it is 0.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +23,11 @@ from ithbit.tasks.indexing import n_tokens
 from ithbit.theory.layers import Array, FloatArray, Trace
 from ithbit.theory.trained_blocks import Params, forward, shapes
 
-BIT, QUERY, END, VALUE, FRACTION, SQUARE = range(6)  # the columns of `embed`
+
+class Column(IntEnum):
+    """The columns of `embed`: what a token's features are."""
+
+    BIT, QUERY, END, VALUE, FRACTION, SQUARE = range(6)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,13 +102,13 @@ class TrainedSolution:
         n, last = self.n_bits, self.n_tokens - 1
         features = np.zeros((len(bits), last + 1, 6), dtype)
         start, query = (0, n) if self.task == "rhi" else (1, 0)
-        features[:, start : start + n, BIT] = 1
-        features[:, start : start + n, VALUE] = bits
-        features[:, query, QUERY] = 1
-        features[:, query, FRACTION] = (index - 1).astype(dtype) / dtype(n)
-        features[:, query, SQUARE] = features[:, query, FRACTION] ** 2
+        features[:, start : start + n, Column.BIT] = 1
+        features[:, start : start + n, Column.VALUE] = bits
+        features[:, query, Column.QUERY] = 1
+        features[:, query, Column.FRACTION] = (index - 1).astype(dtype) / dtype(n)
+        features[:, query, Column.SQUARE] = features[:, query, Column.FRACTION] ** 2
         if self.task == "lhi":
-            features[:, -1, END] = 1
+            features[:, -1, Column.END] = 1
         p = np.arange(last + 1).astype(dtype) / dtype(last)
         places = np.stack([p, p * p], -1) @ self.weights["positions.polynomial"].astype(dtype).T
         return features @ self.weights["embed"].astype(dtype).T + places

@@ -12,17 +12,17 @@ from ithbit.errors import SpecError, whole
 from ithbit.families import FAMILIES, TASKS, Task, task_named
 from ithbit.spec import ModelSpec
 from ithbit.theory.architecture import Architecture, architecture, need_theory
-from ithbit.theory.bounds import NoBoundError, bound, growth
-from ithbit.theory.bounds.stages import TooDeepError
+from ithbit.theory.bounds import bound
 from ithbit.theory.certificate import LONGEST, Certificate, certify
 from ithbit.theory.certifiers.trained.every_n import trained_every_n
+from ithbit.theory.constructions import entry_of
 from ithbit.theory.constructions.trained import (
     TRAINED,
     TrainedConstruction,
     too_large,
     too_small,
 )
-from ithbit.theory.verdicts import CERTIFIED_N, DEPTHS_SHOWN, Entry, Verdict, lower_theorem
+from ithbit.theory.verdicts import CERTIFIED_N, Entry, Verdict, by_bounds, never_enough
 
 _WIDEST = 1_000_000  # what a margin is computed from is as long as the width
 _DEEPEST = 64  # up to here the balls of a certificate stay small
@@ -57,7 +57,7 @@ def trained_verdict(
         family, "trained", n_layers=n_layers, width=width, heads=heads, hidden=ff, state=state
     )
     missing = "no construction is known at this depth"
-    entry = _construction(name, family)
+    entry = entry_of(TRAINED, name, family)
     if entry is not None and entry.depth <= n_layers:
         spec = ModelSpec(name, family, n_bits, n_layers, width, heads, ff, state)
         if lacking := too_small(entry, spec):
@@ -80,22 +80,7 @@ def trained_verdict(
                 weights=_options(spec),
                 longest=LONGEST if built else 0,
             )
-    try:
-        route = bound(name, arch)
-    except NoBoundError:
-        return Verdict(name, arch, n_bits, "open", f"{missing}; no bound is known either", None)
-    except TooDeepError as limit:
-        because = f"{missing}, and the bound is not known here: {limit}"
-        return Verdict(name, arch, n_bits, "open", because, None)
-    if n_bits > route.n_star:
-        because = f"no weights do it past n* = {route.n_star:,}; {route.rests_on}"
-        theorem = f"beside {lower_theorem(name, arch)}"
-        return Verdict(name, arch, n_bits, "impossible", because, theorem, route=route)
-    because = (
-        f"{missing}; impossible past n* = {route.n_star:,}, but at n = {n_bits:,} that bound is "
-        f"vacuous"
-    )
-    return Verdict(name, arch, n_bits, "open", because, None, route=route)
+    return by_bounds(name, arch, n_bits, missing)
 
 
 def _options(spec: ModelSpec) -> str:
@@ -140,15 +125,13 @@ def _entry(task: Task, family: str, n_bits: int, width: int, heads: int) -> Entr
     def at(depth: int) -> Architecture:
         return architecture(family, "trained", n_layers=depth, width=width, heads=heads)
 
-    found = _construction(task, family)
-    theorem = f"beside {found.theorem if found else lower_theorem(task, at(1))}"
+    found = entry_of(TRAINED, task, family)
     if found is None:
-        routes = tuple(bound(task, at(depth)) for depth in DEPTHS_SHOWN)
-        return Entry(task, family, None, theorem, None, None, None, None, routes, growth(at(1)))
-    certificate = _certificate(found, n_bits, width, heads)
-    fewer = bound(task, at(found.depth - 1)) if found.depth > 1 else None
-    closed, depth = _margin(found, at(found.depth)), found.depth
-    return Entry(task, family, depth, theorem, width, certificate, closed, fewer, (), None)
+        return never_enough(task, at)
+    certificate, depth = _certificate(found, n_bits, width, heads), found.depth
+    fewer = bound(task, at(depth - 1)) if depth > 1 else None
+    closed, theorem = _margin(found, at(depth)), f"beside {found.theorem}"
+    return Entry(task, family, depth, theorem, width, certificate, closed, fewer)
 
 
 def _certificate(
@@ -161,10 +144,3 @@ def _certificate(
     if width > _WIDEST:
         raise SpecError(f"the table has widths up to {_WIDEST:,}, got {width}")
     return certify(entry.build(spec)) if n_bits <= CERTIFIED_N and not too_large(spec) else None
-
-
-def _construction(task: Task, family: str) -> TrainedConstruction | None:
-    for entry in TRAINED:
-        if (entry.task, entry.family) == (task, family):
-            return entry
-    return None

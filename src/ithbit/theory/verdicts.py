@@ -12,7 +12,7 @@ bounds that hold. Families are the formal ones; layers are those of the paper's 
 with one hidden layer of ReLUs in each MLP, SSMs with A(x) and B(x) affine in x.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from ithbit.theory.bounds import NoBoundError, Route, bound, growth
 from ithbit.theory.bounds.stages import TooDeepError
 from ithbit.theory.certificate import Certificate, certify
 from ithbit.theory.certifiers.arguments.every_n import every_n
-from ithbit.theory.constructions import CONSTRUCTIONS, Construction, construct
+from ithbit.theory.constructions import CONSTRUCTIONS, Construction, construct, entry_of
 from ithbit.theory.deepening import deepened, hidden_units
 from ithbit.theory.solution import Solution
 
@@ -107,12 +107,12 @@ class Entry:
     family: str
     min_layers: int | None
     theorem: str
-    width: int | None  # of the construction
-    certificate: Certificate | None
-    every_n: str | None
-    fewer: Route | None
-    by_depth: tuple[Route, ...]  # n* for 1, 2, 3, 4 layers where no number of layers suffices
-    growth: str | None
+    width: int | None = None  # of the construction
+    certificate: Certificate | None = None
+    every_n: str | None = None
+    fewer: Route | None = None
+    by_depth: tuple[Route, ...] = ()  # n* for 1, 2, 3, 4 layers where no number of layers suffices
+    growth: str | None = None
 
     @property
     def layers_text(self) -> str:
@@ -172,13 +172,6 @@ def verdict(
 
     *Certified* if possible, past `CERTIFIED_N` *proved* by closed form; *proved* (or cited, as the
     bound says) if impossible.
-
-    >>> verdict("lhi", "rnn", 1, 8).answer, verdict("lhi", "ssm", 1, 5000).answer
-    ('possible', 'impossible')
-    >>> verdict("rhi", "softmax-full", 1, 10**12).answer
-    'possible'
-    >>> verdict("rhi", "rnn", 2, 64).answer
-    'open'
     """
     name = task_named(task)
     n_bits = whole("n_bits", n_bits)
@@ -191,7 +184,7 @@ def verdict(
             f"its formal counterpart is {formal!r}"
         )
     arch = architecture(family, n_layers=n_layers, width=width, hidden=hidden)
-    entry = _construction(name, family)
+    entry = entry_of(CONSTRUCTIONS, name, family)
     missing = "no construction is known at this depth"
     if entry is not None and entry.depth <= n_layers:
         solution = deepened(_solution(entry, _SMALL_N), min(n_layers, entry.depth + 1))
@@ -218,83 +211,63 @@ def verdict(
                 weights=f"--variant {small.solution.variant}",
                 longest=small.longest,
             )
+    return by_bounds(name, arch, n_bits, missing)
+
+
+def by_bounds(task: Task, arch: Architecture, n_bits: int, missing: str) -> Verdict:
+    """What the bounds say where no construction serves, for the reason `missing`."""
+    theorem = lower_theorem(task, arch)
     try:
-        route = bound(name, arch)
+        route = bound(task, arch)
     except NoBoundError:
-        because = f"{missing}; no bound is known either"
-        return Verdict(name, arch, n_bits, "open", because, None)
+        return Verdict(task, arch, n_bits, "open", f"{missing}; no bound is known either", None)
     except TooDeepError as limit:
         because = f"{missing}, and the bound is not known here: {limit}"
-        return Verdict(name, arch, n_bits, "open", because, None)
+        return Verdict(task, arch, n_bits, "open", because, None)
     if n_bits > route.n_star:
         because = f"no weights do it past n* = {route.n_star:,}; {route.rests_on}"
-        return Verdict(
-            name, arch, n_bits, "impossible", because, lower_theorem(name, arch), route=route
-        )
+        return Verdict(task, arch, n_bits, "impossible", because, theorem, route=route)
+    paper = f" ({theorem})" if arch.model == "formal" else ""
     because = (
-        f"{missing}; impossible past n* = {route.n_star:,} ({lower_theorem(name, arch)}), "
-        f"but at n = {n_bits:,} that bound is vacuous"
+        f"{missing}; impossible past n* = {route.n_star:,}{paper}, but at n = {n_bits:,} that "
+        "bound is vacuous"
     )
-    return Verdict(name, arch, n_bits, "open", because, None, route=route)
+    return Verdict(task, arch, n_bits, "open", because, None, route=route)
 
 
 def table(n_bits: int = 64, *, width: int = 16, hidden: int = 64) -> tuple[Entry, ...]:
-    """The paper's summary table, derived: constructions certified at `n_bits`, bounds at the sizes.
-
-    >>> {entry.family: entry.min_layers for entry in table(4) if entry.task == "rhi"}["ssm"] is None
-    True
-    """
+    """The paper's summary table, derived: constructions certified at `n_bits`, and bounds."""
     return tuple(
         _entry(task, family, n_bits, width, hidden) for family in FORMAL_FAMILIES for task in TASKS
     )
 
 
+def never_enough(task: Task, at: Callable[[int], Architecture]) -> Entry:
+    """The entry without a construction; `bound` raises if there were a depth without a bound, and
+    the entry could not be omega(1)."""
+    one = at(1)
+    routes = tuple(bound(task, at(depth)) for depth in DEPTHS_SHOWN)
+    theorem = lower_theorem(task, one)
+    return Entry(task, one.family, None, theorem, by_depth=routes, growth=growth(one))
+
+
 def _entry(task: Task, family: str, n_bits: int, width: int, hidden: int) -> Entry:
-    found = _construction(task, family)
+    found = entry_of(CONSTRUCTIONS, task, family)
 
     def at(depth: int) -> Architecture:
         return architecture(family, n_layers=depth, width=width, hidden=hidden)
 
     if found is None:
-        # `bound` raises if there were a depth without a bound, and the entry could not be omega(1).
-        routes = tuple(bound(task, at(depth)) for depth in DEPTHS_SHOWN)
-        return Entry(
-            task,
-            family,
-            min_layers=None,
-            theorem=lower_theorem(task, at(1)),
-            width=None,
-            certificate=None,
-            every_n=None,
-            fewer=None,
-            by_depth=routes,
-            growth=growth(at(1)),
-        )
+        return never_enough(task, at)
     certificate, closed = _certificate(found, n_bits), _closed(found)
     if certificate is None and closed is None:
         raise SpecError(
             f"the construction for {task} by {family} has no certificate at n = {n_bits}; "
             f"ask for the table at a smaller n"
         )
-    return Entry(
-        task,
-        family,
-        min_layers=found.depth,
-        theorem=found.theorem,
-        width=_solution(found, _SMALL_N).width,
-        certificate=certificate,
-        every_n=closed,
-        fewer=bound(task, at(found.depth - 1)) if found.depth > 1 else None,
-        by_depth=(),
-        growth=None,
-    )
-
-
-def _construction(task: Task, family: str) -> Construction | None:
-    for entry in CONSTRUCTIONS:
-        if (entry.task, entry.family) == (task, family):
-            return entry
-    return None
+    fewer = bound(task, at(found.depth - 1)) if found.depth > 1 else None
+    width = _solution(found, _SMALL_N).width
+    return Entry(task, family, found.depth, found.theorem, width, certificate, closed, fewer)
 
 
 def _solution(entry: Construction, n_bits: int) -> Solution:
@@ -319,10 +292,11 @@ def _closed(entry: Construction) -> str | None:
 
 
 def lower_theorem(task: Task, arch: Architecture) -> str:
-    """The statement of the paper that the bound makes finite."""
+    """The statement of the paper that the bound makes finite, or that it stands beside."""
+    beside = "beside " if arch.model == "trained" else ""
     if task == "lhi":
-        return "Theorem 14b"
-    return "Theorem 12a" if arch.causal else "Theorem 12a with Remark 7"
+        return f"{beside}Theorem 14b"
+    return f"{beside}Theorem 12a" if arch.causal else f"{beside}Theorem 12a with Remark 7"
 
 
 def _why_possible(

@@ -1,5 +1,6 @@
 """Solutions as plain JSON values and back, without loss: float64 numbers in shortest spelling."""
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,7 @@ from ithbit.theory.trained_solution import TrainedSolution
 
 Json = dict[str, Any]
 
-# The arrays and MLPs of each kind of layer, by field name; "causal" and "feature" come apart.
-_MATRICES = {
-    "softmax": ("K", "Q", "V"),
-    "linear": ("K", "Q", "V"),
-    "gru": ("weight_ih", "weight_hh"),
-}
-_VECTORS = {"ssm": ("h0",), "gru": ("bias_ih", "bias_hh")}
-_NETS = {"softmax": ("net",), "linear": ("net",), "ssm": ("A", "B", "phi"), "rnn": ("N1", "N2")}
+_VECTORS = ("h0", "bias_ih", "bias_hh")  # all other arrays of a layer are matrices
 _CLASSES: dict[str, Any] = {
     "softmax": SoftmaxAttention,
     "linear": LinearAttention,
@@ -122,15 +116,12 @@ def _net_from_json(content: Json) -> ReluNet:
 
 
 def _layer_to_json(layer: Layer) -> Json:
-    kind = layer.kind
-    content: Json = {"kind": kind}
-    for name in ("causal", "feature"):
-        if hasattr(layer, name):
-            content[name] = getattr(layer, name)
-    for name in (*_MATRICES.get(kind, ()), *_VECTORS.get(kind, ())):
-        content[name] = getattr(layer, name).tolist()
-    for name in _NETS.get(kind, ()):
-        content[name] = _net_to_json(getattr(layer, name))
+    content: Json = {"kind": layer.kind}
+    for field in fields(layer):  # type: ignore[arg-type]
+        value = getattr(layer, field.name)
+        if isinstance(value, ReluNet):
+            value = _net_to_json(value)
+        content[field.name] = value.tolist() if isinstance(value, np.ndarray) else value
     return content
 
 
@@ -138,14 +129,15 @@ def _layer_from_json(content: Json) -> Layer:
     kind = content["kind"]
     if kind not in _CLASSES:
         raise SpecError(f"unknown kind of layer {kind!r}; known are {', '.join(_CLASSES)}")
-    fields: Json = {name: _array(content[name], 2) for name in _MATRICES.get(kind, ())}
-    fields |= {name: _array(content[name], 1) for name in _VECTORS.get(kind, ())}
-    fields |= {name: _net_from_json(content[name]) for name in _NETS.get(kind, ())}
-    if kind in ("softmax", "linear"):
-        if not isinstance(content["causal"], bool):
-            raise SpecError(f"causal must be true or false, got {content['causal']!r}")
-        fields["causal"] = content["causal"]
-    if kind == "linear":
-        fields["feature"] = content["feature"]
-    layer: Layer = _CLASSES[kind](**fields)
+    values: Json = {}
+    for field in fields(_CLASSES[kind]):
+        name, value = field.name, content[field.name]
+        if field.type is ReluNet:
+            value = _net_from_json(value)
+        elif field.type == FloatArray:
+            value = _array(value, 1 if name in _VECTORS else 2)
+        elif field.type is bool and not isinstance(value, bool):
+            raise SpecError(f"{name} must be true or false, got {value!r}")
+        values[name] = value
+    layer: Layer = _CLASSES[kind](**values)
     return layer

@@ -57,10 +57,12 @@ def examine(
     seed: int = 0,
     workers: int | None = None,
     count: bool = False,
+    always: int | None = None,
 ) -> Verification:
     """Refute a model or try every input if they number at most `budget`, else search.
 
-    Up to n = 16 (on a GPU n = 22) all inputs are tried without exception. The first wrong answer
+    Up to n = 16 (on a GPU n = 22) all inputs are tried without exception, unless `always` gives
+    another number of inputs up to which they are. The first wrong answer
     ends it unless `count`. What is wrong or nearly so is evaluated again by itself, 256 inputs at
     most, those of least margin; a counterexample is one that fails then.
     """
@@ -68,7 +70,9 @@ def examine(
         raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
     started = time.perf_counter()
     n_inputs = n_bits << n_bits
-    feasible = n_inputs <= max(budget, _CUDA_ALWAYS if device.type == "cuda" else ALWAYS)
+    if always is None:
+        always = _CUDA_ALWAYS if device.type == "cuda" else ALWAYS
+    feasible = n_inputs <= max(budget, always)
     stages: list[dict[str, Any]] = []
     with in_chunks(model, device, workers or usable_cores()) as chunked:
         ask = Asker(chunked, model, device, count)
@@ -202,20 +206,33 @@ def model_of(run: RunSpec, weights: bytes, device: torch.device) -> Model:
 
 
 def verify_run(
-    folder: Path, device: Device, budget: int = ALWAYS, seed: int = 0, count: bool = False
+    folder: Path,
+    device: Device,
+    budget: int = ALWAYS,
+    seed: int = 0,
+    count: bool = False,
+    always: int | None = None,
 ) -> Verification:
     """Verify the run of a folder and leave the record there, in place of an older one."""
-    record = verified(folder, device, budget, seed, count)
+    record = verified(folder, device, budget, seed, count, always)
     keep_verification(folder, record)
     return record.found
 
 
-def verified(folder: Path, device: Device, budget: int, seed: int, count: bool) -> Verified:
-    """Verify the run of a folder."""
+def verified(
+    folder: Path,
+    device: Device,
+    budget: int,
+    seed: int,
+    count: bool,
+    always: int | None = None,
+) -> Verified:
+    """Verify the run of a folder; see `examine`."""
     run, weights = read_run(folder)
     check_length(run, budget)
     model = model_of(run, weights, device.torch)
-    found = examine(model, run.model.n_bits, device.torch, budget, seed, count=count)
+    n_bits, where = run.model.n_bits, device.torch
+    found = examine(model, n_bits, where, budget, seed, count=count, always=always)
     digest = hashlib.sha256(weights).hexdigest()
     _, path = evaluator_here(run.model, device.torch)
     environment = describe_environment(device) | {"path": path}

@@ -169,13 +169,14 @@ def feed_forward(y, fed, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.const
     """A block's output by its feed-forward part; for softmax attention before its LayerNorm."""
     out = y + load_vector(w + param_at("down.bias", D, FF, SOFTMAX), D)
     d = tl.arange(0, D)
-    for j in range(0, FF, _SLICE):
-        unit = j + tl.arange(0, _SLICE)[None, :]
+    SLICE: tl.constexpr = min(FF, _SLICE)
+    for j in range(0, FF, SLICE):
+        unit = j + tl.arange(0, SLICE)[None, :]
         weight = tl.load(w + param_at("up.weight", D, FF, SOFTMAX) + unit * D + d[:, None])
         hidden = dot(fed, weight) + tl.load(w + param_at("up.bias", D, FF, SOFTMAX) + unit)
         act, _ = gelu(hidden)
         weight = w + param_at("down.weight", D, FF, SOFTMAX)
-        out += dot(act, tl.load(weight + d[None, :] * FF + j + tl.arange(0, _SLICE)[:, None]))
+        out += dot(act, tl.load(weight + d[None, :] * FF + j + tl.arange(0, SLICE)[:, None]))
     return out
 
 

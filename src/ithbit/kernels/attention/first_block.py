@@ -37,7 +37,7 @@ from ithbit.kernels.token_kinds import (
     store_sums,
 )
 
-COLUMNS = tl.constexpr(16)  # of a gradient that a program sums; D is a multiple of it
+COLUMNS = tl.constexpr(16)  # of a gradient that a program sums, or all of a narrow one's
 _GRADS = tl.constexpr(4)  # of queries, keys, values and input, in this order
 
 
@@ -46,17 +46,18 @@ def tally(
     count, bits, d_queries, d_keys, d_values, dx, sums, CAPACITY,
     N, LHI, ROWS: tl.constexpr, TILES: tl.constexpr, D: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """COLUMNS of a gradient at one token of all examples, summed by the token's bit: `sums` becomes
+    """Columns of a gradient at one token of all examples, summed by the token's bit: `sums` becomes
     (seed, gradient, bit, token, D). Queries, which are of no kind, are left out.
 
     The last block's gradients of queries and input have ONE token a sequence, the last; sums at the
     others are 0.
     """
-    PARTS: tl.constexpr = D // COLUMNS
+    SOME: tl.constexpr = min(D, COLUMNS)
+    PARTS: tl.constexpr = D // SOME
     TOKENS = N + 1 + LHI
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     token, which = LHI + program // (_GRADS * PARTS), program // PARTS % _GRADS
-    c = program % PARTS * COLUMNS
+    c = program % PARTS * SOME
     if which == 0:
         grads = d_queries
     elif which == 1:
@@ -70,17 +71,17 @@ def tally(
     grads += (seed * CAPACITY * stride + tl.where(ONE, 0, token)) * D + c
     bits += (seed * TOKENS + token) * CAPACITY
     wanted = tl.where(ONE & (token < TOKENS - 1), 0, count)
-    none = tl.zeros([ROWS // 8, COLUMNS], tl.float32)
+    none = tl.zeros([ROWS // 8, SOME], tl.float32)
     total = none, none
     for i in range(TILES):
         example = (i * ROWS + tl.arange(0, ROWS))[:, None]
         live = example < wanted
         bit = tl.load(bits + example, mask=live, other=0.0)
-        at = example * stride * D + tl.arange(0, COLUMNS)[None, :]
+        at = example * stride * D + tl.arange(0, SOME)[None, :]
         x = tl.load(grads + at, mask=live, other=0.0)
         total = added(total, x, bit)
     sums += ((seed * _GRADS + which) * 2 * TOKENS + token) * D + c
-    store_sums(sums, total, tl.arange(0, COLUMNS) < COLUMNS, D, TOKENS)
+    store_sums(sums, total, tl.arange(0, SOME) < SOME, D, TOKENS)
 
 
 @triton.jit

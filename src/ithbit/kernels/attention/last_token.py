@@ -1,7 +1,10 @@
 """The mixing of softmax and linear attention at the last token: one query a sequence.
 
 Both have one form, out = sum over s of a_s v_s / sum over s of a_s, with a = exp(score - largest)
-or a = score. No matrix product: a program takes some whole sequences, filled up to PAD tokens.
+or a = score. No matrix product: a program takes some whole sequences, filled up to PAD tokens
+(`read`, `read_back`). Of a long sequence it takes PAD tokens at a time, with its heads in rows
+(`read_long`, `read_long_back`): forwards once, with the largest score so far; backwards once for
+the weights' sum and once for the gradients.
 """
 
 import triton
@@ -90,3 +93,110 @@ def read_back(
     tl.store(d_queries + one, dq, mask=live[:, None])
     tl.store(d_keys + at, dk, mask=there[:, :, None])
     tl.store(d_values + at, dv, mask=there[:, :, None])
+
+
+@triton.jit
+def _heads(rows, H: tl.constexpr, D: tl.constexpr):
+    """A row of a head for each head, 0 outside it: H D."""
+    h, d = tl.arange(0, H)[:, None], tl.arange(0, D)[None, :]
+    return tl.where(h == d // (D // H), rows, 0.0)
+
+
+@triton.jit
+def _part(start, TOKENS: tl.constexpr, PAD: tl.constexpr, D: tl.constexpr):
+    """PAD tokens from `start` on: where they lie (token D), and which there are (token)."""
+    token = start + tl.arange(0, PAD)
+    return token[:, None] * D + tl.arange(0, D)[None, :], token < TOKENS
+
+
+@triton.jit
+def _scores(q, k, there, SCALE: tl.constexpr, SOFTMAX: tl.constexpr):
+    """Of each head's query (H D) with keys (token D): H token."""
+    score = tl.sum(q[:, None, :] * k[None, :, :], 2)
+    if SOFTMAX:
+        return tl.where(there[None, :], score * SCALE, -1e30)
+    else:
+        return tl.where(there[None, :], score, 0.0)
+
+
+@triton.jit
+def _taken(score, top, total, SOFTMAX: tl.constexpr):
+    """Weights (H token), the largest score and the sum of weights (H) with them taken in, and what
+    earlier sums are to be multiplied by."""
+    if SOFTMAX:
+        higher = tl.maximum(top, tl.max(score, 1))
+        shrink = tl.exp(top - higher)
+        a = tl.exp(score - higher[:, None])
+    else:
+        higher, shrink, a = top, tl.full(top.shape, 1.0, tl.float32), score
+    return a, higher, total * shrink + tl.sum(a, 1), shrink
+
+
+@triton.jit(do_not_specialize=SIZES)
+def read_long(
+    queries, keys, values, out, count, CAPACITY,
+    TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr, SOFTMAX: tl.constexpr,
+):  # fmt: skip
+    """`read` of one long sequence; GROUP is 1."""
+    example, d = tl.program_id(0), tl.arange(0, D)
+    if example < count:
+        row = tl.program_id(1).to(tl.int64) * CAPACITY + example
+        keys, values = keys + row * TOKENS * D, values + row * TOKENS * D
+        q = _heads(tl.load(queries + row * D + d)[None, :], H, D)
+        top, total = tl.full([H], -1e30, tl.float32), tl.zeros([H], tl.float32)
+        mixed = tl.zeros([H, D], tl.float32)
+        for start in range(0, TOKENS, PAD):
+            at, there = _part(start, TOKENS, PAD, D)
+            k = tl.load(keys + at, mask=there[:, None], other=0.0)
+            v = tl.load(values + at, mask=there[:, None], other=0.0)
+            score = _scores(q, k, there, SCALE, SOFTMAX)
+            a, top, total, shrink = _taken(score, top, total, SOFTMAX)
+            mixed = mixed * shrink[:, None] + tl.sum(a[:, :, None] * v[None, :, :], 1)
+        if not SOFTMAX:
+            total += _DENOMINATOR_EPS
+        tl.store(out + row * D + d, tl.sum(_heads(mixed / total[:, None], H, D), 0))
+
+
+@triton.jit(do_not_specialize=SIZES)
+def read_long_back(
+    queries, keys, values, out, d_out, d_queries, d_keys, d_values, count, CAPACITY,
+    TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr, SOFTMAX: tl.constexpr,
+):  # fmt: skip
+    """`read_back` of one long sequence."""
+    example, d = tl.program_id(0), tl.arange(0, D)
+    if example < count:
+        row = tl.program_id(1).to(tl.int64) * CAPACITY + example
+        first, one = row * TOKENS * D, row * D + d
+        keys, values = keys + first, values + first
+        q = _heads(tl.load(queries + one)[None, :], H, D)
+        grad = _heads(tl.load(d_out + one)[None, :], H, D)
+        top, total = tl.full([H], -1e30, tl.float32), tl.zeros([H], tl.float32)
+        for start in range(0, TOKENS, PAD):
+            at, there = _part(start, TOKENS, PAD, D)
+            k = tl.load(keys + at, mask=there[:, None], other=0.0)
+            score = _scores(q, k, there, SCALE, SOFTMAX)
+            _, top, total, _ = _taken(score, top, total, SOFTMAX)
+        if not SOFTMAX:
+            total += _DENOMINATOR_EPS
+        g = grad / total[:, None]
+        own = tl.sum(g * tl.load(out + one)[None, :], 1)[:, None]
+        dq = tl.zeros([H, D], tl.float32)
+        for start in range(0, TOKENS, PAD):
+            at, there = _part(start, TOKENS, PAD, D)
+            k = tl.load(keys + at, mask=there[:, None], other=0.0)
+            v = tl.load(values + at, mask=there[:, None], other=0.0)
+            a = _scores(q, k, there, SCALE, SOFTMAX)
+            da = tl.sum(g[:, None, :] * v[None, :, :], 2) - own
+            if SOFTMAX:
+                a = tl.exp(a - top[:, None])
+                da = a * da * SCALE
+            else:
+                da = tl.where(there[None, :], da, 0.0)
+            dq += tl.sum(da[:, :, None] * k[None, :, :], 1)
+            dk = tl.sum(da[:, :, None] * q[:, None, :], 0)
+            dv = tl.sum(a[:, :, None] * g[:, None, :], 0)
+            tl.store(d_keys + first + at, dk, mask=there[:, None])
+            tl.store(d_values + first + at, dv, mask=there[:, None])
+        tl.store(d_queries + one, tl.sum(_heads(dq, H, D), 0))

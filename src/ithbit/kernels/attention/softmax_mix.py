@@ -21,29 +21,38 @@ SLOTS = tl.constexpr(16)  # lanes of a head
 _NEVER = tl.constexpr(-1e30)
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _AT_ONCE = tl.constexpr(4)  # keys between two looks at the largest score
+_TOUCHED = tl.constexpr(130)  # tokens that are asked for ahead
 
 
 @triton.jit
 def _load_head(pointer, HEAD: tl.constexpr):
-    """HEAD numbers from each pointer on: a tuple, by loads of four."""
+    """HEAD numbers from each pointer on: a tuple, by loads of four, or of two if there are two."""
     out = ()
-    for i in tl.static_range(0, HEAD, 4):
-        four = tl.load(pointer[:, None] + (i + tl.arange(0, 4))[None, :])
-        even, odd = tl.split(tl.reshape(four, [four.shape[0], 2, 2]))
-        first, third = tl.split(even)
-        second, fourth = tl.split(odd)
-        out = out + (first, second, third, fourth)
+    if HEAD == 2:
+        first, second = tl.split(tl.load(pointer[:, None] + tl.arange(0, 2)[None, :]))
+        out = (first, second)
+    else:
+        for i in tl.static_range(0, HEAD, 4):
+            four = tl.load(pointer[:, None] + (i + tl.arange(0, 4))[None, :])
+            even, odd = tl.split(tl.reshape(four, [four.shape[0], 2, 2]))
+            first, third = tl.split(even)
+            second, fourth = tl.split(odd)
+            out = out + (first, second, third, fourth)
     return out
 
 
 @triton.jit
 def _store_head(pointer, head, scale, mask, HEAD: tl.constexpr):
     """`scale` times HEAD numbers, from each pointer on."""
-    for i in tl.static_range(0, HEAD, 4):
-        even = tl.join(head[i] * scale, head[i + 2] * scale)
-        odd = tl.join(head[i + 1] * scale, head[i + 3] * scale)
-        four = tl.reshape(tl.join(even, odd), [pointer.shape[0], 4])
-        tl.store(pointer[:, None] + (i + tl.arange(0, 4))[None, :], four, mask=mask[:, None])
+    if HEAD == 2:
+        two = tl.join(head[0] * scale, head[1] * scale)
+        tl.store(pointer[:, None] + tl.arange(0, 2)[None, :], two, mask=mask[:, None])
+    else:
+        for i in tl.static_range(0, HEAD, 4):
+            even = tl.join(head[i] * scale, head[i + 2] * scale)
+            odd = tl.join(head[i + 1] * scale, head[i + 3] * scale)
+            four = tl.reshape(tl.join(even, odd), [pointer.shape[0], 4])
+            tl.store(pointer[:, None] + (i + tl.arange(0, 4))[None, :], four, mask=mask[:, None])
 
 
 @triton.jit
@@ -106,12 +115,14 @@ def _many(start, COUNT: tl.constexpr):
 
 
 @triton.jit
-def _touch(pointer, SIZE: tl.constexpr):
-    """0, once SIZE numbers from a pointer on are in the cache.
+def _touch(pointer, TOKENS: tl.constexpr, NUMBERS: tl.constexpr):
+    """0, once the NUMBERS of each token from a pointer on are in the cache; of a long sequence
+    those of the first tokens, as many as registers hold.
 
     One number of each 32 bytes is loaded, all at once: the loop over keys would wait for memory at
     each of them. Sums start from this zero, or the compiler would not load what it leaves out.
     """
+    SIZE: tl.constexpr = min(TOKENS, _TOUCHED) * NUMBERS
     at = tl.arange(0, triton.next_power_of_2((SIZE + 7) // 8)) * 8
     return tl.sum(tl.load(pointer + at, mask=at < SIZE, other=0.0)) * 0.0
 
@@ -154,8 +165,8 @@ def mix(
         shift = start * D + h * HEAD
         q = _load_parts(queries + shift, t, SCALE * _LOG2_E, TOKENS, D, HEAD, PARTS)
         tops = _many(tl.full([LANES], _NEVER, tl.float32), PARTS)
-        zero = tl.zeros([LANES], tl.float32) + _touch(keys + start * D, TOKENS * D)
-        zero += _touch(values + start * D, TOKENS * D)
+        zero = tl.zeros([LANES], tl.float32) + _touch(keys + start * D, TOKENS, D)
+        zero += _touch(values + start * D, TOKENS, D)
         wholes, mixed = _many(zero, PARTS), _many(_many(zero, HEAD), PARTS)
         for lap in tl.static_range((TOKENS + LAP - 1) // LAP):
             for c in range(lap * LAP, min(lap * LAP + LAP, TOKENS), _AT_ONCE):
@@ -204,8 +215,8 @@ def queries_back(
     example, start, t, h = _place(CAPACITY, TOKENS, H, PARTS)
     if example < count:
         shift = start * D + h * HEAD
-        zero = tl.zeros([LANES], tl.float32) + _touch(keys + start * D, TOKENS * D)
-        zero += _touch(values + start * D, TOKENS * D)
+        zero = tl.zeros([LANES], tl.float32) + _touch(keys + start * D, TOKENS, D)
+        zero += _touch(values + start * D, TOKENS, D)
         q = _load_parts(queries + shift, t, SCALE * _LOG2_E, TOKENS, D, HEAD, PARTS)
         g = _load_parts(d_out + shift, t, 1.0, TOKENS, D, HEAD, PARTS)
         owns, logs = (), ()
@@ -244,9 +255,9 @@ def keys_back(
     example, start, t, h = _place(CAPACITY, TOKENS, H, PARTS)
     if example < count:
         shift = start * D + h * HEAD
-        zero = tl.zeros([LANES], tl.float32) + _touch(queries + start * D, TOKENS * D)
-        zero += _touch(d_out + start * D, TOKENS * D)
-        zero += _touch(sums + start * (2 * H), TOKENS * (2 * H))
+        zero = tl.zeros([LANES], tl.float32) + _touch(queries + start * D, TOKENS, D)
+        zero += _touch(d_out + start * D, TOKENS, D)
+        zero += _touch(sums + start * (2 * H), TOKENS, 2 * H)
         k = _load_parts(keys + shift, t, SCALE * _LOG2_E, TOKENS, D, HEAD, PARTS)
         v = _load_parts(values + shift, t, 1.0, TOKENS, D, HEAD, PARTS)
         dk, dv = _many(_many(zero, HEAD), PARTS), _many(_many(zero, HEAD), PARTS)

@@ -26,7 +26,7 @@ from ithbit.kernels.plan import Plan
 
 _ROWS = 32  # tokens of a flat tile
 _BACK_ROWS = 64
-_PROJECT_ROWS = 16
+_PROJECT_ROWS = 16  # of 8 numbers or more; of narrower tokens more
 # Programs a run, at most, that go over its tokens (or their kinds) backwards: so that those of five
 # runs are at work at once (eight of one warp a multiprocessor), or take one tile each.
 _PROJECT_PROGRAMS = 211
@@ -35,7 +35,10 @@ _TALLIED = 128  # examples of a tile of `tally`, 64 a warp
 _KIND_ROWS = 16  # of a tile of kinds of tokens, as few as a product takes
 _ANSWERS = 16  # examples of a tile of `answer_rows`
 _LANE_NUMBERS = 40  # of each row that a lane of softmax attention's mixing keeps: five short heads
+_LEAST_KEPT = 4  # numbers that a head counts for there: ten heads are code enough
 _READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
+_READ_WHOLE = 130  # tokens of a sequence that it takes at once
+_READ_NUMBERS = 8192  # of a tile of `read_long`, one for each head
 # How each kernel is compiled: by times on an H200, `answer_rows` by counted instructions.
 _FLAT: dict[str, int] = {"num_warps": 2}
 _BACK: dict[str, int] = {"num_warps": 4, "num_stages": 1, "maxnreg": 168}
@@ -60,7 +63,12 @@ def _back_tiles(plan: Plan) -> tuple[int, int]:
 
 def _project_tiles(plan: Plan) -> tuple[int, int]:
     """Those of `project_back`."""
-    return _shared_out(triton.cdiv(plan.capacity * plan.n_tokens, _PROJECT_ROWS), _PROJECT_PROGRAMS)
+    tiles = triton.cdiv(plan.capacity * plan.n_tokens, _project_rows(plan))
+    return _shared_out(tiles, _PROJECT_PROGRAMS)
+
+
+def _project_rows(plan: Plan) -> int:
+    return _PROJECT_ROWS * max(1, 8 // plan.model.d_model)
 
 
 def _kind_tiles(plan: Plan) -> tuple[int, int]:
@@ -100,7 +108,7 @@ class _Launch:
     streams: Tensor
     first: Tensor
     count: int
-    mixed: bool = False
+    cuts: int = 0
 
     def rows(self, name: str) -> Tensor:
         """(seed, example, token, D)."""
@@ -163,7 +171,7 @@ class _Launch:
             self.bits, self.rows("x0"), *self.qkv(0), self.waves,
             plan.block(0), *self.positions, *self.sizes,
             **self.tokens, ROWS=_ROWS, **self.widths, POSITIONS=plan.model.positions,
-            LAST=plan.model.n_layers == 1, MIXED=self.mixed, **_FLAT,
+            LAST=plan.model.n_layers == 1, CUTS=self.cuts, **_FLAT,
         )  # fmt: skip
 
     def mix(self, layer: int) -> None:
@@ -209,7 +217,7 @@ class _Launch:
         if not _softmax(plan):
             return False, self.grid(plan.capacity), {**constants, **_LINEAR_MIX}
         lots = triton.cdiv(plan.n_tokens, softmax_mix.SLOTS.value)
-        groups = triton.cdiv(lots, max(1, _LANE_NUMBERS // model.d_head))
+        groups = triton.cdiv(lots, max(1, _LANE_NUMBERS // max(model.d_head, _LEAST_KEPT)))
         constants |= {"SCALE": model.d_head**-0.5, "PARTS": triton.cdiv(lots, groups)}
         warps = max(1, model.n_heads * softmax_mix.SLOTS.value // 32)
         return True, self.grid(plan.capacity * groups), {**constants, "num_warps": warps}
@@ -225,10 +233,17 @@ class _Launch:
             ROTARY=plan.model.positions == "rotary", LAST=layer + 1 == last, **_FLAT,
         )  # fmt: skip
 
+    @property
+    def long(self) -> bool:
+        """Whether a sequence is too long for `read` to take whole."""
+        return self.plan.n_tokens > _READ_WHOLE
+
     def _read_shape(self) -> tuple[tuple[int, int], dict[str, object]]:
         plan = self.plan
         pad = triton.next_power_of_2(plan.n_tokens)
-        group = max(1, _READ_TOKENS // pad)
+        if self.long:
+            pad = min(256, max(16, _READ_NUMBERS // (plan.model.d_model * plan.model.n_heads)))
+        group = max(1, _READ_TOKENS // pad) if not self.long else 1
         grid = self.grid(triton.cdiv(plan.capacity, group))
         return grid, {
             "TOKENS": plan.n_tokens,
@@ -241,13 +256,13 @@ class _Launch:
     def read(self) -> None:
         grid, constants = self._read_shape()
         qkv = self.qkv(self.plan.model.n_layers - 1)
-        last_token.read[grid](
-            *qkv, self.ones("last_mixed"), self.count, self.plan.capacity, **constants
-        )
+        kernel = last_token.read_long if self.long else last_token.read
+        kernel[grid](*qkv, self.ones("last_mixed"), self.count, self.plan.capacity, **constants)
 
     def read_back(self) -> None:
         grid, constants = self._read_shape()
-        last_token.read_back[grid](
+        kernel = last_token.read_long_back if self.long else last_token.read_back
+        kernel[grid](
             *self.qkv(self.plan.model.n_layers - 1), self.ones("last_mixed"),
             self.ones("d_last_mixed"), self.ones("last_dq"), self.rows("dk"), self.rows("dv"),
             self.count, self.plan.capacity, **constants,
@@ -262,7 +277,7 @@ class _Launch:
             self.ones("last_dx"), results, results if partials is None else partials,
             plan.block(last), plan.offsets["head.weight"], programs(plan), *self.sizes,
             N=plan.model.n_bits, TOKENS=plan.n_tokens, WORDS=plan.n_words, ROWS=_ANSWERS,
-            **self.widths, TRAIN=partials is not None, MIXED=self.mixed, **_ANSWER,
+            **self.widths, TRAIN=partials is not None, CUTS=self.cuts, **_ANSWER,
         )  # fmt: skip
 
     def block_end_back(self, layer: int, partials: Tensor) -> None:
@@ -284,7 +299,7 @@ class _Launch:
             self.parameters, self.count, self.rows(f"x{layer}"), self.rows("dx"),
             self.ones("last_dx"), *self.d_qkv(layer), q, k, self.waves, partials,
             plan.block(layer), programs(plan), *self.sizes,
-            TOKENS=plan.n_tokens, ROWS=_PROJECT_ROWS, TILES=each, **self.widths,
+            TOKENS=plan.n_tokens, ROWS=_project_rows(plan), TILES=each, **self.widths,
             ROTARY=plan.model.positions == "rotary", LAST=last, **_PROJECT_BACK,
         )  # fmt: skip
 
@@ -298,7 +313,7 @@ class _Launch:
         last = plan.model.n_layers == 1
         grads = *self.d_qkv(0), self.ones("last_dx") if last else self.rows("dx")
         sums = plan.buffer("sums by kind", len(grads), 2, plan.n_tokens, d)
-        parts = len(grads) * d // first_block.COLUMNS.value
+        parts = len(grads) * max(1, d // first_block.COLUMNS.value)
         first_block.tally[self.grid((plan.n_tokens - 1) * parts)](
             self.count, self.bits, *grads, sums, plan.capacity,
             N=plan.model.n_bits, LHI=int(plan.lhi), ROWS=_TALLIED,
@@ -340,7 +355,7 @@ def backward(
     partials: Tensor,
 ) -> None:
     """Losses and gradient shares of a batch."""
-    launch = _Launch(plan, values, keys, first, count, plan.mixed)
+    launch = _Launch(plan, values, keys, first, count, plan.cuts)
     _up_to_answer(launch)
     launch.answer(losses, partials)
     launch.read_back()

@@ -85,7 +85,7 @@ def enter_rows(
     block, positions, enter, CAPACITY, PARAMETERS,
     N, LHI, WORDS, ROWS: tl.constexpr,
     D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
-    LAST: tl.constexpr, MIXED: tl.constexpr,
+    LAST: tl.constexpr, CUTS: tl.constexpr,
 ):  # fmt: skip
     """Draw and embed the tokens into `x`, and project them for the first block; their bits (0 where
     a token has none) go to `bits`, (seed, token, example)."""
@@ -96,7 +96,7 @@ def enter_rows(
     example, position, live, at = _flat(tl.program_id(0), count, TOKENS, D, ROWS)
     key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
     first = tl.load(firsts + seed)
-    features = token_features(key, first + example, position, N, LHI, WORDS, MIXED)
+    features = token_features(key, first + example, position, N, LHI, WORDS, CUTS)
     # The feature in column 3 is the bit: stored from there, it is not drawn a second time.
     column = tl.arange(0, FEATURES)[None, :] - 3
     to = bits + seed * TOKENS * CAPACITY + (position * CAPACITY + example)[:, None] + column
@@ -149,7 +149,7 @@ def answer_rows(
     block, head, PROGRAMS, CAPACITY, PARAMETERS,
     N, TOKENS, WORDS, ROWS: tl.constexpr,
     D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr, TRAIN: tl.constexpr,
-    MIXED: tl.constexpr,
+    CUTS: tl.constexpr,
 ):  # fmt: skip
     """The last block's end and the head at the last token: logits into `results`, or in training
     the losses, the shares of these parameters, and the gradients of `mixed` and of the input."""
@@ -175,7 +175,7 @@ def answer_rows(
         key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
         number = tl.load(firsts + seed) + example
         index = draw_index(key, number, N, WORDS)
-        answer = draw_bit(key, number, index, N, WORDS, MIXED)
+        answer = draw_bit(key, number, index, N, WORDS, CUTS)
         loss, slope = cross_entropy(logit, answer)
         tl.store(result, loss, mask=live)
         slope = tl.where(live, slope / count, 0.0)[:, None]

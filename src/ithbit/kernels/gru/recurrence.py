@@ -68,30 +68,50 @@ def _embedding(row, positions, D: tl.constexpr):
 
 
 @triton.jit
-def _odd_bits(key, example, FROM: tl.constexpr, N: tl.constexpr, WORDS: tl.constexpr):
+def _odd_bits(key, example, FROM, N: tl.constexpr, WORDS: tl.constexpr, CUTS: tl.constexpr):
     """64 bits from FROM on of odd mixed examples (row), in a word."""
     j = FROM // SHARES + tl.arange(0, 64 // SHARES)[None, :]
     word = odd_word(key, example[:, None], j, N)
     out = tl.zeros_like(word)
     for share in tl.static_range(SHARES):
         i = j * SHARES + share
-        zeros = odd_zeros(key, example[:, None], i, N, WORDS)
+        zeros = odd_zeros(key, example[:, None], i, N, WORDS, CUTS)
         bit = (share_of(word, i % SHARES) >= zeros).to(tl.uint64)
         out |= bit << (i % 64).to(tl.uint64)
     return tl.sum(out, 1)
 
 
 @triton.jit
-def _draw(key, example, N: tl.constexpr, WORDS: tl.constexpr, MIXED: tl.constexpr):
-    """The query feature of examples (row), and the one or two words of their bits."""
+def _draw(key, example, N: tl.constexpr, WORDS: tl.constexpr, CUTS: tl.constexpr):
+    """The query feature of examples (row), and the one or two words of their bits; of more words
+    the last, twice (`_turned`)."""
     query = draw_index(key, example, N, WORDS).to(tl.float32) / N
     low, high = stream_word(key, example, 1, WORDS), stream_word(key, example, WORDS - 1, WORDS)
-    if MIXED:
+    if CUTS:
         odd = example % 2 == 1
-        low = tl.where(odd, _odd_bits(key, example, 0, N, WORDS), low)
+        low = tl.where(odd, _odd_bits(key, example, 0, N, WORDS, CUTS), low)
         if N > 64:
-            high = tl.where(odd, _odd_bits(key, example, 64, N, WORDS), high)
+            high = tl.where(odd, _odd_bits(key, example, 64, N, WORDS, CUTS), high)
+    if N > 128:
+        low = _turned(high, N - 1, (N - 1) % 64, key, example, N, WORDS, CUTS)
+        high = low
     return query, low, high
+
+
+@triton.jit
+def _turned(
+    word, i, BORDER: tl.constexpr, key, example, N: tl.constexpr, WORDS: tl.constexpr,
+    CUTS: tl.constexpr,
+):  # fmt: skip
+    """The word that has bit i, for those who go over more than two words of bits: drawn where i is
+    at the BORDER of one, its bit 0 or 63, else the one they have."""
+    if i % 64 == BORDER:
+        word = stream_word(key, example, 1 + i // 64, WORDS)
+        if CUTS:
+            word = tl.where(
+                example % 2 == 1, _odd_bits(key, example, i // 64 * 64, N, WORDS, CUTS), word
+            )
+    return word
 
 
 @triton.jit
@@ -111,7 +131,7 @@ def run_layer(
     PARAMETERS, CAPACITY, layer, positions, head,
     N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, D: tl.constexpr,
     SEQUENCES: tl.constexpr, FIRST: tl.constexpr, SAVE: tl.constexpr, READ: tl.constexpr,
-    MIXED: tl.constexpr,
+    CUTS: tl.constexpr,
 ):  # fmt: skip
     """A layer's states; with SAVE what backward needs, with READ the logits of the last of them."""
     TOKENS: tl.constexpr = N + 2 if LHI else N + 1
@@ -137,7 +157,8 @@ def run_layer(
     kept = saved + start * TOKENS * 4 * D + d
     if FIRST:
         key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
-        query, low, high = _draw(key, tl.load(first + seed) + row, N, WORDS, MIXED)
+        example = tl.load(first + seed) + row
+        query, low, high = _draw(key, example, N, WORDS, CUTS)
         embedding = tl.load(_embedding(parameters, positions, D))
         i_r, i_z, i_n = _times(embedding, i_r), _times(embedding, i_z), _times(embedding, i_n)
     else:
@@ -146,6 +167,9 @@ def run_layer(
     h = tl.zeros([SEQUENCES, D], tl.float32)
     for t in range(TOKENS):
         if FIRST:
+            if N > 128:
+                low = _turned(low, t - LHI, 0, key, example, N, WORDS, CUTS)
+                high = low
             x = _features(t, query, low, high, N, LHI)
         else:
             x = coming
@@ -174,7 +198,7 @@ def run_layer_back(
     values, keys, first, count, states, saved, above, losses, partials,
     PROGRAMS, PARAMETERS, CAPACITY, layer, positions, head,
     N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, D: tl.constexpr,
-    SEQUENCES: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, MIXED: tl.constexpr,
+    SEQUENCES: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, CUTS: tl.constexpr,
 ):  # fmt: skip
     """From the gradient of a layer's states, those of its gates and biases.
 
@@ -195,7 +219,7 @@ def run_layer_back(
     w_n = load_matrix(weights + 5 * D * D, D, D)
     key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
     example = tl.load(first + seed) + row
-    query, low, high = _draw(key, example, N, WORDS, MIXED)
+    query, low, high = _draw(key, example, N, WORDS, CUTS)
     # At token t: the state before it, what was saved there, the gradient of the state after it.
     at = states + start * (TOKENS + 1) * D + d
     kept = saved + start * TOKENS * 4 * D + d
@@ -205,7 +229,7 @@ def run_layer_back(
         weight = load_vector(parameters + head, D)
         logit = tl.sum(state * weight, 1) + tl.load(parameters + head + D)
         index = draw_index(key, example, N, WORDS)
-        answer = draw_bit(key, example, index, N, WORDS, MIXED)
+        answer = draw_bit(key, example, index, N, WORDS, CUTS)
         loss, slope = cross_entropy(logit, answer)
         tl.store(losses + seed * CAPACITY + row, loss, mask=row < count)
         slope = tl.where(row < count, slope / count, 0.0)
@@ -252,6 +276,9 @@ def run_layer_back(
             g_r += _outer(d_r, h)
             g_z += _outer(d_z, h)
             g_n += _outer(d_c, h)
+            if N > 128:
+                low = _turned(low, t - LHI, 63, key, example, N, WORDS, CUTS)
+                high = low
             x = _features(t, query, low, high, N, LHI)
             i_r += _outer(x, d_r)
             i_z += _outer(x, d_z)

@@ -20,7 +20,7 @@ from ithbit.kernels.gru import recurrence
 from ithbit.kernels.plan import Plan
 
 _WARPS = 4  # of a recurrence's program: few shares to sum, registers to spare
-_TILE = 16  # tokens that `rows_back` takes at a time
+_TILE = 128  # numbers that `rows_back` takes at a time, of 16 tokens or more
 # Its programs a run, at most: eight of one warp a multiprocessor take those of five runs at once.
 _ROW_PROGRAMS = 211
 
@@ -50,9 +50,14 @@ def _on_rows(plan: Plan) -> list[int]:
 
 def _row_tiles(plan: Plan) -> tuple[int, int]:
     """Programs a run of `rows_back`, and the tiles that each goes over."""
-    tiles = triton.cdiv(_recurrences(plan) * _sequences(plan) * plan.n_tokens, _TILE)
+    tiles = triton.cdiv(_recurrences(plan) * _sequences(plan) * plan.n_tokens, _tile(plan))
     each = triton.cdiv(tiles, _ROW_PROGRAMS)
     return triton.cdiv(tiles, each), each
+
+
+def _tile(plan: Plan) -> int:
+    """Tokens that `rows_back` takes at a time."""
+    return max(16, _TILE // plan.model.d_model)
 
 
 def backward(
@@ -76,7 +81,7 @@ def backward(
             plan.n_parameters, plan.capacity, plan.block(layer),
             embedding.offset(plan), plan.offsets["head.weight"],
             N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, D=d, SEQUENCES=_sequences(plan),
-            FIRST=_own_tokens(plan, layer), LAST=layer == top, MIXED=plan.mixed,
+            FIRST=_own_tokens(plan, layer), LAST=layer == top, CUTS=plan.cuts,
             num_warps=_warps(plan),
         )  # fmt: skip
         if not _own_tokens(plan, layer):
@@ -84,7 +89,7 @@ def backward(
                 values, _below(plan, layer), _states(plan, layer), _saved(plan, layer), partials,
                 programs(plan), plan.n_parameters, _recurrences(plan) * _sequences(plan),
                 plan.block(layer),
-                TOKENS=plan.n_tokens, D=d, ROWS=_TILE, TILES=each,
+                TOKENS=plan.n_tokens, D=d, ROWS=_tile(plan), TILES=each,
                 num_warps=max(1, d * d // 512), num_stages=1,
             )  # fmt: skip
     if not _own_tokens(plan, 0):
@@ -111,9 +116,9 @@ def _layers_forward(
     save: bool,
 ) -> None:
     """All layers' states: saved with what backward needs, or up to the logits alone."""
-    model, mixed = plan.model, plan.mixed and save
+    model, cuts = plan.model, plan.cuts if save else 0
     if not _own_tokens(plan, 0):
-        embedding.embed(plan, values, keys, first, _below(plan, 0), mixed)
+        embedding.embed(plan, values, keys, first, _below(plan, 0), cuts)
     for layer in range(model.n_layers):
         recurrence.run_layer[(_recurrences(plan), plan.n_seeds)](
             values, keys, first, count, _below(plan, layer), _states(plan, layer),
@@ -121,7 +126,7 @@ def _layers_forward(
             plan.block(layer), embedding.offset(plan), plan.offsets["head.weight"],
             N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, D=model.d_model,
             SEQUENCES=_sequences(plan), FIRST=_own_tokens(plan, layer), SAVE=save,
-            READ=not save and layer == model.n_layers - 1, MIXED=mixed, num_warps=_warps(plan),
+            READ=not save and layer == model.n_layers - 1, CUTS=cuts, num_warps=_warps(plan),
         )  # fmt: skip
 
 
@@ -147,8 +152,10 @@ def _saved(plan: Plan, layer: int) -> Tensor:
 
 
 def _warps(plan: Plan) -> int:
-    """Warps of a recurrence's program; wide models share the sums of a sequence between them."""
-    return min(max(_WARPS, plan.model.d_model**2 // 512), 16)
+    """Warps of a recurrence's program; wide models share the sums of a sequence between them,
+    narrow ones wait less with fewer."""
+    most = max(1, _WARPS * plan.model.d_model // 16)
+    return min(max(min(_WARPS, most), plan.model.d_model**2 // 512), 16)
 
 
 def _sequences(plan: Plan) -> int:
@@ -157,5 +164,5 @@ def _sequences(plan: Plan) -> int:
 
 
 def _rows(width: int, warps: int) -> int:
-    """Rows to take at a time: as many as leave a thread 16 weights of a matrix."""
-    return max(1, 512 * warps // width**2)
+    """Rows to take at a time: as many as leave a thread 16 weights of a matrix, and one unit."""
+    return max(1, 512 * warps // max(width, 16) // width)

@@ -35,7 +35,7 @@ from ithbit.kernels.token_kinds import (
     store_sums,
 )
 
-COLUMNS = tl.constexpr(16)  # of the slopes that a program sums; D and STATE are multiples of it
+COLUMNS = tl.constexpr(16)  # of the slopes that a program sums
 
 
 @triton.jit
@@ -117,11 +117,11 @@ def tally(
 ):  # fmt: skip
     """The gradients at one token of all examples, summed by bits: `slopes` by those of the token
     and of the tokens before it that the convolution brought here, the others by the token's own."""
-    PARTS: tl.constexpr = K.WIDTH // COLUMNS + 1
+    PARTS: tl.constexpr = (K.WIDTH + COLUMNS - 1) // COLUMNS + 1
     token, part, seed = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS, tl.program_id(1)
     KINDS: tl.constexpr = 2 * K.TOKENS
     bits = of_seed(bits, 1, K)
-    if part < K.WIDTH // COLUMNS:
+    if part < PARTS - 1:
         sums = slope_sums + seed * (TAPS * KINDS * K.WIDTH)
         _tally_columns(bits, of_seed(slopes, K.WIDTH, K), sums, token, part, count, TOP, K)
     else:

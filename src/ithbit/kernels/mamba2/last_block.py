@@ -230,7 +230,7 @@ def _mix_back(
 def finish(
     values, keys, first, count, stream, raw, steps, slopes, d_steps, grads, results,
     partials, PROGRAMS, PARAMETERS, AT,
-    TRAIN: tl.constexpr, MIXED: tl.constexpr, K: tl.constexpr,
+    TRAIN: tl.constexpr, CUTS: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """The last block's sum and output at the last token, and the logits to `results`; or, to train,
     the losses there, and the gradients back through the sum."""
@@ -266,7 +266,7 @@ def finish(
         result = results + seed * K.CAPACITY + last[0]
         if TRAIN:
             asked = draw_index(key, example, K.N, K.WORDS)
-            answer = draw_bit(key, example, asked, K.N, K.WORDS, MIXED)
+            answer = draw_bit(key, example, asked, K.N, K.WORDS, CUTS)
             loss, slope = cross_entropy(logit, answer)
             tl.store(result, loss, mask=last[2])
             slope = tl.where(last[2], slope / count, 0.0)[:, None]

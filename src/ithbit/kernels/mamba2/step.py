@@ -30,6 +30,7 @@ FINISH_WARPS = 2  # of the last block's mixing with 64 rows of bits; twice as ma
 # that mixes gains more by the third warp, which takes a stack of five runs at once, than the spills
 # cost; on rows there are more spills, and two do better.
 MIX_REGISTERS, ROW_REGISTERS = 168, 255
+_REGISTERS = 65536 // 32  # the most that all warps of a program can have, for each of its lanes
 # Shares of a run's gradient; a program takes several tiles to keep to it.
 MAX_PROGRAMS = 256
 # The same of one-warp programs on rows: those of five runs are on the machine all at once.
@@ -159,7 +160,7 @@ def _warps(warps: int, of: Shape) -> int:
 
 
 def _to_last(
-    plan: Plan, values: Tensor, keys: Tensor, first: Tensor, count: int, mixed: bool, of: Shape
+    plan: Plan, values: Tensor, keys: Tensor, first: Tensor, count: int, cuts: int, of: Shape
 ) -> None:
     """Forward up to the last block's projections."""
     for layer in range(plan.model.n_layers):
@@ -176,7 +177,8 @@ def _to_last(
             _stream(plan, layer - 1), _raw(plan, layer - 1, of), _mixed(plan, layer - 1, of),
             _stream(plan, layer), _raw(plan, layer, of), _steps(plan, layer, of),
             plan.n_parameters, plan.block(max(layer - 1, 0)), plan.block(layer),
-            BOTTOM=layer == 0, MIXED=mixed and layer == 0, K=of, num_warps=ROW_WARPS, num_stages=1,
+            BOTTOM=layer == 0, CUTS=cuts if layer == 0 else 0, K=of, num_warps=ROW_WARPS,
+            num_stages=1,
         )  # fmt: skip
 
 
@@ -191,8 +193,8 @@ def _finish(
         _raw(plan, layer, of), _steps(plan, layer, of), _slopes(plan, layer, of),
         _rows(plan, "d_steps", 3 * of.HEADS), _rows(plan, "gradients", of.D), results, partials,
         programs(plan), plan.n_parameters, plan.block(layer),
-        TRAIN=train, MIXED=plan.mixed and train, K=of, num_warps=_warps(FINISH_WARPS, of),
-        num_stages=1, maxnreg=MIX_REGISTERS,
+        TRAIN=train, CUTS=plan.cuts if train else 0, K=of, num_warps=_warps(FINISH_WARPS, of),
+        num_stages=1, maxnreg=min(MIX_REGISTERS, _REGISTERS // _warps(FINISH_WARPS, of)),
     )  # fmt: skip
 
 
@@ -208,7 +210,7 @@ def _tokens_back(
         plan.buffer("gradient sums", 2, of.TOKENS, of.D),
     )
     top = plan.model.n_layers == 1
-    parts = of.WIDTH // first_block.COLUMNS.value + 1
+    parts = triton.cdiv(of.WIDTH, first_block.COLUMNS.value) + 1
     first_block.tally[(of.TOKENS * parts, plan.n_seeds)](
         count, _rows(plan, "bits", 1), slopes, d_steps, grads, *sums,
         TOP=top, K=of, num_warps=TALLY_WARPS, num_stages=1,
@@ -232,7 +234,7 @@ def backward(
     """Losses and shares of the gradient of a step."""
     of = shape(plan)
     rows = _grids(plan, of)[1]
-    _to_last(plan, values, keys, first, count, plan.mixed, of)
+    _to_last(plan, values, keys, first, count, plan.cuts, of)
     _finish(plan, values, keys, first, count, losses, partials, True, of)
     for layer in reversed(range(1, plan.model.n_layers)):
         token_rows.project_back[(rows, plan.n_seeds)](

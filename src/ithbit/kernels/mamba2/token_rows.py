@@ -61,10 +61,10 @@ def _rows_tails_first(tile, count, ROWS: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
-def _features(keys, first, place, MIXED: tl.constexpr, K: tl.constexpr):
+def _features(keys, first, place, CUTS: tl.constexpr, K: tl.constexpr):
     key = tl.load(keys + tl.program_id(1)).to(tl.uint64, bitcast=True)
     start = tl.load(first + tl.program_id(1))
-    return token_features(key, start + place[0], place[1], K.N, K.LHI, K.WORDS, MIXED)
+    return token_features(key, start + place[0], place[1], K.N, K.LHI, K.WORDS, CUTS)
 
 
 @triton.jit
@@ -86,7 +86,7 @@ def load_in(block, K: tl.constexpr):
 @triton.jit(do_not_specialize=SIZES)
 def project(
     values, keys, first, count, waves, bits, before, raw_before, mixed, stream, raw, steps,
-    PARAMETERS, BEFORE, AT, BOTTOM: tl.constexpr, MIXED: tl.constexpr, K: tl.constexpr,
+    PARAMETERS, BEFORE, AT, BOTTOM: tl.constexpr, CUTS: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """The input of the block at AT, to `stream`: embedded at the BOTTOM, which leaves the tokens'
     bits too (0 where one is none), else the output of the block BEFORE. Projected: gate, x, B, C to
@@ -96,7 +96,7 @@ def project(
     block = values + AT
     place = _rows(tl.program_id(0), count, K.ROWS, K)
     if BOTTOM:
-        features = _features(keys, first, place, MIXED, K)
+        features = _features(keys, first, place, CUTS, K)
         # The feature in column 3 is the bit.
         bit = tl.sum(tl.where(tl.arange(0, FEATURES)[None, :] == 3, features, 0.0), 1)
         tl.store(of_seed(bits, 1, K) + row_number(place, K), bit, mask=place[2])

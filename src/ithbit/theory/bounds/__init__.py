@@ -72,11 +72,6 @@ def bound(task: str, arch: Architecture) -> Route:
 
     Raises:
         NoBoundError: none exists or none is known; the message says which.
-
-    >>> from ithbit.theory.architecture import architecture
-    >>> route = bound("rhi", architecture("rnn"))
-    >>> route.n_star, route.status
-    (487, 'proved')
     """
     routes = [route for route in all_routes(task, arch) if route.real_arithmetic]
     if not routes:

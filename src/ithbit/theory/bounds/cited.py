@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from ithbit.families import Task
 from ithbit.theory.architecture import Architecture
-from ithbit.theory.complexity.formulas import causal_complexity, mlp_operations
+from ithbit.theory.complexity import causal_complexity, mlp_operations
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ families, and `TRAINED_CONSTRUCTIONS` of what there is for layers as they are tr
 variant of an entry is the default; the others are the paper's own sketches or further ways.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ithbit.errors import SpecError, whole
 from ithbit.families import FAMILIES, TASKS, Task, task_named
@@ -28,13 +29,19 @@ Builder = Callable[[str, int], Solution]  # (family, n_bits) -> the weights
 
 
 @dataclass(frozen=True)
-class Construction:
+class Positive:
     """One positive entry: `depth` layers of this family solve the task for every n."""
 
     task: Task
     family: str
     depth: int
     theorem: str
+
+
+@dataclass(frozen=True)
+class Construction(Positive):
+    """An entry of formal layers."""
+
     variants: dict[str, Builder]  # the first is the default
 
     @property
@@ -89,6 +96,23 @@ TRAINED_CONSTRUCTIONS: tuple[Construction, ...] = (
 )
 
 
+P = TypeVar("P", bound=Positive)
+
+
+def entry_of(entries: Iterable[P], task: str, family: str) -> P | None:
+    """The entry of a task and a family, None if there is none."""
+    return next((each for each in entries if (each.task, each.family) == (task, family)), None)
+
+
+def length_of(n_bits: int) -> int:
+    """The length as a number for which weights are built; raises `SpecError`."""
+    n_bits = whole("n_bits", n_bits)
+    if not 1 <= n_bits <= LONGEST:
+        limit = "at least 1" if n_bits < 1 else f"at most {LONGEST:,} where weights are built"
+        raise SpecError(f"n must be {limit}, got {n_bits}")
+    return n_bits
+
+
 def construction_named(task: str, family: str) -> Construction:
     """The entry for a task and a formal family (or `gru`).
 
@@ -96,9 +120,8 @@ def construction_named(task: str, family: str) -> Construction:
     2
     """
     named = task_named(task)
-    for entry in CONSTRUCTIONS + TRAINED_CONSTRUCTIONS:
-        if (entry.task, entry.family) == (named, family):
-            return entry
+    if entry := entry_of(CONSTRUCTIONS + TRAINED_CONSTRUCTIONS, named, family):
+        return entry
     need_theory(family)
     formal = FAMILIES[family].formal if family in FAMILIES else family
     if formal not in FORMAL_FAMILIES:
@@ -121,17 +144,9 @@ def construct(task: str, family: str, n_bits: int, variant: str | None = None) -
     """Explicit weights that solve `task` with `family` for strings of `n_bits` bits.
 
     Whether they do is for `certify` to say. Raises `SpecError` if there is no such construction.
-
-    >>> construct("lhi", "softmax-causal", 8).sizes
-    (13, 7)
-    >>> construct("lhi", "rnn", 8, "pair").width
-    2
     """
     entry = construction_named(task, family)
-    n_bits = whole("n_bits", n_bits)
-    if not 1 <= n_bits <= LONGEST:
-        limit = "at least 1" if n_bits < 1 else f"at most {LONGEST:,} where weights are built"
-        raise SpecError(f"n must be {limit}, got {n_bits}")
+    n_bits = length_of(n_bits)
     name = entry.default if variant is None else variant
     if name not in entry.variants:
         raise SpecError(

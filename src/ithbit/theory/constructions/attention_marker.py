@@ -33,7 +33,7 @@ from ithbit.families import Task
 from ithbit.tasks.indexing import n_tokens
 from ithbit.theory.gadgets import hat, ramp
 from ithbit.theory.layers import Layer, LinearAttention, SoftmaxAttention, matrix
-from ithbit.theory.solution import Embedding, Solution
+from ithbit.theory.solution import Embedding, Solution, constructed, embedding_of
 
 
 def marker_embedding(task: Task, n_bits: int) -> Embedding:
@@ -44,11 +44,8 @@ def marker_embedding(task: Task, n_bits: int) -> Embedding:
     """
     position = np.arange(1, n_bits + 1, dtype=np.float64)
     far = np.full(n_bits, n_bits + 2.0)
-    return Embedding(
-        index=matrix(-position[:, None]),
-        bit=matrix(np.stack([far, position], axis=1)[..., None], 3),
-        end=None if task == "rhi" else matrix([n_bits + 2.0], 1),
-    )
+    bits = np.stack([far, position], axis=1)[..., None]
+    return embedding_of(-position[:, None], bits, None if task == "rhi" else [n_bits + 2.0])
 
 
 def _build(task: Task, family: str, n_bits: int, theorem: str) -> Solution:
@@ -66,16 +63,8 @@ def _build(task: Task, family: str, n_bits: int, theorem: str) -> Solution:
             LinearAttention(causal, K=matrix([[-3]]), Q=zero, V=one, net=find),
             LinearAttention(causal, K=zero, Q=zero, V=one, net=read),
         )
-    return Solution(
-        task=task,
-        family=family,
-        n_bits=n_bits,
-        layers=layers,
-        embedding=marker_embedding(task, n_bits),
-        output=matrix([[0], [1]]),
-        theorem=theorem,
-        variant="marker",
-    )
+    embedding = marker_embedding(task, n_bits)
+    return constructed(family, (theorem, "marker"), embedding, layers, [[0], [1]])
 
 
 def left(family: str, n_bits: int) -> Solution:

@@ -27,7 +27,7 @@ import numpy as np
 
 from ithbit.theory.gru_layer import Gru
 from ithbit.theory.layers import matrix
-from ithbit.theory.solution import Embedding, Solution
+from ithbit.theory.solution import Solution, constructed, embedding_of
 
 
 def latch(family: str, n_bits: int) -> Solution:
@@ -49,13 +49,7 @@ def latch(family: str, n_bits: int) -> Solution:
     W[candidate, v] = 1
     W[candidate + 1, pos], U[candidate + 1, 0], bias[candidate + 1] = b, -b, b * half
     W[candidate + 2, bit] = 30
-    return Solution(
-        task="lhi",
-        family="gru",
-        n_bits=n_bits,
-        layers=(Gru(matrix(W), matrix(U), matrix(bias, 1), matrix(np.zeros(9), 1)),),
-        embedding=Embedding(matrix(index), matrix(bits, 3), matrix(end, 1)),
-        output=matrix([[0, 0, 0], [0, 0, 1]]),
-        theorem="beside Theorem 14a: the trained layer itself",
-        variant="latch",
-    )
+    layer = Gru(matrix(W), matrix(U), matrix(bias, 1), matrix(np.zeros(9), 1))
+    named = ("beside Theorem 14a: the trained layer itself", "latch")
+    embedding = embedding_of(index, bits, end)
+    return constructed("gru", named, embedding, [layer], [[0, 0, 0], [0, 0, 1]])

@@ -25,7 +25,7 @@ import numpy as np
 
 from ithbit.theory.gadgets import two_step, window
 from ithbit.theory.layers import LinearAttention, ReluNet, matrix
-from ithbit.theory.solution import Embedding, Solution
+from ithbit.theory.solution import Solution, constructed, embedding_of
 
 KEY, INDEX, FOUND, POSITION, BIT = range(5)
 
@@ -68,16 +68,9 @@ def heavy(family: str, n_bits: int, separate: bool = True) -> Solution:
     )
     read = two_step(list(bit_row), [0], [[0], [0], [0], [0], [2]], [0, 0, 0, 0, -1])
     K, Q = matrix(_copy(KEY, KEY)), matrix(np.zeros((5, 5)))
-    return Solution(
-        task="rhi",
-        family=family,
-        n_bits=n_bits,
-        layers=(
-            LinearAttention(causal=False, K=K, Q=Q, V=matrix(_copy(INDEX, found)), net=mark),
-            LinearAttention(causal=False, K=K, Q=Q, V=matrix(_copy(BIT, BIT)), net=read),
-        ),
-        embedding=Embedding(index=matrix(index), bit=matrix(bits, 3), end=None),
-        output=matrix([[0] * 5, [0, 0, 0, 0, 1]]),
-        theorem="Theorem 12b",
-        variant="heavy",
+    layers = (
+        LinearAttention(causal=False, K=K, Q=Q, V=matrix(_copy(INDEX, found)), net=mark),
+        LinearAttention(causal=False, K=K, Q=Q, V=matrix(_copy(BIT, BIT)), net=read),
     )
+    named, embedding = ("Theorem 12b", "heavy"), embedding_of(index, bits)
+    return constructed(family, named, embedding, layers, [[0] * 5, [0, 0, 0, 0, 1]])

@@ -25,33 +25,22 @@ import numpy as np
 
 from ithbit.theory.constructions.attention_marker import marker_embedding
 from ithbit.theory.gadgets import two_step
-from ithbit.theory.layers import Rnn, matrix
-from ithbit.theory.solution import Embedding, Solution
+from ithbit.theory.layers import Rnn
+from ithbit.theory.solution import Solution, constructed, embedding_of
 
 
 def scalar(family: str, n_bits: int) -> Solution:
     """LHI by one RNN layer of width 1; margin exactly n + 4."""
     M = n_bits + 2.0
-    return Solution(
-        task="lhi",
-        family="rnn",
-        n_bits=n_bits,
-        layers=(
-            Rnn(
-                N1=two_step(
-                    [[0, 1], [-1, 0], [1, -1], [1, -1], [1, -1]],
-                    [0, 0, 1, 0, -1],
-                    [[1, 1, 2 * M, -4 * M, 2 * M]],
-                    [0],
-                ),
-                N2=two_step([[0, 1]], [0], [[2]], [-3 * M]),
-            ),
-        ),
-        embedding=marker_embedding("lhi", n_bits),
-        output=matrix([[0], [1]]),
-        theorem="Theorem 14a",
-        variant="scalar",
+    N1 = two_step(
+        [[0, 1], [-1, 0], [1, -1], [1, -1], [1, -1]],
+        [0, 0, 1, 0, -1],
+        [[1, 1, 2 * M, -4 * M, 2 * M]],
+        [0],
     )
+    N2 = two_step([[0, 1]], [0], [[2]], [-3 * M])
+    named, embedding = ("Theorem 14a", "scalar"), marker_embedding("lhi", n_bits)
+    return constructed("rnn", named, embedding, [Rnn(N1, N2)], [[0], [1]])
 
 
 def pair(family: str, n_bits: int) -> Solution:
@@ -60,23 +49,12 @@ def pair(family: str, n_bits: int) -> Solution:
     assert line.end is not None
     padded = [np.insert(rows, 1, 0.0, axis=-1) for rows in (line.index, line.bit, line.end)]
     tent = [[1, 0, -1, 0]] * 3
-    return Solution(
-        task="lhi",
-        family="rnn",
-        n_bits=n_bits,
-        layers=(
-            Rnn(
-                N1=two_step(
-                    [[0, 0, 1, 0], [-1, 0, 0, 0], [0, 0, 0, 1], *tent],
-                    [0, 0, 0, 1, 0, -1],
-                    [[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, -2, 1]],
-                    [0, 0],
-                ),
-                N2=two_step([[0, 0, 0, 1]], [0], [[0], [2]], [0, -1]),
-            ),
-        ),
-        embedding=Embedding(matrix(padded[0]), matrix(padded[1], 3), matrix(padded[2], 1)),
-        output=matrix([[0, 0], [0, 1]]),
-        theorem="Theorem 14a",
-        variant="pair",
+    N1 = two_step(
+        [[0, 0, 1, 0], [-1, 0, 0, 0], [0, 0, 0, 1], *tent],
+        [0, 0, 0, 1, 0, -1],
+        [[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, -2, 1]],
+        [0, 0],
     )
+    N2 = two_step([[0, 0, 0, 1]], [0], [[0], [2]], [0, -1])
+    named, embedding = ("Theorem 14a", "pair"), embedding_of(*padded)
+    return constructed("rnn", named, embedding, [Rnn(N1, N2)], [[0, 0], [0, 1]])

@@ -24,7 +24,7 @@ import numpy as np
 
 from ithbit.theory.gadgets import two_step
 from ithbit.theory.layers import SoftmaxAttention, matrix
-from ithbit.theory.solution import Embedding, Solution
+from ithbit.theory.solution import Solution, constructed, embedding_of
 
 
 def cosine_scale(n_bits: int) -> float:
@@ -43,23 +43,12 @@ def cosine(family: str, n_bits: int) -> Solution:
     circle = np.stack([np.cos(k), np.sin(k)], axis=1)
     bits = np.stack([np.insert(circle, 2, sign, axis=1) for sign in (-1.0, 1.0)], axis=1)
     plane = np.diag([1.0, 1.0, 0.0])
-    return Solution(
-        task="rhi",
-        family=family,
-        n_bits=n_bits,
-        layers=(
-            SoftmaxAttention(
-                causal=family == "softmax-causal",
-                K=matrix(plane),
-                Q=matrix(cosine_scale(n_bits) * plane),
-                V=matrix(np.diag([0.0, 0.0, 1.0])),
-                net=two_step([[0, 0, 1], [0, 0, -1]], [0, 0], [[1, 0], [0, 1], [0, 0]], [0, 0, 0]),
-            ),
-        ),
-        embedding=Embedding(
-            index=matrix(np.insert(circle, 2, 0.0, axis=1)), bit=matrix(bits, 3), end=None
-        ),
-        output=matrix([[0, 1, 0], [1, 0, 0]]),
-        theorem="Theorem 12c",
-        variant="cosine",
+    layer = SoftmaxAttention(
+        causal=family == "softmax-causal",
+        K=matrix(plane),
+        Q=matrix(cosine_scale(n_bits) * plane),
+        V=matrix(np.diag([0.0, 0.0, 1.0])),
+        net=two_step([[0, 0, 1], [0, 0, -1]], [0, 0], [[1, 0], [0, 1], [0, 0]], [0, 0, 0]),
     )
+    embedding, read = embedding_of(np.insert(circle, 2, 0.0, axis=1), bits), [[0, 1, 0], [1, 0, 0]]
+    return constructed(family, ("Theorem 12c", "cosine"), embedding, [layer], read)

@@ -31,24 +31,11 @@ import numpy as np
 from ithbit.theory.constructions.attention_marker import marker_embedding
 from ithbit.theory.gadgets import affine, constant, hat, ramp, two_step
 from ithbit.theory.layers import ReluNet, Ssm, matrix
-from ithbit.theory.solution import Embedding, Solution
+from ithbit.theory.solution import Solution, constructed, embedding_of
 
 
 def _layer(B: ReluNet, phi: ReluNet) -> Ssm:
     return Ssm(A=constant([1.0], 1), B=B, phi=phi, h0=matrix([0], 1))
-
-
-def _solution(embedding: Embedding, layers: tuple[Ssm, Ssm], variant: str) -> Solution:
-    return Solution(
-        task="lhi",
-        family="ssm",
-        n_bits=embedding.n_bits,
-        layers=layers,
-        embedding=embedding,
-        output=matrix([[0], [1]]),
-        theorem="Theorem 14c",
-        variant=variant,
-    )
 
 
 def selective(family: str, n_bits: int) -> Solution:
@@ -58,21 +45,18 @@ def selective(family: str, n_bits: int) -> Solution:
         _layer(negative_part, hat(1.0, (1.0, 1.0))),
         _layer(affine([[1]], [0]), ramp(2.0, -1.0, (0.0, 1.0))),
     )
-    return _solution(marker_embedding("lhi", n_bits), layers, "selective")
+    named, embedding = ("Theorem 14c", "selective"), marker_embedding("lhi", n_bits)
+    return constructed("ssm", named, embedding, layers, [[0], [1]])
 
 
 def time_invariant(family: str, n_bits: int) -> Solution:
     """LHI by two SSM layers with constant A and linear B; margin exactly 1."""
     eps = 2.0 ** -math.ceil(math.log2(4 * n_bits * (n_bits + 1)))
     k = np.arange(1, n_bits + 1, dtype=np.float64)
-    embedding = Embedding(
-        index=matrix(-k[:, None]),
-        bit=matrix(np.stack([0 * k, eps * k], axis=1)[..., None], 3),
-        end=matrix([0.0], 1),
-    )
+    embedding = embedding_of(-k[:, None], np.stack([0 * k, eps * k], axis=1)[..., None], [0.0])
     identity = affine([[1]], [0])
     layers = (
         _layer(identity, hat(0.5, (1 / eps, 1.0))),
         _layer(identity, ramp(3.0, -1.0, (0.0, 1.0))),
     )
-    return _solution(embedding, layers, "time-invariant")
+    return constructed("ssm", ("Theorem 14c", "time-invariant"), embedding, layers, [[0], [1]])

@@ -24,11 +24,11 @@ from ithbit.theory.certifiers.arithmetic.intervals import Interval
 from ithbit.theory.certifiers.arithmetic.lines import (
     Line,
     Rational,
-    UnsuitableError,
     exact,
     line_direction,
     line_of,
 )
+from ithbit.theory.certifiers.bound import UnsuitableError
 from ithbit.theory.layers import FloatArray, LinearAttention, ReluNet, SoftmaxAttention, Ssm
 from ithbit.theory.solution import Solution
 

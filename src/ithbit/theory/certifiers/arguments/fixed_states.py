@@ -9,28 +9,18 @@ of t with few breakpoints: between two of them it is affine, and either equals h
 checked at the few tokens that lie there. Exact rationals; O(n log n) for n indices.
 """
 
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from flint import fmpq
 from numpy.typing import NDArray
 
-from ithbit.theory.certifiers.arithmetic.lines import Rational, UnsuitableError, exact
+from ithbit.theory.certifiers.arithmetic.lines import Rational, exact
+from ithbit.theory.certifiers.bound import EXACT, Bound, UnsuitableError, rounded_down
 from ithbit.theory.layers import FloatArray, ReluNet, Rnn
 from ithbit.theory.solution import Solution
 
-ARITHMETIC = "exact rationals"
 State = tuple[Rational, ...]
-
-
-@dataclass(frozen=True)
-class StateBound:
-    """The exact minimum of the margin and a case that attains it."""
-
-    margin: Rational
-    index: int
-    answer: int
 
 
 class _Net:
@@ -53,12 +43,12 @@ def _dot(a: list[Rational], b: list[Rational]) -> Rational:
     return sum((x * y for x, y in zip(a, b, strict=True) if x != 0), fmpq(0))
 
 
-def certify_states(solution: Solution) -> StateBound:
+def certify_states(solution: Solution) -> Bound:
     """The exact minimum of the margin; raises `UnsuitableError` if the argument does not apply.
 
     >>> from ithbit.theory.constructions import construct
     >>> certify_states(construct("lhi", "rnn", 1024)).margin
-    1028
+    1028.0
     """
     layer = solution.layers[0]
     table = solution.embedding
@@ -69,7 +59,7 @@ def certify_states(solution: Solution) -> StateBound:
     line = _TokenLine(table.bit, update)
     end, zero = _row(table.end), (fmpq(0),) * layer.d_in
     rows = [[exact(a) for a in alphas] for alphas in solution.output]
-    worst: StateBound | None = None
+    worst: tuple[Rational, int, int] | None = None
     for i in range(1, solution.n_bits + 1):
         start = update(_row(table.index[i - 1]), zero)
         line.require_still(start, 1, i - 1, i)
@@ -78,10 +68,10 @@ def certify_states(solution: Solution) -> StateBound:
             line.require_still(state, i + 1, solution.n_bits, i)
             y = list(readout(end, update(end, state)))
             margin = _dot(rows[answer], y) - _dot(rows[1 - answer], y)
-            if worst is None or margin < worst.margin:
-                worst = StateBound(margin, i, answer)
+            if worst is None or margin < worst[0]:
+                worst = (margin, i, answer)
     assert worst is not None
-    return worst
+    return Bound(rounded_down(worst[0]), *worst[1:], EXACT)
 
 
 def _row(values: FloatArray) -> State:

@@ -15,8 +15,6 @@ Exact rationals throughout; the exponential sums of (C1) are arb balls. O(n log 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 from flint import fmpq
@@ -27,34 +25,18 @@ from ithbit.theory.certifiers.arguments.approach import (
     approach_of,
     require_unit_memory,
 )
-from ithbit.theory.certifiers.arithmetic.lines import (
-    Line,
-    Rational,
-    UnsuitableError,
-    exact,
-    line_of,
-)
+from ithbit.theory.certifiers.arithmetic.lines import Line, Rational, exact, line_of
+from ithbit.theory.certifiers.bound import BALLS, EXACT, Bound, UnsuitableError, rounded_down
 from ithbit.theory.layers import LinearAttention, SoftmaxAttention, Ssm
 from ithbit.theory.solution import Solution
 
 
-@dataclass(frozen=True)
-class MarkerBound:
-    """The certified lower bound, the case where it is least, and the widest spread of s."""
-
-    margin: Rational
-    index: int
-    answer: int
-    deviation: float
-    arithmetic: str
-
-
-def certify_marker(solution: Solution) -> MarkerBound:
+def certify_marker(solution: Solution) -> Bound:
     """A certified lower bound of the margin; `UnsuitableError` if the argument does not apply.
 
     >>> from ithbit.theory.constructions import construct
     >>> certify_marker(construct("lhi", "ssm", 4096)).margin
-    1
+    1.0
     """
     if solution.depth != 2 or solution.width != 1 or solution.embedding.d != 1:
         raise UnsuitableError("the argument needs two layers of width 1")
@@ -62,21 +44,15 @@ def certify_marker(solution: Solution) -> MarkerBound:
     _check_marks(approach)
     read, collect = _second_layer(solution)
     _, unmarked = read.range(*collect((fmpq(0), fmpq(0))))
-    deviation = max(float(_fraction(high - low)) for low, high in approach.spread)
-    recurrent = isinstance(solution.layers[0], Ssm)
-    arithmetic = "exact rationals" if recurrent else "exact rationals and arb balls"
-    worst = MarkerBound(-unmarked, 1, 0, deviation, arithmetic)
+    worst: tuple[Rational, int, int] = (-unmarked, 1, 0)
     for i, (low, high) in enumerate(approach.spread, 1):
         s = approach.ones[i - 1] + approach.offset[i - 1]
         marked = approach.marker.range(s + low, s + high)
         margin, _ = read.range(*collect(marked))
-        if margin < worst.margin:
-            worst = MarkerBound(margin, i, 1, deviation, arithmetic)
-    return worst
-
-
-def _fraction(value: Rational) -> Fraction:
-    return Fraction(int(value.p), int(value.q))
+        if margin < worst[0]:
+            worst = (margin, i, 1)
+    recurrent = isinstance(solution.layers[0], Ssm)
+    return Bound(rounded_down(worst[0]), *worst[1:], EXACT if recurrent else BALLS)
 
 
 def _check_marks(approach: Approach) -> None:
@@ -84,8 +60,8 @@ def _check_marks(approach: Approach) -> None:
     left, right = approach.marker.support()
     # Position (k, b) may meet the support iff low < base < high, rounded to floats outward.
     parts = list(zip(approach.offset, approach.spread, strict=True))
-    low = np.array([_below(left - offset - spread[1]) for offset, spread in parts])
-    high = np.array([-_below(-(right - offset - spread[0])) for offset, spread in parts])
+    low = np.array([rounded_down(left - offset - spread[1]) for offset, spread in parts])
+    high = np.array([-rounded_down(-(right - offset - spread[0])) for offset, spread in parts])
     base_low, base_high = approach.base.lo.ravel(), approach.base.hi.ravel()
     order = np.argsort(base_low)
     width = float((base_high - base_low).max())
@@ -108,12 +84,6 @@ def _check_marks(approach: Approach) -> None:
         for token, (bottom, top) in ranges.items():
             if not (top <= left or bottom >= right):
                 raise UnsuitableError(f"with index {i}, the {token} token may be marked")
-
-
-def _below(value: Rational) -> float:
-    """The largest float not above a rational, or the one before it."""
-    nearest = float(_fraction(value))
-    return nearest if exact(nearest) <= value else float(np.nextafter(nearest, -np.inf))
 
 
 def _second_layer(solution: Solution) -> tuple[Line, Callable[[Spread], Spread]]:

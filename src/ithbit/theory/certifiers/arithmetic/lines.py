@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from flint import fmpq
 
+from ithbit.theory.certifiers.bound import UnsuitableError
 from ithbit.theory.layers import FloatArray, ReluNet
 
 Rational = Any  # flint.fmpq, which has no type stubs
@@ -23,10 +24,6 @@ def exact(value: float) -> Rational:
     3/4
     """
     return fmpq(*float(value).as_integer_ratio())
-
-
-class UnsuitableError(Exception):
-    """The weights do not have the form that an argument needs; the message says which part."""
 
 
 @dataclass(frozen=True, eq=False)

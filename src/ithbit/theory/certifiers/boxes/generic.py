@@ -10,12 +10,11 @@ boxes lose nothing, as in all constructions here; for other weights it may be fa
 as n^3 for two attention layers and as n^2 for one, or for recurrent layers.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ithbit.theory.certifiers.arithmetic.intervals import Interval, concatenate
 from ithbit.theory.certifiers.arithmetic.relu_forms import output_range
+from ithbit.theory.certifiers.bound import Bound
 from ithbit.theory.certifiers.boxes.attention import attend
 from ithbit.theory.certifiers.boxes.cases import Cases, Embedded, blocks, embed, linear
 from ithbit.theory.certifiers.boxes.states import states
@@ -27,23 +26,14 @@ ARITHMETIC = "float64 intervals rounded outward, exponentials from arb balls"
 _BLOCK = 2_000_000  # numbers in the largest array of a block of cases
 
 
-@dataclass(frozen=True)
-class BoxBound:
-    """The certified lower bound of the margin, and the case where it is least."""
-
-    margin: float
-    index: int
-    answer: int
-
-
-def certify_boxes(solution: Solution) -> BoxBound:
+def certify_boxes(solution: Solution) -> Bound:
     """A certified lower bound of the margin over all n · 2^n inputs; −inf if nothing is known.
 
     >>> from ithbit.theory.constructions import construct
     >>> certify_boxes(construct("lhi", "linear-causal", 4)).margin
     1.0
     """
-    worst = BoxBound(np.inf, 0, 0)
+    worst = Bound(np.inf, 0, 0, ARITHMETIC)
     for index, answer in blocks(solution.n_bits, _block_size(solution)):
         cases: Cases | Embedded = embed(solution, index, answer)
         for layer in solution.layers[:-1]:
@@ -53,7 +43,7 @@ def certify_boxes(solution: Solution) -> BoxBound:
         margin = np.where(np.isnan(margin), -np.inf, margin)
         at = int(np.argmin(margin))
         if margin[at] < worst.margin:
-            worst = BoxBound(float(margin[at]), int(index[at]), int(answer[at]))
+            worst = Bound(float(margin[at]), int(index[at]), int(answer[at]), ARITHMETIC)
     return worst
 
 

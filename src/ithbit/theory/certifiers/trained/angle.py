@@ -17,19 +17,21 @@ from dataclasses import dataclass
 from flint import arb, ctx, fmpq
 
 from ithbit.theory.certifiers.arithmetic.lines import exact
+from ithbit.theory.certifiers.bound import Bound
 from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
     Ball,
-    Found,
+    Matrix,
     Rational,
     Reader,
-    Tokens,
+    bits_of,
     high,
     least_of,
     low,
     need,
     only,
     only_entries,
+    places_of,
     tokens,
 )
 from ithbit.theory.constructions.trained import bert_left, bert_right
@@ -52,7 +54,7 @@ class Pointed:
     value: Ball  # |a_2| of a bit, times what the value and output maps make of it
 
 
-def certify_angle(solution: TrainedSolution) -> Found:
+def certify_angle(solution: TrainedSolution) -> Bound:
     """A lower bound of the margin over all inputs; `UnsuitableError` if it does not apply."""
     need(solution.family.startswith("softmax"), "the argument is about BERT blocks")
     right = solution.task == "rhi"
@@ -71,57 +73,33 @@ def certify_angle(solution: TrainedSolution) -> Found:
         return _right(solution, reader) if right else _left(solution, reader)
 
 
-def _head_maps(reader: Reader, layer: int) -> tuple[list[list[Rational]], list[list[Rational]]]:
+def _head_maps(reader: Reader, layer: int) -> tuple[Matrix, Matrix]:
     """K^T Q and O V of head 0, as maps between contents; the other heads must write nothing."""
-    spec = reader.solution.spec
-    d, size = spec.d_model, spec.d_head
-    weight, out = (
-        reader.array(f"blocks.{layer}.qkv.weight"),
-        reader.array(f"blocks.{layer}.out.weight"),
-    )
-    what = f"block {layer + 1}"
+    d, size, what = reader.solution.width, reader.solution.spec.d_head, f"block {layer + 1}"
+    weight = reader.array(f"blocks.{layer}.qkv.weight")
     q = reader.rows(weight[:size], f"{what}, query")
     k = reader.rows(weight[d : d + size], f"{what}, key")
     scores = [
         [sum((a[r] * b[c] for a, b in zip(q, k, strict=True)), fmpq(0)) for c in range(reader.m)]
         for r in range(reader.m)
     ]
-    writes = reader.product(out[:, size:], weight[2 * d + size :], what)
-    need(not any(any(row) for row in writes), f"{what}: only the first head may write")
-    return scores, reader.product(out[:, :size], weight[2 * d : 2 * d + size], what)
-
-
-def _bits(t: Tokens, reader: Reader) -> tuple[Rational, Rational, Rational]:
-    """(a_0, slope of the place, v): bits hold (a_0, slope p, ±v)."""
-    only(t.bit, {ONE, BITS}, "the bit's type")
-    only(t.value, {BITS}, "the bit's value")
-    only(t.place, {PLACE}, "the position")
-    v = t.bit[BITS] + t.value[BITS]
-    need(v > 0 and t.bit[BITS] == -v, "a bit must be written as ±v")
-    need(t.bit[ONE] > 0 and t.place[PLACE] > 0, "bits must hold a constant and their place")
-    return t.bit[ONE], t.place[PLACE], v
-
-
-def _places(solution: TrainedSolution, slope: Rational) -> list[Rational]:
-    first = 0 if solution.task == "rhi" else 1
-    last = solution.n_tokens - 1
-    return [slope * fmpq(first + k, last) for k in range(solution.n_bits)]
+    return scores, reader.values(layer)
 
 
 def _root(d: int, square: Rational | Ball) -> Ball:
     return (arb(d) / arb(square)).sqrt()
 
 
-def _right(solution: TrainedSolution, reader: Reader) -> Found:
+def _right(solution: TrainedSolution, reader: Reader) -> Bound:
     t, d, n = tokens(reader), solution.width, solution.n_bits
     nu, eps = reader.norms, exact(BERT_EPS)
-    one, slope, v = _bits(t, reader)
+    one, slope, v = bits_of(t)
     scores, moved = _head_maps(reader, 0)
     only_entries(moved, {(BITS, BITS)}, "the value of block 1")
     for row in scores:
         only(row, {ONE, PLACE}, "the key of block 1")
     D0, D1 = nu[ONE] * one**2 + nu[BITS] * v**2 + d * eps, nu[PLACE]
-    places = _places(solution, slope)
+    places = places_of(solution, slope)
     seen = Pointed(
         [arb(p) for p in places],
         [_root(d, D0 + D1 * p * p) for p in places],
@@ -187,10 +165,10 @@ def _after_norms(reader: Reader, y: Ball, square: Ball) -> Ball:
     return arb(reader.head(BITS)) * y
 
 
-def _left(solution: TrainedSolution, reader: Reader) -> Found:
+def _left(solution: TrainedSolution, reader: Reader) -> Bound:
     t, d, n = tokens(reader), solution.width, solution.n_bits
     nu, eps = reader.norms, exact(BERT_EPS)
-    one, slope, v = _bits(t, reader)
+    one, slope, v = bits_of(t)
     only(t.query, {FLAG, INDEX}, "the index's type")
     only(t.fraction, {INDEX}, "the index's value")
     end = t.last()
@@ -214,7 +192,7 @@ def _left(solution: TrainedSolution, reader: Reader) -> Found:
         [s * arb(moved[r][FLAG] * a[FLAG] + moved[r][INDEX] * a[INDEX]) for r in (FLAG, INDEX)]
         for s, a in zip(s_index, index, strict=True)
     ]
-    places = _places(solution, slope)
+    places = places_of(solution, slope)
     A_bit = nu[ONE] * one**2 + nu[BITS] * v**2
     flag = min((low(s * arb(a[FLAG])) for s, a in zip(s_index, index, strict=True)), key=float)
     far = _root(d, A_bit + nu[PLACE] * places[-1] ** 2 + d * eps)

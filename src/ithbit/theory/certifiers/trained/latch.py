@@ -8,10 +8,10 @@ import numpy as np
 from flint import arb, ctx
 
 from ithbit.theory.certifiers.arithmetic.lines import exact
+from ithbit.theory.certifiers.bound import Bound
 from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
     Ball,
-    Found,
     between,
     high,
     least_of,
@@ -19,10 +19,10 @@ from ithbit.theory.certifiers.trained.reading import (
     need,
 )
 from ithbit.theory.layers import FloatArray
-from ithbit.theory.trained_solution import BIT, FRACTION, QUERY, VALUE, TrainedSolution
+from ithbit.theory.trained_solution import Column, TrainedSolution
 
 
-def certify_latch(solution: TrainedSolution) -> Found:
+def certify_latch(solution: TrainedSolution) -> Bound:
     """A lower bound of the margin over all inputs; `UnsuitableError` if it does not apply."""
     need(
         solution.family == "gru" and solution.task == "lhi", "the argument is about nn.GRU and LHI"
@@ -46,11 +46,13 @@ def _take(array: FloatArray, places: list[tuple[int, ...]], what: str) -> list[B
     return found
 
 
-def _certify(solution: TrainedSolution) -> Found:
+def _certify(solution: TrainedSolution) -> Bound:
     w, d, n, N = solution.weights, solution.width, solution.n_bits, solution.n_tokens - 1
     r, z, c = 0, d, 2 * d
     first, step, off, on = _take(
-        w["embed"], [(0, QUERY), (0, FRACTION), (2, BIT), (2, VALUE)], "the embedding"
+        w["embed"],
+        [(0, Column.QUERY), (0, Column.FRACTION), (2, Column.BIT), (2, Column.VALUE)],
+        "the embedding",
     )
     need(bool(off + on == -off) and bool(off < 0), "a bit must be written as ±v")
     (slope,) = _take(w["positions.polynomial"], [(1, 0)], "the map of positions")

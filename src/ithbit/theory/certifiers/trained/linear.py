@@ -9,20 +9,22 @@ from flint import arb, ctx, fmpq
 
 from ithbit.families import FAMILIES
 from ithbit.theory.certifiers.arithmetic.lines import exact
+from ithbit.theory.certifiers.bound import Bound
 from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
     Ball,
-    Found,
     Rational,
     Reader,
     Tokens,
     between,
+    bits_of,
     high,
     least_of,
     low,
     need,
     only,
     only_entries,
+    places_of,
     tokens,
 )
 from ithbit.theory.certifiers.trained.window import Window, gelu, units
@@ -34,7 +36,7 @@ from ithbit.theory.trained_solution import TrainedSolution
 ONE, PLACE, BITS, INDEX, FOUND = range(5)
 
 
-def certify_linear(solution: TrainedSolution) -> Found:
+def certify_linear(solution: TrainedSolution) -> Bound:
     """A lower bound of the margin over all inputs; `UnsuitableError` if it does not apply."""
     need(solution.family.startswith("linear"), "the argument is about linear attention")
     need(solution.depth >= 2, "two blocks are needed")
@@ -52,13 +54,8 @@ def certify_linear(solution: TrainedSolution) -> Found:
 
 def check_tokens(t: Tokens, task: str, index: int) -> tuple[Rational, Rational, Rational]:
     """(C, slope, v): all tokens hold C, bits slope p and ±v, the index none of these."""
-    C, slope, v = t.bit[ONE], t.place[PLACE], t.bit[BITS] + t.value[BITS]
-    only(t.bit, {ONE, BITS}, "the bit's type")
-    only(t.value, {BITS}, "the bit's value")
-    only(t.place, {PLACE}, "the position")
-    need(v > 0 and t.bit[BITS] == -v, "a bit must be written as ±v")
-    need(C > 0 and t.query[ONE] == C, "all tokens must hold the same constant")
-    need(slope > 0, "bits must hold their place")
+    C, slope, v = bits_of(t)
+    need(t.query[ONE] == C, "all tokens must hold the same constant")
     at = fmpq(1) if task == "rhi" else fmpq(0)
     need(t.query[PLACE] + slope * at == 0, "the index token must hold no place")
     only(t.fraction, {index}, "the index's value")
@@ -69,7 +66,7 @@ def check_tokens(t: Tokens, task: str, index: int) -> tuple[Rational, Rational, 
     return C, slope, v
 
 
-def _certify(solution: TrainedSolution, reader: Reader) -> Found:
+def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     t, d, n, T = tokens(reader), solution.width, solution.n_bits, solution.n_tokens
     size, nu = solution.spec.d_head, reader.norms
     e = d * exact(LINEAR_EPS)
@@ -81,21 +78,18 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Found:
         total = arb(nu[ONE] * C * C + e) + sum((arb(x) for x in squares), arb(0))
         return (d / total).sqrt()
 
-    weight, out = reader.array("blocks.0.qkv.weight"), reader.array("blocks.0.out.weight")
+    weight = reader.array("blocks.0.qkv.weight")
     need(not weight[:d].any(), "block 1 must ask nothing: its queries are 0")
     keys = reader.rows(weight[d : d + size], "block 1, key")
     need(all(row == keys[0] for row in keys), "the keys of the first head must be alike")
     only(keys[0], {ONE, INDEX}, "the key of block 1")
     common, heavy = keys[0][ONE], keys[0][INDEX]
     need(common < 0 < heavy, "the index alone must weigh much")
-    spare = reader.product(out[:, size:], weight[2 * d + size :], "block 1")
-    need(not any(any(row) for row in spare), "block 1: only the first head may write")
-    moved = reader.product(out[:, :size], weight[2 * d : 2 * d + size], "block 1")
+    moved = reader.values(0)
     only_entries(moved, {(PLACE, INDEX)}, "the value of block 1")
     need(moved[PLACE][INDEX] < 0, "the index must be taken off the place")
 
-    first = 0 if solution.task == "rhi" else 1
-    places = [slope * fmpq(first + k, T - 1) for k in range(n)]
+    places = places_of(solution, slope)
     light = (low(scale(nu[PLACE] * slope**2, nu[BITS] * v**2)) * arb(common * C)).exp()
     others = (T - 1) * size * high(light)
     eps = arb(exact(DENOMINATOR_EPS))
@@ -120,11 +114,9 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Found:
     reach = arb(nu[PLACE]) * farthest.max(arb(slope)) ** 2
     least, most = low(scale(nu[BITS] * v * v, reach)), high(scale(nu[BITS] * v * v))
 
-    weight, out = reader.array("blocks.1.qkv.weight"), reader.array("blocks.1.out.weight")
+    weight = reader.array("blocks.1.qkv.weight")
     need(not weight[: 2 * d].any(), "block 2 must take the plain mean: queries and keys are 0")
-    spare = reader.product(out[:, size:], weight[2 * d + size :], "block 2")
-    need(not any(any(row) for row in spare), "block 2: only the first head may write")
-    moved = reader.product(out[:, :size], weight[2 * d : 2 * d + size], "block 2")
+    moved = reader.values(1)
     only_entries(moved, {(FOUND, FOUND)}, "the value of block 2")
     need(moved[FOUND][FOUND] > 0, "block 2 must keep the sign of the mark")
     factor = arb(moved[FOUND][FOUND] * reader.head(FOUND)) * size / (T * size + eps)

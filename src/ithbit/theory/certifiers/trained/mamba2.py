@@ -8,11 +8,11 @@ import numpy as np
 from flint import arb, ctx, fmpq
 
 from ithbit.theory.certifiers.arithmetic.lines import exact
+from ithbit.theory.certifiers.bound import Bound
 from ithbit.theory.certifiers.trained.linear import check_tokens
 from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
     Ball,
-    Found,
     Matrix,
     Rational,
     Reader,
@@ -22,6 +22,7 @@ from ithbit.theory.certifiers.trained.reading import (
     low,
     need,
     only,
+    places_of,
     tokens,
 )
 from ithbit.theory.certifiers.trained.window import Window, silu, units
@@ -31,7 +32,7 @@ from ithbit.theory.trained_solution import TrainedSolution
 ONE, PLACE, BITS, FLAG, INDEX, FOUND = range(6)
 
 
-def certify_mamba2(solution: TrainedSolution) -> Found:
+def certify_mamba2(solution: TrainedSolution) -> Bound:
     """A lower bound of the margin over all inputs; `UnsuitableError` if it does not apply."""
     need(
         solution.family == "mamba2" and solution.task == "lhi", "the argument is about Mamba2, LHI"
@@ -83,7 +84,7 @@ class _Block:
         self.writes: Matrix = [reader.write(column, f"{what}, output") for column in columns]
 
 
-def _certify(solution: TrainedSolution, reader: Reader) -> Found:
+def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     t, d, n, T = tokens(reader), solution.width, solution.n_bits, solution.n_tokens
     e = d * exact(MAMBA_EPS)
     C, slope, v = check_tokens(t, "lhi", INDEX)
@@ -123,7 +124,7 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Found:
         all(not any(row) for row, w in zip(two.rows, writes, strict=True) if w == 0),
         "channels of block 2 that write nothing must read nothing",
     )
-    places = [slope * fmpq(1 + k, T - 1) for k in range(n)]
+    places = places_of(solution, slope)
     window = Window(found, silu(), C, v, slope / (T - 1))
     reach = farthest.max(arb(slope)) ** 2
     least, most = low(scale(v * v, reach, held)), high(scale())

@@ -13,17 +13,10 @@ from typing import Any
 import numpy as np
 from flint import arb, fmpq
 
-from ithbit.theory.certifiers.arithmetic.lines import UnsuitableError, exact
+from ithbit.theory.certifiers.arithmetic.lines import exact
+from ithbit.theory.certifiers.bound import BALLS, Bound, UnsuitableError
 from ithbit.theory.layers import FloatArray
-from ithbit.theory.trained_solution import (
-    BIT,
-    END,
-    FRACTION,
-    QUERY,
-    SQUARE,
-    VALUE,
-    TrainedSolution,
-)
+from ithbit.theory.trained_solution import Column, TrainedSolution
 
 PRECISION = 160  # bits; scores are of size n^2 and their gaps of size 1
 Rational = Any  # flint.fmpq
@@ -64,19 +57,11 @@ def rounded_down(ball: Ball) -> float:
     return nearest
 
 
-@dataclass(frozen=True)
-class Found:
-    """The least margin and the index where it is least."""
-
-    margin: float
-    index: int
-
-
-def least_of(margins: list[Ball]) -> Found:
-    """The least of the margins of indices 1 to n, rounded down."""
+def least_of(margins: list[Ball]) -> Bound:
+    """The least of the margins of indices 1 to n; both answers are alike, so 1 stands for both."""
     ends = [rounded_down(margin) for margin in margins]
     least = min(range(len(ends)), key=ends.__getitem__)
-    return Found(ends[least], least + 1)
+    return Bound(ends[least], least + 1, 1, BALLS)
 
 
 class Reader:
@@ -129,6 +114,15 @@ class Reader:
                     total[r][c] += written[r] * read[c]
         return total
 
+    def values(self, layer: int) -> Matrix:
+        """What head 0 of a block moves between contents; the other heads must write nothing."""
+        d, size, what = self.solution.width, self.solution.spec.d_head, f"block {layer + 1}"
+        given = self.array(f"blocks.{layer}.qkv.weight")[2 * d :]
+        out = self.array(f"blocks.{layer}.out.weight")
+        spare = self.product(out[:, size:], given[size:], what)
+        need(not any(any(row) for row in spare), f"{what}: only the first head may write")
+        return self.product(out[:, :size], given[:size], what)
+
     def zero(self, *names: str) -> None:
         """Raise unless these parameters are 0."""
         for name in names:
@@ -176,20 +170,37 @@ class Tokens:
 def tokens(reader: Reader) -> Tokens:
     """The contents of the tokens; their squares must go unused."""
     embed, places = reader.array("embed"), reader.array("positions.polynomial")
-    need(not embed[:, SQUARE].any(), "the square of the index feature must go unused")
+    need(not embed[:, Column.SQUARE].any(), "the square of the index feature must go unused")
     need(not places[:, 1].any(), "the square of the position must go unused")
 
     def column(k: int) -> list[Rational]:
         return reader.write(embed[:, k], "the embedding")
 
     return Tokens(
-        bit=column(BIT),
-        value=column(VALUE),
-        query=column(QUERY),
-        fraction=column(FRACTION),
-        end=column(END),
+        bit=column(Column.BIT),
+        value=column(Column.VALUE),
+        query=column(Column.QUERY),
+        fraction=column(Column.FRACTION),
+        end=column(Column.END),
         place=reader.write(places[:, 0], "the map of positions"),
     )
+
+
+def bits_of(t: Tokens) -> tuple[Rational, Rational, Rational]:
+    """(a_0, slope of the place, v): bits hold (a_0, slope p, ±v) in the first three contents."""
+    only(t.bit, {0, 2}, "the bit's type")
+    only(t.value, {2}, "the bit's value")
+    only(t.place, {1}, "the position")
+    one, slope, v = t.bit[0], t.place[1], t.bit[2] + t.value[2]
+    need(v > 0 and t.bit[2] == -v, "a bit must be written as ±v")
+    need(one > 0 and slope > 0, "bits must hold a constant and their place")
+    return one, slope, v
+
+
+def places_of(solution: TrainedSolution, slope: Rational) -> list[Rational]:
+    """The places of bits 1 to n."""
+    first, last = (0 if solution.task == "rhi" else 1), solution.n_tokens - 1
+    return [slope * fmpq(first + k, last) for k in range(solution.n_bits)]
 
 
 def only(values: Sequence[Rational], allowed: set[int], what: str) -> None:

@@ -8,10 +8,11 @@ input on. Whether the weights solve the task is for `certify` to say.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ithbit.errors import SpecError, whole
+from ithbit.errors import SpecError
 from ithbit.families import FAMILIES, TASKS, Task, task_named
 from ithbit.spec import ModelSpec
 from ithbit.theory.architecture import need_theory
+from ithbit.theory.constructions import Positive, entry_of, length_of
 from ithbit.theory.constructions.trained import (
     bert_left,
     bert_right,
@@ -23,18 +24,13 @@ from ithbit.theory.constructions.trained.content import LEAST_WIDTH, columns
 from ithbit.theory.layers import Array
 from ithbit.theory.trained_solution import TrainedSolution
 
-LONGEST = 100_000  # bits, as for formal weights
 MOST_WEIGHTS = 4_000_000
 
 
 @dataclass(frozen=True)
-class TrainedConstruction:
-    """One positive entry: `depth` blocks of this family solve the task for every n."""
+class TrainedConstruction(Positive):
+    """An entry of trained blocks."""
 
-    task: Task
-    family: str
-    depth: int
-    theorem: str
     variant: str
     build: Callable[[ModelSpec], TrainedSolution]
     least_width: int
@@ -75,9 +71,8 @@ def trained_construction(task: str, family: str) -> TrainedConstruction:
     2
     """
     named = task_named(task)
-    for entry in TRAINED:
-        if (entry.task, entry.family) == (named, family):
-            return entry
+    if entry := entry_of(TRAINED, named, family):
+        return entry
     need_theory(family)
     if family not in FAMILIES:
         raise SpecError(f"unknown trained family {family!r}; choose one of {', '.join(FAMILIES)}")
@@ -105,14 +100,10 @@ def construct_trained(
     (1, 16)
     """
     entry = trained_construction(task, family)
-    n_bits = whole("n_bits", n_bits)
-    if not 1 <= n_bits <= LONGEST:
-        limit = "at least 1" if n_bits < 1 else f"at most {LONGEST:,} where weights are built"
-        raise SpecError(f"n must be {limit}, got {n_bits}")
     spec = ModelSpec(
         entry.task,
         family,
-        n_bits=n_bits,
+        n_bits=length_of(n_bits),
         n_layers=entry.depth if layers is None else layers,
         d_model=width,
         n_heads=heads,

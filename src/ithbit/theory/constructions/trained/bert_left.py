@@ -43,14 +43,7 @@ from ithbit.theory.constructions.trained.content import (
     zeros,
 )
 from ithbit.theory.trained_blocks import BERT_EPS
-from ithbit.theory.trained_solution import (
-    BIT,
-    END,
-    FRACTION,
-    QUERY,
-    VALUE,
-    TrainedSolution,
-)
+from ithbit.theory.trained_solution import Column, TrainedSolution
 
 ONE, PLACE, VALUE_OF_BIT, FLAG, INDEX = range(5)
 ORDER = (0, 1, 4, 3, 2)  # the fraction i / N must share no coordinate with the flag
@@ -71,11 +64,11 @@ def build(spec: ModelSpec) -> TrainedSolution:
     gain = GAIN * math.sqrt(0.75) * sharpness(2.0) / sharpness(alpha)
     beta = gain * N**2 * root / d * math.sqrt(2 * place / q0)
     w = zeros(spec)
-    w["embed"][:, BIT] = writer(U, {ONE: 1, VALUE_OF_BIT: -1})
-    w["embed"][:, VALUE] = writer(U, {VALUE_OF_BIT: 2})
-    w["embed"][:, QUERY] = writer(U, {FLAG: 1, INDEX: 1 / N})
-    w["embed"][:, FRACTION] = writer(U, {INDEX: n / N})
-    w["embed"][:, END] = writer(U, {ONE: -1, PLACE: -1})
+    w["embed"][:, Column.BIT] = writer(U, {ONE: 1, VALUE_OF_BIT: -1})
+    w["embed"][:, Column.VALUE] = writer(U, {VALUE_OF_BIT: 2})
+    w["embed"][:, Column.QUERY] = writer(U, {FLAG: 1, INDEX: 1 / N})
+    w["embed"][:, Column.FRACTION] = writer(U, {INDEX: n / N})
+    w["embed"][:, Column.END] = writer(U, {ONE: -1, PLACE: -1})
     w["positions.polynomial"][:, 0] = writer(U, {PLACE: 1})
     qkv, out = w["blocks.0.qkv.weight"], w["blocks.0.out.weight"]
     qkv[0], qkv[d] = reader(U, {ONE: -B}), reader(U, {FLAG: 1})

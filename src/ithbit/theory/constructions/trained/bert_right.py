@@ -39,13 +39,7 @@ from ithbit.theory.constructions.trained.content import (
 )
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_blocks import BERT_EPS
-from ithbit.theory.trained_solution import (
-    BIT,
-    FRACTION,
-    QUERY,
-    VALUE,
-    TrainedSolution,
-)
+from ithbit.theory.trained_solution import Column, TrainedSolution
 
 ONE, PLACE, VALUE_OF_BIT = range(3)
 ORDER = (0, 1, 2)
@@ -65,10 +59,10 @@ def build(spec: ModelSpec) -> TrainedSolution:
     nu, c2 = norms(U), ratio(U, d)
     beta = GAIN * n**2 * sharpness(2.0) / sharpness(c2) * nu[PLACE] * math.sqrt(spec.d_head) / d
     w = zeros(spec)
-    w["embed"][:, BIT] = writer(U, {ONE: 1, VALUE_OF_BIT: -1})
-    w["embed"][:, VALUE] = writer(U, {VALUE_OF_BIT: 2})
-    w["embed"][:, QUERY] = writer(U, {ONE: -1, PLACE: -1})
-    w["embed"][:, FRACTION] = writer(U, {PLACE: -1})
+    w["embed"][:, Column.BIT] = writer(U, {ONE: 1, VALUE_OF_BIT: -1})
+    w["embed"][:, Column.VALUE] = writer(U, {VALUE_OF_BIT: 2})
+    w["embed"][:, Column.QUERY] = writer(U, {ONE: -1, PLACE: -1})
+    w["embed"][:, Column.FRACTION] = writer(U, {PLACE: -1})
     w["positions.polynomial"][:, 0] = writer(U, {PLACE: 1})
     qkv = w["blocks.0.qkv.weight"]
     qkv[0], qkv[1] = reader(U, {ONE: -beta * c2}), reader(U, {PLACE: -beta})

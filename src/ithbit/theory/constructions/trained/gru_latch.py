@@ -27,7 +27,7 @@ import math
 
 from ithbit.spec import ModelSpec
 from ithbit.theory.constructions.trained.content import zeros
-from ithbit.theory.trained_solution import BIT, FRACTION, QUERY, VALUE, TrainedSolution
+from ithbit.theory.trained_solution import Column, TrainedSolution
 
 LEAST_WIDTH = 3
 KEEP, GAIN = 60.0, 30.0  # B at every n for which weights are built
@@ -40,8 +40,8 @@ def build(spec: ModelSpec) -> TrainedSolution:
     N = n + 1
     b, c, offset = 60.0 * N, 1 / (4 * math.sqrt(N)), 5 / (12 * N)
     w = zeros(spec)
-    w["embed"][0, [QUERY, FRACTION]] = 1 + 1 / N, n / N
-    w["embed"][2, [BIT, VALUE]] = -1, 2
+    w["embed"][0, [Column.QUERY, Column.FRACTION]] = 1 + 1 / N, n / N
+    w["embed"][2, [Column.BIT, Column.VALUE]] = -1, 2
     w["positions.polynomial"][1, 0] = 1
     W, U, bias = (w[f"blocks.0.{name}"] for name in ("ih.weight", "hh.weight", "ih.bias"))
     z, candidate = d, 2 * d

@@ -37,14 +37,7 @@ import math
 
 from ithbit.spec import ModelSpec
 from ithbit.theory.constructions.trained.content import columns, norms, reader, writer, zeros
-from ithbit.theory.trained_solution import (
-    BIT,
-    END,
-    FRACTION,
-    QUERY,
-    VALUE,
-    TrainedSolution,
-)
+from ithbit.theory.trained_solution import Column, TrainedSolution
 
 ONE, PLACE, VALUE_OF_BIT, INDEX, FOUND = range(5)
 ORDER = (2, 0, 1, 3, 4)  # units read one, place and bit; keys read one and index
@@ -64,12 +57,12 @@ def build(spec: ModelSpec) -> TrainedSolution:
     first, step = (0.0, 1.0) if right else (1 / N, n / N)  # g = first + step (i − 1) / n
     w = zeros(spec)
     embed = w["embed"]
-    embed[:, BIT] = writer(U, {ONE: C, VALUE_OF_BIT: -1})
-    embed[:, VALUE] = writer(U, {VALUE_OF_BIT: 2})
-    embed[:, QUERY] = writer(U, {ONE: C, PLACE: -1 if right else 0, INDEX: 1 + first})
-    embed[:, FRACTION] = writer(U, {INDEX: step})
+    embed[:, Column.BIT] = writer(U, {ONE: C, VALUE_OF_BIT: -1})
+    embed[:, Column.VALUE] = writer(U, {VALUE_OF_BIT: 2})
+    embed[:, Column.QUERY] = writer(U, {ONE: C, PLACE: -1 if right else 0, INDEX: 1 + first})
+    embed[:, Column.FRACTION] = writer(U, {INDEX: step})
     if not right:
-        embed[:, END] = writer(U, {ONE: C, PLACE: -1})
+        embed[:, Column.END] = writer(U, {ONE: C, PLACE: -1})
     w["positions.polynomial"][:, 0] = writer(U, {PLACE: 1})
     qkv = w["blocks.0.qkv.weight"]
     qkv[d : 2 * d] = reader(U, {ONE: -K / (S * C), INDEX: 3 * K / S})

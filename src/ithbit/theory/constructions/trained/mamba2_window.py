@@ -38,14 +38,7 @@ import numpy as np
 from ithbit.spec import ModelSpec
 from ithbit.theory.constructions.trained.content import zeros
 from ithbit.theory.constructions.trained.linear_window import UNITS
-from ithbit.theory.trained_solution import (
-    BIT,
-    END,
-    FRACTION,
-    QUERY,
-    VALUE,
-    TrainedSolution,
-)
+from ithbit.theory.trained_solution import Column, TrainedSolution
 
 ONE, PLACE, VALUE_OF_BIT, FLAG, INDEX, FOUND = range(6)
 LEAST_WIDTH = 6
@@ -60,11 +53,11 @@ def build(spec: ModelSpec) -> TrainedSolution:
     kappa, w0 = 2 * N * (8 + math.log(N)), 1 / (4 * N)
     w = zeros(spec)
     embed = w["embed"]
-    embed[ONE, [BIT, QUERY, END]] = C
-    embed[PLACE, END] = -1
-    embed[VALUE_OF_BIT, [BIT, VALUE]] = -1, 2
-    embed[FLAG, QUERY] = 1
-    embed[INDEX, [QUERY, FRACTION]] = 1 / N, n / N
+    embed[ONE, [Column.BIT, Column.QUERY, Column.END]] = C
+    embed[PLACE, Column.END] = -1
+    embed[VALUE_OF_BIT, [Column.BIT, Column.VALUE]] = -1, 2
+    embed[FLAG, Column.QUERY] = 1
+    embed[INDEX, [Column.QUERY, Column.FRACTION]] = 1 / N, n / N
     w["positions.polynomial"][PLACE, 0] = 1
     for layer in (0, 1):
         block = f"blocks.{layer}."

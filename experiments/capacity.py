@@ -1,0 +1,193 @@
+"""The capacity atlas: the largest n that each architecture learns, many cells side by side.
+
+    python experiments/capacity.py --device cuda --seconds 500 --out results/capacity
+    python experiments/capacity.py --layer fla:GLA layers.py:Mine --seconds 500 --measure
+    python experiments/capacity.py --cells wide --seconds 500 --out results/capacity
+    python experiments/capacity.py --no-train --measure --restore results/capacity/records.tar.gz
+    python experiments/capacity.py --figure docs/images/capacity.png
+
+Give the same command again and it goes on where the store is. `--cells` names parts of the atlas
+(all unless given, in this order): `core` is GRU, Mamba2 and causal linear attention on RHI, one and
+two layers, widths 4 to 32; `contrast` is softmax and full linear attention; `lhi` is one layer on
+LHI, where theory says that it must break; `deep` is three layers; `wide` is width 64. The rows go
+to `atlas.csv`, and the records of all runs, with the weights at the lower ends of the brackets, to
+`records.tar.gz`, which `--restore FILE` unpacks into a store elsewhere. `--measure` also measures
+the states, which takes minutes on a CPU; without it they are counted. `--figure` draws the rows.
+
+Needs torch and nothing of the command line or, but for the figure, of the report.
+"""
+
+import argparse
+import sys
+import tarfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from ithbit.capacity.result import Capacities, read_rows, row
+from ithbit.capacity.rounds import PROTOCOL, Search, Standing, round_minutes, rounds
+from ithbit.capacity.search import Ask, next_length
+from ithbit.engine.device import Device, choose_device
+from ithbit.engine.how import Event
+from ithbit.engine.steppers.choice import refusal
+from ithbit.models.layer_source import family_of
+from ithbit.spec import ModelSpec, RunSpec
+from ithbit.store.records import Failure
+from ithbit.store.writing import write_text
+from ithbit.sweep.runner import run_all
+
+RECORDS = ("spec.json", "result.json", "failure.json", "verification.json")
+
+
+def cells(
+    task: str, families: Iterable[str], layers: Iterable[int], widths: Iterable[int]
+) -> list[ModelSpec]:
+    return [
+        ModelSpec(task, family, 1, depth, width)  # type: ignore[arg-type]
+        for width in widths
+        for depth in layers
+        for family in families
+    ]
+
+
+RECURRENT = ("gru", "mamba2", "linear-causal")
+PARTS: dict[str, tuple[list[ModelSpec], int]] = {  # and the longest n to try
+    "core": (cells("rhi", RECURRENT, (1, 2), (4, 8, 16, 32)), 512),
+    "contrast": (
+        cells("rhi", ("softmax-full",), (1,), (4, 8, 16, 32))
+        + cells("rhi", ("linear-full",), (2,), (4, 8, 16, 32)),
+        128,
+    ),
+    "lhi": (cells("lhi", ("softmax-full", "linear-full", "mamba2"), (1,), (4, 8, 16, 32)), 128),
+    "deep": (cells("rhi", RECURRENT, (3,), (4, 8, 16, 32)), 512),
+    "wide": (cells("rhi", RECURRENT, (1, 2), (64,)), 512),
+}
+
+
+def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], path: Path) -> None:
+    """Records of all runs, and the weights of those at the lower end of a bracket."""
+    store, kept = next(iter(searches.values())).store, set()
+    for standing in standings:
+        search, low = searches[standing.model], standing.bracket.low
+        kept |= {run.folder for run in search.runs(standing.model, low or 1).values()}
+    with tarfile.open(path, "w:gz") as tar:
+        for folder in sorted(store.iterdir()) if store.is_dir() else ():
+            for name in (*RECORDS, *(("weights.safetensors",) if folder.name in kept else ())):
+                if (folder / name).is_file() and (folder / "result.json").is_file():
+                    tar.add(folder / name, f"{folder.name}/{name}")
+
+
+def ahead(
+    searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], device: Device
+) -> AbstractContextManager[object]:
+    """Compile meanwhile what the next round may want, whichever way this one ends."""
+    if not device.is_cuda:
+        return nullcontext()
+    models = []
+    for standing in standings:
+        known, ask = {each.n: each.solved for each in standing.tried}, searches[standing.model].ask
+        for solved in (True, False) if standing.trying else ():
+            n = next_length(known | {standing.trying: solved}, ask)
+            models += [replace(standing.model, n_bits=n)] if n else []
+    protocol = next(iter(searches.values())).protocol
+    served = [model for model in models if refusal(model, protocol, device) is None]
+    if not served:
+        return nullcontext()
+    from ithbit.kernels.compile_ahead import Ahead
+
+    return Ahead(served, protocol.batch_size, device.torch, lambda text: None, protocol.examples)
+
+
+def draw(rows: Path, path: Path) -> None:
+    """The figure of docs/capacity.md, and the fitted exponents."""
+    from ithbit.capacity.figure import capacity_figure, fits
+    from ithbit.report.figures import save
+
+    found = read_rows(rows)
+    print(save(capacity_figure(found), path))
+    print(*(each.sentence() for each in fits(found)), sep="\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--store", type=Path, default=Path("runs/capacity"))
+    parser.add_argument("--out", type=Path, default=Path("results/capacity"))
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--cells", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--family", nargs="*", help="keep these alone")
+    parser.add_argument("--layer", nargs="*", default=[], help="users' layers at width 16 instead")
+    parser.add_argument("--width", nargs="*", type=int, help="keep these alone")
+    parser.add_argument("--layers", nargs="*", type=int, help="keep these alone")
+    parser.add_argument("--most-n", type=int, help="instead of each part's own")
+    parser.add_argument("--start", type=int, default=Ask.start)
+    parser.add_argument("--max-epochs", type=int, default=PROTOCOL.max_epochs)
+    parser.add_argument("--epoch-examples", type=int, default=PROTOCOL.epoch_examples)
+    parser.add_argument("--examples", default=PROTOCOL.examples)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--round-minutes", type=float)
+    parser.add_argument("--measure", action="store_true", help="measure the states")
+    parser.add_argument("--no-train", action="store_true")
+    parser.add_argument("--restore", nargs="*", type=Path, default=[], help="earlier records")
+    parser.add_argument("--figure", type=Path, help="only draw the rows that are in the folder")
+    given = parser.parse_args()
+    if given.figure:
+        draw(given.out / "atlas.csv", given.figure)
+        return
+    began, device = time.monotonic(), choose_device(given.device)
+    until = began + (0.0 if given.no_train else given.seconds)
+    for records in given.restore:
+        with tarfile.open(records) as tar:
+            tar.extractall(given.store, filter="data")
+    protocol = replace(
+        PROTOCOL,
+        max_epochs=given.max_epochs,
+        epoch_examples=given.epoch_examples,
+        examples=given.examples,
+    )
+    searches: dict[ModelSpec, Search] = {}
+    own = [ModelSpec("rhi", family, 1, code=code) for family, code in map(family_of, given.layer)]
+    parts = [(own, 512)] if own else [PARTS[name] for name in given.cells]
+    for models, most_n in parts:
+        ask = Ask(start=given.start, most_n=given.most_n or most_n)
+        search = Search(ask, given.store, protocol)
+        for model in models:
+            if (
+                model.family in (given.family or [model.family])
+                and model.d_model in (given.width or [model.d_model])
+                and model.n_layers in (given.layers or [model.n_layers])
+            ):
+                searches.setdefault(model, search)
+
+    def watch(event: Event) -> None:
+        if isinstance(event.what, str | Failure):
+            said = event.what.error if isinstance(event.what, Failure) else event.what
+            print(f"  {event.run.name}: {said}", file=sys.stderr, flush=True)
+
+    def train(runs: list[RunSpec]) -> None:
+        minutes = round_minutes(device, until)
+        if given.round_minutes and minutes is not None:
+            minutes = min(minutes, given.round_minutes)
+        with ahead(searches, standings, device):
+            run_all(runs, given.store, given.device, watch=watch, minutes=minutes)
+
+    standings: list[Standing] = []
+    try:
+        for number, standings in enumerate(rounds(searches, train, device, until)):
+            left = [standing for standing in standings if not standing.done]
+            seconds = time.monotonic() - began
+            print(f"round {number}, {seconds:.0f} s: {len(left)} of {len(standings)} open")
+            print(*(standing.sentence() for standing in left), sep="\n", flush=True)
+    finally:  # whatever happened, what was found goes home
+        rows = tuple(row(standing, given.measure) for standing in standings if standing.tried)
+        found = Capacities(rows, "; ".join({each.sentence() for each in searches.values()}))
+        given.out.mkdir(parents=True, exist_ok=True)
+        write_text(given.out / "atlas.csv", found.csv())
+        pack(searches, standings, given.out / "records.tar.gz")
+        print(found.csv())
+        print(f"{time.monotonic() - began:.0f} s; {device.reason}")
+
+
+if __name__ == "__main__":
+    main()

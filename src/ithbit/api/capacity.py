@@ -1,0 +1,175 @@
+"""How many bits a state holds after training: the largest n that an architecture learns."""
+
+import math
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ithbit.api.arguments import Layer, Seeds, at_least_one, listed, model_of, protocol_of, seeds_of
+from ithbit.api.sinks import Watch
+from ithbit.errors import SpecError
+from ithbit.spec import Protocol, RunSpec
+
+if TYPE_CHECKING:
+    from ithbit.capacity.result import Capacities
+    from ithbit.capacity.rounds import Search, Standing
+
+Number = TypeVar("Number", int, float)
+
+
+def capacity(
+    task: str,
+    family: str | Layer,
+    *,
+    width: int | str | Iterable[int] = 16,
+    layers: int | str | Iterable[int] = 1,
+    lr: float | str | Iterable[float] = "0.001,0.003,0.01",
+    seeds: Seeds = "0-4",
+    need: int = 4,
+    factor: float = 1.25,
+    start: int = 8,
+    most_n: int = 512,
+    positions: str = "polynomial",
+    heads: int = 2,
+    ff: int = 64,
+    max_epochs: int | None = None,
+    examples: str | None = None,
+    protocol: Protocol | None = None,
+    minutes: float | None = None,
+    store: str | Path = "runs",
+    device: str = "auto",
+    kernels: str = "auto",
+    compile: str = "auto",
+    workers: int | None = None,
+    on: str = "local",
+    slurm: str | Iterable[str] | None = None,
+    slurm_profile: str | Path | None = None,
+    dry_run: bool = False,
+    out: str | Path | None = None,
+    watch: Watch | None = None,
+    progress: bool = False,
+) -> "Capacities":
+    """Find the largest n that an architecture learns, for each width and number of layers.
+
+    A length is solved if, at one of the learning rates, so many seeds as `need` says succeed and
+    are not refuted. The length is doubled, then bisected, until one that is solved and one that
+    failed are within the `factor`, which is the result: a bracket, *observed*. Beside it stand the
+    measured state, bits per number of the state, the 32·S that numbers of 32 bits can tell apart,
+    and the proved n* where it is below that.
+
+    Training is on mixed examples, for 200 epochs at most, and ends at a held-out loss of 0.001.
+    The runs are ordinary ones of the store, and where a search stands is seen from them alone: stop
+    it at any time and run it again. After so many `minutes` it is left where it is. With `out` the
+    result is also written as a page with its figure, among the capacities known.
+
+    >>> import tempfile, ithbit
+    >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
+    >>> with tempfile.TemporaryDirectory() as store:
+    ...     found = capacity("rhi", "gru", width=2, lr=0.01, most_n=2, start=2, protocol=tiny,
+    ...                      store=store, workers=1)
+    >>> found[0].failed_at, found[0].tried, found.final
+    (1, '2- 1-', True)
+    """
+    at_least_one(workers=workers)
+    widths, depths = numbers("width", width, int), numbers("layers", layers, int)
+    rates = tuple(numbers("lr", lr, float))
+    models = [
+        model_of(task, family, 1, depth, wide, heads, ff, positions)
+        for wide in widths
+        for depth in depths
+    ]
+    if minutes is not None and not minutes > 0:
+        raise SpecError(f"minutes must be more than 0, got {minutes:g}")
+    if on not in ("local", "slurm"):
+        raise SpecError(f"--on must be local or slurm, got {on!r}")
+    from ithbit.capacity.result import Capacities, row
+    from ithbit.capacity.rounds import PROTOCOL, Search, round_minutes, rounds
+    from ithbit.capacity.search import Ask
+    from ithbit.engine.device import choose_device
+
+    ask = Ask(rates, tuple(seeds_of(seeds)), need, factor, start, most_n)
+    settings = protocol_of(protocol or PROTOCOL, max_epochs, examples=examples)
+    search = Search(ask, Path(store), settings)
+    searches, chosen = dict.fromkeys(models, search), choose_device(device)
+    until = time.monotonic() + 60 * (math.inf if minutes is None else minutes)
+
+    def train(runs: list[RunSpec]) -> None:
+        if on == "slurm":
+            from ithbit.api.training import sweep
+
+            sweep(
+                runs, store=store, device=device, workers=workers, on=on, slurm=slurm,
+                slurm_profile=slurm_profile, watch=watch, progress=progress,
+            )  # fmt: skip
+            return
+        from ithbit.api.progress import watching
+        from ithbit.engine.steppers.choice import kernels_named
+        from ithbit.sweep.runner import run_all
+
+        by, compiled = kernels_named(kernels), kernels_named(compile, "compile")
+        limit = round_minutes(chosen, until)
+        with watching(runs, watch, progress, chosen.reason) as watcher:
+            run_all(runs, Path(store), device, workers, watcher, False, by, limit, compile=compiled)
+
+    standings: list[Standing] = []
+    if dry_run:
+        standings = [search.standing(model) for model in searches]
+        print(outlook(standings, search, device, workers), file=sys.stderr)
+    else:
+        for number, standings in enumerate(rounds(searches, train, chosen, until)):
+            if progress:
+                first = [] if number else [outlook(standings, search, device, workers)]
+                lines = [each.sentence() for each in standings if not each.done]
+                print(*first, *lines, sep="\n", file=sys.stderr, flush=True)
+    rows = tuple(row(standing, measure=not dry_run) for standing in standings)
+    found = Capacities(rows, search.sentence())
+    if out is not None:
+        from ithbit.capacity.card import write_card
+
+        write_card(found, Path(out))
+    return found
+
+
+def numbers(
+    name: str, given: "Number | str | Iterable[Number]", kind: "type[Number]"
+) -> "list[Number]":
+    """Numbers as a person gives them: one, several, or a text such as 4,8,16.
+
+    >>> numbers("width", "4,8", int), numbers("lr", 0.01, float)
+    ([4, 8], [0.01])
+    """
+    parts: list[Any] = given.split(",") if isinstance(given, str) else listed(given)
+    try:
+        found = [kind(part) for part in parts]
+    except (TypeError, ValueError):
+        raise SpecError(f"{name} must be numbers such as 4,8,16, got {given!r}") from None
+    if not found or len(set(found)) != len(found):
+        raise SpecError(f"give every {name} once, and at least one, got {given!r}")
+    return found
+
+
+def outlook(standings: "list[Standing]", search: "Search", device: str, workers: int | None) -> str:
+    """How long the search may take, in a sentence."""
+    from ithbit.api.duration import clock
+    from ithbit.engine.device import choose_device
+    from ithbit.sweep.estimate import longest_seconds
+    from ithbit.sweep.processes import worker_devices
+
+    chosen, ask = choose_device(device), search.ask
+    n_workers = len(worker_devices(device, chosen, workers))
+    left = [standing for standing in standings if not standing.done]
+    some = set(ask.seeds[: len(ask.seeds) - ask.need + 1])
+    runs = [
+        run
+        for standing in left
+        for (_, seed), run in search.runs(standing.model, standing.trying or ask.start).items()
+        if seed in some
+    ]
+    seconds = longest_seconds(runs, search.store, n_workers, chosen.is_cuda)
+    where = "a GPU" if chosen.is_cuda else f"{n_workers} CPU cores"
+    return (
+        f"{len(standings)} cells, {len(left)} open; if all fail at the length tried next, that "
+        f"takes at most about {clock(seconds)} on {where}, and twice as much at twice the length"
+    )

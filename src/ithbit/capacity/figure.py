@@ -1,0 +1,171 @@
+"""The figure of capacities: the largest n learnt against the numbers of the state, both in
+logarithms, with the limits that are proved and those of floats."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ithbit.capacity.result import Capacity
+from ithbit.families import FAMILIES, family_named
+from ithbit.report.comparison.statistics import student_quantile
+from ithbit.report.figures.style import INK, PAPER, RC, SPARE
+from ithbit.theory.bounds.state import BITS
+
+_FEWEST = 4  # states to fit an exponent to
+_FILLED = 0.95
+
+
+@dataclass(frozen=True)
+class Fit:
+    """n = scale · S^exponent, by least squares in logarithms over the brackets of one family.
+
+    The interval has a 95 % level if what the line leaves is independent and normal.
+    """
+
+    family: str
+    exponent: float
+    low: float
+    high: float
+    scale: float
+    points: int
+
+    def sentence(self) -> str:
+        """The exponent with its interval.
+
+        >>> Fit("gru", 0.5, 0.4, 0.6, 2.0, 6).sentence()
+        'GRU: n ∝ S^0.50 (0.40 to 0.60, 6 cells)'
+        """
+        span = f"{self.low:.2f} to {self.high:.2f}"
+        label = family_named(self.family).label
+        return f"{label}: n ∝ S^{self.exponent:.2f} ({span}, {self.points} cells)"
+
+
+def fit(family: str, rows: Sequence[Capacity]) -> Fit | None:
+    """The exponent of one family on RHI, None where its states are too few to say."""
+    points = [
+        (math.log(each.state), math.log(each.middle))
+        for each in rows
+        if each.family == family and each.task == "rhi" and each.final and each.state
+        if each.middle is not None
+    ]
+    if len({x for x, _ in points}) < _FEWEST:
+        return None
+    count = len(points)
+    mean_x, mean_y = (sum(column) / count for column in zip(*points, strict=True))
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    rest = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
+    reach = student_quantile(1 - _FILLED, count - 2) * math.sqrt(rest / (count - 2) / spread)
+    scale = math.exp(mean_y - slope * mean_x)
+    return Fit(family, slope, slope - reach, slope + reach, scale, count)
+
+
+def fits(rows: Sequence[Capacity]) -> list[Fit]:
+    """The exponents of the families that have enough cells."""
+    families = dict.fromkeys(each.family for each in rows)
+    return [found for family in families if (found := fit(family, rows)) is not None]
+
+
+def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> Figure:
+    """Cells with a state on RHI, a mark at what is solved and a line up to what failed; cells
+    without one are named beside the axes. A user's own cells are drawn as stars."""
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(8.2, 5.4), layout="constrained")
+        axes = figure.subplots()
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+        shown = [(each, False) for each in known] + [(each, True) for each in own]
+        placed = [
+            (each, mine)
+            for each, mine in shown
+            if each.task == "rhi" and each.state and each.solved_at
+        ]
+        colours = _colours([each.family for each, _ in shown])
+        depths = sorted({each.layers for each, _ in placed})
+        for each, mine in placed:
+            _draw(axes, each, mine, colours[each.family], depths)
+        states = [each.state for each, _ in placed if each.state] or [1, 1024]
+        ends = min(states) / 1.5, max(states) * 1.5
+        axes.plot(ends, [BITS * end for end in ends], color=INK, linewidth=1.2)
+        axes.plot(ends, ends, ":", color=INK, linewidth=1)
+        for text, factor in ((f"{BITS}·S: 32-bit numbers", BITS), ("one bit a number", 1)):
+            axes.annotate(
+                text, (ends[1], factor * ends[1]), ha="right", va="bottom", fontsize=7,
+                xytext=(-6, 3), textcoords="offset points",
+            )  # fmt: skip
+        for found in fits(known):
+            own_states = [each.state for each, _ in placed if each.family == found.family]
+            span = [float(end(state or 1 for state in own_states)) for end in (min, max)]
+            axes.plot(
+                span, [found.scale * end**found.exponent for end in span],
+                color=colours[found.family], linewidth=0.8, alpha=0.6, zorder=1,
+            )  # fmt: skip
+        axes.set_xlim(*ends)
+        beside = [each for each, _ in shown if each.task == "rhi" and not each.state]
+        axes.set_xlabel("\n".join(["numbers of the state, all layers", *_beside(beside)]))
+        axes.set_ylabel("n")
+        axes.set_title("Largest n learnt (right-hand indexing)")
+        axes.grid(which="major")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.legend(handles=_legend(placed, colours, depths), loc="upper left", fontsize=8)
+        return figure
+
+
+def _draw(axes: Axes, each: Capacity, mine: bool, colour: str, depths: Sequence[int]) -> None:
+    state, low, high = each.state or 0, each.solved_at, each.failed_at
+    marker = "*" if mine else _MARKERS[depths.index(each.layers) % len(_MARKERS)]
+    axes.plot(
+        [state], [low], marker, color=colour, markersize=14 if mine else 6,
+        markeredgecolor=INK if mine else PAPER, markeredgewidth=0.8, zorder=4 if mine else 3,
+    )  # fmt: skip
+    top = high if high is not None and each.final else 1.3 * low
+    axes.plot([state] * 2, [low, top], color=colour, linewidth=1.5, zorder=2)
+    if high is None:
+        axes.plot([state], [top], "^", color=colour, markersize=4)
+    if each.n_star is not None:
+        axes.plot([state], [each.n_star], "_", color=colour, markersize=12, zorder=2)
+
+
+_MARKERS = "oDsv"
+
+
+def _colours(families: Sequence[str]) -> dict[str, str]:
+    spare = iter(SPARE * len(families))
+    return {
+        name: (FAMILIES[name].colour if name in FAMILIES else next(spare))
+        for name in dict.fromkeys(families)
+    }
+
+
+def _legend(
+    placed: Sequence[tuple[Capacity, bool]], colours: dict[str, str], depths: Sequence[int]
+) -> list[Line2D]:
+    named = dict.fromkeys(each.family for each, _ in placed)
+    handles = [
+        Line2D([], [], color=colours[name], label=family_named(name).label, linewidth=3)
+        for name in named
+    ]
+    handles += [
+        Line2D([], [], marker=_MARKERS[k % len(_MARKERS)], color=INK, linestyle="",
+               label=f"{depth} layer{'s' if depth > 1 else ''}")
+        for k, depth in enumerate(depths)
+    ]  # fmt: skip
+    if any(each.n_star is not None for each, _ in placed):
+        handles.append(Line2D([], [], marker="_", color=INK, linestyle="", label="proved n*"))
+    return handles
+
+
+def _beside(rows: Sequence[Capacity]) -> list[str]:
+    """Cells without a fixed state, in words: a line for each family and depth."""
+    said: dict[str, list[str]] = {}
+    for each in rows:
+        depth = f"{each.layers} layer{'s' if each.layers > 1 else ''}"
+        head = f"no fixed state: {each.label}, {depth}, n {each.bracket} at width"
+        said.setdefault(head, []).append(str(each.width))
+    return [f"{head} {', '.join(widths)}" for head, widths in said.items()]

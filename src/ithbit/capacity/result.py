@@ -1,0 +1,217 @@
+"""What a search for capacities found: a row a cell, as a table, as CSV and as plain data."""
+
+import csv
+import io
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ithbit.capacity.rounds import Standing
+from ithbit.capacity.state import Beside, beside
+from ithbit.errors import StoreError
+from ithbit.families import family_named
+from ithbit.shown import Shown
+
+HEADS = (
+    *("task", "layer", "L", "width", "n learnt", "rate", "state", "bits/number", "32·S"),
+    "proved n*",
+)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """One cell: solved at n = `solved_at`, failed at n = `failed_at`, and what stands beside it.
+
+    `solved_at` is 0 if no length was solved, `failed_at` None if none failed, the longest allowed
+    included. Where `final` is false the search was left before the bracket was narrow, and
+    `solved_at` may not be made sure of. `verdicts` counts what `verify` says of the runs that stand
+    at `solved_at`. *Observed*, all of it but the limits.
+    """
+
+    task: str
+    family: str
+    layers: int
+    width: int
+    solved_at: int
+    failed_at: int | None
+    final: bool
+    rate: float | None  # at which most seeds stand at `solved_at`
+    stand: int  # seeds there
+    seeds: int
+    verdicts: str
+    tried: str  # lengths in their order: + solved, - failed
+    state: int | None
+    state_origin: str
+    float_limit: int | None
+    n_star: int | None
+    n_star_status: str
+    declared: int | None = None  # state, of a user's layer
+    code: str = ""
+
+    @property
+    def label(self) -> str:
+        return family_named(self.family).label
+
+    @property
+    def middle(self) -> float | None:
+        """The geometric mean of the bracket, None where it is open at an end."""
+        if not self.solved_at or self.failed_at is None:
+            return None
+        return math.sqrt(self.solved_at * self.failed_at)
+
+    @property
+    def bits_per_number(self) -> float | None:
+        """Bits learnt for each number of the state."""
+        return self.solved_at / self.state if self.state else None
+
+    @property
+    def bracket(self) -> str:
+        """The bracket in short: solved at the first, failed at the second."""
+        low, high = self.solved_at, self.failed_at
+        if not low:
+            return "–" if high is None else f"< {high}"
+        return f"≥ {low}" if high is None else f"{low} to {high}"
+
+    def sentence(self) -> str:
+        """The cell in words."""
+        depth = f"{self.layers} layer{'s' if self.layers > 1 else ''} of width {self.width}"
+        head = f"{self.task.upper()}, {self.label}, {depth}"
+        if not self.solved_at:
+            return f"{head}: no length is solved so far"
+        end = "" if self.failed_at is None else f", fails at n = {self.failed_at}"
+        per = self.bits_per_number
+        each = "" if per is None else f"; {per:.2g} bits for each of {self.state} numbers of state"
+        left = "" if self.final else "; the search is not done"
+        return f"{head}: learns n = {self.solved_at}{end}{each}{left}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"bits_per_number": self.bits_per_number}
+
+
+def row(standing: Standing, measure: bool = False) -> Capacity:
+    """The row of a cell; its state is measured if asked for, which takes seconds."""
+    model, found = standing.model, standing.bracket
+    at_low = next((each for each in standing.tried if each.n == found.low), None)
+    known: Beside = beside(model, measure)
+    verdicts = sorted(set(standing.verdicts))
+    return Capacity(
+        model.task,
+        model.family,
+        model.n_layers,
+        model.d_model,
+        found.low or 0,
+        found.high,
+        standing.done,
+        at_low.rate if at_low else None,
+        at_low.stand if at_low else 0,
+        at_low.runs if at_low else 0,
+        ", ".join(f"{standing.verdicts.count(each)} {each}" for each in verdicts),
+        standing.lengths,
+        known.state,
+        known.origin,
+        known.float_limit,
+        known.n_star,
+        known.n_star_status,
+        known.declared,
+        model.code,
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Capacities(Shown):
+    """The rows of a search, and what was asked, in a sentence."""
+
+    rows: tuple[Capacity, ...]
+    asked: str
+
+    def __iter__(self) -> Iterator[Capacity]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, at: int) -> Capacity:
+        return self.rows[at]
+
+    @property
+    def final(self) -> bool:
+        """Whether every bracket is as narrow as asked for."""
+        return all(each.final for each in self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": 1, "asked": self.asked, "rows": [each.to_json() for each in self.rows]}
+
+    def parts(self) -> Iterator[Any]:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table()
+        for head in HEADS:
+            table.add_column(head, justify="left" if head in HEADS[:2] else "right")
+        for each in self.rows:
+            table.add_row(*map(str, cells(each)))
+        yield table
+        if not self.final:
+            yield "… the search is not done: the same command goes on from here"
+        yield Text(
+            f"n learnt: solved at the first, failed at the second. {self.asked} State: measured as "
+            "the causal rank (c: counted). 32·S: what a recurrent evaluation in 32-bit numbers can "
+            "tell apart. n*: shown where it is below that."
+        )
+
+    def csv(self) -> str:
+        """The rows as CSV."""
+        out = io.StringIO()
+        writer = csv.DictWriter(
+            out, [field.name for field in fields(Capacity)], lineterminator="\n"
+        )
+        writer.writeheader()
+        writer.writerows(asdict(each) for each in self.rows)
+        return out.getvalue()
+
+
+def cells(each: Capacity) -> tuple[object, ...]:
+    """A row as it is shown, under `HEADS`."""
+    per, dots = each.bits_per_number, "" if each.final else " …"
+    mark = "" if each.state_origin == "measured" else " c"
+    return (
+        each.task.upper(),
+        each.label,
+        each.layers,
+        each.width,
+        each.bracket + dots,
+        "–" if each.rate is None else f"{each.rate:g}",
+        "–" if each.state is None else f"{each.state}{mark}",
+        "–" if per is None else f"{per:.2f}",
+        "–" if each.float_limit is None else f"{each.float_limit:,}",
+        "–" if each.n_star is None else f"{each.n_star:,}",
+    )
+
+
+def read_rows(path: Path) -> tuple[Capacity, ...]:
+    """The rows that `Capacities.csv` wrote; raises `StoreError` if there are none."""
+    kinds = {field.name: str(field.type) for field in fields(Capacity)}
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            return tuple(_read(line, kinds) for line in csv.DictReader(file))
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        raise StoreError(f"{path} does not hold capacities: {error}") from error
+
+
+def _read(line: dict[str, Any], kinds: dict[str, str]) -> Capacity:
+    values: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        text = line[name]
+        if "None" in kind and text == "":
+            values[name] = None
+        elif "bool" in kind:
+            values[name] = {"True": True, "False": False}[text]
+        elif "int" in kind:
+            values[name] = int(text)
+        else:
+            values[name] = float(text) if "float" in kind else str(text)
+    return Capacity(**values)

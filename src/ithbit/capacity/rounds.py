@@ -1,0 +1,173 @@
+"""The search on a store: where each cell stands by its runs, and rounds that take all cells on.
+
+Nothing is kept beside the runs. Where a search stands is derived again from the store each time:
+the same lengths are tried in the same order, as far as their runs have ended. At every round the
+next runs of all open cells are trained together, so that a GPU has enough to do.
+
+A run *stands* if it succeeded (right on every held-out sample in some epoch) and no wrong answer is
+known of its final weights: to the structured inputs that training ends with, and to the inputs that
+`verify` tried. Those at the lower end of a bracket are verified before the bracket is believed.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ithbit.capacity.search import Ask, Bracket, Tried, Try, bracket, replay
+from ithbit.engine.device import Device
+from ithbit.engine.outcomes import outcome
+from ithbit.families import family_named
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.reading import check_kind, read_verification
+from ithbit.store.records import Result, Verified
+from ithbit.verify.verify import ALWAYS, is_enough, verify_run
+
+# A run goes on after its first perfect epoch, at which most are still wrong somewhere, until its
+# held-out loss is small: half as many epochs again; the paper's 1e-6 takes several times that.
+PROTOCOL = Protocol(examples="mixed", stop_loss=1e-3, max_epochs=200)
+BUDGET = 1 << 16  # inputs of the search for a wrong answer; up to n = 16 all are tried
+GPU_MINUTES = 0.75  # of a round: runs not done by then go on in the next, beside new ones
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where the search of one cell stands: the lengths settled, in their order, and what is next.
+
+    `model` is of any length. With neither runs to train nor runs to verify the bracket is final.
+    """
+
+    model: ModelSpec
+    tried: tuple[Tried, ...] = ()
+    trying: int | None = None
+    train: tuple[RunSpec, ...] = ()
+    verify: tuple[RunSpec, ...] = ()
+    verdicts: tuple[str, ...] = ()  # of the runs that stand at the lower end
+
+    @property
+    def bracket(self) -> Bracket:
+        return bracket({each.n: each.solved for each in self.tried})
+
+    @property
+    def done(self) -> bool:
+        return not self.train and not self.verify
+
+    @property
+    def lengths(self) -> str:
+        """The lengths settled, in their order: + for solved, - for failed."""
+        return " ".join(f"{each.n}{'+' if each.solved else '-'}" for each in self.tried)
+
+    def sentence(self) -> str:
+        """Where it stands, in a line."""
+        model = self.model
+        rates = sorted({run.protocol.learning_rate for run in self.train})
+        at = ", ".join(f"{rate:g}" for rate in rates)
+        now = f"n = {self.trying} at {at}, {len(self.train)} runs" if self.train else "done"
+        name = family_named(model.family).label if model.code else model.family
+        head = f"{model.task} {name} L{model.n_layers} d{model.d_model}"
+        return ": ".join(filter(None, (head, self.lengths, now)))
+
+
+@dataclass
+class Search:
+    """One search on one store."""
+
+    ask: Ask
+    store: Path
+    protocol: Protocol = PROTOCOL
+    _ended: dict[RunSpec, Result | None] = field(default_factory=dict)  # None: failed
+
+    def sentence(self) -> str:
+        """What a bracket rests on, in a sentence."""
+        ask, protocol = self.ask, self.protocol
+        rates = ", ".join(f"{rate:g}" for rate in ask.rates)
+        return (
+            f"Solved: {ask.need} of {len(ask.seeds)} seeds succeed within {protocol.max_epochs} "
+            f"epochs of {protocol.examples} examples, at the best of the learning rates {rates}, "
+            "and are not refuted. Observed, not proved."
+        )
+
+    def runs(self, model: ModelSpec, n: int) -> dict[Try, RunSpec]:
+        """All runs of a cell at a length, whether they are ever needed or not."""
+        at_n = replace(model, n_bits=n)
+        protocols = {rate: replace(self.protocol, learning_rate=rate) for rate in self.ask.rates}
+        return {
+            (rate, seed): RunSpec(at_n, seed, protocol)
+            for rate, protocol in protocols.items()
+            for seed in self.ask.seeds
+        }
+
+    def standing(self, model: ModelSpec) -> Standing:
+        """Where the search of a cell stands, by the store."""
+        check_kind(self.store)
+        found = replay(lambda n: self._stands(model, n), self.ask)
+        standing = Standing(model, found.tried, found.trying)
+        if found.trying is not None:
+            runs = self.runs(model, found.trying)
+            return replace(standing, train=tuple(runs[each] for each in found.wanted))
+        low = standing.bracket.low
+        return standing if low is None else self._sealed(standing, low)
+
+    def _sealed(self, standing: Standing, low: int) -> Standing:
+        """A narrow bracket with the runs at its lower end that are yet to be verified."""
+        rate = next(each.rate for each in standing.tried if each.n == low)
+        runs, stands = self.runs(standing.model, low), self._stands(standing.model, low)
+        at_rate = [runs[rate, seed] for seed in self.ask.seeds if stands.get((rate, seed))]
+        records = {run: self._record(run) for run in at_rate}
+        unsure = tuple(
+            run
+            for run, record in records.items()
+            if record is None or not is_enough(record.to_json(), BUDGET, count=False)
+        )
+        verdicts = tuple(record.found.verdict for record in records.values() if record)
+        return replace(standing, verify=unsure, verdicts=verdicts)
+
+    def _stands(self, model: ModelSpec, n: int) -> dict[Try, bool]:
+        """Whether each run of a length stands, of those that have ended."""
+        runs = self.runs(model, n)
+        for run in runs.values():
+            if run not in self._ended and (done := outcome(self.store, run)) is not None:
+                self._ended[run] = done if isinstance(done, Result) else None
+        return {each: self._is_right(run) for each, run in runs.items() if run in self._ended}
+
+    def _is_right(self, run: RunSpec) -> bool:
+        result = self._ended[run]
+        if result is None or not result.solved or result.structured_wrong:
+            return False
+        record = self._record(run)
+        return record is None or record.found.verdict != "refuted"
+
+    def _record(self, run: RunSpec) -> Verified | None:
+        return read_verification(str(self.store / run.folder))
+
+    def verified(self, model: ModelSpec, device: Device) -> Standing:
+        """Where a cell stands once the lower end of its bracket, if it has one, is verified."""
+        while (found := self.standing(model)).verify:
+            for run in found.verify:
+                verify_run(self.store / run.folder, device, BUDGET, always=ALWAYS)
+        return found
+
+
+Train = Callable[[list[RunSpec]], object]
+
+
+def rounds(
+    searches: Mapping[ModelSpec, Search], train: Train, device: Device, until: float
+) -> Iterator[list[Standing]]:
+    """Take all cells on, round by round, until all brackets are final or the time is over; where
+    they stand before every round and at the end."""
+    while True:
+        found = [search.verified(model, device) for model, search in searches.items()]
+        yield found
+        runs = [run for standing in found for run in standing.train]
+        if not runs or time.monotonic() >= until:
+            return
+        train(runs)
+
+
+def round_minutes(device: Device, until: float) -> float | None:
+    """How long a round may take, in minutes; None for as long as its runs."""
+    most = GPU_MINUTES if device.is_cuda else math.inf
+    minutes = min(most, max(0.0, until - time.monotonic()) / 60)
+    return None if math.isinf(minutes) else minutes

@@ -1,0 +1,152 @@
+"""What is set beside a capacity: the state of the layers, and what theory says of such a state.
+
+The state is the causal rank of one layer (`probe/rank.py`), *measured* where the rank settles,
+times the number of layers. Where that takes too long or does not settle, the numbers of the six
+families are *counted* from their definition. Full attention keeps what causal attention keeps if it
+has one layer; with more, and for softmax, what is kept grows with n and there is no such number.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+from torch import nn
+
+from ithbit.families import FAMILIES, family_named
+from ithbit.loading.plain import Block
+from ithbit.models.classifier import init
+from ithbit.models.layer_source import FAILURES, layer_for
+from ithbit.models.stacked import part
+from ithbit.probe.behaviour import behaviour, usable
+from ithbit.probe.rank import causal_rank
+from ithbit.spec import ModelSpec
+from ithbit.theory.architecture import Architecture, architecture
+from ithbit.theory.bounds import NoBoundError, bound
+from ithbit.theory.bounds.state import BITS, state_bits
+
+_RANK_LENGTH = 32
+_LARGEST = 400  # numbers of a layer's state up to which it is measured: a minute on one core
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The state of all layers and the lengths that it cannot go past.
+
+    `float_limit` is that of a recurrent evaluation with numbers of 32 bits; `n_star` holds in real
+    arithmetic for all weights, and is None where it is vacuous beside that limit.
+    """
+
+    state: int | None = None
+    origin: str = ""  # measured or counted
+    float_limit: int | None = None
+    n_star: int | None = None
+    n_star_status: str = ""  # proved or conditional
+    declared: int | None = None  # what a user's layer says of itself, all layers
+
+
+def beside(model: ModelSpec, measure: bool = True) -> Beside:
+    """What is known of a model's state; `measure` it where that is a matter of a minute.
+
+    >>> beside(ModelSpec("rhi", "gru", 8, 2, 4), measure=False)
+    Beside(state=8, origin='counted', float_limit=256, n_star=None, n_star_status='', declared=None)
+    """
+    family, depth = family_named(model.family), model.n_layers
+    if not (family.own or family.causal or depth == 1):
+        return Beside()
+    if family.own:
+        return _own(model, measure)
+    arch = _architecture(model)
+    counted = _counted(arch)
+    if counted is None:
+        return Beside()
+    small = counted // depth <= _LARGEST
+    a_layer = measured_state(replace(model, n_bits=1, n_layers=1)) if measure and small else None
+    state = counted if a_layer is None else depth * a_layer
+    known = Beside(state, "counted" if a_layer is None else "measured", _limit(model, state))
+    try:
+        route = bound(model.task, arch)
+    except NoBoundError:
+        return known
+    if route.n_star > BITS * state:
+        return known
+    return replace(known, n_star=route.n_star, n_star_status=route.status)
+
+
+def _own(model: ModelSpec, measure: bool) -> Beside:
+    depth, one = model.n_layers, replace(model, n_bits=1, n_layers=1)
+    state = measured_state(one) if measure else None
+    declared = declared_state(one) if measure else None
+    return Beside(
+        None if state is None else depth * state,
+        "" if state is None else "measured",
+        None if state is None else _limit(model, depth * state),
+        declared=None if declared is None else depth * declared,
+    )
+
+
+def _limit(model: ModelSpec, state: int) -> int | None:
+    return BITS * state if model.task == "rhi" else None
+
+
+@cache
+def measured_state(model: ModelSpec) -> int | None:
+    """The measured state of one layer, None where nothing can be concluded."""
+    module = _module(model) if model.code else _block(model)
+    try:
+        if module is None or (model.code and _leaks(module, model.d_model)):
+            return None
+        return causal_rank(module, model.d_model, _RANK_LENGTH).state
+    except FAILURES:  # a layer that has no derivative
+        return None
+
+
+def _block(model: ModelSpec) -> nn.Module:
+    """The block of a family as it is before training; of full attention its causal twin."""
+    twin = replace(model, family=_causal_twin(model.family))
+    weights = part(init(twin, 0), "blocks.0")
+    return Block({name: value.double() for name, value in weights.items()}, twin)
+
+
+def declared_state(model: ModelSpec) -> int | None:
+    """What one layer of a user's says of its state, as `ithbit probe` reads it."""
+    module = _module(model)
+    return None if module is None else behaviour(module, model.d_model, 4).declared_state
+
+
+def _leaks(module: nn.Module, width: int) -> bool:
+    return behaviour(module, width, _RANK_LENGTH).leak is not None
+
+
+def _module(model: ModelSpec) -> nn.Module | None:
+    """A user's layer where it runs: on the processor, else on the GPU; None if nowhere."""
+    for where in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        with suppress(*FAILURES):
+            device = torch.device(where)
+            return usable(layer_for(model), model.d_model, 2 * _RANK_LENGTH - 1, device)
+    return None
+
+
+def _architecture(model: ModelSpec) -> Architecture:
+    return architecture(
+        model.family,
+        "trained",
+        n_layers=model.n_layers,
+        width=model.d_model,
+        heads=model.n_heads if family_named(model.family).has_heads else None,
+        hidden=model.d_ff,
+        state=model.d_state,
+    )
+
+
+def _counted(arch: Architecture) -> int | None:
+    """The numbers of the state after the last token, all layers; Mamba2's window included."""
+    if (bits := state_bits("rhi", arch)) is None:
+        return None
+    window = (arch.conv - 1) * arch.conv_channels if arch.kind == "mamba2" else 0
+    return bits // BITS + window
+
+
+def _causal_twin(name: str) -> str:
+    kind = family_named(name).kind
+    return next(f.name for f in FAMILIES.values() if f.kind == kind and f.causal)

@@ -1,0 +1,204 @@
+"""Closed formulas: what a causal layer keeps of the past, and what finishing its output costs.
+
+Definition 11 of the paper: a causal layer has causal complexity s if its k-th output is a function
+of the k-th input and a *fingerprint* of the first k - 1 inputs, p numbers, computed from them in t
+operations, p + t <= s. The formulas count one plain program per layer, so p and t are upper bounds
+of the minimum, exact for the program. The tests have these programs (`tests/theory/completions`),
+and run them on scalars that count their operations.
+
+Cost: weights are free constants; +, -, *, /, exp cost 1; a comparison with jump costs 1, so a ReLU
+costs 1; each output value costs 1. The square root (normalisation), the logarithm (softplus) and
+erf (GELU) are not operations of the paper's Definition 1: they are counted in t and also apart.
+
+    d width   H heads   d_h = d / H   w hidden   k position (softmax only)
+    N state   c convolution channels   v width of the convolution
+    tM = mlp_operations, the cost of an MLP without its outputs
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ithbit.errors import SpecError
+from ithbit.theory.architecture import Architecture
+
+
+@dataclass(frozen=True)
+class Complexity:
+    """Causal complexity of one layer as its plain program has it."""
+
+    fingerprint: str  # what is kept of the first k - 1 inputs
+    dimension: int  # p
+    dimension_formula: str
+    operations: int  # t, with the layer's d outputs
+    operations_formula: str
+    exponentials: int  # at most so many of the operations; which branch an ELU takes is data
+    square_roots: int = 0
+    logarithms: int = 0
+    error_functions: int = 0
+    grows_with: str | None = None  # "k" where the fingerprint is no constant: no bound follows
+
+    @property
+    def total(self) -> int:
+        """p + t, an upper bound of the causal complexity."""
+        return self.dimension + self.operations
+
+    @property
+    def covered(self) -> bool:
+        """Whether all operations are among those of the paper's Definition 1."""
+        return not (self.square_roots or self.logarithms or self.error_functions)
+
+
+def mlp_operations(*widths: int) -> int:
+    """Operations of affine, ReLU, …, affine through these widths: tM, without the outputs.
+
+    An affine row of length m costs 2m, a ReLU 1.
+
+    >>> mlp_operations(16, 64, 16)
+    4160
+    """
+    rows = sum(2 * a * b for a, b in pairwise(widths))
+    return rows + sum(widths[1:-1])
+
+
+def causal_complexity(arch: Architecture, position: int | None = None) -> Complexity:
+    """Fingerprint and operations of one causal layer, by closed formula.
+
+    Exact for the programs, see the module head. Softmax needs the position k of the token that is
+    computed.
+
+    >>> from ithbit.theory.architecture import architecture
+    >>> gru = causal_complexity(architecture("gru", "trained"))
+    >>> gru.dimension, gru.operations, gru.exponentials
+    (16, 3328, 48)
+    """
+    if not arch.causal:
+        raise SpecError(
+            f"{arch.family} is not causal, so it has no causal complexity; take {arch.causal_twin}"
+        )
+    if arch.kind == "softmax":
+        if position is None or position < 1:
+            raise SpecError(
+                f"the completion of {arch.family} grows with the position k of the token: "
+                f"k must be at least 1, got {position}"
+            )
+        return (_softmax if arch.model == "formal" else _bert)(arch, position)
+    if (arch.model, arch.kind) not in _FORMULAS:
+        raise SpecError(f"no causal complexity is known for {arch.family} ({arch.model})")
+    return _FORMULAS[arch.model, arch.kind](arch)
+
+
+def _inner(arch: Architecture) -> tuple[int, ...]:
+    return (arch.hidden,) if arch.hidden else ()
+
+
+def _rnn(arch: Architecture) -> Complexity:
+    d = arch.width
+    net = mlp_operations(2 * d, *_inner(arch), d)
+    return Complexity("h_{k-1}", d, "d", 2 * net + d, "2 tM(2d, w, d) + d", 0)
+
+
+def _ssm(arch: Architecture) -> Complexity:
+    d = arch.width
+    net = mlp_operations(2 * d, *_inner(arch), d)
+    if arch.transition == "constant":
+        t, formula = 4 * d * d - d + net + d, "4d² − d + tM(2d, w, d) + d"
+    else:
+        t, formula = 2 * d**3 + 4 * d * d + net + d, "2d³ + 4d² + tM(2d, w, d) + d"
+    return Complexity("h_{k-1}", d, "d", t, formula, 0)
+
+
+def _linear(arch: Architecture) -> Complexity:
+    d, d_h = arch.width, arch.head_width
+    t = 6 * d * d + 2 * d * d_h + 9 * d - arch.heads + mlp_operations(d, *_inner(arch), d)
+    return Complexity(
+        fingerprint="S = Σ v φ(k)ᵀ and z = Σ φ(k), per head",
+        dimension=d * (d_h + 1),
+        dimension_formula="d (d_h + 1)",
+        operations=t,
+        operations_formula="6d² + 2d d_h + 9d − H + tM(d, w, d)",
+        exponentials=2 * d if arch.feature == "elu" else 0,
+    )
+
+
+def _softmax(arch: Architecture, k: int) -> Complexity:
+    d, H = arch.width, arch.heads
+    t = 6 * d * d - d + (4 * d + H) * k - H + mlp_operations(d, *_inner(arch), d)
+    return Complexity(
+        fingerprint="keys and values of the first k − 1 tokens",
+        dimension=2 * d * (k - 1),
+        dimension_formula="2d (k − 1)",
+        operations=t,
+        operations_formula="6d² − d + (4d + H) k − H + tM(d, w, d)",
+        exponentials=H * k,
+        grows_with="k",
+    )
+
+
+def _gru(arch: Architecture) -> Complexity:
+    d = arch.width
+    return Complexity(
+        fingerprint="h_{k-1}",
+        dimension=d,
+        dimension_formula="d",
+        operations=12 * d * d + 16 * d,
+        operations_formula="6d (d + d) + 16d",
+        exponentials=3 * d,
+    )
+
+
+def _pre_ln_linear(arch: Architecture) -> Complexity:
+    d, d_h, w = arch.width, arch.head_width, arch.hidden
+    gelu = arch.activation == "gelu"
+    t = 8 * d * d + 2 * d * d_h + 23 * d + 4 * d * w + (4 if gelu else 1) * w + 6
+    return Complexity(
+        fingerprint="S = Σ v φ(k)ᵀ and z = Σ φ(k), per head",
+        dimension=d * (d_h + 1),
+        dimension_formula="d (d_h + 1)",
+        operations=t,
+        operations_formula=f"8d² + 2d d_h + 23d + 4dw + {'4w' if gelu else 'w'} + 6",
+        exponentials=2 * d,
+        square_roots=2,
+        error_functions=w if gelu else 0,
+    )
+
+
+def _bert(arch: Architecture, k: int) -> Complexity:
+    d, H, w = arch.width, arch.heads, arch.hidden
+    gelu = arch.activation == "gelu"
+    t = 8 * d * d + (4 * d + H) * k - H + 17 * d + 6 + 4 * d * w + (4 if gelu else 1) * w
+    return Complexity(
+        fingerprint="keys and values of the first k − 1 tokens",
+        dimension=2 * d * (k - 1),
+        dimension_formula="2d (k − 1)",
+        operations=t,
+        operations_formula=(f"8d² + (4d + H) k − H + 17d + 6 + 4dw + {'4w' if gelu else 'w'}"),
+        exponentials=H * k,
+        square_roots=2,
+        error_functions=w if gelu else 0,
+        grows_with="k",
+    )
+
+
+def _mamba2(arch: Architecture) -> Complexity:
+    d, H, N, c, v = arch.width, arch.heads, arch.state, arch.conv_channels, arch.conv
+    t = 6 + 16 * d + (2 * d - 1) * (2 * d + 2 * N + H) + (2 * v + 4) * c + 6 * H
+    return Complexity(
+        fingerprint="the state (d × N) and the last v − 1 inputs of the convolution",
+        dimension=d * N + (v - 1) * c,
+        dimension_formula="dN + (v − 1) c",
+        operations=t + 5 * d * N + 2 * d * d,
+        operations_formula="6 + 16d + (2d − 1)(2d + 2N + H) + (2v + 4)c + 6H + 5dN + 2d²",
+        exponentials=c + 2 * H + d,
+        square_roots=2,
+        logarithms=H,
+    )
+
+
+_FORMULAS = {
+    ("formal", "rnn"): _rnn,
+    ("formal", "ssm"): _ssm,
+    ("formal", "linear"): _linear,
+    ("trained", "gru"): _gru,
+    ("trained", "linear"): _pre_ln_linear,
+    ("trained", "mamba2"): _mamba2,
+}

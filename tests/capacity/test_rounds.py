@@ -1,0 +1,183 @@
+"""A search on a real store: ordinary runs, taken on where it was left, and refuted where wrong."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ithbit
+from ithbit.capacity.card import atlas, render_card
+from ithbit.capacity.figure import fit
+from ithbit.capacity.result import Capacities, Capacity, read_rows, row
+from ithbit.capacity.rounds import Search, Standing, rounds
+from ithbit.capacity.search import Ask
+from ithbit.capacity.state import beside
+from ithbit.engine.device import choose_device
+from ithbit.engine.outcomes import outcome
+from ithbit.errors import SpecError, StoreError
+from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.folder import keep_verification
+from ithbit.store.records import Result
+from ithbit.sweep.runner import run_all
+from ithbit.verify.verify import verified
+
+MODEL = ModelSpec("rhi", "gru", 1, d_model=8)
+ASK = Ask(rates=(0.01, 0.03), seeds=(0, 1, 2), need=2, start=2, most_n=4)
+SHORT = Protocol(
+    batch_size=64, epoch_examples=1024, held_out_examples=64, max_epochs=10, examples="mixed"
+)
+CPU = choose_device("cpu")
+
+
+def search(store: Path, most_rounds: int = 99) -> tuple[Standing, list[RunSpec]]:
+    """Where the search ends, and the runs that were trained."""
+    trained: list[RunSpec] = []
+
+    def train(runs: list[RunSpec]) -> None:
+        trained.extend(runs)
+        run_all(runs, store, "cpu", workers=1, compile="off")
+
+    of = {MODEL: Search(ASK, store, SHORT)}
+    seen = itertools.islice(rounds(of, train, CPU, float("inf")), most_rounds + 1)
+    *_, (found,) = seen
+    return found, trained
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("searched")
+
+
+def test_a_search_goes_on_where_it_was_left_and_ends_with_a_bracket(store) -> None:
+    left, first = search(store, most_rounds=1)
+    assert left.train
+    assert not left.done
+    found, rest = search(store)
+    assert found.done
+    assert rest
+    assert not set(first) & set(rest)  # nothing is trained twice
+    low, high = found.bracket.low, found.bracket.high
+    assert low is not None  # one bit is learnt in seconds
+    assert high is None or low < high <= max(1.25 * low, low + 1)
+    assert set(found.verdicts) == {"right on all inputs"}
+    again, nothing = search(store)
+    assert (again, nothing) == (found, [])
+
+
+def test_a_run_that_is_refuted_does_not_count(store, tmp_path) -> None:
+    """The lower end of a bracket falls when `verify` finds a wrong answer in too many runs."""
+    found, _ = search(store)
+    of = Search(ASK, store, SHORT)
+    low = found.bracket.low
+    at_low = of.runs(MODEL, low).values()
+    right = [r for r in at_low if isinstance(d := outcome(store, r), Result) and d.solved]
+    kept = {run: (store / run.folder / "verification.json") for run in right}
+    before = {path: path.read_bytes() for path in kept.values() if path.exists()}
+    try:
+        for run in right:
+            record = verified(store / run.folder, CPU, 1, 0, count=False)
+            wrong = replace(
+                record.found, verdict="refuted", n_wrong=1, wrong_by_index={1: 1},
+                counterexample=replace(record.found.worst, margin=-1.0),
+                worst=replace(record.found.worst, margin=-1.0),
+            )  # fmt: skip
+            keep_verification(store / run.folder, replace(record, found=wrong))
+        fallen = Search(ASK, store, SHORT).standing(MODEL)
+        assert fallen.train or fallen.bracket.low != low
+    finally:
+        for path in kept.values():
+            path.unlink(missing_ok=True)
+        for path, content in before.items():
+            path.write_bytes(content)
+
+
+def test_a_store_that_is_none_and_damaged_runs_are_named(store, tmp_path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(StoreError, match="is a file"):
+        Search(ASK, file, SHORT).standing(MODEL)
+    run = Search(ASK, tmp_path, SHORT).runs(MODEL, 2)[0.03, 0]
+    (tmp_path / run.folder).mkdir()
+    (tmp_path / run.folder / "spec.json").write_text("{")
+    (tmp_path / run.folder / "result.json").write_text("{")
+    with pytest.raises(StoreError, match=r"spec\.json is not valid JSON"):
+        Search(ASK, tmp_path, SHORT).standing(MODEL)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"width": "4,x"}, "width must be numbers such as 4,8,16, got '4,x'"),
+        ({"width": "3,3"}, "give every width once"),
+        ({"layers": 0}, "layers must be at least 1, got 0"),
+        ({"lr": ""}, "lr must be numbers"),
+        ({"lr": -1.0, "most_n": 8}, "learning_rate must be positive"),
+        ({"minutes": 0.0}, "minutes must be more than 0, got 0"),
+        ({"on": "moon"}, "--on must be local or slurm, got 'moon'"),
+        ({"need": 9}, "need must be from 1 to the number of seeds, got 9"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_a_sentence(given, said, tmp_path) -> None:
+    with pytest.raises(SpecError) as error:
+        ithbit.capacity("rhi", "gru", store=tmp_path / "none", **given)
+    assert said in str(error.value)
+    assert not (tmp_path / "none").exists()
+
+
+def made_up(family: str, state: int, low: int, high: int | None) -> Capacity:
+    blank = row(Standing(ModelSpec("rhi", "gru", 1)))
+    return replace(
+        blank, family=family, state=state, state_origin="measured", solved_at=low, failed_at=high,
+        final=True, rate=0.01, float_limit=32 * state, code="0" * 12 if ":" in family else "",
+    )  # fmt: skip
+
+
+def test_rows_come_back_from_csv_and_what_is_none_is_refused(tmp_path) -> None:
+    rows = (made_up("gru", 4, 8, 9), made_up("mamba2", 96, 128, None), row(Standing(MODEL)))
+    path = tmp_path / "rows.csv"
+    path.write_text(Capacities(rows, "").csv())
+    assert read_rows(path) == rows
+    for text in ("a,b\n1,2\n", path.read_text().replace("gru", "gru,more", 1)[:-3] + "x\n"):
+        path.write_text(text)
+        with pytest.raises(StoreError, match="does not hold capacities"):
+            read_rows(path)
+    with pytest.raises(StoreError, match="cannot read"):
+        read_rows(tmp_path / "missing.csv")
+
+
+def test_an_exponent_has_an_interval_or_is_not_given() -> None:
+    exact = [made_up("gru", 2**k, 4 * 2**k, 4 * 2**k + 1) for k in (3, 4, 5, 6)]
+    found = fit("gru", exact)
+    assert found is not None
+    assert found.low <= 1.0 <= found.high + 0.02
+    assert found.high - found.low < 0.1
+    assert fit("gru", exact[:3]) is None
+    assert fit("mamba2", exact) is None
+
+
+def test_the_card_needs_no_network_and_escapes_what_it_is_given() -> None:
+    own = made_up("<b>.py:Mine", 16, 11, 13)
+    page = render_card(Capacities((own,), "Solved: <by> whom"))
+    assert "Mine: how many bits?" in page
+    assert "learns n = 11, fails at n = 13" in page
+    assert "<by>" not in page
+    assert "Solved: &lt;by&gt; whom" in page
+    assert 'src="http' not in page
+    assert "<script" not in page
+
+
+def test_the_shipped_atlas_is_that_of_the_results() -> None:
+    results = Path(__file__).parents[2] / "results/capacity/atlas.csv"
+    assert not results.exists() or read_rows(results) == atlas()
+
+
+def test_measured_and_counted_states_agree() -> None:
+    model = ModelSpec("rhi", "gru", 1, n_layers=2, d_model=4)
+    measured, counted = beside(model), beside(model, measure=False)
+    assert (measured.origin, counted.origin) == ("measured", "counted")
+    assert measured.state == counted.state == 8
+    assert measured.float_limit == 256
+    assert beside(ModelSpec("rhi", "softmax-full", 1, d_model=4), measure=False).state is None
+    lhi = beside(ModelSpec("lhi", "mamba2", 1, d_model=4), measure=False)
+    assert (lhi.float_limit, lhi.n_star) == (None, 65)
