@@ -102,7 +102,7 @@ def test_mistakes_are_named(tmp_path) -> None:
         on_record(folder)
 
 
-def test_a_proof_that_was_cut_short_goes_on_where_it_stopped(tmp_path) -> None:
+def test_a_proof_that_was_cut_short_goes_on_where_it_stopped(tmp_path, monkeypatch) -> None:
     """By its budget, then by the user, then to the end; of other weights nothing is taken."""
     run, weights = read(folders("rhi_n16_softmax-full_*_s0-*")[0])
     file, part = tmp_path / "proof.json", tmp_path / "proof.part.safetensors"
@@ -112,6 +112,7 @@ def test_a_proof_that_was_cut_short_goes_on_where_it_stopped(tmp_path) -> None:
     def stop(found) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("ithbit.prove.search._SPOKEN", -1.0)
     with pytest.raises(KeyboardInterrupt):
         attempt(run, weights, file, watch=stop)
     sha = hashlib.sha256(weights).hexdigest()
