@@ -1,6 +1,7 @@
 """The table of models that the properties run over, made-up stores, and the gates to libraries."""
 
 import dataclasses
+import gc
 import importlib.util
 import json
 import os
@@ -66,6 +67,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays: no search for garbage goes over it again, an eighth of the time
+    of all tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,6 +6,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from ithbit import __version__
 from ithbit.cli import app, flowing
 
 NAMED = get_command(app).commands
@@ -23,11 +24,16 @@ def paragraphs(text: str) -> list[list[str]]:
 def test_paragraphs_of_help_fill_eighty_columns(command) -> None:
     """No line is so short that the first word of the next one would have fitted."""
     shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"})
+    assert "<bool>" not in shown.stdout  # a flag takes no value
     found = paragraphs(shown.stdout)
     assert found
     for lines in found:
         for line, following in pairwise(lines):
             assert len(line) + 1 + len(following.split()[0]) > 78, (line, following)
+
+
+def test_the_version_is_told(ithbit) -> None:
+    assert ithbit("--version") == (0, f"ithbit {__version__}\n", "")
 
 
 @pytest.mark.parametrize(

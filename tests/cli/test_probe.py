@@ -117,9 +117,9 @@ def test_the_families_are_trained_for_the_asking(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_the_whole_way_with_two_workers(ithbit, tmp_path: Path) -> None:
+def test_the_whole_way(ithbit, tmp_path: Path) -> None:
     arguments = ("--width", 4, "-n", 2, "-L", 1, "--seeds", "0", "--max-epochs", 1)
-    where = ("--rank-n", 4, "--store", tmp_path / "runs", "--device", "cpu", "--workers", 2)
+    where = ("--rank-n", 4, "--store", tmp_path / "runs", "--device", "cpu", "--workers", 1)
     status, out, err = ithbit("probe", "rnn", *arguments, *where, "-o", tmp_path / "page.html")
     assert status == 0
     assert "seeds are trained one by one, not in a stack" in err

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,17 +34,12 @@ def invoke(*words: str) -> str:
     return result.output
 
 
-def test_no_slurm_is_a_sentence_and_status_2(sheet, tmp_path):
-    words = [sys.executable, "-m", "ithbit", "sweep", sheet, "--on", "slurm"]
-    done = subprocess.run(
-        [*words, "--store", str(tmp_path / "runs")],
-        env=os.environ | {"PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("ithbit: there is no Slurm on this machine")
-    assert len(done.stderr.splitlines()) == 1
+def test_no_slurm_is_a_sentence_and_status_2(sheet, tmp_path, ithbit, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, _, err = ithbit("sweep", sheet, "--on", "slurm", "--store", tmp_path / "runs")
+    assert status == 2
+    assert err.startswith("ithbit: there is no Slurm on this machine")
+    assert len(err.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
 
 

@@ -20,7 +20,7 @@ from ithbit.errors import SpecError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result, result_from_json
-from ithbit.sweep.select import parse_seeds
+from ithbit.sweep.select import parse_seeds, sweep_runs
 
 # Whole epochs of 50,000 examples: three bits, one layer and few steps make them short.
 QUICK = ("train", "rhi", "gru", "--n", "3", "--batch-size", "1000", "--device", "cpu")
@@ -221,7 +221,8 @@ def test_ctrl_c_leaves_a_store_that_goes_on(tmp_path, kept, unbroken) -> None:
     specs = quick_runs([0, 1], max_epochs=3)
     store = tmp_path / "stopped"
     arguments = (*QUICK, "--seeds", "0-1", "--max-epochs", "3")
-    process = command(*arguments, "--workers", "1", "--store", str(store))
+    later = os.environ | {"ITHBIT_SAVE_SECONDS": "10000"}  # no checkpoint is due
+    process = command(*arguments, "--workers", "1", "--store", str(store), env=later)
     try:
         deadline = time.monotonic() + 90
         while not all(RunFolder(store, spec).history() for spec in specs):
@@ -235,7 +236,10 @@ def test_ctrl_c_leaves_a_store_that_goes_on(tmp_path, kept, unbroken) -> None:
         process.wait()
     assert process.returncode == 130
     assert out == ""
-    assert err.splitlines()[-1].startswith("ithbit: stopped; 2 runs saved (gru s0 after epoch ")
+    epochs = [len(RunFolder(store, spec).history()) for spec in specs]
+    named = ", ".join(f"gru s{seed} after epoch {epoch}" for seed, epoch in enumerate(epochs))
+    said = f"ithbit: stopped; 2 runs saved ({named}); the same command goes on from there"
+    assert err.splitlines()[-1] == said
     assert "Traceback" not in err
     assert all(RunFolder(store, spec).failure() is None for spec in specs)
     run(*arguments, "--workers", "1", "--store", str(store))
@@ -249,10 +253,24 @@ def limit_file_size() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (800, 800))
 
 
+SHORT = """
+task = "rhi"
+family = "gru"
+n = 3
+layers = 1
+seeds = "0-1"
+[protocol]
+batch_size = 1000
+epoch_examples = 2000
+max_epochs = 5
+"""
+
+
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_file_that_may_not_grow(workers, tmp_path, kept, leftovers, unbroken) -> None:
-    specs = quick_runs([0, 1], max_epochs=5)
-    arguments = (*QUICK, "--seeds", "0-1", "--max-epochs", "5", "--workers", workers)
+    (tmp_path / "short.toml").write_text(SHORT)
+    specs = sweep_runs(str(tmp_path / "short.toml"))
+    arguments = ("sweep", str(tmp_path / "short.toml"), "--device", "cpu", "--workers", workers)
     store = tmp_path / "limited"
     process = command(*arguments, "--store", str(store), preexec_fn=limit_file_size)
     out, err = process.communicate(timeout=100)

@@ -161,7 +161,7 @@ loop.train(runs, Path(sys.argv[1]), choose_device("cpu"))
 
 def test_killed_at_random_moments(tmp_path, kept, leftovers) -> None:
     """SIGKILL in the middle of whatever it does: a step, a line of history, a checkpoint."""
-    runs = runs_of(range(2), replace(CUTTING, max_epochs=150), n_layers=1)
+    runs = runs_of(range(2), replace(CUTTING, max_epochs=100), n_layers=1)
     train(runs, tmp_path / "unbroken", CPU)
     store, moments = tmp_path / "killed", random.Random(0)
     command = [sys.executable, "-c", _PROGRAM, str(store)]

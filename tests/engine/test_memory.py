@@ -93,7 +93,7 @@ print(json.dumps([training_bytes(run), 1024 * (peak() - before)]))
     ("family", "n_bits", "n_layers", "batch_size", "held_out"),
     [
         pytest.param("softmax-full", 128, 2, 128, 32, marks=pytest.mark.slow),
-        ("gru", 256, 1, 64, 4000),
+        ("gru", 64, 1, 256, 16000),
     ],
 )
 def test_the_estimate_is_below_what_a_run_takes(family, n_bits, n_layers, batch_size, held_out):

@@ -134,6 +134,7 @@ def test_every_encoding(family, encoding) -> None:
     assert too_far(spec, 2, capacity=3, n_seeds=1) == {}
 
 
+@pytest.mark.usefixtures("blocks_of_its_own")
 @pytest.mark.parametrize(
     "changes",
     [{"weight_decay": 0.1}, {"beta1": 0.8}, {"beta2": 0.99}, {"eps": 0.01}, {"clip_norm": 1e9}],
@@ -149,6 +150,7 @@ def test_each_setting_of_the_optimiser_is_followed(changes) -> None:
     assert taken.distances(other)["weights"] > 10 * TOLERANCE
 
 
+@pytest.mark.usefixtures("blocks_of_its_own")
 def test_a_step_of_several_programs() -> None:
     """Eight sequences each: the second has one example, the third none."""
     assert too_far(ModelSpec("lhi", "gru", 1), 9, capacity=20) == {}

@@ -22,6 +22,9 @@ def test_a_step_has_the_same_bits(family, monkeypatch) -> None:
     assert interpreter._patch_lang is quick._once
     monkeypatch.setattr(interpreter, "_patch_lang", quick._replace)
     monkeypatch.setattr(interpreter, "_get_np_dtype", quick._np_dtype)
+    for kind, name, its_own in quick.ITS_OWN:
+        assert vars(kind)[name] is not its_own
+        monkeypatch.setattr(kind, name, its_own)
     builder = interpreter.interpreter_builder
     monkeypatch.setattr(builder, "options", replace(builder.options, sanitize_overflow=True))
     assert by_kernels(start, 1, Protocol(), fresh_step(start, 1)).equals(found)

@@ -41,16 +41,6 @@ def runs_of(given, *seeds: int, n: int = 3) -> list[RunSpec]:
     return [RunSpec(model, seed, TINY) for seed in seeds]
 
 
-def test_workers_load_the_file(tmp_path: Path, layers: Path) -> None:
-    runs = runs_of(f"{layers}:RunningMean", 0, 1) + runs_of("torch:lstm", 0)
-    runs.append(RunSpec(ModelSpec("rhi", "gru", 3, d_model=4), 0, TINY))
-    results = run_all(runs, tmp_path / "runs", "cpu", workers=2)
-    assert [type(result) for result in results] == [Result] * 4
-    assert [r.environment["path"] for r in results] == ["module"] * 3 + ["stacked"]
-    here = run_all(runs, tmp_path / "here", "cpu", workers=1)
-    assert [r.final_loss for r in here] == [r.final_loss for r in results]
-
-
 def test_a_file_that_changed_before_a_worker_read_it(tmp_path: Path, layers, monkeypatch) -> None:
     runs = runs_of(f"{layers}:RunningMean", 0)
     order = {"number": 1, "runs": [run.to_json() for run in runs], "layers": sources(runs)}

@@ -44,27 +44,29 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 90) ->
         time.sleep(0.005)
 
 
-def train_command(store: Path, workers: int, seeds: str) -> list[str]:
+def train_command(store: Path, seeds: str) -> list[str]:
     """Epochs of 50,000 examples, some tenths of a second each, and more than there is time for."""
     command = [sys.executable, "-m", "ithbit", "train", "rhi", "gru", "--n", "3", "--seeds", seeds]
-    options = ["--max-epochs", "5000", "--device", "cpu", "--workers", str(workers)]
+    options = ["--batch-size", "1000", "--max-epochs", "5000", "--compile", "off"]
+    options += ["--device", "cpu", "--workers", "2"]
     return [*command, *options, "--store", str(store)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_ctrl_c_saves_every_run_and_says_from_where_it_goes_on(workers, tmp_path) -> None:
-    """Once to the whole group, as a terminal sends it; no checkpoint is due for ten seconds."""
+def test_a_ctrl_c_saves_every_run_and_says_from_where_it_goes_on(tmp_path) -> None:
+    """Once to the whole group, as a terminal sends it; no checkpoint is due. Without workers:
+    `tests/cli/test_train.py`."""
     seeds = range(3)
     environment = os.environ | {"ITHBIT_SAVE_SECONDS": "10000"}
     process = subprocess.Popen(
-        train_command(tmp_path, workers, "0-2"),
+        train_command(tmp_path, "0-2"),
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
         env=environment,
     )
-    runs = [RunSpec(ModelSpec("rhi", "gru", 3), seed, Protocol(max_epochs=5000)) for seed in seeds]
+    protocol = Protocol(batch_size=1000, max_epochs=5000)
+    runs = [RunSpec(ModelSpec("rhi", "gru", 3), seed, protocol) for seed in seeds]
     folders = [RunFolder(tmp_path, run) for run in runs]
     try:
         for folder in folders:

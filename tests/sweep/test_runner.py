@@ -14,19 +14,22 @@ import pytest
 
 from ithbit.engine.cell import stack_size
 from ithbit.engine.device import choose_device
-from ithbit.engine.how import Event, Notice
+from ithbit.engine.how import Event, How, Notice, Pause
 from ithbit.engine.loop import train
-from ithbit.engine.outcomes import outcome
 from ithbit.errors import StoreError
+from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Epoch, Failure, Result
 from ithbit.sweep import processes
 from ithbit.sweep.presets import paper
+from ithbit.sweep.processes import train_in_processes
 from ithbit.sweep.runner import group, run_all
+from ithbit.sweep.turns import Turns
 from ithbit.sweep.worker import event_from_json, event_to_json
 
 CPU = choose_device("cpu")
+TOYS = Path(__file__).parents[1] / "models" / "toy_layers.py"
 TINY = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=40)
 ENDLESS = replace(TINY, max_epochs=10_000_000)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -94,14 +97,21 @@ def undisturbed(tmp_path, kept):
 
 
 def test_workers_give_the_same_bits_as_this_process(tmp_path, kept, undisturbed) -> None:
+    """Also of users' layers, whose code they load by themselves."""
     runs = runs_of(range(3)) + runs_of([7], n_layers=2)
+    for given in (f"{TOYS}:RunningMean", "torch:lstm"):
+        family, code = family_of(given)
+        model = ModelSpec("rhi", family, 3, d_model=4, code=code)
+        runs.append(RunSpec(model, 0, replace(TINY, max_epochs=2)))
     expected = undisturbed(runs)
     store, told = tmp_path / "workers", []
     results = run_all(runs, store, "cpu", workers=2, watch=told.append)
     assert [kept(store, run) for run in runs] == expected
     assert results == [RunFolder(store, run).result() for run in runs]
+    assert [r.environment["path"] for r in results] == ["stacked"] * 4 + ["module"] * 2
     for run, result in zip(runs, results, strict=True):  # and the watcher was told everything
         of_run = [event.what for event in told if event.run == run]
+        of_run = [what for what in of_run if not isinstance(what, str)]
         assert of_run == [*RunFolder(store, run).history(), result]
 
     told.clear()  # now that all is done, nothing is trained and no worker started
@@ -117,28 +127,6 @@ def test_nothing_to_do(tmp_path) -> None:
 def test_a_run_given_twice_is_trained_once(tmp_path) -> None:
     (run,) = runs_of([0])
     assert len(run_all([run, run], tmp_path, "cpu")) == 1
-
-
-class Pressing:
-    """Presses Ctrl-C while it is finalised, where Python drops what a handler raises."""
-
-    def __del__(self) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-
-
-@linux
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what is dropped
-def test_an_interruption_in_a_finaliser_is_not_lost(tmp_path) -> None:
-    runs, presses = runs_of(range(2), replace(TINY, max_epochs=500)), [Pressing()]
-
-    def watch(event: Event) -> None:
-        presses.clear()
-
-    with pytest.raises(KeyboardInterrupt):
-        run_all(runs, tmp_path, "cpu", workers=2, watch=watch)
-    assert children(os.getpid()) == []
-    assert all(outcome(tmp_path, run) is None for run in runs)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @linux
@@ -164,14 +152,21 @@ def test_a_worker_that_is_killed_takes_no_run_with_it(tmp_path, kept, undisturbe
 
 @linux
 def test_a_run_whose_workers_die_is_recorded_and_its_neighbours_go_on(
-    tmp_path, kept, undisturbed
+    tmp_path, kept, undisturbed, monkeypatch
 ) -> None:
-    runs = runs_of(range(4), replace(TINY, max_epochs=150))
+    """As on GPUs each worker holds several stacks, and one that is killed gives all of them back.
+    The run that kills them takes neither its own stack along nor another."""
+    monkeypatch.setattr(processes, "at_once", lambda device_name: 4)
+    protocol = replace(TINY, max_epochs=60)
+    runs = runs_of(range(2), protocol, n_bits=5)
+    runs += [run for n in range(1, 5) for run in runs_of([0], protocol, n_bits=n)]
     expected = undisturbed(runs)
-    store, killed, bad = tmp_path / "killed", [], runs[1]
+    store, holders, killed, bad = tmp_path / "killed", set(), [], runs[1]
     assert group(runs, CPU, 2)[0] == runs[:2]  # the second run shares its stack
 
     def watch(event: Event) -> None:
+        if isinstance(event.what, Epoch) and event.what.epoch == 5:
+            holders.add(holder(store, event.run))
         pid = holder(store, bad) if event.run == bad and isinstance(event.what, Epoch) else None
         if pid is not None and pid not in killed:
             killed.append(pid)
@@ -182,38 +177,13 @@ def test_a_run_whose_workers_die_is_recorded_and_its_neighbours_go_on(
     assert isinstance(results[1], Failure)
     assert results[1].error == "its worker process died 3 times, last with signal 9"
     assert RunFolder(store, bad).failure() == results[1]
-    for k in (0, 2, 3):
+    assert len(holders - {None}) >= 2  # each of the two, or who was started for the dead
+    for k in (0, *range(2, 6)):
         assert kept(store, runs[k]) == expected[k]
 
     assert run_all(runs, store, "cpu", workers=2)[1] == results[1]  # not tried again unasked
     run_all(runs, store, "cpu", workers=1, retry_failed=True)
     assert kept(store, bad) == expected[1]
-
-
-@linux
-def test_workers_that_hold_several_stacks(tmp_path, kept, undisturbed, monkeypatch) -> None:
-    """As on GPUs: every worker has a share, and one that is killed gives all of it back. A run that
-    kills its workers takes no other stack along."""
-    monkeypatch.setattr(processes, "at_once", lambda device_name: 4)
-    protocol = replace(TINY, max_epochs=60)
-    runs = [run for n in range(1, 6) for run in runs_of([0], protocol, n_bits=n)]
-    bad = runs.pop()
-    expected = undisturbed(runs)
-    store, holders, killed = tmp_path / "several", set(), []
-
-    def watch(event: Event) -> None:
-        if isinstance(event.what, Epoch) and event.what.epoch == 5:
-            holders.add(holder(store, event.run))
-        pid = holder(store, bad) if event.run == bad and isinstance(event.what, Epoch) else None
-        if pid is not None and pid not in killed:
-            killed.append(pid)
-            os.kill(pid, signal.SIGKILL)
-
-    results = run_all([*runs, bad], store, "cpu", workers=2, watch=watch)
-    assert len(killed) == 3
-    assert isinstance(results[-1], Failure)
-    assert len(holders - {None}) >= 2  # each of the two, or who was started for the dead
-    assert [kept(store, run) for run in runs] == expected
 
 
 def test_workers_that_cannot_start_are_recorded(tmp_path, monkeypatch) -> None:
@@ -232,7 +202,7 @@ from ithbit.spec import run_from_json
 from ithbit.sweep.runner import run_all
 if __name__ == "__main__":
     runs = [run_from_json(data) for data in json.loads(sys.argv[2])]
-    done = run_all(runs, Path(sys.argv[1]), "cpu", workers=int(sys.argv[3]))
+    done = run_all(runs, Path(sys.argv[1]), "cpu", workers=int(sys.argv[3]), compile="off")
     print(json.dumps([result.to_json() for result in done]))
 """
 
@@ -250,34 +220,22 @@ def sweeping(runs: list[RunSpec], store: Path, workers: int) -> subprocess.Popen
 
 
 def test_two_sweeps_on_one_store(tmp_path, kept, undisturbed) -> None:
-    runs = runs_of(range(4)) + runs_of(range(2), n_layers=2)
+    """The second takes what is free, waits for what the first holds, and gives all results."""
+    protocol = replace(TINY, max_epochs=60)
+    runs = runs_of(range(4), protocol) + runs_of(range(2), protocol, n_layers=2)
     expected = undisturbed(runs)
     store = tmp_path / "shared"
-    sweeps = [sweeping(each, store, workers=1) for each in (runs, runs[::-1])]
+    first = sweeping(runs, store, workers=1)
     try:
-        found = [json.loads(sweep.communicate(timeout=110)[0]) for sweep in sweeps]
-    finally:
-        for sweep in sweeps:
-            sweep.kill()
-            sweep.wait()
-    assert found[0] == found[1][::-1]
-    assert [kept(store, run) for run in runs] == expected
-
-
-def test_the_second_waits_for_the_first(tmp_path, kept) -> None:
-    """A run that is held is waited for, and the result of whoever held it is given."""
-    runs = runs_of(range(2), replace(TINY, max_epochs=200))
-    first = sweeping(runs, tmp_path, workers=1)
-    try:
-        wait_until(lambda: has_history(tmp_path, runs[0]), "the first sweep begins")
-        results = run_all(runs, tmp_path, "cpu", workers=1)
+        wait_until(lambda: any(has_history(store, run) for run in runs), "the first sweep begins")
+        results = run_all(runs[::-1], store, "cpu", workers=1)
         out, err = first.communicate(timeout=90)
     finally:
         first.kill()
         first.wait()
     assert err == ""
-    assert json.loads(out) == [result.to_json() for result in results]
-    assert all(kept(tmp_path, run) for run in runs)
+    assert json.loads(out) == [result.to_json() for result in results[::-1]]
+    assert [kept(store, run) for run in runs] == expected
 
 
 @linux
@@ -327,8 +285,9 @@ def test_an_error_of_the_store_ends_the_sweep_with_its_sentence(tmp_path) -> Non
     folder = RunFolder(tmp_path, runs[1])
     folder.create()
     (folder.path / "spec.json").write_text("{}")
+    how = How(tmp_path, CPU, "auto", pytest.fail, Pause())
     with pytest.raises(StoreError, match="does not hold the run it is named after"):
-        run_all(runs, tmp_path, "cpu", workers=2)
+        train_in_processes(Turns([runs]), how, ["cpu"], runs)
     if sys.platform == "linux":
         assert children(os.getpid()) == []
 

@@ -9,6 +9,7 @@ import pytest
 from ithbit.theory.architecture import architecture
 from ithbit.theory.bounds.counting import (
     Stage,
+    _excluded,
     chain_exponent,
     log2_answers,
     log2_cells,
@@ -269,3 +270,11 @@ def test_signs_under_square_roots_follow_from_the_tests_that_are_counted():
     square = one_root(X, Y, v)  # sign of A^2 - c1^2 W = X + Y r
     five = np.where(c1 > 0, first | ~square, first & square)
     assert ((b + c2 * r + c1 * np.sqrt(W) > 0) == five).mean() == 1
+
+
+def test_a_border_past_what_doubles_can_tell_is_met_from_above():
+    found = stages("rhi", architecture("linear-causal", n_layers=40, width=10**6))
+    border = n_star(found)
+    assert border > 1 << 60
+    assert _excluded(found, border + 1, "bezout")
+    assert not _excluded(found, border - (border >> 48), "bezout")

@@ -30,8 +30,9 @@ T = TypeVar("T")
 
 _ROWS = 12  # runs shown at once
 _QUIET_SECONDS = 15.0  # between two lines where there is no terminal
-_RECENT, _FEWEST = 0.15, 4  # of a run's epochs, by which its loss is foreseen; at least so many
-_FLAT = 1e-3  # a fall of the loss's logarithm in an epoch that is none
+_RECENT, _FEWEST = (0.15, 0.25, 0.4), 4  # last epochs, by which a loss is foreseen; at least four
+_AGREE = 1.3  # the factor within which all three must foresee the same
+_FLAT = 1e-3  # a fall of the loss's logarithm in an epoch that is next to none
 
 
 @dataclass
@@ -54,21 +55,35 @@ class _Line:
         self.losses.append(math.log(max(epoch.held_out_loss, sys.float_info.min)))
 
     @property
-    def epochs_left(self) -> float:
-        """Until its loss is that at which it stops, if it goes on falling as it does; or all.
+    def foreseen(self) -> float | None:
+        """Epochs until its loss is that at which it stops, if it goes on falling as it does.
 
-        *Empirical*: of the paper's runs that stopped so, the epochs left were then known within a
-        factor of two in two thirds of their second halves; of those that took all nearly always.
+        None where nothing foresees the end: the loss fell otherwise before, or the last epoch comes
+        first, or the run stops when it is solved. *Empirical*: in the second halves of the paper's
+        runs that stopped by their loss, a number is given after a quarter of the epochs, and nine
+        of ten are right within a factor of two; of runs that stopped when solved fewer than half
+        would be, so none is given.
         """
         protocol, done = self.run.protocol, self.last.epoch if self.last else 0
-        recent = self.losses[-max(_FEWEST, int(_RECENT * len(self.losses))) :]
-        most, half = protocol.max_epochs - done, len(recent) // 2
-        if len(recent) < _FEWEST or not protocol.stop_loss:
-            return most
+        if len(self.losses) < _FEWEST or not protocol.stop_loss or protocol.stop_when_solved:
+            return None
+        to_fall = math.log(protocol.stop_loss) - self.losses[-1]
+        by_share = [max(1.0, to_fall / self._slope(share)) for share in _RECENT]
+        agree = max(by_share) <= _AGREE * min(by_share)
+        return by_share[0] if agree and by_share[0] <= protocol.max_epochs - done else None
+
+    def _slope(self, share: float) -> float:
+        """How the loss's logarithm falls an epoch, over the last `share` of the epochs."""
+        recent = self.losses[-max(_FEWEST, int(share * len(self.losses))) :]
+        half = len(recent) // 2
         slope = (median(recent[half:]) - median(recent[:half])) / (len(recent) / 2)
-        if slope > -_FLAT:
-            return most
-        return min(most, max(1.0, (math.log(protocol.stop_loss) - recent[-1]) / slope))
+        return min(slope, -_FLAT)
+
+    @property
+    def epochs_left(self) -> float:
+        """As foreseen; else all there may be."""
+        done = self.last.epoch if self.last else 0
+        return self.run.protocol.max_epochs - done if self.foreseen is None else self.foreseen
 
     @property
     def seconds_left(self) -> float | None:
@@ -195,8 +210,21 @@ class Board:
         done = sum(line.outcome is not None for line in self._lines.values())
         elapsed = time.monotonic() - self._started
         left = self._seconds_left()
-        about = "" if left is None or done == len(self._lines) else f", about {clock(left)} left"
-        return f"{done} of {len(self._lines)} runs done, {clock(elapsed)}{about}"
+        told = (
+            ""
+            if left is None or done == len(self._lines)
+            else f", {self._about} {clock(left)} left"
+        )
+        return f"{done} of {len(self._lines)} runs done, {clock(elapsed)}{told}"
+
+    @property
+    def _about(self) -> str:
+        """How the time left is meant: a guess by the runs that ended, or by all that run; else the
+        longest."""
+        lines = self._lines.values()
+        some_ended = any(isinstance(line.outcome, Result) for line in lines)
+        all_foreseen = all(line.outcome or line.foreseen is not None for line in lines)
+        return "about" if some_ended or all_foreseen else "at most"
 
     def _seconds_left(self) -> float | None:
         """For all runs: at the pace so far, if those that wait take as many epochs as the finished
@@ -216,7 +244,7 @@ class Board:
 
     def _table(self) -> Table:
         table = Table(title=self._headline(), box=None)
-        for name in ("run", "epoch", "", "loss", "accuracy", "left, about"):
+        for name in ("run", "epoch", "", "loss", "accuracy", "left"):
             left = name in ("run", "")
             table.add_column(name, justify="left" if left else "right", no_wrap=name == "run")
         lines = list(self._lines.values())
@@ -253,7 +281,7 @@ def _cells(line: _Line) -> list[RenderableType]:
         ProgressBar(total=limit, completed=last.epoch, width=8),
         f"{last.held_out_loss:.2e}",
         f"{last.held_out_accuracy:.4f}",
-        "" if left is None else clock(left),
+        "" if left is None else ("≤ " if line.foreseen is None else "") + clock(left),
     ]
 
 

@@ -19,7 +19,7 @@ from ithbit.store.records import Result
 from ithbit.sweep.executors.ledger import Batch, Ledger, Share
 from ithbit.sweep.executors.node import STALE_SECONDS, drop_stale_locks, train_share
 
-PROTOCOL = Protocol(epoch_examples=512, held_out_examples=50, max_epochs=150, stop_loss=1e-30)
+PROTOCOL = Protocol(epoch_examples=512, held_out_examples=50, max_epochs=60, stop_loss=1e-30)
 RUN = RunSpec(ModelSpec("rhi", "gru", n_bits=3), seed=0, protocol=PROTOCOL)
 QUICK = replace(RUN, protocol=replace(PROTOCOL, max_epochs=2))
 

@@ -31,6 +31,7 @@ connected: this is (A).
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 Polynomial = Literal["bezout", "warren"]
@@ -48,6 +49,7 @@ _WHOLE = 2_000
 
 # Room for rounding, per bit: the sums below lose less than 2^-46 of their value in doubles.
 _SLACK = 2.0**-42
+_TELLING = 50  # bits of n by which the border is told
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def log2_cells(hyperplanes: int, dimension: int) -> float:
     return min(float(N), largest + math.log2(total))
 
 
+@cache
 def chain_exponent(stage: Stage) -> float:
     """The exponent beta of (K), from Khovanskii's theorem."""
     p, l, M = stage.parameters, stage.degree, stage.chain_degree  # noqa: E741
@@ -154,6 +157,7 @@ def log2_answers(stages: tuple[Stage, ...], n: int, polynomial: Polynomial = "be
     return math.fsum(log2_gamma(stage, n, polynomial) for stage in stages)
 
 
+@cache
 def n_star(stages: tuple[Stage, ...], polynomial: Polynomial = "bezout") -> int:
     """The largest n that the counting theorem does not exclude; every larger n is excluded.
 
@@ -161,24 +165,25 @@ def n_star(stages: tuple[Stage, ...], polynomial: Polynomial = "bezout") -> int:
     the growth factor 2 - C(N, p) / sum does not; (P) is a logarithm; the minimum with N keeps both.
     Hence n - sum_s log2 Gamma_s(n), once positive, stays positive, and bisection finds the place.
     Rounding is met on the safe side: an n within rounding error of the border is not excluded,
-    unless all tests are affine, where it is decided in exact integers.
+    unless all tests are affine, where it is decided in exact integers. Past 2^50 the border is
+    found up to what doubles can tell, from above.
 
     >>> n_star((Stage("readout", parameters=5, tests=1),))
     5
     """
-    high = 1
+    low, high, factor = 0, max(1, *(stage.parameters // stage.tests for stage in stages)), 2
     while not _excluded(stages, high, polynomial):
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
+        low, high, factor = high, high * factor, factor * factor
+    while high - low > 1 + (high >> _TELLING):
+        far = high > 4 * low > 0
+        middle = math.isqrt(low * high) if far else (low + high) // 2
         if _excluded(stages, middle, polynomial):
             high = middle
         else:
             low = middle
     beyond = (high, high + 1 + (high >> 40), 2 * high, 1000 * high)  # a step that floats can tell
     assert all(_excluded(stages, n, polynomial) for n in beyond), "n* must be a threshold"
-    return low
+    return high - 1
 
 
 def _excluded(stages: tuple[Stage, ...], n: int, polynomial: Polynomial) -> bool:
