@@ -1,51 +1,70 @@
-"""Which shipped runs are proved right on all inputs, and what it takes.
+"""Which runs are proved right on all inputs, and what it takes.
 
     python experiments/proofs.py results/weights/uniform results/weights/mixed -o results/proofs
     python experiments/proofs.py STORE --task rhi --family softmax-full --n 64 --seconds 60
 
 For every solved run of the stores that its blocks have bounds for: a proof is sought as
 `ithbit verify --prove` does it, in real arithmetic on the stored weights, and its certificate is
-checked once more. One row a run in runs.csv: outcome, least margin proved on all inputs, least
-margin met by the search for the proof, least one that `ithbit verify` observed in float32, share
-of all inputs closed, nodes, leaves, seconds of the search, CPU seconds of the search and the first
-check, and seconds of another check. Stores stay as they are; certificates are kept only where a
-folder for them is given.
+checked. One row a run in runs.csv, written as soon as it is known; runs that have a row are left
+out the next time, so that a long list may be cut short. Columns: outcome, least margin proved on
+all inputs, least margin proved of the float32 run (one layer), least margin met by the search for
+the proof, least one that `ithbit verify` observed in float32, share of all inputs closed, nodes,
+leaves, share of all inputs that were tried one by one in sound arithmetic, seconds of the search,
+CPU seconds of search and check, seconds of the check. Stores stay as they are; certificates are
+kept only where a folder for them is given.
 """
 
 import argparse
 import csv
+import multiprocessing
+import os
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ithbit.errors import StoreError
-from ithbit.prove.certificate import confirmed
+from ithbit.families import FAMILIES
+from ithbit.prove.certificate import read_leaves
 from ithbit.prove.runs import attempt
+from ithbit.prove.two_layers import FEW
+from ithbit.spec import RunSpec
 from ithbit.store.writing import write_text
 from ithbit.theory.certificate_file import read_certificate
 from ithbit.verify.verify import finished_folders, read_result, read_run, recorded
 
+Row = dict[str, Any]
 
-def row_of(folder: Path, seconds: float, certificates: Path) -> dict[str, Any] | None:
+
+def row_of(job: tuple[Path, float, Path]) -> Row | None:
     """What came of one run; None for one without bounds, or that is not solved."""
-    result = read_result(folder)
-    run, weights = read_run(folder)
-    if result["max_accuracy"] != 1.0:
+    folder, seconds, certificates = job
+    if read_result(folder)["max_accuracy"] != 1.0:
         return None
+    run, weights = read_run(folder)
     file = certificates / f"{folder.name}.json"
-    cpu = time.process_time()
+    cpu, started = time.process_time(), time.perf_counter()
     proof, _ = attempt(run, weights, file, seconds)
-    cpu = time.process_time() - cpu
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - started
     if proof.outcome == "no bounds":
         return None
-    started = time.perf_counter()
-    if proof.certificate:
-        confirmed(read_certificate(file), weights)
-    record = recorded(folder) or {}
-    model = run.model
+    tried = 0.0
+    if proof.certificate and run.model.n_layers == 2:
+        free = (read_leaves(read_certificate(file), run.model.n_bits).bits < 0).sum(1)
+        tried = (
+            float(
+                (
+                    2.0
+                    ** (free[free <= FEW[FAMILIES[run.model.family].kind]] + 1 - run.model.n_bits)
+                ).sum()
+            )
+            / 2
+        )
+        tried /= run.model.n_bits
+    record, model = recorded(folder) or {}, run.model
     return {
         "run_id": run.run_id,
         "task": model.task,
@@ -57,15 +76,53 @@ def row_of(folder: Path, seconds: float, certificates: Path) -> dict[str, Any] |
         "tried": record.get("verdict", ""),
         "proof": proof.outcome,
         "least_proved": proof.least_margin,
+        "least_float32": proof.least_float32,
         "least_found": proof.least_found,
         "least_observed": (record.get("worst") or {}).get("margin"),
         "share_closed": proof.share_closed,
         "nodes": proof.nodes,
         "leaves": proof.leaves,
+        "share_tried": tried,
         "seconds": round(proof.seconds, 2),
         "cpu_seconds": round(cpu, 2),
-        "check_seconds": round(time.perf_counter() - started, 2),
+        "check_seconds": round(wall - proof.seconds, 2),
     }
+
+
+def wanted(run: RunSpec, given: argparse.Namespace) -> bool:
+    have = {"task": run.model.task, "family": run.model.family, "n": run.model.n_bits}
+    have["seed"] = run.seed
+    return all(getattr(given, name) in (None, value) for name, value in have.items())
+
+
+def results(jobs: list[tuple[Path, float, Path]], workers: int) -> Iterator[Row]:
+    """Rows as they are known, from processes of one thread each."""
+    if workers == 1:
+        yield from filter(None, map(row_of, jobs))
+        return
+    with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=1) as pool:
+        yield from filter(None, pool.imap_unordered(row_of, jobs))
+
+
+def read_rows(file: Path) -> list[Row]:
+    """Rows of an earlier time, numbers as they were written."""
+    if not file.exists():
+        return []
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def write_rows(file: Path, rows: list[Row]) -> None:
+    order = ("task", "family", "n", "examples", "seed")
+    rows = sorted(
+        rows, key=lambda row: tuple(int(row[k]) if k in ("n", "seed") else row[k] for k in order)
+    )
+    with tempfile.TemporaryFile("w+", newline="") as lines:
+        writer = csv.DictWriter(lines, list(max(rows, key=len)), restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        lines.seek(0)
+        write_text(file, lines.read())
 
 
 def main() -> None:
@@ -76,48 +133,56 @@ def main() -> None:
     parser.add_argument("--n", type=int)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--seconds", type=float, default=60.0, help="for each proof")
+    parser.add_argument("--workers", type=int, default=2, help="processes, of one thread each")
+    parser.add_argument("--again", action="store_true", help="also runs that have a row")
     parser.add_argument("--certificates", type=Path, help="folder to keep the certificates in")
     parser.add_argument("-o", "--out", type=Path, help="folder for runs.csv")
     given = parser.parse_args()
-    rows: list[dict[str, Any]] = []
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for the processes, which begin afresh
+    file = given.out / "runs.csv" if given.out else None
+    rows = read_rows(file) if file else []
+    known = set() if given.again else {row["run_id"] for row in rows}
     with tempfile.TemporaryDirectory() as scratch:
         kept = given.certificates or Path(scratch)
         kept.mkdir(parents=True, exist_ok=True)
-        for store in given.stores:
-            for folder in finished_folders(store):
-                run = read_run(folder)[0]
-                model = run.model
-                wanted = (given.task, given.family, given.n, given.seed)
-                have = (model.task, model.family, model.n_bits, run.seed)
-                if any(a not in (None, b) for a, b in zip(wanted, have, strict=True)):
-                    continue
-                if (row := row_of(folder, given.seconds, kept)) is not None:
-                    rows.append(row)
-                    print(*row.values(), flush=True)
+        folders = [folder for store in given.stores for folder in finished_folders(store)]
+        runs = [(folder, read_run(folder)[0]) for folder in folders]
+        todo = [f for f, run in runs if wanted(run, given) and run.run_id not in known]
+        for row in results([(folder, given.seconds, kept) for folder in todo], given.workers):
+            rows = [each for each in rows if each["run_id"] != row["run_id"]] + [row]
+            print(*row.values(), flush=True)
+            if file:
+                write_rows(file, rows)
     if not rows:
         raise StoreError("no run of these stores is solved and has bounds")
-    cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for line in table(rows):
+        print(line)
+    if file:
+        print(file, file=sys.stderr)
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """By task, family, n and kind of examples, as in docs/proofs.md."""
+    heads = ["model", "n", "examples", "proved", "least margin", "closed of the rest"]
+    heads += ["nodes, median", "CPU seconds, median (most)"]
+    yield f"| {' | '.join(heads)} |"
+    yield "| --- " * len(heads) + "|"
+    cells: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        cells.setdefault(tuple(row[k] for k in ("task", "family", "layers", "n")), []).append(row)
-    for cell, own in cells.items():
-        proved = [row for row in own if row["proof"] == "proved"]
-        gaps = [row["least_found"] - row["least_proved"] for row in proved]
-        print(
-            *cell,
-            f"{len(proved)} of {len(own)} proved",
-            f"seconds median {statistics.median(r['seconds'] for r in own):.1f}",
-            f"most {max(r['seconds'] for r in own):.1f}",
-            f"of a CPU {statistics.median(r['cpu_seconds'] for r in own):.1f}",
-            f"most {max(r['cpu_seconds'] for r in own):.1f}",
-            f"nodes median {statistics.median(r['nodes'] for r in own):.0f}",
-            f"widest gap {max(gaps, default=float('nan')):.4f}",
+        cells.setdefault((row["task"], row["family"], int(row["n"]), row["examples"]), []).append(
+            row
         )
-    if given.out:
-        lines = [list(rows[0]), *(list(row.values()) for row in rows)]
-        with tempfile.TemporaryFile("w+", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(lines)
-            file.seek(0)
-            print(write_text(given.out / "runs.csv", file.read()), file=sys.stderr)
+    for (task, family, n, examples), own in sorted(cells.items()):
+        proved = sorted(float(row["least_proved"]) for row in own if row["proof"] == "proved")
+        closed = sorted(float(row["share_closed"]) for row in own if row["proof"] == "open")
+        cpu = [float(row["cpu_seconds"]) for row in own]
+        margins = f"{proved[0]:.2f} to {proved[-1]:.2f}" if proved else ""
+        yield (
+            f"| {task.upper()} {family} | {n} | {examples} | {len(proved)} of {len(own)} "
+            f"| {margins} | {', '.join(f'{share:.1%}' for share in closed)} "
+            f"| {statistics.median(int(row['nodes']) for row in own):,.0f} "
+            f"| {statistics.median(cpu):.1f} ({max(cpu):.1f}) |"
+        )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "theory": {"errors", "families", "spec", "tasks", "store.writing"},
     "reference": {"errors", "families", "spec", "tasks", "models"},
     "verify": {"errors", "families", "spec", "tasks", "models", "store", "engine", "__version__"},
-    "prove": {"errors", "families", "spec", "store", "theory", "verify"},
+    "prove": {"errors", "families", "spec", "tasks", "models", "store", "theory", "verify"},
     "exchange": {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "verify"),
         "published",

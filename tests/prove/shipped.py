@@ -13,8 +13,8 @@ SHIPPED = Path(__file__).parents[2] / "results" / "weights"
 
 
 def folders(pattern: str) -> list[Path]:
-    """Folders of shipped runs, of both kinds of examples."""
-    found = sorted(SHIPPED.glob(f"*/{pattern}"))
+    """Folders of shipped runs, of mixed and then of uniform examples."""
+    found = [f for kind in ("mixed", "uniform") for f in sorted(SHIPPED.glob(f"{kind}/{pattern}"))]
     assert found
     return found
 

@@ -1,18 +1,33 @@
 """Certificates: what holds is confirmed without torch, and what was damaged is refused."""
 
+import ast
 import hashlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
-from shipped import folders, read
+from shipped import completions, folders, read, solution
 
 import ithbit
+from ithbit.prove import check
+from ithbit.prove.bands import STEP, everything, reached
 from ithbit.prove.bounded import bounds_for
-from ithbit.prove.certificate import confirmed, document, stated, uncovered, weights_of, write
+from ithbit.prove.certificate import (
+    Leaves,
+    confirmed,
+    document,
+    need_bounds,
+    read_leaves,
+    stated,
+    uncovered,
+    weights_of,
+    write,
+)
+from ithbit.prove.check import OneLayer
 from ithbit.prove.search import search
 from ithbit.theory.certificate_file import CertificateError, digest
 
@@ -23,8 +38,11 @@ FOLDER = folders("rhi_n16_softmax-full_*_s1-*")[0]
 def proved():
     """A run's weights and its certificate as it is read."""
     run, weights = read(FOLDER)
-    found = search(bounds_for(run.model, weights_of(weights)), slack=1.0)
-    content = document(run, weights, found.leaves.index, found.leaves.bits, found.leaves.lower)
+    bounds = bounds_for(run.model, weights_of(weights))
+    found = search(bounds, slack=1.0)
+    at = found.leaves
+    leaves = Leaves(at.index, at.bits, at.limits, at.lower, bounds.functionals)
+    content = document(run, weights, leaves)
     return weights, content
 
 
@@ -35,7 +53,7 @@ def sealed(content: dict) -> dict:
 
 def test_what_was_proved_is_confirmed(proved) -> None:
     weights, content = proved
-    found = confirmed(json.loads(json.dumps(content)), weights)
+    found = confirmed(json.loads(json.dumps(content)), weights, same_bounds=True)
     assert found.margin == content["margin"] > 11
     assert "right on all 1,048,576 inputs, margin at least 1" in found.sentence()
 
@@ -69,8 +87,9 @@ def test_a_bound_raised_is_seen(proved) -> None:
     weights, content = proved
     leaves = [list(leaf) for leaf in content["leaves"]]
     leaves[3][2] += 0.01
-    with pytest.raises(CertificateError, match="is stated to have a margin of at least"):
-        confirmed(sealed(content | {"leaves": leaves}), weights)
+    for same_bounds in (False, True):
+        with pytest.raises(CertificateError, match="is stated to have a margin of at least"):
+            confirmed(sealed(content | {"leaves": leaves}), weights, same_bounds)
     with pytest.raises(CertificateError, match="margin is not what follows"):
         confirmed(sealed(content | {"margin": content["margin"] + 1}), weights)
 
@@ -86,6 +105,8 @@ def test_a_weight_changed_is_seen(proved) -> None:
     forged = sealed(content | {"weights_sha256": hashlib.sha256(other).hexdigest()})
     with pytest.raises(CertificateError, match="but the weights give"):
         confirmed(forged, other)
+    with pytest.raises(CertificateError, match="but the weights give"):
+        confirmed(forged, other, same_bounds=True)
 
 
 @pytest.mark.parametrize(
@@ -135,10 +156,115 @@ def test_covers_are_found_whatever_the_leaves_look_like(rng) -> None:
         strings = (np.arange(16)[:, None] >> np.arange(4) & 1).astype(np.int8)
         strings = strings[strings[:, 2] == 1]
         held = ((leaves < 0) | (leaves == strings[:, None])).all(2).any(1)
-        hole = uncovered(leaves, 2, 1, 4)
+        hole = uncovered(leaves, np.zeros((len(leaves), 0, 2)), 2, 1, np.zeros((0, 2)))
         assert (hole is None) == held.all()
         if hole is not None:
             assert not held[((hole < 0) | (hole == strings)).all(1)].any()
+
+
+@pytest.fixture(scope="module")
+def banded():
+    """Weights of two layers and leaves of which some have limits: all but a few bits are fixed."""
+    run, weights = read(folders("lhi_n32_softmax-causal_*_s4-*")[0])
+    bounds = bounds_for(run.model, weights_of(weights))
+    index, bits = np.array([4]), np.array([[0, 1] * 16], np.int8)
+    bits[0, 19:31] = -1
+    whole = everything(bounds.functionals, 1)
+    ends = reached(bounds.functionals, whole, bits)[0, 0]
+    middle = np.rint(ends.mean() / STEP) * STEP
+    limits = np.concatenate([whole, whole, whole])
+    limits[0, 0, 1] = limits[1, 0, 0] = middle
+    limits[1, 0, 1] = limits[2, 0, 0] = ends[1] + 4 * STEP  # beyond, no string is
+    bits, index = np.repeat(bits, 3, 0), np.repeat(index, 3)
+    lower = bounds(index, bits, limits).lower
+    assert (lower[:2] > 0).all()
+    assert lower[2] == np.inf
+    return run, weights, Leaves(index, bits, limits, lower, bounds.functionals)
+
+
+def test_leaves_with_limits_are_written_read_and_bounded_again(banded) -> None:
+    run, weights, leaves = banded
+    content = json.loads(json.dumps(document(run, weights, leaves)))
+    again = read_leaves(content, 32)
+    order = np.lexsort((again.limits[:, 0, 0], again.index))
+    assert (again.limits[order] == leaves.limits).all()
+    assert (again.functionals == leaves.functionals).all()
+    bounds = bounds_for(run.model, weights_of(weights), again.functionals)
+    need_bounds(bounds, again)
+    with pytest.raises(CertificateError, match="no leaf covers"):  # the other cases
+        confirmed(content, weights)
+    again.lower[np.isfinite(again.lower)] += 0.1
+    with pytest.raises(CertificateError, match="but the weights give"):
+        need_bounds(bounds, again)
+    again.lower[:] = np.inf  # no input is in them, it says
+    with pytest.raises(CertificateError, match="but the weights give"):
+        need_bounds(bounds, again)
+
+
+@pytest.mark.parametrize("rows", [[[0.5] * 32], [[1]], [[5000] * 32], "no", [["a"] * 32]])
+def test_functionals_are_whole_steps(banded, rows) -> None:
+    run, weights, leaves = banded
+    with pytest.raises(CertificateError, match="not rows of 32 whole steps"):
+        confirmed(sealed(document(run, weights, leaves) | {"functionals": rows}), weights)
+
+
+def test_covers_with_limits_are_found(rng) -> None:
+    """Cuts of a box at random, at bits and limits; then a leaf is left out or narrowed."""
+    whole = np.array([[-4.0, 4.0], [-4.0, 4.0]])
+    for _ in range(100):
+        leaves = [(np.array([1, -1, -1], np.int8), whole)]
+        for _ in range(int(rng.integers(1, 12))):
+            bits, box = leaves.pop(int(rng.integers(len(leaves))))
+            if rng.random() < 0.4 and (bits < 0).any():
+                j = int(rng.choice(np.flatnonzero(bits < 0)))
+                leaves += [
+                    (np.where(np.arange(3) == j, b, bits).astype(np.int8), box) for b in (0, 1)
+                ]
+            else:
+                f = int(rng.integers(2))
+                low, high = box.copy(), box.copy()
+                low[f, 1] = high[f, 0] = box[f].mean()
+                leaves += [(bits, low), (bits, high)]
+        bits, boxes = (np.array(each) for each in zip(*leaves, strict=True))
+        assert uncovered(bits, boxes, 0, 1, whole) is None
+        rest = rng.permutation(len(leaves))[1:]
+        assert uncovered(bits[rest], boxes[rest], 0, 1, whole) is not None
+        boxes[0, 1, 1] -= 1e-3
+        assert uncovered(bits, boxes, 0, 1, whole) is not None
+
+
+def test_the_check_of_one_layer_shares_no_bounds_with_the_search() -> None:
+    """Its module imports nothing of the project but the specification and a type."""
+    tree = ast.parse(Path(check.__file__).read_text())
+    names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    ours = {name for name in names if name and name.startswith("ithbit")}
+    assert ours == {"ithbit.spec", "ithbit.theory.layers"}
+
+
+@pytest.mark.parametrize("n", [16, 64])
+def test_the_check_bounds_sets_below_every_margin(n, rng) -> None:
+    """Where it confirms a bound, no input is below; it confirms one close to the least margin, and
+    none above it."""
+    run, weights = read(folders(f"rhi_n{n}_softmax-full_*_s2-*")[0])
+    model, twin = OneLayer(run.model, weights_of(weights)), solution(run, weights)
+    for free in (0, 2, n // 4):
+        bits = rng.integers(0, 2, n).astype(np.int8)
+        i = int(rng.integers(n))
+        far = np.array(sorted(np.delete(np.arange(n), i), key=lambda j: -abs(j - i)))
+        bits[far[:free]] = -1
+        strings = completions(bits, 64, rng)
+        least = twin.margins(strings, np.full(64, i + 1)).min()
+        assert model.holds(i, bits.tolist(), least - 0.05)
+        assert not model.holds(i, bits.tolist(), least + 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", folders("rhi_n*_softmax-full_*"), ids=lambda f: f.name)
+def test_every_proof_of_one_layer_is_confirmed_by_the_second_code(folder) -> None:
+    run, weights = read(folder)
+    at = search(bounds_for(run.model, weights_of(weights))).leaves
+    leaves = Leaves(at.index, at.bits, at.limits, at.lower, np.zeros((0, run.model.n_bits)))
+    assert confirmed(document(run, weights, leaves), weights).leaves == len(at)
 
 
 def test_bounds_are_stated_rounded_down() -> None:

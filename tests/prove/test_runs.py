@@ -1,19 +1,27 @@
 """`ithbit verify --prove`: one verdict, one record, one certificate."""
 
+import hashlib
 import json
 import shutil
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load, save
-from shipped import folders, read
+from shipped import completions, folders, read
 
 import ithbit
 from ithbit.errors import SpecError, StoreError
-from ithbit.prove.runs import on_record, prove_run
+from ithbit.prove.bounded import bounds_for
+from ithbit.prove.certificate import weights_of
+from ithbit.prove.part import read_part
+from ithbit.prove.runs import attempt, on_record, prove_run, tables_of
+from ithbit.prove.single import Float32
 from ithbit.store.folder import keep_verification
 from ithbit.store.reading import read_verification
 from ithbit.store.records import Proof
+from ithbit.verify.margins import margins
+from ithbit.verify.verify import model_of
 
 
 def copy(folder, tmp_path):
@@ -33,7 +41,7 @@ def test_a_run_is_proved_and_its_certificate_lies_beside_it(tmp_path) -> None:
     proof = record.found.proof
     assert proof is not None
     assert (proof.outcome, proof.share_closed, proof.certificate) == ("proved", 1, "proof.json")
-    assert proof.least_margin == ithbit.check_certificate(folder / "proof.json").margin
+    assert proof.least_margin == json.loads((folder / "proof.json").read_text())["margin"]
     ithbit.verify(folder, budget=2000, device="cpu", store=tmp_path)  # keeps what was proved
     kept = read_verification(str(folder))
     assert kept is not None
@@ -92,6 +100,59 @@ def test_mistakes_are_named(tmp_path) -> None:
     (folder / "verification.json").unlink()
     with pytest.raises(StoreError, match="no verification that a proof"):
         on_record(folder)
+
+
+def test_a_proof_that_was_cut_short_goes_on_where_it_stopped(tmp_path, monkeypatch) -> None:
+    """By its budget, then by the user, then to the end; of other weights nothing is taken."""
+    run, weights = read(folders("rhi_n16_softmax-full_*_s0-*")[0])
+    file, part = tmp_path / "proof.json", tmp_path / "proof.part.safetensors"
+    first, _ = attempt(run, weights, file, seconds=1e-9)
+    assert (first.outcome, first.nodes, part.exists()) == ("open", 32, True)
+
+    def stop(found) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ithbit.prove.search._SPOKEN", -1.0)
+    with pytest.raises(KeyboardInterrupt):
+        attempt(run, weights, file, watch=stop)
+    sha = hashlib.sha256(weights).hexdigest()
+    read_back = read_part(part, sha)
+    assert read_back is not None
+    assert read_back[0].nodes >= 32
+    assert read_part(part, "other") is None
+    last, _ = attempt(run, weights, file)
+    assert (last.outcome, last.share_closed, part.exists()) == ("proved", 1, False)
+    assert last.nodes > read_back[0].nodes
+    assert last.seconds > read_back[0].seconds
+    part.write_bytes(b"no")
+    assert read_part(part, sha) is None
+
+
+def test_float32_runs_are_above_their_bound(rng) -> None:
+    """As torch runs them, in a batch: no string of a node is below, and the error is not 0."""
+    widths = []
+    for folder in folders("rhi_n*_softmax-full_*_s3-*")[:2]:
+        run, weights = read(folder)
+        n, spec = run.model.n_bits, run.model
+        bounds = Float32(spec, weights_of(weights), tables_of(spec, weights))
+        exact = bounds_for(spec, weights_of(weights))
+        model = model_of(run, weights, torch.device("cpu"))
+        for free in (0, 0, 1, 4, n // 2):
+            bits = rng.integers(0, 2, n).astype(np.int8)
+            i = int(rng.integers(n))
+            far = np.array(sorted(np.delete(np.arange(n), i), key=lambda j: -abs(j - i)))
+            bits[far[:free]] = -1
+            found, real = (each(np.array([i]), bits[None]) for each in (bounds, exact))
+            strings = torch.from_numpy(completions(bits, 64, rng).astype(np.uint8))
+            at = torch.full((64,), i + 1)
+            with torch.no_grad():
+                margin = margins(model(strings, at), strings.long(), at)
+            assert found.lower[0] <= margin.min()
+            assert found.upper[0] >= margin.max()
+            assert found.lower[0] < real.lower[0] + 1e-3
+            if not free:
+                widths.append(found.upper[0] - found.lower[0])
+    assert 1e-6 < min(widths) < 0.1
 
 
 def test_proofs_say_what_they_came_to() -> None:

@@ -12,6 +12,7 @@ from shipped import folders, read, solution
 from ithbit.prove.bounded import bounds_for
 from ithbit.prove.certificate import weights_of
 from ithbit.prove.search import search
+from ithbit.prove.two_layers import TwoLayers
 
 RUNS = folders("rhi_n16_softmax-full_*")
 FEW = [RUNS[0], RUNS[-1]]
@@ -73,21 +74,23 @@ DAMAGE = [
 ]
 
 
-def least_tried(run, weights: bytes) -> float:
-    """The least margin of a few thousand plain inputs, by the numpy twin."""
+def plain(run, weights: bytes):
+    """A few thousand plain inputs with their margins by the numpy twin: bits, index, margin."""
     n = run.model.n_bits
     k = np.arange(n)
     strings = [k < cut for cut in range(n + 1)] + [k == j for j in range(n)]
     strings += [k % 2 == 0, k % 3 == 0]
     bits = np.array(strings + [~each for each in strings]).astype(np.int8)
-    bits = np.repeat(bits, n, 0)
-    return float(solution(run, weights).margins(bits, np.tile(k + 1, len(bits) // n)).min())
+    bits, index = np.repeat(bits, n, 0), np.tile(k + 1, len(bits))
+    return bits, index, solution(run, weights).margins(bits, index)
 
 
-@pytest.mark.parametrize(("name", "at"), DAMAGE)
-def test_weights_damaged_until_an_input_fails_are_never_proved(name, at) -> None:
+def least_tried(run, weights: bytes) -> float:
+    return float(plain(run, weights)[2].min())
+
+
+def just_broken(run, weights: bytes, name: str, at: int) -> bytes:
     """One weight is moved until some input is wrong, and bisected back until only just so."""
-    run, weights = read(RUNS[3])
     low, high = 0.0, 0.5
     while least_tried(run, damaged(weights, name, at, high)) > 0 and high < 1e4:
         low, high = high, 2 * high
@@ -98,12 +101,73 @@ def test_weights_damaged_until_an_input_fails_are_never_proved(name, at) -> None
             low = middle
         else:
             high = middle
-    broken = damaged(weights, name, at, high)
+    return damaged(weights, name, at, high)
+
+
+CASES = [(3, *each) for each in DAMAGE] + [(k, *DAMAGE[k]) for k in (0, 6, 9)]
+
+
+@pytest.mark.parametrize(("which", "name", "at"), CASES)
+def test_weights_damaged_until_an_input_fails_are_never_proved(which, name, at) -> None:
+    run, weights = read(RUNS[which])
+    broken = just_broken(run, weights, name, at)
     found = search(bounds_for(run.model, weights_of(broken)), seconds=3)
     assert found.outcome != "proved"
     if found.outcome == "refuted":
         bits = np.array([[int(bit) for bit in found.bits]])
         assert solution(run, broken).margins(bits, np.array([found.index]))[0] < 1e-6
+
+
+TWO = [
+    ("lhi_n16_softmax-causal", "blocks.1.out.weight", 40),
+    ("lhi_n16_softmax-full", "blocks.0.qkv.weight", 300),
+    ("lhi_n16_linear-full", "blocks.1.up.weight", 100),
+    ("lhi_n16_linear-causal", "embed", 3),
+    ("rhi_n16_linear-full", "blocks.1.down.weight", 20),
+]
+
+
+@pytest.mark.parametrize(("cell", "name", "at"), TWO)
+def test_no_set_with_a_wrong_input_is_closed_in_two_layers(cell, name, at, rng) -> None:
+    """Sets around the worst input of weights that are only just broken: by forms, and by trying."""
+    run, weights = read(folders(f"{cell}_*_s2-*")[0])
+    broken = just_broken(run, weights, name, at)
+    bits, index, margin = plain(run, broken)
+    k = int(margin.argmin())
+    assert margin[k] <= 0
+    bounds = bounds_for(run.model, weights_of(broken))
+    assert isinstance(bounds, TwoLayers)
+    nodes = np.tile(bits[k], (6, 1)).astype(np.int8)
+    others = np.delete(np.arange(16), index[k] - 1)
+    for row, free in enumerate((0, 1, 2, 4, 6, 15)):
+        nodes[row, rng.permutation(others)[:free]] = -1
+    for few in (-1, 8):
+        bounds.few = few
+        found = bounds(np.full(6, index[k] - 1), nodes)
+        assert (found.lower <= margin[k] + 1e-6).all()
+    assert found.upper[0] < margin[k] + 1e-3  # and the input itself is known well
+
+
+def test_a_search_goes_on_from_what_another_left(monkeypatch) -> None:
+    run, weights = read(RUNS[0])
+    bounds = bounds_for(run.model, weights_of(weights))
+    first = search(bounds, seconds=1e-9)
+    kept = []
+    monkeypatch.setattr("ithbit.prove.search._SPOKEN", -1.0)
+
+    def interrupt(found) -> None:
+        if found.nodes > first.nodes:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(bounds, slack=1e-4, watch=interrupt, start=first, keep=kept.append)
+    assert kept[0].nodes > first.nodes
+    assert math.isclose(kept[0].leaves.share.sum(), 1)
+    whole, later = search(bounds), search(bounds, start=kept[0])
+    assert later.outcome == "proved"
+    assert later.seconds > kept[0].seconds
+    assert later.nodes >= kept[0].nodes
+    assert abs(later.least_found - whole.least_found) < 0.05
 
 
 def test_a_search_may_end_at_any_time_and_goes_on_from_what_is_told() -> None:

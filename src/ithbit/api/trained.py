@@ -149,7 +149,8 @@ def verify(
 
     With `prove`, bounds over all inputs are sought for a run that is not refuted, for so many
     `seconds`, in real arithmetic on the stored weights. If they are above 0, the run is *proved on
-    all inputs*, and the certificate lies beside the record as proof.json.
+    all inputs*, and the certificate lies beside the record as proof.json. A search that is cut
+    short is kept, and goes on when more time is given.
 
     >>> import tempfile, ithbit
     >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)

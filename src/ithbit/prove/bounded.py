@@ -31,32 +31,54 @@ class Bounded:
     lower: FloatArray  # -inf where nothing is known
     upper: FloatArray
     slope: FloatArray  # node bit: how the margin's form moves with a bit
-    weight: FloatArray  # node bit: how much a bit matters for the enclosure
+    weight: FloatArray  # node (bit, then functional): how much it matters for the enclosure
+
+
+def joined(parts: list[Bounded]) -> Bounded:
+    names = ("lower", "upper", "slope", "weight")
+    return Bounded(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 class Bounds(Protocol):
-    """Bounds of nodes: index (node) from 0, bits (node, bit) in 0, 1 and -1 for a free bit."""
+    """Bounds of nodes: index (node) from 0, bits (node, bit) in 0, 1 and -1 for a free bit, and
+    limits (node, functional, 2) of functionals of the bits, see `bands.py`; None for no limits."""
 
     n: int
+    functionals: FloatArray  # functional bit
     batch: int  # nodes that are best bounded at once
     slack: float  # how close to the least margin met it pays to raise them; inf: above 0 will do
 
-    def __call__(self, index: Ints, bits: Ints) -> Bounded: ...
+    def __call__(self, index: Ints, bits: Ints, limits: FloatArray | None = None) -> Bounded: ...
 
 
 class NoBoundsError(SpecError):
     """A model whose blocks have no file of bounds."""
 
 
-def bounds_for(spec: ModelSpec, params: Mapping[str, FloatArray]) -> Bounds:
-    """The bounds of a model with these weights; raises `NoBoundsError` if its blocks have none."""
+def bounds_for(
+    spec: ModelSpec, params: Mapping[str, FloatArray], functionals: FloatArray | None = None
+) -> Bounds:
+    """The bounds of a model with these weights; raises `NoBoundsError` if its blocks have none.
+
+    Functionals are what limits are of; unless given, the bounds choose them.
+    """
     from ithbit.prove.softmax import OneSoftmax
     from ithbit.prove.two_layers import TwoLayers
 
+    need_fit(spec, params)
+    return OneSoftmax(spec, params) if is_one(spec) else TwoLayers(spec, params, functionals)
+
+
+def is_one(spec: ModelSpec) -> bool:
+    """Whether a model is one layer of softmax attention on RHI."""
+    return spec.n_layers == 1 and spec.task == "rhi" and spec.family.startswith("softmax")
+
+
+def need_fit(spec: ModelSpec, params: Mapping[str, FloatArray]) -> None:
+    """Raise `NoBoundsError` unless there are bounds for such a model and its weights are whole."""
     attention = spec.family in FAMILIES and FAMILIES[spec.family].attention
-    one = spec.n_layers == 1 and spec.task == "rhi" and spec.family.startswith("softmax")
     two = spec.n_layers == 2 and attention and spec.n_bits <= _LONGEST
-    if not ((one or two) and spec.positions == "polynomial"):
+    if not ((is_one(spec) or two) and spec.positions == "polynomial"):
         raise NoBoundsError(
             f"there are no bounds for {spec.task} by {spec.n_layers} layers of {spec.family} with "
             f"{spec.positions} positions at n = {spec.n_bits}; there are for rhi by one layer of "
@@ -67,4 +89,3 @@ def bounds_for(spec: ModelSpec, params: Mapping[str, FloatArray]) -> Bounds:
         raise NoBoundsError("the weights do not fit the model")
     if not all(np.isfinite(value).all() for value in params.values()):
         raise NoBoundsError("the weights are not finite, so nothing can be proved of them")
-    return OneSoftmax(spec, params) if one else TwoLayers(spec, params)

@@ -1,9 +1,12 @@
 """The proof of a run as a file, and its check: this module knows nothing of the search.
 
 The file holds the run's specification, the digest of its weights, and leaves: sets of inputs, each
-an index and a string with * for a free bit, with a lower bound of the margin. The check reads the
-weights, sees that the leaves cover all n · 2^n inputs, and bounds the margin over every leaf again.
-It shares with the search the bounds of a leaf (`bounded.py`) and nothing else, and needs no torch.
+an index and a string with * for a free bit, with a lower bound of the margin, and where that was
+needed the limits of linear functionals of the bits, in whole steps (`bands.py`). The check reads
+the weights, sees that the leaves cover all n · 2^n inputs, and bounds the margin over every leaf
+again; a leaf without a bound must hold no input.
+For one layer it does so with code of its own, in balls (`check.py`); for two layers it shares with
+the search the bounds of a leaf (`bounded.py`) and nothing else. It needs no torch.
 Bounds are stated to five digits, rounded down, so that another order of summation confirms them.
 """
 
@@ -21,7 +24,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from ithbit.errors import SpecError
-from ithbit.prove.bounded import ARITHMETIC, Bounds, Ints, bounds_for
+from ithbit.prove.bands import STEP, everything
+from ithbit.prove.bounded import ARITHMETIC, Bounds, Ints, bounds_for, is_one, need_fit
+from ithbit.prove.check import OneLayer
 from ithbit.spec import ModelSpec, RunSpec, run_from_json
 from ithbit.store.writing import json_bytes, write_whole
 from ithbit.theory.certificate import SPEAKS_OF
@@ -76,12 +81,31 @@ def stated(bound: float) -> float:
     return near if near <= bound else float(f"{near - step:.{_DIGITS}g}")
 
 
-def document(run: RunSpec, weights: bytes, index: Ints, bits: Ints, lower: FloatArray) -> Json:
-    """The certificate: leaves as arrays, index from 0 and -1 for a free bit."""
+@dataclass(frozen=True, eq=False)
+class Leaves:
+    """Leaves as arrays: index from 0, bits with -1 for a free one, limits (leaf, functional, 2) of
+    the functionals (functional, bit), and bounds, infinite where no input is in a leaf."""
+
+    index: Ints
+    bits: Ints
+    limits: FloatArray
+    lower: FloatArray
+    functionals: FloatArray
+
+
+def document(run: RunSpec, weights: bytes, leaves: Leaves) -> Json:
+    """The certificate."""
     n = run.model.n_bits
-    leaves = sorted(
-        (int(i) + 1, _text(row), stated(float(bound)))
-        for i, row, bound in zip(index, bits, lower, strict=True)
+    whole = everything(leaves.functionals, 1)[0]
+    rows: list[Any] = sorted(
+        [
+            [int(i) + 1, _text(row), None if bound == math.inf else stated(float(bound))]
+            + ([[_steps(each) for each in limits]] if (limits != whole).any() else [])
+            for i, row, limits, bound in zip(
+                leaves.index, leaves.bits, leaves.limits, leaves.lower, strict=True
+            )
+        ],
+        key=str,
     )
     content = {
         "format": FORMAT,
@@ -91,12 +115,18 @@ def document(run: RunSpec, weights: bytes, index: Ints, bits: Ints, lower: Float
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
         "n": n,
         "inputs": n << n,
-        "margin": min(leaf[2] for leaf in leaves),
+        "margin": min(row[2] for row in rows if row[2] is not None),
         "arithmetic": ARITHMETIC,
         "speaks_of": SPEAKS_OF,
-        "leaves": [list(leaf) for leaf in leaves],
+        "leaves": rows,
     }
+    if len(leaves.functionals):
+        content["functionals"] = [_steps(row) for row in leaves.functionals]
     return content | {"digest": digest(content)}
+
+
+def _steps(values: FloatArray) -> list[int]:
+    return [int(x) for x in values / STEP]
 
 
 def _text(bits: Ints) -> str:
@@ -134,8 +164,12 @@ def check_proof(path: Path, content: Json) -> Confirmed:
         raise CertificateError(f"{path} is refused: {reason}") from reason
 
 
-def confirmed(content: Json, weights: bytes) -> Confirmed:
-    """The proof if all holds that the content states of these weights, else the reason raised."""
+def confirmed(content: Json, weights: bytes, same_bounds: bool = False) -> Confirmed:
+    """The proof if all holds that the content states of these weights, else the reason raised.
+
+    One layer is checked by code of its own (`check.py`) unless the bounds of the search will do,
+    which are faster.
+    """
     if content.get("weights_sha256") != hashlib.sha256(weights).hexdigest():
         raise CertificateError("it is of other weights: their digest is not the one stated")
     try:
@@ -143,19 +177,20 @@ def confirmed(content: Json, weights: bytes) -> Confirmed:
     except (KeyError, TypeError, ValueError) as error:
         raise CertificateError(f"its specification cannot be read: {error}") from error
     n = run.model.n_bits
-    index, bits, bound = _leaves(content.get("leaves"), n)
+    leaves = read_leaves(content, n)
     for i, answer in itertools.product(range(n), (0, 1)):
-        own = bits[(index == i) & (bits[:, i] == answer)]
-        if (hole := uncovered(own, i, answer, n)) is not None:
+        own = (leaves.index == i) & (leaves.bits[:, i] == answer)
+        whole = everything(leaves.functionals, 1)[0]
+        hole = uncovered(leaves.bits[own], leaves.limits[own], i, answer, whole)
+        if hole is not None:
             raise CertificateError(f"no leaf covers the inputs {_text(hole)} with index {i + 1}")
-    need_bounds(bounds_for(run.model, weights_of(weights)), index, bits, bound)
     claims: Json = {
         "format": FORMAT,
         "name": run.name,
         "run_id": run.run_id,
         "n": n,
         "inputs": n << n,
-        "margin": float(bound.min()),
+        "margin": float(leaves.lower.min()),
         "arithmetic": ARITHMETIC,
         "speaks_of": SPEAKS_OF,
     }
@@ -164,63 +199,119 @@ def confirmed(content: Json, weights: bytes) -> Confirmed:
             raise CertificateError(f"{key} is not what follows from weights and leaves: {value!r}")
     if content.get("digest") != digest(content):
         raise CertificateError("the digest does not fit the contents: the file was changed")
-    return Confirmed(run.name, run.model, claims["margin"], len(index))
+    params = weights_of(weights)
+    need_fit(run.model, params)
+    if is_one(run.model) and not same_bounds:
+        need_held(OneLayer(run.model, params), leaves)
+    else:
+        need_bounds(bounds_for(run.model, params, leaves.functionals), leaves)
+    return Confirmed(run.name, run.model, claims["margin"], len(leaves.index))
 
 
-def _leaves(leaves: Any, n: int) -> tuple[Ints, Ints, FloatArray]:
-    """Leaves as arrays: index from 0, bits with -1 for *, bounds."""
-    if not isinstance(leaves, list) or not leaves:
+def read_leaves(content: Json, n: int) -> Leaves:
+    """The leaves of a certificate for n bits."""
+    rows = content.get("leaves")
+    if not isinstance(rows, list) or not rows:
         raise CertificateError("it has no leaves")
-    index, bits, bound = [], [], []
-    for leaf in leaves:
+    functionals = _functionals(content.get("functionals", []), n)
+    whole = everything(functionals, 1)[0]
+    index, bits, limits, lower = [], [], [], []
+    for row in rows:
         try:
-            i, text, low = leaf
+            i, text, low, *more = row
             good = type(i) is int and 1 <= i <= n and len(text) == n and set(text) <= set("01*")
-            good = good and text[i - 1] != "*" and 0 < float(low) < math.inf
+            good = good and text[i - 1] != "*" and (low is None or 0 < float(low) < math.inf)
+            own = np.array(more[0], float) * STEP if more else whole
+            good = good and len(more) < 2 and own.shape == whole.shape
+            good = good and bool((own[:, 0] < own[:, 1]).all())
         except (TypeError, ValueError):
             good = False
         if not good:
-            raise CertificateError(f"{leaf!r:.80} is no leaf of {n} bits with a bound above 0")
+            raise CertificateError(f"{row!r:.80} is no leaf of {n} bits with a bound above 0")
         index.append(i - 1)
         bits.append(["01*".index(each) for each in text])
-        bound.append(float(low))
-    codes = np.array(bits, np.int8)
-    return np.array(index), np.where(codes == 2, np.int8(-1), codes), np.array(bound)
+        limits.append(own)
+        lower.append(math.inf if low is None else float(low))
+    codes = np.where(np.array(bits) == 2, -1, np.array(bits)).astype(np.int8)
+    return Leaves(np.array(index), codes, np.array(limits), np.array(lower), functionals)
 
 
-def uncovered(leaves: Ints, index: int, value: int, n: int) -> Ints | None:
+def _functionals(rows: Any, n: int) -> FloatArray:
+    """Functionals in whole steps, none of them above 1: their sums are then exact."""
+    try:
+        found = np.array(rows, float).reshape(len(rows), n) * STEP
+        good = bool((np.abs(found) <= 1).all() and (found / STEP == np.rint(found / STEP)).all())
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        raise CertificateError(f"its functionals are not rows of {n} whole steps")
+    return found
+
+
+def uncovered(
+    bits: Ints, limits: FloatArray, index: int, value: int, whole: FloatArray
+) -> Ints | None:
     """Inputs of a case that no leaf covers, as a string with -1 for a free bit; None if all are.
 
-    >>> uncovered(np.array([[1, 0, -1], [1, 1, 0]]), 0, 1, 3).tolist()
+    Limits are taken as boxes, whatever strings they hold. The case is cut where the fewest leaves
+    are cut with it: at a bit, or at the end of a leaf's limits.
+
+    >>> leaves, whole = np.array([[1, 0, -1], [1, 1, 0]]), np.zeros((0, 2))
+    >>> uncovered(leaves, np.zeros((2, 0, 2)), 0, 1, whole).tolist()
     [1, 1, 1]
     """
-    start = np.full(n, -1, np.int8)
+    start = np.full(bits.shape[1], -1, np.int8)
     start[index] = value
-    todo = [(start, leaves)]
+    todo = [(start, whole, np.arange(len(bits)))]
     while todo:
-        node, near = todo.pop()  # inputs, and the leaves that hold some of them
+        node, box, near = todo.pop()  # a set, and the leaves that hold some of it
         if not len(near):
             return node
-        fixed = (near >= 0) & (node < 0)
-        if not fixed.any(1).all():
-            continue  # a leaf holds all of them
-        j = int(fixed.sum(0).argmax())
-        for bit in (0, 1):
-            child = node.copy()
-            child[j] = bit
-            todo.append((child, near[near[:, j] != 1 - bit]))
+        fixed = (bits[near] >= 0) & (node < 0)
+        ends = limits[near]
+        inside = (ends > box[:, :1]) & (ends < box[:, 1:])
+        if (~fixed.any(1) & ~inside.any((1, 2))).any():
+            continue  # a leaf holds all of it
+        cuts = [((~fixed[:, j]).sum(), j, 0.0) for j in np.flatnonzero(fixed.any(0))]
+        for f in np.flatnonzero(inside.any((0, 2))):
+            low, high = ends[:, f, 0], ends[:, f, 1]
+            for at in np.unique(ends[:, f][inside[:, f]]):
+                cuts.append((((low < at) & (at < high)).sum(), bits.shape[1] + f, at))
+        _, j, at = min(cuts)
+        for side in (0, 1):
+            child, part = node.copy(), box.copy()
+            if j < len(node):
+                child[j] = side
+                own = bits[near, j] != 1 - side
+            else:
+                part[j - len(node), 1 - side] = at
+                low, high = ends[:, j - len(node), 0], ends[:, j - len(node), 1]
+                own = high > at if side else low < at
+            todo.append((child, part, near[own]))
     return None
 
 
-def need_bounds(bounds: Bounds, index: Ints, bits: Ints, stated: FloatArray) -> None:
+def need_held(model: OneLayer, leaves: Leaves) -> None:
+    """Raise `CertificateError` unless the second evaluation confirms every leaf."""
+    if len(leaves.functionals):
+        raise CertificateError("a proof of one layer has no functionals")
+    for i, bits, bound in zip(leaves.index, leaves.bits, leaves.lower, strict=True):
+        if not model.holds(int(i), bits.tolist(), bound):
+            raise CertificateError(
+                f"a leaf of index {int(i) + 1} is stated to have a margin of at least {bound:.6g}, "
+                f"but the weights give less at {_text(bits)}"
+            )
+
+
+def need_bounds(bounds: Bounds, leaves: Leaves) -> None:
     """Raise `CertificateError` unless the margin is at least as stated over every leaf."""
-    for start in range(0, len(index), bounds.batch):
+    for start in range(0, len(leaves.index), bounds.batch):
         at = slice(start, start + bounds.batch)
-        lower = bounds(index[at], bits[at]).lower
-        wrong = np.flatnonzero(~(lower >= stated[at]))
+        lower = bounds(leaves.index[at], leaves.bits[at], leaves.limits[at]).lower
+        wrong = np.flatnonzero(~(lower >= leaves.lower[at]))
         if len(wrong):
             k = int(wrong[0])
             raise CertificateError(
-                f"a leaf of index {int(index[start + k]) + 1} is stated to have a margin of at "
-                f"least {stated[start + k]:.6g}, but the weights give {lower[k]:.6g}"
+                f"a leaf of index {int(leaves.index[start + k]) + 1} is stated to have a margin of "
+                f"at least {leaves.lower[start + k]:.6g}, but the weights give {lower[k]:.6g}"
             )

@@ -1,10 +1,14 @@
-"""Products of forms, and convex functions of them: what a second layer of attention needs.
+"""Products of forms, convex functions, sums over what bits choose: what a second layer needs.
 
 Axes are as a caller has them: dim last in c and e, symbols behind it in G.
 """
 
+from typing import Any
+
 import numpy as np
 
+from ithbit.prove.bands import Bands
+from ithbit.prove.bounded import Ints
 from ithbit.prove.forms import TINY, Form, slack
 from ithbit.theory.certifiers.arithmetic.intervals import Interval
 from ithbit.theory.layers import FloatArray
@@ -76,3 +80,35 @@ def _convex_at(x: FloatArray, features: bool) -> Interval:
     line = x + 1
     low, high = line - slack(0) * np.abs(line), line + slack(0) * np.abs(line)
     return Interval(np.where(x > 0, low, value.lo), np.where(x > 0, high, value.hi))
+
+
+def chosen(x: Form, n: int, free: Ints, bands: Bands) -> Form:
+    """The sum over slots (axis 1) of what the bits choose; the symbols are the free bits, then the
+    functionals.
+
+    Of ε_j times a generator h_j of a functional's symbol τ, the sum (Σ_j h_j ε_j) τ is split again.
+    """
+    zero, one, k = slice(0, n), slice(n, 2 * n), len(free)
+    c = (x.c[:, zero] + x.c[:, one]).sum(1) / 2 + x.c[:, 2 * n :].sum(1)
+    G = (x.G[:, zero] + x.G[:, one]).sum(1) / 2 + x.G[:, 2 * n :].sum(1)
+    half = np.moveaxis((x.c[:, one] - x.c[:, zero])[:, free] / 2, 1, -1)  # node … bit
+    p, r = bands.split(half)
+    c = c + bands.centre(p)
+    m = k + bands.count
+    G[..., :m] += bands.generators(p, r)
+    h = (x.G[:, one] - x.G[:, zero])[:, free] / 2  # node bit … symbol
+    of_bits = np.abs(h[..., :k]).sum(-1).sum(1) + np.abs(h[..., m:]).sum(-1).sum(1)
+    h = np.moveaxis(h[..., k:m], 1, -1)  # node … functional bit
+    hp, hr = bands.split(h)
+    G[..., k:m] += bands.centre(hp)
+    e = np.maximum(x.e[:, zero], x.e[:, one]).sum(1) + x.e[:, 2 * n :].sum(1) + of_bits
+    e = e + np.abs(bands.generators(hp, hr)).sum((-1, -2))
+    e = e + bands.off(half, p) + bands.off(h, hp).sum(-1)
+    sizes = np.abs(x.c).sum(1) + np.abs(x.G).sum(-1).sum(1) + x.e.sum(1)
+    return Form(c, G, (e + slack(2 * n + x.G.shape[-1] + 8) * 2 * sizes) * _UP + TINY)
+
+
+def of_bits(x: FloatArray, n: int, choose: Any) -> FloatArray:
+    """Least or greatest sum over slots (axis 1) of bounds, bit by bit."""
+    total: FloatArray = choose(x[:, :n], x[:, n : 2 * n]).sum(1) + x[:, 2 * n :].sum(1)
+    return total

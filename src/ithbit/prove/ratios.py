@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ithbit.prove.bands import Bands
 from ithbit.prove.bounded import Ints
 from ithbit.prove.forms import TINY, slack
 from ithbit.prove.tokens import ENTRY
@@ -37,6 +38,7 @@ def separable_ratio(
     fixed: FloatArray,
     fixed_weighted: FloatArray,
     free: Ints,
+    bands: Bands | None = None,
 ) -> Ratio:
     """The ratio from weights (..., bit) and weighted values (..., bit, dim) of bits 0 and 1, and
     the sums over the other tokens (...) and (..., dim). A bit that is fixed has the same twice.
@@ -51,14 +53,31 @@ def separable_ratio(
     least = np.minimum(w0, w1).sum(-1) + fixed
     most = np.maximum(w0, w1).sum(-1) + fixed
     least, most = least * (1 - count) - n * TINY, most * (1 + count) + n * TINY
-    m = N0 / D0[..., None]
     d, x = (w1 - w0)[..., free] / 2, (x1 - x0)[..., free, :] / 2
-    g = x - m[..., None, :] * d[..., None]
+    if bands is not None:
+        x = x.swapaxes(-1, -2)
+        dp, dr = bands.split(d)
+        xp, _ = bands.split(x)
+        D0, N0 = D0 + bands.centre(dp), N0 + bands.centre(xp)
+        reach = np.abs(bands.generators(dp, dr)).sum(-1) * (1 + count)
+        reach = reach + bands.off(d, dp) + count * most
+        least, most = np.maximum(least, D0 - reach), np.minimum(most, D0 + reach)
+    m = N0 / D0[..., None]
+    off: FloatArray | float = 0.0
+    if bands is None:
+        g = x - m[..., None, :] * d[..., None]
+    else:
+        by_bit, p = x - m[..., None] * d[..., None, :], xp - m[..., None] * dp[..., None, :]
+        g = bands.generators(p, bands.without(by_bit, p)).swapaxes(-1, -2)
+        off = 2 * bands.off(
+            np.abs(x) + np.abs(m)[..., None] * np.abs(d)[..., None, :],
+            np.abs(xp) + np.abs(m)[..., None] * np.abs(dp)[..., None, :],
+        )
     size = np.abs(g)
     large = size.sum(-2) * (1 + count)
     sizes = (np.abs(x0) + np.abs(x1)).sum(-2) + 2 * np.abs(fixed_weighted)
     sizes = sizes + np.abs(m) * (most * 3)[..., None]
-    wrong = count * sizes + (4 * ENTRY * most)[..., None] + n * TINY
+    wrong = count * sizes + (4 * ENTRY * most)[..., None] + n * TINY + off
     top, low = 1 / least, 1 / most
     radius = (top - low) / 2 + top * slack(0)
     return Ratio(

@@ -1,10 +1,11 @@
 """The proof of a trained run, joined to what `verify` observed: one verdict.
 
 A run that is refuted stays so. Else bounds are sought over all inputs, and where they are above 0
-the certificate is written, checked as `ithbit check-certificate` would, and only then the verdict
-is *proved on all inputs*.
+the certificate is written, all its leaves are bounded again, and only then the verdict is *proved
+on all inputs*. `ithbit check-certificate` checks it by other code where there is some.
 """
 
+import hashlib
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,18 +13,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from safetensors.torch import load
 
 from ithbit.errors import OutputError, StoreError
+from ithbit.models import positions
+from ithbit.models.registry import blocks_of
+from ithbit.models.stacked import linear, part
 from ithbit.prove import certificate
-from ithbit.prove.bounded import ARITHMETIC, NoBoundsError, bounds_for
+from ithbit.prove.bounded import ARITHMETIC, NoBoundsError, bounds_for, is_one
+from ithbit.prove.certificate import Leaves
+from ithbit.prove.part import part_of, read_part
 from ithbit.prove.search import Found, search
-from ithbit.spec import RunSpec
+from ithbit.prove.single import Float32
+from ithbit.prove.softmax import Tables
+from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.reading import read_verification
 from ithbit.store.records import Case, Proof, Verification, Verified
+from ithbit.store.writing import write_whole
+from ithbit.tasks.tokens import token_table
 from ithbit.verify.margins import alone
 from ithbit.verify.verify import model_of, read_run
 
-FILE = "proof.json"
+FILE, PART = "proof.json", "{}.part.safetensors"
 SECONDS = 60.0
 
 
@@ -58,19 +69,34 @@ def attempt(
     watch: Callable[[Found], None] | None = None,
 ) -> tuple[Proof, Case | None]:
     """Try to prove weights right; writes the certificate if they are. And the input of least margin
-    that was met."""
+    that was met. A search that is cut short is kept beside it, and the next one goes on there."""
+    kept = file.with_name(PART.format(file.stem))
     with suppress(OSError):  # a store that can only be read
         file.unlink(missing_ok=True)
+    sha = hashlib.sha256(weights).hexdigest()
+    start = read_part(kept, sha)
     try:
-        bounds = bounds_for(run.model, certificate.weights_of(weights))
+        functionals = None if start is None else start[1]
+        bounds = bounds_for(run.model, certificate.weights_of(weights), functionals)
     except (NoBoundsError, ArithmeticError):
         return Proof("no bounds"), None
-    found = search(bounds, seconds, watch=watch)
+
+    def keep(found: Found) -> None:
+        with suppress(OutputError):
+            write_whole(kept, part_of(found, bounds.functionals, sha))
+
+    found = search(bounds, seconds, watch=watch, start=start and start[0], keep=keep)
+    if found.outcome == "open":
+        keep(found)
+    else:
+        with suppress(OSError):
+            kept.unlink(missing_ok=True)
     case = Case(found.bits, found.index, found.least_found)
     proof = Proof(
         found.outcome,
         None,
         found.least_found if math.isfinite(found.least_found) else None,
+        None,
         f"bits {found.bits}, index {found.index}",
         found.share_closed,
         found.nodes,
@@ -79,14 +105,39 @@ def attempt(
         ARITHMETIC,
     )
     if found.outcome == "proved":
-        leaves = found.leaves
-        content = certificate.document(run, weights, leaves.index, leaves.bits, leaves.lower)
-        confirmed = certificate.confirmed(content, weights)
+        at = found.leaves
+        leaves = Leaves(at.index, at.bits, at.limits, at.lower, bounds.functionals)
+        content = certificate.document(run, weights, leaves)
+        confirmed = certificate.confirmed(content, weights, same_bounds=True)
         proof = replace(proof, least_margin=confirmed.margin)
+        proof = replace(proof, least_float32=_as_float32(run.model, weights, seconds / 4))
         with suppress(OutputError):
             certificate.write(file, content)
             proof = replace(proof, certificate=file.name)
     return proof, case
+
+
+def _as_float32(spec: ModelSpec, weights: bytes, seconds: float) -> float | None:
+    """A margin that a float32 run has on all inputs, see `single.py`; None if none is proved."""
+    if not is_one(spec):
+        return None
+    bounds = Float32(spec, certificate.weights_of(weights), tables_of(spec, weights))
+    found = search(bounds, seconds)
+    return found.least_proved if found.outcome == "proved" else None
+
+
+def tables_of(spec: ModelSpec, weights: bytes) -> Tables:
+    """What a float32 run makes of every token before attention, on this CPU."""
+    params = {name: value[None] for name, value in load(weights).items()}
+    table, blocks = token_table(spec.task, spec.n_bits), blocks_of(spec)
+    rows = linear(table.features[None], params["embed"])
+    added = positions.encode(part(params, "positions"), spec, table.positions, rows.dtype)
+    assert added is not None
+    rows = blocks.enter(part(params, "enter"), rows + added)
+    d, weight, bias = spec.d_model, params["blocks.0.qkv.weight"], params["blocks.0.qkv.bias"]
+    q = linear(rows, weight[:, :d], bias[:, :d])  # apart from keys and values, as the block does it
+    k, v = linear(rows, weight[:, d:], bias[:, d:]).split(d, -1)
+    return Tables(*(each[0].double().numpy() for each in (rows, q, k, v)))
 
 
 def _joined(

@@ -1,7 +1,8 @@
 """Branch and bound over the bits of every case: worst first, in batches, until the time is up.
 
-A *case* is an index and the value of its bit; a *node* is a case with some further bits fixed. The
-nodes kept cover all inputs at any time, so the search may end whenever it likes: the least of their
+A *case* is an index and the value of its bit; a *node* is a case with some further bits fixed, and
+linear functionals of the bits within limits (`bands.py`). The nodes kept cover all inputs at any
+time, so the search may end whenever it likes, and another may go on from there: the least of their
 bounds is proved. Nothing here is trusted: a certificate is checked without this module.
 """
 
@@ -13,9 +14,12 @@ from typing import Literal
 
 import numpy as np
 
-from ithbit.prove.bounded import Bounds, Ints
+from ithbit.prove.bands import STEP, everything, reached
+from ithbit.prove.bounded import Bounds, Ints, joined
 from ithbit.theory.layers import FloatArray
 
+_PARTS = ("index", "bits", "limits", "lower", "branch")
+_SAMPLES = 256  # for each index
 _SPOKEN = 0.2  # seconds between two words of progress
 
 
@@ -25,18 +29,19 @@ class Nodes:
 
     index: Ints
     bits: Ints
+    limits: FloatArray  # node functional 2
     lower: FloatArray
-    branch: Ints  # the bit to fix next
+    branch: Ints  # the bit to fix next, or n and more: the functional whose band to halve
 
     def __len__(self) -> int:
         return len(self.index)
 
     def __getitem__(self, at: Ints) -> "Nodes":
-        return Nodes(self.index[at], self.bits[at], self.lower[at], self.branch[at])
+        return Nodes(*(getattr(self, name)[at] for name in _PARTS))
 
     @property
     def share(self) -> FloatArray:
-        """Of all inputs, node by node."""
+        """Of all inputs, node by node, but for the limits."""
         n = self.bits.shape[1]
         return np.exp2(-(self.bits >= 0).sum(1, dtype=float)) / n
 
@@ -74,74 +79,112 @@ def cases(n: int) -> tuple[Ints, Ints]:
     return index, bits
 
 
+def share_closed(leaves: Nodes, functionals: FloatArray) -> float:
+    """The share of all inputs where the bounds are above 0; where leaves have limits, an estimate
+    from uniform inputs."""
+    if not len(functionals):
+        return float(leaves.share[leaves.lower > 0].sum())
+    rng, n = np.random.default_rng(0), functionals.shape[1]
+    held = leaves[np.flatnonzero(~(leaves.lower > 0))]
+    missed = 0
+    for i in range(n):
+        own = held[np.flatnonzero(held.index == i)]
+        strings = rng.integers(0, 2, (_SAMPLES, n), np.int8)
+        at = (2.0 * strings - 1) @ functionals.T
+        for k in range(0, len(own), 64):
+            node = own[np.arange(k, min(k + 64, len(own)))]
+            fits = ((node.bits < 0) | (node.bits == strings[:, None])).all(-1)
+            low, high = node.limits[..., 0], node.limits[..., 1]
+            fits &= ((low <= at[:, None]) & (at[:, None] <= high)).all(-1)
+            away = ~fits.any(1)
+            missed += int((~away).sum())
+            strings, at = strings[away], at[away]
+    return 1 - missed / (_SAMPLES * n)
+
+
 def search(
     bounds: Bounds,
     seconds: float = 60.0,
     least: float = math.inf,
     watch: Callable[[Found], None] | None = None,
     slack: float | None = None,
+    start: Found | None = None,
+    keep: Callable[[Found], None] | None = None,
 ) -> Found:
     """Bound the margin over all inputs from below until that is within `slack` of the least one
     met (what the bounds have unless given), an input is wrong, or the time is up. `least` is a
-    margin that is known to occur."""
+    margin that is known to occur. Goes on from `start`, whose nodes and seconds count; what there
+    is when the user interrupts it is given to `keep`."""
     slack = bounds.slack if slack is None else slack
     started = spoken = time.perf_counter()
-    count, worst = 0, ("", 0)
-    leaves: Nodes | None = None
-    index, bits = cases(bounds.n)
-    while True:
-        fresh, margin, at = _bounded(bounds, index, bits)
-        count += len(fresh)
-        if margin < least:
-            least, worst = margin, at
-        leaves = fresh if leaves is None else _joined(leaves, fresh)
-        goal = least - slack if least > 2 * slack else least / 100
-        todo = np.flatnonzero((leaves.lower < goal) & (leaves.branch >= 0))
-        now = time.perf_counter()
-        over = not len(todo) or least <= 0 or now - started > seconds
-        if over or (watch is not None and now - spoken > _SPOKEN):
-            closed = float(leaves.share[leaves.lower > 0].sum())
-            low = float(leaves.lower.min())
-            found = Found(leaves, low, least, *worst, closed, count, now - started)
-            if over:
-                return found
-            assert watch is not None
-            watch(found)
-            spoken = now
-        split = todo[np.argsort(leaves.lower[todo], kind="stable")[: bounds.batch]]
-        index, bits = _children(leaves[split])
-        leaves = leaves[np.setdiff1d(np.arange(len(leaves)), split, assume_unique=True)]
+    if start is None:
+        index, bits = cases(bounds.n)
+        limits = everything(bounds.functionals, len(index))
+        leaves, least, worst = _bounded(bounds, index, bits, limits, least, ("", 0))
+        count, before = len(leaves), 0.0
+    else:
+        leaves, least, worst = start.leaves, start.least_found, (start.bits, start.index)
+        count, before = start.nodes, start.seconds
+
+    def found() -> Found:
+        closed, low = share_closed(leaves, bounds.functionals), float(leaves.lower.min())
+        spent = before + time.perf_counter() - started
+        return Found(leaves, low, least, *worst, closed, count, spent)
+
+    try:
+        while True:
+            goal = least - slack if least > 2 * slack else least / 100
+            todo = np.flatnonzero((leaves.lower < goal) & (leaves.branch >= 0))
+            now = time.perf_counter()
+            if not len(todo) or least <= 0 or now - started > seconds:
+                return found()
+            if watch is not None and now - spoken > _SPOKEN:
+                watch(found())
+                spoken = time.perf_counter()
+            split = todo[np.argsort(leaves.lower[todo], kind="stable")[: bounds.batch]]
+            fresh, least, worst = _bounded(bounds, *_children(bounds, leaves[split]), least, worst)
+            rest = leaves[np.setdiff1d(np.arange(len(leaves)), split, assume_unique=True)]
+            leaves, count = _joined(rest, fresh), count + len(fresh)
+    except KeyboardInterrupt:
+        if keep is not None:
+            keep(found())
+        raise
 
 
-def _bounded(bounds: Bounds, index: Ints, bits: Ints) -> tuple[Nodes, float, tuple[str, int]]:
-    """The nodes with their bounds; the least margin of the inputs that their forms point at."""
-    starts = range(0, len(index), bounds.batch)
-    found = [bounds(index[k : k + bounds.batch], bits[k : k + bounds.batch]) for k in starts]
-    lower, slope, weight = (
-        np.concatenate([getattr(each, name) for each in found])
-        for name in ("lower", "slope", "weight")
-    )
+def _bounded(
+    bounds: Bounds, index: Ints, bits: Ints, limits: FloatArray, least: float, at: tuple[str, int]
+) -> tuple[Nodes, float, tuple[str, int]]:
+    """The nodes with their bounds; the least margin met so far, here or before, and where."""
+    parts = [slice(k, k + bounds.batch) for k in range(0, len(index), bounds.batch)]
+    found = joined([bounds(index[part], bits[part], limits[part]) for part in parts])
     free = bits < 0
-    branch = np.where(free.any(1), np.where(free, weight, -1.0).argmax(1), -1)
-    worst = np.argsort(lower, kind="stable")[: bounds.batch]
-    corner = np.where(free, slope < 0, bits).astype(np.int8)[worst]
+    wide = np.diff(reached(bounds.functionals, limits, bits), axis=-1)[..., 0] > 8 * STEP
+    can = np.concatenate([free, wide], 1)
+    branch = np.where(can.any(1), np.where(can, found.weight, -1.0).argmax(1), -1)
+    worst = np.argsort(found.lower, kind="stable")[: bounds.batch]
+    corner = np.where(free, found.slope < 0, bits).astype(np.int8)[worst]
     margin = bounds(index[worst], corner).upper
-    least = int(margin.argmin())
-    text = "".join(map(str, corner[least]))
-    at = int(index[worst[least]]) + 1
-    return Nodes(index, bits, lower, branch), float(margin[least]), (text, at)
+    k = int(margin.argmin())
+    if margin[k] < least:
+        least, at = float(margin[k]), ("".join(map(str, corner[k])), int(index[worst[k]]) + 1)
+    return Nodes(index, bits, limits, found.lower, branch), least, at
 
 
-def _children(nodes: Nodes) -> tuple[Ints, Ints]:
-    """Each node twice, with its branching bit 0 and 1."""
-    row, both = np.arange(len(nodes)), []
+def _children(bounds: Bounds, nodes: Nodes) -> tuple[Ints, Ints, FloatArray]:
+    """Each node twice: with its branching bit 0 and 1, or the halves of a band."""
+    n, both = bounds.n, []
+    by_bit, by_band = np.flatnonzero(nodes.branch < n), np.flatnonzero(nodes.branch >= n)
+    functional = nodes.branch[by_band] - n
+    ends = reached(bounds.functionals, nodes.limits, nodes.bits)[by_band, functional]
+    middle = np.rint(ends.mean(-1) / STEP) * STEP
     for value in (0, 1):
-        bits = nodes.bits.copy()
-        bits[row, nodes.branch] = value
-        both.append(bits)
-    return np.concatenate([nodes.index, nodes.index]), np.concatenate(both)
+        bits, limits = nodes.bits.copy(), nodes.limits.copy()
+        bits[by_bit, nodes.branch[by_bit]] = value
+        limits[by_band, functional, 1 - value] = middle
+        both.append((nodes.index, bits, limits))
+    index, bits, limits = (np.concatenate(pair) for pair in zip(*both, strict=True))
+    return index, bits, limits
 
 
 def _joined(a: Nodes, b: Nodes) -> Nodes:
-    parts = ("index", "bits", "lower", "branch")
-    return Nodes(*(np.concatenate([getattr(a, name), getattr(b, name)]) for name in parts))
+    return Nodes(*(np.concatenate([getattr(a, name), getattr(b, name)]) for name in _PARTS))

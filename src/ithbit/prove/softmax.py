@@ -7,6 +7,8 @@ separable too (Dinkelbach). The rest of the block is `forms.py`. Weights e^{s - 
 rounded from arb balls, see `tokens.py`.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from flint import arb, ctx
 
@@ -33,15 +35,26 @@ _WIDE = 1.5  # greatest over least denominator, from where ranges of ratios are 
 _STEPS = 6  # of Dinkelbach
 
 
+class Tables(NamedTuple):
+    """Every token (row, dim) after the first norm, and its query, key and value."""
+
+    x: FloatArray
+    q: FloatArray
+    k: FloatArray
+    v: FloatArray
+
+
 class OneSoftmax:
-    """The margin of one trained model over sets of inputs."""
+    """The margin of one trained model over sets of inputs; with tables, of the model that goes on
+    from these."""
 
     batch = 128
     slack = 0.02
 
-    def __init__(self, spec: ModelSpec, params: Params) -> None:
+    def __init__(self, spec: ModelSpec, params: Params, tables: Tables | None = None) -> None:
         n, d, heads = spec.n_bits, spec.d_model, spec.n_heads
         size = d // heads
+        self.functionals = np.zeros((0, n))
         self.n, self.params = n, {name: np.asarray(p, np.float64) for name, p in params.items()}
         p = self.params
         with ctx.workprec(PRECISION):
@@ -53,6 +66,8 @@ class OneSoftmax:
                 mapped(rows, weight[at], bias[at])
                 for at in (slice(0, d), slice(d, 2 * d), slice(2 * d, 3 * d))
             )
+            if tables is not None:
+                rows, q, k, v = map(exact, tables)
             scale = arb(size).rsqrt()
             # index head row: the bits' two rows, then the query's own
             self.w = np.empty((n, heads, 2 * n + 1))
@@ -72,7 +87,7 @@ class OneSoftmax:
         self.v_bit = np.stack([self.v[:, :n], self.v[:, n : 2 * n]], 2)  # head bit value dim
         self.wv_bit = self.w_bit[..., None] * self.v_bit
 
-    def __call__(self, index: Ints, bits: Ints) -> Bounded:
+    def __call__(self, index: Ints, bits: Ints, limits: FloatArray | None = None) -> Bounded:
         """Bounds of nodes: index (node) from 0, bits (node, bit) in -1, 0, 1; that at the index is
         fixed, and is the answer."""
         with np.errstate(all="ignore"):
@@ -80,27 +95,18 @@ class OneSoftmax:
 
     def _bound(self, index: Ints, bits: Ints) -> Bounded:
         p = self.params
-        free = np.flatnonzero((bits < 0).any(0))
-        x, matters = self._attention(index, bits, free)
+        x, matters = self.attention(index, bits)
         x = layer_norm(x, p["blocks.0.norm1.weight"], p["blocks.0.norm1.bias"], EPS)
         hidden = gelu(linear(x, p["blocks.0.up.weight"], p["blocks.0.up.bias"]))
         x = add(x, linear(hidden, p["blocks.0.down.weight"], p["blocks.0.down.bias"]))
         x = layer_norm(x, p["blocks.0.norm2.weight"], p["blocks.0.norm2.bias"], EPS)
         logit = linear(x, p["head.weight"], p["head.bias"])
-        low, high = logit.bounds()
-        answer = np.take_along_axis(bits, index[:, None], 1)[:, 0]
-        sign = np.where(answer == 1, 1.0, -1.0)
-        lower = np.where(answer == 1, low[:, 0], -high[:, 0])
-        upper = np.where(answer == 1, high[:, 0], -low[:, 0])
-        slope, weight = np.zeros(bits.shape), np.zeros(bits.shape)
-        slope[:, free] = logit.G[:, 0, : len(free)] * sign[:, None]
-        weight[:, free] = matters
-        lower = np.where(np.isnan(lower), -np.inf, lower)
-        return Bounded(lower, np.where(np.isnan(upper), np.inf, upper), slope, weight)
+        return of_logit(logit, matters, index, bits)
 
-    def _attention(self, index: Ints, bits: Ints, free: Ints) -> tuple[Form, FloatArray]:
+    def attention(self, index: Ints, bits: Ints) -> tuple[Form, FloatArray]:
         """What the last token has after attention, before the first norm; its symbols begin with
         the free bits. And how much each of these moves it."""
+        free = np.flatnonzero((bits < 0).any(0))
         head = np.arange(self.w.shape[1])[:, None]
         place = np.arange(self.n)
         i = index[:, None, None]
@@ -138,6 +144,24 @@ class OneSoftmax:
         barred = np.stack([bits == 1, bits == 0], -1)[..., None]
         high = _greatest(w, v, barred, wq, vq, least)
         return -_greatest(w, -v, barred, wq, -vq, least), high
+
+
+def of_logit(logit: Form, matters: FloatArray, index: Ints, bits: Ints) -> Bounded:
+    """Bounds from the logit's form, whose symbols begin with the bits that are free anywhere."""
+    free = np.flatnonzero((bits < 0).any(0))
+    low, high = logit.bounds()
+    answer = np.take_along_axis(bits, index[:, None], 1)[:, 0]
+    sign = np.where(answer == 1, 1.0, -1.0)
+    lower = np.where(answer == 1, low[:, 0], -high[:, 0])
+    upper = np.where(answer == 1, high[:, 0], -low[:, 0])
+    slope, weight = np.zeros(bits.shape), np.zeros(bits.shape)
+    slope[:, free] = logit.G[:, 0, : len(free)] * sign[:, None]
+    weight[:, free] = np.nan_to_num(matters[:, : len(free)], nan=1e9, posinf=1e9)
+    weight = np.concatenate(
+        [weight, np.nan_to_num(matters[:, len(free) :], nan=1e9, posinf=1e9)], 1
+    )
+    lower = np.where(np.isnan(lower), -np.inf, lower)
+    return Bounded(lower, np.where(np.isnan(upper), np.inf, upper), slope, weight)
 
 
 def _greatest(

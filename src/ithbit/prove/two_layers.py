@@ -16,7 +16,8 @@ import numpy as np
 from flint import arb, ctx
 
 from ithbit.families import FAMILIES
-from ithbit.prove.bounded import Bounded, Ints
+from ithbit.prove.bands import STEP, Bands, bands_of, everything
+from ithbit.prove.bounded import Bounded, Ints, joined
 from ithbit.prove.cells import in_cells
 from ithbit.prove.forms import (
     TINY,
@@ -29,8 +30,10 @@ from ithbit.prove.forms import (
     slack,
     with_own,
 )
-from ithbit.prove.products import collapsed, convex, dot, product
+from ithbit.prove.points import Points
+from ithbit.prove.products import chosen, collapsed, convex, dot, of_bits, product
 from ithbit.prove.ratios import separable_ratio
+from ithbit.prove.softmax import of_logit
 from ithbit.prove.tokens import (
     ENTRY,
     PRECISION,
@@ -51,18 +54,23 @@ from ithbit.theory.trained_blocks import BERT_EPS, DENOMINATOR_EPS, LINEAR_EPS
 _UP = 1 + slack(8)
 _UNKNOWN = 0.05  # mean radius of a slot after layer 1, from where cells are tried
 _ROWS = 8
+_FUNCTIONALS, _SHORT = 3, 16  # up to 16 bits, trying the inputs of small sets is faster
+FEW = {"softmax": 10, "linear": 12}  # free bits, up to which all inputs of a node are tried
 
 
 class TwoLayers:
     """The margin of one trained model over sets of inputs."""
 
-    batch = 32
+    batch = 16
     slack = np.inf
 
-    def __init__(self, spec: ModelSpec, params: Params) -> None:
+    def __init__(
+        self, spec: ModelSpec, params: Params, functionals: FloatArray | None = None
+    ) -> None:
         self.n, self.heads, self.size = spec.n_bits, spec.n_heads, spec.d_head
         self.lhi = spec.task == "lhi"
         self.softmax = FAMILIES[spec.family].kind == "softmax"
+        self.few = FEW[FAMILIES[spec.family].kind]
         self.eps = BERT_EPS if self.softmax else LINEAR_EPS
         self.params = {name: np.asarray(p, np.float64) for name, p in params.items()}
         p, n, d = self.params, self.n, spec.d_model
@@ -100,26 +108,56 @@ class TwoLayers:
             place = np.append(place, n + 1)
         if FAMILIES[spec.family].causal:
             self.w *= place <= place[:, None]
+        self.points = Points(self.w, self.v, self.x, self.params, self.softmax, self.eps)
+        self.functionals = self._functionals() if functionals is None else functionals
 
-    def __call__(self, index: Ints, bits: Ints) -> Bounded:
-        """Bounds of nodes, as `Bounds` has it."""
+    def _functionals(self) -> FloatArray:
+        """What layer 1 mostly follows: of all slots, with every bit free but the middle one."""
+        n, j = self.n, np.arange(self.n)
+        if n <= _SHORT:
+            return np.zeros((0, n))
+        slots = np.concatenate([j, j + n, [2 * n + n // 2], [3 * n] if self.lhi else []])
+        every = bands_of(np.zeros((0, n)), np.zeros((1, 0, 2)), np.full((1, n), -1), j)
         with np.errstate(all="ignore"):
-            return self._bound(index, bits)
+            mixed = self._first(slots[None].astype(np.int64), j, every)
+        size = np.sqrt(mixed.c.var(-1) + self.eps)
+        moves = (mixed.G[..., :n] / size[:, None, None]).reshape(-1, n)
+        top = np.linalg.svd(moves[np.isfinite(moves).all(1)], full_matrices=False)[2]
+        top = top[:_FUNCTIONALS]
+        found: FloatArray = np.rint(top / np.abs(top).max(1, keepdims=True) / STEP) * STEP
+        return found
 
-    def _bound(self, index: Ints, bits: Ints) -> Bounded:
+    def __call__(self, index: Ints, bits: Ints, limits: FloatArray | None = None) -> Bounded:
+        """Bounds of nodes, as `Bounds` has it."""
+        limits = everything(self.functionals, len(index)) if limits is None else limits
+        few = (bits < 0).sum(1) <= self.few
+        with np.errstate(all="ignore"):
+            if few.all():
+                nodes = zip(index, bits, limits, strict=True)
+                return joined([self.points.tried(*node, self.functionals) for node in nodes])
+            if not few.any():
+                return self._bound(index, bits, limits)
+        parts = [self(index[at], bits[at], limits[at]) for at in (few, ~few)]
+        back = np.argsort(np.concatenate([np.flatnonzero(few), np.flatnonzero(~few)]))
+        both = joined(parts)
+        return Bounded(both.lower[back], both.upper[back], both.slope[back], both.weight[back])
+
+    def _bound(self, index: Ints, bits: Ints, limits: FloatArray) -> Bounded:
         free = np.flatnonzero((bits < 0).any(0))
+        bands = bands_of(self.functionals, limits, bits, free)
+        shared = len(free) + bands.count
         n, j = self.n, np.arange(self.n)
         rows = [j + n * np.where(bits < 0, 0, bits), j + n * np.where(bits < 0, 1, bits)]
         rows.append(2 * n + index[:, None])
         if self.lhi:
             rows.append(np.full((len(index), 1), 3 * n))
         slots = np.concatenate(rows, 1).astype(np.int64)
-        mixed = self._first(slots, free)
+        mixed = self._first(slots, free, bands)
         twice = np.zeros(slots.shape, bool)  # a fixed bit has one token in two slots
         twice[:, n : 2 * n] = bits >= 0
         once = np.flatnonzero(~twice)
         ends = np.arange(1, len(slots) + 1) * slots.shape[1] - 1
-        keys = self._keys(_rows(mixed, once), len(free))
+        keys = self._keys(_rows(mixed, once), shared)
         place = np.arange(slots.size).reshape(slots.shape)
         place[:, n : 2 * n] = np.where(bits >= 0, place[:, :n], place[:, n : 2 * n])
         keys = _rows(keys, np.searchsorted(once, place.ravel()))
@@ -127,18 +165,12 @@ class TwoLayers:
             last = _rows(keys, ends)
         else:
             last = self._tail(_rows(mixed, ends), "blocks.0.", brief=True)
-        logit, matters = self._second(keys, last, slots, bits, free)
-        low, high = logit.bounds()
-        answer = np.take_along_axis(bits, index[:, None], 1)[:, 0]
-        lower = np.where(answer == 1, low[:, 0], -high[:, 0])
-        upper = np.where(answer == 1, high[:, 0], -low[:, 0])
-        slope, weight = np.zeros(bits.shape), np.zeros(bits.shape)
-        slope[:, free] = logit.G[:, 0, : len(free)] * np.where(answer == 1, 1.0, -1.0)[:, None]
-        weight[:, free] = np.nan_to_num(matters, nan=1e9, posinf=1e9)
-        lower = np.where(np.isnan(lower), -np.inf, lower)
-        return Bounded(lower, np.where(np.isnan(upper), np.inf, upper), slope, weight)
+        logit, matters = self._second(keys, last, slots, bits, free, bands)
+        found = of_logit(logit, matters, index, bits)
+        found.lower[bands.empty] = np.inf
+        return found
 
-    def _first(self, slots: Ints, free: Ints) -> Form:
+    def _first(self, slots: Ints, free: Ints, bands: Bands) -> Form:
         """Attention of layer 1 with its residual, at all slots: node by node, slot by slot."""
         n, (nodes, count) = self.n, slots.shape
         at, zero, one, rest = (
@@ -160,11 +192,13 @@ class TwoLayers:
         fixed, fixed_x = wr.sum(-1), np.matmul(wr, self.v[:, rest])
         if not self.softmax:
             fixed = fixed + DENOMINATOR_EPS
-        ratio = separable_ratio((w0, w1), (x0, x1), fixed, fixed_x, free)
+        parts = (np.swapaxes(a, 0, 1) for a in (w0, w1, x0, x1, fixed, fixed_x))
+        w0, w1, x0, x1, fixed, fixed_x = parts  # node head slot …
+        ratio = separable_ratio((w0, w1), (x0, x1), fixed, fixed_x, free, bands)
 
         def flat(each: FloatArray) -> FloatArray:
-            """head node slot … dim -> (node slot) (head dim) …"""
-            moved = np.moveaxis(each, 0, 2)  # node slot head … dim
+            """node head slot … dim -> (node slot) (head dim) …"""
+            moved = np.moveaxis(each, 1, 2)  # node slot head … dim
             moved = np.moveaxis(moved, -1, 3)
             return moved.reshape(nodes * count, self.heads * self.size, *moved.shape[4:])
 
@@ -222,12 +256,12 @@ class TwoLayers:
         return norm(x, "norm2") if self.softmax else x
 
     def _second(
-        self, z: Form, last: Form, slots: Ints, bits: Ints, free: Ints
+        self, z: Form, last: Form, slots: Ints, bits: Ints, free: Ints, bands: Bands
     ) -> tuple[Form, FloatArray]:
         """Layer 2 and the head: the logit's form, whose symbols begin with the free bits, and how
         much each of these matters."""
         p, (nodes, count) = self.params, slots.shape
-        k = len(free)
+        k = len(free) + bands.count
         qkv = linear(z, p["blocks.1.qkv.weight"], p.get("blocks.1.qkv.bias"))
         shape = (nodes, count, 3, self.heads, self.size)
         c, e = (a.reshape(shape) for a in (qkv.c, qkv.e))
@@ -241,7 +275,7 @@ class TwoLayers:
             weight = dot(convex(q, True), convex(key, True), k)
             low, high = weight.bounds()
             low = np.maximum(low, 0)
-        mixed, matters = self._mixed(weight, low, high, value, bits, free)
+        mixed, matters = self._mixed(weight, low, high, value, bits, free, bands)
         out = linear(mixed, p["blocks.1.out.weight"], p.get("blocks.1.out.bias"))
         y = self._tail(_beside(last, out, k, self.softmax), "blocks.1.")
         matters = matters + np.abs(last.G[..., :k]).sum(1)
@@ -283,6 +317,7 @@ class TwoLayers:
         value: Form,
         bits: Ints,
         free: Ints,
+        bands: Bands,
     ) -> tuple[Form, FloatArray]:
         """Σ w v / Σ w over the tokens that the bits choose: node (head dim), and how much each free
         bit matters."""
@@ -294,12 +329,14 @@ class TwoLayers:
         m = (share[..., None] * value.c).sum(1) / total[..., None]  # node head dim
         off = np.abs(value.c) + np.abs(m)[:, None]
         centred = Form(value.c - m[:, None], value.G, value.e + slack(0) * off)
-        N = _chosen(product(weight, centred), n, free)
-        D = _chosen(Form(weight.c[..., None], weight.G[..., None, :], weight.e[..., None]), n, free)
+        N = chosen(product(weight, centred), n, free, bands)
+        D = chosen(
+            Form(weight.c[..., None], weight.G[..., None, :], weight.e[..., None]), n, free, bands
+        )
         least, most = (a[..., 0] for a in D.bounds())
         parts = slack(2 * n + 8)
-        least = np.maximum(least, _of_bits(low, n, np.minimum) * (1 - parts))
-        most = np.minimum(most, _of_bits(high, n, np.maximum) * (1 + parts))
+        least = np.maximum(least, of_bits(low, n, np.minimum) * (1 - parts))
+        most = np.minimum(most, of_bits(high, n, np.maximum) * (1 + parts))
         if not self.softmax:
             least, most = (least + DENOMINATOR_EPS) * (1 - parts), (most + DENOMINATOR_EPS) * _UP
         least = np.where(least > 0, least, np.nan)
@@ -318,9 +355,9 @@ class TwoLayers:
         att = high / np.maximum(most, 1e-300)[:, None]
         far = np.abs(centred.c).sum(-1)
         matters = (att[..., None] * np.abs(value.G).sum(3)).sum((1, 2))
-        moved = np.abs(weight.G[..., : len(free)])
+        moved = np.abs(weight.G[..., : len(free) + bands.count])
         matters += ((far / np.maximum(most, 1e-300)[:, None])[..., None] * moved).sum((1, 2))
-        matters += np.abs(G[..., : len(free)]).sum((1, 2))
+        matters += np.abs(G[..., : len(free) + bands.count]).sum((1, 2))
         flat = (nodes, self.heads * self.size)
         out = Form(out.c.reshape(flat), out.G.reshape(*flat, -1), out.e.reshape(flat))
         return left_over(out, rest.reshape(flat) * _UP, own=True), matters
@@ -343,22 +380,3 @@ def _beside(last: Form, out: Form, k: int, shared: bool) -> Form:
     more = np.zeros((*out.c.shape, last.G.shape[-1] - k))
     both = np.concatenate([out.G[..., :k], more, out.G[..., k:]], -1)
     return add(last, Form(out.c, both, out.e))
-
-
-def _chosen(x: Form, n: int, free: Ints) -> Form:
-    """The sum over slots (axis 1) of what the bits choose; the symbols are the free bits."""
-    zero, one = slice(0, n), slice(n, 2 * n)
-    c = (x.c[:, zero] + x.c[:, one]).sum(1) / 2 + x.c[:, 2 * n :].sum(1)
-    G = (x.G[:, zero] + x.G[:, one]).sum(1) / 2 + x.G[:, 2 * n :].sum(1)
-    half = (x.c[:, one] - x.c[:, zero]) / 2  # node bit …
-    G[..., : len(free)] += np.moveaxis(half[:, free], 1, -1)
-    apart = np.abs(x.G[:, one] - x.G[:, zero]).sum(-1).sum(1) / 2
-    e = np.maximum(x.e[:, zero], x.e[:, one]).sum(1) + x.e[:, 2 * n :].sum(1) + apart
-    sizes = np.abs(x.c).sum(1) + np.abs(x.G).sum(-1).sum(1) + x.e.sum(1)
-    return Form(c, G, (e + slack(2 * n + x.G.shape[-1] + 8) * sizes) * _UP + TINY)
-
-
-def _of_bits(x: FloatArray, n: int, choose: Any) -> FloatArray:
-    """Least or greatest sum over slots (axis 1) of bounds, bit by bit."""
-    total: FloatArray = choose(x[:, :n], x[:, n : 2 * n]).sum(1) + x[:, 2 * n :].sum(1)
-    return total

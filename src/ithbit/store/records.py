@@ -168,6 +168,7 @@ class Proof:
     outcome: Literal["proved", "refuted", "open", "no bounds"]
     least_margin: float | None = None  # proved on all inputs; None where nothing is
     least_found: float | None = None  # the least margin met, rounded up
+    least_float32: float | None = None  # proved of a float32 run on all inputs; None: nothing is
     found_at: str = ""  # bits and index of that input
     share_closed: Share = 0.0  # of all inputs: where bounds are above 0
     nodes: Count = 0  # sets of inputs that were bounded
@@ -181,7 +182,9 @@ class Proof:
         effort = f"{self.nodes:,} nodes, {self.seconds:.1f} s"
         match self.outcome:
             case "proved":
-                return f"margin at least {self.least_margin:.6g} in real arithmetic ({effort})"
+                float32 = self.least_float32
+                run = "" if float32 is None else f", {float32:.6g} as run in float32"
+                return f"margin at least {self.least_margin:.6g} in real arithmetic{run} ({effort})"
             case "refuted":
                 return f"wrong in real arithmetic at {self.found_at} ({effort})"
             case "open":

@@ -20,7 +20,7 @@ from ithbit.theory.layers import FloatArray
 Index = Any  # what numpy takes between brackets
 
 EXP_LIMIT = 700  # beyond it, exp is bounded by 0 or by infinity
-_FINE = 64  # exp's table has one entry per integer and one per 64th
+FINE = 64  # exp's table has one entry per integer and one per 64th
 # Horner's rule for e^r to degree 6, |r| <= 1/128: the last addition rounds by at most
 # 2^-53 (1 + |r|), earlier ones reach the result multiplied by |r|, and the remainder is below
 # 2^-61. So 2^-51 is ample.
@@ -212,11 +212,11 @@ def tanh(x: Interval) -> Interval:
 
 
 @cache
-def _tables() -> tuple[Interval, Interval]:
+def exp_tables() -> tuple[Interval, Interval]:
     """exp at −700 … 700 and at −32/64 … 32/64, as intervals made from arb balls."""
     with ctx.workprec(100):
         whole = [arb(j).exp() for j in range(-EXP_LIMIT, EXP_LIMIT + 1)]
-        fine = [(arb(m) / _FINE).exp() for m in range(-_FINE // 2, _FINE // 2 + 1)]
+        fine = [(arb(m) / FINE).exp() for m in range(-FINE // 2, FINE // 2 + 1)]
         return _enclose(whole), _enclose(fine)
 
 
@@ -232,17 +232,17 @@ def _exp(x: FloatArray) -> Interval:
     Both subtractions are exact, since the integer (and the 64th) nearest to a float is within a
     factor of two of it or is 0.
     """
-    whole, fine = _tables()
+    whole, fine = exp_tables()
     unknown = np.isnan(x)
     inside = np.clip(np.where(unknown, 0.0, x), -EXP_LIMIT, EXP_LIMIT)
     j = np.rint(inside)
-    m = np.rint((inside - j) * _FINE)
-    r = (inside - j) - m / _FINE
+    m = np.rint((inside - j) * FINE)
+    r = (inside - j) - m / FINE
     p = np.full_like(r, 1 / 720)
     for factor in (1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0):
         p = p * r + factor
     tail = Interval(p - p * _HORNER_SLACK, p + p * _HORNER_SLACK)
-    body = whole[j.astype(int) + EXP_LIMIT] * fine[m.astype(int) + _FINE // 2] * tail
+    body = whole[j.astype(int) + EXP_LIMIT] * fine[m.astype(int) + FINE // 2] * tail
     lo = np.where((x < -EXP_LIMIT) | unknown, 0.0, body.lo)
     hi = np.where((x > EXP_LIMIT) | unknown, np.inf, body.hi)
     return Interval(np.where(x == 0, 1.0, lo), np.where(x == 0, 1.0, hi))

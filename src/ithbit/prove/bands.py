@@ -1,0 +1,99 @@
+"""Sets of bit strings cut out by linear functionals: lo <= C ε <= hi for a few fixed rows C.
+
+What averages all bits hardly changes with one of them, so fixing bits says little about it; a band
+of the functional that it follows says much. With a generator g = p C + r the product g ε is p σ +
+r ε, where σ = C ε lies in the band: p becomes the generator of a symbol for each functional, and r
+is what remains of the bits. Any p is sound; least squares makes r small.
+
+Functionals and the ends of bands are multiples of `STEP`, small enough that their sums are exact.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ithbit.prove.bounded import Ints
+from ithbit.prove.forms import slack
+from ithbit.theory.layers import FloatArray
+
+STEP = 2.0**-12
+
+
+@dataclass(frozen=True, eq=False)
+class Bands:
+    """Of every node: the functionals on the bits that may be free, 0 where one is fixed, and the
+    band of their sum over the free bits."""
+
+    C: FloatArray  # node functional free
+    mid: FloatArray  # node functional
+    half: FloatArray
+    back: FloatArray  # node free functional: any inverse of C from the right
+    empty: Ints  # node: no string can be in all bands
+
+    @property
+    def count(self) -> int:
+        return self.C.shape[1]
+
+    def split(self, g: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """p and r of generators (node ... free)."""
+        p = _each(g, self.back)
+        return p, g - _each(p, self.C)
+
+    def without(self, g: FloatArray, p: FloatArray) -> FloatArray:
+        """g - p C."""
+        return g - _each(p, self.C)
+
+    def lifted(self, each: FloatArray, like: FloatArray) -> FloatArray:
+        """node functional -> node 1 ... functional."""
+        return each.reshape(len(each), *(1,) * (like.ndim - 2), -1)
+
+    def centre(self, p: FloatArray) -> FloatArray:
+        return (p * self.lifted(self.mid, p)).sum(-1)
+
+    def generators(self, p: FloatArray, r: FloatArray) -> FloatArray:
+        """What remains of the bits, then the functionals."""
+        return np.concatenate([r, p * self.lifted(self.half, p)], -1)
+
+    def off(self, g: FloatArray, p: FloatArray) -> FloatArray:
+        """How far g ε may be from p σ + r ε by rounding."""
+        sizes = self.lifted(np.abs(self.C).sum(-1) + np.abs(self.mid), p)
+        return slack(2 * self.count + 8) * (np.abs(g).sum(-1) + 2 * (np.abs(p) * sizes).sum(-1))
+
+
+def _each(x: FloatArray, matrix: FloatArray) -> FloatArray:
+    """Rows x (node ... a) times the node's matrix (node a b)."""
+    shape = x.shape[:-1]
+    flat = x.reshape(len(x), math.prod(shape[1:]), x.shape[-1])
+    return np.matmul(flat, matrix).reshape(*shape, matrix.shape[-1])
+
+
+def everything(functionals: FloatArray, nodes: int) -> FloatArray:
+    """Limits that every string is within."""
+    most = np.abs(functionals).sum(-1)
+    return np.broadcast_to(np.stack([-most, most], -1), (nodes, len(functionals), 2)).copy()
+
+
+def reached(functionals: FloatArray, limits: FloatArray, bits: Ints) -> FloatArray:
+    """The limits (node, functional, 2) of C ε over all bits as far as the node's strings reach."""
+    signs = np.where(bits < 0, 0.0, 2.0 * bits - 1)
+    reach, fixed = (bits < 0) @ np.abs(functionals).T, signs @ functionals.T  # exact
+    low = np.maximum(limits[..., 0], fixed - reach)
+    return np.stack([low, np.minimum(limits[..., 1], fixed + reach)], -1)
+
+
+def bands_of(functionals: FloatArray, limits: FloatArray, bits: Ints, free: Ints) -> Bands:
+    """The bands of nodes from limits (node, functional, 2) of C ε over all bits."""
+    fixed = np.where(bits < 0, 0.0, 2.0 * bits - 1) @ functionals.T
+    low, high = np.moveaxis(reached(functionals, limits, bits) - fixed[..., None], -1, 0)
+    empty = (low > high).any(-1)
+    mid, half = (low + high) / 2, np.maximum(high - low, 0) / 2
+    C = functionals * (bits < 0)[:, None]  # node functional bit
+    reach = np.abs(C).sum(-1)
+    a = mid / np.maximum(reach, STEP)  # towards a corner that no string may reach
+    most = np.abs((a[..., None] * C).sum(1)).sum(-1)
+    least = (a * mid).sum(-1) - (np.abs(a) * half).sum(-1)
+    empty |= least > most + slack(C.shape[-1] + 8) * (np.abs(a) * (reach + half)).sum(-1) * 2
+    C = C[..., free]
+    back = np.linalg.pinv(C, rcond=1e-6).astype(np.float64)
+    return Bands(C, mid, half, back, empty)

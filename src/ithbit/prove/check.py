@@ -1,0 +1,262 @@
+"""The margin of one block of softmax attention over a leaf, written a second time for the check.
+
+It shares no code with the bounds of the search: one leaf at a time, in arb balls (python-flint),
+which carry all rounding, instead of float64 arrays with error terms. A form is a matrix whose first
+column is the centre and whose other columns belong to symbols in [-1, 1]: first those of the free
+bits, then those of what is left over.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flint import arb, arb_mat, ctx, fmpq
+
+from ithbit.spec import ModelSpec
+from ithbit.theory.layers import FloatArray
+
+PRECISION = 96
+_EPS = fmpq(1, 10**12)
+_PIECES = 12
+_BEND = (arb("-0.10799"), arb("0.79789"))  # GELU'' = φ(x)(2 - x²), least at ±2, greatest at 0
+
+Ball = Any  # flint.arb, which has no type stubs
+Balls = Any  # flint.arb_mat
+
+
+class OneLayer:
+    """The trained model in balls; `lower` bounds its margin over a set of inputs."""
+
+    def __init__(self, spec: ModelSpec, params: Mapping[str, FloatArray]) -> None:
+        self.n, d = spec.n_bits, spec.d_model
+        self.p = {name: _exact(value) for name, value in params.items()}
+        n, heads, size = self.n, spec.n_heads, d // spec.n_heads
+        with ctx.workprec(2 * PRECISION):
+            tokens = [self._token(bit, j) for bit in (0, 1) for j in range(n)]
+            tokens += [self._token(None, i) for i in range(n)]
+            rows = arb_mat([list(_column(_normed(x, *self._norm("enter.norm")))) for x in tokens])
+            qkv = rows * self.p["blocks.0.qkv.weight"].transpose()
+            bias, out = self.p["blocks.0.qkv.bias"], self.p["blocks.0.out.weight"]
+            part = [[qkv[t, c] + bias[0, c] for c in range(3 * d)] for t in range(3 * n)]
+            self.own = [[rows[2 * n + i, c] for c in range(d)] for i in range(n)]
+            # head token: what it adds; head index token: how much it weighs
+            self.values, self.weights = [], []
+            for h in range(heads):
+                at = range(h * size, (h + 1) * size)
+                values = arb_mat([[row[2 * d + c] for c in at] for row in part])
+                mine = arb_mat([[out[r, c] for c in at] for r in range(d)])
+                self.values.append((values * mine.transpose()).tolist())
+                keys = arb_mat([[row[d + c] for c in at] for row in part])
+                asked = arb_mat([[part[2 * n + i][c] for c in at] for i in range(n)])
+                scores = (asked * keys.transpose() * arb(size).rsqrt()).tolist()
+                self.weights.append([_exps(row) for row in scores])
+
+    def _token(self, bit: int | None, j: int) -> Balls:
+        """The embedded token of a bit at place j, or of query j + 1, as a column."""
+        n = self.n
+        part = fmpq(j, n)
+        if bit is None:
+            features, place = [0, 1, 0, 0, part, part * part], fmpq(1)
+        else:
+            features, place = [1, 0, 0, bit, 0, 0], part  # t / (L - 1) with L = n + 1
+        x = self.p["embed"] * arb_mat([[arb(f)] for f in features])
+        x += self.p["positions.polynomial"] * arb_mat([[arb(place)], [arb(place * place)]])
+        return x + self.p["enter.type"].transpose()
+
+    def _norm(self, name: str) -> tuple[list[Ball], list[Ball]]:
+        return tuple(self.p[f"{name}.{which}"].tolist()[0] for which in ("weight", "bias"))
+
+    def holds(self, index: int, bits: list[int], stated: float) -> bool:
+        """Whether the margin is at least as stated on all strings with these bits, -1 for a free
+        one; index from 0."""
+        with ctx.workprec(PRECISION):
+            logit = self._tail(self._attention(index, bits))
+            low = logit[0, 0] if bits[index] else -logit[0, 0]
+            low -= sum((abs(logit[0, s]) for s in range(1, logit.ncols())), arb(0))
+            return bool(low.is_finite() and low >= arb(stated))
+
+    def _attention(self, i: int, bits: list[int]) -> Balls:
+        """The last token after attention as a form: N/D = m + (N - m D) / D with 1/D between its
+        ends, or where D varies much and that is narrower, each coordinate's own range."""
+        n, d = self.n, len(self.own[0])
+        free = [j for j in range(n) if bits[j] < 0]
+        bias = self.p["blocks.0.out.bias"].tolist()[0]
+        centre = [x + b for x, b in zip(self.own[i], bias, strict=True)]
+        G = [[arb(0)] * len(free) for _ in range(d)]
+        left = [arb(0)] * d
+        for w, v in zip((each[i] for each in self.weights), self.values, strict=True):
+            sure = [j + n * bits[j] for j in range(n) if bits[j] >= 0] + [2 * n + i]
+            D, low, high = (sum((w[t] for t in sure), arb(0)) for _ in range(3))
+            N = [sum((w[t] * v[t][c] for t in sure), arb(0)) for c in range(d)]
+            half = []
+            for j in free:
+                a, b = w[j], w[j + n]
+                D, low, high = D + (a + b) / 2, low + _least(a, b), high + _most(a, b)
+                for c in range(d):
+                    N[c] += (a * v[j][c] + b * v[j + n][c]) / 2
+                pairs = zip(v[j], v[j + n], strict=True)
+                half.append(((b - a) / 2, [(b * y - a * x) / 2 for x, y in pairs]))
+            m = [_middle(x / D) for x in N]
+            top, bottom = 1 / low, 1 / high
+            middle, radius = (top + bottom) / 2, (top - bottom) / 2
+            ranged = bool(high > arb(1.5) * low)
+            for c in range(d):
+                g = [x[c] - m[c] * weight for weight, x in half]
+                rest = N[c] - m[c] * D
+                large = abs(rest) + sum(map(abs, g), arb(0))
+                at, reach = m[c] + middle * rest, radius * large
+                if ranged:
+                    ends = [self._end(w, v, free, sure, c, sign, low) for sign in (1, -1)]
+                    if (ends[0] + ends[1]) / 2 < middle * large + reach:
+                        at, reach, g = (ends[0] - ends[1]) / 2, (ends[0] + ends[1]) / 2, []
+                centre[c] += at
+                left[c] += reach
+                for k, each in enumerate(g):
+                    G[c][k] += middle * each
+        own = [[left[c] if c == r else arb(0) for r in range(d)] for c in range(d)]
+        return arb_mat([[centre[c], *G[c], *own[c]] for c in range(d)])
+
+    def _end(
+        self, w: Any, v: Any, free: list[int], sure: list[int], c: int, sign: int, low: Ball
+    ) -> Ball:
+        """An upper bound of sign · Σ w v / Σ w in one coordinate. For any λ the ratio is at most
+        λ + max(F, 0) / D with F = max Σ w (v - λ); a few steps of Dinkelbach choose λ."""
+        n = self.n
+        pairs = [[(w[t], sign * v[t][c]) for t in (j, j + n)] for j in free]
+        rest = [(w[t], sign * v[t][c]) for t in sure]
+        rough = [[(float(a), float(x)) for a, x in pair] for pair in [*pairs, *[[r] for r in rest]]]
+        at = min(x for pair in rough for _, x in pair)
+        for _ in range(8):
+            best = [max(pair, key=lambda each: each[0] * (each[1] - at)) for pair in rough]
+            at = sum(a * x for a, x in best) / sum(a for a, _ in best)
+        near = arb(at)
+        F = sum((a * (x - near) for a, x in rest), arb(0))
+        F += sum((_most(*(a * (x - near) for a, x in pair)) for pair in pairs), arb(0))
+        return near + _most(F, arb(0)) / low
+
+    def _tail(self, x: Balls) -> Balls:
+        """The block after attention, and the head."""
+        x = _normed(x, *self._norm("blocks.0.norm1"))
+        hidden = _gelu(_linear(x, self.p["blocks.0.up.weight"], self.p["blocks.0.up.bias"]))
+        down = _linear(hidden, self.p["blocks.0.down.weight"], self.p["blocks.0.down.bias"])
+        x = arb_mat(
+            [
+                [down[r, s] + (x[r, s] if s < x.ncols() else 0) for s in range(down.ncols())]
+                for r in range(x.nrows())
+            ]
+        )
+        x = _normed(x, *self._norm("blocks.0.norm2"))
+        return _linear(x, self.p["head.weight"], self.p["head.bias"])
+
+
+def _exact(value: FloatArray) -> Balls:
+    rows = np.atleast_2d(np.asarray(value, np.float64)).tolist()
+    return arb_mat([[arb(x) for x in row] for row in rows])
+
+
+def _column(x: Balls) -> list[Ball]:
+    return [row[0] for row in x.tolist()]
+
+
+def _exps(scores: list[Ball]) -> list[Ball]:
+    """e^s up to a common factor."""
+    top = arb(max(float(s.mid()) for s in scores))
+    return [(s - top).exp() for s in scores]
+
+
+def _middle(x: Ball) -> Ball:
+    """A point of the ball, exact."""
+    return arb(float(x.mid()))
+
+
+def _least(a: Ball, b: Ball) -> Ball:
+    return (a + b - abs(a - b)) / 2
+
+
+def _most(a: Ball, b: Ball) -> Ball:
+    return (a + b + abs(a - b)) / 2
+
+
+def _linear(x: Balls, weight: Balls, bias: Balls) -> Balls:
+    out = weight * x
+    for r in range(out.nrows()):
+        out[r, 0] += bias[0, r]
+    return out
+
+
+def _with_own(rows: list[list[Ball]], left: list[Ball]) -> Balls:
+    """Rows of a form with a further symbol for each of them."""
+    d = len(rows)
+    return arb_mat(
+        [[*rows[r], *(left[r] if r == s else arb(0) for s in range(d))] for r in range(d)]
+    )
+
+
+def _normed(x: Balls, gain: list[Ball], bias: list[Ball]) -> Balls:
+    """LayerNorm. The variance is V(ε) = v + u ε + |G ε|²/d, the last between 0 and a bound, and
+    1/√V lies within a radius of the chord's slope times V; a coordinate whose own interval is
+    narrower gets that."""
+    d, columns = x.nrows(), x.ncols()
+    centring = [[arb(int(r == s)) - arb(fmpq(1, d)) for s in range(d)] for r in range(d)]
+    rows = (arb_mat(centring) * x).tolist()
+    c, G = [row[0] for row in rows], [row[1:] for row in rows]
+    r = [sum(map(abs, g), arb(0)) for g in G]
+    v = sum((a * a for a in c), arb(0)) / d + _EPS
+    if columns == 1:
+        scale = v.rsqrt()
+        return arb_mat([[a * scale * g + b] for a, g, b in zip(c, gain, bias, strict=True)])
+    u = [2 * sum((c[k] * G[k][s] for k in range(d)), arb(0)) / d for s in range(columns - 1)]
+    gram = arb_mat(G).transpose() * arb_mat(G)
+    square = sum((abs(y) for row in gram.tolist() for y in row), arb(0)) / d
+    square = _least(square, sum((y * y for y in r), arb(0)) / d)
+    reach = sum(map(abs, u), arb(0))
+    near = [_most(abs(a) - b, arb(0)) for a, b in zip(c, r, strict=True)]
+    far = [abs(a) + b for a, b in zip(c, r, strict=True)]
+    low = _most(v - reach, sum((y * y for y in near), arb(0)) / d + _EPS).lower()
+    low = _most(low, arb(_EPS)).lower()
+    high = _least(v + reach + square, sum((y * y for y in far), arb(0)) / d + _EPS).upper()
+    high = _most(high, low * (1 + arb(2) ** -40)).upper()
+    slope = _middle(-1 / (low.sqrt() * high.sqrt() * (low.sqrt() + high.sqrt())))
+    above = _most(low.rsqrt() - slope * low, high.rsqrt() - slope * high)
+    below = arb(1.5) * (-2 * slope).root(3)  # least of V^-½ - slope V, at any V > 0
+    s = slope * (v + square / 2) + (above + below) / 2
+    off = (above - below) / 2 + abs(slope) * square / 2
+    moved = [slope * each for each in u]
+    wave = sum(map(abs, moved), arb(0)) + off
+    top, bottom, cap = low.rsqrt(), high.rsqrt(), arb(d - 1).sqrt()
+    out, left = [], []
+    for k in range(d):
+        row = [c[k] * s, *(g * s + c[k] * m for g, m in zip(G[k], moved, strict=True)), c[k] * off]
+        rest = r[k] * wave
+        ends = [sign * c[k] + r[k] for sign in (1, -1)]  # of x and of -x
+        ends = [_least(_most(e * top, e * bottom), cap) for e in ends]
+        if not sum(map(abs, row[1:]), arb(0)) + rest <= (ends[0] + ends[1]) / 2:
+            row = [(ends[0] - ends[1]) / 2, *[arb(0)] * columns]
+            rest = (ends[0] + ends[1]) / 2
+        out.append([gain[k] * y for y in row])
+        out[-1][0] += bias[k]
+        left.append(gain[k] * rest)
+    return _with_own(out, left)
+
+
+def _gelu(x: Balls) -> Balls:
+    """GELU: a slope, and what is left between its chords on pieces and their greatest bends."""
+    out, left = [], []
+    root = arb(2).rsqrt()
+    for row in x.tolist():
+        r = sum(map(abs, row[1:]), arb(0))
+        low, high = (row[0] - r).lower(), (row[0] + r).upper()
+        step = (high - low) / _PIECES
+        points = [low + k * step for k in range(_PIECES)] + [high]
+        values = [t * (1 + (t * root).erf()) / 2 for t in points]
+        slope = _middle((values[-1] - values[0]) / _most(high - low, arb(2) ** -40))
+        rest = [value - slope * t for value, t in zip(values, points, strict=True)]
+        top, bottom = rest[0], rest[0]
+        for each in rest[1:]:
+            top, bottom = _most(top, each), _least(bottom, each)
+        bend = step * step / 8
+        top, bottom = top - bend * _BEND[0], bottom - bend * _BEND[1]
+        out.append([slope * y for y in row])
+        out[-1][0] += (top + bottom) / 2
+        left.append((top - bottom) / 2)
+    return _with_own(out, left)

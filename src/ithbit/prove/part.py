@@ -1,0 +1,39 @@
+"""A search that was cut short, as a file: its leaves, from where another goes on.
+
+Nothing of it is trusted: when a proof is complete, every leaf is bounded again.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from ithbit.prove.search import Found, Nodes
+from ithbit.theory.layers import FloatArray
+
+FORMAT = "ithbit search 1"
+_ARRAYS = ("index", "bits", "limits", "lower", "branch")
+_NUMBERS = ("least_proved", "least_found", "bits", "index", "share_closed", "nodes", "seconds")
+
+
+def part_of(found: Found, functionals: FloatArray, weights_sha256: str) -> bytes:
+    """The file of a search for the weights of that digest."""
+    arrays = {name: np.ascontiguousarray(getattr(found.leaves, name)) for name in _ARRAYS}
+    numbers = {name: getattr(found, name) for name in _NUMBERS}
+    about = {"format": FORMAT, "weights_sha256": weights_sha256, "found": json.dumps(numbers)}
+    return save(arrays | {"functionals": np.ascontiguousarray(functionals)}, about)
+
+
+def read_part(path: Path, weights_sha256: str) -> tuple[Found, FloatArray] | None:
+    """The search in a file and its functionals; None if there is none that fits these weights."""
+    try:
+        with safe_open(path, "numpy") as file:
+            about = file.metadata() or {}
+            if (about.get("format"), about.get("weights_sha256")) != (FORMAT, weights_sha256):
+                return None
+            leaves = Nodes(*(file.get_tensor(name) for name in _ARRAYS))
+            return Found(leaves, **json.loads(about["found"])), file.get_tensor("functionals")
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,151 @@
+"""A lower bound of the margin as float32 computes it, over sets of inputs: one softmax block.
+
+What this speaks of: the plain models of `models/` on the machine where the proof was made, which
+embed and norm each of the 3 n tokens once and make a query, a key and a value of it. These tables
+are taken as torch computed them there, and bounds are those of real arithmetic on them. From there
+on every operation is one of float32 with unit roundoff u = 2^-24, sums in any order, with or
+without fused operations: a sum of k products is within γ_k Σ|x y| of the truth, γ_k = k u / (1 - k
+u), and square roots and quotients are within 1 ulp. Assumed, not proved: exp within 2 ulp and erf
+within 4 ulp, as vendors state for their libraries, and a variance within (2 d + 8) u σ √(mean x²)
+of the truth, as two passes over the values or Welford's update give it. Underflow is below
+`_UNDER`.
+
+The errors of every step are symbols of the forms like any other, so that they move the logit as
+they would, but the worst signs of all are added up.
+"""
+
+import numpy as np
+
+from ithbit.prove.bounded import Bounded, Ints
+from ithbit.prove.forms import Form, add, gelu, layer_norm, linear, with_own
+from ithbit.prove.softmax import EPS, OneSoftmax, Tables, of_logit
+from ithbit.prove.tokens import Params
+from ithbit.spec import ModelSpec
+from ithbit.theory.layers import FloatArray
+
+_U = 2.0**-24
+_EXP, _ERF, _UNDER = 4 * _U, 8 * _U, 1e-30
+_UP = 1 + 1e-6  # float64, in which all this is computed, rounds by far less
+
+
+def gamma(k: int) -> float:
+    return k * _U / (1 - k * _U)
+
+
+class Float32:
+    """The margin over nodes as float32 computes it."""
+
+    batch = OneSoftmax.batch
+    slack = 3.0
+
+    def __init__(self, spec: ModelSpec, params: Params, tables: Tables) -> None:
+        self.model, self.n, n = OneSoftmax(spec, params, tables), spec.n_bits, spec.n_bits
+        self.functionals = self.model.functionals
+        size = spec.d_head
+        q, k, v = (_heads(each, spec.n_heads) for each in tables[1:])  # head token dim
+        q, k = q[:, 2 * n :], k.swapaxes(-1, -2)
+        score, sizes = (np.matmul(a, b) * size**-0.5 for a, b in ((q, k), (np.abs(q), np.abs(k))))
+        seen = np.ones((n, 3 * n), bool)
+        seen[:, 2 * n :] = np.eye(n, dtype=bool)
+        score = np.where(seen, score, -np.inf)  # head index token
+        below = score.max(-1, keepdims=True) - score
+        far = gamma(size + 2) * sizes + 2 * _U * np.where(seen, below, 0)
+        self.far = (np.expm1(far) + _EXP) * seen * _UP  # of each weight, relative
+        self.share = np.exp(-below)
+        self.v = np.abs(v).max(1)  # head dim: the largest
+
+    def __call__(self, index: Ints, bits: Ints, limits: FloatArray | None = None) -> Bounded:
+        """Bounds of nodes, as `Bounds` has it."""
+        with np.errstate(all="ignore"):
+            logit, matters = self._logit(index, bits)
+            return of_logit(logit, matters, index, bits)
+
+    def _logit(self, index: Ints, bits: Ints) -> tuple[Form, FloatArray]:
+        p = {name.removeprefix("blocks.0."): value for name, value in self.model.params.items()}
+        x, matters = self.model.attention(index, bits)
+        x = with_own(x, self._attention(index, bits, x))
+        x = self._normed(x, p["norm1.weight"], p["norm1.bias"])
+        hidden = _rounded(linear(x, p["up.weight"], p["up.bias"]), x, p["up.weight"], p["up.bias"])
+        size = _largest(hidden)
+        units = with_own(gelu(hidden), (2.3 * _U + _ERF + gamma(4)) * size * _UP)
+        down = linear(units, p["down.weight"], p["down.bias"])
+        x = add(x, _rounded(down, units, p["down.weight"], p["down.bias"]))
+        x = with_own(x, gamma(1) * _largest(x) * _UP)
+        x = self._normed(x, p["norm2.weight"], p["norm2.bias"])
+        logit = linear(x, p["head.weight"], p["head.bias"])
+        return _rounded(logit, x, p["head.weight"], p["head.bias"]), matters
+
+    def _attention(self, index: Ints, bits: Ints, x: Form) -> FloatArray:
+        """How far the last token may be off after attention and its residual sum."""
+        p, n = self.model.params, self.model.n
+        zero, one = (bits != 1)[:, None], (bits != 0)[:, None]
+        share, far = (np.moveaxis(each[:, index], 1, 0) for each in (self.share, self.far))
+        w0, w1 = share[..., :n] * zero, share[..., n : 2 * n] * one  # node head bit
+        query = share[..., 2 * n :]  # 0 but for the token itself
+        least = np.where((bits >= 0)[:, None], w0 + w1, np.minimum(w0, w1)).sum(-1) + query.sum(-1)
+        a, b = far[..., :n] * zero, far[..., n : 2 * n] * one
+        mean = (np.maximum(w0 * a, w1 * b).sum(-1) + (query * far[..., 2 * n :]).sum(-1)) / least
+        most = np.maximum(np.maximum(a, b).max(-1), far[..., 2 * n :].max(-1))
+        off = np.minimum(mean, most)  # relative errors of weights, by their share or at most
+        off = np.where(most < 0.5, 2 * off / (1 - np.minimum(most, 0.5)), np.inf)
+        e = (off + gamma(3 * n + 8))[..., None] * self.v * _UP + _UNDER  # node head dim
+        size, e = ((part + e).reshape(len(index), -1) for part in (self.v, 0 * e))
+        weight, bias = p["blocks.0.out.weight"], p["blocks.0.out.bias"]
+        e = e @ np.abs(weight).T + _linear(size, weight, bias)
+        return (e + gamma(1) * (_largest(x) + e)) * _UP
+
+    def _normed(self, x: Form, gain: FloatArray, bias: FloatArray) -> Form:
+        """LayerNorm with its rounding."""
+        d = x.c.shape[-1]
+        normal = _largest(layer_norm(x, np.ones(d), np.zeros(d), EPS))
+        off = _norm(_largest(x), normal, _deviation(x), gain, bias)
+        return with_own(layer_norm(x, gain, bias, EPS), off)
+
+
+def _norm(
+    size: FloatArray, normal: FloatArray, least: FloatArray, gain: FloatArray, bias: FloatArray
+) -> FloatArray:
+    """The rounding of LayerNorm for values at most so large, before and after it, and deviations
+    at least so large."""
+    d = size.shape[-1]
+    mean = size.mean(-1, keepdims=True)
+    c = gamma(3) * (size + mean) + gamma(d + 1) * mean
+    moved = gamma(2 * d + 8) * np.sqrt((size * size).mean(-1, keepdims=True))
+    far = (c + normal * moved) / least[:, None] + gamma(6) * normal
+    off: FloatArray = far * np.abs(gain) + gamma(3) * (normal * np.abs(gain) + np.abs(bias))
+    return off * _UP + _UNDER
+
+
+def _linear(size: FloatArray, weight: FloatArray, bias: FloatArray) -> FloatArray:
+    """The rounding of weight x + bias for |x| <= size."""
+    off: FloatArray = gamma(weight.shape[1] + 1) * (size @ np.abs(weight).T) + gamma(1) * np.abs(
+        bias
+    )
+    return off * _UP + _UNDER
+
+
+def _rounded(out: Form, x: Form, weight: FloatArray, bias: FloatArray) -> Form:
+    """weight x + bias with its rounding."""
+    return with_own(out, _linear(_largest(x), weight, bias))
+
+
+def _largest(x: Form) -> FloatArray:
+    low, high = x.bounds()
+    return np.maximum(np.abs(low), np.abs(high)) * _UP
+
+
+def _deviation(x: Form) -> FloatArray:
+    """The least √(variance + ε) over a form."""
+    d = x.c.shape[-1]
+    c, G = x.c - x.c.mean(-1, keepdims=True), x.G - x.G.mean(-2, keepdims=True)
+    r = np.abs(G).sum(-1) + x.e + x.e.mean(-1, keepdims=True)
+    near = np.maximum(np.abs(c) - r, 0)
+    by_symbol = np.abs(np.matmul(c[:, None], G)[:, 0]).sum(-1) + 2 * (np.abs(c) * x.e).sum(-1)
+    affine = ((c * c).sum(-1) - 2 * by_symbol) / d
+    least = np.maximum(np.maximum(affine * (1 - 1e-9) - 1e-9, (near * near).mean(-1)), 0)
+    return np.sqrt(least + EPS) / _UP
+
+
+def _heads(x: FloatArray, heads: int) -> FloatArray:
+    """token (head dim) -> head token dim."""
+    return np.moveaxis(x.reshape(len(x), heads, -1), 1, 0)
