@@ -166,7 +166,7 @@ def test_covers_are_found_whatever_the_leaves_look_like(rng) -> None:
 def banded():
     """Weights of two layers and leaves of which some have limits: all but a few bits are fixed."""
     run, weights = read(folders("lhi_n32_softmax-causal_*_s4-*")[0])
-    bounds = bounds_for(run.model, weights_of(weights))
+    bounds = bounds_for(run.model, weights_of(weights), np.ones((1, 32)))
     index, bits = np.array([4]), np.array([[0, 1] * 16], np.int8)
     bits[0, 19:31] = -1
     whole = everything(bounds.functionals, 1)

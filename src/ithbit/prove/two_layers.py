@@ -112,9 +112,10 @@ class TwoLayers:
         self.functionals = self._functionals() if functionals is None else functionals
 
     def _functionals(self) -> FloatArray:
-        """What layer 1 mostly follows: of all slots, with every bit free but the middle one."""
+        """What layer 1 of linear attention mostly follows: of all slots, with every bit free but the
+        middle one."""
         n, j = self.n, np.arange(self.n)
-        if n <= _SHORT:
+        if n <= _SHORT or self.softmax:  # its searches go much further by bits alone
             return np.zeros((0, n))
         slots = np.concatenate([j, j + n, [2 * n + n // 2], [3 * n] if self.lhi else []])
         every = bands_of(np.zeros((0, n)), np.zeros((1, 0, 2)), np.full((1, n), -1), j)
