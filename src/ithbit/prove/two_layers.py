@@ -112,8 +112,8 @@ class TwoLayers:
         self.functionals = self._functionals() if functionals is None else functionals
 
     def _functionals(self) -> FloatArray:
-        """What layer 1 of linear attention mostly follows: of all slots, with every bit free but the
-        middle one."""
+        """What layer 1 of linear attention mostly follows: of all slots, with every bit free but
+        the middle one."""
         n, j = self.n, np.arange(self.n)
         if n <= _SHORT or self.softmax:  # its searches go much further by bits alone
             return np.zeros((0, n))
