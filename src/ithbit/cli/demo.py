@@ -54,7 +54,7 @@ class Successes(Shown, list[Any]):
         yield table
         yield Text(
             "Success: accuracy 1.0 on 2,000 held-out samples; observed, not proved. Shortened: "
-            "two seeds instead of five, at most 20 to 50 epochs instead of 500. A failure to "
+            "two seeds instead of five, at most 10 to 50 epochs instead of 500. A failure to "
             "learn is no impossibility, and a stress test may well succeed at a length as small "
             "as 8. Softmax of one layer: full and causal attention are one model there, "
             "since only the last token is read, so it is trained once."

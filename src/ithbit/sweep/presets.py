@@ -86,7 +86,7 @@ def demo() -> list[RunSpec]:
     hardest: tuple[Variant, ...] = (("lhi", "softmax-full", 1),)
     able = tuple(variant for variant in CONSTRUCTIVE if variant != ("rhi", "softmax-causal", 1))
     runs = []
-    for variants, epochs in ((able, 20), (stress, 50), (hardest, 20)):
+    for variants, epochs in ((able, 20), (stress, 50), (hardest, 10)):
         protocol = Protocol(max_epochs=epochs, stop_when_solved=True)
         runs += cross(variants, (8,), range(2), protocol=protocol)
     return runs
