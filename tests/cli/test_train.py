@@ -470,6 +470,18 @@ def test_what_failed_is_told_below_the_table_once(tmp_path) -> None:
     assert below[:2] == ["seed 0 failed: lost", "seeds 1, 2 failed: out of [memory]"]
 
 
+def test_feed_forward_width(tmp_path: Path, refused) -> None:
+    model = ("rhi", "softmax-full", "--n", "2", "--ff", "8")
+    where = ("--seeds", "0", "--max-epochs", "1", "--workers", "1", "--store", str(tmp_path))
+    run("train", *model, "--batch-size", "1000", "--device", "cpu", *where)
+    (folder,) = tmp_path.glob("rhi_*")
+    result = json.loads((folder / "result.json").read_text())
+    assert result["spec"]["model"]["d_ff"] == 8
+    assert result["n_parameters"] == int(run("params", *model)) < int(run("params", *model[:-2]))
+    said = refused("train", *model[:-1], "0", *where)
+    assert "feed-forward width must be at least 1, got 0" in said
+
+
 def test_learning_rate_and_batch_size(tmp_path: Path, refused) -> None:
     where = ("--seeds", "0", "--max-epochs", "1", "--workers", "1", "--store", str(tmp_path))
     run(*QUICK, "--lr", "0.002", "--batch-size", "512", *where)

@@ -95,7 +95,7 @@ def register_trained(app: typer.Typer) -> None:
         for reason in verified.set_aside:
             print(f"ithbit: set aside: {reason}", file=sys.stderr)
         if verified.not_kept:
-            n_lost = f"{len(verified.not_kept)} verdicts are shown and not kept"
+            n_lost = f"verdicts shown and not kept: {len(verified.not_kept)}"
             print(f"ithbit: {n_lost}: {verified.not_kept[0]}", file=sys.stderr)
         print_or_json(verified, as_json)
         _exit_1_if(verified.set_aside or any(each.refuted for each in verified))
