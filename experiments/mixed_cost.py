@@ -1,8 +1,8 @@
-"""What drawing mixed examples costs the kernels: microseconds a step, uniform beside mixed.
+"""What examples that are not uniform cost the kernels: microseconds a step, beside uniform ones.
 
     python experiments/mixed_cost.py                 # on a GPU, some minutes with the compiling
 
-Five runs of each family, both kinds in turn, each captured in a CUDA graph of 16 steps; the median
+Five runs of each family, all kinds in turn, each captured in a CUDA graph of 16 steps; the median
 of the repetitions. Times are printed and not judged.
 """
 

@@ -54,6 +54,7 @@ def exhaustive(family: str, device: torch.device) -> dict[str, Any]:
     found = model(family, 16, device)
     started = time.perf_counter()
     tried = examine(found, 16, device, count=True)  # untrained: not to end at a wrong answer
+    assert tried.exhaustive
     return {"seconds": time.perf_counter() - started, "inputs": tried.n_evaluated}
 
 

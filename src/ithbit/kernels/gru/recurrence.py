@@ -69,7 +69,7 @@ def _embedding(row, positions, D: tl.constexpr):
 
 @triton.jit
 def _odd_bits(key, example, FROM, N: tl.constexpr, WORDS: tl.constexpr, CUTS: tl.constexpr):
-    """64 bits from FROM on of odd mixed examples (row), in a word."""
+    """64 bits from FROM on of odd examples (row), in a word."""
     j = FROM // SHARES + tl.arange(0, 64 // SHARES)[None, :]
     word = odd_word(key, example[:, None], j, N)
     out = tl.zeros_like(word)
