@@ -1,6 +1,8 @@
 """A search on a real store: ordinary runs, taken on where it was left, and refuted where wrong."""
 
 import itertools
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,6 +92,23 @@ def test_a_run_that_is_refuted_does_not_count(store, tmp_path) -> None:
             path.unlink(missing_ok=True)
         for path, content in before.items():
             path.write_bytes(content)
+
+
+def test_a_run_that_is_wrong_on_structured_inputs_does_not_count(store, tmp_path) -> None:
+    """Training ends with them, so they count before anything is verified."""
+    found, _ = search(store)
+    low = found.bracket.low
+    assert low is not None
+    shutil.copytree(store, tmp_path / "copy")
+    for run in Search(ASK, store, SHORT).runs(MODEL, low).values():
+        path = tmp_path / "copy" / run.folder
+        (path / "verification.json").unlink(missing_ok=True)
+        if (path / "result.json").exists():
+            result = json.loads((path / "result.json").read_text())
+            result |= {"structured_wrong": 1, "structured_example": "bits 0, index 1"}
+            (path / "result.json").write_text(json.dumps(result))
+    fallen = Search(ASK, tmp_path / "copy", SHORT).standing(MODEL)
+    assert fallen.train or fallen.bracket.low != low
 
 
 def test_a_store_that_is_none_and_damaged_runs_are_named(store, tmp_path) -> None:
