@@ -1,6 +1,7 @@
 """Bounds of two layers of attention: no input beats them, and at single inputs they are exact."""
 
 import itertools
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -129,8 +130,9 @@ def test_norms_and_averages_of_single_inputs_cannot_be_beaten(rng) -> None:
             points.linear(rows, gain[None] * bias[:, None], bias),
             lambda y: y @ np.outer(gain, bias) + bias,
         ),
+        (points.gelu(rows), lambda y: y * (1 + np.vectorize(math.erf)(y / math.sqrt(2))) / 2),
     ]
-    tight = [0.0, 0.0]
+    tight = [0.0] * len(functions)
     for _ in range(300):
         moved = rows.x + rows.e * rng.choice([-1, 1], rows.e.shape)
         for k, (found, function) in enumerate(functions):
@@ -143,6 +145,28 @@ def test_norms_and_averages_of_single_inputs_cannot_be_beaten(rng) -> None:
         true = np.matmul(w, v) / w.sum(-1, keepdims=True)
         assert (np.abs(true - mixed.x) <= mixed.e).all()
     assert min(tight) > 0.2
+
+
+@pytest.mark.parametrize("family", ["lhi_n16_softmax-causal", "rhi_n16_linear-full"])
+def test_margins_of_single_inputs_hold_for_every_table_within_its_error(
+    family, rng, monkeypatch
+) -> None:
+    """Tokens moved by as much as they may be off: the margin stays within the bounds."""
+    run, weights = read(folders(f"{family}_*_s0-*")[0])
+    model, n = bounds_for(run.model, weights_of(weights)).points, run.model.n_bits
+    tokens = [rng.integers(0, 2, (40, n)) * n + np.arange(n), np.full((40, 1), 2 * n + 3)]
+    if len(model.x) > 3 * n:
+        tokens = [tokens[1], tokens[0], np.full((40, 1), 3 * n)]
+    rows = np.concatenate(tokens, 1)
+    with monkeypatch.context() as wide:
+        wide.setattr(points, "ENTRY", 1e-6)
+        low, high = model(rows, 1)
+    for _ in range(20):
+        x = model.x + 1e-6 * rng.choice([-1, 1], model.x.shape)
+        moved = points.Points(model.w, model.v, x, model.params, model.softmax, model.eps)
+        found = moved(rows, 1)
+        assert (low <= found[0]).all()
+        assert (found[1] <= high).all()
 
 
 def test_exponentials_of_single_inputs_are_as_exact_as_said(rng) -> None:
