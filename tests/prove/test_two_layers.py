@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -116,35 +117,92 @@ def test_generators_within_limits_are_split_soundly(rng) -> None:
 
 
 def test_norms_and_averages_of_single_inputs_cannot_be_beaten(rng) -> None:
-    """Rows moved within their errors, at corners too; and the errors are not far from needed."""
-    x = rng.normal(size=(NODES, D)) * 10.0 ** rng.uniform(-2, 1, (NODES, 1))
-    e = 10.0 ** rng.uniform(-6, -1, (NODES, 1)) * np.abs(x).max(-1, keepdims=True)
-    rows = points.Rows(x, e * rng.random((NODES, D)))
-    gain, bias = rng.normal(size=D), rng.normal(size=D)
-    weight = np.exp(rng.normal(size=(NODES, 1, D)))
-    value = points.Rows(rng.normal(size=(NODES, D, 2)), 0.01 * rng.random((NODES, D, 2)))
-    share = np.full((NODES, 1), 0.02)
+    """Rows moved within their errors, of which some are reached but for a small factor."""
+    gain, bias, root = rng.normal(size=D), rng.normal(size=D), np.sqrt(D)
+    weight = rng.normal(size=(2 * D, D))
+    x = rng.normal(size=(NODES, D))
+    rows = points.Rows(x, 0.02, np.linalg.norm(x, axis=-1).max())
+    to = points.mapping(weight, rng.normal(size=2 * D))
     functions = [
         (points.layer_norm(rows, gain, bias, 1e-5), lambda y: norm(y, gain, bias, 1e-5)),
-        (
-            points.linear(rows, gain[None] * bias[:, None], bias),
-            lambda y: y @ np.outer(gain, bias) + bias,
-        ),
+        (points.linear(rows, to), lambda y: y @ weight.T + to.bias),
         (points.gelu(rows), lambda y: y * (1 + np.vectorize(math.erf)(y / math.sqrt(2))) / 2),
     ]
+    assert 1 <= to.norm / np.linalg.norm(weight, 2) < 1.1
+    ways = np.concatenate([np.eye(D), rng.normal(size=(300, D)), np.linalg.svd(weight)[2]])
     tight = [0.0] * len(functions)
-    for _ in range(300):
-        moved = rows.x + rows.e * rng.choice([-1, 1], rows.e.shape)
+    for way in ways / np.linalg.norm(ways, axis=-1, keepdims=True):
         for k, (found, function) in enumerate(functions):
-            far = np.abs(function(moved) - found.x) / found.e
+            far = np.linalg.norm(function(x + rows.e * way) - found.x, axis=-1) / found.e
             assert far.max() <= 1 + 1e-9
             tight[k] = max(tight[k], far.max())
-        mixed = points.average(weight, share, value)
-        w = weight * (1 + 0.02 * rng.choice([-1, 1], weight.shape))
-        v = value.x + value.e * rng.choice([-1, 1], value.e.shape)
-        true = np.matmul(w, v) / w.sum(-1, keepdims=True)
-        assert (np.abs(true - mixed.x) <= mixed.e).all()
-    assert min(tight) > 0.2
+            assert np.linalg.norm(found.x, axis=-1).max() <= found.size
+    assert min(tight) > 0.3
+    shares, value = np.exp(rng.normal(size=(NODES, D))), rng.normal(size=(D, 2))
+    total, size = shares.sum(-1), np.linalg.norm(value, axis=-1).max()
+    mixed = points.averaged(shares @ value / total[:, None], total, 0.02, 0.01, size)
+    most = 0.0
+    for _ in range(300):
+        w = shares * (1 + 0.02 * rng.choice([-1, 1], shares.shape))
+        true = w @ (value + 0.01 * np.array([0.6, -0.8])) / w.sum(-1, keepdims=True)
+        far = np.linalg.norm(true - mixed.x, axis=-1).max() / mixed.e
+        most = max(most, far)
+        assert far <= 1
+    assert most > 0.2
+    assert points.averaged(mixed.x, total, 0.5, 0.01, root).e == np.inf
+    assert points.averaged(mixed.x, 0 * total, 0.02, 0.01, root).e == np.inf
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "rhi_n16_linear-causal"])
+def test_all_strings_of_a_node_at_once_agree_with_forms_of_each_alone(family, rng) -> None:
+    """Both are sound, so they overlap, and are narrow enough to tell the strings apart. Free bits
+    lie first, last and side by side."""
+    shipped = family if family in FAMILIES else "rhi_n16_linear-full"  # none of RHI is causal
+    run, weights = read(folders(f"{shipped}_*_s1-*")[0])
+    spec = replace(run.model, family=family.split("_")[-1])
+    bounds, n = bounds_for(spec, weights_of(weights)), spec.n_bits
+    for free in ([0, 3, 4, n - 1], [1], [], [n - 3, n - 2]):
+        index = int(rng.choice(np.delete(np.arange(n), free)))
+        bits = rng.integers(0, 2, n).astype(np.int8)
+        bits[free] = -1
+        strings = counted(bits)
+        low, high = bounds.points(index, bits)
+        with np.errstate(all="ignore"):
+            alone = bounds._bound(
+                np.full(len(strings), index), strings, everything(bounds.functionals, len(strings))
+            )
+        assert (low <= alone.upper).all()
+        assert (alone.lower <= high).all()
+        widest = np.concatenate([high - low, alone.upper - alone.lower]).max()
+        assert widest < 1e-3
+        assert len(free) < 2 or np.diff(np.sort(low)).min() > 2 * widest
+
+
+def test_a_node_is_tried_in_parts_and_within_its_limits(rng, monkeypatch) -> None:
+    run, weights = read(folders("lhi_n16_softmax-causal_*_s1-*")[0])
+    model = bounds_for(run.model, weights_of(weights)).points
+    bits = rng.integers(0, 2, 16).astype(np.int8)
+    bits[[2, 5, 7, 11, 12]] = -1
+    monkeypatch.setattr(points, "_BITS", 3)
+    strings, C = counted(bits), np.rint(rng.normal(size=(1, 16)) / 4 / STEP) * STEP
+    low, high = (np.concatenate(each) for each in zip(*(model(0, s) for s in strings), strict=True))
+    at = ((2.0 * strings - 1) @ C.T)[:, 0]
+    for top in (at.max(), at[np.argsort(low)[1]]):
+        held = at <= top
+        found = model.tried(0, bits, np.array([[-100, top]]), C)
+        assert abs(found.lower[0] - low[held].min()) < 1e-6
+        assert abs(found.upper[0] - high[held].max()) < 1e-6
+        assert (found.slope[0] == 1 - 2 * strings[held][low[held].argmin()]).all()
+    none = model.tried(0, bits, np.array([[-100, at.min() - STEP]]), C)
+    assert (none.lower[0], none.upper[0]) == (np.inf, -np.inf)
+
+
+def counted(bits: np.ndarray) -> np.ndarray:
+    """All strings of a node, the first free bit counting fastest."""
+    free = np.flatnonzero(bits < 0)
+    strings = np.tile(bits, (1 << len(free), 1))
+    strings[:, free] = np.arange(len(strings))[:, None] >> np.arange(len(free)) & 1
+    return strings
 
 
 @pytest.mark.parametrize("family", ["lhi_n16_softmax-causal", "rhi_n16_linear-full"])
@@ -153,18 +211,17 @@ def test_margins_of_single_inputs_hold_for_every_table_within_its_error(
 ) -> None:
     """Tokens moved by as much as they may be off: the margin stays within the bounds."""
     run, weights = read(folders(f"{family}_*_s0-*")[0])
-    model, n = bounds_for(run.model, weights_of(weights)).points, run.model.n_bits
-    tokens = [rng.integers(0, 2, (40, n)) * n + np.arange(n), np.full((40, 1), 2 * n + 3)]
-    if len(model.x) > 3 * n:
-        tokens = [tokens[1], tokens[0], np.full((40, 1), 3 * n)]
-    rows = np.concatenate(tokens, 1)
+    bounds, bits = bounds_for(run.model, weights_of(weights)), rng.integers(0, 2, 16)
+    bits[[1, 6, 7, 9, 15]] = -1
     with monkeypatch.context() as wide:
         wide.setattr(points, "ENTRY", 1e-6)
-        low, high = model(rows, 1)
+        low, high = bounds.points(3, bits)
     for _ in range(20):
-        x = model.x + 1e-6 * rng.choice([-1, 1], model.x.shape)
-        moved = points.Points(model.w, model.v, x, model.params, model.softmax, model.eps)
-        found = moved(rows, 1)
+        x = bounds.x + 1e-6 * rng.choice([-1, 1], bounds.x.shape)
+        moved = points.Points(
+            bounds.w, bounds.v, x, bounds.params, bounds.softmax, "causal" in family, bounds.eps
+        )
+        found = moved(3, bits)
         assert (low <= found[0]).all()
         assert (found[1] <= high).all()
 

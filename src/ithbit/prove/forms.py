@@ -194,23 +194,38 @@ def gelu(x: Form, own: bool = True, pieces: int = _PIECES) -> Form:
 
 
 def gelu_at(x: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """GELU at float points and how far it may be off, by quartics around a table's points."""
-    table = _gelu_table()
-    inside = np.clip(x, -GELU_END, GELU_END)
-    k = np.rint(inside * GELU_STEP)
-    r = inside - k / GELU_STEP  # exact: a difference of near multiples of a power of two
-    t = table[k.astype(np.int64) + GELU_END * GELU_STEP]
-    value = t[..., 3] + r * t[..., 4]
-    for term in (2, 1, 0):
-        value = t[..., term] + r * value
-    out = np.abs(x) > GELU_END
-    value = np.where(out, np.maximum(x, 0.0), value)
-    return value, np.where(out, _TAIL, _TAYLOR + 16 * _U * (np.abs(value) + 1 / GELU_STEP))
+    """GELU at float points and how far it may be off."""
+    value = gelu_value(x)
+    return value, gelu_off(np.abs(value))
+
+
+def gelu_off(size: FloatArray) -> FloatArray:
+    """How far values of GELU of that size may be off; beyond the table it is less."""
+    return max(_TAIL, _TAYLOR) + 16 * _U * (size + 1 / GELU_STEP)
+
+
+def gelu_value(x: FloatArray) -> FloatArray:
+    """GELU at float points, by quartics around a table's points."""
+    r = np.clip(x, -GELU_END, GELU_END)
+    r *= GELU_STEP
+    k = np.rint(r)
+    r -= k  # exact: a difference of near multiples of a power of two
+    k += GELU_END * GELU_STEP
+    at = k.astype(np.int64)
+    *terms, last = _gelu_table()
+    value: FloatArray = last.take(at, mode="clip")  # NaN stays NaN
+    for term in reversed(terms):
+        value *= r
+        value += term.take(at, mode="clip")
+    if x.size and max(x.max(), -x.min()) > GELU_END:
+        value = np.where(np.abs(x) > GELU_END, np.maximum(x, 0.0), value)
+    return value
 
 
 @cache
 def _gelu_table() -> FloatArray:
-    """GELU and its first four Taylor terms at the table's points, each rounded from a ball."""
+    """GELU and its first four Taylor terms (term, point) for steps of the table, each rounded from
+    a ball."""
     with ctx.workprec(120):
         points = range(-GELU_END * GELU_STEP, GELU_END * GELU_STEP + 1)
         rows = []
@@ -220,5 +235,5 @@ def _gelu_table() -> FloatArray:
             pdf = (-x * x / 2).exp() / (2 * arb.pi()).sqrt()
             terms = [x * cdf, cdf + x * pdf, pdf * (2 - x * x) / 2, pdf * (x**3 - 4 * x) / 6]
             terms.append(pdf * (7 * x * x - x**4 - 4) / 24)
-            rows.append([float(each.mid()) for each in terms])
-    return np.array(rows)
+            rows.append([float(each.mid()) / GELU_STEP**j for j, each in enumerate(terms)])
+    return np.ascontiguousarray(np.transpose(rows))

@@ -1,180 +1,283 @@
 """Two blocks of attention on single inputs, sound in real arithmetic: where a set has few strings,
 trying all of them says more than bounds of the set, and is faster.
 
-Rows of numbers carry one error each, which bounds how far any of their coordinates may be off. A
-LayerNorm grows it by at most (1 + √d) / σ, since the deviation is 1-Lipschitz; attention
-averages values, so that relative errors δ of its weights move it by 2 δ / (1 - δ) of the largest.
+All strings of a set go through together. What a token holds after layer 1 depends on the free bits
+it sees, so that causal attention computes it once for many strings; its sums are separable over the
+bits and are built bit by bit. Strings are counted with the first free bit lowest, so the rows of a
+token that sees the first f of them repeat after 2^f strings.
+
+Errors are Euclidean norms, one for a batch of rows. A map grows them by its spectral norm, a
+LayerNorm by 1/σ: its derivative is a contraction over σ, and the deviation σ is 1-Lipschitz in the
+root mean square. Attention averages values, so that relative errors δ of its weights move it by
+2 δ / (1 - δ) of the largest; linear attention's ε is the weight of one more token of value 0.
 """
 
+from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from flint import arb, ctx
 
 from ithbit.prove.bounded import Bounded, Ints
-from ithbit.prove.forms import TINY, gelu_at, slack
+from ithbit.prove.forms import TINY, gelu_off, gelu_value, slack
 from ithbit.prove.tokens import ENTRY, Params
-from ithbit.theory.certifiers.arithmetic.intervals import EXP_LIMIT, FINE, exp_tables
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_blocks import DENOMINATOR_EPS
 
 _GELU_SLOPE = 1.13  # of GELU, at most 1.1290 at √2
 _UP = 1 + slack(64)
 _EXP = 2.0**-48
-_AT_ONCE = 64  # inputs, which fit the caches
+_EXP_LIMIT, _FINE = 576, 64  # e^-576 < 1e-250
+_BITS = 9  # that vary at once
+_ROWS = 512  # at once, which fit the caches
 
 
 class Rows(NamedTuple):
-    """x (... dim), each coordinate within e of the truth."""
+    """x (... dim) of norm at most `size`, each row within e of the truth: Euclidean norms."""
 
     x: FloatArray
-    e: FloatArray
-
-    def size(self) -> FloatArray:
-        return np.abs(self.x) + self.e
+    e: float
+    size: float
 
 
-def linear(rows: Rows, weight: FloatArray, bias: FloatArray | None = None) -> Rows:
-    """weight x + bias, for exact weights (out, in)."""
-    off = slack(weight.shape[1])
-    x = rows.x @ weight.T
-    e = (rows.e + off * rows.size()) @ np.abs(weight).T
-    if bias is not None:
-        x = x + bias
-        e = e + slack(4) * np.abs(bias)
-    return Rows(x, e * _UP + TINY)
+class Map(NamedTuple):
+    """An exact weight (in, out) and bias, and bounds of their norms."""
+
+    weight: FloatArray
+    bias: FloatArray | None
+    norm: float  # spectral
+    entries: float  # Frobenius
+    shift: float
+
+
+def mapping(weight: FloatArray, bias: FloatArray | None = None) -> Map:
+    """Of a weight (out, in). ‖W‖² = ‖WᵀW‖, and that to the 16th is at most ‖(WᵀW)^16‖_F; rounding
+    of the powers, relative to their norms, is below 1e-9 by far."""
+    entries = float(np.linalg.norm(weight)) * _UP
+    power = weight.T @ weight / max(entries**2, TINY)
+    for _ in range(4):
+        power = power @ power
+    norm = entries * float(np.linalg.norm(power)) ** (1 / 32) * (1 + 1e-9)
+    shift = 0.0 if bias is None else float(np.linalg.norm(bias)) * _UP
+    return Map(np.ascontiguousarray(weight.T), bias, min(norm, entries), entries, shift)
+
+
+def linear(rows: Rows, to: Map) -> Rows:
+    x = rows.x @ to.weight
+    off = slack(len(to.weight) + 4) * (to.entries * rows.size + to.shift)
+    if to.bias is not None:
+        x += to.bias
+    size = to.norm * rows.size + to.shift + off
+    return Rows(x, (to.norm * rows.e + off) * _UP + TINY, size * _UP + TINY)
 
 
 def add(a: Rows, b: Rows) -> Rows:
-    return Rows(a.x + b.x, (a.e + b.e + slack(0) * (a.size() + b.size())) * _UP)
+    size = (a.size + b.size) * _UP
+    return Rows(a.x + b.x, (a.e + b.e + slack(0) * size) * _UP, size)
 
 
 def layer_norm(rows: Rows, gain: FloatArray, bias: FloatArray, eps: float) -> Rows:
-    off = slack(rows.x.shape[-1])
-    c = rows.x - rows.x.mean(-1, keepdims=True)
-    e = rows.e + off * np.abs(rows.x)
-    e = (e + e.mean(-1, keepdims=True)) * _UP  # of c
-    deviation = np.sqrt((c * c).mean(-1, keepdims=True) + eps)
-    far = np.sqrt((e * e).mean(-1, keepdims=True)) * _UP + off * deviation  # of the deviation
-    least = np.maximum(deviation - far, np.sqrt(eps)) * (1 - off)
-    x = c / deviation
-    e = (e + np.abs(x) * far) / least + off * np.abs(x)
-    e = e * np.abs(gain) + slack(8) * (np.abs(x * gain) + np.abs(bias))
-    return Rows(x * gain + bias, e * _UP + TINY)
+    d = rows.x.shape[-1]
+    off, root = slack(d), float(np.sqrt(d)) * _UP
+    x = rows.x - (rows.x @ np.ones(d) / d)[..., None]
+    e = (rows.e + 2 * off * rows.size) * _UP  # of x now
+    deviation = np.sqrt(np.einsum("...d,...d->...", x, x) / d + eps)
+    least = max(float(deviation.min()) - e / root * _UP**2, float(np.sqrt(eps))) * (1 - off)
+    x /= deviation[..., None]  # of norm √d at most
+    x *= gain
+    x += bias
+    most = float(np.abs(gain).max())
+    size = (root * most + float(np.linalg.norm(bias))) * _UP
+    return Rows(x, (e / least * most + (off + slack(8)) * size) * _UP + TINY, size)
 
 
 def gelu(rows: Rows) -> Rows:
-    value, off = gelu_at(rows.x)
-    return Rows(value, (_GELU_SLOPE * rows.e + off) * _UP)
+    """|GELU(x)| <= |x|, but for what it may be off in each coordinate."""
+    off = float(gelu_off(np.array(rows.size))) * rows.x.shape[-1] ** 0.5
+    return Rows(gelu_value(rows.x), (_GELU_SLOPE * rows.e + off) * _UP, (rows.size + off) * _UP)
 
 
-def average(weight: FloatArray, off: FloatArray, value: Rows) -> Rows:
-    """Σ w v / Σ w for weights (... query token) within a factor 1 ± off (... query), or 1e-250, and
-    values (... token dim). With relative errors δ each share w / Σ w moves by 2 δ / (1 - δ)."""
-    tokens = weight.shape[-1]
-    total = weight.sum(-1)
-    share = weight / total[..., None]
-    off = off + slack(2 * tokens)
-    known = (off < 0.5) & (total > 1e-200)  # no underflow that counts
-    far = 2 * off / np.where(known, 1 - off, 1)
-    x = np.matmul(share, value.x)
-    e = np.matmul(share, value.e) * 2 + far[..., None] * np.matmul(share, value.size())
-    e = e + ENTRY * value.size().max(-2)[..., None, :]
-    return Rows(x, np.where(known[..., None], e * _UP + tokens * TINY, np.inf))
+def averaged(x: FloatArray, total: FloatArray, off: float, e: float, size: float) -> Rows:
+    """Averages x of values, which are within e of the truth and at most of that size, computed with
+    weights within a factor 1 ± off, or within 1e-250; these have the sums `total`."""
+    if not (off < 0.5 and total.min() > 1e-200):  # where underflow counts nothing is known
+        return Rows(x, np.inf, np.inf)
+    far = 2 * off / (1 - off) + ENTRY
+    return Rows(x, (e + far * (size + e) + ENTRY) * _UP, size * (1 + far) * _UP)
 
 
 class Points:
     """Margins of a two-layer model at single inputs."""
 
     def __init__(
-        self, w: FloatArray, v: FloatArray, x: FloatArray, params: Params, softmax: bool, eps: float
+        self,
+        w: FloatArray,
+        v: FloatArray,
+        x: FloatArray,
+        params: Params,
+        softmax: bool,
+        causal: bool,
+        eps: float,
     ) -> None:
-        self.w, self.v, self.x, self.params = w, v, x, params  # as in `TwoLayers`
-        self.softmax, self.eps = softmax, eps
+        self.x, self.params = x, params  # these and w, v as in `TwoLayers`
+        self.softmax, self.causal, self.eps = softmax, causal, eps
+        self.heads, self.size = len(w), v.shape[-1]
+        weighted = np.moveaxis(w[..., None] * v[:, None], 0, 2)  # query token head dim
+        parts = [np.moveaxis(w, 0, 2), weighted.reshape(*weighted.shape[:2], -1)]
+        self.sums = np.concatenate(parts, -1)  # query token (head, then head and dim)
+        largest = np.linalg.norm(v, axis=-1).max(1)  # by heads
+        self.most_v = float(np.linalg.norm(largest)) * _UP
+        self.most_x = float(np.linalg.norm(x, axis=-1).max()) * _UP
+        self.extra = 0.0 if softmax else DENOMINATOR_EPS
+        names = [name.removesuffix(".weight") for name in params if params[name].ndim == 2]
+        self.maps = {
+            each: mapping(params[f"{each}.weight"], params.get(f"{each}.bias"))
+            for each in names
+            if f"{each}.weight" in params
+        }
+        d, both = x.shape[-1], params["blocks.1.qkv.weight"]
+        bias = params.get("blocks.1.qkv.bias", np.zeros(3 * d))
+        self.q, self.k, self.v = (
+            mapping(both[a : a + d], bias[a : a + d]) for a in range(0, 3 * d, d)
+        )
 
-    def __call__(self, rows: Ints, answer: int) -> tuple[FloatArray, FloatArray]:
-        """Bounds of the margin of inputs, given as rows (input, token) of the table of tokens."""
-        p, flat = self.params, (*rows.shape, self.x.shape[-1])
-        weight, value = self.w[:, rows[:, :, None], rows[:, None]], self.v[:, rows]
-        off = np.full(weight.shape[:-1], slack(4))
-        mixed = average(weight, off, Rows(value, slack(0) * np.abs(value) + ENTRY))
-        mixed = self._damped(mixed, weight, off)
-        x, e = (np.moveaxis(each, 0, 2).reshape(flat) for each in mixed)
-        out = linear(Rows(x, e), p["blocks.0.out.weight"], p.get("blocks.0.out.bias"))
-        x = self.x[rows]
-        z = self._tail(add(Rows(x, slack(0) * np.abs(x) + ENTRY), out), "blocks.0.")
-        inner = z if self.softmax else self._norm(z, "blocks.1.norm1")
-        last = add(Rows(z.x[:, -1], z.e[:, -1]), self._second(inner))
-        logit = linear(self._tail(last, "blocks.1."), p["head.weight"], p["head.bias"])
-        margin = logit.x[:, 0] * (1.0 if answer == 1 else -1.0)
-        room = logit.e[:, 0] * _UP + slack(0) * np.abs(margin)
+    def __call__(self, index: int, bits: Ints) -> tuple[FloatArray, FloatArray]:
+        """Bounds of the margin at all strings of a node, the first free bit counting fastest."""
+        tables = self._first(index, bits)
+        count, tokens = len(tables[-1][0]), len(tables)
+        keys, values = (np.empty((count, tokens, self.x.shape[-1])) for _ in range(2))
+        errors = []
+        for group in _groups([len(rows) for rows, _ in tables]):
+            rows, sums = (np.concatenate(each) for each in zip(*tables[group], strict=True))
+            z, inner, key, value = self._through(rows, sums, tokens)
+            errors.append([key.e, key.size, value.e, value.size])
+            start = 0
+            for t in range(*group.indices(tokens)):
+                own = slice(start, start + len(tables[t][0]))
+                start = own.stop
+                for every, each in ((keys, key.x), (values, value.x)):
+                    every.reshape(-1, own.stop - own.start, *every.shape[1:])[:, :, t] = each[own]
+        ke, most_k, ve, most_v = (float(worst) for worst in np.max(errors, 0))
+        z, inner = (Rows(each.x[-count:], each.e, each.size) for each in (z, inner))
+        given = self._second(inner, Rows(keys, ke, most_k), Rows(values, ve, most_v))
+        logit = linear(self._tail(add(z, given), "blocks.1."), self.maps["head"])
+        margin = logit.x[:, 0] * (1.0 if bits[index] == 1 else -1.0)
+        room = (logit.e + slack(0) * logit.size) * _UP
         return margin - room, margin + room
 
     def tried(self, index: int, bits: Ints, limits: FloatArray, functionals: FloatArray) -> Bounded:
         """Bounds of one node by all its inputs."""
         n, free = len(bits), np.flatnonzero(bits < 0)
+        inner = free[-_BITS:]  # few tokens see the last ones if attention is causal
+        order = np.concatenate([inner, free[: len(free) - len(inner)]])
         strings = np.tile(bits, (1 << len(free), 1)).astype(np.int64)
-        strings[:, free] = np.arange(len(strings))[:, None] >> np.arange(len(free)) & 1
+        strings[:, order] = np.arange(len(strings))[:, None] >> np.arange(len(free)) & 1
         at = (2 * strings - 1.0) @ functionals.T  # exact
-        strings = strings[((limits[:, 0] <= at) & (at <= limits[:, 1])).all(1)]
-        tokens = [strings * n + np.arange(n), np.full((len(strings), 1), 2 * n + index)]
-        if len(self.x) > 3 * n:  # LHI: the query first, the end last
-            tokens = [tokens[1], tokens[0], np.full((len(strings), 1), 3 * n)]
-        rows, starts = np.concatenate(tokens, 1), range(0, len(strings), _AT_ONCE)
-        found = [self(rows[a : a + _AT_ONCE], bits[index]) for a in starts]
-        weight = np.zeros((1, n + len(functionals)))
-        if not found:
-            return Bounded(np.array([np.inf]), np.array([-np.inf]), np.zeros((1, n)), weight)
-        low, high = (np.concatenate(each) for each in zip(*found, strict=True))
-        low, high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
+        held = np.all((limits[:, 0] <= at) & (at <= limits[:, 1]), 1)
+        low, high = np.full(len(strings), np.inf), np.full(len(strings), -np.inf)
+        for a in range(0, len(strings), 1 << len(inner)):
+            own, node = slice(a, a + (1 << len(inner))), strings[a].copy()
+            node[inner] = -1
+            if held[own].any():
+                low[own], high[own] = self(index, node)
+        low = np.where(held, np.where(np.isnan(low), -np.inf, low), np.inf)
+        high = np.where(held, np.where(np.isnan(high), np.inf, high), -np.inf)
         slope = 1.0 - 2 * strings[low.argmin()][None]  # points at the least of them
+        weight = np.zeros((1, n + len(functionals)))
         return Bounded(low.min(keepdims=True), high.max(keepdims=True), slope, weight)
 
-    def _second(self, inner: Rows) -> Rows:
-        """What attention of layer 2 gives the last token."""
-        p, heads, size = self.params, len(self.w), self.v.shape[-1]
-        qkv = linear(inner, p["blocks.1.qkv.weight"], p.get("blocks.1.qkv.bias"))
-        inputs, tokens, _ = qkv.x.shape
-        x, e = (
-            each.reshape(inputs, tokens, 3, heads, size).transpose(2, 0, 3, 1, 4) for each in qkv
-        )
-        q, qe = x[0][:, :, -1:], e[0][:, :, -1:]  # input head query dim
-        k, ke = x[1], e[1]  # input head token dim
-        if self.softmax:
-            score = (q * k).sum(-1) * size**-0.5
-            far = np.abs(q) * ke + np.abs(k) * qe + ke * qe + slack(size) * np.abs(q * k)
-            score -= score.max(-1, keepdims=True)
-            off = (far.sum(-1) * size**-0.5 * _UP + slack(0) * np.abs(score)).max(-1)
-            weight = exp(score)
-            off = 2 * (off + _EXP)  # e^x - 1 <= 2 x for x <= 1
-        else:
-            weight = (_features(q) * _features(k)).sum(-1)
-            off = 4 * (ke.max((-1, -2)) + qe.max((-1, -2)) + 2 * _EXP) + slack(2 * size)
-        weight, off = weight[:, :, None], np.where(off < 0.5, off, 1.0)[:, :, None]
-        mixed = self._damped(average(weight, off, Rows(x[2], e[2])), weight, off)
-        x, e = (each.reshape(inputs, heads * size) for each in mixed)
-        return linear(Rows(x, e), p["blocks.1.out.weight"], p.get("blocks.1.out.bias"))
+    def _first(self, index: int, bits: Ints) -> list[tuple[Ints, FloatArray]]:
+        """Of every token its rows in the table of tokens and the sums of its weights and weighted
+        values, at all values of the free bits that it sees."""
+        n, free = len(bits), np.flatnonzero(bits < 0)
+        lhi = len(self.x) > 3 * n  # the query first, the end last
+        fixed = [j + n * bits[j] for j in np.flatnonzero(bits >= 0)] + [2 * n + index]
+        fixed += [3 * n] if lhi else []
+        tokens = [2 * n + index, *range(n), 3 * n] if lhi else [*range(n), 2 * n + index]
+        tables = []
+        for t in tokens:
+            is_free = t < n and bits[t] < 0
+            asked = np.array([t, t + n] if is_free else [t + n * bits[t] if t < n else t])
+            before, after = free[free < t], free[free > t]
+            if self.causal:
+                after = after[:0]
+                if t != tokens[-1] and t >= n:  # the query of LHI
+                    before = before[:0]
+            own = self.sums[asked]  # query token part
+            sums = own[:, fixed].sum(1, keepdims=True)
+            if is_free:
+                sums += own[[0, 1], asked][:, None]
+            for j in (*before, *after):
+                sums = np.concatenate([sums + own[:, None, j], sums + own[:, None, j + n]], 1)
+            sums = sums.reshape(len(asked), -1, 1 << len(before), sums.shape[-1]).swapaxes(0, 1)
+            rows = np.broadcast_to(asked[:, None], sums.shape[:3]).ravel()
+            tables.append((rows, sums.reshape(len(rows), -1)))
+        return tables
 
-    def _damped(self, mixed: Rows, weight: FloatArray, off: FloatArray) -> Rows:
-        """The average with linear attention's ε in its denominator."""
+    def _through(self, rows: Ints, sums: FloatArray, tokens: int) -> tuple[Rows, Rows, Rows, Rows]:
+        """Tokens after layer 1, what layer 2 makes queries of, and its keys and values; for linear
+        attention the features of the keys, with the error of the keys."""
+        total = sums[:, : self.heads] + self.extra
+        x = sums[:, self.heads :].reshape(len(sums), self.heads, -1) / total[..., None]
+        e = slack(0) * self.most_v + ENTRY * self.x.shape[-1]
+        mixed = averaged(x.reshape(len(x), -1), total, slack(4 * tokens), e, self.most_v)
+        e = slack(0) * self.most_x + ENTRY * self.x.shape[-1]
+        base = Rows(self.x[rows], e, self.most_x)
+        z = self._tail(add(base, linear(mixed, self.maps["blocks.0.out"])), "blocks.0.")
+        inner = z if self.softmax else self._norm(z, "blocks.1.norm1")
+        key, value = linear(inner, self.k), linear(inner, self.v)
+        if not self.softmax:
+            key = Rows(_features(key.x), key.e, key.size)
+        return z, inner, key, value
+
+    def _second(self, inner: Rows, key: Rows, value: Rows) -> Rows:
+        """What attention of layer 2 gives the last token."""
+        q, (count, tokens, _) = linear(inner, self.q), key.x.shape
+        k, v = (each.x.reshape(count, tokens, self.heads, -1) for each in (key, value))
         if self.softmax:
-            return mixed
-        total = weight.sum(-1)
-        far = slack(weight.shape[-1]) + 2 * off * DENOMINATOR_EPS / total
-        x = mixed.x * (total / (total + DENOMINATOR_EPS))[..., None]
-        return Rows(x, (mixed.e + far[..., None] * mixed.size()) * _UP)
+            asked = q.x.reshape(count, self.heads, -1)
+            weight = np.einsum("sthd,shd->sht", k, asked) * self.size**-0.5
+            weight = exp(weight - weight.max(-1, keepdims=True))
+            far = q.size * key.e + q.e * key.size + q.e * key.e
+            far = (far + 8 * slack(self.size) * q.size * key.size) * self.size**-0.5 * _UP
+            off = 2 * (far + _EXP)  # e^x - 1 <= 2 x for x <= 1
+        else:
+            asked = _features(q.x).reshape(count, self.heads, -1)
+            weight = np.einsum("sthd,shd->sht", k, asked)
+            off = 4 * (key.e + q.e + 2 * _EXP) + slack(2 * self.size)
+        total = weight.sum(-1) + self.extra
+        x = np.einsum("sht,sthd->shd", weight, v) / total[..., None]
+        mixed = averaged(
+            x.reshape(count, -1),
+            total,
+            off + slack(4 * tokens),
+            value.e * self.heads**0.5,  # each head has its own weights
+            value.size * self.heads**0.5 * _UP,
+        )
+        return linear(mixed, self.maps["blocks.1.out"])
 
     def _norm(self, x: Rows, name: str) -> Rows:
         return layer_norm(x, self.params[f"{name}.weight"], self.params[f"{name}.bias"], self.eps)
 
     def _tail(self, x: Rows, block: str) -> Rows:
         """A block after attention and its residual sum."""
-        p = self.params
         if self.softmax:
             x = self._norm(x, f"{block}norm1")
         inner = x if self.softmax else self._norm(x, f"{block}norm2")
-        hidden = gelu(linear(inner, p[f"{block}up.weight"], p[f"{block}up.bias"]))
-        x = add(x, linear(hidden, p[f"{block}down.weight"], p[f"{block}down.bias"]))
+        hidden = gelu(linear(inner, self.maps[f"{block}up"]))
+        x = add(x, linear(hidden, self.maps[f"{block}down"]))
         return self._norm(x, f"{block}norm2") if self.softmax else x
+
+
+def _groups(rows: list[int]) -> Iterator[slice]:
+    """Neighbours with some `_ROWS` rows together."""
+    start, count = 0, 0
+    for at, own in enumerate(rows):
+        count += own
+        if count >= _ROWS or at == len(rows) - 1:
+            yield slice(start, at + 1)
+            start, count = at + 1, 0
 
 
 def _features(x: FloatArray) -> FloatArray:
@@ -183,18 +286,23 @@ def _features(x: FloatArray) -> FloatArray:
 
 
 def exp(x: FloatArray) -> FloatArray:
-    """e^x for x <= 0 within a factor 1 ± `_EXP`, or 1e-250: e^j e^{m/64} e^r, |r| <= 1/128.
+    """e^x for x <= 0 within a factor 1 ± `_EXP`, or 1e-250: e^{-m/64} e^r, |r| <= 1/128.
 
-    Tables are rounded from arb balls; Horner's rule and the remainder are off by at most 2^-51.
+    The table is rounded from arb balls; Horner's rule and the remainder are off by at most 2^-50.
     """
-    whole, fine = exp_tables()
-    x = np.maximum(x, -EXP_LIMIT)
-    j = np.rint(x)
-    rest = x - j  # exact, as is the next
-    m = np.rint(rest * FINE)
-    r = rest - m / FINE
-    p = np.full_like(r, 1 / 720)
-    for factor in (1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0):
-        p = p * r + factor
-    value: FloatArray = whole.hi[j.astype(int) + EXP_LIMIT] * fine.hi[m.astype(int) + FINE // 2] * p
+    x = np.maximum(x, -_EXP_LIMIT)
+    m = np.rint(x * _FINE)
+    r = x - m / _FINE  # exact
+    value = np.full_like(r, 1 / 120)
+    for factor in (1 / 24, 1 / 6, 1 / 2, 1.0, 1.0):
+        value *= r
+        value += factor
+    value *= _exp_table().take((-m).astype(np.int64), mode="clip")  # NaN stays NaN
     return value
+
+
+@cache
+def _exp_table() -> FloatArray:
+    with ctx.workprec(100):
+        balls = [(-arb(m) / _FINE).exp() for m in range(_EXP_LIMIT * _FINE + 1)]
+    return np.array([float(ball.mid()) for ball in balls])

@@ -106,9 +106,10 @@ class TwoLayers:
         )
         if self.lhi:
             place = np.append(place, n + 1)
-        if FAMILIES[spec.family].causal:
+        causal = FAMILIES[spec.family].causal
+        if causal:
             self.w *= place <= place[:, None]
-        self.points = Points(self.w, self.v, self.x, self.params, self.softmax, self.eps)
+        self.points = Points(self.w, self.v, self.x, self.params, self.softmax, causal, self.eps)
         self.functionals = self._functionals() if functionals is None else functionals
 
     def _functionals(self) -> FloatArray:
