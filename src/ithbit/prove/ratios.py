@@ -75,6 +75,9 @@ def separable_ratio(
         )
     size = np.abs(g)
     large = size.sum(-2) * (1 + count)
+    moves = size.sum(-1)
+    if bands is None:  # a bit that D stands on moves nothing but what rounding hides
+        moves = moves + count * (np.abs(x).sum(-1) + np.abs(m).sum(-1)[..., None] * np.abs(d))
     sizes = (np.abs(x0) + np.abs(x1)).sum(-2) + 2 * np.abs(fixed_weighted)
     sizes = sizes + np.abs(m) * (most * 3)[..., None]
     wrong = count * sizes + (4 * ENTRY * most)[..., None] + n * TINY + off
@@ -87,5 +90,5 @@ def separable_ratio(
         (wrong + count * large) * top[..., None] * (1 + slack(0)),
         least,
         most,
-        size.sum(-1) / most[..., None],
+        moves / least[..., None],
     )

@@ -106,7 +106,8 @@ def attempt(
     )
     if found.outcome == "proved":
         at = found.leaves
-        leaves = Leaves(at.index, at.bits, at.limits, at.lower, bounds.functionals)
+        lower = certificate.claimed(at.lower)
+        leaves = Leaves(at.index, at.bits, at.limits, lower, bounds.functionals)
         content = certificate.document(run, weights, leaves)
         confirmed = certificate.confirmed(content, weights, same_bounds=True)
         proof = replace(proof, least_margin=confirmed.margin)

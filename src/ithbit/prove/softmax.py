@@ -122,7 +122,8 @@ class OneSoftmax:
         a, h = np.nonzero(most > _WIDE * least)
         if len(a):
             low, high = self._ranges(index[a], h, bits[a], least[a, h])
-            narrow = (high - low).sum(-1) / 2 < (np.abs(G[a, h]).sum(1) + own[a, h]).sum(-1)
+            affine = np.abs(G[a, h]).sum(1) + own[a, h] + e[a, h]
+            narrow = (high - low).sum(-1) / 2 < affine.sum(-1)
             a, h, low, high = a[narrow], h[narrow], low[narrow], high[narrow]
             m[a, h], own[a, h] = (high + low) / 2, (high - low) / 2
             e[a, h] = slack(0) * (np.abs(high) + np.abs(low)) + TINY
