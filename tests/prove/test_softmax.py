@@ -104,6 +104,27 @@ def test_no_input_of_a_node_beats_its_bounds(folder, rng) -> None:
     assert min(gaps) < 1e-3
 
 
+def test_a_bit_that_a_denominator_stands_on_is_fixed_next_and_rounding_is_no_bound(rng) -> None:
+    """Weights that fall by 20 orders of magnitude at one free bit, as some trained heads have it:
+    m is that bit's value to the last digit, so the form says nothing but rounding."""
+    run, weights = read(RUNS[0])
+    bounds, (i, j) = bounds_for(run.model, weights_of(weights)), (3, 10)
+    bounds.w[i, 0, :], bounds.w_bit[i, 0] = 1e-27, 1e-27
+    bounds.w_bit[i, 0, :, 1] *= rng.uniform(0.5, 2, 16)
+    bounds.w_bit[i, 0, j, 0] = 1e-6
+    bounds.wv_bit = bounds.w_bit[..., None] * bounds.v_bit
+    node = rng.integers(0, 2, 16).astype(np.int8)
+    node[[j, 12, 13]] = -1
+    x, _ = bounds.attention(np.array([i]), node[None])
+    low, high = x.bounds()
+    assert (high - low).max() < 2 * np.abs(bounds.v).max(1).sum(0).max()
+    for string in completions(node, 64, rng):
+        exact = bounds.attention(np.array([i]), string[None])[0].c
+        assert (low - 1e-9 <= exact).all()
+        assert (exact <= high + 1e-9).all()
+    assert bounds(np.array([i]), node[None]).weight[0].argmax() == j
+
+
 def test_another_certifier_agrees_on_a_construction() -> None:
     """Explicit weights, whose least margin an argument of theory/ knows."""
     made = ithbit.construct("rhi", "softmax-full", n=12, model="trained")
