@@ -9,10 +9,11 @@
 Give the same command again and it goes on where the store is. `--cells` names parts of the atlas
 (all unless given, in this order): `core` is GRU, Mamba2 and causal linear attention on RHI, one and
 two layers, widths 4 to 32; `contrast` is softmax and full linear attention; `lhi` is one layer on
-LHI, where theory says that it must break; `deep` is three layers; `wide` is width 64. The rows go
-to `atlas.csv`, and the records of all runs, with the weights at the lower ends of the brackets, to
-`records.tar.gz`, which `--restore FILE` unpacks into a store elsewhere. `--measure` also measures
-the states, which takes minutes on a CPU; without it they are counted. `--figure` draws the rows.
+LHI, where theory says that it must break; `deep` is three layers; `wide` is width 64. After every
+round the rows go to `atlas.csv`, and the records of all runs, with the weights at the lower ends of
+the brackets, to `records.tar.gz`, which `--restore FILE` unpacks into a store elsewhere.
+`--measure` also measures the states, which takes minutes on a CPU; without it they are counted.
+`--figure` draws the rows.
 
 Needs torch and nothing of the command line or, but for the figure, of the report.
 """
@@ -67,16 +68,21 @@ PARTS: dict[str, tuple[list[ModelSpec], int]] = {  # and the longest n to try
 
 
 def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], path: Path) -> None:
-    """Records of all runs, and the weights of those at the lower end of a bracket."""
+    """Records of all runs, and the weights of those at the lower end of a bracket and at the next
+    solved length, where the lower end may yet come to be."""
     store, kept = next(iter(searches.values())).store, set()
     for standing in standings:
-        search, low = searches[standing.model], standing.bracket.low
-        kept |= {run.folder for run in search.runs(standing.model, low or 1).values()}
-    with tarfile.open(path, "w:gz") as tar:
+        solved = sorted(each.n for each in standing.tried if each.solved)
+        for n in solved[-2:]:
+            runs = searches[standing.model].runs(standing.model, n)
+            kept |= {run.folder for run in runs.values()}
+    whole = path.with_suffix(".new")
+    with tarfile.open(whole, "w:gz") as tar:
         for folder in sorted(store.iterdir()) if store.is_dir() else ():
             for name in (*RECORDS, *(("weights.safetensors",) if folder.name in kept else ())):
                 if (folder / name).is_file() and (folder / "result.json").is_file():
                     tar.add(folder / name, f"{folder.name}/{name}")
+    whole.replace(path)
 
 
 def ahead(
@@ -172,6 +178,15 @@ def main() -> None:
         with ahead(searches, standings, device):
             run_all(runs, given.store, given.device, watch=watch, minutes=minutes)
 
+    def keep(measured: bool) -> Capacities:
+        """What was found goes home, after every round: a machine may be taken away."""
+        rows = tuple(row(standing, measured) for standing in standings if standing.tried)
+        found = Capacities(rows, "; ".join({each.sentence() for each in searches.values()}))
+        write_text(given.out / "atlas.csv", found.csv())
+        pack(searches, standings, given.out / "records.tar.gz")
+        return found
+
+    given.out.mkdir(parents=True, exist_ok=True)
     standings: list[Standing] = []
     try:
         for number, standings in enumerate(rounds(searches, train, device, until)):
@@ -179,13 +194,9 @@ def main() -> None:
             seconds = time.monotonic() - began
             print(f"round {number}, {seconds:.0f} s: {len(left)} of {len(standings)} open")
             print(*(standing.sentence() for standing in left), sep="\n", flush=True)
-    finally:  # whatever happened, what was found goes home
-        rows = tuple(row(standing, given.measure) for standing in standings if standing.tried)
-        found = Capacities(rows, "; ".join({each.sentence() for each in searches.values()}))
-        given.out.mkdir(parents=True, exist_ok=True)
-        write_text(given.out / "atlas.csv", found.csv())
-        pack(searches, standings, given.out / "records.tar.gz")
-        print(found.csv())
+            keep(measured=False)
+    finally:
+        print(keep(given.measure).csv())
         print(f"{time.monotonic() - began:.0f} s; {device.reason}")
 
 

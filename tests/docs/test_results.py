@@ -10,6 +10,7 @@ from ithbit.engine.evaluate import held_out_examples
 from ithbit.families import FAMILIES, POSITIONS
 from ithbit.published import published
 from ithbit.spec import ModelSpec, Protocol
+from ithbit.store.frame import load_rows
 from ithbit.sweep import presets
 
 ROOT = Path(__file__).parents[2]
@@ -197,3 +198,46 @@ def test_both_ways_of_training_take_one_course_in_the_first_epoch() -> None:
     assert both.height == 7 * 20 - 5 + 20
     for column, bar in (("train_loss", 5e-8), ("held_out_loss", 2e-7)):
         assert (both[column] / both[f"{column}_right"] - 1).abs().max() < bar  # type: ignore[operator]
+
+
+def test_shipped_weights_and_the_main_sweep_are_the_same_runs() -> None:
+    """`everywhere/uniform` and `paper` were trained apart; a kernel that rounds otherwise shows."""
+    ours, theirs = (load_rows(RESULTS / name).rows for name in ("paper", "everywhere/uniform"))
+    of_machine = ["environment", "started_at", "finished_at", "seconds_per_epoch"]
+    of_machine.append("evaluation_seconds")
+    both = theirs.select("run_id").join(ours, on="run_id", maintain_order="left")
+    assert both.height == 135
+    assert both.drop(of_machine).equals(
+        theirs.join(both, on="run_id", how="semi", maintain_order="left").drop(of_machine)
+    )
+    later = theirs.join(ours.filter(pl.col("seed") >= 5), on=[*CELL, "positions", "seed"])
+    assert later.height == 240
+    assert later["first_solved_epoch"].equals(
+        later["first_solved_epoch_right"], check_names=False, null_equal=True
+    )
+
+
+def test_successes_of_the_first_seeds_have_their_verdicts() -> None:
+    twin = (pl.col("n_layers") == 1) & pl.col("family").str.ends_with("causal")
+    runs = load_rows(RESULTS / "paper").rows.filter("solved", pl.col("verification").is_not_null())
+    runs = runs.filter(~twin)
+    told = {  # the rows of the table, as cells
+        "all that succeed": pl.lit(True),
+        "the eight constructive configurations": pl.col("group") == "constructive",
+        "stress tests": pl.col("group") == "stress test",
+        "RHI causal linear, L = 2, 3 and 4": (pl.col("family") == "linear-causal")
+        & (pl.col("task") == "rhi"),
+        "RHI Mamba2, L = 1 to 4": (pl.col("family") == "mamba2") & (pl.col("task") == "rhi"),
+        "RHI GRU, L = 2, 3 and 4": (pl.col("family") == "gru") & (pl.col("task") == "rhi"),
+        "RHI linear, L = 1": (pl.col("family") == "linear-full") & (pl.col("n_layers") == 1),
+    }
+    rows = table("reproduction.md", "runs that the paper's criterion calls successful")
+    shown = 0
+    for label, *counts in rows:
+        length, _, which = label.partition(", ")
+        cell = runs.filter(told[which], n_bits=int(length.removeprefix("n = ")))
+        words = ("refuted", "not refuted", "right on all inputs")
+        found = [cell.height, *(cell.filter(verification=word).height for word in words)]
+        assert [int(text.replace("–", "0")) for text in counts] == found, label
+        shown += cell.height
+    assert shown == runs.height == 300

@@ -260,9 +260,9 @@ def megabytes():
 def test_a_stack_too_large_for_the_memory_is_halved(kernels, tmp_path, megabytes) -> None:
     protocol = replace(TINY, batch_size=256, epoch_examples=512, max_epochs=2)
     model = ModelSpec("lhi", "softmax-full", n_bits=32, n_layers=2)
-    runs = [RunSpec(model, seed, protocol) for seed in range(32)]
+    runs = [RunSpec(model, seed, protocol) for seed in range(64)]
     told: list[Event] = []
-    megabytes(250)  # enough for one run to the end, the structured inputs included
+    megabytes(400)  # enough for one run to the end, the structured inputs included
     results = train(runs, tmp_path, choose_device("cuda"), told.append, kernels=kernels)
     assert all(isinstance(result, Result) for result in results)
     said = [event.what for event in told if isinstance(event.what, str)]

@@ -11,7 +11,7 @@ from ithbit.engine import cell as cells
 from ithbit.engine import loop
 from ithbit.engine.cell import stack_size
 from ithbit.engine.device import Device, choose_device
-from ithbit.engine.evaluate import ordered_mean
+from ithbit.engine.evaluate import ordered_mean, structured_answers
 from ithbit.engine.how import Event, How, Notice
 from ithbit.engine.loop import train, train_cell
 from ithbit.engine.steppers.choice import refusal
@@ -131,6 +131,30 @@ def test_a_stack_too_large_for_the_memory_is_halved(
     said = [event.what for event in told if isinstance(event.what, str)]
     assert said == ["out of memory with 5 runs of linear-full at once: trained 2 at a time"]
     assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "fault", [torch.OutOfMemoryError("CUDA out of memory"), KeyboardInterrupt()]
+)
+def test_a_fault_after_the_last_epoch_adds_none(fault, tmp_path, kept, monkeypatch) -> None:
+    """All epochs are done, and the memory is too small for what comes then, or somebody leaves."""
+    runs = runs_of(range(4), replace(TINY, max_epochs=3))
+    train(runs, tmp_path / "smooth", CPU)
+    faults = [None, fault]
+
+    def structured(*arguments):
+        if faults and (raised := faults.pop(0)):
+            raise raised
+        return structured_answers(*arguments)
+
+    monkeypatch.setattr(loop, "structured_answers", structured)
+    if isinstance(fault, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            train(runs, tmp_path / "rough", CPU)
+    train(runs, tmp_path / "rough", CPU)
+    assert faults == []
+    for run in runs:
+        assert kept(tmp_path / "rough", run) == kept(tmp_path / "smooth", run)
 
 
 class NoMemoryStack(cells.Stack):

@@ -19,6 +19,8 @@ from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.export import export
 from ithbit.store.frame import Records, load_rows
 
+RESULTS = Path(__file__).parents[2] / "results"
+
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_drawn(name: str, paper_cells: Cells, mixed_records: Records) -> None:
@@ -38,6 +40,19 @@ def test_formats_by_ending(tmp_path: Path, paper_cells: Cells) -> None:
         SpecError, match=r"'figure.jpg': its ending must be one of .png, .svg, .pdf"
     ):
         check_figure_format(tmp_path / "figure.jpg")
+
+
+def test_counts_over_neighbouring_bars_keep_apart() -> None:
+    """Those of our runs, which have verdicts at both lengths; the title tells what letters mean."""
+    figure = draw("positions", gather(load_rows(RESULTS / "paper")))
+    figure.draw_without_rendering()
+    left = figure.axes[0]
+    labels = [text for text in left.texts if "r" in text.get_text()]
+    assert len(labels) == 2
+    boxes = [text.get_window_extent() for text in left.texts]
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    assert all(box.y1 < left.get_window_extent().y1 for box in boxes)
+    assert left.get_title(loc="left") == "share of solved runs (r refuted, n not refuted)"
 
 
 def test_equal_figures_give_equal_files(tmp_path: Path, paper_cells: Cells) -> None:

@@ -29,7 +29,7 @@ from ithbit.engine.steppers import Compile, Kernels
 from ithbit.engine.steppers.choice import check_compile, check_kernels, evaluator
 from ithbit.errors import BusyError, SpecError
 from ithbit.models.classifier import n_parameters
-from ithbit.spec import Protocol, RunSpec
+from ithbit.spec import RunSpec
 from ithbit.store.records import Epoch, Result, StoppedBy
 from ithbit.store.status import check_store
 
@@ -95,6 +95,8 @@ def _epochs(cell: Cell) -> None:
     """Epoch after epoch, until every run has ended or it is time to leave."""
     pause, save_seconds = cell.how.pause, _save_seconds()
     while not pause.asked and cell.fill():
+        if _stop(cell):  # one that a fault sent back after its last epoch
+            continue
         stack, company = cell.stack(), cell.seated
 
         start = time.perf_counter()
@@ -106,7 +108,6 @@ def _epochs(cell: Cell) -> None:
         evaluated = time.perf_counter()
 
         # Record and schedule: all of it, and then the copy that runs are saved from.
-        ended: list[tuple[Progress, StoppedBy | Literal["failed"]]] = []
         for k, progress in enumerate(company):
             epoch = Epoch(
                 epoch=len(progress.history) + 1,
@@ -120,27 +121,16 @@ def _epochs(cell: Cell) -> None:
             progress.history.append(epoch)
             progress.evaluation_seconds = (evaluated - trained) / len(company)
             progress.rate = progress.plateau.next_rate(progress.rate, epoch.train_loss, protocol)
-            if reason := _stop_reason(epoch, protocol):
-                ended.append((progress, reason))
         stack.set_rates([p.rate for p in company])
         stack.keep()
-        sound = [p for p in company if (p, "failed") not in ended]
+        sound = [p for p in company if _stop_reason(p) != "failed"]
         for progress in sound:
             progress.folder.append_epoch(progress.history[-1])
         for progress in sound:
             cell.tell(Event(progress.run, progress.history[-1]))
 
         # Stop or go on.
-        if ended:
-            cell.unstack()
-        for progress, reason in ended:
-            if reason == "failed":
-                loss = progress.history[-1].train_loss
-                error = f"the loss is not finite in epoch {len(progress.history)}: {loss}"
-                fail(progress, error, "", cell)
-            else:
-                _finish(progress, reason, cell)
-
+        _stop(cell)
         cell.save(older_than=save_seconds)
         if cell.seated:
             cell.change_over()
@@ -156,8 +146,26 @@ def _save_seconds() -> float:
         raise SpecError(f"{_SAVE_SETTING} must be a number of seconds, got {text!r}") from None
 
 
-def _stop_reason(epoch: Epoch, protocol: Protocol) -> StoppedBy | Literal["failed"] | None:
-    """Why a run stops after an epoch, if it does."""
+def _stop(cell: Cell) -> bool:
+    """End the runs that have had their last epoch; whether there are any."""
+    ended = [(p, reason) for p in cell.seated if (reason := _stop_reason(p))]
+    if ended:
+        cell.unstack()
+    for progress, reason in ended:
+        if reason == "failed":
+            loss = progress.history[-1].train_loss
+            error = f"the loss is not finite in epoch {len(progress.history)}: {loss}"
+            fail(progress, error, "", cell)
+        else:
+            _finish(progress, reason, cell)
+    return bool(ended)
+
+
+def _stop_reason(progress: Progress) -> StoppedBy | Literal["failed"] | None:
+    """Why a run stops after its last epoch, if it does."""
+    if not progress.history:
+        return None
+    epoch, protocol = progress.history[-1], progress.run.protocol
     if not (math.isfinite(epoch.train_loss) and math.isfinite(epoch.held_out_loss)):
         return "failed"
     if epoch.held_out_loss <= protocol.stop_loss:

@@ -22,7 +22,7 @@ Model = Callable[[Tensor, Tensor], Tensor]
 
 NEAR = 1e-4  # far above float32 rounding of logits of order 1
 _ALONE = 256  # inputs that may be evaluated again by themselves, those of least margin
-_TRUSTED = 8  # of the inputs that are wrong in a batch, so many are evaluated again before going on
+TRUSTED = 8  # of the inputs that are wrong in a batch, so many are evaluated again before going on
 _CPU_CHUNK = 2048  # what fits the caches of a core; larger is slower
 _CUDA_CHUNK = 65536
 
@@ -129,7 +129,7 @@ class Asker:
         self.tally.add(bits, index, found)
         if self.tally.n_wrong > before and not self.count:
             wrong = [case for case in self.tally.least if not case.right]
-            if not all(case.right for case in alone(self.single, wrong[:_TRUSTED], self.device)):
+            if not all(case.right for case in alone(self.single, wrong[:TRUSTED], self.device)):
                 raise RefutedError
         return found
 

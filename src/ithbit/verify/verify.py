@@ -41,7 +41,7 @@ from ithbit.tasks.sampling import Examples
 from ithbit.tasks.structured import structured_bytes
 from ithbit.tasks.tokens import token_table
 from ithbit.verify import search
-from ithbit.verify.margins import NEAR, Asker, Model, RefutedError, alone, in_chunks
+from ithbit.verify.margins import NEAR, TRUSTED, Asker, Model, RefutedError, alone, in_chunks
 
 ALWAYS = 1 << 20  # n = 16 has so many inputs: everything up to there is tried without exception
 _CUDA_ALWAYS = 22 << 22  # on a GPU up to n = 22
@@ -64,7 +64,8 @@ def examine(
     Up to n = 16 (on a GPU n = 22) all inputs are tried without exception, unless `always` gives
     another number of inputs up to which they are. The first wrong answer
     ends it unless `count`. What is wrong or nearly so is evaluated again by itself, 256 inputs at
-    most, those of least margin; a counterexample is one that fails then.
+    most (8 where a wrong answer ended it), those of least margin; a counterexample is one that
+    fails then.
     """
     if budget < 1:
         raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
@@ -98,11 +99,12 @@ def examine(
                 stage("all inputs", _everything)
             else:
                 stage("search", search.search, budget - ask.tally.n_evaluated, seed)
+            most = len(ask.tally.least)
         except RefutedError:
-            pass
+            most = TRUSTED
         tally = ask.tally
         near = [case for case in tally.least if case.margin is None or case.margin < NEAR]
-        cases = alone(model, near or tally.least[:1], device)
+        cases = alone(model, near[:most] or tally.least[:1], device)
     failing = [case for case in cases if not case.right]
     exhaustive = tally.n_evaluated == n_inputs and stages[-1]["name"] == "all inputs"
     verdict: Verdict = "right on all inputs" if exhaustive else "not refuted"

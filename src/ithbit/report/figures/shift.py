@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from ithbit.published import LengthRow, Variant, published
 from ithbit.report.cells import Cells, Summary, solved, summary
 from ithbit.report.figures.style import FAINT, INK, chance_line, lengths_axis
-from ithbit.report.standing import standing
+from ithbit.report.standing import WORDS, standing
 from ithbit.report.tables.appendix import length_runs, length_shown, positions_runs, variants_at
 
 _LENGTH_FILLS = {32: ("#9ecae1", ""), 64: ("#3182bd", "///")}
@@ -31,7 +31,7 @@ def positions_figure(cells: Cells) -> Figure:
         assert found is not None
         share, printed = stand.solved / stand.runs, row.successes / row.runs
         left.annotate(
-            f"{stand.solved}/{stand.runs}\n{stand.marks()}".strip(),
+            f"{stand.solved}/{stand.runs} {stand.marks()}".strip().replace(" ", "\n"),
             (x, max(share, printed)),
             xytext=(0, 7),
             textcoords="offset points",
@@ -41,14 +41,16 @@ def positions_figure(cells: Cells) -> Figure:
         for axes, height, theirs in ((left, share, printed), (right, found.mean, row.accuracy)):
             axes.bar(x, height, 0.36, color=colour, hatch=hatch, edgecolor=INK, linewidth=0.6)
             axes.plot(x, theirs, marker="D", markersize=6, color="#E69F00", markeredgecolor=INK)
+    stands = [standing(runs[row]) for row in rows]
+    letters = [f"{w[0]} {word}" for word, w in WORDS.items() if any(s.count(word) for s in stands)]
     for axes, title in (
-        (left, "share of solved runs"),
+        (left, f"share of solved runs ({', '.join(letters)})".removesuffix(" ()")),
         (right, "mean max. held-out accuracy, from chance up"),
     ):
         axes.set_xticks(range(len(names)), [name.capitalize() for name in names])
         axes.grid(axis="y")
         axes.set_title(title)
-    left.set_ylim(0, 1.22)
+    left.set_ylim(0, 1.25)
     right.set_ylim(0.5, 1.03)
     handles = [
         *(
