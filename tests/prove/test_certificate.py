@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import itertools
 import json
 import subprocess
 import sys
@@ -257,6 +258,19 @@ def test_the_check_bounds_sets_below_every_margin(n, rng) -> None:
         least = twin.margins(strings, np.full(64, i + 1)).min()
         assert model.holds(i, bits.tolist(), least - 0.05)
         assert not model.holds(i, bits.tolist(), least + 1e-5)
+
+
+def test_the_second_code_cuts_a_leaf_that_it_bounds_too_low(rng) -> None:
+    run, weights = read(folders("rhi_n16_softmax-full_*_s0-*")[0])
+    model = OneLayer(run.model, weights_of(weights))
+    bits = rng.integers(0, 2, 16).tolist()
+    bits[4:7] = [-1, -1, -1]  # beside the index
+    strings = [[*bits[:4], *three, *bits[7:]] for three in itertools.product((0, 1), repeat=3)]
+    least = min(float(model.lower(3, each).lower()) for each in strings)
+    assert float(model.lower(3, bits).upper()) < least - 1e-3
+    assert model.holds(3, bits, least - 1e-9)
+    assert not model.holds(3, bits, least - 1e-9, cuts=2)
+    assert not model.holds(3, bits, least + 1e-9)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from ithbit.theory.layers import FloatArray
 PRECISION = 96
 _EPS = fmpq(1, 10**12)
 _PIECES = 12
+_CUTS = 5  # of a leaf whose bound is too low at first
 _BEND = (arb("-0.10799"), arb("0.79789"))  # GELU'' = φ(x)(2 - x²), least at ±2, greatest at 0
 
 Ball = Any  # flint.arb, which has no type stubs
@@ -25,7 +26,7 @@ Balls = Any  # flint.arb_mat
 
 
 class OneLayer:
-    """The trained model in balls; `lower` bounds its margin over a set of inputs."""
+    """The trained model in balls; `holds` bounds its margin over a set of inputs."""
 
     def __init__(self, spec: ModelSpec, params: Mapping[str, FloatArray]) -> None:
         self.n, d = spec.n_bits, spec.d_model
@@ -66,14 +67,31 @@ class OneLayer:
     def _norm(self, name: str) -> tuple[list[Ball], list[Ball]]:
         return tuple(self.p[f"{name}.{which}"].tolist()[0] for which in ("weight", "bias"))
 
-    def holds(self, index: int, bits: list[int], stated: float) -> bool:
+    def holds(self, index: int, bits: list[int], stated: float, cuts: int = _CUTS) -> bool:
         """Whether the margin is at least as stated on all strings with these bits, -1 for a free
-        one; index from 0."""
+        one; index from 0. Where the bound is too low, the free bit that heads look at most is
+        fixed, both ways: the search may have had the better bound, and the leaf be right."""
+        low = self.lower(index, bits)
+        if low.is_finite() and low >= arb(stated):
+            return True
+        free = [j for j, bit in enumerate(bits) if bit < 0]
+        if not (free and cuts):
+            return False
+        at = max(free, key=lambda j: self._share(index, j))
+        halves = ([*bits[:at], bit, *bits[at + 1 :]] for bit in (0, 1))
+        return all(self.holds(index, half, stated, cuts - 1) for half in halves)
+
+    def _share(self, index: int, j: int) -> float:
+        """The most that a head may look at bit j, roughly."""
+        rows = [[float(w) for w in each[index]] for each in self.weights]
+        return max((row[j] + row[j + self.n]) / sum(row) for row in rows)
+
+    def lower(self, index: int, bits: list[int]) -> Ball:
+        """A lower bound of the margin on all strings with these bits, or a ball without end."""
         with ctx.workprec(PRECISION):
             logit = self._tail(self._attention(index, bits))
             low = logit[0, 0] if bits[index] else -logit[0, 0]
-            low -= sum((abs(logit[0, s]) for s in range(1, logit.ncols())), arb(0))
-            return bool(low.is_finite() and low >= arb(stated))
+            return low - sum((abs(logit[0, s]) for s in range(1, logit.ncols())), arb(0))
 
     def _attention(self, i: int, bits: list[int]) -> Balls:
         """The last token after attention as a form: N/D = m + (N - m D) / D with 1/D between its
