@@ -149,8 +149,34 @@ def test_norms_and_averages_of_single_inputs_cannot_be_beaten(rng) -> None:
         most = max(most, far)
         assert far <= 1
     assert most > 0.2
+    assert points.averaged(mixed.x, total, 1e-9, 0.01, size).e >= 0.01  # all values moved alike
     assert points.averaged(mixed.x, total, 0.5, 0.01, root).e == np.inf
     assert points.averaged(mixed.x, 0 * total, 0.02, 0.01, root).e == np.inf
+
+
+@pytest.mark.parametrize("family", ["lhi_n16_softmax-causal", "rhi_n16_linear-full"])
+@pytest.mark.parametrize("off", ["query", "key", "value"])
+def test_second_attention_holds_for_queries_keys_and_values_moved(family, off, rng) -> None:
+    run, weights = read(folders(f"{family}_*_s0-*")[0])
+    model, e = bounds_for(run.model, weights_of(weights)).points, 1e-4
+    parts = {"query": (NODES, 16), "key": (NODES, 17, 16), "value": (NODES, 17, 16)}
+    parts = {name: rng.normal(size=shape) for name, shape in parts.items()}
+
+    def given(parts: dict[str, np.ndarray], e: float) -> points.Rows:
+        query, key, value = (
+            points.Rows(x, e if name == off else 0.0, np.linalg.norm(x, axis=-1).max())
+            for name, x in parts.items()
+        )
+        features = key.x if model.softmax else points._features(key.x)
+        return model._second(query, points.Rows(features, key.e, key.size), value)
+
+    found, most = given(parts, e), 0.0
+    for _ in range(20):
+        way = rng.normal(size=parts[off].shape)
+        way *= e / np.linalg.norm(way, axis=-1, keepdims=True)
+        far = np.linalg.norm(given(parts | {off: parts[off] + way}, 0.0).x - found.x, axis=-1)
+        most = max(most, far.max())
+    assert 1e-4 * found.e < most <= found.e < 1
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "rhi_n16_linear-causal"])
