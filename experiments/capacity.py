@@ -36,7 +36,7 @@ from ithbit.engine.steppers.choice import refusal
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.records import Failure
-from ithbit.store.writing import write_text
+from ithbit.store.writing import write_text, write_whole
 from ithbit.sweep.runner import run_all
 
 RECORDS = ("spec.json", "result.json", "failure.json", "verification.json")
@@ -76,13 +76,15 @@ def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], pa
         for n in solved[-2:]:
             runs = searches[standing.model].runs(standing.model, n)
             kept |= {run.folder for run in runs.values()}
-    whole = path.with_suffix(".new")
-    with tarfile.open(whole, "w:gz") as tar:
-        for folder in sorted(store.iterdir()) if store.is_dir() else ():
-            for name in (*RECORDS, *(("weights.safetensors",) if folder.name in kept else ())):
-                if (folder / name).is_file() and (folder / "result.json").is_file():
-                    tar.add(folder / name, f"{folder.name}/{name}")
-    whole.replace(path)
+
+    def fill(whole: Path) -> None:
+        with tarfile.open(whole, "w:gz") as tar:
+            for folder in sorted(store.iterdir()) if store.is_dir() else ():
+                for name in (*RECORDS, *(("weights.safetensors",) if folder.name in kept else ())):
+                    if (folder / name).is_file() and (folder / "result.json").is_file():
+                        tar.add(folder / name, f"{folder.name}/{name}")
+
+    write_whole(path, fill)
 
 
 def ahead(
@@ -186,7 +188,6 @@ def main() -> None:
         pack(searches, standings, given.out / "records.tar.gz")
         return found
 
-    given.out.mkdir(parents=True, exist_ok=True)
     standings: list[Standing] = []
     try:
         for number, standings in enumerate(rounds(searches, train, device, until)):

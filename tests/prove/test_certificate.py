@@ -19,7 +19,6 @@ from ithbit.prove.bands import STEP, everything, reached
 from ithbit.prove.bounded import bounds_for
 from ithbit.prove.certificate import (
     Leaves,
-    claimed,
     confirmed,
     document,
     need_bounds,
@@ -279,15 +278,8 @@ def test_every_proof_of_one_layer_is_confirmed_by_the_second_code(folder) -> Non
     run, weights = read(folder)
     at = search(bounds_for(run.model, weights_of(weights))).leaves
     none = np.zeros((0, run.model.n_bits))
-    leaves = Leaves(at.index, at.bits, at.limits, claimed(at.lower), none)
+    leaves = Leaves(at.index, at.bits, at.limits, at.lower, none)
     assert confirmed(document(run, weights, leaves), weights).leaves == len(at)
-
-
-def test_leaves_claim_no_more_than_they_have_and_the_least_all_of_it(rng) -> None:
-    lower = np.append(rng.random(5) + 1, np.inf)
-    assert (claimed(lower) <= lower).all()
-    assert claimed(lower).min() == lower.min()
-    assert claimed(lower)[-1] == np.inf
 
 
 def test_bounds_are_stated_rounded_down() -> None:

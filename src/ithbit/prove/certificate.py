@@ -93,13 +93,6 @@ class Leaves:
     functionals: FloatArray
 
 
-def claimed(lower: FloatArray) -> FloatArray:
-    """What is stated of leaves with these bounds: half of what they have above the least, so that
-    the second code, whose bounds of wide leaves may be a little lower, confirms them."""
-    least = lower.min()
-    return least + (lower - least) / 2
-
-
 def document(run: RunSpec, weights: bytes, leaves: Leaves) -> Json:
     """The certificate."""
     n = run.model.n_bits

@@ -130,11 +130,10 @@ class Points:
         self.most_v = float(np.linalg.norm(largest)) * _UP
         self.most_x = float(np.linalg.norm(x, axis=-1).max()) * _UP
         self.extra = 0.0 if softmax else DENOMINATOR_EPS
-        names = [name.removesuffix(".weight") for name in params if params[name].ndim == 2]
         self.maps = {
-            each: mapping(params[f"{each}.weight"], params.get(f"{each}.bias"))
-            for each in names
-            if f"{each}.weight" in params
+            name.removesuffix(".weight"): mapping(value, params.get(name[:-6] + "bias"))
+            for name, value in params.items()
+            if name.endswith(".weight") and value.ndim == 2
         }
         d, both = x.shape[-1], params["blocks.1.qkv.weight"]
         bias = params.get("blocks.1.qkv.bias", np.zeros(3 * d))
@@ -303,6 +302,7 @@ def exp(x: FloatArray) -> FloatArray:
 
 @cache
 def _exp_table() -> FloatArray:
+    """One look for each number, where the two tables of `theory` take two and a product."""
     with ctx.workprec(100):
         balls = [(-arb(m) / _FINE).exp() for m in range(_EXP_LIMIT * _FINE + 1)]
     return np.array([float(ball.mid()) for ball in balls])

@@ -106,8 +106,7 @@ def attempt(
     )
     if found.outcome == "proved":
         at = found.leaves
-        lower = certificate.claimed(at.lower)
-        leaves = Leaves(at.index, at.bits, at.limits, lower, bounds.functionals)
+        leaves = Leaves(at.index, at.bits, at.limits, at.lower, bounds.functionals)
         content = certificate.document(run, weights, leaves)
         confirmed = certificate.confirmed(content, weights, same_bounds=True)
         proof = replace(proof, least_margin=confirmed.margin)

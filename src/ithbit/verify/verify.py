@@ -75,6 +75,7 @@ def examine(
         always = _CUDA_ALWAYS if device.type == "cuda" else ALWAYS
     feasible = n_inputs <= max(budget, always)
     stages: list[dict[str, Any]] = []
+    most: int | None = None  # of the wrong ones, to be evaluated again
     with in_chunks(model, device, workers or usable_cores()) as chunked:
         ask = Asker(chunked, model, device, count)
 
@@ -99,7 +100,6 @@ def examine(
                 stage("all inputs", _everything)
             else:
                 stage("search", search.search, budget - ask.tally.n_evaluated, seed)
-            most = len(ask.tally.least)
         except RefutedError:
             most = TRUSTED
         tally = ask.tally
