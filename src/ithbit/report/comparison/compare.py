@@ -23,14 +23,22 @@ hold. Agreement means no evidence of a difference: with five runs a side it is n
 """
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 import polars as pl
 
 from ithbit.errors import SpecError
 from ithbit.families import family_named
-from ithbit.published import RUNS_PER_CELL, LengthRow, Mean, PositionsRow, Variant, published
+from ithbit.published import (
+    RUNS_PER_CELL,
+    CostRow,
+    LengthRow,
+    Mean,
+    PositionsRow,
+    Variant,
+    published,
+)
 from ithbit.report.cells import Cell, Cells, median, solved, summary
 from ithbit.report.comparison.agreement import (
     AGREES,
@@ -52,6 +60,9 @@ from ithbit.report.comparison.statistics import (
 )
 from ithbit.report.standing import standing
 from ithbit.report.tables.appendix import length_runs, positions_runs
+from ithbit.report.tables.table import NOTHING, printed_mean, spread_text
+
+Measured = tuple[Comparison, Difference | None]  # before the correction over its kind
 
 
 def cell_name(variant: Variant, n_bits: int) -> str:
@@ -60,288 +71,203 @@ def cell_name(variant: Variant, n_bits: int) -> str:
     return f"{variant.task.upper()} {label} L={variant.n_layers} n={n_bits}"
 
 
-def _fisher_kind(
-    name: str,
-    method: str,
-    alpha: float,
-    cells: Iterable[tuple[str, pl.DataFrame, Count, bool]],
-) -> Kind:
-    """Each cell is its name, our runs, the published count and whether it can be judged yet."""
-    found: list[Comparison] = []
-    for cell, runs, theirs, ready in cells:
-        printed = f"{theirs[0]}/{theirs[1]}"
-        if runs.is_empty():
-            found.append(Comparison(name, cell, "–", printed, MISSING))
-            continue
-        stand = standing(runs)
-        k, m = stand.solved, stand.runs
-        p_value = fisher_exact((k, m), theirs) if ready else None
-        found.append(
-            Comparison(
-                name,
-                cell,
-                f"{k}/{m}",
-                printed,
-                AGREES if ready else TOO_FEW,
-                tuple(runs["folder"]),
-                m < theirs[1],
-                p_value,
-                standing=stand,
-            )
-        )
-    tested = [at for at, comparison in enumerate(found) if comparison.p_value is not None]
-    adjusted = holm([p for at in tested if (p := found[at].p_value) is not None])
-    for at, p_value in zip(tested, adjusted, strict=True):
-        verdict = DIFFERS if p_value <= alpha else AGREES
-        found[at] = replace(found[at], adjusted=p_value, verdict=verdict)
-    return Kind(name, method, tuple(found))
-
-
-def _paper_total() -> Count:
-    """All published successes of the main table and their runs."""
-    paper = published()
-    total = sum(sum(counts.values()) for counts in paper.totals.values())
-    return total, RUNS_PER_CELL * sum(len(row.successes) for row in paper.successes)
-
-
-def _together_kind(kind: Kind, alpha: float) -> Kind:
-    """The omnibus test over the cells of a Fisher kind."""
-    counts = []
-    for comparison in kind.comparisons:
-        if comparison.verdict != MISSING:
-            k, m = map(int, comparison.ours.split("/"))
-            other_k, other_m = map(int, comparison.published.split("/"))
-            counts.append(((k, m), (other_k, other_m)))
-    name, method = "successes together", "one exact test"
-    cell = f"all {len(counts)} cells with runs"
-    if not counts:
-        k, m = _paper_total()
-        return Kind(name, method, (Comparison(name, "all cells", "–", f"{k}/{m}", MISSING),))
-    p_value = omnibus_exact(counts)
-    ours, theirs = (
-        f"{sum(pair[side][0] for pair in counts)}/{sum(pair[side][1] for pair in counts)}"
-        for side in (0, 1)
-    )
-    comparison = Comparison(
-        name,
+def _counted(
+    kind: str, cell: str, runs: pl.DataFrame, theirs: Count, ready: bool = True
+) -> Comparison:
+    """Our count beside a published one; `ready` is whether it can be judged yet."""
+    printed = f"{theirs[0]}/{theirs[1]}"
+    if runs.is_empty():
+        return Comparison(kind, cell, NOTHING, printed, MISSING)
+    stand = standing(runs)
+    return Comparison(
+        kind,
         cell,
-        ours,
-        theirs,
-        DIFFERS if p_value <= alpha else AGREES,
-        incomplete=any(c.incomplete or c.verdict == MISSING for c in kind.comparisons),
-        p_value=p_value,
-        adjusted=p_value,
-    )
-    return Kind(name, method, (comparison,))
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """A cell of an interval kind before the correction; `difference` None where it has too few."""
-
-    cell: str
-    ours: str
-    published: str
-    runs: pl.DataFrame
-    incomplete: bool
-    difference: Difference | None
-
-
-def _interval_kind(
-    name: str,
-    method: str,
-    alpha: float,
-    measured: list[_Measured],
-    scale: Callable[[float], float] = lambda difference: difference,
-) -> Kind:
-    tests = sum(item.difference is not None for item in measured)
-    found = []
-    for item in measured:
-        base = Comparison(
-            name, item.cell, item.ours, item.published, MISSING, tuple(item.runs["folder"])
-        )
-        if item.difference is None:
-            found.append(base if item.runs.is_empty() else replace(base, verdict=TOO_FEW))
-            continue
-        low, high = item.difference.interval(alpha / tests)
-        found.append(
-            replace(
-                base,
-                verdict=AGREES if low <= 0 <= high else DIFFERS,
-                incomplete=item.incomplete,
-                p_value=item.difference.p_value,
-                adjusted=min(1.0, tests * item.difference.p_value),
-                interval=(scale(low), scale(high)),
-            )
-        )
-    return Kind(name, method, tuple(found))
-
-
-def _measured_mean(cell: str, runs: pl.DataFrame, column: str, theirs: Mean) -> _Measured:
-    found = summary(runs, column)
-    places = theirs.decimals
-    printed = f"{theirs.mean:.{places}f}±{theirs.sd:.{places}f}"
-    if found is None:
-        return _Measured(cell, "–", printed, runs.clear(), True, None)
-    if found.sd is None:
-        return _Measured(cell, f"{found.mean:.{places + 1}f}", printed, runs, True, None)
-    # The published sd may be half a unit larger than printed; its mean, half a unit off.
-    difference = welch(
-        found.mean,
-        found.sd,
-        found.runs,
-        theirs.mean,
-        theirs.sd + theirs.half_unit,
-        theirs.runs,
-    )
-    return _Measured(
-        cell,
-        f"{found.mean:.{places + 1}f}±{found.sd:.{places + 1}f}",
+        f"{stand.solved}/{stand.runs}",
         printed,
-        runs,
-        found.runs < theirs.runs,
-        replace(difference, slack=theirs.half_unit),
+        AGREES if ready else TOO_FEW,
+        tuple(runs["folder"]),
+        stand.runs < theirs[1],
+        fisher_exact((stand.solved, stand.runs), theirs) if ready else None,
+        standing=stand,
     )
 
 
-def _measured_epochs(cells: Cells) -> list[_Measured]:
-    found = []
-    for row in published().cost:
-        runs = cells.runs(row.variant, 64, whole=True)
-        cell, printed = cell_name(row.variant, 64), str(row.median_epochs)
-        if runs.is_empty():
-            found.append(_Measured(cell, "–", printed, runs, True, None))
-            continue
-        epochs = [float(value) for value in runs["epochs"]]
-        difference = None
-        if len(epochs) > 1:
-            difference = median_ratio(epochs, row.median_epochs, row.runs, 0.5)
-        shown = f"{median(runs, 'epochs'):g}"
-        found.append(_Measured(cell, shown, printed, runs, len(epochs) < row.runs, difference))
-    return found
+def _together(successes: list[Comparison], theirs: list[Count]) -> Comparison:
+    """All cells of the main table at once; with their published counts."""
+    name = "successes together"
+    stands = [each.standing for each in successes]
+    counts = [((s.solved, s.runs), k) for s, k in zip(stands, theirs, strict=True) if s]
+    if not counts:
+        return Comparison(name, "all cells", NOTHING, _total(theirs), MISSING)
+    return Comparison(
+        name,
+        f"all {len(counts)} cells with runs",
+        _total([ours for ours, _ in counts]),
+        _total([count for _, count in counts]),
+        AGREES,
+        incomplete=any(each.incomplete or each.verdict == MISSING for each in successes),
+        p_value=omnibus_exact(counts),
+    )
 
 
-def _measured_lengths(cells: Cells) -> list[_Measured]:
-    paper = published()
-    found = []
-    for row in (*paper.length_by_n, *paper.length_by_family):
-        runs = length_runs(cells, row.n_bits, row.variant)
-        ready = row.variant is not None or all(
-            cells.runs(each.variant, row.n_bits, whole=True).height >= RUNS_PER_CELL
-            for each in paper.cost
+def _total(counts: list[Count]) -> str:
+    return f"{sum(k for k, _ in counts)}/{sum(m for _, m in counts)}"
+
+
+def _beside(
+    kind: str,
+    cell: str,
+    texts: tuple[str, str],
+    runs: pl.DataFrame,
+    fewer: bool,
+    difference: Difference | None,
+) -> Measured:
+    """A cell of an interval kind; without a difference it has no runs, or too few."""
+    verdict = MISSING if runs.is_empty() else TOO_FEW
+    fewer = fewer and difference is not None
+    return Comparison(kind, cell, *texts, verdict, tuple(runs["folder"]), fewer), difference
+
+
+def _mean(
+    kind: str,
+    cell: str,
+    runs: pl.DataFrame,
+    column: str,
+    theirs: Mean,
+    fewer: bool,
+    ready: bool = True,
+) -> Measured:
+    found, difference = summary(runs, column), None
+    if found is not None and found.sd is not None and ready:
+        # The published sd may be half a unit larger than printed; its mean, half a unit off.
+        sd = theirs.sd + theirs.half_unit
+        difference = welch(found.mean, found.sd, found.runs, theirs.mean, sd, theirs.runs)
+        difference = replace(difference, slack=theirs.half_unit)
+    texts = spread_text(found, theirs.decimals + 1, 0) or NOTHING, printed_mean(theirs)
+    return _beside(kind, cell, texts, runs if found else runs.clear(), fewer, difference)
+
+
+def _accuracy(cells: Cells, variant: Variant, n_bits: int, theirs: Mean) -> Measured:
+    runs, fewer = cells.runs(variant, n_bits), cells.runs(variant, n_bits).height < theirs.runs
+    return _mean("accuracy", cell_name(variant, n_bits), runs, "max_accuracy", theirs, fewer)
+
+
+def _epochs(cells: Cells, row: CostRow) -> Measured:
+    runs = cells.runs(row.variant, 64, whole=True)
+    epochs, middle = [float(value) for value in runs["epochs"]], median(runs, "epochs")
+    difference = None
+    if len(epochs) > 1:
+        difference = median_ratio(epochs, row.median_epochs, row.runs, 0.5)
+    texts = NOTHING if middle is None else f"{middle:g}", str(row.median_epochs)
+    fewer = len(epochs) < row.runs
+    return _beside("epochs", cell_name(row.variant, 64), texts, runs, fewer, difference)
+
+
+def _lengths(cells: Cells, row: LengthRow) -> list[Measured]:
+    """Both sides of a row of length-shifted accuracies."""
+    n_bits, runs = row.n_bits, length_runs(cells, row.n_bits, row.variant)
+    ready = row.variant is not None or all(
+        cells.runs(each.variant, n_bits, whole=True).height >= RUNS_PER_CELL
+        for each in published().cost
+    )
+    cell = cell_name(row.variant, n_bits) if row.variant else f"all constructive n={n_bits}"
+    # Complete once as many have run: how many of them succeed is not for us to choose.
+    fewer = runs.height < row.runs
+    return [
+        _mean(
+            *("length shift", f"{cell} at {where}", solved(runs), f"{side}_length_accuracy"),
+            *(getattr(row, side), fewer, ready),
         )
-        for side, where, theirs in _sides(row):
-            name = f"{_length_cell(row)} at {where}"
-            item = _measured_mean(name, solved(runs), f"{side}_length_accuracy", theirs)
-            # Complete once as many have run: how many of them succeed is not for us to choose.
-            item = replace(item, incomplete=runs.height < row.runs)
-            found.append(item if ready else replace(item, difference=None))
-    return found
+        for side, where in (("half", "n/2"), ("double", "2n"))
+    ]
 
 
-def _ablation_ready(cells: Cells, row: PositionsRow) -> bool:
-    """Whether every configuration of the ablation has run as often as the paper's."""
-    paper = published()
-    return all(
+def _encoding(cells: Cells, row: PositionsRow) -> Comparison:
+    """A count of the ablation, to be judged once all its configurations ran as often as theirs."""
+    paper, runs = published(), positions_runs(cells, row.positions, row.n_bits)
+    ready = all(
         cells.runs(v, row.n_bits, row.positions).height >= len(paper.positions_seeds)
         for v in paper.positions_variants
         if family_named(v.family).takes(row.positions)
     )
+    name, theirs = f"{row.positions} n={row.n_bits}", (row.successes, row.runs)
+    return _counted("encodings", name, runs, theirs, ready)
 
 
-def _sides(row: LengthRow) -> tuple[tuple[str, str, Mean], ...]:
-    return (("half", "n/2", row.half), ("double", "2n", row.double))
-
-
-def _length_cell(row: LengthRow) -> str:
-    if row.variant is None:
-        return f"all constructive n={row.n_bits}"
-    return cell_name(row.variant, row.n_bits)
-
-
-def _parameters_kind(cells: Cells) -> Kind:
-    found = []
-    for row in published().cost:
-        runs = cells.runs(row.variant, 64)
-        sizes = sorted(set(runs["n_parameters"]))
-        verdict = MISSING
-        if sizes:
-            verdict = AGREES if sizes == [row.n_parameters] else DIFFERS
-        found.append(
-            Comparison(
-                "parameters",
-                cell_name(row.variant, 64),
-                " or ".join(map(str, sizes)) or "–",
-                str(row.n_parameters),
-                verdict,
-                tuple(runs["folder"]),
-            )
-        )
-    return Kind("parameters", "equality", tuple(found))
-
-
-def _kinds(cells: Cells, alpha: float) -> list[Kind]:
-    paper = published()
-    successes = _fisher_kind(
-        "successes",
-        "Fisher, Holm",
-        alpha,
-        (
-            (cell_name(row.counted, n), cells.runs(row.counted, n), (k, RUNS_PER_CELL), True)
-            for row in paper.successes
-            for n, k in row.successes.items()
-        ),
+def _parameters(cells: Cells, row: CostRow) -> Comparison:
+    runs = cells.runs(row.variant, 64)
+    sizes = sorted(set(runs["n_parameters"]))
+    return Comparison(
+        "parameters",
+        cell_name(row.variant, 64),
+        " or ".join(map(str, sizes)) or NOTHING,
+        str(row.n_parameters),
+        (AGREES if sizes == [row.n_parameters] else DIFFERS) if sizes else MISSING,
+        tuple(runs["folder"]),
     )
-    return [
-        successes,
-        _together_kind(successes, alpha),
-        _interval_kind(
-            "accuracy",
-            "Welch intervals",
-            alpha,
-            [
-                _measured_mean(
-                    cell_name(row.variant, n), cells.runs(row.variant, n), "max_accuracy", theirs
-                )
-                for row in paper.accuracy
-                for n, theirs in row.accuracy.items()
-            ],
-        ),
-        _interval_kind(
-            "epochs",
-            "median ratios",
-            alpha,
-            _measured_epochs(cells),
-            math.exp,
-        ),
-        _fisher_kind(
-            "encodings",
-            "Fisher, Holm",
-            alpha,
-            (
-                (
-                    f"{row.positions} n={row.n_bits}",
-                    positions_runs(cells, row.positions, row.n_bits),
-                    (row.successes, row.runs),
-                    _ablation_ready(cells, row),
-                )
-                for row in paper.positions
-            ),
-        ),
-        _interval_kind("length shift", "Welch intervals", alpha, _measured_lengths(cells)),
-        _parameters_kind(cells),
+
+
+def _kinds(cells: Cells) -> Iterator[tuple[str, list[Measured]]]:
+    """How each kind is judged, and its cells."""
+    paper = published()
+    main = {
+        (row.counted, n): (k, RUNS_PER_CELL)
+        for row in paper.successes
+        for n, k in row.successes.items()
+    }
+    successes = [
+        _counted("successes", cell_name(*cell), cells.runs(*cell), theirs)
+        for cell, theirs in main.items()
     ]
+    yield "Fisher, Holm", [(each, None) for each in successes]
+    yield "one exact test", [(_together(successes, list(main.values())), None)]
+    yield (
+        "Welch intervals",
+        [
+            _accuracy(cells, row.variant, n, theirs)
+            for row in paper.accuracy
+            for n, theirs in row.accuracy.items()
+        ],
+    )
+    yield "median ratios", [_epochs(cells, row) for row in paper.cost]
+    yield "Fisher, Holm", [(_encoding(cells, row), None) for row in paper.positions]
+    shifted = (*paper.length_by_n, *paper.length_by_family)
+    yield "Welch intervals", [each for row in shifted for each in _lengths(cells, row)]
+    yield "equality", [(_parameters(cells, row), None) for row in paper.cost]
+
+
+def _judged(method: str, measured: list[Measured], alpha: float) -> Kind:
+    """Verdicts corrected over the kind: Bonferroni's intervals, Holm's for the other tests."""
+    tests = sum(difference is not None for _, difference in measured)
+    adjusted = iter(holm([c.p_value for c, _ in measured if c.p_value is not None]))
+    found = []
+    for comparison, difference in measured:
+        if difference is not None:
+            low, high = difference.interval(alpha / tests)
+            ratio = comparison.kind == "epochs"
+            comparison = replace(
+                comparison,
+                verdict=AGREES if low <= 0 <= high else DIFFERS,
+                p_value=difference.p_value,
+                adjusted=min(1.0, tests * difference.p_value),
+                interval=(math.exp(low), math.exp(high)) if ratio else (low, high),
+            )
+        elif comparison.p_value is not None:
+            p_value = next(adjusted)
+            verdict = DIFFERS if p_value <= alpha else AGREES
+            comparison = replace(comparison, adjusted=p_value, verdict=verdict)
+        found.append(comparison)
+    return Kind(found[0].kind, method, tuple(found))
 
 
 def compare(cells: Cells, alpha: float = 0.05) -> Agreement:
     """Our runs against the published numbers; `alpha` is the chance of a false alarm overall."""
     if not 0 < alpha < 1:
         raise SpecError(f"alpha must lie between 0 and 1, got {alpha}; 0.05 is usual")
-    # How many kinds share alpha depends on the data's presence alone, which any share shows.
-    present = _kinds(cells, alpha)
-    testing = sum(kind.smallest is not None for kind in present)
-    kinds = _kinds(cells, alpha / testing) if testing else present
+    kinds = list(_kinds(cells))
+    testing = sum(any(d or c.p_value is not None for c, d in found) for _, found in kinds)
+    judged = [_judged(method, found, alpha / max(1, testing)) for method, found in kinds]
     of_paper = cells.by_cell.of(
         Cell(row.counted, n) for row in published().successes for n in row.successes
     )
-    return Agreement(alpha, tuple(kinds), standing(of_paper))
+    return Agreement(alpha, tuple(judged), standing(of_paper))
