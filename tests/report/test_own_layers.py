@@ -11,7 +11,8 @@ from ithbit.families import FAMILIES, TASKS
 from ithbit.published import Variant, published
 from ithbit.report.cells import Cells, gather, labels
 from ithbit.report.comparison.compare import compare
-from ithbit.report.figures import draw, draw_curves
+from ithbit.report.figures import draw
+from ithbit.report.figures.curves import curves_figure
 from ithbit.report.page.page import render_page
 from ithbit.report.tables.main import table_named
 from ithbit.report.tables.render import FORMATS, SHOWS, render
@@ -100,11 +101,11 @@ def test_the_accuracy_has_a_line_and_a_name_for_each(own_cells: Cells) -> None:
 
 
 def test_curves_name_the_code_where_there_are_two(own_records: Records) -> None:
-    both = draw_curves(own_records, Variant("lhi", MINE, 3), 64, "polynomial")
+    both = curves_figure(own_records, Variant("lhi", MINE, 3), 64, "polynomial")
     assert both.axes[0].get_title("left").startswith("LHI Mine, L = 3, n = 64")
-    one = draw_curves(own_records, Variant("lhi", MINE, 3, "a" * 12), 64, "polynomial")
+    one = curves_figure(own_records, Variant("lhi", MINE, 3, "a" * 12), 64, "polynomial")
     assert len(both.axes[0].get_lines()) > len(one.axes[0].get_lines())
-    alone = draw_curves(own_records, Variant("lhi", ALONE, 3), 64, "polynomial")
+    alone = curves_figure(own_records, Variant("lhi", ALONE, 3), 64, "polynomial")
     assert not any("cccccc" in text for text in texts(alone))
 
 

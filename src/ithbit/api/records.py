@@ -159,7 +159,8 @@ def plot(
     """
     from ithbit.families import family_named, task_named
     from ithbit.published import Variant
-    from ithbit.report.figures import check_figure, check_figure_format, draw, draw_curves, save
+    from ithbit.report.figures import check_figure, check_figure_format, draw, save
+    from ithbit.report.figures.curves import curves_figure
     from ithbit.spec import CODE_DIGITS, ModelSpec
 
     check_figure(name)
@@ -176,7 +177,7 @@ def plot(
         code = "0" * CODE_DIGITS if named.own else ""  # any: curves are found by the name
         spec = ModelSpec(task_named(task), named.name, n, layers, positions=positions, code=code)
         variant = Variant(spec.task, spec.family, layers)
-        figure = draw_curves(_records(store), variant, n, positions)
+        figure = curves_figure(_records(store), variant, n, positions)
     else:
         figure = draw(name, _cells(store, settings))
     if path is not None:

@@ -1,23 +1,20 @@
 """Figures from records, drawn by matplotlib without a display: PNG, SVG or PDF."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from ithbit.errors import SpecError, StoreError
-from ithbit.published import Variant, published
+from ithbit.published import published
 from ithbit.report.cells import Cells
 from ithbit.report.figures.accuracy import accuracy_figure, epochs_figure
-from ithbit.report.figures.curves import curves_figure
 from ithbit.report.figures.grid import success_grid
-from ithbit.report.figures.rank import rank_figure
 from ithbit.report.figures.shift import length_figure, positions_figure
 from ithbit.report.figures.style import RC
 from ithbit.report.tables.main import table_named
-from ithbit.store.frame import Records
 from ithbit.store.writing import write_whole
 
 FIGURES: dict[str, Callable[[Cells], Figure]] = {
@@ -40,17 +37,17 @@ def check_figure(name: str) -> None:
         raise _unknown(name)
 
 
+@mpl.rc_context(RC)
 def draw(name: str, cells: Cells) -> Figure:
     """The figure of that name; raises `StoreError` if it would have no run in it."""
     if name not in FIGURES:
         raise _unknown(name)
     if not has_ours(name, cells):
         raise StoreError(f"no finished run of the store belongs in the figure {name!r}")
-    with mpl.rc_context(RC):
-        figure = FIGURES[name](cells)
-        if cells.shared:
-            figure.suptitle(f"all runs: {', '.join(cells.shared)}", fontsize=10)
-        return figure
+    figure = FIGURES[name](cells)
+    if cells.shared:
+        figure.suptitle(f"all runs: {', '.join(cells.shared)}", fontsize=10)
+    return figure
 
 
 def has_ours(name: str, cells: Cells) -> bool:
@@ -61,18 +58,6 @@ def has_ours(name: str, cells: Cells) -> bool:
         return any(v in paper for v in cells.variants()) or bool(cells.own())
     shifted = [table_named(each, cells) for each in tables.get(name, ("main",))]
     return any(table.has_ours for table in shifted)
-
-
-def draw_curves(records: Records, variant: Variant, n_bits: int, positions: str) -> Figure:
-    """Learning curves of one cell; see `curves_figure`."""
-    with mpl.rc_context(RC):
-        return curves_figure(records, variant, n_bits, positions)
-
-
-def draw_rank(width: int, ranks: Sequence[int], singular_values: Sequence[float]) -> Figure:
-    """What a probe measured of a layer; see `rank_figure`."""
-    with mpl.rc_context(RC):
-        return rank_figure(width, ranks, singular_values)
 
 
 def check_figure_format(path: Path) -> str:

@@ -1,5 +1,7 @@
 """Accuracy against length, and epochs to solve."""
 
+from typing import Any
+
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -47,6 +49,23 @@ def _draw_variant(
     )
 
 
+def _panels(
+    count: int, most: int, width: float, height: float, below: float
+) -> tuple[Figure, list[Axes]]:
+    """Panels of so many inches, at most so many side by side, with room `below` for a legend."""
+    columns = min(most, count)
+    lines = -(-count // columns)
+    size = (0.4 + width * max(2, columns), height * lines + below)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    for axes in grid.flat[count:]:
+        axes.axis("off")
+    for axes in grid.flat[:count]:
+        axes.grid(axis="y")
+        axes.tick_params(labelbottom=True)
+    return figure, list(grid.flat[:count])
+
+
 def accuracy_figure(cells: Cells) -> Figure:
     """Mean maximum held-out accuracy by n, one panel a task and depth; bars are ± one sd.
 
@@ -54,16 +73,10 @@ def accuracy_figure(cells: Cells) -> Figure:
     """
     paper = {row.variant: row.accuracy for row in published().accuracy}
     variants, lengths = cells.variants(), cells.lengths()
-    panels = sorted({(TASKS.index(v.task), v.n_layers) for v in variants})
-    columns = min(4, len(panels))
-    lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(0.4 + 2.65 * max(2, columns), 2.4 * lines + 0.9), layout="constrained")
-    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    styles = {v.layer: look for v, look in _looks(variants).items()}
-    for axes in grid.flat[len(panels) :]:
-        axes.axis("off")
-    for number, (axes, (task, depth)) in enumerate(zip(grid.flat, panels, strict=False)):
-        axes.grid(axis="y")
+    shown = sorted({(TASKS.index(v.task), v.n_layers) for v in variants})
+    figure, panels = _panels(len(shown), 4, 2.65, 2.4, 0.9)
+    styles = looks(variant.layer for variant in variants)
+    for number, (axes, (task, depth)) in enumerate(zip(panels, shown, strict=True)):
         chance_line(axes, text=number == 0)
         for variant in variants:
             if (variant.task, variant.n_layers) == (TASKS[task], depth):
@@ -74,11 +87,10 @@ def accuracy_figure(cells: Cells) -> Figure:
                 _draw_variant(axes, variant, paper.get(variant, {}), cells, look, shift)
         axes.set_title(f"{TASKS[task].upper()}, L = {depth}")
         lengths_axis(axes, lengths)
-        axes.tick_params(labelbottom=True)
         axes.set_xlabel("length n")
-        if number % columns == 0:
+        if number % 4 == 0:
             axes.set_ylabel("max. held-out accuracy")
-    grid[0][0].set_ylim(0.45, 1.04)
+    panels[0].set_ylim(0.45, 1.04)
     handles = [
         Line2D([], [], color=look.colour, marker=look.marker, linestyle=look.dash, markersize=5)
         for look in styles.values()
@@ -89,63 +101,45 @@ def accuracy_figure(cells: Cells) -> Figure:
         mark.set_markerfacecolor("none")
         handles.append(mark)
         labels.append("published mean (open)")
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, columns + 1))
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(shown) + 1))
     return figure
 
 
-def _looks(variants: list[Variant]) -> dict[Variant, Look]:
-    """How each of these is drawn, those of one layer alike."""
-    styles = looks(variant.layer for variant in variants)
-    order = {layer: at for at, layer in enumerate(styles)}
-    return {v: styles[v.layer] for v in sorted(variants, key=lambda v: order[v.layer])}
+_EPOCH_MARKS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("first perfect epoch", {"marker": "o", "markersize": 4, "linestyle": ""}),
+    ("stopped", {"marker": "_", "markersize": 9, "linestyle": ""}),
+    ("never solved", {"marker": "x", "markersize": 5, "linestyle": ""}),
+    ("median until stopped", {}),
+    ("published median until stopped", {"marker": "*", "markersize": 9, "linestyle": ""}),
+)
 
 
 def epochs_figure(cells: Cells) -> Figure:
     """Epochs until solved, seed by seed: the nine constructive variants, and any of one's own."""
     paper = {row.variant: row for row in published().cost}
     shown = [v for v in paper if v in cells.variants()] + cells.own()
-    columns = min(3, len(shown))
-    lines = -(-len(shown) // columns)
-    figure = Figure(figsize=(0.4 + 3.05 * max(2, columns), 2.1 * lines + 0.8), layout="constrained")
-    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    figure, panels = _panels(len(shown), 3, 3.05, 2.1, 0.8)
     lengths = cells.lengths()
-    styles = _looks(shown)
-    for axes in panels.flat[len(shown) :]:
-        axes.axis("off")
-    for number, (axes, variant) in enumerate(zip(panels.flat, shown, strict=False)):
-        axes.grid(axis="y")
-        _draw_epochs(axes, variant, cells, lengths, styles[variant])
+    styles = looks(variant.layer for variant in shown)
+    for number, (axes, variant) in enumerate(zip(panels, shown, strict=True)):
+        _draw_epochs(axes, variant, cells, lengths, styles[variant.layer])
         if row := paper.get(variant):
-            axes.plot(
-                [64 * 1.15], [row.median_epochs], marker="*", markersize=9, color=INK, linestyle=""
-            )
+            axes.plot([64 * 1.15], [row.median_epochs], color=INK, **_EPOCH_MARKS[-1][1])
         label = cells.label(variant)
         axes.set_title(f"{variant.task.upper()} {label}, L = {variant.n_layers}", fontsize=9)
         axes.set_yscale("log")
         lengths_axis(axes, lengths)
         axes.set_xlim(right=max(lengths) * 1.35)  # the published median stands beside n = 64
-        axes.tick_params(labelbottom=True)
-        if number + columns >= len(shown):
+        if number + 3 >= len(shown):
             axes.set_xlabel("length n")
-        if number % columns == 0:
+        if number % 3 == 0:
             axes.set_ylabel("epochs")
-    whole_epochs(panels[0][0])
+    whole_epochs(panels[0])
+    n_marks = 5 if any(variant in paper for variant in shown) else 4
     handles = [
-        Line2D([], [], color=INK, marker="o", markersize=4, linestyle=""),
-        Line2D([], [], color=INK, marker="_", markersize=9, linestyle=""),
-        Line2D([], [], color=INK, marker="x", markersize=5, linestyle=""),
-        Line2D([], [], color=INK),
-        Line2D([], [], color=INK, marker="*", markersize=9, linestyle=""),
+        Line2D([], [], color=INK, label=label, **mark) for label, mark in _EPOCH_MARKS[:n_marks]
     ]
-    labels = [
-        "first perfect epoch",
-        "stopped",
-        "never solved",
-        "median until stopped",
-        "published median until stopped",
-    ]
-    n_shown = 5 if any(variant in paper for variant in shown) else 4
-    figure.legend(handles[:n_shown], labels[:n_shown], loc="outside lower center", ncols=3)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
 
 

@@ -3,6 +3,7 @@
 from itertools import cycle
 from typing import Any
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -12,7 +13,7 @@ from ithbit.families import family_named
 from ithbit.published import Variant
 from ithbit.report.cells import SHORT
 from ithbit.report.differences import natural, told_apart, with_differences
-from ithbit.report.figures.style import SPARE, chance_line, looks
+from ithbit.report.figures.style import RC, SPARE, chance_line, looks
 from ithbit.store.frame import Records
 
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
@@ -22,6 +23,7 @@ _END: dict[str, Any] = {"marker": "o", "markersize": 3, "linestyle": ""}
 _NAMED = 8  # cells, in a message
 
 
+@mpl.rc_context(RC)
 def curves_figure(
     records: Records, variant: Variant, n_bits: int, positions: str = "polynomial"
 ) -> Figure:
@@ -39,19 +41,9 @@ def curves_figure(
         positions=positions,
         **({"code": variant.code} if variant.code else {}),
     )
-    columns = (
-        "seed",
-        "code",
-        "differs",
-        "run_id",
-        "folder",
-        "status",
-        "stop_when_solved",
-        "solved",
-    )
     runs = [
         (run, history)
-        for run in rows.select(columns).iter_rows(named=True)
+        for run in rows.iter_rows(named=True)
         if (history := records.history(run["run_id"], run["folder"]))
     ]
     if not runs:

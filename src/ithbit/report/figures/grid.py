@@ -26,7 +26,11 @@ _TASK_TITLES = {
     "rhi": "Right-hand indexing (index last)",
     "lhi": "Left-hand indexing (index first)",
 }
-_GROUPS: dict[Group, str] = {"constructive": "✓ constructive", "stress test": "✗ stress test"}
+_GROUPS: dict[Group, str] = {
+    "constructive": "✓ constructive",
+    "stress test": "✗ stress test",
+    "own layer": "own layers",
+}
 _INCH = 0.315  # of a square
 Line = tuple[str, Variant, dict[int, int]]  # label, variant, published successes of five
 Block = tuple[str, list[Line]]  # a heading and what stands below it
@@ -75,11 +79,8 @@ def _blocks(cells: Cells, task: Task) -> list[Block]:
             if (row.task, row.group) == (task, kind) and row.counted in cells.variants()
         ]
         lines += [(cells.label(v), v, {}) for v in own if group(task, v.family, v.n_layers) == kind]
-        blocks.append((heading, lines))
-    layers: list[Line] = [
-        (cells.label(v), v, {}) for v in own if group(task, v.family, v.n_layers) == "own layer"
-    ]
-    return [(heading, lines) for heading, lines in (*blocks, ("own layers", layers)) if lines]
+        blocks += [(heading, lines)] if lines else []
+    return blocks
 
 
 def _draw_line(axes: Axes, y: float, line: Line, cells: Cells, lengths: list[int]) -> None:

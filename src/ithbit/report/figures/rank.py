@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ithbit.report.figures.style import INK
+from ithbit.report.figures.style import INK, RC
 
 
+@mpl.rc_context(RC)
 def rank_figure(width: int, ranks: Sequence[int], singular_values: Sequence[float]) -> Figure:
     """The causal rank against k, with what a layer that forgets nothing would have, and the
     singular values at the last k, where they are on record."""

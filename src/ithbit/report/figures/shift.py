@@ -65,6 +65,7 @@ def positions_figure(cells: Cells) -> Figure:
 
 
 _SIDES = (("half", "n/2", "#0072B2", "o"), ("double", "2n", "#D55E00", "^"))
+_OPEN: dict[str, Any] = {"markerfacecolor": "none", "linestyle": ":"}  # how published ones look
 _GAPS = ((9, 1), (9, 4), (5, 1, 1, 1, 1, 1))
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", *((0, gap) for gap in _GAPS))  # published is dotted
 
@@ -86,32 +87,21 @@ def _draw_by_n(axes: Axes, cells: Cells) -> list[Line2D]:
         for side, _, colour, marker in _SIDES:
             shift = 0.97 if side == "half" else 1.03
             found = {n: _ours(cells, n, None, side, differs) for n in lengths}
-            drawn = [(n * shift, s) for n, s in found.items() if s is not None]
+            drawn = {n * shift: s for n, s in found.items() if s is not None}
             seen = seen or bool(drawn)
-            axes.errorbar(
-                [x for x, _ in drawn],
-                [s.mean for _, s in drawn],
-                [s.sd or 0.0 for _, s in drawn],
-                marker=marker,
-                markersize=5,
-                color=colour,
-                linestyle=dash,
-                capsize=2,
-            )
-            beside = [paper[n] for n in lengths if n in paper and found[n] and not differs]
-            means = [getattr(row, side) for row in beside]
-            axes.errorbar(
-                [row.n_bits * shift * 1.07 for row in beside],
-                [mean.mean for mean in means],
-                [mean.sd for mean in means],
-                marker=marker,
-                markerfacecolor="none",
-                markersize=7,
-                color=colour,
-                linestyle=":",
-                linewidth=1,
-                capsize=2,
-            )
+            beside = {
+                n * shift * 1.07: getattr(paper[n], side)
+                for n in lengths
+                if n in paper and found[n] and not differs
+            }
+            ours: dict[str, Any] = {"markersize": 5, "linestyle": dash}
+            theirs = _OPEN | {"markersize": 7, "linewidth": 1}
+            for points, style in ((drawn, ours), (beside, theirs)):
+                means = [each.mean for each in points.values()]
+                sds = [each.sd or 0.0 for each in points.values()]
+                axes.errorbar(
+                    list(points), means, sds, marker=marker, color=colour, capsize=2, **style
+                )
         if seen and len(cells.settings_shown()) > 1:
             label = cells.suffix(differs).removeprefix(", ") or "the paper's settings"
             told.append(Line2D([], [], color=INK, linestyle=dash, label=label))
@@ -136,31 +126,14 @@ def _draw_by_family(axes: Axes, cells: Cells) -> None:
         printed = paper.get(variant) if n_bits == 64 else None
         for side, _, colour, marker in _SIDES:
             below = -0.2 if side == "half" else 0.16
-            if printed:
-                theirs = getattr(printed, side)
-                axes.errorbar(
-                    theirs.mean,
-                    y + below + 0.09,
-                    xerr=theirs.sd,
-                    marker=marker,
-                    markerfacecolor="none",
-                    markersize=6,
-                    color=colour,
-                    capsize=2,
-                    elinewidth=0.8,
-                    linestyle=":",
-                )
-            found = _ours(cells, n_bits, variant, side)
-            if found is not None:
-                axes.errorbar(
-                    found.mean,
-                    y + below - 0.06,
-                    xerr=found.sd or 0.0,
-                    marker=marker,
-                    markersize=4.5,
-                    color=colour,
-                    capsize=2,
-                )
+            theirs = getattr(printed, side) if printed else None
+            for found, at, style in (
+                (theirs, below + 0.09, _OPEN | {"markersize": 6, "elinewidth": 0.8}),
+                (_ours(cells, n_bits, variant, side), below - 0.06, {"markersize": 4.5}),
+            ):
+                if found is not None:
+                    style |= {"marker": marker, "color": colour, "capsize": 2}
+                    axes.errorbar(found.mean, y + at, xerr=found.sd or 0.0, **style)
     names = [f"{v.task.upper()} {cells.label(v)}, L = {v.n_layers}" for v in rows]
     axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
@@ -178,22 +151,11 @@ def length_figure(cells: Cells) -> Figure:
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.15])
     told = _draw_by_n(left, cells)
     _draw_by_family(right, cells)
+    whose: dict[str, dict[str, Any]] = {"ours": {}, "published": _OPEN}
     handles = [
-        Line2D([], [], color=colour, marker=marker, label=f"ours, at {where}")
+        Line2D([], [], color=colour, marker=marker, label=f"{name}, at {where}", **style)
+        for name, style in list(whose.items())[: 1 if cells.none_of_the_paper else 2]
         for _, where, colour, marker in _SIDES
     ]
-    if not cells.none_of_the_paper:
-        handles += [
-            Line2D(
-                [],
-                [],
-                color=colour,
-                marker=marker,
-                markerfacecolor="none",
-                linestyle=":",
-                label=f"published, at {where}",
-            )
-            for _, where, colour, marker in _SIDES
-        ]
     figure.legend(handles=handles + told, loc="outside lower center", ncols=4)
     return figure

@@ -23,8 +23,9 @@ from ithbit.report.cells import SHORT, Cell, Cells, gather, labels
 from ithbit.report.comparison.agreement import DIFFERS, TOO_FEW, Agreement, Comparison
 from ithbit.report.comparison.compare import cell_name, compare
 from ithbit.report.differences import differences, told_apart, with_differences
-from ithbit.report.figures import FIGURES, draw, draw_rank, has_ours, to_svg
+from ithbit.report.figures import FIGURES, draw, has_ours, to_svg
 from ithbit.report.figures.grid import NONE
+from ithbit.report.figures.rank import rank_figure
 from ithbit.report.figures.style import FAINT, INK, PAPER, looks
 from ithbit.report.page.curves import thin_curve, thin_epochs
 from ithbit.report.page.proved import entries
@@ -268,7 +269,7 @@ def _rank_figure(layer: Probed, number: int) -> Markup:
     """The figure of a probed layer's causal rank, nothing where none was measured."""
     if not layer.ranks:
         return Markup("")
-    figure = draw_rank(layer.width, layer.ranks, layer.singular_values)
+    figure = rank_figure(layer.width, layer.ranks, layer.singular_values)
     return themed(to_svg(figure, f"rank-{number}"))
 
 

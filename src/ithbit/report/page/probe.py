@@ -11,8 +11,9 @@ from matplotlib.colors import to_hex
 
 from ithbit import __version__
 from ithbit.families import FAMILIES, TASKS, Task
-from ithbit.report.figures import draw_rank, to_svg
+from ithbit.report.figures import to_svg
 from ithbit.report.figures.grid import SHADES
+from ithbit.report.figures.rank import rank_figure
 from ithbit.report.page.page import themed
 from ithbit.store.writing import write_text
 
@@ -72,7 +73,7 @@ def render_probe(report: dict[str, Any], text: str) -> str:
         heads=[f"n = {n}, L = {depth}" for n, depth in _cells(report)],
         # Without training the families were not looked up either.
         grid=[(task.upper(), _rows(report, task)) for task in TASKS if report["runs"]],
-        figure=themed(to_svg(draw_rank(report["width"], rank["ranks"], values), "rank")),
+        figure=themed(to_svg(rank_figure(report["width"], rank["ranks"], values), "rank")),
         text=text,
         version=__version__,
     )
