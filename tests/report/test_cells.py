@@ -9,7 +9,7 @@ from synthetic_store import Plan, paper_plans, write_run, write_store
 
 from ithbit.errors import StoreError
 from ithbit.published import Variant
-from ithbit.report.cells import Cells, gather, median, summary
+from ithbit.report.cells import Cells, gather, median, summary, whole
 from ithbit.report.comparison.compare import compare
 from ithbit.report.standing import standing
 from ithbit.report.tables.main import TABLES, table_named
@@ -44,7 +44,7 @@ def test_an_early_stop_counts_for_success_and_not_for_epochs(tmp_path: Path) -> 
     write_store(tmp_path, [plan(0, epochs=30), plan(1, early, epochs=10)], with_history=False)
     cells = gather(load_rows(tmp_path))
     assert counted(cells, GRU, 64) == (2, 2)
-    assert median(cells.runs(GRU, 64, whole=True), "epochs") == 30.0
+    assert median(whole(cells.runs(GRU, 64)), "epochs") == 30.0
 
 
 def test_of_two_runs_of_a_seed_the_whole_one_counts(tmp_path: Path) -> None:

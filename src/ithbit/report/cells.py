@@ -80,24 +80,21 @@ def _no_runs() -> RunsByCell:
 
 @dataclass(frozen=True)
 class Cells:
-    """Finished runs by cell. `whole` has only those that ran under the complete protocol.
+    """Finished runs by cell.
 
     Without arguments it holds no run: a table or figure of it has the published numbers alone.
     """
 
     by_cell: RunsByCell = field(default_factory=_no_runs)
-    whole: RunsByCell = field(default_factory=_no_runs)
     n_left_out: int = 0
     n_unfinished: int = 0
     n_failed: int = 0
     settings: str = "any"
-    n_early: int = 0  # counted runs that are not of `whole`
+    n_early: int = 0  # counted runs that are not `whole`
 
-    def runs(
-        self, variant: Variant, n_bits: int, positions: str = "polynomial", whole: bool = False
-    ) -> pl.DataFrame:
+    def runs(self, variant: Variant, n_bits: int, positions: str = "polynomial") -> pl.DataFrame:
         """The cell's finished runs."""
-        return (self.whole if whole else self.by_cell).of([Cell(variant, n_bits, positions)])
+        return self.by_cell.of([Cell(variant, n_bits, positions)])
 
     def standing(
         self, variants: Iterable[Variant], n_bits: int, positions: str = "polynomial"
@@ -225,15 +222,13 @@ def gather(records: Records, settings: str = "any") -> Cells:
         .unique([*_KEY, "seed"], keep="first", maintain_order=True)
     )
     counted = counted.with_columns(words(counted))
-    whole = counted.filter(~pl.col("stop_when_solved").fill_null(False))
     return Cells(
         RunsByCell(counted),
-        RunsByCell(whole),
         finished.height - counted.height,
         n_unfinished,
         n_failed,
         settings,
-        counted.height - whole.height,
+        counted.height - whole(counted).height,
     )
 
 
@@ -258,6 +253,11 @@ def labels(layers: Iterable[Layer]) -> dict[Layer, str]:
 def shown_lengths(cells: Cells) -> list[int]:
     """The lengths of a table or figure: the paper's, unless no run is, and those of the runs."""
     return sorted({*(() if cells.none_of_the_paper else LENGTHS), *cells.lengths()})
+
+
+def whole(runs: pl.DataFrame) -> pl.DataFrame:
+    """Those of the runs that went through the complete protocol."""
+    return runs.filter(~pl.col("stop_when_solved").fill_null(False))
 
 
 def solved(runs: pl.DataFrame) -> pl.DataFrame:

@@ -39,7 +39,7 @@ from ithbit.published import (
     Variant,
     published,
 )
-from ithbit.report.cells import Cell, Cells, median, solved, summary
+from ithbit.report.cells import Cell, Cells, median, solved, summary, whole
 from ithbit.report.comparison.agreement import (
     AGREES,
     DIFFERS,
@@ -153,7 +153,7 @@ def _accuracy(cells: Cells, variant: Variant, n_bits: int, theirs: Mean) -> Meas
 
 
 def _epochs(cells: Cells, row: CostRow) -> Measured:
-    runs = cells.runs(row.variant, 64, whole=True)
+    runs = whole(cells.runs(row.variant, 64))
     epochs, middle = [float(value) for value in runs["epochs"]], median(runs, "epochs")
     difference = None
     if len(epochs) > 1:
@@ -167,8 +167,7 @@ def _lengths(cells: Cells, row: LengthRow) -> list[Measured]:
     """Both sides of a row of length-shifted accuracies."""
     n_bits, runs = row.n_bits, length_runs(cells, row.n_bits, row.variant)
     ready = row.variant is not None or all(
-        cells.runs(each.variant, n_bits, whole=True).height >= RUNS_PER_CELL
-        for each in published().cost
+        whole(cells.runs(each.variant, n_bits)).height >= RUNS_PER_CELL for each in published().cost
     )
     cell = cell_name(row.variant, n_bits) if row.variant else f"all constructive n={n_bits}"
     # Complete once as many have run: how many of them succeed is not for us to choose.

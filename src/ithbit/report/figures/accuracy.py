@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from ithbit.families import TASKS
 from ithbit.published import Mean, Variant, published
-from ithbit.report.cells import Cells, median, summary
+from ithbit.report.cells import Cells, median, summary, whole
 from ithbit.report.figures.style import INK, Look, chance_line, lengths_axis, looks
 
 
@@ -160,11 +160,11 @@ def _draw_epochs(
     """When runs were first perfect, and when those under the whole protocol stopped."""
     medians, frames = [], []
     for n_bits in lengths:
-        runs, whole = (cells.runs(variant, n_bits, whole=only) for only in (False, True))
+        runs = cells.runs(variant, n_bits)
         if runs.is_empty():
             continue
-        if not whole.is_empty():
-            medians.append((n_bits, median(whole, "epochs")))
+        if (middle := median(whole(runs), "epochs")) is not None:
+            medians.append((n_bits, middle))
         # Seeds side by side around n, in their order.
         spread = max(1, runs.height - 1)
         x = [n_bits * (1 + 0.16 * (at / spread - 0.5)) for at in range(runs.height)]

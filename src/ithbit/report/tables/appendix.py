@@ -4,13 +4,12 @@ Where the paper has one length and the store has not, the longest of the store s
 """
 
 import itertools
-from collections.abc import Iterable
 from dataclasses import replace
 
 import polars as pl
 
 from ithbit.published import RUNS_PER_CELL, CostRow, LengthRow, Variant, published
-from ithbit.report.cells import Cell, Cells, median, shown_lengths, solved, summary
+from ithbit.report.cells import Cell, Cells, median, shown_lengths, solved, summary, whole
 from ithbit.report.comparison.statistics import Count
 from ithbit.report.standing import standing
 from ithbit.report.tables.table import (
@@ -137,8 +136,8 @@ def cost_table(cells: Cells) -> Table:
     n_bits, rows = length_shown(cells), []
     paper = {row.variant: row for row in published().cost} if n_bits == 64 else {}
     for variant in variants_at(cells, n_bits):
-        runs, row = cells.runs(variant, n_bits, whole=True), paper.get(variant)
-        sizes = sorted(set(cells.runs(variant, n_bits)["n_parameters"]))
+        every, row = cells.runs(variant, n_bits), paper.get(variant)
+        runs, sizes = whole(every), sorted(set(every["n_parameters"]))
         short = "*" if row and runs.height < row.runs else ""
         epochs = median(runs, "epochs")
         theirs: tuple[str | None, ...] = (None,) * 4
@@ -183,7 +182,7 @@ def length_runs(
 ) -> pl.DataFrame:
     """Runs under the whole protocol at n of one variant, or of the nine constructive ones."""
     pooled = [replace(row.variant, differs=differs) for row in published().cost]
-    return cells.whole.of(Cell(v, n_bits) for v in ([variant] if variant else pooled))
+    return whole(cells.by_cell.of(Cell(v, n_bits) for v in ([variant] if variant else pooled)))
 
 
 def _shifted(runs: pl.DataFrame, row: LengthRow | None) -> tuple[Value, ...]:
@@ -228,9 +227,8 @@ def length_by_family_table(cells: Cells) -> Table:
 
 
 def _length_table(
-    name: str, of: str, heads: tuple[str, ...], rows: Iterable[Row], cells: Cells
+    name: str, of: str, heads: tuple[str, ...], rows: list[Row], cells: Cells
 ) -> Table:
-    rows = list(rows)
     return Table(
         name,
         f"Length-shifted accuracy of {of}",

@@ -46,6 +46,14 @@ def _columns(table: Table, show: str) -> list[int]:
     return [at for at in columns if show == "both" or _has(table.rows, at, show)]
 
 
+def _grid(table: Table, show: str) -> tuple[list[str], list[Row], list[list[str]]]:
+    """What has something to show: heads, rows, and the texts of every row."""
+    rows, columns = _rows(table, show), _columns(table, show)
+    heads = [*table.heads, *(table.columns[at] for at in columns)]
+    texts = [[*row.labels, *(_text(table, row, at, show) for at in columns)] for row in rows]
+    return heads, rows, texts
+
+
 def _breaks_before(rows: list[Row], at: int) -> bool:
     """Whether a rule stands above row `at`: a new task, the rows beyond the paper, the totals."""
     if at == 0:
@@ -113,11 +121,9 @@ def to_text(table: Table, show: str) -> str:
 
     Only with lengths or names beyond the paper's may it become wider.
     """
-    rows, columns = _rows(table, show), _columns(table, show)
-    heads = [*table.heads, *(table.columns[at] for at in columns)]
+    heads, rows, cells = _grid(table, show)
     if not rows:
         return f"{_caption(table, show)}\n\nNo finished run of the store belongs in this table.\n"
-    cells = [[*row.labels, *(_text(table, row, at, show) for at in columns)] for row in rows]
     layouts = list(_layouts(heads, cells, rows, len(table.heads)))
     widths, gap, stacked = next(
         (found for found in layouts if _width(found[0], found[1]) <= COLUMNS), layouts[-1]
@@ -136,13 +142,11 @@ def to_text(table: Table, show: str) -> str:
 
 def to_markdown(table: Table, show: str) -> str:
     """A GitHub table with its caption above and its notes below."""
-    rows, columns = _rows(table, show), _columns(table, show)
-    heads = [*table.heads, *(table.columns[at] for at in columns)]
+    heads, _, cells = _grid(table, show)
+    n_labels = len(table.heads)
     lines = [f"**{_caption(table, show)}**", "", f"| {' | '.join(heads)} |"]
-    lines.append("|" + " --- |" * len(table.heads) + " ---: |" * len(columns))
-    for row in rows:
-        cells = [*row.labels, *(_text(table, row, at, show) for at in columns)]
-        lines.append(f"| {' | '.join(cell.replace('*', chr(92) + '*') for cell in cells)} |")
+    lines.append("|" + " --- |" * n_labels + " ---: |" * (len(heads) - n_labels))
+    lines += [f"| {' | '.join(row).replace('*', chr(92) + '*')} |" for row in cells]
     notes = [f"- {note.replace('*', chr(92) + '*')}" for note in _notes(table, show)]
     return "\n".join([*lines, "", *notes, ""])
 
@@ -208,9 +212,8 @@ def _latex(text: str) -> str:
 
 def to_latex(table: Table, show: str) -> str:
     """A table environment; needs the packages booktabs and amssymb."""
-    rows, columns = _rows(table, show), _columns(table, show)
-    heads = [*table.heads, *(table.columns[at] for at in columns)]
-    shape = "l" * len(table.heads) + "r" * len(columns)
+    heads, rows, cells = _grid(table, show)
+    shape = "l" * len(table.heads) + "r" * (len(heads) - len(table.heads))
     lines = [
         "% needs \\usepackage{booktabs,amssymb}",
         r"\begin{table}",
@@ -220,11 +223,10 @@ def to_latex(table: Table, show: str) -> str:
         " & ".join(_latex(head).replace("n=", "$n$=") for head in heads) + r" \\",
         r"\midrule",
     ]
-    for number, row in enumerate(rows):
+    for number, row in enumerate(cells):
         if _breaks_before(rows, number):
             lines.append(r"\midrule")
-        cells = [*row.labels, *(_text(table, row, at, show) for at in columns)]
-        lines.append(" & ".join(map(_latex, cells)) + r" \\")
+        lines.append(" & ".join(map(_latex, row)) + r" \\")
     notes = ". ".join(_latex(note) for note in _notes(table, show))
     lines += [
         r"\bottomrule",
