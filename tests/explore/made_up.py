@@ -8,7 +8,6 @@ from torch import nn
 from ithbit.explore.entries import Entry
 from ithbit.explore.words import Standing, standing
 from ithbit.loading.model import Trained
-from ithbit.loading.plain import Plain
 from ithbit.models.classifier import init
 from ithbit.models.stacked import Params
 from ithbit.spec import ModelSpec, RunSpec
@@ -31,8 +30,7 @@ def entry(spec: ModelSpec, params: Params, said: Standing | None = None) -> Entr
 
 def in_torch(spec: ModelSpec, params: Params) -> Trained:
     """The plain PyTorch model of the same weights, in float64."""
-    run = RunSpec(spec, 0)
-    return Trained(run, Plain(run, params), torch.float64).eval()
+    return Trained(RunSpec(spec, 0), params, torch.float64, "cpu", library=False).eval()
 
 
 def inputs(n_bits: int, count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ithbit.errors import SpecError
+from ithbit.reference.models import Gru as StatesOfGru
 from ithbit.theory.gru_layer import Gru
 from ithbit.theory.layers import (
     FloatArray,
@@ -112,17 +113,13 @@ class Recurrent(nn.Module):
         return out
 
 
-class GruStates(nn.GRU):
+class GruStates(StatesOfGru):
     """`nn.GRU` with the given weights, its states alone."""
 
     def __init__(self, layer: Gru) -> None:
         super().__init__(layer.d_in, layer.d_out, batch_first=True, dtype=torch.float64)
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
             getattr(self, f"{name}_l0").data = _tensor(getattr(layer, name))
-
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        states: Tensor = super().forward(x)[0]
-        return states
 
 
 def _module(layer: Layer) -> nn.Module:

@@ -61,12 +61,18 @@ class Model(nn.Module):
 class Trained(Model):
     """The model of a finished run, with its final weights."""
 
-    def __init__(self, run: RunSpec, module: Reference | Plain, dtype: torch.dtype) -> None:
+    def __init__(
+        self, run: RunSpec, params: Params, dtype: torch.dtype, device: str, library: bool
+    ) -> None:
         super().__init__()
         self.run = run
-        self.module = module
-        if dtype == torch.float64:
-            self.module = InDouble(module) if isinstance(module, Reference) else module.double()
+        if run.model.code or not library or missing_library(run.model):
+            plain = Plain(run, params).to(device)
+            self.module = plain.double() if dtype == torch.float64 else plain
+            return
+        module = build(run.model, device)
+        self.module = InDouble(module) if dtype == torch.float64 else module
+        weights.load(module, run.model, params)  # now that nothing rounds them
 
     @property
     def network(self) -> Reference | Plain:
@@ -125,7 +131,7 @@ def from_run(
     """The model of a run folder."""
     run, stored = read_run(folder)
     params = {name: value.to(device) for name, value in params_of(run, stored).items()}
-    return Trained(run, _network(run, params, device, library), _dtype(dtype)).eval()
+    return Trained(run, params, _dtype(dtype), device, library).eval()
 
 
 def _dtype(name: str | torch.dtype) -> torch.dtype:
@@ -133,15 +139,6 @@ def _dtype(name: str | torch.dtype) -> torch.dtype:
     if chosen is None:
         raise SpecError(f"unknown dtype {name!r}; choose one of {', '.join(_DTYPES)}")
     return chosen
-
-
-def _network(run: RunSpec, params: Params, device: str, library: bool) -> Reference | Plain:
-    spec = run.model
-    if spec.code or not library or missing_library(spec):
-        return Plain(run, params).to(device)
-    module = build(spec, device)
-    weights.load(module, spec, params)
-    return module
 
 
 def from_solution(solution: Solution, device: str = "cpu") -> Construction:
@@ -156,10 +153,4 @@ def from_trained_solution(
     chosen = _dtype(dtype)
     params = params_of_solution(solution, chosen)
     params = {name: value.to(device) for name, value in params.items()}
-    run = RunSpec(solution.spec, 0)
-    model = Trained(run, _network(run, params, device, library), chosen)
-    if chosen == torch.float64:  # the network was built in single precision and rounded them
-        found = model.network
-        if isinstance(found, Reference):
-            weights.load(found, solution.spec, params)
-    return model.eval()
+    return Trained(RunSpec(solution.spec, 0), params, chosen, device, library).eval()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ithbit.reference.models import Reference, Sinusoidal
+from ithbit.reference.models import Reference, Sinusoidal, waves
 
 
 class InDouble(nn.Module):
@@ -30,24 +30,17 @@ class InDouble(nn.Module):
         self.module = module.double()
         for part in module.modules():
             if isinstance(part, Sinusoidal):
-                part.register_buffer("table", _waves(part.get_buffer("table"), interleaved=True))
+                table = part.get_buffer("table")
+                pair = torch.stack(waves(*table.shape), -1)
+                part.register_buffer("table", pair.flatten(1).to(table.device))
             elif type(part).__name__ == "RoFormerSinusoidalPositionalEmbedding":
                 assert isinstance(part, nn.Embedding)
-                part.weight.data = _waves(part.weight, interleaved=False)
+                part.weight.data = torch.cat(waves(*part.weight.shape), -1).to(part.weight.device)
 
     def forward(self, bits: Tensor, index: Tensor) -> Tensor:
         """The logit of answer 1: batch."""
         with _KeepDouble():
             return self.module(bits, index)
-
-
-def _waves(like: Tensor, interleaved: bool) -> Tensor:
-    """Sines and cosines of t / 10000^(2j/d), t a row, in the shape of `like` and in float64."""
-    rows, d = like.shape
-    t = torch.arange(rows, dtype=torch.float64, device=like.device)[:, None]
-    angle = t / 10000 ** (torch.arange(0, d, 2, dtype=torch.float64, device=like.device) / d)
-    pair = [angle.sin(), angle.cos()]
-    return torch.stack(pair, -1).flatten(1) if interleaved else torch.cat(pair, -1)
 
 
 class _KeepDouble(TorchFunctionMode):

@@ -117,16 +117,18 @@ class Sinusoidal(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        t = torch.arange(n_tokens(spec.task, 2 * spec.n_bits), dtype=torch.float64)[:, None]
-        j = torch.arange(0, spec.d_model, 2, dtype=torch.float64)
-        angle = t / 10000 ** (j / spec.d_model)
-        table = torch.empty(len(t), spec.d_model, dtype=torch.float64)
-        table[:, 0::2] = torch.sin(angle)
-        table[:, 1::2] = torch.cos(angle)
-        self.register_buffer("table", table.float())
+        table = torch.stack(waves(n_tokens(spec.task, 2 * spec.n_bits), spec.d_model), -1)
+        self.register_buffer("table", table.flatten(1).float())
 
     def forward(self, positions: Tensor) -> Tensor:
         return self.get_buffer("table")[positions]
+
+
+def waves(rows: int, d: int) -> tuple[Tensor, Tensor]:
+    """Sines and cosines of t / 10000^(2j/d), t a row, in float64."""
+    t = torch.arange(rows, dtype=torch.float64)[:, None]
+    angle = t / 10000 ** (torch.arange(0, d, 2, dtype=torch.float64) / d)
+    return angle.sin(), angle.cos()
 
 
 def _body(spec: ModelSpec, device: torch.device) -> nn.Module:
