@@ -30,7 +30,8 @@ def look(name: str) -> ProbeReport:
 
 
 def page_of(report: ProbeReport) -> str:
-    return render_probe(json.loads(json.dumps(report.to_json())), report_text(report))
+    counts = {task: report.counts(task) for task in TASKS if report.runs}
+    return render_probe(json.loads(json.dumps(report.to_json())), counts, report_text(report))
 
 
 def flat(text: str) -> str:
@@ -65,7 +66,7 @@ def test_the_singular_values_are_told_and_drawn() -> None:
     report = look("StateOfThree")
     values = report.to_json()["causal_rank"]["singular_values"]
     assert values[2] > 1e6 > 1 > values[3]
-    page = render_probe(report.to_json(), report_text(report))
+    page = page_of(report)
     assert "Singular values at k = 8" in page
 
 

@@ -53,6 +53,7 @@ def probe(
     (None, (0, 0, 0, 0))
     """
     at_least_one(workers=workers)
+    from ithbit.families import TASKS
     from ithbit.models.layer_source import layer_of, load_layer
     from ithbit.probe.report import Plan, probe_layer
     from ithbit.probe.text import report_text
@@ -89,5 +90,6 @@ def probe(
     report = probe_layer(loaded, plan, Path(store), device, workers, said)
     page = path_of(out)
     if page is not None:
-        write_probe(report.to_json(), report_text(report), page)
+        counts = {task: report.counts(task) for task in TASKS if report.runs}
+        write_probe(report.to_json(), counts, report_text(report), page)
     return report

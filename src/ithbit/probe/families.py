@@ -22,6 +22,9 @@ class Count:
     runs: int
     origin: str  # ours or published
 
+    def __str__(self) -> str:
+        return f"{self.solved}/{self.runs}" + ("p" if self.origin == "published" else "")
+
 
 @dataclass(frozen=True)
 class FamilyRow:

@@ -23,12 +23,12 @@ from ithbit.engine.device import Device, choose_device
 from ithbit.engine.how import Event
 from ithbit.engine.outcomes import outcome
 from ithbit.errors import LayerError, SpecError
-from ithbit.families import TASKS, Task, family_named
+from ithbit.families import FAMILIES, TASKS, Task, family_named
 from ithbit.models.classifier import n_parameters
 from ithbit.models.layer_source import FAILURES, Layer, note, said
 from ithbit.models.own_layer import why_not_stacked
 from ithbit.probe.behaviour import Behaviour, behaviour, usable
-from ithbit.probe.families import FamilyRow, family_rows
+from ithbit.probe.families import Count, FamilyRow, family_rows
 from ithbit.probe.rank import CausalRank, causal_rank
 from ithbit.shown import Shown
 from ithbit.spec import ModelSpec, Protocol, RunSpec, plain
@@ -117,16 +117,28 @@ class ProbeReport(Shown):
     runs: tuple[ProbeRun, ...]
     families: tuple[FamilyRow, ...]
 
+    @property
+    def cells(self) -> list[tuple[int, int]]:
+        """Lengths and depths that were trained, in order."""
+        return [(n, depth) for n in self.plan.lengths for depth in self.plan.layers]
+
     def of(self, task: Task, n_bits: int, n_layers: int) -> list[ProbeRun]:
         """The layer's runs of one cell."""
         cell = (task, n_bits, n_layers)
         models = ((run, run.spec.model) for run in self.runs)
         return [run for run, m in models if (m.task, m.n_bits, m.n_layers) == cell]
 
-    def count(self, task: Task, n_bits: int, n_layers: int) -> tuple[int, int]:
-        """Successes and runs of the layer in a cell."""
-        runs = self.of(task, n_bits, n_layers)
-        return sum(run.solved for run in runs), len(runs)
+    def counts(self, task: Task) -> list[tuple[str, list[Count | None]]]:
+        """Successes in every cell, of the layer and then of the six families."""
+        runs = [self.of(task, *cell) for cell in self.cells]
+        found = {(r.family, r.n_layers): r.counts for r in self.families if r.task == task}
+        return [
+            (self.layer, [Count(sum(run.solved for run in r), len(r), "ours") for r in runs]),
+            *(
+                (family.label, [found[name, depth][n] for n, depth in self.cells])
+                for name, family in FAMILIES.items()
+            ),
+        ]
 
     def best(self, task: Task, n_bits: int, n_layers: int) -> float | None:
         """Greatest held-out accuracy, mean over the runs of a cell; None where there are none."""

@@ -3,7 +3,6 @@
 from dataclasses import asdict
 
 from ithbit.families import FAMILIES, TASKS, Task
-from ithbit.probe.families import Count
 from ithbit.probe.report import ProbeReport
 from ithbit.spec import Protocol
 from ithbit.wrapping import COLUMNS, wrapped
@@ -65,9 +64,8 @@ def _table(report: ProbeReport) -> list[str]:
     step = room - room % len(plan.layers) or room  # the depths of one length side by side
     lines = []
     for task in TASKS:
-        cells = [(n, depth) for n in plan.lengths for depth in plan.layers]
-        for first in range(0, len(cells), step):
-            lines += [*_block(report, task, cells[first : first + step], label), ""]
+        for first in range(0, len(report.cells), step):
+            lines += [*_block(report, task, slice(first, first + step), label), ""]
     lines += _wrapped(
         "Successful seeds out of runs, by held-out accuracy 1.0 on "
         f"{plan.protocol.held_out_examples:,} examples; below it the greatest accuracy, mean over "
@@ -78,18 +76,20 @@ def _table(report: ProbeReport) -> list[str]:
     return lines
 
 
-def _block(report: ProbeReport, task: Task, cells: list[tuple[int, int]], label: int) -> list[str]:
+def _block(report: ProbeReport, task: Task, columns: slice, label: int) -> list[str]:
     """Columns of one task's table, as many as have room side by side."""
+    cells = report.cells[columns]
     best = [report.best(task, n, depth) for n, depth in cells]
+    own, *families = [
+        (name, [str(count or "–") for count in counts[columns]])
+        for name, counts in report.counts(task)
+    ]
     rows = [
         ("  ", task.upper(), [f"n={n} L={depth}" for n, depth in cells]),
-        ("> ", report.layer, ["{}/{}".format(*report.count(task, n, depth)) for n, depth in cells]),
+        ("> ", *own),
         ("  ", "  best accuracy", ["–" if mean is None else f"{mean:.4f}" for mean in best]),
+        *(("  ", *row) for row in families),
     ]
-    for name, family in FAMILIES.items():
-        found = {r.n_layers: r for r in report.families if (r.task, r.family) == (task, name)}
-        counts = [_count(found[depth].counts[n]) for n, depth in cells]
-        rows.append(("  ", family.label, counts))
     return [
         mark + head.ljust(label) + "".join(text.rjust(_CELL) for text in texts)
         for mark, head, texts in rows
@@ -110,12 +110,6 @@ def _protocol(report: ProbeReport) -> str:
         if name not in ("max_epochs", "stop_when_solved") and value != getattr(paper, name)
     ]
     return text + (f"; not the paper's: {', '.join(others)}." if others else ".")
-
-
-def _count(count: Count | None) -> str:
-    if count is None:
-        return "–"
-    return f"{count.solved}/{count.runs}" + ("p" if count.origin == "published" else "")
 
 
 def _verdicts(report: ProbeReport) -> str:

@@ -10,12 +10,14 @@ import jinja2
 from matplotlib.colors import to_hex
 
 from ithbit import __version__
-from ithbit.families import FAMILIES, TASKS, Task
+from ithbit.families import Task
 from ithbit.report.figures import to_svg
 from ithbit.report.figures.grid import SHADES
 from ithbit.report.figures.rank import rank_figure
 from ithbit.report.page.page import themed
 from ithbit.store.writing import write_text
+
+Counts = dict[Task, list[tuple[str, list[Any]]]]
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -48,8 +50,8 @@ Observed on samples, not proved.</p>
 <h3>{{ task }}</h3>
 <div class="scroll"><table><thead><tr><th></th>
 {% for head in heads %}<th>{{ head }}</th>{% endfor %}</tr></thead><tbody>
-{% for name, user, cells in rows %}
-<tr{% if user %} class="user"{% endif %}><th scope="row">{{ name }}</th>
+{% for name, cells in rows %}
+<tr{% if loop.first %} class="user"{% endif %}><th scope="row">{{ name }}</th>
 {% for text, colour, ink in cells %}
 <td style="background:{{ colour }};color:{{ ink }}">{{ text }}</td>
 {% endfor %}</tr>{% endfor %}
@@ -63,56 +65,35 @@ Observed on samples, not proved.</p>
 """
 
 
-def render_probe(report: dict[str, Any], text: str) -> str:
-    """The page of a probe's record (`ProbeReport.to_json`), with the report in words below it."""
+def render_probe(report: dict[str, Any], counts: Counts, text: str) -> str:
+    """The page of a probe's record (`ProbeReport.to_json`), with the report in words below it.
+
+    `counts` has for each task the rows of `ProbeReport.counts`; none where nothing was trained.
+    """
     rank = report["causal_rank"]
     values = rank.get("singular_values", [])
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     return environment.from_string(_PAGE).render(
         report=report,
-        heads=[f"n = {n}, L = {depth}" for n, depth in _cells(report)],
-        # Without training the families were not looked up either.
-        grid=[(task.upper(), _rows(report, task)) for task in TASKS if report["runs"]],
+        heads=[f"n = {n}, L = {depth}" for n in report["lengths"] for depth in report["layers"]],
+        grid=[
+            (task.upper(), [(name, list(map(_cell, found))) for name, found in rows])
+            for task, rows in counts.items()
+        ],
         figure=themed(to_svg(rank_figure(report["width"], rank["ranks"], values), "rank")),
         text=text,
         version=__version__,
     )
 
 
-def write_probe(report: dict[str, Any], text: str, path: Path) -> Path:
+def write_probe(report: dict[str, Any], counts: Counts, text: str, path: Path) -> Path:
     """Write the page, whole or not at all."""
-    return write_text(path, render_probe(report, text))
+    return write_text(path, render_probe(report, counts, text))
 
 
-def _cells(report: dict[str, Any]) -> list[tuple[int, int]]:
-    return [(n, depth) for n in report["lengths"] for depth in report["layers"]]
-
-
-def _rows(report: dict[str, Any], task: Task) -> list[tuple[str, bool, list[tuple[str, str, str]]]]:
-    own = []
-    for n, depth in _cells(report):
-        cell = {"task": task, "n_bits": n, "n_layers": depth, "width": report["width"]}
-        solved = [run["solved"] for run in report["runs"] if run["cell"] == cell]
-        share = sum(solved) / len(solved) if solved else None
-        own.append(_cell(f"{sum(solved)}/{len(solved)}", share))
-    rows = [(report["layer"], True, own)]
-    found = {(row["task"], row["family"], row["n_layers"]): row for row in report["families"]}
-    for name, family in FAMILIES.items():
-        cells = []
-        for n, depth in _cells(report):
-            counts = found[task, name, depth]["counts"]
-            count = counts.get(n, counts.get(str(n)))  # JSON has no numbers for keys
-            if count is None:
-                cells.append(_cell("–", None))
-            else:
-                mark = "p" if count["origin"] == "published" else ""
-                share = count["solved"] / count["runs"]
-                cells.append(_cell(f"{count['solved']}/{count['runs']}{mark}", share))
-        rows.append((family.label, False, cells))
-    return rows
-
-
-def _cell(text: str, share: float | None) -> tuple[str, str, str]:
-    if share is None:
-        return text, "none", "inherit"
-    return text, to_hex(SHADES(share)), "white" if share > 0.5 else "#111111"
+def _cell(count: Any) -> tuple[str, str, str]:
+    """What is written in a square, its colour and its ink."""
+    if count is None or not count.runs:
+        return str(count or "–"), "none", "inherit"
+    share = count.solved / count.runs
+    return str(count), to_hex(SHADES(share)), "white" if share > 0.5 else "#111111"
