@@ -96,37 +96,24 @@ GROUPS: tuple[Group, ...] = ("constructive", "stress test", "own layer")
 
 @dataclass(frozen=True)
 class PageCell:
-    """One table cell on the page: what it shows, how it is shaded, what a click looks up."""
+    """One table cell on the page: what it shows, what it tells, what a click looks up."""
 
     value: Value
-    shade: int | None
-    published_shade: int | None
     tip: str
     differs: bool
     look_up: str | None
-    unrun: bool  # no row of its column has runs of ours
-
-
-def _shade(share: float | None) -> int | None:
-    return None if share is None else round(5 * share)
 
 
 def _page_rows(
     table: Table, found: dict[tuple[str, str], Comparison]
 ) -> list[tuple[Row, list[PageCell]]]:
     """The rows and their cells."""
-    empty = [not any(row.values[at].ours for row in table.rows) for at in range(len(table.columns))]
-    return [
-        (
-            row,
-            [_page_cell(table, row, at, empty[at], found) for at in range(len(table.columns))],
-        )
-        for row in table.rows
-    ]
+    columns = range(len(table.columns))
+    return [(row, [_page_cell(table, row, at, found) for at in columns]) for row in table.rows]
 
 
 def _page_cell(
-    table: Table, row: Row, column: int, unrun: bool, found: dict[tuple[str, str], Comparison]
+    table: Table, row: Row, column: int, found: dict[tuple[str, str], Comparison]
 ) -> PageCell:
     value, v, head = row.values[column], row.variant, table.columns[column]
     n_bits = int(head.removeprefix("n=")) if head.startswith("n=") else table.n_bits
@@ -144,8 +131,7 @@ def _page_cell(
     if comparison is not None and comparison.p_value is not None:
         tip.append(f"p = {comparison.p_value:.2g} ({comparison.verdict})")
     differs = comparison is not None and comparison.verdict == DIFFERS
-    shades = _shade(value.share), _shade(value.published_share)
-    return PageCell(value, *shades, "; ".join(tip), differs, look_up, unrun)
+    return PageCell(value, "; ".join(tip), differs, look_up)
 
 
 def _stands(cells: Cells) -> list[tuple[str, Standing]]:

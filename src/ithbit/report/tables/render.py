@@ -6,7 +6,7 @@ brackets behind ours; CSV gives it a column of its own.
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import zip_longest
 
@@ -24,13 +24,8 @@ def _text(table: Table, row: Row, at: int, show: str) -> str:
     theirs = value.published or NOTHING
     if show == "published":
         return theirs
-    beside = f"({theirs})" if show == "both" and _has(table.rows, at, "published") else ""
+    beside = f"({theirs})" if show == "both" and table.has(at, "published") else ""
     return " ".join(filter(None, (value.ours or NOTHING, beside, value.marks)))
-
-
-def _has(rows: Iterable[Row], at: int, show: str) -> bool:
-    """Whether a column has something to show."""
-    return any(getattr(row.values[at], show) for row in rows)
 
 
 def _rows(table: Table, show: str) -> list[Row]:
@@ -43,7 +38,7 @@ def _rows(table: Table, show: str) -> list[Row]:
 def _columns(table: Table, show: str) -> list[int]:
     """Columns that have something to show."""
     columns = range(len(table.columns))
-    return [at for at in columns if show == "both" or _has(table.rows, at, show)]
+    return [at for at in columns if show == "both" or table.has(at, show)]
 
 
 def _grid(table: Table, show: str) -> tuple[list[str], list[Row], list[list[str]]]:

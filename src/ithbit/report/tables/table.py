@@ -90,6 +90,10 @@ class Table:
         """Whether any cell has runs of ours."""
         return any(row.has_ours for row in self.rows)
 
+    def has(self, column: int, whose: str) -> bool:
+        """Whether a column has a number, ours or published."""
+        return any(getattr(row.values[column], whose) for row in self.rows)
+
 
 def variant_labels(variant: Variant, cells: Cells) -> tuple[str, str, str]:
     """Task, family and depth as a table prints them."""
