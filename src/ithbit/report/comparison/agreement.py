@@ -139,19 +139,11 @@ class Agreement(Shown):
         else:
             head = f"Agreement: none of {compared} comparisons differs."
         lacking = [
-            f"{number} {one if number == 1 else many}"
-            for number, one, many in (
-                (self.count(MISSING), "is missing", "are missing"),
-                (
-                    self.count(TOO_FEW),
-                    "has too few runs to judge",
-                    "have too few runs to judge",
-                ),
-                (
-                    self.n_incomplete,
-                    "rests on fewer runs than the paper's",
-                    "rest on fewer runs than the paper's",
-                ),
+            f"{number} {one if number == 1 else many} {what}"
+            for number, one, many, what in (
+                (self.count(MISSING), "is", "are", "missing"),
+                (self.count(TOO_FEW), "has", "have", "too few runs to judge"),
+                (self.n_incomplete, "rests", "rest", "on fewer runs than the paper's"),
             )
             if number
         ]

@@ -49,15 +49,6 @@ def _grid(table: Table, show: str) -> tuple[list[str], list[Row], list[list[str]
     return heads, rows, texts
 
 
-def _breaks_before(rows: list[Row], at: int) -> bool:
-    """Whether a rule stands above row `at`: a new task, the rows beyond the paper, the totals."""
-    if at == 0:
-        return False
-    row, above = rows[at], rows[at - 1]
-    new_task = row.labels[0] in ("RHI", "LHI") and row.labels[0] != above.labels[0]
-    return row.kind != above.kind or new_task
-
-
 def _caption(table: Table, show: str) -> str:
     shown = {"both": "ours (published)", "ours": "ours", "published": "published"}[show]
     return f"{table.title}; {shown}"
@@ -128,7 +119,7 @@ def to_text(table: Table, show: str) -> str:
     to_left = [head in table.heads and head not in ("L", "n", "Train n") for head in heads]
     lines = [*_lines(heads, widths, gap, to_left), "─" * _width(widths, gap)]
     for number, row in enumerate(cells):
-        lines += [""] if _breaks_before(rows, number) else []
+        lines += [""] if number and rows[number].breaks(rows[number - 1]) else []
         lines += _lines(row, widths, gap, to_left)
     notes = [line for note in _notes(table, show) for line in wrapped(note, "  ", "    ")]
     caption = wrapped(_caption(table, show), then="  ")
@@ -219,7 +210,7 @@ def to_latex(table: Table, show: str) -> str:
         r"\midrule",
     ]
     for number, row in enumerate(cells):
-        if _breaks_before(rows, number):
+        if number and rows[number].breaks(rows[number - 1]):
             lines.append(r"\midrule")
         lines.append(" & ".join(map(_latex, row)) + r" \\")
     notes = ". ".join(_latex(note) for note in _notes(table, show))

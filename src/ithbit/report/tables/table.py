@@ -60,6 +60,11 @@ class Row:
     def has_ours(self) -> bool:
         return any(value.ours for value in self.values)
 
+    def breaks(self, above: "Row") -> bool:
+        """Whether a rule stands between: a new task, the rows beyond the paper, the totals."""
+        task = self.labels[0]
+        return self.kind != above.kind or (task in ("RHI", "LHI") and task != above.labels[0])
+
 
 @dataclass(frozen=True)
 class Table:
