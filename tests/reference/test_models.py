@@ -9,11 +9,16 @@ from ithbit.errors import IthbitError
 from ithbit.families import POSITIONS, family_named
 from ithbit.models import classifier
 from ithbit.reference import weights
-from ithbit.reference.models import build, dense_features, n_trained
+from ithbit.reference.models import build, dense_features
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import Instance
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
+
+
+def n_trained(module: torch.nn.Module) -> int:
+    """Number of trained parameters; frozen tables do not count."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])

@@ -32,19 +32,8 @@ def build(spec: ModelSpec, device: torch.device | str = "cpu") -> "Reference":
     >>> module = build(ModelSpec("lhi", "gru", n_bits=4))
     >>> module(torch.tensor([[1, 0, 0, 1]]), torch.tensor([2])).shape
     torch.Size([1])
-    >>> n_trained(module)
-    1777
     """
     return Reference(spec, torch.device(device)).to(device)
-
-
-def n_trained(module: nn.Module) -> int:
-    """Number of trained parameters; frozen tables do not count.
-
-    >>> n_trained(build(ModelSpec("rhi", "linear-full", n_bits=64, n_layers=2)))
-    6577
-    """
-    return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 def dense_features(task: Task, bits: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
@@ -134,6 +123,11 @@ def waves(rows: int, d: int) -> tuple[Tensor, Tensor]:
 def _body(spec: ModelSpec, device: torch.device) -> nn.Module:
     """The blocks: embedded tokens -> states, both batch token dim."""
     kind = family_named(spec.family).kind
+    if missing_library(spec):
+        raise IthbitError(
+            f"the reference of {spec.family} needs transformers, which is not installed; "
+            "install ithbit[reference]"
+        )
     if kind == "softmax":
         return _roformer(spec) if spec.positions == "rotary" else _bert(spec)
     if kind == "linear":
@@ -221,14 +215,6 @@ def missing_library(spec: ModelSpec) -> bool:
     return needed and importlib.util.find_spec("transformers") is None
 
 
-def _need_transformers(spec: ModelSpec) -> None:
-    if missing_library(spec):
-        raise IthbitError(
-            f"the reference of {spec.family} needs transformers, which is not installed; "
-            "install ithbit[reference]"
-        )
-
-
 def _encoder_settings(spec: ModelSpec) -> dict[str, int | float | bool]:
     """What the paper sets in BERT and RoFormer; vocabularies as small as can be."""
     return {
@@ -247,7 +233,6 @@ def _encoder_settings(spec: ModelSpec) -> dict[str, int | float | bool]:
 
 
 def _bert(spec: ModelSpec) -> nn.Module:
-    _need_transformers(spec)
     from transformers import BertConfig, BertModel
 
     model = BertModel(BertConfig(**_encoder_settings(spec)), add_pooling_layer=False)
@@ -258,7 +243,6 @@ def _bert(spec: ModelSpec) -> nn.Module:
 
 
 def _roformer(spec: ModelSpec) -> nn.Module:
-    _need_transformers(spec)
     from transformers import RoFormerConfig, RoFormerModel
 
     # In several versions, the paper's among them, RoFormer as a decoder masks nothing.
@@ -289,7 +273,6 @@ def _mamba2_fla(spec: ModelSpec) -> nn.Module:
 
 
 def _mamba2_hugging_face(spec: ModelSpec) -> nn.Module:
-    _need_transformers(spec)
     from transformers import Mamba2Config, Mamba2Model
 
     config = Mamba2Config(
