@@ -7,15 +7,15 @@ brackets behind ours; CSV gives it a column of its own.
 import csv
 import io
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import zip_longest
 
 from ithbit.errors import SpecError
 from ithbit.report.standing import WORDS
-from ithbit.report.tables.table import NOTHING, Row, Table, Value
+from ithbit.report.tables.table import NOTHING, Row, Table
 from ithbit.wrapping import COLUMNS, wrapped
 
-SHOWS = ("ours", "published", "both")
+_WHOSE = ("ours", "published")
+SHOWS = (*_WHOSE, "both")
 
 
 def _text(table: Table, row: Row, at: int, show: str) -> str:
@@ -142,37 +142,22 @@ def to_csv(table: Table, show: str) -> str:
 
     Behind a column of solved runs are those of how they stand, for the words that are said of any.
     """
-    rows, columns = _rows(table, show), _columns(table, show)
+    rows = _rows(table, show)
     heads, lines = list(table.heads), [list(row.labels) for row in rows]
-    for at in columns:
-        parts = {head: part for part, head in _parts(table, rows, at, show)}
-        heads += parts
-        for line, row in zip(lines, rows, strict=True):
-            line += [part(row.values[at]) or "" for part in parts.values()]
+    for at in _columns(table, show):
+        head, values = table.columns[at], [row.values[at] for row in rows]
+        stands = [v.standing for v in values if v.standing and show != "published"]
+        said = [word for word in WORDS if any(each.count(word) for each in stands)]
+        heads += [head, f"{head} published"] if show == "both" else [head]
+        heads += [f"{head} {word}" for word in said]
+        for line, value in zip(lines, values, strict=True):
+            line += [getattr(value, whose) or "" for whose in _WHOSE if show in (whose, "both")]
+            found = value.standing if value.standing and value.standing.tried else None
+            line += [str(found.count(word)) if found else "" for word in said]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerows([heads, *lines])
     return stream.getvalue()
-
-
-def _parts(
-    table: Table, rows: list[Row], at: int, show: str
-) -> Iterator[tuple[Callable[[Value], str | None], str]]:
-    """What a column of a table is as columns of numbers, each with its head."""
-    head = table.columns[at]
-    if show != "published":
-        yield (lambda value: value.ours), head
-    if show != "ours":
-        yield (lambda value: value.published), head if show == "published" else f"{head} published"
-    for word in WORDS if show != "published" else ():
-        if any(v.standing and v.standing.count(word) for row in rows for v in [row.values[at]]):
-            yield partial(_said, word), f"{head} {word}"
-
-
-def _said(word: str, value: Value) -> str | None:
-    """How many solved runs the word is said of, None where none was tried."""
-    found = value.standing
-    return str(found.count(word)) if found and found.tried else None
 
 
 _LATEX = {
