@@ -130,8 +130,7 @@ def from_run(
 ) -> Trained:
     """The model of a run folder."""
     run, stored = read_run(folder)
-    params = {name: value.to(device) for name, value in params_of(run, stored).items()}
-    return Trained(run, params, _dtype(dtype), device, library).eval()
+    return Trained(run, params_of(run, stored), _dtype(dtype), device, library).eval()
 
 
 def _dtype(name: str | torch.dtype) -> torch.dtype:
@@ -152,5 +151,4 @@ def from_trained_solution(
     """Explicit weights of trained blocks as the model of a run."""
     chosen = _dtype(dtype)
     params = params_of_solution(solution, chosen)
-    params = {name: value.to(device) for name, value in params.items()}
     return Trained(RunSpec(solution.spec, 0), params, chosen, device, library).eval()

@@ -318,16 +318,19 @@ def _train(
 
     left = None if math.isinf(until) else max(until - time.monotonic(), 0.0) / 60
     run_all(runs, store, device_name, workers, watch, minutes=left)
-    found = [_as_stored(store, run, device) for run in runs]
-    errors = Counter(e for run in runs if (e := _error(store, run)) is not None)
+    outcomes = [outcome(store, run) for run in runs]
+    found = [_as_stored(store, *each, device) for each in zip(runs, outcomes, strict=True)]
+    errors = Counter(done.error for done in outcomes if isinstance(done, Failure))
     remarks += [f"{count} runs failed: {error}" for error, count in errors.items()]
     remarks += _cut_short(found, plan)
     return [run for run in found if run.epochs]
 
 
-def _as_stored(store: Path, spec: RunSpec, device: Device) -> ProbeRun:
+def _as_stored(
+    store: Path, spec: RunSpec, done: Result | Failure | None, device: Device
+) -> ProbeRun:
     """A run as the store has it, with all inputs tried where it is solved and they are few."""
-    folder, done = RunFolder(store, spec), outcome(store, spec)
+    folder = RunFolder(store, spec)
     history, verdict, n = folder.history(), None, spec.model.n_bits
     solved = [epoch.epoch for epoch in history if epoch.held_out_accuracy == 1.0]
     if isinstance(done, Result) and solved and n << n <= _EXHAUSTIVE:
@@ -343,11 +346,6 @@ def _as_stored(store: Path, spec: RunSpec, device: Device) -> ProbeRun:
         sum(epoch.seconds for epoch in history),
         verdict,
     )
-
-
-def _error(store: Path, run: RunSpec) -> str | None:
-    done = outcome(store, run)
-    return done.error if isinstance(done, Failure) else None
 
 
 def _cut_short(runs: list[ProbeRun], plan: Plan) -> list[str]:

@@ -148,8 +148,8 @@ def _mean(
 
 
 def _accuracy(cells: Cells, variant: Variant, n_bits: int, theirs: Mean) -> Measured:
-    runs, fewer = cells.runs(variant, n_bits), cells.runs(variant, n_bits).height < theirs.runs
-    return _mean("accuracy", cell_name(variant, n_bits), runs, "max_accuracy", theirs, fewer)
+    name, runs = cell_name(variant, n_bits), cells.runs(variant, n_bits)
+    return _mean("accuracy", name, runs, "max_accuracy", theirs, runs.height < theirs.runs)
 
 
 def _epochs(cells: Cells, row: CostRow) -> Measured:
