@@ -26,7 +26,7 @@ from ithbit.report.differences import differences, told_apart, with_differences
 from ithbit.report.figures import FIGURES, draw, has_ours, to_svg
 from ithbit.report.figures.grid import NONE
 from ithbit.report.figures.rank import rank_figure
-from ithbit.report.figures.style import FAINT, INK, PAPER, looks
+from ithbit.report.figures.style import FAINT, INK, PAPER, SPARE, looks
 from ithbit.report.page.curves import thin_curve, thin_epochs
 from ithbit.report.page.proved import entries
 from ithbit.report.standing import SOLVED, WORDS, Standing, standing, words
@@ -207,6 +207,7 @@ def _runs_json(records: Records) -> Markup:
         "rows": table,
         "labels": names,
         "colours": {_layer_key(*layer): look.colour for layer, look in styles.items()},
+        "spare": SPARE,
         "told": told | {"paper": "", "early stop": ""},
         "points": points,
     }

@@ -6,7 +6,6 @@ All text goes through escaping.
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from matplotlib.colors import to_hex
 
 from ithbit import __version__
@@ -15,6 +14,7 @@ from ithbit.report.figures import to_svg
 from ithbit.report.figures.grid import SHADES
 from ithbit.report.figures.rank import rank_figure
 from ithbit.report.page.page import themed
+from ithbit.selfcontained import environment
 from ithbit.store.writing import write_text
 
 Counts = dict[Task, list[tuple[str, list[Any]]]]
@@ -72,17 +72,22 @@ def render_probe(report: dict[str, Any], counts: Counts, text: str) -> str:
     """
     rank = report["causal_rank"]
     values = rank.get("singular_values", [])
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    return environment.from_string(_PAGE).render(
-        report=report,
-        heads=[f"n = {n}, L = {depth}" for n in report["lengths"] for depth in report["layers"]],
-        grid=[
-            (task.upper(), [(name, list(map(_cell, found))) for name, found in rows])
-            for task, rows in counts.items()
-        ],
-        figure=themed(to_svg(rank_figure(report["width"], rank["ranks"], values), "rank")),
-        text=text,
-        version=__version__,
+    return (
+        environment()
+        .from_string(_PAGE)
+        .render(
+            report=report,
+            heads=[
+                f"n = {n}, L = {depth}" for n in report["lengths"] for depth in report["layers"]
+            ],
+            grid=[
+                (task.upper(), [(name, list(map(_cell, found))) for name, found in rows])
+                for task, rows in counts.items()
+            ],
+            figure=themed(to_svg(rank_figure(report["width"], rank["ranks"], values), "rank")),
+            text=text,
+            version=__version__,
+        )
     )
 
 

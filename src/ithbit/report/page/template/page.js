@@ -2,7 +2,6 @@
 // The list of runs, its curves, and the two switches. Text from records only ever becomes text nodes.
 (() => {
   const PAGE = 100;
-  const SPARE = ["#7A5CD6", "#999933", "#A0522D", "#88837A", "#CC3377", "#117733", "#5577AA", "#BB9900"];
   const TOGETHER = 30; // so many curves can still be told apart
   const data = JSON.parse(document.getElementById("data").textContent);
   const at = Object.fromEntries(data.columns.map((name, index) => [name, index]));
@@ -66,19 +65,20 @@
     head.append(node("th", numeric ? { class: "num", scope: "col" } : { scope: "col" }, button));
   }
 
+  const compareValues = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
+
   // ---- filters: only what occurs can be chosen
   const SELECTS = ["task", "family", "n_layers", "n_bits", "positions", "group", "solved", "standing", "status", "settings"];
   const shape = Object.fromEntries(COLUMNS.map(([key, , show]) => [key, show]));
   for (const key of SELECTS) {
     const values = [...new Set(data.rows.map((row) => row[at[key]]))].filter((value) => value !== null);
-    values.sort((a, b) => (a < b ? -1 : a > b ? 1 : 0));
+    values.sort(compareValues);
     form.elements[key].append(node("option", { value: "" }, "all"));
     for (const value of values) {
       form.elements[key].append(node("option", { value: String(value) }, (shape[key] || plain)(value)));
     }
   }
 
-  const compareValues = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
   const choose = () => {
     const text = form.elements.text.value.trim().toLowerCase();
     const wanted = SELECTS.map((key) => [at[key], form.elements[key].value]).filter(([, value]) => value);
@@ -192,7 +192,7 @@
     const taken = new Set();
     for (const row of rows) {
       if (kinds.has(kind(row))) continue;
-      const free = [data.colours[row[at.family]], ...SPARE].find((colour) => !taken.has(colour));
+      const free = [data.colours[row[at.family]], ...data.spare].find((colour) => !taken.has(colour));
       kinds.set(kind(row), free ?? data.colours[row[at.family]]);
       taken.add(kinds.get(kind(row)));
     }
