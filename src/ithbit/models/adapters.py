@@ -2,11 +2,8 @@
 
 import importlib
 import inspect
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -100,8 +97,7 @@ def fla_layer(kind: str, width: int) -> nn.Module:
     if not torch.cuda.is_available():
         raise LayerError(f"fla:{kind} needs a CUDA GPU, and torch sees none here")
     try:
-        with untuned():
-            layers = importlib.import_module("fla.layers")
+        layers = importlib.import_module("fla.layers")
     except ImportError as error:
         raise LayerError(
             f"fla:{kind} needs flash-linear-attention ({error}); install ithbit[reference-gpu]"
@@ -125,25 +121,3 @@ def fla_layer(kind: str, width: int) -> nn.Module:
         "num_hidden_layers": 2,  # some start their weights by their place in a stack
     }
     return FlaLayer(made(**{name: value for name, value in wanted.items() if name in taken}))
-
-
-@contextmanager
-def untuned() -> Iterator[None]:
-    """Triton kernels that are defined meanwhile get the smallest of their configurations.
-
-    Tuning compiles and times some fifteen of each: minutes before a first step, at sizes where all
-    are over in microseconds.
-    """
-    from triton.runtime.autotuner import Autotuner
-
-    define = Autotuner.__init__
-
-    def smallest(config: Any) -> tuple[float, int, int]:
-        blocks = [size for size in config.kwargs.values() if type(size) is int and size > 0]
-        return math.prod(blocks), config.num_stages, abs(config.num_warps - 4)
-
-    def with_one(self: Any, fn: Any, names: Any, configs: Any, *rest: Any, **more: Any) -> None:
-        define(self, fn, names, sorted(configs or [], key=smallest)[:1], *rest, **more)
-
-    with patch.object(Autotuner, "__init__", with_one):
-        yield
