@@ -172,13 +172,14 @@ def _lengths(cells: Cells, row: LengthRow) -> list[Measured]:
     cell = cell_name(row.variant, n_bits) if row.variant else f"all constructive n={n_bits}"
     # Complete once as many have run: how many of them succeed is not for us to choose.
     fewer = runs.height < row.runs
-    return [
-        _mean(
-            *("length shift", f"{cell} at {where}", solved(runs), f"{side}_length_accuracy"),
-            *(getattr(row, side), fewer, ready),
-        )
-        for side, where in (("half", "n/2"), ("double", "2n"))
-    ]
+    found = []
+    for where, column, theirs in (
+        ("n/2", "half_length_accuracy", row.half),
+        ("2n", "double_length_accuracy", row.double),
+    ):
+        name = f"{cell} at {where}"
+        found.append(_mean("length shift", name, solved(runs), column, theirs, fewer, ready))
+    return found
 
 
 def _encoding(cells: Cells, row: PositionsRow) -> Comparison:
