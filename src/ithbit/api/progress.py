@@ -4,7 +4,7 @@ then elsewhere."""
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -91,25 +91,6 @@ class _Line:
             return None
         pace = (self.last_seen - self.first_seen) / (self.last.epoch - self.first_epoch)
         return pace * self.epochs_left
-
-
-@contextmanager
-def watching(
-    runs: Sequence[RunSpec], watch: Callable[[Event], None] | None, progress: bool, remark: str
-) -> Iterator[Callable[[Event], None]]:
-    """What the engine is to call: the user's `watch`, and with `progress` a board beside it."""
-    watch = watch or (lambda event: None)
-    if not progress:
-        yield watch
-        return
-    with Board(runs) as board:
-        board.console.print(f"{len(runs)} runs; {remark}", style="dim", markup=False)
-
-        def both(event: Event) -> None:
-            board.watch(event)
-            watch(event)
-
-        yield both
 
 
 class Bar(Generic[T]):
