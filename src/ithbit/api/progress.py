@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from statistics import median
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from rich.console import Console, RenderableType
@@ -143,12 +142,7 @@ class Board:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._live:
             self._live.stop()
 
@@ -190,13 +184,9 @@ class Board:
     def _headline(self) -> str:
         done = sum(line.outcome is not None for line in self._lines.values())
         elapsed = time.monotonic() - self._started
-        left = self._seconds_left()
-        told = (
-            ""
-            if left is None or done == len(self._lines)
-            else f", {self._about} {clock(left)} left"
-        )
-        return f"{done} of {len(self._lines)} runs done, {clock(elapsed)}{told}"
+        told = f"{done} of {len(self._lines)} runs done, {clock(elapsed)}"
+        left = None if done == len(self._lines) else self._seconds_left()
+        return told if left is None else f"{told}, {self._about} {clock(left)} left"
 
     @property
     def _about(self) -> str:

@@ -267,10 +267,9 @@ def sweep(
     if on not in ("local", "slurm"):
         raise SpecError(f"--on must be local or slurm, got {on!r}")
     if on == "slurm":
-        if kernels != "auto":
-            raise SpecError(f"--kernels {kernels} needs --on local; on Slurm each task chooses")
-        if compile != "auto":
-            raise SpecError(f"--compile {compile} needs --on local; on Slurm each task chooses")
+        for option, choice in (("kernels", kernels), ("compile", compile)):
+            if choice != "auto":
+                raise SpecError(f"--{option} {choice} needs --on local; on Slurm each task chooses")
         from ithbit.api.slurm import Wish, sweep_on_slurm
 
         profile = None if slurm_profile is None else Path(slurm_profile)
