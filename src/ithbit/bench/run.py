@@ -7,13 +7,13 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from ithbit.bench import steppers, work
 from ithbit.bench.clock import measure_ceilings
 from ithbit.bench.result import Result, Row
 from ithbit.engine.device import Device, choose_device, describe_environment
+from ithbit.engine.steppers import StepperName
 from ithbit.errors import IthbitError, raise_problems
 from ithbit.native.building import refusal
 from ithbit.spec import ModelSpec, Protocol
@@ -98,9 +98,11 @@ def bench(
     )
     rows: list[Row] = []
 
-    def time(row: Row, stepper: str, take: Callable[[], float]) -> Row:
+    def time(row: Row, stepper: StepperName | Literal["reference"]) -> Row:
+        model = ModelSpec(row.task, row.family, row.n, row.layers)
         try:
-            epoch = take() * protocol.epoch_steps
+            step = steppers.step_seconds(stepper, model, row.seeds, device, steps, repeats)
+            epoch = step * protocol.epoch_steps
         except Exception as error:  # one way that fails is a line of the result, not its end
             text = (str(error).strip().splitlines() or [""])[0][:300]
             if not isinstance(error, IthbitError):
@@ -124,27 +126,15 @@ def bench(
                 work.step_bytes(model, protocol.batch_size),
                 {},
             )
-            timed = time(
-                blank,
-                "reference",
-                partial(steppers.reference_step, model, device, steps, repeats),
-            )
+            timed = time(blank, "reference")
             for seeds in settings.seeds:
-                arguments = (model, seeds, device, steps, repeats)
-                row = replace(timed, seeds=seeds)
-                row = time(row, "stacked", partial(steppers.stacked_step, *arguments))
+                row = time(replace(timed, seeds=seeds), "stacked")
                 if not (device.is_cuda or uncompiled):
-                    compiled = partial(steppers.stacked_step, *arguments, stepper="compiled")
-                    row = time(row, "compiled", compiled)
+                    row = time(row, "compiled")
                 rows.append(row)
             keep(replace(found, rows=tuple(rows)))
     for k, row in enumerate(rows if absent is None else []):
-        model = ModelSpec(row.task, row.family, row.n, row.layers)
-        rows[k] = time(
-            row,
-            "kernels",
-            partial(steppers.kernel_step, model, row.seeds, device, steps, repeats),
-        )
+        rows[k] = time(row, "kernels")
         keep(replace(found, rows=tuple(rows)))
     return replace(found, rows=tuple(rows))
 
