@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ithbit.errors import OutputError, SpecError
 from ithbit.spec import RunSpec
+from ithbit.store.records import Epoch
 
 if TYPE_CHECKING:
     from ithbit.engine.how import Event
@@ -37,8 +38,6 @@ class TensorBoard:
 
     def __call__(self, event: "Event") -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
-
-        from ithbit.store.records import Epoch
 
         run = event.run.folder
         if isinstance(event.what, Epoch):

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ithbit.api.arguments import at_least_one, bits_of
-from ithbit.errors import SpecError
+from ithbit.errors import SpecError, whole
+from ithbit.families import task_named
 from ithbit.theory.answers import Bounds, LayerComplexity, VerdictTable
 from ithbit.theory.architecture import (
     FORMAL_FAMILIES,
@@ -166,7 +167,6 @@ def explain(
     >>> explain("lhi", "rnn", bits="1011", index=3).answer
     1
     """
-    from ithbit.families import task_named
     from ithbit.tasks.indexing import Instance
     from ithbit.theory.constructions import construction_named
     from ithbit.theory.explain import explain as run
@@ -304,7 +304,6 @@ def verdict(
         raise SpecError(
             "--layers needs a task and a family: the whole table lists the least number of layers"
         )
-    from ithbit.errors import whole
     from ithbit.theory import trained_verdicts, verdicts
 
     at_least_one(n=whole("n", n))

@@ -20,6 +20,7 @@ from ithbit.families import family_named, task_named
 from ithbit.shown import Shown
 from ithbit.spec import Protocol, RunSpec, cell
 from ithbit.store.reading import check_kind
+from ithbit.store.records import Failure, Result
 from ithbit.store.status import need_store
 from ithbit.sweep.select import Filter, sweep_runs
 
@@ -27,29 +28,24 @@ if TYPE_CHECKING:
     from ithbit.api.slurm import Cancelled, Submitted
     from ithbit.api.standing import Planned, Status
     from ithbit.store.merging import Merged
-    from ithbit.store.records import Failure, Result
     from ithbit.tasks.indexing import Instance
 
 _MOST_SHOWN = 1_000_000  # bits of samples: seconds to print
 
 
-class Results(Shown, list["Result | Failure"]):
+class Results(Shown, list[Result | Failure]):
     """The outcome of every run, in order: a list that prints as a table of seeds, or as a count."""
 
-    def __init__(self, outcomes: "Iterable[Result | Failure]", store: Path) -> None:
+    def __init__(self, outcomes: Iterable[Result | Failure], store: Path) -> None:
         super().__init__(outcomes)
         self.store = store
 
     @property
-    def failures(self) -> "list[Failure]":
-        from ithbit.store.records import Failure
-
+    def failures(self) -> list[Failure]:
         return [outcome for outcome in self if isinstance(outcome, Failure)]
 
     @property
-    def results(self) -> "list[Result]":
-        from ithbit.store.records import Result
-
+    def results(self) -> list[Result]:
         return [outcome for outcome in self if isinstance(outcome, Result)]
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -85,8 +81,6 @@ class Results(Shown, list["Result | Failure"]):
 
     def _table(self) -> Any:
         from rich.table import Table
-
-        from ithbit.store.records import Result
 
         run = self[0].spec
         m = run.model

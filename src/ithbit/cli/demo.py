@@ -10,7 +10,9 @@ from typing import Any
 from ithbit.api.duration import clock
 from ithbit.api.records import report
 from ithbit.api.training import Results, run_here
+from ithbit.published import published
 from ithbit.shown import Shown
+from ithbit.store.records import Result
 from ithbit.sweep.presets import preset
 
 
@@ -25,9 +27,6 @@ class Successes(Shown):
     def parts(self) -> Iterator[Any]:
         from rich.table import Table
         from rich.text import Text
-
-        from ithbit.published import published
-        from ithbit.store.records import Result
 
         theirs = {
             (row.task, family, row.n_layers): row
