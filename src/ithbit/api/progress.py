@@ -4,12 +4,12 @@ then elsewhere."""
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from statistics import median
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -92,30 +92,23 @@ class _Line:
         return pace * self.epochs_left
 
 
-class Bar(Generic[T]):
-    """Items one by one under a bar, which can say what is being done to the present one."""
-
-    def __init__(self, items: Sequence[T], doing: str, shown: Progress) -> None:
-        self._items, self._doing, self._shown = items, doing, shown
-        self._task = shown.add_task(doing, total=len(items))
-
-    def __iter__(self) -> Iterator[T]:
-        for item in self._items:
-            yield item
-            self._shown.update(self._task, advance=1, description=self._doing)
-
-    def say(self, text: str) -> None:
-        """How far the present item is."""
-        self._shown.update(self._task, description=f"{self._doing}: {text}")
-
-
 @contextmanager
-def bar(items: Sequence[T], doing: str, progress: bool) -> Iterator[Bar[T]]:
-    """The items one by one, with `progress` under a bar where there is a terminal or a notebook."""
+def bar(
+    items: Sequence[T], doing: str, progress: bool
+) -> Iterator[tuple[Iterator[T], Callable[[str], None]]]:
+    """The items one by one, with `progress` under a bar where there is a terminal or a notebook;
+    and what is to be told how far the present item is."""
     console = Console(stderr=True)
     live = progress and (console.is_terminal or console.is_jupyter)
     with Progress(console=console, transient=True, disable=not live) as shown:
-        yield Bar(items, doing, shown)
+        task = shown.add_task(doing, total=len(items))
+
+        def one_by_one() -> Iterator[T]:
+            for item in items:
+                yield item
+                shown.update(task, advance=1, description=doing)
+
+        yield one_by_one(), lambda text: shown.update(task, description=f"{doing}: {text}")
 
 
 class Board:
