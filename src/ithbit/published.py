@@ -75,7 +75,6 @@ class AccuracyRow:
     """Maximum held-out accuracy at each n."""
 
     variant: Variant
-    group: Group
     accuracy: dict[int, Mean]
 
 
@@ -186,7 +185,6 @@ def published() -> Published:
         accuracy=tuple(
             AccuracyRow(
                 _variant(row),
-                row["group"],
                 {
                     n_bits: Mean(mean, sd, accuracy["runs_per_cell"], accuracy["decimals"])
                     for n_bits, mean, sd in zip(

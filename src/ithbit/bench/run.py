@@ -100,6 +100,7 @@ def bench(
 
     def time(row: Row, stepper: StepperName | Literal["reference"]) -> Row:
         model = ModelSpec(row.task, row.family, row.n, row.layers)
+        name = f"{row.name} n={row.n} {row.seeds} seeds"
         try:
             step = steppers.step_seconds(stepper, model, row.seeds, device, steps, repeats)
             epoch = step * protocol.epoch_steps
@@ -107,9 +108,9 @@ def bench(
             text = (str(error).strip().splitlines() or [""])[0][:300]
             if not isinstance(error, IthbitError):
                 text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-            said(f"{_name(row)}: {stepper} failed: {text}")
+            said(f"{name}: {stepper} failed: {text}")
             return replace(row, errors=row.errors | {stepper: text})
-        said(f"{_name(row)}: {stepper} {epoch:.4g} s per run and epoch")
+        said(f"{name}: {stepper} {epoch:.4g} s per run and epoch")
         return replace(row, seconds=row.seconds | {stepper: epoch})
 
     for n in settings.lengths:
@@ -137,10 +138,6 @@ def bench(
         rows[k] = time(row, "kernels")
         keep(replace(found, rows=tuple(rows)))
     return replace(found, rows=tuple(rows))
-
-
-def _name(row: Row) -> str:
-    return f"{row.task} {row.family} L={row.layers} n={row.n} {row.seeds} seeds"
 
 
 def _mamba2_reference(device: Device) -> str | None:

@@ -1,7 +1,6 @@
 """`ithbit bench`: how fast training is on this machine, in every way there is."""
 
 import sys
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,7 @@ def bench(
     from ithbit.bench.result import read_result
     from ithbit.bench.run import Settings
     from ithbit.bench.run import bench as run_bench
-    from ithbit.store.writing import check_writable, write_text
+    from ithbit.store.writing import check_writable, json_bytes, write_whole
 
     file = None if json in (None, "-") else Path(str(json))
     if file is not None:
@@ -41,7 +40,7 @@ def bench(
 
     def keep(result: "Result") -> None:
         if file is not None:
-            write_text(file, _json(result))
+            write_whole(file, json_bytes(result.to_json()))
 
     if read is not None:
         found = read_result(read)
@@ -54,9 +53,7 @@ def bench(
 
 def print_bench(found: Any, json: str | None) -> None:
     from ithbit.bench.text import result_text
+    from ithbit.store.writing import json_bytes
 
-    print(_json(found) if json == "-" else result_text(found), end="")
-
-
-def _json(result: "Result") -> str:
-    return dumps(result.to_json(), indent=1) + "\n"
+    text = json_bytes(found.to_json()).decode() if json == "-" else result_text(found)
+    print(text, end="")

@@ -23,7 +23,7 @@ from ithbit.engine.memory import need_memory
 from ithbit.errors import SpecError
 from ithbit.families import Task, task_named
 from ithbit.spec import Protocol
-from ithbit.store.writing import in_memory, write_text, write_whole
+from ithbit.store.writing import in_memory, json_bytes, write_text, write_whole
 from ithbit.tasks.indexing import all_inputs
 from ithbit.tasks.sampling import BYTES_A_BIT, HELD_OUT_SEED, draw_examples, stream_keys
 
@@ -126,7 +126,7 @@ def write_sets(
         "seeds": seeds,
         "sets": {each.name: len(each.index) for each in sets},
     }
-    paths.append(write_text(folder / "data.json", json.dumps(record, indent=1) + "\n"))
+    paths.append(write_whole(folder / "data.json", json_bytes(record)))
     paths.append(write_text(folder / "README.md", _readme(chosen, n_bits, sets)))
     return paths
 
