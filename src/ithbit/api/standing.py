@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ithbit.shown import Shown
+from ithbit.shown import Shown, clock
 from ithbit.spec import RunSpec
 from ithbit.store.reading import run_folders
 from ithbit.store.status import STATUSES, RunStatus, folder_status, reason, statuses
@@ -106,7 +106,6 @@ def planned(runs: list[RunSpec], store: Path, outlook: Callable[[list[RunSpec]],
 
 def longest(runs: list[RunSpec], store: Path, device: str, workers: int | None) -> str:
     """How long runs may take on this machine, if every one needs all its epochs."""
-    from ithbit.api.duration import clock
     from ithbit.engine.device import choose_device
     from ithbit.sweep.estimate import longest_seconds
     from ithbit.sweep.processes import worker_devices

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ithbit.api.duration import clock
 from ithbit.api.records import report
 from ithbit.api.training import Results, run_here
 from ithbit.published import published
-from ithbit.shown import Shown
+from ithbit.shown import Shown, clock
 from ithbit.store.records import Result
 from ithbit.sweep.presets import preset
 
