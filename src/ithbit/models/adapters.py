@@ -93,9 +93,14 @@ def adapter_named(name: str) -> Callable[[int], nn.Module]:
 
 
 def fla_layer(kind: str, width: int) -> nn.Module:
-    """A layer of fla at a small width: two heads, and no expansion where it can be told so."""
+    """A layer of fla at a small width, where its kernels run."""
     if not torch.cuda.is_available():
         raise LayerError(f"fla:{kind} needs a CUDA GPU, and torch sees none here")
+    return FlaLayer(fla_module(kind, width))
+
+
+def fla_module(kind: str, width: int, **other: Any) -> nn.Module:
+    """fla's own module: two heads, and no expansion where it can be told so; `other` as given."""
     try:
         layers = importlib.import_module("fla.layers")
     except ImportError as error:
@@ -120,4 +125,6 @@ def fla_layer(kind: str, width: int) -> nn.Module:
         "layer_idx": 0,
         "num_hidden_layers": 2,  # some start their weights by their place in a stack
     }
-    return FlaLayer(made(**{name: value for name, value in wanted.items() if name in taken}))
+    given = {name: value for name, value in wanted.items() if name in taken}
+    module: nn.Module = made(**given, **other)
+    return module
