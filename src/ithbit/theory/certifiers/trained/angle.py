@@ -16,19 +16,16 @@ from dataclasses import dataclass
 
 from flint import arb, ctx, fmpq
 
-from ithbit.theory.certifiers.arithmetic.lines import exact
-from ithbit.theory.certifiers.bound import Bound
+from ithbit.theory.certifiers.arithmetic.exact import Ball, Rational, exact
+from ithbit.theory.certifiers.bound import Bound, need
 from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
-    Ball,
     Matrix,
-    Rational,
     Reader,
     bits_of,
     high,
     least_of,
     low,
-    need,
     only,
     only_entries,
     places_of,

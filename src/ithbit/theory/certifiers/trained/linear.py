@@ -8,12 +8,10 @@ sees only adds between nothing and all of the other weights to the denominator.
 from flint import arb, ctx, fmpq
 
 from ithbit.families import FAMILIES
-from ithbit.theory.certifiers.arithmetic.lines import exact
-from ithbit.theory.certifiers.bound import Bound
+from ithbit.theory.certifiers.arithmetic.exact import Ball, Rational, exact
+from ithbit.theory.certifiers.bound import Bound, need
 from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
-    Ball,
-    Rational,
     Reader,
     Tokens,
     between,
@@ -21,7 +19,6 @@ from ithbit.theory.certifiers.trained.reading import (
     high,
     least_of,
     low,
-    need,
     only,
     only_entries,
     places_of,
