@@ -94,8 +94,7 @@ def _certify(solution: TrainedSolution) -> Bound:
         opening = high(_sigmoid(close * place + shift + hold * stored + turned * high(before)))
         leak = high(_sigmoid(-(close * last + shift + hold * stored + turned * after)))
         answer = (1 - opening) * (gain * -off).tanh() - opening - 2 * n * leak
-        margin = _later_layers(solution, low(answer))
-        margins.append(margin)
+        margins.append(_later_layers(solution, low(answer)))
     return least_of(margins)
 
 

@@ -123,6 +123,5 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
         offset = arb(places[i - 1]) - taken[i - 1]
         opened = window.opened(offset, arb(places[0]) - high(taken[i - 1]), least, most)
         normed = low(scale(nu[BITS] * v * v, reach, arb(nu[FOUND]) * opened.peak**2))
-        margin = factor * (normed * opened.signal - (n - 1) * most * opened.tail)
-        margins.append(margin)
+        margins.append(factor * (normed * opened.signal - (n - 1) * most * opened.tail))
     return least_of(margins)

@@ -139,6 +139,5 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
         opened = window.opened(offset, arb(places[0]) - high(taken[i - 1]), least, most)
         kept = low(two.decay ** (T - 1 - i))
         mark = low(arb(d).sqrt() * (kept * opened.signal - (n - 1) * opened.tail) / spread)
-        margin = head * mark * scale(reach, mark * mark)
-        margins.append(margin)
+        margins.append(head * mark * scale(reach, mark * mark))
     return least_of(margins)
