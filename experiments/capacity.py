@@ -68,12 +68,12 @@ PARTS: dict[str, tuple[list[ModelSpec], int]] = {  # and the longest n to try
 
 
 def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], path: Path) -> None:
-    """Records of all runs, and the weights of those at the lower end of a bracket and at the next
-    solved length, where the lower end may yet come to be."""
+    """Records of all runs, and the weights of those at the lower end of a bracket and, unless it is
+    final, at the next solved length, where the lower end may yet come to be."""
     store, kept = next(iter(searches.values())).store, set()
     for standing in standings:
         solved = sorted(each.n for each in standing.tried if each.solved)
-        for n in solved[-2:]:
+        for n in solved[-1:] if standing.done else solved[-2:]:
             runs = searches[standing.model].runs(standing.model, n)
             kept |= {run.folder for run in runs.values()}
 

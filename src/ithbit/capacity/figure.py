@@ -108,7 +108,7 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
         axes.set_xlim(*ends)
         beside = [each for each, _ in shown if each.task == "rhi" and not each.state]
         axes.set_xlabel("\n".join(["numbers of the state, all layers", *_beside(beside)]))
-        axes.set_ylabel("n")
+        axes.set_ylabel("n: solved (mark), failed (end of the line)")
         axes.set_title("Largest n learnt (right-hand indexing)")
         axes.grid(which="major")
         for axis in (axes.xaxis, axes.yaxis):
@@ -156,8 +156,11 @@ def _legend(
                label=f"{depth} layer{'s' if depth > 1 else ''}")
         for k, depth in enumerate(depths)
     ]  # fmt: skip
-    if any(each.n_star is not None for each, _ in placed):
-        handles.append(Line2D([], [], marker="_", color=INK, linestyle="", label="proved n*"))
+    statuses = {each.n_star_status for each, _ in placed if each.n_star is not None}
+    handles += [
+        Line2D([], [], marker="_", color=INK, linestyle="", label=f"n* ({status})")
+        for status in sorted(statuses)
+    ]
     return handles
 
 

@@ -2,11 +2,11 @@
 
 A length is *solved* if at one learning rate at least `need` of the seeds stand, *failed* if no rate
 can get there any more. The search doubles n while it is solved, halves it while nothing is, and
-then takes geometric means until what is solved and what failed are within `factor`. On the way up
-the first seeds are enough to go on; the lower end of the bracket is made sure of at last, and if it
-is not solved after all, the search goes on below it. Where outcomes are not monotone in n, the
-largest solved length counts, and the bracket ends at the first failed one above it; nothing is said
-of a length that was not tried.
+then takes geometric means until what is solved and what failed are within `factor`. On the way few
+runs are enough to go on: the first seeds, and once a rate has solved a length that rate alone. Both
+ends of the bracket are made sure of at last, the lower one first; if one is not what it seemed, the
+search goes on from there. Where outcomes are not monotone in n, the largest solved length counts,
+and the bracket ends at the first failed one above it; nothing is said of any other length.
 """
 
 import math
@@ -62,12 +62,19 @@ class Judged:
     wanted: tuple[Try, ...] = ()
 
 
-def judge(stands: Mapping[Try, bool], ask: Ask, favourite: float, sure: bool = True) -> Judged:
+def judge(
+    stands: Mapping[Try, bool],
+    ask: Ask,
+    favourite: float,
+    sure: bool = True,
+    trusted: bool = False,
+) -> Judged:
     """Judge a length by the runs that have ended: whether each stands.
 
     Few runs decide. As many seeds as can refute a rate go first, at the favourite rate; the others
     follow if it is not lost by then, and the other rates only if it is. Unless it is to be `sure`,
-    a length counts as solved when those first seeds all stand: enough to go on to longer ones.
+    a length counts as solved when those first seeds all stand, and as failed when a `trusted`
+    favourite is lost: enough to go on to other lengths.
 
     >>> ask = Ask(rates=(0.001, 0.01), seeds=(0, 1, 2), need=2)
     >>> judge({}, ask, 0.01).wanted
@@ -87,7 +94,7 @@ def judge(stands: Mapping[Try, bool], ask: Ask, favourite: float, sure: bool = T
     promising = best in alive and sum(of[best]) > spare and all(of[best])
     if sum(of[best]) >= ask.need or (promising and not sure):
         return Judged(True, best)
-    if not alive:
+    if not alive or (trusted and not sure and favourite not in alive):
         return Judged(False, best)
 
     def untried(rate: float, seeds: Sequence[int]) -> list[Try]:
@@ -167,16 +174,21 @@ def replay(look: Callable[[int], Mapping[Try, bool]], ask: Ask) -> Progress:
     known: dict[int, bool] = {}
     tried: dict[int, Tried] = {}
     favourite = ask.rates[len(ask.rates) // 2]
-    sure = 0  # the lower end that was made sure of
-    while (n := next_length(known, ask) or bracket(known).low) is not None and n != sure:
+    sure: set[int | None] = {None}  # the lengths that were made sure of
+    while True:
+        ends = bracket(known)
+        n = next_length(known, ask) or next(
+            (n for n in (ends.low, ends.high) if n not in sure), None
+        )
+        if n is None:
+            return Progress(tuple(tried.values()))
         stands = look(n)
-        found = judge(stands, ask, favourite, sure=n in known)
+        found = judge(stands, ask, favourite, sure=n in known, trusted=any(known.values()))
         if found.solved is None:
             return Progress(tuple(tried.values()), n, found.wanted)
         there = [stands[found.rate, seed] for seed in ask.seeds if (found.rate, seed) in stands]
         tried[n] = Tried(n, found.solved, found.rate, sum(there), len(there))
-        sure = n if n in known and found.solved else 0
+        sure |= {n} & set(known)
         known[n] = found.solved
         if found.solved:
             favourite = found.rate
-    return Progress(tuple(tried.values()))
