@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ithbit.families import FAMILIES
-from ithbit.theory.solution import Enumeration, Solution, enumerate_inputs
+from ithbit.theory.solution import Enumeration, Solution, comparable_margins, enumerate_inputs
 from ithbit.theory.trained_solution import TrainedSolution
 
 AnySolution = Solution | TrainedSolution
@@ -126,9 +126,7 @@ def float_runs(solution: AnySolution, seed: int = 0) -> tuple[FloatRun, FloatRun
     bits, index = spot_inputs(solution, seed)
     runs = []
     for dtype in (np.float32, np.float64):
-        with np.errstate(all="ignore"):
-            margins = solution.margins(bits, index, dtype).astype(np.float64)
-        worst = np.where(np.isnan(margins), -np.inf, margins)
+        worst = comparable_margins(solution, bits, index, dtype)
         wrong = int((worst <= 0).sum())
         runs.append(FloatRun(np.dtype(dtype).name, len(bits), wrong, float(worst.min())))
     return runs[0], runs[1]
