@@ -10,12 +10,14 @@ checked at the few tokens that lie there. Exact rationals; O(n log n) for n indi
 """
 
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 from flint import fmpq
 from numpy.typing import NDArray
 
 from ithbit.theory.certifiers.arithmetic.exact import Rational, dot, exact_row, rounded_down
+from ithbit.theory.certifiers.arithmetic.lines import Line
 from ithbit.theory.certifiers.bound import EXACT, Bound, need
 from ithbit.theory.layers import FloatArray, ReluNet, Rnn
 from ithbit.theory.solution import Solution
@@ -100,14 +102,15 @@ class _TokenLine:
 
     def _moved_by(self, state: State) -> list[int]:
         """Entries 2 (k − 1) + b that change this state."""
-        net, d = self.update, len(state)
-        base = [*self.rest, *state]
+        net, base = self.update, [*self.rest, *state]
         base[self.axis] = fmpq(0)
-        units = [
-            (row[self.axis], dot(row, base) + shift)
-            for row, shift in zip(net.hidden, net.shift, strict=True)
+        slopes = [row[self.axis] for row in net.hidden]
+        shifts = [dot(row, base) + b for row, b in zip(net.hidden, net.shift, strict=True)]
+        lines = [
+            Line(tuple(zip(out, slopes, shifts, strict=True)), bias)
+            for out, bias in zip(net.out, net.bias, strict=True)
         ]
-        kinks = sorted({-b / w for w, b in units if w != 0})
+        kinks = lines[0].breakpoints()
         # The float nearest to a breakpoint parts the tokens as the breakpoint does, but for tokens
         # equal to that float: those belong to no open piece and are tested one by one.
         floats = [float(Fraction(int(t.p), int(t.q))) for t in kinks]
@@ -116,35 +119,13 @@ class _TokenLine:
         suspects: list[int] = []
         for a, b in zip(stops, starts, strict=True):
             suspects.extend(self.order[a:b].tolist())
-        edges = [None, *kinks, None]
-        for left, right, a, b in zip(
-            edges[:-1], edges[1:], [0, *starts], [*stops, len(self.sorted)], strict=True
-        ):
-            if a < b and not self._still(units, state, left, right, d):
+        # Each piece is affine: the state is left alone on it if it is at two points.
+        edges = [kinks[0] - 1, *kinks, kinks[-1] + 1] if kinks else [fmpq(0), fmpq(1)]
+        pieces = zip(pairwise(edges), [0, *starts], [*stops, len(self.sorted)], strict=True)
+        for ends, a, b in pieces:
+            if a < b and any(f(t) != h for f, h in zip(lines, state, strict=True) for t in ends):
                 suspects.extend(self.order[a:b].tolist())
         return [entry for entry in dict.fromkeys(suspects) if self._moves(entry, state)]
-
-    def _still(
-        self,
-        units: list[tuple[Rational, Rational]],
-        state: State,
-        left: Rational | None,
-        right: Rational | None,
-        d: int,
-    ) -> bool:
-        """Whether the update leaves the state alone on the whole open piece (left, right)."""
-        if left is None:
-            probe = fmpq(0) if right is None else right - 1
-        else:
-            probe = left + 1 if right is None else (left + right) / 2
-        active = [(w, b) if w * probe + b > 0 else (fmpq(0), fmpq(0)) for w, b in units]
-        for j in range(d):
-            row, bias = self.update.out[j], self.update.bias[j]
-            slope = dot(row, [w for w, _ in active])
-            value = dot(row, [b for _, b in active]) + bias
-            if slope != 0 or value != state[j]:
-                return False
-        return True
 
     def _moves(self, entry: int, state: State) -> bool:
         k, bit = divmod(entry, 2)
