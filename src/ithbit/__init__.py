@@ -13,62 +13,42 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from ithbit.api.capacity import capacity
-    from ithbit.api.exchange import data, score
-    from ithbit.api.probing import probe
-    from ithbit.api.records import compare, export, plot, report, runs, table
-    from ithbit.api.theory import (
-        bound,
-        certify,
-        check_certificate,
-        complexity,
-        construct,
-        explain,
-        verdict,
-    )
-    from ithbit.api.trained import explore, load, verify
-    from ithbit.api.training import merge, params, sample, status, sweep, train
-    from ithbit.errors import IthbitError
-    from ithbit.spec import ModelSpec, Protocol, RunSpec
-    from ithbit.store.records import Epoch, Failure, Result
+if TYPE_CHECKING:  # `as` gives a name on to type checkers; see `_HOMES`
+    from ithbit.api.capacity import capacity as capacity
+    from ithbit.api.exchange import data as data
+    from ithbit.api.exchange import score as score
+    from ithbit.api.probing import probe as probe
+    from ithbit.api.records import compare as compare
+    from ithbit.api.records import export as export
+    from ithbit.api.records import plot as plot
+    from ithbit.api.records import report as report
+    from ithbit.api.records import runs as runs
+    from ithbit.api.records import table as table
+    from ithbit.api.theory import bound as bound
+    from ithbit.api.theory import certify as certify
+    from ithbit.api.theory import check_certificate as check_certificate
+    from ithbit.api.theory import complexity as complexity
+    from ithbit.api.theory import construct as construct
+    from ithbit.api.theory import explain as explain
+    from ithbit.api.theory import verdict as verdict
+    from ithbit.api.trained import explore as explore
+    from ithbit.api.trained import load as load
+    from ithbit.api.trained import verify as verify
+    from ithbit.api.training import merge as merge
+    from ithbit.api.training import params as params
+    from ithbit.api.training import sample as sample
+    from ithbit.api.training import status as status
+    from ithbit.api.training import sweep as sweep
+    from ithbit.api.training import train as train
+    from ithbit.errors import IthbitError as IthbitError
+    from ithbit.spec import ModelSpec as ModelSpec
+    from ithbit.spec import Protocol as Protocol
+    from ithbit.spec import RunSpec as RunSpec
+    from ithbit.store.records import Epoch as Epoch
+    from ithbit.store.records import Failure as Failure
+    from ithbit.store.records import Result as Result
 
 __version__ = "0.2.0"  # here alone: the build reads it
-__all__ = [
-    "Epoch",
-    "Failure",
-    "IthbitError",
-    "ModelSpec",
-    "Protocol",
-    "Result",
-    "RunSpec",
-    "bound",
-    "capacity",
-    "certify",
-    "check_certificate",
-    "compare",
-    "complexity",
-    "construct",
-    "data",
-    "explain",
-    "explore",
-    "export",
-    "load",
-    "merge",
-    "params",
-    "plot",
-    "probe",
-    "report",
-    "runs",
-    "sample",
-    "score",
-    "status",
-    "sweep",
-    "table",
-    "train",
-    "verdict",
-    "verify",
-]
 
 _HOMES = {
     "api.capacity": ("capacity",),
@@ -86,6 +66,7 @@ _HOMES = {
     "store.records": ("Epoch", "Failure", "Result"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -39,7 +39,6 @@ class Family:
     attention: bool = False
     causal: bool = False
     has_heads: bool = False  # its width is cut into heads
-    has_feed_forward: bool = False
     has_state: bool = False  # `d_state` counts
     positions: tuple[str, ...] = _ADDED
     min_layers: Mapping[Task, int | None] = field(default_factory=dict)  # no task: nothing is known
@@ -65,7 +64,7 @@ class Family:
         return ":" in self.name
 
 
-_attention = partial(Family, attention=True, has_heads=True, has_feed_forward=True)
+_attention = partial(Family, attention=True, has_heads=True)
 _softmax = partial(_attention, kind="softmax", positions=POSITIONS, min_layers={"rhi": 1, "lhi": 2})
 
 FAMILIES: dict[str, Family] = {

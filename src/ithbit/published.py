@@ -54,15 +54,6 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class TheoryRow:
-    """Least number of small layers for each task; None where no constant number suffices."""
-
-    label: str
-    family: str
-    min_layers: dict[str, int | None]
-
-
-@dataclass(frozen=True)
 class SuccessRow:
     """Successes out of five at each n. `families` has two entries where full and causal merge."""
 
@@ -84,7 +75,6 @@ class AccuracyRow:
     """Maximum held-out accuracy at each n."""
 
     variant: Variant
-    group: Group
     accuracy: dict[int, Mean]
 
 
@@ -128,11 +118,9 @@ class LengthRow:
 class Published:
     """All tables. `totals[group][n]` are the successes printed under the main table."""
 
-    theory: tuple[TheoryRow, ...]
     successes: tuple[SuccessRow, ...]
     totals: dict[Group, dict[int, int]]
     runs_per_total: dict[Group, int]
-    stated_constructive: tuple[int, int]
     accuracy: tuple[AccuracyRow, ...]
     positions: tuple[PositionsRow, ...]
     positions_variants: tuple[Variant, ...]
@@ -180,10 +168,6 @@ def published() -> Published:
     by_n = tables["tab:supp-ood-by-n"]
     by_family = tables["tab:supp-ood-n64-family"]
     return Published(
-        theory=tuple(
-            TheoryRow(row["label"], row["family"], {"rhi": row["rhi"], "lhi": row["lhi"]})
-            for row in tables["tab:main-results"]["rows"]
-        ),
         successes=tuple(
             _row(
                 SuccessRow,
@@ -198,11 +182,9 @@ def published() -> Published:
             for group, counts in main["totals"].items()
         },
         runs_per_total=main["runs_per_total"],
-        stated_constructive=tuple(main["stated"]["constructive"]),
         accuracy=tuple(
             AccuracyRow(
                 _variant(row),
-                row["group"],
                 {
                     n_bits: Mean(mean, sd, accuracy["runs_per_cell"], accuracy["decimals"])
                     for n_bits, mean, sd in zip(

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import ithbit
 from ithbit.errors import SpecError
 from ithbit.exchange.score import score
 from ithbit.exchange.sets import adversarial_set, held_out_set, read_sets, write_sets
@@ -126,6 +127,6 @@ def test_sizes_are_checked(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="all inputs are written for n up to 16, got n = 17"):
         write_sets("rhi", 17, tmp_path, [0], exhaustive=True)
     with pytest.raises(SpecError, match="n must be at least 1, got 0"):
-        write_sets("rhi", 0, tmp_path, [0])
+        ithbit.data("rhi", n=0, out=tmp_path)
     with pytest.raises(SpecError, match="unknown task 'xyz'"):
         write_sets("xyz", 4, tmp_path, [0])

@@ -1,7 +1,6 @@
 """What several functions of the door take, in the forms that people give it."""
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from ithbit.errors import SpecError
@@ -106,8 +105,3 @@ def bits_of(bits: str | Iterable[int]) -> tuple[int, ...]:
     if not found or set(found) - {"0", "1"}:
         raise SpecError(f"bits must be a string of 0 and 1 such as 1011, got {bits!r}")
     return tuple(int(bit) for bit in found)
-
-
-def path_of(path: str | Path | None) -> Path | None:
-    """A file that may be left out."""
-    return None if path is None else Path(path)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ithbit.api.arguments import Layer, Seeds, at_least_one, listed, model_of, protocol_of, seeds_of
 from ithbit.api.sinks import Watch
+from ithbit.api.standing import longest
+from ithbit.api.training import run_here, sweep
 from ithbit.errors import SpecError
 from ithbit.spec import Protocol, RunSpec
 
@@ -97,21 +99,15 @@ def capacity(
 
     def train(runs: list[RunSpec]) -> None:
         if on == "slurm":
-            from ithbit.api.training import sweep
-
             sweep(
                 runs, store=store, device=device, workers=workers, on=on, slurm=slurm,
                 slurm_profile=slurm_profile, watch=watch, progress=progress,
             )  # fmt: skip
             return
-        from ithbit.api.progress import watching
-        from ithbit.engine.steppers.choice import kernels_named
-        from ithbit.sweep.runner import run_all
-
-        by, compiled = kernels_named(kernels), kernels_named(compile, "compile")
-        limit = round_minutes(chosen, until)
-        with watching(runs, watch, progress, chosen.reason) as watcher:
-            run_all(runs, Path(store), device, workers, watcher, False, by, limit, compile=compiled)
+        run_here(
+            runs, store, device, workers, kernels, compile, watch=watch, progress=progress,
+            minutes=round_minutes(chosen, until),
+        )  # fmt: skip
 
     standings: list[Standing] = []
     if dry_run:
@@ -152,13 +148,7 @@ def numbers(
 
 def outlook(standings: "list[Standing]", search: "Search", device: str, workers: int | None) -> str:
     """How long the search may take, in a sentence."""
-    from ithbit.api.duration import clock
-    from ithbit.engine.device import choose_device
-    from ithbit.sweep.estimate import longest_seconds
-    from ithbit.sweep.processes import worker_devices
-
-    chosen, ask = choose_device(device), search.ask
-    n_workers = len(worker_devices(device, chosen, workers))
+    ask = search.ask
     left = [standing for standing in standings if not standing.done]
     some = set(ask.seeds[: len(ask.seeds) - ask.need + 1])
     runs = [
@@ -167,9 +157,8 @@ def outlook(standings: "list[Standing]", search: "Search", device: str, workers:
         for (_, seed), run in search.runs(standing.model, standing.trying or ask.start).items()
         if seed in some
     ]
-    seconds = longest_seconds(runs, search.store, n_workers, chosen.is_cuda)
-    where = "a GPU" if chosen.is_cuda else f"{n_workers} CPU cores"
     return (
         f"{len(standings)} cells, {len(left)} open; if all fail at the length tried next, that "
-        f"takes at most about {clock(seconds)} on {where}, and twice as much at twice the length"
+        f"takes {longest(runs, search.store, device, workers)}, and twice as much at twice the "
+        "length"
     )

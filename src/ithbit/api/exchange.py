@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ithbit.api.arguments import Seeds, seeds_of
+from ithbit.api.arguments import Seeds, at_least_one, seeds_of
 
 if TYPE_CHECKING:
     from ithbit.exchange.score import Score
@@ -27,6 +27,7 @@ def data(
     ...     [path.name for path in data("rhi", n=4, out=folder, seeds=[0])][:2]
     ['held_out.parquet', 'held_out.npz']
     """
+    at_least_one(n=n)
     from ithbit.exchange.sets import write_sets
 
     return write_sets(task, n, Path(out), list(seeds_of(seeds)), exhaustive)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ithbit.api.arguments import Layer, Seeds, at_least_one, listed, path_of, protocol_of, seeds_of
+from ithbit.api.arguments import Layer, Seeds, at_least_one, listed, protocol_of, seeds_of
 from ithbit.spec import Protocol
 
 if TYPE_CHECKING:
@@ -87,7 +87,6 @@ def probe(
             watch(text)
 
     report = probe_layer(loaded, plan, Path(store), device, workers, said)
-    page = path_of(out)
-    if page is not None:
-        write_probe(report.to_json(), report_text(report), page)
+    if out is not None:
+        write_probe(report.to_json(), report_text(report), Path(out))
     return report

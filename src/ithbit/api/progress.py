@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from statistics import median
-from types import TracebackType
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -19,9 +18,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ithbit.api.duration import clock
 from ithbit.engine.how import Event
 from ithbit.families import family_named
+from ithbit.shown import clock
 from ithbit.spec import RunSpec
 from ithbit.store.records import Epoch, Failure, Result
 from ithbit.sweep.estimate import nominal_epoch_seconds
@@ -94,48 +93,22 @@ class _Line:
 
 
 @contextmanager
-def watching(
-    runs: Sequence[RunSpec], watch: Callable[[Event], None] | None, progress: bool, remark: str
-) -> Iterator[Callable[[Event], None]]:
-    """What the engine is to call: the user's `watch`, and with `progress` a board beside it."""
-    watch = watch or (lambda event: None)
-    if not progress:
-        yield watch
-        return
-    with Board(runs) as board:
-        board.console.print(f"{len(runs)} runs; {remark}", style="dim", markup=False)
-
-        def both(event: Event) -> None:
-            board.watch(event)
-            watch(event)
-
-        yield both
-
-
-class Bar(Generic[T]):
-    """Items one by one under a bar, which can say what is being done to the present one."""
-
-    def __init__(self, items: Sequence[T], doing: str, shown: Progress) -> None:
-        self._items, self._doing, self._shown = items, doing, shown
-        self._task = shown.add_task(doing, total=len(items))
-
-    def __iter__(self) -> Iterator[T]:
-        for item in self._items:
-            yield item
-            self._shown.update(self._task, advance=1, description=self._doing)
-
-    def say(self, text: str) -> None:
-        """How far the present item is."""
-        self._shown.update(self._task, description=f"{self._doing}: {text}")
-
-
-@contextmanager
-def bar(items: Sequence[T], doing: str, progress: bool) -> Iterator[Bar[T]]:
-    """The items one by one, with `progress` under a bar where there is a terminal or a notebook."""
+def bar(
+    items: Sequence[T], doing: str, progress: bool
+) -> Iterator[tuple[Iterator[T], Callable[[str], None]]]:
+    """The items one by one, with `progress` under a bar where there is a terminal or a notebook;
+    and what is to be told how far the present item is."""
     console = Console(stderr=True)
     live = progress and (console.is_terminal or console.is_jupyter)
     with Progress(console=console, transient=True, disable=not live) as shown:
-        yield Bar(items, doing, shown)
+        task = shown.add_task(doing, total=len(items))
+
+        def one_by_one() -> Iterator[T]:
+            for item in items:
+                yield item
+                shown.update(task, advance=1, description=doing)
+
+        yield one_by_one(), lambda text: shown.update(task, description=f"{doing}: {text}")
 
 
 class Board:
@@ -162,12 +135,7 @@ class Board:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._live:
             self._live.stop()
 
@@ -209,13 +177,9 @@ class Board:
     def _headline(self) -> str:
         done = sum(line.outcome is not None for line in self._lines.values())
         elapsed = time.monotonic() - self._started
-        left = self._seconds_left()
-        told = (
-            ""
-            if left is None or done == len(self._lines)
-            else f", {self._about} {clock(left)} left"
-        )
-        return f"{done} of {len(self._lines)} runs done, {clock(elapsed)}{told}"
+        told = f"{done} of {len(self._lines)} runs done, {clock(elapsed)}"
+        left = None if done == len(self._lines) else self._seconds_left()
+        return told if left is None else f"{told}, {self._about} {clock(left)} left"
 
     @property
     def _about(self) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ithbit.api.arguments import path_of
 from ithbit.errors import SpecError, StoreError
 from ithbit.shown import Shown
 
@@ -106,7 +105,8 @@ def table(
     check_table(name)
     check_format(format, show)
     cells = None if show == "published" else _cells(store, settings)
-    made = PaperTable(table_named(name, cells), format, show, path_of(out))
+    path = None if out is None else Path(out)
+    made = PaperTable(table_named(name, cells), format, show, path)
     if made.out is not None:
         write_text(made.out, f"{made}\n")
     return made
@@ -163,9 +163,8 @@ def plot(
     from ithbit.spec import CODE_DIGITS, ModelSpec
 
     check_figure(name)
-    path = path_of(out)
-    if path is not None:
-        check_figure_format(path)
+    if out is not None:
+        check_figure_format(Path(out))
     if name != "curves" and (task, family, layers, n, positions) != CELL:
         raise SpecError(
             "--task, --family, --layers, --n and --positions choose a cell for `ithbit plot "
@@ -179,8 +178,8 @@ def plot(
         figure = draw_curves(_records(store), variant, n, positions)
     else:
         figure = draw(name, _cells(store, settings))
-    if path is not None:
-        save(figure, path)
+    if out is not None:
+        save(figure, Path(out))
     return figure
 
 

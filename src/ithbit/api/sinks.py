@@ -5,14 +5,16 @@ failure, or a remark. Calls come one at a time, from the process that was asked 
 all a tracker needs; TensorBoard below is one such function.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ithbit.errors import OutputError, SpecError
+from ithbit.spec import RunSpec
+from ithbit.store.records import Epoch
 
 if TYPE_CHECKING:
     from ithbit.engine.how import Event
@@ -27,13 +29,15 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path) -> None:
+        if find_spec("tensorboard") is None:
+            raise SpecError("--tensorboard needs a package: pip install 'ithbit[tensorboard]'")
+        if folder.exists() and not folder.is_dir():
+            raise OutputError(f"{folder} is a file; TensorBoard needs a folder")
         self.folder = folder
         self._writers: dict[str, Any] = {}
 
     def __call__(self, event: "Event") -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
-
-        from ithbit.store.records import Epoch
 
         run = event.run.folder
         if isinstance(event.what, Epoch):
@@ -53,24 +57,29 @@ class TensorBoard:
 
 
 @contextmanager
-def told(watch: Watch | None, tensorboard: str | Path | None) -> Iterator[Watch | None]:
-    """The user's `watch`, and with a folder for TensorBoard both."""
-    if tensorboard is None:
-        yield watch
-        return
-    folder = Path(tensorboard)
-    if find_spec("tensorboard") is None:
-        raise SpecError("--tensorboard needs a package: pip install 'ithbit[tensorboard]'")
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder} is a file; TensorBoard needs a folder")
-    board = TensorBoard(folder)
-
-    def both(event: "Event") -> None:
-        board(event)
+def watching(
+    runs: Sequence[RunSpec],
+    remark: str,
+    watch: Watch | None,
+    tensorboard: str | Path | None,
+    progress: bool,
+) -> Iterator[Watch]:
+    """What the engine is to call: with `progress` a board, TensorBoard, and the user's `watch`."""
+    with ExitStack() as stack:
+        told: list[Watch] = []
+        if tensorboard is not None:
+            told.append(stack.enter_context(closing(TensorBoard(Path(tensorboard)))))
         if watch is not None:
-            watch(event)
+            told.append(watch)
+        if progress:
+            from ithbit.api.progress import Board
 
-    try:
-        yield both
-    finally:
-        board.close()
+            board = stack.enter_context(Board(runs))
+            board.console.print(f"{len(runs)} runs; {remark}", style="dim", markup=False)
+            told.insert(0, board.watch)
+
+        def tell(event: "Event") -> None:
+            for each in told:
+                each(event)
+
+        yield tell

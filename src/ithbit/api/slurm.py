@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ithbit.api.sinks import Watch
+from ithbit.api.sinks import Watch, watching
 from ithbit.api.standing import Planned, planned
 from ithbit.api.training import Results
 from ithbit.errors import DeviceError
@@ -69,10 +69,10 @@ def sweep_on_slurm(
     detach: bool,
     cancel: bool,
     watch: Watch | None,
+    tensorboard: str | Path | None,
     progress: bool,
 ) -> Results | Planned | Submitted | Cancelled:
     """Train a sweep's runs on the cluster, or list, submit or cancel them."""
-    from ithbit.api.progress import watching
     from ithbit.engine.how import Event
     from ithbit.sweep import cluster
 
@@ -84,7 +84,7 @@ def sweep_on_slurm(
     if cancel:
         need_store(wish.store)
         return Cancelled(cluster.cancel(runs, wish.store, slurm))
-    with watching(runs, watch, progress, device.reason) as watcher:
+    with watching(runs, device.reason, watch, tensorboard, progress) as watcher:
         sweep = cluster.ClusterSweep(
             runs, wish.store, slurm, device, wish.runs_per_task, watcher, wish.retry_failed
         )

@@ -7,17 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ithbit.shown import Shown
+from ithbit.shown import Shown, clock
 from ithbit.spec import RunSpec
 from ithbit.store.reading import run_folders
-from ithbit.store.status import (
-    STATUSES,
-    RunStatus,
-    folder_status,
-    need_store,
-    reason,
-    statuses,
-)
+from ithbit.store.status import STATUSES, RunStatus, folder_status, reason, statuses
 
 _MOST = 10  # folders listed of each status
 _EXPLAINED = ("failed", "set aside")
@@ -61,11 +54,9 @@ class Status(Shown):
             yield f"  Slurm on {count} runs: {words}"
 
 
-def standing(store: Path, select: Callable[[], list[RunSpec] | None]) -> Status:
-    """The status of the selected runs, or of all that the store has if None are selected."""
-    need_store(store)
+def standing(store: Path, runs: list[RunSpec] | None) -> Status:
+    """The status of these runs, or of all that the store has."""
     jobs = _jobs(store)
-    runs = select()
     if runs is None:
         found = {folder: folder_status(store / folder) for _, folder in run_folders(store)}
     else:
@@ -113,9 +104,8 @@ def planned(runs: list[RunSpec], store: Path, outlook: Callable[[list[RunSpec]],
     return Planned(found, outlook([run for run in runs if found[run] != "done"]))
 
 
-def planned_here(runs: list[RunSpec], store: Path, device: str, workers: int | None) -> Planned:
-    """What a sweep would do on this machine."""
-    from ithbit.api.duration import clock
+def longest(runs: list[RunSpec], store: Path, device: str, workers: int | None) -> str:
+    """How long runs may take on this machine, if every one needs all its epochs."""
     from ithbit.engine.device import choose_device
     from ithbit.sweep.estimate import longest_seconds
     from ithbit.sweep.processes import worker_devices
@@ -124,12 +114,5 @@ def planned_here(runs: list[RunSpec], store: Path, device: str, workers: int | N
     n_workers = len(worker_devices(device, chosen, workers))
     gpus = "a GPU" if n_workers == 1 else f"{n_workers} GPUs"
     where = gpus if chosen.is_cuda else f"{n_workers} CPU cores"
-
-    def outlook(todo: list[RunSpec]) -> str:
-        seconds = longest_seconds(todo, store, n_workers, chosen.is_cuda)
-        return (
-            f"the rest takes at most about {clock(seconds)} on {where}, if every run needs all its "
-            "epochs"
-        )
-
-    return planned(runs, store, outlook)
+    seconds = longest_seconds(runs, store, n_workers, chosen.is_cuda)
+    return f"at most about {clock(seconds)} on {where}"

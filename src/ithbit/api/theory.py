@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import bits_of
-from ithbit.errors import SpecError
+from ithbit.api.arguments import at_least_one, bits_of
+from ithbit.errors import SpecError, whole
+from ithbit.families import task_named
 from ithbit.theory.answers import Bounds, LayerComplexity, VerdictTable
 from ithbit.theory.architecture import (
     FORMAL_FAMILIES,
@@ -166,7 +167,6 @@ def explain(
     >>> explain("lhi", "rnn", bits="1011", index=3).answer
     1
     """
-    from ithbit.families import task_named
     from ithbit.tasks.indexing import Instance
     from ithbit.theory.constructions import construction_named
     from ithbit.theory.explain import explain as run
@@ -210,8 +210,7 @@ def bound(
     from ithbit.theory.bounds import all_routes
     from ithbit.theory.bounds import bound as tightest
 
-    if n is not None and n < 1:
-        raise SpecError(f"n must be at least 1, got {n}")
+    at_least_one(n=n)
     arch = architecture(
         family,
         model,
@@ -305,12 +304,10 @@ def verdict(
         raise SpecError(
             "--layers needs a task and a family: the whole table lists the least number of layers"
         )
-    from ithbit.errors import whole
     from ithbit.theory.summary_table import table
     from ithbit.theory.verdicts import verdict as decide
 
-    if whole("n", n) < 1:
-        raise SpecError(f"n must be at least 1, got {n}")
+    at_least_one(n=whole("n", n))
     if task is None or family is None:
         own = ff if model == "formal" else 64
         named = "formal layers" if model == "formal" else "layers as trained"

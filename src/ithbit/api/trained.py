@@ -186,8 +186,8 @@ def verify(
     store, chosen = Path(store), choose_device(device)
     folders = finished_folders(store) if all else [folder_of(run, store) for run in named]
     done = Verifications()
-    with bar(folders, "verifying", progress) as shown:
-        for folder in shown:
+    with bar(folders, "verifying", progress) as (each_folder, say):
+        for folder in each_folder:
             try:
                 result = read_result(folder)
                 solved, final = (result[name] == 1.0 for name in ("max_accuracy", "final_accuracy"))
@@ -199,8 +199,8 @@ def verify(
                     fresh = verified(folder, chosen, budget, seed, count)
                     record = fresh.to_json()
                 if prove and may_be_proved(record, seconds):
-                    say = lambda now: shown.say(now.sentence())  # noqa: E731
-                    fresh = prove_run(folder, fresh or on_record(folder), seconds, say)
+                    before = fresh or on_record(folder)
+                    fresh = prove_run(folder, before, seconds, lambda now: say(now.sentence()))
                 if fresh is not None:
                     record, found = fresh.to_json(), fresh.found
                     try:

@@ -11,45 +11,41 @@ from ithbit.api.arguments import (
     at_least_one,
     listed,
     model_of,
-    path_of,
     protocol_of,
     seeds_of,
 )
-from ithbit.api.sinks import Watch, told
+from ithbit.api.sinks import Watch, watching
 from ithbit.errors import SpecError
 from ithbit.families import family_named, task_named
 from ithbit.shown import Shown
 from ithbit.spec import Protocol, RunSpec, cell
 from ithbit.store.reading import check_kind
+from ithbit.store.records import Failure, Result
+from ithbit.store.status import need_store
 from ithbit.sweep.select import Filter, sweep_runs
 
 if TYPE_CHECKING:
     from ithbit.api.slurm import Cancelled, Submitted
     from ithbit.api.standing import Planned, Status
     from ithbit.store.merging import Merged
-    from ithbit.store.records import Failure, Result
     from ithbit.tasks.indexing import Instance
 
 _MOST_SHOWN = 1_000_000  # bits of samples: seconds to print
 
 
-class Results(Shown, list["Result | Failure"]):
+class Results(Shown, list[Result | Failure]):
     """The outcome of every run, in order: a list that prints as a table of seeds, or as a count."""
 
-    def __init__(self, outcomes: "Iterable[Result | Failure]", store: Path) -> None:
+    def __init__(self, outcomes: Iterable[Result | Failure], store: Path) -> None:
         super().__init__(outcomes)
         self.store = store
 
     @property
-    def failures(self) -> "list[Failure]":
-        from ithbit.store.records import Failure
-
+    def failures(self) -> list[Failure]:
         return [outcome for outcome in self if isinstance(outcome, Failure)]
 
     @property
-    def results(self) -> "list[Result]":
-        from ithbit.store.records import Result
-
+    def results(self) -> list[Result]:
         return [outcome for outcome in self if isinstance(outcome, Result)]
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -85,8 +81,6 @@ class Results(Shown, list["Result | Failure"]):
 
     def _table(self) -> Any:
         from rich.table import Table
-
-        from ithbit.store.records import Result
 
         run = self[0].spec
         m = run.model
@@ -157,10 +151,8 @@ def train(
     model = model_of(task, family, n, layers, width, heads, ff, positions)
     protocol = protocol_of(protocol, max_epochs, stop_when_solved, examples, lr, batch_size)
     runs = cell(model, protocol, seeds_of(seeds))
-    with told(watch, tensorboard) as watch:
-        return run_here(
-            runs, store, device, workers, kernels, compile, retry_failed, watch, progress
-        )
+    told = (watch, tensorboard, progress)
+    return run_here(runs, store, device, workers, kernels, compile, retry_failed, *told)
 
 
 def run_here(
@@ -172,14 +164,15 @@ def run_here(
     compile: str = "auto",
     retry_failed: bool = False,
     watch: Watch | None = None,
+    tensorboard: str | Path | None = None,
     progress: bool = False,
+    minutes: float | None = None,
 ) -> Results:
-    """Train runs on this machine; the arguments are those of `train`."""
+    """Train runs on this machine, for so many minutes; the other arguments are those of `train`."""
     store = Path(store)
     check_kind(store)
 
     # These import torch, which takes seconds: mistakes are reported before.
-    from ithbit.api.progress import watching
     from ithbit.engine.device import choose_device
     from ithbit.engine.how import Unfinished
     from ithbit.engine.steppers.choice import kernels_named
@@ -187,9 +180,9 @@ def run_here(
 
     chosen, choice = choose_device(device), kernels_named(kernels)
     compiled = kernels_named(compile, "compile")
-    with watching(runs, watch, progress, chosen.reason) as watcher:
+    with watching(runs, chosen.reason, watch, tensorboard, progress) as watcher:
         outcomes = run_all(
-            runs, store, device, workers, watcher, retry_failed, choice, compile=compiled
+            runs, store, device, workers, watcher, retry_failed, choice, minutes, compiled
         )
     return Results((done for done in outcomes if not isinstance(done, Unfinished)), store)
 
@@ -262,34 +255,33 @@ def sweep(
     """
     at_least_one(workers=workers, runs_per_task=runs_per_task)
     chosen = (task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
-    runs = _selected(name, *chosen)
-    store = Path(store)
+    runs, store = _selected(name, *chosen), Path(store)
+    told = (watch, tensorboard, progress)
     check_kind(store)
     if on not in ("local", "slurm"):
         raise SpecError(f"--on must be local or slurm, got {on!r}")
     if on == "slurm":
-        if kernels != "auto":
-            raise SpecError(f"--kernels {kernels} needs --on local; on Slurm each task chooses")
-        if compile != "auto":
-            raise SpecError(f"--compile {compile} needs --on local; on Slurm each task chooses")
+        for option, choice in (("kernels", kernels), ("compile", compile)):
+            if choice != "auto":
+                raise SpecError(f"--{option} {choice} needs --on local; on Slurm each task chooses")
         from ithbit.api.slurm import Wish, sweep_on_slurm
 
-        profile = path_of(slurm_profile)
+        profile = None if slurm_profile is None else Path(slurm_profile)
         wish = Wish(store, device, workers, listed(slurm), profile, runs_per_task, retry_failed)
-        with told(watch, tensorboard) as watch:
-            return sweep_on_slurm(runs, wish, dry_run, detach, cancel, watch, progress)
+        return sweep_on_slurm(runs, wish, dry_run, detach, cancel, *told)
     if slurm or slurm_profile or runs_per_task or detach or cancel:
         raise SpecError(
             "--slurm, --slurm-profile, --runs-per-task, --detach and --cancel need --on slurm"
         )
     if dry_run:
-        from ithbit.api.standing import planned_here
+        from ithbit.api.standing import longest, planned
 
-        return planned_here(runs, store, device, workers)
-    with told(watch, tensorboard) as watch:
-        return run_here(
-            runs, store, device, workers, kernels, compile, retry_failed, watch, progress
-        )
+        def outlook(todo: list[RunSpec]) -> str:
+            time = longest(todo, store, device, workers)
+            return f"the rest takes {time}, if every run needs all its epochs"
+
+        return planned(runs, store, outlook)
+    return run_here(runs, store, device, workers, kernels, compile, retry_failed, *told)
 
 
 def status(
@@ -317,8 +309,9 @@ def status(
     """
     from ithbit.api.standing import standing
 
+    need_store(Path(store))
     chosen = (task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
-    return standing(Path(store), lambda: None if name is None else _selected(name, *chosen))
+    return standing(Path(store), None if name is None else _selected(name, *chosen))
 
 
 def merge(source: str | Path, *, store: str | Path = "runs") -> "Merged":

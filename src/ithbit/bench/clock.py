@@ -39,13 +39,8 @@ def measure_ceilings(device: Device, repeats: int, quick: bool = False) -> Ceili
     a, b = (torch.randn(size, size, device=device.torch) for _ in range(2))
     source = torch.zeros(n_bytes // 4, device=device.torch)
     target = torch.empty_like(source)
-    kept = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        torch.mm(a, b, out=a.clone())
-        product = seconds(lambda: torch.mm(a, b), device, repeats)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = kept
+    torch.mm(a, b, out=a.clone())
+    product = seconds(lambda: torch.mm(a, b), device, repeats)  # TF32 is off: see `choose_device`
     target.copy_(source)
     copy = seconds(lambda: target.copy_(source), device, repeats)
     return Ceilings(2 * size**3 / product, 2 * n_bytes / copy)

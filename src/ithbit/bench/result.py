@@ -34,6 +34,10 @@ class Row:
     seconds: dict[str, float | None]
     errors: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        return f"{self.task} {self.family} L={self.layers}"
+
     def ratio(self, stepper: str) -> float | None:
         """How many times as fast as the reference."""
         reference, taken = self.seconds.get("reference"), self.seconds.get(stepper)

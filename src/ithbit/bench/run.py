@@ -7,13 +7,13 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from ithbit.bench import steppers, work
 from ithbit.bench.clock import measure_ceilings
 from ithbit.bench.result import Result, Row
 from ithbit.engine.device import Device, choose_device, describe_environment
+from ithbit.engine.steppers import StepperName
 from ithbit.errors import IthbitError, raise_problems
 from ithbit.native.building import refusal
 from ithbit.spec import ModelSpec, Protocol
@@ -98,16 +98,19 @@ def bench(
     )
     rows: list[Row] = []
 
-    def time(row: Row, stepper: str, take: Callable[[], float]) -> Row:
+    def time(row: Row, stepper: StepperName | Literal["reference"]) -> Row:
+        model = ModelSpec(row.task, row.family, row.n, row.layers)
+        name = f"{row.name} n={row.n} {row.seeds} seeds"
         try:
-            epoch = take() * protocol.epoch_steps
+            step = steppers.step_seconds(stepper, model, row.seeds, device, steps, repeats)
+            epoch = step * protocol.epoch_steps
         except Exception as error:  # one way that fails is a line of the result, not its end
             text = (str(error).strip().splitlines() or [""])[0][:300]
             if not isinstance(error, IthbitError):
                 text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-            said(f"{_name(row)}: {stepper} failed: {text}")
+            said(f"{name}: {stepper} failed: {text}")
             return replace(row, errors=row.errors | {stepper: text})
-        said(f"{_name(row)}: {stepper} {epoch:.4g} s per run and epoch")
+        said(f"{name}: {stepper} {epoch:.4g} s per run and epoch")
         return replace(row, seconds=row.seconds | {stepper: epoch})
 
     for n in settings.lengths:
@@ -124,33 +127,17 @@ def bench(
                 work.step_bytes(model, protocol.batch_size),
                 {},
             )
-            timed = time(
-                blank,
-                "reference",
-                partial(steppers.reference_step, model, device, steps, repeats),
-            )
+            timed = time(blank, "reference")
             for seeds in settings.seeds:
-                arguments = (model, seeds, device, steps, repeats)
-                row = replace(timed, seeds=seeds)
-                row = time(row, "stacked", partial(steppers.stacked_step, *arguments))
+                row = time(replace(timed, seeds=seeds), "stacked")
                 if not (device.is_cuda or uncompiled):
-                    compiled = partial(steppers.stacked_step, *arguments, stepper="compiled")
-                    row = time(row, "compiled", compiled)
+                    row = time(row, "compiled")
                 rows.append(row)
             keep(replace(found, rows=tuple(rows)))
     for k, row in enumerate(rows if absent is None else []):
-        model = ModelSpec(row.task, row.family, row.n, row.layers)
-        rows[k] = time(
-            row,
-            "kernels",
-            partial(steppers.kernel_step, model, row.seeds, device, steps, repeats),
-        )
+        rows[k] = time(row, "kernels")
         keep(replace(found, rows=tuple(rows)))
     return replace(found, rows=tuple(rows))
-
-
-def _name(row: Row) -> str:
-    return f"{row.task} {row.family} L={row.layers} n={row.n} {row.seeds} seeds"
 
 
 def _mamba2_reference(device: Device) -> str | None:

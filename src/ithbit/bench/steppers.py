@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from statistics import mean
+from typing import Literal
 
 import torch
 
@@ -28,38 +29,29 @@ _WARM_UP = 3
 _WORKER = "from ithbit.bench.steppers import worker; worker()"
 
 
-def reference_step(model: ModelSpec, device: Device, steps: int, repeats: int) -> float:
-    """Seconds of one step of one run by the library's modules."""
-    from ithbit.reference.train import stepper
-
-    step = stepper(model, Protocol(), device.torch)
-    for _ in range(_WARM_UP):
-        step()
-
-    def action() -> None:
-        for _ in range(steps):
-            step()
-
-    return seconds(action, device, repeats) / steps
-
-
-def stacked_step(
+def step_seconds(
+    stepper: StepperName | Literal["reference"],
     model: ModelSpec,
     seeds: int,
     device: Device,
     steps: int,
     repeats: int,
-    stepper: StepperName = "stacked",
 ) -> float:
-    """Seconds of one step by the stacked models or by compiled code, a run's part of it."""
+    """Seconds of one step by a stepper, a run's part of it."""
+    if stepper == "reference":
+        return _reference_step(model, device, steps, repeats)
+    if stepper == "kernels":
+        from ithbit.kernels.step import refusal
+
+        if why := refusal(model):
+            raise IthbitError(why)
     if device.is_cuda:
-        return _stack_step(model, seeds, device, steps, repeats)
+        return _stack_step(stepper, model, seeds, device, steps, repeats)
     order = {"model": asdict(model), "seeds": seeds, "steps": steps, "repeats": repeats}
     order["stepper"] = stepper
-    command = [sys.executable, "-c", _WORKER, json.dumps(order)]
     workers = [
         subprocess.Popen(
-            command,
+            [sys.executable, "-c", _WORKER, json.dumps(order)],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -74,22 +66,32 @@ def stacked_step(
     return mean(float(out) for out, _ in said) / len(workers)
 
 
+def _reference_step(model: ModelSpec, device: Device, steps: int, repeats: int) -> float:
+    """By the library's modules."""
+    from ithbit.reference.train import stepper
+
+    step = stepper(model, Protocol(), device.torch)
+    for _ in range(_WARM_UP):
+        step()
+
+    def action() -> None:
+        for _ in range(steps):
+            step()
+
+    return seconds(action, device, repeats) / steps
+
+
 def worker() -> None:
-    """One process of `stacked_step` on a CPU: prints the seconds of a step, a run's part of it."""
+    """One process of `step_seconds` on a CPU: prints the seconds of a step, a run's part of it."""
     order = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     device, model = choose_device("cpu"), ModelSpec(**order["model"])
     seeds = min(order["seeds"], stack_size(RunSpec(model, 0), device))
-    print(_stack_step(model, seeds, device, order["steps"], order["repeats"], order["stepper"]))
+    print(_stack_step(order["stepper"], model, seeds, device, order["steps"], order["repeats"]))
 
 
 def _stack_step(
-    model: ModelSpec,
-    seeds: int,
-    device: Device,
-    steps: int,
-    repeats: int,
-    stepper: StepperName = "stacked",
+    stepper: StepperName, model: ModelSpec, seeds: int, device: Device, steps: int, repeats: int
 ) -> float:
     protocol = Protocol(epoch_examples=steps * Protocol().batch_size)
     runs = [RunSpec(model, seed, protocol) for seed in range(seeds)]
@@ -112,12 +114,3 @@ def no_kernels(device: Device) -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "the kernels need triton, which is not installed"
     return None
-
-
-def kernel_step(model: ModelSpec, seeds: int, device: Device, steps: int, repeats: int) -> float:
-    """Seconds of one step by the kernels, a run's part of it."""
-    from ithbit.kernels.step import refusal
-
-    if why := refusal(model):
-        raise IthbitError(why)
-    return _stack_step(model, seeds, device, steps, repeats, "kernels")

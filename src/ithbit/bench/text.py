@@ -139,9 +139,8 @@ def _notes(result: Result) -> list[str]:
     met: dict[tuple[str, str], list[str]] = {}
     for row in result.rows:
         for stepper, text in row.errors.items():
-            name = f"{row.task} {row.family} L={row.layers}"
             names = met.setdefault((stepper, text), [])
-            names += [name] if name not in names else []
+            names += [row.name] if row.name not in names else []
     failures = [
         f"{stepper} failed ({', '.join(names)}): {text}" for (stepper, text), names in met.items()
     ]

@@ -140,11 +140,15 @@ def _architecture(model: ModelSpec) -> Architecture:
 
 
 def _counted(arch: Architecture) -> int | None:
-    """The numbers of the state after the last token, all layers; Mamba2's window included."""
-    if (bits := state_bits("rhi", arch)) is None:
+    """The numbers of the state after the last token, all layers.
+
+    Mamba2's convolution looks back at tokens: it has a number for each of its channels, but they
+    are functions of a token, which has no more numbers than the width.
+    """
+    if (bits := state_bits("rhi", replace(arch, n_layers=1))) is None:
         return None
-    window = (arch.conv - 1) * arch.conv_channels if arch.kind == "mamba2" else 0
-    return bits // BITS + window
+    window = (arch.conv - 1) * arch.width if arch.kind == "mamba2" else 0
+    return arch.n_layers * (bits // BITS + window)
 
 
 def _causal_twin(name: str) -> str:

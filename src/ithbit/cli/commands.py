@@ -10,144 +10,145 @@ from typer import Option
 
 from ithbit.api import capacity as capacities
 from ithbit.api import exchange, probing, records, theory, trained, training
-from ithbit.cli import options
-from ithbit.cli.options import AsJson, command, print_or_json, print_result
+from ithbit.cli import bench as benches
+from ithbit.cli import demo, options
+from ithbit.cli.application import AsJson, command, print_or_json, print_result
+
+command(demo.demo, options.DEMO)(print_result)
 
 
-def register_training(app: typer.Typer) -> None:
-    """Add train, params, sample, sweep, status and merge."""
-
-    @command(app, training.train, progress=True)
-    def train(results: Any, as_json: AsJson = False) -> None:
-        """Exit status 1 if a run failed."""
-        print_or_json(results, as_json)
-        _exit_1_if(results.failures)
-
-    command(app, training.params)(print_result)
-    command(app, training.sample)(print_result)
-
-    @command(app, training.sweep, options.SWEEP, progress=True)
-    def sweep(outcome: Any) -> None:
-        """Exit status 1 if a run failed."""
-        print_result(outcome)
-        _exit_1_if(isinstance(outcome, training.Results) and outcome.failures)
-
-    command(app, training.status, options.STATUS)(print_or_json)
-    command(app, training.merge)(print_result)
+@command(training.train, progress=True)
+def train(results: Any, as_json: AsJson = False) -> None:
+    """Exit status 1 if a run failed."""
+    print_or_json(results, as_json)
+    _exit_1_if(results.failures)
 
 
-def register_records(app: typer.Typer) -> None:
-    """Add table, compare, plot, report and export."""
-    command(app, records.table, options.TABLE)(print_result)
-
-    @command(app, records.compare)
-    def compare(
-        agreement: Any,
-        complete: Annotated[
-            bool,
-            Option("--require-complete", help="Exit with 1 also if a cell is missing runs."),
-        ] = False,
-        as_json: AsJson = False,
-    ) -> None:
-        """Exit status: 0 if nothing that could be compared differs, 1 if something differs (or,
-        with --require-complete, is missing or incomplete), 2 if there is nothing to compare."""
-        print_or_json(agreement, as_json)
-        _exit_1_if(not agreement.agrees or (complete and not agreement.complete))
-
-    @command(app, records.plot, options.PLOT)
-    def plot(figure: Any, name: str, out: Path | None) -> None:
-        from ithbit.report.figures import save
-
-        print(out or save(figure, Path(f"{name}.png")))
-
-    command(app, records.report)(print_result)
-    command(app, records.export)(print_result)
+command(training.params)(print_result)
+command(training.sample)(print_result)
 
 
-def register_trained(app: typer.Typer) -> None:
-    """Add probe, capacity, verify, explore, data and score."""
-
-    @command(app, probing.probe, options.PROBE, progress=True)
-    def probe(
-        report: Any,
-        out: Path | None,
-        trace: Annotated[
-            bool, Option("--traceback", help="Show the traceback of a layer that fails.")
-        ] = False,
-        as_json: AsJson = False,
-    ) -> None:
-        print_or_json(report, as_json)
-        if out is not None:
-            print(out, file=sys.stderr)
-
-    @command(app, capacities.capacity, options.CAPACITY, progress=True)
-    def capacity(found: Any, out: Path | None, dry_run: bool, as_json: AsJson = False) -> None:
-        """Exit status 1 if the time was over before the search was done."""
-        print_or_json(found, as_json)
-        if out is not None:
-            print(out, file=sys.stderr)
-        _exit_1_if(not (found.final or dry_run))
-
-    @command(app, trained.verify, options.VERIFY, progress=True)
-    def verify(verified: Any, as_json: AsJson = False) -> None:
-        """Exit status: 1 if a run that counts as solved is refuted, or if runs were set aside
-        because they cannot be read, else 0."""
-        for reason in verified.set_aside:
-            print(f"ithbit: set aside: {reason}", file=sys.stderr)
-        if verified.not_kept:
-            n_lost = f"verdicts shown and not kept: {len(verified.not_kept)}"
-            print(f"ithbit: {n_lost}: {verified.not_kept[0]}", file=sys.stderr)
-        print_or_json(verified, as_json)
-        _exit_1_if(verified.set_aside or any(each.refuted for each in verified))
-
-    command(app, trained.explore, options.EXPLORE)(print_result)
-    command(app, exchange.data)(print_result)
-    command(app, exchange.score, options.SCORE)(print_or_json)
+@command(training.sweep, options.SWEEP, progress=True)
+def sweep(outcome: Any) -> None:
+    """Exit status 1 if a run failed."""
+    print_result(outcome)
+    _exit_1_if(isinstance(outcome, training.Results) and outcome.failures)
 
 
-def register_theory(app: typer.Typer) -> None:
-    """Add verdict, construct, certify, check-certificate, explain, bound and complexity."""
-    command(app, theory.verdict, options.VERDICT)(print_or_json)
+command(training.status, options.STATUS)(print_or_json)
+command(training.merge)(print_result)
+command(records.table, options.TABLE)(print_result)
 
-    @command(app, theory.construct, options.CONSTRUCT)
-    def construct(solution: Any, out: Path | None, as_json: AsJson = False) -> None:
-        if as_json:
-            from ithbit.theory.weights_json import weights_to_json
 
-            print(json.dumps(weights_to_json(solution)))
-            return
-        layers = f"{solution.depth} layer{'s' if solution.depth > 1 else ''}"
-        print(
-            f"{solution.task} by {solution.family}, n = {solution.n_bits}: {layers} of width "
-            f"{solution.width}, {solution.variant} ({solution.theorem})"
-        )
-        if out is not None:
-            print(f"written to the store {out}; `ithbit verify --all --store {out}` tries them")
+@command(records.compare)
+def compare(
+    agreement: Any,
+    complete: Annotated[
+        bool, Option("--require-complete", help="Exit with 1 also if a cell is missing runs.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Exit status: 0 if nothing that could be compared differs, 1 if something differs (or,
+    with --require-complete, is missing or incomplete), 2 if there is nothing to compare."""
+    print_or_json(agreement, as_json)
+    _exit_1_if(not agreement.agrees or (complete and not agreement.complete))
 
-    @command(app, theory.certify, options.CONSTRUCTION)
-    def certify(certificate: Any, out: Path | None, as_json: AsJson = False) -> None:
+
+@command(records.plot, options.PLOT)
+def plot(figure: Any, name: str, out: Path | None) -> None:
+    from ithbit.report.figures import save
+
+    print(out or save(figure, Path(f"{name}.png")))
+
+
+command(records.report)(print_result)
+command(records.export)(print_result)
+
+
+@command(probing.probe, options.PROBE, progress=True)
+def probe(
+    report: Any,
+    out: Path | None,
+    trace: Annotated[
+        bool, Option("--traceback", help="Show the traceback of a layer that fails.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    print_or_json(report, as_json)
+    if out is not None:
+        print(out, file=sys.stderr)
+
+
+@command(capacities.capacity, options.CAPACITY, progress=True)
+def capacity(found: Any, out: Path | None, dry_run: bool, as_json: AsJson = False) -> None:
+    """Exit status 1 if the time was over before the search was done."""
+    print_or_json(found, as_json)
+    if out is not None:
+        print(out, file=sys.stderr)
+    _exit_1_if(not (found.final or dry_run))
+
+
+@command(trained.verify, options.VERIFY, progress=True)
+def verify(verified: Any, as_json: AsJson = False) -> None:
+    """Exit status: 1 if a run that counts as solved is refuted, or if runs were set aside
+    because they cannot be read, else 0."""
+    for reason in verified.set_aside:
+        print(f"ithbit: set aside: {reason}", file=sys.stderr)
+    if verified.not_kept:
+        n_lost = f"verdicts shown and not kept: {len(verified.not_kept)}"
+        print(f"ithbit: {n_lost}: {verified.not_kept[0]}", file=sys.stderr)
+    print_or_json(verified, as_json)
+    _exit_1_if(verified.set_aside or any(each.refuted for each in verified))
+
+
+command(trained.explore, options.EXPLORE)(print_result)
+command(exchange.data)(print_result)
+command(exchange.score, options.SCORE)(print_or_json)
+command(theory.verdict, options.VERDICT)(print_or_json)
+
+
+@command(theory.construct, options.CONSTRUCT)
+def construct(solution: Any, out: Path | None, as_json: AsJson = False) -> None:
+    if as_json:
+        from ithbit.theory.weights_json import weights_to_json
+
+        print(json.dumps(weights_to_json(solution)))
+        return
+    layers = f"{solution.depth} layer{'s' if solution.depth > 1 else ''}"
+    print(
+        f"{solution.task} by {solution.family}, n = {solution.n_bits}: {layers} of width "
+        f"{solution.width}, {solution.variant} ({solution.theorem})"
+    )
+    if out is not None:
+        print(f"written to the store {out}; `ithbit verify --all --store {out}` tries them")
+
+
+@command(theory.certify, options.CONSTRUCTION)
+def certify(certificate: Any, out: Path | None, as_json: AsJson = False) -> None:
+    print_or_json(certificate, as_json)
+    if out is not None and not as_json:
+        print(f"\nwritten to {out}; `ithbit check-certificate {out}` verifies it again")
+
+
+@command(theory.check_certificate)
+def check(certificate: Any, file: Path, as_json: AsJson = False) -> None:
+    if as_json:
         print_or_json(certificate, as_json)
-        if out is not None and not as_json:
-            print(f"\nwritten to {out}; `ithbit check-certificate {out}` verifies it again")
+        return
+    from ithbit.prove.certificate import Confirmed
+    from ithbit.theory.certificate_text import claim
 
-    @command(app, theory.check_certificate)
-    def check(certificate: Any, file: Path, as_json: AsJson = False) -> None:
-        if as_json:
-            print_or_json(certificate, as_json)
-            return
-        from ithbit.prove.certificate import Confirmed
-        from ithbit.theory.certificate_text import claim
+    if isinstance(certificate, Confirmed):
+        print(f"holds: {certificate.sentence()}")
+        return
+    who = f"{certificate.solution.task} by {certificate.solution.family}"
+    print(f"holds: {who}, {claim(certificate)}, derived again from the weights in {file}")
 
-        if isinstance(certificate, Confirmed):
-            print(f"holds: {certificate.sentence()}")
-            return
 
-        who = f"{certificate.solution.task} by {certificate.solution.family}"
-        print(f"holds: {who}, {claim(certificate)}, derived again from the weights in {file}")
-
-    command(app, theory.explain, options.CONSTRUCTION)(print_result)
-    command(app, theory.bound, options.THEORY)(print_or_json)
-    command(app, theory.complexity, options.COMPLEXITY)(print_or_json)
+command(theory.explain, options.CONSTRUCTION)(print_result)
+command(theory.bound, options.THEORY)(print_or_json)
+command(theory.complexity, options.COMPLEXITY)(print_or_json)
+command(benches.bench, options.BENCH)(benches.print_bench)
 
 
 def _exit_1_if(condition: object) -> None:

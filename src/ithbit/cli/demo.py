@@ -3,27 +3,29 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ithbit.api.records import report
 from ithbit.api.training import Results, run_here
-from ithbit.cli.options import Store
-from ithbit.shown import Shown, show
+from ithbit.published import published
+from ithbit.shown import Shown, clock
+from ithbit.store.records import Result
 from ithbit.sweep.presets import preset
 
 
-class Successes(Shown, list[Any]):
+@dataclass(frozen=True, repr=False)
+class Successes(Shown):
     """Successes of each configuration beside the published ones."""
+
+    outcomes: Results
+    page: Path
+    seconds: float
 
     def parts(self) -> Iterator[Any]:
         from rich.table import Table
         from rich.text import Text
-
-        from ithbit.published import published
-        from ithbit.store.records import Result
 
         theirs = {
             (row.task, family, row.n_layers): row
@@ -31,7 +33,7 @@ class Successes(Shown, list[Any]):
             for family in row.families
         }
         cells = defaultdict(list)
-        for outcome in self:
+        for outcome in self.outcomes:
             model = outcome.spec.model
             cells[model.task, model.family, model.n_layers].append(outcome)
         table = Table(title="Successful seeds at n = 8")
@@ -59,29 +61,17 @@ class Successes(Shown, list[Any]):
             "as 8. Softmax of one layer: full and causal attention are one model there, "
             "since only the last token is read, so it is trained once."
         )
+        yield f"Done in {clock(self.seconds)}. Run folders: {self.outcomes.store}/"
+        yield f"Report: {self.page}"
 
 
-def demo(
-    store: Store = Path("runs/demo"),
-    page: Annotated[Path, typer.Option("--report", help="Where to write the report page.")] = Path(
-        "runs/demo.html"
-    ),
-) -> None:
+def demo(*, store: Path = Path("runs/demo"), page: Path = Path("runs/demo.html")) -> Successes:
     """Train six families at n = 8 on both tasks and print successes beside the published ones.
 
     Shortened for time: two seeds, and runs stop when solved. Stop it and run it again at
     will.
     """
-    from ithbit.api.duration import clock
-
     started = time.monotonic()
-    outcomes: Results = run_here(preset("demo"), store, "cpu", progress=True)
-    show(Successes(outcomes))
+    outcomes = run_here(preset("demo"), store, "cpu", progress=True)
     report(store, out=page, settings="any")
-    seconds = time.monotonic() - started
-    print(f"Done in {clock(seconds)}. Run folders: {store}/\nReport: {page}")
-
-
-def register(app: typer.Typer) -> None:
-    """Add this module's command to the application."""
-    app.command()(demo)
+    return Successes(outcomes, page, time.monotonic() - started)

@@ -119,27 +119,22 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
             with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}
         frame = pl.read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path)
-        missing = [name for name in ("set", "number", "prediction") if name not in frame.columns]
-        if missing:
-            raise SpecError(f"{path} lacks the columns {', '.join(missing)}")
-        found = {}
-        for (name,), part in frame.group_by("set"):
-            part = part.sort("number")
-            if part["number"].to_list() != list(range(part.height)):
-                raise SpecError(
-                    f"{path} must answer every number of the set {name} once, from 0 on"
-                )
-            found[str(name)] = part["prediction"].to_numpy()
-        return found
-    except SpecError:
-        raise
     except Exception as error:
-        if path.suffix == ".npz":  # numpy would have it unpickled
-            raise SpecError(
-                f"{path} cannot be read as .npz: it must be a file that numpy.savez writes, with "
-                "an array of 0 and 1 for each set"
-            ) from error
-        raise SpecError(f"{path} cannot be read as {path.suffix}: {error}") from error
+        as_savez = (
+            "it must be a file that numpy.savez writes, with an array of 0 and 1 for each set"
+        )
+        why = as_savez if path.suffix == ".npz" else error  # numpy would have it unpickled
+        raise SpecError(f"{path} cannot be read as {path.suffix}: {why}") from error
+    missing = [name for name in ("set", "number", "prediction") if name not in frame.columns]
+    if missing:
+        raise SpecError(f"{path} lacks the columns {', '.join(missing)}")
+    found = {}
+    for (name,), part in frame.group_by("set"):
+        part = part.sort("number")
+        if part["number"].to_list() != list(range(part.height)):
+            raise SpecError(f"{path} must answer every number of the set {name} once, from 0 on")
+        found[str(name)] = part["prediction"].to_numpy()
+    return found
 
 
 def _right(given: NDArray[Any], wanted: InputSet, path: Path) -> NDArray[np.bool_]:

@@ -23,7 +23,7 @@ from ithbit.engine.memory import need_memory
 from ithbit.errors import SpecError
 from ithbit.families import Task, task_named
 from ithbit.spec import Protocol
-from ithbit.store.writing import in_memory, write_text, write_whole
+from ithbit.store.writing import in_memory, json_bytes, write_text, write_whole
 from ithbit.tasks.indexing import all_inputs
 from ithbit.tasks.sampling import BYTES_A_BIT, HELD_OUT_SEED, draw_examples, stream_keys
 
@@ -68,13 +68,8 @@ def adversarial_set(n_bits: int) -> InputSet:
     >>> len(hard.index), sorted(set(hard.label))
     (24, ['alternating', 'constant', 'edge', 'odd one out'])
     """
-    found = list(_hard(n_bits))
-    return InputSet(
-        "adversarial",
-        np.array([bits for _, bits, _ in found], dtype=np.uint8),
-        np.array([index for _, _, index in found], dtype=np.int64),
-        [kind for kind, _, _ in found],
-    )
+    kinds, bits, index = zip(*_hard(n_bits), strict=True)
+    return InputSet("adversarial", np.array(bits, np.uint8), np.array(index, np.int64), list(kinds))
 
 
 def _hard(n: int) -> Iterator[tuple[str, list[int], int]]:
@@ -94,9 +89,8 @@ def exhaustive_set(n_bits: int) -> InputSet:
             f"all inputs are written for n up to {MOST_EXHAUSTIVE}, got n = {n_bits}; leave "
             "--exhaustive out"
         )
-    parts = list(all_inputs(n_bits))
-    bits, index = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
-    return InputSet("exhaustive", bits.astype(np.uint8), index.astype(np.int64), [])
+    bits, index = map(np.concatenate, zip(*all_inputs(n_bits), strict=True))
+    return InputSet("exhaustive", bits, index, [])
 
 
 def _sets(n_bits: int, seeds: list[int], exhaustive: bool) -> list[InputSet]:
@@ -114,25 +108,17 @@ def write_sets(
 ) -> list[Path]:
     """Write the sets of a task and length; gives the files."""
     chosen = task_named(task)
-    if n_bits < 1:
-        raise SpecError(f"n must be at least 1, got {n_bits}")
     sets = _sets(n_bits, seeds, exhaustive)
     paths = []
     for each in sets:
-        label = {"held_out": "seed", "adversarial": "kind"}.get(each.name)
-        columns: dict[str, Any] = {label: each.label} if label else {}
-        columns |= {
-            "number": np.arange(len(each.index)),
-            "bits": [row.tobytes().decode() for row in each.bits + ord("0")],
-            "index": each.index,
-        }
-        arrays: dict[str, Any] = {"bits": each.bits, "index": each.index}
-        if label:
-            arrays[label] = np.array(each.label)
-        table = in_memory(pl.DataFrame(columns).write_parquet)
-        paths.append(write_whole(folder / f"{each.name}.parquet", table))
-        packed = in_memory(partial(np.savez_compressed, **arrays))
-        paths.append(write_whole(folder / f"{each.name}.npz", packed))
+        kind = {"held_out": "seed", "adversarial": "kind"}.get(each.name)
+        label: dict[str, Any] = {kind: np.array(each.label)} if kind else {}
+        texts = [row.tobytes().decode() for row in each.bits + ord("0")]
+        number = np.arange(len(each.index))
+        frame = pl.DataFrame({**label, "number": number, "bits": texts, "index": each.index})
+        packed = partial(np.savez_compressed, bits=each.bits, index=each.index, **label)
+        for ending, write in (("parquet", frame.write_parquet), ("npz", packed)):
+            paths.append(write_whole(folder / f"{each.name}.{ending}", in_memory(write)))
     record = {
         "schema": SCHEMA,
         "task": chosen,
@@ -140,7 +126,7 @@ def write_sets(
         "seeds": seeds,
         "sets": {each.name: len(each.index) for each in sets},
     }
-    paths.append(write_text(folder / "data.json", json.dumps(record, indent=1) + "\n"))
+    paths.append(write_whole(folder / "data.json", json_bytes(record)))
     paths.append(write_text(folder / "README.md", _readme(chosen, n_bits, sets)))
     return paths
 

@@ -1,0 +1,204 @@
+"""The application, and how a function of the Python door becomes a command of it."""
+
+import inspect
+import json
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from typer import Argument, Option
+from typer.core import TyperCommand, TyperGroup
+
+from ithbit import __version__
+from ithbit.api.arguments import Layer, Seeds
+from ithbit.api.trained import Run
+from ithbit.cli.options import OPTIONS
+from ithbit.errors import IthbitError
+from ithbit.shown import Shown, show
+from ithbit.spec import RunSpec
+
+# What the door takes in several forms, and the one that the command line takes; a list is an option
+# that may be repeated.
+_FORMS: dict[Any, Any] = {
+    str | Path: Path,
+    str | Path | None: Path | None,
+    str | Layer: str,
+    "str | Solution | TrainedSolution": str,
+    str | Path | Iterable[RunSpec]: str,
+    str | Path | Iterable[RunSpec] | None: str | None,
+    Seeds: str,
+    Seeds | None: str | None,
+    int | str | Iterable[int]: str,
+    float | str | Iterable[float]: str,
+    int | Iterable[int]: list[int],
+    int | Iterable[int] | None: list[int] | None,
+    str | Iterable[str] | None: list[str] | None,
+    Run | Iterable[Run]: list[str],
+    Run | Iterable[Run] | None: list[str] | None,
+}
+_SHORT = {"n": "-n", "layers": "-L", "width": "-d", "out": "-o", "format": "-f", "position": "-k"}
+# What the door takes by position is an argument, but for these.
+_OPTIONS_ALWAYS = ("store", "n", "variant", "layers")
+# What a function of the door can do without, and a command cannot.
+_REQUIRED = {("certify", "family"), ("certify", "n"), ("explain", "family")}
+
+AsJson = Annotated[bool, Option("--json", help="Print JSON on standard output.")]
+Printer = Callable[..., None]
+
+
+class _Flags:
+    """Flags show no type in the help."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in params:
+            if getattr(each, "is_flag", False):
+                each.metavar = ""
+        return params
+
+
+class _Command(_Flags, TyperCommand):
+    """One command."""
+
+
+class _Group(_Flags, TyperGroup):
+    """The whole command line."""
+
+
+app = typer.Typer(
+    name="ithbit",
+    cls=_Group,
+    help="Can a sequence model read the i-th bit? Prove it, train it, compare.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ithbit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _ithbit(
+    version: Annotated[
+        bool,
+        Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None: ...
+
+
+def command(
+    function: Callable[..., Any], own: Mapping[str, Any] = {}, **fixed: Any
+) -> Callable[[Printer], Printer]:
+    """Make a command of a function of the door; the decorated function prints what it returns.
+
+    The command has an option for each parameter that `own` or `OPTIONS` has; `fixed` ones are given
+    as they are, and the others are for Python alone. Parameters of the printer beside the result
+    are options too, or the function's of that name. The help is the function's docstring up to its
+    example, then the printer's.
+    """
+    known = OPTIONS | dict(own)
+    options = {
+        name: _option(parameter, known[name], (function.__name__, name) in _REQUIRED)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name in known and name not in fixed
+    }
+
+    def register(printer: Printer) -> Printer:
+        hints = get_type_hints(printer, include_extras=True)
+        printed = list(inspect.signature(printer).parameters.values())[1:]
+        more = {
+            each.name: each.replace(kind=each.KEYWORD_ONLY, annotation=hints[each.name])
+            for each in printed
+            if each.name not in options
+        }
+
+        def run(**given: Any) -> None:
+            # An option that may be repeated and was not given is an empty list.
+            named = {name: given[name] for name in options if given[name] != []}
+            try:
+                with redirect_stdout(sys.stderr):  # what a user's layer prints is no output
+                    result = function(**named, **fixed)
+            except IthbitError as error:
+                if given.get("trace") and error.__cause__ is not None:
+                    traceback.print_exception(error.__cause__)
+                raise
+            printer(result, **{each.name: given[each.name] for each in printed})
+
+        both = (options | more).values()
+        run.__signature__ = inspect.Signature(list(both))  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in both}
+        name = function.__name__.replace("_", "-")
+        app.command(name, cls=_Command, help=_help(function, options, printer))(run)
+        return printer
+
+    return register
+
+
+def _option(parameter: inspect.Parameter, known: Any, required: bool) -> inspect.Parameter:
+    """A parameter of the door as an option or an argument; `known` is its sentence, or all."""
+    default = inspect.Parameter.empty if required else parameter.default
+    form: Any = _FORMS.get(parameter.annotation, parameter.annotation)
+    if isinstance(default, int | tuple) and form == list[int]:
+        default = list(default) if isinstance(default, tuple) else [default]
+    dashed, made = parameter.name.replace("_", "-"), known
+    if isinstance(known, str):
+        by_position = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        if by_position and parameter.name not in _OPTIONS_ALWAYS:
+            made = Argument(help=known)
+        elif form is bool and default:
+            made = Option(f" /--no-{dashed}", help=known, show_default=False)
+        else:
+            short = [_SHORT[parameter.name]] if parameter.name in _SHORT else []
+            made = Option(f"--{dashed}", *short, help=known)
+    annotation = Annotated[form, made]
+    return parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _help(function: Callable[..., Any], options: Mapping[str, Any], printer: Printer) -> str:
+    """The prose of both docstrings; the function's parameters as the command line writes them."""
+    prose = re.split(r"\n\n(?:>>>|In Python)", inspect.cleandoc(function.__doc__ or ""))[0]
+    for name in options:
+        prose = prose.replace(f"`{name}`", f"--{name.replace('_', '-')}")
+    more = "" if printer in (print_result, print_or_json) else printer.__doc__ or ""
+    return "\n\n".join(filter(None, map(flowing, (prose, more))))
+
+
+def flowing(text: str) -> str:
+    r"""Help text with a line a paragraph, which wraps at any width; typer keeps line breaks.
+
+    Paragraphs that begin with \b, and those with a list or indented lines, stay as they
+    are written.
+
+    >>> flowing("One\ntwo.\n\n- a\n- b")
+    'One two.\n\n- a\n- b'
+    """
+    written = re.compile(r"^(?:[-*•] |\d+\. |\s)|\A\x08", re.MULTILINE)
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(p if written.search(p) else p.replace("\n", " ") for p in paragraphs)
+
+
+def print_result(result: Any) -> None:
+    """A result as people read it; of files their paths."""
+    if isinstance(result, Shown):
+        show(result)
+    else:
+        print("\n".join(map(str, result)) if isinstance(result, list) else result)
+
+
+def print_or_json(result: Any, as_json: AsJson = False) -> None:
+    """A result as people read it, or as JSON."""
+    if as_json:
+        print(json.dumps(result.to_json(), indent=1, ensure_ascii=False))
+    else:
+        show(result)
