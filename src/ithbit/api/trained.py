@@ -205,7 +205,8 @@ def verify(
                         keep_verification(folder, fresh)
                     except StoreError as error:  # a store that can only be read
                         done.not_kept.append(str(error))
-                done.append(Verified(record.to_json(), solved, final, fresh and fresh.found))
+                found = None if fresh is None else fresh.found
+                done.append(Verified(record.to_json(), solved, final, found))
             except (StoreError, TooLargeError) as error:
                 if not all:
                     raise
