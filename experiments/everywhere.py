@@ -36,6 +36,8 @@ from torch import Tensor
 from ithbit.engine.device import Device, choose_device, describe_environment, usable_cores
 from ithbit.errors import StoreError
 from ithbit.spec import RunSpec
+from ithbit.store.reading import read_verification
+from ithbit.store.records import Verification
 from ithbit.tasks.sampling import draw_densities, draw_examples, stream_keys
 from ithbit.tasks.structured import every_index, plain_strings
 from ithbit.verify.margins import in_chunks, margins
@@ -46,7 +48,6 @@ from ithbit.verify.verify import (
     model_of,
     read_result,
     read_run,
-    recorded,
     verify_run,
 )
 
@@ -65,6 +66,7 @@ class Cell:
     refuted: int = 0
     not_refuted: int = 0
     right: int = 0
+    proved: int = 0
     unsettled: int = 0
     least: float | None = None  # margin of runs that stand
     tries: list[int] = field(default_factory=list)
@@ -103,17 +105,17 @@ def verify_all(
             cell.runs += 1
             if result["max_accuracy"] != 1.0:
                 continue
-            record = recorded(folder)
+            record = read_verification(str(folder))
             if record is None or again or not is_enough(record, budget, count=False):
-                verify_run(folder, device, budget)
+                found = verify_run(folder, device, budget)
                 tried += 1
-                record = recorded(folder)
-            assert record is not None
+            else:
+                found = record.found
         except StoreError as error:
             print(f"set aside: {error}", file=sys.stderr)
             continue
-        _count(cell, record)
-        if record["verdict"] == "refuted" and result["final_accuracy"] == 1.0:
+        _count(cell, found)
+        if found.verdict == "refuted" and result["final_accuracy"] == 1.0:
             refuted.append(folder)
         spent = time.perf_counter() - began
         print(f"\r{tried} verified, {len(refuted)} refuted, {spent:.0f} s", end="", file=sys.stderr)
@@ -121,23 +123,25 @@ def verify_all(
     return cells, refuted
 
 
-def _count(cell: Cell, record: dict[str, Any]) -> None:
+def _count(cell: Cell, found: Verification) -> None:
     cell.solved += 1
-    cell.tries.append(record["n_evaluated"])
-    cell.seconds += record["seconds"]
-    match record["verdict"]:
+    cell.tries.append(found.n_evaluated)
+    cell.seconds += found.seconds
+    match found.verdict:
         case "refuted":
             cell.refuted += 1
-            method = record.get("method") or "search of 0.1"
+            method = found.method or "search of 0.1"
             cell.methods[method] = cell.methods.get(method, 0) + 1
             return
         case "not refuted":
             cell.not_refuted += 1
         case "right on all inputs":
             cell.right += 1
-        case _:
+        case "proved on all inputs":
+            cell.proved += 1
+        case "unsettled":
             cell.unsettled += 1
-    margin = record["worst"]["margin"]
+    margin = found.worst.margin
     if margin is not None:
         cell.least = margin if cell.least is None else min(cell.least, margin)
 
@@ -145,7 +149,8 @@ def _count(cell: Cell, record: dict[str, Any]) -> None:
 def table(cells: dict[tuple[str, str], Cell]) -> list[str]:
     """The first part as lines of Markdown; totals by kind of examples last."""
     heads = ("cell", "examples", "runs", "succeeded", "refuted", "not refuted")
-    heads += ("right on all inputs", "unsettled", "least margin", "tries", "seconds", "refuted by")
+    heads += ("right on all inputs", "proved", "unsettled", "least margin", "tries", "seconds")
+    heads += ("refuted by",)
     lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     for key in sorted(cells, key=order):
         lines.append(_line(*key, cells[key]))
@@ -158,7 +163,16 @@ def table(cells: dict[tuple[str, str], Cell]) -> list[str]:
 def _together(cells: list[Cell]) -> Cell:
     total = Cell()
     for cell in cells:
-        for name in ("runs", "solved", "refuted", "not_refuted", "right", "unsettled", "seconds"):
+        for name in (
+            "runs",
+            "solved",
+            "refuted",
+            "not_refuted",
+            "right",
+            "proved",
+            "unsettled",
+            "seconds",
+        ):
             setattr(total, name, getattr(total, name) + getattr(cell, name))
         total.tries += cell.tries
         for method, count in cell.methods.items():
@@ -172,7 +186,8 @@ def _line(name: str, examples: str, cell: Cell) -> str:
     least = "–" if cell.least is None else f"{cell.least:.3g}"
     tries = f"{statistics.median(cell.tries):,.0f}" if cell.tries else "–"
     by = ", ".join(f"{method} {count}" for method, count in sorted(cell.methods.items()))
-    values = (cell.runs, cell.solved, cell.refuted, cell.not_refuted, cell.right, cell.unsettled)
+    values = [cell.runs, cell.solved, cell.refuted, cell.not_refuted, cell.right, cell.proved]
+    values.append(cell.unsettled)
     parts = [name, examples, *map(str, values), least, tries, f"{cell.seconds:.1f}", by or "–"]
     return "| " + " | ".join(parts) + " |"
 

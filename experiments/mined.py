@@ -23,6 +23,7 @@ from ithbit.engine.device import Device, choose_device, usable_cores
 from ithbit.engine.evaluate import bce, evaluate, held_out_examples
 from ithbit.models.classifier import logits
 from ithbit.spec import RunSpec
+from ithbit.store.reading import read_verification
 from ithbit.store.records import Case
 from ithbit.tasks.sampling import Examples, draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
@@ -34,7 +35,6 @@ from ithbit.verify.verify import (
     model_of,
     params_of,
     read_run,
-    recorded,
 )
 
 LOOKED_AT = 1 << 17  # inputs that a round looks at for its pool
@@ -124,8 +124,8 @@ def main() -> None:
     device, rows = choose_device(given.device), []
     for store in given.stores:
         for folder in finished_folders(store):
-            record = recorded(folder)
-            if record and record["verdict"] == "refuted" and given.only in folder.name:
+            record = read_verification(str(folder))
+            if record and record.found.verdict == "refuted" and given.only in folder.name:
                 rows.append(mend(folder, device, given))
                 print(*rows[-1].values(), sep=", ", flush=True)
                 if given.csv:

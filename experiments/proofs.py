@@ -32,9 +32,10 @@ from ithbit.prove.certificate import read_leaves
 from ithbit.prove.runs import attempt
 from ithbit.prove.two_layers import FEW
 from ithbit.spec import RunSpec
+from ithbit.store.reading import read_verification
 from ithbit.store.writing import write_text
 from ithbit.theory.certificate_file import read_certificate
-from ithbit.verify.verify import finished_folders, read_result, read_run, recorded
+from ithbit.verify.verify import finished_folders, read_result, read_run
 
 Row = dict[str, Any]
 
@@ -64,7 +65,7 @@ def row_of(job: tuple[Path, float, Path]) -> Row | None:
             / 2
         )
         tried /= run.model.n_bits
-    record, model = recorded(folder) or {}, run.model
+    record, model = read_verification(str(folder)), run.model
     return {
         "run_id": run.run_id,
         "task": model.task,
@@ -73,12 +74,12 @@ def row_of(job: tuple[Path, float, Path]) -> Row | None:
         "n": model.n_bits,
         "examples": run.protocol.examples,
         "seed": run.seed,
-        "tried": record.get("verdict", ""),
+        "tried": record.found.verdict if record else "",
         "proof": proof.outcome,
         "least_proved": proof.least_margin,
         "least_float32": proof.least_float32,
         "least_found": proof.least_found,
-        "least_observed": (record.get("worst") or {}).get("margin"),
+        "least_observed": record.found.worst.margin if record else None,
         "share_closed": proof.share_closed,
         "nodes": proof.nodes,
         "leaves": proof.leaves,

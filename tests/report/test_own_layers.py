@@ -17,7 +17,7 @@ from ithbit.report.page.page import render_page
 from ithbit.report.tables.main import table_named
 from ithbit.report.tables.render import FORMATS, SHOWS, render
 from ithbit.store.frame import Records
-from ithbit.theory.verdicts import table as derived_table
+from ithbit.theory.summary_table import table as derived_table
 
 MINE, ALONE, GRU = "layers.py:Mine", "other.py:Alone", "mine.py:GRU"
 OWN = ((MINE, "aaaaaaaaaaaa"), (MINE, "bbbbbbbbbbbb"), (ALONE, "cccccccccccc"), (GRU, "d" * 12))

@@ -17,9 +17,8 @@ from ithbit.theory.bounds.stages import MOST_LAYERS
 from ithbit.theory.certificate import certify
 from ithbit.theory.constructions import CONSTRUCTIONS, LONGEST, construct
 from ithbit.theory.constructions.trained import construct_trained
-from ithbit.theory.deepening import hidden_units
-from ithbit.theory.trained_verdicts import trained_table, trained_verdict
-from ithbit.theory.verdicts import CERTIFIED_N, table, verdict
+from ithbit.theory.summary_table import table
+from ithbit.theory.verdicts import CERTIFIED_N, hidden_units, verdict
 
 LENGTHS = (1, 9, CERTIFIED_N + 1, 10_000, 10_001, 14_268, 10**6, 10**9, 10**12)
 DEPTHS = (1, 2, 3, MOST_LAYERS, MOST_LAYERS + 1, 10**6)
@@ -53,29 +52,29 @@ def test_answers_never_contradict_each_other_as_n_grows(task, family, sizes):
 
 
 @pytest.mark.parametrize(("task", "family"), [(t, f) for t in TASKS for f in TRAINED_FAMILIES])
-@pytest.mark.parametrize("sizes", [{}, {"width": 10**5, "ff": 10**5}, {"width": 2, "heads": 1}])
+@pytest.mark.parametrize("sizes", [{}, {"width": 10**5, "hidden": 10**5}, {"width": 2, "heads": 1}])
 def test_answers_of_trained_blocks_never_contradict_each_other(task, family, sizes):
     lengths = (9, CERTIFIED_N + 1, 10**12)
     for depth in (1, 2, 10**6):
-        found = [trained_verdict(task, family, depth, n, **sizes) for n in lengths]
+        found = [verdict(task, family, depth, n, model="trained", **sizes) for n in lengths]
         changes = set(pairwise(each.answer for each in found))
         assert {pair for pair in changes if pair[0] != pair[1]} <= {("open", "impossible")}
         for each in found:
             assert (each.every_n is not None) == (each.answer == "possible")
             assert str(each)
-    told = str(trained_verdict(task, family, 2, 9, **sizes))
+    told = str(verdict(task, family, 2, 9, model="trained", **sizes))
     assert all(succeeds(command) for command in commands(told))
 
 
 def test_commands_for_trained_blocks_past_the_reach_of_certificates_run():
     for family in ("softmax-full", "mamba2"):
-        told = str(trained_verdict("lhi", family, 3, 10**12, heads=1))
+        told = str(verdict("lhi", family, 3, 10**12, model="trained", heads=1))
         assert "is computed for n up to 14,267 only" in told
         assert [succeeds(command) for command in commands(told)] == [True]
 
 
 def test_the_table_of_trained_blocks_holds_at_every_n():
-    small, large = trained_table(9), trained_table(10**12)
+    small, large = (table(n, model="trained") for n in (9, 10**12))
     assert [entry.min_layers for entry in small] == [entry.min_layers for entry in large]
     assert all(entry.min_layers is None or "for every n" in entry.why for entry in large)
 

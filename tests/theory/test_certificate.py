@@ -11,13 +11,13 @@ from flint import arb, ctx
 from ithbit.errors import SpecError
 from ithbit.theory.certificate import METHODS, certify, find_worst
 from ithbit.theory.certifiers.arguments.approach import approach_of
-from ithbit.theory.certifiers.arguments.every_n import (
+from ithbit.theory.certifiers.arithmetic.exact import exact
+from ithbit.theory.certifiers.every_n import (
     every_n,
     linear_deviation,
     parabola_deviation,
     softmax_deviation,
 )
-from ithbit.theory.certifiers.arithmetic.lines import exact
 from ithbit.theory.constructions import (
     CONSTRUCTIONS,
     TRAINED_CONSTRUCTIONS,

@@ -26,7 +26,7 @@ from ithbit.theory.certificate_file import (
     summary,
     write_certificate,
 )
-from ithbit.theory.certifiers.trained.every_n import (
+from ithbit.theory.certifiers.every_n import (
     trained_every_n,
     window_linear,
     window_mamba2,
@@ -39,9 +39,10 @@ from ithbit.theory.constructions.trained import (
 )
 from ithbit.theory.explain import explain
 from ithbit.theory.solution import enumerate_inputs
+from ithbit.theory.summary_table import table
 from ithbit.theory.trained_blocks import shapes
 from ithbit.theory.trained_solution import TrainedSolution
-from ithbit.theory.trained_verdicts import trained_table, trained_verdict
+from ithbit.theory.verdicts import verdict
 
 ENTRIES = [pytest.param(entry, id=f"{entry.task}-{entry.family}") for entry in TRAINED]
 # Certificates cover both masks at once; where runs do not matter, one of them will do.
@@ -278,16 +279,17 @@ def test_what_is_too_small_or_unknown_is_said():
 
 
 def test_verdicts_for_what_is_trained():
-    found = trained_verdict("lhi", "softmax-causal", 3, 64)
+    found = verdict("lhi", "softmax-causal", 3, 64, model="trained")
     assert found.answer == "possible"
     assert "at least 1.975 for every n" in found.because
-    assert trained_verdict("rhi", "gru", 1, 7, width=1).answer == "impossible"
-    assert trained_verdict("rhi", "gru", 1, 6, width=1).answer == "open"
-    assert "need 6 coordinates" in trained_verdict("lhi", "softmax-full", 2, 8, width=4).because
-    table = {(entry.task, entry.family): entry.min_layers for entry in trained_table(4)}
-    assert table["rhi", "softmax-full"] == table["lhi", "gru"] == 1
-    assert table["lhi", "mamba2"] == table["rhi", "linear-full"] == 2
-    assert table["rhi", "mamba2"] is None
+    assert verdict("rhi", "gru", 1, 7, model="trained", width=1).answer == "impossible"
+    assert verdict("rhi", "gru", 1, 6, model="trained", width=1).answer == "open"
+    narrow = verdict("lhi", "softmax-full", 2, 8, model="trained", width=4)
+    assert "need 6 coordinates" in narrow.because
+    least = {(e.task, e.family): e.min_layers for e in table(4, model="trained")}
+    assert least["rhi", "softmax-full"] == least["lhi", "gru"] == 1
+    assert least["lhi", "mamba2"] == least["rhi", "linear-full"] == 2
+    assert least["rhi", "mamba2"] is None
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

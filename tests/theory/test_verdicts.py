@@ -1,15 +1,16 @@
 """The summary table is derived, equals the paper's, and single verdicts say why."""
 
 import pytest
+from deepening import deepened
 
 from ithbit.errors import SpecError
 from ithbit.families import FAMILIES, TASKS
 from ithbit.theory.architecture import architecture
 from ithbit.theory.bounds import NoBoundError, bound
 from ithbit.theory.constructions import CONSTRUCTIONS, construct
-from ithbit.theory.deepening import deepened, hidden_units
 from ithbit.theory.solution import enumerate_inputs
-from ithbit.theory.verdicts import table, verdict
+from ithbit.theory.summary_table import table
+from ithbit.theory.verdicts import hidden_units, verdict
 
 
 def test_the_derived_table_is_the_papers():

@@ -14,6 +14,7 @@ from ithbit.errors import SpecError, StoreError, TooLargeError
 from ithbit.models import classifier
 from ithbit.native import building
 from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.reading import read_verification
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
 from ithbit.verify.margins import Case, Model
@@ -23,7 +24,6 @@ from ithbit.verify.verify import (
     is_enough,
     model_of,
     read_run,
-    recorded,
     verify_run,
 )
 
@@ -195,10 +195,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_record_of_a_run(folder: Path) -> None:
     device = choose_device("cpu")
-    assert recorded(folder) is None
+    assert read_verification(str(folder)) is None
     found = verify_run(folder, device)
-    record = recorded(folder)
-    assert record is not None
+    record = json.loads((folder / "verification.json").read_text())
     assert record["verdict"] == found.verdict == "refuted"
     assert (record["schema"], record["dtype"], record["n_evaluated"]) == (1, "float32", 64)
     assert (record["method"], record["effort"]) == ("all inputs", "64 all inputs")
@@ -250,9 +249,9 @@ def test_words_of_the_first_version_are_read(folder: Path, old: str, new: str) -
     if new != "refuted":
         record |= {"counterexample": None, "n_wrong": 0}
     path.write_text(json.dumps(record))
-    found = recorded(folder)
+    found = read_verification(str(folder))
     assert found is not None
-    assert found["verdict"] == new
+    assert found.found.verdict == new
     # A search of the first version did not try the likely inputs first.
     assert is_enough(found, 1, count=False) == (new in ("refuted", "right on all inputs"))
     assert is_enough(found, 1, count=True) == (new == "right on all inputs")
@@ -262,7 +261,7 @@ def test_a_record_of_another_version_does_not_count(folder: Path) -> None:
     verify_run(folder, choose_device("cpu"))
     path = folder / "verification.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 99}))
-    assert recorded(folder) is None
+    assert read_verification(str(folder)) is None
 
 
 def test_runs_whose_inputs_are_too_long_are_refused_in_a_sentence():

@@ -304,17 +304,16 @@ def verdict(
         raise SpecError(
             "--layers needs a task and a family: the whole table lists the least number of layers"
         )
-    from ithbit.theory import trained_verdicts, verdicts
+    from ithbit.theory.summary_table import table
+    from ithbit.theory.verdicts import verdict as decide
 
     at_least_one(n=whole("n", n))
     if task is None or family is None:
-        if model == "trained":
-            entries = trained_verdicts.trained_table(n, width=width, heads=heads)
-            return VerdictTable(entries, n, width, 64, "layers as trained")
-        return VerdictTable(verdicts.table(n, width=width, hidden=ff), n, width, ff)
+        own = ff if model == "formal" else 64
+        named = "formal layers" if model == "formal" else "layers as trained"
+        entries = table(n, model=model, width=width, hidden=own, heads=heads)
+        return VerdictTable(entries, n, width, own, named)
     depth = 1 if layers is None else layers
-    if model == "trained":
-        return trained_verdicts.trained_verdict(
-            task, family, depth, n, width=width, heads=heads, ff=ff, state=state
-        )
-    return verdicts.verdict(task, family, depth, n, width=width, hidden=ff)
+    return decide(
+        task, family, depth, n, model=model, width=width, hidden=ff, heads=heads, state=state
+    )

@@ -10,7 +10,7 @@ from ithbit.api.arguments import listed
 from ithbit.errors import SpecError, StoreError, TooLargeError
 from ithbit.shown import Shown
 from ithbit.spec import RunSpec
-from ithbit.store.reading import run_folders
+from ithbit.store.reading import read_verification, run_folders
 from ithbit.store.records import Failure, Result
 from ithbit.store.status import need_store
 
@@ -177,12 +177,11 @@ def verify(
         is_enough,
         may_be_proved,
         read_result,
-        recorded,
         verified,
     )
 
     if prove:
-        from ithbit.prove.runs import on_record, prove_run
+        from ithbit.prove.runs import prove_run
     store, chosen = Path(store), choose_device(device)
     folders = finished_folders(store) if all else [folder_of(run, store) for run in named]
     done = Verifications()
@@ -193,21 +192,21 @@ def verify(
                 solved, final = (result[name] == 1.0 for name in ("max_accuracy", "final_accuracy"))
                 if all and solved_only and not solved:
                     continue
-                record, found = recorded(folder) if all and not again else None, None
+                record = read_verification(str(folder)) if all and not again else None
                 fresh = None
                 if record is None or not is_enough(record, budget, count):
-                    fresh = verified(folder, chosen, budget, seed, count)
-                    record = fresh.to_json()
+                    record = fresh = verified(folder, chosen, budget, seed, count)
                 if prove and may_be_proved(record, seconds):
-                    before = fresh or on_record(folder)
-                    fresh = prove_run(folder, before, seconds, lambda now: say(now.sentence()))
+                    record = fresh = prove_run(
+                        folder, record, seconds, lambda now: say(now.sentence())
+                    )
                 if fresh is not None:
-                    record, found = fresh.to_json(), fresh.found
                     try:
                         keep_verification(folder, fresh)
                     except StoreError as error:  # a store that can only be read
                         done.not_kept.append(str(error))
-                done.append(Verified(record, solved, final, found))
+                found = None if fresh is None else fresh.found
+                done.append(Verified(record.to_json(), solved, final, found))
             except (StoreError, TooLargeError) as error:
                 if not all:
                     raise

@@ -118,7 +118,7 @@ class Search:
         unsure = tuple(
             run
             for run, record in records.items()
-            if record is None or not is_enough(record.to_json(), BUDGET, count=False)
+            if record is None or not is_enough(record, BUDGET, count=False)
         )
         verdicts = tuple(record.found.verdict for record in records.values() if record)
         return replace(standing, verify=unsure, verdicts=verdicts)

@@ -33,12 +33,13 @@ from ithbit.probe.rank import CausalRank, causal_rank
 from ithbit.shown import Shown
 from ithbit.spec import ModelSpec, Protocol, RunSpec, plain
 from ithbit.store.folder import RunFolder
+from ithbit.store.reading import read_verification
 from ithbit.store.records import Failure, Result
 from ithbit.store.status import check_store
 from ithbit.store.writing import write_text
 from ithbit.sweep.runner import run_all
 from ithbit.theory.bounds.state import StateBound, state_bounds
-from ithbit.verify.verify import recorded, verify_run
+from ithbit.verify.verify import verify_run
 
 RANK_LENGTH = 32
 _EXHAUSTIVE = 1 << 14  # inputs that are all tried after training without being asked: n up to 10
@@ -334,8 +335,8 @@ def _as_stored(
     history, verdict, n = folder.history(), None, spec.model.n_bits
     solved = [epoch.epoch for epoch in history if epoch.held_out_accuracy == 1.0]
     if isinstance(done, Result) and solved and n << n <= _EXHAUSTIVE:
-        record = recorded(folder.path)
-        verdict = record["verdict"] if record else verify_run(folder.path, device).verdict
+        record = read_verification(str(folder.path))
+        verdict = (record.found if record else verify_run(folder.path, device)).verdict
     return ProbeRun(
         spec,
         len(history),

@@ -95,7 +95,6 @@ class Leaves:
 
 def document(run: RunSpec, weights: bytes, leaves: Leaves) -> Json:
     """The certificate."""
-    n = run.model.n_bits
     whole = everything(leaves.functionals, 1)[0]
     rows: list[Any] = sorted(
         [
@@ -107,22 +106,27 @@ def document(run: RunSpec, weights: bytes, leaves: Leaves) -> Json:
         ],
         key=str,
     )
-    content = {
-        "format": FORMAT,
-        "name": run.name,
-        "run_id": run.run_id,
-        "spec": run.to_json(),
-        "weights_sha256": hashlib.sha256(weights).hexdigest(),
-        "n": n,
-        "inputs": n << n,
-        "margin": min(row[2] for row in rows if row[2] is not None),
-        "arithmetic": ARITHMETIC,
-        "speaks_of": SPEAKS_OF,
-        "leaves": rows,
-    }
+    margin = min(row[2] for row in rows if row[2] is not None)
+    sha = hashlib.sha256(weights).hexdigest()
+    content = _claims(run, margin) | {"spec": run.to_json(), "weights_sha256": sha, "leaves": rows}
     if len(leaves.functionals):
         content["functionals"] = [_steps(row) for row in leaves.functionals]
     return content | {"digest": digest(content)}
+
+
+def _claims(run: RunSpec, margin: float) -> Json:
+    """What a certificate states beside its weights and leaves."""
+    n = run.model.n_bits
+    return {
+        "format": FORMAT,
+        "name": run.name,
+        "run_id": run.run_id,
+        "n": n,
+        "inputs": n << n,
+        "margin": margin,
+        "arithmetic": ARITHMETIC,
+        "speaks_of": SPEAKS_OF,
+    }
 
 
 def _steps(values: FloatArray) -> list[int]:
@@ -184,16 +188,7 @@ def confirmed(content: Json, weights: bytes, same_bounds: bool = False) -> Confi
         hole = uncovered(leaves.bits[own], leaves.limits[own], i, answer, whole)
         if hole is not None:
             raise CertificateError(f"no leaf covers the inputs {_text(hole)} with index {i + 1}")
-    claims: Json = {
-        "format": FORMAT,
-        "name": run.name,
-        "run_id": run.run_id,
-        "n": n,
-        "inputs": n << n,
-        "margin": float(leaves.lower.min()),
-        "arithmetic": ARITHMETIC,
-        "speaks_of": SPEAKS_OF,
-    }
+    claims = _claims(run, float(leaves.lower.min()))
     for key, value in claims.items():
         if content.get(key) != value:
             raise CertificateError(f"{key} is not what follows from weights and leaves: {value!r}")

@@ -9,6 +9,7 @@ around the sum; `TINY` covers underflow. Square roots and quotients are those of
 is a table made of arb balls with a Taylor remainder, cube roots are checked after the fact.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -191,6 +192,35 @@ def gelu(x: Form, own: bool = True, pieces: int = _PIECES) -> Form:
     e = (x.e * np.abs(slope) + slack(0) * sizes) * _UP + TINY
     flat = Form(slope * x.c + middle, x.G * slope[..., None], e)
     return left_over(flat, radius * _UP, own)
+
+
+def block_tail(
+    x: Form,
+    params: Mapping[str, FloatArray],
+    block: str,
+    softmax: bool,
+    eps: float,
+    brief: bool = False,
+    gram: bool = True,
+) -> Form:
+    """A block after attention and its residual sum; if brief, what GELUs leave over becomes 16
+    symbols instead of 64."""
+
+    def norm(x: Form, name: str) -> Form:
+        gain, bias = (params[f"{block}{name}.{each}"] for each in ("weight", "bias"))
+        return layer_norm(x, gain, bias, eps, gram)
+
+    up, down = (
+        (params[f"{block}{name}.weight"], params[f"{block}{name}.bias"]) for name in ("up", "down")
+    )
+    if softmax:
+        x = norm(x, "norm1")
+    inner = x if softmax else norm(x, "norm2")
+    hidden = gelu(linear(inner, *up), not brief, 4 if brief else 8)
+    x = add(x, linear(hidden, *down))
+    if brief:
+        x = with_own(Form(x.c, x.G, np.zeros_like(x.e)), x.e)
+    return norm(x, "norm2") if softmax else x
 
 
 def gelu_at(x: FloatArray) -> tuple[FloatArray, FloatArray]:

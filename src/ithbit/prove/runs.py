@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load
 
-from ithbit.errors import OutputError, StoreError
+from ithbit.errors import OutputError
 from ithbit.models import positions
 from ithbit.models.registry import blocks_of
 from ithbit.models.stacked import linear, part
@@ -27,7 +27,6 @@ from ithbit.prove.search import Found, search
 from ithbit.prove.single import Float32
 from ithbit.prove.softmax import Tables
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.store.reading import read_verification
 from ithbit.store.records import Case, Proof, Verification, Verified
 from ithbit.store.writing import write_whole
 from ithbit.tasks.tokens import token_table
@@ -36,14 +35,6 @@ from ithbit.verify.verify import model_of, read_run
 
 FILE, PART = "proof.json", "{}.part.safetensors"
 SECONDS = 60.0
-
-
-def on_record(folder: Path) -> Verified:
-    """The verification of a run folder; raises `StoreError` if it has none that can be read."""
-    record = read_verification(str(folder))
-    if record is None:
-        raise StoreError(f"{folder} has no verification that a proof could be added to")
-    return record
 
 
 def prove_run(

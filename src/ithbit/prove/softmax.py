@@ -13,19 +13,17 @@ import numpy as np
 from flint import arb, ctx
 
 from ithbit.prove.bounded import Bounded, Ints
-from ithbit.prove.forms import TINY, Form, add, gelu, layer_norm, linear, slack, with_own
+from ithbit.prove.forms import TINY, Form, block_tail, linear, slack, with_own
 from ithbit.prove.ratios import separable_ratio
 from ithbit.prove.tokens import (
     ENTRY,
     PRECISION,
     Params,
-    embedded,
+    asked,
     exact,
+    exponentials,
     floats,
-    mapped,
-    normed,
     part,
-    relative_floats,
 )
 from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
@@ -58,16 +56,7 @@ class OneSoftmax:
         self.n, self.params = n, {name: np.asarray(p, np.float64) for name, p in params.items()}
         p = self.params
         with ctx.workprec(PRECISION):
-            rows = embedded(p, spec.task, n)
-            rows = mapped(rows, np.eye(d), p["enter.type"])
-            rows = normed(rows, p["enter.norm.weight"], p["enter.norm.bias"], EPS)
-            weight, bias = p["blocks.0.qkv.weight"], p["blocks.0.qkv.bias"]
-            q, k, v = (
-                mapped(rows, weight[at], bias[at])
-                for at in (slice(0, d), slice(d, 2 * d), slice(2 * d, 3 * d))
-            )
-            if tables is not None:
-                rows, q, k, v = map(exact, tables)
+            rows, q, k, v = map(exact, tables) if tables else asked(p, spec, EPS)
             scale = arb(size).rsqrt()
             # index head row: the bits' two rows, then the query's own
             self.w = np.empty((n, heads, 2 * n + 1))
@@ -78,11 +67,10 @@ class OneSoftmax:
                 score = part(qh, rows=range(2 * n, 3 * n)) * kh.transpose() * scale
                 for i in range(n):
                     row = [score[i, j] for j in (*range(2 * n), 2 * n + i)]
-                    top = arb(max(float(x.mid()) for x in row))
-                    self.w[i, h] = relative_floats([(x - top).exp() for x in row])
+                    self.w[i, h] = exponentials(row)
                 out = p["blocks.0.out.weight"][:, h * size : (h + 1) * size]
                 self.v[h] = floats(vh * exact(out).transpose())
-            self.base = floats(mapped(part(rows, rows=range(2 * n, 3 * n)), np.eye(d)))
+            self.base = floats(part(rows, rows=range(2 * n, 3 * n)))
         self.w_bit = np.stack([self.w[..., :n], self.w[..., n : 2 * n]], -1)  # index head bit value
         self.v_bit = np.stack([self.v[:, :n], self.v[:, n : 2 * n]], 2)  # head bit value dim
         self.wv_bit = self.w_bit[..., None] * self.v_bit
@@ -96,10 +84,7 @@ class OneSoftmax:
     def _bound(self, index: Ints, bits: Ints) -> Bounded:
         p = self.params
         x, matters = self.attention(index, bits)
-        x = layer_norm(x, p["blocks.0.norm1.weight"], p["blocks.0.norm1.bias"], EPS)
-        hidden = gelu(linear(x, p["blocks.0.up.weight"], p["blocks.0.up.bias"]))
-        x = add(x, linear(hidden, p["blocks.0.down.weight"], p["blocks.0.down.bias"]))
-        x = layer_norm(x, p["blocks.0.norm2.weight"], p["blocks.0.norm2.bias"], EPS)
+        x = block_tail(x, p, "blocks.0.", True, EPS)
         logit = linear(x, p["head.weight"], p["head.bias"])
         return of_logit(logit, matters, index, bits)
 
@@ -157,10 +142,8 @@ def of_logit(logit: Form, matters: FloatArray, index: Ints, bits: Ints) -> Bound
     upper = np.where(answer == 1, high[:, 0], -low[:, 0])
     slope, weight = np.zeros(bits.shape), np.zeros(bits.shape)
     slope[:, free] = logit.G[:, 0, : len(free)] * sign[:, None]
-    weight[:, free] = np.nan_to_num(matters[:, : len(free)], nan=1e9, posinf=1e9)
-    weight = np.concatenate(
-        [weight, np.nan_to_num(matters[:, len(free) :], nan=1e9, posinf=1e9)], 1
-    )
+    weight[:, free], rest = np.split(np.nan_to_num(matters, nan=1e9, posinf=1e9), [len(free)], 1)
+    weight = np.concatenate([weight, rest], 1)
     lower = np.where(np.isnan(lower), -np.inf, lower)
     return Bounded(lower, np.where(np.isnan(upper), np.inf, upper), slope, weight)
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from flint import arb, arb_mat, fmpq
 
+from ithbit.families import FAMILIES
+from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
 
 PRECISION = 160  # bits
@@ -44,13 +46,6 @@ def embedded(params: Params, task: str, n: int) -> Balls:
     return own + where
 
 
-def each_row(rows: Balls, function: Any) -> Balls:
-    """A function of a list of balls, on every row."""
-    width = rows.ncols()
-    out = [function([rows[i, j] for j in range(width)]) for i in range(rows.nrows())]
-    return arb_mat(rows.nrows(), len(out[0]), [x for row in out for x in row])
-
-
 def normed(rows: Balls, gain: FloatArray, bias: FloatArray, eps: float) -> Balls:
     """LayerNorm of every row."""
     gains, biases = ([arb(float(x)) for x in each] for each in (gain, bias))
@@ -62,7 +57,7 @@ def normed(rows: Balls, gain: FloatArray, bias: FloatArray, eps: float) -> Balls
         scale = (sum((x * x for x in centred), arb(0)) / d + arb(eps)).rsqrt()
         return [x * scale * g + b for x, g, b in zip(centred, gains, biases, strict=True)]
 
-    return each_row(rows, one)
+    return arb_mat([one(row) for row in rows.tolist()])
 
 
 def mapped(rows: Balls, weight: FloatArray, bias: FloatArray | None = None) -> Balls:
@@ -78,6 +73,38 @@ def part(balls: Balls, rows: range | None = None, columns: range | None = None) 
     """Some rows and columns of a matrix."""
     rows, columns = rows or range(balls.nrows()), columns or range(balls.ncols())
     return arb_mat([[balls[i, j] for j in columns] for i in rows])
+
+
+def asked(params: Params, spec: ModelSpec, eps: float) -> tuple[Balls, Balls, Balls, Balls]:
+    """Tokens as the first block adds to them, and its queries, keys and values of each; of linear
+    attention the features of queries and keys."""
+    d, softmax = spec.d_model, FAMILIES[spec.family].kind == "softmax"
+    rows = embedded(params, spec.task, spec.n_bits)
+    if softmax:
+        rows = mapped(rows, np.eye(d), params["enter.type"])
+    name = "enter.norm" if softmax else "blocks.0.norm1"
+    inner = normed(rows, params[f"{name}.weight"], params[f"{name}.bias"], eps)
+    qkv = mapped(inner, params["blocks.0.qkv.weight"], params.get("blocks.0.qkv.bias"))
+    q, k, v = (part(qkv, columns=range(a * d, (a + 1) * d)) for a in range(3))
+    if softmax:
+        return inner, q, k, v
+    return rows, _features(q), _features(k), v
+
+
+def _features(rows: Balls) -> Balls:
+    """ELU + 1."""
+    return arb_mat(
+        [
+            [x + 1 if x > 0 else x.exp() if x <= 0 else x.exp().union(x + 1) for x in row]
+            for row in rows.tolist()
+        ]
+    )
+
+
+def exponentials(scores: list[Any]) -> FloatArray:
+    """e^s up to a common factor."""
+    top = arb(max(float(x.mid()) for x in scores))
+    return relative_floats([(x - top).exp() for x in scores])
 
 
 ENTRY = 1e-24  # what a float of `floats` may be off beside its rounding

@@ -10,8 +10,6 @@ between its two slots, X = (X₀ + X₁)/2 + ε (X₁ - X₀)/2. Convex function
 a tangent. The rest is as for one layer, with symbols of its own for what is left over.
 """
 
-from typing import Any
-
 import numpy as np
 from flint import arb, ctx
 
@@ -23,7 +21,7 @@ from ithbit.prove.forms import (
     TINY,
     Form,
     add,
-    gelu,
+    block_tail,
     layer_norm,
     left_over,
     linear,
@@ -38,11 +36,9 @@ from ithbit.prove.tokens import (
     ENTRY,
     PRECISION,
     Params,
-    each_row,
-    embedded,
+    asked,
+    exponentials,
     floats,
-    mapped,
-    normed,
     part,
     relative_floats,
 )
@@ -73,20 +69,9 @@ class TwoLayers:
         self.few = FEW[FAMILIES[spec.family].kind]
         self.eps = BERT_EPS if self.softmax else LINEAR_EPS
         self.params = {name: np.asarray(p, np.float64) for name, p in params.items()}
-        p, n, d = self.params, self.n, spec.d_model
+        p, n = self.params, self.n
         with ctx.workprec(PRECISION):
-            rows = embedded(p, spec.task, n)
-            if self.softmax:
-                rows = mapped(rows, np.eye(d), p["enter.type"])
-                rows = inner = normed(rows, p["enter.norm.weight"], p["enter.norm.bias"], self.eps)
-            else:
-                gain, bias = p["blocks.0.norm1.weight"], p["blocks.0.norm1.bias"]
-                inner = normed(rows, gain, bias, self.eps)
-            weight, offset = p["blocks.0.qkv.weight"], p.get("blocks.0.qkv.bias")
-            qkv = mapped(inner, weight, offset)
-            q, k, v = (part(qkv, columns=range(a * d, (a + 1) * d)) for a in range(3))
-            if not self.softmax:
-                q, k = each_row(q, _features), each_row(k, _features)
+            rows, q, k, v = asked(p, spec, self.eps)
             self.x = floats(rows)
             count = len(self.x)
             self.w = np.empty((self.heads, count, count))
@@ -97,10 +82,9 @@ class TwoLayers:
                 for t in range(count):
                     row = [products[t, s] for s in range(count)]
                     if self.softmax:
-                        row = [x * arb(self.size).rsqrt() for x in row]
-                        top = arb(max(float(x.mid()) for x in row))
-                        row = [(x - top).exp() for x in row]
-                    self.w[h, t] = relative_floats(row)
+                        self.w[h, t] = exponentials([x * arb(self.size).rsqrt() for x in row])
+                    else:
+                        self.w[h, t] = relative_floats(row)
         place = np.concatenate(
             [np.tile(np.arange(n) + self.lhi, 2), np.full(n, 0 if self.lhi else n)]
         )
@@ -241,21 +225,7 @@ class TwoLayers:
         return out
 
     def _tail(self, x: Form, block: str, brief: bool = False, gram: bool = True) -> Form:
-        """A block after attention and its residual sum; if brief, what GELUs leave over becomes 16
-        symbols instead of 64."""
-        p = {name.removeprefix(block): v for name, v in self.params.items() if block in name}
-
-        def norm(x: Form, name: str) -> Form:
-            return layer_norm(x, p[f"{name}.weight"], p[f"{name}.bias"], self.eps, gram)
-
-        if self.softmax:
-            x = norm(x, "norm1")
-        inner = x if self.softmax else norm(x, "norm2")
-        hidden = gelu(linear(inner, p["up.weight"], p["up.bias"]), not brief, 4 if brief else 8)
-        x = add(x, linear(hidden, p["down.weight"], p["down.bias"]))
-        if brief:
-            x = with_own(Form(x.c, x.G, np.zeros_like(x.e)), x.e)
-        return norm(x, "norm2") if self.softmax else x
+        return block_tail(x, self.params, block, self.softmax, self.eps, brief, gram)
 
     def _second(
         self, z: Form, last: Form, slots: Ints, bits: Ints, free: Ints, bands: Bands
@@ -363,11 +333,6 @@ class TwoLayers:
         flat = (nodes, self.heads * self.size)
         out = Form(out.c.reshape(flat), out.G.reshape(*flat, -1), out.e.reshape(flat))
         return left_over(out, rest.reshape(flat) * _UP, own=True), matters
-
-
-def _features(row: list[Any]) -> list[Any]:
-    """ELU + 1 of balls."""
-    return [x + 1 if x > 0 else x.exp() if x <= 0 else x.exp().union(x + 1) for x in row]
 
 
 def _rows(x: Form, at: Ints) -> Form:

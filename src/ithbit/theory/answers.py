@@ -10,7 +10,7 @@ from ithbit.theory.bounds import PAPER_LENGTHS, Route
 from ithbit.theory.complexity import Complexity
 
 if TYPE_CHECKING:  # verdicts need numpy, and bounds do without
-    from ithbit.theory.verdicts import Entry
+    from ithbit.theory.summary_table import Entry
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,7 +11,7 @@ blocks, `nn.GRU` and Mamba2. The names are those of `ithbit.families`; the forma
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ithbit.errors import SpecError, check_numbers, raise_problems
 from ithbit.families import FAMILIES, Family, family_named
@@ -49,19 +49,23 @@ def need_theory(family: str) -> None:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A stack of equal layers; build it with `architecture`, which fills in what is left out."""
+    """A stack of equal layers; build it with `architecture`, which knows how many heads there are.
+
+    Sizes left out are those of the paper's experiments.
+    """
 
     family: str
     model: Model
-    n_layers: int
-    width: int
     heads: int  # 1 where the family has none
-    hidden: int  # 0: the formal MLPs are affine maps; unused by gru and mamba2
-    feature: Feature  # formal linear attention only: ELU+1 or ReLU+1
-    transition: Transition  # formal SSM only: A(x), B(x) affine in x, or A constant and B linear
-    activation: Activation  # trained attention only: the feed-forward part
-    state: int  # mamba2 only
-    conv: int  # mamba2 only
+    n_layers: int = 1
+    width: int = 16
+    hidden: int = 64  # 0: the formal MLPs are affine maps; unused by gru and mamba2
+    feature: Feature = "elu"  # formal linear attention only: ELU+1 or ReLU+1
+    # Formal SSM only: A(x), B(x) affine in x, or A constant and B linear.
+    transition: Transition = "affine"
+    activation: Activation = "gelu"  # trained attention only: the feed-forward part
+    state: int = 16  # mamba2 only
+    conv: int = 3  # mamba2 only
 
     def __post_init__(self) -> None:
         check_numbers("architecture", self)
@@ -171,17 +175,10 @@ def architecture(
     family: str,
     model: Model = "formal",
     *,
-    n_layers: int = 1,
-    width: int = 16,
     heads: int | None = None,
-    hidden: int = 64,
-    feature: Feature = "elu",
-    transition: Transition = "affine",
-    activation: Activation = "gelu",
-    state: int = 16,
-    conv: int = 3,
+    **sizes: Any,
 ) -> Architecture:
-    """The architecture of that family; sizes left out are the paper's experiments'.
+    """The architecture of that family; the sizes are the fields of `Architecture`.
 
     Formal layers have one head unless told otherwise, trained attention and Mamba2 have two. Sizes
     a family does not have are ignored. `hidden=0` makes the formal MLPs affine.
@@ -205,16 +202,4 @@ def architecture(
         heads = 1
     elif heads is None:
         heads = 2 if model == "trained" else 1
-    return Architecture(
-        family=family,
-        model=model,
-        n_layers=n_layers,
-        width=width,
-        heads=heads,
-        hidden=hidden,
-        feature=feature,
-        transition=transition,
-        activation=activation,
-        state=state,
-        conv=conv,
-    )
+    return Architecture(family, model, heads, **sizes)

@@ -10,8 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from ithbit.theory.certificate import Certificate
-from ithbit.theory.certifiers.arguments.every_n import every_n
-from ithbit.theory.certifiers.trained.every_n import trained_every_n
+from ithbit.theory.certifiers.every_n import every_n, trained_every_n
 from ithbit.theory.precision import every_input, float_runs, safe_n
 from ithbit.theory.trained_solution import TrainedSolution
 
@@ -44,14 +43,11 @@ def certificate_parts(certificate: Certificate) -> Iterator[Any]:
         safe = safe_n(solution, run.dtype)
         reach = "" if safe is None else f"; in longer runs {safe.sentence()}"
         table.add_row(run.dtype, f"{run.sentence()}{reach} (observed)")
-    always = None
     if isinstance(solution, TrainedSolution):
         spec = solution.spec
         found = trained_every_n(spec.task, spec.family, spec.d_model, spec.n_heads)
-        table.add_row("for every n", f"margin >= {floor(found.margin)}: {found.because}")
-    else:
-        always = every_n(solution.variant, solution.family)
-    if always is not None:
+        table.add_row("for every n", f"margin >= {floor(float(found.margin))}: {found.because}")
+    elif always := every_n(solution.variant, solution.family):
         table.add_row("for every n", f"margin >= {always.margin} by closed form: {always.because}")
     table.add_row("speaks of", "real arithmetic on the stored weights, not of float runs")
     yield (

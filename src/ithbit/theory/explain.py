@@ -14,13 +14,13 @@ from ithbit.families import FAMILIES
 from ithbit.shown import Shown
 from ithbit.tasks.indexing import Instance
 from ithbit.theory.constructions.trained import content_of
-from ithbit.theory.layers import Array, Attention, Layer, Trace
+from ithbit.theory.layers import Array, Attention
 from ithbit.theory.solution import Solution
 from ithbit.theory.trained_solution import TrainedSolution
 
 LONGEST = 32  # bits; one attention row per token must fit a terminal
 
-# What to look for in each layer of each construction; {i} is the index.
+# What to look for in each layer of each variant, with its task where that counts; {i} is the index.
 STORIES: dict[str, tuple[str, ...]] = {
     "parabola": (
         "The index token scores position k by its place on a parabola: k = {i} wins by far. The "
@@ -58,16 +58,16 @@ STORIES: dict[str, tuple[str, ...]] = {
         "The state is (index, answer): a token with x = {i}, position {i} holding a 1, adds 1 to "
         "the answer.",
     ),
-    "trained angle rhi": (
+    "angle rhi": (
         "The index token asks for the angle of place {i} and the bits lie on a curve by their "
         "place: bit {i} wins, and its ±1 is what the index token takes up.",
     ),
-    "trained angle lhi": (
+    "angle lhi": (
         "The end token attends to the index token and takes up (1, i/N); bits look away from it.",
         "The end token asks for the angle of place {i}, as the bits lie on a curve by their place: "
         "bit {i} wins, and its ±1 is what the end token takes up.",
     ),
-    "trained window": (
+    "window": (
         "Every token takes the index off its place. At bit {i} alone the two agree and a window "
         "opens: six units mark the token with the sign of its bit.",
         "The last token adds up the marks of all tokens.",
@@ -98,13 +98,17 @@ class Explanation(Shown):
 
     solution: Solution | TrainedSolution
     instance: Instance
-    asked: int  # the token that holds the asked bit, counted from 0
     steps: tuple[LayerStep, ...]
     logits: tuple[float, float]
 
     @property
     def answer(self) -> int:
         return int(self.logits[1] > self.logits[0])
+
+    @property
+    def asked(self) -> int:
+        """The token that holds the asked bit, counted from 0."""
+        return self.instance.index - (self.instance.task == "rhi")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -128,73 +132,36 @@ def explain(solution: Solution | TrainedSolution, bits: Sequence[int], index: in
         raise SpecError(f"a run is shown for at most {LONGEST} bits, got {n}; take fewer")
     if n != solution.n_bits:
         raise SpecError(f"these weights are for n = {solution.n_bits}, got {n} bits")
-    if isinstance(solution, TrainedSolution):
-        return _explain_trained(solution, instance)
     embedded, traces = solution.trace(instance.bits, index)
-    steps = []
-    x = embedded[0]
-    stories = STORIES.get(solution.variant, ())
-    for depth, (layer, trace) in enumerate(zip(solution.layers, traces, strict=True)):
-        steps.append(
-            LayerStep(
-                kind=_kind(layer),
-                story=stories[depth].format(i=index) if depth < len(stories) else "",
-                inputs=x,
-                attention=None if trace.attention is None else trace.attention[0],
-                sums=_sums(layer, x, trace),
-                states=None if trace.states is None else trace.states[0],
-                outputs=trace.output[0],
-            )
-        )
-        x = trace.output[0]
-    logits = solution.output @ x[-1]
-    return Explanation(
-        solution, instance, _asked(instance), tuple(steps), (float(logits[0]), float(logits[1]))
-    )
-
-
-def _asked(instance: Instance) -> int:
-    return instance.index - 1 if instance.task == "rhi" else instance.index
-
-
-def _explain_trained(solution: TrainedSolution, instance: Instance) -> Explanation:
-    """Trained blocks at work, their stream as the few numbers that the construction puts there."""
-    embedded, traces = solution.trace(instance.bits, instance.index)
-    named = f"trained {solution.variant}"
-    stories = STORIES.get(named) or STORIES.get(f"{named} {solution.task}")
-    stories = stories or STORIES.get(solution.variant, ())
-    steps, x = [], content_of(solution, embedded[0])
+    stories = STORIES.get(solution.variant) or STORIES.get(f"{solution.variant} {solution.task}")
+    steps, x = [], _held(solution, embedded)
     for depth, trace in enumerate(traces):
-        outputs = content_of(solution, trace.output[0])
-        recurrent = trace.attention is None
-        story = stories[depth].format(i=instance.index) if depth < len(stories) else ""
-        steps.append(
-            LayerStep(
-                kind=FAMILIES[solution.family].label,
-                story=story,
-                inputs=x,
-                attention=None if trace.attention is None else trace.attention[0],
-                sums=None,
-                states=outputs if recurrent else None,
-                outputs=outputs,
-            )
-        )
+        outputs = _held(solution, trace.output)
+        attention = None if trace.attention is None else trace.attention[0]
+        states, sums = None if trace.states is None else trace.states[0], None
+        if isinstance(solution, TrainedSolution):
+            kind, states = FAMILIES[solution.family].label, outputs if attention is None else None
+        else:
+            layer = solution.layers[depth]
+            kind = _KINDS.get(layer.kind, layer.kind.upper())
+            if isinstance(layer, Attention) and attention is not None:
+                sums = x + attention @ x @ layer.V.T
+        told = stories[depth].format(i=index) if stories and depth < len(stories) else ""
+        steps.append(LayerStep(kind, told, x, attention, sums, states, outputs))
         x = outputs
-    logit = float(solution.logits(np.array([instance.bits]), np.array([instance.index]))[0])
-    return Explanation(solution, instance, _asked(instance), tuple(steps), (0.0, logit))
+    found = solution.logits(np.array([instance.bits]), np.array([index]))[0]
+    zero, one = found if isinstance(solution, Solution) else (0.0, found)
+    return Explanation(solution, instance, tuple(steps), (float(zero), float(one)))
 
 
-def _sums(layer: Layer, x: Array, trace: Trace) -> Array | None:
-    if trace.attention is None:
-        return None
-    assert isinstance(layer, Attention)
-    sums: Array = x + trace.attention[0] @ x @ layer.V.T
-    return sums
+_KINDS = {"softmax": "softmax attention", "linear": "linear attention", "gru": "GRU"}
 
 
-def _kind(layer: Layer) -> str:
-    names = {"softmax": "softmax attention", "linear": "linear attention", "gru": "GRU"}
-    return names.get(layer.kind, layer.kind.upper())
+def _held(solution: Solution | TrainedSolution, stream: Array) -> Array:
+    """What one input's stream shows: of trained blocks, the few numbers that the construction puts
+    there."""
+    one: Array = stream[0]
+    return content_of(solution, one) if isinstance(solution, TrainedSolution) else one
 
 
 def shade(weight: float) -> str:

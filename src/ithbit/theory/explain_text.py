@@ -49,10 +49,8 @@ def _grid(*headings: str, right: Iterable[int] = ()) -> Table:
 
 
 def _label(run: Explanation, token: int) -> Text:
-    text = run.labels[token]
-    if token == run.asked:
-        return Text(f"{text} ◂", style=ASKED)
-    return Text(text, style=INDEX if text.startswith("index") else "")
+    mark = " ◂" if token == run.asked else ""
+    return Text(f"{run.labels[token]}{mark}", style=_style(run, token))
 
 
 def _style(run: Explanation, token: int) -> str:

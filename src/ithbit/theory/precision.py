@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ithbit.families import FAMILIES
-from ithbit.theory.solution import Enumeration, Solution, enumerate_inputs
+from ithbit.theory.solution import Enumeration, Solution, comparable_margins, enumerate_inputs
 from ithbit.theory.trained_solution import TrainedSolution
 
 AnySolution = Solution | TrainedSolution
@@ -54,14 +54,11 @@ SAFE_N: dict[str, tuple[Safe, Safe]] = {
     "scalar": (Safe(2880, 2896), Safe(8192)),
     "pair": (Safe(8192), Safe(8192)),
     "latch": (Safe(8192), Safe(8192)),
-}
-
-# Of trained blocks at width 16, by kind; `experiments/trained_reach.py` doubled n up to 1,024.
-TRAINED_SAFE_N: dict[str, tuple[Safe, Safe]] = {
-    "softmax": (Safe(1024), Safe(1024)),
-    "linear": (Safe(512, 1024), Safe(1024)),
-    "gru": (Safe(1024), Safe(1024)),
-    "mamba2": (Safe(128, 256), Safe(1024)),
+    # Of trained blocks at width 16; `experiments/trained_reach.py` doubled n up to 1,024.
+    "trained softmax": (Safe(1024), Safe(1024)),
+    "trained linear": (Safe(512, 1024), Safe(1024)),
+    "trained gru": (Safe(1024), Safe(1024)),
+    "trained mamba2": (Safe(128, 256), Safe(1024)),
 }
 
 
@@ -82,11 +79,11 @@ class FloatRun:
 
 def safe_n(solution: AnySolution, dtype: str) -> Safe | None:
     """How far runs in this type were right; None for weights that were not measured."""
+    key = solution.variant
     if isinstance(solution, TrainedSolution):
-        measured = TRAINED_SAFE_N[FAMILIES[solution.family].kind] if solution.width == 16 else None
-        return measured and measured[0 if dtype == "float32" else 1]
-    marker = f"{solution.layers[0].kind} marker"
-    key = marker if solution.variant == "marker" else solution.variant
+        key = f"trained {FAMILIES[solution.family].kind}" if solution.width == 16 else ""
+    elif key == "marker":
+        key = f"{solution.layers[0].kind} marker"
     return SAFE_N[key][0 if dtype == "float32" else 1] if key in SAFE_N else None
 
 
@@ -129,9 +126,7 @@ def float_runs(solution: AnySolution, seed: int = 0) -> tuple[FloatRun, FloatRun
     bits, index = spot_inputs(solution, seed)
     runs = []
     for dtype in (np.float32, np.float64):
-        with np.errstate(all="ignore"):
-            margins = solution.margins(bits, index, dtype).astype(np.float64)
-        worst = np.where(np.isnan(margins), -np.inf, margins)
+        worst = comparable_margins(solution, bits, index, dtype)
         wrong = int((worst <= 0).sum())
         runs.append(FloatRun(np.dtype(dtype).name, len(bits), wrong, float(worst.min())))
     return runs[0], runs[1]

@@ -202,6 +202,15 @@ class Enumeration:
         return self.margin > 0
 
 
+def comparable_margins(
+    solution: Runs, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64
+) -> FloatArray:
+    """Margins where a NaN, as wrong weights may give, is the worst: it compares with nothing."""
+    with np.errstate(all="ignore"):
+        margins = solution.margins(bits, index, dtype)
+    return np.where(margins == margins, margins, -np.inf).astype(np.float64)
+
+
 def enumerate_inputs(solution: Runs, dtype: Any = np.float64) -> Enumeration:
     """Run all n · 2^n inputs one by one; for n up to about 12.
 
@@ -212,13 +221,10 @@ def enumerate_inputs(solution: Runs, dtype: Any = np.float64) -> Enumeration:
     batch = max(1, 2_000_000 // solution.n_tokens**2)
     worst: tuple[float, tuple[int, ...], int] | None = None
     for bits, index in all_inputs(solution.n_bits, batch):
-        with np.errstate(all="ignore"):  # a NaN is an answer too: a wrong one
-            margins = solution.margins(bits, index, dtype)
-        # NaN must count as the worst outcome, and compares false with everything.
-        sortable = np.where(margins == margins, margins, -np.inf).astype(np.float64)
-        at = int(np.argmin(sortable))
-        if worst is None or sortable[at] < worst[0]:
-            worst = (float(sortable[at]), tuple(int(bit) for bit in bits[at]), int(index[at]))
+        margins = comparable_margins(solution, bits, index, dtype)
+        at = int(np.argmin(margins))
+        if worst is None or margins[at] < worst[0]:
+            worst = (float(margins[at]), tuple(int(bit) for bit in bits[at]), int(index[at]))
     assert worst is not None
     n = solution.n_bits
     return Enumeration(*worst, inputs=n << n, dtype=np.dtype(dtype).name)

@@ -1,6 +1,6 @@
 """Solutions as plain JSON values and back, without loss: float64 numbers in shortest spelling."""
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ from ithbit.theory.trained_solution import TrainedSolution
 
 Json = dict[str, Any]
 
-_VECTORS = ("h0", "bias_ih", "bias_hh")  # all other arrays of a layer are matrices
+# Axes of the arrays that are no matrices.
+_AXES = {"h0": 1, "bias_ih": 1, "bias_hh": 1, "biases": 1, "bit": 3, "end": 1}
 _CLASSES: dict[str, Any] = {
     "softmax": SoftmaxAttention,
     "linear": LinearAttention,
@@ -44,16 +45,19 @@ def weights_to_json(solution: Solution | TrainedSolution) -> Json:
     """
     if isinstance(solution, TrainedSolution):
         return {name: value.tolist() for name, value in solution.weights.items()}
-    table = solution.embedding
     return {
-        "embedding": {
-            "index": table.index.tolist(),
-            "bit": table.bit.tolist(),
-            "end": None if table.end is None else table.end.tolist(),
-        },
-        "layers": [_layer_to_json(layer) for layer in solution.layers],
+        "embedding": _plain(solution.embedding),
+        "layers": [{"kind": layer.kind} | _plain(layer) for layer in solution.layers],
         "output": solution.output.tolist(),
     }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def solution_from_json(content: Json) -> Solution | TrainedSolution:
@@ -62,17 +66,12 @@ def solution_from_json(content: Json) -> Solution | TrainedSolution:
         weights = content["weights"]
         if content.get("model") == "trained":
             return _trained_from_json(content, weights)
-        table = weights["embedding"]
         return Solution(
             task=task_named(content["task"]),
             family=content["family"],
             n_bits=whole("n", content["n"]),
-            layers=tuple(_layer_from_json(layer) for layer in weights["layers"]),
-            embedding=Embedding(
-                index=_array(table["index"], 2),
-                bit=_array(table["bit"], 3),
-                end=None if table["end"] is None else _array(table["end"], 1),
-            ),
+            layers=tuple(_layer(layer) for layer in weights["layers"]),
+            embedding=_read(Embedding, weights["embedding"]),
             output=_array(weights["output"], 2),
             theorem=content["theorem"],
             variant=content["variant"],
@@ -101,43 +100,27 @@ def _array(values: Any, ndim: int) -> FloatArray:
     return matrix(array, ndim)
 
 
-def _net_to_json(net: ReluNet) -> Json:
-    return {
-        "weights": [weight.tolist() for weight in net.weights],
-        "biases": [bias.tolist() for bias in net.biases],
-    }
-
-
-def _net_from_json(content: Json) -> ReluNet:
-    return ReluNet(
-        tuple(_array(weight, 2) for weight in content["weights"]),
-        tuple(_array(bias, 1) for bias in content["biases"]),
-    )
-
-
-def _layer_to_json(layer: Layer) -> Json:
-    content: Json = {"kind": layer.kind}
-    for field in fields(layer):  # type: ignore[arg-type]
-        value = getattr(layer, field.name)
-        if isinstance(value, ReluNet):
-            value = _net_to_json(value)
-        content[field.name] = value.tolist() if isinstance(value, np.ndarray) else value
-    return content
-
-
-def _layer_from_json(content: Json) -> Layer:
+def _layer(content: Json) -> Layer:
     kind = content["kind"]
     if kind not in _CLASSES:
         raise SpecError(f"unknown kind of layer {kind!r}; known are {', '.join(_CLASSES)}")
+    layer: Layer = _read(_CLASSES[kind], content)
+    return layer
+
+
+def _read(cls: Any, content: Json) -> Any:
+    """The inverse of `_plain` for a dataclass of arrays and nets."""
     values: Json = {}
-    for field in fields(_CLASSES[kind]):
+    for field in fields(cls):
         name, value = field.name, content[field.name]
+        axes = _AXES.get(name, 2)
         if field.type is ReluNet:
-            value = _net_from_json(value)
-        elif field.type == FloatArray:
-            value = _array(value, 1 if name in _VECTORS else 2)
+            value = _read(ReluNet, value)
+        elif cls is ReluNet:
+            value = tuple(_array(each, axes) for each in value)
+        elif field.type == FloatArray or (name == "end" and value is not None):
+            value = _array(value, axes)
         elif field.type is bool and not isinstance(value, bool):
             raise SpecError(f"{name} must be true or false, got {value!r}")
         values[name] = value
-    layer: Layer = _CLASSES[kind](**values)
-    return layer
+    return cls(**values)

@@ -271,28 +271,23 @@ def check_length(run: RunSpec, budget: int) -> None:
     need_memory(what, max(structured_bytes(n), two_bits), "take a smaller --budget or a shorter n")
 
 
-def recorded(folder: Path) -> dict[str, Any] | None:
-    """The verification that a run folder has, None if it has none that can be read here."""
-    found = read_verification(str(folder))
-    return None if found is None else found.to_json()
-
-
-def is_enough(record: dict[str, Any], budget: int, count: bool) -> bool:
-    """Whether trying again with such a budget could say more than a record does."""
-    settled = record["exhaustive"] or record["verdict"] == "proved on all inputs"
-    if settled or (record["verdict"] == "refuted" and not count):
+def is_enough(record: Verified, budget: int, count: bool) -> bool:
+    """Whether a record says all that trying again with such a budget could."""
+    found = record.found
+    if found.exhaustive or found.verdict == "proved on all inputs":
         return True
-    counted = record.get("count", False)
-    return bool(record.get("stages")) and record["budget"] >= budget and counted >= count
+    if found.verdict == "refuted" and not count:
+        return True
+    return bool(found.stages) and record.budget >= budget and record.count >= count
 
 
-def may_be_proved(record: dict[str, Any], seconds: float) -> bool:
+def may_be_proved(record: Verified, seconds: float) -> bool:
     """Whether a proof could add something to a record: none was found or refuted so far, and an
     earlier one had less time."""
-    if record["verdict"] in ("proved on all inputs", "refuted", "unsettled"):
+    if record.found.verdict in ("proved on all inputs", "refuted", "unsettled"):
         return False
-    before = record.get("proof")
-    return not before or (before["outcome"] == "open" and before["seconds"] < seconds)
+    before = record.found.proof
+    return before is None or (before.outcome == "open" and before.seconds < seconds)
 
 
 def finished_folders(store: Path) -> list[Path]:

@@ -8,7 +8,8 @@ from flint import fmpq
 
 from ithbit.theory.certifiers.arguments.fixed_states import certify_states
 from ithbit.theory.certifiers.arguments.marker import certify_marker
-from ithbit.theory.certifiers.arithmetic.lines import Line, exact, line_direction, line_of
+from ithbit.theory.certifiers.arithmetic.exact import exact
+from ithbit.theory.certifiers.arithmetic.lines import Line, line_direction, line_of
 from ithbit.theory.certifiers.bound import UnsuitableError
 from ithbit.theory.constructions import construct
 from ithbit.theory.gadgets import affine, constant, hat, ramp, two_step, window

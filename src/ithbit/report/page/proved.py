@@ -11,9 +11,9 @@ from ithbit.published import RUNS_PER_CELL, Variant, published
 from ithbit.report.cells import Cells
 from ithbit.report.standing import Standing
 from ithbit.report.tables.table import NOTHING
-from ithbit.theory.trained_verdicts import trained_verdict
+from ithbit.theory.summary_table import table as derived_table
 from ithbit.theory.verdicts import Verdict
-from ithbit.theory.verdicts import table as derived_table
+from ithbit.theory.verdicts import verdict as verdict_of
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,10 @@ def _verdict(cells: Cells, variant: Variant, n_bits: int) -> Verdict | None:
     run = cells.runs(variant, n_bits).row(0, named=True)
     if not family_named(variant.family).formal or run["positions"] != "polynomial":
         return None
-    sizes = {"width": "d_model", "heads": "n_heads", "ff": "d_ff", "state": "d_state"}
+    sizes = {"width": "d_model", "heads": "n_heads", "hidden": "d_ff", "state": "d_state"}
     given = {name: run[column] for name, column in sizes.items()}
-    return trained_verdict(variant.task, variant.family, variant.n_layers, n_bits, **given)
+    asked = (variant.task, variant.family, variant.n_layers, n_bits)
+    return verdict_of(*asked, model="trained", **given)
 
 
 def _said(verdict: Verdict) -> str:

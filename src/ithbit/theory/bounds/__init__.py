@@ -10,9 +10,10 @@ precision (`state`), which is valid for recurrent evaluation only and is never t
 n* says nothing at n <= n*: there the bound is *vacuous*.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from ithbit.errors import IthbitError, SpecError
 from ithbit.families import Task, task_named
@@ -139,93 +140,50 @@ def growth(arch: Architecture) -> str:
     return "n* = O(L⁵), so L = Ω(n^(1/5))"
 
 
-_KHOVANSKII = "the counting theorem (K), from Khovanskii's theorem"
-
-
-def _counting(task: Task, arch: Architecture) -> list[Route]:
+def _counting(task: Task, arch: Architecture) -> Iterator[Route]:
     found = stages(task, arch)
     if found is None:
-        return []
+        return
     kinds = {stage.kind for stage in found}
-    taken, fixed = conditions(arch), fixed_bits(task, arch)
+    held: dict[str, Any] = {"conditions": conditions(arch), "stages": found}
+    fixed = fixed_bits(task, arch)
     rigorous = "(K)" if "K" in kinds else "(P')" if "P" in kinds else "(A)"
-    theorem = _KHOVANSKII if "K" in kinds else f"the counting theorem {rigorous}"
-    routes = [
-        Route(
-            f"counting {rigorous}",
-            n_star(found, "bezout") + fixed,
-            theorem,
-            cited=False,
-            conditions=taken,
-            stages=found,
-        )
-    ]
+    theorem = f"the counting theorem {rigorous}"
+    theorem += ", from Khovanskii's theorem" if "K" in kinds else ""
+    star = n_star(found, "bezout") + fixed
+    yield Route(f"counting {rigorous}", star, theorem, cited=False, **held)
     if "P" in kinds:
         theorem = "the counting theorem (P), with the constant of Anthony–Bartlett, Theorem 8.3"
         name = "counting (P)" if "K" not in kinds else "counting (P, K)"
-        routes.append(
-            Route(
-                name,
-                n_star(found, "warren") + fixed,
-                theorem,
-                cited=True,
-                conditions=taken,
-                stages=found,
-            )
-        )
-    return routes
+        yield Route(name, n_star(found, "warren") + fixed, theorem, cited=True, **held)
 
 
-def _narrow(task: Task, arch: Architecture) -> list[Route]:
-    found = narrow(task, arch)
-    if found is None:
-        return []
-    fixed = fixed_bits(task, arch)
-    return [
-        Route(
-            "sign changes",
-            found.n_star + fixed,
-            found.theorem,
-            cited=False,
-            conditions=conditions(arch),
-        )
-    ]
+def _narrow(task: Task, arch: Architecture) -> Iterator[Route]:
+    if found := narrow(task, arch):
+        star = found.n_star + fixed_bits(task, arch)
+        yield Route("sign changes", star, found.theorem, False, conditions(arch))
 
 
-def _cited(task: Task, arch: Architecture) -> list[Route]:
-    steps = program(task, arch)
-    if steps is None:
-        return []
-    p, t, q = steps.parameters, steps.operations, steps.exponentials
-    if q == 0:
-        name, found = "8.4", vc_without_exponentials(p, t)
-    else:
-        name, found = "8.14", vc_with_exponentials(p, t, q)
-    theorem = f"Anthony–Bartlett, Theorem {name}, p = {p}, t = {t}, q = {q}"
-    return [Route(f"Anthony–Bartlett {name}", found, theorem, cited=True)]
+def _cited(task: Task, arch: Architecture) -> Iterator[Route]:
+    if steps := program(task, arch):
+        p, t, q = steps.parameters, steps.operations, steps.exponentials
+        name = "8.14" if q else "8.4"
+        star = vc_with_exponentials(p, t, q) if q else vc_without_exponentials(p, t)
+        theorem = f"Anthony–Bartlett, Theorem {name}, p = {p}, t = {t}, q = {q}"
+        yield Route(f"Anthony–Bartlett {name}", star, theorem, cited=True)
 
 
-def _state(task: Task, arch: Architecture, bits: int) -> list[Route]:
+def _state(task: Task, arch: Architecture, bits: int) -> Iterator[Route]:
     found = state_bits(task, arch, bits)
-    if found is None:
-        return []
-    condition = f"recurrent, deterministic evaluation with a state of {bits}-bit numbers"
-    return [
-        Route(
-            f"state of {bits}-bit numbers",
-            found,
-            "equal states give equal answers",
-            cited=False,
-            conditions=(condition,),
-            real_arithmetic=False,
-        )
-    ]
+    if found is not None:
+        condition = f"recurrent, deterministic evaluation with a state of {bits}-bit numbers"
+        name, theorem = f"state of {bits}-bit numbers", "equal states give equal answers"
+        yield Route(name, found, theorem, False, (condition,), real_arithmetic=False)
 
 
 def _no_bound(task: Task, arch: Architecture) -> str:
     """Why there is no bound, in one sentence."""
-    layers = f"{arch.n_layers} layer{'s' if arch.n_layers > 1 else ''}"
-    subject = f"no bound for {task} by {layers} of {arch.family} ({arch.model})"
+    subject = f"no bound for {task} by {arch.depth} of {arch.family} ({arch.model})"
     if (task, arch.kind) in (("rhi", "softmax"), ("lhi", "rnn"), ("lhi", "gru")):
         fact = "one layer of constant size solves it"
         theorem = "Theorem 12c" if task == "rhi" else "Theorem 14a"

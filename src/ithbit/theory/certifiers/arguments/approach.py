@@ -20,15 +20,10 @@ from typing import Any
 import numpy as np
 from flint import arb, ctx, fmpq
 
+from ithbit.theory.certifiers.arithmetic.exact import Rational, dyadic, exact, exact_row
 from ithbit.theory.certifiers.arithmetic.intervals import Interval
-from ithbit.theory.certifiers.arithmetic.lines import (
-    Line,
-    Rational,
-    exact,
-    line_direction,
-    line_of,
-)
-from ithbit.theory.certifiers.bound import UnsuitableError
+from ithbit.theory.certifiers.arithmetic.lines import Line, line_direction, line_of
+from ithbit.theory.certifiers.bound import UnsuitableError, need
 from ithbit.theory.layers import FloatArray, LinearAttention, ReluNet, SoftmaxAttention, Ssm
 from ithbit.theory.solution import Solution
 
@@ -52,8 +47,8 @@ class Approach:
 def approach_of(solution: Solution) -> Approach:
     """The approach of the first layer; raises `UnsuitableError` if the argument does not apply."""
     layer = solution.layers[0]
-    if solution.task == "rhi" and getattr(layer, "causal", True):
-        raise UnsuitableError("a causal layer shows the index of RHI to no other token")
+    seen = solution.task == "lhi" or not getattr(layer, "causal", True)
+    need(seen, "a causal layer shows the index of RHI to no other token")
     with ctx.workprec(_PRECISION):
         if isinstance(layer, SoftmaxAttention | LinearAttention):
             return _attention(solution, layer)
@@ -62,27 +57,18 @@ def approach_of(solution: Solution) -> Approach:
     raise UnsuitableError("the argument covers attention and SSM layers only")
 
 
-def _top(ball: Any) -> Rational:
-    """A rational upper bound of a ball: its upper end, which is dyadic."""
-    mantissa, exponent = ball.upper().man_exp()
-    return fmpq(mantissa) * fmpq(2) ** int(exponent)
-
-
 def _attention(solution: Solution, layer: SoftmaxAttention | LinearAttention) -> Approach:
     table = solution.embedding
     bits, index = table.bit[..., 0], table.index[:, 0]
     others = [*bits, *([] if table.end is None else [table.end])]  # options of each token
     v, g = exact(layer.V[0, 0]), exact(layer.K[0, 0]) * exact(layer.Q[0, 0])
     smallest = min(float(options.min()) for options in others)
-    if not (v > 0 and index.max() < 0 < smallest):
-        raise UnsuitableError(
-            "V and the bits must be positive, the embedding of the index negative"
-        )
+    signs = v > 0 and index.max() < 0 < smallest
+    need(signs, "V and the bits must be positive, the embedding of the index negative")
 
     rate = exact(layer.K[0, 0])
     if isinstance(layer, SoftmaxAttention):
-        if not g < 0:
-            raise UnsuitableError("K Q must be negative in the first layer")
+        need(g < 0, "K Q must be negative in the first layer")
         rate = g * exact(smallest)
 
     def weight(x: float) -> Any:
@@ -105,7 +91,7 @@ def _attention(solution: Solution, layer: SoftmaxAttention | LinearAttention) ->
         e_exact = exact(e)
         softmax = isinstance(layer, SoftmaxAttention)
         share = weight(-float(e)) if softmax else 1 / weight(float(e))
-        bound = _top(arb(v) * share * (moment - arb(e_exact) * mass))
+        bound = dyadic((arb(v) * share * (moment - arb(e_exact) * mass)).upper())
         offset.append(v * e_exact)
         spread.append((fmpq(0), bound))
         at_index.append((e_exact + v * e_exact, e_exact + v * e_exact + bound))
@@ -118,7 +104,7 @@ def _attention(solution: Solution, layer: SoftmaxAttention | LinearAttention) ->
         offset=offset,
         spread=spread,
         at_index=at_index,
-        ones=[exact(x) for x in bits[:, 1]],
+        ones=exact_row(bits[:, 1]),
     )
 
 
@@ -142,8 +128,8 @@ def _softmax_index(
     if layer.causal:
         return [(exact(e) * (1 + v), exact(e) * (1 + v)) for e in index]
     largest = max(float(options.max()) for options in others)
-    if not any((options == largest).all() for options in others):
-        raise UnsuitableError("no token is certain to hold the largest embedding")
+    certain = any((options == largest).all() for options in others)
+    need(certain, "no token is certain to hold the largest embedding")
     x_max, slowest = exact(largest), g * exact(float(index.max()))
     pull = arb(0)
     for options in others:
@@ -154,7 +140,7 @@ def _softmax_index(
         gap = x_max - exact(e)
         own = arb(gap) * arb(-g * exact(e) * gap).exp()
         s = exact(e) + v * x_max
-        spreads.append((s - v * _top(pull + own), s))
+        spreads.append((s - v * dyadic((pull + own).upper()), s))
     return spreads
 
 
@@ -162,9 +148,8 @@ def _ssm(solution: Solution, layer: Ssm) -> Approach:
     table = solution.embedding
     assert table.end is not None
     require_unit_memory(layer)
-    p, q = (exact(value) for value in line_direction(layer.phi))
-    if q == 0:
-        raise UnsuitableError("the first readout does not look at the state")
+    p, q = exact_row(line_direction(layer.phi))
+    need(q != 0, "the first readout does not look at the state")
     put = line_of(layer.B, np.zeros(1), np.ones(1), np.ones(1))
     drift_low = drift_high = fmpq(0)
     for options in (*table.bit[..., 0], table.end):
@@ -189,5 +174,5 @@ def _ssm(solution: Solution, layer: Ssm) -> Approach:
 def require_unit_memory(layer: Ssm) -> None:
     """Raise `UnsuitableError` unless A(x) = 1 for every x."""
     A: ReluNet = layer.A
-    if len(A.weights) != 1 or A.weights[0].any() or A.biases[0].tolist() != [1.0]:
-        raise UnsuitableError("A of an SSM layer is not the constant 1")
+    one = len(A.weights) == 1 and not A.weights[0].any() and A.biases[0].tolist() == [1.0]
+    need(one, "A of an SSM layer is not the constant 1")

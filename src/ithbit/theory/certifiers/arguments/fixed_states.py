@@ -10,13 +10,15 @@ checked at the few tokens that lie there. Exact rationals; O(n log n) for n indi
 """
 
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 from flint import fmpq
 from numpy.typing import NDArray
 
-from ithbit.theory.certifiers.arithmetic.lines import Rational, exact
-from ithbit.theory.certifiers.bound import EXACT, Bound, UnsuitableError, rounded_down
+from ithbit.theory.certifiers.arithmetic.exact import Rational, dot, exact_row, rounded_down
+from ithbit.theory.certifiers.arithmetic.lines import Line
+from ithbit.theory.certifiers.bound import EXACT, Bound, need
 from ithbit.theory.layers import FloatArray, ReluNet, Rnn
 from ithbit.theory.solution import Solution
 
@@ -27,20 +29,15 @@ class _Net:
     """An MLP with one hidden layer on rationals."""
 
     def __init__(self, net: ReluNet) -> None:
-        if len(net.weights) != 2:
-            raise UnsuitableError("the argument needs MLPs with one hidden layer")
-        self.hidden, self.out = ([[exact(w) for w in row] for row in W] for W in net.weights)
-        self.shift, self.bias = ([exact(b) for b in bias] for bias in net.biases)
+        need(len(net.weights) == 2, "the argument needs MLPs with one hidden layer")
+        self.hidden, self.out = ([exact_row(row) for row in W] for W in net.weights)
+        self.shift, self.bias = map(exact_row, net.biases)
 
     def __call__(self, *parts: State) -> State:
         x = [value for part in parts for value in part]
-        inner = [_dot(row, x) + b for row, b in zip(self.hidden, self.shift, strict=True)]
+        inner = [dot(row, x) + b for row, b in zip(self.hidden, self.shift, strict=True)]
         relu = [value if value > 0 else fmpq(0) for value in inner]
-        return tuple(_dot(row, relu) + b for row, b in zip(self.out, self.bias, strict=True))
-
-
-def _dot(a: list[Rational], b: list[Rational]) -> Rational:
-    return sum((x * y for x, y in zip(a, b, strict=True) if x != 0), fmpq(0))
+        return tuple(dot(row, relu) + b for row, b in zip(self.out, self.bias, strict=True))
 
 
 def certify_states(solution: Solution) -> Bound:
@@ -52,13 +49,14 @@ def certify_states(solution: Solution) -> Bound:
     """
     layer = solution.layers[0]
     table = solution.embedding
-    if solution.depth != 1 or not isinstance(layer, Rnn) or solution.task != "lhi":
-        raise UnsuitableError("the argument needs one RNN layer and LHI")
+    one = solution.depth == 1 and isinstance(layer, Rnn) and solution.task == "lhi"
+    need(one, "the argument needs one RNN layer and LHI")
+    assert isinstance(layer, Rnn)
     assert table.end is not None
     update, readout = _Net(layer.N1), _Net(layer.N2)
     line = _TokenLine(table.bit, update)
     end, zero = _row(table.end), (fmpq(0),) * layer.d_in
-    rows = [[exact(a) for a in alphas] for alphas in solution.output]
+    rows = [exact_row(alphas) for alphas in solution.output]
     worst: tuple[Rational, int, int] | None = None
     for i in range(1, solution.n_bits + 1):
         start = update(_row(table.index[i - 1]), zero)
@@ -66,8 +64,8 @@ def certify_states(solution: Solution) -> Bound:
         for answer in (0, 1):
             state = update(_row(table.bit[i - 1, answer]), start)
             line.require_still(state, i + 1, solution.n_bits, i)
-            y = list(readout(end, update(end, state)))
-            margin = _dot(rows[answer], y) - _dot(rows[1 - answer], y)
+            y = readout(end, update(end, state))
+            margin = dot(rows[answer], y) - dot(rows[1 - answer], y)
             if worst is None or margin < worst[0]:
                 worst = (margin, i, answer)
     assert worst is not None
@@ -75,7 +73,7 @@ def certify_states(solution: Solution) -> Bound:
 
 
 def _row(values: FloatArray) -> State:
-    return tuple(exact(value) for value in values)
+    return tuple(exact_row(values))
 
 
 class _TokenLine:
@@ -84,8 +82,7 @@ class _TokenLine:
     def __init__(self, bits: FloatArray, update: _Net) -> None:
         flat = bits.reshape(-1, bits.shape[-1])
         moving = np.flatnonzero((flat != flat[0]).any(axis=0))
-        if len(moving) > 1:
-            raise UnsuitableError("the bit tokens differ in more than one coordinate")
+        need(len(moving) <= 1, "the bit tokens differ in more than one coordinate")
         self.axis = int(moving[0]) if len(moving) else 0
         self.order: NDArray[np.int64] = np.argsort(flat[:, self.axis], kind="stable")
         self.sorted = flat[self.order, self.axis]
@@ -100,21 +97,20 @@ class _TokenLine:
             self.moved[state] = self._moved_by(state)
         for entry in self.moved[state]:
             k, bit = divmod(entry, 2)
-            if first <= k + 1 <= last:
-                raise UnsuitableError(
-                    f"with index {index}, position {k + 1} holding {bit} moves the state"
-                )
+            still = not first <= k + 1 <= last
+            need(still, f"with index {index}, position {k + 1} holding {bit} moves the state")
 
     def _moved_by(self, state: State) -> list[int]:
         """Entries 2 (k − 1) + b that change this state."""
-        net, d = self.update, len(state)
-        base = [*self.rest, *state]
+        net, base = self.update, [*self.rest, *state]
         base[self.axis] = fmpq(0)
-        units = [
-            (row[self.axis], _dot(row, base) + shift)
-            for row, shift in zip(net.hidden, net.shift, strict=True)
+        slopes = [row[self.axis] for row in net.hidden]
+        shifts = [dot(row, base) + b for row, b in zip(net.hidden, net.shift, strict=True)]
+        lines = [
+            Line(tuple(zip(out, slopes, shifts, strict=True)), bias)
+            for out, bias in zip(net.out, net.bias, strict=True)
         ]
-        kinks = sorted({-b / w for w, b in units if w != 0})
+        kinks = lines[0].breakpoints()
         # The float nearest to a breakpoint parts the tokens as the breakpoint does, but for tokens
         # equal to that float: those belong to no open piece and are tested one by one.
         floats = [float(Fraction(int(t.p), int(t.q))) for t in kinks]
@@ -123,35 +119,13 @@ class _TokenLine:
         suspects: list[int] = []
         for a, b in zip(stops, starts, strict=True):
             suspects.extend(self.order[a:b].tolist())
-        edges = [None, *kinks, None]
-        for left, right, a, b in zip(
-            edges[:-1], edges[1:], [0, *starts], [*stops, len(self.sorted)], strict=True
-        ):
-            if a < b and not self._still(units, state, left, right, d):
+        # Each piece is affine: the state is left alone on it if it is at two points.
+        edges = [kinks[0] - 1, *kinks, kinks[-1] + 1] if kinks else [fmpq(0), fmpq(1)]
+        pieces = zip(pairwise(edges), [0, *starts], [*stops, len(self.sorted)], strict=True)
+        for ends, a, b in pieces:
+            if a < b and any(f(t) != h for f, h in zip(lines, state, strict=True) for t in ends):
                 suspects.extend(self.order[a:b].tolist())
         return [entry for entry in dict.fromkeys(suspects) if self._moves(entry, state)]
-
-    def _still(
-        self,
-        units: list[tuple[Rational, Rational]],
-        state: State,
-        left: Rational | None,
-        right: Rational | None,
-        d: int,
-    ) -> bool:
-        """Whether the update leaves the state alone on the whole open piece (left, right)."""
-        if left is None:
-            probe = fmpq(0) if right is None else right - 1
-        else:
-            probe = left + 1 if right is None else (left + right) / 2
-        active = [(w, b) if w * probe + b > 0 else (fmpq(0), fmpq(0)) for w, b in units]
-        for j in range(d):
-            row, bias = self.update.out[j], self.update.bias[j]
-            slope = _dot(row, [w for w, _ in active])
-            value = _dot(row, [b for _, b in active]) + bias
-            if slope != 0 or value != state[j]:
-                return False
-        return True
 
     def _moves(self, entry: int, state: State) -> bool:
         k, bit = divmod(entry, 2)

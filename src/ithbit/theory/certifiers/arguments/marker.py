@@ -25,8 +25,9 @@ from ithbit.theory.certifiers.arguments.approach import (
     approach_of,
     require_unit_memory,
 )
-from ithbit.theory.certifiers.arithmetic.lines import Line, Rational, exact, line_of
-from ithbit.theory.certifiers.bound import BALLS, EXACT, Bound, UnsuitableError, rounded_down
+from ithbit.theory.certifiers.arithmetic.exact import Rational, exact, rounded_down
+from ithbit.theory.certifiers.arithmetic.lines import Line, line_of
+from ithbit.theory.certifiers.bound import BALLS, EXACT, Bound, UnsuitableError, need
 from ithbit.theory.layers import LinearAttention, SoftmaxAttention, Ssm
 from ithbit.theory.solution import Solution
 
@@ -38,8 +39,8 @@ def certify_marker(solution: Solution) -> Bound:
     >>> certify_marker(construct("lhi", "ssm", 4096)).margin
     1.0
     """
-    if solution.depth != 2 or solution.width != 1 or solution.embedding.d != 1:
-        raise UnsuitableError("the argument needs two layers of width 1")
+    narrow = (solution.depth, solution.width, solution.embedding.d) == (2, 1, 1)
+    need(narrow, "the argument needs two layers of width 1")
     approach = approach_of(solution)
     _check_marks(approach)
     read, collect = _second_layer(solution)
@@ -82,8 +83,8 @@ def _check_marks(approach: Approach) -> None:
             s = approach.base_end + offset
             ranges["end"] = (s + spread[0], s + spread[1])
         for token, (bottom, top) in ranges.items():
-            if not (top <= left or bottom >= right):
-                raise UnsuitableError(f"with index {i}, the {token} token may be marked")
+            out = top <= left or bottom >= right
+            need(out, f"with index {i}, the {token} token may be marked")
 
 
 def _second_layer(solution: Solution) -> tuple[Line, Callable[[Spread], Spread]]:
@@ -91,8 +92,8 @@ def _second_layer(solution: Solution) -> tuple[Line, Callable[[Spread], Spread]]
     layer = solution.layers[1]
     if isinstance(layer, SoftmaxAttention | LinearAttention):
         K, Q, V = (exact(w[0, 0]) for w in (layer.K, layer.Q, layer.V))
-        if (K * Q if isinstance(layer, SoftmaxAttention) else K) != 0:
-            raise UnsuitableError("the second layer does not take the plain mean")
+        score = K * Q if isinstance(layer, SoftmaxAttention) else K
+        need(score == 0, "the second layer does not take the plain mean")
         net, at, along = layer.net, np.zeros(1), np.ones(1)
         share = V / solution.n_tokens
 
@@ -103,8 +104,8 @@ def _second_layer(solution: Solution) -> tuple[Line, Callable[[Spread], Spread]]
     elif isinstance(layer, Ssm):
         require_unit_memory(layer)
         put, start = line_of(layer.B, np.zeros(1), np.ones(1), np.ones(1)), exact(layer.h0[0])
-        if put(fmpq(0)) != 0:
-            raise UnsuitableError("the second layer adds something for tokens without a mark")
+        silent = put(fmpq(0)) == 0
+        need(silent, "the second layer adds something for tokens without a mark")
         net, at, along = layer.phi, np.zeros(2), np.array([0.0, 1.0])
 
         def collect(marked: Spread) -> Spread:

@@ -155,10 +155,6 @@ class Interval:
     def relu(self) -> "Interval":
         return Interval(np.maximum(self.lo, 0), np.maximum(self.hi, 0))
 
-    def hull(self, axis: int) -> "Interval":
-        """The smallest interval around all along an axis."""
-        return Interval(self.lo.min(axis=axis), self.hi.max(axis=axis))
-
     def meet(self, other: "Interval") -> "Interval":
         """Both are known to contain the truth; so does their intersection."""
         return Interval(np.maximum(self.lo, other.lo), np.minimum(self.hi, other.hi))

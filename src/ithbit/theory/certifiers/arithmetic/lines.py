@@ -11,19 +11,9 @@ from typing import Any
 import numpy as np
 from flint import fmpq
 
-from ithbit.theory.certifiers.bound import UnsuitableError
+from ithbit.theory.certifiers.arithmetic.exact import Rational, dot, exact, exact_row
+from ithbit.theory.certifiers.bound import need
 from ithbit.theory.layers import FloatArray, ReluNet
-
-Rational = Any  # flint.fmpq, which has no type stubs
-
-
-def exact(value: float) -> Rational:
-    """The float as a rational number, exactly.
-
-    >>> exact(0.75)
-    3/4
-    """
-    return fmpq(*float(value).as_integer_ratio())
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,34 +48,28 @@ class Line:
     def support(self) -> tuple[Rational, Rational]:
         """An interval outside which f is exactly zero; `UnsuitableError` if there is none."""
         points = self.breakpoints()
-        if not points:
-            raise UnsuitableError("the marker MLP has no kink")
+        need(bool(points), "the marker MLP has no kink")
         outer = (points[0] - 1, points[0], points[-1], points[-1] + 1)
         # Affine beyond the outer breakpoints, so two zeros on either side mean zero throughout.
-        if any(self(t) != 0 for t in outer):
-            raise UnsuitableError("the marker MLP does not vanish far from 0")
+        need(not any(self(t) for t in outer), "the marker MLP does not vanish far from 0")
         return points[0], points[-1]
 
 
 def line_of(net: ReluNet, through: FloatArray, direction: Any, row: FloatArray) -> Line:
     """t -> row · net(through + t · direction), for a net with at most one hidden layer."""
-    if len(net.weights) > 2:
-        raise UnsuitableError("an MLP has more than one hidden layer")
+    need(len(net.weights) <= 2, "an MLP has more than one hidden layer")
+    at, along = exact_row(through), [x if isinstance(x, fmpq) else exact(x) for x in direction]
+    read, inner = exact_row(row), [exact_row(weights) for weights in net.weights[0]]
+    slopes = [dot(weights, along) for weights in inner]
+    starts = [
+        dot(weights, at) + exact(bias) for weights, bias in zip(inner, net.biases[0], strict=True)
+    ]
     if len(net.weights) == 1:
-        slope = _dot(row, [_dot(weights, direction) for weights in net.weights[0]])
-        affine = zip(net.weights[0], net.biases[0], strict=True)
-        at = _dot(row, [_dot(weights, through) + exact(bias) for weights, bias in affine])
-        return Line(((fmpq(1), slope, fmpq(0)), (fmpq(-1), -slope, fmpq(0))), at)
-    units = []
-    for column, weights, bias in zip(net.weights[1].T, net.weights[0], net.biases[0], strict=True):
-        out = _dot(row, column)
-        units.append((out, _dot(weights, direction), _dot(weights, through) + exact(bias)))
-    return Line(tuple(units), _dot(row, net.biases[1]))
-
-
-def _dot(a: FloatArray, b: Any) -> Rational:
-    pairs = zip(a, b, strict=True)
-    return sum((exact(x) * (exact(y) if isinstance(y, float) else y) for x, y in pairs), fmpq(0))
+        slope = dot(read, slopes)
+        return Line(((fmpq(1), slope, fmpq(0)), (fmpq(-1), -slope, fmpq(0))), dot(read, starts))
+    outs = [dot(read, exact_row(column)) for column in net.weights[1].T]
+    units = tuple(zip(outs, slopes, starts, strict=True))
+    return Line(units, dot(read, exact_row(net.biases[1])))
 
 
 def line_direction(net: ReluNet) -> FloatArray:
@@ -94,9 +78,7 @@ def line_direction(net: ReluNet) -> FloatArray:
     first: FloatArray = next((row for row in rows if row.any()), rows[0])
     lead = int(np.argmax(first != 0))
     for row in rows:
-        if any(
-            exact(a) * exact(first[lead]) != exact(b) * exact(row[lead])
-            for a, b in zip(row, first, strict=True)
-        ):
-            raise UnsuitableError("the marker MLP reads more than one combination of its inputs")
+        pairs = zip(exact_row(row), exact_row(first), strict=True)
+        alike = all(a * exact(first[lead]) == b * exact(row[lead]) for a, b in pairs)
+        need(alike, "the marker MLP reads more than one combination of its inputs")
     return first

@@ -16,19 +16,16 @@ from dataclasses import dataclass
 
 from flint import arb, ctx, fmpq
 
-from ithbit.theory.certifiers.arithmetic.lines import exact
-from ithbit.theory.certifiers.bound import Bound
+from ithbit.theory.certifiers.arithmetic.exact import Ball, Rational, exact
+from ithbit.theory.certifiers.bound import Bound, need
 from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
-    Ball,
     Matrix,
-    Rational,
     Reader,
     bits_of,
     high,
     least_of,
     low,
-    need,
     only,
     only_entries,
     places_of,
@@ -90,24 +87,33 @@ def _root(d: int, square: Rational | Ball) -> Ball:
     return (arb(d) / arb(square)).sqrt()
 
 
+def _pointed(
+    reader: Reader,
+    layer: int,
+    slope: Rational,
+    v: Rational,
+    D: tuple[Rational, Rational],
+    shrink: Ball,
+) -> tuple[Matrix, Pointed]:
+    """The scores of the block that points, and what it sees; s(p) = sqrt(d / (D0 + D1 p^2))."""
+    what = f"of block {layer + 1}"
+    scores, moved = _head_maps(reader, layer)
+    only_entries(moved, {(BITS, BITS)}, f"the value {what}")
+    for row in scores:
+        only(row, {ONE, PLACE}, f"the key {what}")
+    need(moved[BITS][BITS] > 0, "the value must keep the sign of the bit")
+    places, (D0, D1) = places_of(reader.solution, slope), D
+    scale = [_root(reader.solution.width, D0 + D1 * p * p) for p in places]
+    value = arb(v * moved[BITS][BITS])
+    return scores, Pointed([arb(p) for p in places], scale, shrink, arb(D0 / D1), value)
+
+
 def _right(solution: TrainedSolution, reader: Reader) -> Bound:
     t, d, n = tokens(reader), solution.width, solution.n_bits
     nu, eps = reader.norms, exact(BERT_EPS)
     one, slope, v = bits_of(t)
-    scores, moved = _head_maps(reader, 0)
-    only_entries(moved, {(BITS, BITS)}, "the value of block 1")
-    for row in scores:
-        only(row, {ONE, PLACE}, "the key of block 1")
     D0, D1 = nu[ONE] * one**2 + nu[BITS] * v**2 + d * eps, nu[PLACE]
-    places = places_of(solution, slope)
-    seen = Pointed(
-        [arb(p) for p in places],
-        [_root(d, D0 + D1 * p * p) for p in places],
-        arb(1),
-        arb(D0 / D1),
-        arb(v * moved[BITS][BITS]),
-    )
-    need(moved[BITS][BITS] > 0, "the value must keep the sign of the bit")
+    scores, seen = _pointed(reader, 0, slope, v, (D0, D1), arb(1))
     scale = 1 / arb(solution.spec.d_head).sqrt()
     margins: list[Ball] = []
     for i in range(1, n + 1):
@@ -119,8 +125,7 @@ def _right(solution: TrainedSolution, reader: Reader) -> Bound:
         A, B = (s * scale * arb(x * y) for x, y in zip(read, (one, fmpq(1)), strict=True))
         own = s * s * scale * arb(read[0] * a[ONE] + read[1] * a[PLACE])
         y = _pull(seen, i, A, B, [own])
-        margin = _after_norms(reader, y, s * s * arb(square))
-        margins.append(margin)
+        margins.append(_after_norms(reader, y, s * s * arb(square)))
     return least_of(margins)
 
 
@@ -205,18 +210,7 @@ def _left(solution: TrainedSolution, reader: Reader) -> Bound:
 
     more = 1 + eps + eps**2
     D0, D1 = more * A_bit + d * eps**3, more * nu[PLACE]
-    scores, moved = _head_maps(reader, 1)
-    only_entries(moved, {(BITS, BITS)}, "the value of block 2")
-    need(moved[BITS][BITS] > 0, "the value must keep the sign of the bit")
-    for row in scores:
-        only(row, {ONE, PLACE}, "the key of block 2")
-    seen = Pointed(
-        [arb(p) for p in places],
-        [_root(d, D0 + D1 * p * p) for p in places],
-        shrink,
-        arb(D0 / D1),
-        arb(v * moved[BITS][BITS]),
-    )
+    scores, seen = _pointed(reader, 1, slope, v, (D0, D1), shrink)
     margins: list[Ball] = []
     for i in range(1, n + 1):
         s, a = s_index[i - 1], index[i - 1]
@@ -236,6 +230,5 @@ def _left(solution: TrainedSolution, reader: Reader) -> Bound:
         ]
         rest = [arb(0), read[0] * held[ONE]]  # the index token's key is 0; the end's own key
         y = _pull(seen, i, read[0] * arb(one), read[1], rest)
-        margin = _after_norms(reader, y, square * s2 * s2)
-        margins.append(margin)
+        margins.append(_after_norms(reader, y, square * s2 * s2))
     return least_of(margins)

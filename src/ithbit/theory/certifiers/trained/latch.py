@@ -7,16 +7,14 @@ Units 0, 1 and 2 are h_1, h_2, h_3 of its head; all weights but those named ther
 import numpy as np
 from flint import arb, ctx
 
-from ithbit.theory.certifiers.arithmetic.lines import exact
-from ithbit.theory.certifiers.bound import Bound
+from ithbit.theory.certifiers.arithmetic.exact import Ball, exact
+from ithbit.theory.certifiers.bound import Bound, need
 from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
-    Ball,
     between,
     high,
     least_of,
     low,
-    need,
 )
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_solution import Column, TrainedSolution
@@ -96,8 +94,7 @@ def _certify(solution: TrainedSolution) -> Bound:
         opening = high(_sigmoid(close * place + shift + hold * stored + turned * high(before)))
         leak = high(_sigmoid(-(close * last + shift + hold * stored + turned * after)))
         answer = (1 - opening) * (gain * -off).tanh() - opening - 2 * n * leak
-        margin = _later_layers(solution, low(answer))
-        margins.append(margin)
+        margins.append(_later_layers(solution, low(answer)))
     return least_of(margins)
 
 

@@ -8,12 +8,10 @@ sees only adds between nothing and all of the other weights to the denominator.
 from flint import arb, ctx, fmpq
 
 from ithbit.families import FAMILIES
-from ithbit.theory.certifiers.arithmetic.lines import exact
-from ithbit.theory.certifiers.bound import Bound
+from ithbit.theory.certifiers.arithmetic.exact import Ball, Rational, exact
+from ithbit.theory.certifiers.bound import Bound, need
 from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
-    Ball,
-    Rational,
     Reader,
     Tokens,
     between,
@@ -21,7 +19,6 @@ from ithbit.theory.certifiers.trained.reading import (
     high,
     least_of,
     low,
-    need,
     only,
     only_entries,
     places_of,
@@ -126,6 +123,5 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
         offset = arb(places[i - 1]) - taken[i - 1]
         opened = window.opened(offset, arb(places[0]) - high(taken[i - 1]), least, most)
         normed = low(scale(nu[BITS] * v * v, reach, arb(nu[FOUND]) * opened.peak**2))
-        margin = factor * (normed * opened.signal - (n - 1) * most * opened.tail)
-        margins.append(margin)
+        margins.append(factor * (normed * opened.signal - (n - 1) * most * opened.tail))
     return least_of(margins)

@@ -7,20 +7,17 @@ have. The stream is the content here, so U is the identity.
 import numpy as np
 from flint import arb, ctx, fmpq
 
-from ithbit.theory.certifiers.arithmetic.lines import exact
-from ithbit.theory.certifiers.bound import Bound
+from ithbit.theory.certifiers.arithmetic.exact import Ball, Rational, exact
+from ithbit.theory.certifiers.bound import Bound, need
 from ithbit.theory.certifiers.trained.linear import check_tokens
 from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
-    Ball,
     Matrix,
-    Rational,
     Reader,
     between,
     high,
     least_of,
     low,
-    need,
     only,
     places_of,
     tokens,
@@ -142,6 +139,5 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
         opened = window.opened(offset, arb(places[0]) - high(taken[i - 1]), least, most)
         kept = low(two.decay ** (T - 1 - i))
         mark = low(arb(d).sqrt() * (kept * opened.signal - (n - 1) * opened.tail) / spread)
-        margin = head * mark * scale(reach, mark * mark)
-        margins.append(margin)
+        margins.append(head * mark * scale(reach, mark * mark))
     return least_of(margins)

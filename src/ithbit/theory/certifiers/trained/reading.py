@@ -8,26 +8,22 @@ writes must lie in the span of U, and everything an argument takes to be 0 or 1 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-from flint import arb, fmpq
+from flint import fmpq
 
-from ithbit.theory.certifiers.arithmetic.lines import exact
-from ithbit.theory.certifiers.bound import BALLS, Bound, UnsuitableError
+from ithbit.theory.certifiers.arithmetic.exact import (
+    Ball,
+    Rational,
+    dot,
+    exact_row,
+    rounded_down,
+)
+from ithbit.theory.certifiers.bound import BALLS, Bound, need
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_solution import Column, TrainedSolution
 
 PRECISION = 160  # bits; scores are of size n^2 and their gaps of size 1
-Rational = Any  # flint.fmpq
-Ball = Any  # flint.arb
 Matrix = list[list[Rational]]
-
-
-def need(condition: bool, what: str) -> None:
-    """Raise `UnsuitableError` with the sentence unless the condition holds."""
-    if not condition:
-        raise UnsuitableError(what)
 
 
 def low(ball: Ball) -> Ball:
@@ -44,19 +40,6 @@ def between(a: Ball, b: Ball) -> Ball:
     return a.union(b)
 
 
-def rounded_down(ball: Ball) -> float:
-    """A float not above any number of the ball.
-
-    >>> rounded_down(arb(1) / 4), rounded_down(arb(1) / 3) <= 1 / 3
-    (0.25, True)
-    """
-    need(bool(ball.is_finite()), "the margin cannot be bounded")
-    nearest = float(ball.lower())
-    while not bool(arb(nearest) <= ball.lower()):
-        nearest = float(np.nextafter(nearest, -np.inf))
-    return nearest
-
-
 def least_of(margins: list[Ball]) -> Bound:
     """The least of the margins of indices 1 to n; both answers are alike, so 1 stands for both."""
     ends = [rounded_down(margin) for margin in margins]
@@ -70,7 +53,7 @@ class Reader:
     def __init__(self, solution: TrainedSolution, U: FloatArray) -> None:
         self.solution = solution
         self.columns = [[fmpq(int(value)) for value in column] for column in U.T]
-        self.norms = [_dot(column, column) for column in self.columns]
+        self.norms = [dot(column, column) for column in self.columns]
         self.m = len(self.norms)
 
     def array(self, name: str) -> FloatArray:
@@ -83,8 +66,8 @@ class Reader:
     def _row(self, row: FloatArray, what: str) -> list[Rational]:
         if not row.any():
             return [fmpq(0)] * self.m
-        values = [exact(value) for value in row]
-        found = [_dot(values, column) for column in self.columns]
+        values = exact_row(row)
+        found = [dot(values, column) for column in self.columns]
         factors = [c / nu for c, nu in zip(found, self.norms, strict=True)]
         need(values == self._lift(factors), f"{what} reads more of the stream than the content")
         return found
@@ -97,8 +80,8 @@ class Reader:
 
     def write(self, column: FloatArray, what: str) -> list[Rational]:
         """The content that a column of the stream holds."""
-        values = [exact(value) for value in column]
-        factors = [_dot(values, c) / nu for c, nu in zip(self.columns, self.norms, strict=True)]
+        values = exact_row(column)
+        factors = [dot(values, c) / nu for c, nu in zip(self.columns, self.norms, strict=True)]
         need(values == self._lift(factors), f"{what} writes more to the stream than content")
         return factors
 
@@ -214,7 +197,3 @@ def only_entries(found: Matrix, allowed: set[tuple[int, int]], what: str) -> Non
     for r, row in enumerate(found):
         for c, value in enumerate(row):
             need(value == 0 or (r, c) in allowed, f"{what} maps content {c} to {r}")
-
-
-def _dot(a: list[Rational], b: list[Rational]) -> Rational:
-    return sum((x * y for x, y in zip(a, b, strict=True) if x != 0 and y != 0), fmpq(0))

@@ -13,15 +13,9 @@ from dataclasses import dataclass
 
 from flint import arb, fmpq
 
-from ithbit.theory.certifiers.trained.reading import (
-    Ball,
-    Matrix,
-    Rational,
-    high,
-    low,
-    need,
-    only,
-)
+from ithbit.theory.certifiers.arithmetic.exact import Ball, Rational
+from ithbit.theory.certifiers.bound import need
+from ithbit.theory.certifiers.trained.reading import Matrix, high, low, only
 
 
 @dataclass(frozen=True)

@@ -38,29 +38,33 @@ class TrainedConstruction(Positive):
     least_ff: int = 1
 
 
-def _entry(task: Task, family: str) -> TrainedConstruction:
-    kind = FAMILIES[family].kind
-    if kind == "softmax" and task == "rhi":
-        own, width, head, ff = bert_right.build, LEAST_WIDTH[3], 2, 1
-        return TrainedConstruction(task, family, 1, "Theorem 12c", "angle", own, width, head, ff)
-    if kind == "softmax":
-        own, width = bert_left.build, LEAST_WIDTH[5]
-        return TrainedConstruction(task, family, 2, "Theorem 14c", "angle", own, width, 2, 1)
-    if kind == "linear":
-        theorem, ff = "Theorem 12b" if task == "rhi" else "Theorem 14c", linear_window.LEAST_FF
-        own, width = linear_window.build, LEAST_WIDTH[5]
-        return TrainedConstruction(task, family, 2, theorem, "window", own, width, 1, ff)
-    if kind == "gru":
-        own, width = gru_latch.build, gru_latch.LEAST_WIDTH
-        return TrainedConstruction(task, family, 1, "Theorem 14a", "latch", own, width)
-    own, width = mamba2_window.build, mamba2_window.LEAST_WIDTH
-    return TrainedConstruction(task, family, 2, "Theorem 14c", "window", own, width)
+def _angle(task: Task, family: str) -> TrainedConstruction:
+    if task == "rhi":
+        own, width, depth, theorem = bert_right.build, LEAST_WIDTH[3], 1, "Theorem 12c"
+    else:
+        own, width, depth, theorem = bert_left.build, LEAST_WIDTH[5], 2, "Theorem 14c"
+    return TrainedConstruction(task, family, depth, theorem, "angle", own, width, least_head=2)
 
 
-_RIGHT = ("softmax-full", "softmax-causal", "linear-full")
+def _window(task: Task, family: str, theorem: str = "Theorem 14c") -> TrainedConstruction:
+    own, width, ff = linear_window.build, LEAST_WIDTH[5], linear_window.LEAST_FF
+    return TrainedConstruction(task, family, 2, theorem, "window", own, width, least_ff=ff)
+
+
 TRAINED: tuple[TrainedConstruction, ...] = (
-    *(_entry("rhi", family) for family in _RIGHT),
-    *(_entry("lhi", family) for family in FAMILIES),
+    _angle("rhi", "softmax-full"),
+    _angle("rhi", "softmax-causal"),
+    _window("rhi", "linear-full", "Theorem 12b"),
+    _angle("lhi", "softmax-full"),
+    _angle("lhi", "softmax-causal"),
+    _window("lhi", "linear-full"),
+    _window("lhi", "linear-causal"),
+    TrainedConstruction(
+        "lhi", "gru", 1, "Theorem 14a", "latch", gru_latch.build, gru_latch.LEAST_WIDTH
+    ),
+    TrainedConstruction(
+        "lhi", "mamba2", 2, "Theorem 14c", "window", mamba2_window.build, mamba2_window.LEAST_WIDTH
+    ),
 )
 
 

@@ -1,9 +1,10 @@
-"""The margins of the trained constructions for every n at once, evaluated in arb balls.
+"""The margins of the constructions for every n at once, evaluated in arb balls.
 
-These speak of the formulas in `constructions/trained/`, with every weight as written there; a
-certificate for one n checks the stored weights instead. The heads of those modules have the proofs:
-each bound below is one that does not depend on n, or that is least at the least n, and is evaluated
-there. Where a term rises and falls with n, its supremum over all n stands in its place.
+These speak of the formulas in `constructions/`, with every weight as written there; a certificate
+for one n checks the stored weights instead. The heads of those modules have the proofs: each bound
+below is one that does not depend on n, or that is least at the least n, and is evaluated there.
+Where a term rises and falls with n, its supremum over all n stands in its place. Of the formal
+layers r = e^{−3}, and all suprema are at i = n = 1.
 """
 
 from collections.abc import Callable
@@ -12,26 +13,101 @@ from dataclasses import dataclass
 from flint import arb, ctx, fmpq
 
 from ithbit.families import FAMILIES
-from ithbit.theory.certifiers.arithmetic.lines import exact
-from ithbit.theory.certifiers.trained.reading import Ball, rounded_down
+from ithbit.theory.certifiers.arithmetic.exact import Ball, exact, rounded_down
 from ithbit.theory.certifiers.trained.window import gelu, silu
 from ithbit.theory.constructions.trained import bert_left, bert_right, linear_window
 from ithbit.theory.constructions.trained.content import columns, norms
 from ithbit.theory.constructions.trained.gru_latch import HEAD
 from ithbit.theory.trained_blocks import BERT_EPS, DENOMINATOR_EPS, LINEAR_EPS, MAMBA_EPS
 
-_PRECISION = 128
+_FORMAL_PRECISION, _PRECISION = 80, 128
 
 
 @dataclass(frozen=True)
-class MarginForEveryN:
-    """A margin that holds for every n, rounded down, and why."""
+class EveryN:
+    """A margin that holds for every n, rounded down, or as text with n free; and why."""
 
-    margin: float
+    margin: float | str
     because: str
 
 
-def trained_every_n(task: str, family: str, width: int = 16, heads: int = 2) -> MarginForEveryN:
+def softmax_deviation() -> float:
+    """Upper bound of a_k + i in the first softmax layer of the marker recipe; for all n and i.
+
+    sum_{t > i} t r^t + (n + 1)(n + 2 + i) r^{n + 2 + i}. The sum decreases in i; in the last term a
+    step of n or i multiplies by less than 2r < 1. So the worst is i = n = 1:
+    r / (1 − r)^2 − r + 8 r^4.
+
+    >>> round(softmax_deviation(), 6)
+    0.005403
+    """
+    with ctx.workprec(_FORMAL_PRECISION):
+        r = arb(-3).exp()
+        return _upper(r / (1 - r) ** 2 - r + 8 * r**4)
+
+
+def linear_deviation() -> float:
+    """Upper bound of a_k + i in the first linear layer of the marker recipe; for all n and i.
+
+    (sum_l (i + l) r^l + (n + 1)(n + 2 + i) r^{n + 2}) / (1 + 3i). This is (p + q i) / (1 + 3i) with
+    p >= q, term by term, so it decreases in i; a step of n multiplies the last term by
+    less than 2r.
+
+    >>> round(linear_deviation(), 6)
+    0.027131
+    """
+    with ctx.workprec(_FORMAL_PRECISION):
+        r = arb(-3).exp()
+        return _upper((r / (1 - r) + r / (1 - r) ** 2 + 8 * r**3) / 4)
+
+
+def parabola_deviation() -> float:
+    """Upper bound of |s_2 − tau_i| in the softmax layer with keys on a parabola; for all n and i.
+
+    2 sum_{D >= 1} e^{−12 i (D^2 − 1/2)} (D (2i + D) + 1/2) + e^{−12 i (i^2 − 1/4)} (2 i^2 + 1/4): a
+    step of i multiplies each term by less than 4 e^{−6} < 1. At i = 1 the terms from D = 5 on are
+    below e^{−12 D}, together below e^{−59}.
+
+    >>> round(parabola_deviation(), 6)
+    0.017629
+    """
+    with ctx.workprec(_FORMAL_PRECISION):
+        near = sum(
+            ((-12 * (arb(D**2) - arb(0.5))).exp() * (D * (2 + D) + arb(0.5)) for D in range(1, 5)),
+            arb(0),
+        )
+        return _upper(2 * near + arb(-59).exp() + arb(-9).exp() * arb(2.25))
+
+
+def _upper(ball: Ball) -> float:
+    return float(ball.upper())
+
+
+def every_n(variant: str, family: str) -> EveryN | None:
+    """What the closed form promises for every n; None for the sketches and the GRU.
+
+    >>> every_n("parabola", "softmax-full").margin
+    '1.858'
+    """
+    if variant == "marker":
+        softmax = family.startswith("softmax")
+        e = softmax_deviation() if softmax else linear_deviation()
+        assert 2 - 6 * e > 1
+        return EveryN("1", f"min(1, 2 − 6E) with a deviation E <= {e:.6f}")
+    if variant == "parabola":
+        e = parabola_deviation()
+        floor = int(8 * (0.25 - e) * 1000) / 1000
+        return EveryN(f"{floor}", f"8 (1/4 − E) with an error E <= {e:.6f}")
+    exact = {
+        "selective": EveryN("1", "small integers, exactly"),
+        "time-invariant": EveryN("1", "min(1, 2 − 6E) with a drift E <= 1/8"),
+        "scalar": EveryN("n + 4", "small integers, exactly"),
+        "pair": EveryN("1", "small integers, exactly"),
+    }
+    return exact.get(variant)
+
+
+def trained_every_n(task: str, family: str, width: int = 16, heads: int = 2) -> EveryN:
     """The margin of a trained construction that holds for every n, at this width.
 
     >>> round(trained_every_n("rhi", "softmax-full").margin, 3)
@@ -55,7 +131,7 @@ def trained_every_n(task: str, family: str, width: int = 16, heads: int = 2) -> 
     }
     bound, because = bounds[kind]
     with ctx.workprec(_PRECISION):
-        return MarginForEveryN(rounded_down(bound()), because)
+        return EveryN(rounded_down(bound()), because)
 
 
 def _sharpness(ratio: Ball) -> Ball:

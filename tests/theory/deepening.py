@@ -1,6 +1,7 @@
-"""Identity layers on top of a solution: what solves a task in k layers does so in more."""
+"""Identity layers on top of a solution: what solves a task in k layers does so in more. Verdicts
+count the hidden units of such layers; this builds them."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,26 +19,11 @@ from ithbit.theory.layers import (
 from ithbit.theory.solution import Solution
 
 
-def hidden_units(solution: Solution) -> int:
-    """The widest hidden layer among the solution's MLPs."""
-    nets = [
-        value
-        for layer in solution.layers
-        for value in (getattr(layer, field.name) for field in fields(layer))  # type: ignore[arg-type]
-        if isinstance(value, ReluNet)
-    ]
-    return max(len(bias) for net in nets for bias in net.biases[:-1])
-
-
 def deepened(solution: Solution, n_layers: int) -> Solution:
     """The same solution with identity layers on top, so that it has `n_layers` layers.
 
     *Exact*: an identity layer gives its input back in real arithmetic, so the margin on every input
     is unchanged. Attention takes V = 0, an SSM or RNN ignores its state; the MLP is x = x+ − (−x)+.
-
-    >>> from ithbit.theory.constructions import construct
-    >>> deepened(construct("lhi", "rnn", 4), 3).depth
-    3
     """
     extra = n_layers - solution.depth
     assert extra >= 0

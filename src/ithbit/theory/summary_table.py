@@ -1,0 +1,115 @@
+"""The paper's summary table, derived: the least number of layers of every entry, from constructions
+that certify and from bounds that hold."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ithbit.errors import SpecError
+from ithbit.families import TASKS, Task
+from ithbit.theory.architecture import (
+    FORMAL_FAMILIES,
+    TRAINED_FAMILIES,
+    Architecture,
+    Model,
+    architecture,
+)
+from ithbit.theory.bounds import Route, bound, growth
+from ithbit.theory.certificate import Certificate
+from ithbit.theory.constructions import CONSTRUCTIONS, entry_of
+from ithbit.theory.constructions.trained import TRAINED
+from ithbit.theory.verdicts import certificate_record, lower_theorem, possible
+
+DEPTHS_SHOWN = (1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the summary table, derived.
+
+    `min_layers` is None where every number of layers has an n*: omega(1) in the paper. Otherwise
+    `certificate` shows that so many layers suffice at n, past `CERTIFIED_N` `every_n` does; `fewer`
+    is the bound for one less.
+    """
+
+    task: Task
+    family: str
+    min_layers: int | None
+    theorem: str
+    width: int | None = None  # of the construction
+    certificate: Certificate | None = None
+    every_n: str | None = None
+    fewer: Route | None = None
+    by_depth: tuple[Route, ...] = ()  # n* for 1, 2, 3, 4 layers where no number of layers suffices
+    growth: str | None = None
+
+    @property
+    def layers_text(self) -> str:
+        return "ω(1)" if self.min_layers is None else str(self.min_layers)
+
+    @property
+    def why(self) -> str:
+        """What the entry stands on, in words."""
+        if self.min_layers is None:
+            stars = ", ".join(f"{r.n_star:,}{'*' if r.cited else ''}" for r in self.by_depth)
+            return f"n* = {stars} for L = 1, 2, 3, 4; {self.growth} ({self.theorem})"
+        if self.certificate:
+            margin = f"{self.certificate.margin:.5g}"
+            text = f"certified at width {self.width}, margin ≥ {margin} ({self.theorem})"
+        else:
+            assert self.every_n is not None
+            margin = f"{self.every_n} for every n"
+            text = f"proved at width {self.width}, margin ≥ {margin} ({self.theorem})"
+        if self.fewer:
+            text += f"; {self.min_layers - 1} layer: impossible past n* = {self.fewer.n_star:,}"
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        bounds = (*self.by_depth, *([self.fewer] if self.fewer else []))
+        return {
+            "task": self.task,
+            "family": self.family,
+            "min_layers": self.min_layers,
+            "theorem": self.theorem,
+            "certificate": certificate_record(self.certificate),
+            "every_n": self.every_n,
+            "n_star_with_fewer": self.fewer.n_star if self.fewer else None,
+            "n_star_by_depth": [route.n_star for route in self.by_depth] or None,
+            "growth": self.growth,
+            "rests_on": sorted({route.rests_on for route in bounds}),
+        }
+
+
+def table(
+    n_bits: int = 64, *, model: Model = "formal", width: int = 16, hidden: int = 64, heads: int = 2
+) -> tuple[Entry, ...]:
+    """The summary table: constructions certified at `n_bits`, and bounds at these sizes.
+
+    >>> {(e.task, e.family): e.min_layers for e in table(4, model="trained")}["lhi", "mamba2"]
+    2
+    """
+    families = FORMAL_FAMILIES if model == "formal" else TRAINED_FAMILIES
+    own = None if model == "formal" else heads  # formal layers have one head
+    layers = [
+        architecture(family, model, width=width, heads=own, hidden=hidden) for family in families
+    ]
+    return tuple(_entry(task, one, n_bits, heads) for one in layers for task in TASKS)
+
+
+def _entry(task: Task, one: Architecture, n_bits: int, heads: int) -> Entry:
+    formal, family = one.model == "formal", one.family
+    found = entry_of(CONSTRUCTIONS if formal else TRAINED, task, family)
+    if found is None:
+        # `bound` raises if there were a depth without a bound: the entry would not be omega(1).
+        routes = tuple(bound(task, replace(one, n_layers=depth)) for depth in DEPTHS_SHOWN)
+        theorem = lower_theorem(task, one)
+        return Entry(task, family, None, theorem, by_depth=routes, growth=growth(one))
+    depth = found.depth
+    # Formal weights have sizes of their own, whatever those of the bounds.
+    layers = architecture(family, n_layers=depth) if formal else replace(one, n_layers=depth)
+    said = possible(task, layers, n_bits, heads)
+    if isinstance(said, str):
+        raise SpecError(f"{said}; ask for the table at another width")
+    assert said.theorem is not None
+    fewer = bound(task, replace(one, n_layers=depth - 1)) if depth > 1 else None
+    own = (said.width, said.certificate, said.every_n)
+    return Entry(task, family, depth, said.theorem, *own, fewer)
