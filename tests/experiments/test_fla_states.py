@@ -63,7 +63,7 @@ print(float((layer(x[None])[0] - out @ w["o_proj.weight"].T).abs().max()))
 
 def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, timeout=250)
 
 
 def test_without_fla_it_says_what_to_install() -> None:
