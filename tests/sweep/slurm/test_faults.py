@@ -103,7 +103,8 @@ def test_submitter_killed_and_started_again(sweep, expected):
     os.kill(process, signal.SIGCONT)
     sweep.end()
     expected.check(sweep.store)
-    assert len(sweep.batches()) == 1
+    # None if all runs had ended when the second submitter first looked: it clears up what is done.
+    assert len(sweep.batches()) <= 1
 
 
 def test_submitter_killed_while_it_submits(cluster, sweep, expected, tmp_path):
