@@ -59,7 +59,7 @@ def capacity(
     are not refuted. The length is doubled, then bisected, until one that is solved and one that
     failed are within the `factor`, which is the result: a bracket, *observed*. Beside it stand the
     measured state, bits per number of the state, the 32·S that numbers of 32 bits can tell apart,
-    and the proved n* where it is below that.
+    and n*, past which no weights solve it, where that is below.
 
     Training is on mixed examples, for 200 epochs at most, and ends at a held-out loss of 0.001.
     The runs are ordinary ones of the store, and where a search stands is seen from them alone: stop

@@ -47,8 +47,8 @@ figure, .scroll { overflow-x: auto; margin: 1rem 0; } figure svg { min-width: 56
 _LEGEND = (
     "A mark is the largest n that was solved, a line goes up to the n that failed. The state is "
     "measured as the causal rank of a layer times the number of layers, or counted (c). No model "
-    "that is evaluated recurrently in 32-bit numbers goes past 32·S; n* holds for all weights in "
-    "real arithmetic."
+    "that is evaluated recurrently in 32-bit numbers goes past 32·S; no weights go past n* in "
+    "real arithmetic, which is proved or conditional as marked."
 )
 
 

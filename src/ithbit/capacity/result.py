@@ -16,7 +16,7 @@ from ithbit.shown import Shown
 
 HEADS = (
     *("task", "layer", "L", "width", "n learnt", "rate", "state", "bits/number", "32·S"),
-    "proved n*",
+    "n*",
 )
 
 
@@ -158,7 +158,7 @@ class Capacities(Shown):
         yield Text(
             f"n learnt: solved at the first, failed at the second. {self.asked} State: measured as "
             "the causal rank (c: counted). 32·S: what a recurrent evaluation in 32-bit numbers can "
-            "tell apart. n*: shown where it is below that."
+            "tell apart. n*, proved or conditional: shown where it is below that."
         )
 
     def csv(self) -> str:
@@ -186,7 +186,7 @@ def cells(each: Capacity) -> tuple[object, ...]:
         "–" if each.state is None else f"{each.state}{mark}",
         "–" if per is None else f"{per:.2f}",
         "–" if each.float_limit is None else f"{each.float_limit:,}",
-        "–" if each.n_star is None else f"{each.n_star:,}",
+        "–" if each.n_star is None else f"{each.n_star:,} ({each.n_star_status})",
     )
 
 
