@@ -9,6 +9,7 @@ import pytest
     ("options", "sentence"),
     [
         (("--width", "4,x"), "width must be numbers such as 4,8,16, got '4,x'"),
+        (("--lr", "fast"), "lr must be numbers such as 0.001,0.01, got 'fast'"),
         (("--width", "5"), "heads must divide the width, got 2 heads at width 5"),
         (("--factor", "1"), "the factor must be above 1, got 1"),
         (("--seeds", "0-2"), "need must be from 1 to the number of seeds, got 4"),

@@ -140,7 +140,8 @@ def numbers(
     try:
         found = [kind(part) for part in parts]
     except (TypeError, ValueError):
-        raise SpecError(f"{name} must be numbers such as 4,8,16, got {given!r}") from None
+        example = "4,8,16" if kind is int else "0.001,0.01"
+        raise SpecError(f"{name} must be numbers such as {example}, got {given!r}") from None
     if not found or len(set(found)) != len(found):
         raise SpecError(f"give every {name} once, and at least one, got {given!r}")
     return found
