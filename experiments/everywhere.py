@@ -53,6 +53,7 @@ from ithbit.verify.verify import (
 
 DRAWN = 16_384  # of densities and of uniform strings, for each refuted run
 SEED = 77_000  # of those: no run trains or is tested on it
+COUNTS = ("runs", "solved", "refuted", "not_refuted", "right", "proved", "unsettled")
 CHANGES = (0, 1, 2, 4, 8, 16)  # where bins begin
 MINORITY = (0, 1, 2, 3, 5, 9, 17)
 
@@ -163,16 +164,7 @@ def table(cells: dict[tuple[str, str], Cell]) -> list[str]:
 def _together(cells: list[Cell]) -> Cell:
     total = Cell()
     for cell in cells:
-        for name in (
-            "runs",
-            "solved",
-            "refuted",
-            "not_refuted",
-            "right",
-            "proved",
-            "unsettled",
-            "seconds",
-        ):
+        for name in (*COUNTS, "seconds"):
             setattr(total, name, getattr(total, name) + getattr(cell, name))
         total.tries += cell.tries
         for method, count in cell.methods.items():
@@ -186,9 +178,8 @@ def _line(name: str, examples: str, cell: Cell) -> str:
     least = "–" if cell.least is None else f"{cell.least:.3g}"
     tries = f"{statistics.median(cell.tries):,.0f}" if cell.tries else "–"
     by = ", ".join(f"{method} {count}" for method, count in sorted(cell.methods.items()))
-    values = [cell.runs, cell.solved, cell.refuted, cell.not_refuted, cell.right, cell.proved]
-    values.append(cell.unsettled)
-    parts = [name, examples, *map(str, values), least, tries, f"{cell.seconds:.1f}", by or "–"]
+    counts = [str(getattr(cell, each)) for each in COUNTS]
+    parts = [name, examples, *counts, least, tries, f"{cell.seconds:.1f}", by or "–"]
     return "| " + " | ".join(parts) + " |"
 
 

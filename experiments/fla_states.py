@@ -16,6 +16,7 @@ import csv
 import importlib
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,38 +112,34 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, **_: Any) -> tuple
     return out.transpose(1, 2), state
 
 
-def gated_delta_rule(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    A_log: Tensor,
-    dt_bias: Tensor,
-    **_: Any,
-) -> tuple[Tensor, Tensor]:
+def gated_delta_rule(**given: Any) -> tuple[Tensor, Tensor]:
     from fla.ops.gated_delta_rule.gate import naive_gdn_gate
-    from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule as recurrent
+    from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
 
-    decay = naive_gdn_gate(g, A_log, dt_bias, torch.float64)
-    return recurrent(unit(q), unit(k), v, beta.sigmoid(), decay, output_final_state=True)
+    return _gated(naive_gdn_gate, naive_recurrent_gated_delta_rule, **given)
 
 
-def kimi(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    A_log: Tensor,
-    dt_bias: Tensor,
-    **_: Any,
-) -> tuple[Tensor, Tensor]:
+def kimi(**given: Any) -> tuple[Tensor, Tensor]:
     from fla.ops.kda.gate import naive_kda_gate
     from fla.ops.kda.naive import naive_recurrent_kda
 
-    decay = naive_kda_gate(g, A_log, dt_bias, torch.float64)
-    return naive_recurrent_kda(unit(q), unit(k), v, decay, beta.sigmoid(), output_final_state=True)
+    return _gated(naive_kda_gate, naive_recurrent_kda, **given)
+
+
+def _gated(
+    gate: Callable[..., Tensor],
+    recurrent: Callable[..., tuple[Tensor, Tensor]],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    decay, rate = gate(g, A_log, dt_bias, torch.float64), beta.sigmoid()
+    return recurrent(unit(q), unit(k), v, g=decay, beta=rate, output_final_state=True)
 
 
 def gla(

@@ -174,21 +174,22 @@ def replay(look: Callable[[int], Mapping[Try, bool]], ask: Ask) -> Progress:
     known: dict[int, bool] = {}
     tried: dict[int, Tried] = {}
     favourite = ask.rates[len(ask.rates) // 2]
-    sure: set[int | None] = {None}  # the lengths that were made sure of
+    sure: set[int] = set()  # lengths judged again, when they were ends of the bracket
     while True:
-        ends = bracket(known)
-        n = next_length(known, ask) or next(
-            (n for n in (ends.low, ends.high) if n not in sure), None
-        )
+        n, at = next_length(known, ask), bracket(known)
         if n is None:
-            return Progress(tuple(tried.values()))
+            unsure = [end for end in (at.low, at.high) if end is not None and end not in sure]
+            if not unsure:
+                return Progress(tuple(tried.values()))
+            n = unsure[0]
         stands = look(n)
         found = judge(stands, ask, favourite, sure=n in known, trusted=any(known.values()))
         if found.solved is None:
             return Progress(tuple(tried.values()), n, found.wanted)
         there = [stands[found.rate, seed] for seed in ask.seeds if (found.rate, seed) in stands]
         tried[n] = Tried(n, found.solved, found.rate, sum(there), len(there))
-        sure |= {n} & set(known)
+        if n in known:
+            sure.add(n)
         known[n] = found.solved
         if found.solved:
             favourite = found.rate
