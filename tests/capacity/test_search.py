@@ -113,6 +113,11 @@ def test_the_best_rate_counts() -> None:
     assert {each.n: each.rate for each in found.tried}[low] == 0.01
 
 
+def test_no_shorter_length_is_tried_before_all_rates_had_their_turn_at_the_first() -> None:
+    _, ended = searched(lambda n, rate, seed: rate == 0.01 and n <= 60)
+    assert min(ended) == ASK.start
+
+
 def test_a_solved_length_above_a_failed_one_counts() -> None:
     assert bracket({8: True, 16: False, 32: True, 64: False}) == Bracket(32, 64)
     assert next_length({8: True, 16: False, 32: True, 40: False}, ASK) is None

@@ -14,6 +14,7 @@ from ithbit.engine.device import choose_device
 from ithbit.engine.loop import train
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
+from ithbit.verify.verify import verify_run
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "everywhere.py"
 EASY = Protocol(
@@ -53,3 +54,15 @@ def test_cells_are_counted_and_wrong_answers_sorted(stores, tmp_path, monkeypatc
     assert [cell["refuted"] for cell in data["cells"]] == [1, 0]
     wrong, tried = data["common"]["uniform"]["counts"]["uniform"]["all"]
     assert 0 < wrong < tried == 16_384  # one answer for both bits
+
+
+def test_every_verdict_is_counted_by_its_own_name(stores) -> None:
+    script = runpy.run_path(str(SCRIPT))
+    folder = next(path.parent for path in stores[1].glob("*/spec.json"))
+    found = verify_run(folder, choose_device("cpu"))
+    counted = {"refuted": "refuted", "not refuted": "not_refuted", "unsettled": "unsettled"}
+    counted |= {"right on all inputs": "right", "proved on all inputs": "proved"}
+    for verdict, name in counted.items():
+        cell = script["Cell"]()
+        script["_count"](cell, replace(found, verdict=verdict))
+        assert {each for each in counted.values() if getattr(cell, each)} == {name}

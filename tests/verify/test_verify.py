@@ -1,6 +1,7 @@
 """Verification: exhaustive where feasible, honest words elsewhere, records that can be trusted."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from ithbit.models import classifier
 from ithbit.native import building
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.reading import read_verification
+from ithbit.store.records import Proof
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
 from ithbit.verify.margins import Case, Model
@@ -22,8 +24,10 @@ from ithbit.verify.verify import (
     check_length,
     examine,
     is_enough,
+    may_be_proved,
     model_of,
     read_run,
+    verified,
     verify_run,
 )
 
@@ -255,6 +259,19 @@ def test_words_of_the_first_version_are_read(folder: Path, old: str, new: str) -
     # A search of the first version did not try the likely inputs first.
     assert is_enough(found, 1, count=False) == (new in ("refuted", "right on all inputs"))
     assert is_enough(found, 1, count=True) == (new == "right on all inputs")
+
+
+def test_what_a_record_leaves_to_be_said(folder: Path) -> None:
+    record = verified(folder, choose_device("cpu"), 64, 0, count=False)
+    searched = replace(record.found, verdict="not refuted", exhaustive=False)
+    record = replace(record, found=searched)
+    assert is_enough(record, 64, count=False)
+    assert not is_enough(record, 65, count=False)
+    assert not is_enough(record, 64, count=True)
+    assert may_be_proved(record, 1)
+    record = replace(record, found=replace(searched, proof=Proof("open", seconds=10)))
+    assert may_be_proved(record, 11)
+    assert not may_be_proved(record, 10)
 
 
 def test_a_record_of_another_version_does_not_count(folder: Path) -> None:
