@@ -81,7 +81,9 @@ def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], pa
         with tarfile.open(whole, "w:gz") as tar:
             for folder in sorted(store.iterdir()) if store.is_dir() else ():
                 for name in (*RECORDS, *(("weights.safetensors",) if folder.name in kept else ())):
-                    if (folder / name).is_file() and (folder / "result.json").is_file():
+                    if (folder / name).is_file() and any(
+                        (folder / end).is_file() for end in ("result.json", "failure.json")
+                    ):
                         tar.add(folder / name, f"{folder.name}/{name}")
 
     write_whole(path, fill)

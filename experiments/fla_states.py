@@ -138,7 +138,7 @@ def _gated(
     dt_bias: Tensor,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    decay, rate = gate(g, A_log, dt_bias, torch.float64), beta.sigmoid()
+    decay, rate = gate(g, A_log, dt_bias, g.dtype), beta.sigmoid()
     return recurrent(unit(q), unit(k), v, g=decay, beta=rate, output_final_state=True)
 
 
@@ -239,13 +239,27 @@ def stand_ins() -> None:
             setattr(module, name, form)
 
 
+class GatedDeltaNet(FlaLayer):
+    """To be trained where the kernels cannot: some versions of Triton get them wrong on Hopper."""
+
+    def __init__(self, width: int) -> None:
+        stand_ins()
+        super().__init__(fla_module("GatedDeltaNet", width))
+
+
+class RWKV7(FlaLayer):
+    """To be trained at small widths: the kernels need heads of 16 numbers or more."""
+
+    def __init__(self, width: int) -> None:
+        stand_ins()
+        super().__init__(fla_module("RWKV7Attention", width))
+
+
 def built(name: str) -> Plain:
     """A layer of fla with random weights, always the same ones."""
     torch.manual_seed(0)
     kind, _, other = LAYERS[name]
     module = fla_module(kind, WIDTH, **other)
-    if kind == "Mamba2":
-        module.chunk_size = 16  # how its plain form cuts the sequence: memory, not results
     if name == "RWKV7-no-norm":
         module.g_norm = nn.Identity()
     return Plain(module).double()

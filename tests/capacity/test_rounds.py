@@ -18,7 +18,7 @@ from ithbit.capacity.rounds import Search, Standing, rounds
 from ithbit.capacity.search import Ask
 from ithbit.capacity.state import beside
 from ithbit.engine.device import choose_device
-from ithbit.engine.outcomes import outcome
+from ithbit.engine.outcomes import outcome, record_failure
 from ithbit.errors import SpecError, StoreError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import keep_verification
@@ -145,6 +145,50 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(given, said, tmp_path) ->
         ithbit.capacity("rhi", "gru", store=tmp_path / "none", **given)
     assert said in str(error.value)
     assert not (tmp_path / "none").exists()
+
+
+LAYER = """
+from pathlib import Path
+from torch import nn
+
+class Shy(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.cell = nn.GRU(width, width, batch_first=True)
+
+    def forward(self, x):
+        if x.shape[0] == 64 and x.shape[1] > 2 and Path(__file__).with_name("full").exists():
+            raise MemoryError("no room for three tokens")
+        return self.cell(x)[0]
+"""
+
+
+def test_a_run_that_cannot_be_run_is_no_evidence_and_is_tried_again(tmp_path) -> None:
+    """Out of memory is not a failure to learn: the bracket stays open, with the reason."""
+    (tmp_path / "layers.py").write_text(LAYER)
+    (tmp_path / "full").touch()
+
+    def ask() -> Capacities:
+        return ithbit.capacity(
+            "rhi", f"{tmp_path}/layers.py:Shy", width=4, lr=0.01, start=1, most_n=2, seeds="0-1",
+            need=2, protocol=SHORT, store=tmp_path / "runs", workers=1,
+        )  # fmt: skip
+
+    stuck = ask()
+    assert (stuck[0].tried, stuck[0].failed_at, stuck.final) == ("1+", None, False)
+    assert "n = 2 cannot be tried: MemoryError: no room for three tokens" in stuck.stuck[0]
+    assert "no room" in str(stuck)
+    (tmp_path / "full").unlink()
+    found = ask()
+    assert (found.final, found.stuck) == (True, ())
+    assert found[0].tried.startswith("1+ 2")
+
+
+def test_a_run_that_diverged_has_failed(tmp_path) -> None:
+    of = Search(ASK, tmp_path, SHORT)
+    for run in of.runs(MODEL, 2).values():
+        record_failure(tmp_path, run, "the loss is not finite in epoch 1: nan")
+    assert of.standing(MODEL).lengths == "2-"
 
 
 def made_up(family: str, state: int, low: int, high: int | None) -> Capacity:

@@ -11,7 +11,7 @@ import torch
 
 from ithbit.errors import LayerError
 from ithbit.models import layer_source
-from ithbit.models.adapters import ADAPTERS
+from ithbit.models.adapters import ADAPTERS, untuned
 from ithbit.models.layer_source import (
     READY,
     bound_here,
@@ -278,3 +278,19 @@ def test_names_and_stores_need_no_torch(mine: Path) -> None:
         assert "torch" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+def test_kernels_defined_untuned_have_the_smallest_configuration() -> None:
+    triton = pytest.importorskip("triton")
+
+    def kernel(x):
+        pass
+
+    sizes = [triton.Config({"BLOCK": size}, num_warps=4) for size in (64, 16, 32)]
+
+    def tuned():
+        return triton.autotune(configs=sizes, key=[])(triton.jit(kernel))
+
+    with untuned():
+        assert [config.kwargs for config in tuned().configs] == [{"BLOCK": 16}]
+    assert len(tuned().configs) == 3

@@ -9,17 +9,17 @@ from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.sweep.select import parse_seeds
 
-Seeds = Iterable[int] | str
+Seeds = int | Iterable[int] | str
 Layer = Callable[..., Any]
 
 
-def seeds_of(seeds: Seeds) -> Iterable[int]:
-    """Seeds as numbers; a text such as "0-4" or "0,3,8-9" is read.
+def seeds_of(seeds: Seeds) -> list[int]:
+    """Seeds as numbers, one or several; a text such as "0-4" or "0,3,8-9" is read.
 
-    >>> seeds_of("0,3,8-9")
-    [0, 3, 8, 9]
+    >>> seeds_of("0,3,8-9"), seeds_of(3)
+    ([0, 3, 8, 9], [3])
     """
-    return parse_seeds(seeds) if isinstance(seeds, str) else seeds
+    return parse_seeds(seeds) if isinstance(seeds, str) else listed(seeds)
 
 
 def listed(values: Any) -> list[Any]:

@@ -120,7 +120,8 @@ def capacity(
                 lines = [each.sentence() for each in standings if not each.done]
                 print(*first, *lines, sep="\n", file=sys.stderr, flush=True)
     rows = tuple(row(standing, measure=not dry_run) for standing in standings)
-    found = Capacities(rows, search.sentence())
+    stuck = tuple(each.sentence() for each in standings if each.stuck and not each.train)
+    found = Capacities(rows, search.sentence(), stuck)
     if out is not None:
         from ithbit.capacity.card import write_card
 

@@ -30,7 +30,7 @@ def data(
     at_least_one(n=n)
     from ithbit.exchange.sets import write_sets
 
-    return write_sets(task, n, Path(out), list(seeds_of(seeds)), exhaustive)
+    return write_sets(task, n, Path(out), seeds_of(seeds), exhaustive)
 
 
 def score(predictions: str | Path, *, data: str | Path = "data", name: str = "yours") -> "Score":

@@ -204,7 +204,7 @@ def _selected(
         [family_named(each).name for each in listed(family)],
         listed(layers),
         listed(n),
-        list(seeds_of(seeds)) if seeds else [],
+        [] if seeds is None else seeds_of(seeds),
         max_epochs,
         stop_when_solved,
         examples,

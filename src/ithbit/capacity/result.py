@@ -121,10 +121,11 @@ def row(standing: Standing, measure: bool = False) -> Capacity:
 
 @dataclass(frozen=True, repr=False)
 class Capacities(Shown):
-    """The rows of a search, and what was asked, in a sentence."""
+    """The rows of a search, what was asked, in a sentence, and which cells are stuck, and why."""
 
     rows: tuple[Capacity, ...]
     asked: str
+    stuck: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Capacity]:
         return iter(self.rows)
@@ -141,7 +142,8 @@ class Capacities(Shown):
         return all(each.final for each in self.rows)
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema": 1, "asked": self.asked, "rows": [each.to_json() for each in self.rows]}
+        rows = [each.to_json() for each in self.rows]
+        return {"schema": 1, "asked": self.asked, "rows": rows, "stuck": list(self.stuck)}
 
     def parts(self) -> Iterator[Any]:
         from rich.table import Table
@@ -153,6 +155,7 @@ class Capacities(Shown):
         for each in self.rows:
             table.add_row(*map(str, cells(each)))
         yield table
+        yield from map(Text, self.stuck)
         if not self.final:
             yield "… the search is not done: the same command goes on from here"
         yield Text(

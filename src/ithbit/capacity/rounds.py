@@ -6,7 +6,8 @@ next runs of all open cells are trained together, so that a GPU has enough to do
 
 A run *stands* if it succeeded (right on every held-out sample in some epoch) and no wrong answer is
 known of its final weights: to the structured inputs that training ends with, and to the inputs that
-`verify` tried. Those at the lower end of a bracket are verified before the bracket is believed.
+`verify` tried. Those at the lower end of a bracket are verified before the bracket is believed. A
+run that diverged has failed; one that could not be run, for want of memory say, tells nothing.
 """
 
 import math
@@ -14,14 +15,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from textwrap import shorten
 
 from ithbit.capacity.search import Ask, Bracket, Tried, Try, bracket, replay
 from ithbit.engine.device import Device
-from ithbit.engine.outcomes import outcome
+from ithbit.engine.outcomes import forget_failures, outcome
 from ithbit.families import family_named
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.reading import check_kind, read_verification
-from ithbit.store.records import Result, Verified
+from ithbit.store.records import Failure, Result, Verified
 from ithbit.verify.verify import ALWAYS, is_enough, verify_run
 
 # A run goes on after its first perfect epoch, at which most are still wrong somewhere, until its
@@ -35,7 +37,8 @@ GPU_MINUTES = 0.75  # of a round: runs not done by then go on in the next, besid
 class Standing:
     """Where the search of one cell stands: the lengths settled, in their order, and what is next.
 
-    `model` is of any length. With neither runs to train nor runs to verify the bracket is final.
+    `model` is of any length. With no runs to train or to verify, and none that could not be run,
+    the bracket is final.
     """
 
     model: ModelSpec
@@ -43,6 +46,7 @@ class Standing:
     trying: int | None = None
     train: tuple[RunSpec, ...] = ()
     verify: tuple[RunSpec, ...] = ()
+    stuck: tuple[Failure, ...] = ()  # wanted, but they could not be run
     verdicts: tuple[str, ...] = ()  # of the runs that stand at the lower end
 
     @property
@@ -51,7 +55,7 @@ class Standing:
 
     @property
     def done(self) -> bool:
-        return not self.train and not self.verify
+        return not (self.train or self.verify or self.stuck)
 
     @property
     def lengths(self) -> str:
@@ -64,6 +68,9 @@ class Standing:
         rates = sorted({run.protocol.learning_rate for run in self.train})
         at = ", ".join(f"{rate:g}" for rate in rates)
         now = f"n = {self.trying} at {at}, {len(self.train)} runs" if self.train else "done"
+        if self.stuck and not self.train:
+            why = shorten(self.stuck[0].error, 200, placeholder="…")
+            now = f"n = {self.trying} cannot be tried: {why}"
         name = family_named(model.family).label if model.code else model.family
         head = f"{model.task} {name} L{model.n_layers} d{model.d_model}"
         return ": ".join(filter(None, (head, self.lengths, now)))
@@ -76,7 +83,7 @@ class Search:
     ask: Ask
     store: Path
     protocol: Protocol = PROTOCOL
-    _ended: dict[RunSpec, Result | None] = field(default_factory=dict)  # None: failed
+    _ended: dict[RunSpec, Result | Failure] = field(default_factory=dict)
 
     def sentence(self) -> str:
         """What a bracket rests on, in a sentence."""
@@ -105,7 +112,13 @@ class Search:
         standing = Standing(model, found.tried, found.trying)
         if found.trying is not None:
             runs = self.runs(model, found.trying)
-            return replace(standing, train=tuple(runs[each] for each in found.wanted))
+            wanted = [runs[each] for each in found.wanted]
+            ended = [self._ended.get(run) for run in wanted]
+            return replace(
+                standing,
+                train=tuple(run for run in wanted if run not in self._ended),
+                stuck=tuple(done for done in ended if isinstance(done, Failure)),
+            )
         low = standing.bracket.low
         return standing if low is None else self._sealed(standing, low)
 
@@ -124,22 +137,29 @@ class Search:
         return replace(standing, verify=unsure, verdicts=verdicts)
 
     def _stands(self, model: ModelSpec, n: int) -> dict[Try, bool]:
-        """Whether each run of a length stands, of those that have ended."""
-        runs = self.runs(model, n)
-        for run in runs.values():
-            if run not in self._ended and (done := outcome(self.store, run)) is not None:
-                self._ended[run] = done if isinstance(done, Result) else None
-        return {each: self._is_right(run) for each, run in runs.items() if run in self._ended}
+        """Whether each run of a length stands, of those that have ended and tell something."""
+        stands = {}
+        for each, run in self.runs(model, n).items():
+            if run not in self._ended and (found := outcome(self.store, run)) is not None:
+                self._ended[run] = found
+            done = self._ended.get(run)
+            if isinstance(done, Result) or (done is not None and done.diverged):
+                stands[each] = self._is_right(run, done)
+        return stands
 
-    def _is_right(self, run: RunSpec) -> bool:
-        result = self._ended[run]
-        if result is None or not result.solved or result.structured_wrong:
+    def _is_right(self, run: RunSpec, done: Result | Failure) -> bool:
+        if isinstance(done, Failure) or not done.solved or done.structured_wrong:
             return False
         record = self._record(run)
         return record is None or record.found.verdict != "refuted"
 
     def _record(self, run: RunSpec) -> Verified | None:
         return read_verification(str(self.store / run.folder))
+
+    def retry(self, model: ModelSpec) -> None:
+        """Let the runs be tried again that a cell is stuck at."""
+        for run in forget_failures([each.spec for each in self.standing(model).stuck], self.store):
+            del self._ended[run]
 
     def verified(self, model: ModelSpec, device: Device) -> Standing:
         """Where a cell stands once the lower end of its bracket, if it has one, is verified."""
@@ -156,7 +176,10 @@ def rounds(
     searches: Mapping[ModelSpec, Search], train: Train, device: Device, until: float
 ) -> Iterator[list[Standing]]:
     """Take all cells on, round by round, until all brackets are final or the time is over; where
-    they stand before every round and at the end."""
+    they stand before every round and at the end. What could not be run before is tried again."""
+    if time.monotonic() < until:
+        for model, search in searches.items():
+            search.retry(model)
     while True:
         found = [search.verified(model, device) for model, search in searches.items()]
         yield found

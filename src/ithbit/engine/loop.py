@@ -30,7 +30,7 @@ from ithbit.engine.steppers.choice import check_compile, check_kernels, evaluato
 from ithbit.errors import BusyError, SpecError
 from ithbit.models.classifier import n_parameters
 from ithbit.spec import RunSpec
-from ithbit.store.records import Epoch, Result, StoppedBy
+from ithbit.store.records import NOT_FINITE, Epoch, Result, StoppedBy
 from ithbit.store.status import check_store
 
 SAVE_SECONDS = 10.0  # at most this much work is done again after a crash, and one epoch
@@ -154,7 +154,7 @@ def _stop(cell: Cell) -> bool:
     for progress, reason in ended:
         if reason == "failed":
             loss = progress.history[-1].train_loss
-            error = f"the loss is not finite in epoch {len(progress.history)}: {loss}"
+            error = f"{NOT_FINITE} in epoch {len(progress.history)}: {loss}"
             fail(progress, error, "", cell)
         else:
             _finish(progress, reason, cell)

@@ -2,7 +2,9 @@
 
 import importlib
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -102,7 +104,8 @@ def fla_layer(kind: str, width: int) -> nn.Module:
 def fla_module(kind: str, width: int, **other: Any) -> nn.Module:
     """fla's own module: two heads, and no expansion where it can be told so; `other` as given."""
     try:
-        layers = importlib.import_module("fla.layers")
+        with untuned():
+            layers = importlib.import_module("fla.layers")
     except ImportError as error:
         raise LayerError(
             f"fla:{kind} needs flash-linear-attention ({error}); install ithbit[reference-gpu]"
@@ -125,6 +128,33 @@ def fla_module(kind: str, width: int, **other: Any) -> nn.Module:
         "layer_idx": 0,
         "num_hidden_layers": 2,  # some start their weights by their place in a stack
     }
+    if kind == "Mamba2":
+        wanted["chunk_size"] = 16  # its plain form pads every input to this: memory, not results
     given = {name: value for name, value in wanted.items() if name in taken}
     module: nn.Module = made(**given, **other)
     return module
+
+
+@contextmanager
+def untuned() -> Iterator[None]:
+    """Triton kernels that are defined meanwhile get the smallest of their configurations.
+
+    fla's tuning compiles and times some ten of each, again for every new shape: minutes before a
+    first step, at widths where all of them take microseconds.
+    """
+    from triton.runtime.autotuner import Autotuner
+
+    define: Any = Autotuner.__init__
+
+    def smallest(config: Any) -> tuple[int, int, int]:
+        blocks = [size for size in config.kwargs.values() if type(size) is int and size > 0]
+        return math.prod(blocks), config.num_stages, abs(config.num_warps - 4)
+
+    def with_one(self: Any, fn: Any, names: Any, configs: Any, *rest: Any, **more: Any) -> None:
+        define(self, fn, names, sorted(configs or [], key=smallest)[:1], *rest, **more)
+
+    Autotuner.__init__ = with_one
+    try:
+        yield
+    finally:
+        Autotuner.__init__ = define

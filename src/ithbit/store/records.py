@@ -12,6 +12,7 @@ from ithbit.spec import RunSpec, plain, run_from_json, since_0_2
 from ithbit.store.schema import MAX_FLOAT, MAX_INT, Within, built
 
 SCHEMA = 1
+NOT_FINITE = "the loss is not finite"  # how the error of a run that diverged begins
 
 StoppedBy = Literal["loss", "epochs", "solved"]
 Verdict = Literal[
@@ -105,14 +106,19 @@ class Failure:
 
     >>> from ithbit import ModelSpec, RunSpec
     >>> run = RunSpec(ModelSpec("rhi", "gru", n_bits=8), seed=0)
-    >>> Failure(run, "the loss is not finite", traceback="", epoch=3).error
-    'the loss is not finite'
+    >>> Failure(run, "the loss is not finite in epoch 3: nan", traceback="", epoch=3).diverged
+    True
     """
 
     spec: RunSpec
     error: str
     traceback: str
     epoch: Count
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it was the training that failed, and not what ran it."""
+        return self.error.startswith(NOT_FINITE)
 
     def to_json(self) -> dict[str, Any]:
         return _to_json(self)
