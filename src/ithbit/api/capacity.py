@@ -160,7 +160,7 @@ def outlook(standings: "list[Standing]", search: "Search", device: str, workers:
         if seed in some
     ]
     return (
-        f"{len(standings)} cells, {len(left)} open; if all fail at the length tried next, that "
-        f"takes {longest(runs, search.store, device, workers)}, and twice as much at twice the "
-        "length"
+        f"{len(standings)} cell{'s' * (len(standings) > 1)}, {len(left)} open; if all fail at the "
+        f"length tried next, that takes {longest(runs, search.store, device, workers)}, and twice "
+        "as much at twice the length"
     )
