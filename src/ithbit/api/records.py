@@ -89,9 +89,9 @@ def table(
 ) -> PaperTable:
     """Make one of the paper's tables from the runs of a store.
 
-    Counts are solved runs of finished ones, with what became of the solved ones by letters that the
-    notes explain. Unlike runs stand apart. A cell with fewer finished runs than the paper has is
-    marked `*`, one without any is –. The published numbers alone need no store.
+    Counts are solved runs of those that finished or diverged, with what became of the solved ones
+    by letters that the notes explain. Unlike runs stand apart. A cell with fewer such runs than the
+    paper has is marked `*`, one without any is –. The published numbers alone need no store.
 
     >>> print(table("length-by-n", show="published", format="csv"))
     Train n,Solved,Accuracy at n/2,Accuracy at 2n
