@@ -106,7 +106,8 @@ class Verifications(Shown, list[Verified]):
         }
 
     def to_json(self) -> dict[str, Any]:
-        return {"summary": self.summary(), "runs": [each.to_json() for each in self]}
+        runs = [each.to_json() for each in self]
+        return {"summary": self.summary(), "runs": runs, "set_aside": self.set_aside}
 
     def parts(self) -> Iterator[str]:
         for each in self:
