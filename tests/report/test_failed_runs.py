@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from synthetic_store import Plan, write_run
 
+from ithbit.api.records import plot
 from ithbit.published import Variant
 from ithbit.report.cells import gather, summary
 from ithbit.report.comparison.compare import compare
-from ithbit.report.figures import draw
 from ithbit.report.tables.main import TABLES, table_named
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.export import export
@@ -82,13 +82,14 @@ def test_a_run_that_diverged_counts_and_one_that_could_not_be_run_does_not(recor
     assert found["parameters", "LHI GRU L=1 n=64"].ours == "1777"
 
 
-def test_tables_and_figures_of_such_a_store(sick: Path) -> None:
+def test_tables_and_figures_of_such_a_store(sick: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = gather(load_rows(sick))
     for name in TABLES:
         assert any("3 of the runs diverged" in note for note in table_named(name, cells).notes)
     cost = {row.variant: row.values for row in table_named("cost", cells).rows}
     assert [value.ours for value in cost[GRU]][:3] == ["3/5", "1777", "9*"]
-    draw("epochs", cells)
+    plot("epochs", store=sick)
+    assert capsys.readouterr().err.splitlines() == [f"ithbit: {note}" for note in cells.notes()]
 
 
 def test_a_store_where_all_diverged_has_a_table(tmp_path: Path) -> None:

@@ -113,6 +113,8 @@ class Verifications(Shown, list[Verified]):
         for each in self:
             if each.found is not None:
                 yield from each.parts()
+        if self.set_aside:
+            yield f"set aside, since they cannot be read or tried: {len(self.set_aside)} runs"
         if len(self) == 1:
             device = self[0].record["environment"]["device_name"]
             proved = self[0].verdict == "proved on all inputs"

@@ -106,8 +106,8 @@ class Cells:
         """How the runs of these variants at one length stand, together."""
         return standing(self.by_cell.of(Cell(variant, n_bits, positions) for variant in variants))
 
-    def notes(self) -> list[str]:
-        """What is not counted, and what is although it is not the paper's; a sentence each."""
+    def ended_notes(self) -> list[str]:
+        """Which runs are not counted for want of an end, and which are without a good one."""
         notes = []
         if self.n_unfinished or self.n_failed:
             notes.append(
@@ -119,6 +119,11 @@ class Cells:
                 f"{self.n_diverged} of the runs diverged: the loss was no longer finite; they "
                 "count with the greatest accuracy that they had reached"
             )
+        return notes
+
+    def notes(self) -> list[str]:
+        """What is not counted, and what is although it is not the paper's; a sentence each."""
+        notes = self.ended_notes()
         if self.shared:
             notes.append(f"of all runs, unlike the paper's: {', '.join(self.shared)}")
         elif self.differing():
