@@ -3,10 +3,12 @@
 *Declared* is the class's own `state_size` where it has one, else the numbers that its cache holds
 for one sequence after eight tokens. *Measured* is the causal rank (`ithbit.probe.rank`) in float64.
 The layers are fla's own modules at width 16 with two heads and no expansion; their Triton kernels
-are replaced by the library's plain PyTorch forms, or by a few lines where it has none, so this runs
-on a CPU and says nothing about the kernels themselves.
+are replaced by plain PyTorch forms, without a loop over the tokens, so this runs on a CPU and says
+nothing about the kernels themselves. `experiments/fla_states.py:GLA` and so on are layers to train,
+on any device.
 
     python experiments/fla_states.py [LAYER ...] [-o FILE]
+    ithbit capacity rhi experiments/fla_states.py:GLA
 
 Needs flash-linear-attention and transformers (`ithbit[reference-gpu]`). Some minutes on one core.
 """
@@ -17,6 +19,7 @@ import importlib
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,31 +107,86 @@ def unit(x: Tensor) -> Tensor:
     return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
 
 
-def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
-    from fla.ops.delta_rule.naive import delta_rule_recurrence
+def recalled(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    drop: Tensor | None = None,
+    put: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """q_t S_t for every token t, and the last state, without a loop over the tokens, where
 
-    heads = (x.transpose(1, 2) for x in (unit(q), unit(k), v, beta))
-    out, state = delta_rule_recurrence(*heads)
-    return out.transpose(1, 2), state
+        S_t = exp(decay_t) S_{t-1} + put_t (drop_t S_{t-1}) + k_t v_t.
+
+    All are (batch, token, head, number); decays, in logarithms, are of the rows of S. What `drop`
+    reads off the state follows from the tokens before by a triangular system.
+    """
+    total, token = decay.cumsum(1), torch.arange(q.shape[1], device=q.device)
+
+    def weights(reader: Tensor, at: Tensor, written: Tensor, seen: Tensor) -> Tensor:
+        gap = at[:, :, None] - total[:, None]  # batch, reading token, written token, head, number
+        gap = gap.masked_fill(~seen[:, :, None, None], -torch.inf)
+        return torch.einsum("bthd,btshd,bshd->bhts", reader, gap.exp(), written)
+
+    def read(reader: Tensor, values: Tensor) -> Tensor:
+        return torch.einsum("bhts,bshv->bthv", reader, values)
+
+    def left(written: Tensor, values: Tensor) -> Tensor:
+        kept = written * (total[:, -1:] - total).exp()
+        return torch.einsum("bshd,bshv->bhdv", kept, values)
+
+    upto, before = token[:, None] >= token, token[:, None] > token
+    out, state = read(weights(q, total, k, upto), v), left(k, v)
+    if drop is None or put is None:
+        return out, state
+    dropped = read(weights(drop, total - decay, k, before), v)
+    dropped = read(resolvent(weights(drop, total - decay, put, before)), dropped)
+    return out + read(weights(q, total, put, upto), dropped), state + left(put, dropped)
+
+
+def resolvent(below: Tensor) -> Tensor:
+    """The inverse of 1 - `below`, which is zero on and above the diagonal: of blocks twice as large
+    at every step."""
+    n = below.shape[-1]
+    token, size = torch.arange(n, device=below.device), 1
+    found = torch.eye(n, dtype=below.dtype, device=below.device)
+    while size < n:
+        block = token // size
+        lower = (block[:, None] // 2 == block // 2) & (block[:, None] > block)
+        found = found + found @ (below * lower) @ found
+        size *= 2
+    return found
+
+
+def scaled(q: Tensor) -> Tensor:
+    return q * q.shape[-1] ** -0.5
+
+
+def delta(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """The delta rule with decay: v_t replaces, by the share beta_t, what the state has for k_t."""
+    q, k, beta = scaled(unit(q)), unit(k), beta[..., None]
+    return recalled(q, k, beta * v, decay, k * decay.exp(), -beta * k)
+
+
+def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
+    return delta(q, k, v, torch.zeros_like(k), beta)
 
 
 def gated_delta_rule(**given: Any) -> tuple[Tensor, Tensor]:
     from fla.ops.gated_delta_rule.gate import naive_gdn_gate
-    from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
 
-    return _gated(naive_gdn_gate, naive_recurrent_gated_delta_rule, **given)
+    return _gated(naive_gdn_gate, **given)
 
 
 def kimi(**given: Any) -> tuple[Tensor, Tensor]:
     from fla.ops.kda.gate import naive_kda_gate
-    from fla.ops.kda.naive import naive_recurrent_kda
 
-    return _gated(naive_kda_gate, naive_recurrent_kda, **given)
+    return _gated(naive_kda_gate, **given)
 
 
 def _gated(
     gate: Callable[..., Tensor],
-    recurrent: Callable[..., tuple[Tensor, Tensor]],
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -138,23 +196,30 @@ def _gated(
     dt_bias: Tensor,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    decay, rate = gate(g, A_log, dt_bias, g.dtype), beta.sigmoid()
-    return recurrent(unit(q), unit(k), v, g=decay, beta=rate, output_final_state=True)
+    decay = gate(g, A_log, dt_bias, g.dtype)
+    if decay.dim() < k.dim():
+        decay = decay[..., None].expand_as(k)
+    return delta(q, k, v, decay, beta.sigmoid())
 
 
 def gla(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor | None = None, gk: Tensor | None = None, **_: Any
 ) -> tuple[Tensor, Tensor]:
-    from fla.ops.gla.naive import naive_recurrent_gla
+    decay = g if gk is None else gk
+    assert decay is not None
+    return recalled(scaled(q), k, v, decay)
 
-    return naive_recurrent_gla(q, k, v, g if gk is None else gk, output_final_state=True)
+
+def hgrn(x: Tensor, g: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
+    one = torch.ones_like(x)[..., None]  # every channel is a head with a key of one number
+    out, state = recalled(one, one, x[..., None], g[..., None])
+    return out[..., 0], state
 
 
 def retention(q: Tensor, k: Tensor, v: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
-    from fla.ops.simple_gla.naive import naive_recurrent_simple_gla
-
-    decay = (1 - 2.0 ** (-5.0 - torch.arange(q.shape[2]).to(q))).log()
-    return naive_recurrent_simple_gla(q, k, v, decay.expand(q.shape[:3]))
+    head = torch.arange(q.shape[2], dtype=q.dtype, device=q.device)
+    decay = (1 - 2.0 ** (-5.0 - head)).log()
+    return recalled(scaled(q), k, v, decay[:, None].expand_as(k))
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, **_: Any) -> Tensor:
@@ -166,11 +231,7 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, **_: Any) -> 
 def rwkv7(
     r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, **_: Any
 ) -> tuple[Tensor, Tensor]:
-    from fla.ops.generalized_delta_rule.dplr.naive import dplr_recurrence
-
-    scaled = r * r.shape[-1] ** 0.5  # it divides by this, and RWKV7 does not
-    out, state = dplr_recurrence(*(x.transpose(1, 2) for x in (scaled, k, v, a, b, w)))
-    return out.transpose(1, 2), state
+    return recalled(r, k, v, w, a, b)
 
 
 def token_shift(x: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -201,8 +262,8 @@ PLAIN: dict[str, dict[str, Any]] = {  # a string: the library's own form, by its
     "layers.kda": {"chunk_kda": kimi, "fused_recurrent_kda": kimi},
     "layers.gla": {"chunk_gla": gla, "fused_recurrent_gla": gla},
     "layers.hgrn": {
-        "chunk_hgrn": "ops.hgrn.naive.naive_recurrent_hgrn",
-        "fused_recurrent_hgrn": "ops.hgrn.naive.naive_recurrent_hgrn",
+        "chunk_hgrn": hgrn,
+        "fused_recurrent_hgrn": hgrn,
         "swiglu": lambda x, y: F.silu(x) * y,
     },
     "layers.hgrn2": {
@@ -239,20 +300,23 @@ def stand_ins() -> None:
             setattr(module, name, form)
 
 
-class GatedDeltaNet(FlaLayer):
-    """To be trained where the kernels cannot: some versions of Triton get them wrong on Hopper."""
+def trained(name: str, width: int) -> FlaLayer:
+    """A layer of fla by plain forms, to be trained on any device, seeds side by side."""
+    stand_ins()
+    kind, _, other = LAYERS[name]
+    return FlaLayer(fla_module(kind, width, **other))
 
-    def __init__(self, width: int) -> None:
-        stand_ins()
-        super().__init__(fla_module("GatedDeltaNet", width))
 
-
-class RWKV7(FlaLayer):
-    """To be trained at small widths: the kernels need heads of 16 numbers or more."""
-
-    def __init__(self, width: int) -> None:
-        stand_ins()
-        super().__init__(fla_module("RWKV7Attention", width))
+GatedDeltaNet = partial(trained, "GatedDeltaNet")
+DeltaNet = partial(trained, "DeltaNet")
+KimiDeltaAttention = partial(trained, "KimiDeltaAttention")
+GLA = partial(trained, "GLA")
+RetNet = partial(trained, "RetNet")
+RWKV7 = partial(trained, "RWKV7")
+HGRN = partial(trained, "HGRN")
+HGRN2 = partial(trained, "HGRN2")
+Mamba2 = partial(trained, "Mamba2")
+BasedLinearAttention = partial(trained, "BasedLinearAttention")
 
 
 def built(name: str) -> Plain:

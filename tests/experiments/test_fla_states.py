@@ -60,6 +60,26 @@ for h in range(2):
 print(float((layer(x[None])[0] - out @ w["o_proj.weight"].T).abs().max()))
 """
 
+ITS_OWN = """
+import runpy, sys, warnings
+import torch
+
+warnings.simplefilter("ignore")
+script = runpy.run_path(sys.argv[1])
+from fla.ops.generalized_delta_rule.dplr.naive import dplr_recurrence
+from fla.ops.kda.naive import naive_recurrent_kda
+
+q, k, v, a, b, g = torch.randn(6, 2, 13, 2, 8, dtype=torch.float64)
+g, a, b, beta = -g.abs(), a / 3, b / 3, torch.rand(2, 13, 2).double()
+unit = script["unit"]
+with script["Double"]():
+    mine = *script["delta"](q, k, v, g, beta), *script["rwkv7"](q, g, k, v, a, b)
+    delta = naive_recurrent_kda(unit(q), unit(k), v, g, beta, output_final_state=True)
+    heads = (x.transpose(1, 2) for x in (q * 8**0.5, k, v, a, b, g))
+    out, state = dplr_recurrence(*heads)
+print(max(float((x - y).abs().max()) for x, y in zip(mine, (*delta, out.transpose(1, 2), state))))
+"""
+
 
 def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, *map(str, arguments)]
@@ -86,6 +106,14 @@ with_fla = pytest.mark.skipif(not importlib.util.find_spec("fla"), reason="fla i
 @with_fla
 def test_the_stand_ins_of_gated_deltanet_compute_its_recurrence() -> None:
     done = run("-c", BY_HAND, SCRIPT)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1e-13
+
+
+@with_fla
+def test_the_form_without_a_loop_computes_the_librarys_recurrences() -> None:
+    """The two most general: a delta rule with decay, and erasing by vectors of their own."""
+    done = run("-c", ITS_OWN, SCRIPT)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 1e-13
 

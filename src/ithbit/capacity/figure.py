@@ -120,11 +120,12 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
 def _draw(axes: Axes, each: Capacity, mine: bool, colour: str, depths: Sequence[int]) -> None:
     state, low, high = each.state or 0, each.solved_at, each.failed_at
     marker = "*" if mine else _MARKERS[depths.index(each.layers) % len(_MARKERS)]
+    edge = INK if mine else PAPER if each.final else colour
     axes.plot(
-        [state], [low], marker, color=colour, markersize=14 if mine else 6,
-        markeredgecolor=INK if mine else PAPER, markeredgewidth=0.8, zorder=4 if mine else 3,
+        [state], [low], marker, color=colour if each.final else PAPER, markeredgecolor=edge,
+        markersize=14 if mine else 6, markeredgewidth=0.8, zorder=4 if mine else 3,
     )  # fmt: skip
-    top = high if high is not None and each.final else 1.3 * low
+    top = high if high is not None else 1.3 * low
     axes.plot([state] * 2, [low, top], color=colour, linewidth=1.5, zorder=2)
     if high is None:
         axes.plot([state], [top], "^", color=colour, markersize=4)
@@ -156,6 +157,11 @@ def _legend(
                label=f"{depth} layer{'s' if depth > 1 else ''}")
         for k, depth in enumerate(depths)
     ]  # fmt: skip
+    if not all(each.final for each, _ in placed):
+        handles.append(
+            Line2D([], [], marker=_MARKERS[0], color=PAPER, markeredgecolor=INK, linestyle="",
+                   label="search not done")
+        )  # fmt: skip
     statuses = {each.n_star_status for each, _ in placed if each.n_star is not None}
     handles += [
         Line2D([], [], marker="_", color=INK, linestyle="", label=f"n* ({status})")
