@@ -5,9 +5,10 @@
 
 Stores as `ithbit train` and `sweep` write them; runs of both kinds of examples may share one. What
 `ithbit verify` has on record with this budget is not tried again. The first table has a line a cell
-(task, family, depth, n, examples): runs, successes by the paper's criterion, and of these refuted,
-not refuted by the search, right on all inputs, unsettled; the least margin that the search met in
-runs that stand; tries (median) and seconds (sum). *Not refuted* is not *right*.
+(task, family, depth, n, examples): finished runs, successes by the paper's criterion, and of these
+refuted, not refuted by the search, right on all inputs, unsettled; the least margin that the search
+met in runs that stand; tries (median) and seconds (sum). *Not refuted* is not *right*. What cannot
+be read or tried is named as set aside and counts nowhere.
 
 The second part asks what wrong answers have in common, in runs whose last weights still answer all
 held-out samples (a success may be lost again before training ends). Every such refuted run answers
@@ -34,7 +35,7 @@ import torch
 from torch import Tensor
 
 from ithbit.engine.device import Device, choose_device, describe_environment, usable_cores
-from ithbit.errors import StoreError
+from ithbit.errors import StoreError, TooLargeError
 from ithbit.spec import RunSpec
 from ithbit.store.reading import read_verification
 from ithbit.store.records import Verification
@@ -103,8 +104,8 @@ def verify_all(
             result = read_result(folder)
             run, _ = read_run(folder)
             cell = cells[cell_name(run), run.protocol.examples]
-            cell.runs += 1
             if result["max_accuracy"] != 1.0:
+                cell.runs += 1
                 continue
             record = read_verification(str(folder))
             if record is None or again or not is_enough(record, budget, count=False):
@@ -112,9 +113,10 @@ def verify_all(
                 tried += 1
             else:
                 found = record.found
-        except StoreError as error:
+        except (StoreError, TooLargeError) as error:  # neither a run nor a success
             print(f"set aside: {error}", file=sys.stderr)
             continue
+        cell.runs += 1
         _count(cell, found)
         if found.verdict == "refuted" and result["final_accuracy"] == 1.0:
             refuted.append(folder)

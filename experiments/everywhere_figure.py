@@ -12,6 +12,7 @@ from pathlib import Path
 import matplotlib as mpl
 import polars as pl
 
+from ithbit.errors import StoreError
 from ithbit.families import FAMILIES
 
 mpl.use("Agg")
@@ -19,7 +20,7 @@ from matplotlib import pyplot as plt
 
 KINDS = {"uniform": "#D55E00", "mixed": "#56B4E9", "blocks": "#0072B2"}
 LENGTHS = (32, 64)
-STANDS = ("not refuted", "right on all inputs")
+REFUTED, TRIED = pl.col("verification") == "refuted", pl.col("verification").is_not_null()
 
 
 def counts(results: Path) -> pl.DataFrame:
@@ -32,14 +33,18 @@ def counts(results: Path) -> pl.DataFrame:
         )
         .group_by("task", "family", "n_layers", "n_bits")
         .agg(
-            pl.len().alias("runs"),
+            pl.col("solved").count().alias("runs"),  # null: it could not be run
             pl.sum("solved"),
-            (pl.col("solved") & pl.col("verification").is_in(STANDS)).sum().alias("stands"),
+            (pl.col("solved") & ~REFUTED).sum().alias("stands"),
+            (pl.col("solved") & ~TRIED).sum().alias("untried"),
         )
         .with_columns(kind=pl.lit(kind))
         for kind in KINDS
     ]
-    return pl.concat(frames)
+    found = pl.concat(frames)
+    if untried := found["untried"].sum():
+        raise StoreError(f"{untried} solved runs have no verdict; `ithbit verify` gives one")
+    return found
 
 
 def draw(found: pl.DataFrame, out: Path) -> None:

@@ -95,7 +95,7 @@ if __name__ == "__main__":
                 entry.task, entry.family, options.width, dtype, options.limit, options.device
             )
             found[f"{entry.task} {entry.family} {name}"] = seen
-            ends = f", wrong at {seen['wrong']:,}" if seen["wrong"] else " and beyond"
+            ends = f", wrong at {seen['wrong']:,}" if seen["wrong"] else ", no longer n tried"
             cells.append(
                 f"{seen['right']:,}{ends}" if seen["right"] else f"wrong at {seen['wrong']}"
             )

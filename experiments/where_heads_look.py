@@ -16,7 +16,7 @@ The explicit weights look at the index in layer 1 and at the bit in layer 2. Obs
 
 import argparse
 import csv
-import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +26,7 @@ import torch
 
 import ithbit
 from ithbit.families import FAMILIES
-from ithbit.store.reading import run_folders
+from ithbit.store.reading import read_verification, run_folders
 from ithbit.theory.constructions.trained import TRAINED, construct_trained
 
 STANDS = ("not refuted", "right on all inputs", "proved on all inputs")
@@ -95,8 +95,10 @@ def measure(model: torch.nn.Module, task: str, n: int, inputs: int, seed: int = 
 def trained(store: Path, inputs: int) -> Iterator[dict]:
     """Every solved attention run of the store that stands."""
     for _, folder in run_folders(store):
-        record = store / folder / "verification.json"
-        if not record.exists() or json.loads(record.read_text())["verdict"] not in STANDS:
+        record = read_verification(str(store / folder))
+        if record is None:
+            print(f"left out, without a verdict: {folder}", file=sys.stderr)
+        if record is None or record.found.verdict not in STANDS:
             continue
         model = ithbit.load(store / folder, dtype="float64")
         spec = model.run.model

@@ -19,7 +19,7 @@ from ithbit.engine.loop import train
 from ithbit.errors import SpecError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
-from ithbit.store.records import Failure, Result, result_from_json
+from ithbit.store.records import Epoch, Failure, Result, result_from_json
 from ithbit.sweep.select import parse_seeds, sweep_runs
 
 # Whole epochs of 50,000 examples: three bits, one layer and few steps make them short.
@@ -468,6 +468,27 @@ def test_what_failed_is_told_below_the_table_once(tmp_path) -> None:
     assert told.exit_code == 1
     below = told.stdout.split("└")[1].splitlines()[1:]
     assert below[:2] == ["seed 0 failed: lost", "seeds 1, 2 failed: out of [memory]"]
+    assert below[2].startswith("No seed could be run, which says nothing of learning. Run folders")
+
+
+def test_a_loss_that_is_not_finite_is_an_outcome_of_training(tmp_path) -> None:
+    from ithbit.api.training import Results
+
+    runs = quick_runs([0, 1, 2], max_epochs=5)
+    reasons = ["the loss is not finite in epoch 2: nan"] * 2 + ["its worker process died 3 times"]
+    found = [Failure(run, why, "", 2) for run, why in zip(runs, reasons, strict=True)]
+    for failure, best in zip(found, (1.0, 0.5, 1.0), strict=True):
+        folder = RunFolder(tmp_path, failure.spec)
+        folder.create()
+        folder.append_epoch(Epoch(1, 0.5, 0.5, best, 1e-3, 0.1))
+    text = str(Results(found, tmp_path))
+    assert text.count("diverged") == 2
+    said = "1 of 2 seeds reached held-out accuracy 1.0 (observed on samples, not proved); 1 could "
+    assert said + "not be run and are not counted." in " ".join(text.split())
+    other = Failure(RunSpec(runs[0].model, 7), "lost", "", 0)
+    text = str(Results([*found, *[other] * 3], tmp_path))
+    assert text.startswith("6 runs: 1 solved, 2 diverged, 4 failed. Run folders: ")
+    assert text.endswith("failed: … and 1 more")
 
 
 def test_feed_forward_width(tmp_path: Path, refused) -> None:

@@ -6,17 +6,20 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from ithbit.engine.device import choose_device
 from ithbit.engine.loop import train
+from ithbit.errors import StoreError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.verify.verify import verify_run
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "everywhere.py"
+FIGURE = SCRIPT.with_name("everywhere_figure.py")
 EASY = Protocol(
     batch_size=32, epoch_examples=112, held_out_examples=80, max_epochs=20, learning_rate=2e-3
 )
@@ -54,6 +57,41 @@ def test_cells_are_counted_and_wrong_answers_sorted(stores, tmp_path, monkeypatc
     assert [cell["refuted"] for cell in data["cells"]] == [1, 0]
     wrong, tried = data["common"]["uniform"]["counts"]["uniform"]["all"]
     assert 0 < wrong < tried == 16_384  # one answer for both bits
+
+
+def test_a_success_that_cannot_be_tried_is_no_run_without_success(stores, capsys) -> None:
+    script = runpy.run_path(str(SCRIPT))
+    (path,) = stores[1].glob("*/weights.safetensors")
+    path.write_bytes(b"damaged")
+    cells, _ = script["verify_all"](stores, choose_device("cpu"), 64, again=False)
+    assert (
+        "set aside: the weights of lhi_n1_gru_L1d16h2_polynomial_s0 are" in capsys.readouterr().err
+    )
+    counts = {kind: (cell.runs, cell.solved) for (_, kind), cell in cells.items()}
+    assert counts == {"uniform": (2, 2), "mixed": (0, 0)}
+
+
+def test_the_figure_calls_nothing_refuted_that_was_not_tried(tmp_path) -> None:
+    script = runpy.run_path(str(FIGURE))
+    verdicts = ["refuted", "proved on all inputs", "unsettled", "not refuted", None, None]
+    solved = [True, True, True, True, False, None]
+    cell = {"task": "lhi", "family": "gru", "n_layers": 1, "n_bits": 64}
+
+    def write(*more: bool) -> None:
+        rows = pl.DataFrame({"verification": [*verdicts, *[None] * len(more)]}).with_columns(
+            *(pl.lit(value).alias(name) for name, value in cell.items()),
+            solved=pl.Series([*solved, *more]),
+        )
+        for kind in script["KINDS"]:
+            (tmp_path / kind).mkdir(exist_ok=True)
+            rows.write_csv(tmp_path / kind / "runs.csv")
+
+    write()
+    found = script["counts"](tmp_path)
+    assert set(found.select("runs", "solved", "stands").iter_rows()) == {(5, 4, 3)}
+    write(True)
+    with pytest.raises(StoreError, match="3 solved runs have no verdict"):
+        script["counts"](tmp_path)
 
 
 def test_every_verdict_is_counted_by_its_own_name(stores) -> None:

@@ -17,6 +17,7 @@ from ithbit.probe.report import Plan, ProbeReport
 from ithbit.probe.text import report_text
 from ithbit.report.page.probe import render_probe
 from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.store.probed import probed_layers
 from ithbit.store.status import folder_status
 from ithbit.theory.bounds.state import state_bounds
 
@@ -271,9 +272,21 @@ def test_runs_that_fail_are_told(tmp_path: Path) -> None:
     report = ithbit.probe(
         f"{TOYS}:RaisesLate", n=3, seeds=[0], protocol=longer, store=tmp_path, **WHERE
     )
-    assert [run.stopped_by for run in report.runs] == ["failed", "failed"]
-    assert "2 runs failed: ValueError: too far from home" in report.remarks
-    assert "2 runs failed: ValueError: too far from home" in flat(report_text(report))
+    assert report.runs == ()  # that they could not be run says nothing of the layer
+    said = "2 runs failed and are not counted: ValueError: too far from home"
+    assert said in report.remarks
+    assert said in flat(report_text(report))
+    assert "/1" not in report_text(report)
+
+
+def test_runs_that_diverge_are_counted(tmp_path: Path) -> None:
+    wild = replace(SHORT, learning_rate=1e38)
+    report = ithbit.probe("lstm", n=3, seeds=[0], protocol=wild, store=tmp_path, **WHERE)
+    assert [(run.epochs, run.stopped_by) for run in report.runs] == [(1, "not finite")] * 2
+    assert str(report.counts("rhi")[0][1][0]) == "0/1"
+    assert "2 runs diverged: the loss was no longer finite" in report.remarks
+    (layer,) = probed_layers(tmp_path)
+    assert layer.solved == "RHI n=3 L=1: 0/1, LHI n=3 L=1: 0/1"
 
 
 def test_what_exists_in_a_session_alone_is_kept_too(tmp_path: Path) -> None:

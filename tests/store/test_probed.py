@@ -54,6 +54,17 @@ def test_a_line_a_layer_and_damage_is_passed_over(tmp_path: Path) -> None:
     assert found.solved == "LHI n=8 L=1: 1/2"
 
 
+def test_runs_that_did_not_end_are_no_failures_to_learn(tmp_path: Path) -> None:
+    solved, missed = REPORT["runs"]
+    ends = ("failed", "time", "not finite")
+    runs = [solved, *(missed | {"stopped_by": end} for end in ends)]
+    runs.append(runs[1] | {"cell": missed["cell"] | {"n_bits": 9}})
+    write(tmp_path, "mine-0", json.dumps(REPORT | {"runs": runs}))
+    (found,) = probed_layers(tmp_path)
+    first = "LHI n=8 L=1: 1/3 (1 stopped before their end)"
+    assert found.solved == f"{first}, LHI n=9 L=1: none could be run"
+
+
 @pytest.mark.usefixtures("without_figures")
 def test_the_page_has_a_section_where_there_is_one(tmp_path: Path) -> None:
     write_run(tmp_path, Plan(RunSpec(ModelSpec("lhi", "gru", 8), 0), True, 1.0, 9))

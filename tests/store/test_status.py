@@ -14,6 +14,7 @@ from ithbit.store.folder import RunFolder
 from ithbit.store.frame import load_rows
 from ithbit.store.merging import merge
 from ithbit.store.reading import run_folders
+from ithbit.store.records import Failure
 from ithbit.store.status import check_store, folder_status, need_runs, need_store, statuses
 from ithbit.sweep.runner import run_all
 
@@ -71,6 +72,20 @@ def test_a_finished_run_replaces_an_unfinished_one(store: Path, tmp_path: Path) 
     RunFolder(target, RUNS[0]).create()
     assert merge(store, target).taken == [run.name for run in RUNS[:2]]
     assert RunFolder(target, RUNS[0]).result() is not None
+
+
+def test_one_that_could_not_be_run_takes_nobody_s_place(store: Path, tmp_path: Path) -> None:
+    target, nan = tmp_path / "target", "the loss is not finite in epoch 1: nan"
+    for where, run, error in (
+        (store, RUNS[2], "out of memory"),
+        (target, RUNS[2], nan),
+        (store, RUNS[3], nan),
+        (target, RUNS[3], "out of memory"),
+    ):
+        RunFolder(where, run).create()
+        RunFolder(where, run).fail(Failure(run, error, "", 1))
+    assert merge(store, target).already_there == [RUNS[2].name]
+    assert [RunFolder(target, run).failure().error for run in RUNS[2:]] == [nan, nan]
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,9 @@ def _cells(store: str | Path, settings: str) -> "Cells":
 def runs(store: str | Path = "runs", *, histories: bool = False) -> "pl.DataFrame":
     """Read a store as a polars frame: one row per run, or with `histories` one per run and epoch.
 
+    `solved` is null of a run that says nothing of learning: one that is unfinished, or that failed
+    for another reason than a loss that is not finite.
+
     >>> frame = runs("results/paper")
     >>> frame.filter(family="gru", task="lhi", n_bits=8)["solved"].sum()
     20
@@ -89,9 +92,9 @@ def table(
 ) -> PaperTable:
     """Make one of the paper's tables from the runs of a store.
 
-    Counts are solved runs of finished ones, with what became of the solved ones by letters that the
-    notes explain. Unlike runs stand apart. A cell with fewer finished runs than the paper has is
-    marked `*`, one without any is –. The published numbers alone need no store.
+    Counts are solved runs of those that finished or diverged, with what became of the solved ones
+    by letters that the notes explain. Unlike runs stand apart. A cell with fewer such runs than the
+    paper has is marked `*`, one without any is –. The published numbers alone need no store.
 
     >>> print(table("length-by-n", show="published", format="csv"))
     Train n,Solved,Accuracy at n/2,Accuracy at 2n
@@ -178,7 +181,10 @@ def plot(
         variant = Variant(spec.task, spec.family, layers)
         figure = curves_figure(_records(store), variant, n, positions)
     else:
-        figure = draw(name, _cells(store, settings))
+        cells = _cells(store, settings)
+        figure = draw(name, cells)
+        for note in cells.ended_notes():  # which a table has below it
+            print(f"ithbit: {note}", file=sys.stderr)
     if out is not None:
         save(figure, Path(out))
     return figure

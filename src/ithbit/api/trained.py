@@ -106,12 +106,15 @@ class Verifications(Shown, list[Verified]):
         }
 
     def to_json(self) -> dict[str, Any]:
-        return {"summary": self.summary(), "runs": [each.to_json() for each in self]}
+        runs = [each.to_json() for each in self]
+        return {"summary": self.summary(), "runs": runs, "set_aside": self.set_aside}
 
     def parts(self) -> Iterator[str]:
         for each in self:
             if each.found is not None:
                 yield from each.parts()
+        if self.set_aside:
+            yield f"set aside, since they cannot be read or tried: {len(self.set_aside)} runs"
         if len(self) == 1:
             device = self[0].record["environment"]["device_name"]
             proved = self[0].verdict == "proved on all inputs"

@@ -19,7 +19,7 @@ from ithbit.errors import SpecError
 from ithbit.families import family_named, task_named
 from ithbit.shown import Shown
 from ithbit.spec import Protocol, RunSpec, cell
-from ithbit.store.reading import check_kind
+from ithbit.store.reading import check_kind, read_history
 from ithbit.store.records import Failure, Result
 from ithbit.store.status import need_store
 from ithbit.sweep.select import Filter, sweep_runs
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ithbit.store.merging import Merged
     from ithbit.tasks.indexing import Instance
 
+_NAMED = 5  # of failed runs, in a summary
 _MOST_SHOWN = 1_000_000  # bits of samples: seconds to print
 
 
@@ -48,13 +49,23 @@ class Results(Shown, list[Result | Failure]):
     def results(self) -> list[Result]:
         return [outcome for outcome in self if isinstance(outcome, Result)]
 
+    @property
+    def solved(self) -> int:
+        """How many were right on every held-out sample in some epoch, whatever came after."""
+        diverged = (str(self.store / f.spec.folder) for f in self.failures if f.diverged)
+        return sum(result.solved for result in self.results) + sum(
+            any(epoch.held_out_accuracy == 1.0 for epoch in read_history(folder))
+            for folder in diverged
+        )
+
     def to_json(self) -> list[dict[str, Any]]:
         return [outcome.to_json() for outcome in self]
 
     def parts(self) -> Iterator[Any]:
         from rich.text import Text
 
-        solved = sum(result.solved for result in self.results)
+        diverged = sum(failure.diverged for failure in self.failures)
+        not_run = len(self.failures) - diverged  # which says nothing of learning
         if len({(outcome.spec.model, outcome.spec.protocol) for outcome in self}) == 1:
             yield self._table()
             by_error = defaultdict(list)
@@ -67,17 +78,24 @@ class Results(Shown, list[Result | Failure]):
                 said = result.structured_sentence()
                 if said and result.solved:
                     yield Text(f"seed {result.spec.seed}: solved on samples, {said}")
-            yield Text(
-                f"{solved} of {len(self)} seeds reached held-out accuracy 1.0 (observed on "
-                f"samples, not proved). Run folders: {self.store}/"
+            left = f"; {not_run} could not be run and are not counted" if not_run else ""
+            said = (
+                f"{self.solved} of {len(self) - not_run} seeds reached held-out accuracy 1.0 "
+                f"(observed on samples, not proved){left}"
             )
+            if not_run == len(self):
+                said = "No seed could be run, which says nothing of learning"
+            yield Text(f"{said}. Run folders: {self.store}/")
             return
+        apart = f" {diverged} diverged," if diverged else ""
         yield (
-            f"{len(self)} runs: {solved} solved, {len(self.failures)} failed. "
+            f"{len(self)} runs: {self.solved} solved,{apart} {not_run} failed. "
             f"Run folders: {self.store}/"
         )
-        for failure in self.failures[:5]:
+        for failure in self.failures[:_NAMED]:
             yield f"  failed: {failure.spec.name}: {failure.error}"
+        if len(self.failures) > _NAMED:
+            yield f"  failed: … and {len(self.failures) - _NAMED} more"
 
     def _table(self) -> Any:
         from rich.table import Table
@@ -92,7 +110,7 @@ class Results(Shown, list[Result | Failure]):
             table.add_column(head, justify="right")
         for outcome in self:
             if not isinstance(outcome, Result):
-                table.add_row(str(outcome.spec.seed), "failed")
+                table.add_row(str(outcome.spec.seed), "diverged" if outcome.diverged else "failed")
                 continue
             half, double = outcome.half_length_accuracy, outcome.double_length_accuracy
             table.add_row(

@@ -42,6 +42,7 @@ class Successes(Shown):
             table.add_column(name, justify="right" if right else "left")
         for (task, family, layers), runs in cells.items():
             results = [run for run in runs if isinstance(run, Result)]
+            count = sum(isinstance(run, Result) or run.diverged for run in runs)
             solved = [run.first_solved_epoch for run in results if run.first_solved_epoch]
             none = f"none within {results[0].epochs}" if results else "–"
             table.add_row(
@@ -49,11 +50,13 @@ class Successes(Shown):
                 theirs[task, family, layers].label,
                 str(layers),
                 runs[0].spec.group,
-                f"{len(solved)}/{len(runs)}",
+                f"{len(solved)}/{count}" if count else "–",
                 f"{theirs[task, family, layers].successes[8]}/5",
                 ", ".join(map(str, solved)) or none,
             )
         yield table
+        if errors := {run.error for run in self.outcomes.failures if not run.diverged}:
+            yield Text(f"Not counted are runs that could not be run: {'; '.join(sorted(errors))}")
         yield Text(
             "Success: accuracy 1.0 on 2,000 held-out samples; observed, not proved. Shortened: "
             "two seeds instead of five, at most 10 to 50 epochs instead of 500. A failure to "

@@ -75,7 +75,7 @@ def _counts(store: Path, width: int, protocol: Protocol) -> dict[tuple[str, str,
         return {}
     settings = {k: v for k, v in asdict(protocol).items() if k != "stop_when_solved"}
     kept = rows.filter(
-        pl.col("status") == "finished",
+        pl.col("solved").is_not_null(),  # finished, or diverged
         pl.col("d_model") == width,
         pl.col("positions") == "polynomial",
         *(pl.col(name) == value for name, value in settings.items()),

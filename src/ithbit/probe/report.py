@@ -81,7 +81,7 @@ class ProbeRun:
 
     spec: RunSpec
     epochs: int
-    stopped_by: str  # solved, loss or epochs; failed; time, if it may go on
+    stopped_by: str  # solved, loss or epochs; not finite; time, if it may go on
     max_accuracy: float
     first_solved_epoch: int | None
     n_parameters: int
@@ -133,8 +133,9 @@ class ProbeReport(Shown):
         """Successes in every cell, of the layer and then of the six families."""
         runs = [self.of(task, *cell) for cell in self.cells]
         found = {(r.family, r.n_layers): r.counts for r in self.families if r.task == task}
+        own = [Count(sum(run.solved for run in r), len(r), "ours") if r else None for r in runs]
         return [
-            (self.layer, [Count(sum(run.solved for run in r), len(r), "ours") for r in runs]),
+            (self.layer, own),
             *(
                 (family.label, [found[name, depth][n] for n, depth in self.cells])
                 for name, family in FAMILIES.items()
@@ -321,10 +322,15 @@ def _train(
     run_all(runs, store, device_name, workers, watch, minutes=left)
     outcomes = [outcome(store, run) for run in runs]
     found = [_as_stored(store, *each, device) for each in zip(runs, outcomes, strict=True)]
-    errors = Counter(done.error for done in outcomes if isinstance(done, Failure))
-    remarks += [f"{count} runs failed: {error}" for error, count in errors.items()]
+    failures = [done for done in outcomes if isinstance(done, Failure)]
+    if diverged := sum(done.diverged for done in failures):
+        remarks.append(f"{diverged} runs diverged: the loss was no longer finite")
+    errors = Counter(done.error for done in failures if not done.diverged)
+    remarks += [
+        f"{count} runs failed and are not counted: {error}" for error, count in errors.items()
+    ]
     remarks += _cut_short(found, plan)
-    return [run for run in found if run.epochs]
+    return [run for run in found if run.epochs and run.stopped_by != "failed"]
 
 
 def _as_stored(
@@ -337,10 +343,15 @@ def _as_stored(
     if isinstance(done, Result) and solved and n << n <= _EXHAUSTIVE:
         record = read_verification(str(folder.path))
         verdict = (record.found if record else verify_run(folder.path, device)).verdict
+    epochs, ended = len(history), "time"
+    if isinstance(done, Result):
+        ended = done.stopped_by
+    elif done is not None:
+        epochs, ended = done.epoch, "not finite" if done.diverged else "failed"
     return ProbeRun(
         spec,
-        len(history),
-        done.stopped_by if isinstance(done, Result) else "failed" if done else "time",
+        epochs,
+        ended,
         max((epoch.held_out_accuracy for epoch in history), default=0.0),
         solved[0] if solved else None,
         n_parameters(spec.model),

@@ -74,11 +74,16 @@ def is_one(spec: ModelSpec) -> bool:
     return spec.n_layers == 1 and spec.task == "rhi" and spec.family.startswith("softmax")
 
 
-def need_fit(spec: ModelSpec, params: Mapping[str, FloatArray]) -> None:
-    """Raise `NoBoundsError` unless there are bounds for such a model and its weights are whole."""
+def has_bounds(spec: ModelSpec) -> bool:
+    """Whether there is a file of bounds for such a model, if its weights can be bounded."""
     attention = spec.family in FAMILIES and FAMILIES[spec.family].attention
     two = spec.n_layers == 2 and attention and spec.n_bits <= _LONGEST
-    if not ((is_one(spec) or two) and spec.positions == "polynomial"):
+    return (is_one(spec) or two) and spec.positions == "polynomial"
+
+
+def need_fit(spec: ModelSpec, params: Mapping[str, FloatArray]) -> None:
+    """Raise `NoBoundsError` unless there are bounds for such a model and its weights are whole."""
+    if not has_bounds(spec):
         raise NoBoundsError(
             f"there are no bounds for {spec.task} by {spec.n_layers} layers of {spec.family} with "
             f"{spec.positions} positions at n = {spec.n_bits}; there are for rhi by one layer of "

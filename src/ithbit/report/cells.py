@@ -1,5 +1,8 @@
 """Which runs a table may count, gathered by cell.
 
+Counted are runs that say something of learning: those that finished, and those that diverged, with
+the accuracy that they had reached. One that is unfinished or could not be run says nothing.
+
 A *cell* is one variant at one length with one encoding; its runs differ in the seed, and each seed
 counts once. Runs of other settings than the paper's are variants of their own (`differences.py`),
 and can be left out. A run that was ended at its first perfect epoch (`early stop`) counts for
@@ -80,7 +83,7 @@ def _no_runs() -> RunsByCell:
 
 @dataclass(frozen=True)
 class Cells:
-    """Finished runs by cell.
+    """Runs that count, by cell: finished, or diverged.
 
     Without arguments it holds no run: a table or figure of it has the published numbers alone.
     """
@@ -91,24 +94,36 @@ class Cells:
     n_failed: int = 0
     settings: str = "any"
     n_early: int = 0  # counted runs that are not `whole`
+    n_diverged: int = 0  # counted runs that did not finish
 
     def runs(self, variant: Variant, n_bits: int, positions: str = "polynomial") -> pl.DataFrame:
-        """The cell's finished runs."""
+        """The cell's runs."""
         return self.by_cell.of([Cell(variant, n_bits, positions)])
 
     def standing(
         self, variants: Iterable[Variant], n_bits: int, positions: str = "polynomial"
     ) -> Standing:
-        """How the finished runs of these variants at one length stand, together."""
+        """How the runs of these variants at one length stand, together."""
         return standing(self.by_cell.of(Cell(variant, n_bits, positions) for variant in variants))
 
-    def notes(self) -> list[str]:
-        """What is not counted, and what is although it is not the paper's; a sentence each."""
+    def ended_notes(self) -> list[str]:
+        """Which runs are not counted for want of an end, and which are without a good one."""
         notes = []
         if self.n_unfinished or self.n_failed:
             notes.append(
-                f"not counted: {self.n_unfinished} unfinished and {self.n_failed} failed runs"
+                f"not counted: {self.n_unfinished} unfinished and {self.n_failed} failed runs, "
+                "which say nothing of learning"
             )
+        if self.n_diverged:
+            notes.append(
+                f"{self.n_diverged} of the runs diverged: the loss was no longer finite; they "
+                "count with the greatest accuracy that they had reached"
+            )
+        return notes
+
+    def notes(self) -> list[str]:
+        """What is not counted, and what is although it is not the paper's; a sentence each."""
+        notes = self.ended_notes()
         if self.shared:
             notes.append(f"of all runs, unlike the paper's: {', '.join(self.shared)}")
         elif self.differing():
@@ -196,13 +211,13 @@ def in_order(variant: Variant) -> tuple[Any, ...]:
 
 
 def gather(records: Records, settings: str = "any") -> Cells:
-    """The finished runs of a store by cell; with settings `paper`, those of the paper's alone.
+    """The runs of a store that count, by cell; with settings `paper`, those of the paper's alone.
 
     Raises `StoreError` if no run has finished, or none with the paper's settings.
     """
     rows = records.rows
-    finished = rows.filter(pl.col("status") == "finished")
-    n_failed = rows.filter(pl.col("status") == "failed").height
+    finished = rows.filter(pl.col("solved").is_not_null())  # or diverged
+    n_failed = rows.filter(pl.col("solved").is_null(), status="failed").height
     n_unfinished = rows.height - finished.height - n_failed
     if finished.is_empty():
         raise StoreError(
@@ -229,6 +244,7 @@ def gather(records: Records, settings: str = "any") -> Cells:
         n_failed,
         settings,
         counted.height - whole(counted).height,
+        counted.filter(status="failed").height,
     )
 
 

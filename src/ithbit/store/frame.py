@@ -10,7 +10,9 @@ row that contradicts itself is set aside. Rows are counted from 1, without the h
 
 Words: *status* is finished, failed or unfinished. *settings* is `paper` (the paper's protocol and
 sizes), `early stop` (the same, but ended at the first perfect epoch: successes and maximum accuracy
-are comparable with the paper, epochs and length-shifted accuracy are not) or `other`.
+are comparable with the paper, epochs and length-shifted accuracy are not) or `other`. *solved* is
+null of a run that says nothing of learning: one that is unfinished, or that could not be run. One
+that diverged says what it had reached by then: `max_accuracy` is that of its whole epochs.
 """
 
 import json
@@ -36,7 +38,7 @@ from ithbit.store.reading import (
     read_run,
     read_verification,
 )
-from ithbit.store.records import VERDICTS_0_1, Epoch, Failure
+from ithbit.store.records import NOT_FINITE, VERDICTS_0_1, Epoch, Failure
 from ithbit.store.schema import ContradictionError, Field, UnreadableError, check, must, schema
 from ithbit.store.status import need_runs
 
@@ -64,6 +66,9 @@ COLUMNS: dict[str, Any] = {
     **_columns(_FAILURE, _PROTOCOL),
 }
 HISTORY_COLUMNS: dict[str, Any] = _columns(_WHOSE, _EPOCH)
+_BEST = pl.col("max_accuracy")
+_AT_ONCE = pl.col("error").str.starts_with(NOT_FINITE) & (pl.col("failed_epoch") <= 1)
+_SOLVED = pl.when(_BEST.is_null() & _AT_ONCE).then(False).otherwise(_BEST == 1)
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,7 @@ def load_rows(store: Path) -> Records:
         for name, values in columns.items():
             values.append(row.get(name))
     rows = pl.DataFrame(columns, schema=COLUMNS, strict=False)
-    return Records(store, rows, tuple(set_aside))
+    return Records(store, rows.with_columns(solved=_SOLVED), tuple(set_aside))
 
 
 def _row(folder: str, path: str) -> dict[str, Any]:
@@ -183,10 +188,12 @@ def _row(folder: str, path: str) -> dict[str, Any]:
     }
     if state == "finished":
         verified = read_verification(path)
-        row |= _values(record, RESULT) | {"solved": record["max_accuracy"] == 1}
+        row |= _values(record, RESULT)
         row["verification"] = verified and verified.found.verdict
     elif state == "failed":
         row |= {"error": record["error"], "failed_epoch": record["epoch"]}
+        if record["error"].startswith(NOT_FINITE) and (epochs := read_history(path)):
+            row["max_accuracy"] = max(epoch.held_out_accuracy for epoch in epochs)
     return row
 
 
@@ -231,7 +238,7 @@ def _exported_rows(store: Path, path: Path) -> Records:
     if rows.is_empty():
         raise StoreError(f"{path} has no rows: the export is of no runs")
     rows = rows.filter(pl.Series(kept, dtype=pl.Boolean)).with_columns(
-        solved=pl.col("max_accuracy") == 1,
+        solved=_SOLVED,
         verification=pl.col("verification").replace(VERDICTS_0_1),
     )
     return Records(store, rows, tuple(set_aside), is_export=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 from ithbit.errors import StoreError
 from ithbit.shown import Shown
 from ithbit.store.reading import check_kind, run_folders
-from ithbit.store.status import folder_status, problem
+from ithbit.store.records import NOT_FINITE
+from ithbit.store.status import folder_status, problem, reason
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,15 +28,16 @@ class Merged(Shown):
             f"{len(self.taken)} runs merged, {len(self.already_there)} were there already, "
             f"{len(self.unfinished)} unfinished ones left out, {len(self.set_aside)} set aside"
         )
-        for folder, reason in self.set_aside:
-            yield f"  set aside: {folder}: {reason}"
+        for folder, why in self.set_aside:
+            yield f"  set aside: {folder}: {why}"
 
 
 def merge(source: Path, target: Path) -> Merged:
     """Take the finished and failed runs of another store in; what is finished here stays as it is.
 
     A run folder appears whole or not at all: it is copied beside and moved in one step. An
-    unfinished folder of the same run makes room for the finished one; a damaged result does not.
+    unfinished folder of the same run makes room for the finished one; a damaged result does not. A
+    run that could not be run there takes nobody's place.
     """
     if not source.is_dir():
         kind = "is a file, not a folder" if source.exists() else "does not exist"
@@ -51,7 +53,9 @@ def merge(source: Path, target: Path) -> Merged:
             merged.set_aside.append((folder, why))
         elif folder_status(source / folder) not in ("done", "failed"):
             merged.unfinished.append(name)
-        elif folder_status(target / folder) in ("done", "running"):
+        elif (here := folder_status(target / folder)) in ("done", "running") or (
+            here in ("failed", "stopped") and not _tells(source / folder)
+        ):
             merged.already_there.append(name)
         elif _stays(target / folder) and (why := problem(target / folder)):
             merged.set_aside.append((folder, f"{target} has a damaged one: {why}"))
@@ -59,6 +63,12 @@ def merge(source: Path, target: Path) -> Merged:
             _copy_in(source / folder, target / folder)
             merged.taken.append(name)
     return merged
+
+
+def _tells(folder: Path) -> bool:
+    """Whether a run that has ended says something of learning: it finished, or diverged."""
+    why = reason(folder)
+    return why is None or why.startswith(NOT_FINITE)
 
 
 def _stays(folder: Path) -> bool:

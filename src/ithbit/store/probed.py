@@ -89,19 +89,28 @@ def _run(data: dict[str, Any]) -> ProbedRun:
     return run
 
 
+def _count(runs: list[ProbedRun]) -> str:
+    """Solved runs of all but those that could not be run, which earlier reports have; and how many
+    the time was too short for."""
+    told = [run for run in runs if run.stopped_by != "failed"]
+    short = sum(run.stopped_by == "time" and not run.solved for run in told)
+    found = f"{sum(run.solved for run in told)}/{len(told)}" if told else "none could be run"
+    return found + (f" ({short} stopped before their end)" if short else "")
+
+
 def _line(data: dict[str, Any]) -> Probed:
-    cells: dict[str, list[bool]] = {}
+    cells: dict[str, list[ProbedRun]] = {}
     for run in map(_run, data["runs"]):
         cell = run.cell
         name = f"{cell.task.upper()} n={cell.n_bits} L={cell.n_layers}"
-        cells.setdefault(name, []).append(run.solved)
+        cells.setdefault(name, []).append(run)
     leak = data["behaviour"]["leak"]
     return Probed(
         str(data["layer"]),
         int(data["width"]),
         "yes" if leak is None else f"no: output {leak['token']} sees token {leak['later']}",
         str(data["causal_rank"]["sentence"]),
-        ", ".join(f"{name}: {sum(right)}/{len(right)}" for name, right in cells.items()),
+        ", ".join(f"{name}: {_count(runs)}" for name, runs in cells.items()),
         tuple(map(int, data["causal_rank"].get("ranks") or ())),
         tuple(map(float, data["causal_rank"].get("singular_values") or ())),
         dict(data.get("protocol") or {}),

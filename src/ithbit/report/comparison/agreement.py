@@ -85,6 +85,7 @@ class Agreement(Shown):
             "verdict": self.verdict(),
             "alpha": self.alpha,
             "standing": self.standing.to_json(),
+            "notes": list(self.notes),
             "kinds": [kind.to_json() for kind in self.kinds],
         }
 

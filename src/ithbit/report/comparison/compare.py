@@ -154,7 +154,7 @@ def _accuracy(cells: Cells, variant: Variant, n_bits: int, theirs: Mean) -> Meas
 
 def _epochs(cells: Cells, row: CostRow) -> Measured:
     runs = whole(cells.runs(row.variant, 64))
-    epochs, middle = [float(value) for value in runs["epochs"]], median(runs, "epochs")
+    epochs, middle = list(map(float, runs["epochs"].drop_nulls())), median(runs, "epochs")
     difference = None
     if len(epochs) > 1:
         difference = median_ratio(epochs, row.median_epochs, row.runs, 0.5)
@@ -196,7 +196,7 @@ def _encoding(cells: Cells, row: PositionsRow) -> Comparison:
 
 def _parameters(cells: Cells, row: CostRow) -> Comparison:
     runs = cells.runs(row.variant, 64)
-    sizes = sorted(set(runs["n_parameters"]))
+    sizes = sorted(set(runs["n_parameters"].drop_nulls()))
     return Comparison(
         "parameters",
         cell_name(row.variant, 64),

@@ -173,12 +173,15 @@ def _draw_epochs(
         frames.append(runs.with_columns(stop=stop, x=pl.Series(x)))
     if not frames:
         return
-    placed = pl.concat(frames).with_columns(first=pl.coalesce("first_solved_epoch", "epochs"))
+    placed = pl.concat(frames).with_columns(
+        first=pl.coalesce("first_solved_epoch", "epochs"),
+        ended=pl.coalesce("epochs", "failed_epoch"),
+    )
     solved, missed = placed.filter(pl.col("solved")), placed.filter(~pl.col("solved"))
     for frame, column, marker, size in (
         (solved, "first", "o", 2.8),
         (solved, "stop", "_", 6.0),
-        (missed, "epochs", "x", 4.5),
+        (missed, "ended", "x", 4.5),
     ):
         axes.plot(
             frame["x"].to_list(),

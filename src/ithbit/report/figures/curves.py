@@ -98,7 +98,8 @@ def curves_figure(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     label = family_named(variant.family).label
     cell = f"{variant.task.upper()} {label}, L = {variant.n_layers}, n = {n_bits}"
-    seeds = "" if few else f", {len(runs)} runs"
+    more = sum(run["status"] != "finished" for run, _ in runs)
+    seeds = "" if few else f", {len(runs)} runs{f', {more} not finished' if more else ''}"
     shared = told_apart(differs for _, differs in kinds)[0]
     differs = f", {', '.join(shared)}" if shared else ""
     left.set_title(f"{cell}{differs}, {positions} positions{seeds}")

@@ -137,8 +137,8 @@ def cost_table(cells: Cells) -> Table:
     paper = {row.variant: row for row in published().cost} if n_bits == 64 else {}
     for variant in variants_at(cells, n_bits):
         every, row = cells.runs(variant, n_bits), paper.get(variant)
-        runs, sizes = whole(every), sorted(set(every["n_parameters"]))
-        short = "*" if row and runs.height < row.runs else ""
+        runs, sizes = whole(every), sorted(set(every["n_parameters"].drop_nulls()))
+        short = "*" if row and runs["epochs"].count() < row.runs else ""
         epochs = median(runs, "epochs")
         theirs: tuple[str | None, ...] = (None,) * 4
         if row:

@@ -1,0 +1,26 @@
+"""Which runs are proved: the script's rows."""
+
+import runpy
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+import ithbit
+
+SCRIPT = Path(__file__).parents[2] / "experiments" / "proofs.py"
+
+
+def test_weights_that_cannot_be_bounded_are_a_row(tmp_path: Path) -> None:
+    """Else they were missing from "proved of so many"; blocks without bounds are no rows."""
+    row_of = runpy.run_path(str(SCRIPT))["row_of"]
+    found = []
+    for task, family in (("rhi", "softmax-full"), ("lhi", "gru")):
+        store = tmp_path / family
+        ithbit.construct(task, family, n=4, model="trained", out=store)
+        (folder,) = store.iterdir()
+        path = folder / "weights.safetensors"
+        weights = load_file(path)
+        save_file(weights | {"embed": torch.full_like(weights["embed"], torch.inf)}, path)
+        found.append(row_of((folder, 1.0, tmp_path)))
+    assert (found[0]["proof"], found[1]) == ("no bounds", None)
