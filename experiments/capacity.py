@@ -32,10 +32,11 @@ from ithbit.capacity.rounds import PROTOCOL, Search, Standing, round_minutes, ro
 from ithbit.capacity.search import Ask, next_length
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.how import Event
+from ithbit.engine.outcomes import outcome
 from ithbit.engine.steppers.choice import refusal
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.store.records import Failure
+from ithbit.store.records import Failure, Result
 from ithbit.store.writing import write_text, write_whole
 from ithbit.sweep.runner import run_all
 
@@ -68,14 +69,16 @@ PARTS: dict[str, tuple[list[ModelSpec], int]] = {  # and the longest n to try
 
 
 def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], path: Path) -> None:
-    """Records of all runs, and the weights of those at the lower end of a bracket and, unless it is
-    final, at the next solved length, where the lower end may yet come to be."""
+    """Records of all runs, and the weights of successes at the lower end of a bracket and, unless
+    it is final, at the next solved length, where the lower end may yet come to be."""
     store, kept = next(iter(searches.values())).store, set()
     for standing in standings:
         solved = sorted(each.n for each in standing.tried if each.solved)
         for n in solved[-1:] if standing.done else solved[-2:]:
-            runs = searches[standing.model].runs(standing.model, n)
-            kept |= {run.folder for run in runs.values()}
+            for run in searches[standing.model].runs(standing.model, n).values():
+                done = outcome(store, run)
+                if isinstance(done, Result) and done.solved and not done.structured_wrong:
+                    kept.add(run.folder)
 
     def fill(whole: Path) -> None:
         with tarfile.open(whole, "w:gz") as tar:

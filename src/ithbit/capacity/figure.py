@@ -99,8 +99,8 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
                 xytext=(-6, 3), textcoords="offset points",
             )  # fmt: skip
         for found in fits(known):
-            own_states = [each.state for each, _ in placed if each.family == found.family]
-            span = [float(end(state or 1 for state in own_states)) for end in (min, max)]
+            fitted = [e.state or 1 for e, _ in placed if e.family == found.family and e.final]
+            span = [float(end(fitted)) for end in (min, max)]
             axes.plot(
                 span, [found.scale * end**found.exponent for end in span],
                 color=colours[found.family], linewidth=0.8, alpha=0.6, zorder=1,
@@ -175,6 +175,7 @@ def _beside(rows: Sequence[Capacity]) -> list[str]:
     said: dict[str, list[str]] = {}
     for each in rows:
         depth = f"{each.layers} layer{'s' if each.layers > 1 else ''}"
-        head = f"no fixed state: {each.label}, {depth}, n {each.bracket} at width"
+        dots = "" if each.final else " …"
+        head = f"no fixed state: {each.label}, {depth}, n {each.bracket}{dots} at width"
         said.setdefault(head, []).append(str(each.width))
     return [f"{head} {', '.join(widths)}" for head, widths in said.items()]
