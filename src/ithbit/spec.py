@@ -280,10 +280,7 @@ def cell(model: ModelSpec, protocol: Protocol, seeds: Iterable[int]) -> list[Run
     >>> [run.seed for run in cell(ModelSpec("rhi", "gru", n_bits=8), Protocol(), range(2))]
     [0, 1]
     """
-    try:
-        seeds = [whole("a seed", seed) for seed in seeds]
-    except TypeError as error:
-        raise SpecError(f"seeds must be numbers such as range(5) or [3], got {seeds!r}") from error
+    seeds = [whole("a seed", seed) for seed in seeds]
     if not seeds:
         raise SpecError("give at least one seed")
     if len(set(seeds)) != len(seeds):

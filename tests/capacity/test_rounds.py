@@ -137,6 +137,7 @@ def test_a_store_that_is_none_and_damaged_runs_are_named(store, tmp_path) -> Non
         ({"lr": -1.0, "most_n": 8}, "learning_rate must be positive"),
         ({"minutes": 0.0}, "minutes must be more than 0, got 0"),
         ({"on": "moon"}, "--on must be local or slurm, got 'moon'"),
+        ({"seeds": 3}, "seeds must be numbers such as range(5) or [3], got 3"),
         ({"need": 9}, "need must be from 1 to the number of seeds, got 9"),
     ],
 )

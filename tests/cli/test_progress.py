@@ -46,7 +46,7 @@ def test_the_table_of_a_terminal(tmp_path) -> None:
     with board.console.capture() as text:
         board.console.print(board._table())
     shown = text.get()
-    assert "2 of 3 runs done" in shown
+    assert "2 of 3 runs done (1 failed)" in shown
     assert "failed" in shown
     assert "not solved" in shown
     assert "waiting" in shown

@@ -9,17 +9,22 @@ from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.sweep.select import parse_seeds
 
-Seeds = int | Iterable[int] | str
+Seeds = Iterable[int] | str
 Layer = Callable[..., Any]
 
 
 def seeds_of(seeds: Seeds) -> list[int]:
-    """Seeds as numbers, one or several; a text such as "0-4" or "0,3,8-9" is read.
+    """Seeds as numbers; a text such as "0-4" or "0,3,8-9" is read, and one number is refused: it
+    might be a seed or how many.
 
-    >>> seeds_of("0,3,8-9"), seeds_of(3)
-    ([0, 3, 8, 9], [3])
+    >>> seeds_of("0,3,8-9")
+    [0, 3, 8, 9]
     """
-    return parse_seeds(seeds) if isinstance(seeds, str) else listed(seeds)
+    if isinstance(seeds, str):
+        return parse_seeds(seeds)
+    if not isinstance(seeds, Iterable):
+        raise SpecError(f"seeds must be numbers such as range(5) or [3], got {seeds!r}")
+    return list(seeds)
 
 
 def listed(values: Any) -> list[Any]:

@@ -177,7 +177,9 @@ class Board:
     def _headline(self) -> str:
         done = sum(line.outcome is not None for line in self._lines.values())
         elapsed = time.monotonic() - self._started
-        told = f"{done} of {len(self._lines)} runs done, {clock(elapsed)}"
+        failed = sum(isinstance(line.outcome, Failure) for line in self._lines.values())
+        among = f" ({failed} failed)" if failed else ""
+        told = f"{done} of {len(self._lines)} runs done{among}, {clock(elapsed)}"
         left = None if done == len(self._lines) else self._seconds_left()
         return told if left is None else f"{told}, {self._about} {clock(left)} left"
 

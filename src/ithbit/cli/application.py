@@ -33,7 +33,7 @@ _FORMS: dict[Any, Any] = {
     str | Path | Iterable[RunSpec] | None: str | None,
     Seeds: str,
     Seeds | None: str | None,
-    str | Iterable[int]: str,
+    int | str | Iterable[int]: str,
     float | str | Iterable[float]: str,
     int | Iterable[int]: list[int],
     int | Iterable[int] | None: list[int] | None,
