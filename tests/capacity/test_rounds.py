@@ -234,6 +234,14 @@ def test_the_card_needs_no_network_and_escapes_what_it_is_given() -> None:
     assert "<script" not in page
 
 
+def test_the_card_says_what_is_stuck_and_which_state_is_not_known() -> None:
+    own = replace(made_up("a.py:Mine", 16, 8, None), state=None, final=False)
+    page = render_card(Capacities((own,), "", ("n = 16 cannot be tried: out of memory",)))
+    assert "n = 16 cannot be tried: out of memory" in page
+    assert "state not known: Mine, 1 layer, n ≥ 8 … at width" in page
+    assert "no fixed state: Full softmax, 1 layer, n ≥ 128 at width 8, 16, 32" in page
+
+
 def test_the_shipped_atlas_is_that_of_the_results() -> None:
     assert read_rows(RESULTS / "capacity/atlas.csv") == atlas()
 

@@ -72,7 +72,7 @@ def render_card(found: Capacities) -> str:
         .from_string(_PAGE)
         .render(
             title=", ".join(dict.fromkeys(each.label for each in found)),
-            lines=[each.sentence() for each in found],
+            lines=[*(each.sentence() for each in found), *found.stuck],
             heads=HEADS,
             rows=[cells(each) for each in found],
             asked=found.asked,

@@ -171,11 +171,13 @@ def _legend(
 
 
 def _beside(rows: Sequence[Capacity]) -> list[str]:
-    """Cells without a fixed state, in words: a line for each family and depth."""
+    """Cells without a fixed state, or whose state is not known, in words: a line for each family
+    and depth."""
     said: dict[str, list[str]] = {}
     for each in rows:
         depth = f"{each.layers} layer{'s' if each.layers > 1 else ''}"
         dots = "" if each.final else " …"
-        head = f"no fixed state: {each.label}, {depth}, n {each.bracket}{dots} at width"
+        why = "no fixed state" if each.family in FAMILIES else "state not known"
+        head = f"{why}: {each.label}, {depth}, n {each.bracket}{dots} at width"
         said.setdefault(head, []).append(str(each.width))
     return [f"{head} {', '.join(widths)}" for head, widths in said.items()]
