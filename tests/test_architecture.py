@@ -154,3 +154,9 @@ def test_the_check_can_fail(part, source, said) -> None:
 def test_the_check_can_pass() -> None:
     assert violations("engine", "import torch\nfrom ithbit.spec import ModelSpec") == []
     assert violations("reference", "from ithbit.spec import Protocol") == []
+
+
+def test_no_module_is_over_400_lines() -> None:
+    sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert sizes
+    assert not {path: size for path, size in sizes.items() if size > 400}

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ithbit.api.results import Results
 from ithbit.api.sinks import Watch, watching
 from ithbit.api.standing import Planned, planned
-from ithbit.api.training import Results
 from ithbit.errors import DeviceError
 from ithbit.shown import Shown
 from ithbit.spec import RunSpec

@@ -10,6 +10,7 @@ from typer import Option
 
 from ithbit.api import capacity as capacities
 from ithbit.api import exchange, probing, records, theory, trained, training
+from ithbit.api.results import Results
 from ithbit.cli import bench as benches
 from ithbit.cli import demo, options
 from ithbit.cli.application import AsJson, command, print_or_json, print_result
@@ -32,7 +33,7 @@ command(training.sample)(print_result)
 def sweep(outcome: Any) -> None:
     """Exit status 1 if a run failed."""
     print_result(outcome)
-    _exit_1_if(isinstance(outcome, training.Results) and outcome.failures)
+    _exit_1_if(isinstance(outcome, Results) and outcome.failures)
 
 
 command(training.status, options.STATUS)(print_or_json)
