@@ -119,15 +119,19 @@ def recalled(
 
         S_t = exp(decay_t) S_{t-1} + put_t (drop_t S_{t-1}) + k_t v_t.
 
-    All are (batch, token, head, number); decays, in logarithms, are of the rows of S. What `drop`
-    reads off the state follows from the tokens before by a triangular system.
+    All are (batch, token, head, number). Decays are logarithms, one for each row of S or one for
+    all of them. What `drop` reads off the state follows from the tokens before by a triangular
+    system.
     """
     total, token = decay.cumsum(1), torch.arange(q.shape[1], device=q.device)
 
     def weights(reader: Tensor, at: Tensor, written: Tensor, seen: Tensor) -> Tensor:
         gap = at[:, :, None] - total[:, None]  # batch, reading token, written token, head, number
-        gap = gap.masked_fill(~seen[:, :, None, None], -torch.inf)
-        return torch.einsum("bthd,btshd,bshd->bhts", reader, gap.exp(), written)
+        shares = gap.masked_fill(~seen[:, :, None, None], -torch.inf).exp()
+        if shares.shape[-1] == 1:  # all rows decay alike: an axis less in the largest tensor
+            products = torch.einsum("bthd,bshd->bhts", reader, written)
+            return products * shares[..., 0].permute(0, 3, 1, 2)
+        return torch.einsum("bthd,btshd,bshd->bhts", reader, shares, written)
 
     def read(reader: Tensor, values: Tensor) -> Tensor:
         return torch.einsum("bhts,bshv->bthv", reader, values)
@@ -170,7 +174,7 @@ def delta(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> tuple
 
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
-    return delta(q, k, v, torch.zeros_like(k), beta)
+    return delta(q, k, v, torch.zeros_like(k[..., :1]), beta)
 
 
 def gated_delta_rule(**given: Any) -> tuple[Tensor, Tensor]:
@@ -198,7 +202,7 @@ def _gated(
 ) -> tuple[Tensor, Tensor]:
     decay = gate(g, A_log, dt_bias, g.dtype)
     if decay.dim() < k.dim():
-        decay = decay[..., None].expand_as(k)
+        decay = decay[..., None]
     return delta(q, k, v, decay, beta.sigmoid())
 
 
@@ -219,7 +223,7 @@ def hgrn(x: Tensor, g: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
 def retention(q: Tensor, k: Tensor, v: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
     head = torch.arange(q.shape[2], dtype=q.dtype, device=q.device)
     decay = (1 - 2.0 ** (-5.0 - head)).log()
-    return recalled(scaled(q), k, v, decay[:, None].expand_as(k))
+    return recalled(scaled(q), k, v, decay[:, None].expand_as(k[..., :1]))
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, **_: Any) -> Tensor:

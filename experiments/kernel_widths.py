@@ -1,6 +1,6 @@
 """What the kernels take a useful product at each width and length, beside width 16.
 
-    python experiments/kernel_widths.py                      # on a GPU; most of it is compiling
+    python experiments/kernel_widths.py                      # on a GPU; compiled ahead, in parallel
     python experiments/kernel_widths.py --family gru --n 64 --seeds 5 40
 
 Several runs of each model train together; steps are captured in a CUDA graph, and the median of the
@@ -17,6 +17,7 @@ import torch
 
 from ithbit.bench.work import step_flops
 from ithbit.families import FAMILIES
+from ithbit.kernels.compile_ahead import Ahead
 from ithbit.kernels.optimiser import adamw
 from ithbit.kernels.step import Step, refusal
 from ithbit.spec import ModelSpec
@@ -69,6 +70,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[5, 20], help="runs together")
     options = parser.parse_args()
     device = torch.device("cuda")
+    models = [
+        ModelSpec("rhi", family, n, layers, d_model=width)
+        for family in options.family
+        for layers in options.layers
+        for n in options.n
+        for width in options.width
+    ]
+    served = [model for model in models if not refusal(model)]
+    with Ahead(served, BATCH, device, print) as ahead:
+        while not all(map(ahead.ready, served)):
+            time.sleep(0.2)
     print(
         f"{'rhi':16}{'L':>3}{'n':>5}{'runs':>6}{'width':>7}{'us/run':>9}{'Gflop/s':>9}{'to 16':>7}"
     )
