@@ -111,6 +111,29 @@ def test_why_seeds_are_not_stacked() -> None:
     assert "Batching rule not implemented" in (lstm or "")
 
 
+LISTENER = """
+import torch
+from torch import nn
+
+class Listener(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.map = nn.Linear(width, width)
+
+    def forward(self, x):
+        stacked = torch._C._functorch.is_batchedtensor(x)
+        return self.map(x) * (1.01 if stacked else 1.0)
+"""
+
+
+def test_a_layer_that_computes_something_else_in_a_stack_is_not_stacked(tmp_path: Path) -> None:
+    file = tmp_path / "listener.py"
+    file.write_text(LISTENER)
+    why = own_layer.why_not_stacked(model(f"{file}:Listener"), CPU)
+    assert why == "its outputs in a stack are not those of one seed by itself"
+
+
+
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "polynomial"])
 @pytest.mark.parametrize("name", ["RunningMean", "OneByOne"])
 def test_savings_change_nothing_and_other_lengths_can_be_read(name: str, positions: str) -> None:
