@@ -85,3 +85,24 @@ def test_the_atlas_says_where_it_stands_on_a_bare_machine(tmp_path: Path) -> Non
     assert "rhi gru L1 d4: n = 8 at 0.003, 2 runs" in out
     assert (tmp_path / "out" / "atlas.csv").read_text().startswith("task,family,layers,width,")
     assert (tmp_path / "out" / "records.tar.gz").is_file()
+
+
+def test_the_sweep_by_the_clock_adds_its_commands_up(tmp_path: Path) -> None:
+    code = """
+from dataclasses import replace
+from ithbit.sweep import presets
+first = presets.smoke()[0]
+short = replace(first.protocol, max_epochs=1, epoch_examples=512)
+presets.preset = lambda name: [replace(first, protocol=short)]
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
+    file = tmp_path / "seconds.json"
+    options = ("--store", tmp_path / "runs", "--out", file, "--device", "cpu")
+    for commands in (1, 2):
+        said = run_bare(code, SCRIPTS / "paper_sweep.py", *options)
+        assert said.startswith("1 of 1 runs")
+        found = json.loads(file.read_text())
+        assert len(found["seconds"]) == commands
+    total = float(said.removesuffix(" s in all\n").split()[-1])
+    assert total == pytest.approx(sum(found["seconds"]), abs=0.11)  # both are rounded
+    assert [run["epochs"] for run in found["runs"].values()] == [1]
