@@ -94,7 +94,7 @@ class Certificate(Shown):
 
     @property
     def longest(self) -> int:
-        """Up to which n such weights are certified: a limit of the computation, not of the claim."""
+        """Up to which n such weights are certified: a limit of computation, not of the claim."""
         if self.method == "boxes" and isinstance(self.solution, Solution):
             return min(LONGEST, _longest_boxes(self.solution))
         return LONGEST
