@@ -41,7 +41,7 @@ def made(results, store) -> dict[str, Shown]:
         "impossible for every n > 487": ithbit.bound("rhi", "rnn"),
         "margin >= 10 on all 6·2^6 inputs": ithbit.certify("lhi", "rnn", n=6),
         "so the answer is 1": ithbit.explain("lhi", "rnn", bits="101", index=3),
-        "an upper bound of the causal complexity": ithbit.complexity("gru", model="trained"),
+        "an upper bound on the causal complexity": ithbit.complexity("gru", model="trained"),
         "45/45": ithbit.table("length-by-n", show="published"),
         "index 3 asks for bit number 3: 1": ithbit.sample("rhi", n=4),
         "Is it causal?": ithbit.probe(

@@ -29,7 +29,7 @@ def test_certify_prints_a_claim_a_person_can_read():
     assert "enumerated   all 2048 inputs run one by one" in run("certify", "lhi", "rnn", "--n", "8")
     assert "certified    margin >= 1.99792635 on all 16·2^16 inputs" in text
     assert "(observed)" in text
-    assert "real arithmetic on the stored weights, not of float runs" in text
+    assert "real arithmetic on the stored weights, not float runs" in text
     assert "for every n  margin >= 1.858" in text
 
 

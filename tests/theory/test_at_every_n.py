@@ -187,5 +187,5 @@ def test_weights_are_built_up_to_a_length():
     for build, family in ((construct, "rnn"), (construct_trained, "gru")):
         with pytest.raises(SpecError, match=f"at most {LONGEST:,} where weights are built, got 10"):
             build("lhi", family, 10**8)
-    with pytest.raises(SpecError, match=r"up to 4,000,000 numbers, got some .*; take fewer layers"):
+    with pytest.raises(SpecError, match=r"up to 4,000,000 numbers, got about .*; take fewer"):
         construct_trained("lhi", "gru", 8, layers=10**6)

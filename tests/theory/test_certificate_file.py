@@ -87,8 +87,8 @@ def file(tmp_path):
     [
         ({"margin": lambda m: m * 1.5}, "margin is stated as 1.5, but the weights give 1.0"),
         ({"margin": lambda m: m / 2}, "margin is stated as 0.5, but the weights give 1.0"),
-        ({"margin": lambda m: "large"}, "margin is no number but 'large'"),
-        ({"margin": lambda m: True}, "margin is no number but True"),
+        ({"margin": lambda m: "large"}, "margin must be a number, got 'large'"),
+        ({"margin": lambda m: True}, "margin must be a number, got True"),
         ({"n": lambda n: 7}, "the embedding has 6 positions for n = 7"),
         ({"n": lambda n: 6.0}, "n must be a whole number, got 6.0"),
         ({"inputs": lambda x: x + 1}, "inputs is not what follows from the weights: 384"),
@@ -104,7 +104,7 @@ def file(tmp_path):
         ({"certified": lambda c: False}, "certified is not what follows from the weights: True"),
         ({"speaks_of": lambda s: "float32"}, "speaks_of is not what follows"),
         ({"task": lambda t: "rhi"}, "LHI needs an end token and RHI has none"),
-        ({"family": lambda f: "linear-full"}, "is no layer of 'linear-full'"),
+        ({"family": lambda f: "linear-full"}, "is not a layer of 'linear-full'"),
         ({"sizes": lambda s: [1, 1]}, "sizes is not what follows"),
         ({"worst": lambda w: w | {"index": 9}}, r"the index must be in 1\.\.6, got 9"),
         ({"worst": lambda w: w | {"bits": "10"}}, "the index must be in|has 2 bits, n is 6"),
@@ -136,7 +136,7 @@ def file(tmp_path):
             {"weights": with_weight(lambda w: w["layers"][0].__setitem__("causal", 1))},
             "causal must be true or false",
         ),
-        ({"weights": lambda w: [1, 2]}, "not laid out as weights are"),
+        ({"weights": lambda w: [1, 2]}, "do not have the expected layout"),
     ],
 )
 def test_every_false_statement_is_refused_with_its_reason(file, changes, reason, resealed):
@@ -149,7 +149,7 @@ def test_a_change_that_leaves_a_true_claim_true_breaks_the_digest(file):
         weights["layers"][1]["net"]["weights"][1] = [[25.0]]
         return weights
 
-    with pytest.raises(CertificateError, match="digest does not fit the contents"):
+    with pytest.raises(CertificateError, match="digest does not match the contents"):
         check_certificate(tampered(file, resealed=False, weights=harmless))
     assert check_certificate(tampered(file, resealed=True)).certified
 

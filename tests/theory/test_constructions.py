@@ -205,7 +205,7 @@ def test_a_solution_is_checked_as_a_whole():
     good = construct("lhi", "rnn", 3)
     with pytest.raises(SpecError, match="embedding has 3 positions for n = 4"):
         replace(good, n_bits=4)
-    with pytest.raises(SpecError, match="is no layer of 'ssm'"):
+    with pytest.raises(SpecError, match="is not a layer of 'ssm'"):
         replace(good, family="ssm")
     with pytest.raises(SpecError, match="A must be 2 × 1"):
         replace(good, output=matrix([[0, 1], [1, 0]]))

@@ -224,7 +224,7 @@ def test_files_verify_again_and_changes_are_refused(tmp_path):
     content = document(certificate)
     for change, reason in (
         ({"margin": content["margin"] * 1.1}, "margin is stated"),
-        ({"n": 5}, "the spec speaks of"),
+        ({"n": 5}, "do not match the spec"),
         ({"spec": content["spec"] | {"d_model": 8}}, "must have shape"),
         ({"method": "boxes"}, "boxes is about formal layers"),
         ({"weights": {"embed": content["weights"]["embed"]}}, "is missing"),

@@ -1,4 +1,4 @@
-"""Answers of the theory as people read them: bounds, complexities, the summary table."""
+"""The theory's answers as text: bounds, complexities, the summary table."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds import PAPER_LENGTHS, Route
 from ithbit.theory.complexity import Complexity
 
-if TYPE_CHECKING:  # verdicts need numpy, and bounds do without
+if TYPE_CHECKING:  # verdicts need numpy, bounds do not
     from ithbit.theory.summary_table import Entry
 
 
@@ -21,7 +21,7 @@ class Bounds(Shown):
     arch: Architecture
     n: int | None
     best: Route
-    routes: tuple[Route, ...]  # tightest first, the state in finite precision among them
+    routes: tuple[Route, ...]  # tightest first, including the state in finite precision
     all: bool = False  # whether the routes are shown
 
     @property
@@ -82,12 +82,12 @@ class LayerComplexity(Shown):
 
     @property
     def fingerprint(self) -> int:
-        """How many numbers are kept of the past."""
+        """How many numbers are kept of the past tokens."""
         return self.found.dimension
 
     @property
     def operations(self) -> int:
-        """How many operations finish the output."""
+        """How many operations complete the output."""
         return self.found.operations
 
     def to_json(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class LayerComplexity(Shown):
         ]
         if special:
             yield f"               at most {', '.join(special)} among them"
-        upper = "an upper bound of the causal complexity"
+        upper = "an upper bound on the causal complexity"
         yield f"  p + t        {found.total:>9,}             {upper}"
         if found.grows_with:
             yield "The fingerprint grows with k: no bound for right-hand indexing follows."
@@ -134,7 +134,7 @@ class LayerComplexity(Shown):
 
 
 class VerdictTable(Shown, list["Entry"]):
-    """The paper's summary table, derived: one entry for each task and formal family."""
+    """The paper's summary table, derived: one entry per task and family."""
 
     def __init__(
         self, entries: "Iterable[Entry]", n: int, width: int, ff: int, layers: str = "formal layers"
@@ -166,4 +166,4 @@ class VerdictTable(Shown, list["Entry"]):
         )
         yield shown
         if any(route.cited for entry in self for route in entry.by_depth):
-            yield "* with a cited constant; `ithbit bound … --all` has the proved number too."
+            yield "* with a cited constant; `ithbit bound … --all` shows the proved number too."

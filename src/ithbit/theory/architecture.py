@@ -1,4 +1,4 @@
-"""What a bound or a count speaks of: a family, formal or trained, with its sizes.
+"""The subject of a bound or a count: a family, formal or trained, with its sizes.
 
 *Formal* means the layers of the paper's Definitions 5 to 9, each MLP with one hidden layer of
 ReLUs. *Trained* means the blocks of the paper's experiments: BERT blocks, pre-LN linear-attention
@@ -22,11 +22,11 @@ Feature = Literal["elu", "relu"]
 Transition = Literal["affine", "constant"]
 Activation = Literal["gelu", "relu"]
 
-MOST = 10**12  # layers, width and whatever else has a size: what is counted then stays a float
+MOST = 10**12  # limit on layers, width and all other sizes, which keeps counts within float range
 
 
 def _named(model: str) -> dict[str, Family]:
-    """The families that theory speaks of, by their names in that model."""
+    """The families that the theory covers, by their names in that model."""
     named: dict[str, Family] = {}
     for family in FAMILIES.values():
         if family.formal:
@@ -39,7 +39,7 @@ TRAINED_FAMILIES = tuple(_named("trained"))
 
 
 def need_theory(family: str) -> None:
-    """Raise `SpecError` if the family is known and no theorem speaks of it."""
+    """Raise `SpecError` if the family is known but no theorem covers it."""
     if (family in FAMILIES or ":" in family) and not family_named(family).formal:
         raise SpecError(
             f"no theory for the family {family!r}: it has no formal counterpart; choose one of "
@@ -49,14 +49,14 @@ def need_theory(family: str) -> None:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A stack of equal layers; build it with `architecture`, which knows how many heads there are.
+    """A stack of equal layers; build it with `architecture`, which sets the number of heads.
 
-    Sizes left out are those of the paper's experiments.
+    Sizes default to those of the paper's experiments.
     """
 
     family: str
     model: Model
-    heads: int  # 1 where the family has none
+    heads: int  # 1 if the family has none
     n_layers: int = 1
     width: int = 16
     hidden: int = 64  # 0: the formal MLPs are affine maps; unused by gru and mamba2
@@ -102,7 +102,7 @@ class Architecture:
 
     @property
     def kind(self) -> str:
-        """softmax or linear, full and causal alike; else the family's name in this model."""
+        """softmax or linear, whether full or causal; else the family's name in this model."""
         return self.of.kind if self.attention or self.model == "trained" else self.family
 
     @property
@@ -115,7 +115,7 @@ class Architecture:
 
     @property
     def causal_twin(self) -> str:
-        """The causal family of its kind."""
+        """The causal family of the same kind."""
         return next(
             name
             for name, family in _named(self.model).items()
@@ -133,11 +133,11 @@ class Architecture:
 
     @property
     def depth(self) -> str:
-        """The number of layers, for people to read."""
+        """The number of layers, as text."""
         return f"{self.n_layers} layer{'s' if self.n_layers > 1 else ''}"
 
     def to_json(self) -> dict[str, str | int]:
-        """What a record says of it."""
+        """The architecture as records state it."""
         return {
             "family": self.family,
             "model": self.model,
@@ -148,7 +148,7 @@ class Architecture:
 
     @property
     def sizes(self) -> str:
-        """The sizes that matter for this family, for people to read."""
+        """The sizes that matter for this family, as text."""
         parts = [f"width {self.width}"]
         if _has_heads(self.of, self.model):
             parts.append(f"{self.heads} head{'s' if self.heads > 1 else ''}")
@@ -167,7 +167,7 @@ class Architecture:
 
 
 def _has_heads(family: Family, model: Model) -> bool:
-    """Formal layers have heads where they attend; Mamba2's are of the trained block."""
+    """Formal layers have heads only if they attend; Mamba2 has them only as a trained block."""
     return family.has_heads and (family.attention or model == "trained")
 
 
@@ -180,8 +180,8 @@ def architecture(
 ) -> Architecture:
     """The architecture of that family; the sizes are the fields of `Architecture`.
 
-    Formal layers have one head unless told otherwise, trained attention and Mamba2 have two. Sizes
-    a family does not have are ignored. `hidden=0` makes the formal MLPs affine.
+    By default formal layers have one head, trained attention and Mamba2 two. Sizes that a family
+    does not have are ignored. `hidden=0` makes the formal MLPs affine.
 
     >>> architecture("linear-causal", n_layers=2).sizes
     'width 16, 1 head, hidden 64, ELU+1'

@@ -1,16 +1,16 @@
-"""Certificates: a proved lower bound of the margin over all n · 2^n inputs.
+"""Certificates: a proved lower bound on the margin over all n · 2^n inputs.
 
 `certify` picks an argument that fits the weights and falls back on the generic one:
 
     marker        two layers of width 1, linear time      exact rationals and arb balls
     fixed states  one RNN layer, linear time              exact rationals
-    boxes         any layers, knows no construction       intervals rounded outward
+    boxes         any layers, for any construction        intervals rounded outward
 
-and for the blocks that are trained, each for its own construction, in nearly linear time:
+and, for trained blocks, each for its own construction, in nearly linear time:
 
     angle, linear window, mamba2 window, latch            exact rationals and arb balls
 
-A certificate speaks of *real arithmetic on the stored weights* (float64 numbers taken exactly).
+A certificate is about *real arithmetic on the stored weights* (float64 numbers taken exactly).
 What a float run does is a different question: see `precision`, whose answers are observed.
 The file form and its check are in `certificate_file`.
 """
@@ -38,8 +38,8 @@ AnySolution = Solution | TrainedSolution
 
 SPEAKS_OF = "real arithmetic on the stored weights"
 
-# Bounds found in floats are lowered by this share before they are certified and written down, so
-# that another machine, whose exp may round differently, re-derives at least what the file states.
+# Bounds found in floats are lowered by this fraction before they are certified and written, so that
+# another machine, whose exp may round differently, re-derives at least what the file states.
 _SLACK = 2.0**-40
 # The generic argument is refused past these lengths, where it would take minutes: n^3 steps for two
 # attention layers, n^2 for recurrent layers, n^2 in one matrix product for one attention layer.
@@ -55,7 +55,7 @@ class Method:
     name: str
     derivation: str
     bound: Callable[[Any], Bound]
-    of: type = Solution  # whose weights it speaks of
+    of: type = Solution  # the type of weights it applies to
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ class Witness:
 
 @dataclass(frozen=True, repr=False)
 class Certificate(Shown):
-    """A proved lower bound of the margin over all inputs; `certified` if it is positive.
+    """A proved lower bound on the margin over all inputs; `certified` if it is positive.
 
     If not certified, `margin` is still a lower bound, but says nothing: the weights may be wrong,
-    or right without this argument seeing it. `refused` tells which arguments did not apply.
+    or right in a way this argument misses. `refused` lists the arguments that did not apply.
     """
 
     solution: AnySolution
@@ -94,7 +94,7 @@ class Certificate(Shown):
 
     @property
     def longest(self) -> int:
-        """Up to which n such weights are certified: the limit of a computation, not of a claim."""
+        """Up to which n such weights are certified: a limit of computation, not of the claim."""
         if self.method == "boxes" and isinstance(self.solution, Solution):
             return min(LONGEST, _longest_boxes(self.solution))
         return LONGEST
@@ -184,10 +184,10 @@ METHODS: dict[str, Method] = {
 
 
 def certify(solution: AnySolution, method: str | None = None) -> Certificate:
-    """The certificate of these weights: a rigorous lower bound of the margin over all inputs.
+    """The certificate of these weights: a rigorous lower bound on the margin over all inputs.
 
     Tries the arguments in the order of the module head and takes the first that applies; `method`
-    asks for one of them. Raises `SpecError` if none can say anything about so long a string.
+    selects one of them. Raises `SpecError` if none applies, for instance because n is too large.
     """
     if method is not None and method not in METHODS:
         raise SpecError(f"unknown method {method!r}; choose one of {', '.join(METHODS)}")
@@ -220,8 +220,9 @@ def certify(solution: AnySolution, method: str | None = None) -> Certificate:
 def find_worst(solution: AnySolution, index: int, answer: int) -> Witness:
     """The input with the smallest *observed* margin among a few that share index and answer.
 
-    The other bits are all 0, all 1, 1 only before or only behind the index, and, where a run is
-    cheap, random. The certificate covers all inputs; this one is only for the eye.
+    The other bits are all 0, all 1, 1 only before, only after or only next to the index, and
+    random; fewer are tried if a run is costly. The certificate covers all inputs; this one is only
+    an illustration.
     """
     n = solution.n_bits
     k = np.arange(1, n + 1)
@@ -233,7 +234,7 @@ def find_worst(solution: AnySolution, index: int, answer: int) -> Witness:
         noise = np.random.default_rng(0).integers(0, 2, (32, n), dtype=np.uint8)
         bits = np.concatenate([bits, noise])
     bits[:, index - 1] = answer
-    with np.errstate(all="ignore"):  # wrong weights may overflow; a NaN is the worst of margins
+    with np.errstate(all="ignore"):  # wrong weights may overflow; a NaN counts as the worst
         margins = solution.margins(bits, np.full(len(bits), index)).astype(np.float64)
     at = int(np.argmin(np.where(np.isnan(margins), -np.inf, margins)))
     return Witness(index, tuple(bits[at].tolist()), float(margins[at]))

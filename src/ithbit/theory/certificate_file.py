@@ -2,7 +2,7 @@
 
 The file holds the weights themselves, the claim (margin, inputs, arithmetic, method) and a digest.
 The check rebuilds the solution from the weights, re-derives the bound with the method the file
-names, and compares everything the file states with what follows from the weights; it believes
+names, and compares everything the file states with what follows from the weights; it trusts
 nothing but the program that runs it. The digest, compared last, catches changes that leave a true
 claim true.
 """
@@ -31,9 +31,9 @@ from ithbit.theory.trained_solution import TrainedSolution
 from ithbit.theory.weights_json import Json, solution_from_json, weights_to_json
 
 FORMAT = "ithbit certificate 1"
-# What a float64 run of the stored worst input may differ by on another machine.
+# How much a float64 run of the stored worst input may differ on another machine.
 _OBSERVED_TOLERANCE = 1e-6
-# What a bound may be below the re-derived one; more is a change, not another machine's rounding.
+# How far a stated bound may be below the re-derived one; more is a change, not rounding.
 _MARGIN_SLACK = 1e-9
 
 
@@ -42,11 +42,11 @@ class CertificateError(IthbitError):
 
 
 def require_writable(n_bits: int) -> None:
-    """Raise `SpecError` if the number of inputs is too long to be written down."""
+    """Raise `SpecError` if the number of inputs has too many digits to be written."""
     if n_bits > LONGEST:
         raise SpecError(
             f"certificates are written for n up to {LONGEST}, got n = {n_bits}; take a shorter n, "
-            "or ask `ithbit verdict`, which knows what is proved for every n"
+            "or use `ithbit verdict`, which reports what is proved for every n"
         )
 
 
@@ -95,14 +95,14 @@ def document(certificate: Certificate) -> Json:
 
 
 def digest(content: Json) -> str:
-    """sha256 of the content without its digest, in one fixed spelling."""
+    """sha256 of the content without its digest, in one fixed JSON form."""
     rest = {key: value for key, value in content.items() if key != "digest"}
     spelled = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(spelled.encode()).hexdigest()
 
 
 def write_certificate(certificate: Certificate, path: Path) -> None:
-    """Write the file in one step: it is there as a whole or not at all."""
+    """Write the file atomically: complete or not at all."""
     text = json.dumps(document(certificate)) + "\n"
     try:
         check_writable(path)
@@ -112,7 +112,7 @@ def write_certificate(certificate: Certificate, path: Path) -> None:
 
 
 def check_certificate(path: Path) -> Certificate:
-    """Re-verify a certificate file; returns the re-derived certificate or raises with the reason.
+    """Re-verify a certificate file; return the re-derived certificate or raise with the reason.
 
     Raises:
         CertificateError: the file cannot be read, or something it states does not follow from its
@@ -128,7 +128,7 @@ def check_certificate(path: Path) -> Certificate:
 
 
 def read_certificate(path: Path) -> Json:
-    """The contents of a certificate's file, of whatever format."""
+    """The contents of a certificate file, whatever its format."""
     try:
         content = json.loads(path.read_text())
     except OSError as error:
@@ -146,7 +146,7 @@ def _check(content: Json) -> Certificate:
     if method not in METHODS:
         raise CertificateError(f"the method {method!r} is unknown")
     if isinstance(claimed, bool) or not isinstance(claimed, int | float):
-        raise CertificateError(f"the margin is no number but {claimed!r}")
+        raise CertificateError(f"the margin must be a number, got {claimed!r}")
     derived = certify(solution, method)
     if not derived.certified:
         raise CertificateError(f"the weights give only a margin >= {derived.margin:.6g}")
@@ -159,7 +159,7 @@ def _check(content: Json) -> Certificate:
             raise CertificateError(f"{key} is not what follows from the weights: {_short(value)}")
     _check_worst(content.get("worst"), solution)
     if content.get("digest") != digest(content):
-        raise CertificateError("the digest does not fit the contents: the file was changed")
+        raise CertificateError("the digest does not match the contents: the file was changed")
     return derived
 
 
@@ -169,7 +169,7 @@ def _short(value: object) -> str:
 
 
 def _check_worst(worst: Any, solution: AnySolution) -> None:
-    """The worst input found must be an input, and behave as stated."""
+    """Check that the worst input found is an input and has the stated margin."""
     if not isinstance(worst, dict) or not isinstance(worst.get("bits"), str):
         raise CertificateError("the worst input is missing")
     bits = tuple(int(bit) if bit in "01" else -1 for bit in worst["bits"])

@@ -1,4 +1,4 @@
-"""A certificate as people read it.
+"""A certificate as text for people.
 
 Words: *certified* is proved for every input in real arithmetic; *observed* is what float runs did.
 """
@@ -16,7 +16,7 @@ from ithbit.theory.trained_solution import TrainedSolution
 
 
 def certificate_parts(certificate: Certificate) -> Iterator[Any]:
-    """The claim, what it rests on, and what was observed beside it."""
+    """The claim, what it rests on, and what was observed in float runs."""
     solution, worst = certificate.solution, certificate.worst
     layers = "1 layer" if solution.depth == 1 else f"{solution.depth} layers"
     sizes = " + ".join(map(str, solution.sizes))
@@ -41,7 +41,7 @@ def certificate_parts(certificate: Certificate) -> Iterator[Any]:
         )
     for run in float_runs(solution):
         safe = safe_n(solution, run.dtype)
-        reach = "" if safe is None else f"; in longer runs {safe.sentence()}"
+        reach = "" if safe is None else f"; in separate runs {safe.sentence()}"
         table.add_row(run.dtype, f"{run.sentence()}{reach} (observed)")
     if isinstance(solution, TrainedSolution):
         spec = solution.spec
@@ -49,7 +49,7 @@ def certificate_parts(certificate: Certificate) -> Iterator[Any]:
         table.add_row("for every n", f"margin >= {floor(float(found.margin))}: {found.because}")
     elif always := every_n(solution.variant, solution.family):
         table.add_row("for every n", f"margin >= {always.margin} by closed form: {always.because}")
-    table.add_row("speaks of", "real arithmetic on the stored weights, not of float runs")
+    table.add_row("applies to", "real arithmetic on the stored weights, not float runs")
     yield (
         f"{solution.task.upper()} by {solution.family}, n = {solution.n_bits} "
         f"({solution.theorem})\n"
@@ -58,7 +58,7 @@ def certificate_parts(certificate: Certificate) -> Iterator[Any]:
 
 
 def claim(certificate: Certificate) -> str:
-    """The margin and the inputs it covers; n · 2^n stays a power, whatever its size."""
+    """The margin and the inputs it covers; n · 2^n stays a formula, whatever its size."""
     n = certificate.solution.n_bits
     return f"margin >= {floor(certificate.margin)} on all {n}·2^{n} inputs"
 
@@ -74,7 +74,7 @@ def floor(bound: float) -> str:
 
 
 def shortened(bits: tuple[int, ...]) -> str:
-    """A long bit string by its ends.
+    """A bit string; of a long one, only both ends.
 
     >>> shortened((1, 0, 1)), shortened((0,) * 99)
     ('101', '000000000000…000000000000')

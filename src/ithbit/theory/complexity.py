@@ -1,14 +1,14 @@
-"""Closed formulas: what a causal layer keeps of the past, and what finishing its output costs.
+"""Closed formulas: what a causal layer keeps of the past, and what completing its output costs.
 
 Definition 11 of the paper: a causal layer has causal complexity s if its k-th output is a function
 of the k-th input and a *fingerprint* of the first k - 1 inputs, p numbers, computed from them in t
 operations, p + t <= s. The formulas count one plain program per layer, so p and t are upper bounds
-of the minimum, exact for the program. The tests have these programs (`tests/theory/completions`),
-and run them on scalars that count their operations.
+on the minimum, exact for the program. The programs are in the tests (`tests/theory/completions`),
+which run them on scalars that count operations.
 
 Cost: weights are free constants; +, -, *, /, exp cost 1; a comparison with jump costs 1, so a ReLU
 costs 1; each output value costs 1. The square root (normalisation), the logarithm (softplus) and
-erf (GELU) are not operations of the paper's Definition 1: they are counted in t and also apart.
+erf (GELU) are not operations of the paper's Definition 1: they count in t and also separately.
 
     d width   H heads   d_h = d / H   w hidden   k position (softmax only)
     N state   c convolution channels   v width of the convolution
@@ -24,22 +24,22 @@ from ithbit.theory.architecture import Architecture
 
 @dataclass(frozen=True)
 class Complexity:
-    """Causal complexity of one layer as its plain program has it."""
+    """Causal complexity of one layer, counted on its plain program."""
 
     fingerprint: str  # what is kept of the first k - 1 inputs
     dimension: int  # p
     dimension_formula: str
-    operations: int  # t, with the layer's d outputs
+    operations: int  # t, including the layer's d outputs
     operations_formula: str
-    exponentials: int  # at most so many of the operations; which branch an ELU takes is data
+    exponentials: int  # at most this many of the operations: an ELU's branch depends on the data
     square_roots: int = 0
     logarithms: int = 0
     error_functions: int = 0
-    grows_with: str | None = None  # "k" where the fingerprint is no constant: no bound follows
+    grows_with: str | None = None  # "k" if the fingerprint grows with it: no bound follows
 
     @property
     def total(self) -> int:
-        """p + t, an upper bound of the causal complexity."""
+        """p + t, an upper bound on the causal complexity."""
         return self.dimension + self.operations
 
     @property
@@ -63,8 +63,7 @@ def mlp_operations(*widths: int) -> int:
 def causal_complexity(arch: Architecture, position: int | None = None) -> Complexity:
     """Fingerprint and operations of one causal layer, by closed formula.
 
-    Exact for the programs, see the module head. Softmax needs the position k of the token that is
-    computed.
+    Exact for the programs of the module head. Softmax needs the position k of the computed token.
 
     >>> from ithbit.theory.architecture import architecture
     >>> gru = causal_complexity(architecture("gru", "trained"))

@@ -20,11 +20,11 @@ from ithbit.theory.trained_solution import TrainedSolution
 
 LONGEST = 32  # bits; one attention row per token must fit a terminal
 
-# What to look for in each layer of each variant, with its task where that counts; {i} is the index.
+# What to look for in each layer of each variant (and task, if it matters); {i} is the index.
 STORIES: dict[str, tuple[str, ...]] = {
     "parabola": (
         "The index token scores position k by its place on a parabola: k = {i} wins by far. The "
-        "residual −i² takes the position away again, and ±1/4, the bit, is left.",
+        "residual −i² cancels the position, and ±1/4, the bit, is left.",
     ),
     "cosine": (
         "The index token scores position k by cos(k − {i}): k = {i} wins, but the index token's "
@@ -64,16 +64,16 @@ STORIES: dict[str, tuple[str, ...]] = {
     ),
     "angle lhi": (
         "The end token attends to the index token and takes up (1, i/N); bits look away from it.",
-        "The end token asks for the angle of place {i}, as the bits lie on a curve by their place: "
+        "The end token asks for the angle of place {i} and the bits lie on a curve by their place: "
         "bit {i} wins, and its ±1 is what the end token takes up.",
     ),
     "window": (
-        "Every token takes the index off its place. At bit {i} alone the two agree and a window "
-        "opens: six units mark the token with the sign of its bit.",
+        "Every token subtracts the index from its place. At bit {i} alone the two agree and a "
+        "window opens: six units mark the token with the sign of its bit.",
         "The last token adds up the marks of all tokens.",
     ),
     "latch": (
-        "h₁ keeps {i}/2n, h₂ turns from −1 to +1 at position {i}, and h₃ is open for one token: "
+        "h₁ keeps the index, h₂ turns from −1 to +1 at position {i}, and h₃ is open for one token: "
         "where the position has been reached but h₂ has not turned yet.",
     ),
 }
@@ -112,7 +112,7 @@ class Explanation(Shown):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The tokens as a person reads them, with positions."""
+        """The tokens as text, with positions."""
         bits = [f"bit {k} = {bit}" for k, bit in enumerate(self.instance.bits, 1)]
         query = f"index {self.instance.index}"
         rhi = self.instance.task == "rhi"
@@ -158,8 +158,7 @@ _KINDS = {"softmax": "softmax attention", "linear": "linear attention", "gru": "
 
 
 def _held(solution: Solution | TrainedSolution, stream: Array) -> Array:
-    """What one input's stream shows: of trained blocks, the few numbers that the construction puts
-    there."""
+    """What one input's stream holds; for trained blocks, the numbers of the construction."""
     one: Array = stream[0]
     return content_of(solution, one) if isinstance(solution, TrainedSolution) else one
 
@@ -175,7 +174,7 @@ def shade(weight: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number as short as it can be shown, with at most four digits behind the point.
+    """A number in short form, with at most four digits after the point.
 
     >>> number(-3.0), number(0.25), number(-2.99731), number(1e-9), number(123456.0)
     ('−3', '0.25', '−2.9973', '0', '123456')

@@ -1,4 +1,4 @@
-"""How a run of a construction is laid out: one table per layer, the way of the index in colour."""
+"""How the run of a construction is laid out: one table per layer, the index's path in colour."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -62,7 +62,7 @@ def _style(run: Explanation, token: int) -> str:
 def _attention(run: Explanation, step: LayerStep) -> Table:
     """A layer in the middle: every token's attention as a strip of shades, one per key token."""
     assert step.attention is not None
-    # What has room beside input, strip and output in eighty columns.
+    # What fits beside input, strip and output in eighty columns.
     narrow = step.sums is not None and step.inputs.shape[1] <= 2
     short = narrow and len(step.inputs) <= 20
     middle = ["attends to", *(["mostly"] if short else []), *(["x + a"] if narrow else [])]
@@ -98,7 +98,7 @@ def _readout(run: Explanation, step: LayerStep) -> Table:
 
 
 def _states(run: Explanation, step: LayerStep) -> Table:
-    """A recurrent layer: the state after every token, with a sign where it changes."""
+    """A recurrent layer: the state after every token, with an arrow where it changes."""
     assert step.states is not None
     shows_output = step.kind != "GRU"
     table = _grid("token", "x", "", "state h", *(["output y"] if shows_output else []), right=(1,))

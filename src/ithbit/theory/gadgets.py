@@ -13,7 +13,7 @@ from ithbit.theory.layers import ReluNet, matrix
 
 
 def affine(weight: Sequence[Sequence[float]], bias: Sequence[float]) -> ReluNet:
-    """The affine map W x + b: an MLP without hidden layer.
+    """The affine map W x + b: an MLP without a hidden layer.
 
     >>> import numpy as np
     >>> affine([[2.0]], [1.0])(np.array([[3.0]])).item()
@@ -23,7 +23,7 @@ def affine(weight: Sequence[Sequence[float]], bias: Sequence[float]) -> ReluNet:
 
 
 def constant(values: Sequence[float], d_in: int) -> ReluNet:
-    """The map that forgets its input."""
+    """The constant map, which ignores its input."""
     return affine([[0.0] * d_in] * len(values), values)
 
 
@@ -50,7 +50,7 @@ def ramp(slope: float, offset: float, direction: Sequence[float] = (1.0,)) -> Re
 def hat(width: float, direction: Sequence[float] = (1.0,)) -> ReluNet:
     """The tent (1 − |s| / width)+ = ((s + width)+ − 2 (s)+ + (s − width)+) / width; three units.
 
-    Marks s = 0 among integers once s is known up to an error e: at most 2e / width is lost at
+    Marks s = 0 among integers once s is known up to an error e: at most e / width is lost at
     s = 0, and the value is exactly 0 at the other integers as long as width <= 1 − e.
 
     >>> import numpy as np

@@ -1,4 +1,4 @@
-"""The GRU layer as PyTorch computes it: a trained family, beside the paper's formal layers.
+"""The GRU layer as PyTorch computes it: a trained family, not one of the paper's formal layers.
 
 Letters: r, z the reset and update gates, n the candidate, W the input and U the recurrent weights.
 """

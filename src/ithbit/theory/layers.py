@@ -1,12 +1,12 @@
 """The paper's (n, d)-layers, exactly as Definitions 5, 6, 8 and 9 give them, and their size.
 
-These are the layers the theorems speak of, not the blocks that are trained: one head, no scaling by
-sqrt(d), no output projection, no normalisation. The query token is in its own sum.
+These are the layers of the theorems, not the trained blocks: one head, no scaling by sqrt(d), no
+output projection, no normalisation. The query token is included in its own sum.
 
 Letters: x_k, y_k input and output of token k; K, Q, V the three matrices; N the layer's MLP; phi
 the feature map of linear attention or the readout of an SSM; h_k the state; AC the arithmetic
 complexity of Definition 1. Arrays are `batch token dim`. The paper leaves "MLP" open; here it is
-affine, ReLU, …, ReLU, affine with biases everywhere, so that it has sum (in + 1) · out parameters.
+affine, ReLU, …, ReLU, affine with biases everywhere, so it has sum (in + 1) · out parameters.
 
 Weights are kept as float64 numbers, each an exact dyadic rational. Every layer runs in float32 and
 float64; a layer without exponentials also runs exactly, on object arrays of `Fraction`.
@@ -26,7 +26,7 @@ Array = NDArray[Any]  # float32, float64, or objects holding Fractions
 FloatArray = NDArray[np.float64]
 FeatureMap = Literal["elu+1", "relu+1"]
 
-# Most numbers that one slice of a softmax attention matrix may hold: 64 MB of float64.
+# The most numbers that one slice of a softmax attention matrix may hold: 64 MB of float64.
 SLICE = 8_000_000
 
 
@@ -89,7 +89,7 @@ class ReluNet:
 
     @property
     def operations(self) -> int:
-        """Operations of the program that skips zero weights: an upper bound of AC, a minimum.
+        """Operations of the program that skips zero weights: an upper bound on AC, a minimum.
 
         One per multiplication by a weight other than ±1, per addition or negation, per ReLU (one
         comparison with a jump) and per output value.
@@ -116,7 +116,7 @@ def features(name: FeatureMap, x: Array) -> Array:
     """The feature map phi of linear attention, coordinate by coordinate; positive everywhere.
 
     ELU + 1 is taken with alpha = 1: with alpha > 1 it is negative far to the left, and Definition 6
-    asks for phi > 0. Plain ReLU is zero there; "ReLU instead of ELU" is therefore ReLU + 1.
+    requires phi > 0. Plain ReLU is zero there, so "ReLU instead of ELU" means ReLU + 1.
 
     >>> features("elu+1", np.array([-np.log(2.0), 0.0, 3.0])).tolist()
     [0.5, 1.0, 4.0]
@@ -138,7 +138,7 @@ class Trace:
 
 
 class Layer(Protocol):
-    """What every layer offers. `last` computes the last token alone, all that a readout needs."""
+    """The interface of every layer. `last` computes the last token alone, all a readout needs."""
 
     @property
     def kind(self) -> str: ...
@@ -219,7 +219,7 @@ class SoftmaxAttention(Attention):
 class LinearAttention(Attention):
     """Definition 6: as softmax, with the weight phi(K x_l)·phi(Q x_k) in place of the exponential.
 
-    Size 3 d^2 + |N| + AC(phi); as a map of its own phi costs 3 per coordinate: a comparison, one
+    Size 3 d^2 + |N| + AC(phi); computed on its own, phi costs 3 per coordinate: one comparison, one
     exponential or addition, one output.
     """
 
@@ -258,7 +258,7 @@ class LinearAttention(Attention):
 
 
 def _read(net: ReluNet, x: Array, states: Array, last: bool) -> Array:
-    """y_k = net(x_k, h_k), of the last token alone if asked."""
+    """y_k = net(x_k, h_k), for the last token alone if `last`."""
     first = x.shape[1] - 1 if last else 0
     return net(np.concatenate([x[:, first:], states[:, first:]], axis=2))
 

@@ -1,8 +1,8 @@
 """What float32 and float64 runs of a construction do: *observed*, never certified.
 
-A certificate speaks of real arithmetic. Rounding is a different matter: positions must be exact in
+A certificate is about real arithmetic. Rounding is a different matter: positions must be exact in
 the float type, and scores must keep their gaps. `float_runs` runs a few inputs in each type;
-`SAFE_N` holds how far many inputs were right, as `experiments/safe_n.py` measured it.
+`SAFE_N` records up to which n many inputs were right, as measured by `experiments/safe_n.py`.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _BUDGET = 3e7  # numbers of attention (or states) that one spot check may comput
 class Safe:
     """Every input tried was right for lengths up to `right`; some were wrong from `wrong` on.
 
-    `wrong` is None if no length tried went wrong: then `right` is only where the trial ended.
+    `wrong` is None if no length tried went wrong: then `right` is only the longest one tried.
     """
 
     right: int
@@ -40,7 +40,7 @@ class Safe:
         return f"right up to n = {self.right}, wrong from {self.wrong} on"
 
 
-# Per variant (float32, float64); lengths in between were found by bisection to one per cent.
+# Per variant (float32, float64); borders were found by bisection to one per cent.
 # parabola: k² + 1/4 and the score gap 1/(2i²) outgrow 24 bits. cosine: 1 − cos 710 = 1.8e-9.
 # scalar: the tent is 2M times a difference of numbers up to M, which must stay below 2^25.
 SAFE_N: dict[str, tuple[Safe, Safe]] = {
@@ -54,7 +54,7 @@ SAFE_N: dict[str, tuple[Safe, Safe]] = {
     "scalar": (Safe(2880, 2896), Safe(8192)),
     "pair": (Safe(8192), Safe(8192)),
     "latch": (Safe(8192), Safe(8192)),
-    # Of trained blocks at width 16; `experiments/trained_reach.py` doubled n up to 1,024.
+    # Trained blocks at width 16; `experiments/trained_reach.py` doubled n up to 1,024.
     "trained softmax": (Safe(1024), Safe(1024)),
     "trained linear": (Safe(512, 1024), Safe(1024)),
     "trained gru": (Safe(1024), Safe(1024)),
@@ -78,7 +78,7 @@ class FloatRun:
 
 
 def safe_n(solution: AnySolution, dtype: str) -> Safe | None:
-    """How far runs in this type were right; None for weights that were not measured."""
+    """Up to which n runs in this type were right; None for weights that were not measured."""
     key = solution.variant
     if isinstance(solution, TrainedSolution):
         key = f"trained {FAMILIES[solution.family].kind}" if solution.width == 16 else ""
@@ -117,7 +117,7 @@ def observed(solution: AnySolution, runs: tuple[FloatRun, ...]) -> dict[str, Any
 
 
 def float_runs(solution: AnySolution, seed: int = 0) -> tuple[FloatRun, FloatRun]:
-    """A few inputs in float32 and in float64: each with small, middle and large index.
+    """A few inputs run in float32 and in float64, with indices spread over 1 … n.
 
     >>> from ithbit.theory.constructions import construct
     >>> [run.wrong for run in float_runs(construct("rhi", "softmax-full", 16))]
@@ -135,14 +135,14 @@ def float_runs(solution: AnySolution, seed: int = 0) -> tuple[FloatRun, FloatRun
 def spot_inputs(
     solution: AnySolution, seed: int
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Bits and indices for a spot check: random strings, strings of one value, spread indices."""
+    """Bits and indices for a spot check: random strings, every fourth of ones; spread indices."""
     n, rng = solution.n_bits, np.random.default_rng(seed)
     count = int(np.clip(_BUDGET / solution.run_cost, 2, 256))
     index = np.unique(np.linspace(1, n, count).round().astype(int))[::-1]
     index = np.resize(index, count)
     bits = rng.integers(0, 2, (count, n), dtype=np.uint8)
     bits[::4] = 1
-    # Both answers alternate, so that neither is tried on one kind of index only.
+    # The answers alternate, so that neither is tried on one kind of index only.
     bits[np.arange(count), index - 1] = np.arange(count) % 2
     return bits, index
 

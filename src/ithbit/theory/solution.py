@@ -57,7 +57,7 @@ class Embedding:
         return np.concatenate([query, rows, end], axis=1)
 
 
-# The layers each family is made of: kind, and whether the attention is causal.
+# The layers of each family: kind, and whether the attention is causal.
 _LAYERS: dict[str, tuple[str, bool | None]] = {
     name: (family.kind, family.causal) for name, family in FAMILIES.items() if family.attention
 } | {name: (name, None) for name in ("ssm", "rnn", "gru")}
@@ -65,7 +65,7 @@ _LAYERS: dict[str, tuple[str, bool | None]] = {
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Weights claimed to solve a task: embedding, layers, output matrix A, and whose claim it is.
+    """Weights claimed to solve a task: embedding, layers, output matrix A, and the claim's source.
 
     `family` names the formal family (or `gru`), `theorem` the statement of the paper that promises
     such weights, `variant` which of our constructions this is.
@@ -99,7 +99,7 @@ class Solution:
             widths.append(layer.d_out)
             found = (layer.kind, getattr(layer, "causal", None))
             if found != _LAYERS.get(self.family):
-                problems.append(f"a layer of kind {found} is no layer of {self.family!r}")
+                problems.append(f"a layer of kind {found} is not a layer of {self.family!r}")
         if self.output.shape != (2, widths[-1]):
             problems.append(f"A must be 2 × {widths[-1]}, got shape {self.output.shape}")
         raise_problems(f"Solution {self.task} {self.family}", problems)
@@ -124,7 +124,7 @@ class Solution:
 
     @property
     def run_cost(self) -> int:
-        """About how many numbers the run of one input computes."""
+        """Roughly how many numbers running one input computes."""
         deep_softmax = any(layer.kind == "softmax" for layer in self.layers[:-1])
         return self.n_tokens**2 if deep_softmax else 30 * self.n_tokens
 
@@ -154,15 +154,14 @@ class Solution:
 
 
 def embedding_of(index: Any, bit: Any, end: Any = None) -> Embedding:
-    """The embedding with these numbers; without an `end` it is one of RHI."""
+    """The embedding with these numbers; without an `end` it is for RHI."""
     return Embedding(matrix(index), matrix(bit, 3), None if end is None else matrix(end, 1))
 
 
 def constructed(
     family: str, named: tuple[str, str], embedding: Embedding, layers: Sequence[Layer], output: Any
 ) -> Solution:
-    """The weights of a construction, `named` its theorem and variant; the embedding has task and
-    n."""
+    """A construction's solution; `named` is (theorem, variant), the embedding sets task and n."""
     task: Task = "rhi" if embedding.end is None else "lhi"
     n_bits, (theorem, variant) = embedding.n_bits, named
     A = matrix(output)
@@ -170,7 +169,7 @@ def constructed(
 
 
 class Runs(Protocol):
-    """What answers inputs: a `Solution`, or weights of trained blocks."""
+    """Anything that runs on inputs: a `Solution` or a `TrainedSolution`."""
 
     @property
     def n_bits(self) -> int: ...
@@ -205,7 +204,7 @@ class Enumeration:
 def comparable_margins(
     solution: Runs, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64
 ) -> FloatArray:
-    """Margins where a NaN, as wrong weights may give, is the worst: it compares with nothing."""
+    """Margins with NaN, which wrong weights may give and does not compare, as −inf."""
     with np.errstate(all="ignore"):
         margins = solution.margins(bits, index, dtype)
     return np.where(margins == margins, margins, -np.inf).astype(np.float64)

@@ -1,5 +1,5 @@
-"""The paper's summary table, derived: the least number of layers of every entry, from constructions
-that certify and from bounds that hold."""
+"""The paper's summary table, derived: the least number of layers of every entry, from certified
+constructions and from lower bounds."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,11 +24,11 @@ DEPTHS_SHOWN = (1, 2, 3, 4)
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of the summary table, derived.
+    """One entry of the derived summary table.
 
-    `min_layers` is None where every number of layers has an n*: omega(1) in the paper. Otherwise
-    `certificate` shows that so many layers suffice at n, past `CERTIFIED_N` `every_n` does; `fewer`
-    is the bound for one less.
+    `min_layers` is None if every number of layers has an n*: omega(1) in the paper. Otherwise
+    `certificate` shows that this many layers suffice at n (past `CERTIFIED_N`, `every_n` does), and
+    `fewer` is the bound for one layer less.
     """
 
     task: Task
@@ -48,7 +48,7 @@ class Entry:
 
     @property
     def why(self) -> str:
-        """What the entry stands on, in words."""
+        """What the entry rests on, in words."""
         if self.min_layers is None:
             stars = ", ".join(f"{r.n_star:,}{'*' if r.cited else ''}" for r in self.by_depth)
             return f"n* = {stars} for L = 1, 2, 3, 4; {self.growth} ({self.theorem})"
@@ -99,12 +99,12 @@ def _entry(task: Task, one: Architecture, n_bits: int, heads: int) -> Entry:
     formal, family = one.model == "formal", one.family
     found = entry_of(CONSTRUCTIONS if formal else TRAINED, task, family)
     if found is None:
-        # `bound` raises if there were a depth without a bound: the entry would not be omega(1).
+        # `bound` raises at a depth without a bound, where the entry would not be omega(1).
         routes = tuple(bound(task, replace(one, n_layers=depth)) for depth in DEPTHS_SHOWN)
         theorem = lower_theorem(task, one)
         return Entry(task, family, None, theorem, by_depth=routes, growth=growth(one))
     depth = found.depth
-    # Formal weights have sizes of their own, whatever those of the bounds.
+    # Formal weights have their own sizes, independent of those of the bounds.
     layers = architecture(family, n_layers=depth) if formal else replace(one, n_layers=depth)
     said = possible(task, layers, n_bits, heads)
     if isinstance(said, str):

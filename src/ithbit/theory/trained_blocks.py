@@ -1,10 +1,10 @@
 """The trained blocks in numpy, for explicit weights: the twin of `models/` that needs no torch.
 
 BERT (LayerNorm after each sum), pre-LN linear attention (ELU + 1, epsilon in the denominator),
-`nn.GRU`, and Mamba2 (convolution of width 3, one group, gated RMSNorm, a final RMSNorm). Tests hold
-shapes and logits to `models/`. Written for few inputs at a time: nothing here is made fast.
+`nn.GRU`, and Mamba2 (convolution of width 3, one group, gated RMSNorm, a final RMSNorm). Tests
+compare shapes and logits with `models/`. Written for a few inputs at a time, not for speed.
 
-Arrays are `batch token dim`; parameters have the names of `models/classifier.py`.
+Arrays are `batch token dim`; parameters are named as in `models/classifier.py`.
 """
 
 import math
@@ -22,7 +22,7 @@ Params = dict[str, Array]
 BERT_EPS, LINEAR_EPS, MAMBA_EPS = 1e-12, 1e-5, 1e-5  # inside the norms' square roots
 DENOMINATOR_EPS = 1e-6  # of linear attention
 CONV_WIDTH = 3
-_SHOWN = 64  # tokens up to which attention maps are kept
+_SHOWN = 64  # attention maps are kept for at most this many tokens
 
 
 def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
@@ -61,7 +61,7 @@ def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
 def forward(
     params: Params, spec: ModelSpec, x: Array, last: bool = False
 ) -> tuple[Array, tuple[Trace, ...]]:
-    """What the head reads, and what each block did; with `last`, the last block at one token."""
+    """The head's input and a trace per block; `last` lets the last block skip earlier tokens."""
     kind = FAMILIES[spec.family].kind
     if kind == "softmax":
         x = _layer_norm(x + params["enter.type"], params, "enter.norm", BERT_EPS)
@@ -91,7 +91,7 @@ def _rms_norm(x: Array, weight: Array, eps: float) -> Array:
 
 
 def _feed_forward(x: Array, params: Params) -> Array:
-    """GELU units that write nothing are left out."""
+    """The feed-forward part; GELU units that write nothing are skipped."""
     used = np.flatnonzero(params["down.weight"].any(0))
     hidden = x @ params["up.weight"][used].T + params["up.bias"][used]
     out: Array = _gelu(hidden) @ params["down.weight"][:, used].T + params["down.bias"]
@@ -116,10 +116,10 @@ def _heads(x: Array, heads: int) -> Array:
 def _attend(
     spec: ModelSpec, q: Array, k: Array, v: Array, weigh: Callable[[Array, Array], Array]
 ) -> tuple[Array, Array | None]:
-    """What every query takes up, batch token dim, and how the first head weighs tokens.
+    """What the attention gives each query, batch token dim, and the first head's weights.
 
-    `weigh` gives weights from products of queries and keys and from which keys are seen. In slices
-    of queries; heads without values are left out, and maps of long inputs are not kept.
+    `weigh` turns products of queries and keys, and the mask of visible keys, into weights. Runs in
+    slices of queries; heads without values are skipped, and maps of long inputs are not kept.
     """
     q, k, v = (_heads(t, spec.n_heads) for t in (q, k, v))
     batch, _, queries, size = q.shape

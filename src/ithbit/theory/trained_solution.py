@@ -1,10 +1,10 @@
-"""Weights of a trained architecture that are claimed to solve a task, by the names of `models/`.
+"""Weights of a trained architecture that are claimed to solve a task, named as in `models/`.
 
-Where `Solution` holds the paper's formal layers, this holds the blocks that are trained: BERT,
-pre-LN linear attention, `nn.GRU` and Mamba2, with the experiments' token features and polynomial
-positions. The weights are float64 numbers under the names that `models/classifier.py` gives its
-parameters, so they load into it, into the libraries' own parts and into a run folder. The margin of
-an input is the logit if the answer is 1 and minus the logit if it is 0.
+Where `Solution` holds the paper's formal layers, this holds the trained blocks: BERT, pre-LN linear
+attention, `nn.GRU` and Mamba2, with the experiments' token features and polynomial positions. The
+weights are float64 numbers under the names that `models/classifier.py` gives its parameters, so
+they load into it, into the libraries' own modules and into a run folder. The margin of an input is
+the logit if the answer is 1 and minus the logit if it is 0.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ from ithbit.theory.trained_blocks import Params, forward, shapes
 
 
 class Column(IntEnum):
-    """The columns of `embed`: what a token's features are."""
+    """The columns of `embed`: a token's features."""
 
     BIT, QUERY, END, VALUE, FRACTION, SQUARE = range(6)
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedSolution:
-    """A spec and its weights; `theorem` and `variant` as a `Solution` has them."""
+    """A spec and its weights; `theorem` and `variant` as in `Solution`."""
 
     spec: ModelSpec
     weights: dict[str, FloatArray]
@@ -91,7 +91,7 @@ class TrainedSolution:
 
     @property
     def run_cost(self) -> int:
-        """About how many numbers the run of one input computes."""
+        """Roughly how many numbers running one input computes."""
         if FAMILIES[self.family].attention and self.depth > 1:
             return 2 * self.n_tokens**2
         a_number = 4 * self.spec.d_state if self.family == "mamba2" else 40
@@ -121,7 +121,7 @@ class TrainedSolution:
         return logits
 
     def margins(self, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64) -> Array:
-        """The logit, with its sign turned where the answer is 0. *Observed*."""
+        """The logit, with its sign flipped where the answer is 0. *Observed*."""
         answer = bits[np.arange(len(bits)), index.astype(int) - 1].astype(dtype)
         margins: Array = self.logits(bits, index, dtype) * (2 * answer - 1)
         return margins

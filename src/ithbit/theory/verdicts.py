@@ -1,15 +1,15 @@
-"""Verdicts: is it possible, is it impossible, or is it open, and why.
+"""Verdicts: is solving the task possible, impossible or open, and why.
 
-The paper's summary table as a function, for formal layers or for the blocks that are trained, at
-given sizes:
+The paper's summary table as a function, for formal layers or for the trained blocks, at given
+sizes:
 
 * *possible*: explicit weights exist: *certified* at this n for all n · 2^n inputs, or *proved* for
   every n by the closed form of their margin;
-* *impossible*: n is past the n* of a bound, so no weights at all do it, in real arithmetic;
-* *open*: neither a construction nor a bound here speaks of this n; nothing is claimed.
+* *impossible*: n is past the n* of a bound, so no weights at all solve it, in real arithmetic;
+* *open*: neither a construction nor a bound here covers this n; nothing is claimed.
 
-*Formal* layers are those of the paper's Definitions 5 to 9 with one hidden layer
-of ReLUs in each MLP, SSMs with A(x) and B(x) affine in x.
+*Formal* layers are those of the paper's Definitions 5 to 9, with one hidden layer of ReLUs in each
+MLP; SSMs have A(x) and B(x) affine in x.
 """
 
 from collections.abc import Iterator
@@ -38,21 +38,21 @@ from ithbit.theory.solution import Solution
 
 Answer = Literal["possible", "impossible", "open"]
 
-# The SSMs the bounds speak of have A and B affine in x; this variant is one of them.
+# The bounds are for SSMs with A and B affine in x; this variant is one of them.
 _VARIANT = {"ssm": "time-invariant"}
 
-CERTIFIED_N = 1024  # up to here a verdict has a certificate at its own n; it takes half a second
-_SMALL_N = 8  # weights of every n have the sizes of these; tests hold it
-_WIDEST = 1_000_000  # what a trained margin is computed from is as long as the width
-_DEEPEST = 64  # up to here the balls of a certificate stay small
-# Blocks that pass the answer on multiply it by what epsilon leaves of a LayerNorm, which is 1e-12
-# of a variance of 1 however many there are.
+CERTIFIED_N = 1024  # up to here a verdict has a certificate at its own n, which takes half a second
+_SMALL_N = 8  # weights for every n have the same sizes as at this n; a test checks it
+_WIDEST = 1_000_000  # computing a trained margin needs arrays as long as the width
+_DEEPEST = 64  # up to here a certificate's arb balls stay small
+# Blocks that pass the answer on only rescale it: LayerNorm's epsilon takes 1e-12 off a variance of
+# 1, however many blocks there are.
 _PASSED_ON = 1 - 1e-9
 
 
 @dataclass(frozen=True, repr=False)
 class Verdict(Shown):
-    """The answer at one n, and what it stands on."""
+    """The answer at one n, and what it rests on."""
 
     task: Task
     arch: Architecture
@@ -62,9 +62,9 @@ class Verdict(Shown):
     theorem: str | None  # of the paper; None where nothing is claimed
     certificate: Certificate | None = None  # of weights at this n; none past `CERTIFIED_N`
     every_n: str | None = None  # the margin of these weights at every n
-    weights: str = ""  # which weights they are, as `ithbit certify` takes it
+    weights: str = ""  # the options of `ithbit certify` that select these weights
     width: int = 0  # of these weights
-    longest: int = 0  # up to which n these are certified
+    longest: int = 0  # the largest n at which these weights are certified
     route: Route | None = None  # the bound, vacuous or not
 
     @property
@@ -135,8 +135,9 @@ def verdict(
 ) -> Verdict:
     """Whether `n_layers` layers of these sizes can solve the task at `n_bits`.
 
-    *Certified* if possible, past `CERTIFIED_N` *proved* by closed form; *proved* (or cited, as the
-    bound says) if impossible. Heads and state are of trained blocks.
+    If possible: *certified*, or *proved* by closed form past `CERTIFIED_N` and for trained blocks
+    too large or too deep to certify. If impossible: *proved*, or cited, as the bound states.
+    `heads` and `state` apply to trained blocks.
 
     >>> verdict("lhi", "mamba2", 2, 64, model="trained").answer
     'possible'
@@ -151,8 +152,8 @@ def verdict(
     formal = FAMILIES[family].formal if family in FAMILIES else family
     if model == "formal" and formal != family:
         raise SpecError(
-            f"verdicts speak of formal layers and {family!r} is trained only; "
-            f"its formal counterpart is {formal!r}"
+            f"{family!r} is trained only; its formal counterpart is {formal!r}, "
+            "or take model 'trained'"
         )
     arch = architecture(
         family,
@@ -168,7 +169,7 @@ def verdict(
 
 
 def possible(task: Task, arch: Architecture, n_bits: int, heads: int = 2) -> Verdict | str:
-    """What explicit weights say, or a sentence on why there are none for such layers."""
+    """The verdict of explicit weights, or a sentence on why there are none for such layers."""
     formal = entry_of(CONSTRUCTIONS, task, arch.family) if arch.model == "formal" else None
     trained = entry_of(TRAINED, task, arch.family) if arch.model == "trained" else None
     if formal and formal.depth <= arch.n_layers:
@@ -179,7 +180,7 @@ def possible(task: Task, arch: Architecture, n_bits: int, heads: int = 2) -> Ver
 
 
 def _formal(entry: Construction, arch: Architecture, n_bits: int) -> Verdict | str:
-    """Layers above those needed are identities, x = x+ − (−x)+: two hidden units a coordinate."""
+    """Layers above those needed are identities, x = x+ − (−x)+: two hidden units per coordinate."""
     variant = _VARIANT.get(entry.family, entry.default)
     small = construct(entry.task, entry.family, _SMALL_N, variant)
     extra = arch.n_layers - entry.depth
@@ -193,7 +194,7 @@ def _formal(entry: Construction, arch: Architecture, n_bits: int) -> Verdict | s
     if n_bits <= CERTIFIED_N:
         certificate = certify(construct(entry.task, entry.family, n_bits, variant))
     always = every_n(variant, entry.family)
-    assert always is not None  # tests hold it
+    assert always is not None  # a test checks it
     margin = str(always.margin)
     identity = f" and {extra:,} identity layer{'s' if extra > 1 else ''}" if extra else ""
     return Verdict(
@@ -267,7 +268,7 @@ def hidden_units(solution: Solution) -> int:
 
 
 def _by_bounds(task: Task, arch: Architecture, n_bits: int, missing: str) -> Verdict:
-    """What the bounds say where no construction serves, for the reason `missing`."""
+    """The verdict of the bounds where no construction applies; `missing` says why none does."""
     theorem = lower_theorem(task, arch)
     try:
         route = bound(task, arch)
@@ -288,7 +289,7 @@ def _by_bounds(task: Task, arch: Architecture, n_bits: int, missing: str) -> Ver
 
 
 def lower_theorem(task: Task, arch: Architecture) -> str:
-    """The statement of the paper that the bound makes finite, or that it stands beside."""
+    """The paper's theorem that the bound makes finite; for trained blocks, its counterpart."""
     beside = "beside " if arch.model == "trained" else ""
     if task == "lhi":
         return f"{beside}Theorem 14b"

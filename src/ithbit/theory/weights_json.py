@@ -1,4 +1,4 @@
-"""Solutions as plain JSON values and back, without loss: float64 numbers in shortest spelling."""
+"""Solutions to plain JSON values and back without loss: float64 numbers in their shortest form."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -25,7 +25,7 @@ from ithbit.theory.trained_solution import TrainedSolution
 
 Json = dict[str, Any]
 
-# Axes of the arrays that are no matrices.
+# Number of axes of the arrays that are not matrices.
 _AXES = {"h0": 1, "bias_ih": 1, "bias_hh": 1, "biases": 1, "bit": 3, "end": 1}
 _CLASSES: dict[str, Any] = {
     "softmax": SoftmaxAttention,
@@ -37,7 +37,7 @@ _CLASSES: dict[str, Any] = {
 
 
 def weights_to_json(solution: Solution | TrainedSolution) -> Json:
-    """Embedding, layers and output matrix as nested lists; of trained blocks, every parameter.
+    """Embedding, layers and output matrix as nested lists; for trained blocks, every parameter.
 
     >>> from ithbit.theory.constructions import construct
     >>> weights_to_json(construct("lhi", "rnn", 1))["embedding"]
@@ -61,7 +61,7 @@ def _plain(value: Any) -> Any:
 
 
 def solution_from_json(content: Json) -> Solution | TrainedSolution:
-    """The solution that a certificate's fields describe; raises `SpecError` where they do not."""
+    """The solution that a certificate's fields describe; raises `SpecError` if there is none."""
     try:
         weights = content["weights"]
         if content.get("model") == "trained":
@@ -79,14 +79,14 @@ def solution_from_json(content: Json) -> Solution | TrainedSolution:
     except KeyError as missing:
         raise SpecError(f"the field {missing} is missing") from missing
     except (TypeError, AttributeError, IndexError) as error:
-        raise SpecError(f"the weights are not laid out as weights are ({error})") from error
+        raise SpecError(f"the weights do not have the expected layout ({error})") from error
 
 
 def _trained_from_json(content: Json, weights: Json) -> TrainedSolution:
     spec = ModelSpec(**content["spec"])
     found = (spec.task, spec.family, spec.n_bits)
     if found != (content["task"], content["family"], content["n"]):
-        raise SpecError(f"the spec speaks of {' '.join(map(str, found))}")
+        raise SpecError(f"task, family and n do not match the spec: {' '.join(map(str, found))}")
     known = {name: len(shape) for name, shape in shapes(spec).items()}
     arrays = {name: _array(value, known.get(name, 1)) for name, value in weights.items()}
     return TrainedSolution(spec, arrays, content["theorem"], content["variant"])
@@ -96,14 +96,14 @@ def _array(values: Any, ndim: int) -> FloatArray:
     try:
         array = np.array(values, dtype=np.float64)
     except (ValueError, TypeError) as error:
-        raise SpecError(f"an array of weights is ragged or holds something else: {error}") from None
+        raise SpecError(f"an array of weights is ragged or holds non-numbers: {error}") from None
     return matrix(array, ndim)
 
 
 def _layer(content: Json) -> Layer:
     kind = content["kind"]
     if kind not in _CLASSES:
-        raise SpecError(f"unknown kind of layer {kind!r}; known are {', '.join(_CLASSES)}")
+        raise SpecError(f"unknown kind of layer {kind!r}; choose one of {', '.join(_CLASSES)}")
     layer: Layer = _read(_CLASSES[kind], content)
     return layer
 

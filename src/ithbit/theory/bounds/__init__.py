@@ -4,10 +4,9 @@ A *route* is one way to a bound. `all_routes` gives every route for a task and a
 `bound` the tightest that is valid in real arithmetic, whatever the weights. Routes and where they
 live: the counting theorem (`counting`, with the stage lists of `stages`), sign changes at width 1
 and 2 (`narrow`), Anthony and Bartlett's theorems (`cited`), and the size of the state in finite
-precision (`state`), which is valid for recurrent evaluation only and is never the answer of
-`bound`.
+precision (`state`), which is valid for recurrent evaluation only, so `bound` never returns it.
 
-n* says nothing at n <= n*: there the bound is *vacuous*.
+A bound says nothing at n <= n*: there it is *vacuous*.
 """
 
 from collections.abc import Iterator
@@ -43,7 +42,7 @@ class Route:
     n_star: int
     theorem: str  # what the number follows from
     cited: bool  # whether a constant is taken from a book
-    conditions: tuple[str, ...] = ()  # what must hold of the block or its evaluation
+    conditions: tuple[str, ...] = ()  # what must hold for the block or its evaluation
     real_arithmetic: bool = True
     stages: tuple[Stage, ...] = ()
 
@@ -62,14 +61,14 @@ class Route:
         return source
 
     def vacuous_at(self, lengths: tuple[int, ...] = PAPER_LENGTHS) -> tuple[int, ...]:
-        """Those of the lengths at which this bound says nothing."""
+        """The lengths at which this bound says nothing."""
         return tuple(n for n in lengths if n <= self.n_star)
 
 
 def bound(task: str, arch: Architecture) -> Route:
     """The tightest bound that holds in real arithmetic.
 
-    Of equal bounds a proved one is taken before a cited one.
+    If two are equal, a proved one takes precedence over a cited one.
 
     Raises:
         NoBoundError: none exists or none is known; the message says which.
@@ -82,7 +81,7 @@ def bound(task: str, arch: Architecture) -> Route:
 
 @cache
 def all_routes(task: str, arch: Architecture, bits: int = 32) -> tuple[Route, ...]:
-    """Every route to a bound, tightest first; the module head says which there are.
+    """Every route to a bound, tightest first; the module head lists them.
 
     >>> from ithbit.theory.architecture import architecture
     >>> for route in all_routes("rhi", architecture("ssm", n_layers=2)):
@@ -101,7 +100,7 @@ def all_routes(task: str, arch: Architecture, bits: int = 32) -> tuple[Route, ..
 
 
 def conditions(arch: Architecture) -> tuple[str, ...]:
-    """What a bound for this architecture takes for granted about the trained block."""
+    """What a bound for this architecture assumes about the trained block."""
     if arch.model == "formal" or arch.kind == "gru":
         return ()
     if arch.kind == "mamba2":
@@ -127,9 +126,9 @@ def growth(arch: Architecture) -> str:
     """How n* of right-hand indexing grows with the number L of layers, all sizes fixed.
 
     From the stage lists, by the counting theorem: the sum of p over the stages is of order L^2;
-    affine tests, and degrees of order L, add a logarithm, degrees of order 3^L a factor L. A chain
-    of order L per index costs the square of p q = L^2, once where one stage decides, L times where
-    every layer has its own stage.
+    affine tests and degrees of order L add a logarithm, degrees of order 3^L a factor L. A chain of
+    order L per index costs the square of p q = L^2: once if one stage decides, L times if every
+    layer has its own stage.
     """
     if arch.kind in ("rnn", "ssm"):
         return "n* = O(L² log L), so L = Ω(√(n / log n))"

@@ -1,9 +1,9 @@
 """Anthony and Bartlett's theorems on algorithms with real parameters, with their constants.
 
 *Neural Network Learning: Theoretical Foundations*, Theorems 8.4 and 8.14; the paper's Theorem 3 is
-8.14 up to constants. Both speak of a class computed from p parameters by an algorithm of at most t
-operations, the 0/1 output among them, q of them exponentials. They are *cited*, constants included,
-and are not proved here; `counting` is, and is far tighter where both apply. Square roots,
+8.14 up to constants. Both are about a class computed from p parameters by an algorithm of at most t
+operations, including the 0/1 output, q of them exponentials. They are *cited*, constants included,
+and not proved here; `counting` is, and is far tighter where both apply. Square roots,
 logarithms and erf are not among their operations, so of the trained blocks only nn.GRU is covered.
 An algorithm must be defined for all parameters: every division by a sum that could vanish is
 guarded by one comparison.
@@ -47,7 +47,7 @@ def vc_with_exponentials(parameters: int, operations: int, exponentials: int) ->
     p, t = parameters, operations
     u = p * (exponentials + 1)
     found = min(t * t * p * (p + 19 * math.log2(9 * p)), u * u + 11 * u * (t + math.log2(9 * u)))
-    # A bound this large is rounded up: its last digits are those of a float.
+    # A bound this large is rounded up, as a float does not hold its last digits.
     return math.floor(found) if found < 2.0**50 else math.floor(found * (1 + 2.0**-50))
 
 

@@ -1,10 +1,10 @@
-"""The counting theorem: an upper bound on the answer vectors a staged decision can give, and n*.
+"""The counting theorem: how many answer vectors a staged decision can give at most, and n*.
 
 With the weights fixed, what a causal layer keeps of the bits is a point theta in R^p (its
 *fingerprint*), and a solution of an indexing task must give all 2^n answer vectors over the n
 indices as theta varies. Let the decision on each index be computed in stages; given the outcomes
 of the earlier stages over all n indices, stage s makes kappa sign tests 1[f > 0] per index, each f
-one function of theta on the whole of R^p. Then there are at most prod_s Gamma_s(n) answer vectors,
+a single function of theta on all of R^p. Then there are at most prod_s Gamma_s(n) answer vectors,
 so solving implies n <= sum_s log2 Gamma_s(n). With N = n kappa, Gamma is
 
     (A)  affine tests:         sum_{r<=p} C(N, r)
@@ -17,16 +17,16 @@ so solving implies n <= sum_s log2 Gamma_s(n). With N = n kappa, Gamma is
 
 and never more than 2^N.
 
-Proof of (K). Replace f by f - eps with eps > 0 generic and below all positive values at one theta
-per sign vector: then strict signs suffice and, by Sard, at most p of the zero sets meet, regularly.
-Removing a regular hypersurface from a connected manifold adds at most as many components as the
-hypersurface has, so there are at most sum_{|J| <= p} comp(Z_J) cells. Lift Z_J to the graph of the
-implicit variables of its at most p indices: a union of components of a closed set, so each carries
-a critical point of the squared distance to a generic point. That is a square system of E equations
-of degree <= l and D Lagrange equations of degree <= l + M, all solutions nondegenerate, and
-Khovanskii's theorem bounds their number by 2^beta. Without chain and implicit variables Bezout's
-theorem does, the Lagrange equations having degree <= l: this is (P'). Affine zero sets are
-connected: this is (A).
+Proof of (K). Pick one theta per sign vector and replace f by f - eps, with eps > 0 generic and
+below all positive values at these theta: then strict signs suffice and, by Sard, at most p of the
+zero sets meet, and they meet regularly. Removing a regular hypersurface from a connected manifold
+adds at most as many components as the hypersurface has, so there are at most sum_{|J| <= p}
+comp(Z_J) cells. Lift Z_J to the graph of the implicit variables of its at most p indices: a union
+of components of a closed set, so each carries a critical point of the squared distance to a generic
+point. That is a square system of E equations of degree <= l and D Lagrange equations of degree
+<= l + M, all solutions nondegenerate, and Khovanskii's theorem bounds their number by 2^beta.
+Without a chain and implicit variables, Bezout's theorem bounds it by l^(2p), as the Lagrange
+equations then have degree <= l: this is (P'). Affine zero sets are connected: this is (A).
 """
 
 import math
@@ -40,16 +40,17 @@ Polynomial = Literal["bezout", "warren"]
 # Stirling's formula is an upper bound that is loose by less than 1 / (49 p^2) bits.
 _DIRECT = 256
 _LOOSE = 4e-7
-# Up to this p the sum over r <= p is added up to rounding; above it a geometric series bounds what
-# is left after so many terms, and 2^N the sum where 2p >= N, which is loose by less than a bit.
+# Up to this p the sum over r <= p is complete up to rounding. Above it a geometric series bounds
+# what is left after _TERMS terms; where 2p >= N, 2^N bounds the sum, which is loose by less than a
+# bit.
 _ADDED = 10**6
 _TERMS = 10_000
-# Up to this p a border within rounding is decided in whole numbers.
+# Up to this p a border within rounding error is decided in exact integers.
 _WHOLE = 2_000
 
 # Room for rounding, per bit: the sums below lose less than 2^-46 of their value in doubles.
 _SLACK = 2.0**-42
-_TELLING = 50  # bits of n by which the border is told
+_TELLING = 50  # the border is located to this many leading bits of n
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Stage:
 
 
 def log2_cells(hyperplanes: int, dimension: int) -> float:
-    """Upper bound of log2 sum_{r <= p} C(N, r), the cells of N hyperplanes in R^p.
+    """Upper bound on log2 sum_{r <= p} C(N, r), the cells of N hyperplanes in R^p.
 
     Exact up to rounding and to the looseness of Robbins' formula, below 1e-6 bits.
 
@@ -136,7 +137,7 @@ def log2_gamma(stage: Stage, n: int, polynomial: Polynomial = "bezout") -> float
     """
     N, p = n * stage.tests, stage.parameters
     if stage.kind == "P" and polynomial == "warren":
-        # The theorem asks for N >= p. Deep stacks have degrees that no float holds.
+        # The theorem requires N >= p. Deep stacks have degrees too large for a float.
         degree = min(stage.degree, 1 << 64)
         more = math.log2(stage.degree) - 64 if stage.degree > degree else 0.0
         return min(float(N), 1 + p * (math.log2(2 * math.e * max(N, p) * degree / p) + more))
@@ -163,10 +164,10 @@ def n_star(stages: tuple[Stage, ...], polynomial: Polynomial = "bezout") -> int:
 
     Each log2 Gamma is concave in n and 0 at n = 0: C(N, p) / sum_{r<=p} C(N, r) increases in N, so
     the growth factor 2 - C(N, p) / sum does not; (P) is a logarithm; the minimum with N keeps both.
-    Hence n - sum_s log2 Gamma_s(n), once positive, stays positive, and bisection finds the place.
-    Rounding is met on the safe side: an n within rounding error of the border is not excluded,
-    unless all tests are affine, where it is decided in exact integers. Past 2^50 the border is
-    found up to what doubles can tell, from above.
+    Hence n - sum_s log2 Gamma_s(n), once positive, stays positive, and bisection finds the border.
+    Rounding errs on the safe side: an n within rounding error of the border is not excluded, unless
+    all tests are affine and p is small, where exact integers decide. Past 2^50 the border is found
+    from above, to the resolution of doubles.
 
     >>> n_star((Stage("readout", parameters=5, tests=1),))
     5
@@ -181,7 +182,7 @@ def n_star(stages: tuple[Stage, ...], polynomial: Polynomial = "bezout") -> int:
             high = middle
         else:
             low = middle
-    beyond = (high, high + 1 + (high >> 40), 2 * high, 1000 * high)  # a step that floats can tell
+    beyond = (high, high + 1 + (high >> 40), 2 * high, 1000 * high)  # a step that floats resolve
     assert all(_excluded(stages, n, polynomial) for n in beyond), "n* must be a threshold"
     return high - 1
 

@@ -1,11 +1,11 @@
-"""Stage lists: how each family decides, as input of the counting theorem.
+"""Stage lists: how each family decides, as input to the counting theorem.
 
 For each family the decision at the last token is cut into stages whose tests are affine, polynomial
 or Pfaffian in the fingerprint theta (`ithbit.theory.bounds.counting` has the theorem and its
 letters p, kappa, l, m, q, q0, M). True fingerprints have positive denominators, so a test may be
-multiplied by one; a denominator that becomes an implicit variable and may vanish for other theta is
-one more test. Sums of positive features are written as squares, so first-layer denominators are
-positive everywhere; degree 4 includes that.
+multiplied by one; a denominator that becomes an implicit variable and may vanish at other theta
+adds one more test. Sums of positive features are written as squares, so first-layer denominators
+are positive everywhere; degree 4 includes that.
 
     d width   H heads   d_h = d / H   w hidden   L layers
     p1 = d (d_h + 1)    the numbers S = sum v phi(k)^T and z = sum phi(k) of one linear layer
@@ -17,23 +17,23 @@ from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds.counting import Stage
 
 # Squaring. With r = sqrt(v) > 0 the sign of A + B r follows from those of A, B and A^2 - B^2 v:
-# three tests, two if B is a constant. For two nested normalisations, A = b + c r and
+# three tests, or two if B is constant. For two nested normalisations, A = b + c r and
 # W = q2 + q1 r + q0 v, the sign of A + c1 sqrt(W) follows from those of b, b^2 - c^2 v, X, Y and
 # X^2 - Y^2 v, where A^2 - c1^2 W = X + Y r: five tests. Degrees double with each squaring.
 _ONE_NORM, _TWO_NORMS = 3, 5
 
-MOST_LAYERS = 500  # stages are counted layer by layer: half a second
+MOST_LAYERS = 500  # stages are counted layer by layer: half a second at this depth
 
 
 class TooDeepError(SpecError):
-    """A stack that has a bound, which is not computed for so many layers."""
+    """The stack has a bound, but too many layers to compute it."""
 
 
 def stages(task: Task, arch: Architecture) -> tuple[Stage, ...] | None:
     """The stage list of a decision, or None where the counting theorem has nothing to say.
 
-    Full attention is covered with one layer, where it equals causal attention at the last token
-    (Remark 7). Exact: counts what the docstrings of this module derive.
+    Full attention is covered for one layer, where it equals causal attention at the last token
+    (Remark 7). Exact: the counts are those derived in the docstrings of this module.
 
     >>> from ithbit.theory.architecture import architecture
     >>> for stage in stages("rhi", architecture("rnn", width=2, hidden=8)):
@@ -59,10 +59,10 @@ def stages(task: Task, arch: Architecture) -> tuple[Stage, ...] | None:
 
 
 def fixed_bits(task: Task, arch: Architecture) -> int:
-    """Bits held fixed by the argument, so that n* grows by as many.
+    """How many bits the argument holds fixed; n* grows by this number.
 
-    Mamba2's convolution of width v shows the last token the v - 1 bits before it, and in LHI the
-    v - 1 bits after the index see the index.
+    Through Mamba2's convolution of width v the last token sees the v - 1 bits before it, and in LHI
+    the v - 1 bits after the index see the index.
     """
     if arch.kind != "mamba2":
         return 0
@@ -140,9 +140,9 @@ def _relu_features(arch: Architecture, p1: int) -> tuple[Stage, ...]:
 def _elu_features(arch: Architecture, p1: int) -> tuple[Stage, ...]:
     """ELU+1 from layer 2 on: the exponentials of keys and queries form the chain, 2d per layer.
 
-    Implicit variables of a finished layer: its H inverse denominators and its d outputs. One head's
-    denominator multiplies the tests of its own layer; with more heads they are implicit, too.
-    Denominators of layers 2 and on that are implicit are tests.
+    Implicit variables of a finished layer: its H inverse denominators and its d outputs. A single
+    head's denominator multiplies the tests of its own layer; with more heads they are implicit too.
+    Implicit denominators from layer 2 on are also tests.
     """
     d, H, w, L = arch.width, arch.heads, arch.hidden, arch.n_layers
     own = H if H > 1 else 0
@@ -203,12 +203,12 @@ def _gru_rhi(arch: Architecture) -> tuple[Stage, ...]:
 
 
 def _pre_ln_rhi(arch: Architecture) -> tuple[Stage, ...]:
-    """Pre-LN linear attention with a feed-forward part; LayerNorm's root goes by squaring or rho.
+    """Pre-LN linear attention, feed-forward; squaring or rho removes the root of LayerNorm.
 
     Implicit variables, layer 1 (its first LayerNorm sees the index alone): H inverse denominators,
     the sum s (d), rho = 1 / sqrt(var + eps), the output (d). A later layer: rho, q, k, v (3d), H
     denominators, s, rho, the output. GELU adds w preactivations and their pairs
-    (e^(-u^2/2), Phi(u)) of chain degree 2, and takes the ReLU stages away.
+    (e^(-u^2/2), Phi(u)) of chain degree 2, and removes the ReLU stages.
     """
     d, H, w, L = arch.width, arch.heads, arch.hidden, arch.n_layers
     p1 = d * (arch.head_width + 1)
@@ -250,7 +250,7 @@ def _pre_ln_lhi(arch: Architecture) -> tuple[Stage, ...]:
 
 
 def _bert_lhi(arch: Architecture) -> tuple[Stage, ...]:
-    """One BERT block on LHI: as the pre-LN block, with two LayerNorms after the attention."""
+    """One BERT block on LHI: like the pre-LN block, with two LayerNorms after the attention."""
     d, H, w = arch.width, arch.heads, arch.hidden
     if arch.activation == "relu":
         return (Stage("ReLU", d + H, 2 * w, 2 * H), Stage("readout", d + H, _TWO_NORMS, 4 * H))

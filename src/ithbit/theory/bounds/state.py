@@ -1,14 +1,14 @@
-"""The finite-precision bound: a state of S numbers of b bits tells at most 2^(S b) strings apart.
+"""The finite-precision bound: a state of S b-bit numbers distinguishes at most 2^(S b) strings.
 
-If the state after the n bits, all layers together, is S numbers of b bits and the model is
+If the state after the n bits, all layers together, is S numbers of b bits, and the model is
 evaluated recurrently and deterministically, then RHI needs S b >= n: two strings with the same
 state get the same answers. It holds for any activation and normalisation, but not for parallel
-evaluation (quadratic attention, cumulative sums, chunked scans), where the last token is no
-function of one rounded state.
+evaluation (quadratic attention, cumulative sums, chunked scans), where the last token is
+not a function of one rounded state.
 
-*Proved* for such an evaluation. Of a user's layer S itself is not proved: a declared state is the
-user's word, and a measured rank the least that a smooth state can have, so with it the bound is
-*conditional*.
+*Proved* for such an evaluation. For a user's layer S itself is not proved: a declared state is the
+user's claim, and a measured rank is the least size that a smooth state can have, so the bound is
+*conditional* on it.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def state_bits(task: Task, arch: Architecture, bits: int = BITS) -> int | None:
 
 @dataclass(frozen=True)
 class StateBound:
-    """RHI is impossible for n > `n_star` if the state is as said."""
+    """RHI is impossible for n > `n_star` if the state has this size."""
 
     state: int
     n_layers: int
@@ -71,9 +71,9 @@ class StateBound:
 def state_bounds(
     state: int | None, declared: int | None, causal: bool, layers: list[int]
 ) -> list[StateBound]:
-    """The bound at each depth; none for a layer that leaks or whose rank still grows.
+    """The bound at each depth; none for a layer that is not causal or whose rank still grows.
 
-    The declared state is taken where it is at least what was measured.
+    Uses the declared state if it is at least the measured one, else the measured one.
     """
     if not causal or state is None:
         return []

@@ -1,8 +1,9 @@
 """The constructions: explicit weights for every positive entry of the paper's summary table.
 
-`construct` builds one; `CONSTRUCTIONS` is the ordered table of what there is for the formal
-families, and `TRAINED_CONSTRUCTIONS` of what there is for layers as they are trained. The first
-variant of an entry is the default; the others are the paper's own sketches or further ways.
+`construct` builds one. `CONSTRUCTIONS` is the ordered table for the formal families;
+`TRAINED_CONSTRUCTIONS` adds the GRU layer with a free embedding (the blocks of the experiments are
+in `trained`). The first variant of an entry is the default; the others are the paper's own sketches
+or alternatives.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +24,7 @@ from ithbit.theory.constructions import (
 )
 from ithbit.theory.solution import Solution
 
-LONGEST = 100_000  # bits; weights hold a row for every token, and what is done with them takes time
+LONGEST = 100_000  # bits; weights have one row per token, and working with them takes time
 
 Builder = Callable[[str, int], Solution]  # (family, n_bits) -> the weights
 
@@ -100,12 +101,12 @@ P = TypeVar("P", bound=Positive)
 
 
 def entry_of(entries: Iterable[P], task: str, family: str) -> P | None:
-    """The entry of a task and a family, None if there is none."""
+    """The entry of a task and a family, or None."""
     return next((each for each in entries if (each.task, each.family) == (task, family)), None)
 
 
 def length_of(n_bits: int) -> int:
-    """The length as a number for which weights are built; raises `SpecError`."""
+    """The length as an integer; raises `SpecError` if weights are not built for it."""
     n_bits = whole("n_bits", n_bits)
     if not 1 <= n_bits <= LONGEST:
         limit = "at least 1" if n_bits < 1 else f"at most {LONGEST:,} where weights are built"
@@ -130,8 +131,8 @@ def construction_named(task: str, family: str) -> Construction:
         )
     if family != formal:
         raise SpecError(
-            f"certificates speak of formal families and {family!r} is a trained one; its formal "
-            f"counterpart is {formal!r} (only gru, on lhi, has explicit weights of its own)"
+            f"{family!r} is a trained family; its formal counterpart is {formal!r}, "
+            "or take model 'trained', which has explicit weights for lhi"
         )
     other = next(task for task in TASKS if task != named)
     raise SpecError(
@@ -143,7 +144,7 @@ def construction_named(task: str, family: str) -> Construction:
 def construct(task: str, family: str, n_bits: int, variant: str | None = None) -> Solution:
     """Explicit weights that solve `task` with `family` for strings of `n_bits` bits.
 
-    Whether they do is for `certify` to say. Raises `SpecError` if there is no such construction.
+    `certify` gives the proof. Raises `SpecError` if there is no such construction.
     """
     entry = construction_named(task, family)
     n_bits = length_of(n_bits)

@@ -8,22 +8,23 @@ One recipe serves full and causal softmax and full and causal linear attention. 
     output      logits (0, y)
 
 Layer 1 brings the index to every token. With r = e^{−3}, token l has weight at most r^{i + x_l}
-(softmax, query x_k >= 1) or r^{x_l} / (1 + 3i) (linear, ELU + 1) relative to the index token,
-and it is off by i + x_l. The 1-bits sit at distinct x_l = l, all others at n + 2, so a_k = −i + e,
+(softmax, query x_k >= 1) or r^{x_l} / (1 + 3i) (linear, ELU + 1) relative to the index token, and
+its value is off by i + x_l. The 1-bits sit at distinct x_l = l, all others at n + 2, so
+a_k = −i + e,
 
     softmax   0 <= e <= sum_{t > i} t r^t + (n + 1)(n + 2 + i) r^{n + 2 + i}               < 0.00541
     linear    0 <= e <= (sum_l (i + l) r^l + (n + 1)(n + 2 + i) r^{n + 2}) / (1 + 3i)      < 0.02714
 
 for all n and i at once; masks and RHI only remove terms. Then s_k = x_k + a_k is in [0, e] at the
 token k = i if sigma_i = 1, at distance >= 1 − e from 0 at every other 1-bit, and >= 2 at 0-bits and
-end. The index token itself has s = −2i + e' (or, in full softmax, n + 2 − i − e', for it attends
+end. The index token itself has s = −2i + e' (or, in full softmax, n + 2 − i − e', as it attends
 to the end). So the hat is in [1 − 2e, 1] at the marked bit and *exactly* 0 elsewhere.
 
 Layer 2 reads y_last = 0 plus the mean sigma_i y_i / T, and its MLP gives 3 sigma_i y_i − 1: the
 margin is 1 if sigma_i = 0 and at least 2 − 6e > 1 if sigma_i = 1, for every n.
 
-A large marker and a second focused attention, as the paper's sketch has them, are not needed: the
-markers are exactly zero elsewhere, and the mean is enough. In the linear layer Q = 0 and not 1: in
+The large marker and the second focused attention of the paper's sketch are not needed: the markers
+are exactly zero elsewhere, and the mean is enough. The linear layer has Q = 0 rather than 1: in
 width 1 the query's factor phi(Q x_k) cancels, but e^{−i} underflows to 0/0 in float32 from n ~ 100.
 """
 

@@ -1,23 +1,24 @@
 """Explicit weights with which `nn.GRU` (one layer, input 4, hidden 3) solves LHI.
 
-Theorem 14a speaks of RNNs whose update is a ReLU MLP; a GRU is not of that form, so its entry in
-the experiments needs weights of its own. With b = 80 n and B = 60:
+Theorem 14a is about RNNs whose update is a ReLU MLP; a GRU is not of that form, so its entry in the
+experiments needs its own weights. With b = 80 n and B = 60:
 
     input       x = (first, v, pos, bit)
                 index -> (1, artanh(i / 2n), −1, 0)   bit k -> (0, 0, k / 2n, ±1)
                 end   -> (0, 0, (n + 1) / 2n, 0)
-    reset       r = sigmoid(B), that is 1 up to e^{−60}
+    reset       r = sigmoid(B), which is 1 up to e^{−60}
     update      z_1 = sigmoid(B − 2B first)   z_2 = sigmoid(−B)
                 z_3 = sigmoid(−b (pos − h_1 + 1/4n) + b (1 + h_2))
     candidate   tanh(v), tanh(b (pos − h_1 + 1/4n)), tanh(30 bit)
     output      logits (0, h_3)
 
 h_1 takes i / 2n from the index token and keeps it. h_2 is the sign of k − i + 1/2, recomputed at
-every token: −1 before position i and +1 from it on. h_3 is a latch: it is overwritten as long as
-z_3 is near 0, which asks for pos >= h_1 now (k >= i) but h_2 = −1 a step ago (k − 1 < i): at k = i
-alone. The end token finds h_2 = +1 and leaves the latch. The margin is |h_3|, just under 1.
+every token: −1 before position i and +1 from it on. h_3 is a latch: it is overwritten while z_3 is
+near 0, which requires pos >= h_1 now (k >= i) but h_2 = −1 one step earlier (k − 1 < i): at k = i
+alone. The end token finds h_2 = +1 and leaves the latch as it is. The margin is |h_3|, just under
+1.
 
-All thresholds are met with a slack of b / 4n = 20 in the exponent. Biases are all in b_ih; the
+All thresholds hold with a slack of b / 4n = 20 in the exponent. All biases are in b_ih; the
 stored numbers are the float64 roundings of the formulas above.
 """
 

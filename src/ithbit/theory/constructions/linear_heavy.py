@@ -1,4 +1,4 @@
-"""Two full linear-attention layers for RHI as the proof of Thm. 12b sketches them: weight 100 n^2.
+"""Two full linear-attention layers for RHI, as sketched in the proof of Thm. 12b: weight 100 n^2.
 
 Width 5; a token holds (key, index, found, position, bit):
 
@@ -14,8 +14,8 @@ It needs care in two places:
   token weighs 5. For the ratio 100 n^2 : 1 the heavy key must be c + 5 = 500 n^2. Then every token
   finds i up to i n / (100 n^2 + n) < 0.01, as the sketch says.
 * The residual x + a adds a token's own coordinates. If V wrote the index where the index token
-  stores it (`separate=False`), that token would see 2i, and fake a marker whenever 2i = n + 1;
-  the answer is then wrong at every odd n. Hence a coordinate `found` of its own.
+  stores it (`separate=False`), that token would see 2i and fake a marker whenever 2i = n + 1,
+  so some answer is wrong at every odd n. Hence the separate coordinate `found`.
 
 The second layer finds the marked token in the same way: margin 1 − 2 / (100 n + 1) if sigma_i = 1,
 and 1 if sigma_i = 0. The product m · sigma is (m + sigma − 1)+, a second hidden layer.

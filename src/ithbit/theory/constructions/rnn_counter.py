@@ -1,4 +1,4 @@
-"""One RNN layer that solves LHI (Thm. 14a), in width 1 and in width 2 with weights free of n.
+"""One RNN layer that solves LHI (Thm. 14a): width 1, or width 2 with weights independent of n.
 
 Both use the embedding index -> −i, a 1 at position k -> k, a 0 and the end -> n + 2, and hat_1, the
 tent that is 1 at 0 and 0 at every other integer. All numbers are small integers.
@@ -7,13 +7,14 @@ Scalar state, with M = n + 2:
 
     N1(x, h) = (h)+ + (−x)+ + 2M hat_1(x − h)        N2(x, h) = 2 (h)+ − 3M
 
-The index token sets h = i. A token with x = i, which is position i holding a 1 and no other, lifts
-the state to i + 2M, out of reach of every x <= M; all others leave it. At the end y = 2i − 3M < 0
-or 2i + M > 0: the margin is at least M + 2 = n + 4, attained at i = 1 with sigma_i = 1.
+The index token sets h = i. A token with x = i, that is, only position i holding a 1, lifts the
+state to i + 2M, out of reach of every x <= M; all others leave it unchanged. At the end
+y = 2i − 3M < 0 or 2i + M > 0: the margin is at least M + 2 = n + 4, attained at i = 1 with
+sigma_i = 1.
 
-In float32 the products stay exact while 4 M^2 <= 2^24, that is up to n = 2046.
+In float32 the products stay exact while 4 M^2 <= 2^24, that is, up to n = 2046.
 
-Two-dimensional state (index, answer), as the paper has it:
+Two-dimensional state (index, answer), as in the paper:
 
     h_1' = (h_1)+ + (−x)+      h_2' = (h_2)+ + hat_1(x − h_1)      y = 2 (h_2)+ − 1
 

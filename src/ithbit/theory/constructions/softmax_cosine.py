@@ -9,13 +9,13 @@ The score of position k is scale · cos(k − i), largest at k = i, as the sketc
 in two places:
 
 * The index token carries the same (cos i, sin i), so it scores itself as high as position i. Half
-  of the attention stays with it: the sign is right, the margin 1/2 instead of 1.
+  of the attention stays there: the sign is right, but the margin is 1/2 instead of 1.
 * "A sufficiently large constant" grows with n, and fast: it must outweigh the smallest gap
   1 − cos m, m < n, which is 4.0e-2 from m = 6 on, 1.6e-4 from 44, 3.9e-5 from 333 and 1.8e-9 from
   710 on, where 710 is close to 113 · 2 pi. Float32 works at n = 700 and fails at n = 720. The
-  scale taken here is the power of two above ln(8n) / gap.
+  scale used here is the power of two above ln(8n) / gap.
 
-The stored cosines and sines are float64 numbers; a certificate speaks of those.
+The stored cosines and sines are float64 numbers; a certificate is about these.
 """
 
 import math

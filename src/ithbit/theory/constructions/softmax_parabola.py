@@ -8,7 +8,7 @@
 With beta = 12 the index token scores position k by beta · i · (2 i k − k^2 − tau_k): the points
 (k, k^2) are in convex position, and k = i beats the others by at least beta · i · ((k−i)^2 − 1/2).
 J is antisymmetric, so the index token scores itself 0, less than beta · i · (i^2 − tau_i): no tie
-with its own key, which the cos/sin sketch leaves open. The residual takes the position away again:
+with its own key, unlike in the cos/sin sketch. The residual cancels the position:
 
     s_2 = −i^2 + a_2 = tau_i + err
     |err| <= 2 sum_{D>=1} e^{−12 i (D^2 − 1/2)} (D (2i + D) + 1/2)
@@ -18,7 +18,7 @@ which decreases in i and is at most 0.0177 at i = 1. Margin 8 |s_2| >= 8 (1/4 �
 every n. At the last token full and causal attention are the same (Remark 7).
 
 Precision: the relative gap of the scores is 1 / (2 i^2), which n points in convex position in the
-plane cannot avoid; float32 is wrong from n between 1200 and 1448 on, where float64 is still exact.
+plane cannot avoid; float32 first fails between n = 1200 and 1448, where float64 is still exact.
 """
 
 import numpy as np

@@ -9,7 +9,7 @@ index -> −i, a 1 at position k -> k, a 0 and the end -> n + 2:
 
 Only the index token is negative, so h_k = −i for all k, and x_k + h_k is an integer that is 0 at
 k = i if sigma_i = 1 and nowhere else (−2i at the index, n + 2 − i >= 2 at 0-bits and the end). The
-hat gives y_k = [k = i] sigma_k exactly, layer 2 sums them up, and the margin is exactly 1. Small
+hat gives y_k = [k = i] sigma_k exactly, layer 2 adds them up, and the margin is exactly 1. Small
 integers throughout: float32 is exact for n < 2^23.
 
 Time-invariant (A constant, B linear, as the paper describes Mamba), on the embedding index -> −i,
@@ -18,8 +18,8 @@ a 1 at position k -> eps · k, a 0 and the end -> 0, with eps = 2^−ceil(log2(4
     layer 1     A = 1, B(x) = x, phi(x, h) = hat_{1/2}(x / eps + h)
     layer 2     A = 1, B(x) = x, phi(x, h) = 3 (h)+ − 1
 
-Now the bits disturb the state, h_k = −i + eps · (sum of the 1-positions so far), but by no more
-than eps n (n + 1) / 2 <= 1/8. So y_i >= 1 − 2/8 at the marked bit; elsewhere |x_k / eps + h_k| >=
+Now the bits disturb the state, h_k = −i + eps · (sum of the 1-positions so far), but by at most
+eps n (n + 1) / 2 <= 1/8. So y_i >= 1 − 2/8 at the marked bit; elsewhere |x_k / eps + h_k| >=
 1 − 1/8 > 1/2 and y = 0 exactly. (The index token itself has s = −i / eps − i.) Margin: 1 if
 sigma_i = 0, at least 3 · 3/4 − 1 = 5/4 if sigma_i = 1.
 """

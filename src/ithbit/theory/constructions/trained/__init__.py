@@ -1,8 +1,8 @@
-"""Explicit weights in the blocks that are trained, at the experiments' own features and positions.
+"""Explicit weights for the trained blocks, with the experiments' own features and positions.
 
-One module per entry, the proof in its head. `construct_trained` builds one for any n, the
-experiments' width 16 or any other from the least one on; layers above those needed pass their
-input on. Whether the weights solve the task is for `certify` to say.
+One module per construction, with the proof in its head. `construct_trained` builds one for any n
+and any width from the least one on (16 in the experiments); layers above those needed pass their
+input on. `certify` proves that the weights solve the task.
 """
 
 from collections.abc import Callable
@@ -120,7 +120,7 @@ def construct_trained(
 
 
 def content_of(solution: TrainedSolution, x: Array) -> Array:
-    """What the stream of a construction holds, `token content`: the numbers of its module's head.
+    """What the stream of a construction holds, `token content`: the numbers in its module's head.
 
     >>> import numpy as np
     >>> solution = construct_trained("rhi", "softmax-full", 2)
@@ -137,7 +137,7 @@ def content_of(solution: TrainedSolution, x: Array) -> Array:
 
 
 def too_small(entry: TrainedConstruction, spec: ModelSpec) -> str | None:
-    """What the construction needs and the spec does not have, or None."""
+    """What the construction needs and the spec lacks, or None."""
     needed = [
         f"{least} {what}"
         for what, least, given in (
@@ -154,18 +154,18 @@ def too_small(entry: TrainedConstruction, spec: ModelSpec) -> str | None:
 
 
 def too_large(spec: ModelSpec) -> str | None:
-    """Why weights of such a size are not built, or None if they are; n is not asked here."""
+    """Why weights of this size are not built, or None if they are; n does not matter here."""
     block = spec.d_model * (4 * spec.d_model + 2 * spec.d_ff + 3 * spec.d_state)
     if spec.n_layers * block <= MOST_WEIGHTS:
         return None
     return (
-        f"explicit weights are built up to {MOST_WEIGHTS:,} numbers, got some "
+        f"explicit weights are built up to {MOST_WEIGHTS:,} numbers, got about "
         f"{spec.n_layers * block:,}; take fewer layers or a smaller width"
     )
 
 
 def least(entry: TrainedConstruction, n_bits: int) -> TrainedSolution:
-    """The construction at the least width it works for."""
+    """The construction at the least width for which it works."""
     spec = ModelSpec(entry.task, entry.family, n_bits, entry.depth, entry.least_width)
     heads = min(2, entry.least_width // entry.least_head) if spec.d_model % 2 == 0 else 1
     small = replace(spec, n_heads=heads, d_ff=entry.least_ff, d_state=1)

@@ -1,10 +1,10 @@
-"""Two BERT blocks solve LHI (beside Thm. 14c), full and causal, width 6 on, for every n.
+"""Two BERT blocks, full or causal, solve LHI for every n, from width 6 on (cf. Thm. 14c).
 
 Content (one, place, bit, flag, index) as in `content`; N = n + 1, D0 = nu_0 + nu_2:
 
     bit k    (1, p, b, 0, 0)    p = k / N, b = ±1
     index i  (0, 0, 0, 1, g)    g = 1/N + (n/N) (i − 1)/n = i / N = p_i
-    end      (−1, 0, 0, 0, 0)   its place feature 1 is taken off again
+    end      (−1, 0, 0, 0, 0)   its place feature 1 is subtracted again
     block 1  q = −B a_0   k = a_3   v = (a_3, a_4) -> (a_3, a_4)
     block 2  q = beta (alpha a_3, a_4)   k = (a_0, a_1)   v = a_2 -> a_2
     B        b sqrt(d_h) / d sqrt((nu_0 + nu_1 + nu_2)(nu_3 + nu_4) / 6),  b = 6 ln(n + 2) + 60
@@ -14,19 +14,20 @@ Content (one, place, bit, flag, index) as in `content`; N = n + 1, D0 = nu_0 + n
     head     4 sqrt(nu_2 / d) a_2;   all else 0
 
 1. *Block 1 brings the index to the end.* Keys and values are 0 at every token but the index, so
-   the end token puts the weight W = 1 / (1 + (n + 1) e^(−score)) on it whatever the bits, with
+   the end token gives it the weight W = 1 / (1 + (n + 1) e^(−score)) whatever the bits, with
    score >= b / sqrt(2 (1 + d eps)) up to eps, and holds W (1, g) times a positive scale. The
-   index token has zero query, key and value of block 2 left as they were: only a_3 and a_4 are
+   index token's own query is 0, and its key and value in block 2 stay 0, as only a_3 and a_4 are
    written.
 2. *It leaves the bits alone.* A bit's score for the index is at most −b / sqrt(6), up to eps, so
    it takes up a multiple w <= e^(−b / sqrt 6) of the index's (1, g), orthogonal to what it holds.
-   Three LayerNorms without it scale (1, p, b) by sqrt(d) / sqrt(nu_1 (1 + eps + eps^2)(alpha +
-   p^2)), the closed form of their product; with it by a factor within [1 − w^2, 1] of that.
-3. *Block 2 points at the angle* as in `bert_right`: the score of bit k is G cos(theta_k −
-   theta_i) up to that factor, theta = arctan(p / sqrt(alpha)), G >= 51.9 (lambda(2) /
-   lambda(alpha)) N^2. The index's key is 0 and the end's scores below 0. The gap at distance k is
-   at least 51.9 lambda(2) k^2 − G w^2, and G w^2 is below N^2 (n + 2)^(−4.89) e^(−48): nothing.
-4. The end token finishes as the index token does there: X <= d + nu_2 y^2.
+   Without it, three LayerNorms scale (1, p, b) by sqrt(d) / sqrt(nu_1 (1 + eps + eps^2)(alpha +
+   p^2)), the closed form of their product; with it, by that times a factor in [1 − w^2, 1].
+3. *Block 2 points at the angle* as in `bert_right`: the score of bit k is G cos(theta_k − theta_i)
+   up to that factor, theta = arctan(p / sqrt(alpha)), G >= 51.9 (lambda(2) / lambda(alpha)) N^2.
+   The index's key is 0, and the end's key scores below 0. The gap at distance k is at least 51.9
+   lambda(2) k^2 − G w^2. Since G <= 168 N^2, G w^2 is below N^2 (n + 2)^(−4.89) e^(−43), which is
+   negligible.
+4. The end token finishes as the index token does in `bert_right`: X <= d + nu_2 y^2.
 
 The margin at width 16 is at least 1.97 for every n.
 """
@@ -46,7 +47,7 @@ from ithbit.theory.trained_blocks import BERT_EPS
 from ithbit.theory.trained_solution import Column, TrainedSolution
 
 ONE, PLACE, VALUE_OF_BIT, FLAG, INDEX = range(5)
-ORDER = (0, 1, 4, 3, 2)  # the fraction i / N must share no coordinate with the flag
+ORDER = (0, 1, 4, 3, 2)  # the fraction i / N must not share a coordinate with the flag
 GAIN = 60.0
 
 

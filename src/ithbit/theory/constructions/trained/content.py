@@ -2,14 +2,14 @@
 
 A token holds a few numbers, its *content* a in R^m; the stream holds x = U a. The columns U_j are
 integer vectors, orthogonal to each other and to (1, …, 1), with |U_j|^2 = nu_j. So the mean of x
-is 0 and LayerNorm without gain and offset is exactly
+is 0, and LayerNorm without gain and offset is exactly
 
     a -> s a,   s = sqrt(d) / sqrt(sum_j nu_j a_j^2 + d eps).
 
 A row r_j U_j reads r_j nu_j a_j, and writing a_j adds a_j U_j. Entries of U are 0, ±1 and ±2, so
 a float times a column is exact: stored weights lie in the span of U exactly, with rounded
 factors. From d = 2m on the columns are e_2k − e_2k+1 (nu = 2). Below that some share coordinates;
-a row that reads two of them takes such as share none, or its sum would be rounded out of the
+a row that reads two of them uses columns that share none, or rounding would move its sum out of the
 span.
 """
 
@@ -21,7 +21,7 @@ from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_blocks import shapes
 
-# Columns of the narrowest streams, by the number of contents: (rows), one column a line.
+# Columns of the narrowest streams, by the number of contents; each line is one column.
 _NARROW = {
     3: ((1, -1, 0, 0), (0, 0, 1, -1), (1, 1, -1, -1)),
     5: (
@@ -36,7 +36,7 @@ LEAST_WIDTH = {m: len(lines[0]) for m, lines in _NARROW.items()}
 
 
 def columns(width: int, order: tuple[int, ...]) -> FloatArray:
-    """U, of shape (width, m); `order` says which narrow column each content takes where it must.
+    """U, of shape (width, m); `order` is which column each content takes in a narrow stream.
 
     >>> columns(4, (0, 1, 2))[:, 2].tolist(), columns(6, (0, 1, 2))[:, 2].tolist()
     ([1.0, 1.0, -1.0, -1.0], [0.0, 0.0, 0.0, 0.0, 1.0, -1.0])
@@ -53,7 +53,7 @@ def columns(width: int, order: tuple[int, ...]) -> FloatArray:
 
 
 def norms(U: FloatArray) -> list[float]:
-    """nu_j = |U_j|^2, whole numbers."""
+    """nu_j = |U_j|^2, integers."""
     return [float(value) for value in (U * U).sum(0)]
 
 
@@ -69,7 +69,7 @@ def writer(U: FloatArray, coefficients: dict[int, float]) -> FloatArray:
 
 
 def zeros(spec: ModelSpec) -> dict[str, FloatArray]:
-    """Every parameter at 0, gains of norms at 1."""
+    """All parameters at 0, except the gains of norms at 1."""
     return {
         name: (np.ones if _is_gain(name) else np.zeros)(shape)
         for name, shape in shapes(spec).items()

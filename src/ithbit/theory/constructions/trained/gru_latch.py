@@ -1,8 +1,8 @@
-"""One layer of `nn.GRU`, as it is trained, solves LHI, width 3 on.
+"""One `nn.GRU` layer on the experiments' inputs solves LHI for every n, width 3 on (cf. Thm. 14a).
 
-`constructions/gru_latch.py` has free inputs; here they are what `models/` makes of token features
-and positions, so the index i / N reaches the layer as a linear feature and is stored through a
-tanh. N = n + 1, g = i / N, B = 60 and for N past 10^10 2 ln(N / 10^10) more, b = 60 N,
+`constructions/gru_latch.py` has free inputs; here they are what `models/` computes from token
+features and positions, so the index i / N reaches the layer as a linear feature and is stored
+through a tanh. N = n + 1, g = i / N, B = 60, plus 2 ln(N / 10^10) for N past 10^10, b = 60 N,
 c = 1 / (4 sqrt N), o = 5 / (12 N):
 
     input      x = (1 + g at the index and 0 elsewhere, place p = k / N, bit ±1 or 0)
@@ -12,15 +12,15 @@ c = 1 / (4 sqrt N), o = 5 / (12 N):
     candidate  tanh(c x_1)    tanh(b (x_2 − h_1 / c + 1 + o) − 3b x_1)    tanh(30 x_3)
     head       (2 + 2^−20) h_3
 
-h_1 is tanh(c (1 + g)) from the index on, up to e^(−B) a step, and u − u^3/3 <= tanh u <= u makes
-h_1 / c = 1 + g − err with 0 <= err <= c^2 (1 + g)^3 / 3 <= 1 / (6N). So tau = p − g + err + o is
-at least 5/(12N) from position i on and at most −5/(12N) before it: h_2 is −1 before i, the index
-token included, and +1 from it on, up to 2 e^(−50). h_3 is open where tau > 0 and h_2 is still −1,
-at k = i alone, with z_3 <= e^(−25). Afterwards z_3 >= 1 − e^(−b (1 − 7/(12N))), and the end token
-is such a token too. What h_1 loses on the way moves tau by at most 2 n e^(−B), that is the
-exponent by 120 N^2 e^(−B), below 0.001 by the choice of B. So |h_3| >= 1 − 4 e^(−25).
+h_1 is tanh(c (1 + g)) from the index on, up to e^(−B) per step, and u − u^3/3 <= tanh u <= u makes
+h_1 / c = 1 + g − err with 0 <= err <= c^2 (1 + g)^3 / 3 <= 1 / (6N). So tau = p − g + err + o is at
+least 5/(12N) from position i on and at most −5/(12N) before it: h_2 is −1 before i, the index token
+included, and +1 from it on, up to 2 e^(−50). h_3 is open where tau > 0 and h_2 is still −1, at
+k = i alone, with z_3 <= e^(−25). Afterwards z_3 >= 1 − e^(−b (1 − 7/(12N))), at the end token too.
+What h_1 loses on the way moves tau by at most 2 n e^(−B), and so the exponent by 120 N^2 e^(−B),
+below 0.001 by the choice of B. So |h_3| >= 1 − 4 e^(−25).
 
-Further layers, if asked for, pass h_3 on: z_3 = sigmoid(−B), candidate tanh(30 x_3).
+Further layers, if any, pass h_3 on: z_3 = sigmoid(−B), candidate tanh(30 x_3).
 """
 
 import math
@@ -31,11 +31,11 @@ from ithbit.theory.trained_solution import Column, TrainedSolution
 
 LEAST_WIDTH = 3
 KEEP, GAIN = 60.0, 30.0  # B at every n for which weights are built
-HEAD = 2 + 2.0**-20  # so that the margin is 2 and not just under
+HEAD = 2 + 2.0**-20  # so that the margin is at least 2, not just below
 
 
 def build(spec: ModelSpec) -> TrainedSolution:
-    """LHI by nn.GRU; margin at least 2 for every n."""
+    """LHI by nn.GRU; margin >= 2 for every n."""
     d, n = spec.d_model, spec.n_bits
     N = n + 1
     b, c, offset = 60.0 * N, 1 / (4 * math.sqrt(N)), 5 / (12 * N)

@@ -1,6 +1,6 @@
-"""Two pre-LN linear-attention blocks solve RHI (full) and LHI (full, causal), width 6 on.
+"""Two pre-LN linear-attention blocks solve RHI (full) and LHI (full, causal), from width 6 on.
 
-Beside Thm. 12b and 14c. Content (one, place, bit, index, found) as in `content`; N = n for RHI
+Cf. Thm. 12b and 14c. Content (one, place, bit, index, found) as in `content`; N = n for RHI
 and n + 1 for LHI, T tokens, g = (i − 1)/n or i / N, so that g = p_i; e = d eps:
 
     all      a_0 = C,  C = (8N + 8) sqrt(nu_3 / nu_0),  S = sqrt(d / nu_0) / C
@@ -12,23 +12,23 @@ and n + 1 for LHI, T tokens, g = (i − 1)/n or i / N, so that g = p_i; e = d ep
     head     a_4
 
 1. *Every token finds the index.* The large constant C makes LayerNorm nearly linear: s = S sigma,
-   sigma = (1 + (sum_{j>0} nu_j a_j^2 + e) / (nu_0 C^2))^(−1/2). Values vanish off the index
-   token. The others' keys have ELU+1 features e^(−K sigma), the index's at least 1 + 2 K sigma,
-   so a_1 goes down by (1 + g) rho sigma, where 1 − rho <= (T e^(−K sigma) + 1e-6 / d_h) / (1 + 2
-   K sigma), and a_1 + 1 = p − g + err with 0 <= err <= delta = 2 (1 − rho sigma). delta N
-   decreases in N.
+   sigma = (1 + (sum_{j>0} nu_j a_j^2 + e) / (nu_0 C^2))^(−1/2). Values vanish except at the index
+   token. The others' keys have ELU+1 features e^(−K sigma), the index's at least 1 + 2 K sigma, so
+   a_1 decreases by (1 + g) rho sigma, where 1 − rho <= (T e^(−K sigma) + 1e-6 / d_h) / (1 + 2 K
+   sigma), and a_1 + 1 = p − g + err with 0 <= err <= delta = 2 (1 − rho sigma). delta N decreases
+   in N.
 2. *A window opens at p = g.* With t = p − g + err and kappa' = kappa sigma the units of one sign
-   see kappa'(t + mu w), where the bit has that sign, or kappa'(t + 4 + mu w) where not. GELU =
-   ReLU − psi with 0 <= psi(x) = |x| Q(|x|) <= phi(x), Q the normal tail; psi decreases from 0.76
-   on. ReLUs of one sign cancel in (1, −2, 1), so at j != i, where every edge is at least E =
-   kappa'(3/(4N) − delta) away from 0, |y_j| <= 4 psi(E). At i the ReLUs give kappa'(w − |t|): b
-   y_i >= kappa'(w − delta) − 2 psi(kappa'(w − delta)) − 2 psi(E). Index and end have b = 0: both
-   signs are equal and cancel exactly.
+   see kappa'(t + mu w) if the bit has that sign, else kappa'(t + 4 + mu w). GELU = ReLU − psi with
+   0 <= psi(x) = |x| Q(|x|) <= phi(x), Q the normal tail; psi decreases from 0.76 on. ReLUs of one
+   sign cancel in (1, −2, 1), so at j != i, where every edge is at least E = kappa'(3/(4N) − delta)
+   away from 0, |y_j| <= 4 psi(E). At i the ReLUs give kappa'(w − |t|): b y_i >= kappa'(w − delta) −
+   2 psi(kappa'(w − delta)) − 2 psi(E). Index and end have b = 0: both signs are equal and cancel
+   exactly.
 3. *The mean adds up.* Block 2 gives the last token T times the mean of all a_4, up to LayerNorm's
    sigma: the margin is at least (sigma_2 b y_i − (n − 1) 4 psi(E)) T d_h / (T d_h + 1e-6).
-4. *Every n.* R increases in N. delta N decreases, for N / (N + 1)^2 does, up to terms below 1e-6
-   that stand at their suprema. N psi(E) decreases: E >= 1.4 R and R^2 >= 16 + 2 ln N, so it falls
-   faster than N^(−0.9). R / C decreases: it is 1/4, 0.22, 0.17 at N = 1, 2, 3 (width 16), and
+4. *Every n.* R increases in N. delta N decreases, as N / (N + 1)^2 does, up to terms below 1e-6
+   that are taken at their suprema. N psi(E) decreases: E >= 1.4 R and R^2 >= 16 + 2 ln N, so it
+   falls faster than N^(−0.9). R / C decreases: it is 1/4, 0.22, 0.17 at N = 1, 2, 3 (width 16), and
    from there on R' / R = 1 / (N R sqrt(2 ln N)) < 1 / (N + 1) = C' / C. So the bound increases in
    N, and its value at n = 1 holds for every n: 1.70 (RHI) and 2.37 (LHI) at width 16.
 """

@@ -1,11 +1,11 @@
-"""Two Mamba2 blocks solve LHI (beside Thm. 14c), width 6 on, state 1 on, for every n.
+"""Two Mamba2 blocks solve LHI for every n, from width 6 and state 1 on (cf. Thm. 14c).
 
-RMSNorm takes no mean off, so the content is the stream itself: (one, place, bit, flag, index,
+RMSNorm subtracts no mean, so the content is the stream itself: (one, place, bit, flag, index,
 found), 0 beyond. N = n + 1, T = n + 2, g = i / N, e = d eps:
 
     all      a_0 = C = 8N + 8,  S = sqrt(d) / C
     bit k    a_1 = p = k / N, a_2 = b = ±1;    index i  a_3 = 1, a_4 = g;    all else 0
-    both     gate a_0 / (S C) on every channel; the convolution keeps the present; B = C = (silu(1),
+    both     gate a_0 / (S C) on every channel; the convolution is the identity; B = C = (silu(1),
              0, …) from its bias; dt = softplus(0) = ln 2; A = −1 / T; skip 0
     block 1  x = (a_4, −a_4, M a_3) / S,  M = 8N + 40;   a_1 −= (M / sqrt d)(y_0 − y_1)
     block 2  x_{±,mu} = (kappa / S)[a_1 + (2 + mu w) a_0 / C ∓ 2 a_2],  mu = −1, 0, 1,
@@ -17,18 +17,18 @@ found), 0 beyond. N = n + 1, T = n + 2, g = i / N, e = d eps:
    index, so at token t the state times C is lambda_t v, v = silu(sigma (g, −g, M)), and lambda_t
    > 0: the decay, which is 2^(−t/T) in (1/2, 1], times ln 2 silu(1)^2 silu(gate). The gated
    RMSNorm gives sqrt(d) v / sqrt(|v|^2 + e / lambda_t^2): one direction, whatever t. Since
-   silu(x) − silu(−x) = x, a_1 goes down by g M sigma / sqrt(|v|^2 + e / lambda_t^2), which is g
+   silu(x) − silu(−x) = x, a_1 decreases by g M sigma / sqrt(|v|^2 + e / lambda_t^2), which is g
    within a relative error delta <= max((1 + e / lambda^2) / (2 M^2 sigma^2), 3 e^(−M sigma)).
 2. *A window opens at p = g*, as in `linear_window` with silu = ReLU − psi and psi(x) = |x| / (1 +
    e^|x|) <= 0.2785, decreasing from 1.28 on: |Y_j| <= 4 psi(E) for j != i, E = kappa'(3/(4N) −
    delta), and b Y_i >= kappa'(w − delta) − 2 psi(kappa'(w − delta)) − 2 psi(E). Index and end,
-   where b = 0, cancel exactly, for both heads decay alike.
+   where b = 0, cancel exactly, as both heads decay alike.
 3. *The state adds up.* At the end token the sum has the sign of the bit and is at least Y = b Y_i
    / 2 − 4 n psi(E). The six channels are below 5.2 T kappa each, so the gated RMSNorm leaves
    |a_5| >= 10 T kappa C Y / sqrt(6 (5.2 T kappa)^2 + e / lambda^2) >= 1.4 C, and the final one 2
    / sqrt(1 + (C^2 + 1.01 + e) / a_5^2).
 4. *Every n.* R increases in N; n psi(E) decreases, since E >= 1.49 R; N / M^2 <= 1 / 1280 for all
-   N, so delta N stands at its supremum. So the bound increases in N and is least at n = 1: 1.71.
+   N, so delta N is taken at its supremum. So the bound increases in N and is least at n = 1: 1.71.
 """
 
 import math
