@@ -192,9 +192,7 @@ def test_layers_that_cannot_be_trained(name: str, sentence: str) -> None:
 
 def test_lazy_parameters_are_refused() -> None:
     family, code = (found := layer_of(lambda width: torch.nn.LazyLinear(width))).family, found.code
-    with pytest.raises(
-        LayerError, match="has a parameter weight that is made when it is first used"
-    ):
+    with pytest.raises(LayerError, match="has a parameter weight that is created on first use"):
         classifier.init(ModelSpec("rhi", family, 3, d_model=4, code=code), 0)
 
 
