@@ -56,7 +56,7 @@ def n_tokens(task: Task, n_bits: int) -> int:
 def all_inputs(
     n_bits: int, batch_size: int = 65536
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    """All n · 2^n inputs in batches of (bits, index): strings in binary order, all indices each.
+    """All n · 2^n inputs in batches (bits, index): strings in binary order, each with every index.
 
     >>> [(bits.tolist(), index.tolist()) for bits, index in all_inputs(1)]
     [([[0], [1]], [1, 1])]

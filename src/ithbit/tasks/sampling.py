@@ -49,7 +49,7 @@ class Examples:
 
 
 def _signed(word: int) -> int:
-    """A 64-bit word as the int64 with the same bits: torch's integers wrap, but have a sign."""
+    """A 64-bit word as the int64 with the same bits: torch's integers wrap, but are signed."""
     return word - (1 << 64) if word >> 63 else word
 
 
