@@ -8,7 +8,7 @@ With g = d_out / denominator and delta = g . out, both per head, the gradient of
 g_t . v_s - delta_t, so the backward pass has the same form: queries see state and norm, keys and
 values see the sums of q g^T and delta q over the queries that see them.
 
-Exact saving: one or two tokens left after whole chunks (`tile.alone`; as at the paper's n >= 16)
+Exact saving: one or two tokens left after whole chunks (`tile.alone`; as at n = 16, 32 and 64)
 see and enter the sums one by one, with plain multiply-adds. Each takes a seventh of a chunk's
 instructions, or a quarter in full attention; as a last chunk they would cost as much as a whole
 one.

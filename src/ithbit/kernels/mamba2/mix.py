@@ -11,7 +11,7 @@ over s < j <= t: pairs within the chunk, tokens before it with those in it, thos
 after it, and one number for all pairs that span it. None is a difference of larger sums, which
 would cost accuracy.
 
-Exact saving: one or two tokens left after whole chunks (`tile.alone`; as at the paper's n >= 16)
+Exact saving: one or two tokens left after whole chunks (`tile.alone`; as at n = 16, 32 and 64)
 are mixed one by one (`one_token.py`), each at an eighth to a quarter of a chunk's instructions: as
 a last chunk they would cost as much as a whole one.
 """
