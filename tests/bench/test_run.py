@@ -58,7 +58,7 @@ def test_what_fails_is_told_and_the_rest_goes_on(monkeypatch) -> None:
 
 def test_the_kernels_refuse_in_a_sentence() -> None:
     pytest.importorskip("triton")
-    with pytest.raises(IthbitError, match="power of two from 4 on, got 6"):
+    with pytest.raises(IthbitError, match="power of two, 4 or more, got 6"):
         steppers.step_seconds("kernels", ModelSpec("lhi", "gru", 4, d_model=6), 1, CPU, 1, 1)
 
 

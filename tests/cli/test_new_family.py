@@ -116,7 +116,7 @@ def test_kernels_and_references_have_a_sentence_for_it(mean: None, triton: None)
 
     model = ModelSpec("rhi", "mean", n_bits=4)
     assert refusal(model) == "there are no kernels for the family mean"
-    with pytest.raises(IthbitError, match="no library's own part is known for the family mean"):
+    with pytest.raises(IthbitError, match="there is no reference model for the family mean"):
         build(model)
 
 

@@ -167,7 +167,7 @@ def test_one_that_raises_late_is_recorded(ithbit, tmp_path: Path, layers: Path) 
         ("layers.py:Missing", "layers.py has no Missing; it has "),
         ("layers.py:Counts", "Counts changes its buffer calls while it computes"),
         ("nothing", "unknown family 'nothing'"),
-        ("python:Mine", "python:Mine exists only in the Python that made it"),
+        ("python:Mine", "python:Mine exists only in the Python process that made it"),
         ("fla:GLA", "fla:GatedLinearAttention needs a CUDA GPU"),
     ],
 )

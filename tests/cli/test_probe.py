@@ -21,10 +21,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "layers.py"
         (f"{FILE}:ExitsWhenCalled", "SystemExit: 7"),
         (f"{FILE}:GivesNan", "GivesNan gives NaN"),
         (f"{FILE}:Missing", "has no Missing"),
-        (f"{FILE}:number", "cannot be called"),
+        (f"{FILE}:number", "is not callable"),
         (f"{FILE}:needs_two", "needs arguments (width, heads)"),
         ("nowhere.py:Layer", "there is no file nowhere.py"),
-        ("nonsense", "'nonsense' is no layer"),
+        ("nonsense", "'nonsense' is not a layer"),
     ],
 )
 def test_what_cannot_be_probed_is_one_sentence(ithbit, layer: str, sentence: str) -> None:

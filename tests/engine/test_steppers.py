@@ -225,7 +225,7 @@ def test_whoever_leaves_is_replaced(tmp_path, kept, monkeypatch) -> None:
     ("changes", "said"),
     [
         ({"n_bits": 513}, "the kernels take up to 512 bits, got 513"),
-        ({"d_model": 12}, "the kernels take a width that is a power of two from 4 on, got 12"),
+        ({"d_model": 12}, "the kernels take a width that is a power of two, 4 or more, got 12"),
     ],
 )
 def test_kernels_are_refused_by_a_sentence(changes, said, tmp_path) -> None:

@@ -57,10 +57,10 @@ def test_the_digest_follows_the_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("nothing", "'nothing' is no layer; give PATH.py:Factory"),
+        ("nothing", "'nothing' is not a layer; give PATH.py:Factory"),
         ("missing.py:Layer", r"there is no file missing\.py"),
         (f"{FILE}:Missing", "has no Missing; it has Blind, .*, FailsToBuild"),
-        (f"{FILE}:number", "number in .* is int, which cannot be called"),
+        (f"{FILE}:number", "number in .* is int, which is not callable"),
         ("no_such_package.layers:Mine", "the module no_such_package.layers cannot be imported"),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_file_that_fails(tmp_path: Path) -> None:
     ("name", "sentence"),
     [
         ("needs_two", r"needs_two needs arguments \(width, heads\); wrap it"),
-        ("gives_a_number", r"gives_a_number gives int, not a torch\.nn\.Module"),
+        ("gives_a_number", r"must return a torch\.nn\.Module, got int"),
         ("Exits", "Exits cannot be built at width 4: SystemExit: 7"),
         ("FailsToBuild", "cannot be built at width 4: ValueError: heads must divide the width"),
     ],
@@ -217,7 +217,7 @@ def test_code_that_does_not_fit_is_not_run(mine: Path, monkeypatch) -> None:
     monkeypatch.setattr(layer_source, "_known", {})
     learn(told)
     mine.write_text("raise RuntimeError('was run')\n")
-    with pytest.raises(LayerError, match=r"mine\.py:Mine has changed: .* and this run is of"):
+    with pytest.raises(LayerError, match=r"mine\.py:Mine has changed: .* but this run has"):
         layer_for(run.model)
     mine.unlink()
     with pytest.raises(LayerError, match=r"cannot be loaded: there is no file .*; put the file"):

@@ -130,7 +130,7 @@ def test_a_layer_that_computes_something_else_in_a_stack_is_not_stacked(tmp_path
     file = tmp_path / "listener.py"
     file.write_text(LISTENER)
     why = own_layer.why_not_stacked(model(f"{file}:Listener"), CPU)
-    assert why == "its outputs in a stack are not those of one seed by itself"
+    assert why == "its outputs in a stack differ from those of a single seed"
 
 
 
@@ -215,9 +215,7 @@ def test_layers_that_cannot_be_trained(name: str, sentence: str) -> None:
 
 def test_lazy_parameters_are_refused() -> None:
     family, code = (found := layer_of(lambda width: torch.nn.LazyLinear(width))).family, found.code
-    with pytest.raises(
-        LayerError, match="has a parameter weight that is made when it is first used"
-    ):
+    with pytest.raises(LayerError, match="has a parameter weight that is created on first use"):
         classifier.init(ModelSpec("rhi", family, 3, d_model=4, code=code), 0)
 
 

@@ -1,9 +1,9 @@
-"""Compiling the kernels of many models at once, in processes of their own, while a sweep begins.
+"""Compiles the kernels of many models at once, in separate processes, while a sweep starts.
 
 Triton compiles a kernel when it is first launched, a few seconds each and one after the other; a
-whole sweep wants hundreds. What a process compiles goes to Triton's cache on disk, where the
-training finds it; a mark beside it says that a model's kernels are there. A kernel that does not
-compile leaves no mark, and fails again where it is trained, which says so.
+whole sweep needs hundreds. The processes compile into Triton's cache on disk, where training finds
+the kernels; a marker file beside them shows that a model's kernels are complete. A kernel that does
+not compile leaves no marker; it fails again in training, which reports it.
 """
 
 import hashlib
@@ -28,15 +28,15 @@ from ithbit.kernels import optimiser
 from ithbit.kernels.step import Step
 from ithbit.spec import ModelSpec
 
-_MEMORY = 2 << 30  # free bytes of the GPU for each process that compiles: half are for the training
-_FEW = 2  # units up to which a process more is not worth its start
+_MEMORY = 2 << 30  # free bytes of GPU memory per compiling process: half of it is left for training
+_FEW = 2  # with at most this many units, starting processes is not worth it
 _COMMAND = (sys.executable, "-c", "from ithbit.kernels.compile_ahead import main; main()")
 
 
 class Ahead:
-    """Kernels on their way into Triton's cache; use as a context, which ends with the compiling.
+    """Kernels on their way into Triton's cache; a context manager, whose exit stops the compiling.
 
-    Where few are missing nothing is compiled ahead.
+    If few are missing, nothing is compiled ahead.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Ahead:
         units = _units(list(self._marks))
         self._units = [unit for unit in units if not all(self._marks[m].exists() for m in unit)]
         self._over = len(self._units) <= _FEW
-        self._lock, self._stopped = threading.Lock(), False  # no process starts once stopped
+        self._lock, self._stopped = threading.Lock(), False  # once stopped, no process starts
         self._raised: Exception | None = None
         self._processes: list[subprocess.Popen[str]] = []
         self._thread = threading.Thread(target=self._compile_all, daemon=True)
@@ -76,9 +76,9 @@ class Ahead:
             raise self._raised
 
     def ready(self, model: ModelSpec) -> bool:
-        """Whether a model's kernels are compiled, or will not be here.
+        """Whether a model's kernels are compiled, or will not be compiled here.
 
-        Raises what the listener raised, which wants to stop.
+        Raises what the `say` callback raised: it wants to stop.
         """
         if self._raised:
             raise self._raised
@@ -88,15 +88,15 @@ class Ahead:
         try:
             free = torch.cuda.mem_get_info(self._device)[0] // _MEMORY
             n_processes = max(1, min(len(self._units), len(os.sched_getaffinity(0)), free))
-            self._tell(f"compiling kernels in {n_processes} processes, once on this machine")
-            # Kernels on rows serve every length: one length first, or all would compile them.
+            self._tell(f"compiling kernels in {n_processes} processes, once per machine")
+            # Kernels on rows serve every length: one length first, or each would compile them.
             longest: dict[object, int] = {}
             for unit in self._units:
                 longest[_kin(unit[0])] = max(longest.get(_kin(unit[0]), 0), unit[0].n_bits)
             first = [unit for unit in self._units if unit[0].n_bits == longest[_kin(unit[0])]]
             for some in (first, [unit for unit in self._units if unit not in first]):
                 for why in self._compile(some, n_processes):
-                    rest = "the rest is compiled when first trained"
+                    rest = "the rest will be compiled on first use"
                     self._tell(f"compiling ahead failed ({why}): {rest}")
         finally:
             self._over = True
@@ -104,11 +104,12 @@ class Ahead:
     def _tell(self, text: str) -> None:
         try:
             self._say(text)
-        except Exception as error:  # not lost with this thread
+        except Exception as error:  # raised later, in the main thread
             self._raised = error
 
     def _compile(self, units: list[list[ModelSpec]], n_processes: int) -> list[str]:
-        """Compile units in processes; what those that failed said last, each once."""
+        """Compile units in processes; returns the last error lines of those that failed, each
+        once."""
         failed: dict[str, None] = {}
         with ExitStack() as files:
             processes = []
@@ -119,7 +120,7 @@ class Ahead:
                     "device": str(self._device),
                     "examples": self._examples,
                 }
-                # Not a pipe: a process that says much must not wait for a reader.
+                # Not a pipe, which would block a process that writes a lot.
                 said = files.enter_context(tempfile.TemporaryFile("w+"))
                 with self._lock:
                     if self._stopped:
@@ -130,7 +131,7 @@ class Ahead:
                     self._processes.append(process)
                 processes.append((process, said))
                 assert process.stdin is not None
-                with suppress(BrokenPipeError):  # it ended at once, and its status says so
+                with suppress(BrokenPipeError):  # it ended at once, as its exit status will show
                     process.stdin.write(json.dumps(order))
                     process.stdin.close()
             for process, said in processes:
@@ -142,7 +143,7 @@ class Ahead:
 
 
 def main() -> None:
-    """Compile what the standard input names."""
+    """Compile the models listed on standard input."""
     order = json.load(sys.stdin)
     device, examples = torch.device(order["device"]), order["examples"]
     for unit in order["units"]:
@@ -154,7 +155,7 @@ def main() -> None:
 
 
 def _launch_all(model: ModelSpec, batch_size: int, device: torch.device, examples: str) -> None:
-    """Launch every kernel that training the model launches, once."""
+    """Launch once every kernel that training the model needs."""
     step = Step(model, 1, batch_size, device, examples)
     rows = torch.zeros(3, 1, step.plan.n_parameters, device=device)
     keys = torch.zeros(1, dtype=torch.int64, device=device)
@@ -173,12 +174,12 @@ def _launch_all(model: ModelSpec, batch_size: int, device: torch.device, example
 
 
 def _distinct(models: list[ModelSpec]) -> list[ModelSpec]:
-    """The models that differ in their kernels: the third layer is the last that brings one."""
+    """The models that differ in their kernels: layers after the third add none."""
     return list(dict.fromkeys(replace(model, n_layers=min(model.n_layers, 3)) for model in models))
 
 
 def _units(models: list[ModelSpec]) -> list[list[ModelSpec]]:
-    """Models that share most of their kernels, together; those with most to compile first."""
+    """Groups of models that share most of their kernels; those with most to compile first."""
     units: dict[object, list[ModelSpec]] = defaultdict(list)
     for model in models:
         units[_kin(model), model.n_bits].append(model)
@@ -187,13 +188,13 @@ def _units(models: list[ModelSpec]) -> list[list[ModelSpec]]:
 
 
 def _kin(model: ModelSpec) -> object:
-    """Models of any length that share their kernels on rows."""
+    """A key that models of any length have in common if they share their kernels on rows."""
     sizes = model.d_model, model.n_heads, model.d_ff, model.d_state
     return model.task, model.family.split("-")[0], model.positions, sizes
 
 
 def _mark(model: ModelSpec, batch_size: int, device: torch.device, examples: str) -> Path:
-    """The file that says that a model's kernels are in the cache."""
+    """The marker file that shows that a model's kernels are in the cache."""
     machine = [triton.__version__, *torch.cuda.get_device_capability(device)]
     what = json.dumps([_sources(), asdict(model), batch_size, machine, examples], sort_keys=True)
     name = hashlib.sha256(what.encode()).hexdigest()[:16]
@@ -202,7 +203,7 @@ def _mark(model: ModelSpec, batch_size: int, device: torch.device, examples: str
 
 @cache
 def _sources() -> str:
-    """A digest of the kernels' text."""
+    """A digest of the kernels' source files."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())

@@ -1,7 +1,7 @@
-"""Examples drawn in place: any program draws any bit of any example for itself.
+"""Examples drawn in place: any program can draw any bit of any example for itself.
 
-The words and the recipes of examples are those of `tasks/stream.py`, bit for bit. An example
-is named by its number in the seed's stream.
+Words and examples are those of `tasks/stream.py`, bit for bit. An example is identified by its
+number in the seed's stream.
 """
 
 import triton
@@ -27,7 +27,7 @@ _GAMMA = tl.constexpr(GAMMA)
 _SHIFT_1, _FACTOR_1 = tl.constexpr(MIX[0][0]), tl.constexpr(MIX[0][1])
 _SHIFT_2, _FACTOR_2 = tl.constexpr(MIX[1][0]), tl.constexpr(MIX[1][1])
 _SHIFT_3 = tl.constexpr(LAST_SHIFT)
-_OTHER_HALF = tl.constexpr(OTHER_HALF * GAMMA % (1 << 64))  # what counters from there on add
+_OTHER_HALF = tl.constexpr(OTHER_HALF * GAMMA % (1 << 64))  # offset of the other half's counters
 SHARES = tl.constexpr(64 // SHARE)  # bits of an odd example that a word decides
 _SHARE, _CASES = tl.constexpr(SHARE), tl.constexpr(1 << SHARE)
 _STEP, _STEPS = tl.constexpr(STEP), tl.constexpr(1 << STEP)
@@ -67,7 +67,7 @@ def odd_word(key, example, j, N):
 
 @triton.jit
 def odd_zeros(key, example, i, N, WORDS, CUTS: tl.constexpr):
-    """In how many of the cases of a share bit i (from 0) of an odd example is 0, as int32."""
+    """In how many of a share's 2^16 cases bit i (from 0) of an odd example is 0, as int32."""
     whole = stream_word(key, example, 0, WORDS)
     word = whole.to(tl.uint32)
     one = i < ((word >> (32 - _CUT)) * (N + 1) >> _CUT).to(tl.int32)
@@ -92,12 +92,12 @@ def share_of(word, j):
 
 @triton.jit
 def draw_bit(key, example, i, N, WORDS, CUTS: tl.constexpr):
-    """Bit i (from 0) of an example of so many CUTS (none: uniform), as fp32; i must be within the
+    """Bit i (from 0) of an example with that many CUTS (0: uniform), as fp32; i must lie within the
     words drawn."""
     if CUTS == 0:
         word = stream_word(key, example, 1 + i // 64, WORDS)
         return ((word >> (i % 64).to(tl.uint64)) & 1).to(tl.float32)
-    # One word for either kind: a fair bit is of two cases, and 0 in one.
+    # One word for either kind of example: a fair bit has two cases and is 0 in one of them.
     odd = example % 2 == 1
     words = tl.where(odd, (N + SHARES - 1) // SHARES, WORDS)
     j = tl.where(odd, i // SHARES, 1 + i // 64)

@@ -1,10 +1,10 @@
-"""Positions at the embedding: what the families share, and launches for one that embeds apart.
+"""Positions at the embedding: what the families share, and launches for one that embeds separately.
 
 Of the encodings, polynomial is part of the map of token features (`tile.load_embedding`); learned
-and sinusoidal add a vector to the embedded token (`add_positions`); rotary turns queries and keys,
-from the same table of fixed numbers (`waves`). The gradient of the learned vectors is that of the
-embedded tokens summed over examples (`learned_back`; families that go back over the kinds of tokens
-sum it there).
+and sinusoidal add a vector to the embedded token (`add_positions`); rotary rotates queries and
+keys. Sinusoidal and rotary use a table of fixed numbers (`waves`). The gradient of the learned
+vectors is that of the embedded tokens summed over examples (`learned_back`; families whose backward
+pass runs over the kinds of tokens sum it there).
 """
 
 import torch
@@ -28,7 +28,7 @@ _ROWS = 32  # tokens of a tile
 
 @triton.jit
 def add_positions(rows, values, offset, waves, position, D: tl.constexpr, ENCODING: tl.constexpr):
-    """Embedded tokens (row D) with what their encoding adds at their positions (row)."""
+    """Embedded tokens (row D) plus what their encoding adds at their positions (row)."""
     at = position[:, None] * D + tl.arange(0, D)[None, :]
     if ENCODING == "learned":
         rows += tl.load(values + offset + at)
@@ -39,7 +39,7 @@ def add_positions(rows, values, offset, waves, position, D: tl.constexpr, ENCODI
 
 @triton.jit
 def _tile(tile, TOKENS: tl.constexpr, SEQUENCES: tl.constexpr, ROWS: tl.constexpr):
-    """Sequence and position of a tile's tokens among SEQUENCES, and which of them there are."""
+    """Sequence and position of a tile's tokens among SEQUENCES, and which of them exist."""
     row = tile * ROWS + tl.arange(0, ROWS)
     return row // TOKENS, row % TOKENS, row < SEQUENCES * TOKENS
 
@@ -50,7 +50,7 @@ def _embed(
     N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, SEQUENCES: tl.constexpr,
     ROWS: tl.constexpr, D: tl.constexpr, ENCODING: tl.constexpr, CUTS: tl.constexpr,
 ):  # fmt: skip
-    """Embedded tokens, each sequence's after one unused row: seed sequence 1+token D."""
+    """Embedded tokens, with one unused row before each sequence: seed sequence 1+token D."""
     TOKENS: tl.constexpr = N + 2 if LHI else N + 1
     seed = tl.program_id(1).to(tl.int64)
     values += seed * PARAMETERS
@@ -71,7 +71,7 @@ def _embed_back(
     STRIDE: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, ENCODING: tl.constexpr,
     CUTS: tl.constexpr,
 ):  # fmt: skip
-    """Shares of the map of token features; a program takes SEQUENCES sequences of `grads`."""
+    """Shares of the map of token features; each program takes SEQUENCES sequences of `grads`."""
     TOKENS: tl.constexpr = N + 2 if LHI else N + 1
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     start = (seed * tl.num_programs(0) + program) * SEQUENCES
@@ -94,7 +94,7 @@ def _learned_back(
     TOKENS: tl.constexpr, PAD: tl.constexpr, STRIDE: tl.constexpr, EXAMPLES: tl.constexpr,
     D: tl.constexpr,
 ):  # fmt: skip
-    """Shares of the learned positions; a program takes EXAMPLES sequences of `grads`."""
+    """Shares of the learned positions; each program takes EXAMPLES sequences of `grads`."""
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     token, d = tl.arange(0, PAD)[:, None], tl.arange(0, D)[None, :]
     total = tl.zeros([PAD, D], tl.float32)
@@ -112,8 +112,8 @@ def offset(plan: Plan) -> int:
 
 
 def waves(plan: Plan) -> Tensor:
-    """The fixed numbers of sinusoidal (token, D) and rotary (cosine or sine, token, D) positions;
-    a single 0 for the others."""
+    """The fixed numbers of sinusoidal (token, D) or rotary (cosine or sine, token, D) positions; a
+    single 0 for other encodings."""
     return plan.constant("waves", _waves)
 
 
@@ -144,7 +144,7 @@ def embed_back(
     plan: Plan, keys: Tensor, first: Tensor, grads: Tensor, partials: Tensor, n_programs: int
 ) -> None:
     """Shares of the map of token features, from the gradients of embedded tokens (seed, sequence,
-    token, D), all of which must count; so many programs take equally many sequences."""
+    token, D), all of which count; the sequences are split evenly over `n_programs` programs."""
     model = plan.model
     _embed_back[(n_programs, plan.n_seeds)](
         keys, first, grads, partials, offset(plan), partials.shape[1], plan.n_parameters,
@@ -157,7 +157,7 @@ def embed_back(
 def learned_back(plan: Plan, grads: Tensor, count: int, partials: Tensor) -> None:
     """Shares of the learned positions, from the gradients of embedded tokens (seed, sequence,
     token, D) of the first `count` sequences. Rows past the training length get none."""
-    # No more programs than there are rows for their shares.
+    # At most as many programs as there are rows for their shares.
     each = triton.cdiv(plan.capacity, partials.shape[1])
     pad, d = triton.next_power_of_2(plan.n_tokens), plan.model.d_model
     _learned_back[(triton.cdiv(plan.capacity, each), plan.n_seeds)](

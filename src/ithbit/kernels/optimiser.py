@@ -1,8 +1,8 @@
 """The end of a step: gradients summed over programs in a fixed order, clipping and AdamW.
 
-Every program of a family's kernels leaves its share of the gradient in a row of its own, so that
-the sum has one order, whatever ran first. Two launches: the norm of a run's gradient is needed
-whole before its first parameter moves.
+Every program of a family's kernels writes its share of the gradient, a partial sum, to its own row,
+so that the order of the sum does not depend on which program ran first. Two launches: the norm of a
+run's whole gradient is needed before any parameter changes.
 """
 
 import math
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ithbit.kernels.tile import SIZES
 
-_BLOCK = 64  # parameters a program
+_BLOCK = 64  # parameters per program
 _ROWS = 64  # shares read at a time
 
 
@@ -62,7 +62,7 @@ def _adamw(
         tl.sum(tl.load(squares + seed * BLOCKS + part, mask=part < BLOCKS, other=0.0), 0)
     )
     scale = tl.minimum(CLIP / (norm + 1e-6), 1.0)
-    # Double precision for the few numbers of a run, as torch.optim has them in Python floats.
+    # Double precision for a run's few scalars, which are Python floats in torch.optim.
     step = tl.load(steps + seed).to(tl.float64)
     learning_rate = tl.load(rate + seed)
     step_size = (learning_rate / (1.0 - tl.exp(step * LOG_BETA1))).to(tl.float32)
@@ -95,8 +95,8 @@ def sum_shares(
     first: Tensor,
     count: int,
 ) -> None:
-    """Fill `grads` from the shares, and move the run's counters on by a step of `count`
-    examples. `shares` says how many rows of `partials` each block's parameters have."""
+    """Fill `grads` from the shares, and advance the run's counters by a step of `count` examples.
+    `shares` is the number of rows of `partials` that each block's parameters have."""
     n_seeds, programs, parameters = partials.shape
     _sum_shares[(n_blocks(parameters), n_seeds)](
         partials, shares, grads, squares, losses, loss_sum, steps, first, count,
@@ -120,7 +120,7 @@ def adamw(
     weight_decay: float,
     clip_norm: float,
 ) -> None:
-    """Clip each run's gradient and take its step, in place."""
+    """Clip each run's gradient and take its AdamW step, in place."""
     n_seeds, parameters = values.shape
     blocks = n_blocks(parameters)
     _adamw[(blocks, n_seeds)](
@@ -133,11 +133,11 @@ def adamw(
 
 
 def most_shares(shares: list[int], device: torch.device) -> Tensor:
-    """Of how many shares each parameter has, the most in each block."""
+    """The largest number of shares of a parameter in each block, from the number of each."""
     blocks = [max(shares[at : at + _BLOCK]) for at in range(0, len(shares), _BLOCK)]
     return torch.tensor(blocks, dtype=torch.int32, device=device)
 
 
 def n_blocks(parameters: int) -> int:
-    """Programs a run of the kernels here."""
+    """Programs per run of this module's kernels."""
     return triton.cdiv(parameters, _BLOCK)

@@ -1,4 +1,4 @@
-"""What the kernels of one stack need to know, and the memory they work in."""
+"""What the kernels of a stack need to know, and their working memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,8 +16,8 @@ from ithbit.tasks.stream import CUTS, words_per_example
 class Plan:
     """A model, the size of its stack, and where each parameter lies in a row.
 
-    `capacity` is the most examples a run draws in a step. `buffer` makes working memory once and
-    gives the same tensor again, so that a captured step finds it in its place.
+    `capacity` is the largest number of examples that a run draws in a step. `buffer` allocates
+    working memory once and then returns the same tensor, so that a captured step finds it in place.
     """
 
     model: ModelSpec
@@ -26,14 +26,14 @@ class Plan:
     device: torch.device
     offsets: dict[str, int]
     n_parameters: int
-    cuts: int = 0  # of what training draws, see `draws.py`; logits are of uniform examples
+    cuts: int = 0  # of the training examples, see `draws.py`; logits are for uniform examples
     _buffers: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls, model: ModelSpec, n_seeds: int, capacity: int, device: torch.device, examples: str
     ) -> "Plan":
-        """The plan of a stack; parameters lie as `init` names them."""
+        """The plan of a stack; parameters lie in the order of `init`."""
         offsets, start = {}, 0
         for name, value in init(model, seed=0).items():
             offsets[name] = start
@@ -42,7 +42,7 @@ class Plan:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many numbers each parameter has, in their order."""
+        """How many numbers each parameter has, in order."""
         ends = [*list(self.offsets.values())[1:], self.n_parameters]
         return {name: end - at for (name, at), end in zip(self.offsets.items(), ends, strict=True)}
 
@@ -63,14 +63,14 @@ class Plan:
         return min(at for name, at in self.offsets.items() if name.startswith(f"blocks.{layer}."))
 
     def buffer(self, name: str, *shape: int) -> Tensor:
-        """Working memory (seed, …) by name, zero at first."""
+        """Working memory (seed, …) by name, initially zero."""
         if name not in self._buffers:
             whole = (self.n_seeds, *shape)
             self._buffers[name] = torch.zeros(whole, dtype=torch.float32, device=self.device)
         return self._buffers[name]
 
     def constant(self, name: str, make: "Callable[[Plan], Tensor]") -> Tensor:
-        """Fixed numbers by name, made at first use."""
+        """Fixed numbers by name, made on first use."""
         if name not in self._buffers:
             self._buffers[name] = make(self)
         return self._buffers[name]

@@ -1,7 +1,7 @@
-"""A stack's training step and its logits by kernels: the way in.
+"""A stack's training step and logits, computed by kernels: the entry point.
 
-`refusal` says in a sentence why a model or device is not served; the plain stacked models train
-what the kernels do not.
+`refusal` explains why the kernels cannot train a model; the plain stacked models train what the
+kernels do not.
 """
 
 import sys
@@ -21,15 +21,15 @@ from ithbit.kernels.plan import Plan
 from ithbit.spec import ModelSpec
 
 MAX_BITS = 512
-_LEAST = 4  # numbers of a token, of a hidden layer, of a state
+_LEAST = 4  # smallest width, of a token, a hidden layer or a state
 _LEAST_HEAD = 2  # softmax attention's heads are loaded two or four numbers at a time
 
 
 def _name_kernels() -> None:
-    """Have Triton work out, in one order, the names by which it finds kernels in its cache.
+    """Make Triton compute, in a fixed order, the keys under which it caches kernels.
 
-    A name depends on which functions the process has named before. Processes that launch in another
-    order would not find each other's kernels, and compile every one again.
+    A key depends on which functions the process has hashed before. Processes that launch in another
+    order would not find each other's kernels, and would compile every one again.
     """
     for module in sorted(name for name in sys.modules if name.startswith("ithbit.kernels.")):
         for value in vars(sys.modules[module]).values():
@@ -44,11 +44,10 @@ _name_kernels()
 class Launches:
     """A family's launches.
 
-    `backward` draws examples first … first + count - 1 of every run and leaves their losses, and
-    each program's share of the gradient of their mean, in `losses` (seed, capacity) and `partials`
-    (seed, program, parameter). There are `programs` rows of shares; `shares` says by a parameter's
-    name in how many of the first it has any. `forward` leaves their logits in `logits` (seed,
-    capacity).
+    `backward` draws examples first … first + count - 1 of every run and writes their losses to
+    `losses` (seed, capacity), and each program's share of the gradient of their mean to `partials`
+    (seed, program, parameter). There are `programs` rows of shares; a named parameter has shares in
+    the first `shares(plan, name)` of them. `forward` writes logits to `logits` (seed, capacity).
     """
 
     programs: Callable[[Plan], int]
@@ -72,7 +71,7 @@ _BY_KIND = {
 
 
 def refusal(model: ModelSpec) -> str | None:
-    """Why no kernel serves this model, or None if one does."""
+    """Why the kernels cannot train this model; None if they can."""
     family = family_named(model.family)
     if family.kind not in _BY_KIND:
         return f"there are no kernels for the family {model.family}"
@@ -83,7 +82,7 @@ def refusal(model: ModelSpec) -> str | None:
         sizes["state"] = model.d_state
     for name, size in sizes.items():
         if size < _LEAST or size & (size - 1):
-            return f"the kernels take a {name} that is a power of two from {_LEAST} on, got {size}"
+            return f"the kernels take a {name} that is a power of two, {_LEAST} or more, got {size}"
     if family.kind == "softmax" and model.d_head < _LEAST_HEAD:
         return (
             f"the kernels take softmax heads of {_LEAST_HEAD} numbers or more, got {model.d_head}"

@@ -1,8 +1,8 @@
 """What the kernels share: token features, products, norms, and their loads.
 
-A token is named by its example's number in the seed's stream and its position in the sequence, so
-any program can draw any token for itself. Its features are the six of `tasks/tokens.py`, then the
-position p and p^2 of the polynomial encoding, then a constant 1 for softmax attention's type
+A token is identified by its example's number in the seed's stream and its position in the sequence,
+so any program can draw any token for itself. Its features are the six of `tasks/tokens.py`, then
+the position p and p^2 of the polynomial encoding, then a constant 1 for softmax attention's type
 vector: one product with `load_embedding` embeds them.
 """
 
@@ -12,20 +12,20 @@ import triton.language as tl
 from ithbit.kernels.draws import draw_bit, draw_index
 from ithbit.tasks.tokens import N_FEATURES
 
-# Arguments that no kernel is compiled anew for: one compilation serves every depth.
+# Arguments that never trigger a recompilation: one compilation serves every depth.
 SIZES = ["count", "block", "next_block", "positions", "enter", "head", "layer", "AT", "BEFORE"]
 SIZES += ["PARAMETERS", "PROGRAMS", "BLOCKS"]
-LENGTHS = ["N", "LHI", "WORDS", "TOKENS"]  # and of kernels on rows, every length
+LENGTHS = ["N", "LHI", "WORDS", "TOKENS"]  # likewise for kernels on rows: every length
 CHUNK = tl.constexpr(16)  # tokens that a warp takes at a time: the rows of the smallest product
-FEATURES = tl.constexpr(16)  # the nine features of a token, filled up for a product
-_LEAST = tl.constexpr(16)  # terms of a sum that the tensor cores take
+FEATURES = tl.constexpr(16)  # the nine features of a token, padded for a product
+_LEAST = tl.constexpr(16)  # fewest terms of a sum that the tensor cores take
 _TOKEN_FEATURES = tl.constexpr(N_FEATURES)
 
 
 @triton.jit
 def high(x):
-    """x rounded to what tf32 holds exactly. Cut off instead, the rest would always have x's sign,
-    and what three passes leave out would add up: on an H200 gradients were four times further off.
+    """x rounded to what tf32 holds exactly. With truncation the rest would always have x's sign,
+    and what three passes leave out would add up: on an H200 gradient errors were four times larger.
     """
     return ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
 
@@ -34,8 +34,8 @@ def high(x):
 def dot(a, b):
     """a @ b in three passes of tf32: as exact as fp32.
 
-    Triton's own "tf32x3" also mends infinities, which takes more instructions than the passes.
-    Short sums, of narrow models, are plain multiply-adds: every thread has whole sums to itself.
+    Triton's own "tf32x3" also repairs infinities, which takes more instructions than the passes.
+    Short sums, in narrow models, are plain multiply-adds: each thread computes whole sums.
     """
     if a.shape[1] < _LEAST:
         return tl.sum(tl.trans(a)[:, :, None] * b[:, None, :], 0)
@@ -48,7 +48,7 @@ def dot(a, b):
 
 @triton.jit
 def dot_exact(a, b):
-    """a @ b for an a that tf32 holds exactly, such as zeros and ones: two passes."""
+    """a @ b for an a that tf32 represents exactly, such as zeros and ones: two passes."""
     b_high = high(b)
     out = tl.dot(a, b - b_high, input_precision="tf32")
     return tl.dot(a, b_high, out, input_precision="tf32")
@@ -56,8 +56,8 @@ def dot_exact(a, b):
 
 @triton.jit
 def feature_columns(position, bit, query, N, LHI, COLUMNS: tl.constexpr):
-    """The first COLUMNS features of tokens at positions (row), from what they drew: the bit that
-    would stand there, and the query that would: row COLUMNS."""
+    """The first COLUMNS features of tokens at positions (row): row COLUMNS. `bit` and `query` are
+    used only at positions that hold one."""
     column = tl.arange(0, COLUMNS)[None, :]
     i = position - LHI
     is_bit = (i >= 0) & (i < N)
@@ -91,7 +91,7 @@ def load_embedding(
 ):
     """The map from token features to width D: FEATURES D. `positions` and `kind` are offsets.
 
-    `embed` stands first in a row of parameters.
+    `embed` comes first in a row of parameters.
     """
     c = tl.arange(0, FEATURES)[:, None]
     d = tl.arange(0, D)[None, :]
@@ -114,8 +114,8 @@ def store_embedding(
     TYPE: tl.constexpr,
     again=0,
 ):
-    """The gradient (FEATURES D) of what `load_embedding` gives, where its parameters lie; where
-    `again` is not 0, added to what is there."""
+    """Store the gradient (FEATURES D) of what `load_embedding` gives where its parameters lie; if
+    `again` is not 0, add it to what is there."""
     c = tl.arange(0, FEATURES)[:, None]
     d = tl.arange(0, D)[None, :]
     put_where(c < _TOKEN_FEATURES, partial + d * _TOKEN_FEATURES + c, grad, again)
@@ -127,22 +127,22 @@ def store_embedding(
 
 @triton.constexpr_function
 def alone(TOKENS):
-    """Tokens at the end of a sequence that are taken one by one, where only one or two are left
-    after whole chunks: a chunk of them would cost as much as a whole one."""
+    """Number of tokens at the end of a sequence that are taken one by one: those left after whole
+    chunks, if only one or two. As a chunk they would cost as much as a whole one."""
     chunks, rest = divmod(TOKENS, CHUNK.value)
     return rest if chunks > 0 and rest <= 2 else 0
 
 
 @triton.constexpr_function
 def chunks_of(TOKENS):
-    """Chunks that the other tokens fill."""
+    """Number of chunks that the other tokens fill."""
     return triton.cdiv(TOKENS - alone(TOKENS), CHUNK.value)
 
 
 @triton.jit
 def _live(token, TOKENS: tl.constexpr):
-    """Whether tokens of chunks are there. In whole chunks all are, and loads need no masks, which
-    the compiler sees by itself only where it does not load ahead."""
+    """Whether tokens of chunks exist. In whole chunks all do, and loads need no masks; the compiler
+    finds that out by itself only where it does not load ahead."""
     if chunks_of(TOKENS) * CHUNK <= TOKENS:
         return tl.full(token.shape, 1, tl.int1)
     else:
@@ -151,7 +151,7 @@ def _live(token, TOKENS: tl.constexpr):
 
 @triton.jit
 def chunk_of(c, TOKENS: tl.constexpr, D: tl.constexpr):
-    """Chunk c of a sequence: its tokens (token 1), whether they are there, and where they lie."""
+    """Chunk c of a sequence: its tokens (token 1), whether they exist, and where they lie."""
     token = c * CHUNK + tl.arange(0, CHUNK)[:, None]
     return token, _live(token, TOKENS), token * D + tl.arange(0, D)[None, :]
 
@@ -209,11 +209,11 @@ def store_matrix(pointer, matrix, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def held(pointer, i):
-    """The same pointer, told apart for each i of a loop.
+    """The same pointer, made to look different to the compiler for each i of a loop.
 
-    Weights read through it stay in memory: the compiler would read them once before the loop, and
-    push out of the registers what the loop needs. There is one program along axis 2: its number
-    is 0.
+    Weights read through it stay in memory: otherwise the compiler would load them once before the
+    loop, and spill registers that the loop needs. There is one program along axis 2: its number is
+    0.
     """
     return pointer + i * tl.program_id(2)
 
@@ -226,23 +226,23 @@ def matrix_at(pointer, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def so_far(at, again):
-    """What `put` would add to. Asked for long before the sum is stored, it is not waited for."""
+    """What `put` would add to. Loaded long before the sum is stored, it costs no waiting."""
     return tl.load(at, mask=tl.full(at.shape, 1, tl.int1) & (again > 0), other=0.0)
 
 
 @triton.jit
 def put_where(mask, at, value, again):
-    """Store numbers, or where `again` is not 0 add them to those that are there.
+    """Store numbers, or if `again` is not 0 add them to those that are there.
 
-    A program that goes over several tiles adds up its shares in memory so: sums kept in registers
-    would push out what the tile itself needs.
+    A program that goes over several tiles adds up its shares in memory this way: sums kept in
+    registers would push out what the tile itself needs.
     """
     tl.store(at, value + tl.load(at, mask=mask & (again > 0), other=0.0), mask=mask)
 
 
 @triton.jit
 def put(at, value, again):
-    """`put_where` for all of them."""
+    """`put_where` without a mask."""
     put_where(tl.full(value.shape, 1, tl.int1), at, value, again)
 
 
@@ -264,7 +264,7 @@ def put_matrix(pointer, matrix, again, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 
 @triton.jit
 def normalise(x, D: tl.constexpr, EPS: tl.constexpr):
-    """LayerNorm without gain and offset: the normal rows, and each row's 1 / deviation."""
+    """LayerNorm without gain and offset: the normalised rows, and each row's 1 / deviation."""
     x = x - tl.sum(x, 1)[:, None] / D
     inverse = 1.0 / tl.sqrt(tl.sum(x * x, 1) / D + EPS)
     return x * inverse[:, None], inverse
@@ -272,7 +272,7 @@ def normalise(x, D: tl.constexpr, EPS: tl.constexpr):
 
 @triton.jit
 def normalise_back(grad, normal, inverse, D: tl.constexpr):
-    """Gradient of `normalise`'s input, from that of its normal rows."""
+    """Gradient of `normalise`'s input, from that of its normalised rows."""
     mean = tl.sum(grad, 1)[:, None] / D
     along = tl.sum(grad * normal, 1)[:, None] / D
     return inverse[:, None] * (grad - mean - normal * along)
@@ -284,7 +284,7 @@ def gelu(x):
 
     The normal distribution function at -t is exp(-t^2 / 2), which the slope needs too, times a
     smooth function of t. That is a polynomial here, fitted so that the product is within 2e-8: as
-    exact as by fp32's erf, with half the instructions.
+    exact as with fp32's erf, at half the instructions.
     """
     t = tl.minimum(tl.abs(x), 8.0)
     bell = tl.exp2(t * t * -0.7213475204444817)
@@ -305,11 +305,11 @@ def gelu(x):
 
 @triton.jit
 def along_rows(x):
-    """x (i k) with its columns in another order, for a product that sums over them.
+    """x (i k) with its columns permuted, for a product that sums over them.
 
-    Both factors must come through this. It is the order in which the threads that a product leaves
-    its result with hold what the next product wants as its left factor: nothing has to move. Short
-    sums, which no tensor core takes, are left as they are.
+    Both factors must be permuted. In this order, the threads that hold the result of one product
+    already hold what the next product needs as its left factor: no data move. Short sums, which
+    tensor cores do not take, are left as they are.
     """
     if x.shape[1] < _LEAST:
         return x
@@ -323,7 +323,7 @@ def softplus(x):
     """log(1 + exp(x)), and its slope, the logistic function."""
     small = tl.exp(-tl.abs(x))
     whole = 1.0 + small
-    # log(1 + small), exact for a small `small` too: a loss of 1e-6 is one that we stop at.
+    # log(1 + small), exact for a tiny `small` too: training stops at losses as small as 1e-6.
     rest = tl.where(whole == 1.0, 1.0, whole - 1.0)
     log = tl.where(whole == 1.0, small, tl.log(whole) * (small / rest))
     return tl.maximum(x, 0.0) + log, tl.where(x >= 0, 1.0, small) / whole
@@ -331,6 +331,6 @@ def softplus(x):
 
 @triton.jit
 def cross_entropy(logit, answer):
-    """Binary cross-entropy with logits, and its slope by the logit."""
+    """Binary cross-entropy with logits, and its derivative by the logit."""
     log, logistic = softplus(logit)
     return log - logit * answer, logistic - answer

@@ -1,11 +1,11 @@
-"""The kinds of tokens that there are before the first mixing, which the backward pass goes over.
+"""The few kinds of tokens before the first mixing, which the backward pass goes over.
 
-There a token has one of two bits at its position, or is the end, always the same; only the query
-differs from example to example. What lies between the embedding and the mixing is linear in the
-gradients for a given token. So a family sums these over the examples first, by position and bit,
-and computes what follows for two rows a position and one a query, not for every token of every
-example: an exact saving. Sums are (bit, token, number): the place of a kind is (bit, token, valid),
-where that of a query is (example, token, valid).
+There a token is one of two bits at its position, or the end token, always the same; only the query
+differs from example to example. For a given token, the backward pass from the mixing to the
+embedding is linear in the gradients. So a family first sums these over the examples, by position
+and bit, and then computes the rest for two rows per position and one per query, not for every token
+of every example: an exact saving. Sums are (bit, token, number): the place of a kind is (bit,
+token, valid), that of a query (example, token, valid).
 """
 
 import triton
@@ -22,8 +22,8 @@ from ithbit.kernels.tile import (
 
 @triton.jit
 def added(sums, x, bit):
-    """Sums for bit 0 and for bit 1 (8 rows a warp each), with rows of one bit or the other: each to
-    the row of the same number but for multiples of those, so that a thread adds up its own."""
+    """Sums for bit 0 and for bit 1 (8 rows per warp each), with the rows of x added by their bit.
+    Row numbers are taken modulo the number of sum rows, so that each thread adds up its own."""
     ROWS: tl.constexpr = sums[0].shape[0]
     apart = ()
     for i in tl.static_range(2):
@@ -35,21 +35,21 @@ def added(sums, x, bit):
 
 @triton.jit
 def store_sums(pointer, sums, live, STRIDE, TOKENS):
-    """Leave sums of a token for bit 0 and for bit 1."""
+    """Store a token's sums for bit 0 and for bit 1."""
     for i in tl.static_range(2):
         at = pointer + i * (TOKENS * STRIDE) + tl.arange(0, sums[i].shape[1])
         tl.store(at, tl.sum(sums[i], 0).to(tl.float32), mask=live)
 
 
 def tiles(plan: Plan, rows: int) -> tuple[int, int]:
-    """Tiles of so many rows that the kinds fill, and how many there are with those of queries."""
+    """How many tiles of `rows` rows the kinds fill, and how many there are with the queries'."""
     of_kinds = triton.cdiv(2 * (plan.n_tokens - 1), rows)
     return of_kinds, of_kinds + triton.cdiv(plan.capacity, rows)
 
 
 @triton.jit
 def in_kinds(tile, N, LHI, ROWS: tl.constexpr):
-    """Whether a tile is one of kinds; those of queries follow them."""
+    """Whether a tile is one of kinds; tiles of queries come after them."""
     return tile < (2 * (N + LHI) + ROWS - 1) // ROWS
 
 
@@ -74,7 +74,8 @@ def features_of(key, first, place, N, LHI, WORDS):
 
 @triton.jit
 def store_positions(share, grad, tile, N, LHI, D: tl.constexpr, ROWS: tl.constexpr):
-    """The share of the learned positions: a tile of queries has one, another two rows of each."""
+    """Store the share of the learned positions: a tile of queries has a single position, a tile of
+    kinds two rows per position."""
     d = tl.arange(0, D)
     if in_kinds(tile, N, LHI, ROWS):
         PAIRS: tl.constexpr = ROWS // 2
@@ -82,6 +83,6 @@ def store_positions(share, grad, tile, N, LHI, D: tl.constexpr, ROWS: tl.constex
         total = tl.sum(tl.reshape(grad, [PAIRS, 2, D]), 1)
         tl.store(share + (LHI + i) * D + d[None, :], total, mask=i < N + LHI)
     else:
-        # Whether the tile that this program had before was one of queries too.
+        # Whether this program's previous tile was one of queries too.
         again = 1 - in_kinds(tile - tl.num_programs(0), N, LHI, ROWS).to(tl.int32)
         put(share + (1 - LHI) * N * D + d, tl.sum(grad, 0), again)

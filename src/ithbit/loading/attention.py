@@ -1,8 +1,8 @@
 """Attention maps of a trained model, from the states that its blocks read.
 
-The library's modules are asked for their states alone: their fused attention keeps no maps. The
-maps are those of `models/`: softmax, rotary or not, and linear attention, whose rows sum to a
-little less than 1 for the epsilon in its denominator.
+The library's modules give only the states: their fused attention keeps no maps. The maps are
+computed as in `models/`: softmax, rotary or not, and linear attention, whose rows sum to a little
+less than 1 because of the epsilon in its denominator.
 """
 
 import torch
@@ -23,7 +23,7 @@ def attention_maps(
 ) -> Tensor:
     """Maps of all layers on a batch of inputs: batch layer head query key.
 
-    `module` is called; `network` is the model in it that has the blocks.
+    `module` is what is called; `network` is the model inside it that holds the blocks.
     """
     seen: list[Tensor] = []
 

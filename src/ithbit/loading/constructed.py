@@ -1,4 +1,4 @@
-"""Explicit weights of trained blocks as a model, and as a run folder that other commands read."""
+"""Explicit weights for trained blocks as a model, and as a run folder that other commands read."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from ithbit.store.records import Epoch, Result
 from ithbit.tasks.tokens import token_table
 from ithbit.theory.trained_solution import TrainedSolution
 
-# Nothing was trained. A protocol that no one trains by keeps such a run apart from trained ones.
+# Nothing was trained. A protocol that is never used for training sets such a run apart.
 NOT_TRAINED = Protocol(max_epochs=1, epoch_examples=1)
 
 
@@ -27,10 +27,10 @@ def params_of_solution(solution: TrainedSolution, dtype: torch.dtype) -> Params:
 
 
 def write_run(solution: TrainedSolution, store: Path) -> Path:
-    """Write the weights as a finished run, rounded to float32 as those of trained runs are.
+    """Write the weights as a finished run, rounded to float32 like those of trained runs.
 
-    Its record has the accuracies that the rounded weights have, one epoch in which nothing was
-    trained, and "construction" where other records name how steps were taken.
+    Its record has the accuracies of the rounded weights, one epoch in which nothing was trained,
+    and "construction" where other records name what trained the run.
     """
     run = RunSpec(solution.spec, 0, NOT_TRAINED)
     params = params_of_solution(solution, torch.float32)

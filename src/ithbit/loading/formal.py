@@ -1,7 +1,7 @@
 """The formal layers of a construction as PyTorch modules, in float64.
 
-Letters and order of operations are those of `theory/layers.py`, which says what each layer is. A
-module here may be hooked, changed and differentiated; what is certified are the stored weights.
+Letters and order of operations are those of `theory/layers.py`, which defines each layer. A module
+here may be hooked, changed and differentiated; it is the stored weights that are certified.
 """
 
 from typing import Any
@@ -114,7 +114,7 @@ class Recurrent(nn.Module):
 
 
 class GruStates(StatesOfGru):
-    """`nn.GRU` with the given weights, its states alone."""
+    """`nn.GRU` with the given weights that returns only its states."""
 
     def __init__(self, layer: Gru) -> None:
         super().__init__(layer.d_in, layer.d_out, batch_first=True, dtype=torch.float64)
@@ -166,7 +166,7 @@ class Formal(nn.Module):
         return difference
 
     def attention(self, bits: Tensor, index: Tensor) -> Tensor:
-        """Attention maps: batch layer head query key, of one head."""
+        """Attention maps: batch layer head query key, with one head."""
         x, maps = self.embed(bits, index), []
         for layer in self.layers:
             if not isinstance(layer, Attention):

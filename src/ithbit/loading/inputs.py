@@ -1,4 +1,4 @@
-"""Bits and indices in the forms that people give them, as tensors."""
+"""Bits and indices in the forms that users give them, as tensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +16,8 @@ Index = int | Sequence[int] | np.ndarray[Any, Any] | Tensor
 def read_inputs(bits: Bits, index: Index) -> tuple[Tensor, Tensor, bool]:
     """Bits (batch, n), index (batch), and whether a single input was given.
 
-    Bits are a text such as "1011", a row of 0 and 1, or several of either; one index serves several
-    rows, and one row several indices.
+    Bits are a string such as "1011", a row of 0 and 1, or several of either; one index can go with
+    several rows, and one row with several indices.
 
     >>> read_inputs("101", 2)
     (tensor([[1, 0, 1]]), tensor([2]), True)
@@ -38,7 +38,7 @@ def read_inputs(bits: Bits, index: Index) -> tuple[Tensor, Tensor, bool]:
     single = rows.dim() == 1 and wanted.dim() == 0
     rows, wanted = torch.atleast_2d(rows), torch.atleast_1d(wanted)
     if len(rows) != len(wanted) and 1 not in (len(rows), len(wanted)):
-        raise SpecError(f"got {len(rows)} rows of bits and {len(wanted)} indices; give one each")
+        raise SpecError(f"got {len(rows)} rows of bits and {len(wanted)} indices; give one per row")
     size = max(len(rows), len(wanted))
     return rows.expand(size, n), wanted.expand(size), single
 

@@ -1,4 +1,4 @@
-"""The modules that `ithbit.load` gives: called on bits and an index, asked for attention maps."""
+"""The modules that `ithbit.load` returns: call them on bits and an index, or get attention maps."""
 
 from pathlib import Path
 
@@ -25,21 +25,21 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class Model(nn.Module):
-    """A model that takes bits and an index in any form: texts, lists, arrays, tensors.
+    """A model that takes bits and an index in any form: strings, lists, arrays, tensors.
 
-    `module` is the network itself, for hooks and other people's tools.
+    `module` is the network itself, for hooks and other tools.
     """
 
     module: nn.Module
 
     def forward(self, bits: Bits, index: Index) -> Tensor:
-        """The logit of answer 1: positive where the model answers 1. A number, or one a row."""
+        """The logit of answer 1: positive where the model answers 1. A number, or one per row."""
         rows, wanted, single = self._read(bits, index)
         logit: Tensor = self.module(rows, wanted)
         return logit[0] if single else logit
 
     def attention(self, bits: Bits, index: Index) -> Tensor:
-        """Attention maps: (batch) layer head query key. Raises `SpecError` where it has none."""
+        """Attention maps: (batch) layer head query key. Raises `SpecError` if it has none."""
         rows, wanted, single = self._read(bits, index)
         with torch.no_grad():
             maps = self._maps(rows, wanted)
@@ -72,7 +72,7 @@ class Trained(Model):
             return
         module = build(run.model, device)
         self.module = InDouble(module) if dtype == torch.float64 else module
-        weights.load(module, run.model, params)  # now that nothing rounds them
+        weights.load(module, run.model, params)  # only now, so that float64 weights are not rounded
 
     @property
     def network(self) -> Reference | Plain:
@@ -83,7 +83,7 @@ class Trained(Model):
 
     @property
     def body(self) -> nn.Module:
-        """The layers alone, as the library has them: BertModel, nn.GRU, Mamba2Model, …"""
+        """The layers alone, as the library's module: BertModel, nn.GRU, Mamba2Model, …"""
         body = self.network.body
         inner = getattr(body, "model", body)
         assert isinstance(inner, nn.Module)
@@ -148,7 +148,7 @@ def from_solution(solution: Solution, device: str = "cpu") -> Construction:
 def from_trained_solution(
     solution: TrainedSolution, dtype: str, device: str = "cpu", library: bool = True
 ) -> Trained:
-    """Explicit weights of trained blocks as the model of a run."""
+    """Explicit weights for trained blocks as the model of a run."""
     chosen = _dtype(dtype)
     params = params_of_solution(solution, chosen)
     return Trained(RunSpec(solution.spec, 0), params, chosen, device, library).eval()

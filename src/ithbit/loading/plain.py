@@ -1,7 +1,7 @@
-"""Our own models as one `nn.Module` of one seed, for where the paper's libraries are missing.
+"""Our own models as an `nn.Module` of one seed, for use without the paper's libraries.
 
-The functions are those that are trained (`models/`), every token through every block. Of a user's
-layer the blocks are modules of the user's own class.
+The functions are those that are trained (`models/`), with every token through every block. For a
+user's layer, the blocks are modules of the user's class.
 """
 
 import torch
@@ -16,11 +16,11 @@ from ithbit.spec import ModelSpec, RunSpec
 
 
 class Part(nn.Module):
-    """Parameters of one part of a model; `stacked` has them as the models' functions take them."""
+    """Parameters of one part of a model; `stacked` gives them in the form that `models/` takes."""
 
     def __init__(self, params: Params) -> None:
         super().__init__()
-        # PyTorch allows neither dots in a name nor the names of its own methods, such as type.
+        # PyTorch allows no dots in a name, nor the names of its own methods, such as type.
         self.names = {name: f"own_{name.replace('.', '_')}" for name in params}
         for name, value in params.items():
             self.register_parameter(self.names[name], nn.Parameter(value.clone()))

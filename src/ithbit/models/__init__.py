@@ -1,1 +1,1 @@
-"""What is trained: six families in plain PyTorch, every tensor with a leading seed axis."""
+"""The trained models: six families in plain PyTorch, every tensor with a leading seed axis."""

@@ -1,4 +1,4 @@
-"""Layers that users already have: `torch.nn`'s as `torch:…`, and on a GPU fla's as `fla:…`."""
+"""Ready-made layers: those of `torch.nn` as `torch:…`, and on a GPU those of fla as `fla:…`."""
 
 import importlib
 import inspect
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ithbit.errors import LayerError
 
-# Classes of fla.layers known by other names; any other class of it may be named as well.
+# Short names for classes of fla.layers; any other class goes by its own name.
 FLA = {
     "GLA": "GatedLinearAttention",
     "RetNet": "MultiScaleRetention",
@@ -24,7 +24,8 @@ FLA = {
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer of `torch.nn`, its outputs alone. A state of `state_size` numbers."""
+    """A recurrent layer of `torch.nn` that returns only its outputs; its state has `state_size`
+    numbers."""
 
     def __init__(self, kind: type[nn.RNN] | type[nn.GRU] | type[nn.LSTM], width: int) -> None:
         super().__init__()
@@ -37,7 +38,7 @@ class Recurrent(nn.Module):
 
 
 class Encoder(nn.Module):
-    """`nn.TransformerEncoderLayer` without dropout, two heads where the width is even."""
+    """`nn.TransformerEncoderLayer` without dropout; two heads if the width is even, else one."""
 
     def __init__(self, width: int, causal: bool) -> None:
         super().__init__()
@@ -47,8 +48,8 @@ class Encoder(nn.Module):
         )
 
     def train(self, mode: bool = True) -> "Encoder":
-        # Its evaluation mode takes a fused path that torch.func refuses; without dropout the two
-        # modes compute the same.
+        # Evaluation mode takes a fused path that torch.func refuses; without dropout both modes
+        # compute the same function.
         return super().train(True)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -61,14 +62,14 @@ class Encoder(nn.Module):
 
 
 class FlaLayer(nn.Module):
-    """A layer of fla, its output tensor alone."""
+    """A layer of fla that returns only its output tensor."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
 
     def train(self, mode: bool = True) -> "FlaLayer":
-        # In evaluation mode short inputs go to recurrent kernels, some without a backward pass.
+        # In evaluation mode fla runs short inputs in recurrent kernels, some without a backward.
         return super().train(True)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ ADAPTERS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def adapter_named(name: str) -> Callable[[int], nn.Module]:
-    """The factory of a ready adapter, by the name of its family."""
+    """The factory of a ready-made layer, by the name of its family."""
     if name in ADAPTERS:
         return ADAPTERS[name]
     kind = name.removeprefix("fla:")
@@ -95,14 +96,14 @@ def adapter_named(name: str) -> Callable[[int], nn.Module]:
 
 
 def fla_layer(kind: str, width: int) -> nn.Module:
-    """A layer of fla at a small width, where its kernels run."""
+    """A layer of fla at a small width; needs a GPU, where its kernels run."""
     if not torch.cuda.is_available():
-        raise LayerError(f"fla:{kind} needs a CUDA GPU, and torch sees none here")
+        raise LayerError(f"fla:{kind} needs a CUDA GPU, but torch sees none")
     return FlaLayer(fla_module(kind, width))
 
 
 def fla_module(kind: str, width: int, **other: Any) -> nn.Module:
-    """fla's own module: two heads, and no expansion where it can be told so; `other` as given."""
+    """fla's own module: two heads, no expansion where it has that option; `other` is passed on."""
     try:
         with untuned():
             layers = importlib.import_module("fla.layers")
@@ -126,10 +127,10 @@ def fla_module(kind: str, width: int, **other: Any) -> nn.Module:
         "state_size": width,
         "num_key_value_heads": 2,
         "layer_idx": 0,
-        "num_hidden_layers": 2,  # some start their weights by their place in a stack
+        "num_hidden_layers": 2,  # some layers initialise by their place in a stack
     }
     if kind == "Mamba2":
-        wanted["chunk_size"] = 16  # its plain form pads every input to this: memory, not results
+        wanted["chunk_size"] = 16  # its plain form pads every input to this: costs only memory
     given = {name: value for name, value in wanted.items() if name in taken}
     module: nn.Module = made(**given, **other)
     return module
@@ -137,10 +138,10 @@ def fla_module(kind: str, width: int, **other: Any) -> nn.Module:
 
 @contextmanager
 def untuned() -> Iterator[None]:
-    """Triton kernels that are defined meanwhile get the smallest of their configurations.
+    """Context in which newly defined Triton kernels keep only their smallest configuration.
 
-    fla's tuning compiles and times some ten of each, again for every new shape: minutes before a
-    first step, at widths where all of them take microseconds.
+    fla's autotuning compiles and times about ten per kernel, again for every new shape: minutes
+    before the first step, at widths where all of them take microseconds.
     """
     from triton.runtime.autotuner import Autotuner
 

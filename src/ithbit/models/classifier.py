@@ -2,7 +2,7 @@
 
 Parameters are a flat dict of tensors with a leading seed axis: `embed`, `positions.*`, `enter.*`,
 `blocks.0.*` …, `leave.*`, `head.*`. A user's layer may have buffers, constants that are drawn from
-the seed and never trained; they stand among the parameters when logits are asked for.
+the seed and never trained; `logits` takes them in the same dict.
 """
 
 import math
@@ -21,11 +21,11 @@ from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import N_FEATURES, TokenTable, token_rows
 
-_DRAWN = 1 << 20  # weights of a block that are drawn to be counted: torch loads much for the rest
+_DRAWN = 1 << 20  # larger blocks are counted on the meta device, which makes torch import a lot
 
 
 def init(spec: ModelSpec, seed: int) -> Params:
-    """Initial parameters of one seed, without the seed axis; a function of spec and seed alone."""
+    """Initial parameters of one seed, without the seed axis; they depend only on spec and seed."""
     generator = torch.Generator().manual_seed(seed)
     d, blocks = spec.d_model, blocks_of(spec)
 
@@ -56,7 +56,7 @@ def stack(members: list[Params]) -> Params:
 
 
 def with_buffers(params: Params, spec: ModelSpec, seeds: Iterable[int]) -> Params:
-    """A stack's parameters, and beside them the buffers of its seeds, where the family has any."""
+    """A stack's parameters together with the buffers of its seeds, if the family has any."""
     if not spec.code:
         return params
     device = params["embed"].device
@@ -70,7 +70,7 @@ def n_parameters(spec: ModelSpec) -> int:
     >>> n_parameters(ModelSpec("rhi", "softmax-full", n_bits=64))
     3473
     """
-    # Only a table of positions grows with n, and blocks are alike: nothing large is drawn.
+    # Only a table of positions grows with n, and blocks are equally large: nothing large is drawn.
     small = replace(spec, n_bits=1, n_layers=spec.n_layers if spec.code else 1)
     wide = spec.d_model * (spec.d_model + spec.d_ff + spec.d_state) > _DRAWN and not spec.code
     with torch.device("meta") if wide else nullcontext():
@@ -86,7 +86,7 @@ def logits(
 ) -> Tensor:
     """The logit of answer 1 for every example: seed batch.
 
-    With `savings` off, every token goes through every block: the slow twin, equal up to rounding.
+    Without `savings`, every token goes through every block: slower, and equal up to rounding.
     """
     blocks = blocks_of(spec)
     rows = linear(table.features.expand(len(params["embed"]), -1, -1), params["embed"])
@@ -105,6 +105,6 @@ def logits(
         x = blocks.block(part(params, f"blocks.{layer}"), spec, stream, readout_only)
         stream = Sequence(x)
     x = blocks.leave(part(params, "leave"), x[:, :, -1])
-    # A sum rather than a product with one column, which CPU libraries compute in another order
-    # for a stack than for a seed alone.
+    # A sum, not a product with one column: CPU libraries add that up in a different order for a
+    # stack than for a single seed.
     return (x * params["head.weight"]).sum(-1) + params["head.bias"]

@@ -1,7 +1,7 @@
-"""The code of a factory that lives in a Python session alone, as text that identifies it.
+"""The code of a factory that exists only in a Python session, as text that identifies it.
 
-A function's source does not say which values it closes over, nor what else of the session it calls,
-so these are part of the text: two lambdas of one line that differ in a number are two layers.
+A function's source does not show the values it closes over, nor what else of the session it calls,
+so the text includes both: two lambdas on one line that differ in a number are two layers.
 """
 
 import builtins
@@ -16,7 +16,7 @@ _PLAIN = (int, float, complex, str, bytes, type(None))
 
 
 def code_text(factory: Any) -> str | None:
-    """What the factory does, as far as its session says; None where that cannot be read.
+    """The source of the factory and of what it uses from its session; None if it cannot be read.
 
     >>> code_text(len) is None
     True
@@ -28,7 +28,7 @@ def code_text(factory: Any) -> str | None:
 
 
 def _parts(name: str, value: Any, seen: set[int], top: bool = False) -> Iterator[str]:
-    """The text of one value; raises TypeError or OSError where it has none."""
+    """The text of one value; raises TypeError or OSError if it has none."""
     if isinstance(value, partial):
         yield from _parts(name, value.func, seen, top)
         for key, item in (*enumerate(value.args), *sorted(value.keywords.items())):
@@ -57,7 +57,7 @@ def _parts(name: str, value: Any, seen: set[int], top: bool = False) -> Iterator
 
 
 def _references(function: FunctionType, seen: set[int]) -> Iterator[str]:
-    """What a function uses of the place it was made in."""
+    """The text of what a function uses from outside: closure, globals and defaults."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     used = {name: cell.cell_contents for name, cell in cells}
     for name in _global_names(function.__code__):
@@ -78,7 +78,7 @@ def _global_names(code: CodeType) -> Iterator[str]:
 
 
 def _is_elsewhere(value: Any) -> bool:
-    """Whether a class or function is a module's own: its name says what it is."""
+    """Whether a class or function is defined in an importable module: its name identifies it."""
     return (
         callable(value)
         and getattr(value, "__module__", "__main__") not in ("__main__", None)

@@ -1,12 +1,13 @@
-"""GRU as it is trained: `torch.nn.GRU`, gates in its order (reset r, update z, candidate n).
+"""The GRU that is trained: `torch.nn.GRU`, gates in its order (reset r, update z, candidate n).
 
     r = sigmoid(W_ir x + b_ir + W_hr h + b_hr)
     z = sigmoid(W_iz x + b_iz + W_hz h + b_hz)
     n = tanh(W_in x + b_in + r (W_hn h + b_hn))
     h' = n + z (h - n),  h_0 = 0
 
-`nn.GRU` itself has no seed axis and refuses vmap, so the recurrence is written out, with its own
-backward pass: one product and a few pointwise operations a token, weight gradients in one product.
+`nn.GRU` itself has no seed axis and does not support vmap, so the recurrence is written out with
+its own backward pass: one product and a few pointwise operations per token, and the weight
+gradients in one product.
 """
 
 from typing import Any
@@ -35,7 +36,7 @@ def init_block(spec: ModelSpec, generator: torch.Generator) -> Params:
 
 
 def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
-    """One layer's states at all tokens, or at the last alone: seed batch token dim."""
+    """One layer's states at all tokens, or only at the last: seed batch token dim."""
     gates = stream.all(linear(stream.rows, params["ih.weight"], params["ih.bias"]))
     states = _Recurrence.apply(gates, params["hh.weight"], params["hh.bias"])
     return states[:, :, -1:] if readout_only else states
@@ -69,13 +70,13 @@ class _Recurrence(torch.autograd.Function):
         d, n_tokens = candidate.shape[-1], candidate.shape[2]
         r, z, n = rzn.split(d, dim=-1)
         before = states[:, :, :-1]
-        # What needs no recurrence, for all steps at once: dh'/d of the sums inside n and z, and the
-        # derivative of the sum inside n by that inside r.
+        # Everything outside the recurrence, for all tokens at once: the derivatives of h' with
+        # respect to the sums inside n and z, and of the sum inside n with respect to that inside r.
         to_n = (1 - z) * (1 - n * n)
         to_z = (before - n) * z * (1 - z)
         to_r = candidate * r * (1 - r)
         d_hidden = torch.empty_like(rzn)  # gradient of W_h h + b_h
-        d_input = torch.empty_like(rzn)  # gradient of the input gates: the same but for n
+        d_input = torch.empty_like(rzn)  # gradient of the input gates: the same except for n
         dh = torch.zeros_like(states[:, :, 0])
         for t in range(n_tokens - 1, -1, -1):
             dh = dh + grad[:, :, t]

@@ -1,14 +1,14 @@
-"""A user's layer: what identifies it, where it is loaded from, and how one is built.
+"""A user's layer: what identifies it, where it is loaded from, and how it is built.
 
-A *factory* is any callable that gives an `nn.Module` mapping (batch, token, width) to the same
-shape. It is called with the width if it takes one, with nothing if it does not. The module runs in
-evaluation mode throughout (no dropout), in training too, so that a result depends on weights and
-data alone.
+A *factory* is any callable that returns an `nn.Module` mapping (batch, token, width) to the same
+shape. It is called with the width if it takes one, else without arguments. The module always runs
+in evaluation mode (no dropout), even in training, so that a result depends only on weights and
+data.
 
-A layer is a family: its name has a colon (`layers.py:Mine`) and goes with a *code*, the first
-digits of a digest of the file's bytes and the factory's name. Where the file lies is no part of
-that. This module keeps what the process knows of layers by their codes; the file is read when a
-layer is named, and run (as it was read) when a model is first built. Nothing here needs torch
+A layer is a family: its name has a colon (`layers.py:Mine`) and comes with a *code*, the first
+digits of a digest of the file's bytes and the factory's name. The file's location is not part of
+it. This module keeps the layers that the process knows, by code; the file is read when a layer is
+named, and its code (as it was read) runs when a model is first built. Nothing here needs torch
 before that.
 """
 
@@ -33,23 +33,23 @@ from ithbit.spec import CODE_DIGITS, ModelSpec, RunSpec
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-# Those of `adapters.py`, known before it is imported; `probe` takes them without the `torch:`.
+# The layers of `adapters.py`, known before it is imported; `probe` accepts them without `torch:`.
 READY = ("lstm", "rnn", "gru", "transformer-encoder-layer", "transformer-encoder-layer-causal")
-FAILURES = (Exception, SystemExit)  # what a user's code may raise; sys.exit ends no training
+FAILURES = (Exception, SystemExit)  # what a user's code may raise; sys.exit must not end training
 _WIDTH_NAMES = ("width", "d_model", "dim", "hidden_size")
 
 _known: dict[str, "Layer"] = {}  # by code
-_told: dict[str, str] = {}  # by code: where another process, or a run folder, says that it lies
-BUILDING = threading.RLock()  # seeds are the process's: one thread at a time draws from them
-_loading: list[str] = []  # files that are being run right now
+_told: dict[str, str] = {}  # by code: the location that another process or a run folder gave
+BUILDING = threading.RLock()  # torch's seed is global: one thread at a time draws weights
+_loading: list[str] = []  # files whose code is running right now
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A factory and its identity. `source` loads it in another process, None if nothing does."""
+    """A factory and its identity. `source` loads it in another process; None if nothing can."""
 
     family: str
-    digest: str  # "" where the code cannot be read
+    digest: str  # "" if the code cannot be read
     source: str | None
     text: bytes = field(default=b"", repr=False)  # the file, as it was read
     given: Callable[..., Any] | None = field(default=None, repr=False)
@@ -64,7 +64,7 @@ class Layer:
 
     @cached_property
     def factory(self) -> Callable[..., Any]:
-        """The callable itself. A file's code is run when this is first asked for."""
+        """The callable itself. First access runs the file's code."""
         if self.given is not None:
             return self.given
         assert self.source is not None
@@ -81,13 +81,13 @@ class Layer:
             raise LayerError(f"{where} has no {name}{there}")
         if not callable(factory):
             raise LayerError(
-                f"{name} in {where} is {type(factory).__name__}, which cannot be called; name a "
-                "class or a function that gives a module"
+                f"{name} in {where} is {type(factory).__name__}, which is not callable; name a "
+                "class or a function that returns a module"
             )
         return factory
 
     def build(self, width: int, seed: int = 0) -> "nn.Module":
-        """A module of that width whose initial weights depend on the seed alone."""
+        """A module of that width whose initial weights depend only on the seed."""
         import torch
 
         positional, named = _arguments(self.factory, self.name, width)
@@ -103,18 +103,18 @@ class Layer:
                 ) from error
         if not isinstance(module, torch.nn.Module):
             raise LayerError(
-                f"{self.name} gives {type(module).__name__}, not a torch.nn.Module; return a module"
+                f"{self.name} must return a torch.nn.Module, got {type(module).__name__}"
             )
         module.eval()
         for part in module.modules():
             if isinstance(part, torch.nn.RNNBase) and not part.dropout:
-                part.train()  # cuDNN has no backward pass otherwise; without dropout all is equal
-        torch.backends.mha.set_fastpath_enabled(False)  # of evaluation, which torch.func refuses
+                part.train()  # else cuDNN has no backward; without dropout nothing else changes
+        torch.backends.mha.set_fastpath_enabled(False)  # of eval mode; torch.func refuses it
         return module
 
 
 def find_layer(text: str, beside: Path = Path()) -> Layer:
-    """The layer that `PATH.py:Factory`, `package.module:Factory` or an adapter's name means.
+    """The layer named by `PATH.py:Factory`, `package.module:Factory` or a ready-made layer's name.
 
     Its code is read, not run. A path is relative to `beside`.
 
@@ -128,13 +128,13 @@ def find_layer(text: str, beside: Path = Path()) -> Layer:
         return note(Layer(text, _digest(text.encode()), text))
     if not where or not name:
         raise LayerError(
-            f"{text!r} is no layer; give PATH.py:Factory, package.module:Factory, fla:Class or one "
-            f"of {', '.join(f'torch:{ready}' for ready in READY)}"
+            f"{text!r} is not a layer; give PATH.py:Factory, package.module:Factory, fla:Class or "
+            f"one of {', '.join(f'torch:{ready}' for ready in READY)}"
         )
     if where == "python":
         raise LayerError(
-            f"{text} exists only in the Python that made it: give the factory itself there, or "
-            "write it to a file and name that, as layers.py:Mine"
+            f"{text} exists only in the Python process that made it: pass the factory itself "
+            "there, or write it to a file and name that, as in layers.py:Mine"
         )
     if where.endswith(".py"):
         path = beside / where
@@ -146,7 +146,7 @@ def find_layer(text: str, beside: Path = Path()) -> Layer:
 
 
 def load_layer(text: str) -> Layer:
-    """The layer of that name, with its code run: what is wrong with it is said here.
+    """The layer of that name, after running its code, so that errors in it are raised here.
 
     >>> import torch
     >>> load_layer("lstm").build(4)(torch.zeros(1, 3, 4)).shape
@@ -160,8 +160,9 @@ def load_layer(text: str) -> Layer:
 def layer_of(factory: Callable[..., Any], name: str | None = None) -> Layer:
     """A layer from a callable in this process.
 
-    A class or function of a file is the layer `file.py:Name`, which other processes load from
-    there. Anything else, or what is given a name, is `python:Name`, known in this process alone.
+    A class or function defined in a file is the layer `file.py:Name`, which other processes load
+    from that file. Anything else, or any factory given a `name`, is `python:Name`, known only in
+    this process.
     """
     if not callable(factory):
         raise LayerError(f"a factory must be callable, got {type(factory).__name__}")
@@ -183,7 +184,7 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> Layer:
 
 
 def family_of(given: str | Callable[..., Any], beside: Path = Path()) -> tuple[str, str]:
-    """Family and code of what a user names: one of the six, or a layer, which is noted.
+    """Family and code of what a user names: one of the six, or a layer, which is registered.
 
     >>> family_of("gru")
     ('gru', '')
@@ -196,14 +197,14 @@ def family_of(given: str | Callable[..., Any], beside: Path = Path()) -> tuple[s
         layer = layer_of(given)
     if not layer.code:
         raise LayerError(
-            f"the code of {layer.name} cannot be read, so its runs could not be told from those of "
-            "another; write it to a file and name that, as layers.py:Mine"
+            f"the code of {layer.name} cannot be read, so its runs could not be told apart from "
+            "another layer's; write it to a file and name that, as in layers.py:Mine"
         )
     return layer.family, layer.code
 
 
 def layer_for(model: ModelSpec) -> Layer:
-    """The layer of a model whose family is a user's, by its code."""
+    """The layer of a model whose family is a user's layer, found by its code."""
     if model.code not in _known:
         where = _told.get(model.code)
         if where is None:
@@ -218,32 +219,32 @@ def layer_for(model: ModelSpec) -> Layer:
             raise LayerError(f"{model.family} cannot be loaded: {error}; {remedy}") from error
         if found.code != model.code:
             raise LayerError(
-                f"{model.family} has changed: {where} has the code {found.code}, and this run is "
-                f"of {model.code}; {remedy}, or train the changed layer, which is another family"
+                f"{model.family} has changed: {where} has the code {found.code}, but this run has "
+                f"{model.code}; {remedy}, or train the changed layer, which is another family"
             )
     return _known[model.code]
 
 
 def sources(runs: Iterable[RunSpec]) -> dict[str, str]:
-    """Where the layers of these runs lie, by code, for another process to `learn`."""
+    """Where to load the layers of these runs from, by code, for another process to `learn`."""
     codes = dict.fromkeys(run.model.code for run in runs if run.model.code)
     known = {code: _known[code].source if code in _known else _told.get(code) for code in codes}
     return {code: source for code, source in known.items() if source is not None}
 
 
 def bound_here(runs: Iterable[RunSpec]) -> bool:
-    """Whether a layer of these runs is known in this process alone, so that no other can train."""
+    """Whether a layer of these runs is known only in this process, so no other can train it."""
     codes = {run.model.code for run in runs}
     return any(code in _known and _known[code].source is None for code in codes)
 
 
 def learn(where: Mapping[str, str]) -> None:
-    """Note where layers lie, by code. Nothing is read before one is wanted."""
+    """Record where to load layers from, by code. Nothing is read until a layer is needed."""
     _told.update(where)
 
 
 def note(layer: Layer) -> Layer:
-    """Have the process know a layer by its code; the one it knows already, if it is the same."""
+    """Register a layer by its code; returns the one already known if it is the same."""
     if _loading:
         raise LayerError(
             f"{_loading[-1]} trains or probes while it is imported; put that under "
@@ -252,14 +253,14 @@ def note(layer: Layer) -> Layer:
     kept = _known.get(layer.code)
     same = kept is not None and (kept.family, kept.source) == (layer.family, layer.source)
     if kept is not None and same and layer.given in (None, kept.given):
-        return kept  # it may be loaded already
+        return kept  # its code may have run already
     if layer.code:
         _known[layer.code] = layer
     return layer
 
 
 def apply(module: "nn.Module", x: "Tensor", name: str) -> "Tensor":
-    """The module's output, or a sentence on why there is none that can be used."""
+    """The module's output; raises a `LayerError` that explains why if there is no usable one."""
     import torch
 
     try:
@@ -290,7 +291,7 @@ def _arguments(
     """How the factory takes the width: by position, by name, or not at all."""
     try:
         parameters = list(inspect.signature(factory).parameters.values())
-    except (ValueError, TypeError):  # a builtin that does not say
+    except (ValueError, TypeError):  # a builtin without a signature
         return (), {}
     single = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = [p for p in parameters if p.default is p.empty and p.kind not in single]
@@ -319,7 +320,7 @@ def _read(path: Path) -> bytes:
 
 
 def _run_file(layer: Layer, path: Path) -> ModuleType:
-    """The module that a layer's file makes: run as it was read, whatever the file has become."""
+    """The module made by a layer's file: the code as it was read, even if the file has changed."""
     _look_in(path.parent)
     module = ModuleType(f"ithbit_user_{path.stem}_{layer.code}")
     module.__file__ = str(path)
@@ -337,7 +338,7 @@ def _run_file(layer: Layer, path: Path) -> ModuleType:
 
 
 def _look_in(folder: Path) -> None:
-    """Let imports find what lies beside the user's file; last, so that nothing is hidden by it."""
+    """Let imports find modules beside the user's file; last on the path, so it shadows nothing."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
@@ -365,9 +366,9 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _was_edited(module: ModuleType, path: Path) -> bool:
-    """Whether a module's file is seen to be another than the one that was imported.
+    """Whether a module's file is known to have changed since it was imported.
 
-    Python keeps the time stamp of what it compiled; where it keeps nothing, nothing is seen.
+    Compares with the time stamp in Python's bytecode cache; without one, no change is detected.
     """
     cached = getattr(module.__spec__, "cached", None)
     with suppress(OSError):

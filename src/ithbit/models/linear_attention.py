@@ -1,8 +1,8 @@
-"""Linear attention as it is trained: pre-normalised blocks with the ELU + 1 feature map.
+"""The linear attention that is trained: pre-norm blocks with the ELU + 1 feature map.
 
 Bias-free q, k, v and output projections, denominator epsilon 1e-6, GELU feed-forward part. Full
-attention uses global sums of keys and values. Causal attention at all tokens weights them through
-the masked token-by-token matrix, which equals the prefix sums and is one product instead of a scan.
+attention uses global sums of keys and values. Causal attention at all tokens uses the masked
+token-by-token matrix: it equals the prefix sums, and takes one product instead of a scan.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ def init_block(spec: ModelSpec, generator: torch.Generator) -> Params:
 
 
 def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
-    """One block's output at all tokens, or at the last alone: seed batch token dim."""
+    """One block's output at all tokens, or only at the last: seed batch token dim."""
     d, weight = spec.d_model, params["qkv.weight"]
     at = stream.last if readout_only else stream.all
     x = at(stream.rows)
@@ -63,9 +63,9 @@ def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -
 
 
 def _same_head(q: Tensor, n_heads: int) -> Tensor:
-    """1 where two coordinates belong to one head, else 0: dim dim.
+    """1 where two coordinates belong to the same head, else 0: dim dim.
 
-    With it the heads are diagonal blocks of one product, cheaper than many small products.
+    It makes the heads diagonal blocks of one product, cheaper than many small products.
     """
     head = torch.arange(n_heads, device=q.device).repeat_interleave(q.shape[-1] // n_heads)
     return (head[:, None] == head).to(q.dtype)
@@ -96,15 +96,15 @@ def _prefix_attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
 class _Features(torch.autograd.Function):
     """ELU(x) + 1 as exp(min(x, 0)) + max(x, 0), whose derivative is the first term everywhere.
 
-    Not by `F.elu`: on a CPU that rounds the last few numbers of a tensor otherwise than the rest,
-    so that a seed's result would depend on its place in the stack. This one is also faster.
+    Not `F.elu`: on a CPU it rounds the last few numbers of a tensor differently from the rest, so
+    a seed's result would depend on its place in the stack. This one is also faster.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         slope = x.clamp(max=0).exp_()
         ctx.save_for_backward(slope)
-        return x.relu() + slope  # not in place: torch.compile of 2.11 then has a wrong gradient
+        return x.relu() + slope  # in place, torch.compile of 2.11 would give a wrong gradient
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:

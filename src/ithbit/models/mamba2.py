@@ -1,14 +1,14 @@
-"""Mamba2 as it is trained: fla's block with expansion 1, one group, convolution of width 3.
+"""The Mamba2 that is trained: fla's block with expansion 1, one group, convolution of width 3.
 
-Not the paper's formal SSM layer: the state is dim x d_state, the decay depends on the input, and a
-convolution, gates and RMS normalisation stand around it. Letters as in the Mamba2 paper: for each
+Not the paper's formal SSM layer: the state is dim x d_state, the decay depends on the input, and it
+comes with a convolution, gates and RMS normalisation. Letters as in the Mamba2 paper: for each
 head with A < 0, step dt_t = softplus(...), input x_t, and B_t, C_t shared by the heads,
 
     h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t^T,   y_t = h_t C_t + D x_t.
 
 Computed in the dual form: y_t = sum over s <= t of exp(sum over s < j <= t of dt_j A) (C_t . B_s)
-dt_s x_s, one token-by-token matrix a head; the last token needs one row of it. The exponents are
-differences of sums taken in double precision, so that long sums cost no accuracy.
+dt_s x_s, one token-by-token matrix per head; the last token needs only one row of it. The exponents
+are differences of sums taken in double precision, so that long sums cost no accuracy.
 """
 
 import math
@@ -31,7 +31,7 @@ _DT_FLOOR = 1e-4
 
 
 def init_leave(spec: ModelSpec, generator: torch.Generator) -> Params:
-    """The final norm, and the library's one-word vocabulary: counted, never read."""
+    """The final norm, and the library's one-word vocabulary: counted, but never used."""
     d = spec.d_model
     return {
         "norm.weight": torch.ones(d),
@@ -45,8 +45,7 @@ def leave(params: Params, x: Tensor) -> Tensor:
 
 
 def init_block(spec: ModelSpec, generator: torch.Generator) -> Params:
-    """One block as fla starts it; the output projection is scaled down by the square root of
-    depth."""
+    """One block as fla initialises it; output projection divided by the square root of depth."""
     d, heads, conv = spec.d_model, spec.n_heads, spec.d_model + 2 * spec.d_state
     low, high = (math.log(bound) for bound in _DT_RANGE)
     dt = torch.empty(heads).uniform_(low, high, generator=generator).exp().clamp(min=_DT_FLOOR)
@@ -65,7 +64,7 @@ def init_block(spec: ModelSpec, generator: torch.Generator) -> Params:
 
 
 def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
-    """One block's output at all tokens, or at the last alone: seed batch token dim."""
+    """One block's output at all tokens, or only at the last: seed batch token dim."""
     d, n, heads = spec.d_model, spec.d_state, spec.n_heads
     at = stream.last if readout_only else stream.all
     projected = linear(rms_norm(stream.rows, params["norm.weight"], _EPS), params["in.weight"])
@@ -84,8 +83,8 @@ def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -
 
 
 def _causal_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Depthwise causal convolution over tokens; weight is seed tap dim, the last tap the
-    present."""
+    """Depthwise causal convolution over tokens; weight is seed tap dim, the last tap for the token
+    itself."""
     n_tokens = x.shape[2]
     padded = F.pad(x, (0, 0, CONV_WIDTH - 1, 0))
     out = along(bias, x).expand_as(x)
@@ -106,14 +105,15 @@ class _DecayedSum(torch.autograd.Function):
     """sum over s <= t of exp(total_t - total_s) scores_ts values_s, for the last tokens t.
 
     total (seed, batch, head, token) in double, scores (seed, batch, token t, token s) shared by the
-    heads, values (seed, batch, head, token, dim). Its own backward pass keeps the token-by-token
-    matrices, which are nearly all of the work, to two products in place.
+    heads, values (seed, batch, head, token, dim). Nearly all work is on the token-by-token
+    matrices; the custom backward pass takes two products and updates them in place.
     """
 
     @staticmethod
     def forward(ctx: Any, total: Tensor, scores: Tensor, values: Tensor) -> Tensor:
         n, n_tokens = scores.shape[-2:]
-        # total = high + low in the working precision: each difference is then as exact as itself.
+        # total = high + low in the working precision, so a difference loses nothing to the size of
+        # the sums.
         high = total.to(values.dtype)
         low = (total - high).to(values.dtype)
         decay = high[..., -n:, None] - high[..., None, :]

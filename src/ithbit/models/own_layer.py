@@ -1,11 +1,11 @@
-"""A user's layer as a family's block: modules of its factory, one after the other, for several
+"""A user's layer as a family's block: modules from its factory, one after the other, for several
 seeds at once.
 
-Embedding, positions and head are those of every family (`classifier.py`); between them stand L
-modules with nothing around them: residuals and norms are the layer's own affair. The weights of
-block k of a seed are those that the factory draws at seed 1000 seed + k. One module is kept for its
-code alone; parameters and buffers are handed to it. Seeds are stacked by `torch.func.vmap` where it
-takes the layer, which is tried for real, and go one by one where not.
+Embedding, positions and head are those of every family (`classifier.py`); between them are L
+modules with nothing around them: residuals and norms are up to the layer. The weights of block k of
+a seed are those that the factory draws at seed 1000 seed + k. One module is kept only for its code;
+parameters and buffers are passed to it. Seeds are stacked with `torch.func.vmap` if a trial run
+shows that it works for the layer, and otherwise run one by one.
 """
 
 import threading
@@ -23,10 +23,10 @@ from ithbit.models.stream import Stream
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
 
-BATCH = 256  # of the trial: that of the paper
-_LAST_BATCH = 80  # and the last of an epoch
+BATCH = 256  # batch size of the trial: the paper's
+_LAST_BATCH = 80  # and that of an epoch's last batch
 _TRIED = 3  # seeds in the trial's stack
-# A thread each: a call puts its parameters into the module for as long as it takes.
+# One module per thread: during a call the module holds that call's parameters.
 _here = threading.local()
 
 
@@ -36,16 +36,16 @@ def init_block(spec: ModelSpec, seed: int, number: int) -> Params:
     for name, value in module.named_parameters():
         lazy = nn.parameter.is_lazy(value)
         if lazy or value.dtype != torch.float32:
-            what = "made when it is first used" if lazy else f"of {value.dtype}"
+            what = "created on first use" if lazy else f"of {value.dtype}"
             raise LayerError(
                 f"{layer_for(spec).name} has a parameter {name} that is {what}; training needs "
-                "float32 parameters that are there from the start"
+                "float32 parameters that exist from the start"
             )
     return {name: value.detach().clone() for name, value in module.named_parameters()}
 
 
 def init_buffers(spec: ModelSpec, seed: int) -> Params:
-    """The buffers of all blocks of one seed, by the names that `classifier.logits` knows."""
+    """The buffers of all blocks of one seed, by the names that `classifier.logits` expects."""
     buffers: Params = {}
     for number in range(spec.n_layers):
         module = layer_for(spec).build(spec.d_model, 1000 * seed + number)
@@ -55,7 +55,7 @@ def init_buffers(spec: ModelSpec, seed: int) -> Params:
 
 
 def trained_module(spec: ModelSpec, seed: int, number: int, params: Params) -> nn.Module:
-    """A block of one seed as the user's own module, with these parameters."""
+    """A block of one seed as a module of the user's class, with these parameters."""
     module = layer_for(spec).build(spec.d_model, 1000 * seed + number)
     with torch.no_grad():
         for name, value in module.named_parameters():
@@ -64,7 +64,7 @@ def trained_module(spec: ModelSpec, seed: int, number: int, params: Params) -> n
 
 
 def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
-    """One block's output at all tokens, or at the last alone: seed batch token dim."""
+    """One block's output at all tokens, or only at the last: seed batch token dim."""
     x = stream.all(stream.rows)
     stacked = why_not_stacked(spec, x.device) is None
     out = _through(params, spec, x, stacked)
@@ -78,7 +78,7 @@ def _through(params: Params, spec: ModelSpec, x: Tensor, stacked: bool) -> Tenso
     def one(own: Params, x: Tensor) -> Tensor:
         try:
             out: Tensor = functional_call(module, own, (x,))
-        except SystemExit as error:  # of a user's layer: the end of a run, not of the process
+        except SystemExit as error:  # in a user's layer: ends the run, not the process
             raise RuntimeError(said(error)) from error
         return out
 
@@ -90,7 +90,7 @@ def _through(params: Params, spec: ModelSpec, x: Tensor, stacked: bool) -> Tenso
 
 
 def _module(spec: ModelSpec, device: torch.device) -> nn.Module:
-    """A module for its code, kept by each thread."""
+    """The module whose code is used, one per thread."""
     if not hasattr(_here, "modules"):
         _here.modules = {}
     modules: dict[object, nn.Module] = _here.modules
@@ -103,11 +103,11 @@ def _module(spec: ModelSpec, device: torch.device) -> nn.Module:
 @cache
 @torch.enable_grad()
 def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
-    """Why seeds of this layer cannot be trained in one stack, None if they can.
+    """Why seeds of this layer cannot be trained in one stack; None if they can.
 
-    Tried for real, with gradients. A stack must agree with the seeds one by one, and on a CPU a
-    seed in a stack with the seed alone, bit for bit: a run depends on its own seed and no other. A
-    layer that cannot be used at all raises `LayerError`.
+    Found by a trial run with gradients. A stack must agree with the seeds run one by one, and on a
+    CPU a seed must give the same bits in a stack of several as in a stack of one: a run depends on
+    no other seed. A layer that cannot be used at all raises `LayerError`.
     """
     from ithbit.models.classifier import init  # which imports this module
 
@@ -122,7 +122,7 @@ def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
     apply(_module(spec, device), x[0], layer.name)
 
     def tried(rows: slice, stacked: bool, batch: int = BATCH) -> list[Tensor]:
-        # Parameters lie in rows, as in training: what lies apart may be added up in another order.
+        # Parameters lie in rows, as in training: another layout may change the order of sums.
         parts = whole[rows].clone().split(sizes, dim=1)
         leaves = {
             name: row.view(-1, *value.shape).detach().requires_grad_()
@@ -139,7 +139,7 @@ def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
             if not torch.equal(value, buffers[name][rows]):
                 raise LayerError(
                     f"{layer.name} changes its buffer {name.split('.', 2)[2]} while it computes, "
-                    "so an output would depend on what it has seen before"
+                    "so its output would depend on earlier inputs"
                 )
         return [out.detach(), *grads]
 
@@ -164,9 +164,9 @@ def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return lines[0].rstrip(".")[:120]
     if not all(map(alike, apart, together)):
-        return "its outputs in a stack are not those of one seed by itself"
+        return "its outputs in a stack differ from those of a single seed"
     if not same:
-        return "its outputs in a stack differ in the last bits from those of one seed by itself"
+        return "its outputs in a stack differ in the last bits from those of a single seed"
     return None
 
 

@@ -1,9 +1,8 @@
-"""Positional encodings: added to the embedded token (learned, sinusoidal, polynomial), or turning
-queries and keys inside softmax attention (rotary, as RoFormer does it), or none.
+"""Positional encodings: added to the embedded token (learned, sinusoidal, polynomial), or rotating
+queries and keys inside softmax attention (rotary, as in RoFormer), or none.
 
-Polynomial: position t is (p, p^2), p = t / (L - 1), through a learned bias-free map; L is the
-length of the training sequence, also when shorter or longer inputs are evaluated, as the paper has
-it.
+Polynomial: position t is (p, p^2), p = t / (L - 1), through a learned bias-free map; as in the
+paper, L is the length of the training sequence even when shorter or longer inputs are evaluated.
 """
 
 import torch
@@ -15,11 +14,11 @@ from ithbit.tasks.indexing import n_tokens
 
 
 def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Parameters of the encoding, by name."""
+    """Shapes of the encoding's parameters, by name."""
     if spec.positions == "polynomial":
         return {"polynomial": (spec.d_model, 2)}
     if spec.positions == "learned":
-        # Twice the length, so that the shifted sets can be read; rows past training stay as drawn.
+        # Twice the length, for the shifted sets; rows past the training length stay as drawn.
         return {"learned": (n_tokens(spec.task, 2 * spec.n_bits), spec.d_model)}
     return {}
 
@@ -36,8 +35,7 @@ def init(spec: ModelSpec, generator: torch.Generator) -> Params:
 
 
 def encode(params: Params, spec: ModelSpec, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """The vectors to add at integer positions (row): seed row dim, or None where nothing is
-    added."""
+    """The vectors to add at integer positions (row): seed row dim; None if nothing is added."""
     if spec.positions == "polynomial":
         p = positions.to(dtype) / (n_tokens(spec.task, spec.n_bits) - 1)
         weight = params["polynomial"]
@@ -58,7 +56,7 @@ def waves(positions: Tensor, dim: int, dtype: torch.dtype) -> tuple[Tensor, Tens
 
 
 def rotate(x: Tensor, positions: Tensor) -> Tensor:
-    """RoFormer's rotation: neighbouring pairs of x (…, token, dim) turned by their token's
+    """RoFormer's rotation: neighbouring pairs of x (…, token, dim) rotated by their token's
     angles."""
     sine, cosine = waves(positions, x.shape[-1], x.dtype)
     even, odd = x[..., 0::2], x[..., 1::2]

@@ -1,5 +1,5 @@
-"""Family name -> its functions. The only place that knows which family is which module; every
-user's layer is one of `own_layer`."""
+"""Maps a family's name to its functions: the only place that knows which module implements which
+family. All users' layers are in `own_layer`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ def _unchanged(params: Params, rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Blocks:
-    """A family's block, and what stands once before the first and after the last of them."""
+    """A family's block, and its stages before the first block and after the last."""
 
     init_block: Init
     block: Callable[[Params, ModelSpec, Stream, bool], Tensor]
@@ -43,7 +43,7 @@ _SOFTMAX = Blocks(
     init_enter=softmax_attention.init_enter,
     enter=softmax_attention.enter,
 )
-_OWN = Blocks(_no_params, own_layer.block)  # each block draws its weights from a seed of its own
+_OWN = Blocks(_no_params, own_layer.block)  # weights: `own_layer.init_block`, a seed per block
 _LINEAR = Blocks(linear_attention.init_block, linear_attention.block)
 
 BLOCKS: dict[str, Blocks] = {
@@ -64,8 +64,8 @@ def blocks_of(spec: ModelSpec) -> Blocks:
 
 
 def matrix_numbers(spec: ModelSpec, n_bits: int) -> int:
-    """Numbers of the matrices of tokens by tokens that an example takes in a block that is needed
-    at all tokens; 0 where there is no such block, or none of its matrices is known."""
+    """Entries of the token-by-token matrices, per example, of a block computed at all tokens; 0 if
+    there is no such block or its matrices are unknown (a user's layer)."""
     family = family_named(spec.family)
     prefix = family.kind == "linear" and family.causal
     if spec.code or spec.n_layers == 1 or not (prefix or family.kind in ("softmax", "mamba2")):

@@ -1,7 +1,7 @@
-"""Softmax attention as it is trained: BERT's block, full or causal; RoFormer's rotation for rotary.
+"""The softmax attention that is trained: BERT's block, full or causal; rotary as in RoFormer.
 
-Not the paper's formal layer, which has one head, no normalisation and a ReLU network: here are H
-heads, an output projection, LayerNorm after each residual sum, and a GELU feed-forward part.
+Not the paper's formal layer, which has one head, no normalisation and a ReLU network: this one has
+H heads, an output projection, LayerNorm after each residual sum, and a GELU feed-forward part.
 `enter` is BERT's embedding stage for given embeddings: one type vector and a LayerNorm.
 """
 
@@ -30,13 +30,13 @@ def init_enter(spec: ModelSpec, generator: torch.Generator) -> Params:
 
 
 def enter(params: Params, rows: Tensor) -> Tensor:
-    """Embedded tokens as the first block takes them."""
+    """Embedded tokens -> input of the first block."""
     rows = rows + params["type"][:, None]
     return layer_norm(rows, params["norm.weight"], params["norm.bias"], _EPS)
 
 
 def init_block(spec: ModelSpec, generator: torch.Generator) -> Params:
-    """One block as the library starts it: weights normal(0, 0.02), biases 0, LayerNorms 1 and 0."""
+    """One block as BERT initialises it: weights normal(0, 0.02), biases 0, LayerNorms 1 and 0."""
     d, m = spec.d_model, spec.d_ff
     out: Params = {}
     for name, rows, columns in (("qkv", 3 * d, d), ("out", d, d), ("up", m, d), ("down", d, m)):
@@ -49,7 +49,7 @@ def init_block(spec: ModelSpec, generator: torch.Generator) -> Params:
 
 
 def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
-    """One block's output at all tokens, or at the last alone: seed batch token dim."""
+    """One block's output at all tokens, or only at the last: seed batch token dim."""
     d = spec.d_model
     weight, bias = params["qkv.weight"], params["qkv.bias"]
     at = stream.last if readout_only else stream.all
@@ -60,8 +60,7 @@ def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -
     if spec.positions == "rotary":
         positions = torch.arange(k.shape[-2], device=k.device)
         q, k = rotate(q, positions[-q.shape[-2] :]), rotate(k, positions)
-    # Written out: for short sequences and small heads two products beat the fused attention
-    # kernels.
+    # Written out: for short sequences and small heads two products beat fused attention kernels.
     scores = (q * spec.d_head**-0.5) @ k.mT
     if FAMILIES[spec.family].causal and not readout_only:  # the last token sees every token anyway
         ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1)

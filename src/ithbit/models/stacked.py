@@ -1,8 +1,8 @@
 """The few operations of `torch.nn` that the models need, with a leading seed axis.
 
 Each seed has its own weights, so a product is a batch of products over the stack, and a bias or
-gain is broadcast over everything between the seed and the feature axis. `torch.func.vmap` would
-give the same products but not the chunked weight gradients, which a GPU needs (see `_Linear`).
+gain is broadcast over all axes between seed and feature. `torch.func.vmap` would give the same
+products but not the chunked weight gradients, which a GPU needs (see `_Linear`).
 """
 
 import math
@@ -14,7 +14,7 @@ from torch import Tensor
 
 Params = dict[str, Tensor]
 
-_MAX_CHUNKS = 32  # pieces that the rows of a weight gradient are cut into on a GPU
+_MAX_CHUNKS = 32  # chunks that the rows of a weight gradient are split into on a GPU
 
 
 def along(weight: Tensor, x: Tensor) -> Tensor:
@@ -29,10 +29,10 @@ def part(params: Params, prefix: str) -> Params:
 
 
 class _Linear(torch.autograd.Function):
-    """x (seed, row, in) @ weight (seed, out, in)^T, with a weight gradient fit for few outputs.
+    """x (seed, row, in) @ weight (seed, out, in)^T, with a weight gradient suited to few outputs.
 
     The gradient of a 16 x 16 weight sums over tens of thousands of rows. A GPU library gives each
-    such product one thread block; here the rows are cut into chunks whose sums are added in order.
+    such product one thread block; here the rows are split into chunks, summed in a fixed order.
     """
 
     @staticmethod
@@ -48,8 +48,7 @@ class _Linear(torch.autograd.Function):
 
 
 def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
-    """grad^T x summed over rows, for each seed: (seed, row, out), (seed, row, in) -> seed out
-    in."""
+    """grad^T x summed over rows, per seed: (seed, row, out), (seed, row, in) -> seed out in."""
     n_seeds, n_rows, _ = x.shape
     chunks = math.gcd(n_rows, _MAX_CHUNKS) if x.is_cuda else 1
     if chunks == 1:

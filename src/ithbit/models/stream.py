@@ -1,10 +1,9 @@
 """The tokens on their way through the blocks: a short table first, a sequence afterwards.
 
-Before the first mixing a token is one of few (see `tasks/tokens.py`), so whatever acts on each
-token by itself is done on the rows of that table and spread over the batch afterwards. The answer
-is read at the last token, so the last block asks only for that one. Both savings are exact: the
-same sums, fewer of them. A bit token is its row for 0 plus the bit times the difference to its row
-for 1.
+Before the first mixing there are few distinct tokens (see `tasks/tokens.py`), so operations on
+single tokens are done on the rows of that table and then spread over the batch. The answer is read
+at the last token, so the last block computes only that one. Both savings are exact: the same sums,
+fewer of them. A bit token is its row for 0 plus the bit times the difference to its row for 1.
 """
 
 from dataclasses import dataclass
@@ -22,11 +21,11 @@ class Sequence:
     rows: Tensor
 
     def all(self, rows: Tensor) -> Tensor:
-        """What was computed on `rows`, for all tokens: seed batch token dim."""
+        """Results on `rows`, for all tokens: seed batch token dim."""
         return rows
 
     def last(self, rows: Tensor) -> Tensor:
-        """What was computed on `rows`, for the token where the answer is read: seed batch 1 dim."""
+        """Results on `rows`, for the last token, where the answer is read: seed batch 1 dim."""
         return rows[:, :, -1:]
 
 
@@ -41,14 +40,14 @@ class Table:
 
     def _query(self, rows: Tensor) -> Tensor:
         n = self.bits.shape[-1]
-        # A product with the one-hot index rather than a gather: its gradient is an ordered sum.
+        # A product with the one-hot index, not a gather: its gradient is a sum in a fixed order.
         return torch.bmm(self.query, rows[:, 2 * n : 3 * n]).unsqueeze(2)
 
     def _end(self, rows: Tensor) -> Tensor:
         return rows[:, None, -1:].expand(-1, self.bits.shape[1], -1, -1)
 
     def all(self, rows: Tensor) -> Tensor:
-        """What was computed on the table, for all tokens: seed batch token dim."""
+        """Results on the table's rows, for all tokens: seed batch token dim."""
         n = self.bits.shape[-1]
         zero, one = rows[:, None, :n], rows[:, None, n : 2 * n]
         bits = torch.addcmul(zero, self.bits.unsqueeze(-1), one - zero)
@@ -57,7 +56,7 @@ class Table:
         return torch.cat([self._query(rows), bits, self._end(rows)], dim=2)
 
     def last(self, rows: Tensor) -> Tensor:
-        """What was computed on the table, for the last token: seed batch 1 dim."""
+        """Results on the table's rows, for the last token: seed batch 1 dim."""
         return self._query(rows) if self.task == "rhi" else self._end(rows)
 
 

@@ -1,1 +1,1 @@
-"""The same models from the libraries the paper names: oracle of the tests, yardstick of speed."""
+"""The same models from the libraries the paper names: test oracle and baseline for speed."""

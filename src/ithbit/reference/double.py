@@ -1,8 +1,8 @@
 """A reference module in double precision throughout, as an oracle for gradients and outputs.
 
-`module.double()` is not enough: Mamba2 turns its states to single precision on the way, whatever
-the model's, and the tables of sines are made in single precision. Here such a turn is not taken,
-and the tables are made anew.
+`module.double()` is not enough: Mamba2 casts its states to single precision whatever the model's
+dtype, and the tables of sines are made in single precision. Here such casts are intercepted, and
+the tables are rebuilt.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ from ithbit.reference.models import Reference, Sinusoidal, waves
 
 
 class InDouble(nn.Module):
-    """The module, turned to float64 in place; its logits are computed in float64 alone.
+    """The module, converted to float64 in place; its logits are computed entirely in float64.
 
     >>> from ithbit.spec import ModelSpec
     >>> from ithbit.reference.models import build
@@ -44,7 +44,7 @@ class InDouble(nn.Module):
 
 
 class _KeepDouble(TorchFunctionMode):
-    """Within it, what a library casts to float32 becomes float64."""
+    """Context in which a library's casts to float32 become casts to float64."""
 
     def __torch_function__(
         self,

@@ -1,15 +1,15 @@
 """The six families built from the libraries the paper names: one run at a time, eager, untuned.
 
-Every option the paper does not set is the library's default, its initial weights included. Softmax
-attention is Hugging Face's BERT, fed with embedded tokens: one type vector and a LayerNorm stand
-before the blocks, and its tables of words and positions are frozen at zero, out of the count.
-Rotary positions take RoFormer instead. GRU is `torch.nn.GRU`. Linear attention, which the paper
-wrote itself, is in its plainest form: global sums, or running sums of outer products.
+Options that the paper does not set have the library's defaults, initial weights included. Softmax
+attention is Hugging Face's BERT, fed with embedded tokens: one type vector and a LayerNorm come
+before the blocks, and its tables of words and positions are frozen at zero and not counted. Rotary
+positions use RoFormer instead. GRU is `torch.nn.GRU`. Linear attention, which the paper implements
+itself, is in its plainest form: global sums, or running sums of outer products.
 
-Mamba2 is fla's model where the device is a GPU and fla can be imported. fla needs a GPU, so
-elsewhere it is Hugging Face's: the same function with the same parameters, though it starts from
-other random weights. Its chunk is the sequence, not the default 256: the scan pads a sequence to
-whole chunks and its work grows with the square of the chunk, which no CPU run could wait for.
+Mamba2 is fla's model if the device is a GPU and fla can be imported. fla needs a GPU, so otherwise
+it is Hugging Face's: the same function with the same parameters, but different random initial
+weights. Its chunk is the sequence, not the default 256: the scan pads a sequence to whole chunks
+and its work grows with the square of the chunk, which would be far too slow on a CPU.
 """
 
 import importlib.util
@@ -78,7 +78,7 @@ class Reference(nn.Module):
 
 
 def _positions(spec: ModelSpec) -> nn.Module | None:
-    """The encoding added to the embedded tokens, if any; rotary ones are the body's."""
+    """The encoding added to the embedded tokens, if any; rotary positions are part of the body."""
     if spec.positions == "polynomial":
         return Polynomial(spec)
     if spec.positions == "learned":
@@ -135,14 +135,14 @@ def _body(spec: ModelSpec, device: torch.device) -> nn.Module:
     if kind == "gru":
         return Gru(spec.d_model, spec.d_model, spec.n_layers, batch_first=True)
     if kind != "mamba2":
-        raise IthbitError(f"no library's own part is known for the family {spec.family}")
+        raise IthbitError(f"there is no reference model for the family {spec.family}")
     if device.type == "cuda" and importlib.util.find_spec("fla") is not None:
         return _mamba2_fla(spec)
     return _mamba2_hugging_face(spec)
 
 
 class Gru(nn.GRU):
-    """`nn.GRU`, giving its states alone."""
+    """`nn.GRU` that returns only its states."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         states, _ = super().forward(x)
@@ -150,9 +150,9 @@ class Gru(nn.GRU):
 
 
 class FromEmbeddings(nn.Module):
-    """A library model that is fed with embedded tokens and gives its last states.
+    """A library model that takes embedded tokens and returns its last hidden states.
 
-    With `mask`, it is given a causal mask rather than left to its own.
+    With `mask`, it gets an explicit causal mask instead of relying on its own.
     """
 
     def __init__(self, model: nn.Module, mask: bool = False) -> None:
@@ -168,10 +168,10 @@ class FromEmbeddings(nn.Module):
 
 
 class LinearBlock(nn.Module):
-    """One pre-normalised block: linear attention with ELU + 1 features, then a feed-forward part.
+    """One pre-norm block: linear attention with ELU + 1 features, then a feed-forward part.
 
-    phi = elu + 1 turns query q and keys k; the answer at a token is the sum over the tokens it sees
-    of phi(q).phi(k) v, divided by the sum of phi(q).phi(k) plus 1e-6.
+    With phi = elu + 1, the output at a token with query q is the sum of phi(q).phi(k) v over the
+    tokens it sees, divided by the sum of phi(q).phi(k) plus 1e-6.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -210,13 +210,13 @@ class LinearBlock(nn.Module):
 
 
 def missing_library(spec: ModelSpec) -> bool:
-    """Whether the library of a family is not installed; GRU and linear attention need none."""
+    """Whether a family's library is not installed; GRU and linear attention need none."""
     needed = family_named(spec.family).kind in ("softmax", "mamba2")
     return needed and importlib.util.find_spec("transformers") is None
 
 
 def _encoder_settings(spec: ModelSpec) -> dict[str, int | float | bool]:
-    """What the paper sets in BERT and RoFormer; vocabularies as small as can be."""
+    """What the paper sets in BERT and RoFormer; vocabularies as small as possible."""
     return {
         "vocab_size": 1,
         "type_vocab_size": 1,
@@ -227,7 +227,7 @@ def _encoder_settings(spec: ModelSpec) -> dict[str, int | float | bool]:
         "intermediate_size": spec.d_ff,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-        "is_decoder": family_named(spec.family).causal,  # the library's word for a causal mask
+        "is_decoder": family_named(spec.family).causal,  # the library's term for a causal mask
         "use_cache": False,
     }
 
@@ -236,7 +236,7 @@ def _bert(spec: ModelSpec) -> nn.Module:
     from transformers import BertConfig, BertModel
 
     model = BertModel(BertConfig(**_encoder_settings(spec)), add_pooling_layer=False)
-    # The words are never read; the positions are always added, and zero leaves ours alone.
+    # The words are never used; the positions are always added, so zeros leave only ours.
     for table in (model.embeddings.word_embeddings, model.embeddings.position_embeddings):
         nn.init.zeros_(table.weight).requires_grad_(False)
     return FromEmbeddings(model)
@@ -245,14 +245,14 @@ def _bert(spec: ModelSpec) -> nn.Module:
 def _roformer(spec: ModelSpec) -> nn.Module:
     from transformers import RoFormerConfig, RoFormerModel
 
-    # In several versions, the paper's among them, RoFormer as a decoder masks nothing.
+    # In several versions, including the paper's, RoFormer as a decoder masks nothing.
     model = RoFormerModel(RoFormerConfig(**_encoder_settings(spec) | {"is_decoder": False}))
     nn.init.zeros_(model.embeddings.word_embeddings.weight).requires_grad_(False)
     return FromEmbeddings(model, mask=family_named(spec.family).causal)
 
 
 def _mamba2_settings(spec: ModelSpec) -> dict[str, int | bool]:
-    """What the paper sets in Mamba2, whoever wrote it."""
+    """What the paper sets in Mamba2, in fla's and Hugging Face's version alike."""
     return {
         "vocab_size": 1,
         "hidden_size": spec.d_model,
@@ -280,7 +280,7 @@ def _mamba2_hugging_face(spec: ModelSpec) -> nn.Module:
         num_heads=spec.n_heads,
         n_groups=1,  # fla's default, which the published parameter count confirms
         chunk_size=n_tokens(spec.task, spec.n_bits),
-        pad_token_id=None,  # the special words lie outside a vocabulary of one
+        pad_token_id=None,  # the default special tokens lie outside a vocabulary of one
         bos_token_id=None,
         eos_token_id=None,
     )

@@ -1,6 +1,6 @@
 """One run of the libraries' models, step by step: eager, with the stock optimiser.
 
-Nothing here is made fast, and nothing is made slow. The tests train whole runs so.
+Nothing here is tuned, and nothing is slowed down on purpose. The tests train whole runs this way.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,10 @@ from ithbit.tasks.sampling import Examples, draw_examples, stream_keys
 def stepper(
     spec: ModelSpec, protocol: Protocol = Protocol(), device: torch.device | str = "cpu"
 ) -> Callable[[], Tensor]:
-    """A call is the next optimiser step of a fresh run on a full batch, and gives its loss.
+    """A function that takes the next optimiser step of a fresh run on a full batch and returns the
+    loss.
 
-    It does not wait for the device: whoever reads a clock does.
+    It does not synchronise the device: callers that measure time must.
 
     >>> step = stepper(ModelSpec("lhi", "gru", n_bits=4), Protocol(batch_size=8))
     >>> step() != step()
@@ -45,7 +46,7 @@ def start(
     spec: ModelSpec, seed: int, device: torch.device, params: Params | None = None
 ) -> nn.Module:
     """A module to train: from `params` (one seed, no seed axis), or from its library's weights."""
-    # The libraries draw from torch's global generator alone; it is put back as it was.
+    # The libraries draw only from torch's global generator; its state is restored afterwards.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         module = build(spec, device)
@@ -55,7 +56,7 @@ def start(
 
 
 def optimiser_of(module: nn.Module, protocol: Protocol) -> torch.optim.AdamW:
-    """The protocol's optimiser, stock."""
+    """The protocol's optimiser: stock AdamW."""
     return torch.optim.AdamW(
         [p for p in module.parameters() if p.requires_grad],
         lr=protocol.learning_rate,
@@ -68,7 +69,7 @@ def optimiser_of(module: nn.Module, protocol: Protocol) -> torch.optim.AdamW:
 def step_on(
     module: nn.Module, optimiser: torch.optim.Optimizer, protocol: Protocol, examples: Examples
 ) -> Tensor:
-    """One step on the examples of a stack of one; gives the loss before it."""
+    """Take one step on the examples of a stack of one; returns the loss before it."""
     logits = module(examples.bits[0], examples.index[0])
     loss = F.binary_cross_entropy_with_logits(logits, examples.answer[0].to(logits.dtype))
     optimiser.zero_grad()

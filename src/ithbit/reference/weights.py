@@ -1,7 +1,7 @@
-"""Weights between a reference module and the parameters of one seed, both ways and exactly.
+"""Exact conversion of weights between a reference module and the parameters of one seed.
 
-A parameter of ours is one tensor of the library's, or several of them joined along the first axis
-(query, key and value). fla and Hugging Face name the parts of Mamba2 alike.
+A parameter of ours is one tensor of the library, or several concatenated along the first axis
+(query, key and value). fla and Hugging Face use the same names for the parts of Mamba2.
 """
 
 import torch
@@ -70,7 +70,7 @@ def export(module: nn.Module, spec: ModelSpec) -> Params:
 
 
 def export_gradients(module: nn.Module, spec: ModelSpec) -> Params:
-    """The gradients that the last backward pass left, by our names; zero where it left none."""
+    """The gradients of the last backward pass, under our names; zero where there are none."""
     gradients = {
         name: torch.zeros_like(p) if p.grad is None else p.grad
         for name, p in module.named_parameters()
@@ -89,12 +89,12 @@ def _as_ours(spec: ModelSpec, theirs: dict[str, Tensor]) -> Params:
 
 
 def _is_convolution(name: str) -> bool:
-    """Ours are tap by channel, the library's channel by 1 by tap."""
+    """Whether a parameter is a convolution: ours is tap channel, the library's channel 1 tap."""
     return name.endswith("conv.weight")
 
 
 def _sources(name: str, spec: ModelSpec) -> tuple[str, ...]:
-    """The module's parameters that make up one of ours."""
+    """The names of the module's parameters that make up one of ours."""
     if name in _ONCE:
         return (_ONCE[name],)
     _, layer, rest = name.split(".", 2)

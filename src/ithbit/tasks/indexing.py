@@ -42,7 +42,7 @@ class Instance:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The tokens in order, as a person reads them; the answer is read at the last."""
+        """The tokens in order, in readable form; the answer is read at the last."""
         bits = tuple(f"bit {bit}" for bit in self.bits)
         index = (f"index {self.index}",)
         return bits + index if self.task == "rhi" else index + bits + ("end",)
@@ -56,7 +56,7 @@ def n_tokens(task: Task, n_bits: int) -> int:
 def all_inputs(
     n_bits: int, batch_size: int = 65536
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    """All n · 2^n inputs in batches of (bits, index): strings in binary order, every index each.
+    """All n · 2^n inputs in batches (bits, index): strings in binary order, each with every index.
 
     >>> [(bits.tolist(), index.tolist()) for bits, index in all_inputs(1)]
     [([[0], [1]], [1, 1])]

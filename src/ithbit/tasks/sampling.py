@@ -1,7 +1,7 @@
 """Seeded examples as tensors: online batches for training, held-out and length-shifted sets.
 
-The same stream as `stream.py`, word for word, for a stack of seeds at once and on any device.
-Bits and indices do not depend on the task: only the order of the tokens does.
+The same stream as in `stream.py`, word for word, for a stack of seeds at once and on any device.
+Bits and indices do not depend on the task; only the order of the tokens does.
 """
 
 from dataclasses import dataclass
@@ -32,12 +32,12 @@ from ithbit.tasks.stream import (
 HELD_OUT_SEED = 10_000
 HALF_LENGTH_SEED = 20_000
 DOUBLE_LENGTH_SEED = 30_000
-BYTES_A_BIT = 16  # that drawing takes: words are spread to 64 numbers and masked
+BYTES_A_BIT = 16  # memory used in drawing: each word is expanded to 64 numbers and masked
 
 
 @dataclass(frozen=True)
 class Examples:
-    """A stack of batches: one batch a seed."""
+    """A stack of batches: one batch per seed."""
 
     bits: Tensor  # seed batch bit, uint8
     index: Tensor  # seed batch, from 1
@@ -54,22 +54,22 @@ def _signed(word: int) -> int:
 
 
 def _shift_right(word: Tensor, by: int) -> Tensor:
-    """Logical shift of an int64: torch's own shift copies the sign."""
+    """Logical right shift of an int64: torch's own shift copies the sign bit."""
     return (word >> by) & ((1 << (64 - by)) - 1)
 
 
 def stream_keys(seeds: list[int], device: torch.device | str = "cpu") -> Tensor:
-    """The start of each seed's stream as int64, for `draw_examples`."""
+    """The start of each seed's stream, as int64, for `draw_examples`."""
     return torch.tensor([_signed(stream_key(seed)) for seed in seeds], device=device)
 
 
 def draw_examples(
     keys: Tensor, n_bits: int, first: int | Tensor, count: int, examples: str = "uniform"
 ) -> Examples:
-    """Examples number first … first + count - 1 of every seed of the stack.
+    """Examples first … first + count - 1 of every seed of the stack.
 
-    `first` may be a tensor (seed, 1) on the device: each seed at its own place, moved on by a
-    captured step. `examples` is "uniform", "mixed" or "blocks" (see `stream.py`).
+    `first` may be a tensor (seed, 1) on the device, one start per seed, which a captured step
+    advances. `examples` is "uniform", "mixed" or "blocks" (see `stream.py`).
 
     >>> examples = draw_examples(stream_keys([0, 7]), n_bits=4, first=0, count=3)
     >>> examples.bits[0, 0].tolist(), examples.index.shape, examples.answer.tolist()[0][0]
@@ -88,14 +88,15 @@ def draw_examples(
 
 
 def draw_densities(keys: Tensor, n_bits: int, first: int, count: int) -> Examples:
-    """Odd mixed examples: two densities with a cut and a uniform index, whatever their numbers."""
+    """Examples drawn as odd mixed ones are, whatever their number: two densities with a cut, and a
+    uniform index."""
     word = _words(keys, first, count, words_per_example(n_bits))[..., :1]
     index = 1 + ((_shift_right(word[..., 0], 32) * n_bits) >> 32)
     return Examples(_two_densities(keys, n_bits, first, word, 1), index)
 
 
 def _words(keys: Tensor, first: int | Tensor, count: int, n_words: int, start: int = 0) -> Tensor:
-    """The words of examples that take so many each, from a counter on: seed count word."""
+    """The words of examples of `n_words` each, counting from `start`: seed count word."""
     counter = torch.arange(1, count * n_words + 1, device=keys.device) + first * n_words
     word = keys[:, None] + _signed(start * GAMMA % (1 << 64)) + counter * _signed(GAMMA)
     return _stirred(word).view(len(keys), count, n_words)
@@ -110,8 +111,8 @@ def _stirred(word: Tensor) -> Tensor:
 def _two_densities(
     keys: Tensor, n_bits: int, first: int | Tensor, word: Tensor, n_cuts: int
 ) -> Tensor:
-    """The bits of examples of two densities, as if all numbers were odd, with the words of their
-    indices (seed count 1): seed count bit."""
+    """The bits of examples of two densities, drawn as odd ones are, from the words of their indices
+    (seed count 1): seed count bit."""
     odd = 2 * (torch.cat([word, word >> STEP], -1) & (1 << STEP) - 1) + 1
     chance = RISE * odd // RUN - BELOW if n_cuts == 1 else BLOCKS_RISE * odd - BLOCKS_BELOW
     zeros, place = chance.clamp(0, 1 << SHARE), torch.arange(n_bits, device=keys.device)

@@ -1,9 +1,9 @@
-"""Inputs that a person tries first and that uniform bits never show: plain strings, every index.
+"""Inputs that a person would try first but uniform bits never show: plain strings, every index.
 
 Kinds of strings, in this order, each followed by its complement: *constant*; *one bit* set; *cuts*,
-zeros and then ones; *periods*, one bit set in each of 2 to 8, at every phase, and blocks of equal
-length; *two bits* set. All but the last are few: some 6 n strings. Of two bits there are
-n (n - 1) / 2, times n indices, so that these are thinned out evenly where a limit asks for it.
+zeros and then ones; *periods*, one bit set in every 2 to 8, at every phase, and blocks of equal
+length; *two bits* set. All but the last are few: about 5 n + 60 strings. The strings with two bits
+set number n (n - 1) / 2, times n indices, so they are thinned out evenly to meet a limit.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def _with_complements(rows: Tensor) -> Tensor:
 
 
 def plain_strings(n_bits: int) -> Tensor:
-    """All kinds but two bits, each string once: string bit, uint8.
+    """All kinds except two bits, each string once: string bit, uint8.
 
     >>> ["".join(map(str, bits)) for bits in plain_strings(3).tolist()]
     ['000', '111', '100', '011', '010', '101', '001', '110']
@@ -32,7 +32,7 @@ def plain_strings(n_bits: int) -> Tensor:
 
 
 def two_bit_strings(n_bits: int, most: int) -> Tensor:
-    """Strings with two bits set or two not set, at most so many, evenly among all."""
+    """At most `most` strings with two bits set or two not set, evenly spaced among all of them."""
     total = n_bits * (n_bits - 1) // 2
     count = min(total, most // 2)
     number = torch.arange(count) * total // max(count, 1)
@@ -45,7 +45,7 @@ def two_bit_strings(n_bits: int, most: int) -> Tensor:
 
 
 def structured_bytes(n_bits: int) -> int:
-    """The memory that making plain strings takes: 5 n of them, in three copies at least."""
+    """Bytes needed to make the plain strings: about 5 n of them, in at least three copies."""
     return 15 * n_bits**2
 
 
@@ -55,7 +55,7 @@ def _distinct(rows: Tensor) -> Tensor:
 
 
 def structured_strings(n_bits: int, most: int) -> Tensor:
-    """All kinds, each string once: string bit, uint8. Of two bits as many as `most` allows."""
+    """All kinds, each string once: string bit, uint8; as many two-bit ones as `most` allows."""
     plain = plain_strings(n_bits)
     return _distinct(torch.cat([plain, two_bit_strings(n_bits, max(most - len(plain), 0))]))
 
@@ -63,8 +63,8 @@ def structured_strings(n_bits: int, most: int) -> Tensor:
 def every_index(
     strings: Tensor, limit: int, batch: int, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Strings with every index each, in batches of (bits, index); beyond the limit only inputs at
-    even distances.
+    """Every string with every index, in batches of (bits, index); if there are more than `limit`,
+    evenly spaced ones.
 
     >>> bits, index = next(every_index(plain_strings(3), limit=100, batch=6))
     >>> bits.tolist()[:4], index.tolist()

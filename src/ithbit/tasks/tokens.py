@@ -1,8 +1,8 @@
-"""Instances as token features: six numbers a token, and the short table of tokens that can occur.
+"""Instances as token features: six numbers per token, and the short table of all possible tokens.
 
 Features of a token: one-hot type (bit, query, end), bit value, (i-1)/n and ((i-1)/n)^2; the last
-two are zero except on the query token. A sequence of n bits is made of few distinct tokens, so they
-are kept as a table of rows: bit 0 at each position, bit 1 at each position, each query, and for LHI
+two are zero except on the query token. Sequences of n bits have few distinct tokens, so these are
+kept as rows of a table: bit 0 at each position, bit 1 at each position, each query, and for LHI
 the end token; 3n or 3n + 1 rows in that order.
 """
 
@@ -19,7 +19,7 @@ N_FEATURES = 6
 
 @dataclass(frozen=True)
 class TokenTable:
-    """Every token of one task and length: its features and the position it stands at."""
+    """Every token of one task and length: its features and its position."""
 
     task: Task
     n_bits: int
@@ -36,7 +36,7 @@ def token_table(
 ) -> TokenTable:
     """The token table of a task; query i has features (i-1)/m and its square, m = `query_length`.
 
-    m is the instance's own n unless given: the paper's choice, also for lengths not trained on.
+    By default m is the instance's own n, as in the paper, even for lengths not trained on.
 
     >>> table = token_table("rhi", 2)
     >>> table.features.tolist()[3], table.features.tolist()[5], table.positions.tolist()
@@ -59,8 +59,7 @@ def token_table(
 
 
 def token_rows(task: Task, bits: Tensor, index: Tensor) -> Tensor:
-    """Rows of the token table for instances: bits (..., n) of 0/1, index (...) from 1 -> (...,
-    token).
+    """Rows of the token table for instances: bits (..., n), index (...) from 1 -> (..., token).
 
     >>> token_rows("lhi", torch.tensor([1, 0]), torch.tensor(2)).tolist()
     [5, 2, 1, 6]

@@ -1,8 +1,8 @@
-"""The parts of a softmax or linear attention block that treat each token by itself, and their
+"""The parts of a softmax or linear attention block that act on each token separately, and their
 backward passes: projections, LayerNorms, the out projection and the feed-forward part.
 
-Functions of kernels, on rows of tokens; `w` is where a block's parameters start, `p` where this
-program's share of their gradients does.
+Functions for kernels, on rows of tokens; `w` is where a block's parameters start, `p` where this
+program's share of their gradients starts.
 """
 
 import triton
@@ -51,13 +51,13 @@ def param_at(name, D, FF, SOFTMAX):
 
 @triton.constexpr_function
 def norm_eps(SOFTMAX):
-    """The epsilon of the blocks' LayerNorms: BERT's, and PyTorch's."""
+    """The epsilon of the blocks' LayerNorms: BERT's for softmax attention, else PyTorch's."""
     return 1e-12 if SOFTMAX else 1e-5
 
 
 @triton.jit
 def _swap(D: tl.constexpr):
-    """The matrix that takes neighbouring pairs (a, b) to (-b, a): D D."""
+    """The matrix that maps neighbouring pairs (a, b) to (-b, a): D D."""
     r, c = tl.arange(0, D)[:, None], tl.arange(0, D)[None, :]
     return tl.where(
         (r % 2 == 0) & (c == r + 1), 1.0, tl.where((r % 2 == 1) & (c == r - 1), -1.0, 0.0)
@@ -97,7 +97,7 @@ def _project_one_back(
     TOKENS, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
     ROTARY: tl.constexpr,
 ):  # fmt: skip
-    """Gradients before the feature map and the rotation, and of the projected rows."""
+    """Gradients before the feature map and the rotation, and of the rows that were projected."""
     if ROTARY and which < 2:
         grad = _turn(grad, waves, position, -1.0, TOKENS, D)
     if not SOFTMAX and which < 2:
@@ -108,7 +108,7 @@ def _project_one_back(
 
 @triton.jit
 def norm_input(x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
-    """What a block projects: its input, for linear attention through a LayerNorm."""
+    """What a block projects: its input, for linear attention after a LayerNorm."""
     if not SOFTMAX:
         x, _ = normalise(x, D, norm_eps(SOFTMAX))
         x = x * load_vector(w + param_at("norm1.weight", D, FF, SOFTMAX), D)
@@ -118,7 +118,7 @@ def norm_input(x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
 
 @triton.jit
 def _norm_input_back(grad, x, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
-    """Gradient of `norm_input`'s input, and row by row that of its gain."""
+    """Gradient of `norm_input`'s input, and that of its gain for each row."""
     gain = grad
     if not SOFTMAX:
         normal, inverse = normalise(x, D, norm_eps(SOFTMAX))
@@ -135,7 +135,8 @@ def projections_back(
 ):  # fmt: skip
     """Backward of a block's projections of its input `rows`: what was projected, the gradients of
     queries, keys and values before feature map and rotation, and those of what was projected, of
-    the rows and, row by row, of linear attention's gain. That needs q and k for their slopes."""
+    the rows and, for each row, of linear attention's gain. Linear attention's slopes need q and
+    k."""
     normal = norm_input(rows, w, D, FF, SOFTMAX)
     dq, d_normal = _project_one_back(dq, q, w, waves, position, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
     dk, by = _project_one_back(dk, k, w, waves, position, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
@@ -148,8 +149,8 @@ def projections_back(
 
 @triton.jit
 def to_feed(x, mixed, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
-    """From a block's input and mixed values, by the out projection, to what its feed-forward part
-    is added to, what that sees, and what their LayerNorm's backward pass needs."""
+    """From a block's input and mixed values, through the out projection: the rows that the
+    feed-forward part is added to, its input, and what the LayerNorm's backward pass needs."""
     y = x + dot(mixed, load_transposed(w + param_at("out.weight", D, FF, SOFTMAX), D, D))
     if SOFTMAX:
         y += load_vector(w + param_at("out.bias", D, FF, SOFTMAX), D)
@@ -166,7 +167,7 @@ def to_feed(x, mixed, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexp
 
 @triton.jit
 def feed_forward(y, fed, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr):
-    """A block's output by its feed-forward part; for softmax attention before its LayerNorm."""
+    """A block's output, after its feed-forward part; for softmax attention before the LayerNorm."""
     out = y + load_vector(w + param_at("down.bias", D, FF, SOFTMAX), D)
     d = tl.arange(0, D)
     SLICE: tl.constexpr = min(FF, _SLICE)
@@ -182,7 +183,7 @@ def feed_forward(y, fed, w, D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.const
 
 @triton.jit
 def norm_output(out, w, D: tl.constexpr, FF: tl.constexpr):
-    """Softmax attention's last LayerNorm of a block: its rows, and what its backward pass needs."""
+    """The last LayerNorm of a softmax attention block: its rows, and what its backward needs."""
     normal, inverse = normalise(out, D, norm_eps(True))
     out = normal * load_vector(w + param_at("norm2.weight", D, FF, True), D)
     return out + load_vector(w + param_at("norm2.bias", D, FF, True), D), normal, inverse
@@ -194,10 +195,10 @@ def block_tail_back(
     D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the input (through the residual sums) and of the mixed values; this program's
-    share of those of the parameters goes to `p`.
+    share of the parameters' gradients goes to `p`.
 
-    Hidden units stand in rows and tokens in columns: so the weights' gradients, sums over tokens,
-    find their left factors where the products before have left them.
+    Hidden units are in rows and tokens in columns, so that the weight gradients, sums over tokens,
+    find their left factors where earlier products left them.
     """
     if SOFTMAX:
         put_vector(

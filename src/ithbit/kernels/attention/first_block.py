@@ -1,9 +1,9 @@
 """Attention's first block backward, from the mixing to the embedding: over the kinds of tokens.
 
 The gradients of queries, keys, values and of the block's input are summed over the examples by
-position and bit (`tally`), and what follows is computed for kinds and queries (`tokens_back`): see
-`token_kinds.py`. Forward nothing is stored for it but the bits. Of a block that is the last too,
-queries and input have gradients at the last token alone, in (seed, example, D).
+position and bit (`tally`), and the rest is computed for kinds and queries (`tokens_back`): see
+`token_kinds.py`. The forward pass stores only the bits for it. If the block is also the last,
+queries and input have gradients only at the last token, in (seed, example, D).
 """
 
 import triton
@@ -37,7 +37,7 @@ from ithbit.kernels.token_kinds import (
     store_sums,
 )
 
-COLUMNS = tl.constexpr(16)  # of a gradient that a program sums, or all of a narrow one's
+COLUMNS = tl.constexpr(16)  # of a gradient that a program sums; if it has fewer, all of them
 _GRADS = tl.constexpr(4)  # of queries, keys, values and input, in this order
 
 
@@ -47,10 +47,10 @@ def tally(
     N, LHI, ROWS: tl.constexpr, TILES: tl.constexpr, D: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """Columns of a gradient at one token of all examples, summed by the token's bit: `sums` becomes
-    (seed, gradient, bit, token, D). Queries, which are of no kind, are left out.
+    (seed, gradient, bit, token, D). Queries, which are not of a kind, are left out.
 
-    The last block's gradients of queries and input have ONE token a sequence, the last; sums at the
-    others are 0.
+    In the last block the gradients of queries and input have ONE token per sequence, the last; sums
+    at the others are 0.
     """
     SOME: tl.constexpr = min(D, COLUMNS)
     PARTS: tl.constexpr = D // SOME
@@ -89,8 +89,8 @@ def _load_grad(
     sums, grads, which: tl.constexpr, place, of_kinds, CAPACITY, TOKENS, D: tl.constexpr,
     ONE: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of kinds, from what `tally` left, or of queries; with ONE token a sequence, of
-    queries that are the last token."""
+    """Gradients of kinds, from what `tally` left, or of queries; with ONE token per sequence, only
+    of queries that are the last token."""
     seed = tl.program_id(1).to(tl.int64)
     row, token, live = place
     if of_kinds:
@@ -117,7 +117,7 @@ def tokens_back(
     LAST: tl.constexpr,
 ):  # fmt: skip
     """Shares of the embedding and of the first block's projections: tiles of what `tally` left, two
-    rows a position, then tiles of queries, a row an example."""
+    rows per position, then tiles of queries, one row per example."""
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     TOKENS = N + 1 + LHI
     ROTARY: tl.constexpr = POSITIONS == "rotary"
@@ -128,11 +128,11 @@ def tokens_back(
     key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
     first = tl.load(firsts + seed)
     for turn in tl.range(0, TILES, num_stages=1, disable_licm=True):
-        tl.debug_barrier()  # what the tile before added is read again
+        tl.debug_barrier()  # what the previous tile added is read again
         tile = program + turn * tl.num_programs(0)
         place = place_of(tile, count, N, LHI, ROWS)
         token, of_kinds = place[1], in_kinds(tile, N, LHI, ROWS)
-        # All that is read, before anything is stored: no load passes a store.
+        # All loads before any store: no load is moved ahead of a store.
         dq = _load_grad(sums, d_queries, 0, place, of_kinds, CAPACITY, TOKENS, D, LAST)
         dk = _load_grad(sums, d_keys, 1, place, of_kinds, CAPACITY, TOKENS, D, False)
         dv = _load_grad(sums, d_values, 2, place, of_kinds, CAPACITY, TOKENS, D, False)
@@ -144,7 +144,7 @@ def tokens_back(
             entering, inverse = normalise(rows, D, norm_eps(SOFTMAX))
             enter_gain = load_vector(parameters + enter + D, D)
             rows = entering * enter_gain + load_vector(parameters + enter + 2 * D, D)
-        else:  # whose feature map has a slope
+        else:  # the slope of the feature map needs q and k
             normal = norm_input(rows, w, D, FF, SOFTMAX)
             q = project_one(normal, w, waves, token, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
             k = project_one(normal, w, waves, token, 1, TOKENS, D, FF, SOFTMAX, ROTARY)

@@ -1,10 +1,10 @@
-"""The mixing of softmax and linear attention at the last token: one query a sequence.
+"""The mixing of softmax and linear attention at the last token: one query per sequence.
 
-Both have one form, out = sum over s of a_s v_s / sum over s of a_s, with a = exp(score - largest)
-or a = score. No matrix product: a program takes some whole sequences, filled up to PAD tokens
-(`read`, `read_back`). Of a long sequence it takes PAD tokens at a time, with its heads in rows
-(`read_long`, `read_long_back`): forwards once, with the largest score so far; backwards once for
-the weights' sum and once for the gradients.
+Both have the same form, out = sum over s of a_s v_s / sum over s of a_s, with a = exp(score -
+largest) or a = score. There is no matrix product: a program takes several whole sequences, padded
+to PAD tokens (`read`, `read_back`). It takes a long sequence PAD tokens at a time, with its heads
+in rows (`read_long`, `read_long_back`): once in the forward pass, with the largest score so far,
+and twice in the backward pass, for the sum of the weights and for the gradients.
 """
 
 import triton
@@ -19,8 +19,8 @@ _DENOMINATOR_EPS = tl.constexpr(1e-6)  # of linear attention
 def _sequences(
     count, TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr
 ):
-    """Whole sequences of a tile: where their tokens lie (sequence token D), which tokens there are
-    (sequence token), where their one query lies in (example, D) and which sequences there are."""
+    """Whole sequences of a tile: where their tokens lie (sequence token D), which tokens exist
+    (sequence token), where their one query lies in (example, D) and which sequences exist."""
     example = tl.program_id(0) * GROUP + tl.arange(0, GROUP)
     token, d = tl.arange(0, PAD), tl.arange(0, D)
     at = (example[:, None, None] * TOKENS + token[None, :, None]) * D + d[None, None, :]
@@ -97,21 +97,21 @@ def read_back(
 
 @triton.jit
 def _heads(rows, H: tl.constexpr, D: tl.constexpr):
-    """A row of a head for each head, 0 outside it: H D."""
+    """One row per head, 0 outside that head: H D."""
     h, d = tl.arange(0, H)[:, None], tl.arange(0, D)[None, :]
     return tl.where(h == d // (D // H), rows, 0.0)
 
 
 @triton.jit
 def _part(start, TOKENS: tl.constexpr, PAD: tl.constexpr, D: tl.constexpr):
-    """PAD tokens from `start` on: where they lie (token D), and which there are (token)."""
+    """PAD tokens from `start` on: where they lie (token D), and which exist (token)."""
     token = start + tl.arange(0, PAD)
     return token[:, None] * D + tl.arange(0, D)[None, :], token < TOKENS
 
 
 @triton.jit
 def _scores(q, k, there, SCALE: tl.constexpr, SOFTMAX: tl.constexpr):
-    """Of each head's query (H D) with keys (token D): H token."""
+    """Scores of each head's query (H D) with keys (token D): H token."""
     score = tl.sum(q[:, None, :] * k[None, :, :], 2)
     if SOFTMAX:
         return tl.where(there[None, :], score * SCALE, -1e30)
@@ -121,8 +121,8 @@ def _scores(q, k, there, SCALE: tl.constexpr, SOFTMAX: tl.constexpr):
 
 @triton.jit
 def _taken(score, top, total, SOFTMAX: tl.constexpr):
-    """Weights (H token), the largest score and the sum of weights (H) with them taken in, and what
-    earlier sums are to be multiplied by."""
+    """Weights (H token), the largest score and the sum of weights so far (H), including these, and
+    the factor for earlier sums."""
     if SOFTMAX:
         higher = tl.maximum(top, tl.max(score, 1))
         shrink = tl.exp(top - higher)

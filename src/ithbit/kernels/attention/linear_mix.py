@@ -4,13 +4,14 @@ A query sees the tokens before its chunk through two sums, state = sum of k v^T 
 and those of its own chunk through a token-by-token matrix; in full attention the sums are over all
 tokens and there is no matrix. Heads are diagonal blocks of the state (`_same_head`).
 
-With g = d_out / denominator and delta = g . out, both of a head, the gradient of a weight is
-g_t . v_s - delta_t, so the backward pass has the same shape: queries see state and norm, keys and
+With g = d_out / denominator and delta = g . out, both per head, the gradient of a weight is
+g_t . v_s - delta_t, so the backward pass has the same form: queries see state and norm, keys and
 values see the sums of q g^T and delta q over the queries that see them.
 
-Exact saving: one or two tokens left after whole chunks (`tile.alone`; the paper's lengths leave so
-many) see and enter the sums one by one, by plain multiply-adds. Each takes a seventh of a chunk's
-instructions, or a quarter in full attention; as a last chunk they would cost a whole one.
+Exact saving: one or two tokens left after whole chunks (`tile.alone`; as at n = 16, 32 and 64)
+see and enter the sums one by one, with plain multiply-adds. Each takes a seventh of a chunk's
+instructions, or a quarter in full attention; as a last chunk they would cost as much as a whole
+one.
 """
 
 import triton
@@ -33,14 +34,14 @@ _EPS = tl.constexpr(1e-6)  # in the denominator
 
 @triton.jit
 def _same_head(D: tl.constexpr, H: tl.constexpr):
-    """1 where two columns belong to one head, else 0: D D."""
+    """1 where two columns belong to the same head, else 0: D D."""
     r, c = tl.arange(0, D)[:, None] // (D // H), tl.arange(0, D)[None, :] // (D // H)
     return tl.where(r == c, 1.0, 0.0)
 
 
 @triton.jit
 def _add(state, norm, keys, values, c, TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr):
-    """State (D D) and norm (D 1) with chunk c taken in."""
+    """State (D D) and norm (D 1) with chunk c added."""
     _, live, at = chunk_of(c, TOKENS, D)
     k = chunk_transposed(keys, c, TOKENS, D)
     v = tl.load(values + at, mask=live, other=0.0)
@@ -49,14 +50,14 @@ def _add(state, norm, keys, values, c, TOKENS: tl.constexpr, D: tl.constexpr, H:
 
 @triton.jit
 def _add_one(state, norm, keys, values, t, D: tl.constexpr, H: tl.constexpr):
-    """The same with token t."""
+    """The same with token t added."""
     k = load_down(keys, t, D)
     return state + k * load_across(values, t, D) * _same_head(D, H), norm + k
 
 
 @triton.jit
 def _mix_one(state, norm, queries, out, inverse, t, D: tl.constexpr, H: tl.constexpr):
-    """`mix` of token t."""
+    """`mix` for token t alone."""
     q = load_down(queries, t, D)
     inverted = 1.0 / (tl.sum(q * norm * _same_head(D, H), 0)[None, :] + _EPS)
     at = t * D + tl.arange(0, D)[None, :]
@@ -69,7 +70,7 @@ def _back_alone(
     carried, inputs, outputs,
     TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """`mix_back` of the tokens by themselves; the sums with their queries taken in."""
+    """`mix_back` for the tokens taken one by one; returns the sums with their queries added."""
     state, norm, sums, along = carried
     queries, keys, values, out, inverse, d_out = inputs
     d_queries, d_keys, d_values = outputs
@@ -77,7 +78,7 @@ def _back_alone(
     FIRST: tl.constexpr = TOKENS - ALONE
     same = _same_head(D, H)
     down, across = tl.arange(0, D)[:, None], tl.arange(0, D)[None, :]
-    tokens = ()  # loaded before anything is stored, which no load passes
+    tokens = ()  # loaded before any store: no load is moved ahead of a store
     for i in tl.static_range(ALONE):
         q, k = load_down(queries, FIRST + i, D), load_down(keys, FIRST + i, D)
         v, g = load_across(values, FIRST + i, D), load_across(d_out, FIRST + i, D)
@@ -112,7 +113,7 @@ def mix(
     queries, keys, values, out, inverse, count, CAPACITY,
     TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """Mixed values, and 1 / denominator in each column of its head (seed, example, token, D)."""
+    """Mixed values, and 1 / denominator in each column of its head: seed example token D."""
     ALONE: tl.constexpr = alone(TOKENS)
     CHUNKS: tl.constexpr = chunks_of(TOKENS)
     example, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -165,7 +166,7 @@ def mix_back(
         head_down = tl.arange(0, D)[:, None] // (D // H)
         before = _before()
 
-        # Queries, forwards; in full attention the sums for keys and values too.
+        # Queries, in forward order; in full attention the sums for keys and values too.
         state, norm = tl.zeros([D, D], tl.float32), tl.zeros([D, 1], tl.float32)
         sums, along = tl.zeros([D, D], tl.float32), tl.zeros([1, D], tl.float32)
         if not CAUSAL:
@@ -193,7 +194,7 @@ def mix_back(
                 along += tl.sum(delta * tl.load(queries + at, mask=live, other=0.0), 0)[None, :]
             tl.store(d_queries + start + at, dq, mask=live)
 
-        # All of the tokens by themselves.
+        # All gradients of the tokens taken one by one.
         if ALONE > 0:
             d_qkv = d_queries + start, d_keys + start, d_values + start
             sums, along = _back_alone(
@@ -201,7 +202,7 @@ def mix_back(
                 TOKENS, D, H, CAUSAL,
             )  # fmt: skip
 
-        # Keys and values, backwards.
+        # Keys and values, in backward order.
         for i in range(CHUNKS):
             c = CHUNKS - 1 - i
             _, live, at = chunk_of(c, TOKENS, D)

@@ -2,14 +2,14 @@
 
 A head is short (8 numbers in the paper's models), so three passes of tf32 would cost more than
 plain fused multiply-adds. A program takes a sequence, or a part of a long one: PARTS x SLOTS
-tokens, a lane of it one head of PARTS of them. A lane keeps its queries in registers and goes over
-the keys; a key is loaded once for all its queries, all lanes of a head from one address. What binds
-is the way of the loads into the registers, so they are few and wide.
+tokens; each of its lanes takes one head of PARTS of them. A lane keeps its queries in registers and
+goes over the keys; a key is loaded once for all its queries, all lanes of a head from one address.
+The bottleneck is loading into registers, so loads are few and wide.
 
-Heads are tuples of HEAD tensors (lane); a lane's queries are a tuple of heads. `sums` keeps for
-each token and head the logarithm (to base 2) of the sum of exponentials, which `mix` leaves, and
-the share of its own output in its gradient, which `queries_back` leaves for `keys_back`: seed,
-example, token, head, 2.
+Heads are tuples of HEAD tensors (lane); a lane's queries are a tuple of heads. `sums` keeps two
+numbers for each token and head: the logarithm (to base 2) of the sum of exponentials, from `mix`,
+and the inner product of its output with the output's gradient, which `queries_back` stores for
+`keys_back`: seed, example, token, head, 2.
 """
 
 import triton
@@ -20,13 +20,13 @@ from ithbit.kernels.tile import SIZES
 SLOTS = tl.constexpr(16)  # lanes of a head
 _NEVER = tl.constexpr(-1e30)
 _LOG2_E = tl.constexpr(1.4426950408889634)
-_AT_ONCE = tl.constexpr(4)  # keys between two looks at the largest score
-_TOUCHED = tl.constexpr(130)  # tokens that are asked for ahead
+_AT_ONCE = tl.constexpr(4)  # keys between two updates of the largest score
+_TOUCHED = tl.constexpr(130)  # tokens that are loaded ahead, at most
 
 
 @triton.jit
 def _load_head(pointer, HEAD: tl.constexpr):
-    """HEAD numbers from each pointer on: a tuple, by loads of four, or of two if there are two."""
+    """HEAD numbers from each pointer on, as a tuple: loaded in fours, or as a pair if HEAD is 2."""
     out = ()
     if HEAD == 2:
         first, second = tl.split(tl.load(pointer[:, None] + tl.arange(0, 2)[None, :]))
@@ -43,7 +43,7 @@ def _load_head(pointer, HEAD: tl.constexpr):
 
 @triton.jit
 def _store_head(pointer, head, scale, mask, HEAD: tl.constexpr):
-    """`scale` times HEAD numbers, from each pointer on."""
+    """Store `scale` times HEAD numbers, from each pointer on."""
     if HEAD == 2:
         two = tl.join(head[0] * scale, head[1] * scale)
         tl.store(pointer[:, None] + tl.arange(0, 2)[None, :], two, mask=mask[:, None])
@@ -60,7 +60,7 @@ def _load_parts(
     pointer, t, factor, TOKENS: tl.constexpr, D: tl.constexpr, HEAD: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
-    """`factor` times a lane's heads, of tokens t and every SLOTS further on: a tuple of heads."""
+    """`factor` times a lane's heads, of token t and every SLOTS-th after it: a tuple of heads."""
     out = ()
     for p in tl.static_range(PARTS):
         token = tl.minimum(t + p * SLOTS, TOKENS - 1)
@@ -73,7 +73,7 @@ def _store_parts(
     pointer, parts, t, factor, TOKENS: tl.constexpr, D: tl.constexpr, HEAD: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
-    """`factor` times a lane's heads, where those tokens lie."""
+    """Store `factor` times a lane's heads where those tokens lie."""
     for p in tl.static_range(PARTS):
         token = t + p * SLOTS
         _store_head(pointer + token * D, parts[p], factor, token < TOKENS, HEAD)
@@ -107,7 +107,7 @@ def _plus(a, factor, b, HEAD: tl.constexpr):
 
 @triton.jit
 def _many(start, COUNT: tl.constexpr):
-    """COUNT times the same."""
+    """A tuple of COUNT times the same."""
     out = ()
     for _ in tl.static_range(COUNT):
         out = out + (start,)
@@ -116,11 +116,11 @@ def _many(start, COUNT: tl.constexpr):
 
 @triton.jit
 def _touch(pointer, TOKENS: tl.constexpr, NUMBERS: tl.constexpr):
-    """0, once the NUMBERS of each token from a pointer on are in the cache; of a long sequence
-    those of the first tokens, as many as registers hold.
+    """0, once the NUMBERS of each token from a pointer on are in the cache; for a long sequence
+    only those of the first tokens, as many as registers hold.
 
-    One number of each 32 bytes is loaded, all at once: the loop over keys would wait for memory at
-    each of them. Sums start from this zero, or the compiler would not load what it leaves out.
+    One number of every 32 bytes is loaded, all at once: without this, the loop over keys would wait
+    for memory at each of them. Sums start from this zero, so that the compiler keeps the loads.
     """
     SIZE: tl.constexpr = min(TOKENS, _TOUCHED) * NUMBERS
     at = tl.arange(0, triton.next_power_of_2((SIZE + 7) // 8)) * 8
@@ -129,8 +129,8 @@ def _touch(pointer, TOKENS: tl.constexpr, NUMBERS: tl.constexpr):
 
 @triton.jit
 def _place(CAPACITY, TOKENS: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr):
-    """What this program takes: its example, where that starts among all tokens, the first token of
-    each lane and its head (lane)."""
+    """What this program works on: its example, where that starts among all tokens, and each lane's
+    first token and head (lane)."""
     GROUPS: tl.constexpr = (TOKENS + PARTS * SLOTS - 1) // (PARTS * SLOTS)
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     example = program // GROUPS
@@ -141,11 +141,11 @@ def _place(CAPACITY, TOKENS: tl.constexpr, H: tl.constexpr, PARTS: tl.constexpr)
 
 @triton.constexpr_function
 def _lap(TOKENS, CAUSAL, PARTS):
-    """Tokens of a lap of the loop over tokens, which has one lap, or in causal attention of one
-    program a sequence as many as there are parts.
+    """Tokens per lap of the loop over tokens. It has one lap, except in causal attention with one
+    program per sequence: there it has as many laps as there are parts.
 
-    There lap c has the tokens of part c: as keys they are seen by the parts from c on, as queries
-    they see the parts up to c, and no other part is tried.
+    Lap c then has the tokens of part c: as keys they are seen by the parts from c on, as queries
+    they see the parts up to c, and other parts are skipped.
     """
     return SLOTS.value if CAUSAL and PARTS * SLOTS.value >= TOKENS else TOKENS
 
@@ -156,7 +156,7 @@ def mix(
     TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr,
     CAUSAL: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Mixed values (seed, example, token, D), and of `sums` the logarithm."""
+    """Mixed values (seed, example, token, D), and the logarithm in `sums`."""
     HEAD: tl.constexpr = D // H
     LANES: tl.constexpr = H * SLOTS
     LAP: tl.constexpr = _lap(TOKENS, CAUSAL, PARTS)
@@ -208,7 +208,7 @@ def queries_back(
     TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr,
     CAUSAL: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of queries from that of the mixed values `out`, and the rest of `sums`."""
+    """Gradients of queries from that of the mixed values `out`, and the other number in `sums`."""
     HEAD: tl.constexpr = D // H
     LANES: tl.constexpr = H * SLOTS
     LAP: tl.constexpr = _lap(TOKENS, CAUSAL, PARTS)
@@ -248,7 +248,7 @@ def keys_back(
     TOKENS: tl.constexpr, D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr,
     CAUSAL: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of keys and values, over the queries that see them."""
+    """Gradients of keys and values, summed over the queries that see them."""
     HEAD: tl.constexpr = D // H
     LANES: tl.constexpr = H * SLOTS
     LAP: tl.constexpr = _lap(TOKENS, CAUSAL, PARTS)

@@ -1,16 +1,15 @@
-"""Softmax and linear attention, full and causal: their launches, 6 L + 2 or 5 L + 3 a step with the
-optimiser's.
+"""Softmax and linear attention, full and causal: their launches, 6 L + 2 or 5 L + 3 per step with
+the optimiser's.
 
-Work that treats each token by itself goes over the tokens of a run in flat tiles of rows
-(`token_rows.py`); mixing goes over sequences (`softmax_mix.py`, `linear_mix.py`, and at the
-last token `last_token.py`); between them stand queries, keys, values and mixed values
-in memory.
+Work on each token separately goes over the tokens of a run in flat tiles of rows (`token_rows.py`);
+mixing goes over sequences (`softmax_mix.py`, `linear_mix.py`, and at the last token
+`last_token.py`); queries, keys, values and mixed values pass between them in memory.
 
-Exact savings: the answer is read at the last token, so the last block has one query a sequence and
-its feed-forward part sees one row a sequence (`answer_rows`, which also has the head, the loss and
-their backward pass). Below the first mixing the backward pass goes over the few kinds of tokens
-that there are (`token_kinds.py`, `first_block.py`). Blocks keep their input (softmax attention's,
-from the second on, before its LayerNorm too), queries, keys, values and mixed values; the rest is
+Exact savings: the answer is read at the last token, so the last block has one query per sequence
+and its feed-forward part sees one row per sequence (`answer_rows`, which also has the head, the
+loss and their backward pass). Below the first mixing the backward pass goes over the few kinds of
+tokens (`token_kinds.py`, `first_block.py`). Blocks keep their input (for softmax attention, from
+the second block on, also before its LayerNorm), queries, keys, values and mixed values; the rest is
 recomputed in the backward pass.
 """
 
@@ -26,20 +25,20 @@ from ithbit.kernels.plan import Plan
 
 _ROWS = 32  # tokens of a flat tile
 _BACK_ROWS = 64
-_PROJECT_ROWS = 16  # of 8 numbers or more; of narrower tokens more
-# Programs a run, at most, that go over its tokens (or their kinds) backwards: so that those of five
-# runs are at work at once (eight of one warp a multiprocessor), or take one tile each.
+_PROJECT_ROWS = 16  # of 8 numbers or more; more rows if tokens are narrower
+# Most programs per run in the backward pass over its tokens (or their kinds): so that those of five
+# runs run at once (eight one-warp programs per multiprocessor), or take one tile each.
 _PROJECT_PROGRAMS = 211
 _BACK_PROGRAMS = 264
-_TALLIED = 128  # examples of a tile of `tally`, 64 a warp
+_TALLIED = 128  # examples of a tile of `tally`, 64 per warp
 _KIND_ROWS = 16  # of a tile of kinds of tokens, as few as a product takes
 _ANSWERS = 16  # examples of a tile of `answer_rows`
 _LANE_NUMBERS = 40  # of each row that a lane of softmax attention's mixing keeps: five short heads
-_LEAST_KEPT = 4  # numbers that a head counts for there: ten heads are code enough
-_READ_TOKENS = 128  # tokens, filled up, of a tile of `read`
-_READ_WHOLE = 130  # tokens of a sequence that it takes at once
-_READ_NUMBERS = 8192  # of a tile of `read_long`, one for each head
-# How each kernel is compiled: by times on an H200, `answer_rows` by counted instructions.
+_LEAST_KEPT = 4  # a shorter head counts as 4 there, which limits the code to ten heads
+_READ_TOKENS = 128  # tokens, padding included, of a tile of `read`
+_READ_WHOLE = 130  # longest sequence, in tokens, that it takes at once
+_READ_NUMBERS = 8192  # in a tile (head token D) of `read_long`
+# Compiler options of each kernel: chosen by times on an H200, for `answer_rows` by instructions.
 _FLAT: dict[str, int] = {"num_warps": 2}
 _BACK: dict[str, int] = {"num_warps": 4, "num_stages": 1, "maxnreg": 168}
 _PROJECT_BACK: dict[str, int] = {"num_warps": 1, "num_stages": 1}
@@ -51,18 +50,18 @@ _ANSWER: dict[str, int] = {"num_warps": 2}
 
 
 def _shared_out(tiles: int, most: int) -> tuple[int, int]:
-    """Programs a run, `most` at most, and how many of its tiles each goes over."""
+    """Programs per run, at most `most`, and how many of its tiles each goes over."""
     each = triton.cdiv(tiles, most)
     return triton.cdiv(tiles, each), each
 
 
 def _back_tiles(plan: Plan) -> tuple[int, int]:
-    """Those of `block_end_back`."""
+    """`_shared_out` for `block_end_back`."""
     return _shared_out(triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS), _BACK_PROGRAMS)
 
 
 def _project_tiles(plan: Plan) -> tuple[int, int]:
-    """Those of `project_back`."""
+    """`_shared_out` for `project_back`."""
     tiles = triton.cdiv(plan.capacity * plan.n_tokens, _project_rows(plan))
     return _shared_out(tiles, _PROJECT_PROGRAMS)
 
@@ -72,12 +71,12 @@ def _project_rows(plan: Plan) -> int:
 
 
 def _kind_tiles(plan: Plan) -> tuple[int, int]:
-    """Those of `tokens_back`."""
+    """`_shared_out` for `tokens_back`."""
     return _shared_out(token_kinds.tiles(plan, _KIND_ROWS)[1], _PROJECT_PROGRAMS)
 
 
 def programs(plan: Plan) -> int:
-    """Rows of gradient shares a run: as many as the kernel with the most programs leaves."""
+    """Rows of gradient shares per run: the most programs that any kernel has."""
     return max(shares(plan, name) for name in plan.offsets)
 
 
@@ -86,7 +85,7 @@ def _softmax(plan: Plan) -> bool:
 
 
 def shares(plan: Plan, name: str) -> int:
-    """In how many of those rows a parameter has shares: as many as the kernel that leaves them has
+    """In how many of those rows a parameter has shares: as many as the kernel that stores them has
     programs."""
     last = f"blocks.{plan.model.n_layers - 1}."
     projected = ".qkv." in name
@@ -101,7 +100,7 @@ def shares(plan: Plan, name: str) -> int:
 
 @dataclass(frozen=True)
 class _Launch:
-    """The launches of a plan on one batch; arguments that several of them share."""
+    """The launches of a plan on one batch, and the arguments that several of them share."""
 
     plan: Plan
     parameters: Tensor
@@ -116,7 +115,7 @@ class _Launch:
         return plan.buffer(name, plan.capacity, plan.n_tokens, plan.model.d_model)
 
     def ones(self, name: str) -> Tensor:
-        """(seed, example, D): of the last token."""
+        """(seed, example, D): for the last token."""
         return self.plan.buffer(name, self.plan.capacity, self.plan.model.d_model)
 
     def qkv(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -126,7 +125,7 @@ class _Launch:
 
     @property
     def bits(self) -> Tensor:
-        """(seed, token, example): so that those of a token, which are asked for, lie together."""
+        """(seed, token, example): a token's bits, which are read together, lie together."""
         return self.plan.buffer("bits", self.plan.n_tokens, self.plan.capacity)
 
     @property
@@ -199,16 +198,16 @@ class _Launch:
             )
 
     def sums(self, layer: int) -> Tensor:
-        """What `mix` keeps for `mix_back` of the weights' sums; at most (seed, example, token,
-        D)."""
+        """What `mix` keeps of the weights' sums for `mix_back`; at most seed example token D."""
         return self.rows(f"sums{layer}")
 
     def raw(self, layer: int) -> Tensor:
-        """A block's input before the LayerNorm that softmax attention has there."""
+        """A block's input, before the LayerNorm that softmax attention has there."""
         return self.rows(f"raw{layer}" if _softmax(self.plan) else f"x{layer}")
 
     def _mix_shape(self) -> tuple[bool, tuple[int, int], dict[str, object]]:
-        """Whether softmax attention mixes: by lanes there, by one warp a sequence otherwise."""
+        """Whether this is softmax attention, then grid and constants: lanes there, otherwise one
+        warp per sequence."""
         plan, model = self.plan, self.plan.model
         causal = family_named(model.family).causal
         constants: dict[str, object] = {
@@ -269,7 +268,7 @@ class _Launch:
         )  # fmt: skip
 
     def answer(self, results: Tensor, partials: Tensor | None) -> None:
-        """The end of the last block; with `partials` its backward pass too."""
+        """The end of the last block; with `partials` also its backward pass."""
         plan, last = self.plan, self.plan.model.n_layers - 1
         token_rows.answer_rows[self.grid(triton.cdiv(plan.capacity, _ANSWERS))](
             self.parameters, self.streams, self.first, self.count,

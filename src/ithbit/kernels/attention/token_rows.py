@@ -1,7 +1,7 @@
 """The launches of attention that go over the tokens of a run in flat tiles of rows.
 
 Forward `enter_rows` and `block_end`, at the loss `answer_rows`, backward `block_end_back` and
-`project_back`. The mixing of tokens stands between them. Below the first mixing the backward pass
+`project_back`. The mixing of tokens comes between them. Below the first mixing the backward pass
 goes over the kinds of tokens instead (`first_block.py`).
 """
 
@@ -40,7 +40,7 @@ from ithbit.kernels.tile import (
 
 @triton.jit
 def _flat(tile, count, TOKENS, D: tl.constexpr, ROWS: tl.constexpr):
-    """The tokens of a flat tile: example, position, whether there is such a token (row each), and
+    """The tokens of a flat tile: example, position, whether the token exists (all by row), and
     where they lie in (example, token, D)."""
     row = tile * ROWS + tl.arange(0, ROWS)
     at = row[:, None] * D + tl.arange(0, D)[None, :]
@@ -64,8 +64,8 @@ def _project(
     TOKENS, D: tl.constexpr, FF: tl.constexpr,
     SOFTMAX: tl.constexpr, ROTARY: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Store queries, keys and values of a block's input; in the last block the query of the last
-    token alone, in (example, D)."""
+    """Store queries, keys and values of a block's input; in the last block only the query of the
+    last token, in (example, D)."""
     normal = norm_input(x, w, D, FF, SOFTMAX)
     q = project_one(normal, w, waves, position, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
     if LAST:
@@ -87,8 +87,8 @@ def enter_rows(
     D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
     LAST: tl.constexpr, CUTS: tl.constexpr,
 ):  # fmt: skip
-    """Draw and embed the tokens into `x`, and project them for the first block; their bits (0 where
-    a token has none) go to `bits`, (seed, token, example)."""
+    """Draw and embed the tokens into `x`, and project them for the first block; their bits (0 if a
+    token has none) go to `bits`, (seed, token, example)."""
     seed = tl.program_id(1).to(tl.int64)
     TOKENS = N + 1 + LHI
     parameters += seed * PARAMETERS
@@ -97,7 +97,7 @@ def enter_rows(
     key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
     first = tl.load(firsts + seed)
     features = token_features(key, first + example, position, N, LHI, WORDS, CUTS)
-    # The feature in column 3 is the bit: stored from there, it is not drawn a second time.
+    # The feature in column 3 is the bit: storing it from there saves a second draw.
     column = tl.arange(0, FEATURES)[None, :] - 3
     to = bits + seed * TOKENS * CAPACITY + (position * CAPACITY + example)[:, None] + column
     tl.store(to, features, mask=live[:, None] & (column == 0))
@@ -121,8 +121,8 @@ def block_end(
     TOKENS, ROWS: tl.constexpr, D: tl.constexpr, FF: tl.constexpr,
     SOFTMAX: tl.constexpr, ROTARY: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """From mixed values to the block's output, and its projections for the next block; softmax
-    attention's `raw` becomes the output before its LayerNorm."""
+    """From mixed values to the block's output, and its projections for the next block; for softmax
+    attention `raw` becomes the output before its LayerNorm."""
     seed = tl.program_id(1).to(tl.int64)
     parameters += seed * PARAMETERS
     shift = seed * CAPACITY * TOKENS * D
@@ -151,8 +151,8 @@ def answer_rows(
     D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr, TRAIN: tl.constexpr,
     CUTS: tl.constexpr,
 ):  # fmt: skip
-    """The last block's end and the head at the last token: logits into `results`, or in training
-    the losses, the shares of these parameters, and the gradients of `mixed` and of the input."""
+    """The end of the last block and the head, at the last token: logits into `results`; in training
+    the losses instead, the shares of these parameters, and the gradients of `mixed` and input."""
     tile, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     parameters += seed * PARAMETERS
     w = parameters + block
@@ -199,7 +199,7 @@ def block_end_back(
     TOKENS, ROWS: tl.constexpr, TILES: tl.constexpr,
     D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr,
 ):  # fmt: skip
-    """Backward of `block_end`: `dx` holds the gradient of the output, then that of the input
+    """Backward of `block_end`: `dx` holds the gradient of the output, afterwards that of the input
     through the residual sums; `d_mixed` becomes that of the mixed values."""
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     weights = parameters + seed * PARAMETERS + block
@@ -236,8 +236,8 @@ def project_back(
 ):  # fmt: skip
     """Backward of the projections of a block that is not the first.
 
-    `dx` becomes the gradient of the block's input; it holds that through the residual sums, for the
-    last block `last_dx` (example, D) does.
+    `dx` becomes the gradient of the block's input. Before that it holds the part through the
+    residual sums; for the last block that part is in `last_dx` (example, D).
     """
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     parameters += seed * PARAMETERS
@@ -245,7 +245,7 @@ def project_back(
     p = partials + (seed * PROGRAMS + program) * PARAMETERS + block
     w_q = tl.zeros([D, D], tl.float32)
     w_k, w_v = w_q, w_q
-    # Sums over tokens that no product gives stay row by row until the end.
+    # Sums over tokens that are not products are kept by row until the end.
     nothing = tl.zeros([ROWS, D], tl.float32)
     sum_q, sum_k, sum_v, sum_gain, sum_offset = nothing, nothing, nothing, nothing, nothing
     for i in range(TILES):
@@ -255,7 +255,7 @@ def project_back(
         there = live[:, None]
         one = seed * CAPACITY * D + example[:, None] * D + tl.arange(0, D)[None, :]
         is_last = (live & (position == TOKENS - 1))[:, None]
-        # All of a tile's loads at once: each would wait for memory by itself.
+        # All of a tile's loads at once: one by one, each would wait for memory.
         rows = tl.load(x + at, mask=there, other=0.0)
         if LAST:
             grad = tl.load(last_dx + one, mask=is_last, other=0.0)
@@ -266,7 +266,7 @@ def project_back(
         dk = tl.load(d_keys + at, mask=there, other=0.0)
         dv = tl.load(d_values + at, mask=there, other=0.0)
         q, k = dq, dk
-        if not SOFTMAX:  # whose feature map has a slope
+        if not SOFTMAX:  # the slope of the feature map needs q and k
             k = tl.load(keys + at, mask=there, other=0.0)
             if LAST:
                 q = tl.load(queries + one, mask=is_last, other=0.0)

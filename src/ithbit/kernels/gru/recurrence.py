@@ -1,13 +1,12 @@
 """The GRU's kernels: a layer's recurrence forward and backward, and the gradients of its input and
 weights.
 
-A recurrence of width 16 is bound by its latency, not by its arithmetic. So a program takes few
-sequences, a thread one unit of one of them, with its column of every weight in registers, and
-products are plain fused multiply-adds; a token costs one exchange of the state between threads
-forward, one of the gates' gradients backward. Input gates, which do not hang on the state, fill the
-waiting, and so do the gradients of the first layer's weights; those of later layers are left to
-`rows_back`. The equations and the order of the gates (r, z, n) are
-those of `models/gru.py`.
+A recurrence of width 16 is latency-bound. So a program takes few sequences, a thread one unit of
+one of them, with its column of every weight in registers, and products are plain fused
+multiply-adds; a token costs one exchange of the state between threads forward, and one of the
+gates' gradients backward. The waiting time is used for the input gates, which do not depend on the
+state, and for the gradients of the first layer's weights; `rows_back` computes those of later
+layers. The equations and the order of the gates (r, z, n) are those of `models/gru.py`.
 """
 
 import triton
@@ -42,13 +41,13 @@ _TOKEN_FEATURES = tl.constexpr(N_FEATURES)
 
 @triton.jit
 def _times(rows, weight):
-    """rows (i k) times weight (k j): i j. Every thread has a whole sum over k to itself."""
+    """rows (i k) times weight (k j): i j. Each thread computes whole sums over k."""
     return tl.sum(tl.trans(rows)[:, :, None] * weight[:, None, :], 0)
 
 
 @triton.jit
 def _logistic(x, SCALE: tl.constexpr):
-    """1 / (1 + exp(-SCALE x)), with one product on the way to the exponential."""
+    """1 / (1 + exp(-SCALE x)), with a single multiplication before the exponential."""
     return 1.0 / (1.0 + tl.exp2(x * (SCALE * -1.4426950408889634)))
 
 
@@ -69,7 +68,7 @@ def _embedding(row, positions, D: tl.constexpr):
 
 @triton.jit
 def _odd_bits(key, example, FROM, N: tl.constexpr, WORDS: tl.constexpr, CUTS: tl.constexpr):
-    """64 bits from FROM on of odd examples (row), in a word."""
+    """64 bits of odd examples (row), starting at bit FROM, in a word."""
     j = FROM // SHARES + tl.arange(0, 64 // SHARES)[None, :]
     word = odd_word(key, example[:, None], j, N)
     out = tl.zeros_like(word)
@@ -83,8 +82,8 @@ def _odd_bits(key, example, FROM, N: tl.constexpr, WORDS: tl.constexpr, CUTS: tl
 
 @triton.jit
 def _draw(key, example, N: tl.constexpr, WORDS: tl.constexpr, CUTS: tl.constexpr):
-    """The query feature of examples (row), and the one or two words of their bits; of more words
-    the last, twice (`_turned`)."""
+    """The query feature of examples (row), and the one or two words of their bits; if there are
+    more words, the last one twice (see `_turned`)."""
     query = draw_index(key, example, N, WORDS).to(tl.float32) / N
     low, high = stream_word(key, example, 1, WORDS), stream_word(key, example, WORDS - 1, WORDS)
     if CUTS:
@@ -103,8 +102,8 @@ def _turned(
     word, i, BORDER: tl.constexpr, key, example, N: tl.constexpr, WORDS: tl.constexpr,
     CUTS: tl.constexpr,
 ):  # fmt: skip
-    """The word that has bit i, for those who go over more than two words of bits: drawn where i is
-    at the BORDER of one, its bit 0 or 63, else the one they have."""
+    """The word that holds bit i, for loops over more than two words of bits: a new one is drawn if
+    i is at the BORDER of a word (its bit 0 or 63), else `word` is returned."""
     if i % 64 == BORDER:
         word = stream_word(key, example, 1 + i // 64, WORDS)
         if CUTS:
@@ -116,7 +115,7 @@ def _turned(
 
 @triton.jit
 def _features(t, query, low, high, N: tl.constexpr, LHI: tl.constexpr):
-    """Features of token t of the sequences that `_draw` drew: row _FEATURES. Unlike by
+    """Features of token t of the sequences that `_draw` drew: row _FEATURES. Unlike in
     `token_features`, the words are drawn once, not at every token."""
     position = tl.zeros_like(low).to(tl.int32) + t
     i = position - LHI
@@ -133,7 +132,7 @@ def run_layer(
     SEQUENCES: tl.constexpr, FIRST: tl.constexpr, SAVE: tl.constexpr, READ: tl.constexpr,
     CUTS: tl.constexpr,
 ):  # fmt: skip
-    """A layer's states; with SAVE what backward needs, with READ the logits of the last of them."""
+    """A layer's states; with SAVE also what backward needs, with READ the logits of the last."""
     TOKENS: tl.constexpr = N + 2 if LHI else N + 1
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     row = program * SEQUENCES + tl.arange(0, SEQUENCES)
@@ -145,7 +144,7 @@ def run_layer(
     w_r = load_transposed(hidden, D, D)
     w_z = load_transposed(hidden + D * D, D, D)
     w_n = load_transposed(hidden + 2 * D * D, D, D)
-    # Both biases of r and z, which are only ever added to each other.
+    # The two biases of r and of z only ever occur as sums.
     b_r = load_vector(bias, D) + load_vector(bias + 3 * D, D)
     b_z = load_vector(bias + D, D) + load_vector(bias + 4 * D, D)
     b_n, b_c = load_vector(bias + 2 * D, D), load_vector(bias + 5 * D, D)
@@ -200,11 +199,11 @@ def run_layer_back(
     N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, D: tl.constexpr,
     SEQUENCES: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, CUTS: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient of a layer's states, those of its gates and biases.
+    """From the gradient of a layer's states to those of its gates and biases.
 
-    That gradient is what `rows_back` left in `above`, the `saved` of the layer above. The last
-    layer takes the gradient of the loss instead, and leaves the head's share too; the first leaves
-    those of its weights and the embedding, for the others `rows_back` does.
+    `rows_back` left that gradient in `above`, the `saved` of the layer above. The last layer takes
+    the gradient of the loss instead, and also stores the head's share. The first stores the shares
+    of its weights and of the embedding; for other layers `rows_back` does.
     """
     TOKENS: tl.constexpr = N + 2 if LHI else N + 1
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -242,7 +241,7 @@ def run_layer_back(
     nothing = tl.zeros([SEQUENCES, D], tl.float32)
     b_r, b_z, b_n, b_c = nothing, nothing, nothing, nothing
     if FIRST:
-        g_r = tl.zeros([D, SEQUENCES, D], tl.float32)  # of W_h, a sequence at a time
+        g_r = tl.zeros([D, SEQUENCES, D], tl.float32)  # of W_h, for each sequence
         g_z, g_n = g_r, g_r
         i_r = tl.zeros([_FEATURES, SEQUENCES, D], tl.float32)  # of the map from features to gates
         i_z, i_n = i_r, i_r
@@ -255,7 +254,7 @@ def run_layer_back(
         r, z, n, c, h = next_r, next_z, next_n, next_c, next_h
         if not LAST:
             dh += next_g
-        # Token t - 1 is fetched while t is worked on.
+        # Token t - 1 is loaded while t is computed.
         before = tl.maximum(t - 1, 0)
         next_r, next_z = tl.load(kept + before * 4 * D), tl.load(kept + before * 4 * D + D)
         next_n = tl.load(kept + before * 4 * D + 2 * D)
@@ -316,10 +315,10 @@ def rows_back(
     values, below, states, saved, partials, PROGRAMS, PARAMETERS, SEQUENCES, layer,
     TOKENS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """From the gradients of a layer's gates, those of its input and its weights.
+    """From the gradients of a layer's gates to those of its input and its weights.
 
-    Nothing here hangs on the token before, so a program takes tiles of tokens, whatever their
-    sequence, by the tensor cores.
+    Nothing here depends on the previous token, so a program takes tiles of tokens, whatever their
+    sequence, and uses the tensor cores.
     """
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     weights = values + seed * PARAMETERS + layer
@@ -333,7 +332,7 @@ def rows_back(
         # A sequence's states have h_0 before them.
         before = ((seed * SEQUENCES * (TOKENS + 1) + row + row // TOKENS) * D)[:, None] + d
         at = saved + ((seed * SEQUENCES * TOKENS + row) * 4 * D)[:, None] + d
-        # All of a tile's loads at once: each would wait for memory by itself.
+        # All of a tile's loads at once: one by one, each would wait for memory.
         x = tl.load(below + before + D, mask=live, other=0.0)
         h = tl.load(states + before, mask=live, other=0.0)
         d_r = tl.load(at, mask=live, other=0.0)

@@ -1,15 +1,14 @@
-"""The GRU's training step: one launch a layer forward, one or two a layer backward
-(`recurrence.py`).
+"""The GRU's training step: per layer one launch forward and one or two backward (`recurrence.py`).
 
 Exact savings: with polynomial positions the first layer's input gates are linear in the eight
-features of a token, so embedding and input weights are multiplied once a program, forward and
-backward (other encodings embed their tokens first, and the first layer reads them as later ones
-read states); the head reads the last state alone; nothing is saved for the backward pass when only
-logits are asked for.
+features of a token, so embedding and input weights are multiplied once per program, forward and
+backward (other encodings embed their tokens first, and the first layer reads them as later layers
+read states); the head reads only the last state; nothing is saved for the backward pass when only
+logits are wanted.
 
 Working memory of a layer, all (seed, sequence, token, …): the `states`, with h_0 = 0 first, and
-four vectors a token, `saved`: r, z, n and W_hn h + b_hn after the forward pass; backward leaves the
-gradients of the gates in their place, and then that of the input in the fourth's.
+four vectors per token, `saved`: r, z, n and W_hn h + b_hn after the forward pass; the backward pass
+overwrites them with the gradients of the gates, and then the fourth with that of the input.
 """
 
 import triton
@@ -21,17 +20,18 @@ from ithbit.kernels.plan import Plan
 
 _WARPS = 4  # of a recurrence's program: few shares to sum, registers to spare
 _TILE = 128  # numbers that `rows_back` takes at a time, of 16 tokens or more
-# Its programs a run, at most: eight of one warp a multiprocessor take those of five runs at once.
+# Its programs per run, at most: with eight one-warp programs per multiprocessor, those of five runs
+# run at once.
 _ROW_PROGRAMS = 211
 
 
 def programs(plan: Plan) -> int:
-    """Rows of gradient shares a run."""
+    """Rows of gradient shares per run."""
     return max(_recurrences(plan), _row_tiles(plan)[0] if _on_rows(plan) else 0)
 
 
 def shares(plan: Plan, name: str) -> int:
-    """In how many of those rows a parameter has shares: few, where a recurrence leaves them."""
+    """In how many of those rows a parameter has shares: few, if a recurrence stores them."""
     weights = [f"blocks.{layer}.{kind}.weight" for layer in _on_rows(plan) for kind in ("ih", "hh")]
     if name in weights or name.startswith("positions.learned"):
         return programs(plan)
@@ -39,17 +39,17 @@ def shares(plan: Plan, name: str) -> int:
 
 
 def _recurrences(plan: Plan) -> int:
-    """Programs a run of a recurrence."""
+    """Programs per run of a recurrence."""
     return triton.cdiv(plan.capacity, _sequences(plan))
 
 
 def _on_rows(plan: Plan) -> list[int]:
-    """The layers whose weights' gradients `rows_back` takes; a recurrence takes the others'."""
+    """The layers whose weight gradients `rows_back` computes; a recurrence computes the others'."""
     return [layer for layer in range(plan.model.n_layers) if not _own_tokens(plan, layer)]
 
 
 def _row_tiles(plan: Plan) -> tuple[int, int]:
-    """Programs a run of `rows_back`, and the tiles that each goes over."""
+    """Programs per run of `rows_back`, and the number of tiles that each goes over."""
     tiles = triton.cdiv(_recurrences(plan) * _sequences(plan) * plan.n_tokens, _tile(plan))
     each = triton.cdiv(tiles, _ROW_PROGRAMS)
     return triton.cdiv(tiles, each), each
@@ -115,7 +115,7 @@ def _layers_forward(
     logits: Tensor,
     save: bool,
 ) -> None:
-    """All layers' states: saved with what backward needs, or up to the logits alone."""
+    """All layers' states: saved along with what backward needs, or only as far as the logits."""
     model, cuts = plan.model, plan.cuts if save else 0
     if not _own_tokens(plan, 0):
         embedding.embed(plan, values, keys, first, _below(plan, 0), cuts)
@@ -131,7 +131,7 @@ def _layers_forward(
 
 
 def _own_tokens(plan: Plan, layer: int) -> bool:
-    """Whether a layer draws its own tokens, whose gates are linear in the features."""
+    """Whether a layer draws its own tokens: its input gates are linear in their features."""
     return layer == 0 and plan.model.positions == "polynomial"
 
 
@@ -142,7 +142,7 @@ def _states(plan: Plan, layer: int) -> Tensor:
 
 def _below(plan: Plan, layer: int) -> Tensor:
     """What a layer reads, in the form of states: those of the layer below or embedded tokens. A
-    layer that draws its own tokens is given its own states, unread."""
+    layer that draws its own tokens gets its own states, which it does not read."""
     return _states(plan, layer if _own_tokens(plan, layer) else layer - 1)
 
 
@@ -152,17 +152,17 @@ def _saved(plan: Plan, layer: int) -> Tensor:
 
 
 def _warps(plan: Plan) -> int:
-    """Warps of a recurrence's program; wide models share the sums of a sequence between them,
-    narrow ones wait less with fewer."""
+    """Warps of a recurrence's program; wide models split the sums of a sequence among them, narrow
+    ones wait less with fewer."""
     most = max(1, _WARPS * plan.model.d_model // 16)
     return min(max(min(_WARPS, most), plan.model.d_model**2 // 512), 16)
 
 
 def _sequences(plan: Plan) -> int:
-    """Sequences a program."""
+    """Sequences per program."""
     return _rows(plan.model.d_model, _warps(plan))
 
 
 def _rows(width: int, warps: int) -> int:
-    """Rows to take at a time: as many as leave a thread 16 weights of a matrix, and one unit."""
+    """Rows to take at a time: so many that a thread has 16 weights of a matrix, and one unit."""
     return max(1, 512 * warps // max(width, 16) // width)

@@ -1,9 +1,9 @@
 """Mamba2's bottom block backward, from the mixing to the embedding: over the kinds of tokens.
 
-The gradients are summed over the examples by position and bit (`tally`), and what follows is
-computed for kinds and queries (`tokens_back`): see `token_kinds.py`.
+The gradients are summed over the examples by position and bit (`tally`), and the rest is computed
+for kinds and queries (`tokens_back`): see `token_kinds.py`.
 
-The convolution hands a token on to those up to TAPS - 1 ahead of it, so the slopes of a token are
+The convolution passes a token on to those up to TAPS - 1 ahead of it, so the slopes of a token are
 summed by the bit of each token that they go back to: their tallies are (seed, token ahead, bit,
 token, number).
 """
@@ -40,8 +40,8 @@ COLUMNS = tl.constexpr(16)  # of the slopes that a program sums
 
 @triton.jit
 def _counts(token, c, TOP: tl.constexpr, K: tl.constexpr):
-    """Which projected columns of a token have slopes: of the TOP block's gates and Cs, only those
-    of the last token."""
+    """Which projected columns of a token have slopes: gates and Cs of the TOP block have them only
+    at the last token."""
     live = (token < K.TOKENS) & (c < K.WIDTH)
     if TOP:
         live &= (token == K.TOKENS - 1) | ((c >= K.D) & (c < 2 * K.D + K.STATE))
@@ -57,14 +57,14 @@ def _examples(at, token, count, K: tl.constexpr):
 
 @triton.jit
 def _load_bits(bits, place, BEHIND: tl.constexpr, K: tl.constexpr):
-    """The bits of tokens BEHIND some, 0 where there is none: row 1."""
+    """The bits of the tokens BEHIND positions before these, 0 if there is none: row 1."""
     at = bits + row_number(place, K) - BEHIND
     return tl.load(at, mask=place[2] & (place[1] >= BEHIND), other=0.0)[:, None]
 
 
 @triton.jit
 def _tally_columns(bits, slopes, sums, token, part, count, TOP: tl.constexpr, K: tl.constexpr):
-    """Sum COLUMNS of a token's slopes, by the bits of the token and of those before it."""
+    """Sum COLUMNS of a token's slopes, by the bit of the token and of each one before it."""
     c = part * COLUMNS + tl.arange(0, COLUMNS)
     none = tl.full([8, COLUMNS], 0.0, tl.float32)
     by_bit = ()
@@ -89,7 +89,7 @@ def _tally_columns(bits, slopes, sums, token, part, count, TOP: tl.constexpr, K:
 def _tally_aside(
     bits, d_steps, grads, step_sums, grad_sums, token, count, TOP: tl.constexpr, K: tl.constexpr
 ):
-    """Sum what a token has aside of its slopes, by its bit."""
+    """Sum a token's gradients other than its slopes, by its bit."""
     s = tl.arange(0, K.STEPS)
     none = tl.full([8, K.STEPS], 0.0, tl.float64)
     d_step, none_of_grad = (none, none), tl.full([8, K.D], 0.0, tl.float32)
@@ -99,7 +99,7 @@ def _tally_aside(
         row = (row_number(place, K).to(tl.int64) * (3 * K.HEADS))[:, None] + s[None, :]
         wanted = place[2][:, None] & (s < 3 * K.HEADS)[None, :]
         steps = tl.load(d_steps + row, mask=wanted, other=0.0)
-        # The top block was asked for the last token alone.
+        # The top block was computed only at the last token.
         known = place[2] & (token == K.TOKENS - 1) if TOP else place[2]
         rows = load_rows(grads, (place[0], place[1], known), K.D, K.D, K)
         bit = _load_bits(bits, place, 0, K)
@@ -133,8 +133,8 @@ def tally(
 
 @triton.jit
 def _load_taps(conv, ahead: tl.constexpr, c, K: tl.constexpr):
-    """What the convolution multiplies columns by, for tokens so far ahead; it passes by the gate,
-    which goes to its own token as it is."""
+    """What the convolution multiplies columns by, for tokens that far `ahead`; it skips the gate,
+    which goes to its own token unchanged."""
     inside = (c >= K.D) & (c < K.WIDTH)
     tap = tl.load(conv + (TAPS - 1 - ahead) * K.CONV_DIM + c - K.D, mask=inside, other=0.0)
     return tl.where(c < K.D, 1.0, tap) if ahead == 0 else tap
@@ -145,8 +145,8 @@ def _columns_back(gained, weight, later, block, share, again, K: tl.constexpr):
     """Gradient of the `gained` rows through all projected columns, from the slopes of the tokens
     ahead (`later`), and the shares of the projection and of the convolution.
 
-    What the convolution was given is not needed: its taps' shares are sums over the gradient of the
-    projection, which is taken for each tap.
+    The convolution's input is not needed: the shares of its taps are sums over the gradient of the
+    projection, which is computed for each tap.
     """
     c, down = tl.arange(0, K.WIDE), tl.arange(0, K.WIDE)[:, None]
     conv, to = block + K.CONV, share + K.CONV
@@ -174,7 +174,7 @@ def tokens_back(
     partials, PROGRAMS, PARAMETERS, AT, TOP: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """Shares of the embedding and of the bottom block up to its mixing: tiles of what `tally` left,
-    two rows a position, then tiles of queries, a row an example."""
+    two rows per position, then tiles of queries, one row per example."""
     seed = tl.program_id(1)
     values += seed * PARAMETERS
     block = values + AT
@@ -183,7 +183,7 @@ def tokens_back(
     start = tl.load(first + seed)
     KINDS: tl.constexpr = 2 * K.TOKENS
     for turn in tl.range(0, K.KIND_TURNS, num_stages=1, disable_licm=True):
-        tl.debug_barrier()  # what the tile before added is read again
+        tl.debug_barrier()  # what the previous tile added is read again
         tile = tl.program_id(0) + turn * tl.num_programs(0)
         place = place_of(tile, count, K.N, K.LHI, K.KIND_ROWS)
         row, token, valid = place
@@ -195,7 +195,7 @@ def tokens_back(
             d_raw, d_step = of_seed(slopes, K.WIDTH, K), of_seed(d_steps, 3 * K.HEADS, K)
             d_out = of_seed(grads, K.D, K)
         LAG = tl.where(tile < K.KIND_TILES, KINDS * K.WIDTH, 0)
-        # All that is read, before anything is stored: no load passes a store.
+        # All loads before any store: no load is moved ahead of a store.
         c = tl.arange(0, K.WIDE)[None, :]
         later = ()
         for ahead in tl.static_range(TAPS):

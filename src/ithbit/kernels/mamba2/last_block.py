@@ -1,10 +1,10 @@
-"""Mamba2's last block from its sum on: at the last token alone, then the model's head, the loss,
-and back through the sum.
+"""Mamba2's last block from its sum on: only at the last token, then the model's head, the loss, and
+back through the sum.
 
 A tile is the bits of a few sequences, each padded to a power of two rows. The tokens that are not
-bits stand aside, one row a sequence: the last token sees every bit, which costs one number a bit,
-and in LHI the query. Names: x, b, c are of the bits, with last_ or query_ of those tokens (a row a
-sequence), with their_ of those tokens (a row a bit).
+bits are kept apart, one row per sequence: the last token sees every bit, which costs one number per
+bit, and in LHI the query. Names: x, b, c belong to the bits; with last_ or query_ to those tokens
+(one row per sequence); with their_ to the last token, repeated for each bit (one row per bit).
 """
 
 import triton
@@ -80,7 +80,7 @@ def _silu(before):
 
 @triton.jit
 def _load_dt(steps, h, place, K: tl.constexpr):
-    """dt of head h, 0 where not valid, and its slope by what the softplus is taken of."""
+    """dt of head h, 0 where not valid, and its slope by the argument of the softplus."""
     at = steps + row_number(place, K) * (2 * K.HEADS) + h
     dt = tl.load(at, mask=place[2], other=0.0)
     return dt, tl.load(at + K.HEADS, mask=place[2], other=0.0)
@@ -113,8 +113,8 @@ def _load_skip(block, K: tl.constexpr):
 
 @triton.jit
 def _mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K: tl.constexpr):
-    """The state-space sum with its skip at the last token of each sequence: GROUP D. RHI reads
-    nothing of the query, which is its last token."""
+    """The state-space sum with its skip at the last token of each sequence: GROUP D. RHI ignores
+    the query arguments: its query is the last token."""
     last_x, last_b, last_c = last_in
     score = tl.sum(_rows_to_bits(last_c, K.STATE, K) * b, 1)
     own = tl.sum(last_c * last_b, 1)
@@ -141,20 +141,20 @@ def _mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K: tl.co
 
 @triton.jit
 def _times(x, matrix):
-    """x @ matrix for fewer rows than a product of tiles takes."""
+    """x @ matrix for fewer rows than a tile product needs."""
     return tl.sum(x[:, :, None] * matrix[None, :, :], 1)
 
 
 @triton.jit
 def _store_slopes(slopes, place, before, x, b, K: tl.constexpr):
-    """Leave the gradients of x and B before the silu."""
+    """Store the gradients of x and B before the silu."""
     store_rows(slopes + K.D, place, x * silu_slope(before[0]), K.D, K.WIDTH, K)
     store_rows(slopes + 2 * K.D, place, b * silu_slope(before[1]), K.STATE, K.WIDTH, K)
 
 
 @triton.jit
 def _store_steps(d_steps, h, place, d_dt, d_a, d_skip, K: tl.constexpr):
-    """Leave what tokens give to the gradients of dt before the softplus, a_log and skip."""
+    """Store what tokens contribute to the gradients of dt before the softplus, a_log and skip."""
     at = d_steps + row_number(place, K) * (3 * K.HEADS) + h
     tl.store(at, d_dt, mask=place[2])
     tl.store(at + K.HEADS, d_a, mask=place[2])
@@ -166,8 +166,8 @@ def _mix_back(
     steps, slopes, d_steps, block, bits, last, query, before, last_before, query_before, last_dy,
     K: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of the sum's inputs to `slopes` and `d_steps`, from that of its output at the
-    last token. Other tokens' C and gate have none, and are left as they are."""
+    """Store the gradients of the sum's inputs in `slopes` and `d_steps`, from that of its output at
+    the last token. Other tokens' C and gate have none; their entries are left as they are."""
     x, b, _ = _silu(before)
     last_x, last_b, last_c = _silu(last_before)
     their_c, their_dy = _rows_to_bits(last_c, K.STATE, K), _rows_to_bits(last_dy, K.D, K)
@@ -192,7 +192,7 @@ def _mix_back(
         weight += (score * to_last * dt)[:, None] * columns
         d_score += to_last * dt * along
         d_dt = score * to_last * along
-        # dt A decays what the tokens before it put in: its gradient is theirs, added up.
+        # dt A decays what earlier tokens contributed: its gradient is the sum of theirs.
         given = tl.reshape(d_dt.to(tl.float64) * dt, [K.GROUP, K.SPAN])
         d_term = tl.cumsum(given, 1) - given
         d_whole = tl.sum(given, 1)
@@ -232,8 +232,8 @@ def finish(
     partials, PROGRAMS, PARAMETERS, AT,
     TRAIN: tl.constexpr, CUTS: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """The last block's sum and output at the last token, and the logits to `results`; or, to train,
-    the losses there, and the gradients back through the sum."""
+    """The last block's sum and output at the last token, with logits to `results`; in training the
+    losses instead, and the gradients back through the sum."""
     seed = tl.program_id(1)
     key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
     start = tl.load(first + seed)
@@ -246,7 +246,7 @@ def finish(
     slopes, d_steps = of_seed(slopes, K.WIDTH, K), of_seed(d_steps, 3 * K.HEADS, K)
     share = share_of_program(partials, PROGRAMS, PARAMETERS)
     for turn in tl.range(0, K.TILES, num_stages=1, disable_licm=True):
-        tl.debug_barrier()  # what the tile before added is read turn
+        tl.debug_barrier()  # what the previous tile added is read again
         tile = tl.program_id(0) * K.TILES + turn
         bits = _bits_of(tile, count, K)
         last, query = _token_of(tile, count, K.TOKENS - 1, K), _token_of(tile, count, 0, K)

@@ -3,16 +3,17 @@
 With G_ts the sum of dt A over s < j <= t and u = dt x, a token sees those of its own chunk through
 a token-by-token matrix of exp(G_ts) (C_t . B_s), and those before it through the state at the
 chunk's start, a sum of exp(G) B u^T. No sum of dt A is longer than a chunk. The numbers after the
-silu with its slopes, the sums and the states stay in memory for the way back.
+silu with its slopes, the sums and the states stay in memory for the backward pass.
 
-Backwards the adjoint state, a sum of exp(G) C dy^T, stands for the tokens after the chunk. With
-W_ts what t takes from s times dy_t, the gradient of dt_j A is the sum of W_ts over s < j <= t:
-pairs within the chunk, tokens before it with those in it, those in it with tokens after it, and one
-number for all that pass over it. None is a difference of larger sums, which costs accuracy.
+In the backward pass the adjoint state, a sum of exp(G) C dy^T, stands for the tokens after the
+chunk. Let W_ts be what t takes from s, times dy_t; then the gradient of dt_j A is the sum of W_ts
+over s < j <= t: pairs within the chunk, tokens before it with those in it, those in it with tokens
+after it, and one number for all pairs that span it. None is a difference of larger sums, which
+would cost accuracy.
 
-Exact saving: one or two tokens left after whole chunks (`tile.alone`; the paper's lengths leave so
-many) are mixed one by one (`one_token.py`), at an eighth to a quarter of a chunk's instructions
-each: a last chunk of them would cost as much as a whole one.
+Exact saving: one or two tokens left after whole chunks (`tile.alone`; as at n = 16, 32 and 64)
+are mixed one by one (`one_token.py`), each at an eighth to a quarter of a chunk's instructions: as
+a last chunk they would cost as much as a whole one.
 """
 
 import triton
@@ -25,7 +26,7 @@ from ithbit.kernels.tile import CHUNK, SIZES, along_rows, chunk_of, dot, dot_exa
 
 @triton.jit
 def _load_taps(block, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
-    """The convolution's bias of SIZE columns from FROM on, then its weights by tap: 1 SIZE."""
+    """The convolution's bias for SIZE columns from FROM on, then its weights by tap: 1 SIZE."""
     column = FROM + tl.arange(0, SIZE)[None, :]
     out = (tl.load(block + K.CONV_BIAS + column),)
     for tap in tl.static_range(TAPS):
@@ -37,7 +38,7 @@ def _load_taps(block, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
 def _load_raw(
     raw, token, FROM: tl.constexpr, SIZE: tl.constexpr, BACK: tl.constexpr, K: tl.constexpr
 ):
-    """SIZE columns from FROM on of what the convolution is given, BACK tokens before some."""
+    """SIZE columns from FROM on of the convolution's input, BACK positions before these tokens."""
     at = token - BACK
     column = FROM + tl.arange(0, SIZE)[None, :]
     live = (at >= 0) & (token < K.TOKENS)
@@ -46,7 +47,7 @@ def _load_raw(
 
 @triton.jit
 def _load_all(raw, chunk, K: tl.constexpr):
-    """What the convolution is given for x, B and C of a chunk."""
+    """The convolution's input for x, B and C of a chunk."""
     token, _, _ = chunk_of(chunk, K.TOKENS, K.D)
     x = _load_raw(raw, token, 0, K.D, 0, K)
     b = _load_raw(raw, token, K.D, K.STATE, 0, K)
@@ -55,7 +56,7 @@ def _load_all(raw, chunk, K: tl.constexpr):
 
 @triton.jit
 def _load_earlier(raw, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
-    """The same for some columns at the tokens before, by tap: rows that are near already."""
+    """The same for some columns at the tokens before, by tap: rows that are cached already."""
     values = ()
     for tap in tl.static_range(TAPS - 1):
         value = _load_raw(raw, token, FROM, SIZE, TAPS - 1 - tap, K)
@@ -68,7 +69,7 @@ def _convolved(
     here, earlier, taps, inputs, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
 ):  # fmt: skip
     """The causal convolution of SIZE columns from FROM on at a sequence's tokens (token 1), after
-    the silu; it and the slope of the silu are left in `inputs`."""
+    the silu; also stored in `inputs`, with the slope of the silu."""
     out = taps[0]
     for tap in tl.static_range(TAPS - 1):
         out += earlier[tap] * taps[1 + tap]
@@ -94,7 +95,7 @@ def _load(
 def _load_along(
     pointer, chunk, FROM: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr
 ):
-    """The same for a chunk, its tokens in the order that `along_rows` gives a left factor."""
+    """The same for a chunk, with its tokens in the order that `along_rows` gives a left factor."""
     i = tl.arange(0, CHUNK)[:, None]
     token = chunk * CHUNK + (i // 8 * 8 + i % 4 * 2 + i // 4 % 2)
     return _load(pointer, token, FROM, SIZE, STRIDE, K)
@@ -112,13 +113,13 @@ def _load_down(
 
 @triton.jit
 def _load_slope(inputs, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
-    """The slope of the silu that `mix` left of SIZE columns from FROM on."""
+    """The slope of the silu that `mix` stored, for SIZE columns from FROM on."""
     return _load(inputs, token, K.CONV_DIM + FROM, SIZE, 2 * K.CONV_DIM, K)
 
 
 @triton.jit
 def _store_slope(slopes, token, grad, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
-    """Leave the gradient of SIZE columns from FROM on before the silu."""
+    """Store the gradient of SIZE columns from FROM on before the silu."""
     to = slopes + token * K.WIDTH + K.D + FROM + tl.arange(0, SIZE)[None, :]
     tl.store(to, grad, mask=token < K.TOKENS)
 
@@ -140,7 +141,7 @@ def _sums(sums, example, K: tl.constexpr):
 
 @triton.jit
 def _store_sums(sums, steps, block, K: tl.constexpr):
-    """Sums of dt A up to each token from the start of its chunk; in double, as two numbers."""
+    """Store the sums of dt A from the start of a chunk to each token: doubles as two numbers."""
     LENGTH: tl.constexpr = K.CHUNKS * CHUNK
     chunk, i = tl.arange(0, K.CHUNKS_WIDE)[:, None], tl.arange(0, CHUNK)[None, :]
     token = chunk * CHUNK + i
@@ -157,13 +158,13 @@ def _store_sums(sums, steps, block, K: tl.constexpr):
 
 @triton.jit
 def _load_step(steps, token, column, K: tl.constexpr):
-    """dt of the head `column`, or, with HEADS added, its slope; 0 past the end."""
+    """dt of head `column`, or with HEADS added its slope; 0 past the end."""
     return tl.load(steps + token * (2 * K.HEADS) + column, mask=token < K.TOKENS, other=0.0)
 
 
 @triton.jit
 def _load_steps(steps, token, K: tl.constexpr):
-    """dt of every head, then its slopes: each token 1."""
+    """dt of every head, then their slopes: each token 1."""
     out = ()
     COLUMNS: tl.constexpr = 2 * K.HEADS
     for column in tl.static_range(COLUMNS):
@@ -173,23 +174,23 @@ def _load_steps(steps, token, K: tl.constexpr):
 
 @triton.jit
 def _decay(sums, h, later, earlier, K: tl.constexpr):
-    """exp of the sum of dt A after the `earlier` token up to the `later` of its chunk."""
+    """exp of the sum of dt A after the `earlier` token, up to the `later` one in its chunk."""
     LENGTH: tl.constexpr = K.CHUNKS * CHUNK
     high = sums + 2 * h * LENGTH
-    # high + low is exact: so is each difference.
+    # high + low is exact, and so is each difference.
     by = tl.load(high + later) - tl.load(high + earlier)
     return exp(by, tl.load(high + LENGTH + later) - tl.load(high + LENGTH + earlier))
 
 
 @triton.jit
 def _decay_to(high, token, K: tl.constexpr):
-    """exp of the sum of dt A up to a token from the start of its chunk."""
+    """exp of the sum of dt A from the start of a chunk to a token."""
     return exp(tl.load(high + token), tl.load(high + K.CHUNKS * CHUNK + token))
 
 
 @triton.jit
 def _decay_within(sums, h, chunk, DOWN: tl.constexpr, K: tl.constexpr):
-    """The decay where token t sees token s of its chunk, else 0: t s, or s t where DOWN."""
+    """The decay where token t sees token s of its chunk, else 0: t s, or s t if DOWN."""
     t, s = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
     if DOWN:
         t, s = tl.arange(0, CHUNK)[None, :], tl.arange(0, CHUNK)[:, None]
@@ -220,7 +221,7 @@ def _load_chunk(steps, sums, chunk, K: tl.constexpr):
 def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, K: tl.constexpr):
     """The state-space sum with its skip at every token, to `mixed`; x, B and C with the slopes of
     their silu, to `inputs`; the sums of dt A, to `sums`; the state at the start of every chunk and
-    of every token by itself, to `states`."""
+    every single token, to `states`."""
     example = tl.program_id(0)
     if example < count:
         block = values + tl.program_id(1) * PARAMETERS + AT
@@ -244,8 +245,9 @@ def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, 
         for chunk in range(K.CHUNKS):
             token, live, at = chunk_of(chunk, K.TOKENS, K.D)
             x, b, c = coming
-            # Before anything is stored, which no load passes: the next chunk's rows too. After the
-            # last, its own once more: the compiler sees that whole chunks need no masks.
+            # All loads before any store, as no load is moved ahead of one: the next chunk's rows
+            # too. The last chunk loads its own again, so that the compiler sees that whole chunks
+            # need no masks.
             coming = _load_all(raw, tl.minimum(chunk + 1, K.CHUNKS - 1), K)
             xs = _load_earlier(raw, token, 0, K.D, K)
             bs = _load_earlier(raw, token, K.D, K.STATE, K)
@@ -275,7 +277,7 @@ def mix_back(
     K: tl.constexpr,
 ):  # fmt: skip
     """`mix` backward: from `d_mixed` the gradients of x, B and C before the silu, to `slopes`, and
-    what each token gives to those of dt before the softplus, a_log and skip, to `d_steps`."""
+    what each token contributes to those of dt before the softplus, a_log and skip, to `d_steps`."""
     example = tl.program_id(0)
     if example < count:
         block = values + tl.program_id(1) * PARAMETERS + AT
@@ -308,11 +310,11 @@ def mix_back(
             c_down = _load_down(inputs, chunk, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
             dy = _load(d_mixed, token, 0, K.D, K.D, K)
             dt, since, until, whole = _load_chunk(steps, sums, chunk, K)
-            # Before anything is stored, which no load passes.
+            # Before any store: no load is moved ahead of one.
             by_step = _load_steps(steps, token, K)
             u, since = x * dt, since * dy
             state = tl.load(at_state + chunk * (K.STATE * K.D))
-            # Tokens before with those here, those here with tokens after, and those around.
+            # Pairs of tokens: before with here, here with after, and before with after.
             du = dot(b, adjoint) * until
             passed = dot_exact(from_here, since * dot(c, state))
             passed += dot_exact(earlier, u * du)
@@ -329,7 +331,7 @@ def mix_back(
                 d_weights = dot(u, tl.where(head_down == h, dy_down, 0.0)) * decay
                 d_scores += d_weights
                 du += dot(along_rows(scores * decay), tl.where(head == h, dy_along, 0.0))
-                # Of every pair, to each token after the earlier up to the later.
+                # From every pair, to each token after the earlier one up to the later one.
                 pairs = dot_exact(earlier, d_weights * scores)
                 d_term = tl.sum(pairs * from_here, 1)
                 d_term += tl.sum(tl.where(head == h, passed, 0.0), 1)

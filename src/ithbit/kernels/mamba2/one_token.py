@@ -1,8 +1,9 @@
-"""Mamba2's mixing of a single token, by the plain recurrence: state = exp(dt A) state + B u^T with
-u = dt x, and y = C . state + skip x.
+"""Mamba2's mixing of a single token, with the plain recurrence: state = exp(dt A) state + B u^T
+with u = dt x, and y = C . state + skip x.
 
-Backwards the adjoint state takes in C dy^T and then gives the gradients of u, B and dt A; that of C
-comes from the state. All by plain multiply-adds on STATE D numbers of one warp.
+In the backward pass C dy^T is added to the adjoint state, which then gives the gradients of u, B
+and dt A; that of C comes from the state. All of it is plain multiply-adds on STATE D numbers of one
+warp.
 """
 
 import triton
@@ -13,8 +14,8 @@ from ithbit.kernels.mamba2.tile import convolve, exp, head_columns, sigmoid
 
 @triton.jit
 def _load_decay(block, steps, t, K: tl.constexpr):
-    """dt, A and exp(dt A) of token t, each in the columns of its head: 1 D. Unlike a sum of them,
-    one product needs no double."""
+    """dt, A and exp(dt A) of token t, each in the columns of its head: 1 D. Unlike a sum of many, a
+    single dt A needs no double."""
     dt = tl.load(steps + t * (2 * K.HEADS) + head_columns(K))
     rate = -exp(tl.load(block + K.A_LOG + head_columns(K)))
     return dt, rate, exp(dt * rate)
@@ -22,7 +23,7 @@ def _load_decay(block, steps, t, K: tl.constexpr):
 
 @triton.jit
 def _after_silu(x, to, SIZE: tl.constexpr, K: tl.constexpr):
-    """A row (1 SIZE) after the silu; it and the slope of the silu are left there."""
+    """A row (1 SIZE) after the silu; it and the slope of the silu are stored at `to`."""
     gate = sigmoid(x)
     after = x * gate
     to += tl.arange(0, SIZE)[None, :]
@@ -33,11 +34,11 @@ def _after_silu(x, to, SIZE: tl.constexpr, K: tl.constexpr):
 
 @triton.jit
 def mix_one(state, block, raw, steps, inputs, mixed, t, K: tl.constexpr):
-    """`mamba2_mix.mix` of token t of a sequence, from the state before it; the state after it."""
+    """`mix.mix` for token t of a sequence, from the state before it; returns the state after it."""
     C: tl.constexpr = K.D + K.STATE
     zero = tl.full([1], 0, tl.int32)
     place = zero, zero + t, zero == 0
-    # Loads before stores: no load passes one.
+    # Loads before stores: no load is moved ahead of a store.
     x = convolve(raw, block, place, 0, K.D, K)
     b = convolve(raw, block, place, K.D, K.STATE, K)
     c = convolve(raw, block, place, C, K.STATE, K)
@@ -63,8 +64,8 @@ def _of_heads(x, K: tl.constexpr):
 def mix_back_one(
     adjoint, state, block, steps, inputs, d_mixed, slopes, d_steps, t, K: tl.constexpr
 ):
-    """`mamba2_mix.mix_back` of token t of a sequence, from the adjoint state after it and the state
-    before it; the adjoint state before it."""
+    """`mix.mix_back` for token t of a sequence, from the adjoint state after it and the state
+    before it; returns the adjoint state before it."""
     C: tl.constexpr = K.D + K.STATE
     HEADS: tl.constexpr = K.HEADS
     across, down = tl.arange(0, K.D)[None, :], tl.arange(0, K.STATE)[:, None]

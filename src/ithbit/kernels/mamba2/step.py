@@ -1,13 +1,14 @@
 """The training step of Mamba2: its launches, from the token features to the shares of the gradient.
 
-Forward a block is two launches: what acts on each token by itself (`token_rows.py`), with the
-output of the block before, and the mixing of tokens (`mix.py`). The last mixing turns round
-at the loss; backward a block is the same two launches. The convolution shifts rows, which registers
-cannot, so it lies at the border of the two. Exact savings: the last block mixes into the last token
-alone (`last_block.py`), so its gates have gradients there alone, its Cs in the last three; all
-other mixing is by states, with token-by-token matrices of 16 tokens at most, which stay in
-registers and are computed again on the way back; and the way back from the first mixing to the
-embedding goes over the few kinds of tokens that there are (`token_kinds.py`, `first_block.py`).
+Forward, a block is two launches: the work on each token separately (`token_rows.py`), with the
+output of the block before, and the mixing of tokens (`mix.py`). The last mixing includes the loss
+and its own backward pass; backward, a block is the same two launches. The convolution shifts rows,
+which cannot be done in registers, so it sits between the two. Exact savings: the last block mixes
+only into the last token (`last_block.py`), so its gates have gradients only there and its Cs only
+in the last three; all other mixing goes through states, with token-by-token matrices of at most 16
+tokens, which stay in registers and are recomputed in the backward pass; and the backward pass from
+the first mixing to the embedding goes over the few kinds of tokens (`token_kinds.py`,
+`first_block.py`).
 """
 
 import triton
@@ -20,20 +21,20 @@ from ithbit.kernels.plan import Plan
 from ithbit.kernels.tile import CHUNK, alone, chunks_of
 
 _ROWS, ROW_WARPS = 64, 4  # of a tile of a launch on rows
-_BACK_ROWS, BACK_WARPS = 32, 1  # the same, backwards
-_TALLIED, TALLY_WARPS = 64, 1  # examples of a tile that is summed
+_BACK_ROWS, BACK_WARPS = 32, 1  # the same, backward
+_TALLIED, TALLY_WARPS = 64, 1  # examples of a tile of `tally`
 _KIND_ROWS, KIND_WARPS = 16, 2  # of a tile of kinds of tokens, as few as a product takes
-MIX_WARPS = 1  # of a sequence's chunks: small products need no barriers
+MIX_WARPS = 1  # per sequence: small products then need no barriers
 FINISH_WARPS = 2  # of the last block's mixing with 64 rows of bits; twice as many with 128
-# Registers a thread. A multiprocessor has four files of 16384, and a warp lies in one: 168 make
-# room for three warps in each, more than that for two. These kernels wait more than they issue. One
-# that mixes gains more by the third warp, which takes a stack of five runs at once, than the spills
-# cost; on rows there are more spills, and two do better.
+# Registers per thread. A multiprocessor has four register files of 16384, and a warp uses one of
+# them: 168 leave room for three warps in each, more than that for two. These kernels wait more than
+# they issue. A mixing kernel gains more from the third warp, with which a stack of five runs fits
+# at once, than the spills cost; kernels on rows spill more and do better with two.
 MIX_REGISTERS, ROW_REGISTERS = 168, 255
-_REGISTERS = 65536 // 32  # the most that all warps of a program can have, for each of its lanes
-# Shares of a run's gradient; a program takes several tiles to keep to it.
+_REGISTERS = 65536 // 32  # the most that all warps of a program can have together, per lane
+# Most shares of a run's gradient; programs take several tiles if there are more.
 MAX_PROGRAMS = 256
-# The same of one-warp programs on rows: those of five runs are on the machine all at once.
+# The same for one-warp programs on rows: those of five runs fit on the machine at once.
 MAX_BACK_PROGRAMS = 211
 _MIN_ROWS = 64  # bits of a tile of the last block's mixing
 
@@ -90,20 +91,20 @@ def shape(plan: Plan) -> Shape:
 
 
 def _grids(plan: Plan, of: Shape) -> tuple[int, int, int]:
-    """Programs a run that leave shares: of the last block's mixing, of a launch on rows, and of the
-    one on kinds of tokens."""
+    """Programs per run that store shares: of the last block's mixing, of a launch on rows, and of
+    the one on kinds of tokens."""
     mixing = triton.cdiv(plan.capacity, of.GROUP * of.TILES)
     rows = triton.cdiv(plan.capacity * plan.n_tokens, of.BACK_ROWS * of.BACK_TILES)
     return mixing, rows, triton.cdiv(token_kinds.tiles(plan, of.KIND_ROWS)[1], of.KIND_TURNS)
 
 
 def programs(plan: Plan) -> int:
-    """Rows of shares a run; a kernel with fewer programs leaves the rest of its columns zero."""
+    """Rows of shares per run; a kernel with fewer programs leaves the rest of its columns zero."""
     return max(_grids(plan, shape(plan)))
 
 
 def shares(plan: Plan, name: str) -> int:
-    """In how many of those rows a parameter has shares: as many as the kernel that leaves them has
+    """In how many of those rows a parameter has shares: as many as the kernel that stores them has
     programs."""
     mixing, rows, tokens = _grids(plan, shape(plan))
     last = f"blocks.{plan.model.n_layers - 1}."
@@ -121,7 +122,7 @@ def _rows(plan: Plan, name: str, columns: int) -> Tensor:
 
 
 def _stream(plan: Plan, layer: int) -> Tensor:
-    """The input of a layer; the first, which reads none before it, is given its own."""
+    """The input of a layer; the first, which has no layer before it, gets its own."""
     return _rows(plan, f"stream {max(layer, 0)}", plan.model.d_model)
 
 
@@ -150,12 +151,12 @@ def _states(plan: Plan, layer: int, of: Shape) -> Tensor:
 
 
 def _slopes(plan: Plan, layer: int, of: Shape) -> Tensor:
-    # Two in turn: while a layer's are read, the gate's of the layer below are written.
+    # Two, used in turn: while a layer's are read, those of the gate below are written.
     return _rows(plan, f"slopes {layer % 2}", of.WIDTH)
 
 
 def _warps(warps: int, of: Shape) -> int:
-    """Warps of a mixing launch, from those for the least number of rows."""
+    """Warps of a mixing launch, from the number for the fewest rows."""
     return warps * (of.GROUP * of.SPAN // _MIN_ROWS)
 
 
@@ -186,7 +187,7 @@ def _finish(
     plan: Plan, values: Tensor, keys: Tensor, first: Tensor, count: int, results: Tensor,
     partials: Tensor, train: bool, of: Shape,
 ) -> None:  # fmt: skip
-    """The last block's mixing, the head, and the way back through that mixing."""
+    """The last block's mixing, the head, and in training the backward pass through both."""
     layer = plan.model.n_layers - 1
     last_block.finish[(_grids(plan, of)[0], plan.n_seeds)](
         values, keys, first, count, _stream(plan, layer),
@@ -201,7 +202,7 @@ def _finish(
 def _tokens_back(
     plan: Plan, values: Tensor, keys: Tensor, first: Tensor, count: int, partials: Tensor, of: Shape
 ) -> None:  # fmt: skip
-    """The bottom block from its mixing back to the embedding."""
+    """The backward pass from the bottom block's mixing to the embedding."""
     slopes, d_steps = _slopes(plan, 0, of), _rows(plan, "d_steps", 3 * of.HEADS)
     grads = _rows(plan, "gradients", of.D)
     sums = (

@@ -1,8 +1,8 @@
 """What the Mamba2 kernels share: their constants, rows of tokens, and the parts of a block that act
-on each token by itself or shift it. Letters as in `models/mamba2.py`.
+on each token separately or shift it. Letters as in `models/mamba2.py`.
 
-A `place` is (example, token, valid), one entry a row of a tensor. What is computed on rows that are
-not valid is finite and adds nothing to a gradient. Buffers are (seed, example, token, number).
+A `place` is (example, token, valid), with one entry per row of a tensor. Results on rows that are
+not valid are finite and add nothing to a gradient. Buffers are (seed, example, token, number).
 """
 
 from dataclasses import dataclass
@@ -28,32 +28,32 @@ class Shape:
     WORDS: int
     TOKENS: int
     FIRST: int  # token of the first bit
-    TAIL: int  # last tokens of a sequence that the convolution brings to the very last
+    TAIL: int  # last tokens of a sequence, which the convolution brings to the very last
     ALONE: int  # last tokens of a sequence that are mixed one by one
-    CHUNKS: int  # of a sequence before those
-    CHUNKS_WIDE: int  # the same, as a power of two
-    STARTS: int  # states kept of a sequence: at the start of each chunk and each token by itself
+    CHUNKS: int  # of a sequence, before those
+    CHUNKS_WIDE: int  # the same, rounded up to a power of two
+    STARTS: int  # states kept per sequence: at the start of each chunk and each single token
     CAPACITY: int  # examples of a run in the buffers
     SPAN: int  # rows that a sequence's bits take in a tile
-    GROUP: int  # sequences a tile
-    TILES: int  # tiles that a program mixes, where it leaves a share of the gradient
-    ROWS: int  # of a tile that knows no sequences
-    BACK_ROWS: int  # the same, backwards
-    BACK_TILES: int  # such tiles a program
+    GROUP: int  # sequences per tile
+    TILES: int  # tiles per program in the last block's mixing, which stores gradient shares
+    ROWS: int  # of a tile that ignores sequences
+    BACK_ROWS: int  # the same, backward
+    BACK_TILES: int  # such tiles per program
     TALLIED: int  # examples that are summed at a time
     KIND_ROWS: int  # of a tile of kinds of tokens
     KIND_TILES: int  # such tiles, before those of queries
-    KIND_TURNS: int  # tiles of either a program
+    KIND_TURNS: int  # tiles of both sorts per program
     D: int
     STATE: int
     HEADS: int
     CONV_DIM: int  # numbers that go through the convolution: x, B, C
-    WIDTH: int  # numbers that a token is projected to, dt aside: gate, x, B, C
-    WIDE: int  # the same, as a power of two
-    STEPS: int  # three numbers a head, as a power of two
+    WIDTH: int  # numbers that a token is projected to, without dt: gate, x, B, C
+    WIDE: int  # the same, rounded up to a power of two
+    STEPS: int  # three numbers per head, rounded up to a power of two
     POSITIONS: int
     ENCODING: str  # of positions
-    IN: int  # from here on within a block
+    IN: int  # this offset and those below are within a block
     CONV: int
     CONV_BIAS: int
     DT_BIAS: int  # a_log and skip follow it
@@ -65,7 +65,7 @@ class Shape:
 
 @triton.jit
 def of_seed(pointer, COLUMNS: tl.constexpr, K: tl.constexpr):
-    """The part of a buffer that is this program's run's."""
+    """The part of a buffer that belongs to this program's run."""
     return pointer + tl.program_id(1).to(tl.int64) * (K.CAPACITY * K.TOKENS * COLUMNS)
 
 
@@ -83,14 +83,14 @@ def row_number(place, K: tl.constexpr):
 
 @triton.jit
 def _at(place, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr):
-    """Where rows start in a buffer of STRIDE a token, for COLUMNS numbers each."""
-    # Long integers, so that addresses differ by constants and need no registers of their own.
+    """Where COLUMNS numbers of each row lie in a buffer of STRIDE numbers per token."""
+    # 64-bit integers: addresses then differ by constants and need no separate registers.
     return (row_number(place, K).to(tl.int64) * STRIDE)[:, None] + tl.arange(0, COLUMNS)[None, :]
 
 
 @triton.jit
 def load_rows(pointer, place, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, K: tl.constexpr):
-    """COLUMNS numbers of every row of a buffer of STRIDE a token, 0 where not valid."""
+    """COLUMNS numbers of every row of a buffer of STRIDE numbers per token, 0 where not valid."""
     at = _at(place, COLUMNS, STRIDE, K)
     return tl.load(pointer + at, mask=place[2][:, None], other=0.0)
 
@@ -102,26 +102,26 @@ def store_rows(pointer, place, x, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, K
 
 @triton.jit
 def rms(x, D: tl.constexpr):
-    """RMS normalisation without gain: the normal rows, and each row's 1 / root mean square."""
+    """RMS normalisation without gain: the normalised rows, and each row's 1 / root mean square."""
     square = tl.sum(x * x, 1) * (1.0 / D) + _EPS
     inverse = tl.rsqrt(square)
-    # One step of Newton's: the machine's root is two units in the last place off.
+    # One Newton step: the hardware's root is off by up to two units in the last place.
     inverse += inverse * (0.5 - 0.5 * square * inverse * inverse)
     return x * inverse[:, None], inverse
 
 
 @triton.jit
 def rms_back(grad, normal, inverse, D: tl.constexpr):
-    """Gradient of `rms`'s input, from that of its normal rows."""
+    """Gradient of `rms`'s input, from that of its normalised rows."""
     return inverse[:, None] * (grad - normal * (tl.sum(grad * normal, 1) * (1.0 / D))[:, None])
 
 
 @triton.jit
 def exp(x, low=0.0):
-    """exp(x + low) for a small `low`, 0 where that is below the least normal number.
+    """exp(x + low) for a small `low`; 0 if that is below the smallest normal number.
 
-    The machine takes powers of 2, and x log2(e) is rounded, which costs |x| units in the last
-    place: what the rounding took away is put back.
+    The hardware computes powers of 2, and x log2(e) is rounded, which costs |x| units in the last
+    place: the rounding error is added back.
     """
     scaled = x * _LOG2_E
     power = tl.exp2(scaled)
@@ -130,8 +130,8 @@ def exp(x, low=0.0):
 
 @triton.jit
 def load_rate(block, h, K: tl.constexpr):
-    """A of head h, in double: it multiplies sums of dt over the whole sequence, so that its error
-    is in every decay, many times over."""
+    """A of head h, in double: it multiplies sums of dt over the whole sequence, so its error enters
+    every decay, many times over."""
     return -tl.exp(tl.load(block + K.A_LOG + h).to(tl.float64))
 
 
@@ -143,8 +143,7 @@ def head_columns(K: tl.constexpr):
 
 @triton.jit
 def _inverse(x):
-    """1 / x for an x from 1 on that is finite; a division takes more instructions, and is no
-    better."""
+    """1 / x for a finite x >= 1; a division takes more instructions and is no better."""
     root = tl.rsqrt(x)
     inverse = root * root
     return inverse + inverse * (1.0 - x * inverse)
@@ -158,8 +157,8 @@ def sigmoid(x):
 
 @triton.jit
 def softplus(x):
-    """As `tile.softplus`, but with what its exponential and quotient round off put back: a dt is
-    summed over a whole sequence before it decays a state."""
+    """Like `tile.softplus`, but with the rounding errors of its exponential and quotient added
+    back: a dt is summed over a whole sequence before it decays a state."""
     small = exp(-tl.abs(x))
     whole = 1.0 + small
     inverse = _inverse(whole)
@@ -175,7 +174,7 @@ def silu_slope(x):
 
 @triton.jit
 def gate_back(d_gained, y, gate, normal, inverse, block, K: tl.constexpr):
-    """Gradients of y and of the gate, from that of the gated, normal rows after their gain."""
+    """Gradients of y and of the gate, from that of the gated, normalised rows after their gain."""
     gain = load_vector(block + K.GATE_NORM, K.D)
     d_gated = rms_back(d_gained * gain, normal, inverse, K.D)
     return d_gated * gate * sigmoid(gate), d_gated * y * silu_slope(gate)

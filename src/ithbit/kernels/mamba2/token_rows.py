@@ -1,9 +1,9 @@
-"""Mamba2's parts that act on each token by itself, forward and backward: rows are the tokens of all
-sequences of a run, whatever their order.
+"""Mamba2's parts that act on each token separately, forward and backward: rows are the tokens of
+all sequences of a run, in any order.
 
 A block's output and the next block's input projection are one launch, and so are their gradients.
-The convolution's gradient is here too: it reads the later rows that a mixing launch left. The way
-back from the bottom block to the embedding is in `first_block.py`.
+The convolution's gradient is here too: it reads the rows of later tokens, which a mixing launch
+stored. The backward pass from the bottom block to the embedding is in `first_block.py`.
 """
 
 import triton
@@ -69,7 +69,7 @@ def _features(keys, first, place, CUTS: tl.constexpr, K: tl.constexpr):
 
 @triton.jit
 def embed(values, features, waves, place, K: tl.constexpr):
-    """Tokens' features as the input of the first block."""
+    """Token features -> input of the first block."""
     ENCODING: tl.constexpr = K.ENCODING
     x = dot(features, load_embedding(values, K.POSITIONS, 0, K.D, ENCODING == "polynomial", False))
     return add_positions(x, values, K.POSITIONS, waves, place[1], K.D, ENCODING)
@@ -77,7 +77,7 @@ def embed(values, features, waves, place, K: tl.constexpr):
 
 @triton.jit
 def load_in(block, K: tl.constexpr):
-    """The input projection without the rows of dt, filled up with zeros: WIDE D."""
+    """The input projection without the rows of dt, padded with zeros: WIDE D."""
     r = tl.arange(0, K.WIDE)[:, None]
     at = block + K.IN + r * K.D + tl.arange(0, K.D)[None, :]
     return tl.load(at, mask=r < K.WIDTH, other=0.0)
@@ -88,9 +88,9 @@ def project(
     values, keys, first, count, waves, bits, before, raw_before, mixed, stream, raw, steps,
     PARAMETERS, BEFORE, AT, BOTTOM: tl.constexpr, CUTS: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """The input of the block at AT, to `stream`: embedded at the BOTTOM, which leaves the tokens'
-    bits too (0 where one is none), else the output of the block BEFORE. Projected: gate, x, B, C to
-    `raw`, dt and its slope to `steps`."""
+    """The input of the block at AT, to `stream`: at the BOTTOM the embedded tokens, whose bits are
+    stored too (0 if a token is not a bit), else the output of the block BEFORE. Its projections:
+    gate, x, B, C to `raw`, dt and its slope to `steps`."""
     seed = tl.program_id(1)
     values += seed * PARAMETERS
     block = values + AT
@@ -128,7 +128,7 @@ def project(
 
 @triton.jit
 def _ahead(place, AHEAD: tl.constexpr, LAST: tl.constexpr, K: tl.constexpr):
-    """The place of the tokens AHEAD of some; only where that is the last token, if LAST."""
+    """The place of the tokens AHEAD positions after these; if LAST, only where that is the last."""
     token = place[1] + AHEAD
     if LAST:
         return place[0], token, place[2] & (token == K.TOKENS - 1)
@@ -137,8 +137,8 @@ def _ahead(place, AHEAD: tl.constexpr, LAST: tl.constexpr, K: tl.constexpr):
 
 @triton.jit
 def _load_columns(at, LAST: tl.constexpr, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
-    """The slopes of SIZE of the projected columns from FROM on, those of the LAST tokens alone or
-    all, and what the convolution was given."""
+    """The slopes of SIZE of the projected columns from FROM on, only at the LAST tokens or at all,
+    and the convolution's input."""
     slopes, raw, _, _, place, _ = at
     d_raw = load_rows(slopes + FROM, _ahead(place, 0, LAST, K), SIZE, K.WIDTH, K)
     return d_raw, load_rows(raw + FROM, place, SIZE, K.WIDTH, K)
@@ -148,7 +148,7 @@ def _load_columns(at, LAST: tl.constexpr, FROM: tl.constexpr, SIZE: tl.constexpr
 def _convolution_back(
     loaded, at, LAST: tl.constexpr, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
 ):  # fmt: skip
-    """The slopes of loaded columns before the convolution; and its shares."""
+    """The slopes of loaded columns before the convolution; also stores its shares."""
     slopes, _, block, share, place, again = at
     d_raw, value = loaded
     conv, conv_share = block + (K.CONV + FROM - K.D), share + (K.CONV + FROM - K.D)
@@ -174,8 +174,8 @@ def _convolution_back(
 
 @triton.jit
 def _columns_back(gained, d_raw, at, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr):
-    """Gradient of the `gained` rows through SIZE of the projected columns from FROM on; and the
-    shares of those columns. A part of the columns at a time, to spare registers."""
+    """Gradient of the `gained` rows through SIZE of the projected columns from FROM on; also stores
+    the shares of those columns. A part of the columns at a time, to save registers."""
     _, _, block, share, _, again = at
     to_weight = matrix_at(share + (K.IN + FROM * K.D), SIZE, K.D)
     before = so_far(to_weight, again)
@@ -186,7 +186,7 @@ def _columns_back(gained, d_raw, at, FROM: tl.constexpr, SIZE: tl.constexpr, K: 
 
 @triton.jit
 def load_steps(d_steps, place, K: tl.constexpr):
-    """What tokens give to dt_bias, a_log and skip: row STEPS; before it that of dt, by heads."""
+    """What tokens contribute to dt, by head; then to dt_bias, a_log and skip: row STEPS."""
     start = d_steps + row_number(place, K) * (3 * K.HEADS)
     by_head = ()
     HEADS: tl.constexpr = K.HEADS
@@ -201,8 +201,8 @@ def load_steps(d_steps, place, K: tl.constexpr):
 def input_back(
     d_gained, gained, normal, inverse, gain, steps, block, share, again, K: tl.constexpr
 ):
-    """Gradient of a block's input from that of its `gained` rows, to which dt's is added; and the
-    shares of dt's projection, of dt_bias, a_log and skip, and of the norm."""
+    """Gradient of a block's input from that of its `gained` rows, to which dt's is added; also
+    stores the shares of dt's projection, of dt_bias, a_log and skip, and of the norm."""
     by_head, given = steps
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
@@ -211,7 +211,7 @@ def input_back(
         d_gained += d_dt * load_vector(block + at, K.D)
         put_vector(share + at, tl.sum(d_dt * gained, 0), again, K.D)
     c = tl.arange(0, K.STEPS)
-    total = tl.sum(given.to(tl.float64), 0)  # in double: a few sums, whose terms cancel
+    total = tl.sum(given.to(tl.float64), 0)  # in double: only a few sums, but their terms cancel
     put_where(c < 3 * K.HEADS, share + K.DT_BIAS + c, total.to(tl.float32), again)
     put_vector(share, tl.sum(d_gained * normal, 0), again, K.D)
     return rms_back(d_gained * gain, normal, inverse, K.D)
@@ -221,11 +221,12 @@ def input_back(
 def _project_back(
     x, slopes, d_steps, raw, block, share, place, again, whole, TOP: tl.constexpr, K: tl.constexpr
 ):
-    """Gradient of a block's input but for the way round it, from `slopes`; and its shares.
+    """Gradient of a block's input, except through the residual, from `slopes`; also stores its
+    shares.
 
-    The TOP block's gates and Cs count at the last token alone: only a tile with tails is taken
-    `whole`. Others always are; the branch is theirs too, as it keeps the compiler from loading for
-    all the columns at once, which takes more registers than there are.
+    The TOP block's gates and Cs count only at the last token, so only tiles with tails are taken
+    `whole`. In other blocks all tiles are; the branch serves them too, as it keeps the compiler
+    from loading all columns at once, which takes more registers than there are.
     """
     at = slopes, raw, block, share, place, again
     B: tl.constexpr = 2 * K.D
@@ -254,8 +255,8 @@ def project_back(
     values, count, stream, raw, slopes, d_steps, grads, raw_before, mixed, slopes_before, d_mixed,
     partials, PROGRAMS, PARAMETERS, BEFORE, AT, TOP: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """`project` backward: `grads` from that of the output of the block at AT to that of its input,
-    and on to `d_mixed` and the gate of the block BEFORE."""
+    """`project` backward: turns `grads` from the gradient of the output of the block at AT into
+    that of its input, and computes `d_mixed` and the gradient of the gate of the block BEFORE."""
     seed = tl.program_id(1)
     values += seed * PARAMETERS
     block, under = values + AT, values + BEFORE
@@ -267,8 +268,8 @@ def project_back(
     )
     grads = of_seed(grads, K.D, K)
     for turn in tl.range(0, K.BACK_TILES, num_stages=1, disable_licm=True):
-        tl.debug_barrier()  # what the tile before added is read again
-        # Tails are shared out: a program has one of the first tiles, and others.
+        tl.debug_barrier()  # what the previous tile added is read again
+        # Strided, which spreads the tails: they are all in the first tiles.
         tile = tl.program_id(0) + turn * tl.num_programs(0)
         whole = tile * K.BACK_ROWS < K.CAPACITY * (K.TAIL if TOP else K.TOKENS)
         if TOP:
@@ -279,11 +280,11 @@ def project_back(
         grad = _project_back(
             x, slopes, d_steps, raw, block, share + AT, place, turn, whole, TOP, K
         )  # fmt: skip
-        # The top block was asked for the last token alone.
+        # The top block was computed only at the last token.
         known = place[2]
         if TOP:
             known = known & (place[1] == K.TOKENS - 1)
-        # All that is read from here on, before anything is stored: no load passes a store.
+        # All remaining loads before any store: no load is moved ahead of a store.
         y = load_rows(of_seed(mixed, K.D, K), place, K.D, K.D, K)
         gate = load_rows(of_seed(raw_before, K.WIDTH, K), place, K.D, K.WIDTH, K)
         grad += load_rows(grads, (place[0], place[1], known), K.D, K.D, K)
