@@ -43,7 +43,7 @@ group = njit(inline="always")
 
 @group
 def drive(work: Any, data: Any, how: Any, m: Any) -> Any:
-    """Process all groups of all runs; if memory is too small, only return the floats needed."""
+    """Process all groups of all runs; with too little memory, return how many floats it takes."""
     values, grads, wide, d_wide, bits, index, logits = data
     n, train, groups = bits.shape[2], how[5], -(-bits.shape[1] // LANES)
     gp, more = 0, 2 * n * wide.shape[2]

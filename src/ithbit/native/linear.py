@@ -176,7 +176,7 @@ def _linear_attention(run: Any, how: Any, first: int, m: Any) -> int:
     layers, d, heads, up_to, n = len(at), sizes[0], sizes[1], sizes[2], bits.shape[1]
     T = n + 1 + lhi
     row, wider = T * d, T * up_to
-    # Kept for every layer
+    # Kept for every layer:
     x = n + 1
     q = x + (layers + 1) * row
     kv = q + layers * row
@@ -189,7 +189,7 @@ def _linear_attention(run: Any, how: Any, first: int, m: Any) -> int:
     scale2 = scale1 + layers * T
     h = scale2 + layers * T
     slope = h + layers * wider
-    # and temporary.
+    # Temporary:
     y = slope + layers * wider
     g, gx, gy = y + row, y + 2 * row, y + 3 * row
     gm, gq, gkv = y + 4 * row, y + 5 * row, y + 6 * row

@@ -215,7 +215,7 @@ def _mamba2(run: Any, how: Any, first: int, m: Any) -> int:
     n = bits.shape[1]
     T, conv = n + 1 + lhi, d + 2 * state
     row, step, convs, dts = T * d, conv + heads, T * conv, T * heads
-    # Kept for every layer
+    # Kept for every layer:
     x = n + 1
     gate = x + (layers + 1) * row
     y, z1, y1 = gate + layers * row, gate + 2 * layers * row, gate + 3 * layers * row
@@ -226,7 +226,7 @@ def _mamba2(run: Any, how: Any, first: int, m: Any) -> int:
     slope = c + layers * convs
     dt = slope + layers * convs
     rise, decay, scores = dt + layers * dts, dt + 2 * layers * dts, dt + 3 * layers * dts
-    # and temporary.
+    # Temporary:
     end = scores + (layers - 1) * T * T + T
     end_z, end_scale, weights = end + d, end + 2 * d, end + 2 * d + 1
     gated = weights + T

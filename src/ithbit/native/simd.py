@@ -18,7 +18,7 @@ from numba.core.typing import signature
 from numba.core.typing.templates import ConcreteTemplate, infer_global
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-# As many float32 as fill a register: 16 with AVX-512, else 8, as with AVX.
+# As many float32 as fill a register of AVX-512, else of AVX.
 LANES = 16 if get_host_cpu_features().get("avx512f") else 8
 _IR = ir.VectorType(ir.FloatType(), LANES)
 _INT = ir.VectorType(ir.IntType(32), LANES)

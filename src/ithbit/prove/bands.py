@@ -28,7 +28,7 @@ class Bands:
     C: FloatArray  # node functional free
     mid: FloatArray  # node functional
     half: FloatArray
-    back: FloatArray  # node free functional: any right inverse of C
+    back: FloatArray  # node free functional: about a right inverse of C; any is sound
     empty: Ints  # node: no string can be in all bands
 
     @property

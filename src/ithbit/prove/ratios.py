@@ -22,7 +22,7 @@ from ithbit.theory.layers import FloatArray
 
 @dataclass(frozen=True, eq=False)
 class Ratio:
-    """N/D = m + G ε ± (rest + e), dim last; in G the symbols, the free bits, come before dim."""
+    """N/D = m + G ε ± (rest + e), dim last; G has the symbols, first the free bits, before dim."""
 
     m: FloatArray
     G: FloatArray
@@ -77,7 +77,7 @@ def separable_ratio(
     size = np.abs(g)
     large = size.sum(-2) * (1 + count)
     moves = size.sum(-1)
-    if bands is None:  # a bit that dominates D moves only what rounding hides
+    if bands is None:  # a bit that dominates D moves the ratio only by what rounding hides
         moves = moves + count * (np.abs(x).sum(-1) + np.abs(m).sum(-1)[..., None] * np.abs(d))
     sizes = (np.abs(x0) + np.abs(x1)).sum(-2) + 2 * np.abs(fixed_weighted)
     sizes = sizes + np.abs(m) * (most * 3)[..., None]

@@ -4,11 +4,10 @@ This is about the plain models of `models/` on the machine where the proof was m
 norm each of the 3 n tokens once and compute its query, key and value. These tables are taken as
 torch computed them there, and bounds are those of real arithmetic on them. From there on every
 operation is in float32 with unit roundoff u = 2^-24, with sums in any order, with or without fused
-operations: a sum of k products is within γ_k Σ|x y| of the truth, γ_k = k u / (1 - k
-u), and square roots and quotients are within 1 ulp. Assumed, not proved: exp within 2 ulp and erf
-within 4 ulp, as vendors state for their libraries, and a variance within (2 d + 8) u σ √(mean x²)
-of the truth, as two passes over the values or Welford's update give it. Underflow is below
-`_UNDER`.
+operations: a sum of k products is within γ_k Σ|x y| of the truth, γ_k = k u / (1 - k u), and square
+roots and quotients are within 1 ulp. Assumed, not proved: exp within 2 ulp and erf within 4 ulp, as
+vendors state for their libraries, and a variance within (2 d + 8) u σ √(mean x²) of the truth, as
+two passes over the values or Welford's update give it. Underflow is below `_UNDER`.
 
 The errors of every step are symbols of the forms like any other, so that each moves the logit as
 it really would, but the bound assumes the worst sign for every one of them.

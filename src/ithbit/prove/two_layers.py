@@ -3,11 +3,12 @@
 Slots: for every bit one token with 0 and one with 1 (the same twice if the bit is fixed), then the
 query and, for LHI, the end; the answer is read at the last slot. Layer 1 mixes known tokens, so at
 every slot it is the ratio of `ratios.py`, with the slot's own bit fixed; its norms and feed-forward
-part give forms whose symbols are the free bits, all else in the error. Layer 2 is evaluated at the
-last slot: weights are exp(q (k - k_ref)), for a reference token that no free bit decides, or
-φ(q) φ(k) for linear attention, as scalar forms; the product with a value is bilinear; a free bit
-chooses between its two slots, X = (X₀ + X₁)/2 + ε (X₁ - X₀)/2. Convex functions lie between their
-chord and a tangent. The rest is as for one layer, with additional symbols for the remainders.
+part give forms whose symbols are the free bits and the functionals of `bands.py`, all else in the
+error. Layer 2 is evaluated at the last slot: weights are exp(q (k - k_ref)), for a reference token
+that no free bit decides, or φ(q) φ(k) for linear attention, as scalar forms; the product with a
+value is bilinear; a free bit chooses between its two slots, X = (X₀ + X₁)/2 + ε (X₁ - X₀)/2. Convex
+functions lie between their chord and a tangent. The rest is as for one layer, with additional
+symbols for the remainders.
 """
 
 import numpy as np
@@ -48,7 +49,7 @@ from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_blocks import BERT_EPS, DENOMINATOR_EPS, LINEAR_EPS
 
 _UP = 1 + slack(8)
-_UNKNOWN = 0.05  # mean radius of a slot after layer 1 from which on cells are tried
+_UNKNOWN = 0.05  # mean radius of a slot after layer 1 above which cells are tried
 _ROWS = 8
 _FUNCTIONALS, _SHORT = 3, 16  # up to 16 bits, trying the inputs of small sets is faster
 FEW = {"softmax": 10, "linear": 12}  # free bits up to which all inputs of a node are tried
