@@ -51,7 +51,7 @@ def _propagate(steps: list[tuple[FloatArray, FloatArray, bool]], box: Interval) 
         if relu_first:
             coefficients, constants, symbols = _relu(coefficients, constants, symbols, reach)
             reach = reach.relu()
-        # The range from neuron ranges alone is kept beside that of the affine forms: it is better
+        # The range from neuron ranges alone is kept with that of the affine forms: it is better
         # where several neurons are undecided, and it carries a NaN (an overflow) to the end.
         coefficients = (coefficients[:, None] * weight[None, :, :, None]).total(axis=2)
         constants = (constants[:, None] * weight).total(axis=2) + bias
