@@ -188,7 +188,7 @@ def test_compiling_that_fails_is_said(monkeypatch) -> None:
         for thread in building.threading.enumerate():
             if thread.name.endswith("(watch)"):
                 thread.join()
-    assert said == ["compiling failed (no word): trained by the plain models"]
+    assert said == ["compiling failed (no message): trained with the plain models"]
 
 
 def test_compiled_code_that_is_not_to_be_had_is_refused_by_a_sentence(tmp_path) -> None:

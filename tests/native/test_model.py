@@ -117,7 +117,7 @@ def test_refusals() -> None:
     rotary = ModelSpec("rhi", "softmax-full", 4, positions="rotary")
     assert refusal(rotary) == "there is no compiled code for rotary positions"
     narrow = ModelSpec("rhi", "mamba2", 4, d_model=12, n_heads=2)
-    assert refusal(narrow) == "compiled code takes heads of a multiple of 4 numbers, got 6"
+    assert refusal(narrow) == "compiled code needs a head size that is a multiple of 4, got 6"
 
 
 _OLD_CPU = """

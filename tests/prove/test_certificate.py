@@ -114,11 +114,11 @@ def test_a_weight_changed_is_seen(proved) -> None:
     ("change", "said"),
     [
         ({"leaves": []}, "no leaves"),
-        ({"leaves": [[1, "1" * 16, 2.0, 3]]}, "is no leaf"),
-        ({"leaves": [[17, "1" * 16, 2.0]]}, "is no leaf"),
-        ({"leaves": [[1, "*" * 16, 2.0]]}, "is no leaf"),
-        ({"leaves": [[1, "1" * 16, 0.0]]}, "is no leaf"),
-        ({"leaves": [[1, "1" * 16, float("nan")]]}, "is no leaf"),
+        ({"leaves": [[1, "1" * 16, 2.0, 3]]}, "is not a leaf"),
+        ({"leaves": [[17, "1" * 16, 2.0]]}, "is not a leaf"),
+        ({"leaves": [[1, "*" * 16, 2.0]]}, "is not a leaf"),
+        ({"leaves": [[1, "1" * 16, 0.0]]}, "is not a leaf"),
+        ({"leaves": [[1, "1" * 16, float("nan")]]}, "is not a leaf"),
         ({"inputs": 1}, "inputs is not what follows"),
         ({"spec": {}}, "cannot be read"),
         ({"more": 1}, "was changed"),
@@ -145,7 +145,7 @@ def test_the_command_checks_a_file_without_torch(proved, tmp_path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("holds: rhi_n16_softmax-full_L1d16h2_polynomial_s1 is right on")
     (tmp_path / "weights.safetensors").unlink()
-    with pytest.raises(CertificateError, match="must lie beside it"):
+    with pytest.raises(CertificateError, match="needs its weights next to it"):
         ithbit.check_certificate(file)
 
 

@@ -138,9 +138,9 @@ def test_another_certifier_agrees_on_a_construction() -> None:
 def test_models_without_bounds_are_refused() -> None:
     run, weights = read(RUNS[0])
     params = dict(weights_of(weights))
-    with pytest.raises(NoBoundsError, match="no bounds for lhi by 2 layers of gru"):
+    with pytest.raises(NoBoundsError, match="no bounds for lhi with 2 layers of gru"):
         bounds_for(ModelSpec("lhi", "gru", n_bits=4, n_layers=2), params)
-    with pytest.raises(NoBoundsError, match=r"no bounds for .* with rotary"):
+    with pytest.raises(NoBoundsError, match=r"no bounds for .* and rotary"):
         bounds_for(dataclasses.replace(run.model, positions="rotary"), params)
     with pytest.raises(NoBoundsError, match="do not fit"):
         bounds_for(dataclasses.replace(run.model, d_ff=32), params)

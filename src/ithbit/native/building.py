@@ -1,7 +1,7 @@
-"""Whether compiled code is to be had, and compiling it in a process of its own beside training.
+"""Whether compiled code is available, and compiling it in a separate process during training.
 
-What a machine has compiled lies in the user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`), one
-folder for each state of these sources, with a mark for each kind of family that is there whole.
+Compiled code is kept in the user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`), in one folder
+per version of these sources, with a mark for each kind of family that is complete.
 """
 
 import hashlib
@@ -19,19 +19,19 @@ from ithbit.families import FAMILIES
 from ithbit.spec import ModelSpec
 
 _SERVED = ("softmax-full", "softmax-causal", "linear-full", "linear-causal", "gru", "mamba2")
-_GAINS = ("mamba2", "softmax", "gru", "linear")  # kinds: those first that compiling helps most
+_GAINS = ("mamba2", "softmax", "gru", "linear")  # kinds, by how much compiling helps
 _TILE = 4  # coordinates of a head that are mixed at a time
 _BUILD = "import sys; from ithbit.native.building import build; build(sys.argv[1:])"
 
 
 def refusal(spec: ModelSpec) -> str | None:
-    """Why there is no compiled code for such a model, None if there can be."""
+    """Why there can be no compiled code for such a model; None if there can be."""
     if spec.family not in _SERVED:
         return f"there is no compiled code for {spec.family}"
     if spec.positions == "rotary":
         return "there is no compiled code for rotary positions"
     if FAMILIES[spec.family].has_heads and spec.d_head % _TILE:
-        return f"compiled code takes heads of a multiple of {_TILE} numbers, got {spec.d_head}"
+        return f"compiled code needs a head size that is a multiple of {_TILE}, got {spec.d_head}"
     if importlib.util.find_spec("numba") is None:
         return "compiled code needs numba, which is not here"
     return None
@@ -39,7 +39,7 @@ def refusal(spec: ModelSpec) -> str | None:
 
 @cache
 def folder() -> Path | None:
-    """Where compiled code is kept, None if nothing can be written there."""
+    """Where compiled code is kept; None if nothing can be written there."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
@@ -61,7 +61,7 @@ def ready(spec: ModelSpec) -> bool:
 
 
 def module_of(kind: str) -> str:
-    """The module whose import compiles a kind of families, or reads what was compiled."""
+    """The module whose import compiles a kind of families, or loads what was compiled."""
     return f"ithbit.native.{kind}"
 
 
@@ -74,16 +74,16 @@ def mark(module: str) -> None:
 
 
 def build(kinds: Iterable[str]) -> None:
-    """Compile what is missing of some kinds of families, for every process that comes after."""
+    """Compile what is missing for some kinds of families; later processes load it."""
     for kind in kinds:
         importlib.import_module(module_of(kind))
 
 
 @contextmanager
 def building(specs: Iterable[ModelSpec], say: Callable[[str], None]) -> Iterator[None]:
-    """Compile what these models want and the machine has not, in a process beside this one.
+    """Compile in a separate process what these models need and this machine lacks.
 
-    Where that fails it is said, and whoever finds nothing compiled trains by the plain models.
+    A failure is reported; runs for which nothing is compiled train with the plain models.
     """
     missing = {FAMILIES[spec.family].kind for spec in specs if not ready(spec)}
     kinds = sorted(missing, key=_GAINS.index)
@@ -101,8 +101,8 @@ def building(specs: Iterable[ModelSpec], say: Callable[[str], None]) -> Iterator
     def watch() -> None:
         _, error = process.communicate()
         if process.returncode > 0:
-            why = (error.strip().splitlines() or ["no word"])[-1][:200]
-            say(f"compiling failed ({why}): trained by the plain models")
+            why = (error.strip().splitlines() or ["no message"])[-1][:200]
+            say(f"compiling failed ({why}): trained with the plain models")
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

@@ -1,5 +1,5 @@
-"""What is compiled of a family: one function, when its module is imported, or read from the folder
-of `building.py`. numba itself would look for changes in the file of the entry alone."""
+"""The compiled function of a family: made when its module is imported, or loaded from the folder of
+`building.py`. numba itself would look for changes only in the file of the entry."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,26 +24,26 @@ _DATA = types.Tuple(
 )
 _HOW = types.Tuple(
     (
-        int64[:, ::1],  # where parameters start: layer parameter
-        int64,  # and where the head does
+        int64[:, ::1],  # where each parameter starts: layer parameter
+        int64,  # where the head starts
         int64[::1],  # sizes
         int64,  # 1 for LHI, 0 for RHI
         boolean,  # causal
-        boolean,  # to train
+        boolean,  # whether to train
     )
 )
-_SIGNATURE = int64(_DATA, _HOW, float32[::1])  # the last is memory to work in
+_SIGNATURE = int64(_DATA, _HOW, float32[::1])  # the last is working memory
 
-# What a family does with a group of examples of one run, by the first of them; `run` is the run's
-# part of the data but for `grads`. It gives back where in the memory it adds up gradients of
-# parameters, behind which `collect` has its sums; before the first group, at -1, nothing but that.
-# Inlined by numba, as `drive` is: LLVM would go over the same code once more for each of them.
+# What a family does with a group of examples of one run, given the first of them; `run` is the
+# run's part of the data without `grads`. It returns where in the memory it adds up the gradients of
+# the parameters, followed by the sums of `collect`; before the first group, at -1, it does only
+# that. Inlined by numba, as `drive` is: otherwise LLVM would process the same code again for each.
 group = njit(inline="always")
 
 
 @group
 def drive(work: Any, data: Any, how: Any, m: Any) -> Any:
-    """All groups of all runs; with too little memory nothing but the number of floats needed."""
+    """Process all groups of all runs; with too little memory, return how many floats it takes."""
     values, grads, wide, d_wide, bits, index, logits = data
     n, train, groups = bits.shape[2], how[5], -(-bits.shape[1] // LANES)
     gp, more = 0, 2 * n * wide.shape[2]
@@ -66,9 +66,9 @@ def drive(work: Any, data: Any, how: Any, m: Any) -> Any:
 def entry(function: Callable[..., int]) -> Any:
     """A family's function, compiled for this CPU.
 
-    It sets the logits of every run's examples and, to train, adds to the gradients of each run's
-    mean loss. Given too little memory it does nothing and gives the number of floats it needs,
-    else 0.
+    It sets the logits of every run's examples and, in training, the gradients of each run's mean
+    loss, in arrays that start at 0. Given too little memory it does nothing and returns the number
+    of floats it needs, else 0.
     """
     there, before = folder(), config.CACHE_DIR
     options = {"nogil": True, "error_model": "numpy", "_nrt": False, "cache": there is not None}

@@ -1,4 +1,4 @@
-"""Four vectors at a time: sums that are independent of each other fill the pipeline of a CPU."""
+"""Four vectors at a time: independent sums fill the pipeline of a CPU."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def get4(m: Any, i: Any) -> Any:
 
 @inline
 def put4(m: Any, i: Any, x: Any) -> None:
-    """Set them."""
+    """Set four vectors of an array from the i-th on."""
     put(m, i, x[0])
     put(m, i + 1, x[1])
     put(m, i + 2, x[2])

@@ -40,7 +40,7 @@ def recur_back(
     p: Floats, gp: int, hh: int, bias: int, d: int, m: Floats, h: int, rzn: int, candidate: int,
     g: int, last_only: bool, carry: int, g_hidden: int, g_gates: int, tokens: int,
 ) -> None:  # fmt: skip
-    """The gradient of the gates' inputs from g, that of the states, or of the last one alone."""
+    """The gradient of the gates' inputs from g, that of the states or of only the last one."""
     one = splat(_ONE)
     clear(m, carry, d)
     for t in range(tokens - 1, -1, -1):

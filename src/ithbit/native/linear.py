@@ -1,8 +1,8 @@
 """Linear attention, all blocks of a model: the twin of `models/linear_attention.py`.
 
-The state of a head is S, the sum of keys with values, and Z, the sum of keys. Full attention reads
-the state after all tokens, causal attention after each. The way back has the same shape: a second
-state sums queries with gradients, from the last token on.
+The state of a head is S, the sum of keys times values, and Z, the sum of keys. Full attention reads
+the state after all tokens, causal attention after each. The backward pass has the same shape: a
+second state sums queries times gradients, starting from the last token.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ _ONE, _EPS = np.float32(1), np.float32(1e-6)
 
 @part
 def _features(m: Floats, x: int, slope: int, d: int, step: int, tokens: int) -> None:
-    """ELU + 1 in place for the first d of `step` numbers a token, its derivative beside it."""
+    """ELU + 1 in place for the first d of `step` numbers per token, its derivative at `slope`."""
     for t in range(tokens):
         for i in range(d):
             v = get(m, x + t * step + i)
@@ -40,7 +40,7 @@ def _features_back(m: Floats, g: int, slope: int, d: int, step: int, tokens: int
 
 @part
 def _grow(m: Floats, state: int, size: int, a: int, b: int, z: int) -> None:
-    """S += a b^T, Z += a z, for a head; without z (below 0) it is 1."""
+    """S += a b^T, Z += a z, for one head; z is 1 if its place is below 0."""
     at = state
     for f in range(size):
         v = get(m, a + f)
@@ -77,7 +77,7 @@ def _right(m: Floats, state: int, size: int, b: int, z: int, y: int) -> None:
 
 @part
 def _key(m: Floats, state: int, kv: int, d: int, heads: int) -> None:
-    """Take a token into the state."""
+    """Add a token to the state."""
     size = d // heads
     for h in range(heads):
         _grow(m, state + h * size * (size + 1), size, kv + h * size, kv + d + h * size, -1)
@@ -85,7 +85,7 @@ def _key(m: Floats, state: int, kv: int, d: int, heads: int) -> None:
 
 @part
 def _query(m: Floats, state: int, q: int, mixed: int, below: int, d: int, heads: int) -> None:
-    """What a query sees of the state; one over the denominators is kept."""
+    """What a query reads from the state; the inverses of the denominators are kept."""
     size = d // heads
     for h in range(heads):
         here, at = h * size, state + h * size * (size + 1)
@@ -176,7 +176,7 @@ def _linear_attention(run: Any, how: Any, first: int, m: Any) -> int:
     layers, d, heads, up_to, n = len(at), sizes[0], sizes[1], sizes[2], bits.shape[1]
     T = n + 1 + lhi
     row, wider = T * d, T * up_to
-    # Kept of every layer,
+    # Kept for every layer:
     x = n + 1
     q = x + (layers + 1) * row
     kv = q + layers * row
@@ -189,7 +189,7 @@ def _linear_attention(run: Any, how: Any, first: int, m: Any) -> int:
     scale2 = scale1 + layers * T
     h = scale2 + layers * T
     slope = h + layers * wider
-    # and passing.
+    # Temporary:
     y = slope + layers * wider
     g, gx, gy = y + row, y + 2 * row, y + 3 * row
     gm, gq, gkv = y + 4 * row, y + 5 * row, y + 6 * row

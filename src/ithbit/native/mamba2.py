@@ -2,7 +2,7 @@
 
 Going back from a query token by token, the decay is a running product: no exponentials of
 differences, so nothing needs double precision. After the convolution a token has `conv` numbers:
-x (d), B and C (d_state each); `u` has these before it, and the steps' inputs behind them.
+x (d), B and C (d_state each); `u` has them before the convolution, followed by the steps' inputs.
 """
 
 from typing import Any
@@ -45,7 +45,7 @@ def _convolve(
     p: Floats, w: int, b: int, m: Floats, u: int, step: int, y: int, slope: int, conv: int,
     tokens: int,
 ) -> None:  # fmt: skip
-    """y = SiLU of the causal convolution of each number by itself, and its derivative."""
+    """y = SiLU of the causal, depthwise convolution, and its derivative."""
     for t in range(tokens):
         for i in range(conv):
             v = each(p, b + i)
@@ -62,7 +62,7 @@ def _convolve_back(
     p: Floats, gp: int, w: int, b: int, m: Floats, u: int, step: int, g: int, gu: int,
     conv: int, tokens: int,
 ) -> None:  # fmt: skip
-    """gu += what g, the gradient of the convolution, is for u."""
+    """gu += the gradient of u, from g, that of the convolution."""
     for i in range(conv):
         whole = zero()
         for t in range(tokens):
@@ -149,7 +149,7 @@ def mix_back(
     gs: int, gc: int, g_dt: int, g_sum: int, d: int, state: int, heads: int, tokens: int,
     queries: int,
 ) -> None:  # fmt: skip
-    """From g, the gradient of y: that of the convolved numbers, of the steps where they scale, and
+    """From g, the gradient of y: those of the convolved numbers, of the steps where they scale, and
     of the sums of dt A up to each token."""
     conv, size = d + 2 * state, d // heads
     clear(m, gc, tokens * conv)
@@ -215,7 +215,7 @@ def _mamba2(run: Any, how: Any, first: int, m: Any) -> int:
     n = bits.shape[1]
     T, conv = n + 1 + lhi, d + 2 * state
     row, step, convs, dts = T * d, conv + heads, T * conv, T * heads
-    # Kept of every layer,
+    # Kept for every layer:
     x = n + 1
     gate = x + (layers + 1) * row
     y, z1, y1 = gate + layers * row, gate + 2 * layers * row, gate + 3 * layers * row
@@ -226,7 +226,7 @@ def _mamba2(run: Any, how: Any, first: int, m: Any) -> int:
     slope = c + layers * convs
     dt = slope + layers * convs
     rise, decay, scores = dt + layers * dts, dt + 2 * layers * dts, dt + 3 * layers * dts
-    # and passing.
+    # Temporary:
     end = scores + (layers - 1) * T * T + T
     end_z, end_scale, weights = end + d, end + 2 * d, end + 2 * d + 1
     gated = weights + T

@@ -1,7 +1,7 @@
-"""The six families by compiled code: logits, and the gradients of their mean loss.
+"""The six families as compiled code: logits, and the gradients of their mean loss.
 
-The twin of `models/classifier.py`. What acts on the token table is computed there as ever, by torch
-and its autograd; `wide` has the table's rows as the first block takes them.
+The twin of `models/classifier.py`. What acts on the token table is computed on it as usual, by
+torch and its autograd; `wide` has the table's rows as the first block takes them.
 """
 
 import importlib
@@ -50,11 +50,11 @@ def _mamba2(params: Params, rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What the models of a kind are made of."""
+    """What the models of a kind consist of."""
 
-    function: str  # that is compiled
+    function: str  # the compiled one
     wide: Callable[[Params, Tensor], Tensor]  # a row of the table as the first block takes it
-    at_table: tuple[str, ...]  # parameters of the first block that this reads
+    at_table: tuple[str, ...]  # parameters of the first block that `wide` reads
     names: tuple[str, ...]  # parameters of a block, in the function's order
 
 
@@ -90,7 +90,7 @@ _KINDS = {
 
 
 def compiled(spec: ModelSpec) -> Callable[..., int]:
-    """The compiled function of a model's family; compiles it if it must."""
+    """The compiled function of a model's family; compiles it if necessary."""
     kind = family_named(spec.family).kind
     module = importlib.import_module(module_of(kind))
     function: Callable[..., int] = getattr(module, _KINDS[kind].function)
@@ -98,7 +98,7 @@ def compiled(spec: ModelSpec) -> Callable[..., int]:
 
 
 def _memory(least: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """This thread's memory to work in, so many floats at the least: kept for the next call."""
+    """This thread's working memory, at least that many floats; kept for the next call."""
     kept = getattr(_here, "memory", None)
     if kept is None or len(kept) < least:
         kept = _here.memory = np.zeros(least, np.float32)
@@ -123,8 +123,8 @@ def gradients(
 
 @cache
 def _places(spec: ModelSpec) -> tuple[dict[str, int], Any, Any]:
-    """Where parameters start in a row, in the order of `init`, whatever order they come in; where
-    those of the blocks do; and the sizes, as the compiled function takes them."""
+    """Where each parameter starts in a row, always in the order of `init`; where those of the
+    blocks start; and the sizes, as the compiled function takes them."""
     starts, start = {}, 0
     for name, value in init(spec, 0).items():
         starts[name], start = start, start + value.numel()
@@ -149,7 +149,7 @@ def _run(
 
     starts, at, sizes = _places(spec)
     values = torch.cat([params[name].detach().flatten(1) for name in starts], 1)
-    grads = torch.zeros_like(values) if train else values  # not written to, unless to train
+    grads = torch.zeros_like(values) if train else values  # written to only in training
     d_wide = torch.zeros_like(wide) if train else wide.detach()
     out = values.new_empty(examples.index.shape)
     arrays = (values, grads, wide.detach(), d_wide, examples.bits, examples.index, out)

@@ -13,9 +13,9 @@ def norm(
     p: Floats, w: int, b: int, tiny: bool, m: Floats, x: int, d: int, y: int, z: int, scale: int,
     tokens: int,
 ) -> None:  # fmt: skip
-    """y = w z + b, z the normalised x; z and the scale are kept for the way back.
+    """y = w z + b, z the normalised x; z and the scale are kept for the backward pass.
 
-    Without b (below 0) nothing is subtracted: root-mean-square normalisation.
+    Without b (b < 0) no mean is subtracted: root-mean-square normalisation.
     """
     share = splat(_ONE / np.float32(d))
     eps = splat(np.float32(1e-12) if tiny else np.float32(EPS))
@@ -42,7 +42,7 @@ def norm_back(
     p: Floats, gp: int, w: int, b: int, m: Floats, g: int, d: int, z: int, scale: int, gx: int,
     tokens: int,
 ) -> None:  # fmt: skip
-    """gx += what g, the gradient of y, is for x."""
+    """gx += the gradient of x, from g, that of y."""
     share = splat(_ONE / np.float32(d))
     for i in range(d):
         for_w, for_b = zero(), zero()

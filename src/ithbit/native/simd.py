@@ -1,9 +1,9 @@
-"""A vector of lanes as one value of numba's: what LLVM then keeps in registers.
+"""A vector of lanes as a single numba value, which LLVM then keeps in registers.
 
-A lane is an example. Kernels are written for one example, with vectors where there would be
-numbers, so they need no width of the model to be a multiple of anything and nothing is summed
-across lanes but gradients of weights. The memory of a kernel is one flat float32 array m; its i-th
-vector is `get(m, i)`, and what lies there is called by the number of its first vector.
+A lane is an example. Kernels are written for one example, with vectors in place of numbers, so
+lanes put no condition on the widths of a model, and only gradients are summed across lanes. The
+memory of a kernel is one flat float32 array m; its i-th vector is `get(m, i)`, and what is stored
+there is referred to by the number of its first vector.
 """
 
 import operator
@@ -18,7 +18,7 @@ from numba.core.typing import signature
 from numba.core.typing.templates import ConcreteTemplate, infer_global
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-# Of float32, as many as fill a register, where there are enough of these.
+# As many float32 as fill a register of AVX-512, else of AVX.
 LANES = 16 if get_host_cpu_features().get("avx512f") else 8
 _IR = ir.VectorType(ir.FloatType(), LANES)
 _INT = ir.VectorType(ir.IntType(32), LANES)
@@ -35,22 +35,21 @@ _TYPES = {
     Bits: types.uint8[:, ::1],
     Indices: types.int64[::1],
 }
-# Without a wrapper for Python, and without counts of references: nothing is allocated.
+# No Python wrapper and no reference counting: nothing is allocated.
 _INSIDE = {
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
     "error_model": "numpy",
     "_nrt": False,
 }
-inline = njit(forceinline=True, **_INSIDE)  # of a kernel, over vectors
+inline = njit(forceinline=True, **_INSIDE)  # for functions over vectors
 
 
 def part(function: Any) -> Any:
-    """A part of a kernel, over arrays: compiled when it is first wanted, for the types that it is
-    annotated with."""
+    """A part of a kernel, over arrays: compiled on first use, for the types in its annotations."""
     kinds = [_TYPES[kind] for name, kind in function.__annotations__.items() if name != "return"]
     made = njit(**_INSIDE)(function)
-    # numba would compile it anew for every constant it is called with.
+    # numba would compile it again for every constant it is called with.
     template = made.get_call_template
     made.get_call_template = lambda arguments, keywords: template(tuple(kinds), {})
     return made
@@ -97,7 +96,7 @@ def _pointer(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _llvm(builder: Any, name: str, args: Any) -> Any:
-    """One of LLVM's own functions on vectors."""
+    """Call one of LLVM's own functions on vectors."""
     kind = ir.FunctionType(_IR, [_IR] * len(args))
     name = f"llvm.{name}.v{LANES}f32"
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
@@ -142,7 +141,7 @@ def splat(typing: Any, x: Any) -> Any:
 
 @intrinsic
 def each(typing: Any, a: Any, i: Any) -> Any:
-    """The number a[i] in every lane, i from 0: numba's own a[i] looks for a negative one first."""
+    """The number a[i] in every lane, i >= 0: numba's own a[i] first checks for a negative index."""
 
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         array = context.make_array(sig.args[0])(context, builder, args[0])
@@ -183,7 +182,7 @@ def largest(typing: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def total(typing: Any, x: Any) -> Any:
-    """The sum of the lanes: halves, then halves of these."""
+    """The sum of the lanes, by repeated halving."""
 
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         x, width = args[0], LANES
@@ -207,7 +206,7 @@ def total(typing: Any, x: Any) -> Any:
 
 @intrinsic
 def _power_of_two(typing: Any, x: Any) -> Any:
-    """2^x for whole x from -126 to 127, by the bits of a float."""
+    """2^x for integers x from -126 to 127, built from the bits of a float."""
 
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         whole = builder.fptosi(args[0], _INT)
@@ -255,7 +254,7 @@ def more(m: Any, i: Any, x: Any) -> None:
 
 @inline
 def exp(x: Any) -> Any:
-    """e^x; arguments beyond what a float holds give the least and the most that it does."""
+    """e^x, with x clipped to [-87, 88], so that the result is a normal float."""
     x = zero() - largest(splat(-_MOST), zero() - largest(splat(_LEAST), x))
     k = _rounded(x * splat(_LOG2_E))
     r = fma(k, splat(_LN2_LOW), fma(k, splat(_LN2_HIGH), x))
@@ -302,7 +301,7 @@ def normal(x: Any) -> tuple[Any, Any]:
 
 @intrinsic
 def signed_like(typing: Any, size: Any, sign: Any) -> Any:
-    """The size of one with the sign of another."""
+    """The size of `size` with the sign of `sign`."""
 
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return _llvm(builder, "copysign", args)

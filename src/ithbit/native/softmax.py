@@ -94,7 +94,7 @@ def _softmax(run: Any, how: Any, first: int, m: Any) -> int:
     layers, d, heads, up_to, n = len(at), sizes[0], sizes[1], sizes[2], bits.shape[1]
     T = n + 1 + lhi
     row, wider, matrix = T * d, T * up_to, heads * T * T
-    # Kept of every layer,
+    # Kept for every layer:
     x = n + 1
     q = x + (layers + 1) * row
     kv = q + layers * row
@@ -107,7 +107,7 @@ def _softmax(run: Any, how: Any, first: int, m: Any) -> int:
     scale2 = scale1 + layers * T
     h = scale2 + layers * T
     slope = h + layers * wider
-    # and passing.
+    # Temporary:
     y = slope + layers * wider
     g = y + row
     gx, ga, gy = g + row, g + 2 * row, g + 3 * row

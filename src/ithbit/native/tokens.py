@@ -1,9 +1,9 @@
 """From the token table to a group of examples, and from the last token to their logits.
 
-What acts on each token by itself before the first mixing is computed on the token table, outside
-(see `models/stream.py`); `wide` has its rows, and its columns are numbers that a block wants. Here
-they are spread over the tokens of a group of examples, a lane an example. At `group` in the memory
-are the bits of the group, and behind them the row of each lane's query token.
+What acts on each token by itself before the first mixing is computed outside, on the token table
+(see `models/stream.py`); `wide` has its rows, and its columns are the numbers that a block needs.
+Here they are spread over the tokens of a group of examples, one lane per example. At `group` in the
+memory are the bits of the group, followed by the row of each lane's query token.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ from ithbit.native.simd import (
 
 @part
 def load(bits: Bits, index: Indices, first: int, m: Floats, group: int) -> None:
-    """The examples from the `first` on; beyond the last one zeros with index 1."""
+    """Load the examples from the `first` on; beyond the last one, zeros with index 1."""
     count, n = bits.shape
     for lane in range(LANES):
         k = first + lane
@@ -42,7 +42,7 @@ def spread(
     wide: Table, column: int, width: int, n: int, lhi: int, tokens: int, m: Floats, group: int,
     x: int,
 ) -> None:  # fmt: skip
-    """x: columns of the table at the last so many tokens of each example."""
+    """x = columns of the table at the last `tokens` tokens of each example."""
     for k in range(tokens):
         j, at = n + 1 - tokens + k, x + k * width
         if 0 <= j < n:
@@ -65,8 +65,8 @@ def collect(
     d_wide: Table, column: int, width: int, n: int, lhi: int, tokens: int, m: Floats, group: int,
     g: int, sums: int,
 ) -> None:  # fmt: skip
-    """The way back of `spread`. Bit tokens are summed in the memory, and those that are 1 behind
-    them once more; the others go to their rows."""
+    """The backward pass of `spread`. Bit tokens are summed in the memory, followed by separate sums
+    over those that are 1; the others go to their rows."""
     columns = d_wide.shape[1]
     for k in range(tokens):
         j, at = n + 1 - tokens + k, g + k * width
@@ -105,7 +105,7 @@ def head(
     p: Floats, gp: int, w: int, d: int, m: Floats, x: int, bits: Bits, index: Indices,
     first: int, logits: Floats, train: bool, gx: int,
 ) -> None:  # fmt: skip
-    """The logits; to train, the gradient of their mean loss: in gx that of x."""
+    """The logits and, in training, the gradient of their mean loss, with that of x in gx."""
     count = len(index)
     z = each(p, w + d)
     for i in range(d):

@@ -1,7 +1,7 @@
-"""What acts on each token by itself, for a group of examples: forward, and backward beside it.
+"""What acts on each token by itself, for a group of examples: forward and backward passes.
 
 `p` is a run's row of parameters; `w` and `b` are where a parameter starts in it. The other names
-are places in the memory m, (token, number); at `gp` are the gradients of p, to which is added.
+are places in the memory m, (token, number); the gradients of p are added to those at `gp`.
 """
 
 from ithbit.native.fours import fma4, get4, more4, put4, weigh4, zero4
@@ -33,7 +33,7 @@ def times(m: Floats, x: int, y: int, count: int) -> None:
 def linear(
     p: Floats, w: int, b: int, m: Floats, x: int, n_in: int, y: int, n_out: int, tokens: int
 ) -> None:
-    """y = W x + b at each token; no b where it is below 0. Four numbers at a time."""
+    """y = W x + b at each token, four numbers at a time; no bias if b < 0."""
     for t in range(tokens):
         here, there = x + t * n_in, y + t * n_out
         for o in range(0, n_out - 3, 4):

@@ -1,4 +1,4 @@
 """Trained weights proved right on all inputs: bounds over sets of bit strings, search, certificate.
 
-Nothing here imports torch but `runs.py`, which joins a proof to what `verify` observed.
+Only `runs.py` imports torch; it combines a proof with what `verify` observed.
 """

@@ -1,9 +1,9 @@
-"""Sets of bit strings cut out by linear functionals: lo <= C ε <= hi for a few fixed rows C.
+"""Sets of bit strings defined by linear functionals: lo <= C ε <= hi for a few fixed rows C.
 
-What averages all bits hardly changes with one of them, so fixing bits says little about it; a band
-of the functional that it follows says much. With a generator g = p C + r the product g ε is p σ +
-r ε, where σ = C ε lies in the band: p becomes the generator of a symbol for each functional, and r
-is what remains of the bits. Any p is sound; least squares makes r small.
+An average of all bits hardly changes with one of them, so fixing bits tells little about it; a band
+of the functional that it follows tells much. For a generator g = p C + r, the product g ε is
+p σ + r ε, where σ = C ε lies in the band: p becomes the generator of a symbol for each functional,
+and r is what remains for the bits. Any p is sound; least squares makes r small.
 
 Functionals and the ends of bands are multiples of `STEP`, small enough that their sums are exact.
 """
@@ -22,13 +22,13 @@ STEP = 2.0**-12
 
 @dataclass(frozen=True, eq=False)
 class Bands:
-    """Of every node: the functionals on the bits that may be free, 0 where one is fixed, and the
+    """For every node: the functionals on the bits that may be free (0 where one is fixed), and the
     band of their sum over the free bits."""
 
     C: FloatArray  # node functional free
     mid: FloatArray  # node functional
     half: FloatArray
-    back: FloatArray  # node free functional: any inverse of C from the right
+    back: FloatArray  # node free functional: about a right inverse of C; any is sound
     empty: Ints  # node: no string can be in all bands
 
     @property
@@ -52,11 +52,11 @@ class Bands:
         return (p * self.lifted(self.mid, p)).sum(-1)
 
     def generators(self, p: FloatArray, r: FloatArray) -> FloatArray:
-        """What remains of the bits, then the functionals."""
+        """What remains for the bits, then the functionals."""
         return np.concatenate([r, p * self.lifted(self.half, p)], -1)
 
     def off(self, g: FloatArray, p: FloatArray) -> FloatArray:
-        """How far g ε may be from p σ + r ε by rounding."""
+        """How far g ε may be from p σ + r ε due to rounding."""
         sizes = self.lifted(np.abs(self.C).sum(-1) + np.abs(self.mid), p)
         return slack(2 * self.count + 8) * (np.abs(g).sum(-1) + 2 * (np.abs(p) * sizes).sum(-1))
 
@@ -69,13 +69,13 @@ def _each(x: FloatArray, matrix: FloatArray) -> FloatArray:
 
 
 def everything(functionals: FloatArray, nodes: int) -> FloatArray:
-    """Limits that every string is within."""
+    """Limits that every string satisfies."""
     most = np.abs(functionals).sum(-1)
     return np.broadcast_to(np.stack([-most, most], -1), (nodes, len(functionals), 2)).copy()
 
 
 def reached(functionals: FloatArray, limits: FloatArray, bits: Ints) -> FloatArray:
-    """The limits (node, functional, 2) of C ε over all bits as far as the node's strings reach."""
+    """The limits (node, functional, 2) of C ε over all bits, cut to what a node's bits allow."""
     signs = np.where(bits < 0, 0.0, 2.0 * bits - 1)
     reach, fixed = (bits < 0) @ np.abs(functionals).T, signs @ functionals.T  # exact
     low = np.maximum(limits[..., 0], fixed - reach)
@@ -90,7 +90,7 @@ def bands_of(functionals: FloatArray, limits: FloatArray, bits: Ints, free: Ints
     mid, half = (low + high) / 2, np.maximum(high - low, 0) / 2
     C = functionals * (bits < 0)[:, None]  # node functional bit
     reach = np.abs(C).sum(-1)
-    a = mid / np.maximum(reach, STEP)  # towards a corner that no string may reach
+    a = mid / np.maximum(reach, STEP)  # towards a corner of the bands that no string may reach
     most = np.abs((a[..., None] * C).sum(1)).sum(-1)
     least = (a * mid).sum(-1) - (np.abs(a) * half).sum(-1)
     empty |= least > most + slack(C.shape[-1] + 8) * (np.abs(a) * (reach + half)).sum(-1) * 2

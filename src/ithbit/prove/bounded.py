@@ -1,7 +1,7 @@
-"""What a file of bounds gives: proved bounds of a model's margin over sets of inputs.
+"""The interface of a file of bounds: proved bounds on a model's margin over sets of inputs.
 
-A *node* is an index and a string of which some bits are fixed, that at the index among them: its
-value is the answer. A new block needs one file with a class that fills `Bounds`, and its line in
+A *node* is an index and a string with some bits fixed, among them the bit at the index, whose value
+is the answer. A new block needs one file with a class that implements `Bounds`, and a line in
 `bounds_for`.
 """
 
@@ -18,7 +18,7 @@ from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_blocks import shapes
 
-_LONGEST = 32  # of two layers; beyond, a batch takes minutes and nothing is closed
+_LONGEST = 32  # for two layers; beyond it a batch takes minutes and closes nothing
 
 Ints = NDArray[Any]
 ARITHMETIC = "float64 with error terms for every rounding, tables of exp and erf from arb balls"
@@ -26,7 +26,7 @@ ARITHMETIC = "float64 with error terms for every rounding, tables of exp and erf
 
 @dataclass(frozen=True, eq=False)
 class Bounded:
-    """Of every node: proved bounds of the margin, and hints that prove nothing."""
+    """For every node: proved bounds on the margin, and hints that prove nothing."""
 
     lower: FloatArray  # -inf where nothing is known
     upper: FloatArray
@@ -45,14 +45,14 @@ class Bounds(Protocol):
 
     n: int
     functionals: FloatArray  # functional bit
-    batch: int  # nodes that are best bounded at once
-    slack: float  # how close to the least margin met it pays to raise them; inf: above 0 will do
+    batch: int  # how many nodes are best bounded at once
+    slack: float  # how close to the least margin met to raise them; inf: above 0 is enough
 
     def __call__(self, index: Ints, bits: Ints, limits: FloatArray | None = None) -> Bounded: ...
 
 
 class NoBoundsError(SpecError):
-    """A model whose blocks have no file of bounds."""
+    """There are no bounds for a model or its weights."""
 
 
 def bounds_for(
@@ -60,7 +60,7 @@ def bounds_for(
 ) -> Bounds:
     """The bounds of a model with these weights; raises `NoBoundsError` if its blocks have none.
 
-    Functionals are what limits are of; unless given, the bounds choose them.
+    Functionals are what limits apply to; the bounds choose them unless they are given.
     """
     from ithbit.prove.softmax import OneSoftmax
     from ithbit.prove.two_layers import TwoLayers
@@ -75,19 +75,19 @@ def is_one(spec: ModelSpec) -> bool:
 
 
 def has_bounds(spec: ModelSpec) -> bool:
-    """Whether there is a file of bounds for such a model, if its weights can be bounded."""
+    """Whether there are bounds for such a model, provided that its weights can be bounded."""
     attention = spec.family in FAMILIES and FAMILIES[spec.family].attention
     two = spec.n_layers == 2 and attention and spec.n_bits <= _LONGEST
     return (is_one(spec) or two) and spec.positions == "polynomial"
 
 
 def need_fit(spec: ModelSpec, params: Mapping[str, FloatArray]) -> None:
-    """Raise `NoBoundsError` unless there are bounds for such a model and its weights are whole."""
+    """Raise `NoBoundsError` unless there are bounds for such a model and its weights fit it."""
     if not has_bounds(spec):
         raise NoBoundsError(
-            f"there are no bounds for {spec.task} by {spec.n_layers} layers of {spec.family} with "
-            f"{spec.positions} positions at n = {spec.n_bits}; there are for rhi by one layer of "
-            f"softmax attention, and for two layers of attention up to n = {_LONGEST}, with "
+            f"there are no bounds for {spec.task} with {spec.n_layers} layers of {spec.family} and "
+            f"{spec.positions} positions at n = {spec.n_bits}; there are bounds for one layer of "
+            f"softmax attention on rhi, and for two layers of attention up to n = {_LONGEST}, with "
             "polynomial positions"
         )
     if {name: value.shape for name, value in params.items()} != shapes(spec):

@@ -1,7 +1,8 @@
-"""A function of forms that mostly move along one line, cell by cell on that line.
+"""A function of forms that vary mostly along one line, bounded cell by cell on that line.
 
-Norms bend most where a vector is small. There one affine form says little, but what one layer of
-attention mixes varies almost along a single direction, so a few cells on it say much more.
+Norms are most nonlinear where a vector is small. There a single affine form is loose; but the
+output of one layer of attention varies almost along a single direction, so a few cells along it
+are much tighter.
 """
 
 from collections.abc import Callable
@@ -14,16 +15,16 @@ _UP = 1 + slack(8)
 
 
 def in_cells(x: Form, function: Callable[[Form], Form], k: int, cells: int = 16) -> Form:
-    """A function of forms that mostly move along one line, cell by cell on that line: a form with
-    the first k symbols, all else in its error.
+    """The function of a form that varies mostly along one line, bounded cell by cell on that line:
+    a form with the first k symbols, all else in its error.
 
     With the line's direction p and G = p τᵀ + rest, σ = τ ε lies in one of the cells. There the
     function is a form in the cell's own symbol, ε and more; over all cells it is within a radius
-    of the chord's slope times σ and the mean of the cells' generators times ε.
+    of a constant plus the chord's slope times σ plus the mean of the cells' generators times ε.
     """
     count, d, symbols = x.G.shape
     _, vectors = np.linalg.eigh(np.nan_to_num(np.matmul(x.G, x.G.swapaxes(-1, -2))))
-    p = vectors[..., -1]  # any vector would do
+    p = vectors[..., -1]  # any vector is sound
     tau = np.matmul(p[:, None], x.G)[:, 0]
     along = p[:, :, None] * tau[:, None]
     rest = x.G - along

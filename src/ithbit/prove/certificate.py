@@ -1,12 +1,12 @@
-"""The proof of a run as a file, and its check: this module knows nothing of the search.
+"""The proof of a run as a file, and its check: this module knows nothing about the search.
 
-The file holds the run's specification, the digest of its weights, and leaves: sets of inputs, each
-an index and a string with * for a free bit, with a lower bound of the margin, and where that was
-needed the limits of linear functionals of the bits, in whole steps (`bands.py`). The check reads
-the weights, sees that the leaves cover all n · 2^n inputs, and bounds the margin over every leaf
-again; a leaf without a bound must hold no input.
-For one layer it does so with code of its own, in balls (`check.py`); for two layers it shares with
-the search the bounds of a leaf (`bounded.py`) and nothing else. It needs no torch.
+The file holds the run's specification, the digest of its weights, and the leaves. A leaf is a set
+of inputs: an index, a string with * for a free bit, a lower bound on the margin and, where needed,
+limits on linear functionals of the bits, in whole steps (`bands.py`). The check reads the weights,
+verifies that the leaves cover all n · 2^n inputs, and bounds the margin over every leaf again; a
+leaf without a bound must contain no input.
+For one layer it does so with separate code, in balls (`check.py`); for two layers it shares the
+bounds of a leaf (`bounded.py`) with the search, and nothing else. It does not need torch.
 Bounds are stated to five digits, rounded down, so that another order of summation confirms them.
 """
 
@@ -41,7 +41,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Confirmed:
-    """A certificate that holds: the run, and what is proved of it on all inputs."""
+    """A certificate that holds: the run, and what is proved about it on all inputs."""
 
     name: str
     spec: ModelSpec
@@ -69,7 +69,7 @@ class Confirmed:
 
 
 def stated(bound: float) -> float:
-    """A positive bound to five digits, rounded down; anything else is no claim.
+    """A positive bound to five digits, rounded down; `CertificateError` if not finite and positive.
 
     >>> stated(12.345678), stated(0.00123456789)
     (12.345, 0.0012345)
@@ -84,7 +84,7 @@ def stated(bound: float) -> float:
 @dataclass(frozen=True, eq=False)
 class Leaves:
     """Leaves as arrays: index from 0, bits with -1 for a free one, limits (leaf, functional, 2) of
-    the functionals (functional, bit), and bounds, infinite where no input is in a leaf."""
+    the functionals (functional, bit), and bounds, infinite where a leaf contains no input."""
 
     index: Ints
     bits: Ints
@@ -94,7 +94,7 @@ class Leaves:
 
 
 def document(run: RunSpec, weights: bytes, leaves: Leaves) -> Json:
-    """The certificate."""
+    """The content of the certificate."""
     whole = everything(leaves.functionals, 1)[0]
     rows: list[Any] = sorted(
         [
@@ -115,7 +115,7 @@ def document(run: RunSpec, weights: bytes, leaves: Leaves) -> Json:
 
 
 def _claims(run: RunSpec, margin: float) -> Json:
-    """What a certificate states beside its weights and leaves."""
+    """What a certificate states besides its weights and leaves."""
     n = run.model.n_bits
     return {
         "format": FORMAT,
@@ -139,7 +139,7 @@ def _text(bits: Ints) -> str:
 
 
 def write(path: Path, content: Json) -> None:
-    """Put the file in place in one step, a line per leaf."""
+    """Write the file atomically, one line per leaf."""
     rest = {name: value for name, value in content.items() if name != "leaves"}
     lines = ",\n".join("  " + json.dumps(leaf) for leaf in content["leaves"])
     text = json_bytes(rest).decode().rstrip().removesuffix("}").rstrip()
@@ -155,12 +155,12 @@ def weights_of(weights: bytes) -> Mapping[str, FloatArray]:
 
 
 def check_proof(path: Path, content: Json) -> Confirmed:
-    """The proof that a file holds, of the weights beside it; raises `CertificateError`."""
+    """Confirm the proof in a file for the weights next to it; raises `CertificateError`."""
     try:
         weights = path.with_name("weights.safetensors").read_bytes()
     except OSError as error:
         raise CertificateError(
-            f"{path} is of weights that must lie beside it as weights.safetensors: {error.strerror}"
+            f"{path} needs its weights next to it, as weights.safetensors: {error.strerror}"
         ) from error
     try:
         return confirmed(content, weights)
@@ -169,13 +169,13 @@ def check_proof(path: Path, content: Json) -> Confirmed:
 
 
 def confirmed(content: Json, weights: bytes, same_bounds: bool = False) -> Confirmed:
-    """The proof if all holds that the content states of these weights, else the reason raised.
+    """The proof, if everything holds that the content states about these weights; else raises.
 
-    One layer is checked by code of its own (`check.py`) unless the bounds of the search will do,
-    which are faster.
+    One layer is checked by separate code (`check.py`), or with `same_bounds` by the bounds of the
+    search, which are faster.
     """
     if content.get("weights_sha256") != hashlib.sha256(weights).hexdigest():
-        raise CertificateError("it is of other weights: their digest is not the one stated")
+        raise CertificateError("it is for other weights: their digest is not the one stated")
     try:
         run = run_from_json(content["spec"])
     except (KeyError, TypeError, ValueError) as error:
@@ -222,7 +222,7 @@ def read_leaves(content: Json, n: int) -> Leaves:
         except (TypeError, ValueError):
             good = False
         if not good:
-            raise CertificateError(f"{row!r:.80} is no leaf of {n} bits with a bound above 0")
+            raise CertificateError(f"{row!r:.80} is not a leaf of {n} bits with a bound above 0")
         index.append(i - 1)
         bits.append(["01*".index(each) for each in text])
         limits.append(own)
@@ -232,7 +232,7 @@ def read_leaves(content: Json, n: int) -> Leaves:
 
 
 def _functionals(rows: Any, n: int) -> FloatArray:
-    """Functionals in whole steps, none of them above 1: their sums are then exact."""
+    """Functionals in whole steps, with entries in [-1, 1], so that their sums are exact."""
     try:
         found = np.array(rows, float).reshape(len(rows), n) * STEP
         good = bool((np.abs(found) <= 1).all() and (found / STEP == np.rint(found / STEP)).all())
@@ -246,10 +246,10 @@ def _functionals(rows: Any, n: int) -> FloatArray:
 def uncovered(
     bits: Ints, limits: FloatArray, index: int, value: int, whole: FloatArray
 ) -> Ints | None:
-    """Inputs of a case that no leaf covers, as a string with -1 for a free bit; None if all are.
+    """Inputs of a case that no leaf covers, as a string with -1 for a free bit; None if none.
 
-    Limits are taken as boxes, whatever strings they hold. The case is cut where the fewest leaves
-    are cut with it: at a bit, or at the end of a leaf's limits.
+    Limits are treated as boxes, whatever strings they contain. The case is split where the fewest
+    leaves are split with it: at a bit, or at an end of a leaf's limits.
 
     >>> leaves, whole = np.array([[1, 0, -1], [1, 1, 0]]), np.zeros((0, 2))
     >>> uncovered(leaves, np.zeros((2, 0, 2)), 0, 1, whole).tolist()
@@ -259,14 +259,14 @@ def uncovered(
     start[index] = value
     todo = [(start, whole, np.arange(len(bits)))]
     while todo:
-        node, box, near = todo.pop()  # a set, and the leaves that hold some of it
+        node, box, near = todo.pop()  # a set, and the leaves that contain some of it
         if not len(near):
             return node
         fixed = (bits[near] >= 0) & (node < 0)
         ends = limits[near]
         inside = (ends > box[:, :1]) & (ends < box[:, 1:])
         if (~fixed.any(1) & ~inside.any((1, 2))).any():
-            continue  # a leaf holds all of it
+            continue  # a leaf contains all of it
         cuts = [((~fixed[:, j]).sum(), j, 0.0) for j in np.flatnonzero(fixed.any(0))]
         for f in np.flatnonzero(inside.any((0, 2))):
             low, high = ends[:, f, 0], ends[:, f, 1]
@@ -287,7 +287,7 @@ def uncovered(
 
 
 def need_held(model: OneLayer, leaves: Leaves) -> None:
-    """Raise `CertificateError` unless the second evaluation confirms every leaf."""
+    """Raise `CertificateError` unless the second implementation confirms every leaf."""
     if len(leaves.functionals):
         raise CertificateError("a proof of one layer has no functionals")
     for i, bits, bound in zip(leaves.index, leaves.bits, leaves.lower, strict=True):

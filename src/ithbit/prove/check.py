@@ -1,9 +1,9 @@
-"""The margin of one block of softmax attention over a leaf, written a second time for the check.
+"""The margin of one block of softmax attention over a leaf: a second implementation for the check.
 
-It shares no code with the bounds of the search: one leaf at a time, in arb balls (python-flint),
-which carry all rounding, instead of float64 arrays with error terms. A form is a matrix whose first
-column is the centre and whose other columns belong to symbols in [-1, 1]: first those of the free
-bits, then those of what is left over.
+It shares no code with the bounds of the search: it works on one leaf at a time, in arb balls
+(python-flint), which carry all rounding, instead of float64 arrays with error terms. A form is a
+matrix whose first column is the centre and whose other columns belong to symbols in [-1, 1]: first
+those of the free bits, then those of the remainders.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from ithbit.theory.layers import FloatArray
 PRECISION = 96
 _EPS = fmpq(1, 10**12)
 _PIECES = 12
-_CUTS = 5  # of a leaf whose bound is too low at first
+_CUTS = 5  # bits fixed at most in a leaf whose bound is too low at first
 _BEND = (arb("-0.10799"), arb("0.79789"))  # GELU'' = φ(x)(2 - x²), least at ±2, greatest at 0
 
 Ball = Any  # flint.arb, which has no type stubs
@@ -40,7 +40,7 @@ class OneLayer:
             bias, out = self.p["blocks.0.qkv.bias"], self.p["blocks.0.out.weight"]
             part = [[qkv[t, c] + bias[0, c] for c in range(3 * d)] for t in range(3 * n)]
             self.own = [[rows[2 * n + i, c] for c in range(d)] for i in range(n)]
-            # head token: what it adds; head index token: how much it weighs
+            # values, head token: what it adds; weights, head index token: how much it weighs
             self.values, self.weights = [], []
             for h in range(heads):
                 at = range(h * size, (h + 1) * size)
@@ -68,9 +68,9 @@ class OneLayer:
         return tuple(self.p[f"{name}.{which}"].tolist()[0] for which in ("weight", "bias"))
 
     def holds(self, index: int, bits: list[int], stated: float, cuts: int = _CUTS) -> bool:
-        """Whether the margin is at least as stated on all strings with these bits, -1 for a free
-        one; index from 0. Where the bound is too low, the free bit that heads look at most is
-        fixed, both ways: the search may have had the better bound, and the leaf be right."""
+        """Whether the margin is at least as stated on all strings with these bits (-1 for a free
+        bit; index from 0). If the bound is too low, the free bit that heads attend to most is
+        fixed both ways: the search may have had a better bound, and the leaf may be right."""
         low = self.lower(index, bits)
         if low.is_finite() and low >= arb(stated):
             return True
@@ -82,12 +82,12 @@ class OneLayer:
         return all(self.holds(index, half, stated, cuts - 1) for half in halves)
 
     def _share(self, index: int, j: int) -> float:
-        """The most that a head may look at bit j, roughly."""
+        """The most attention that any head may pay to bit j, roughly."""
         rows = [[float(w) for w in each[index]] for each in self.weights]
         return max((row[j] + row[j + self.n]) / sum(row) for row in rows)
 
     def lower(self, index: int, bits: list[int]) -> Ball:
-        """A lower bound of the margin on all strings with these bits, or a ball without end."""
+        """A lower bound on the margin on all strings with these bits, or a non-finite ball."""
         with ctx.workprec(PRECISION):
             logit = self._tail(self._attention(index, bits))
             low = logit[0, 0] if bits[index] else -logit[0, 0]
@@ -95,7 +95,7 @@ class OneLayer:
 
     def _attention(self, i: int, bits: list[int]) -> Balls:
         """The last token after attention as a form: N/D = m + (N - m D) / D with 1/D between its
-        ends, or where D varies much and that is narrower, each coordinate's own range."""
+        ends or, where D varies a lot and that is narrower, each coordinate's own range."""
         n, d = self.n, len(self.own[0])
         free = [j for j in range(n) if bits[j] < 0]
         bias = self.p["blocks.0.out.bias"].tolist()[0]
@@ -137,8 +137,8 @@ class OneLayer:
     def _end(
         self, w: Any, v: Any, free: list[int], sure: list[int], c: int, sign: int, low: Ball
     ) -> Ball:
-        """An upper bound of sign · Σ w v / Σ w in one coordinate. For any λ the ratio is at most
-        λ + max(F, 0) / D with F = max Σ w (v - λ); a few steps of Dinkelbach choose λ."""
+        """An upper bound on sign · Σ w v / Σ w in one coordinate. For any λ the ratio is at most
+        λ + max(F, 0) / D with F = max Σ w (v - λ); a few Dinkelbach steps choose λ."""
         n = self.n
         pairs = [[(w[t], sign * v[t][c]) for t in (j, j + n)] for j in free]
         rest = [(w[t], sign * v[t][c]) for t in sure]
@@ -203,7 +203,7 @@ def _linear(x: Balls, weight: Balls, bias: Balls) -> Balls:
 
 
 def _with_own(rows: list[list[Ball]], left: list[Ball]) -> Balls:
-    """Rows of a form with a further symbol for each of them."""
+    """Rows of a form, each with an additional symbol of its own."""
     d = len(rows)
     return arb_mat(
         [[*rows[r], *(left[r] if r == s else arb(0) for s in range(d))] for r in range(d)]
@@ -211,9 +211,9 @@ def _with_own(rows: list[list[Ball]], left: list[Ball]) -> Balls:
 
 
 def _normed(x: Balls, gain: list[Ball], bias: list[Ball]) -> Balls:
-    """LayerNorm. The variance is V(ε) = v + u ε + |G ε|²/d, the last between 0 and a bound, and
-    1/√V lies within a radius of the chord's slope times V; a coordinate whose own interval is
-    narrower gets that."""
+    """LayerNorm. The variance is V(ε) = v + u ε + |G ε|²/d, whose last term is between 0 and a
+    bound, and 1/√V is within a radius of an affine function of V with the chord's slope; a
+    coordinate whose own interval is narrower gets that interval."""
     d, columns = x.nrows(), x.ncols()
     centring = [[arb(int(r == s)) - arb(fmpq(1, d)) for s in range(d)] for r in range(d)]
     rows = (arb_mat(centring) * x).tolist()
@@ -258,7 +258,8 @@ def _normed(x: Balls, gain: list[Ball], bias: list[Ball]) -> Balls:
 
 
 def _gelu(x: Balls) -> Balls:
-    """GELU: a slope, and what is left between its chords on pieces and their greatest bends."""
+    """GELU: an affine part with the chord's slope, and a remainder bounded piece by piece, from the
+    values at the pieces' ends and the extremes of the second derivative."""
     out, left = [], []
     root = arb(2).rsqrt()
     for row in x.tolist():

@@ -1,12 +1,12 @@
 """Affine forms over sets of inputs, sound in real arithmetic: numpy float64 with error terms.
 
-A `Form` holds vectors x = c + G ε + δ: symbols ε in [-1, 1] that all coordinates share, and errors
-|δ| <= e of each coordinate for itself. Whatever the true reals are, they lie in the form: rounding
-goes into e. Rests on the standard model of floating point, which holds for every order of summation
-and with fused operations: a sum of k products has an error of at most (k + 1) u Σ|x y| to first
-order, u = 2^-53. `slack` takes it with more than twice that room, which also covers the operations
-around the sum; `TINY` covers underflow. Square roots and quotients are those of IEEE 754, the GELU
-is a table made of arb balls with a Taylor remainder, cube roots are checked after the fact.
+A `Form` holds vectors x = c + G ε + δ: symbols ε in [-1, 1] that all coordinates share, and an
+error |δ| <= e for each coordinate by itself. The true real values always lie in the form: rounding
+goes into e. This relies on the standard model of floating point, which holds for every order of
+summation and with fused operations: a sum of k products has an error of at most (k + 1) u Σ|x y| to
+first order, u = 2^-53. `slack` allows more than twice that, which also covers the operations around
+the sum; `TINY` covers underflow. Square roots and quotients are those of IEEE 754, the GELU is a
+table computed with arb balls plus a Taylor remainder, cube roots are checked after the fact.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _UP = 1 + 64 * _U  # more than any rounding of a few operations on numbers of on
 _DOWN = 1 - 64 * _U
 
 GELU_STEP, GELU_END = 128, 8  # the table has a point every 1/128 up to 8
-_PIECES = 8  # that a GELU's interval is cut into
+_PIECES = 8  # into which a GELU's interval is cut
 # φ(x)(2 - x²), the second derivative of GELU, is largest at 0 (0.79788…) and least at ±2
 # (-0.10798…); the fifth, φ(x)(x⁵ - 11x³ + 18x), is at most 2.84… in size, at ±0.64….
 _BEND_MAX, _BEND_MIN, _FIFTH = 0.79789, -0.10799, 3.0
@@ -34,7 +34,7 @@ _TAIL = 1e-14  # x Φ(-x) < φ(x) at x >= 8
 
 
 def slack(terms: int) -> float:
-    """What a sum of so many products may be off, relative to the sum of their sizes."""
+    """The most that a sum of that many products may be off, relative to the sum of their sizes."""
     return (terms + 16) * _U
 
 
@@ -78,9 +78,9 @@ def add(x: Form, y: Form) -> Form:
 
 
 def with_own(x: Form, radius: FloatArray) -> Form:
-    """The form with a further symbol for each coordinate, of that radius; where all of them are
-    hardly more than rounding, they are taken as such."""
-    is_large = ~(radius < _HARDLY).all(0)  # nor is NaN small
+    """The form with an additional symbol of that radius for each coordinate; where all radii of a
+    coordinate are hardly more than rounding, they go into its error."""
+    is_large = ~(radius < _HARDLY).all(0)  # NaN counts as large
     own = np.flatnonzero(is_large)
     more = np.zeros((*x.c.shape, len(own)))
     more[:, own, np.arange(len(own))] = radius[:, own]
@@ -89,17 +89,17 @@ def with_own(x: Form, radius: FloatArray) -> Form:
 
 
 def left_over(x: Form, radius: FloatArray, own: bool) -> Form:
-    """The form with what may be off besides: as symbols of its own, or as part of its error."""
+    """The form with a further remainder, as symbols of its own or as part of its error."""
     return with_own(x, radius) if own else Form(x.c, x.G, (x.e + radius) * _UP)
 
 
 def layer_norm(x: Form, gain: FloatArray, bias: FloatArray, eps: float, gram: bool = True) -> Form:
     """LayerNorm: the centred vector times an affine enclosure of its inverse deviation.
 
-    The variance is an affine form plus |G ε|²/d, which lies between 0 and the sum of squared
-    radii, or with `gram`, which costs more, of products of generators if that is less. A coordinate
-    whose affine enclosure is wider than its plain interval gets that instead. What is left over
-    becomes a symbol of each coordinate's own.
+    The variance is an affine form plus |G ε|²/d, which lies between 0 and the mean of the squared
+    radii, or with `gram`, which costs more, the sum of |products of generators|/d if that is less.
+    A coordinate whose affine enclosure is wider than its plain interval gets the interval instead.
+    The remainder becomes a symbol of each coordinate's own.
     """
     d, off = x.c.shape[-1], slack(x.c.shape[-1] + x.G.shape[-1])
     c = x.c - x.c.mean(-1, keepdims=True)
@@ -170,10 +170,10 @@ def _inverse_root(lo: FloatArray, hi: FloatArray) -> tuple[FloatArray, FloatArra
 
 
 def gelu(x: Form, own: bool = True, pieces: int = _PIECES) -> Form:
-    """GELU of each coordinate: its chord's slope, and what is left as a symbol of its own.
+    """GELU of each coordinate: an affine part with its chord's slope, and a remainder.
 
-    What is left is bounded on pieces: between two points a function lies within h²/8 times its
-    second derivative of the chord.
+    The remainder, a symbol of its own if `own`, is bounded on pieces: between two points that are
+    h apart, a function differs from its chord by at most h²/8 times its second derivative.
     """
     low, high = x.bounds()
     width = np.maximum(high - low, 1e-9)
@@ -203,8 +203,8 @@ def block_tail(
     brief: bool = False,
     gram: bool = True,
 ) -> Form:
-    """A block after attention and its residual sum; if brief, what GELUs leave over becomes 16
-    symbols instead of 64."""
+    """A block after attention and its residual sum; if `brief`, the remainders of GELUs become one
+    symbol per coordinate of the sum instead of one per hidden unit."""
 
     def norm(x: Form, name: str) -> Form:
         gain, bias = (params[f"{block}{name}.{each}"] for each in ("weight", "bias"))
@@ -235,7 +235,7 @@ def gelu_off(size: FloatArray) -> FloatArray:
 
 
 def gelu_value(x: FloatArray) -> FloatArray:
-    """GELU at float points, by quartics around a table's points."""
+    """GELU at float points, by quartics around the table's points."""
     r = np.clip(x, -GELU_END, GELU_END)
     r *= GELU_STEP
     k = np.rint(r)

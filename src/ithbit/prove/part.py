@@ -1,6 +1,6 @@
-"""A search that was cut short, as a file: its leaves, from where another goes on.
+"""An unfinished search as a file: its leaves, from which another search continues.
 
-Nothing of it is trusted: when a proof is complete, every leaf is bounded again.
+Nothing in it is trusted: when a proof is complete, every leaf is bounded again.
 """
 
 import json
@@ -19,7 +19,7 @@ _NUMBERS = ("least_proved", "least_found", "bits", "index", "share_closed", "nod
 
 
 def part_of(found: Found, functionals: FloatArray, weights_sha256: str) -> bytes:
-    """The file of a search for the weights of that digest."""
+    """The content of the file, for a search on the weights with that digest."""
     arrays = {name: np.ascontiguousarray(getattr(found.leaves, name)) for name in _ARRAYS}
     numbers = {name: getattr(found, name) for name in _NUMBERS}
     about = {"format": FORMAT, "weights_sha256": weights_sha256, "found": json.dumps(numbers)}
@@ -27,7 +27,7 @@ def part_of(found: Found, functionals: FloatArray, weights_sha256: str) -> bytes
 
 
 def read_part(path: Path, weights_sha256: str) -> tuple[Found, FloatArray] | None:
-    """The search in a file and its functionals; None if there is none that fits these weights."""
+    """The search in a file and its functionals; None if it holds none for these weights."""
     try:
         with safe_open(path, "numpy") as file:
             about = file.metadata() or {}

@@ -1,15 +1,16 @@
-"""Two blocks of attention on single inputs, sound in real arithmetic: where a set has few strings,
-trying all of them says more than bounds of the set, and is faster.
+"""Two blocks of attention on single inputs, sound in real arithmetic: for a set of few strings,
+trying all of them is tighter than bounding the set, and faster.
 
-All strings of a set go through together. What a token holds after layer 1 depends on the free bits
-it sees, so that causal attention computes it once for many strings; its sums are separable over the
+All strings of a set are processed together. What a token holds after layer 1 depends on the free
+bits it sees, so causal attention computes it once for many strings; its sums are separable over the
 bits and are built bit by bit. Strings are counted with the first free bit lowest, so the rows of a
 token that sees the first f of them repeat after 2^f strings.
 
-Errors are Euclidean norms, one for a batch of rows. A map grows them by its spectral norm, a
-LayerNorm by 1/σ: its derivative is a contraction over σ, and the deviation σ is 1-Lipschitz in the
-root mean square. Attention averages values, so that relative errors δ of its weights move it by
-2 δ / (1 - δ) of the largest; linear attention's ε is the weight of one more token of value 0.
+Errors are Euclidean norms, one for a batch of rows. A map multiplies them by at most its spectral
+norm, a LayerNorm by at most 1/σ: its derivative is a contraction divided by σ, and the deviation σ
+is 1-Lipschitz in the root mean square. Attention averages values, so relative errors δ of its
+weights move it by at most 2 δ / (1 - δ) times the largest value; linear attention's ε is the weight
+of one more token, of value 0.
 """
 
 from collections.abc import Iterator
@@ -29,8 +30,8 @@ _GELU_SLOPE = 1.13  # of GELU, at most 1.1290 at √2
 _UP = 1 + slack(64)
 _EXP = 2.0**-48
 _EXP_LIMIT, _FINE = 576, 64  # e^-576 < 1e-250
-_BITS = 9  # that vary at once
-_ROWS = 512  # at once, which fit the caches
+_BITS = 9  # free bits that vary at once
+_ROWS = 512  # at once, to fit the caches
 
 
 class Rows(NamedTuple):
@@ -42,7 +43,7 @@ class Rows(NamedTuple):
 
 
 class Map(NamedTuple):
-    """An exact weight (in, out) and bias, and bounds of their norms."""
+    """An exact weight (in, out) and bias, and bounds on their norms."""
 
     weight: FloatArray
     bias: FloatArray | None
@@ -52,8 +53,8 @@ class Map(NamedTuple):
 
 
 def mapping(weight: FloatArray, bias: FloatArray | None = None) -> Map:
-    """Of a weight (out, in). ‖W‖² = ‖WᵀW‖, and that to the 16th is at most ‖(WᵀW)^16‖_F; rounding
-    of the powers, relative to their norms, is below 1e-9 by far."""
+    """The map of a weight (out, in). ‖W‖² = ‖WᵀW‖, whose 16th power is at most ‖(WᵀW)^16‖_F;
+    rounding of the powers, relative to their norms, is far below 1e-9."""
     entries = float(np.linalg.norm(weight)) * _UP
     power = weight.T @ weight / max(entries**2, TINY)
     for _ in range(4):
@@ -93,15 +94,15 @@ def layer_norm(rows: Rows, gain: FloatArray, bias: FloatArray, eps: float) -> Ro
 
 
 def gelu(rows: Rows) -> Rows:
-    """|GELU(x)| <= |x|, but for what it may be off in each coordinate."""
+    """GELU; |GELU(x)| <= |x|, up to what it may be off in each coordinate."""
     off = float(gelu_off(np.array(rows.size))) * rows.x.shape[-1] ** 0.5
     return Rows(gelu_value(rows.x), (_GELU_SLOPE * rows.e + off) * _UP, (rows.size + off) * _UP)
 
 
 def averaged(x: FloatArray, total: FloatArray, off: float, e: float, size: float) -> Rows:
-    """Averages x of values, which are within e of the truth and at most of that size, computed with
-    weights within a factor 1 ± off, or within 1e-250; these have the sums `total`."""
-    if not (off < 0.5 and total.min() > 1e-200):  # where underflow counts nothing is known
+    """Averages x of values that are within e of the truth and of norm at most `size`, computed with
+    weights that are right within a factor 1 ± off, or within 1e-250, and have the sums `total`."""
+    if not (off < 0.5 and total.min() > 1e-200):  # where underflow matters, nothing is known
         return Rows(x, np.inf, np.inf)
     far = 2 * off / (1 - off) + ENTRY
     return Rows(x, (e + far * (size + e) + ENTRY) * _UP, size * (1 + far) * _UP)
@@ -142,7 +143,7 @@ class Points:
         )
 
     def __call__(self, index: int, bits: Ints) -> tuple[FloatArray, FloatArray]:
-        """Bounds of the margin at all strings of a node, the first free bit counting fastest."""
+        """Bounds on the margin at all strings of a node, the first free bit varying fastest."""
         tables = self._first(index, bits)
         count, tokens = len(tables[-1][0]), len(tables)
         keys, values = (np.empty((count, tokens, self.x.shape[-1])) for _ in range(2))
@@ -166,7 +167,7 @@ class Points:
         return margin - room, margin + room
 
     def tried(self, index: int, bits: Ints, limits: FloatArray, functionals: FloatArray) -> Bounded:
-        """Bounds of one node by all its inputs."""
+        """Bounds of one node from all its inputs."""
         n, free = len(bits), np.flatnonzero(bits < 0)
         inner = free[-_BITS:]  # few tokens see the last ones if attention is causal
         order = np.concatenate([inner, free[: len(free) - len(inner)]])
@@ -187,7 +188,7 @@ class Points:
         return Bounded(low.min(keepdims=True), high.max(keepdims=True), slope, weight)
 
     def _first(self, index: int, bits: Ints) -> list[tuple[Ints, FloatArray]]:
-        """Of every token its rows in the table of tokens and the sums of its weights and weighted
+        """For every token, its rows in the token table and the sums of its weights and weighted
         values, at all values of the free bits that it sees."""
         n, free = len(bits), np.flatnonzero(bits < 0)
         lhi = len(self.x) > 3 * n  # the query first, the end last
@@ -215,8 +216,8 @@ class Points:
         return tables
 
     def _through(self, rows: Ints, sums: FloatArray, tokens: int) -> tuple[Rows, Rows, Rows, Rows]:
-        """Tokens after layer 1, what layer 2 makes queries of, and its keys and values; for linear
-        attention the features of the keys, with the error of the keys."""
+        """Tokens after layer 1, the input of layer 2's queries, and its keys and values; for linear
+        attention, the features of the keys, with the error of the keys."""
         total = sums[:, : self.heads] + self.extra
         x = sums[:, self.heads :].reshape(len(sums), self.heads, -1) / total[..., None]
         e = slack(0) * self.most_v + ENTRY * self.x.shape[-1]
@@ -231,7 +232,7 @@ class Points:
         return z, inner, key, value
 
     def _second(self, inner: Rows, key: Rows, value: Rows) -> Rows:
-        """What attention of layer 2 gives the last token."""
+        """What the attention of layer 2 adds to the last token."""
         q, (count, tokens, _) = linear(inner, self.q), key.x.shape
         k, v = (each.x.reshape(count, tokens, self.heads, -1) for each in (key, value))
         if self.softmax:
@@ -270,7 +271,7 @@ class Points:
 
 
 def _groups(rows: list[int]) -> Iterator[slice]:
-    """Neighbours with some `_ROWS` rows together."""
+    """Slices of neighbouring tokens with `_ROWS` rows or more together, the last perhaps fewer."""
     start, count = 0, 0
     for at, own in enumerate(rows):
         count += own
@@ -285,7 +286,7 @@ def _features(x: FloatArray) -> FloatArray:
 
 
 def exp(x: FloatArray) -> FloatArray:
-    """e^x for x <= 0 within a factor 1 ± `_EXP`, or 1e-250: e^{-m/64} e^r, |r| <= 1/128.
+    """e^x for x <= 0 within a factor 1 ± `_EXP`, or within 1e-250: e^{-m/64} e^r, |r| <= 1/128.
 
     The table is rounded from arb balls; Horner's rule and the remainder are off by at most 2^-50.
     """
@@ -302,7 +303,7 @@ def exp(x: FloatArray) -> FloatArray:
 
 @cache
 def _exp_table() -> FloatArray:
-    """One look for each number, where the two tables of `theory` take two and a product."""
+    """One lookup per number, where the two tables of `theory` take two and a product."""
     with ctx.workprec(100):
         balls = [(-arb(m) / _FINE).exp() for m in range(_EXP_LIMIT * _FINE + 1)]
     return np.array([float(ball.mid()) for ball in balls])

@@ -1,6 +1,6 @@
-"""Products of forms, convex functions, sums over what bits choose: what a second layer needs.
+"""Products of forms, convex functions and sums over what bits choose, as a second layer needs them.
 
-Axes are as a caller has them: dim last in c and e, symbols behind it in G.
+Leading axes are up to the caller; dim is last in c and e, and followed by the symbols in G.
 """
 
 from typing import Any
@@ -17,14 +17,14 @@ _UP = 1 + slack(8)
 
 
 def collapsed(x: Form, k: int) -> Form:
-    """The form with all symbols but the first k as part of its error."""
+    """The form with all symbols after the first k moved into its error."""
     more = np.abs(x.G[..., k:]).sum(-1) * (1 + slack(x.G.shape[-1]))
     return Form(x.c, x.G[..., :k], (x.e + more) * _UP)
 
 
 def dot(a: Form, b: Form, k: int) -> Form:
     """Σ a b over the last axis of c: a scalar form with the symbols of a, of which b shares the
-    first k; what b has for itself, and what is not affine, is in its error."""
+    first k; the other symbols of b, and what is not affine, go into its error."""
     c = (a.c * b.c).sum(-1)
     by_a, by_b = (np.matmul(x.c[..., None, :], y.G)[..., 0, :] for x, y in ((a, b), (b, a)))
     own = np.abs(by_a[..., k:]).sum(-1)
@@ -36,7 +36,7 @@ def dot(a: Form, b: Form, k: int) -> Form:
 
 
 def product(weight: Form, value: Form) -> Form:
-    """A scalar form times a vector form, whose symbols come first among those of the scalar."""
+    """A scalar form times a vector form, whose symbols are the first ones of the scalar."""
     more = weight.G.shape[-1] - value.G.shape[-1]
     G = np.concatenate([value.G, np.zeros((*value.G.shape[:-1], more))], -1)
     value = Form(value.c, G, value.e)
@@ -50,7 +50,7 @@ def product(weight: Form, value: Form) -> Form:
 def convex(x: Form, features: bool) -> Form:
     """exp, or ELU + 1, of every coordinate: between the chord and a tangent.
 
-    Both functions are above e^t (1 + x - t), for ELU + 1 if t <= 0.
+    Both functions are at least e^t (1 + x - t), ELU + 1 if t <= 0.
     """
     low, high = x.bounds()
     a, b = (_convex_at(end, features) for end in (low, high))
@@ -86,7 +86,8 @@ def chosen(x: Form, n: int, free: Ints, bands: Bands) -> Form:
     """The sum over slots (axis 1) of what the bits choose; the symbols are the free bits, then the
     functionals.
 
-    Of ε_j times a generator h_j of a functional's symbol τ, the sum (Σ_j h_j ε_j) τ is split again.
+    The products of ε_j and a generator h_j of a functional's symbol τ add up to (Σ_j h_j ε_j) τ,
+    whose first factor is split again.
     """
     zero, one, k = slice(0, n), slice(n, 2 * n), len(free)
     c = (x.c[:, zero] + x.c[:, one]).sum(1) / 2 + x.c[:, 2 * n :].sum(1)
@@ -109,6 +110,6 @@ def chosen(x: Form, n: int, free: Ints, bands: Bands) -> Form:
 
 
 def of_bits(x: FloatArray, n: int, choose: Any) -> FloatArray:
-    """Least or greatest sum over slots (axis 1) of bounds, bit by bit."""
+    """The least or greatest sum of bounds over slots (axis 1), chosen bit by bit."""
     total: FloatArray = choose(x[:, :n], x[:, n : 2 * n]).sum(1) + x[:, 2 * n :].sum(1)
     return total

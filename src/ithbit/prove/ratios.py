@@ -1,11 +1,12 @@
-"""Attention as a ratio of sums over tokens, each of which a free bit chooses between two.
+"""Attention as a ratio of sums over tokens, where a free bit chooses between two tokens.
 
-With ε_j = ±1 for a free bit, N = N₀ + Σ n_j ε_j and D = D₀ + Σ d_j ε_j where weights and values are
-known numbers: for any m,
+If weights and values are known numbers, then N = N₀ + Σ n_j ε_j and D = D₀ + Σ d_j ε_j, with
+ε_j = ±1 for a free bit. For any m,
 
     N/D = m + (N₀ - m D₀ + Σ g_j ε_j) / D,   g_j = n_j - m d_j,
 
-so with 1/D in κ ± ρ it is an affine form with generators κ g_j and a remainder ρ Σ|g_j|.
+so with 1/D in κ ± ρ and m = N₀/D₀ it is an affine form with generators κ g_j and a remainder
+ρ Σ|g_j|.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from ithbit.theory.layers import FloatArray
 
 @dataclass(frozen=True, eq=False)
 class Ratio:
-    """N/D = m + G ε ± (rest + e), dim last; symbols are the free bits, before dim."""
+    """N/D = m + G ε ± (rest + e), dim last; G has the symbols, first the free bits, before dim."""
 
     m: FloatArray
     G: FloatArray
@@ -41,9 +42,9 @@ def separable_ratio(
     bands: Bands | None = None,
 ) -> Ratio:
     """The ratio from weights (..., bit) and weighted values (..., bit, dim) of bits 0 and 1, and
-    the sums over the other tokens (...) and (..., dim). A bit that is fixed has the same twice.
+    the sums over the other tokens (...) and (..., dim). A fixed bit has the same entry twice.
 
-    Weights are within 2^-52 of themselves, values also within `ENTRY` of the truth.
+    Weights are off by at most a relative 2^-52, values by that plus `ENTRY`.
     """
     (w0, w1), (x0, x1) = weight, weighted
     n = w0.shape[-1]
@@ -76,7 +77,7 @@ def separable_ratio(
     size = np.abs(g)
     large = size.sum(-2) * (1 + count)
     moves = size.sum(-1)
-    if bands is None:  # a bit that D stands on moves nothing but what rounding hides
+    if bands is None:  # a bit that dominates D moves the ratio only by what rounding hides
         moves = moves + count * (np.abs(x).sum(-1) + np.abs(m).sum(-1)[..., None] * np.abs(d))
     sizes = (np.abs(x0) + np.abs(x1)).sum(-2) + 2 * np.abs(fixed_weighted)
     sizes = sizes + np.abs(m) * (most * 3)[..., None]

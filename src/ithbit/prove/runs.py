@@ -1,8 +1,9 @@
-"""The proof of a trained run, joined to what `verify` observed: one verdict.
+"""The proof of a trained run, combined with what `verify` observed into one verdict.
 
-A run that is refuted stays so. Else bounds are sought over all inputs, and where they are above 0
-the certificate is written, all its leaves are bounded again, and only then the verdict is *proved
-on all inputs*. `ithbit check-certificate` checks it by other code where there is some.
+A run that is refuted or unsettled stays so. Otherwise bounds over all inputs are sought; if they
+are above 0, the certificate is made and all its leaves are bounded again, and only then is the
+verdict *proved on all inputs*. `ithbit check-certificate` checks the certificate with separate
+code where there is some.
 """
 
 import hashlib
@@ -43,8 +44,8 @@ def prove_run(
     seconds: float = SECONDS,
     watch: Callable[[Found], None] | None = None,
 ) -> Verified:
-    """Prove the run of a folder right on all inputs, or refute it, or neither: its verification
-    with the proof added. The certificate is left in the folder, if that can be written."""
+    """Try to prove the run in a folder right on all inputs, or to refute it: its verification with
+    the proof added. The certificate is written to the folder if that is writable."""
     run, weights = read_run(folder)
     if record.found.verdict in ("refuted", "unsettled"):
         return record
@@ -59,10 +60,10 @@ def attempt(
     seconds: float = SECONDS,
     watch: Callable[[Found], None] | None = None,
 ) -> tuple[Proof, Case | None]:
-    """Try to prove weights right; writes the certificate if they are. And the input of least margin
-    that was met. A search that is cut short is kept beside it, and the next one goes on there."""
+    """Try to prove weights right, and write the certificate if they are: the proof, and the input
+    of least margin met. An unfinished search is stored next to it, and the next one continues."""
     kept = file.with_name(PART.format(file.stem))
-    with suppress(OSError):  # a store that can only be read
+    with suppress(OSError):  # a read-only store
         file.unlink(missing_ok=True)
     sha = hashlib.sha256(weights).hexdigest()
     start = read_part(kept, sha)
@@ -109,7 +110,7 @@ def attempt(
 
 
 def _as_float32(spec: ModelSpec, weights: bytes, seconds: float) -> float | None:
-    """A margin that a float32 run has on all inputs, see `single.py`; None if none is proved."""
+    """A lower bound on float32's margin on all inputs, see `single.py`; None if none is proved."""
     if not is_one(spec):
         return None
     bounds = Float32(spec, certificate.weights_of(weights), tables_of(spec, weights))
@@ -118,7 +119,7 @@ def _as_float32(spec: ModelSpec, weights: bytes, seconds: float) -> float | None
 
 
 def tables_of(spec: ModelSpec, weights: bytes) -> Tables:
-    """What a float32 run makes of every token before attention, on this CPU."""
+    """Every token before attention, as float32 computes it on this CPU."""
     params = {name: value[None] for name, value in load(weights).items()}
     table, blocks = token_table(spec.task, spec.n_bits), blocks_of(spec)
     rows = linear(table.features[None], params["embed"])
@@ -126,7 +127,7 @@ def tables_of(spec: ModelSpec, weights: bytes) -> Tables:
     assert added is not None
     rows = blocks.enter(part(params, "enter"), rows + added)
     d, weight, bias = spec.d_model, params["blocks.0.qkv.weight"], params["blocks.0.qkv.bias"]
-    q = linear(rows, weight[:, :d], bias[:, :d])  # apart from keys and values, as the block does it
+    q = linear(rows, weight[:, :d], bias[:, :d])  # apart from keys and values, as in the block
     k, v = linear(rows, weight[:, d:], bias[:, d:]).split(d, -1)
     return Tables(*(each[0].double().numpy() for each in (rows, q, k, v)))
 
@@ -134,7 +135,7 @@ def tables_of(spec: ModelSpec, weights: bytes) -> Tables:
 def _joined(
     found: Verification, proof: Proof, case: Case | None, run: RunSpec, weights: bytes
 ) -> Verification:
-    """What was observed with what was proved."""
+    """Combine what was observed with what was proved."""
     found = replace(found, proof=proof)
     if proof.outcome == "proved":
         return replace(found, verdict="proved on all inputs", method="proof")
@@ -142,7 +143,7 @@ def _joined(
         assert case is not None
         cpu = torch.device("cpu")
         (ran,) = alone(model_of(run, weights, cpu), [case], cpu)
-        if ran.right:  # within rounding of 0
+        if ran.right:  # its margin is 0 within rounding
             return replace(found, verdict="unsettled", method="proof")
         count = {ran.index: 1}
         return replace(

@@ -2,7 +2,7 @@
 
 A *case* is an index and the value of its bit; a *node* is a case with some further bits fixed, and
 linear functionals of the bits within limits (`bands.py`). The nodes kept cover all inputs at any
-time, so the search may end whenever it likes, and another may go on from there: the least of their
+time, so the search may stop at any point and another may continue from there: the least of their
 bounds is proved. Nothing here is trusted: a certificate is checked without this module.
 """
 
@@ -20,12 +20,12 @@ from ithbit.theory.layers import FloatArray
 
 _PARTS = ("index", "bits", "limits", "lower", "branch")
 _SAMPLES = 256  # for each index
-_SPOKEN = 0.2  # seconds between two words of progress
+_SPOKEN = 0.2  # seconds between two reports of progress
 
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """Cases with some bits fixed, and what is proved of them."""
+    """Cases with some bits fixed, and what is proved about them."""
 
     index: Ints
     bits: Ints
@@ -41,26 +41,26 @@ class Nodes:
 
     @property
     def share(self) -> FloatArray:
-        """Of all inputs, node by node, but for the limits."""
+        """The share of all inputs that each node holds, ignoring its limits."""
         n = self.bits.shape[1]
         return np.exp2(-(self.bits >= 0).sum(1, dtype=float)) / n
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a search has: leaves that cover all inputs, and the input of least margin it met."""
+    """What a search has found: leaves that cover all inputs, and the input of least margin met."""
 
     leaves: Nodes
     least_proved: float
     least_found: float
-    bits: str  # of the input of that margin, "" if it was told
+    bits: str  # of the input with that margin; "" if the margin was given
     index: int  # from 1
     share_closed: float  # of all inputs: where the bounds are above 0
     nodes: int
     seconds: float
 
     def sentence(self) -> str:
-        """How far it is, in words."""
+        """The progress, in words."""
         low = "none" if self.least_proved <= 0 else f"{self.least_proved:.4g}"
         return f"{self.share_closed:.2%} closed, least margin proved {low}, {self.nodes:,} nodes"
 
@@ -80,7 +80,7 @@ def cases(n: int) -> tuple[Ints, Ints]:
 
 
 def share_closed(leaves: Nodes, functionals: FloatArray) -> float:
-    """The share of all inputs where the bounds are above 0; where leaves have limits, an estimate
+    """The share of all inputs where the bounds are above 0; if there are functionals, an estimate
     from uniform inputs."""
     if not len(functionals):
         return float(leaves.share[leaves.lower > 0].sum())
@@ -111,10 +111,10 @@ def search(
     start: Found | None = None,
     keep: Callable[[Found], None] | None = None,
 ) -> Found:
-    """Bound the margin over all inputs from below until that is within `slack` of the least one
-    met (what the bounds have unless given), an input is wrong, or the time is up. `least` is a
-    margin that is known to occur. Goes on from `start`, whose nodes and seconds count; what there
-    is when the user interrupts it is given to `keep`."""
+    """Bound the margin over all inputs from below until the bound is within `slack` of the least
+    margin met (by default the slack of the bounds), an input is wrong, or the time is up. `least`
+    is a margin known to occur. Continues from `start`, whose nodes and seconds are added to the
+    totals; if the user interrupts it, `keep` receives what was found so far."""
     slack = bounds.slack if slack is None else slack
     started = spoken = time.perf_counter()
     if start is None:

@@ -1,17 +1,16 @@
-"""A lower bound of the margin as float32 computes it, over sets of inputs: one softmax block.
+"""A lower bound on the margin as float32 computes it, over sets of inputs: one softmax block.
 
-What this speaks of: the plain models of `models/` on the machine where the proof was made, which
-embed and norm each of the 3 n tokens once and make a query, a key and a value of it. These tables
-are taken as torch computed them there, and bounds are those of real arithmetic on them. From there
-on every operation is one of float32 with unit roundoff u = 2^-24, sums in any order, with or
-without fused operations: a sum of k products is within γ_k Σ|x y| of the truth, γ_k = k u / (1 - k
-u), and square roots and quotients are within 1 ulp. Assumed, not proved: exp within 2 ulp and erf
-within 4 ulp, as vendors state for their libraries, and a variance within (2 d + 8) u σ √(mean x²)
-of the truth, as two passes over the values or Welford's update give it. Underflow is below
-`_UNDER`.
+This is about the plain models of `models/` on the machine where the proof was made. They embed and
+norm each of the 3 n tokens once and compute its query, key and value. These tables are taken as
+torch computed them there, and bounds are those of real arithmetic on them. From there on every
+operation is in float32 with unit roundoff u = 2^-24, with sums in any order, with or without fused
+operations: a sum of k products is within γ_k Σ|x y| of the truth, γ_k = k u / (1 - k u), and square
+roots and quotients are within 1 ulp. Assumed, not proved: exp within 2 ulp and erf within 4 ulp, as
+vendors state for their libraries, and a variance within (2 d + 8) u σ √(mean x²) of the truth, as
+two passes over the values or Welford's update give it. Underflow is below `_UNDER`.
 
-The errors of every step are symbols of the forms like any other, so that they move the logit as
-they would, but the worst signs of all are added up.
+The errors of every step are symbols of the forms like any other, so that each moves the logit as
+it really would, but the bound assumes the worst sign for every one of them.
 """
 
 import numpy as np
@@ -33,7 +32,7 @@ def gamma(k: int) -> float:
 
 
 class Float32:
-    """The margin over nodes as float32 computes it."""
+    """Bounds on the margin over nodes as float32 computes it."""
 
     batch = OneSoftmax.batch
     slack = 3.0
@@ -55,7 +54,7 @@ class Float32:
         self.v = np.abs(v).max(1)  # head dim: the largest
 
     def __call__(self, index: Ints, bits: Ints, limits: FloatArray | None = None) -> Bounded:
-        """Bounds of nodes, as `Bounds` has it."""
+        """Bounds of nodes, see `Bounds`."""
         with np.errstate(all="ignore"):
             logit, matters = self._logit(index, bits)
             return of_logit(logit, matters, index, bits)
@@ -81,12 +80,12 @@ class Float32:
         zero, one = (bits != 1)[:, None], (bits != 0)[:, None]
         share, far = (np.moveaxis(each[:, index], 1, 0) for each in (self.share, self.far))
         w0, w1 = share[..., :n] * zero, share[..., n : 2 * n] * one  # node head bit
-        query = share[..., 2 * n :]  # 0 but for the token itself
+        query = share[..., 2 * n :]  # 0 except for the token itself
         least = np.where((bits >= 0)[:, None], w0 + w1, np.minimum(w0, w1)).sum(-1) + query.sum(-1)
         a, b = far[..., :n] * zero, far[..., n : 2 * n] * one
         mean = (np.maximum(w0 * a, w1 * b).sum(-1) + (query * far[..., 2 * n :]).sum(-1)) / least
         most = np.maximum(np.maximum(a, b).max(-1), far[..., 2 * n :].max(-1))
-        off = np.minimum(mean, most)  # relative errors of weights, by their share or at most
+        off = np.minimum(mean, most)  # relative errors of weights: weighted mean or largest
         off = np.where(most < 0.5, 2 * off / (1 - np.minimum(most, 0.5)), np.inf)
         e = (off + gamma(3 * n + 8))[..., None] * self.v * _UP + _UNDER  # node head dim
         size, e = ((part + e).reshape(len(index), -1) for part in (self.v, 0 * e))
@@ -105,8 +104,8 @@ class Float32:
 def _norm(
     size: FloatArray, normal: FloatArray, least: FloatArray, gain: FloatArray, bias: FloatArray
 ) -> FloatArray:
-    """The rounding of LayerNorm for values at most so large, before and after it, and deviations
-    at least so large."""
+    """The rounding of LayerNorm, for values of at most `size` before and `normal` after it, and
+    deviations of at least `least`."""
     d = size.shape[-1]
     mean = size.mean(-1, keepdims=True)
     c = gamma(3) * (size + mean) + gamma(d + 1) * mean

@@ -1,8 +1,8 @@
 """Bounds for one block of softmax attention read at its last token, for RHI: BERT's block.
 
 At the last token, the query of i, attention is per head a ratio of sums that are separable over the
-bits (`ratios.py`). Where the denominator varies much, each coordinate's own range may be narrower
-than its affine form: it is bounded by λ + max(F(λ), 0)/D_min with F(λ) = max N - λ D, which is
+bits (`ratios.py`). Where the denominator varies a lot, each coordinate's own range may be narrower
+than its affine form: N/D is at most λ + max(F(λ), 0)/D_min with F(λ) = max (N - λ D), which is
 separable too (Dinkelbach). The rest of the block is `forms.py`. Weights e^{s - max} and values are
 rounded from arb balls, see `tokens.py`.
 """
@@ -29,7 +29,7 @@ from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
 
 EPS = 1e-12  # of the norms
-_WIDE = 1.5  # greatest over least denominator, from where ranges of ratios are tried
+_WIDE = 1.5  # greatest over least denominator above which ranges of ratios are tried
 _STEPS = 6  # of Dinkelbach
 
 
@@ -43,8 +43,8 @@ class Tables(NamedTuple):
 
 
 class OneSoftmax:
-    """The margin of one trained model over sets of inputs; with tables, of the model that goes on
-    from these."""
+    """Bounds on the margin of one trained model over sets of inputs; with tables, of the model that
+    continues from these."""
 
     batch = 128
     slack = 0.02
@@ -76,8 +76,8 @@ class OneSoftmax:
         self.wv_bit = self.w_bit[..., None] * self.v_bit
 
     def __call__(self, index: Ints, bits: Ints, limits: FloatArray | None = None) -> Bounded:
-        """Bounds of nodes: index (node) from 0, bits (node, bit) in -1, 0, 1; that at the index is
-        fixed, and is the answer."""
+        """Bounds of nodes: index (node) from 0, bits (node, bit) in -1, 0, 1; the bit at the
+        index is fixed and is the answer."""
         with np.errstate(all="ignore"):
             return self._bound(index, bits)
 
@@ -89,8 +89,8 @@ class OneSoftmax:
         return of_logit(logit, matters, index, bits)
 
     def attention(self, index: Ints, bits: Ints) -> tuple[Form, FloatArray]:
-        """What the last token has after attention, before the first norm; its symbols begin with
-        the free bits. And how much each of these moves it."""
+        """The last token after attention, before the first norm, as a form whose symbols begin with
+        the free bits; and how much each of these moves it."""
         free = np.flatnonzero((bits < 0).any(0))
         head = np.arange(self.w.shape[1])[:, None]
         place = np.arange(self.n)
@@ -151,7 +151,7 @@ def of_logit(logit: Form, matters: FloatArray, index: Ints, bits: Ints) -> Bound
 def _greatest(
     w: FloatArray, v: FloatArray, barred: Ints, wq: FloatArray, vq: FloatArray, least: FloatArray
 ) -> FloatArray:
-    """An upper bound of (Σ w v + wq vq) / (Σ w + wq) over the bits that are not barred."""
+    """An upper bound on (Σ w v + wq vq) / (Σ w + wq) over the bits that are not barred."""
     count = slack(2 * w.shape[1])
     top = np.maximum(np.where(barred, -np.inf, v).max((1, 2)), vq)  # a mean is no larger
     at = np.minimum(np.where(barred, np.inf, v).min((1, 2)), vq)

@@ -1,8 +1,8 @@
-"""Tokens before the first mixing, as arb balls: what a model's first block computes on each alone.
+"""Tokens before the first mixing, as arb balls: what the first block computes from each one alone.
 
 Real arithmetic on the stored weights: the features (i-1)/n, ((i-1)/n)² and the positions t/(L-1)
 are exact rationals, as `tasks/tokens.py` and `models/positions.py` define them. Rows are bit 0 at
-each place, bit 1 at each place, each query, and for LHI the end, as in the table of tokens.
+each place, bit 1 at each place, each query, and for LHI the end, as in the token table.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ Params = Mapping[str, FloatArray]
 
 
 def exact(weight: FloatArray) -> Balls:
-    """A matrix of floats as it is; a vector is one row."""
+    """A matrix of floats, exactly; a vector becomes one row."""
     rows = np.atleast_2d(np.asarray(weight, np.float64))
     return arb_mat(rows.shape[0], rows.shape[1], [arb(float(x)) for x in rows.ravel()])
 
@@ -76,8 +76,8 @@ def part(balls: Balls, rows: range | None = None, columns: range | None = None) 
 
 
 def asked(params: Params, spec: ModelSpec, eps: float) -> tuple[Balls, Balls, Balls, Balls]:
-    """Tokens as the first block adds to them, and its queries, keys and values of each; of linear
-    attention the features of queries and keys."""
+    """The tokens that the first block adds to, and its queries, keys and values for them; for
+    linear attention, the features of queries and keys."""
     d, softmax = spec.d_model, FAMILIES[spec.family].kind == "softmax"
     rows = embedded(params, spec.task, spec.n_bits)
     if softmax:
@@ -107,11 +107,11 @@ def exponentials(scores: list[Any]) -> FloatArray:
     return relative_floats([(x - top).exp() for x in scores])
 
 
-ENTRY = 1e-24  # what a float of `floats` may be off beside its rounding
+ENTRY = 1e-24  # absolute error of a float of `floats`, besides its rounding
 
 
 def floats(balls: Balls) -> FloatArray:
-    """The middles, rounded: each within 2^-52 of itself and `ENTRY` of the truth."""
+    """The midpoints, rounded: off by at most a relative 2^-52 plus an absolute `ENTRY`."""
     flat = [x for row in balls.tolist() for x in row]
     if not all(float(x.rad()) <= ENTRY / 2 for x in flat):
         raise ArithmeticError("the weights are too large for the precision of the balls")
@@ -119,7 +119,7 @@ def floats(balls: Balls) -> FloatArray:
 
 
 def relative_floats(balls: list[Any]) -> FloatArray:
-    """Likewise of positive balls: each within 2^-52 of itself, but for underflow."""
+    """The same for positive balls: off by at most a relative 2^-52, except for underflow."""
     if not all(x.rel_accuracy_bits() >= 60 for x in balls):
         raise ArithmeticError("the scores are too large for the precision of the balls")
     return np.array([float(x.mid()) for x in balls])

@@ -1,13 +1,14 @@
 """Bounds for two blocks of softmax or linear attention, full or causal, for both tasks.
 
 Slots: for every bit one token with 0 and one with 1 (the same twice if the bit is fixed), then the
-query and, for LHI, the end; the last slot is where the answer is read. Layer 1 mixes known tokens,
-so at every slot it is the ratio of `ratios.py`, with the slot's own bit as it is; its norms and
-feed-forward part give forms whose symbols are the free bits, all else in the error. Layer 2 reads
-at the last slot: weights are exp(q (k - k_ref)) for a reference token that is settled, or φ(q) φ(k)
-for linear attention, as scalar forms; the product with a value is bilinear; a free bit chooses
-between its two slots, X = (X₀ + X₁)/2 + ε (X₁ - X₀)/2. Convex functions lie between their chord and
-a tangent. The rest is as for one layer, with symbols of its own for what is left over.
+query and, for LHI, the end; the answer is read at the last slot. Layer 1 mixes known tokens, so at
+every slot it is the ratio of `ratios.py`, with the slot's own bit fixed; its norms and feed-forward
+part give forms whose symbols are the free bits and the functionals of `bands.py`, all else in the
+error. Layer 2 is evaluated at the last slot: weights are exp(q (k - k_ref)), for a reference token
+that no free bit decides, or φ(q) φ(k) for linear attention, as scalar forms; the product with a
+value is bilinear; a free bit chooses between its two slots, X = (X₀ + X₁)/2 + ε (X₁ - X₀)/2. Convex
+functions lie between their chord and a tangent. The rest is as for one layer, with additional
+symbols for the remainders.
 """
 
 import numpy as np
@@ -48,14 +49,14 @@ from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_blocks import BERT_EPS, DENOMINATOR_EPS, LINEAR_EPS
 
 _UP = 1 + slack(8)
-_UNKNOWN = 0.05  # mean radius of a slot after layer 1, from where cells are tried
+_UNKNOWN = 0.05  # mean radius of a slot after layer 1 above which cells are tried
 _ROWS = 8
 _FUNCTIONALS, _SHORT = 3, 16  # up to 16 bits, trying the inputs of small sets is faster
-FEW = {"softmax": 10, "linear": 12}  # free bits, up to which all inputs of a node are tried
+FEW = {"softmax": 10, "linear": 12}  # free bits up to which all inputs of a node are tried
 
 
 class TwoLayers:
-    """The margin of one trained model over sets of inputs."""
+    """Bounds on the margin of one trained model over sets of inputs."""
 
     batch = 16
     slack = np.inf
@@ -97,10 +98,10 @@ class TwoLayers:
         self.functionals = self._functionals() if functionals is None else functionals
 
     def _functionals(self) -> FloatArray:
-        """What layer 1 of linear attention mostly follows: of all slots, with every bit free but
-        the middle one."""
+        """What layer 1 of linear attention mostly follows, over all slots, with every bit free and
+        the index in the middle."""
         n, j = self.n, np.arange(self.n)
-        if n <= _SHORT or self.softmax:  # its searches go much further by bits alone
+        if n <= _SHORT or self.softmax:  # softmax: searches get much further by bits alone
             return np.zeros((0, n))
         slots = np.concatenate([j, j + n, [2 * n + n // 2], [3 * n] if self.lhi else []])
         every = bands_of(np.zeros((0, n)), np.zeros((1, 0, 2)), np.full((1, n), -1), j)
@@ -114,7 +115,7 @@ class TwoLayers:
         return found
 
     def __call__(self, index: Ints, bits: Ints, limits: FloatArray | None = None) -> Bounded:
-        """Bounds of nodes, as `Bounds` has it."""
+        """Bounds of nodes, see `Bounds`."""
         limits = everything(self.functionals, len(index)) if limits is None else limits
         few = (bits < 0).sum(1) <= self.few
         with np.errstate(all="ignore"):
@@ -171,7 +172,7 @@ class TwoLayers:
             w1[..., None] * self.v[:, one][:, :, None],
         )
         t = np.arange(2 * n)
-        mine = self.w[:, slots, slots][..., : 2 * n]  # a slot of a bit sees that bit as it is
+        mine = self.w[:, slots, slots][..., : 2 * n]  # a bit's slot sees that bit as it is
         w0[:, :, t, t % n] = w1[:, :, t, t % n] = mine
         x0[:, :, t, t % n] = x1[:, :, t, t % n] = mine[..., None] * self.v[:, slots[:, : 2 * n]]
         wr = self.w[:, at, rest[:, None]]
@@ -198,8 +199,8 @@ class TwoLayers:
         return Form(c, out.G, e)
 
     def _keys(self, mixed: Form, k: int) -> Form:
-        """What layer 2 makes queries, keys and values of, from what layer 1 mixed; where little is
-        known of it, from cells. The first k symbols are the free bits."""
+        """The input of layer 2's queries, keys and values, from the attention of layer 1; by cells
+        where that is loose. The first k symbols are the free bits, then the functionals."""
 
         def through(x: Form, gram: bool = False) -> Form:
             x = self._tail(x, "blocks.0.", True, gram)
@@ -230,8 +231,8 @@ class TwoLayers:
     def _second(
         self, z: Form, last: Form, slots: Ints, bits: Ints, free: Ints, bands: Bands
     ) -> tuple[Form, FloatArray]:
-        """Layer 2 and the head: the logit's form, whose symbols begin with the free bits, and how
-        much each of these matters."""
+        """Layer 2 and the head: the logit's form, whose symbols begin with the free bits and the
+        functionals, and how much each of these matters."""
         p, (nodes, count) = self.params, slots.shape
         k = len(free) + bands.count
         qkv = linear(z, p["blocks.1.qkv.weight"], p.get("blocks.1.qkv.bias"))
@@ -266,7 +267,7 @@ class TwoLayers:
         same = slots[..., None] == slots[node, ref][:, None]  # node slot head
         c0, G0, e0 = (a[node, ref, head][:, None] for a in (key.c, key.G, key.e))
         c, G = key.c - c0, key.G.copy()
-        G[..., :k] -= G0[..., :k]  # the others are symbols of each slot's own
+        G[..., :k] -= G0[..., :k]  # the other symbols belong to one slot each
         own = np.zeros((*G.shape[:1], 1, *G.shape[2:-1], G.shape[-1] - k)) + G0[..., k:]
         G = np.concatenate([G, np.broadcast_to(own, (*G.shape[:-1], G.shape[-1] - k))], -1)
         sizes = np.abs(key.c) + np.abs(c0) + np.abs(key.G).sum(-1) + np.abs(G0).sum(-1)
@@ -292,7 +293,7 @@ class TwoLayers:
         bands: Bands,
     ) -> tuple[Form, FloatArray]:
         """Σ w v / Σ w over the tokens that the bits choose: node (head dim), and how much each free
-        bit matters."""
+        bit and functional matters."""
         n, nodes = self.n, len(bits)
         half = np.ones(weight.c.shape[1])
         half[: 2 * n] = 0.5
@@ -316,7 +317,7 @@ class TwoLayers:
         middle, radius = (top + bottom) / 2, (top - bottom) / 2 + top * slack(0)
         low_n, high_n = N.bounds()
         size = np.maximum(np.abs(low_n), np.abs(high_n))
-        if not self.softmax:  # m (Σ w) / (Σ w + eps) is m but for this
+        if not self.softmax:  # m Σ w / (Σ w + eps) = m - m eps / (Σ w + eps)
             size = size + np.abs(m) * DENOMINATOR_EPS
         shift = 0 if self.softmax else -m * DENOMINATOR_EPS
         c = m + middle[..., None] * (N.c + shift)
@@ -340,8 +341,8 @@ def _rows(x: Form, at: Ints) -> Form:
 
 
 def _beside(last: Form, out: Form, k: int, shared: bool) -> Form:
-    """The last token plus what attention gives it. They share all symbols of the last token, or
-    the first k alone; what is left of the last token's then gets a place between."""
+    """The last token plus what attention adds to it. They share all symbols of the last token or
+    only the first k; the last token's other symbols are then inserted after these."""
     if shared:
         return add(last, out)
     more = np.zeros((*out.c.shape, last.G.shape[-1] - k))

@@ -1,4 +1,4 @@
-"""What every argument gives: a lower bound of the margin, rounded down to a float."""
+"""The result of every argument: a lower bound on the margin, rounded down to a float."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,14 @@ class UnsuitableError(Exception):
 
 
 def need(condition: bool, what: str) -> None:
-    """Raise `UnsuitableError` with the sentence unless the condition holds."""
+    """Raise `UnsuitableError` with this message unless the condition holds."""
     if not condition:
         raise UnsuitableError(what)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A certified lower bound of the margin and the case (index, answer) where it is least."""
+    """A certified lower bound on the margin and the case (index, answer) where it is least."""
 
     margin: float
     index: int

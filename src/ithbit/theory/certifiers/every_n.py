@@ -1,10 +1,10 @@
-"""The margins of the constructions for every n at once, evaluated in arb balls.
+"""Margins of the constructions that hold for every n at once, evaluated in arb balls.
 
-These speak of the formulas in `constructions/`, with every weight as written there; a certificate
-for one n checks the stored weights instead. The heads of those modules have the proofs: each bound
-below is one that does not depend on n, or that is least at the least n, and is evaluated there.
-Where a term rises and falls with n, its supremum over all n stands in its place. Of the formal
-layers r = e^{−3}, and all suprema are at i = n = 1.
+They are about the formulas in `constructions/`, with every weight as written there; a certificate
+for one n checks the stored weights instead. The docstrings of those modules have the proofs. Each
+bound below either does not depend on n or is least at the least n, and is evaluated there. A term
+that both rises and falls with n is replaced by its supremum over all n. For the formal layers,
+r = e^{−3} and all suprema are at i = n = 1.
 """
 
 from collections.abc import Callable
@@ -25,18 +25,18 @@ _FORMAL_PRECISION, _PRECISION = 80, 128
 
 @dataclass(frozen=True)
 class EveryN:
-    """A margin that holds for every n, rounded down, or as text with n free; and why."""
+    """A margin that holds for every n, rounded down or as text that may contain n; and why."""
 
     margin: float | str
     because: str
 
 
 def softmax_deviation() -> float:
-    """Upper bound of a_k + i in the first softmax layer of the marker recipe; for all n and i.
+    """Upper bound on a_k + i in the first softmax layer of the marker recipe, for all n and i.
 
-    sum_{t > i} t r^t + (n + 1)(n + 2 + i) r^{n + 2 + i}. The sum decreases in i; in the last term a
-    step of n or i multiplies by less than 2r < 1. So the worst is i = n = 1:
-    r / (1 − r)^2 − r + 8 r^4.
+    sum_{t > i} t r^t + (n + 1)(n + 2 + i) r^{n + 2 + i}. The sum decreases in i, and
+    increasing n or i by 1 multiplies the last term by less than 2r < 1. So the worst case is
+    i = n = 1: r / (1 − r)^2 − r + 8 r^4.
 
     >>> round(softmax_deviation(), 6)
     0.005403
@@ -47,11 +47,11 @@ def softmax_deviation() -> float:
 
 
 def linear_deviation() -> float:
-    """Upper bound of a_k + i in the first linear layer of the marker recipe; for all n and i.
+    """Upper bound on a_k + i in the first linear layer of the marker recipe, for all n and i.
 
     (sum_l (i + l) r^l + (n + 1)(n + 2 + i) r^{n + 2}) / (1 + 3i). This is (p + q i) / (1 + 3i) with
-    p >= q, term by term, so it decreases in i; a step of n multiplies the last term by
-    less than 2r.
+    p >= q, term by term, so it decreases in i; increasing n by 1 multiplies the last
+    term by less than 2r.
 
     >>> round(linear_deviation(), 6)
     0.027131
@@ -62,11 +62,11 @@ def linear_deviation() -> float:
 
 
 def parabola_deviation() -> float:
-    """Upper bound of |s_2 − tau_i| in the softmax layer with keys on a parabola; for all n and i.
+    """Upper bound on |s_2 − tau_i| in the softmax layer with keys on a parabola, for all n and i.
 
-    2 sum_{D >= 1} e^{−12 i (D^2 − 1/2)} (D (2i + D) + 1/2) + e^{−12 i (i^2 − 1/4)} (2 i^2 + 1/4): a
-    step of i multiplies each term by less than 4 e^{−6} < 1. At i = 1 the terms from D = 5 on are
-    below e^{−12 D}, together below e^{−59}.
+    2 sum_{D >= 1} e^{−12 i (D^2 − 1/2)} (D (2i + D) + 1/2) + e^{−12 i (i^2 − 1/4)} (2 i^2 + 1/4):
+    increasing i by 1 multiplies each term by less than 4 e^{−6} < 1. At i = 1 the terms from D = 5
+    on are each below e^{−12 D}, together below e^{−59}.
 
     >>> round(parabola_deviation(), 6)
     0.017629
@@ -84,7 +84,7 @@ def _upper(ball: Ball) -> float:
 
 
 def every_n(variant: str, family: str) -> EveryN | None:
-    """What the closed form promises for every n; None for the sketches and the GRU.
+    """The margin that the closed form guarantees for every n; None for the sketches and the GRU.
 
     >>> every_n("parabola", "softmax-full").margin
     '1.858'
@@ -147,12 +147,12 @@ def _tail(gamma: Ball) -> Ball:
 
 
 def _read(y: Ball, d: int, bit: Ball, eps: Ball) -> Ball:
-    """The logit of y beside a content of weighted square at most d, after two LayerNorms."""
+    """The logit of y, next to content of weighted square at most d, after two LayerNorms."""
     return 4 * bit.sqrt() * y / ((1 + eps) * (d + bit * y * y) + d * eps**2).sqrt()
 
 
 def angle_right(d: int) -> Ball:
-    """Of `bert_right`, steps 1 to 3."""
+    """The margin of `bert_right`, by steps 1 to 3 of its proof."""
     one, place, bit = (arb(x) for x in norms(columns(d, bert_right.ORDER)))
     eps = arb(exact(BERT_EPS))
     c2 = (one + bit + d * eps) / place
@@ -164,13 +164,13 @@ def angle_right(d: int) -> Ball:
 
 
 def angle_left(d: int) -> Ball:
-    """Of `bert_left`, steps 1 to 4; what decreases in n is taken at n = 1."""
+    """The margin of `bert_left`, by steps 1 to 4; what decreases in n is taken at n = 1."""
     one, place, bit, flag, index = (arb(x) for x in norms(columns(d, bert_left.ORDER)))
     eps, n = arb(exact(BERT_EPS)), 1
     more = 1 + eps + eps**2
     alpha = (one + bit) / place + d * eps**3 / (place * more)
     b = 6 * arb(n + 2).log() + 60
-    loss = ((1 + d * eps / one) * (1 + d * eps / flag)).sqrt()  # of epsilons in two LayerNorms
+    loss = ((1 + d * eps / one) * (1 + d * eps / flag)).sqrt()  # the epsilons of two LayerNorms
     to_index = b / arb(6).sqrt() / loss
     leak = (-2 * to_index).exp()  # w^2
     W = 1 / (1 + (n + 1) * (-to_index * ((one + place + bit) / one).sqrt()).exp())
@@ -186,7 +186,7 @@ def angle_left(d: int) -> Ball:
 
 
 def window_linear(task: str, d: int, size: int, n: int = 1) -> Ball:
-    """Of `linear_window`, steps 1 to 4, for this n and all larger ones."""
+    """The margin of `linear_window`, by steps 1 to 4, for this n and all larger ones."""
     _, place, bit, index, found = (arb(x) for x in norms(columns(d, linear_window.ORDER)))
     N, T = (n, n + 1) if task == "rhi" else (n + 1, n + 2)
     e, eps = d * arb(exact(LINEAR_EPS)), arb(exact(DENOMINATOR_EPS))
@@ -202,7 +202,7 @@ def window_linear(task: str, d: int, size: int, n: int = 1) -> Ball:
     edge = seen * (arb(fmpq(3, 4)) - delta)  # E = 2 R edge
     psi = gelu()
     tail = psi.at_least(2 * R * edge)
-    # N psi(E) <= N phi(E) <= N^(1 − 4 edge^2) e^(−32 edge^2), which falls in N for edge > 1/2.
+    # N psi(E) <= N phi(E) <= N^(1 − 4 edge^2) e^(−32 edge^2), which decreases in N for edge > 1/2.
     assert bool(edge > arb(fmpq(1, 2)))
     tails = arb(N) ** (1 - 4 * edge**2) * (-32 * edge**2).exp()
     signal = inside - 2 * psi.at_least(inside) - 2 * tail
@@ -212,7 +212,7 @@ def window_linear(task: str, d: int, size: int, n: int = 1) -> Ball:
 
 
 def window_mamba2(d: int, n: int = 1) -> Ball:
-    """Of `mamba2_window`, steps 1 to 4, for this n and all larger ones."""
+    """The margin of `mamba2_window`, by steps 1 to 4, for this n and all larger ones."""
     N, T = n + 1, n + 2
     e = d * arb(exact(MAMBA_EPS))
     C = arb(8 * N + 8)
@@ -224,7 +224,7 @@ def window_mamba2(d: int, n: int = 1) -> Ball:
     seen = 1 / (1 + (arb(fmpq(301, 100)) + e) / C**2).sqrt()
     strength = arb(2).log() * act(arb(1)) ** 2 * act(seen)
     noise = e / (strength / 2) ** 2
-    # N / M^2 = N / (8N + 40)^2 <= 1 / 1280 for every N, and N e^(−M sigma) falls.
+    # N / M^2 = N / (8N + 40)^2 <= 1 / 1280 for every N, and N e^(−M sigma) decreases.
     delta = (1 + noise) / (2 * 1280 * sigma**2) + 3 * N * (-(8 * N + 40) * sigma).exp()
     R = 8 + arb(N).log()
     kappa = 2 * N * R
@@ -232,7 +232,7 @@ def window_mamba2(d: int, n: int = 1) -> Ball:
     edge = seen * (arb(fmpq(3, 4)) - delta)
     E = 2 * R * edge
     psi = silu()
-    # N psi(E) <= N E e^(−E), which falls in N where 1 + 1/R < 2 edge.
+    # N psi(E) <= N E e^(−E), which decreases in N where 1 + 1/R < 2 edge.
     assert bool(2 * edge > 1 + 1 / R)
     tails = 4 * N * E * (-E).exp()
     signal = (inside - 2 * psi.at_least(inside) - 2 * psi.at_least(E)) / 2 - tails
@@ -242,5 +242,5 @@ def window_mamba2(d: int, n: int = 1) -> Ball:
 
 
 def latch() -> Ball:
-    """Of `gru_latch`."""
+    """The margin of `gru_latch`."""
     return arb(HEAD) * (1 - 4 * arb(-25).exp())

@@ -5,13 +5,13 @@ The first MLP's input at position k holding bit b is  s = base(k, b) + offset(i)
 that of any other token, r_l the weight of token l relative to the index token's.
 
 Attention: a_k is an average of V x_l and V e_i, so  a_k − V e_i = sum r_l V (x_l − e_i) / (1 + sum
-r_l), which lies between 0 and E_i = V sum_l max over bits of r_l (x_l − e_i) as soon as V > 0 and
-e_i < 0 < x_l. Masks only take terms away. For softmax with g = K Q < 0 and m = min x_l, every query
-x_k >= m gives r_l <= e^{g m (x_l − e_i)}; for linear attention r_l = phi(K x_l) / phi(K e_i), for
-the query's factor cancels in width 1. Both bounds split into a sum over l and a factor of i.
+r_l), which lies between 0 and E_i = V sum_l max over bits of r_l (x_l − e_i) if V > 0 and
+e_i < 0 < x_l. Masks only remove terms. For softmax with g = K Q < 0 and m = min x_l, every query
+x_k >= m gives r_l <= e^{g m (x_l − e_i)}; for linear attention r_l = phi(K x_l) / phi(K e_i), since
+in width 1 the query's factor cancels. Both bounds split into a sum over l and a factor of i.
 
-SSM with A = 1: h_k = h_0 + B(e_i) + sum of B(x_l), l <= k, and the sum is between the sum of its
-negative parts and that of its positive parts.
+SSM with A = 1: h_k = h_0 + B(e_i) + sum of B(x_l), l <= k, and the sum lies between the sum of
+its negative parts and that of its positive parts.
 """
 
 from dataclasses import dataclass
@@ -121,8 +121,8 @@ def _softmax_index(
 ) -> list[Spread]:
     """The range of s at the index token, per i.
 
-    Causal (LHI): the token sees itself alone, a = V e_i. Full: its scores g e_i x_l increase with
-    x_l, so it attends to the largest x, which must be certain to be there: relative to that token,
+    Causal (LHI): the token sees only itself, a = V e_i. Full: its scores g e_i x_l increase with
+    x_l, so it attends to the largest x, which must be present for certain: relative to that token,
     x_l weighs e^{−g e_i (x_max − x_l)}, and g e_i is least for the e_i nearest to 0.
     """
     if layer.causal:

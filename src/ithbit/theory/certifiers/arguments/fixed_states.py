@@ -1,8 +1,9 @@
-"""An exact argument for one RNN layer on LHI: follow the states that the tokens leave alone.
+"""An exact argument for one RNN layer on LHI: follow the states that the tokens leave unchanged.
 
-For a state h, position k holding bit b *moves* h if N1(x, h) differs from h. If, with index i, the
-state after the index token is moved by nothing before position i, and the state after position i by
-nothing behind it, then the run is known for all other bits at once: index, position i, end.
+For a state h, position k holding bit b *moves* h if N1(x, h) differs from h. Suppose that,
+with index i, no position before i moves the state after the index token, and no position after i
+moves the state after position i. Then the states are known for all values of the other bits at
+once: index, position i, end.
 
 The tokens' embeddings differ in one coordinate t only, so for fixed h the update is a ReLU function
 of t with few breakpoints: between two of them it is affine, and either equals h throughout or is
@@ -111,15 +112,15 @@ class _TokenLine:
             for out, bias in zip(net.out, net.bias, strict=True)
         ]
         kinks = lines[0].breakpoints()
-        # The float nearest to a breakpoint parts the tokens as the breakpoint does, but for tokens
-        # equal to that float: those belong to no open piece and are tested one by one.
+        # The float nearest to a breakpoint splits the tokens as the breakpoint does, except for
+        # tokens equal to that float: they belong to no open piece and are tested one by one.
         floats = [float(Fraction(int(t.p), int(t.q))) for t in kinks]
         stops = np.searchsorted(self.sorted, floats, side="left").tolist() if kinks else []
         starts = np.searchsorted(self.sorted, floats, side="right").tolist() if kinks else []
         suspects: list[int] = []
         for a, b in zip(stops, starts, strict=True):
             suspects.extend(self.order[a:b].tolist())
-        # Each piece is affine: the state is left alone on it if it is at two points.
+        # The update is affine on each piece: if it fixes the state at two points, it always does.
         edges = [kinks[0] - 1, *kinks, kinks[-1] + 1] if kinks else [fmpq(0), fmpq(1)]
         pieces = zip(pairwise(edges), [0, *starts], [*stops, len(self.sorted)], strict=True)
         for ends, a, b in pieces:

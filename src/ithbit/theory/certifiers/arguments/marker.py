@@ -1,12 +1,12 @@
-"""A linear-time argument for two layers of width 1: the first marks one token, the second reads it.
+"""A near-linear argument for two layers of width 1: the first marks one token, the second reads it.
 
-It covers attention (softmax or linear) and SSM layers alike, and takes the weights as they are:
-every hypothesis is checked on them, and `UnsuitableError` says which one fails. The steps:
+It covers attention (softmax or linear) and SSM layers alike and works on the weights as they are:
+every hypothesis is checked on them, and `UnsuitableError` names the one that fails. The steps:
 
 (C1) At position k holding bit b the first MLP reads s = base(k, b) + offset(i) + e, with e in an
      interval that holds for all other bits (`approach`).
 (C2) That MLP is exactly zero outside its support; for each i only position i holding a 1 may reach
-     the support. So every other token's output is exactly 0, the index and the last included.
+     the support. So every other token, including the index and the last, outputs exactly 0.
 (C3) The output at position i holding a 1 is enclosed by the MLP's range on its values of s.
 (C4) The second layer takes the mean (attention with zero keys) or the sum (SSM with A = 1), and its
      MLP with the output matrix is a function of one variable, whose range gives the margin.
@@ -33,7 +33,7 @@ from ithbit.theory.solution import Solution
 
 
 def certify_marker(solution: Solution) -> Bound:
-    """A certified lower bound of the margin; `UnsuitableError` if the argument does not apply.
+    """A certified lower bound on the margin; `UnsuitableError` if the argument does not apply.
 
     >>> from ithbit.theory.constructions import construct
     >>> certify_marker(construct("lhi", "ssm", 4096)).margin
@@ -88,7 +88,7 @@ def _check_marks(approach: Approach) -> None:
 
 
 def _second_layer(solution: Solution) -> tuple[Line, Callable[[Spread], Spread]]:
-    """alpha_1 − alpha_0 as a function of what layer 2 collects, and that as one of the marker."""
+    """alpha_1 − alpha_0 as a function of what layer 2 collects, and that as one of the mark."""
     layer = solution.layers[1]
     if isinstance(layer, SoftmaxAttention | LinearAttention):
         K, Q, V = (exact(w[0, 0]) for w in (layer.K, layer.Q, layer.V))

@@ -1,4 +1,4 @@
-"""Exact rationals and balls (python-flint): what all arguments about stored weights share."""
+"""Exact rationals and balls (python-flint), shared by all arguments about stored weights."""
 
 import math
 from collections.abc import Iterable
@@ -31,13 +31,13 @@ def dot(a: Iterable[Rational], b: Iterable[Rational]) -> Rational:
 
 
 def dyadic(ball: Ball) -> Rational:
-    """A ball without radius as a rational."""
+    """A ball of radius 0 as a rational."""
     mantissa, exponent = ball.man_exp()
     return fmpq(mantissa) * fmpq(2) ** int(exponent)
 
 
 def rounded_down(value: Rational | Ball) -> float:
-    """A float not above the rational, nor above any number of the ball.
+    """A float that is at most the rational, or at most every number in the ball.
 
     >>> rounded_down(fmpq(1, 4)), Fraction(rounded_down(fmpq(1, 3))) <= Fraction(1, 3)
     (0.25, True)

@@ -6,7 +6,7 @@ choices is at least lam  if and only if  sum_l min over options of w_l (v_l − 
 
 Newton's iteration (Dinkelbach) finds the best lam in floats, which proves nothing; then one
 evaluation in intervals turns it into a bound. If the sum comes out as −g < 0 at lam, it is >= 0 at
-lam − g / W, where W is the sum of the smallest weights: so that is *certified*.
+lam − g / W, where W is the sum of the smallest weights: this value is *certified*.
 """
 
 from dataclasses import dataclass

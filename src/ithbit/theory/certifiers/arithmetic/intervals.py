@@ -3,8 +3,8 @@
 Sums and products use the error-free transformations of Knuth and of Dekker and Veltkamp, which give
 the rounding error of an operation as a float: an end is moved outward by one step only where the
 operation was not exact. So small integers and dyadic fractions stay points, and a quantity that is
-exactly zero stays exactly zero. Rests on IEEE 754 double arithmetic with rounding to nearest, and,
-for exp, on a table made by arb balls (python-flint).
+exactly zero stays exactly zero. Relies on IEEE 754 double arithmetic with rounding to nearest and,
+for exp, on a table computed with arb balls (python-flint).
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _PRODUCT_FLOOR = 1e-250  # below it Dekker's error term may itself underflow
 
 
 def _down(value: FloatArray, error: FloatArray) -> FloatArray:
-    """A lower bound of value + error; a NaN error (overflow) counts as inexact."""
+    """A lower bound on value + error; a NaN error (overflow) counts as inexact."""
     return np.where(error >= 0, value, np.nextafter(value, -np.inf))
 
 
@@ -81,7 +81,7 @@ class Interval:
 
     @property
     def is_point(self) -> bool:
-        """Whether both ends are one array, so that half of the work can be spared."""
+        """Whether both ends are the same array, so that half of the work can be skipped."""
         return self.lo is self.hi
 
     def __getitem__(self, index: Index) -> "Interval":
@@ -90,7 +90,7 @@ class Interval:
         return Interval(self.lo[index], self.hi[index])
 
     def simplified(self) -> "Interval":
-        """The same, known to be a point if it is one throughout."""
+        """The same, stored as a point if both ends agree everywhere."""
         return Interval.point(self.lo) if np.array_equal(self.lo, self.hi) else self
 
     def reshape(self, *shape: int) -> "Interval":
@@ -138,7 +138,7 @@ class Interval:
             )
 
     def __truediv__(self, other: "Interval") -> "Interval":
-        """The quotient by positive numbers."""
+        """The quotient; the divisor must be positive."""
         assert (other.lo > 0).all()
         with np.errstate(all="ignore"):
             quotients = [a / b for a in (self.lo, self.hi) for b in (other.lo, other.hi)]
@@ -156,11 +156,11 @@ class Interval:
         return Interval(np.maximum(self.lo, 0), np.maximum(self.hi, 0))
 
     def meet(self, other: "Interval") -> "Interval":
-        """Both are known to contain the truth; so does their intersection."""
+        """The intersection: if both contain the true value, so does it."""
         return Interval(np.maximum(self.lo, other.lo), np.minimum(self.hi, other.hi))
 
     def total(self, axis: int) -> "Interval":
-        """The sum along an axis, by halves."""
+        """The sum along an axis, by repeated halving."""
         items = Interval(np.moveaxis(self.lo, axis, 0), np.moveaxis(self.hi, axis, 0))
         if self.is_point:
             items = Interval.point(items.lo)
@@ -209,7 +209,7 @@ def tanh(x: Interval) -> Interval:
 
 @cache
 def exp_tables() -> tuple[Interval, Interval]:
-    """exp at −700 … 700 and at −32/64 … 32/64, as intervals made from arb balls."""
+    """exp at −700 … 700 and at −32/64 … 32/64, as intervals computed with arb balls."""
     with ctx.workprec(100):
         whole = [arb(j).exp() for j in range(-EXP_LIMIT, EXP_LIMIT + 1)]
         fine = [(arb(m) / FINE).exp() for m in range(-FINE // 2, FINE // 2 + 1)]

@@ -1,4 +1,4 @@
-"""ReLU functions of one real variable, exactly: f(t) = sum_u o_u (w_u t + b_u)+ + c with rationals.
+"""ReLU functions of one real variable, exactly: f(t) = sum_u o_u (w_u t + b_u)+ + c over rationals.
 
 An MLP with one hidden layer that reads a single number is of this form. Between its breakpoints it
 is affine, so its range on an interval is attained at the ends or at breakpoints, and where it
@@ -73,7 +73,7 @@ def line_of(net: ReluNet, through: FloatArray, direction: Any, row: FloatArray) 
 
 
 def line_direction(net: ReluNet) -> FloatArray:
-    """The row whose multiples all hidden units of `net` are; `UnsuitableError` if there is none."""
+    """The row that all hidden units of `net` read a multiple of; else `UnsuitableError`."""
     rows = net.weights[0]
     first: FloatArray = next((row for row in rows if row.any()), rows[0])
     lead = int(np.argmax(first != 0))

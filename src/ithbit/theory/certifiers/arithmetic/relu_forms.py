@@ -1,6 +1,6 @@
 """The range of a ReLU MLP on boxes: affine forms in the inputs, exact while no neuron is undecided.
 
-Every neuron is carried as  constant + sum_g coefficient_g · symbol_g,  the symbols being the input
+Every neuron is held as  constant + sum_g coefficient_g · symbol_g,  the symbols being the input
 coordinates (in their box) and one number in [0, 1] per undecided neuron. A neuron whose range does
 not change sign is affine or zero, so no precision is lost there: the zeros of a hat stay exact
 zeros. An undecided one, with range [l, u], l < 0 < u, is enclosed by
@@ -51,7 +51,7 @@ def _propagate(steps: list[tuple[FloatArray, FloatArray, bool]], box: Interval) 
         if relu_first:
             coefficients, constants, symbols = _relu(coefficients, constants, symbols, reach)
             reach = reach.relu()
-        # The range from neuron ranges alone is kept beside that of the affine forms: it is better
+        # The range from neuron ranges alone is kept with that of the affine forms: it is better
         # where several neurons are undecided, and it carries a NaN (an overflow) to the end.
         coefficients = (coefficients[:, None] * weight[None, :, :, None]).total(axis=2)
         constants = (constants[:, None] * weight).total(axis=2) + bias
@@ -64,7 +64,7 @@ def _propagate(steps: list[tuple[FloatArray, FloatArray, bool]], box: Interval) 
 def _relu(
     coefficients: Interval, constants: Interval, symbols: Interval, reach: Interval
 ) -> tuple[Interval, Interval, Interval]:
-    """Affine forms of relu(z) from those of z and the range of z; one symbol per open neuron."""
+    """Affine forms of relu(z) from those and the range of z; one symbol per undecided neuron."""
     low, high = reach.lo, reach.hi
     active, undecided = low >= 0, (low < 0) & (high > 0)
     with np.errstate(all="ignore"):
@@ -75,7 +75,7 @@ def _relu(
     columns = np.flatnonzero(undecided.any(axis=0))
     if not len(columns):
         return coefficients, constants, symbols
-    # beta, rounded up; zero where this batch entry has the neuron decided.
+    # beta, rounded up; zero where the neuron is decided for this batch entry.
     left, right = Interval.point(slope) * (-low), (Interval.point(1.0) - slope) * high
     beta = np.where(undecided, np.maximum(left.hi, right.hi), 0.0)
     fresh = np.zeros((*beta.shape, len(columns)))

@@ -2,8 +2,8 @@
 
 For one query (a token and its own bit) the average a_k runs over all tokens it sees, each with its
 possible bits: that is the program of `fractional`. For softmax, scores are first computed in floats
-with a bound of their error; tokens whose score is far below one that is certain to be there are
-lumped into a remainder, and only the others get intervals and exponentials.
+with a bound on their error; tokens whose score is far below one that is certain to occur are lumped
+into a remainder, and only the others get intervals and exponentials.
 """
 
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from ithbit.theory.certifiers.arithmetic.intervals import Interval, choose
 from ithbit.theory.certifiers.boxes.cases import Cases, Embedded, Mask, Numbers, linear
 from ithbit.theory.layers import FeatureMap, FloatArray, LinearAttention, SoftmaxAttention
 
-_FAR = 60  # a score this far below a certain one weighs at most e^-60
-_LIFT = 600.0  # a score this far above a certain one would overflow: the hull is taken instead
+_FAR = 60  # a score this far below one that is certain weighs at most e^-60 of it
+_LIFT = 600.0  # a score this far above one that is certain may overflow: use the hull
 _TINY = 1e-290  # absolute slack for underflow in the coarse bounds
 
 
 def attend(
     layer: SoftmaxAttention | LinearAttention, cases: Cases | Embedded, last: bool
 ) -> Interval:
-    """Enclosures of x_k + a_k, `case query dim`: each token with each bit, or the last alone."""
+    """Enclosures of x_k + a_k, `case query dim`: each token with each bit, or only the last."""
     count, length, _ = cases.allowed.shape
     token = np.array([length - 1]) if last else np.repeat(np.arange(length), 2)
     bit = np.array([0]) if last else np.tile([0, 1], length)
@@ -47,7 +47,7 @@ def attend(
 
 
 def _seen(allowed: Mask, token: Numbers, bit: Numbers, causal: bool) -> Mask:
-    """`case query token bit`: what each query may meet; at its own place, its own bit alone."""
+    """`case query token bit`: what each query may see; at its own place, only its own bit."""
     length, rows = allowed.shape[1], np.arange(len(token))
     view = np.ones((len(token), length, 2), bool)
     view[rows, token] = False
@@ -101,8 +101,8 @@ def _softmax_terms(cases: Cases | Embedded, u: Interval, seen: Mask) -> Picked:
     rows, d = count * n_queries, u.shape[-1]
     middle = (u.lo + u.hi) / 2
     options = [cases.scores(middle, bit) for bit in (0, 1)]
-    # A token is certain to weigh at least its cheaper option; the best such token is the measure.
-    # It need not be exact: scores are compared with it, and it cancels in the average.
+    # A token's score is at least that of its cheaper option; the largest such score is the measure.
+    # It need not be exact: scores are taken relative to it, so it cancels in the average.
     cheap = np.minimum(*(np.where(seen[..., bit], options[bit], np.inf) for bit in (0, 1)))
     measure = np.where(cheap < np.inf, cheap, -np.inf).max(axis=2)
     top = np.maximum(*(np.where(seen[..., bit], options[bit], -np.inf) for bit in (0, 1)))
@@ -127,11 +127,11 @@ def _softmax_terms(cases: Cases | Embedded, u: Interval, seen: Mask) -> Picked:
 
 
 def _score_radius(cases: Cases | Embedded, u: Interval) -> FloatArray:
-    """What a score may exceed its float value at the midpoints by, `case query`.
+    """By how much a score may exceed its float value at the midpoints, `case query`.
 
     With a for the box of u and b for that of x, coordinate by coordinate: rad(a) |b| + |a| rad(b)
-    for the spread and (d + 4) 2^-52 |a| |b| for the rounding of the product, in whatever order it
-    is summed; |b| is the largest over the tokens of the case. Doubled, to cover its own rounding.
+    for the spread and (d + 4) 2^-52 |a| |b| for the rounding of the product, for any order of
+    summation; |b| is the largest over the tokens of the case. Doubled, to cover its own rounding.
     """
     size = np.maximum(np.abs(cases.hull.lo), np.abs(cases.hull.hi))[:, None]
     a = np.maximum(np.abs(u.lo), np.abs(u.hi))

@@ -1,7 +1,7 @@
 """The cases a box analysis goes through: index i and answer sigma_i fixed, the other bits free.
 
 For every token and every value of its own bit there is a box that holds for all other bits. At the
-start the boxes are points, and all cases share them but for the index token (`Embedded`): with one
+start the boxes are points, shared by all cases except for the index token (`Embedded`): with one
 layer nothing of size cases × tokens × width is ever formed. After a layer each case has its own
 boxes (`Cases`).
 """
@@ -48,7 +48,7 @@ class Cases:
 
     @cached_property
     def hull(self) -> Interval:
-        """Around all tokens of a case, `case dim`."""
+        """The hull of all tokens of a case, `case dim`."""
         shape = (self.box.shape[0], -1, self.box.shape[3])
         return Interval(
             np.where(self.allowed[..., None], self.box.lo, np.inf).reshape(shape).min(axis=1),
@@ -57,7 +57,7 @@ class Cases:
 
     @cached_property
     def radius(self) -> FloatArray:
-        """The largest radius of a box, `case dim`, rounded up."""
+        """An upper bound on the radius of any box, `case dim`: the largest width."""
         radii = (self.box.hi - self.box.lo).reshape(self.box.shape[0], -1, self.box.shape[3])
         largest: FloatArray = radii.max(axis=1)
         return largest
@@ -135,7 +135,7 @@ def embed(solution: Solution, index: Numbers, answer: Numbers) -> Embedded:
 
 
 def linear(weight: FloatArray, x: Interval) -> Interval:
-    """weight · x on the last axis; coordinates with weight 0 are left out."""
+    """weight · x on the last axis; coordinates with weight 0 are skipped."""
     rows = []
     for row in weight:
         used = np.flatnonzero(row)

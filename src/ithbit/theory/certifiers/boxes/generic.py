@@ -1,9 +1,9 @@
-"""The generic certifier: a lower bound of the margin for any layers, knowing no construction.
+"""The generic certifier: a lower bound on the margin for any layers, whatever the construction.
 
 For fixed index i and answer sigma_i (a *case*), every token and every value of its own bit gets a
 box that holds for all values of the other bits. Boxes go through the layers one by one: attention
-by a fractional program (`attention_boxes`), MLPs by affine forms (`relu_forms`), states step by
-step (`state_boxes`).
+by a fractional program (`attention.py`), MLPs by affine forms (`relu_forms.py`), states step by
+step (`states.py`).
 
 The bound is *certified*: it never exceeds the true minimum, whatever the weights. It is tight where
 boxes lose nothing, as in all constructions here; for other weights it may be far below. Time grows
@@ -27,7 +27,7 @@ _BLOCK = 2_000_000  # numbers in the largest array of a block of cases
 
 
 def certify_boxes(solution: Solution) -> Bound:
-    """A certified lower bound of the margin over all n · 2^n inputs; −inf if nothing is known.
+    """A certified lower bound on the margin over all n · 2^n inputs; −inf if nothing is known.
 
     >>> from ithbit.theory.constructions import construct
     >>> certify_boxes(construct("lhi", "linear-causal", 4)).margin
@@ -50,7 +50,7 @@ def certify_boxes(solution: Solution) -> Bound:
 def _block_size(solution: Solution) -> int:
     attention = [layer.kind in ("softmax", "linear") for layer in solution.layers]
     if solution.depth == 1 and not attention[0]:
-        return max(1, _BLOCK // (20 * solution.embedding.d))  # one token is in hand at a time
+        return max(1, _BLOCK // (20 * solution.embedding.d))  # only one token is held at a time
     queries = 2 * solution.n_tokens if any(attention[:-1]) else 1
     return max(1, _BLOCK // (2 * solution.n_tokens * queries * solution.embedding.d))
 

@@ -1,8 +1,8 @@
-"""Boxes through a recurrent layer: the states h_k of SSM, RNN and GRU, the other bits free.
+"""Boxes through a recurrent layer: the states h_k of SSM, RNN and GRU, with the other bits free.
 
 The state after a token is enclosed for each value of the token's own bit; the hull over the allowed
-bits is carried on. With index and answer fixed, as in a case, the constructions' states are single
-points or narrow intervals, so the hull loses nothing there.
+bits is carried to the next token. With index and answer fixed, as in a case, the constructions'
+states are single points or narrow intervals, so the hull loses nothing there.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from ithbit.theory.layers import Rnn, Ssm
 
 
 def states(layer: Ssm | Rnn | Gru, cases: Cases | Embedded, last: bool) -> Interval:
-    """Enclosures of h_k by the token's own bit, `case token bit dim`; the last alone if `last`."""
+    """Enclosures of h_k by the token's own bit, `case token bit dim`; only the last if `last`."""
     count, length, _ = cases.allowed.shape
     state = Interval.point(np.zeros((count, layer.d_out)))
     if isinstance(layer, Ssm):

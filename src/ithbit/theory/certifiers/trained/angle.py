@@ -1,15 +1,16 @@
 """BERT blocks that point at an angle: the margin over all inputs, in O(n) balls.
 
-The argument of `constructions/trained/bert_right.py` and `bert_left.py` with the numbers that the
-stored weights have. What is checked exactly: which content every map reads and writes, that bits
-are (a_0, p, ±v), that norms are plain and feed-forward parts write nothing. Then:
+The argument of `constructions/trained/bert_right.py` and `bert_left.py`, with the numbers of the
+stored weights. Checked exactly: which content every map reads and writes, that bits are
+(a_0, p, ±v), that norms are plain and that feed-forward parts write nothing. Then:
 
 * Bit k scores (A_i + B_i p) s(p) at the reading token, s(p) = sqrt(d) / sqrt(D0 + D1 p^2). For
   A, B >= 0 its derivative has the sign of B D0 − A D1 p, so it rises up to the place p* =
-  B D0 / (A D1) and falls after it: bits more than W places off weigh no more than the one W off.
-* Weights do not depend on the bits, so the least pull towards the answer is where all other
-  bits are opposed: (s_i − sum_k w_k s_k) / (1 + sum_k w_k + w_rest), with w relative to bit i.
-* Block 1 of LHI leaves the bits a factor in [shrink, 1], for whatever mask.
+  B D0 / (A D1) and falls after it. If p* is within W places of the index, which is checked, bits
+  more than W places away weigh no more than the one W places away on their side.
+* Weights do not depend on the bits, so the pull towards the answer is least when all other bits
+  oppose it: (s_i − sum_k w_k s_k) / (1 + sum_k w_k + w_rest), with w relative to bit i.
+* Block 1 of LHI scales the bits by a factor in [shrink, 1], under either mask.
 """
 
 from dataclasses import dataclass
@@ -45,14 +46,14 @@ class Pointed:
     """What the last attention sees: n bits on a curve, scored by the reading token."""
 
     places: list[Ball]
-    scale: list[Ball]  # s(p) of each bit, an upper end
-    shrink: Ball  # the true scale is within [shrink, 1] of it
+    scale: list[Ball]  # s(p) of each bit, an upper bound
+    shrink: Ball  # the true scale is that times a factor in [shrink, 1]
     rise: Ball  # D0 / D1, so that the peak is at rise B / A
     value: Ball  # |a_2| of a bit, times what the value and output maps make of it
 
 
 def certify_angle(solution: TrainedSolution) -> Bound:
-    """A lower bound of the margin over all inputs; `UnsuitableError` if it does not apply."""
+    """A lower bound on the margin over all inputs; `UnsuitableError` if it does not apply."""
     need(solution.family.startswith("softmax"), "the argument is about BERT blocks")
     right = solution.task == "rhi"
     entry = bert_right if right else bert_left
@@ -130,7 +131,7 @@ def _right(solution: TrainedSolution, reader: Reader) -> Bound:
 
 
 def _pull(seen: Pointed, i: int, A: Ball, B: Ball, rest: list[Ball]) -> Ball:
-    """The least of what attention brings towards the answer; `rest` are scores of other tokens."""
+    """The least that attention adds towards the answer; `rest` are scores of other tokens."""
     need(bool(A > 0) and bool(B >= 0), "scores must rise with the place and then fall")
     n, at = len(seen.places), i - 1
     top = low((A + B * seen.places[at]) * seen.scale[at] * seen.shrink)
@@ -147,7 +148,7 @@ def _pull(seen: Pointed, i: int, A: Ball, B: Ball, rest: list[Ball]) -> Ball:
             w = w * (first + 1)  # it and all before it, which weigh no more
         if k == end - 1 and end < n:
             w = w * (n - end + 1)
-        # s falls with the place, so the tokens before the window are within s(0).
+        # s falls with the place, so that of the tokens before the window is at most s(0).
         weight, pull = weight + w, pull + w * (seen.scale[0] if k == first else seen.scale[k])
     for score in rest:
         weight = weight + (score - top).exp()
@@ -156,10 +157,10 @@ def _pull(seen: Pointed, i: int, A: Ball, B: Ball, rest: list[Ball]) -> Ball:
 
 
 def _after_norms(reader: Reader, y: Ball, square: Ball) -> Ball:
-    """The logit towards the answer: y beside a content of weighted square norm, through the norms.
+    """The logit towards the answer from y, next to content of weighted squared norm `square`.
 
-    Two LayerNorms scale by sqrt(d) / sqrt((1 + eps) X + d eps^2); further blocks that write nothing
-    do so again. The result increases in y, so a lower bound of y gives one of the logit.
+    Two LayerNorms scale by sqrt(d) / sqrt((1 + eps) X + d eps^2); further blocks, which write
+    nothing, do so again. The result increases in y, so a lower bound on y gives one on the logit.
     """
     d, eps = reader.solution.width, arb(exact(BERT_EPS))
     y, square = low(y), high(square)

@@ -1,7 +1,7 @@
 """`nn.GRU` with a latch: the margin over all inputs, in O(n) balls.
 
-The argument of `constructions/trained/gru_latch.py` with the numbers that the stored weights have.
-Units 0, 1 and 2 are h_1, h_2, h_3 of its head; all weights but those named there must be 0.
+The argument of `constructions/trained/gru_latch.py`, with the numbers of the stored weights. Units
+0, 1 and 2 are h_1, h_2, h_3 of its docstring; all weights except those named there must be 0.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ from ithbit.theory.trained_solution import Column, TrainedSolution
 
 
 def certify_latch(solution: TrainedSolution) -> Bound:
-    """A lower bound of the margin over all inputs; `UnsuitableError` if it does not apply."""
+    """A lower bound on the margin over all inputs; `UnsuitableError` if it does not apply."""
     need(
         solution.family == "gru" and solution.task == "lhi", "the argument is about nn.GRU and LHI"
     )
@@ -40,7 +40,7 @@ def _take(array: FloatArray, places: list[tuple[int, ...]], what: str) -> list[B
     found = [arb(float(rest[place])) for place in places]
     for place in places:
         rest[place] = 0
-    need(not rest.any(), f"{what} has entries that the argument does not know")
+    need(not rest.any(), f"{what} has nonzero entries that the argument does not cover")
     return found
 
 
@@ -70,7 +70,7 @@ def _certify(solution: TrainedSolution) -> Bound:
     )
     need(not w[block + "hh.bias"].any(), "hh.bias must be 0")
     for sign, what in ((slope, "slope"), (-close, "close"), (turned, "turned"), (rise, "rise")):
-        need(bool(sign > 0), f"the weight {what!r} must have its sign")
+        need(bool(sign > 0), f"the weight {what!r} has the wrong sign")
     kept, stale, open_reset = _sigmoid(keep), _sigmoid(fresh), _sigmoid(reset)
     long = between(low(kept ** (n + 1)), arb(1))
 
@@ -99,7 +99,7 @@ def _certify(solution: TrainedSolution) -> Bound:
 
 
 def _later_layers(solution: TrainedSolution, answer: Ball) -> Ball:
-    """The third unit through layers that pass it on, and the head."""
+    """The third unit after layers that pass it on, and the head."""
     w, d = solution.weights, solution.width
     for layer in range(1, solution.depth):
         block = f"blocks.{layer}."

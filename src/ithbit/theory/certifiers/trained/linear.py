@@ -1,8 +1,8 @@
 """Pre-LN linear attention with a window: the margin over all inputs, in O(n) balls.
 
-The argument of `constructions/trained/linear_window.py` with the numbers that the stored weights
-have. It covers both masks: where the index comes first every token sees it, and what else a token
-sees only adds between nothing and all of the other weights to the denominator.
+The argument of `constructions/trained/linear_window.py`, with the numbers of the stored weights. It
+covers both masks: where the index comes first, every token sees it, and the other tokens it sees
+add between nothing and all of the other weights to the denominator.
 """
 
 from flint import arb, ctx, fmpq
@@ -34,7 +34,7 @@ ONE, PLACE, BITS, INDEX, FOUND = range(5)
 
 
 def certify_linear(solution: TrainedSolution) -> Bound:
-    """A lower bound of the margin over all inputs; `UnsuitableError` if it does not apply."""
+    """A lower bound on the margin over all inputs; `UnsuitableError` if it does not apply."""
     need(solution.family.startswith("linear"), "the argument is about linear attention")
     need(solution.depth >= 2, "two blocks are needed")
     seen = solution.task == "lhi" or not FAMILIES[solution.family].causal
@@ -50,7 +50,7 @@ def certify_linear(solution: TrainedSolution) -> Bound:
 
 
 def check_tokens(t: Tokens, task: str, index: int) -> tuple[Rational, Rational, Rational]:
-    """(C, slope, v): all tokens hold C, bits slope p and ±v, the index none of these."""
+    """(C, slope, v): all tokens hold C, bits also slope p and ±v, the index no place."""
     C, slope, v = bits_of(t)
     need(t.query[ONE] == C, "all tokens must hold the same constant")
     at = fmpq(1) if task == "rhi" else fmpq(0)
@@ -71,7 +71,7 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     only(t.query, {ONE, PLACE, INDEX}, "the index's type")
 
     def scale(*squares: Rational | Ball) -> Ball:
-        """LayerNorm's scale of a content C beside these weighted squares."""
+        """LayerNorm's scale of content C together with these weighted squares."""
         total = arb(nu[ONE] * C * C + e) + sum((arb(x) for x in squares), arb(0))
         return (d / total).sqrt()
 
@@ -81,16 +81,16 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     need(all(row == keys[0] for row in keys), "the keys of the first head must be alike")
     only(keys[0], {ONE, INDEX}, "the key of block 1")
     common, heavy = keys[0][ONE], keys[0][INDEX]
-    need(common < 0 < heavy, "the index alone must weigh much")
+    need(common < 0 < heavy, "only the index may weigh much")
     moved = reader.values(0)
     only_entries(moved, {(PLACE, INDEX)}, "the value of block 1")
-    need(moved[PLACE][INDEX] < 0, "the index must be taken off the place")
+    need(moved[PLACE][INDEX] < 0, "the index must be subtracted from the place")
 
     places = places_of(solution, slope)
     light = (low(scale(nu[PLACE] * slope**2, nu[BITS] * v**2)) * arb(common * C)).exp()
     others = (T - 1) * size * high(light)
     eps = arb(exact(DENOMINATOR_EPS))
-    taken: list[Ball] = []  # what each index takes off every token's place
+    taken: list[Ball] = []  # what each index subtracts from every token's place
     for i in range(1, n + 1):
         held = t.index(i, n, fmpq(1 if solution.task == "rhi" else 0))[INDEX]
         need(held > 0, "the index must be held as a positive number")

@@ -1,7 +1,7 @@
 """Mamba2 with a window: the margin over all inputs, in O(n) balls.
 
-The argument of `constructions/trained/mamba2_window.py` with the numbers that the stored weights
-have. The stream is the content here, so U is the identity.
+The argument of `constructions/trained/mamba2_window.py`, with the numbers of the stored weights.
+Here the stream itself is the content, so U is the identity.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ ONE, PLACE, BITS, FLAG, INDEX, FOUND = range(6)
 
 
 def certify_mamba2(solution: TrainedSolution) -> Bound:
-    """A lower bound of the margin over all inputs; `UnsuitableError` if it does not apply."""
+    """A lower bound on the margin over all inputs; `UnsuitableError` if it does not apply."""
     need(
         solution.family == "mamba2" and solution.task == "lhi", "the argument is about Mamba2, LHI"
     )
@@ -63,7 +63,7 @@ class _Block:
             reader.array(f"blocks.{layer}.conv.weight"),
             reader.array(f"blocks.{layer}.conv.bias"),
         )
-        need(not conv[:-1].any(), f"{what}: the convolution must keep the present alone")
+        need(not conv[:-1].any(), f"{what}: the convolution must drop the past")
         need(bool((conv[-1] == 1).all()), f"{what}: the convolution must keep the present")
         need(not bias[:d].any(), f"{what}: the channels must have no bias")
         B, C = bias[d : d + state], bias[d + state :]
@@ -90,7 +90,7 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     held = max(a[FLAG] ** 2 + a[INDEX] ** 2 for a in index)
 
     def scale(*squares: Rational | Ball) -> Ball:
-        """RMSNorm's scale of C beside these squares."""
+        """RMSNorm's scale of C together with these squares."""
         return (d / (arb(C * C + e) + sum((arb(x) for x in squares), arb(0)))).sqrt()
 
     one, two = _Block(reader, 0), _Block(reader, 1)
@@ -111,7 +111,7 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
         taken.append(-moved * arb(d).sqrt() / (square + noise).sqrt())
     farthest = max((high(x) for x in taken), key=float)
     nearest = min((low(x) for x in taken), key=float)
-    need(bool(nearest > 0), "the index must be taken off the place")
+    need(bool(nearest > 0), "the index must be subtracted from the place")
 
     for column in two.writes:
         only(column, {FOUND}, "the output of block 2")

@@ -1,9 +1,9 @@
 """What the stored weights of a trained block read and write, as exact rationals.
 
-The arguments of this folder speak of contents (`constructions/trained/content.py`). Here stored
+The arguments of this folder are about contents (`constructions/trained/content.py`). Here stored
 float64 weights become maps between contents, exactly: every row that reads and every column that
-writes must lie in the span of U, and everything an argument takes to be 0 or 1 must be so. Else
-`UnsuitableError` says what is not.
+writes must lie in the span of U, and everything an argument takes to be 0 or 1 must be exactly
+that. Otherwise `UnsuitableError` names what is not.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ Matrix = list[list[Rational]]
 
 
 def low(ball: Ball) -> Ball:
-    """The lower end, as a ball without radius."""
+    """The lower end, as a ball of radius 0."""
     return ball.lower()
 
 
@@ -36,12 +36,12 @@ def high(ball: Ball) -> Ball:
 
 
 def between(a: Ball, b: Ball) -> Ball:
-    """A ball that holds everything between the lower end of a and the upper end of b."""
+    """A ball that contains everything between the lower end of a and the upper end of b."""
     return a.union(b)
 
 
 def least_of(margins: list[Ball]) -> Bound:
-    """The least of the margins of indices 1 to n; both answers are alike, so 1 stands for both."""
+    """The least margin over indices 1 to n; the answers are symmetric, so 1 stands for both."""
     ends = [rounded_down(margin) for margin in margins]
     least = min(range(len(ends)), key=ends.__getitem__)
     return Bound(ends[least], least + 1, 1, BALLS)
@@ -60,7 +60,7 @@ class Reader:
         return self.solution.weights[name]
 
     def rows(self, weights: FloatArray, what: str) -> Matrix:
-        """What each row reads of the content; rows of zeros included."""
+        """What each row reads of the content, including rows of zeros."""
         return [self._row(row, what) for row in weights]
 
     def _row(self, row: FloatArray, what: str) -> list[Rational]:
@@ -120,7 +120,7 @@ class Reader:
                 need(bool((value == wanted).all()), f"{name} must be {wanted:g} throughout")
 
     def head(self, coordinate: int) -> Rational:
-        """What the head multiplies this coordinate by; it must read nothing else."""
+        """The factor by which the head reads this coordinate; it must read nothing else."""
         (row,) = self.rows(self.array("head.weight"), "the head")
         only(row, {coordinate}, "the head")
         self.zero("head.bias")
@@ -151,10 +151,10 @@ class Tokens:
 
 
 def tokens(reader: Reader) -> Tokens:
-    """The contents of the tokens; their squares must go unused."""
+    """The contents of the tokens; squared features must be unused."""
     embed, places = reader.array("embed"), reader.array("positions.polynomial")
-    need(not embed[:, Column.SQUARE].any(), "the square of the index feature must go unused")
-    need(not places[:, 1].any(), "the square of the position must go unused")
+    need(not embed[:, Column.SQUARE].any(), "the square of the index feature must be unused")
+    need(not places[:, 1].any(), "the square of the position must be unused")
 
     def column(k: int) -> list[Rational]:
         return reader.write(embed[:, k], "the embedding")

@@ -1,11 +1,11 @@
-"""Six units that open a window at one place: what they give at the index, and at most elsewhere.
+"""Six units that open a window at one place: what they write at the index, and at most elsewhere.
 
 The common part of the arguments for linear attention and Mamba2 (see the heads of
 `constructions/trained/linear_window.py` and `mamba2_window.py`). Units come in two groups of three
 that differ in the sign h with which they read the bit; at a token with content a_0 = C, a_1, bit ±v
 the group that opens sees s L_mu, L_mu = u_1 a_1 + u_0mu C − h v, the other s (L_mu + 2 h v). They
-write ±z (1, −2, 1). Where all three L_mu have one sign, ReLUs cancel up to
-residue = |u_0− − 2 u_00 + u_0+| C, which is rounding. The activation is ReLU − psi.
+write ±z (1, −2, 1). Where all three L_mu have the same sign, the ReLUs cancel up to
+residue = |u_0− − 2 u_00 + u_0+| C, which is due to rounding. The activation is ReLU − psi.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Activation:
     most: Ball
 
     def at_least(self, x: Ball) -> Ball:
-        """An upper bound of psi at all points at least x away from 0."""
+        """An upper bound on psi at all points at least x away from 0."""
         return high(self.psi(low(x))) if bool(low(x) >= self.falls) else self.most
 
 
@@ -102,7 +102,7 @@ class Window:
     step: Rational  # between neighbouring places
 
     def opened(self, offset: Ball, lowest: Ball, least: Ball, most: Ball) -> Opened:
-        """What the window gives if a_1 is `offset` at the asked bit.
+        """What the window writes if a_1 is `offset` at the asked bit.
 
         `lowest` is the least a_1 of any bit, and the norm's scale lies between least and most.
         """
