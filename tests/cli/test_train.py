@@ -468,7 +468,7 @@ def test_what_failed_is_told_below_the_table_once(tmp_path) -> None:
     assert told.exit_code == 1
     below = told.stdout.split("└")[1].splitlines()[1:]
     assert below[:2] == ["seed 0 failed: lost", "seeds 1, 2 failed: out of [memory]"]
-    assert below[2].startswith("No seed could be run, which says nothing about learning. Run folders")
+    assert below[2].startswith("No seed could be run, which says nothing about learning. Run ")
 
 
 def test_a_loss_that_is_not_finite_is_an_outcome_of_training(tmp_path) -> None:
