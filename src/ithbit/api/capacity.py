@@ -58,8 +58,8 @@ def capacity(
     A length is solved if, at one of the learning rates, at least `need` seeds succeed and are not
     refuted. The search doubles the length, then bisects, until a solved and a failed length are
     within the `factor`. These two are the result: a bracket, *observed*. Beside it are the measured
-    state S, the bits per number of the state, 32·S, the limit of a recurrent evaluation in 32-bit
-    numbers, and, where it is smaller, n*, past which no weights solve the task.
+    state S; the bits per number of the state; 32·S, the limit of a recurrent evaluation in 32-bit
+    numbers; and, where it is smaller, n*, past which no weights solve the task.
 
     Training uses mixed examples and ends at a held-out loss of 0.001, or after 200 epochs. The runs
     are ordinary runs of the store, which is all that a search needs to resume: stop it at any time

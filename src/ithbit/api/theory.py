@@ -284,7 +284,7 @@ def verdict(
     heads: int = 2,
     state: int = 16,
 ) -> Any:  # a Verdict, or the VerdictTable
-    """Is it possible, impossible or open, and why? Without arguments, the whole summary table.
+    """Is the task possible, impossible or open, and why? Without arguments, the summary table.
 
     Possible: there are explicit weights with a certificate for all n·2^n inputs; past n = 1024,
     where a certificate takes longer, with a margin proved for every n. Impossible: n is past the n*

@@ -92,7 +92,7 @@ def capacity(found: Any, out: Path | None, dry_run: bool, as_json: AsJson = Fals
 @command(trained.verify, options.VERIFY, progress=True)
 def verify(verified: Any, as_json: AsJson = False) -> None:
     """Exit status: 1 if a run that counts as solved is refuted, or if runs were set aside
-    because they cannot be read, else 0."""
+    because they cannot be read or tried, else 0."""
     for reason in verified.set_aside:
         print(f"ithbit: set aside: {reason}", file=sys.stderr)
     if verified.not_kept:

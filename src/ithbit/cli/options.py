@@ -40,16 +40,15 @@ OPTIONS: dict[str, Any] = {
     "heads": "Attention or state-space heads; ignored by gru.",
     "ff": "Hidden units of the feed-forward part; ignored by gru and mamba2.",
     "positions": f"{', '.join(map(_who_takes, POSITIONS))}.",
-    "seeds": "Such as 0-4 or 0,3,8-9.",
+    "seeds": "Seeds, such as 0-4 or 0,3,8-9.",
     "seed": "Seed of the random choices.",
     "count": "How many inputs.",
     "lr": "Learning rate of the first epoch; 0.001 by default.",
     "batch_size": "Examples per step; 256 by default.",
     "max_epochs": "Epochs after which a run stops; 500 by default.",
     "stop_when_solved": "Stop a run at its first perfect epoch.",
-    "examples": "What training draws: uniform (as in the paper), mixed (half of them of two "
-    "densities, with one cut), or blocks (half of them of two densities in turn, with up to five "
-    "cuts).",
+    "examples": "What training draws: uniform (as in the paper), mixed (half have two densities, "
+    "with one cut), or blocks (half have two densities in turn, with up to five cuts).",
     "device": "auto, cpu, cuda, or cuda:1 if there are several.",
     "kernels": "auto (fused kernels where they apply), on (an error where they do not) or off.",
     "compile": "On a CPU: auto (compiled code where it pays off), on (an error where it cannot be "
@@ -104,13 +103,13 @@ OPTIONS: dict[str, Any] = {
 # Commands where a name means something different.
 SWEEP = {
     "name": "paper, positions, longer, smoke, demo, or a .toml file.",
-    "task": "Keep this task; repeatable.",
-    "family": "Keep this family; repeatable.",
-    "layers": "Keep this depth; repeatable.",
-    "n": "Keep this length; repeatable.",
-    "seeds": "Instead of the sweep's own, such as 0-19.",
-    "max_epochs": "Instead of the sweep's own.",
-    "workers": f"{_WORKERS} On Slurm: tasks of an array at once.",
+    "task": "Only this task; repeatable.",
+    "family": "Only this family; repeatable.",
+    "layers": "Only this depth; repeatable.",
+    "n": "Only this length; repeatable.",
+    "seeds": "Seeds instead of the sweep's own, such as 0-19.",
+    "max_epochs": "Epochs after which a run stops, instead of the sweep's own.",
+    "workers": f"{_WORKERS} On Slurm: array tasks that run at once.",
 }
 STATUS = SWEEP | {"name": "A sweep, to see which of its runs are missing."}
 PLOT = {
