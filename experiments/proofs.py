@@ -6,8 +6,8 @@
 For every solved run of the stores whose blocks have bounds: seek a proof as `ithbit verify --prove`
 does, in real arithmetic on the stored weights, and check its certificate. runs.csv gets one row per
 run, written as soon as it is known; runs that have a row are skipped the next time, so that a long
-list may be interrupted. Columns: outcome, least margin proved on all inputs, least margin proved for
-the float32 run (one layer), least margin met by the search for the proof, least margin that
+list may be interrupted. Columns: outcome, least margin proved on all inputs, least margin proved
+for the float32 run (one layer), least margin met by the search for the proof, least margin that
 `ithbit verify` observed in float32, share of all inputs closed, nodes, leaves, share of all inputs
 that were tried one by one in sound arithmetic, seconds of the search, CPU seconds of search and
 check, seconds of the check. Stores are not changed; certificates are kept only if a folder for them
