@@ -285,7 +285,7 @@ def main(argv: list[str]) -> int:
                     compile_stacked()
                 train(everything, side, asked.store, known, asked.device, deadline)
         except TimeIsUpError:
-            print("time is up; the same command goes on from here")
+            print("time is up; run the same command again to continue")
     sides = {
         name: {side: side_of(runs, side, asked.store, known) for side in SIDES}
         for name, runs in cells.items()
