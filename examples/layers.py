@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class LeakyIntegrator(nn.Module):
-    """h_t = a h_{t-1} + (1 - a) W x_t with a decay a for each coordinate, then a small network."""
+    """h_t = a h_{t-1} + (1 - a) W x_t with one decay a per coordinate, then a small network."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class LeakyIntegrator(nn.Module):
 
 
 class SlidingWindow(nn.Module):
-    """Softmax attention to the last four tokens, itself among them."""
+    """Softmax attention to the last four tokens, including the current one."""
 
     def __init__(self, width: int, window: int = 4) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class SlidingWindow(nn.Module):
 
 
 class Hybrid(nn.Module):
-    """Half the width by linear attention, half by softmax attention, both causal."""
+    """Half the width uses linear attention, half softmax attention, both causal."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -6,16 +6,16 @@
     python experiments/capacity.py --no-train --measure --restore results/capacity/records.tar.gz
     python experiments/capacity.py --figure docs/images/capacity.png
 
-Give the same command again and it goes on where the store is. `--cells` names parts of the atlas
-(all unless given, in this order): `core` is GRU, Mamba2 and causal linear attention on RHI, one and
-two layers, widths 4 to 32; `contrast` is softmax and full linear attention; `lhi` is one layer on
-LHI, where theory says that it must break; `deep` is three layers; `wide` is width 64. After every
-round the rows go to `atlas.csv`, and the records of all runs, with the weights at the lower ends of
+Run the same command again to continue from the store. `--cells` names parts of the atlas (default:
+all, in this order): `core` is GRU, Mamba2 and causal linear attention on RHI, one and two layers,
+widths 4 to 32; `contrast` is softmax and full linear attention; `lhi` is one layer on LHI, where
+theory says that it must break; `deep` is three layers; `wide` is width 64. After every round the
+rows are written to `atlas.csv`, and the records of all runs, with the weights at the lower ends of
 the brackets, to `records.tar.gz`, which `--restore FILE` unpacks into a store elsewhere.
 `--measure` also measures the states, which takes minutes on a CPU; without it they are counted.
 `--figure` draws the rows.
 
-Needs torch and nothing of the command line or, but for the figure, of the report.
+Needs torch, but not the dependencies of the command line or, except for the figure, of the report.
 """
 
 import argparse
@@ -69,8 +69,8 @@ PARTS: dict[str, tuple[list[ModelSpec], int]] = {  # and the longest n to try
 
 
 def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], path: Path) -> None:
-    """Records of all runs, and the weights of successes at the lower end of a bracket and, unless
-    it is final, at the next solved length, where the lower end may yet come to be."""
+    """Pack the records of all runs and the weights of successes at the lower end of each bracket;
+    if it is not final, also at the next solved length, which may still become the lower end."""
     store, kept = next(iter(searches.values())).store, set()
     for standing in standings:
         solved = sorted(each.n for each in standing.tried if each.solved)
@@ -95,7 +95,7 @@ def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], pa
 def ahead(
     searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], device: Device
 ) -> AbstractContextManager[object]:
-    """Compile meanwhile what the next round may want, whichever way this one ends."""
+    """Compile in the background what the next round may need, whichever way this one ends."""
     if not device.is_cuda:
         return nullcontext()
     models = []
@@ -129,10 +129,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/capacity"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--cells", nargs="*", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--family", nargs="*", help="keep these alone")
+    parser.add_argument("--family", nargs="*", help="only these")
     parser.add_argument("--layer", nargs="*", default=[], help="users' layers at width 16 instead")
-    parser.add_argument("--width", nargs="*", type=int, help="keep these alone")
-    parser.add_argument("--layers", nargs="*", type=int, help="keep these alone")
+    parser.add_argument("--width", nargs="*", type=int, help="only these")
+    parser.add_argument("--layers", nargs="*", type=int, help="only these")
     parser.add_argument("--most-n", type=int, help="instead of each part's own")
     parser.add_argument("--start", type=int, default=Ask.start)
     parser.add_argument("--max-epochs", type=int, default=PROTOCOL.max_epochs)
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true", help="measure the states")
     parser.add_argument("--no-train", action="store_true")
     parser.add_argument("--restore", nargs="*", type=Path, default=[], help="earlier records")
-    parser.add_argument("--figure", type=Path, help="only draw the rows that are in the folder")
+    parser.add_argument("--figure", type=Path, help="only draw the rows in the folder")
     given = parser.parse_args()
     if given.figure:
         draw(given.out / "atlas.csv", given.figure)
@@ -186,7 +186,7 @@ def main() -> None:
             run_all(runs, given.store, given.device, watch=watch, minutes=minutes)
 
     def keep(measured: bool) -> Capacities:
-        """What was found goes home, after every round: a machine may be taken away."""
+        """Write out the results after every round: the machine may be taken away."""
         rows = tuple(row(standing, measured) for standing in standings if standing.tried)
         found = Capacities(rows, "; ".join({each.sentence() for each in searches.values()}))
         write_text(given.out / "atlas.csv", found.csv())

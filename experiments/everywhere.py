@@ -1,22 +1,23 @@
-"""Which successes by samples stand: every solved run of some stores verified, cell by cell.
+"""Which successes on samples stand: verify every solved run of some stores, cell by cell.
 
     python experiments/everywhere.py uniform-runs mixed-runs
     python experiments/everywhere.py uniform-runs mixed-runs --device cuda --json everywhere.json
 
-Stores as `ithbit train` and `sweep` write them; runs of both kinds of examples may share one. What
-`ithbit verify` has on record with this budget is not tried again. The first table has a line a cell
-(task, family, depth, n, examples): finished runs, successes by the paper's criterion, and of these
-refuted, not refuted by the search, right on all inputs, unsettled; the least margin that the search
-met in runs that stand; tries (median) and seconds (sum). *Not refuted* is not *right*. What cannot
-be read or tried is named as set aside and counts nowhere.
+Takes stores as written by `ithbit train` and `sweep`; runs of different kinds of examples may share
+one. Runs that `ithbit verify` has already tried with this budget are not tried again. The first
+table has one line per cell (task, family, depth, n, examples): finished runs, successes by the
+paper's criterion, and how many of these are refuted, not refuted by the search, right on all
+inputs, unsettled; the least margin that the search met in runs that stand; tries (median) and
+seconds (sum). *Not refuted* is not *right*. Runs that cannot be read or tried are reported as set
+aside and not counted.
 
-The second part asks what wrong answers have in common, in runs whose last weights still answer all
+The second part asks what wrong answers have in common, in runs whose final weights still answer all
 held-out samples (a success may be lost again before training ends). Every such refuted run answers
-the same inputs: structured ones, densities and uniform ones, every index equally often; errors are
-counted by the index's place, by how many bits differ from the majority, by how often the string
-changes, and by whether the bit asked for is of the minority; last, the mean margin of uniform
-strings and densities by their share of ones. All of it is observed in float32 with the weights at
-the end of training.
+the same inputs: structured ones, densities and uniform ones, every index equally often. Errors are
+counted by the position of the index, by how many bits differ from the majority, by how often the
+string changes, and by whether the requested bit is in the minority; then follows the mean margin of
+uniform strings and densities by their share of ones. All of it is observed in float32 with the
+weights at the end of training.
 """
 
 import argparse
@@ -52,8 +53,8 @@ from ithbit.verify.verify import (
     verify_run,
 )
 
-DRAWN = 16_384  # of densities and of uniform strings, for each refuted run
-SEED = 77_000  # of those: no run trains or is tested on it
+DRAWN = 16_384  # densities, and as many uniform strings, for each refuted run
+SEED = 77_000  # for drawing them: no run trains or is tested on it
 COUNTS = ("runs", "solved", "refuted", "not_refuted", "right", "proved", "unsettled")
 CHANGES = (0, 1, 2, 4, 8, 16)  # where bins begin
 MINORITY = (0, 1, 2, 3, 5, 9, 17)
@@ -61,7 +62,7 @@ MINORITY = (0, 1, 2, 3, 5, 9, 17)
 
 @dataclass
 class Cell:
-    """What came of the runs of one cell."""
+    """Results of the runs of one cell."""
 
     runs: int = 0
     solved: int = 0
@@ -70,7 +71,7 @@ class Cell:
     right: int = 0
     proved: int = 0
     unsettled: int = 0
-    least: float | None = None  # margin of runs that stand
+    least: float | None = None  # least margin in runs that stand
     tries: list[int] = field(default_factory=list)
     seconds: float = 0.0
     methods: dict[str, int] = field(default_factory=dict)  # refuted by
@@ -113,7 +114,7 @@ def verify_all(
                 tried += 1
             else:
                 found = record.found
-        except (StoreError, TooLargeError) as error:  # neither a run nor a success
+        except (StoreError, TooLargeError) as error:  # counts neither as a run nor as a success
             print(f"set aside: {error}", file=sys.stderr)
             continue
         cell.runs += 1
@@ -150,7 +151,7 @@ def _count(cell: Cell, found: Verification) -> None:
 
 
 def table(cells: dict[tuple[str, str], Cell]) -> list[str]:
-    """The first part as lines of Markdown; totals by kind of examples last."""
+    """The first part as Markdown lines, with totals by kind of examples at the end."""
     heads = ("cell", "examples", "runs", "succeeded", "refuted", "not refuted")
     heads += ("right on all inputs", "proved", "unsettled", "least margin", "tries", "seconds")
     heads += ("refuted by",)
@@ -187,7 +188,7 @@ def _line(name: str, examples: str, cell: Cell) -> str:
 
 @dataclass
 class Errors:
-    """Wrong answers and inputs, by kind of input and by bin; and margins by share of ones."""
+    """Wrong answers and inputs, by kind of input and by bin, and margins by share of ones."""
 
     counts: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     margins: dict[str, list[float]] = field(default_factory=dict)  # bin: sum, count, least
@@ -258,7 +259,7 @@ def ask(folder: Path, device: Device, errors: Errors, tally: dict[str, int]) -> 
 
 
 def _commonest(bits: Tensor, index: Tensor, n: int, tally: dict[str, int]) -> None:
-    """Count in how many runs a string was wrong at some index, with lengths in parts of n."""
+    """Count wrong strings of up to three blocks by pattern: each block is one bit or several."""
     del index
     for row in {tuple(row) for row in bits.tolist()}:
         changes = [at for at in range(1, n) if row[at] != row[at - 1]]
@@ -284,7 +285,7 @@ def _margins(errors: Errors, margin: Tensor, ones: Tensor, n: int) -> None:
 
 
 def common(refuted: list[Path], device: Device) -> dict[str, Errors]:
-    """Wrong answers of refuted runs, by kind of examples that they were trained on."""
+    """Wrong answers of refuted runs, by the kind of examples they were trained on."""
     found: dict[str, Errors] = defaultdict(Errors)
     tallies: dict[str, dict[str, int]] = defaultdict(dict)
     for folder in refuted:
@@ -320,15 +321,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("stores", type=Path, nargs="+", help="folders of run folders")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--budget", type=int, default=ALWAYS, help="inputs a run, at most")
-    parser.add_argument("--again", action="store_true", help="verify what has a record too")
-    parser.add_argument("--no-common", action="store_true", help="the first part alone")
+    parser.add_argument("--budget", type=int, default=ALWAYS, help="inputs per run, at most")
+    parser.add_argument("--again", action="store_true", help="also verify runs that have a record")
+    parser.add_argument("--no-common", action="store_true", help="only the first part")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     device, began = choose_device(given.device), time.perf_counter()
     cells, refuted = verify_all(given.stores, device, given.budget, given.again)
     print(*table(cells), sep="\n")
-    print(f"\n{time.perf_counter() - began:.0f} s with the reading of records; {device.reason}")
+    print(f"\n{time.perf_counter() - began:.0f} s including reading the records; {device.reason}")
     began = time.perf_counter()
     found = {} if given.no_common else common(refuted, device)
     print(*common_text(found), sep="\n")

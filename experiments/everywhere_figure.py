@@ -1,4 +1,4 @@
-"""Draw successes by samples and those that stand, by kind of examples.
+"""Draw successes on samples and those that stand, by kind of examples.
 
     python experiments/everywhere_figure.py [--results results/everywhere] [-o everywhere.png]
 
@@ -48,7 +48,7 @@ def counts(results: Path) -> pl.DataFrame:
 
 
 def draw(found: pl.DataFrame, out: Path) -> None:
-    """One panel a length: a bar a configuration and kind."""
+    """One panel per length, one bar per configuration and kind."""
     cells = sorted(
         set(found.select("task", "family", "n_layers").iter_rows()),
         key=lambda cell: (cell[0] == "lhi", list(FAMILIES).index(cell[1])),

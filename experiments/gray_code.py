@@ -1,6 +1,6 @@
-"""RHI at small n by one SSM or RNN layer of width 1: how close the bounds at width 1 are.
+"""RHI at small n by one SSM or RNN layer of width 1: how tight the bounds at width 1 are.
 
-No number of such layers solves RHI for every n; here is how far one gets with w hidden units.
+No number of such layers solves RHI for every n; this shows how far one gets with w hidden units.
 With rho = 1/4 a bit b folds the state, h' = |rho h − b|, from h = 0. So h < 1/2 says that the
 last bit is 0, and h = 1/4 g or 1 − 1/4 g with g the state before it: the strings lie in the order
 of the reflected Gray code, with gaps between them. With the fold's inverse F (h / rho below 1/2,
@@ -31,7 +31,7 @@ NAMED = ("below the bound at width 1", "gray code")
 
 
 def _zeros(depth: int) -> list[float]:
-    """Where bit 1 of depth + 1 bits turns: the preimages of 1/2 under F^depth, in order."""
+    """Where bit 1 of depth + 1 bits flips: the preimages of 1/2 under F^depth, in order."""
     found = [0.5]
     for _ in range(depth):
         found = sorted([RHO * z for z in found] + [1 - RHO * z for z in found])

@@ -1,12 +1,12 @@
-"""What the kernels take a useful product at each width and length, beside width 16.
+"""Time of the kernels per useful product at each width and length, compared with width 16.
 
     python experiments/kernel_widths.py                      # on a GPU; compiled ahead, in parallel
     python experiments/kernel_widths.py --family gru --n 64 --seeds 5 40
 
 Several runs of each model train together; steps are captured in a CUDA graph, and the median of the
-repetitions counts. Useful are the products that a step cannot do without (`bench/work.py`). A time
-is one run's part of a step; the last column is the time a useful product over that of width 16 at
-the same length, depth and number of runs. Times are printed and not judged.
+repetitions counts. Useful products are those that a step cannot do without (`bench/work.py`). A
+time is one run's share of a step; the last column is the time per useful product relative to width
+16 at the same length, depth and number of runs. Times are only printed; nothing is checked.
 """
 
 import argparse
@@ -29,7 +29,7 @@ STEPS, REPETITIONS, BATCH = 8, 20, 256
 
 
 def step_seconds(model: ModelSpec, seeds: int, device: torch.device) -> float:
-    """The median time of a training step of so many runs together."""
+    """The median time of a training step of this many runs together."""
     step = Step(model, seeds, BATCH, device)
     values = 0.2 * torch.randn(seeds, step.plan.n_parameters, device=device)
     mean, square = torch.zeros_like(values), torch.zeros_like(values)

@@ -1,12 +1,12 @@
-"""Accuracy at half and at twice the trained length, with the query scaled in two ways.
+"""Accuracy at half and twice the training length, with the query scaled in two ways.
 
     python experiments/length_transfer.py --store runs --csv length_transfer.csv
 
-The paper gives query i of an instance of m bits the features (i-1)/m and its square, also where m
-is not the length n of training, while the polynomial positions of the bits keep n: a bit and the
-query that asks for it then no longer meet. Beside that choice stands the other, (i-1)/n. Final
-weights of the finished runs of the constructive configurations, each on 2,000 fixed examples a
-length; a cell's line is the mean over its runs.
+The paper gives query i of an instance of m bits the features (i-1)/m and its square, even where m
+differs from the training length n, while the polynomial positions of the bits keep n: a bit and the
+query that asks for it then no longer match. This script compares that choice with (i-1)/n. It takes
+the final weights of the finished runs of the constructive configurations, each on 2,000 fixed
+examples per length; a cell's line is the mean over its runs.
 """
 
 import argparse
@@ -30,18 +30,18 @@ FIELDS = ("task", "family", "layers", "n", "seed", "query_by", "half", "double")
 
 
 def stacked(store: Path, runs: list[RunSpec]) -> dict[str, torch.Tensor]:
-    """The final weights of a cell's runs, a row each."""
+    """The final weights of a cell's runs, one row each."""
     members = [load_file(RunFolder(store, run).path / "weights.safetensors") for run in runs]
     return {name: torch.stack([member[name] for member in members]) for name in members[0]}
 
 
 def rows(store: Path, runs: list[RunSpec]) -> Iterator[dict[str, object]]:
-    """Each run of a cell by both ways."""
+    """Each run of a cell, scaled both ways."""
     model, protocol = runs[0].model, runs[0].protocol
     params, seeds = stacked(store, runs), [run.seed for run in runs]
     for query_by, length in (("instance", None), ("training", model.n_bits)):
         half, double = shifted_accuracy(params, model, protocol, seeds, query_length=length)
-        assert half is not None  # there is no length of one bit here
+        assert half is not None  # no training length here is one bit
         for k, seed in enumerate(seeds):
             cell = (model.task, model.family, model.n_layers, model.n_bits)
             yield dict(zip(FIELDS, (*cell, seed, query_by, half[k], double[k]), strict=True))

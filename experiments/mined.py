@@ -1,12 +1,12 @@
-"""Refuted runs trained on with the inputs that they answer worst, until a search finds none.
+"""Train refuted runs further on the inputs they answer worst, until a search finds no wrong answer.
 
     python experiments/mined.py results/weights/blocks results/weights/mixed
     python experiments/mined.py results/weights/uniform --device cuda --csv mined.csv
 
-Of each refuted run in the stores: look for inputs of least margin (plain strings, densities,
+For each refuted run in the stores: look for inputs of least margin (plain strings, densities,
 descent), add them to a pool, and train some steps of AdamW on batches that are half blocks and half
-of the pool; again, until `ithbit verify` finds no wrong answer within its budget, or rounds are
-spent. Run folders are left as they are. *Not refuted* is not *right*.
+from the pool; repeat until `ithbit verify` finds no wrong answer within its budget, or no rounds
+are left. Run folders are not changed. *Not refuted* is not *right*.
 """
 
 import argparse
@@ -37,12 +37,12 @@ from ithbit.verify.verify import (
     read_run,
 )
 
-LOOKED_AT = 1 << 17  # inputs that a round looks at for its pool
+LOOKED_AT = 1 << 17  # inputs that a round examines for its pool
 BATCH, SEED = 256, 88_000  # no run trains or is tested on that seed
 
 
 def worst(run: RunSpec, weights: bytes, device: Device, seed: int) -> list[Case]:
-    """The inputs of least margin that a short look finds."""
+    """The inputs of least margin that a short search finds."""
     model, n = model_of(run, weights, device.torch), run.model.n_bits
     with in_chunks(model, device.torch, usable_cores()) as chunked:
         ask = Asker(chunked, model, device.torch, count=True)
@@ -55,7 +55,7 @@ def worst(run: RunSpec, weights: bytes, device: Device, seed: int) -> list[Case]
 def trained_on(
     run: RunSpec, weights: bytes, pool: list[Case], device: Device, steps: int, rate: float, at: int
 ) -> bytes:
-    """The weights after so many steps, half of each batch from the pool."""
+    """The weights after `steps` more steps, with half of each batch from the pool."""
     where, n = device.torch, run.model.n_bits
     params = {k: v[None].to(where).requires_grad_() for k, v in params_of(run, weights).items()}
     table, keys = token_table(run.model.task, n, device=where), stream_keys([SEED], where)
@@ -79,7 +79,7 @@ def trained_on(
 
 
 def mend(folder: Path, device: Device, given: argparse.Namespace) -> dict[str, Any]:
-    """One run, round after round."""
+    """Train one run further, round after round; return its row."""
     run, weights = read_run(folder)
     pool: list[Case] = []
     began, rounds = time.perf_counter(), 0
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("stores", type=Path, nargs="+", help="folders of run folders")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--rounds", type=int, default=10, help="at most")
-    parser.add_argument("--steps", type=int, default=200, help="of training, a round")
+    parser.add_argument("--steps", type=int, default=200, help="training steps per round")
     parser.add_argument("--rate", type=float, default=1e-4)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--only", default="", help="part of a run's name")
@@ -134,7 +134,7 @@ def main() -> None:
                         writer.writeheader()
                         writer.writerows(rows)
     mended = [row["after"] != "refuted" for row in rows if row["before"] == "refuted"]
-    print(f"{sum(mended)} of {len(mended)} runs that are refuted here are not refuted any more")
+    print(f"{sum(mended)} of {len(mended)} runs that are refuted here are no longer refuted")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What examples that are not uniform cost the kernels: microseconds a step, beside uniform ones.
+"""What non-uniform examples cost the kernels: microseconds per step, compared with uniform ones.
 
-    python experiments/mixed_cost.py                 # on a GPU, some minutes with the compiling
+    python experiments/mixed_cost.py            # on a GPU, a few minutes including compilation
 
 Five runs of each family, all kinds in turn, each captured in a CUDA graph of 16 steps; the median
-of the repetitions. Times are printed and not judged.
+of the repetitions. Times are only printed; nothing is checked.
 """
 
 import argparse
@@ -45,12 +45,12 @@ def captured(model: ModelSpec, examples: str, device: torch.device) -> torch.cud
     with torch.cuda.graph(graph):
         for _ in range(STEPS):
             one()
-    graph.kept = (one,)  # its tensors live as long as the graph
+    graph.kept = (one,)  # keeps its tensors alive as long as the graph
     return graph
 
 
 def microseconds(graph: torch.cuda.CUDAGraph, device: torch.device) -> float:
-    """A step of one replay."""
+    """The time per step in one replay."""
     began = time.perf_counter()
     graph.replay()
     torch.cuda.synchronize(device)

@@ -1,14 +1,14 @@
-"""How fast users' layers train: a plain PyTorch loop, one run at a time, against our engine.
+"""How fast users' layers train: a plain PyTorch loop, one run at a time, versus our engine.
 
     python experiments/own_layers_speed.py [--n 64] [--seeds 5] [--device cuda] [--json FILE]
 
 Four layers: a recurrence written as a Python loop, `nn.LSTM`, `nn.TransformerEncoderLayer` and a
 causal convolution, one layer of width 16 each, under the paper's protocol. The plain loop is what a
 user would write: a module, `torch.optim.AdamW`, `clip_grad_norm_`, steps launched one by one; one
-whole epoch with its evaluation, after a few steps to warm up. Ours are ordinary runs of a store,
-once with one seed and once with all: seconds of the epochs after the first, in which the steps are
-captured, over the runs' epochs that ended in them. The same data and the same batches; fp32
-without TF32 on both sides. Under three minutes on one GPU.
+whole epoch with its evaluation is timed, after a few warm-up steps. Ours are ordinary runs of a
+store, once with one seed and once with all: the time after the first epoch, which captures the
+steps, divided by the number of epochs of all runs that ended in that time. Both sides use the same
+data and the same batches, in fp32 without TF32. Under three minutes on one GPU.
 """
 
 import argparse
@@ -111,7 +111,7 @@ class Plain(nn.Module):
 
 
 def eager_seconds(layer: type[nn.Module], n_bits: int, protocol: Protocol, device: Device) -> float:
-    """Seconds of an epoch of one run by a plain training loop."""
+    """Seconds per epoch of one run in a plain training loop."""
     where = device.torch
     model = Plain(layer, n_bits).to(where)
     optimiser = torch.optim.AdamW(
@@ -153,7 +153,7 @@ def eager_seconds(layer: type[nn.Module], n_bits: int, protocol: Protocol, devic
 def our_seconds(
     layer: type[nn.Module], n_bits: int, protocol: Protocol, device: str, n_seeds: int
 ) -> tuple[float, list[str]]:
-    """Seconds of an epoch of one of several runs by the engine, and what it remarked."""
+    """Seconds per run and epoch with the engine, and its remarks."""
     family, code = family_of(f"{Path(__file__).resolve()}:{layer.__name__}")
     runs = cell(
         ModelSpec("rhi", family, n_bits, d_model=WIDTH, code=code), protocol, range(n_seeds)
@@ -207,7 +207,7 @@ def main() -> None:
         record = {"device": device.reason, "torch": torch.__version__, "n": given.n, "rows": rows}
         given.json.write_text(json.dumps(record, indent=1) + "\n")
     if device.is_cuda and any(row["ratio"] < row["bar"] for row in rows):
-        sys.exit("a layer stays below its bar")
+        sys.exit("a layer is below its bar")
 
 
 if __name__ == "__main__":

@@ -3,15 +3,15 @@
     python experiments/proofs.py results/weights/uniform results/weights/mixed -o results/proofs
     python experiments/proofs.py STORE --task rhi --family softmax-full --n 64 --seconds 60
 
-For every solved run of the stores that its blocks have bounds for: a proof is sought as
-`ithbit verify --prove` does it, in real arithmetic on the stored weights, and its certificate is
-checked. One row a run in runs.csv, written as soon as it is known; runs that have a row are left
-out the next time, so that a long list may be cut short. Columns: outcome, least margin proved on
-all inputs, least margin proved of the float32 run (one layer), least margin met by the search for
-the proof, least one that `ithbit verify` observed in float32, share of all inputs closed, nodes,
-leaves, share of all inputs that were tried one by one in sound arithmetic, seconds of the search,
-CPU seconds of search and check, seconds of the check. Stores stay as they are; certificates are
-kept only where a folder for them is given.
+For every solved run of the stores whose blocks have bounds: seek a proof as `ithbit verify --prove`
+does, in real arithmetic on the stored weights, and check its certificate. runs.csv gets one row per
+run, written as soon as it is known; runs that have a row are skipped the next time, so that a long
+list may be interrupted. Columns: outcome, least margin proved on all inputs, least margin proved
+for the float32 run (one layer), least margin met by the search for the proof, least margin that
+`ithbit verify` observed in float32, share of all inputs closed, nodes, leaves, share of all inputs
+that were tried one by one in sound arithmetic, seconds of the search, CPU seconds of search and
+check, seconds of the check. Stores are not changed; certificates are kept only if a folder for them
+is given.
 """
 
 import argparse
@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 
 def row_of(job: tuple[Path, float, Path]) -> Row | None:
-    """What came of one run; None for one without bounds, or that is not solved."""
+    """The result for one run; None if it has no bounds or is not solved."""
     folder, seconds, certificates = job
     if read_result(folder)["max_accuracy"] != 1.0:
         return None
@@ -51,7 +51,7 @@ def row_of(job: tuple[Path, float, Path]) -> Row | None:
     cpu, started = time.process_time(), time.perf_counter()
     proof, _ = attempt(run, weights, file, seconds)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - started
-    if not has_bounds(run.model):  # weights that cannot be bounded are a row
+    if not has_bounds(run.model):  # weights that cannot be bounded still get a row
         return None
     tried = 0.0
     if proof.certificate and run.model.n_layers == 2:
@@ -98,7 +98,7 @@ def wanted(run: RunSpec, given: argparse.Namespace) -> bool:
 
 
 def results(jobs: list[tuple[Path, float, Path]], workers: int) -> Iterator[Row]:
-    """Rows as they are known, from processes of one thread each."""
+    """Rows as they become known, from single-threaded processes."""
     if workers == 1:
         yield from filter(None, map(row_of, jobs))
         return
@@ -107,7 +107,7 @@ def results(jobs: list[tuple[Path, float, Path]], workers: int) -> Iterator[Row]
 
 
 def read_rows(file: Path) -> list[Row]:
-    """Rows of an earlier time, numbers as they were written."""
+    """Rows of an earlier run of this script, numbers as they were written."""
     if not file.exists():
         return []
     with file.open(newline="") as lines:
@@ -135,12 +135,12 @@ def main() -> None:
     parser.add_argument("--n", type=int)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--seconds", type=float, default=60.0, help="for each proof")
-    parser.add_argument("--workers", type=int, default=2, help="processes, of one thread each")
-    parser.add_argument("--again", action="store_true", help="also runs that have a row")
+    parser.add_argument("--workers", type=int, default=2, help="single-threaded processes")
+    parser.add_argument("--again", action="store_true", help="include runs that have a row")
     parser.add_argument("--certificates", type=Path, help="folder to keep the certificates in")
     parser.add_argument("-o", "--out", type=Path, help="folder for runs.csv")
     given = parser.parse_args()
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for the processes, which begin afresh
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for the processes, which are spawned
     file = given.out / "runs.csv" if given.out else None
     rows = read_rows(file) if file else []
     known = set() if given.again else {row["run_id"] for row in rows}

@@ -1,9 +1,9 @@
-"""Times of the reporting commands on a made-up store of about ten thousand runs.
+"""Time the reporting commands on a synthetic store of about ten thousand runs.
 
     python experiments/report_scale.py [--folder FOLDER]
 
-Writes about 480 MB of made-up records (no model is trained) into the folder, a temporary one by
-default, and prints wall-clock seconds of each command, start-up included, and the page's size.
+Writes about 480 MB of synthetic records (no model is trained) into the folder, a temporary one by
+default, and prints the wall-clock seconds of each command, start-up included, and the page's size.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from synthetic_store import paper_plans, write_store
 
 
 def timed(*arguments: str) -> float:
-    """Seconds of one command."""
+    """Wall-clock seconds of one command."""
     start = time.perf_counter()
     command = [sys.executable, "-m", "ithbit", *arguments]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
-    if done.returncode > 1:  # 1 is a disagreement of `compare`
+    if done.returncode > 1:  # 1 means that `compare` found a difference
         sys.exit(f"{' '.join(command)} ended with {done.returncode}")
     return time.perf_counter() - start
 
@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--folder", type=Path, help="where 480 MB are kept; a temporary one")
+    parser.add_argument("--folder", type=Path, help="where to keep the 480 MB; default: temporary")
     folder = parser.parse_args().folder
     with tempfile.TemporaryDirectory() as made:
         main(folder or Path(made))

@@ -1,12 +1,12 @@
-"""How far float runs of a construction are right: the table in `theory/precision.py`.
+"""Up to which n a construction is right in floating point: the table in `theory/precision.py`.
 
 For n = 16, 32, … up to a limit, many inputs are run: indices spread over 1..n and all of the first
-and last ones, with random strings, all ones and all zeros. Where a length goes wrong, bisection to
-one per cent.
+and last ones, with random strings, all ones and all zeros. If a length goes wrong, the limit is
+bisected to one per cent.
 
     python experiments/safe_n.py [VARIANT ...]
 
-About ten minutes on one core for all.
+All of them take about ten minutes on one core.
 """
 
 import argparse
@@ -21,7 +21,7 @@ BUDGET = 4e8  # numbers of attention or state computed per length
 
 
 def right(solution: Solution, dtype: type) -> bool:
-    """Whether all inputs tried have a positive margin."""
+    """Whether all tried inputs have a positive margin."""
     n, rng = solution.n_bits, np.random.default_rng(solution.n_bits)
     deep = any(layer.kind == "softmax" for layer in solution.layers[:-1])
     cost = solution.n_tokens**2 if deep else 8 * solution.n_tokens * solution.embedding.d
@@ -43,7 +43,7 @@ def right(solution: Solution, dtype: type) -> bool:
 
 
 def measure(task: str, family: str, variant: str, dtype: type, limit: int) -> tuple[int, int]:
-    """(largest n that was right, smallest that was wrong or 0)."""
+    """(largest n that was right, smallest n that was wrong or 0)."""
     good, bad, n = 0, 0, 16
     while n <= limit and not bad:
         if right(construct(task, family, n, variant), dtype):

@@ -7,21 +7,21 @@
 
 Each cell is trained for the same seeds on both sides, and the successes (held-out accuracy 1.0 in
 some epoch) are compared by Fisher's exact test, with Holm's correction over the cells. Two runs of
-one seed start from the same weights and see the same examples; rounding parts them in time. The
-test takes them as independent, and where they stay alike it is the less likely to find a
-difference. With 20 runs a side and seven cells it sees 20 successes against 12, not against 13.
+one seed start from the same weights and see the same examples; rounding makes them diverge in time.
+The test treats them as independent; where they stay alike it is less likely to find a difference.
+With 20 runs per side and seven cells it detects 20 successes against 12, but not against 13.
 
-The store has a folder for each side, `kernels` and `stacked`. Any command may be stopped and given
+The store has a folder for each side, `kernels` and `stacked`. Any command may be stopped and run
 again, and cells, sides and seeds may be trained in parts. `--reuse STORE` takes finished runs from
 elsewhere, run folders or an export, for the side that their records name. Runs trained here stop
-when solved, which changes neither what came before nor the success, so runs of the whole protocol
-serve as well. A cell is compared when both its sides have every seed: those that finish first are
+when solved, which changes neither the earlier epochs nor the success, so runs of the whole protocol
+count as well. A cell is compared when both its sides have every seed: those that finish first are
 the ones that succeed. A run that failed leaves its cell incomplete; its record says why. The exit
 status is 1 if a cell differs, 3 if none does but one is incomplete, 2 if the command is wrong.
 
 With `--compile`, on one GPU, the stacked models and their gradients go through `torch.compile`,
-which takes less than half the time and rounds otherwise; the records say so. A model's first
-gradients are held to the plain ones.
+which takes less than half the time and rounds differently; the records say so. A model's first
+gradients are checked against the plain ones.
 """
 
 import argparse
@@ -58,7 +58,7 @@ from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import TokenTable
 
 ALPHA = 0.05
-COMPILED_OFF = 1e-3  # of a gradient: rounding stays below, a wrong derivative does not
+COMPILED_OFF = 1e-3  # allowed error of a gradient: above rounding, below a wrong derivative
 MODELS = (
     ModelSpec("rhi", "gru", 16, n_layers=1),
     *(ModelSpec("rhi", "mamba2", 32, n_layers) for n_layers in (3, 4)),
@@ -76,7 +76,7 @@ class TimeIsUpError(Exception):
 
 @dataclass(frozen=True)
 class Side:
-    """What one side has of a cell."""
+    """One side's counts for a cell."""
 
     seeds: int
     done: int
@@ -98,15 +98,16 @@ def label(model: ModelSpec) -> str:
 
 
 def either_way(run: RunSpec) -> list[RunSpec]:
-    """The run stopped when solved, and the run of the whole protocol: they solve alike."""
+    """The run stopped when solved, and the run of the whole protocol: one solves if the other
+    does."""
     protocols = [replace(run.protocol, stop_when_solved=stop) for stop in (True, False)]
     return [replace(run, protocol=protocol) for protocol in protocols]
 
 
 def recorded(stores: Sequence[Path], runs: Sequence[RunSpec]) -> Known:
-    """What other stores have of these runs, by their identity and side: solved or not."""
+    """These runs in other stores, by identity and side: solved or not."""
     known: Known = {}
-    for store in reversed(stores):  # the first that is named counts
+    for store in reversed(stores):  # the first store named takes precedence
         try:
             known |= exported(store) if any(store.glob("runs.*")) else in_folders(store, runs)
         except StoreError as error:
@@ -123,7 +124,7 @@ def exported(store: Path) -> Known:
 
 
 def in_folders(store: Path, runs: Sequence[RunSpec]) -> Known:
-    """Those of the runs that are finished in a store."""
+    """The given runs that are finished in a store."""
     need_runs(store)
     folders = [RunFolder(store, one) for run in runs for one in either_way(run)]
     results = [found for folder in folders if (found := folder.result()) is not None]
@@ -131,18 +132,18 @@ def in_folders(store: Path, runs: Sequence[RunSpec]) -> Known:
 
 
 def side_in(environment: dict[str, Any]) -> StepperName:
-    """Which way a record names; those older than the kernels name none."""
+    """The side that a record names; records older than the kernels name none."""
     return environment.get("path", "stacked")
 
 
 def reused(run: RunSpec, side: StepperName, known: Known) -> bool | None:
-    """Whether a run of that side solved; None where no other store has it."""
+    """Whether a run solved on this side; None if no other store has it."""
     found = [known[one.run_id, side] for one in either_way(run) if (one.run_id, side) in known]
     return found[0] if found else None
 
 
 def side_of(runs: Sequence[RunSpec], side: StepperName, store: Path, known: Known) -> Side:
-    """The counts of a cell's side."""
+    """The counts for one side of a cell."""
     own = [outcome(store / side, run) for run in runs]
     for found in own:
         if isinstance(found, Result):
@@ -157,7 +158,7 @@ def side_of(runs: Sequence[RunSpec], side: StepperName, store: Path, known: Know
 
 
 def compared(cells: dict[str, dict[StepperName, Side]]) -> list[dict[str, Any]]:
-    """A row a cell: the counts and, for complete cells, p and its adjusted value."""
+    """One row per cell: the counts and, for complete cells, p and its adjusted value."""
     whole = [name for name, sides in cells.items() if all(s.complete for s in sides.values())]
     p_values = [
         fisher_exact(*((side.solved, side.done) for side in cells[name].values())) for name in whole
@@ -173,12 +174,12 @@ def compared(cells: dict[str, dict[StepperName, Side]]) -> list[dict[str, Any]]:
 
 
 def compile_stacked(backend: str | Callable[..., Any] = "inductor") -> None:
-    """Have the stacked models' losses compiled from now on, once a model, for any number of runs.
+    """Compile the stacked models' losses from now on, once per model, for any number of runs.
 
-    An epoch's last batch is left as it is: it is one step, and would be compiled anew.
+    An epoch's last batch is not compiled: it is one step, and would need another compilation.
     """
     plain, describe = Plain.losses, loop.describe_environment
-    compiled: dict[tuple[ModelSpec, bool], Losses] = {}  # a run alone is compiled apart
+    compiled: dict[tuple[ModelSpec, bool], Losses] = {}  # a single run is compiled separately
     torch._dynamo.config.recompile_limit = 64  # all models go through one function
 
     def losses(self: Plain, examples: Examples) -> Tensor:
@@ -204,11 +205,11 @@ def compile_stacked(backend: str | Callable[..., Any] = "inductor") -> None:
 
 
 def check_gradients(model: ModelSpec, params: list[Tensor], found: Tensor, plain: Tensor) -> None:
-    """A sentence if a compiled model's gradients are not the plain one's: compilers err."""
+    """Raise IthbitError if compiled gradients differ from the plain ones: compilers have bugs."""
     both = [
         torch.autograd.grad(loss.sum(), params, materialize_grads=True) for loss in (found, plain)
     ]
-    off = [  # of the largest number in each tensor
+    off = [  # relative to the largest number in each tensor
         ((a - b).abs().max() / b.abs().max().clamp(min=1e-30)).item()
         for a, b in zip(*both, strict=True)
     ]
@@ -225,7 +226,7 @@ def train(
     device: str,
     deadline: float,
 ) -> None:
-    """Train what no store has, until the deadline."""
+    """Train the runs that no store has, until the deadline."""
     todo = [run for run in runs if reused(run, side, known) is None]
 
     def watch(event: Event) -> None:
@@ -284,7 +285,7 @@ def main(argv: list[str]) -> int:
                     compile_stacked()
                 train(everything, side, asked.store, known, asked.device, deadline)
         except TimeIsUpError:
-            print("time is up; the same command goes on from here")
+            print("time is up; run the same command again to continue")
     sides = {
         name: {side: side_of(runs, side, asked.store, known) for side in SIDES}
         for name, runs in cells.items()
@@ -298,7 +299,7 @@ def main(argv: list[str]) -> int:
         p = ["      –" if row[key] is None else f"{row[key]:7.3f}" for key in ("p", "p_holm")]
         print(f"{row['cell']:<24} {' '.join(counts)} {' '.join(p)}")
     if asked.json:
-        # Where it was compared; each run's record says where that was trained.
+        # The machine of the comparison; each run's record names the one it was trained on.
         machine = describe_environment(choose_device("auto"))
         settings = {"seeds": seeds, "alpha": ALPHA, "max_epochs": asked.max_epochs}
         whole = {"settings": settings, "environment": machine, "cells": rows}

@@ -1,13 +1,13 @@
 """Right on all inputs up to here <= n_max <= proved impossible past here: RHI at small widths.
 
-From below, for each family: explicit weights (Gray code), or weights that a search found, kept in
+From below, for each family: explicit weights (Gray code), or weights found by a search, stored in
 `small_weights.json` and run again here on all n 2^n inputs. From above: `ithbit bound`.
 
     python experiments/sandwich.py [--figure sandwich.svg] [--json FILE]
     python experiments/sandwich.py --search gru --width 2 --n 4 [--seeds 64] [--minutes 10]
 
-A search trains many seeds at once on all inputs in float64 and adds what it finds to the file. What
-was not found says nothing.
+A search trains many seeds at once on all inputs in float64 and adds what it finds to the file. A
+search that finds nothing proves nothing.
 """
 
 import argparse
@@ -36,7 +36,7 @@ WEIGHTS = Path(__file__).with_name("small_weights.json")
 
 @dataclass(frozen=True)
 class Row:
-    """One family at one size: right on all inputs at `low`, impossible past `high`."""
+    """One family at one size: right on all inputs at n = `low`, impossible past `high`."""
 
     label: str
     low: int
@@ -49,7 +49,7 @@ class Row:
 
 
 def gray_row(family: str, hidden: int) -> Row:
-    """The largest n whose Gray-code weights fit, tried on all inputs."""
+    """The largest n whose Gray-code weights fit, run on all inputs."""
     build = {"ssm": gray_ssm, "rnn": gray_rnn}[family]
     n = 1
     while hidden_units(build(n + 1)) <= hidden:
@@ -62,7 +62,7 @@ def gray_row(family: str, hidden: int) -> Row:
 
 
 def found_rows() -> list[Row]:
-    """The largest n of each model in the file of found weights, run again on all inputs."""
+    """The largest n of each model in the file of found weights, rerun on all inputs."""
     rows: dict[tuple, tuple[ModelSpec, float]] = {}
     for kept in json.loads(WEIGHTS.read_text()):
         spec = ModelSpec(**kept["spec"])
@@ -120,7 +120,7 @@ def margins(params: dict[str, Tensor], spec: ModelSpec) -> Tensor:
 
 
 def search(spec: ModelSpec, seeds: int, minutes: float, steps: int = 6000) -> dict | None:
-    """Weights right on all inputs, or None; batches of seeds until the time is over."""
+    """Weights that are right on all inputs, or None; tries batches of seeds until time is up."""
     end, first = time.monotonic() + 60 * minutes, 0
     while time.monotonic() < end:
         generator = torch.Generator().manual_seed(first)
@@ -149,7 +149,7 @@ def search(spec: ModelSpec, seeds: int, minutes: float, steps: int = 6000) -> di
 
 
 def draw(found: list[Row], path: Path) -> None:
-    """One bar a family from what is right to what is impossible."""
+    """One bar per family, from the n that is right to the n past which it is impossible."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,8 +1,8 @@
 """Up to which n the explicit weights of trained blocks are right in bfloat16, float32 and float64.
 
-For n = 2, 4, 8, … the models of this package run inputs made to mislead: strings that differ from
-the asked bit everywhere, at its neighbours, before or behind it, alternating ones, and random ones,
-for small, middle and large indices. Observed, not certified.
+For n = 2, 4, 8, … the models of this package run on inputs made to mislead: strings that differ
+from the requested bit everywhere, at its neighbours, before or after it, alternating ones, and
+random ones, for small, middle and large indices. Observed, not certified.
 
     python experiments/trained_reach.py [--limit 4096] [--device cuda] [--width 16] [--json FILE]
 
@@ -41,7 +41,7 @@ def misleading(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def wrong(solution: TrainedSolution, dtype: torch.dtype, device: str) -> tuple[int, float]:
-    """How many inputs were wrong, and the least margin seen."""
+    """How many inputs are answered wrongly, and the least margin seen."""
     bits, index = (each.to(device) for each in misleading(solution.n_bits))
     params = {
         name: torch.tensor(np.array(value))[None].to(device, dtype)
@@ -65,7 +65,7 @@ def wrong(solution: TrainedSolution, dtype: torch.dtype, device: str) -> tuple[i
 def measure(
     task: str, family: str, width: int, dtype: torch.dtype, limit: int, device: str
 ) -> dict:
-    """The largest n of the doubling that was right, the first that was not, and least margins."""
+    """The largest n in the doubling that was right, the first that was not, and least margins."""
     good, bad, margins, n = 0, None, {}, 2
     while n <= limit and bad is None:
         count, least = wrong(construct_trained(task, family, n, width=width), dtype, device)

@@ -6,9 +6,9 @@
     python experiments/verify.py --device cuda --fla GLA RWKV7 --limit 60
 
 Weights are untrained: the time does not depend on them. The first call on a GPU loads kernels, so a
-small warm-up comes before the clock. Each of fla's layers has a process of its own: one that breaks
-the GPU's context, or compiles for ever, spoils no other. For each: behaviour, causal rank up to
-k = 12, and ten steps of training at n = 8. The tables come last; the JSON file is written anew
+small warm-up precedes the timing. Each of fla's layers runs in its own process: one that breaks the
+GPU's context, or never stops compiling, does not affect the others. For each: behaviour, causal
+rank up to k = 12, and ten training steps at n = 8. The tables come last; the JSON file is rewritten
 after every line.
 """
 
@@ -49,17 +49,17 @@ def model(family: str, n_bits: int, device: torch.device) -> Model:
 
 
 def exhaustive(family: str, device: torch.device) -> dict[str, Any]:
-    """Seconds of one family; `examine` ends by reading its counts, so the device is done."""
+    """Seconds for one family; `examine` ends by reading its counts, so the device is idle."""
     examine(model(family, 8, device), 8, device, count=True)
     found = model(family, 16, device)
     started = time.perf_counter()
-    tried = examine(found, 16, device, count=True)  # untrained: not to end at a wrong answer
+    tried = examine(found, 16, device, count=True)  # untrained, so do not stop at a wrong answer
     assert tried.exhaustive
     return {"seconds": time.perf_counter() - started, "inputs": tried.n_evaluated}
 
 
 def probe_one(name: str, device_name: str) -> dict[str, Any]:
-    """What can be said of one of fla's layers; the first thing that fails ends it."""
+    """What can be found out about one of fla's layers; stops at the first failure."""
     found: dict[str, Any] = {}
     protocol = Protocol(epoch_examples=2560, held_out_examples=256, max_epochs=1)
     try:
@@ -105,7 +105,7 @@ def in_own_process(name: str, device_name: str, limit: float) -> dict[str, Any]:
     try:
         return dict(json.loads(lines[-1]))
     except (IndexError, ValueError):
-        last = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         return {"error": f"its process ended with status {done.returncode}: {last[:300]}"}
 
 
@@ -135,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--fla", nargs="*", metavar="LAYER", help="these of fla's layers, or all")
-    parser.add_argument("--no-families", action="store_true", help="fla's layers alone")
+    parser.add_argument("--no-families", action="store_true", help="only fla's layers")
     parser.add_argument("--limit", type=float, default=150, help="seconds a layer of fla may take")
     parser.add_argument("--jobs", type=int, default=4, help="layers of fla at a time")
     parser.add_argument("--json", type=Path)

@@ -3,12 +3,13 @@
 For every attention run of some stores that is solved and not refuted, and for the explicit weights
 of the same entries, on random inputs in float64:
 
-- how much of its attention the answering token gives to the bit asked for in the last layer, and to
-  the index in the first of two; the largest head counts;
-- how much the asked bit gives to the index in the first of two layers;
+- how much of its attention the answering token gives to the requested bit in the last layer, and to
+  the index in the first of two; the head that gives most counts;
+- how much attention the requested bit gives to the index in the first of two layers;
 - the share of right answers when the feed-forward part of one layer is left out.
 
-The explicit weights look at the index in layer 1 and at the bit in layer 2. Observed; no stories.
+The explicit weights look at the index in layer 1 and at the bit in layer 2. All of this is
+observed; no explanation is claimed.
 
     python experiments/where_heads_look.py results/weights/uniform results/weights/mixed \\
         --csv heads.csv --figure heads.png
@@ -60,7 +61,7 @@ def left_out(part: torch.nn.Module) -> Iterator[None]:
 
 
 def measure(model: torch.nn.Module, task: str, n: int, inputs: int, seed: int = 0) -> dict:
-    """The five numbers of one model; None for what one layer does not have."""
+    """The five numbers of one model; None for those that one-layer models do not have."""
     rng = np.random.default_rng(seed)
     drawn = rng.integers(0, 2, (inputs, n)), rng.integers(1, n + 1, inputs)
     bits, asked = (torch.tensor(each) for each in drawn)
@@ -109,7 +110,7 @@ def trained(store: Path, inputs: int) -> Iterator[dict]:
 
 
 def explicit(found: list[dict], inputs: int) -> Iterator[dict]:
-    """The explicit weights for what was found in the stores."""
+    """The explicit weights for the configurations found in the stores."""
     asked = {(row["task"], row["family"], row["n"]) for row in found}
     for entry in TRAINED:
         for n in sorted({n for *_, n in asked}):
@@ -120,7 +121,7 @@ def explicit(found: list[dict], inputs: int) -> Iterator[dict]:
 
 
 def draw(rows: list[dict], path: Path) -> None:
-    """One row of panels for each entry: a dot is a run, a line the explicit weights."""
+    """One row of panels per entry: a dot is a run, a line the explicit weights."""
     import matplotlib
 
     matplotlib.use("Agg")

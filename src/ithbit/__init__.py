@@ -1,7 +1,6 @@
-"""Can a sequence model read the i-th bit? Theory with certificates, and training under one
-protocol.
+"""Can a sequence model read the i-th bit? Theory with certificates, training under one protocol.
 
-Every command of the command line is a function here, with the same names and defaults.
+Every command is also a function here, with the same names and defaults.
 
 >>> import ithbit
 >>> print(ithbit.verdict("rhi", "rnn", layers=1, n=1000).because)
@@ -13,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # `as` gives a name on to type checkers; see `_HOMES`
+if TYPE_CHECKING:  # `as` re-exports a name for type checkers; see `_HOMES`
     from ithbit.api.capacity import capacity as capacity
     from ithbit.api.exchange import data as data
     from ithbit.api.exchange import score as score
@@ -48,7 +47,7 @@ if TYPE_CHECKING:  # `as` gives a name on to type checkers; see `_HOMES`
     from ithbit.store.records import Failure as Failure
     from ithbit.store.records import Result as Result
 
-__version__ = "0.2.0"  # here alone: the build reads it
+__version__ = "0.2.0"  # only here: the build reads it
 
 _HOMES = {
     "api.capacity": ("capacity",),
@@ -70,14 +69,14 @@ __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that `import ithbit` and the command line do not wait for torch."""
+    """Import on first use, so that neither `import ithbit` nor the command line waits for torch."""
     if name not in _HOME:
         raise AttributeError(f"module 'ithbit' has no attribute {name!r}")
     return getattr(import_module(f"ithbit.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    """What completion offers: also the names that are not imported yet."""
+    """The names that completion offers, including those not imported yet."""
     return sorted({*globals(), *__all__})
 
 
@@ -89,7 +88,7 @@ class _CallablePackage(ModuleType):
 
 
 class _Package(ModuleType):
-    """`ithbit`: importing a sub-package must not take a function's place."""
+    """`ithbit`: importing a sub-package must not replace the function of the same name."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _HOME and isinstance(value, ModuleType):

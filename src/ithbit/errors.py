@@ -1,4 +1,4 @@
-"""The mistakes a user can make, each with one sentence: given, allowed, what to do.
+"""Errors that a user can fix, each with a one-sentence message: given, allowed, what to do.
 
 The command line prints that sentence without a traceback and exits with status 2.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class IthbitError(Exception):
-    """A mistake of the user's, or a state of the machine that the user can fix.
+    """A user's mistake, or a state of the machine that the user can fix.
 
     >>> import ithbit
     >>> try:
@@ -23,7 +23,7 @@ class IthbitError(Exception):
 
 
 class SpecError(IthbitError):
-    """A specification that cannot be built; names every problem at once."""
+    """An invalid specification; the message lists all problems at once."""
 
 
 class StoreError(IthbitError):
@@ -35,15 +35,15 @@ class BusyError(StoreError):
 
 
 class DeviceError(IthbitError):
-    """A device that was asked for and is not there, or that failed."""
+    """A requested device that is missing or that failed."""
 
 
 class TooLargeError(IthbitError):
-    """What does not fit the memory that is there, or takes longer than anybody waits."""
+    """Work that exceeds the available memory or would take too long to be practical."""
 
 
 class ClusterError(IthbitError):
-    """A cluster that is not there, does not answer or refuses what it is asked."""
+    """A cluster that is missing, does not answer or rejects a request."""
 
 
 class LayerError(IthbitError):
@@ -51,7 +51,7 @@ class LayerError(IthbitError):
 
 
 class OutputError(IthbitError):
-    """A file that was asked for and cannot be written."""
+    """A requested output file that cannot be written."""
 
 
 def raise_problems(subject: str, problems: list[str]) -> None:
@@ -68,7 +68,7 @@ def raise_problems(subject: str, problems: list[str]) -> None:
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """The first of some names, and how many more there are.
+    """The first `most` names, and how many more there are.
 
     >>> first_of(["a", "b", "c", "d"], 2)
     'a, b and 2 more'
@@ -78,7 +78,7 @@ def first_of(names: Sequence[str], most: int) -> str:
 
 
 def whole(name: str, value: Any) -> int:
-    """The value as a plain whole number, numpy's included; a sentence if it is none.
+    """The value, numpy integers included, as an `int`; raise `SpecError` if it is not whole.
 
     >>> whole("n_bits", "4")
     Traceback (most recent call last):
@@ -105,8 +105,8 @@ def _number(name: str, value: Any) -> float:
 def check_numbers(subject: str, spec: Any) -> None:
     """Raise one `SpecError` for all fields of a frozen spec that should be numbers and are not.
 
-    Numpy's numbers become plain ones, which records hold. A whole number may stand for a float, and
-    stays as it is: the id of a run tells 5 from 5.0.
+    Numpy numbers become plain ones, as records need. An int given for a float field stays an int:
+    run ids distinguish 5 from 5.0.
     """
     problems = []
     for field in fields(spec):

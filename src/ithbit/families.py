@@ -1,12 +1,13 @@
-"""The families and the two tasks: all that the package knows of an architecture by its name.
+"""The families and the two tasks: everything the package knows about an architecture by name.
 
-A *family* is one entry of `FAMILIES`; what a module needs to know of it is an attribute here, with
-a default. A user's layer is a family too: its name holds a colon (`layers.py:Mine`), and all but
-its label is a default.
+A *family* is one entry of `FAMILIES`; whatever a module needs to know about it is an attribute
+here, with a default. A user's layer is a family too: its name contains a colon (`layers.py:Mine`),
+and everything except its label has the default value.
 
 `min_layers` is the paper's summary table: the least number of small layers that solves a task, or
 None where no constant number does. It makes a configuration *constructive* or a *stress test*; the
-table is rederived from constructions and bounds in `theory/`, and a test holds the two together.
+table is derived again from constructions and bounds in `theory/`, and a test checks that the two
+agree.
 """
 
 from collections.abc import Mapping
@@ -26,26 +27,26 @@ _ADDED = ("none", "learned", "sinusoidal", "polynomial")  # to the tokens: for a
 
 @dataclass(frozen=True)
 class Family:
-    """One architecture as the command line names it; only the name must be given.
+    """One architecture as the command line names it; only the name is required.
 
     >>> Family("mean").label, Family("mean").takes("rotary")
     ('mean', False)
     """
 
     name: str
-    label: str = ""  # for people; the name if left out
-    kind: str = ""  # full and causal attention are of one kind; the name if left out
-    formal: str | None = None  # the family of theory/ that the theorems speak of, if they do
+    label: str = ""  # display name; defaults to the name
+    kind: str = ""  # full and causal attention share a kind; defaults to the name
+    formal: str | None = None  # the family in theory/ that the theorems cover, if any
     attention: bool = False
     causal: bool = False
-    has_heads: bool = False  # its width is cut into heads
-    has_state: bool = False  # `d_state` counts
+    has_heads: bool = False  # its width is split into heads
+    has_state: bool = False  # it uses `d_state`
     positions: tuple[str, ...] = _ADDED
-    min_layers: Mapping[Task, int | None] = field(default_factory=dict)  # no task: nothing is known
-    # Milliseconds of a step of 256 examples at n = 64 on one CPU core: each block but the last, and
-    # the last one, which is needed at one token only. Left out: as slow as the slowest we know.
+    min_layers: Mapping[Task, int | None] = field(default_factory=dict)  # empty: unknown
+    # Milliseconds per step of 256 examples at n = 64 on one CPU core: for each block but the last,
+    # and for the last, which is needed at one token only. Default: as slow as the slowest known.
     step_milliseconds: tuple[float, float] = (48.0, 48.0)
-    colour: str = ""  # of Okabe and Ito's; left out, figures pick one
+    colour: str = ""  # from Okabe and Ito's palette; if empty, figures pick one
     marker: str = ""
     dash: Literal["-", "--"] = "-"
 
@@ -55,12 +56,12 @@ class Family:
                 object.__setattr__(self, name, self.name)
 
     def takes(self, positions: str) -> bool:
-        """Whether it can be trained with that encoding of positions."""
+        """Whether it can be trained with this encoding of positions."""
         return positions in self.positions
 
     @property
     def own(self) -> bool:
-        """Whether it is a user's layer, from a file."""
+        """Whether it is a user's layer."""
         return ":" in self.name
 
 
@@ -103,7 +104,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_named(name: str) -> Family:
-    """The family of that name: one of `FAMILIES`, or a user's layer if the name holds a colon.
+    """The family with this name: one of `FAMILIES`, or a user's layer if the name has a colon.
 
     >>> family_named("gru").label, family_named("layers.py:Mine").label
     ('GRU', 'Mine')
@@ -114,13 +115,13 @@ def family_named(name: str) -> Family:
     if source and factory:
         return Family(name, factory, kind="own")
     raise SpecError(
-        f"unknown family {name!r}; choose one of {', '.join(FAMILIES)}, or give a layer of your "
-        "own as FILE.py:Factory"
+        f"unknown family {name!r}; choose one of {', '.join(FAMILIES)}, or give your own layer "
+        "as FILE.py:Factory"
     )
 
 
 def task_named(name: str) -> Task:
-    """The task of that name.
+    """The task with this name.
 
     >>> task_named("rhi")
     'rhi'
@@ -132,7 +133,7 @@ def task_named(name: str) -> Task:
 
 
 def group(task: Task, family: str, n_layers: int) -> Group:
-    """Whether the paper's theorems promise a small solution at this depth, where they speak of it.
+    """Whether the paper's theorems give a small solution at this depth, if they cover the family.
 
     >>> group("rhi", "linear-full", 2), group("rhi", "linear-full", 1), group("rhi", "gru", 4)
     ('constructive', 'stress test', 'stress test')

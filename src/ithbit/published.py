@@ -1,7 +1,7 @@
-"""The paper's own numbers, typed: every cell of every table, read from `published.json`.
+"""The paper's own numbers as typed data: every cell of every table, read from `published.json`.
 
-The file keeps each table under the paper's label (`tab:…`). The numbers are *empirical* and rounded
-as printed: a mean given to `decimals` places is known to half a unit of its last place.
+The file has each table under the paper's label (`tab:…`). The numbers are *empirical* and rounded
+as printed: a mean given to `decimals` places is known to half a unit in its last place.
 """
 
 import json
@@ -38,7 +38,7 @@ class Mean:
 class Variant:
     """One trained architecture at one depth: a row of the 27-row tables.
 
-    `differs` names the settings that are not the paper's, see `report/differences.py`.
+    `differs` names the settings that differ from the paper's, see `report/differences.py`.
     """
 
     task: Task
@@ -49,13 +49,14 @@ class Variant:
 
     @property
     def layer(self) -> tuple[str, ...]:
-        """What is drawn and named alike: family, code and, if any, what differs."""
+        """What determines how it is drawn and named: family, code and, if any, what differs."""
         return (self.family, self.code, *filter(None, [self.differs]))
 
 
 @dataclass(frozen=True)
 class SuccessRow:
-    """Successes out of five at each n. `families` has two entries where full and causal merge."""
+    """Successes out of five at each n. `families` has two entries where a row covers full and
+    causal attention together."""
 
     task: Task
     label: str
@@ -66,7 +67,7 @@ class SuccessRow:
 
     @property
     def counted(self) -> Variant:
-        """The variant whose runs this project counts in the row: the first, which is the full."""
+        """The variant whose runs this project counts in the row: the first, i.e. the full one."""
         return Variant(self.task, self.families[0], self.n_layers)
 
 
@@ -133,7 +134,7 @@ class Published:
 
 
 def _row(kind: Callable[..., R], row: dict[str, Any], **more: Any) -> R:
-    """A row of the file as its dataclass: what is not given is in the file under its own name."""
+    """A row of the file as its dataclass; fields not in `more` are read under their own names."""
     names = [field.name for field in fields(kind) if field.name not in more]  # type: ignore[arg-type]
     return kind(**more, **{name: row[name] for name in names})
 

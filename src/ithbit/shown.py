@@ -1,4 +1,4 @@
-"""Results that print as people read them: on a terminal, as plain text, and in a notebook."""
+"""Results that print in readable form: on a terminal, as plain text, and in a notebook."""
 
 import io
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ _PAGE = '<pre style="line-height: 1.2; font-family: monospace">{code}</pre>'
 
 
 class Shown:
-    """A result that is shown by its `parts`: plain lines, and what rich lays out to the width.
+    """A result shown by its `parts`: plain lines, and objects that rich fits to the width.
 
     >>> class Greeting(Shown):
     ...     def parts(self):
@@ -23,7 +23,7 @@ class Shown:
     """
 
     def parts(self) -> Iterable[Any]:
-        """What is shown, in order. A `str` keeps its lines; anything else is laid out by rich."""
+        """The parts in order. A `str` keeps its lines; anything else is laid out by rich."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -42,14 +42,14 @@ class Shown:
 
 
 def show(result: Shown) -> None:
-    """Print a result on standard output, in colour where that is a terminal."""
+    """Print a result to standard output, in colour on a terminal."""
     _print(_console(), result.parts())
 
 
 def _console(**settings: Any) -> "Console":
     from rich.console import Console
 
-    # In a notebook rich would display what it prints, whatever the file.
+    # In a notebook rich would display what it prints, even when it prints to a file.
     return Console(highlight=False, markup=False, emoji=False, force_jupyter=False, **settings)
 
 

@@ -1,6 +1,6 @@
 """What a run is: the model, the protocol (the paper's settings are the defaults) and a seed.
 
-The frozen specifications that every builder, run and record refers to, checked on construction.
+Frozen specifications, checked on construction, that every builder, run and record refers to.
 """
 
 import hashlib
@@ -16,17 +16,17 @@ from ithbit.errors import SpecError, check_numbers, raise_problems, whole
 from ithbit.families import FAMILIES, POSITIONS, Family, Task, family_named, group, task_named
 
 _SINCE_0_2 = {"since": "0.2"}
-_MOST = 10**8  # of every size but n: the weights of a block can still be counted
-CODE_DIGITS = 12  # of the digest that identifies a user's layer
+_MOST = 10**8  # limit of every size but n: the weights of a block can still be counted
+CODE_DIGITS = 12  # hexadecimal digits of the digest that identifies a user's layer
 
 
 def since_0_2(default: Any) -> Any:
-    """A field that 0.1 did not have: at its default it leaves no trace in records and run ids."""
+    """A field that 0.1 did not have: at its default it is left out of records and run ids."""
     return field(default=default, metadata=_SINCE_0_2)
 
 
 def plain(spec: Any) -> dict[str, Any]:
-    """A frozen spec as plain data, without later fields that are at their default."""
+    """A frozen spec as plain data, without fields added since 0.1 that are at their defaults."""
     data = asdict(spec)
     for item in fields(spec):
         if item.metadata == _SINCE_0_2 and data[item.name] == item.default:
@@ -41,11 +41,11 @@ EXAMPLES = ("uniform", "mixed", "blocks")  # what training draws, see `tasks/str
 class ModelSpec:
     """One trained architecture; the defaults are the paper's. Checked on construction.
 
-    A GRU has neither heads nor a feed-forward part, whatever is given. Mamba2 has no feed-forward
-    part; its heads are of size d_model / n_heads, and it keeps `d_state` numbers a channel.
-    `n_bits` is the training length, which the polynomial positions refer to. A user's layer is a
-    family whose name has a colon; its `code` is the digest of its file. Heads, feed-forward width
-    and state are its own affair and stay at their defaults, whatever is given.
+    A GRU ignores `n_heads` and `d_ff`: it has neither heads nor a feed-forward part. Mamba2 has no
+    feed-forward part; its heads have size d_model / n_heads, and it keeps `d_state` numbers per
+    channel. `n_bits` is the training length, by which polynomial positions are scaled. A user's
+    layer is a family whose name has a colon; its `code` is the digest of its file. It chooses its
+    own heads, feed-forward width and state, so those fields stay at their defaults.
 
     >>> ModelSpec("rhi", "gru", n_bits=0, positions="rotary")
     Traceback (most recent call last):
@@ -132,7 +132,7 @@ family, got family 'gru'; use positions 'polynomial'
         return self.d_model // self.n_heads
 
 
-# What the numbers of a protocol must be: in words, which of them, and whether one is.
+# Allowed values of a protocol's numbers: in words, for which fields, and the check itself.
 _RANGES: tuple[tuple[str, tuple[str, ...], Callable[[float], bool]], ...] = (
     (
         "at least 1",
@@ -161,10 +161,11 @@ _RANGES: tuple[tuple[str, tuple[str, ...], Callable[[float], bool]], ...] = (
 class Protocol:
     """Training and evaluation settings; every default is a row of the paper's settings table.
 
-    Where the paper is silent, PyTorch's defaults stand: `plateau_threshold` is that of
-    `ReduceLROnPlateau`. `stop_when_solved` is ours: it ends a run at its first perfect epoch, which
-    leaves the paper's success criterion as it is but not the epochs or the length-shifted accuracy.
-    `examples` is ours too: what training draws; the held-out sets are uniform for both kinds.
+    Where the paper does not say, PyTorch's defaults apply: `plateau_threshold` is that of
+    `ReduceLROnPlateau`. `stop_when_solved` is our addition: it ends a run at its first perfect
+    epoch, which does not change whether the run succeeds by the paper's criterion, but does change
+    the epochs and the length-shifted accuracy. `examples`, what training draws, is our addition
+    too; the held-out sets are always uniform.
 
     >>> Protocol(max_epochs=10).epoch_steps
     196
@@ -203,12 +204,12 @@ class Protocol:
         raise_problems("protocol", problems)
 
     def changed(self, **given: Any) -> "Protocol":
-        """The same with other settings; what is None stays as it is."""
+        """A copy with the given settings; None leaves a setting unchanged."""
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
     @property
     def epoch_steps(self) -> int:
-        """Optimiser steps an epoch; the last one has what is left of the examples."""
+        """Optimiser steps per epoch; the last one takes the remaining examples."""
         return -(-self.epoch_examples // self.batch_size)
 
 
@@ -234,10 +235,10 @@ class RunSpec:
 
     @property
     def name(self) -> str:
-        """For people: what is trained, in the order of the paper's run names."""
+        """For people: the configuration and seed, in the order of the paper's run names."""
         m = self.model
         size = f"L{m.n_layers}d{m.d_model}" + ("" if m.code else f"h{m.n_heads}")
-        # A user's file may be called anything, and a folder's name has an end.
+        # A user's file may have any name, and folder names are limited in length.
         family = re.sub(r"[^A-Za-z0-9._-]", "-", m.family)[-60:] if m.code else m.family
         return f"{m.task}_n{m.n_bits}_{family}_{size}_{m.positions}_s{self.seed}"
 
@@ -248,7 +249,7 @@ class RunSpec:
 
     @property
     def folder(self) -> str:
-        """What its folder in a store is called. Runs of one name may differ in the protocol."""
+        """The name of its folder in a store. Runs of one name may differ in the protocol."""
         return f"{self.name}-{self.run_id}"
 
     @property
@@ -261,16 +262,16 @@ class RunSpec:
 
 
 def spec_id(data: dict[str, Any]) -> str:
-    """The id of the run whose `to_json` this is."""
+    """The id of the run whose `to_json` gave this data."""
     text = json.dumps(data, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def run_from_json(data: dict[str, Any]) -> RunSpec:
-    """The spec that `to_json` wrote; what is none raises KeyError, TypeError or ValueError."""
+    """The spec that `to_json` wrote; raise KeyError, TypeError or ValueError for other data."""
     try:
         return RunSpec(ModelSpec(**data["model"]), data["seed"], Protocol(**data["protocol"]))
-    except SpecError as error:  # a record's mistake, none of the user's
+    except SpecError as error:  # an invalid record, not a user's mistake
         raise ValueError(str(error)) from error
 
 
@@ -285,5 +286,5 @@ def cell(model: ModelSpec, protocol: Protocol, seeds: Iterable[int]) -> list[Run
         raise SpecError("give at least one seed")
     if len(set(seeds)) != len(seeds):
         twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
-        raise SpecError(f"every seed may be given once, got twice: {', '.join(map(str, twice))}")
+        raise SpecError(f"give every seed only once; repeated: {', '.join(map(str, twice))}")
     return [RunSpec(model, seed, protocol) for seed in seeds]

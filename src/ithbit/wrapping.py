@@ -1,4 +1,4 @@
-"""Sentences cut into the lines of a terminal of eighty columns, for all that is printed as text."""
+"""Wrapping of text output to the lines of an eighty-column terminal."""
 
 import textwrap
 
@@ -6,7 +6,7 @@ COLUMNS = 80
 
 
 def wrapped(text: str, first: str = "", then: str = "", columns: int = COLUMNS) -> list[str]:
-    """The lines of a text, indented; what is longer than a line, such as a path, stays whole.
+    """The lines of a text, indented; a word longer than a line, such as a path, is not broken.
 
     >>> wrapped("one two three", "- ", "  ", columns=9)
     ['- one two', '  three']

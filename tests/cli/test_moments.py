@@ -73,7 +73,7 @@ def test_a_store_that_can_only_be_read(ithbit: Ithbit, disk: Path, tmp_path: Pat
     assert status == 0
     assert out.count("_gru_L1d16h2_polynomial_s") == 2
     assert "all: 2 runs: 2 " in out
-    assert "verdicts shown and not kept: 2: cannot write to disk/runs" in err
+    assert "verdicts shown but not saved: 2: cannot write to disk/runs" in err
     assert len(json.loads(ithbit(*verify, "--json")[1])["runs"]) == 2
 
 

@@ -82,8 +82,8 @@ def command(*arguments: str, **options) -> subprocess.Popen[str]:
         (["rhi", "gru", "--n", "-4"], "n must be at least 1, got -4"),
         (["rhi", "gru", "--layers", "0"], "layers must be at least 1, got 0"),
         (["rhi", "gru", "--seeds", "-1"], "seeds are numbers from 0 and ranges such as 0-4"),
-        (["rhi", "gru", "--seeds", "1,1"], "every seed may be given once, got twice: 1"),
-        (["rhi", "gru", "--seeds", "0-3,2"], "every seed may be given once, got twice: 2"),
+        (["rhi", "gru", "--seeds", "1,1"], "give every seed only once; repeated: 1"),
+        (["rhi", "gru", "--seeds", "0-3,2"], "give every seed only once; repeated: 2"),
         (["rhi", "gru", "--seeds", ""], "seeds are numbers from 0 and ranges such as 0-4"),
         (["rhi", "gru", "--seeds", "a"], "seeds are numbers from 0 and ranges such as 0-4"),
         (["rhi", "gru", "--seeds", "²"], "seeds are numbers from 0 and ranges such as 0-4"),
@@ -436,7 +436,7 @@ def test_python_says_the_same(tmp_path) -> None:
     assert {event.what for event in told if isinstance(event.what, ithbit.Epoch)}
     with pytest.raises(SpecError, match="give at least one seed"):
         ithbit.train("rhi", "gru", n=3, seeds=[], store=tmp_path)
-    with pytest.raises(SpecError, match="every seed may be given once, got twice: 1, 2"):
+    with pytest.raises(SpecError, match="give every seed only once; repeated: 1, 2"):
         ithbit.train("rhi", "gru", n=3, seeds=[2, 1, 2, 1], store=tmp_path)
 
 
@@ -468,7 +468,7 @@ def test_what_failed_is_told_below_the_table_once(tmp_path) -> None:
     assert told.exit_code == 1
     below = told.stdout.split("└")[1].splitlines()[1:]
     assert below[:2] == ["seed 0 failed: lost", "seeds 1, 2 failed: out of [memory]"]
-    assert below[2].startswith("No seed could be run, which says nothing of learning. Run folders")
+    assert below[2].startswith("No seed could be run, which says nothing about learning. Run ")
 
 
 def test_a_loss_that_is_not_finite_is_an_outcome_of_training(tmp_path) -> None:

@@ -54,8 +54,8 @@ def test_an_understated_state_is_told() -> None:
 
 def test_a_measured_size_is_not_called_proved() -> None:
     declared, measured = (report_text(look(n)) for n in ("StateOfThree", "UnderstatesItsState"))
-    assert "declared state? (proved of a state of that size)" in declared
-    assert "proved of a state of that size" not in measured
+    assert "declared state? (proved for a state of that size)" in declared
+    assert "proved for a state of that size" not in measured
     assert "(conditional: its size is measured)" in measured
 
 

@@ -1,5 +1,5 @@
-"""The Python door: what the command line can do, with the same names and the same defaults.
+"""The Python API: everything the command line can do, with the same names and defaults.
 
-The command line calls these functions and prints what they return. Modules here import little at
-their top, so that a mistake is reported before torch is loaded.
+The command line calls these functions and prints what they return. The modules here import little
+at the top, so that mistakes are reported before torch is loaded.
 """

@@ -1,4 +1,4 @@
-"""What several functions of the door take, in the forms that people give it."""
+"""Arguments shared by several API functions, read from the forms in which users give them."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,8 +14,8 @@ Layer = Callable[..., Any]
 
 
 def seeds_of(seeds: Seeds) -> list[int]:
-    """Seeds as numbers; a text such as "0-4" or "0,3,8-9" is read, and one number is refused: it
-    might be a seed or how many.
+    """Seeds as numbers; a string such as "0-4" or "0,3,8-9" is parsed. A single number is rejected,
+    since it could mean one seed or a count.
 
     >>> seeds_of("0,3,8-9")
     [0, 3, 8, 9]
@@ -28,7 +28,7 @@ def seeds_of(seeds: Seeds) -> list[int]:
 
 
 def listed(values: Any) -> list[Any]:
-    """One value or several as a list; None is no value.
+    """One value or several as a list; None gives an empty list.
 
     >>> listed("gru"), listed([1, 2]), listed(None)
     (['gru'], [1, 2], [])
@@ -48,7 +48,7 @@ def protocol_of(
     lr: float | None = None,
     batch_size: int | None = None,
 ) -> Protocol:
-    """The protocol (the paper's unless given) with the settings that are most often changed.
+    """The protocol (by default the paper's) with the most often changed settings replaced.
 
     >>> protocol_of(None, max_epochs=3).max_epochs
     3
@@ -72,7 +72,7 @@ def model_of(
     ff: int,
     positions: str,
 ) -> ModelSpec:
-    """The model of a family, or of a user's layer: `"layers.py:Mine"`, or what makes it."""
+    """The model of a family or of a user's layer, given as `"layers.py:Mine"` or as its factory."""
     named, code = family_of(family)
     return ModelSpec(
         task_named(task),
@@ -88,7 +88,7 @@ def model_of(
 
 
 def at_least_one(**numbers: int | None) -> None:
-    """Raise `SpecError` for a number that was given and is below 1.
+    """Raise `SpecError` if a number is given and below 1.
 
     >>> at_least_one(workers=0)
     Traceback (most recent call last):
@@ -101,7 +101,7 @@ def at_least_one(**numbers: int | None) -> None:
 
 
 def bits_of(bits: str | Iterable[int]) -> tuple[int, ...]:
-    """Bits given as text or as numbers.
+    """Bits given as a string or as numbers.
 
     >>> bits_of("101"), bits_of([1, 0, 1])
     ((1, 0, 1), (1, 0, 1))

@@ -55,16 +55,16 @@ def capacity(
 ) -> "Capacities":
     """Find the largest n that an architecture learns, for each width and number of layers.
 
-    A length is solved if, at one of the learning rates, so many seeds as `need` says succeed and
-    are not refuted. The length is doubled, then bisected, until one that is solved and one that
-    failed are within the `factor`, which is the result: a bracket, *observed*. Beside it stand the
-    measured state, bits per number of the state, the 32·S that numbers of 32 bits can tell apart,
-    and n*, past which no weights solve it, where that is below.
+    A length is solved if, at one of the learning rates, at least `need` seeds succeed and are not
+    refuted. The search doubles the length, then bisects, until a solved and a failed length are
+    within the `factor`. These two are the result: a bracket, *observed*. Beside it are the measured
+    state S; the bits per number of the state; 32·S, the limit of a recurrent evaluation in 32-bit
+    numbers; and, where it is smaller, n*, past which no weights solve the task.
 
-    Training is on mixed examples, for 200 epochs at most, and ends at a held-out loss of 0.001.
-    The runs are ordinary ones of the store, and where a search stands is seen from them alone: stop
-    it at any time and run it again. After so many `minutes` it is left where it is. With `out` the
-    result is also written as a page with its figure, among the capacities known.
+    Training uses mixed examples and ends at a held-out loss of 0.001, or after 200 epochs. The runs
+    are ordinary runs of the store, which is all that a search needs to resume: stop it at any time
+    and run it again. `minutes` limits the time. With `out` the result is also written as a page,
+    with a figure that shows it among the known capacities.
 
     >>> import tempfile, ithbit
     >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
@@ -132,7 +132,7 @@ def capacity(
 def numbers(
     name: str, given: "Number | str | Iterable[Number]", kind: "type[Number]"
 ) -> "list[Number]":
-    """Numbers as a person gives them: one, several, or a text such as 4,8,16.
+    """Numbers as users give them: one, several, or a string such as 4,8,16.
 
     >>> numbers("width", "4,8", int), numbers("lr", 0.01, float)
     ([4, 8], [0.01])
@@ -149,7 +149,7 @@ def numbers(
 
 
 def outlook(standings: "list[Standing]", search: "Search", device: str, workers: int | None) -> str:
-    """How long the search may take, in a sentence."""
+    """How long the search may take, as a sentence."""
     ask = search.ask
     left = [standing for standing in standings if not standing.done]
     some = set(ask.seeds[: len(ask.seeds) - ask.need + 1])
@@ -162,5 +162,5 @@ def outlook(standings: "list[Standing]", search: "Search", device: str, workers:
     return (
         f"{len(standings)} cell{'s' * (len(standings) > 1)}, {len(left)} open; if all fail at the "
         f"length tried next, that takes {longest(runs, search.store, device, workers)}, and twice "
-        "as much at twice the length"
+        "as long at twice the length"
     )

@@ -1,4 +1,4 @@
-"""For a model that was trained elsewhere: inputs to answer, and the score of its answers."""
+"""For models trained elsewhere: inputs to answer, and a score for the answers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +19,8 @@ def data(
 ) -> list[Path]:
     """Write held-out and adversarial inputs as Parquet and NPZ, with a README.
 
-    A model trained elsewhere answers them, and `score` gives the same success table as for our own
-    runs. The held-out sets are the ones that runs of these seeds are judged by.
+    Have a model trained elsewhere answer them; `score` then gives the same success table as for our
+    own runs. The held-out sets are those on which runs with these seeds are judged.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -36,9 +36,9 @@ def data(
 def score(predictions: str | Path, *, data: str | Path = "data", name: str = "yours") -> "Score":
     """Score a model's answers to the inputs of `data`.
 
-    A held-out set is solved if every one of its samples is answered right: the paper's criterion,
-    an observation on samples. There is one set per seed that our runs are judged by; one model that
-    solves five of them is still one model. Answers to all inputs, where given, say more.
+    A held-out set is solved if all of its samples are answered correctly: the paper's criterion, an
+    observation on samples. There is one set per seed, as for our own runs; one model that solves
+    five sets is still one model. Answers to all inputs, if given, are stronger evidence.
 
     >>> import tempfile, numpy, ithbit
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,4 @@
-"""Any PyTorch layer: is it causal, what does it keep, what does theory say, what does training
-find."""
+"""Probe any PyTorch layer: is it causal, what does it keep, what do theory and training say?"""
 
 import math
 import sys
@@ -13,7 +12,7 @@ from ithbit.spec import Protocol
 if TYPE_CHECKING:
     from ithbit.probe.report import ProbeReport
 
-_QUICK_MINUTES = 4.5  # who stops at the first perfect epoch is after a quick answer
+_QUICK_MINUTES = 4.5  # stopping at the first perfect epoch suggests that a quick answer is wanted
 
 
 def probe(
@@ -41,11 +40,11 @@ def probe(
 ) -> "ProbeReport":
     """Probe any PyTorch layer that maps (batch, token, width) to the same shape.
 
-    Is it causal? How much of the past does it keep? What does theory say of that state? What does
-    training find, beside the six families? The factory is called with the width if it takes one.
-    Its runs are ordinary ones of the store, and are not trained again while the code stays the
-    same. After so many `minutes` those still going are left where they are, which the report says;
-    the same call takes them on.
+    Is it causal? How much of the past does it keep? What does theory say about that state? What
+    does training find, compared with the six families? The factory is called with the width if it
+    takes one. Its runs are ordinary runs of the store, and are not trained again while the code
+    stays the same. After `minutes`, unfinished runs are saved and reported; repeat the call to
+    continue them.
 
     >>> import torch
     >>> found = probe(lambda width: torch.nn.Identity(), width=2, rank_n=4, train=False)

@@ -1,5 +1,5 @@
-"""What a person sees while runs train: a live board on a terminal and in a notebook, a line now and
-then elsewhere."""
+"""Progress display while runs train: a live board on a terminal and in a notebook, occasional lines
+elsewhere."""
 
 import math
 import sys
@@ -29,9 +29,9 @@ T = TypeVar("T")
 
 _ROWS = 12  # runs shown at once
 _QUIET_SECONDS = 15.0  # between two lines where there is no terminal
-_RECENT, _FEWEST = (0.15, 0.25, 0.4), 4  # last epochs, by which a loss is foreseen; at least four
-_AGREE = 1.3  # the factor within which all three must foresee the same
-_FLAT = 1e-3  # a fall of the loss's logarithm in an epoch that is next to none
+_RECENT, _FEWEST = (0.15, 0.25, 0.4), 4  # shares of recent epochs used to predict; at least four
+_AGREE = 1.3  # factor within which the three predictions must agree
+_FLAT = 1e-3  # fall of the log loss per epoch below which it counts as flat
 
 
 @dataclass
@@ -44,10 +44,10 @@ class _Line:
     first_seen: float = 0.0
     first_epoch: int = 0
     last_seen: float = 0.0
-    losses: list[float] = field(default_factory=list)  # logarithms, held out
+    losses: list[float] = field(default_factory=list)  # log held-out losses
 
     def take(self, epoch: Epoch, now: float) -> None:
-        """One more epoch."""
+        """Record one more epoch."""
         if self.last is None:
             self.first_seen, self.first_epoch = now, epoch.epoch
         self.last, self.last_seen = epoch, now
@@ -55,12 +55,12 @@ class _Line:
 
     @property
     def foreseen(self) -> float | None:
-        """Epochs until its loss is that at which it stops, if it goes on falling as it does.
+        """Epochs until the loss reaches the stopping loss, if it keeps falling at its recent rate.
 
-        None where nothing foresees the end: the loss fell otherwise before, or the last epoch comes
-        first, or the run stops when it is solved. *Empirical*: in the second halves of the paper's
-        runs that stopped by their loss, a number is given after a quarter of the epochs, and nine
-        of ten are right within a factor of two; of runs that stopped when solved fewer than half
+        None where the end cannot be predicted: the rate was not steady, the last epoch comes first,
+        or the run stops when it is solved. *Empirical*: in the second halves of the paper's runs
+        that stopped by their loss, a number is given after a quarter of the epochs, and nine out of
+        ten are right within a factor of two; for runs that stopped when solved fewer than half
         would be, so none is given.
         """
         protocol, done = self.run.protocol, self.last.epoch if self.last else 0
@@ -72,7 +72,7 @@ class _Line:
         return by_share[0] if agree and by_share[0] <= protocol.max_epochs - done else None
 
     def _slope(self, share: float) -> float:
-        """How the loss's logarithm falls an epoch, over the last `share` of the epochs."""
+        """The change of the log loss per epoch, over the last `share` of the epochs."""
         recent = self.losses[-max(_FEWEST, int(share * len(self.losses))) :]
         half = len(recent) // 2
         slope = (median(recent[half:]) - median(recent[:half])) / (len(recent) / 2)
@@ -80,7 +80,7 @@ class _Line:
 
     @property
     def epochs_left(self) -> float:
-        """As foreseen; else all there may be."""
+        """The predicted number; without a prediction, all that the protocol allows."""
         done = self.last.epoch if self.last else 0
         return self.run.protocol.max_epochs - done if self.foreseen is None else self.foreseen
 
@@ -96,8 +96,10 @@ class _Line:
 def bar(
     items: Sequence[T], doing: str, progress: bool
 ) -> Iterator[tuple[Iterator[T], Callable[[str], None]]]:
-    """The items one by one, with `progress` under a bar where there is a terminal or a notebook;
-    and what is to be told how far the present item is."""
+    """The items one by one, and a function to report how far the current item is.
+
+    With `progress`, a bar is shown on a terminal and in a notebook.
+    """
     console = Console(stderr=True)
     live = progress and (console.is_terminal or console.is_jupyter)
     with Progress(console=console, transient=True, disable=not live) as shown:
@@ -140,12 +142,12 @@ class Board:
             self._live.stop()
 
     def watch(self, event: Event) -> None:
-        """Take in what the engine tells."""
+        """Take in an event from the engine."""
         line, now = self._lines[event.run.run_id], time.monotonic()
         match event.what:
             case Epoch():
                 line.take(event.what, now)
-                if self._begun is None:  # processes were started until now
+                if self._begun is None:  # until now, processes were starting up
                     self._begun = now
                 else:
                     self._work += nominal_epoch_seconds(event.run)
@@ -185,16 +187,16 @@ class Board:
 
     @property
     def _about(self) -> str:
-        """How the time left is meant: a guess by the runs that ended, or by all that run; else the
-        longest."""
+        """How to read the time left: an estimate if a run has ended or every open run's end is
+        predicted, else an upper limit."""
         lines = self._lines.values()
         some_ended = any(isinstance(line.outcome, Result) for line in lines)
         all_foreseen = all(line.outcome or line.foreseen is not None for line in lines)
         return "about" if some_ended or all_foreseen else "at most"
 
     def _seconds_left(self) -> float | None:
-        """For all runs: at the pace so far, if those that wait take as many epochs as the finished
-        ones; no less than one of those at work has left."""
+        """For all runs: at the pace so far, assuming that waiting runs take as many epochs as the
+        finished ones; at least the time that the slowest active run still needs."""
         if not self._work or self._begun is None:
             return None
         results = [x.outcome for x in self._lines.values() if isinstance(x.outcome, Result)]
@@ -223,7 +225,7 @@ class Board:
 
 
 def _label(run: RunSpec) -> str:
-    """What of a run's name has room in a terminal of eighty columns; the seed always."""
+    """The run's name shortened to fit an eighty-column terminal, always with the seed."""
     model = run.model
     family = family_named(model.family).label if model.code else model.family
     return f"{model.task} {family[-14:]} L{model.n_layers} n{model.n_bits} s{run.seed}"

@@ -1,6 +1,6 @@
-"""What the records of a store say: frames, tables, the comparison, figures, the report page.
+"""Reading the records of a store: frames, tables, the comparison, figures, the report page.
 
-These functions read run folders, or the tables that `export` made of them, and never train. A run
+These functions read run folders, or the tables that `export` made from them, and never train. A run
 folder that cannot be read is left out, with a warning on standard error.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ithbit.report.tables.table import Table
     from ithbit.store.frame import Records
 
-CELL = ("rhi", "softmax-full", 1, 64, "polynomial")  # whose curves are drawn if none is named
+CELL = ("rhi", "softmax-full", 1, 64, "polynomial")  # whose curves are drawn by default
 
 
 def _records(store: str | Path, with_histories: bool = False) -> "Records":
@@ -52,8 +52,8 @@ def _cells(store: str | Path, settings: str) -> "Cells":
 def runs(store: str | Path = "runs", *, histories: bool = False) -> "pl.DataFrame":
     """Read a store as a polars frame: one row per run, or with `histories` one per run and epoch.
 
-    `solved` is null of a run that says nothing of learning: one that is unfinished, or that failed
-    for another reason than a loss that is not finite.
+    `solved` is null for a run that says nothing about learning: one that is unfinished, or that
+    failed for a reason other than a non-finite loss.
 
     >>> frame = runs("results/paper")
     >>> frame.filter(family="gru", task="lhi", n_bits=8)["solved"].sum()
@@ -65,7 +65,7 @@ def runs(store: str | Path = "runs", *, histories: bool = False) -> "pl.DataFram
 
 @dataclass(frozen=True, repr=False)
 class PaperTable(Shown):
-    """One of the paper's tables, and how it prints."""
+    """One of the paper's tables, with the format it prints in."""
 
     table: "Table"
     format: str
@@ -92,9 +92,10 @@ def table(
 ) -> PaperTable:
     """Make one of the paper's tables from the runs of a store.
 
-    Counts are solved runs of those that finished or diverged, with what became of the solved ones
-    by letters that the notes explain. Unlike runs stand apart. A cell with fewer such runs than the
-    paper has is marked `*`, one without any is –. The published numbers alone need no store.
+    A count is the number of solved runs out of those that finished or diverged; letters, explained
+    in the notes, give the verification of the solved ones. Runs with different settings are listed
+    separately. A cell with fewer runs than in the paper is marked `*`, one without any is –. The
+    published numbers alone need no store.
 
     >>> print(table("length-by-n", show="published", format="csv"))
     Train n,Solved,Accuracy at n/2,Accuracy at 2n
@@ -120,10 +121,10 @@ def compare(
 ) -> "Agreement":
     """Compare the runs of a store with the published numbers.
 
-    Successes by Fisher's exact test (Holm's correction over cells) and by one exact test over all
-    cells together; accuracies by Welch's intervals; epochs by an interval for the ratio of medians;
-    parameters by equality. Seconds depend on the machine and are not compared. With `all` every
-    cell is shown.
+    Successes are compared by Fisher's exact test (Holm's correction over cells) and by one exact
+    test over all cells together; accuracies by Welch's intervals; epochs by an interval for the
+    ratio of medians; parameters by equality. Seconds depend on the machine and are not compared.
+    With `all`, every cell is shown.
 
     >>> print(compare("results/paper").verdict())
     Agreement: none of 255 comparisons differs.
@@ -154,8 +155,8 @@ def plot(
 ) -> "Figure":
     """Draw a figure from the runs of a store.
 
-    `curves` draws the learning curves of one cell, all seeds, finished or not. The others put the
-    published numbers beside ours.
+    `curves` draws the learning curves of one cell, all seeds, finished or not. The other figures
+    show the published numbers beside ours.
 
     >>> len(plot("positions", store="results/paper").axes)
     2
@@ -176,14 +177,14 @@ def plot(
         )
     if name == "curves":
         named = family_named(family)
-        code = "0" * CODE_DIGITS if named.own else ""  # any: curves are found by the name
+        code = "0" * CODE_DIGITS if named.own else ""  # any code will do: curves are found by name
         spec = ModelSpec(task_named(task), named.name, n, layers, positions=positions, code=code)
         variant = Variant(spec.task, spec.family, layers)
         figure = curves_figure(_records(store), variant, n, positions)
     else:
         cells = _cells(store, settings)
         figure = draw(name, cells)
-        for note in cells.ended_notes():  # which a table has below it
+        for note in cells.ended_notes():  # a table prints these below itself
             print(f"ithbit: {note}", file=sys.stderr)
     if out is not None:
         save(figure, Path(out))
@@ -195,7 +196,8 @@ def report(
 ) -> Path:
     """Write one self-contained HTML page: what is solved and stands, tables, figures, every run.
 
-    The page opens from disk and needs no network. Of a store with probed layers alone it has those.
+    The page opens from disk and needs no network. For a store with only probed layers, it shows
+    those.
 
     >>> report("nowhere")
     Traceback (most recent call last):
@@ -212,7 +214,7 @@ def report(
     except StoreError:
         if not probed_layers(Path(store)):
             raise
-        records = no_rows(Path(store))  # of probes alone
+        records = no_rows(Path(store))  # probes only
     return write_page(records, Path(out), settings)
 
 
@@ -221,7 +223,7 @@ def export(
 ) -> list[Path]:
     """Write the store as two tidy tables: runs (one row each) and histories (one row per epoch).
 
-    All runs are written, finished or not, of any settings.
+    All runs are written, finished or not, whatever their settings.
 
     >>> import tempfile, ithbit
     >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)

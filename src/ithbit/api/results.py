@@ -1,4 +1,4 @@
-"""What training gave: the outcome of every run, and how it is shown."""
+"""What training returns: the outcome of every run, and how it is shown."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from ithbit.shown import Shown
 from ithbit.store.reading import read_history
 from ithbit.store.records import Failure, Result
 
-_NAMED = 5  # of failed runs, in a summary
+_NAMED = 5  # failed runs listed by name in a summary
 
 
 class Results(Shown, list[Result | Failure]):
@@ -43,7 +43,7 @@ class Results(Shown, list[Result | Failure]):
         from rich.text import Text
 
         diverged = sum(failure.diverged for failure in self.failures)
-        not_run = len(self.failures) - diverged  # which says nothing of learning
+        not_run = len(self.failures) - diverged  # which says nothing about learning
         if len({(outcome.spec.model, outcome.spec.protocol) for outcome in self}) == 1:
             yield self._table()
             by_error = defaultdict(list)
@@ -62,7 +62,7 @@ class Results(Shown, list[Result | Failure]):
                 f"(observed on samples, not proved){left}"
             )
             if not_run == len(self):
-                said = "No seed could be run, which says nothing of learning"
+                said = "No seed could be run, which says nothing about learning"
             yield Text(f"{said}. Run folders: {self.store}/")
             return
         apart = f" {diverged} diverged," if diverged else ""
@@ -82,7 +82,7 @@ class Results(Shown, list[Result | Failure]):
         m = run.model
         title = f"{m.task.upper()} {m.family} L={m.n_layers} n={m.n_bits}, {m.positions} positions"
         table = Table(title=f"{title} ({run.group})")
-        # What has room in eighty columns.
+        # As many columns as fit in eighty characters.
         heads = ("seed", "solved", "best acc.", "epochs", "ended by", "at n/2", "at 2n", "s/epoch")
         for head in heads:
             table.add_column(head, justify="right")

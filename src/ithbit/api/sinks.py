@@ -1,7 +1,7 @@
-"""Who else is told while runs train: any function given as `watch`, and TensorBoard.
+"""Where training events go: to the progress board, a function given as `watch`, and TensorBoard.
 
 A `watch` function gets an `Event`: the run's spec, and as `what` its new epoch, its result, its
-failure, or a remark. Calls come one at a time, from the process that was asked to train. That is
+failure, or a remark. Calls come one at a time, from the process that started the training. That is
 all a tracker needs; TensorBoard below is one such function.
 """
 
@@ -23,14 +23,15 @@ Watch = Callable[["Event"], None]
 
 
 class TensorBoard:
-    """Writes every epoch's numbers to `folder`/RUN FOLDER; a run's file is closed at its end.
+    """Writes every epoch's numbers to `folder`/RUN FOLDER; closes a run's file when the run ends.
 
-    Epochs that an earlier command trained are not told again, so a resumed run continues its curve.
+    Epochs that an earlier command trained are not written again, so a resumed run continues its
+    curve.
     """
 
     def __init__(self, folder: Path) -> None:
         if find_spec("tensorboard") is None:
-            raise SpecError("--tensorboard needs a package: pip install 'ithbit[tensorboard]'")
+            raise SpecError("--tensorboard needs TensorBoard: pip install 'ithbit[tensorboard]'")
         if folder.exists() and not folder.is_dir():
             raise OutputError(f"{folder} is a file; TensorBoard needs a folder")
         self.folder = folder
@@ -51,7 +52,7 @@ class TensorBoard:
             self._writers.pop(run).close()
 
     def close(self) -> None:
-        """End the files of runs that have not ended."""
+        """Close the files of runs that have not ended."""
         while self._writers:
             self._writers.popitem()[1].close()
 
@@ -64,7 +65,10 @@ def watching(
     tensorboard: str | Path | None,
     progress: bool,
 ) -> Iterator[Watch]:
-    """What the engine is to call: with `progress` a board, TensorBoard, and the user's `watch`."""
+    """The function that the engine calls with every event.
+
+    It passes events to the board (with `progress`), to TensorBoard, and to the user's `watch`.
+    """
     with ExitStack() as stack:
         told: list[Watch] = []
         if tensorboard is not None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wish:
-    """How a sweep is to run on Slurm."""
+    """How to run a sweep on Slurm."""
 
     store: Path
     device: str
@@ -35,8 +35,8 @@ class Wish:
 
 @dataclass(frozen=True, repr=False)
 class Submitted(Shown):
-    """A sweep left to the cluster: how many of its runs are queued or running, and how many
-    done."""
+    """A sweep submitted to the cluster: how many of its runs are queued or running, and how many
+    are done."""
 
     store: Path
     runs: int
@@ -47,19 +47,19 @@ class Submitted(Shown):
         left = self.runs - self.live - self.done
         yield (
             f"{self.live} of {self.runs} runs are queued or running, {self.done} done"
-            + (f", {left} not taken yet: run the command again later" if left else "")
+            + (f", {left} not submitted yet: run the command again later" if left else "")
             + f". Watch them with: ithbit status --store {self.store}"
         )
 
 
 @dataclass(frozen=True, repr=False)
 class Cancelled(Shown):
-    """Tasks that were taken from the queue."""
+    """Tasks that were removed from the queue."""
 
     tasks: int
 
     def parts(self) -> Iterator[str]:
-        yield f"{self.tasks} tasks cancelled; submit their runs again and they continue"
+        yield f"{self.tasks} tasks cancelled; submit their runs again to continue them"
 
 
 def sweep_on_slurm(
@@ -99,7 +99,7 @@ def sweep_on_slurm(
 
 
 def node_device(name: str, gpu_asked: bool) -> "Device":
-    """What a task trains on: a GPU if one is asked for, by --device or by an option of Slurm's."""
+    """What a task trains on: a GPU if --device or a Slurm option asks for one."""
     import torch
 
     from ithbit.engine.device import DEVICES, Device
@@ -112,7 +112,7 @@ def node_device(name: str, gpu_asked: bool) -> "Device":
 
 
 def _tasks(todo: list[RunSpec], wish: Wish, device: "Device") -> str:
-    """The tasks that would be submitted, without asking the cluster."""
+    """The tasks that would be submitted, worked out without contacting the cluster."""
     from ithbit.sweep.runner import group
 
     stacks = group(todo, device, n_workers=1, size=wish.runs_per_task)

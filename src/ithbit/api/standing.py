@@ -1,4 +1,4 @@
-"""Where runs stand: what a store has, and what a sweep would do."""
+"""Status of runs: what a store has, and what a sweep would do."""
 
 import sys
 from collections import Counter
@@ -14,13 +14,13 @@ from ithbit.store.status import STATUSES, RunStatus, folder_status, reason, stat
 
 _MOST = 10  # folders listed of each status
 _EXPLAINED = ("failed", "set aside")
-_LONGEST = 300  # letters of why one failed; JSON has them all
+_LONGEST = 300  # characters of a reason; JSON has all of it
 
 
 @dataclass(frozen=True, repr=False)
 class Status(Shown):
-    """Where each run stands, by the name of its folder; `waits` counts what Slurm gives as
-    reasons."""
+    """The status of each run, by folder name; `waits` counts the reasons that Slurm gives for
+    waiting."""
 
     store: Path
     runs: dict[str, RunStatus]
@@ -55,7 +55,7 @@ class Status(Shown):
 
 
 def standing(store: Path, runs: list[RunSpec] | None) -> Status:
-    """The status of these runs, or of all that the store has."""
+    """The status of these runs, or of all runs in the store."""
     jobs = _jobs(store)
     if runs is None:
         found = {folder: folder_status(store / folder) for _, folder in run_folders(store)}
@@ -69,7 +69,7 @@ def standing(store: Path, runs: list[RunSpec] | None) -> Status:
 
 
 def _jobs(store: Path) -> dict[RunSpec, Any]:
-    """The runs of a store that Slurm has, each with its job; reports a Slurm that does not
+    """The runs of a store that have a Slurm job, with the job; prints a message if Slurm does not
     answer."""
     from ithbit.errors import ClusterError
     from ithbit.sweep.executors.ledger import Ledger, live_runs
@@ -99,7 +99,7 @@ class Planned(Shown):
 
 
 def planned(runs: list[RunSpec], store: Path, outlook: Callable[[list[RunSpec]], str]) -> Planned:
-    """A plan; `outlook` puts what is left to do into words."""
+    """A plan; `outlook` describes what is left to do."""
     found = statuses(store, runs)
     return Planned(found, outlook([run for run in runs if found[run] != "done"]))
 

@@ -1,6 +1,6 @@
 """What is proved: constructions and their certificates, bounds, complexity and verdicts.
 
-Nothing here imports torch; bounds and complexities need no numpy either.
+Nothing here imports torch; bounds and complexities do not need numpy either.
 """
 
 from collections.abc import Iterable
@@ -46,9 +46,9 @@ def construct(
 ) -> "Solution | TrainedSolution":
     """Build explicit weights that solve the task for strings of n bits.
 
-    Whether they do is for `certify` to prove. With the model trained they are weights of the blocks
-    that are trained, under the names of their parameters, at any width from the least one on; `out`
-    then is a store that gets them as a run, for verify and load.
+    Use `certify` to prove that they do. With `model` trained, they are weights of the blocks that
+    are trained, under the names of their parameters, at any width from the least possible one up;
+    `out` is then a store, to which they are written as a run for `verify` and `load`.
 
     >>> construct("lhi", "softmax-causal", n=8).sizes
     (13, 7)
@@ -93,7 +93,7 @@ def certify(
     """Build weights that solve the task and prove it for all n·2^n inputs.
 
     The proof is in real arithmetic on the stored weights. The certificate can be written to a file
-    and checked again by itself. Sizes are for the model trained; formal weights have their own.
+    and checked again on its own. Sizes apply with `model` trained; formal weights fix their own.
 
     In Python, give a task, a family and n, or weights from `construct`.
 
@@ -131,7 +131,7 @@ def _solution(
 
 
 def check_certificate(file: str | Path) -> "Certificate | Confirmed":
-    """Verify a certificate again, from its file alone; raise the reason if it does not hold.
+    """Verify a certificate again, from its file alone; raise an error if it does not hold.
 
     The proof of a trained run, proof.json in its folder, is verified with the weights beside it.
 
@@ -162,7 +162,7 @@ def explain(
     model: Model = "formal",
     width: int = 16,
 ) -> "Explanation":
-    """Show a construction at work on one input, token by token, until the bit is found.
+    """Show how a construction works on one input, token by token, until the bit is found.
 
     >>> explain("lhi", "rnn", bits="1011", index=3).answer
     1
@@ -172,7 +172,7 @@ def explain(
     from ithbit.theory.explain import explain as run
 
     read = bits_of(bits)
-    if isinstance(task, str) and family is not None:  # a wrong input before weights are built
+    if isinstance(task, str) and family is not None:  # report a wrong input before building weights
         formal = model == "formal"
         named = construction_named(task, family).task if formal else task_named(task)
         Instance(named, read, index)
@@ -200,9 +200,9 @@ def bound(
     """The length n* past which a family provably cannot solve the task, whatever its weights.
 
     Impossible for every n > n*, in real arithmetic; at n <= n* the bound is vacuous. Each bound
-    says what it rests on: proved here, cited from a book, or conditional and on what. With `all`
-    the bound by the size of the state is shown too, which holds only for recurrent evaluation in
-    finite precision. Where no bound exists or none is known, the reason is raised.
+    states its basis: proved here, cited from a book, or conditional, and on what. With `all`, the
+    bound by the size of the state is shown too, which holds only for recurrent evaluation in finite
+    precision. Where no bound exists or none is known, an error gives the reason.
 
     >>> bound("rhi", "rnn").n_star
     487
@@ -243,9 +243,9 @@ def complexity(
 ) -> LayerComplexity:
     """Causal complexity of one layer: what it keeps of the past, and what finishing costs.
 
-    The fingerprint is what the k-th output needs of the first k - 1 inputs (p numbers); the
-    completion computes the output from it and the k-th input (t operations, the outputs among
-    them). Upper bounds of the minimum, exact for the plain program of the layer.
+    The fingerprint is what the k-th output needs from the first k - 1 inputs (p numbers); the
+    completion computes the output from it and the k-th input (t operations, the outputs included).
+    Both are upper bounds on the minimum, and exact for the plain program of the layer.
 
     >>> complexity("rnn").operations
     12432
@@ -284,14 +284,14 @@ def verdict(
     heads: int = 2,
     state: int = 16,
 ) -> Any:  # a Verdict, or the VerdictTable
-    """Is it possible, impossible or open, and why; without arguments the whole summary table.
+    """Is the task possible, impossible or open, and why? Without arguments, the summary table.
 
-    Possible: explicit weights with a certificate for every one of the n·2^n inputs; past n = 1024,
+    Possible: there are explicit weights with a certificate for all n·2^n inputs; past n = 1024,
     where a certificate takes longer, with a margin proved for every n. Impossible: n is past the n*
     of a bound, so no weights do it, in real arithmetic. Open: neither a construction nor a bound
     here covers this n. The table is derived from these constructions and from bounds that hold at
-    this width, and lists the least number of layers. With the model trained both are
-    about the very blocks that are trained, at their own sizes.
+    this width, and lists the least number of layers. With `model` trained, both are about exactly
+    the blocks that are trained, at their own sizes.
 
     >>> verdict("lhi", "rnn", layers=1, n=8).answer, verdict("rhi", "rnn", n=1000).answer
     ('possible', 'impossible')

@@ -1,4 +1,4 @@
-"""Trained runs: every input of one tried, its model as an `nn.Module`, and as a page to click."""
+"""Trained runs: verify them, load them as an `nn.Module`, explore them on an interactive page."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -48,8 +48,8 @@ def folder_of(run: Run, store: Path) -> Path:
 class Verified(Shown):
     """The verification of one run: its record, and whether the run counts as solved.
 
-    `final` is whether the last epoch was perfect too: the record speaks of the final weights.
-    `found` is None where the record was there already.
+    `final` says whether the last epoch was perfect too: the record is about the final weights.
+    `found` is None if the record already existed.
     """
 
     record: dict[str, Any]
@@ -78,14 +78,14 @@ class Verified(Shown):
             yield f"{self.name}: {self.verdict} (on record)"
             return
         yield f"{self.name}: {self.verdict}: {self.found.sentence()} ({self.found.seconds:.1f} s)"
-        if self.found.exhaustive and self.found.wrong_by_index:  # of a search they say little
+        if self.found.exhaustive and self.found.wrong_by_index:  # for a search they mean little
             wrong = sorted(self.found.wrong_by_index.items())
             yield "  wrong by index: " + ", ".join(f"{i}: {count:,}" for i, count in wrong)
 
 
 class Verifications(Shown, list[Verified]):
-    """The verification of every run; `set_aside` has a sentence for each that cannot be read, and
-    `not_kept` for each whose folder cannot be written."""
+    """The verification of every run; `set_aside` has a message for each run that cannot be read or
+    tried, and `not_kept` for each whose folder cannot be written."""
 
     def __init__(self, verified: Iterable[Verified] = ()) -> None:
         super().__init__(verified)
@@ -93,7 +93,7 @@ class Verifications(Shown, list[Verified]):
         self.not_kept: list[str] = []
 
     def summary(self) -> dict[str, dict[str, int]]:
-        """Verdicts by what the paper's criterion and the final epoch found."""
+        """Counts of verdicts: for all runs, for solved ones, and for those perfect at the end."""
 
         def count(keep: list[Verified]) -> dict[str, int]:
             return {"runs": len(keep), **Counter(each.verdict for each in keep)}
@@ -124,7 +124,7 @@ class Verifications(Shown, list[Verified]):
         for what, counts in self.summary().items():
             rest = ", ".join(f"{count} {each}" for each, count in counts.items() if each != "runs")
             yield f"{what}: {counts['runs']} runs" + (f": {rest}" if rest else "")
-        yield "observed in float32 with the weights at the end of training; proved only where said"
+        yield "observed in float32 with the weights at the end of training; proved only if stated"
 
 
 def verify(
@@ -143,17 +143,17 @@ def verify(
     watch: Callable[[Verified], None] | None = None,
     progress: bool = False,
 ) -> Verifications:
-    """Refute trained models: plain strings first, then every input where feasible, else a search.
+    """Try to refute trained models: plain strings, then every input where feasible, else a search.
 
-    The first wrong answer ends it, unless all are to be counted (`count`). The record is kept as
-    verification.json in the run folder, from where tables, figures and the report take it. It is an
+    It stops at the first wrong answer, unless all are to be counted (`count`). The result is saved
+    as verification.json in the run folder, which tables, figures and the report read. It is an
     observation of the final weights in float32, not a certificate. `all` verifies every finished
-    run of the store that has no record of this budget yet.
+    run of the store that has no record with this budget yet.
 
-    With `prove`, bounds over all inputs are sought for a run that is not refuted, for so many
+    With `prove`, bounds over all inputs are sought for a run that is not refuted, for at most
     `seconds`, in real arithmetic on the stored weights. If they are above 0, the run is *proved on
-    all inputs*, and the certificate lies beside the record as proof.json. A search that is cut
-    short is kept, and goes on when more time is given.
+    all inputs*, and the certificate is written beside the record as proof.json. A search that runs
+    out of time is saved, and continues when given more.
 
     >>> import tempfile, ithbit
     >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
@@ -169,7 +169,7 @@ def verify(
     if budget < 1:
         raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
     if not seconds > 0:
-        raise SpecError(f"a proof takes a number of seconds above 0, got {seconds}")
+        raise SpecError(f"seconds must be more than 0, got {seconds}")
     if not 0 <= seed < 1 << 63:
         raise SpecError(f"the seed is a number from 0 and below 2^63, got {seed}")
     from ithbit.api.progress import bar
@@ -206,14 +206,14 @@ def verify(
                 if fresh is not None:
                     try:
                         keep_verification(folder, fresh)
-                    except StoreError as error:  # a store that can only be read
+                    except StoreError as error:  # a read-only store
                         done.not_kept.append(str(error))
                 found = None if fresh is None else fresh.found
                 done.append(Verified(record.to_json(), solved, final, found))
             except (StoreError, TooLargeError) as error:
                 if not all:
                     raise
-                done.set_aside.append(str(error))  # one bad folder is not the end of the others
+                done.set_aside.append(str(error))  # one bad folder must not stop the others
             else:
                 if watch is not None:
                     watch(done[-1])
@@ -233,10 +233,10 @@ def load(
     A run is built from the library the paper names: Hugging Face's BERT (RoFormer for rotary
     positions), `nn.GRU`, plain linear attention, Mamba2, or the user's own class. Where the library
     is not installed, or with `library=False`, it is plain PyTorch with the same answers. A
-    construction comes as its formal layers, in float64 whatever the `dtype`; explicit weights of
-    trained blocks come as a run does.
+    construction is loaded as its formal layers, always in float64; explicit weights of trained
+    blocks are loaded like a run.
 
-    Call it on bits and an index for the logit of answer 1, one or a batch of them. Where it has
+    Call the model on bits and an index, one or a batch, to get the logit of answer 1. If it has
     attention, `attention(bits, index)` gives the maps: layer, head, query, key.
 
     >>> import ithbit
@@ -263,13 +263,13 @@ def explore(
     out: str | Path = "explore.html",
     store: str | Path = "runs",
 ) -> Path:
-    """Write one self-contained HTML page in which a trained model runs, for anyone to try.
+    """Write one self-contained HTML page that runs a trained model, for anyone to try.
 
-    Click bits and the index, and see what each token holds, where each head looks or how the state
-    changes, the logit and its margin; a button looks for a wrong answer. A second run of the same
-    task and length stands beside the first, and so does the construction for the first one's
-    blocks, where there is one. A run that was refuted opens on its counterexample. The page opens
-    from disk and needs no network.
+    Click bits and the index to see what each token holds, where each head looks or how the state
+    changes, the logit and its margin; a button searches for a wrong answer. A second run of the
+    same task and length is shown beside the first, and so is the construction for the first run's
+    blocks, where there is one. A refuted run opens on its counterexample. The page opens from disk
+    and needs no network.
 
     >>> import tempfile, ithbit
     >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)

@@ -1,4 +1,4 @@
-"""Training: one configuration, a whole sweep, and where the runs of a store stand."""
+"""Training: one configuration or a whole sweep, and the status of a store's runs."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ithbit.store.merging import Merged
     from ithbit.tasks.indexing import Instance
 
-_MOST_SHOWN = 1_000_000  # bits of samples: seconds to print
+_MOST_SHOWN = 1_000_000  # bits of samples; that many take seconds to print
 
 
 def train(
@@ -92,11 +92,11 @@ def run_here(
     progress: bool = False,
     minutes: float | None = None,
 ) -> Results:
-    """Train runs on this machine, for so many minutes; the other arguments are those of `train`."""
+    """Train runs on this machine, for at most `minutes`; other arguments are those of `train`."""
     store = Path(store)
     check_kind(store)
 
-    # These import torch, which takes seconds: mistakes are reported before.
+    # These import torch, which takes seconds: report mistakes first.
     from ithbit.engine.device import choose_device
     from ithbit.engine.how import Unfinished
     from ithbit.engine.steppers.choice import kernels_named
@@ -164,11 +164,11 @@ def sweep(
     watch: Watch | None = None,
     progress: bool = False,
 ) -> "Results | Planned | Submitted | Cancelled":
-    """Train every run of a sweep that has no result yet; stop it and run it again at will.
+    """Train every run of a sweep that has no result yet; stop and rerun it at any time.
 
     Several processes may work on one store: each run is trained by one of them. A run that fails is
-    recorded with its traceback, and the others continue. On Slurm, run it again to watch the jobs
-    it left behind and to submit what has neither a result nor a job.
+    recorded with its traceback, and the others continue. On Slurm, rerun it to watch the jobs it
+    left running and to submit runs that have neither a result nor a job.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as store:
@@ -223,8 +223,8 @@ def status(
 ) -> "Status":
     """Report what is done, running, queued on a cluster, stopped, failed or missing in a store.
 
-    With a sweep, report on its runs alone. A run whose record is damaged is set aside, as in tables
-    and merges, with the reason. Jobs of the store that Slurm has are found; nothing is submitted.
+    With a sweep, report only on its runs. A run whose record is damaged is set aside, as in tables
+    and merges, with the reason. The store's Slurm jobs are looked up; nothing is submitted.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as store:
@@ -241,7 +241,7 @@ def status(
 def merge(source: str | Path, *, store: str | Path = "runs") -> "Merged":
     """Copy the finished and failed runs of another store into this one.
 
-    Nothing that is finished here is overwritten.
+    Runs that are finished in this store are not overwritten.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
@@ -264,7 +264,7 @@ def params(
     heads: int = 2,
     ff: int = 64,
 ) -> int:
-    """Return the number of trained parameters of one configuration.
+    """Count the trained parameters of one configuration.
 
     >>> params("lhi", "mamba2", layers=2)
     3261
@@ -276,7 +276,7 @@ def params(
 
 
 class Samples(Shown, list["Instance"]):
-    """Instances in order."""
+    """Instances, in order."""
 
     def parts(self) -> Iterator[str]:
         for number, instance in enumerate(self):
@@ -287,7 +287,7 @@ class Samples(Shown, list["Instance"]):
 def sample(
     task: str, *, n: int = 8, seed: int = 0, count: int = 1, examples: str | None = None
 ) -> Samples:
-    """Show inputs as a person reads them: the first training examples of a seed.
+    """Show inputs in readable form: the first training examples of a seed.
 
     >>> sample("rhi", n=4)
     bit 0 | bit 1 | bit 1 | bit 1 | index 3

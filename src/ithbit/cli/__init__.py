@@ -1,7 +1,7 @@
-"""The command line: parses options, calls the Python door and prints what it returns.
+"""The command line: parses options, calls the Python API and prints what it returns.
 
-The door's functions import what they need when they are called, so that `--help` and every command
-that needs no tensors answers at once and without torch.
+API functions import what they need when they are called, so that `--help` and every command that
+needs no tensors answer at once, without loading torch.
 """
 
 import sys
@@ -14,14 +14,14 @@ __all__ = ["app", "flowing", "main"]
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one sentence on standard error and status 2."""
+    """Run the command line; a user's mistake prints one sentence to standard error, status 2."""
     try:
         app()
     except IthbitError as error:
         print(f"ithbit: {error}", file=sys.stderr)
         sys.exit(2)
     except SystemExit as stop:
-        if stop.code == 130:  # what typer makes of Ctrl-C; its cause may say what was saved
+        if stop.code == 130:  # typer's code for Ctrl-C; its cause may say what was saved
             pressed = stop.__context__ and stop.__context__.__cause__
             text = str(pressed or "") or "stopped; run the same command again to continue"
             print(f"ithbit: {text}", file=sys.stderr)

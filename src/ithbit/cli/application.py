@@ -1,4 +1,4 @@
-"""The application, and how a function of the Python door becomes a command of it."""
+"""The typer application, and how an API function becomes one of its commands."""
 
 import inspect
 import json
@@ -22,8 +22,8 @@ from ithbit.errors import IthbitError
 from ithbit.shown import Shown, show
 from ithbit.spec import RunSpec
 
-# What the door takes in several forms, and the one that the command line takes; a list is an option
-# that may be repeated.
+# Types that the API takes in several forms, and the one form that the command line takes; a list is
+# an option that may be repeated.
 _FORMS: dict[Any, Any] = {
     str | Path: Path,
     str | Path | None: Path | None,
@@ -42,9 +42,9 @@ _FORMS: dict[Any, Any] = {
     Run | Iterable[Run] | None: list[str] | None,
 }
 _SHORT = {"n": "-n", "layers": "-L", "width": "-d", "out": "-o", "format": "-f", "position": "-k"}
-# What the door takes by position is an argument, but for these.
+# Positional parameters of API functions become arguments, except these.
 _OPTIONS_ALWAYS = ("store", "n", "variant", "layers")
-# What a function of the door can do without, and a command cannot.
+# Parameters that are optional in Python but required on the command line.
 _REQUIRED = {("certify", "family"), ("certify", "n"), ("explain", "family")}
 
 AsJson = Annotated[bool, Option("--json", help="Print JSON on standard output.")]
@@ -52,7 +52,7 @@ Printer = Callable[..., None]
 
 
 class _Flags:
-    """Flags show no type in the help."""
+    """Hides the type of flags in the help."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
@@ -100,12 +100,12 @@ def _ithbit(
 def command(
     function: Callable[..., Any], own: Mapping[str, Any] = {}, **fixed: Any
 ) -> Callable[[Printer], Printer]:
-    """Make a command of a function of the door; the decorated function prints what it returns.
+    """Make a command from an API function; the decorated function prints its result.
 
-    The command has an option for each parameter that `own` or `OPTIONS` has; `fixed` ones are given
-    as they are, and the others are for Python alone. Parameters of the printer beside the result
-    are options too, or the function's of that name. The help is the function's docstring up to its
-    example, then the printer's.
+    The command has an option for each parameter listed in `own` or `OPTIONS`; `fixed` parameters
+    are passed as given, and all others are available in Python only. The printer's parameters after
+    the result are either options of the function with the same name or options of their own. The
+    help is the function's docstring up to its example, then the printer's docstring.
     """
     known = OPTIONS | dict(own)
     options = {
@@ -124,10 +124,10 @@ def command(
         }
 
         def run(**given: Any) -> None:
-            # An option that may be repeated and was not given is an empty list.
+            # A repeatable option that was not given is an empty list.
             named = {name: given[name] for name in options if given[name] != []}
             try:
-                with redirect_stdout(sys.stderr):  # what a user's layer prints is no output
+                with redirect_stdout(sys.stderr):  # prints of a user's layer are not output
                     result = function(**named, **fixed)
             except IthbitError as error:
                 if given.get("trace") and error.__cause__ is not None:
@@ -146,7 +146,7 @@ def command(
 
 
 def _option(parameter: inspect.Parameter, known: Any, required: bool) -> inspect.Parameter:
-    """A parameter of the door as an option or an argument; `known` is its sentence, or all."""
+    """An API parameter as an option or argument; `known` is its help, or the whole definition."""
     default = inspect.Parameter.empty if required else parameter.default
     form: Any = _FORMS.get(parameter.annotation, parameter.annotation)
     if isinstance(default, int | tuple) and form == list[int]:
@@ -166,7 +166,7 @@ def _option(parameter: inspect.Parameter, known: Any, required: bool) -> inspect
 
 
 def _help(function: Callable[..., Any], options: Mapping[str, Any], printer: Printer) -> str:
-    """The prose of both docstrings; the function's parameters as the command line writes them."""
+    """The prose of both docstrings, with the function's parameters written as options."""
     prose = re.split(r"\n\n(?:>>>|In Python)", inspect.cleandoc(function.__doc__ or ""))[0]
     for name in options:
         prose = prose.replace(f"`{name}`", f"--{name.replace('_', '-')}")
@@ -175,10 +175,9 @@ def _help(function: Callable[..., Any], options: Mapping[str, Any], printer: Pri
 
 
 def flowing(text: str) -> str:
-    r"""Help text with a line a paragraph, which wraps at any width; typer keeps line breaks.
+    r"""Help text with one line per paragraph, to wrap at any width: typer keeps line breaks.
 
-    Paragraphs that begin with \b, and those with a list or indented lines, stay as they
-    are written.
+    Paragraphs that begin with \b, and those with a list or indented lines, are left unchanged.
 
     >>> flowing("One\ntwo.\n\n- a\n- b")
     'One two.\n\n- a\n- b'
@@ -189,7 +188,7 @@ def flowing(text: str) -> str:
 
 
 def print_result(result: Any) -> None:
-    """A result as people read it; of files their paths."""
+    """Print a result in readable form; for files, their paths."""
     if isinstance(result, Shown):
         show(result)
     else:
@@ -197,7 +196,7 @@ def print_result(result: Any) -> None:
 
 
 def print_or_json(result: Any, as_json: AsJson = False) -> None:
-    """A result as people read it, or as JSON."""
+    """Print a result in readable form or as JSON."""
     if as_json:
         print(json.dumps(result.to_json(), indent=1, ensure_ascii=False))
     else:

@@ -1,4 +1,4 @@
-"""`ithbit bench`: how fast training is on this machine, in every way there is."""
+"""`ithbit bench`: how fast training is on this machine, with every available method."""
 
 import sys
 from pathlib import Path
@@ -21,10 +21,10 @@ def bench(
 ) -> "Result":
     """Time the reference, the stacked models and compiled code or kernels, side by side.
 
-    The nine constructive configurations and the deepest of each family: seconds per run and epoch,
-    ratios to the reference, and shares of the best that was measured on the device. A failure is
-    reported in its row, and the others continue. Progress goes to standard error; the JSON file is
-    rewritten after every configuration.
+    For the nine constructive configurations and the deepest of each family: seconds per run and
+    epoch, ratios to the reference, and shares of the peak rates measured on the device. A failure
+    is reported in its row, and the others continue. Progress goes to standard error; the JSON file
+    is rewritten after every configuration.
     """
     from ithbit.bench.result import read_result
     from ithbit.bench.run import Settings

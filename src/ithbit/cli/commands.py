@@ -1,4 +1,4 @@
-"""The commands: each is a function of the Python door, and how its result is printed."""
+"""The commands: each is an API function plus the way to print its result."""
 
 import json
 import sys
@@ -45,7 +45,7 @@ command(records.table, options.TABLE)(print_result)
 def compare(
     agreement: Any,
     complete: Annotated[
-        bool, Option("--require-complete", help="Exit with 1 also if a cell is missing runs.")
+        bool, Option("--require-complete", help="Also exit with 1 if a cell is missing runs.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -82,7 +82,7 @@ def probe(
 
 @command(capacities.capacity, options.CAPACITY, progress=True)
 def capacity(found: Any, out: Path | None, dry_run: bool, as_json: AsJson = False) -> None:
-    """Exit status 1 if the time was over before the search was done."""
+    """Exit status 1 if time ran out before the search was done."""
     print_or_json(found, as_json)
     if out is not None:
         print(out, file=sys.stderr)
@@ -92,11 +92,11 @@ def capacity(found: Any, out: Path | None, dry_run: bool, as_json: AsJson = Fals
 @command(trained.verify, options.VERIFY, progress=True)
 def verify(verified: Any, as_json: AsJson = False) -> None:
     """Exit status: 1 if a run that counts as solved is refuted, or if runs were set aside
-    because they cannot be read, else 0."""
+    because they cannot be read or tried, else 0."""
     for reason in verified.set_aside:
         print(f"ithbit: set aside: {reason}", file=sys.stderr)
     if verified.not_kept:
-        n_lost = f"verdicts shown and not kept: {len(verified.not_kept)}"
+        n_lost = f"verdicts shown but not saved: {len(verified.not_kept)}"
         print(f"ithbit: {n_lost}: {verified.not_kept[0]}", file=sys.stderr)
     print_or_json(verified, as_json)
     _exit_1_if(verified.set_aside or any(each.refuted for each in verified))

@@ -1,4 +1,4 @@
-"""The command `demo`: the main job on the embedded default, in a minute on two cores."""
+"""The command `demo`: the main experiment, shortened to a minute on two cores."""
 
 import time
 from collections import defaultdict
@@ -18,7 +18,7 @@ from ithbit.sweep.presets import preset
 
 @dataclass(frozen=True, repr=False)
 class Successes(Shown):
-    """Successes of each configuration beside the published ones."""
+    """Successes of each configuration, next to the published ones."""
 
     outcomes: Results
     page: Path
@@ -57,12 +57,12 @@ class Successes(Shown):
             )
         yield table
         if errors := {run.error for run in self.outcomes.failures if not run.diverged}:
-            yield Text(f"Not counted are runs that could not be run: {'; '.join(sorted(errors))}")
+            yield Text(f"Runs that could not be run are not counted: {'; '.join(sorted(errors))}")
         yield Text(
             "Success: accuracy 1.0 on 2,000 held-out samples; observed, not proved. Shortened: "
             "two seeds instead of five, at most 10 to 50 epochs instead of 500. A failure to "
-            "learn is no impossibility, and a stress test may well succeed at a length as small "
-            "as 8. Softmax of one layer: full and causal attention are one model there, "
+            "learn does not show impossibility, and a stress test may well succeed at a length "
+            "as small as 8. With one softmax layer, full and causal attention are the same model, "
             "since only the last token is read, so it is trained once."
         )
         yield f"Done in {clock(self.seconds)}. Run folders: {self.outcomes.store}/"
@@ -72,8 +72,7 @@ class Successes(Shown):
 def demo(*, store: Path = Path("runs/demo"), page: Path = Path("runs/demo.html")) -> Successes:
     """Train six families at n = 8 on both tasks and print successes beside the published ones.
 
-    Shortened for time: two seeds, and runs stop when solved. Stop it and run it again at
-    will.
+    Shortened to save time: two seeds, and runs stop when solved. Stop and rerun it at any time.
     """
     started = time.monotonic()
     outcomes = run_here(preset("demo"), store, "cpu", progress=True)

@@ -1,4 +1,4 @@
-"""Scoring the answers of a model trained elsewhere by the paper's criterion, and beyond it."""
+"""Scoring the answers of a model trained elsewhere, by the paper's criterion and beyond."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ _FORMATS = (".npz", ".csv", ".parquet")
 
 @dataclass(frozen=True, repr=False)
 class Score(Shown):
-    """Accuracies by set. `held_out` is by seed; a seed counts as solved if its accuracy is 1."""
+    """Accuracies per set; `held_out` is per seed, and a seed is solved if its accuracy is 1."""
 
     task: Task
     n_bits: int
@@ -38,7 +38,7 @@ class Score(Shown):
         return {"schema": 1, **asdict(self), "solved": self.solved, "seeds": len(self.held_out)}
 
     def successes(self) -> list[tuple[str, str, str]]:
-        """Model, depth and successes: this one's above the published ones of its task and n."""
+        """Model, depth and successes: this model above the published ones of its task and n."""
         theirs = [
             (row.label, str(row.n_layers), f"{row.successes[self.n_bits]}/{RUNS_PER_CELL}")
             for row in published().successes
@@ -58,12 +58,12 @@ class Score(Shown):
         yield table
         yield (
             f"First row: of the {_sets(self.held_out)}, one for each seed of the data, how many "
-            "were answered without a mistake, be it by one model or by a model each."
+            "were answered without a mistake, whether by one model or by one model per set."
         )
         if len(rows) > 1:
-            yield "Other rows: the paper's successful seeds of five, a trained model each."
+            yield "Other rows: the paper's successful seeds out of five, one trained model each."
         else:
-            yield f"The paper has no counts at n = {n} to set beside it."
+            yield f"The paper has no counts at n = {n} to compare with."
         yield "held out, by seed: " + _shares(self.held_out)
         if self.adversarial:
             yield "adversarial, by kind: " + _shares(self.adversarial)
@@ -108,14 +108,14 @@ def score(predictions: Path, data: Path, name: str = "yours") -> Score:
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
-    """Predictions by set, in the order of rows."""
+    """Predictions by set, in row order."""
     if path.suffix not in _FORMATS:
         raise SpecError(f"predictions are {', '.join(_FORMATS)} files, got {path.name!r}")
     if not path.is_file():
         raise SpecError(f"there is no file {path}")
     try:
         if path.suffix == ".npz":
-            # Opened here: numpy leaves a file open that turns out to be torn.
+            # Opened here: numpy would leave a damaged file open.
             with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}
         frame = pl.read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path)
@@ -123,7 +123,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         as_savez = (
             "it must be a file that numpy.savez writes, with an array of 0 and 1 for each set"
         )
-        why = as_savez if path.suffix == ".npz" else error  # numpy would have it unpickled
+        why = as_savez if path.suffix == ".npz" else error  # numpy would suggest unpickling it
         raise SpecError(f"{path} cannot be read as {path.suffix}: {why}") from error
     missing = [name for name in ("set", "number", "prediction") if name not in frame.columns]
     if missing:

@@ -1,11 +1,11 @@
-"""Inputs for a model trained elsewhere, as files: held-out sets, hard inputs, and all of them.
+"""Inputs for a model trained elsewhere, as files: held-out sets, hard inputs, and all inputs.
 
 data.json             what the folder holds
 held_out.parquet      seed, number, bits, index: the fixed held-out set of each seed
 adversarial.parquet   kind, number, bits, index: inputs that shortcuts get wrong
 exhaustive.parquet    number, bits, index: all n 2^n inputs, if asked for
 *.npz                 the same as arrays: bits (row, n) uint8, index (row), and seed or kind
-README.md             how to answer them and have the answers scored
+README.md             how to answer them and score the answers
 """
 
 import json
@@ -29,8 +29,8 @@ from ithbit.tasks.sampling import BYTES_A_BIT, HELD_OUT_SEED, draw_examples, str
 
 SCHEMA = 1
 MOST_EXHAUSTIVE = 16
-_KINDS = 8  # of hard inputs for an index
-_POINTER = 8  # bytes of a bit in a list
+_KINDS = 8  # hard inputs per index
+_POINTER = 8  # bytes per bit in a list
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class InputSet:
 
 
 def held_out_set(n_bits: int, seeds: list[int]) -> InputSet:
-    """The held-out sets that runs of these seeds are judged by, one after the other."""
+    """The held-out sets on which runs with these seeds are judged, one after the other."""
     count = Protocol().held_out_examples
     keys = stream_keys([seed + HELD_OUT_SEED for seed in seeds])
     examples = draw_examples(keys, n_bits, 0, count)
@@ -59,7 +59,7 @@ def held_out_set(n_bits: int, seeds: list[int]) -> InputSet:
 
 
 def adversarial_set(n_bits: int) -> InputSet:
-    """For every index the inputs that a shortcut gets wrong.
+    """For every index, inputs that a shortcut gets wrong.
 
     Among them: the indexed bit against all others (majority), against its neighbours (a blurred
     position), alternating strings (a position off by one) and an edge at the index.
@@ -94,7 +94,7 @@ def exhaustive_set(n_bits: int) -> InputSet:
 
 
 def _sets(n_bits: int, seeds: list[int], exhaustive: bool) -> list[InputSet]:
-    """The sets of a length; refused before they are made if they cannot fit."""
+    """The sets of a length; raise before making them if they do not fit in memory."""
     held_out = len(seeds) * Protocol().held_out_examples * n_bits * BYTES_A_BIT
     adversarial = _KINDS * n_bits * n_bits * _POINTER
     advice = "take a smaller n or fewer seeds"
@@ -106,7 +106,7 @@ def _sets(n_bits: int, seeds: list[int], exhaustive: bool) -> list[InputSet]:
 def write_sets(
     task: str, n_bits: int, folder: Path, seeds: list[int], exhaustive: bool = False
 ) -> list[Path]:
-    """Write the sets of a task and length; gives the files."""
+    """Write the sets of a task and length; return the files."""
     chosen = task_named(task)
     sets = _sets(n_bits, seeds, exhaustive)
     paths = []
@@ -132,7 +132,7 @@ def write_sets(
 
 
 def read_sets(folder: Path) -> tuple[Task, int, dict[str, InputSet]]:
-    """Task, length and sets of a folder that `write_sets` made; made anew, not read back."""
+    """Task, length and sets of a folder that `write_sets` made; sets are made again, not read."""
     try:
         record = json.loads((folder / "data.json").read_bytes())
         if record["schema"] != SCHEMA:
@@ -144,7 +144,7 @@ def read_sets(folder: Path) -> tuple[Task, int, dict[str, InputSet]]:
             f"{folder} holds no inputs ({error.strerror or error}); write them with `ithbit data`"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise SpecError(f"{folder}/data.json cannot be used: {error}; write it anew") from error
+        raise SpecError(f"{folder}/data.json cannot be used: {error}; write it again") from error
     sets = _sets(n_bits, seeds, "exhaustive" in names)
     return task, n_bits, {each.name: each for each in sets}
 
@@ -161,8 +161,9 @@ A model reads {order}, and answers the bit at the index. `bits` are in order, `i
 
 {listed}
 
-`held_out` has the examples by which a run of each seed is judged: as many models as seeds, each on
-its own rows, or one model on all. `adversarial` has inputs that shortcuts get wrong.
+`held_out` has the examples on which a run of each seed is judged: answer them with one model per
+seed, each on its own rows, or with one model on all. `adversarial` has inputs that shortcuts get
+wrong.
 
 Answer every row with 0 or 1 and score the answers:
 

@@ -1,1 +1,1 @@
-"""The same verdict for any PyTorch layer: causality, causal rank, what follows, what trains."""
+"""Probing any PyTorch layer: causality, causal rank, what follows from it, what training finds."""

@@ -1,7 +1,7 @@
-"""What a layer does before any training: usable or not, causal or not, blind or not.
+"""What a layer does before any training: whether it is usable, causal, or ignores its input.
 
-Everything here is *observed* at random inputs by changing tokens and looking at the outputs. A
-change seen is a fact; no change seen is no proof that there is none.
+Everything here is *observed* at random inputs by changing tokens and looking at the outputs. An
+observed change is a fact; that no change was observed does not prove that there is none.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a usable layer was seen to do. `leak` is None where it was seen to be causal."""
+    """Observed behaviour of a usable layer. `leak` is None if it was seen to be causal."""
 
     leak: Leak | None
     ignores_input: bool
@@ -47,14 +47,14 @@ class Behaviour:
 
 
 def usable(layer: Layer, width: int, n_tokens: int, device: torch.device) -> nn.Module:
-    """The layer in the highest precision it computes in, or a sentence on why it is of no use.
+    """The layer in the highest precision it supports; raise `LayerError` if it cannot be used.
 
-    float64 where the layer takes it, else float32, as for kernels that know no other or that take
-    float64 and compute in float32 all the same.
+    float64 where the layer takes it, else float32, as for kernels that support nothing else or that
+    accept float64 but still compute in float32.
     """
     module = layer.build(width).to(device)
     x = _draw(3, n_tokens, width, device, torch.Generator().manual_seed(0))
-    apply(module, x.float(), layer.name)  # what training will do must work
+    apply(module, x.float(), layer.name)  # training will do the same
     doubled = layer.build(width).to(device).double()
     try:
         _check(doubled, x, layer.name)
@@ -68,7 +68,7 @@ def usable(layer: Layer, width: int, n_tokens: int, device: torch.device) -> nn.
 
 @torch.no_grad()
 def _computes_in_float64(module: nn.Module, x: Tensor) -> bool:
-    """Whether twice a step too small for float32 gives twice the change."""
+    """Whether doubling a step that is too small for float32 doubles the change."""
     base = module(x)
     once, twice = (module(x + step) - base for step in (1e-7, 2e-7))
     return bool((twice - 2 * once).abs().max() <= 0.01 * twice.abs().max())
@@ -92,7 +92,7 @@ def _check(module: nn.Module, x: Tensor, name: str) -> None:
 
 
 def behaviour(module: nn.Module, width: int, n_tokens: int) -> Behaviour:
-    """Change tokens one by one and from each position on, and see which outputs change."""
+    """Change each token alone, and all tokens from each position on; see which outputs change."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     dtype = next((p.dtype for p in module.parameters()), torch.float64)
     generator = torch.Generator().manual_seed(1)
@@ -118,9 +118,9 @@ def behaviour(module: nn.Module, width: int, n_tokens: int) -> Behaviour:
 
 
 def _first_leak(changed: Tensor, after: Tensor) -> Leak | None:
-    """The first output that a later token reaches, and the nearest such token.
+    """The first output that a later token affects, and the nearest such token.
 
-    Where only a change of several tokens shows, the last position from which on it does.
+    If only changing several tokens has an effect, the last position from which on it does.
     """
     for output in range(changed.shape[1] - 1):
         single = changed[output + 1 :, output].nonzero().flatten().tolist()
@@ -143,6 +143,6 @@ def _close(a: Tensor, b: Tensor) -> bool:
 
 
 def _differs(out: Tensor, base: Tensor) -> Tensor:
-    """Which outputs differ from those of the unchanged input: copy token."""
+    """Which outputs differ from those of the unchanged input; axes: copy token."""
     tolerance = _TOLERANCE.get(out.dtype, 1e-2)
     return ((out - base).abs() > tolerance * (1 + base.abs())).any(-1).cpu()

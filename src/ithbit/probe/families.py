@@ -1,4 +1,4 @@
-"""The six families at the same width, task, length and depth, to set beside a user's layer."""
+"""The six families at the same width, task, length and depth, to compare with a user's layer."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ class Count:
 
 @dataclass(frozen=True)
 class FamilyRow:
-    """One family on one task and depth: a count for every length, None where there is none."""
+    """One family on one task at one depth: a count for each length, None where there is none."""
 
     task: Task
     family: str
@@ -39,10 +39,10 @@ class FamilyRow:
 def family_rows(
     store: Path, width: int, lengths: list[int], layers: list[int], protocol: Protocol
 ) -> list[FamilyRow]:
-    """What the store has of the six families under this protocol; published counts for the rest.
+    """The store's counts of the six families under this protocol; published counts for the rest.
 
-    A run that was ended at its first perfect epoch counts as one that was not: the criterion is the
-    same. Published counts stand only at the paper's width, 16.
+    A run that stopped at its first perfect epoch counts like any other: the criterion is the same.
+    Published counts appear only at the paper's width, 16.
     """
     ours = _counts(store, width, protocol)
     printed = {
@@ -71,7 +71,7 @@ def family_rows(
 def _counts(store: Path, width: int, protocol: Protocol) -> dict[tuple[str, str, int, int], Count]:
     try:
         rows = load_rows(store).rows
-    except StoreError:  # nothing there to compare with, which is no mistake
+    except StoreError:  # nothing to compare with, which is not an error
         return {}
     settings = {k: v for k, v in asdict(protocol).items() if k != "stop_when_solved"}
     kept = rows.filter(

@@ -1,27 +1,27 @@
 """Rows of a layer's Jacobian, and which of its singular values are more than rounding.
 
-A *row* is the derivative of one random combination of the outputs after the past with respect to
-the past: one backward pass. Every row has a random continuation of its own, all have the same past,
-so with a spare row left over they see all that any continuation sees.
+A *row* is the derivative, with respect to the past, of one random combination of the outputs after
+it: one backward pass. All rows share the same past, and each has its own random continuation, so
+with a spare row left over they see everything that any continuation sees.
 
-A computed row is the true one and an error of rounding, A = J + E. By Weyl's inequality singular
-value i of A is within |E| of that of J, so a value above |E| is one of the layer's, and one below
-it cannot be told from 0. E is not known. It is estimated by computing a sample of the rows again in
-ways that change nothing but rounding, or no more than rounding does:
+A computed row is the true one plus a rounding error, A = J + E. By Weyl's inequality singular value
+i of A is within |E| of that of J, so a value above |E| belongs to the layer, and one below it
+cannot be distinguished from 0. E is not known. It is estimated by recomputing a sample of the rows
+in ways that change only rounding, or no more than rounding does:
 
-* the outputs are weighted by another number, which is divided out: exact arithmetic would not tell;
-* weights and inputs are moved by a unit in the last place, to which no computation is owed better;
-* the copies stand at other places of a batch of another size, so other code may serve them;
-* forward mode computes the same numbers in the other order, where the layer knows it.
+* the outputs are weighted by another number, which is divided out: no effect in exact arithmetic;
+* weights and inputs are moved by one unit in the last place: no computation can be more accurate;
+* the copies are at other places in a batch of another size, so other code may compute them;
+* forward mode computes the same numbers in the opposite order, where the layer supports it.
 
-The greatest of these differences, and no less than a unit in the last place of every number,
-is the noise. Columns are divided by their noise: that changes no rank, it leaves a memory that has
+The largest of these differences, and at least a unit in the last place of every number, is the
+noise. Columns are divided by their noise: this does not change the rank, keeps a memory that has
 faded to 1e-20 as sharp as its computation was, and lifts no rounding above the noise.
 
-A value counts from `_SURE` times the noise on. That the others are 0 is believed only if there is
-a gap: no value within `_GAP` of the noise, nor so near to it that one more gap as wide as those
-among the values that count would reach below it. A spectrum that fades into the noise has at least
-the rank counted, and nothing is said of the rest.
+A value counts if it is above `_SURE` times the noise. The others are taken to be 0 only if there is
+a gap: no value within `_GAP` of the noise, nor so close to it that one more gap as wide as those
+among the counted values would reach below it. A spectrum that fades into the noise has at least the
+counted rank, and no claim is made about the rest.
 """
 
 import copy
@@ -35,19 +35,19 @@ from torch.autograd import forward_ad
 from ithbit.models.layer_source import FAILURES
 
 _BATCH = 128  # rows at once
-_SPARE = 8  # rows more than the rank
-_SAMPLE = 48  # rows computed again
-_AGAIN = 2  # times
-_SURE = 8.0  # errors common to all computations, such as those of constants, are not seen to differ
+_SPARE = 8  # rows beyond the rank
+_SAMPLE = 48  # rows to recompute
+_AGAIN = 2  # how often
+_SURE = 8.0  # errors common to all computations, such as those of constants, do not show up
 _GAP = 1e3
 _NOISE = 2.0
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Singular values in units of the noise, greatest first, of rows with `columns` numbers each.
+    """Singular values in units of the noise, largest first, of rows with `columns` numbers each.
 
-    The values are of the columns divided by their noise.
+    They are computed from the columns divided by their noise.
     """
 
     values: tuple[float, ...]
@@ -55,12 +55,12 @@ class Spectrum:
 
     @property
     def rank(self) -> int:
-        """How many values stand out of the noise: at least so many directions count."""
+        """How many values are above the noise: at least this many directions count."""
         return sum(value > _SURE for value in self.values)
 
     @property
     def settled(self) -> bool:
-        """Whether a gap, or that there are no more columns, says that the rank is no greater."""
+        """Whether a gap, or the number of columns, shows that the rank is no greater."""
         rank = self.rank
         if rank == self.columns:
             return True
@@ -74,7 +74,7 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class Point:
-    """A layer, and a past at which to look at it: token, width."""
+    """A layer, and a past (token, width) at which to differentiate it."""
 
     layer: nn.Module
     past: Tensor
@@ -83,7 +83,7 @@ class Point:
     def spectrum(self, k: int, n_later: int, expected: int) -> Spectrum | None:
         """The singular values at k, with `n_later` tokens from k on; None if not finite.
 
-        Rows are added until some are spare; `expected` is the rank to start with.
+        Rows are added until there are spare ones; `expected` is a first guess of the rank.
         """
         past = self.past[: k - 1]
         generator = torch.Generator().manual_seed(self.seed + 1000 * k)
@@ -133,7 +133,7 @@ class Point:
     def _again(
         self, past: Tensor, later: Tensor, looks: Tensor, generator: torch.Generator
     ) -> Tensor:
-        """The same rows, computed with other roundings."""
+        """The same rows, computed with different rounding."""
         layer = copy.deepcopy(self.layer)
         with torch.no_grad():
             for value in layer.parameters():
@@ -154,7 +154,7 @@ class Point:
         column: Tensor,
         norm: float,
     ) -> float:
-        """By what factor forward mode differs more from the rows than they do among themselves."""
+        """The factor by which forward mode differs from the rows more than recomputed rows do."""
         generator = torch.Generator().manual_seed(self.seed)
         along = torch.randn(rows.shape, generator=generator, dtype=torch.float64) / column
         tangent = along.view(len(rows), *past.shape).to(past)
@@ -173,7 +173,7 @@ class Point:
 
 
 def rows_of(layer: nn.Module, past: Tensor, later: Tensor, looks: Tensor) -> Tensor:
-    """The derivative in the past of the outputs after it, weighted by `looks`: a row each.
+    """The derivative with respect to the past of the outputs after it, weighted by `looks`.
 
     `past` is token, width; `later` and `looks` are row, token, width.
     """
@@ -182,7 +182,7 @@ def rows_of(layer: nn.Module, past: Tensor, later: Tensor, looks: Tensor) -> Ten
         tail, look = later[start : start + _BATCH], looks[start : start + _BATCH]
         copies = past.expand(len(tail), -1, -1).clone().requires_grad_()
         out = layer(torch.cat([copies, tail], 1))[:, len(past) :]
-        # A layer that ignores its input, or copies it as a constant, has no graph to go back.
+        # A layer that ignores its input, or treats it as a constant, has no backward graph.
         if not out.requires_grad:
             return torch.zeros(len(later), past.numel(), dtype=torch.float64)
         (grad,) = torch.autograd.grad(out, copies, look, materialize_grads=True)
@@ -191,18 +191,18 @@ def rows_of(layer: nn.Module, past: Tensor, later: Tensor, looks: Tensor) -> Ten
 
 
 def _jittered(value: Tensor, generator: torch.Generator) -> Tensor:
-    """Every number moved by a unit in the last place, up, down or not."""
+    """Every number moved by one unit in the last place, up, down or not at all."""
     way = torch.randint(-1, 2, value.shape, generator=generator).to(value)
     return value.detach() * (1 + torch.finfo(value.dtype).eps * way)
 
 
 def _independent(rows: Tensor, far: float) -> bool:
-    """Whether all rows are so far from each other's span that rounding is out of the question."""
+    """Whether each row is so far from the span of the others that it cannot be due to rounding."""
     values = _singular_values(rows)
     return bool(values[-1] > far * values[0])
 
 
 def _singular_values(matrix: Tensor) -> Tensor:
-    """As `svdvals`, by way of a triangle: three times as fast where rows and columns differ."""
+    """As `svdvals`, via a QR decomposition: three times as fast unless the matrix is square."""
     tall = matrix if len(matrix) > matrix.shape[1] else matrix.mT
     return torch.linalg.svdvals(torch.linalg.qr(tall, mode="r").R)

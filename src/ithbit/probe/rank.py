@@ -1,26 +1,28 @@
 """The causal rank: how many independent directions of the past can still change the future.
 
-At position k it is the rank of the derivative of outputs k, k + 1, … in inputs 1, …, k - 1, stacked
-over many continuations: the past is one, the inputs from k on are drawn again and again. If a
-causal layer keeps its past in a state of S numbers that is a smooth function of the inputs, as the
-outputs are of state and later inputs, the derivative for every continuation is one matrix times the
-derivative of the state in the past, and so is the stack: its rank is at most S. *Proved*: the rank
-is a lower bound on the size of any smooth state. One continuation alone may see less, as behind a
-convolution. What counts as rank in spite of rounding is in `jacobian.py`.
+At position k it is the rank of the derivative of outputs k, k + 1, … with respect to inputs
+1, …, k - 1, stacked over many continuations: the past is fixed, the inputs from k on are drawn
+again for each. If a causal layer keeps its past in a state of S numbers that is a smooth function
+of the inputs, and the outputs are smooth functions of the state and the later inputs, then the
+derivative for every continuation is one matrix times the derivative of the state with respect to
+the past, and so is the stack: its rank is at most S. *Proved*: the rank is a lower bound on the
+size of any smooth state. A single continuation may see less, for example behind a convolution.
+`jacobian.py` decides what counts as rank despite rounding.
 
-That the state is no larger is *observed*, and said only where the rank is *flat*: k grows until the
-rank, reached first at some k, has stayed up to twice that k, whatever was measured on the way. All
-else is *still growing*: the rank at the last k is a lower bound, and nothing follows from it. So it
-is where the singular values fade into the noise, as for long products of decays.
+That the state is no larger is *observed*, and reported only where the rank is *flat*: k grows until
+the rank, first reached at some k, has stayed the same up to twice that k, at every k measured on
+the way. Everything else is *still growing*: the rank at the last k is a lower bound, and nothing
+follows from it. This includes singular values that fade into the noise, as for long products of
+decays.
 
-Not every k is measured. The rank grows by at most the width from k to k + 1, so between two ranks
-that differ by the most they can the others follow. Between equal ranks, and on a straight line, one
-or several k are tried, more where they are cheap.
+Not every k is measured. The rank grows by at most the width from k to k + 1, so where two ranks
+differ by the maximum, those between them are determined. Between equal ranks, and on a straight
+line, one or several k are tried, more where they are cheap.
 
 The points are random inputs at the layer's own weights and at weights moved away from them (an
 initial weight of 0 hides what training would show); the greatest rank counts. At a point that is
-not generic it is too small, never too large. Where outputs are seen to change otherwise than the
-derivative says (`response.py`), the rank is a statement about that derivative alone.
+not generic it is too small, never too large. Where outputs are seen to change in a way that the
+derivative does not predict (`response.py`), the rank is a statement about that derivative alone.
 """
 
 import copy
@@ -35,7 +37,7 @@ from ithbit.probe.jacobian import Point, Spectrum
 from ithbit.probe.response import Response, response
 
 _LONGEST = 300  # tokens of a past
-_LARGEST = 300_000  # rows times tokens that a longer k, or those between, may cost
+_LARGEST = 300_000  # rows times tokens to spend on a larger k, or on those between
 _CHECKS = 1024  # rows to spend on k between two equal ranks
 
 
@@ -43,10 +45,10 @@ _CHECKS = 1024  # rows to spend on k between two equal ranks
 class CausalRank:
     """Ranks at k = 1 … n, for a layer of some width.
 
-    `measured` has the k at which they were measured; the others follow from these. Where the rank
-    is not `settled`, singular values fade into the noise and it is a lower bound. `values` are the
-    singular values at k = n, in units of the noise. `fault` says in what way the layer was seen not
-    to change as its derivative says; the ranks are no measure of it then.
+    `measured` lists the k at which they were measured; the others follow from these. If the rank is
+    not `settled`, singular values fade into the noise and it is a lower bound. `values` are the
+    singular values at k = n, in units of the noise. `fault` says how the layer was seen to deviate
+    from its derivative; the ranks are then no measure of the layer.
     """
 
     width: int
@@ -75,7 +77,7 @@ class CausalRank:
 
     @property
     def state(self) -> int | None:
-        """The value at which the rank has stayed, None where nothing can be concluded."""
+        """The value at which the rank has stayed; None if nothing can be concluded."""
         if self.fault is not None or not self.settled or not self.steady:
             return None
         stays = len(set(self.ranks[self.reached - 1 :])) == 1
@@ -95,11 +97,11 @@ class CausalRank:
             )
         if not self.settled:
             return (
-                f"still growing at k = {n} as far as rounding lets see: at least {most}, no "
+                f"still growing at k = {n} as far as rounding lets us see: at least {most}, no "
                 "conclusion"
             )
         if self.everything:
-            return f"still growing at k = {n}, by {self.width} a token: nothing is forgotten so far"
+            return f"still growing at k = {n}, {self.width} per token: nothing is forgotten so far"
         if not self.steady or len(set(self.ranks[self.reached - 1 :])) > 1:
             return (
                 f"still changing at k = {n}, at most {most}, from one k or input to another: no "
@@ -111,13 +113,13 @@ class CausalRank:
         )
 
     def spelled(self) -> str:
-        """All ranks, equal ones drawn together and those that rise evenly.
+        """All ranks in short form: runs of equal ranks, and of evenly rising ones, are joined.
 
         >>> CausalRank(16, (0, 16, 32, 48, 64, 64, 64), 14, "float64").spelled()
         '0, 16, … 48 from k = 1 to 4, 64 from k = 5 to 7'
         """
         said: list[str] = []
-        single: list[int] = []  # k whose neighbours have other ranks
+        single: list[int] = []  # k whose rank differs from both neighbours'
         for rank, group in groupby(range(1, self.n + 1), key=lambda k: self.ranks[k - 1]):
             same = list(group)
             if len(same) == 1:
@@ -136,7 +138,7 @@ class CausalRank:
 
 @dataclass
 class _Search:
-    """The ranks of one point at more and more k."""
+    """The ranks at one point, for a growing set of k."""
 
     point: Point
     moved: Point
@@ -146,7 +148,7 @@ class _Search:
     spent: int = 0
 
     def measure(self, k: int, n: int, point: Point | None = None) -> int:
-        """The rank at k, with as many tokens from k on as the longest past is to have."""
+        """The rank at k, with n tokens from k on, or as many as `n_tokens` leaves."""
         most = max(spectrum.rank for spectrum in self.found.values())
         expected = min((k - 1) * self.width, most + self.width * (k > max(self.found)))
         later = n if self.n_tokens is None else self.n_tokens - k + 1
@@ -159,11 +161,11 @@ class _Search:
         return self.found[k].rank
 
     def profile(self, n: int) -> list[int]:
-        """The ranks at k = 1 … n, from those at some."""
-        # Where the last rank is not settled, no conclusion hangs on those before it.
+        """The ranks at k = 1 … n, derived from those at some k."""
+        # If the last rank is not settled, no conclusion depends on the earlier ones.
         self.spent = 0 if self.found[n].settled else 3 * _LARGEST // 4
         rank = self.found[n].rank
-        # Where a rank that grows by the width, as most do, gets to that of n.
+        # Where a rank that grows by the width, as most do, reaches that of n.
         knee = -(-rank // self.width) + 1
         for k in (knee, knee - 1):
             full = rank == (knee - 1) * self.width and self._rank(knee) == rank
@@ -186,11 +188,11 @@ class _Search:
                 ranks[k - 1] = first + (k - a) * (step if step == self.width else 0)
             return
         count = max(1, _CHECKS // (3 * (first + 16))) if first == last else 1
-        # Not evenly: a layer may begin afresh every so many tokens.
+        # Not evenly spaced: a layer may reset at regular intervals.
         even = [a + (b - a) * j // (count + 1) for j in range(1, count + 1)]
         tried = sorted({k + j % 2 for j, k in enumerate(even)} - {a, b}) or [a + 1]
         for j, k in enumerate(tried):
-            if j or self.measure(k, n, self.moved) < first:  # the first at other weights
+            if j or self.measure(k, n, self.moved) < first:  # the first one at the moved weights
                 self.measure(k, n)
         if not rest and all(self._rank(k) == first + (k - a) * step for k in tried):
             for k in range(a + 1, b):
@@ -201,11 +203,10 @@ class _Search:
 
 
 def causal_rank(layer: nn.Module, width: int, n: int, n_tokens: int | None = None) -> CausalRank:
-    """The causal rank of a layer at k = 1 … n, and further where it has not stayed by then.
+    """The causal rank of a layer at k = 1 … n, and beyond if it has not settled by then.
 
-    Of three points two are at its own weights. The layer is in float64 (or computes in float32,
-    and then so is the rank, less sharply). Given `n_tokens`, the layer sees that many and k ends
-    at n.
+    Two of three points are at the layer's own weights. The layer is in float64; one that computes
+    in float32 gives a less sharp rank. Given `n_tokens`, the layer sees that many and k ends at n.
 
     >>> class Gru(nn.GRU):
     ...     def forward(self, x):
@@ -230,7 +231,7 @@ def causal_rank(layer: nn.Module, width: int, n: int, n_tokens: int | None = Non
     for point in [*own, moved]:
         x = torch.cat([point.past[: n - 1], drawn(later)])
         most = max((spectrum.rank for _, spectrum in looked), default=0)
-        if most < (n - 1) * width:  # else no point can show more
+        if most < (n - 1) * width:  # otherwise no point can show more
             spectrum = point.spectrum(n, later, most or width)
             if spectrum is None:  # moved to where the layer is not defined
                 continue
@@ -248,7 +249,7 @@ def causal_rank(layer: nn.Module, width: int, n: int, n_tokens: int | None = Non
 
 
 def _grown(search: _Search, n: int, dtype: str, fault: str | None, steady: bool) -> CausalRank:
-    """The ranks up to n, or further if that may tell more and the layer lets it."""
+    """The ranks up to n, or beyond if that may show more and the layer allows it."""
     start = n
     while True:
         try:
@@ -258,7 +259,7 @@ def _grown(search: _Search, n: int, dtype: str, fault: str | None, steady: bool)
         measured = tuple(sorted(k for k in search.found if k <= n))
         most = max(ranks)
         reached = ranks.index(most) + 1
-        # At k = n and at most others: where a rank has just been reached, its last part is faint.
+        # At k = n and at most of the others: a rank that has just been reached is partly faint.
         clear = [search.found[k].settled for k in measured if k >= reached]
         settled = clear[-1] and 2 * sum(clear) > len(clear)
         tokens = search.n_tokens or 2 * n - 1
@@ -293,7 +294,7 @@ def _grown(search: _Search, n: int, dtype: str, fault: str | None, steady: bool)
 
 
 def _fault(seen: list[Response], most: int) -> str | None:
-    """In what way the derivative does not describe the layer, if any was seen."""
+    """How the derivative fails to describe the layer, if it was seen to."""
     if most == 0 and any(found.moves for found in seen):
         return "earlier inputs change later outputs although the derivative is 0"
     if any(found.jumps for found in seen):
@@ -304,7 +305,7 @@ def _fault(seen: list[Response], most: int) -> str | None:
 
 
 def _moved(layer: nn.Module, generator: torch.Generator) -> nn.Module:
-    """A copy with other weights: noise is added, a quarter of what keeps outputs of size 1."""
+    """A copy with noise added to its weights: a quarter of the scale that keeps outputs near 1."""
     copied = copy.deepcopy(layer)
     with torch.no_grad():
         for value in copied.parameters():

@@ -1,7 +1,7 @@
 """The report on a user's layer: what it is, what it keeps, what theory says, what training finds.
 
-In the words of the whole project: causality and rank are *observed* at random points, the bound is
-*proved* of the state that it names, training is *observed*.
+In the project's terms: causality and rank are *observed* at random points, the bound is *proved*
+for the state that it names, training is *observed*.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ from ithbit.theory.bounds.state import StateBound, state_bounds
 from ithbit.verify.verify import verify_run
 
 RANK_LENGTH = 32
-_EXHAUSTIVE = 1 << 14  # inputs that are all tried after training without being asked: n up to 10
+_EXHAUSTIVE = 1 << 14  # up to this many inputs, all are tried after training: n up to 10
 _PROTOCOL = Protocol()
 
 
@@ -57,7 +57,7 @@ class Plan:
     rank_length: int = RANK_LENGTH
     train: bool = True
     protocol: Protocol = _PROTOCOL
-    minutes: float = math.inf  # for everything; runs not done by then are left where they are
+    minutes: float = math.inf  # for everything; runs not done by then keep their state
 
     def __post_init__(self) -> None:
         if not self.minutes > 0:
@@ -76,7 +76,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class ProbeRun:
-    """A run as the store has it. `verdict` is that of trying all inputs of a solved run, if they
+    """A run as the store has it. `verdict` comes from trying all inputs of a solved run, if there
     are few."""
 
     spec: RunSpec
@@ -105,7 +105,7 @@ class ProbeRun:
 
 @dataclass(frozen=True, repr=False)
 class ProbeReport(Shown):
-    """All that was found. `runs` and `families` are empty where nothing was trained."""
+    """Everything that was found. `runs` and `families` are empty if nothing was trained."""
 
     layer: str
     family: str
@@ -130,7 +130,7 @@ class ProbeReport(Shown):
         return [run for run, m in models if (m.task, m.n_bits, m.n_layers) == cell]
 
     def counts(self, task: Task) -> list[tuple[str, list[Count | None]]]:
-        """Successes in every cell, of the layer and then of the six families."""
+        """Successes in every cell: of the layer, then of the six families."""
         runs = [self.of(task, *cell) for cell in self.cells]
         found = {(r.family, r.n_layers): r.counts for r in self.families if r.task == task}
         own = [Count(sum(run.solved for run in r), len(r), "ours") if r else None for r in runs]
@@ -143,7 +143,7 @@ class ProbeReport(Shown):
         ]
 
     def best(self, task: Task, n_bits: int, n_layers: int) -> float | None:
-        """Greatest held-out accuracy, mean over the runs of a cell; None where there are none."""
+        """Best held-out accuracy, averaged over the runs of a cell; None if there are none."""
         runs = self.of(task, n_bits, n_layers)
         return statistics.mean(run.max_accuracy for run in runs) if runs else None
 
@@ -195,11 +195,11 @@ def probe_layer(
     workers: int | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> ProbeReport:
-    """Probe a layer; a `LayerError` says why where it cannot be."""
+    """Probe a layer; raise `LayerError` with the reason if that is impossible."""
     until = time.monotonic() + 60 * plan.minutes
     device = choose_device(device_name)
     with device.one_thread():
-        # Before any training: what takes seconds and may end the matter.
+        # Before any training: checks that take seconds and may rule the layer out.
         module = usable(layer, plan.width, max(plan.lengths) + 2, device.torch)
         seen = behaviour(module, plan.width, max(plan.lengths) + 2)
         remarks: list[str] = []
@@ -247,7 +247,7 @@ def probe_layer(
 
 
 def report_path(store: Path, layer: Layer, protocol: Protocol) -> Path:
-    """Where the latest report on a layer is kept, for the page of the store."""
+    """Where the latest report on a layer is stored, for the store's report page."""
     settings = json.dumps(plain(protocol), sort_keys=True)
     digest = hashlib.sha256((layer.digest + settings).encode()).hexdigest()[:12]
     name = "".join(c if c.isalnum() or c in "-_" else "-" for c in layer.name)
@@ -259,10 +259,10 @@ def _rank(module: torch.nn.Module, plan: Plan, remarks: list[str]) -> CausalRank
     try:
         return causal_rank(module, width, n)
     except FAILURES:
-        # A layer made for one length: fewer outputs are left to show what is kept near the end.
+        # A layer made for one length: near the end, few outputs are left to show what is kept.
         short = max(plan.lengths) + 1
         remarks.append(
-            f"the layer refuses {2 * n - 1} tokens, so its rank is measured on {short} alone and "
+            f"the layer refuses {2 * n - 1} tokens, so its rank is measured on only {short} and "
             "is limited by the outputs that are left"
         )
     try:
@@ -296,7 +296,7 @@ def _train(
     tell: Callable[[str], None],
     until: float,
 ) -> list[ProbeRun]:
-    """Train the layer's runs, as any others; each as the store has it afterwards."""
+    """Train the layer's runs like any others; return each as the store has it afterwards."""
     device = choose_device(device_name)
     models = [
         ModelSpec(task, layer.family, n, depth, plan.width, code=layer.code)
@@ -336,7 +336,7 @@ def _train(
 def _as_stored(
     store: Path, spec: RunSpec, done: Result | Failure | None, device: Device
 ) -> ProbeRun:
-    """A run as the store has it, with all inputs tried where it is solved and they are few."""
+    """A run as the store has it; if it is solved and has few inputs, all of them are tried."""
     folder = RunFolder(store, spec)
     history, verdict, n = folder.history(), None, spec.model.n_bits
     solved = [epoch.epoch for epoch in history if epoch.held_out_accuracy == 1.0]
@@ -369,5 +369,5 @@ def _cut_short(runs: list[ProbeRun], plan: Plan) -> list[str]:
     return [
         f"{len(epochs)} runs were stopped in {which} of {plan.protocol.max_epochs}, when the "
         f"{plan.minutes:g} minutes were over; that they did not succeed says little. They keep "
-        "their state: the same command takes them on"
+        "their state: the same command continues them"
     ]

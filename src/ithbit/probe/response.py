@@ -1,16 +1,17 @@
-"""Whether the derivative tells how a layer's outputs change, which the causal rank rests on.
+"""Whether the derivative describes how a layer's outputs change, as the causal rank assumes.
 
 Autograd's Jacobian of a layer that rounds is 0 although its outputs change, that of a detached part
-is 0 whatever the part does, and that of a straight-through estimate is another function's. So
-inputs 1, …, k - 1 are really changed, outputs k, k + 1, … looked at, and both compared. *Observed*,
-at random points: what is seen to differ is a fact, what is not seen may still differ.
+is 0 whatever the part does, and that of a straight-through estimator belongs to another function.
+So inputs 1, …, k - 1 are actually changed, and the changes of outputs k, k + 1, … are compared with
+the derivative. *Observed*, at random points: an observed difference is a fact, but differences may
+go unobserved.
 
-* By a small step: the change must be the Jacobian's, for a sample of the outputs. It may agree to
-  either side alone, so a kink, as of a ReLU, is no fault.
-* Along the straight line to other inputs, and as far the other way: halving the intervals in which
-  outputs bend most leaves no change of a continuous output, and the whole of a jump. The shortest
-  interval is 2^-42 of the line, so an output that amplifies a change by 10^5 and more, as a chaotic
-  recurrence does, passes for one that jumps.
+* For a small step, the change must match the Jacobian, for a sample of the outputs. Agreement on
+  one side is enough, so a kink, as in a ReLU, is not a fault.
+* Along the straight line to other inputs, and as far the other way: repeatedly halving the
+  intervals in which outputs bend most makes the change of a continuous output vanish but keeps a
+  jump whole. The shortest interval is 2^-42 of the line, so an output that amplifies a change by
+  10^5 and more, as a chaotic recurrence does, is taken for one that jumps.
 """
 
 from collections.abc import Callable
@@ -23,32 +24,32 @@ from ithbit.probe.jacobian import rows_of
 
 _GRID = 64  # intervals of the line
 _FOLLOWED = 64  # outputs whose interval is halved: those that bend most
-_COMPARED = 128  # outputs whose change is held against the derivative
-_FLOOR = 1e-5  # of the greatest change: a smaller one drowns in the curvature of the others
+_COMPARED = 128  # outputs whose change is compared with the derivative
+_FLOOR = 1e-5  # of the greatest change: smaller ones drown in the curvature of the others
 
 
 @dataclass(frozen=True)
 class _Sharpness:
-    """What can be told apart in a dtype; sizes are relative."""
+    """Tolerances for a dtype; sizes are relative."""
 
     step: float
-    agree: float  # difference of a change from the Jacobian's
-    noise: float  # of a change, to the size of the outputs
+    agree: float  # allowed difference of a change from the Jacobian's
+    noise: float  # of a change, relative to the size of the outputs
     halvings: int
-    jump: float  # to the size of the outputs
+    jump: float  # relative to the size of the outputs
 
 
-# float32 must let pass kernels that multiply with ten bits, which jump by 1e-3.
+# float32 must tolerate kernels that multiply with ten bits, which jump by 1e-3.
 _FLOAT64 = _Sharpness(1e-6, 1e-2, 1e-11, 36, 1e-8)
 _FLOAT32 = _Sharpness(5e-2, 0.5, 5e-3, 12, 2e-2)
 
 
 @dataclass(frozen=True)
 class Response:
-    """What outputs k, k + 1, … were seen to do when inputs 1, …, k - 1 changed."""
+    """How outputs k, k + 1, … were observed to respond when inputs 1, …, k - 1 changed."""
 
     moves: bool  # some of them changed
-    strays: bool  # some changed otherwise than the Jacobian says, to both sides
+    strays: bool  # some changed differently from what the Jacobian says, on both sides
     jumps: bool  # some are not continuous
 
 
@@ -70,7 +71,7 @@ def response(layer: nn.Module, x: Tensor, other: Tensor, k: int) -> Response:
 
     grid = torch.linspace(-1, 1, _GRID + 1, dtype=torch.float64)
     along = at(grid)
-    if not along.isfinite().all():  # beyond where the layer is defined
+    if not along.isfinite().all():  # outside the layer's domain
         return Response(False, False, False)
     size = float(along.abs().max())
     moves = bool(((along - along[0]).abs().amax(0) > sharp.noise * size).any())
@@ -82,7 +83,7 @@ def response(layer: nn.Module, x: Tensor, other: Tensor, k: int) -> Response:
 
 
 def _slope(layer: nn.Module, x: Tensor, away: Tensor, k: int, which: Tensor) -> Tensor:
-    """How fast some of the outputs from k on change along `away`, by the derivative."""
+    """How fast some of the outputs from k on change along `away`, according to the derivative."""
     later = x[k - 1 :]
     looks = torch.zeros(len(which), later.numel(), dtype=x.dtype, device=x.device)
     looks[torch.arange(len(which)), which] = 1.0
@@ -100,7 +101,7 @@ def _slope(layer: nn.Module, x: Tensor, away: Tensor, k: int, which: Tensor) -> 
 def _strays(
     before: Tensor, here: Tensor, after: Tensor, expected: Tensor, sharp: _Sharpness, size: float
 ) -> bool:
-    """Whether an output's change a step is not as expected, neither forward, back nor in all."""
+    """Whether an output's rate of change is not as expected: forward, back and on average."""
     back, forward = (here - before) / sharp.step, (after - here) / sharp.step
     found = torch.stack([back, forward, (back + forward) / 2])
     both = found.abs() + expected.abs()
@@ -111,7 +112,7 @@ def _strays(
 def _jumps(
     at: Callable[[Tensor], Tensor], grid: Tensor, along: Tensor, sharp: _Sharpness, size: float
 ) -> bool:
-    """Whether an output keeps its change however short the interval becomes."""
+    """Whether an output keeps its change no matter how short the interval becomes."""
     change = along.diff(dim=0)
     sides = torch.cat([change[1:2], change, change[-2:-1]])  # the ends have one neighbour twice
     bend, most = (2 * change - sides[:-2] - sides[2:]).abs().max(0)

@@ -1,4 +1,4 @@
-"""A probe's report as text for a terminal of eighty columns."""
+"""A probe's report as text for an eighty-column terminal."""
 
 from dataclasses import asdict
 
@@ -11,7 +11,7 @@ _CELL = 12
 
 
 def report_text(report: ProbeReport) -> str:
-    """The whole report, a few headed paragraphs and a table."""
+    """The whole report: a few paragraphs with headings and a table."""
     plan = report.plan
     head = f"{report.layer}, width {plan.width}, {report.behaviour.n_parameters:,} parameters"
     lines = [head, "=" * len(head), "", "Is it causal? (observed)"]
@@ -36,9 +36,9 @@ def _wrapped(text: str) -> list[str]:
 
 def _bound_heading(report: ProbeReport) -> str:
     if not report.bounds:
-        return "What does theory say of that state?"
+        return "What does theory say about that state?"
     if report.bounds[0].declared:
-        return "What does theory say of the declared state? (proved of a state of that size)"
+        return "What does theory say about the declared state? (proved for a state of that size)"
     return "What if the state is no larger than that? (conditional: its size is measured)"
 
 
@@ -48,7 +48,7 @@ def _bound_lines(report: ProbeReport) -> list[str]:
         lines = []
         for bound in report.bounds:
             lines += _wrapped(bound.sentence(longest) + ".")
-        return lines + _wrapped("For recurrent evaluation alone; nothing follows for LHI.")
+        return lines + _wrapped("For recurrent evaluation only; nothing follows for LHI.")
     if report.behaviour.leak is not None:
         return _wrapped("Nothing: the layer is not causal, so no state carries the past.")
     if report.rank.fault is not None:
@@ -57,7 +57,7 @@ def _bound_lines(report: ProbeReport) -> list[str]:
 
 
 def _table(report: ProbeReport) -> list[str]:
-    """Successes of the layer and of the six families, and what trying all inputs said."""
+    """Successes of the layer and of the six families, and the result of trying all inputs."""
     plan = report.plan
     label = max(len(report.layer), 15, *(len(f.label) for f in FAMILIES.values())) + 2
     room = max(1, (COLUMNS - 2 - label) // _CELL)
@@ -68,8 +68,8 @@ def _table(report: ProbeReport) -> list[str]:
             lines += [*_block(report, task, slice(first, first + step), label), ""]
     lines += _wrapped(
         "Successful seeds out of runs, by held-out accuracy 1.0 on "
-        f"{plan.protocol.held_out_examples:,} examples; below it the greatest accuracy, mean over "
-        "seeds; p published, – not in the store."
+        f"{plan.protocol.held_out_examples:,} examples; below, the best accuracy, mean over "
+        "seeds; p: published, –: not in the store."
     )
     lines += _wrapped(_verdicts(report))
     lines += _wrapped(_protocol(report))
@@ -77,7 +77,7 @@ def _table(report: ProbeReport) -> list[str]:
 
 
 def _block(report: ProbeReport, task: Task, columns: slice, label: int) -> list[str]:
-    """Columns of one task's table, as many as have room side by side."""
+    """Columns of one task's table, as many as fit side by side."""
     cells = report.cells[columns]
     best = [report.best(task, n, depth) for n, depth in cells]
     own, *families = [
@@ -97,7 +97,7 @@ def _block(report: ProbeReport, task: Task, columns: slice, label: int) -> list[
 
 
 def _protocol(report: ProbeReport) -> str:
-    """How the training differs from the paper's, since published counts may stand beside it."""
+    """How the training differs from the paper's, since published counts may be shown beside it."""
     protocol, paper = report.plan.protocol, Protocol()
     text = f"At most {protocol.max_epochs} epochs"
     if protocol.max_epochs != paper.max_epochs:
@@ -118,8 +118,8 @@ def _verdicts(report: ProbeReport) -> str:
     tried = [run for run in solved if run.verdict is not None]
     right = sum(run.verdict == "right on all inputs" for run in tried)
     if not tried:
-        return f"{len(solved)} of {len(report.runs)} runs solved; all inputs were tried of none."
+        return f"{len(solved)} of {len(report.runs)} runs solved; none was tried on all inputs."
     return (
-        f"{len(solved)} of {len(report.runs)} runs solved; of {len(tried)} of these all inputs "
-        f"were tried, and {right} are right on every one (float32, final weights)."
+        f"{len(solved)} of {len(report.runs)} runs solved; {len(tried)} of these were tried on "
+        f"all inputs, and {right} are right on every one (float32, final weights)."
     )
