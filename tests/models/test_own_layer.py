@@ -133,7 +133,6 @@ def test_a_layer_that_computes_something_else_in_a_stack_is_not_stacked(tmp_path
     assert why == "its outputs in a stack differ from those of a single seed"
 
 
-
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "polynomial"])
 @pytest.mark.parametrize("name", ["RunningMean", "OneByOne"])
 def test_savings_change_nothing_and_other_lengths_can_be_read(name: str, positions: str) -> None:
