@@ -56,7 +56,7 @@ class Settings:
         )
 
     def counts(self, device: Device) -> tuple[int, int]:
-        """Steps and repeats; the defaults take the slowest reference seconds on either device."""
+        """Steps and repeats; by default some seconds of the slowest reference on either device."""
         steps, repeats = (50, 5) if device.is_cuda else (10, 3)
         if self.quick:
             steps, repeats = 3, 1

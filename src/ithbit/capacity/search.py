@@ -108,7 +108,7 @@ def judge(
 
 @dataclass(frozen=True)
 class Bracket:
-    """Solved at `low`, failed at `high`: None if nothing was solved, or nothing failed above it."""
+    """Solved at `low` (None: nowhere), failed at `high` (None: nowhere above `low`)."""
 
     low: int | None
     high: int | None

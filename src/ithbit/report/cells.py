@@ -175,7 +175,7 @@ class Cells:
         return bool(self.by_cell) and all(cell.variant.differs for cell in self.by_cell)
 
     def settings_shown(self) -> list[str]:
-        """What differs from the paper, in the order of rows; first "" if any run is the paper's."""
+        """What differs from the paper, in row order: "" first, unless all runs differ from it."""
         return self.differing() if self.none_of_the_paper else ["", *self.differing()]
 
     def label(self, variant: Variant) -> str:
@@ -211,7 +211,7 @@ def in_order(variant: Variant) -> tuple[Any, ...]:
 
 
 def gather(records: Records, settings: str = "any") -> Cells:
-    """The runs of a store that count, by cell; with settings `paper`, only those of the paper's.
+    """The runs of a store that count, by cell; with settings `paper`, only those with the paper's.
 
     Raises `StoreError` if no run has finished, or none with the paper's settings.
     """
@@ -267,7 +267,7 @@ def labels(layers: Iterable[Layer]) -> dict[Layer, str]:
 
 
 def shown_lengths(cells: Cells) -> list[int]:
-    """The lengths of a table or figure: those of the runs, and the paper's if any run is its."""
+    """The lengths to show: the runs', and the paper's unless all runs have other settings."""
     return sorted({*(() if cells.none_of_the_paper else LENGTHS), *cells.lengths()})
 
 

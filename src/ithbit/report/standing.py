@@ -42,7 +42,7 @@ class Standing:
         return sum(self.counts)
 
     def marks(self) -> str:
-        """How many runs each word applies to, by letters; only words that apply.
+        """The counts of the words that apply to any, with their letters.
 
         >>> Standing(20, 20, (13, 5, 0, 2)).marks()
         '13r 5n 2p'
@@ -51,7 +51,7 @@ class Standing:
         return " ".join(f"{n}{at}" for n, at in zip(self.counts, letters, strict=True) if n)
 
     def sentence(self) -> str:
-        """The same in full.
+        """The counts in a sentence.
 
         >>> Standing(20, 20, (13, 5, 0, 0)).sentence()
         '20 of 20 runs solved; of these 13 refuted, 5 not refuted, 2 not tried'

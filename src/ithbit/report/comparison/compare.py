@@ -8,7 +8,7 @@ Seven kinds of comparison, each over the cells of one table:
   is no evidence;
 - *accuracy*: Welch's interval for the difference of mean maximum accuracies, simultaneous over the
   cells (Bonferroni), widened by the rounding of the published mean and standard deviation;
-- *epochs*: an interval for the ratio of medians, taking log epochs to be normal with our spread on
+- *epochs*: an interval for the ratio of medians, assuming log epochs normal with our spread on
   both sides (the paper gives no spread), simultaneous over the cells;
 - *encodings*: Fisher's exact test with Holm's correction over the ablation's ten counts;
 - *length shift*: Welch's interval for accuracy at n/2 and at 2n, simultaneous over the cells;

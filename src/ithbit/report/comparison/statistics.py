@@ -68,7 +68,7 @@ def _squares(ours: Count, theirs: Count) -> dict[int, tuple[Fraction, int]]:
 
 
 def omnibus_exact(cells: Sequence[tuple[Count, Count]]) -> float:
-    """p-value that no cell differs, from all cells at once.
+    """p-value for the hypothesis that no cell differs, from all cells at once.
 
     The statistic is the sum over cells of the squared distance between our successes and our
     expected share of the cell's successes, in units of its variance. Given each cell's successes
