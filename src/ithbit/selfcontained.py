@@ -1,4 +1,4 @@
-"""One HTML file that holds all it needs: what the report and the explorable page share."""
+"""HTML files that contain all they need: what the report and the other pages share."""
 
 import base64
 import hashlib
@@ -11,19 +11,19 @@ from markupsafe import Markup
 
 
 def template_part(package: str, name: str) -> str:
-    """A file of a package's template folder."""
+    """The text of a file in a package's template folder."""
     return files(package).joinpath("template", name).read_text(encoding="utf-8")
 
 
 def environment() -> jinja2.Environment:
-    """Templates that escape what they are given and miss nothing silently."""
+    """Jinja environment that escapes all values and raises on undefined ones."""
     return jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
 
 
 def script_hash(script: str) -> str:
-    """What the page's security policy knows its one script by."""
+    """The hash by which the page's security policy admits its one script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 

@@ -142,7 +142,7 @@ def test_in_which_order_runs_end_changes_no_verdict(order) -> None:
         ({"seeds": (1, 1)}, "give every seed once, and at least one, got [1, 1]"),
         ({"need": 6}, "need must be from 1 to the number of seeds, got 6"),
         ({"factor": 1.0}, "the factor must be above 1, got 1"),
-        ({"start": 9, "most_n": 8}, "got 9 and 8"),
+        ({"start": 9, "most_n": 8}, "got start = 9 and most_n = 8"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(given, said) -> None:

@@ -19,5 +19,5 @@ def test_a_mistake_is_one_sentence(ithbit, tmp_path: Path) -> None:
         "explore", *runs, "--store", WEIGHTS / "uniform", "-o", tmp_path / "p"
     )
     assert (status, out) == (2, "")
-    assert "both need one task and one n" in err
+    assert "must have the same task and the same n" in err
     assert list(tmp_path.iterdir()) == []

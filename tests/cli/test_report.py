@@ -71,7 +71,7 @@ def test_compare_counts_what_rests_on_fewer_runs(ithbit, tmp_path: Path) -> None
     lines = ithbit("compare", "--store", store)[1].splitlines()
     assert lines[0].endswith("252 are missing and 3 rest on fewer runs than the paper's.")
     assert lines[1:3] == [
-        "Compared is the paper's criterion. Main table: 3 of 3 runs solved; of these 3",
+        "Compared by the paper's criterion. Main table: 3 of 3 runs solved; of these 3",
         "  not tried.",
     ]
     at = lines[4].index("fewer") + len("fewer")
@@ -167,7 +167,7 @@ def test_any_settings(ithbit, tmp_path: Path) -> None:
     status, out, _ = ithbit("table", "main", "--store", store)
     assert status == 0
     assert "1/1" in out
-    assert "of all runs, unlike the paper's: epochs = 3" in out
+    assert "all runs differ from the paper's settings in: epochs = 3" in out
     status, out, err = ithbit("compare", "--store", store)
     assert (status, out) == (2, "")
     assert "nothing to compare" in err
@@ -182,7 +182,7 @@ def test_any_settings(ithbit, tmp_path: Path) -> None:
         (["table", "main", "--settings", "mine"], "unknown settings 'mine'; choose one of any"),
         (["report", "--settings", "mine"], "unknown settings 'mine'"),
         (["plot", "pie"], "unknown figure 'pie'; choose one of successes"),
-        (["plot", "length", "-o", "a.jpg"], "its ending must be one of .png, .svg, .pdf"),
+        (["plot", "length", "-o", "a.jpg"], "its extension must be one of .png, .svg, .pdf"),
         (["plot", "curves", "--family", "oracle"], "unknown family 'oracle'; choose one of"),
         (["plot", "curves", "--task", "mhi"], "unknown task 'mhi'; choose one of rhi, lhi"),
         (["plot", "curves", "--n", "7"], "has no history of rhi softmax-full, L = 1, n = 7"),

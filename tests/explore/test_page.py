@@ -128,7 +128,7 @@ def test_one_script_and_nothing_from_outside() -> None:
                 "uniform/lhi_n16_gru_L1d16h2_polynomial_s0",
                 "uniform/lhi_n32_gru_L1d16h2_polynomial_s0",
             ],
-            "both need one task and one n",
+            "must have the same task and the same n",
         ),
     ],
 )

@@ -71,9 +71,9 @@ def test_a_run_that_diverged_counts_and_one_that_could_not_be_run_does_not(recor
     assert best is not None
     assert (best.runs, best.mean) == (4, pytest.approx((1 + 1 + 0.7 + 1) / 4))
     assert cells.notes()[:2] == [
-        "not counted: 1 unfinished and 6 failed runs, which say nothing of learning",
-        "3 of the runs diverged: the loss was no longer finite; they count with the greatest "
-        "accuracy that they had reached",
+        "not counted: 1 unfinished and 6 failed runs, which say nothing about learning",
+        "3 of the runs diverged: the loss was no longer finite; they count with the best "
+        "accuracy they had reached",
     ]
     found = {(c.kind, c.cell): c for c in compare(cells).comparisons}
     assert found["successes", "LHI GRU L=1 n=64"].ours == "3/5"

@@ -38,7 +38,7 @@ def test_formats_by_ending(tmp_path: Path, paper_cells: Cells) -> None:
         path = save(figure, tmp_path / f"figure.{form}")
         assert path.read_bytes().startswith(start)
     with pytest.raises(
-        SpecError, match=r"'figure.jpg': its ending must be one of .png, .svg, .pdf"
+        SpecError, match=r"'figure.jpg': its extension must be one of .png, .svg, .pdf"
     ):
         check_figure_format(tmp_path / "figure.jpg")
 

@@ -111,7 +111,7 @@ def test_without_the_papers_settings_both_values_are_named(tmp_path: Path, kind:
     table = table_named("main", cells)
     labels = {row.labels[1] for row in table.rows}
     assert labels == {f"Full softmax, {told}", f"Full softmax, {usual}"}
-    assert "of all runs, unlike the paper's: epochs = 3" in table.notes
+    assert "all runs differ from the paper's settings in: epochs = 3" in table.notes
     assert not compare(cells).n_compared
 
 

@@ -1,2 +1,2 @@
-"""How fast training is: the reference, the stacked models and the kernels side by side, in one run
-on one machine, and how near they come to what that machine can do."""
+"""How fast training is: the reference and the steppers side by side, in one run on one machine, and
+how close they come to what that machine can do."""

@@ -1,5 +1,5 @@
-"""Reading a clock rightly: the device is done before it is read, and the median of several
-counts."""
+"""Timing: the device is synchronised before the clock is read, and the median of several
+measurements counts."""
 
 import time
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from ithbit.engine.device import Device
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the machine was seen to do at best; *observed* in the run that it is compared with."""
+    """The best throughput of the machine, *observed* in the run that is compared with it."""
 
-    fp32_flops: float  # operations a second of a large square product in fp32, TF32 off
-    copy_bytes: float  # bytes read and written a second by a large copy
+    fp32_flops: float  # operations per second of a large square product in fp32, TF32 off
+    copy_bytes: float  # bytes read and written per second by a large copy
 
 
 def seconds(action: Callable[[], object], device: Device, repeats: int) -> float:
-    """Seconds of one call, the median of `repeats`; the first calls are the caller's to make."""
+    """Seconds per call, the median of `repeats`; warming up is left to the caller."""
     taken = []
     for _ in range(repeats):
         device.synchronize()
@@ -32,7 +32,7 @@ def seconds(action: Callable[[], object], device: Device, repeats: int) -> float
 
 
 def measure_ceilings(device: Device, repeats: int, quick: bool = False) -> Ceilings:
-    """The ceilings of this device, with as many threads on a CPU as torch takes."""
+    """The ceilings of this device; on a CPU with torch's current number of threads."""
     size, n_bytes = (8192, 1 << 30) if device.is_cuda else (2048, 1 << 28)
     if quick:
         size, n_bytes = size // 8, n_bytes >> 6

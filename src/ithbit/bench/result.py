@@ -1,6 +1,6 @@
-"""What a bench found, as plain data: written, read again, and the ratios and shares in it.
+"""The result of a bench as plain data that can be written and read, with its ratios and shares.
 
-*Observed*: absolute times move from machine to machine, the ratios of one run much less.
+*Observed*: absolute times vary from machine to machine, the ratios of one run much less.
 """
 
 import json
@@ -18,9 +18,9 @@ STEPPERS = ("reference", "stacked", "compiled", "kernels")
 
 @dataclass(frozen=True)
 class Row:
-    """One configuration: seconds per run and epoch of each way to train, None where not timed.
+    """One configuration: seconds per run and epoch of each stepper, None where not timed.
 
-    `errors` has a sentence for each way that was tried and failed.
+    `errors` has a message for each stepper that failed.
     """
 
     task: Task
@@ -46,17 +46,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """A whole bench. `remarks` are what is to be known of all rows, such as why there are no
-    kernels; `ceilings` is None in results from before they were measured."""
+    """A whole bench. `remarks` apply to all rows, such as why there are no kernels; `ceilings` is
+    None in results from before they were measured."""
 
     environment: dict[str, Any]
-    settings: dict[str, Any]  # steps and repeats timed, steps of an epoch, batch
+    settings: dict[str, Any]  # steps and repeats timed, steps per epoch, batch
     ceilings: Ceilings | None
     remarks: tuple[str, ...]
     rows: tuple[Row, ...]
 
     def shares(self, row: Row, stepper: str) -> tuple[float, float] | None:
-        """Shares of the fp32 and of the copy ceiling that the needful work of an epoch reaches."""
+        """Shares of the fp32 and of the copy ceiling reached by the necessary work of an epoch."""
         taken = row.seconds.get(stepper)
         if taken is None or self.ceilings is None:
             return None
@@ -67,7 +67,7 @@ class Result:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data that `from_json` turns back into an equal result; ratios and shares beside."""
+        """Plain data that `from_json` turns back into an equal result, plus ratios and shares."""
         return {
             "schema": SCHEMA,
             "environment": self.environment,
@@ -87,7 +87,7 @@ class Result:
 
 
 def from_json(data: dict[str, Any]) -> Result:
-    """The result that `to_json` wrote; KeyError or TypeError for anything else."""
+    """The result that `to_json` wrote; raises KeyError or TypeError for anything else."""
     if data["schema"] != SCHEMA:
         raise KeyError(f"schema {data['schema']}")
     names = [member.name for member in fields(Row)]

@@ -1,6 +1,6 @@
-"""`bench(settings)`: every configuration by every way, the kernels last.
+"""`bench(settings)`: time every configuration with every stepper, the kernels last.
 
-A kernel that dies may take the GPU's context with it, so everything else is timed before them.
+A kernel that crashes may take the GPU's context with it, so everything else is timed first.
 """
 
 import importlib.metadata
@@ -19,7 +19,7 @@ from ithbit.native.building import refusal
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.sweep.presets import CONSTRUCTIVE, Variant
 
-# The deepest of each family that the constructive ones lack.
+# The deepest variants of families that are shallower among the constructive ones.
 DEEPEST: tuple[Variant, ...] = (
     ("rhi", "linear-causal", 4),
     ("rhi", "gru", 4),
@@ -29,7 +29,7 @@ DEEPEST: tuple[Variant, ...] = (
 
 @dataclass(frozen=True)
 class Settings:
-    """What to time, and how long. `steps` and `repeats` None: enough for the device."""
+    """What to time, and how long. `steps` and `repeats` default to what suits the device."""
 
     lengths: tuple[int, ...] = (64,)
     seeds: tuple[int, ...] = (5,)
@@ -56,7 +56,7 @@ class Settings:
         )
 
     def counts(self, device: Device) -> tuple[int, int]:
-        """Steps and repeats: some seconds of the slowest reference on either kind of device."""
+        """Steps and repeats; by default some seconds of the slowest reference on either device."""
         steps, repeats = (50, 5) if device.is_cuda else (10, 3)
         if self.quick:
             steps, repeats = 3, 1
@@ -68,7 +68,7 @@ def bench(
     said: Callable[[str], None] = lambda text: None,
     keep: Callable[[Result], None] = lambda result: None,
 ) -> Result:
-    """Time everything; `keep` is given what there is after every configuration."""
+    """Time everything; `keep` gets the result so far after every configuration."""
     device = choose_device(settings.device)
     steps, repeats = settings.counts(device)
     protocol = Protocol()
@@ -104,7 +104,7 @@ def bench(
         try:
             step = steppers.step_seconds(stepper, model, row.seeds, device, steps, repeats)
             epoch = step * protocol.epoch_steps
-        except Exception as error:  # one way that fails is a line of the result, not its end
+        except Exception as error:  # a stepper that fails is an entry in the result, not its end
             text = (str(error).strip().splitlines() or [""])[0][:300]
             if not isinstance(error, IthbitError):
                 text = f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -142,12 +142,12 @@ def bench(
 
 def _mamba2_reference(device: Device) -> str | None:
     if device.is_cuda and importlib.util.find_spec("fla") is None:
-        return "the reference of mamba2 is Hugging Face's: fla is not installed"
+        return "the reference for mamba2 is Hugging Face's, because fla is not installed"
     return None
 
 
 def environment(device: Device) -> dict[str, Any]:
-    """Machine and versions, of the libraries that the reference takes too."""
+    """Machine and versions, including those of the libraries that the reference uses."""
     found: dict[str, Any] = {"commit": None, "triton": None, **describe_environment(device)}
     for package in ("transformers", "flash-linear-attention"):
         try:

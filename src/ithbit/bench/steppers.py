@@ -1,8 +1,8 @@
 """The steppers that are timed, each as an action that takes a number of optimiser steps.
 
-The *reference* trains one run with all the cores or the GPU. The *stacked models* train as `ithbit
-train` does: on a GPU one stack; on a CPU a worker a core with one thread, each with as many seeds
-as fit its caches. *Compiled* code does the same on a CPU. The *kernels* train one stack on a GPU.
+The *reference* trains one run on all cores or the GPU. The *stacked models* train as `ithbit train`
+does: on a GPU one stack; on a CPU one single-threaded worker per core, each with as many seeds as
+fit its caches. *Compiled* code does the same on a CPU. The *kernels* train one stack on a GPU.
 """
 
 import importlib.util
@@ -37,7 +37,7 @@ def step_seconds(
     steps: int,
     repeats: int,
 ) -> float:
-    """Seconds of one step by a stepper, a run's part of it."""
+    """Seconds per step and run with one stepper."""
     if stepper == "reference":
         return _reference_step(model, device, steps, repeats)
     if stepper == "kernels":
@@ -67,7 +67,7 @@ def step_seconds(
 
 
 def _reference_step(model: ModelSpec, device: Device, steps: int, repeats: int) -> float:
-    """By the library's modules."""
+    """Seconds per step of the reference, which uses the libraries' own modules."""
     from ithbit.reference.train import stepper
 
     step = stepper(model, Protocol(), device.torch)
@@ -82,7 +82,7 @@ def _reference_step(model: ModelSpec, device: Device, steps: int, repeats: int) 
 
 
 def worker() -> None:
-    """One process of `step_seconds` on a CPU: prints the seconds of a step, a run's part of it."""
+    """One process of `step_seconds` on a CPU: prints the seconds per step and run."""
     order = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     device, model = choose_device("cpu"), ModelSpec(**order["model"])
@@ -108,7 +108,7 @@ def _stack_step(
 
 
 def no_kernels(device: Device) -> str | None:
-    """Why no kernel can be timed here, None if they can."""
+    """Why no kernel can be timed here; None if they can."""
     if not device.is_cuda:
         return "the kernels need a CUDA GPU, and this run is on a CPU"
     if importlib.util.find_spec("triton") is None:

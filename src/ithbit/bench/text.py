@@ -1,4 +1,4 @@
-"""A bench as aligned tables for people, in the eighty columns of a terminal."""
+"""A bench as aligned text tables for a terminal of eighty columns."""
 
 from statistics import geometric_mean
 
@@ -78,7 +78,7 @@ def _shares(result: Result, shown: list[str]) -> list[str]:
 
 
 def _table(result: Result, heads: list[tuple[str, str]], rows: list[list[str]]) -> list[str]:
-    """Lines of a table: heads of two lines, then a row with its configuration in front."""
+    """Lines of a table: a head of two lines, then one row per configuration."""
     table = [
         [*("" for _ in _NAMES), *(stepper for stepper, _ in heads)],
         [*_NAMES, *(unit for _, unit in heads)],
@@ -135,7 +135,7 @@ def _legend(result: Result, shown: list[str]) -> list[str]:
 
 
 def _notes(result: Result) -> list[str]:
-    """Remarks, and each failure once with the configurations that met it."""
+    """Remarks, and each failure once with the configurations it occurred in."""
     met: dict[tuple[str, str], list[str]] = {}
     for row in result.rows:
         for stepper, text in row.errors.items():

@@ -1,15 +1,15 @@
-"""The arithmetic and the traffic that one optimiser step of one run cannot do without.
+"""The arithmetic and memory traffic that one optimiser step of one run cannot do without.
 
-Counted are the products: 2 operations for a multiplication and its addition. Activations, norms,
-softmax, gates, the optimiser and the drawing of data are not, so a share of a ceiling computed from
-this is a lower bound. The exact savings of `models/stream.py` are taken off: before the first
-mixing the token-wise products are those of the token table, once a step and not once an example,
-and the last block answers at one token alone. Sums over pairs of tokens are counted as the models
-compute them, token by token, with a causal mask only the pairs that it leaves. The backward pass
-has two products for each one of the forward pass: a step is three times the forward pass.
+Only products are counted: 2 operations for a multiplication and its addition. Activation functions,
+norms, softmax, gates, the optimiser and drawing the data are not, so a share of a ceiling computed
+from this is a lower bound. The exact savings of `models/stream.py` are subtracted: before the first
+mixing, the token-wise products are those of the token table, once per step and not once per
+example, and the last block answers at one token only. Sums over pairs of tokens are counted as the
+models compute them, token by token; with a causal mask, only the pairs that it leaves. The backward
+pass has two products for each one of the forward pass: a step costs three forward passes.
 
 Letters: B examples, T tokens, R rows of the token table, d width, m feed-forward width, H heads,
-N numbers of state a channel.
+N numbers of state per channel.
 """
 
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ _POSITION_FEATURES = 2
 
 @dataclass(frozen=True)
 class _Layer:
-    """Where a block stands, in rows that something is computed for.
+    """How many rows one block computes, by its place in the model.
 
     `rows` enter it, the table's or every token's; `out` rows leave it; `query` rows are projected
-    for those that leave; `pairs` of tokens are mixed.
+    for the rows that leave; `pairs` of tokens are mixed, out of `tokens` in the batch.
     """
 
     rows: int
@@ -54,10 +54,10 @@ def step_flops(model: ModelSpec, batch: int) -> int:
 
 
 def step_bytes(model: ModelSpec, batch: int) -> int:
-    """Bytes of activations that one step of one run must move at the least.
+    """Bytes of activations that one step of one run must move at least.
 
-    Each block's input and output once on the way forth, and their gradients once on the way back.
-    Data are drawn where they are used, so the first block's input is the token table.
+    Each block's input and output once in the forward pass, and their gradients once in the backward
+    pass. Data are drawn where they are used, so the first block's input is the token table.
 
     >>> step_bytes(ModelSpec("rhi", "gru", n_bits=8), batch=1)  # 24 rows in, one out, 16 wide
     3200
@@ -67,7 +67,7 @@ def step_bytes(model: ModelSpec, batch: int) -> int:
 
 
 def table_rows(model: ModelSpec) -> int:
-    """Distinct tokens: two at each position, a query for each, and for LHI the end."""
+    """Distinct tokens: two bits and one query per position, and for LHI the end token."""
     return 3 * model.n_bits + (model.task == "lhi")
 
 
@@ -92,11 +92,11 @@ def _layers(model: ModelSpec, batch: int) -> list[_Layer]:
 
 
 def _block(model: ModelSpec, layer: _Layer, batch: int) -> int:
-    """Multiplications with additions of one block's forward pass."""
+    """Multiply-adds of one block's forward pass."""
     d, m, N = model.d_model, model.d_ff, model.d_state
     family = family_named(model.family)
     if family.kind == "gru":
-        # The recurrence goes through every token even where one state is asked for.
+        # The recurrence goes through every token even where only one state is needed.
         return layer.rows * 3 * d * d + layer.tokens * 3 * d * d
     if family.kind == "mamba2":
         gate = layer.query * d * d
@@ -106,6 +106,6 @@ def _block(model: ModelSpec, layer: _Layer, batch: int) -> int:
     around = layer.query * d * d + layer.rows * 2 * d * d  # queries; keys and values
     around += layer.out * (d * d + 2 * d * m)  # output projection and feed-forward part
     if family.kind == "linear" and not family.causal and layer.out > batch:
-        # Sums of keys with values and of keys, made once and read by every query.
+        # Sums of keys with values and of keys, computed once and read by every query.
         return around + layer.tokens * (2 * d * model.d_head + d)
     return around + layer.pairs * 2 * d

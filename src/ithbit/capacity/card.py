@@ -1,6 +1,6 @@
-"""The capacity card: one HTML file with a search's result, its figure and its words.
+"""The capacity card: one HTML file with a search's results, its figure and a summary in words.
 
-All text goes through escaping.
+All text is escaped.
 """
 
 from importlib.resources import as_file, files
@@ -45,21 +45,21 @@ figure, .scroll { overflow-x: auto; margin: 1rem 0; } figure svg { min-width: 56
 </body></html>
 """
 _LEGEND = (
-    "A mark is the largest n that was solved, a line goes up to the n that failed. The state is "
-    "measured as the causal rank of a layer times the number of layers, or counted (c). No model "
-    "that is evaluated recurrently in 32-bit numbers goes past 32·S; no weights go past n* in "
-    "real arithmetic, which is proved or conditional as marked."
+    "Marks show the largest n solved; lines extend up to the n that failed. The state is the "
+    "causal rank of a layer times the number of layers, measured or counted (c). No model that is "
+    "evaluated recurrently in 32-bit numbers goes past 32·S; in real arithmetic no weights go past "
+    "n*, which is proved or conditional as marked."
 )
 
 
 def atlas() -> tuple[Capacity, ...]:
-    """The capacities that are known: those of results/capacity."""
+    """The known capacities: those of results/capacity."""
     with as_file(files("ithbit.capacity").joinpath("atlas.csv")) as path:
         return read_rows(path)
 
 
 def render_card(found: Capacities) -> str:
-    """The page of a search, its cells among those that are known."""
+    """The card of a search as HTML, its cells shown among the known ones."""
     own = [(each.family, each.code, each.task, each.layers, each.width) for each in found]
     known = [
         each
@@ -85,5 +85,5 @@ def render_card(found: Capacities) -> str:
 
 
 def write_card(found: Capacities, path: Path) -> Path:
-    """Write the page, whole or not at all."""
+    """Write the card, whole or not at all."""
     return write_text(path, render_card(found))

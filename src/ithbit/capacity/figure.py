@@ -1,5 +1,5 @@
-"""The figure of capacities: the largest n learnt against the numbers of the state, both in
-logarithms, with the limits that are proved and those of floats."""
+"""The capacity figure: the largest n learnt against the size of the state on logarithmic axes, with
+the limits that are proved and those of floats."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from ithbit.report.comparison.statistics import student_quantile
 from ithbit.report.figures.style import INK, PAPER, RC, SPARE
 from ithbit.theory.bounds.state import BITS
 
-_FEWEST = 4  # states to fit an exponent to
+_FEWEST = 4  # distinct states needed to fit an exponent
 _FILLED = 0.95
 
 
@@ -24,7 +24,7 @@ _FILLED = 0.95
 class Fit:
     """n = scale · S^exponent, by least squares in logarithms over the brackets of one family.
 
-    The interval has a 95 % level if what the line leaves is independent and normal.
+    The interval has level 95 % if the residuals are independent and normal.
     """
 
     family: str
@@ -46,7 +46,7 @@ class Fit:
 
 
 def fit(family: str, rows: Sequence[Capacity]) -> Fit | None:
-    """The exponent of one family on RHI, None where its states are too few to say."""
+    """The fitted exponent of one family on RHI; None if it has too few distinct states."""
     points = [
         (math.log(each.state), math.log(each.middle))
         for each in rows
@@ -66,14 +66,14 @@ def fit(family: str, rows: Sequence[Capacity]) -> Fit | None:
 
 
 def fits(rows: Sequence[Capacity]) -> list[Fit]:
-    """The exponents of the families that have enough cells."""
+    """The fitted exponents of the families that have enough cells."""
     families = dict.fromkeys(each.family for each in rows)
     return [found for family in families if (found := fit(family, rows)) is not None]
 
 
 def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> Figure:
-    """Cells with a state on RHI, a mark at what is solved and a line up to what failed; cells
-    without one are named beside the axes. A user's own cells are drawn as stars."""
+    """RHI cells with a state, as a mark at the solved n and a line up to the failed one; cells
+    without a state are listed below the axes. A user's own cells are drawn as stars."""
     with mpl.rc_context(RC):
         figure = Figure(figsize=(8.2, 5.4), layout="constrained")
         axes = figure.subplots()
@@ -93,7 +93,7 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
         ends = min(states) / 1.5, max(states) * 1.5
         axes.plot(ends, [BITS * end for end in ends], color=INK, linewidth=1.2)
         axes.plot(ends, ends, ":", color=INK, linewidth=1)
-        for text, factor in ((f"{BITS}·S: 32-bit numbers", BITS), ("one bit a number", 1)):
+        for text, factor in ((f"{BITS}·S: 32-bit numbers", BITS), ("one bit per number", 1)):
             axes.annotate(
                 text, (ends[1], factor * ends[1]), ha="right", va="bottom", fontsize=7,
                 xytext=(-6, 3), textcoords="offset points",
@@ -171,8 +171,7 @@ def _legend(
 
 
 def _beside(rows: Sequence[Capacity]) -> list[str]:
-    """Cells without a fixed state, or whose state is not known, in words: a line for each family
-    and depth."""
+    """Cells with no fixed state or an unknown one, in words: one line per family and depth."""
     said: dict[str, list[str]] = {}
     for each in rows:
         depth = f"{each.layers} layer{'s' if each.layers > 1 else ''}"

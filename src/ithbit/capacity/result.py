@@ -1,4 +1,4 @@
-"""What a search for capacities found: a row a cell, as a table, as CSV and as plain data."""
+"""The result of a capacity search: one row per cell, as a table, as CSV and as plain data."""
 
 import csv
 import io
@@ -22,12 +22,12 @@ HEADS = (
 
 @dataclass(frozen=True)
 class Capacity:
-    """One cell: solved at n = `solved_at`, failed at n = `failed_at`, and what stands beside it.
+    """One cell: solved at n = `solved_at`, failed at n = `failed_at`, with its state and limits.
 
-    `solved_at` is 0 if no length was solved, `failed_at` None if none failed, the longest allowed
-    included. Where `final` is false the search was left before the bracket was narrow, and
-    `solved_at` may not be made sure of. `verdicts` counts what `verify` says of the runs that stand
-    at `solved_at`. *Observed*, all of it but the limits.
+    `solved_at` is 0 if no length was solved; `failed_at` is None if no larger length failed (in a
+    final search, not even the longest allowed). If `final` is false, the search stopped before the
+    bracket was narrow enough, and `solved_at` may still be unconfirmed. `verdicts` counts the
+    verdicts of `verify` on the runs that stand at `solved_at`. All but the limits is *observed*.
     """
 
     task: str
@@ -37,17 +37,17 @@ class Capacity:
     solved_at: int
     failed_at: int | None
     final: bool
-    rate: float | None  # at which most seeds stand at `solved_at`
-    stand: int  # seeds there
+    rate: float | None  # the learning rate at which most seeds stand at `solved_at`
+    stand: int  # seeds that stand there
     seeds: int
     verdicts: str
-    tried: str  # lengths in their order: + solved, - failed
+    tried: str  # lengths in the order tried: + solved, - failed
     state: int | None
     state_origin: str
     float_limit: int | None
     n_star: int | None
     n_star_status: str
-    declared: int | None = None  # state, of a user's layer
+    declared: int | None = None  # state that a user's layer declares
     code: str = ""
 
     @property
@@ -56,19 +56,19 @@ class Capacity:
 
     @property
     def middle(self) -> float | None:
-        """The geometric mean of the bracket, None where it is open at an end."""
+        """The geometric mean of the bracket; None if either end is open."""
         if not self.solved_at or self.failed_at is None:
             return None
         return math.sqrt(self.solved_at * self.failed_at)
 
     @property
     def bits_per_number(self) -> float | None:
-        """Bits learnt for each number of the state."""
+        """Bits learnt per number of the state."""
         return self.solved_at / self.state if self.state else None
 
     @property
     def bracket(self) -> str:
-        """The bracket in short: solved at the first, failed at the second."""
+        """The bracket as short text: solved at the first n, failed at the second."""
         low, high = self.solved_at, self.failed_at
         if not low:
             return "–" if high is None else f"< {high}"
@@ -79,7 +79,7 @@ class Capacity:
         depth = f"{self.layers} layer{'s' if self.layers > 1 else ''} of width {self.width}"
         head = f"{self.task.upper()}, {self.label}, {depth}"
         if not self.solved_at:
-            return f"{head}: no length is solved so far"
+            return f"{head}: no length solved so far"
         end = "" if self.failed_at is None else f", fails at n = {self.failed_at}"
         per = self.bits_per_number
         each = "" if per is None else f"; {per:.2g} bits for each of {self.state} numbers of state"
@@ -91,7 +91,7 @@ class Capacity:
 
 
 def row(standing: Standing, measure: bool = False) -> Capacity:
-    """The row of a cell; its state is measured if asked for, which takes seconds."""
+    """The row of a cell. `measure` measures its state, which takes up to a minute or so."""
     model, found = standing.model, standing.bracket
     at_low = next((each for each in standing.tried if each.n == found.low), None)
     known: Beside = beside(model, measure)
@@ -121,7 +121,7 @@ def row(standing: Standing, measure: bool = False) -> Capacity:
 
 @dataclass(frozen=True, repr=False)
 class Capacities(Shown):
-    """The rows of a search, what was asked, in a sentence, and which cells are stuck, and why."""
+    """The rows of a search, a sentence on what was asked, and which cells are stuck and why."""
 
     rows: tuple[Capacity, ...]
     asked: str
@@ -138,7 +138,7 @@ class Capacities(Shown):
 
     @property
     def final(self) -> bool:
-        """Whether every bracket is as narrow as asked for."""
+        """Whether every bracket is final."""
         return all(each.final for each in self.rows)
 
     def to_json(self) -> dict[str, Any]:
@@ -157,11 +157,11 @@ class Capacities(Shown):
         yield table
         yield from map(Text, self.stuck)
         if not self.final:
-            yield "… the search is not done: the same command goes on from here"
+            yield "… the search is not done: rerun the same command to continue"
         yield Text(
-            f"n learnt: solved at the first, failed at the second. {self.asked} State: measured as "
-            "the causal rank (c: counted). 32·S: what a recurrent evaluation in 32-bit numbers can "
-            "tell apart. n*, proved or conditional: shown where it is below that."
+            f"n learnt: solved at the first n, failed at the second. {self.asked} State: measured "
+            "as the causal rank (c: counted). 32·S: the most bits that a recurrent evaluation in "
+            "32-bit numbers can hold. n*, proved or conditional: shown where it is below that."
         )
 
     def csv(self) -> str:
@@ -176,7 +176,7 @@ class Capacities(Shown):
 
 
 def cells(each: Capacity) -> tuple[object, ...]:
-    """A row as it is shown, under `HEADS`."""
+    """The values of a row as shown under `HEADS`."""
     per, dots = each.bits_per_number, "" if each.final else " …"
     mark = "" if each.state_origin == "measured" else " c"
     return (
@@ -194,7 +194,7 @@ def cells(each: Capacity) -> tuple[object, ...]:
 
 
 def read_rows(path: Path) -> tuple[Capacity, ...]:
-    """The rows that `Capacities.csv` wrote; raises `StoreError` if there are none."""
+    """The rows that `Capacities.csv` wrote; raises `StoreError` if they cannot be read."""
     kinds = {field.name: str(field.type) for field in fields(Capacity)}
     try:
         with open(path, newline="", encoding="utf-8") as file:

@@ -1,13 +1,14 @@
-"""The search on a store: where each cell stands by its runs, and rounds that take all cells on.
+"""The search over a store: where each cell stands, and rounds that advance all cells.
 
-Nothing is kept beside the runs. Where a search stands is derived again from the store each time:
-the same lengths are tried in the same order, as far as their runs have ended. At every round the
-next runs of all open cells are trained together, so that a GPU has enough to do.
+A search keeps no state besides the runs. Where it stands is derived from the store each time: the
+same lengths are tried in the same order, as far as their runs have ended. Each round trains the
+next runs of all open cells together, so that a GPU has enough to do.
 
-A run *stands* if it succeeded (right on every held-out sample in some epoch) and no wrong answer is
-known of its final weights: to the structured inputs that training ends with, and to the inputs that
-`verify` tried. Those at the lower end of a bracket are verified before the bracket is believed. A
-run that diverged has failed; one that could not be run, for want of memory say, tells nothing.
+A run *stands* if it succeeded (right on every held-out sample in some epoch) and no wrong answer of
+its final weights is known, neither on the structured inputs that training ends with nor on those
+that `verify` tried. Runs at the lower end of a bracket are verified before the bracket counts as
+final. A run that diverged has failed; one that could not be run, e.g. for lack of memory, says
+nothing about learning.
 """
 
 import math
@@ -26,19 +27,19 @@ from ithbit.store.reading import check_kind, read_verification
 from ithbit.store.records import Failure, Result, Verified
 from ithbit.verify.verify import ALWAYS, is_enough, verify_run
 
-# A run goes on after its first perfect epoch, at which most are still wrong somewhere, until its
+# Most runs are still wrong somewhere at their first perfect epoch, so a run goes on until its
 # held-out loss is small: half as many epochs again; the paper's 1e-6 takes several times that.
 PROTOCOL = Protocol(examples="mixed", stop_loss=1e-3, max_epochs=200)
-BUDGET = 1 << 16  # inputs of the search for a wrong answer; up to n = 16 all are tried
-GPU_MINUTES = 0.75  # of a round: runs not done by then go on in the next, beside new ones
+BUDGET = 1 << 16  # inputs tried in the search for a wrong answer; up to n = 16 all of them
+GPU_MINUTES = 0.75  # per round: runs not done by then go on in the next, beside new ones
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where the search of one cell stands: the lengths settled, in their order, and what is next.
+    """Where the search of one cell stands: the lengths settled, in order, and what comes next.
 
-    `model` is of any length. With no runs to train or to verify, and none that could not be run,
-    the bracket is final.
+    `model` may have any length. The bracket is final when no run is left to train or to verify and
+    none is stuck.
     """
 
     model: ModelSpec
@@ -46,7 +47,7 @@ class Standing:
     trying: int | None = None
     train: tuple[RunSpec, ...] = ()
     verify: tuple[RunSpec, ...] = ()
-    stuck: tuple[Failure, ...] = ()  # wanted, but they could not be run
+    stuck: tuple[Failure, ...] = ()  # wanted runs that could not be run
     verdicts: tuple[str, ...] = ()  # of the runs that stand at the lower end
 
     @property
@@ -59,11 +60,11 @@ class Standing:
 
     @property
     def lengths(self) -> str:
-        """The lengths settled, in their order: + for solved, - for failed."""
+        """The lengths settled, in order: + for solved, - for failed."""
         return " ".join(f"{each.n}{'+' if each.solved else '-'}" for each in self.tried)
 
     def sentence(self) -> str:
-        """Where it stands, in a line."""
+        """Where it stands, in one line."""
         model = self.model
         rates = sorted({run.protocol.learning_rate for run in self.train})
         at = ", ".join(f"{rate:g}" for rate in rates)
@@ -78,7 +79,7 @@ class Standing:
 
 @dataclass
 class Search:
-    """One search on one store."""
+    """One search over one store."""
 
     ask: Ask
     store: Path
@@ -86,7 +87,7 @@ class Search:
     _ended: dict[RunSpec, Result | Failure] = field(default_factory=dict)
 
     def sentence(self) -> str:
-        """What a bracket rests on, in a sentence."""
+        """What counts as solved, in a sentence."""
         ask, protocol = self.ask, self.protocol
         rates = ", ".join(f"{rate:g}" for rate in ask.rates)
         return (
@@ -96,7 +97,7 @@ class Search:
         )
 
     def runs(self, model: ModelSpec, n: int) -> dict[Try, RunSpec]:
-        """All runs of a cell at a length, whether they are ever needed or not."""
+        """All runs of a cell at one length, whether ever needed or not."""
         at_n = replace(model, n_bits=n)
         protocols = {rate: replace(self.protocol, learning_rate=rate) for rate in self.ask.rates}
         return {
@@ -106,7 +107,7 @@ class Search:
         }
 
     def standing(self, model: ModelSpec) -> Standing:
-        """Where the search of a cell stands, by the store."""
+        """Where the search of a cell stands according to the store."""
         check_kind(self.store)
         found = replay(lambda n: self._stands(model, n), self.ask)
         standing = Standing(model, found.tried, found.trying)
@@ -123,7 +124,7 @@ class Search:
         return standing if low is None else self._sealed(standing, low)
 
     def _sealed(self, standing: Standing, low: int) -> Standing:
-        """A narrow bracket with the runs at its lower end that are yet to be verified."""
+        """A narrow bracket with the verdicts and the unverified runs at its lower end."""
         rate = next(each.rate for each in standing.tried if each.n == low)
         runs, stands = self.runs(standing.model, low), self._stands(standing.model, low)
         at_rate = [runs[rate, seed] for seed in self.ask.seeds if stands.get((rate, seed))]
@@ -137,7 +138,7 @@ class Search:
         return replace(standing, verify=unsure, verdicts=verdicts)
 
     def _stands(self, model: ModelSpec, n: int) -> dict[Try, bool]:
-        """Whether each run of a length stands, of those that have ended and tell something."""
+        """Whether each run of a length stands, for the runs that finished or diverged."""
         stands = {}
         for each, run in self.runs(model, n).items():
             if run not in self._ended and (found := outcome(self.store, run)) is not None:
@@ -157,12 +158,12 @@ class Search:
         return read_verification(str(self.store / run.folder))
 
     def retry(self, model: ModelSpec) -> None:
-        """Let the runs be tried again that a cell is stuck at."""
+        """Forget the failures that a cell is stuck at, so that those runs are tried again."""
         for run in forget_failures([each.spec for each in self.standing(model).stuck], self.store):
             del self._ended[run]
 
     def verified(self, model: ModelSpec, device: Device) -> Standing:
-        """Where a cell stands once the lower end of its bracket, if it has one, is verified."""
+        """Where a cell stands after verifying the lower end of its bracket, if it has one."""
         while (found := self.standing(model)).verify:
             for run in found.verify:
                 verify_run(self.store / run.folder, device, BUDGET, always=ALWAYS)
@@ -175,8 +176,8 @@ Train = Callable[[list[RunSpec]], object]
 def rounds(
     searches: Mapping[ModelSpec, Search], train: Train, device: Device, until: float
 ) -> Iterator[list[Standing]]:
-    """Take all cells on, round by round, until all brackets are final or the time is over; where
-    they stand before every round and at the end. What could not be run before is tried again."""
+    """Advance all cells round by round until all brackets are final or time is up; yield where
+    they stand before every round and at the end. Runs that could not be run before are retried."""
     if time.monotonic() < until:
         for model, search in searches.items():
             search.retry(model)
@@ -190,7 +191,7 @@ def rounds(
 
 
 def round_minutes(device: Device, until: float) -> float | None:
-    """How long a round may take, in minutes; None for as long as its runs."""
+    """Time limit of a round in minutes; None if it has none."""
     most = GPU_MINUTES if device.is_cuda else math.inf
     minutes = min(most, max(0.0, until - time.monotonic()) / 60)
     return None if math.isinf(minutes) else minutes

@@ -1,12 +1,12 @@
-"""Which n to try next, and which runs decide one: pure functions of what was seen so far.
+"""Which n to try next, and which runs settle it: pure functions of the outcomes so far.
 
-A length is *solved* if at one learning rate at least `need` of the seeds stand, *failed* if no rate
+A length is *solved* if at least `need` seeds stand at one learning rate, and *failed* if no rate
 can get there any more. The search doubles n while it is solved, halves it while nothing is, and
-then takes geometric means until what is solved and what failed are within `factor`. On the way few
-runs are enough to go on: the first seeds, and once a rate has solved a length that rate alone. Both
-ends of the bracket are made sure of at last, the lower one first; if one is not what it seemed, the
-search goes on from there. Where outcomes are not monotone in n, the largest solved length counts,
-and the bracket ends at the first failed one above it; nothing is said of any other length.
+then takes geometric means until the solved and the failed length are within `factor`. On the way a
+few runs are enough to go on: the first seeds, and, once a rate has solved a length, that rate only.
+At the end both ends of the bracket are judged in full, the lower one first; if one does not hold,
+the search goes on from there. If outcomes are not monotone in n, the largest solved length counts,
+and the bracket ends at the first failed one above it; nothing is claimed about any other length.
 """
 
 import math
@@ -23,7 +23,7 @@ Try = tuple[float, int]  # learning rate, seed
 
 @dataclass(frozen=True)
 class Ask:
-    """What is asked of every cell, checked on construction."""
+    """The settings of a search, checked on construction."""
 
     rates: tuple[float, ...] = RATES
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -44,7 +44,7 @@ class Ask:
             problems.append(f"the factor must be above 1, got {self.factor:g}")
         if not 1 <= self.start <= self.most_n:
             problems.append(
-                f"the search starts at 1 or more and at most at most_n, got {self.start} and "
+                f"start must be from 1 to most_n, got start = {self.start} and most_n = "
                 f"{self.most_n}"
             )
         raise_problems("capacity", problems)
@@ -52,9 +52,9 @@ class Ask:
 
 @dataclass(frozen=True)
 class Judged:
-    """What the runs of one length say: solved, failed, or None and which runs to train next.
+    """The judgement of one length: solved, failed, or None with the runs to train next.
 
-    `rate` is the one at which most seeds stand.
+    `rate` is the learning rate at which most seeds stand.
     """
 
     solved: bool | None
@@ -69,12 +69,12 @@ def judge(
     sure: bool = True,
     trusted: bool = False,
 ) -> Judged:
-    """Judge a length by the runs that have ended: whether each stands.
+    """Judge a length by its runs that have ended; `stands` says whether each of them stands.
 
-    Few runs decide. As many seeds as can refute a rate go first, at the favourite rate; the others
-    follow if it is not lost by then, and the other rates only if it is. Unless it is to be `sure`,
-    a length counts as solved when those first seeds all stand, and as failed when a `trusted`
-    favourite is lost: enough to go on to other lengths.
+    Few runs decide. At the favourite rate, just enough seeds to rule it out go first; the others
+    follow if it is still possible, and other rates only if it is ruled out. Unless `sure` is set, a
+    length counts as solved when those first seeds all stand, and as failed when a `trusted`
+    favourite is ruled out: enough to go on to other lengths.
 
     >>> ask = Ask(rates=(0.001, 0.01), seeds=(0, 1, 2), need=2)
     >>> judge({}, ask, 0.01).wanted
@@ -108,15 +108,14 @@ def judge(
 
 @dataclass(frozen=True)
 class Bracket:
-    """Solved at `low`, failed at `high`. No `low`: nothing was solved; no `high`: nothing failed
-    above it."""
+    """Solved at `low` (None: nowhere), failed at `high` (None: nowhere above `low`)."""
 
     low: int | None
     high: int | None
 
 
 def bracket(known: Mapping[int, bool]) -> Bracket:
-    """The bracket that the lengths tried so far give.
+    """The bracket given by the lengths tried so far.
 
     >>> bracket({8: True, 16: False, 11: True})
     Bracket(low=11, high=16)
@@ -127,8 +126,7 @@ def bracket(known: Mapping[int, bool]) -> Bracket:
 
 
 def next_length(known: Mapping[int, bool], ask: Ask) -> int | None:
-    """The length to try next, None if the bracket is as narrow as asked for, or cannot be
-    narrower.
+    """The length to try next; None if the bracket is narrow enough or cannot be narrowed.
 
     >>> ask = Ask(start=8, most_n=64)
     >>> next_length({}, ask), next_length({8: True}, ask), next_length({8: True, 16: False}, ask)
@@ -149,7 +147,7 @@ def next_length(known: Mapping[int, bool], ask: Ask) -> int | None:
 
 @dataclass(frozen=True)
 class Tried:
-    """One length that is settled: seeds that stand and seeds that were run at its best rate."""
+    """A settled length: how many seeds stand and how many were run at its best rate."""
 
     n: int
     solved: bool
@@ -160,8 +158,8 @@ class Tried:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a search has come: the lengths settled, in their order, and the runs that are to tell
-    more of the one being tried; None if the bracket is final."""
+    """How far a search has come: the lengths settled, in order, the one being tried (None if the
+    bracket is final) and the runs it needs next."""
 
     tried: tuple[Tried, ...]
     trying: int | None = None
@@ -169,12 +167,12 @@ class Progress:
 
 
 def replay(look: Callable[[int], Mapping[Try, bool]], ask: Ask) -> Progress:
-    """The search from its beginning, as far as the runs that have ended take it: `look` gives
-    whether each of a length's stands."""
+    """Replay the search from the start as far as ended runs take it; `look` says for each ended
+    run of a length whether it stands."""
     known: dict[int, bool] = {}
     tried: dict[int, Tried] = {}
     favourite = ask.rates[len(ask.rates) // 2]
-    sure: set[int] = set()  # lengths judged again, when they were ends of the bracket
+    sure: set[int] = set()  # lengths judged again as ends of the bracket
     while True:
         n, at = next_length(known, ask), bracket(known)
         if n is None:

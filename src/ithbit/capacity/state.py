@@ -1,9 +1,10 @@
-"""What is set beside a capacity: the state of the layers, and what theory says of such a state.
+"""What a capacity is compared with: the state of the layers, and the limits that theory gives it.
 
 The state is the causal rank of one layer (`probe/rank.py`), *measured* where the rank settles,
-times the number of layers. Where that takes too long or does not settle, the numbers of the six
-families are *counted* from their definition. Full attention keeps what causal attention keeps if it
-has one layer; with more, and for softmax, what is kept grows with n and there is no such number.
+times the number of layers. Where measuring takes too long or the rank does not settle, the numbers
+of the six families are *counted* from their definitions. With one layer, full attention keeps what
+causal attention keeps; with more, and for softmax, what is kept grows with n and there is no such
+number.
 """
 
 from contextlib import suppress
@@ -26,15 +27,15 @@ from ithbit.theory.bounds import NoBoundError, bound
 from ithbit.theory.bounds.state import BITS, state_bits
 
 _RANK_LENGTH = 32
-_LARGEST = 400  # numbers of a layer's state up to which it is measured: a minute on one core
+_LARGEST = 400  # largest state of a layer, in numbers, that is measured: a minute on one core
 
 
 @dataclass(frozen=True)
 class Beside:
     """The state of all layers and the lengths that it cannot go past.
 
-    `float_limit` is that of a recurrent evaluation with numbers of 32 bits; `n_star` holds in real
-    arithmetic for all weights, and is None where it is vacuous beside that limit.
+    `float_limit` holds for recurrent evaluation in 32-bit numbers; `n_star` holds in real
+    arithmetic for all weights, and is None where there is none or it is above 32 times the state.
     """
 
     state: int | None = None
@@ -42,11 +43,13 @@ class Beside:
     float_limit: int | None = None
     n_star: int | None = None
     n_star_status: str = ""  # proved or conditional
-    declared: int | None = None  # what a user's layer says of itself, all layers
+    declared: int | None = None  # what a user's layer declares, all layers
 
 
 def beside(model: ModelSpec, measure: bool = True) -> Beside:
-    """What is known of a model's state; `measure` it where that is a matter of a minute.
+    """What is known of a model's state.
+
+    `measure` measures it, for the six families only up to `_LARGEST` numbers per layer.
 
     >>> beside(ModelSpec("rhi", "gru", 8, 2, 4), measure=False)
     Beside(state=8, origin='counted', float_limit=256, n_star=None, n_star_status='', declared=None)
@@ -91,7 +94,7 @@ def _limit(model: ModelSpec, state: int) -> int | None:
 
 @cache
 def measured_state(model: ModelSpec) -> int | None:
-    """The measured state of one layer, None where nothing can be concluded."""
+    """The measured state of one layer; None if the measurement is inconclusive."""
     module = _module(model) if model.code else _block(model)
     try:
         if module is None or (model.code and _leaks(module, model.d_model)):
@@ -102,14 +105,14 @@ def measured_state(model: ModelSpec) -> int | None:
 
 
 def _block(model: ModelSpec) -> nn.Module:
-    """The block of a family as it is before training; of full attention its causal twin."""
+    """The block of a family before training; for full attention, its causal twin."""
     twin = replace(model, family=_causal_twin(model.family))
     weights = part(init(twin, 0), "blocks.0")
     return Block({name: value.double() for name, value in weights.items()}, twin)
 
 
 def declared_state(model: ModelSpec) -> int | None:
-    """What one layer of a user's says of its state, as `ithbit probe` reads it."""
+    """The state that one user's layer declares, as `ithbit probe` reads it."""
     module = _module(model)
     return None if module is None else behaviour(module, model.d_model, 4).declared_state
 
@@ -119,7 +122,7 @@ def _leaks(module: nn.Module, width: int) -> bool:
 
 
 def _module(model: ModelSpec) -> nn.Module | None:
-    """A user's layer where it runs: on the processor, else on the GPU; None if nowhere."""
+    """A user's layer where it runs: on the CPU, else on the GPU; None if on neither."""
     for where in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         with suppress(*FAILURES):
             device = torch.device(where)
@@ -140,10 +143,10 @@ def _architecture(model: ModelSpec) -> Architecture:
 
 
 def _counted(arch: Architecture) -> int | None:
-    """The numbers of the state after the last token, all layers.
+    """The size of the state after the last token, in numbers, all layers.
 
-    Mamba2's convolution looks back at tokens: it has a number for each of its channels, but they
-    are functions of a token, which has no more numbers than the width.
+    Mamba2's convolution also keeps past tokens, one number per channel; but these are functions of
+    the token, which has no more numbers than the width.
     """
     if (bits := state_bits("rhi", replace(arch, n_layers=1))) is None:
         return None

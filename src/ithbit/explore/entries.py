@@ -27,7 +27,7 @@ _TEXTS = ("label", "title", "name", "origin", "how", "samples")
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One model as the page shows it. Weights are float32 of a run, float64 of a construction."""
+    """One model as the page shows it. Weights are float32 for a run, float64 for a construction."""
 
     label: str
     title: str
@@ -67,7 +67,7 @@ def of_run(folder: Path) -> Entry:
     run, stored = read_run(folder)
     spec, family = run.model, family_named(run.model.family)
     if spec.code:
-        raise SpecError(f"{run.name} has a layer of your own; the page runs the six families alone")
+        raise SpecError(f"{run.name} has a layer of your own; the page runs only the six families")
     if spec.n_bits > LONGEST:
         raise SpecError(f"the page shows up to n = {LONGEST}, got n = {spec.n_bits} in {run.name}")
     result, verified = result_from_json(read_result(folder)), read_verification(str(folder))
@@ -89,7 +89,7 @@ def of_run(folder: Path) -> Entry:
 
 
 def construction(spec: ModelSpec) -> TrainedSolution | None:
-    """Explicit weights of the same blocks at the same sizes, where there are some."""
+    """Explicit weights for the same blocks at the same sizes; None if there are none."""
     sizes = ModelSpec(
         *(spec.task, spec.family, spec.n_bits, spec.n_layers),
         *(spec.d_model, spec.n_heads, spec.d_ff, spec.d_state),
@@ -102,7 +102,7 @@ def construction(spec: ModelSpec) -> TrainedSolution | None:
 
 
 def of_solution(solution: TrainedSolution) -> Entry:
-    """A construction, with what is proved of it."""
+    """A construction, with what is proved about it."""
     spec = solution.spec
     certificate = certify(solution)
     label, origin = words.BY_HAND

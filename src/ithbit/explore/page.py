@@ -1,8 +1,8 @@
-"""The page: one HTML file with the models in it, which run where it is read.
+"""The page: one HTML file that contains the models and runs them in the browser.
 
 Text from records reaches the page in two ways, both safe: through the template, which escapes it,
 and as JSON in a data block, which the script puts into the page as text nodes. A content security
-policy lets no other script than the page's own run, and no request leave.
+policy allows no script but the page's own, and no request.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ def gather(folders: Sequence[Path], with_construction: bool = True) -> list[Entr
     for other in entries[1:]:
         if (other.spec.task, other.spec.n_bits) != (first.task, first.n_bits):
             raise SpecError(
-                "two runs on one page answer the same question, so both need one task and one n, "
-                f"got {entries[0].name} and {other.name}"
+                "two runs on one page must have the same task and the same n, since both answer "
+                f"the same question; got {entries[0].name} and {other.name}"
             )
     solution = construction(first) if with_construction else None
     return entries if solution is None else [*entries, of_solution(solution)]
@@ -60,7 +60,7 @@ def write_page(entries: Sequence[Entry], path: Path) -> Path:
     page = render_page(entries)
     if (size := len(page.encode())) > MOST_BYTES:
         raise SpecError(
-            f"the page would have {size:,} bytes, and at most {MOST_BYTES:,} are written; "
+            f"the page would have {size:,} bytes, and at most {MOST_BYTES:,} are allowed; "
             "leave out the construction or the second run, or show a smaller model"
         )
     return write_text(path, page)

@@ -1,4 +1,4 @@
-"""What the page tells a reader who has not seen the paper; verdicts in their own words alone."""
+"""The texts of the page, for readers who have not seen the paper; verdicts keep their own words."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,19 +13,19 @@ Tone = Literal["good", "bad", "open"]
 
 _HOW = {
     "softmax": "Attention. Every token compares itself with {others}, gives each a weight, and "
-    "takes up the weighted average of what they hold. Softmax can put nearly all weight on one.",
-    "linear": "Linear attention. Every token gives a weight to {others} and takes up the weighted "
+    "takes the weighted average of what they hold. Softmax can put nearly all weight on one.",
+    "linear": "Linear attention. Every token gives a weight to {others} and takes the weighted "
     "average. Without a softmax the weights stay spread out, so it is hard to pick one token.",
     "gru": "A recurrent network. It reads the tokens from left to right and has nothing but "
     "{d} numbers to remember them by; gates decide which numbers to keep and which to overwrite.",
     "mamba2": "A state-space model. It reads the tokens from left to right into a state of {state} "
-    "numbers a layer, which fades and is written to as each token demands.",
+    "numbers per layer, which fades and is written to as each token demands.",
 }
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known of a model's answers: a verdict, what it means, and on what it rests."""
+    """What is known about a model's answers: a verdict, what it means, and what it rests on."""
 
     verdict: str
     meaning: str
@@ -43,7 +43,7 @@ def how(spec: ModelSpec) -> str:
 
 
 def title(family: Family, layers: int) -> str:
-    """A model as people call it.
+    """The common name of a model.
 
     >>> title(family_named("gru"), 2)
     'GRU, 2 layers'
@@ -69,15 +69,15 @@ def origin(result: Result) -> tuple[str, str]:
 
 
 def samples(result: Result) -> str:
-    """What the usual test said, and what plain strings did: the final weights, observed."""
+    """How the final weights did on random samples and on plain strings, as observed."""
     count = result.spec.protocol.held_out_examples
     right = round(result.final_accuracy * count)
-    said = f"Observed on samples: it answers {right:,} of {count:,} random inputs right."
+    said = f"Observed on samples: it gets {right:,} of {count:,} random inputs right."
     if result.structured_tried is None:
         return said
     wrong = f"{result.structured_wrong:,} wrong" if result.structured_wrong else "all right"
     kinds = "such as constant strings, a single 1, or zeros and then ones"
-    return f"{said} Of {result.structured_tried:,} plain inputs, {kinds}, it answers {wrong}."
+    return f"{said} Of {result.structured_tried:,} plain inputs, {kinds}, it gets {wrong}."
 
 
 def standing(found: Verification | None) -> Standing:
@@ -87,14 +87,14 @@ def standing(found: Verification | None) -> Standing:
     'not verified'
     """
     if found is None:
-        nothing = "Nobody has searched these weights for a wrong answer."
+        nothing = "These weights have not been searched for a wrong answer."
         return Standing("not verified", nothing, "The run has no record of `ithbit verify`.")
     meanings: dict[str, tuple[str, Tone]] = {
         "right on all inputs": (
             "Every possible input was tried, and every answer is right.",
             "good",
         ),
-        "refuted": ("There is an input that it answers wrong, whatever random tests say.", "bad"),
+        "refuted": ("There is an input that it gets wrong, whatever random tests say.", "bad"),
         "not refuted": ("A search found no wrong answer. That is no proof: one may exist.", "open"),
         "unsettled": ("Some answers are so close that rounding decides them.", "open"),
         "proved on all inputs": (
@@ -107,7 +107,7 @@ def standing(found: Verification | None) -> Standing:
 
 
 def certified(certificate: Certificate) -> Standing:
-    """What is proved of a construction."""
+    """What is proved about a construction."""
     record = (
         f"Margin at least {floor(certificate.margin)} on every input, in real arithmetic on these "
         f"weights: {certificate.derivation}. Arithmetic of the proof: {certificate.arithmetic}."

@@ -1,13 +1,13 @@
-"""Which runs a table may count, gathered by cell.
+"""The runs that tables count, grouped by cell.
 
-Counted are runs that say something of learning: those that finished, and those that diverged, with
-the accuracy that they had reached. One that is unfinished or could not be run says nothing.
+A run counts if it says something about learning: if it finished, or if it diverged, with the
+accuracy it had reached. A run that is unfinished or could not be run says nothing.
 
 A *cell* is one variant at one length with one encoding; its runs differ in the seed, and each seed
-counts once. Runs of other settings than the paper's are variants of their own (`differences.py`),
-and can be left out. A run that was ended at its first perfect epoch (`early stop`) counts for
-successes and maximum accuracy, which that does not change, and not for epochs, seconds or
-length-shifted accuracy, which it does.
+counts once. Runs with other settings than the paper's are separate variants (`differences.py`) and
+can be left out. A run that stops at its first perfect epoch (`early stop`) counts for successes and
+maximum accuracy, which stopping does not change, but not for epochs, seconds or length-shifted
+accuracy, which it does.
 """
 
 from collections import Counter
@@ -32,8 +32,8 @@ _KEY = ["task", "family", "n_layers", "code", "differs", "n_bits", "encoding"]
 
 
 class Cell(NamedTuple):
-    """One variant at one length with one encoding: polynomial, unless the runs are of the paper's
-    ablation of encodings."""
+    """One variant at one length with one encoding: polynomial, unless the runs belong to the
+    paper's ablation of encodings."""
 
     variant: Variant
     n_bits: int
@@ -41,7 +41,7 @@ class Cell(NamedTuple):
 
 
 class RunsByCell(Mapping[Cell, pl.DataFrame]):
-    """Runs by cell, cut out of one sorted frame when asked for: most cells never are."""
+    """Runs by cell, sliced from one sorted frame on demand: most cells are never needed."""
 
     def __init__(self, rows: pl.DataFrame) -> None:
         self._rows = rows.sort(*_KEY, "seed")
@@ -83,9 +83,9 @@ def _no_runs() -> RunsByCell:
 
 @dataclass(frozen=True)
 class Cells:
-    """Runs that count, by cell: finished, or diverged.
+    """The runs that count, finished or diverged, by cell.
 
-    Without arguments it holds no run: a table or figure of it has the published numbers alone.
+    Without arguments it holds no runs: its tables and figures have only the published numbers.
     """
 
     by_cell: RunsByCell = field(default_factory=_no_runs)
@@ -107,47 +107,47 @@ class Cells:
         return standing(self.by_cell.of(Cell(variant, n_bits, positions) for variant in variants))
 
     def ended_notes(self) -> list[str]:
-        """Which runs are not counted for want of an end, and which are without a good one."""
+        """Notes on unfinished and failed runs, not counted, and on diverged ones, counted."""
         notes = []
         if self.n_unfinished or self.n_failed:
             notes.append(
                 f"not counted: {self.n_unfinished} unfinished and {self.n_failed} failed runs, "
-                "which say nothing of learning"
+                "which say nothing about learning"
             )
         if self.n_diverged:
             notes.append(
                 f"{self.n_diverged} of the runs diverged: the loss was no longer finite; they "
-                "count with the greatest accuracy that they had reached"
+                "count with the best accuracy they had reached"
             )
         return notes
 
     def notes(self) -> list[str]:
-        """What is not counted, and what is although it is not the paper's; a sentence each."""
+        """Notes on what is not counted, and on what is counted although it is not the paper's."""
         notes = self.ended_notes()
         if self.shared:
-            notes.append(f"of all runs, unlike the paper's: {', '.join(self.shared)}")
+            notes.append(f"all runs differ from the paper's settings in: {', '.join(self.shared)}")
         elif self.differing():
             notes.append(
-                "settings that are not the paper's are named, and their runs stand apart; where "
-                "none is named they are the paper's"
+                "settings that are not the paper's are named, and their runs listed separately; "
+                "where none are named, they are the paper's"
             )
         if self.n_left_out:
             whose = (
-                "with other settings than the paper's, or to end when first perfect with a seed "
-                "that a whole run has,"
+                "with other settings than the paper's, or set to stop when first perfect with a "
+                "seed that a whole run has,"
                 if self.settings == "paper"
-                else "to end when first perfect, with a seed that a whole run has,"
+                else "set to stop when first perfect, with a seed that a whole run has,"
             )
             notes.append(f"{self.n_left_out} finished runs {whose} are left out")
         return notes
 
     def early_notes(self) -> list[str]:
-        """What is to be known where runs that end when first perfect are counted."""
+        """A note where counted runs were set to stop when first perfect."""
         if not self.n_early:
             return []
         return [
-            f"{self.n_early} of the runs were to end when first perfect, which changes neither "
-            "successes nor accuracy"
+            f"{self.n_early} of the runs were set to stop when first perfect, which changes "
+            "neither successes nor accuracy"
         ]
 
     def lengths(self) -> list[int]:
@@ -155,7 +155,7 @@ class Cells:
         return sorted({cell.n_bits for cell in self.by_cell})
 
     def variants(self) -> list[Variant]:
-        """The variants that any cell has, the ablation of encodings aside, in the order of tasks
+        """The variants that any cell has, without the ablation of encodings, in the order of tasks
         and families."""
         found = {cell.variant for cell in self.by_cell if cell.positions == "polynomial"}
         return sorted(found, key=in_order)
@@ -166,7 +166,7 @@ class Cells:
         return [variant for variant in self.variants() if variant not in paper]
 
     def differing(self) -> list[str]:
-        """The settings of all variants that are not the paper's."""
+        """All settings that differ from the paper's, as `differs` has them."""
         return sorted({c.variant.differs for c in self.by_cell if c.variant.differs}, key=natural)
 
     @property
@@ -175,21 +175,21 @@ class Cells:
         return bool(self.by_cell) and all(cell.variant.differs for cell in self.by_cell)
 
     def settings_shown(self) -> list[str]:
-        """What differs from the paper, in the order of rows: nothing first, if that is there."""
+        """What differs from the paper, in row order: "" first, unless all runs differ from it."""
         return self.differing() if self.none_of_the_paper else ["", *self.differing()]
 
     def label(self, variant: Variant) -> str:
-        """What people call its family, and what of its settings tells it apart."""
+        """The name of its family, and the settings that distinguish it."""
         family = self._labels.get(variant.layer[:2]) or family_named(variant.family).label
         return f"{family}{self.suffix(variant.differs)}"
 
     def suffix(self, differs: str) -> str:
-        """What a label adds for these settings: all that tells them from others."""
+        """What a label adds for these settings: all that distinguishes them from others."""
         return f", {told}" if (told := self._told[1].get(differs, differs)) else ""
 
     @property
     def shared(self) -> list[str]:
-        """The settings of all runs that are not the paper's."""
+        """The settings that all runs share and that are not the paper's."""
         return self._told[0]
 
     @cached_property
@@ -202,7 +202,7 @@ class Cells:
 
 
 def in_order(variant: Variant) -> tuple[Any, ...]:
-    """Tasks and families in the order of the paper, users' layers after them by name."""
+    """Sort key: tasks and families in the order of the paper, then users' layers by name."""
     families = list(FAMILIES)
     known = variant.family in FAMILIES
     place = families.index(variant.family) if known else len(families)
@@ -211,7 +211,7 @@ def in_order(variant: Variant) -> tuple[Any, ...]:
 
 
 def gather(records: Records, settings: str = "any") -> Cells:
-    """The runs of a store that count, by cell; with settings `paper`, those of the paper's alone.
+    """The runs of a store that count, by cell; with settings `paper`, only those with the paper's.
 
     Raises `StoreError` if no run has finished, or none with the paper's settings.
     """
@@ -222,7 +222,7 @@ def gather(records: Records, settings: str = "any") -> Cells:
     if finished.is_empty():
         raise StoreError(
             f"no run of the store {records.store} has finished ({n_failed} failed, {n_unfinished} "
-            f"unfinished, {len(records.set_aside)} set aside); look with `ithbit status`"
+            f"unfinished, {len(records.set_aside)} set aside); see `ithbit status`"
         )
     chosen = finished if settings == "any" else finished.filter(pl.col("settings") != "other")
     if chosen.is_empty():
@@ -230,7 +230,7 @@ def gather(records: Records, settings: str = "any") -> Cells:
             f"none of the {finished.height} finished runs of the store {records.store} has "
             "the paper's settings; count runs of any settings with --settings any"
         )
-    # Of two runs of one seed the whole one counts.
+    # Of two runs with one seed, the whole one counts.
     counted = (
         with_differences(chosen)
         .sort("stop_when_solved", maintain_order=True)
@@ -249,7 +249,7 @@ def gather(records: Records, settings: str = "any") -> Cells:
 
 
 def labels(layers: Iterable[Layer]) -> dict[Layer, str]:
-    """What people call these families; users' layers of one name are told apart by their code.
+    """The names of these families; users' layers with one name are distinguished by their code.
 
     >>> shown = labels([("a.py:Mine", "0123456789ab"), ("b.py:Mine", "ba9876543210")])
     >>> shown["gru", ""], shown["b.py:Mine", "ba9876543210"]
@@ -267,22 +267,22 @@ def labels(layers: Iterable[Layer]) -> dict[Layer, str]:
 
 
 def shown_lengths(cells: Cells) -> list[int]:
-    """The lengths of a table or figure: the paper's, unless no run is, and those of the runs."""
+    """The lengths to show: the runs', and the paper's unless all runs have other settings."""
     return sorted({*(() if cells.none_of_the_paper else LENGTHS), *cells.lengths()})
 
 
 def whole(runs: pl.DataFrame) -> pl.DataFrame:
-    """Those of the runs that went through the complete protocol."""
+    """The runs under the complete protocol, not set to stop when first perfect."""
     return runs.filter(~pl.col("stop_when_solved").fill_null(False))
 
 
 def solved(runs: pl.DataFrame) -> pl.DataFrame:
-    """Those of the runs that succeeded."""
+    """The runs that succeeded."""
     return runs.filter(pl.col("solved"))
 
 
 def summary(runs: pl.DataFrame, column: str) -> Summary | None:
-    """Mean and sample standard deviation of a column, its nulls left out; None if none is left."""
+    """Mean and sample standard deviation of a column without its nulls; None if none is left."""
     values = runs[column].drop_nulls()
     if values.is_empty():
         return None

@@ -1,8 +1,8 @@
-"""In which settings a run differs from the paper's, in words that tell rows and lines apart.
+"""In which settings a run differs from the paper's, in words that distinguish rows and lines.
 
-Any field of the model's sizes and of the protocol counts, with one exception: a run that was to
-end when first perfect has the successes and the accuracy of the whole one, see `cells.py`. So does
-the encoding of positions, unless the run belongs to the paper's own ablation of encodings.
+Every model size and every field of the protocol counts, except stopping when first perfect, which
+changes neither successes nor accuracy (see `cells.py`). The encoding of positions counts too,
+unless the run belongs to the paper's own ablation of encodings.
 """
 
 import re
@@ -49,7 +49,7 @@ def differences(run: dict[str, Any]) -> str:
     'd = 8, lr = 0.003'
     """
     found = [_word(n, run[n]) for n, usual in _PAPER.items() if run.get(n, usual) != usual]
-    # What only another version knows is not in the table: the run is no more than told apart.
+    # Settings that only another version knows are not in the table: the run can only be marked.
     if not found and run.get("settings") == "other":
         found = [UNKNOWN]
     if run.get("positions", "polynomial") != "polynomial" and (found or not _of_ablation(run)):
@@ -58,7 +58,7 @@ def differences(run: dict[str, Any]) -> str:
 
 
 def _of_ablation(run: dict[str, Any]) -> bool:
-    """Whether the paper has a run of this encoding, model and length."""
+    """Whether the paper's ablation of encodings has this model and length."""
     model = run["task"], run["family"], run["n_layers"]
     paper = published()
     return any(row.n_bits == run["n_bits"] for row in paper.positions) and any(
@@ -67,8 +67,8 @@ def _of_ablation(run: dict[str, Any]) -> bool:
 
 
 def with_differences(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with a column `differs`, and `encoding`: the cell's, polynomial if `differs` has
-    it."""
+    """The rows with columns `differs` and `encoding`: the cell's, polynomial if `differs` names
+    the run's own."""
     columns = ["settings", *_PAPER, "positions", "task", "family", "n_layers", "n_bits"]
     kinds = rows.select(columns).unique()
     words = [
@@ -84,7 +84,7 @@ def with_differences(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_field(differs: str) -> dict[str, str]:
-    """The words of settings by what they are of.
+    """The words for settings by the field they describe.
 
     >>> _by_field("d = 8, mixed examples")
     {'d': 'd = 8', 'examples': 'mixed examples'}
@@ -94,7 +94,7 @@ def _by_field(differs: str) -> dict[str, str]:
 
 
 def told_apart(differing: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """What all of these settings share, and by what each is told from the others.
+    """What all of these settings share, and what distinguishes each from the others.
 
     >>> told_apart(["d = 8, epochs = 6", "epochs = 6"])
     (['epochs = 6'], {'d = 8, epochs = 6': 'd = 8', 'epochs = 6': 'd = 16'})
@@ -105,7 +105,7 @@ def told_apart(differing: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     varying = dict.fromkeys(
         name for found in kinds.values() for name, word in found.items() if word not in shared
     )
-    usual = {} if "" in kinds else _USUAL  # beside the paper's settings only others are named
+    usual = {} if "" in kinds else _USUAL  # beside the paper's settings, only deviations are named
     told = {
         each: ", ".join(filter(None, (found.get(n, usual.get(n)) for n in varying)))
         for each, found in kinds.items()

@@ -1,8 +1,8 @@
-"""How runs stand: five words, each with one meaning, and how many runs each is said of.
+"""How runs stand: five words, each with one meaning, and how many runs each applies to.
 
-*Solved* is the paper's criterion, on samples. What `ithbit verify` left says of the final weights
-of a solved run that they are *refuted*, *not refuted*, *right on all inputs* or *proved*. A run
-that was wrong on the plain inputs tried at the end of its training is refuted too.
+*Solved* is the paper's criterion, on samples. According to the record of `ithbit verify`, the final
+weights of a solved run are *refuted*, *not refuted*, *right on all inputs* or *proved*. A run
+without a record is refuted if it was wrong on plain inputs tried at the end of its training.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ _READ_AS = {"unsettled": "not refuted", "proved on all inputs": "proved"}
 
 @dataclass(frozen=True)
 class Standing:
-    """Finished runs, those of them that are solved, and how many of these each word is said of."""
+    """Numbers of finished runs, of solved ones, and of solved ones that each word applies to."""
 
     runs: int
     solved: int
@@ -42,7 +42,7 @@ class Standing:
         return sum(self.counts)
 
     def marks(self) -> str:
-        """The words that are said of any, by their letters.
+        """The counts of the words that apply to any, with their letters.
 
         >>> Standing(20, 20, (13, 5, 0, 2)).marks()
         '13r 5n 2p'
@@ -51,7 +51,7 @@ class Standing:
         return " ".join(f"{n}{at}" for n, at in zip(self.counts, letters, strict=True) if n)
 
     def sentence(self) -> str:
-        """The same in full.
+        """The counts in a sentence.
 
         >>> Standing(20, 20, (13, 5, 0, 0)).sentence()
         '20 of 20 runs solved; of these 13 refuted, 5 not refuted, 2 not tried'
@@ -64,7 +64,7 @@ class Standing:
 
 
 def legend(shown: Iterable[Standing]) -> list[str]:
-    """What the letters behind a number mean, those that are there; nothing where there are none."""
+    """What the letters behind numbers mean, for those that occur; empty if none does."""
     seen = list(shown)
     said = [
         f"{letter} {word} ({meaning})"
@@ -87,6 +87,6 @@ def words(runs: pl.DataFrame) -> pl.Series:
 
 
 def standing(runs: pl.DataFrame) -> Standing:
-    """How these finished runs stand; they have their `words` as a column."""
+    """How these finished runs stand; their `words` are in the column `standing`."""
     said = Counter(w for w, solved in zip(runs["standing"], runs["solved"], strict=True) if solved)
     return Standing(runs.height, said.total(), tuple(said[word] for word in WORDS))

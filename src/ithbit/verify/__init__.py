@@ -1,1 +1,1 @@
-"""Trained weights asked on every input, or searched for a wrong answer."""
+"""Trained weights tried on every input, or searched for a wrong answer."""

@@ -1,9 +1,9 @@
-"""Margins of a model on inputs of the indexing task, and what is kept of very many of them.
+"""Margins of a model on inputs of the indexing task, and a summary of very many of them.
 
 The *margin* of an input is the logit of answer 1 if the answer is 1, and its negative if it is 0:
 right answers have a positive margin. Zero and NaN are not right. All of it is *observed* in floats:
 the sign of a margin within rounding of 0 may depend on the batch that the input is evaluated in, so
-what is near 0 is evaluated again by itself.
+inputs with a margin near 0 are evaluated again one by one.
 """
 
 import math
@@ -21,8 +21,8 @@ from ithbit.store.records import Case
 Model = Callable[[Tensor, Tensor], Tensor]
 
 NEAR = 1e-4  # far above float32 rounding of logits of order 1
-_ALONE = 256  # inputs that may be evaluated again by themselves, those of least margin
-TRUSTED = 8  # of the inputs that are wrong in a batch, so many are evaluated again before going on
+_ALONE = 256  # at most so many inputs, those of least margin, are evaluated again one by one
+TRUSTED = 8  # at most so many inputs that are wrong in a batch are evaluated again to confirm it
 _CPU_CHUNK = 2048  # what fits the caches of a core; larger is slower
 _CUDA_CHUNK = 65536
 
@@ -40,10 +40,10 @@ def margins(logit: Tensor, bits: Tensor, index: Tensor) -> Tensor:
 
 @contextmanager
 def in_chunks(model: Model, device: torch.device, workers: int) -> Iterator[Model]:
-    """The model as one that takes batches of any size, in chunks shared among threads on a CPU.
+    """The model for batches of any size, split into chunks that threads share on a CPU.
 
-    A thread a core and one chunk a thread: these models are too small for the threads within an
-    operation, which mostly wait for each other.
+    One thread per core and one chunk per thread: these models are too small for threads within an
+    operation, which would mostly wait for each other.
     """
     size = _CUDA_CHUNK if device.type == "cuda" else _CPU_CHUNK
 
@@ -67,7 +67,7 @@ def in_chunks(model: Model, device: torch.device, workers: int) -> Iterator[Mode
 
 @dataclass
 class Tally:
-    """What is kept of the inputs evaluated so far: counts, and those of least margin."""
+    """Summary of the inputs evaluated so far: counts, and the inputs of least margin."""
 
     n_evaluated: int = 0
     n_wrong: int = 0
@@ -76,7 +76,7 @@ class Tally:
     least: list[Case] = field(default_factory=list)
 
     def add(self, bits: Tensor, index: Tensor, margin: Tensor) -> None:
-        """Take in a batch of inputs with their margins. Waits for the device."""
+        """Add a batch of inputs with their margins. Waits for the device."""
         full = len(self.least) == _ALONE
         bound = order(self.least[-1]) if full else math.inf
         wrong, near = ~(margin > 0), margin.abs() < NEAR
@@ -103,20 +103,20 @@ class Tally:
 
 
 def order(case: Case) -> float:
-    """A margin to sort by: what is not finite comes first."""
+    """The margin as a sort key: cases whose margin is not finite come first."""
     return -math.inf if case.margin is None else case.margin
 
 
 class RefutedError(Exception):
-    """Raised where a wrong answer ends a search."""
+    """Raised when a wrong answer ends a search."""
 
 
 @dataclass
 class Asker:
     """Evaluates inputs and keeps a tally; raises `RefutedError` at the first answer that is wrong
-    in its batch and alone, unless it is to count on."""
+    both in its batch and alone, unless `count` is set."""
 
-    model: Model  # of batches of any size
+    model: Model  # takes batches of any size
     single: Model
     device: torch.device
     count: bool = False

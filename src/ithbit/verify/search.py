@@ -1,12 +1,12 @@
-"""Looking for a wrong answer, where it is most likely first.
+"""Search for a wrong answer, starting where one is most likely.
 
-*Structured* inputs are plain strings (`tasks/structured.py`), of which those with *two bits* are so
-many that they come later; *densities* are strings of two densities with a cut (`tasks/stream.py`);
-*descent* goes from the inputs of least margin so far by single changes, all n flips of a bit and
-all n - 1 other indices, as long as the margin falls. *Search* spends a budget: random inputs, half
-of them densities, every index equally often; then descent from the one of least margin of each
-index, and a restart at a local minimum is thrown a few random flips away. *Empirical*: finding
-nothing proves nothing.
+*Structured* inputs are plain strings (`tasks/structured.py`); those with *two bits* are so many
+that they come later. *Densities* are strings of two densities with a cut (`tasks/stream.py`).
+*Descent* starts from the inputs of least margin so far and makes single changes, trying all n bit
+flips and all n - 1 other indices, as long as the margin falls. *Search* spends a budget: first on
+random inputs, half of them densities, every index equally often; then on descent from those of
+least margin at each index, where a restart at a local minimum gets some bits flipped at random.
+*Empirical*: finding nothing proves nothing.
 """
 
 import torch
@@ -17,11 +17,11 @@ from ithbit.tasks.sampling import draw_densities, draw_examples, stream_keys
 from ithbit.tasks.structured import every_index, plain_strings, two_bit_strings
 from ithbit.verify.margins import Asker, order
 
-_BATCH = 1 << 12  # inputs asked at once, before a wrong one is looked for; a GPU takes more
+_BATCH = 1 << 12  # inputs tried at once, before looking for a wrong one; a GPU takes more
 _CUDA_BATCH = 1 << 16
 _STARTS = 64  # of the descent
-_RANDOM_SHARE = 4  # one in so many tries of the search is random, the rest descends
-_RESTARTS = 64  # of the search at least; an index has one at least
+_RANDOM_SHARE = 4  # one in so many tries of the search is random, the others descend
+_RESTARTS = 64  # of the search, at least; every index has at least one
 _CUDA_RESTARTS = 512
 
 
@@ -30,20 +30,20 @@ def _batch(device: torch.device) -> int:
 
 
 def structured(ask: Asker, n_bits: int, limit: int) -> None:
-    """Ask at most `limit` structured inputs, but for those with two bits."""
+    """Try at most `limit` structured inputs, without those with two bits."""
     for inputs in every_index(plain_strings(n_bits), limit, _batch(ask.device), ask.device):
         ask(*inputs)
 
 
 def two_bits(ask: Asker, n_bits: int, limit: int) -> None:
-    """Ask at most `limit` inputs with two bits set or two not set."""
+    """Try at most `limit` inputs with two bits set or two not set."""
     strings = two_bit_strings(n_bits, limit // n_bits)
     for inputs in every_index(strings, limit, _batch(ask.device), ask.device):
         ask(*inputs)
 
 
 def densities(ask: Asker, n_bits: int, count: int, seed: int) -> None:
-    """Ask `count` strings of two densities with a cut, at uniform indices."""
+    """Try `count` strings of two densities with a cut, at uniform indices."""
     keys = stream_keys([seed], ask.device)
     for first in range(0, count, _batch(ask.device)):
         drawn = draw_densities(keys, n_bits, first, min(_batch(ask.device), count - first))
@@ -51,8 +51,8 @@ def densities(ask: Asker, n_bits: int, count: int, seed: int) -> None:
 
 
 def descent(ask: Asker, n_bits: int, limit: int) -> None:
-    """From the least margins of the tally, each by its best change until none is better; at most
-    `limit` inputs."""
+    """Descend from the least margins of the tally, each by its best change until none is better,
+    with at most `limit` inputs."""
     starts = ask.tally.least[: min(_STARTS, limit // (2 * n_bits - 1))]
     bits, index = _tensors(starts, ask.device)
     least = torch.tensor([order(case) for case in starts], device=ask.device)
@@ -64,7 +64,7 @@ def descent(ask: Asker, n_bits: int, limit: int) -> None:
 
 
 def search(ask: Asker, n_bits: int, tries: int, seed: int = 0) -> None:
-    """Ask at most `tries` inputs (a restart an index at least) in search of the least margin.
+    """Try at most `tries` inputs (at least one per restart) in search of the least margin.
 
     >>> def sure(bits, index):
     ...     return (bits.gather(1, index[:, None] - 1)[:, 0] * 2.0 - 1) * (1 + bits.sum(1))
@@ -89,14 +89,14 @@ def search(ask: Asker, n_bits: int, tries: int, seed: int = 0) -> None:
 def _random_phase(
     ask: Asker, n_bits: int, restarts: int, tries: int, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The best of the random inputs in each of the restarts' slots: bits, index, margin."""
+    """The random input of least margin for each restart: bits, index, margin."""
     device, row = ask.device, torch.arange(restarts, device=ask.device)
     best_index, keys = row % n_bits + 1, stream_keys([seed], ask.device)
     best_bits = torch.zeros(restarts, n_bits, dtype=torch.uint8, device=device)
     best = torch.full((restarts,), torch.inf, device=device)
     rows, first = max(1, min(1 << 16, tries) // restarts), 0
     while True:  # at least once: every restart needs an input to start from
-        # Slots of one number each, so that every index has both kinds of strings.
+        # Each restart gets consecutive strings, so that every index has both kinds.
         bits = draw_examples(keys, n_bits, first, rows * restarts, "mixed").bits[0]
         bits = bits.view(restarts, rows, n_bits).transpose(0, 1)
         flat_index = best_index.repeat(rows)
@@ -111,7 +111,7 @@ def _random_phase(
 
 
 def _best_change(ask: Asker, bits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of all single changes of each input the one of least margin: bits, index, margin."""
+    """For each input, the single change of least margin: bits, index, margin."""
     n = bits.shape[1]
     one = torch.eye(n, dtype=torch.uint8, device=bits.device)
     same = bits[:, None].expand(-1, n - 1, -1)
@@ -129,6 +129,6 @@ def _tensors(cases: list[Case], device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _thrown(bits: Tensor, generator: torch.Generator) -> Tensor:
-    """Each bit flipped with chance 1/4: far enough to leave a basin, near enough to keep some."""
+    """Flip each bit with chance 1/4: enough to leave a basin, not enough to lose everything."""
     flips = torch.rand(bits.shape, generator=generator) < 0.25
     return bits ^ flips.to(bits.device, torch.uint8)

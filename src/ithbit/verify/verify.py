@@ -1,13 +1,13 @@
-"""Trained weights refuted where that is easy, tried on all inputs where feasible, else searched.
+"""Refute trained weights where that is easy, try them on all inputs where feasible, else search.
 
-In order: structured inputs, densities, descent from the least margins (`search.py`); then all
-inputs, or a search by budget. The first wrong answer ends it, unless all are to be counted.
+In order: structured inputs, densities, descent from the least margins, strings with two bits and
+descent again (`search.py`); then all inputs, or a search within the budget. The first wrong answer
+ends it, unless all are to be counted.
 
 The record is `verification.json` in the run folder. What it says is *observed*: float evaluation of
-the stored weights on the device and in the dtype that it names, input by input. It is no
-certificate of the real-valued function, and another device may round a margin near 0 to the other
-side. The weights are those at the end of training, while the paper's criterion looks at the best
-epoch.
+the stored weights on the device and in the dtype that it names, input by input. It does not certify
+the real-valued function, and another device may round a margin near 0 to the other side. The
+weights are those at the end of training, while the paper's criterion looks at the best epoch.
 """
 
 import hashlib
@@ -43,10 +43,10 @@ from ithbit.tasks.tokens import token_table
 from ithbit.verify import search
 from ithbit.verify.margins import NEAR, TRUSTED, Asker, Model, RefutedError, alone, in_chunks
 
-ALWAYS = 1 << 20  # n = 16 has so many inputs: everything up to there is tried without exception
+ALWAYS = 1 << 20  # the number of inputs at n = 16; up to here all are tried, whatever the budget
 _CUDA_ALWAYS = 22 << 22  # on a GPU up to n = 22
-LONGEST = 14_267  # n · 2^n has 4,300 digits, the longest integer that Python writes by default
-_BATCH = 1 << 17  # up to here all inputs at once are no more work than the likely ones first
+LONGEST = 14_267  # n · 2^n has 4,300 digits, the longest integer that Python prints by default
+_BATCH = 1 << 17  # up to here, trying all inputs at once is no more work than the likely ones first
 
 
 def examine(
@@ -59,13 +59,12 @@ def examine(
     count: bool = False,
     always: int | None = None,
 ) -> Verification:
-    """Refute a model or try every input if they number at most `budget`, else search.
+    """Refute a model or try every input if there are at most `budget` of them, else search.
 
-    Up to n = 16 (on a GPU n = 22) all inputs are tried without exception, unless `always` gives
-    another number of inputs up to which they are. The first wrong answer
-    ends it unless `count`. What is wrong or nearly so is evaluated again by itself, 256 inputs at
-    most (8 where a wrong answer ended it), those of least margin; a counterexample is one that
-    fails then.
+    Up to n = 16 (on a GPU n = 22) all inputs are tried whatever the budget; `always` sets another
+    number of inputs for that. The first wrong answer ends it unless `count` is set. Inputs that are
+    wrong or nearly so are evaluated again one by one, those of least margin and at most 256 (8 if a
+    wrong answer ended it); a counterexample is one that fails then.
     """
     if budget < 1:
         raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
@@ -75,12 +74,12 @@ def examine(
         always = _CUDA_ALWAYS if device.type == "cuda" else ALWAYS
     feasible = n_inputs <= max(budget, always)
     stages: list[dict[str, Any]] = []
-    most: int | None = None  # of the wrong ones, to be evaluated again
+    most: int | None = None  # how many of the wrong ones to evaluate again
     with in_chunks(model, device, workers or usable_cores()) as chunked:
         ask = Asker(chunked, model, device, count)
 
         def stage(name: str, action: Callable[..., None], *arguments: int) -> None:
-            """One stage, recorded whichever way it ends."""
+            """Run one stage and record it, however it ends."""
             tried, wrong, began = ask.tally.n_evaluated, ask.tally.n_wrong, time.perf_counter()
             try:
                 action(ask, n_bits, *arguments)
@@ -134,7 +133,7 @@ def _by_index(cases: list[Case]) -> dict[int, int]:
 
 
 def _everything(ask: Asker, n_bits: int) -> None:
-    """Every input, strings in binary order with every index each."""
+    """Try every input: strings in binary order, each with every index."""
     shifts = torch.arange(n_bits - 1, -1, -1, device=ask.device)
     total = n_bits << n_bits
     for start in range(0, total, _BATCH):
@@ -145,7 +144,7 @@ def _everything(ask: Asker, n_bits: int) -> None:
 
 
 def read_run(folder: Path) -> tuple[RunSpec, bytes]:
-    """The spec of a finished run folder and its weights as they lie on the disk."""
+    """The spec of a finished run folder and the bytes of its weights file."""
     record = read_result(folder)
     try:
         run = run_from_json(record["spec"])
@@ -159,12 +158,12 @@ def read_run(folder: Path) -> tuple[RunSpec, bytes]:
             "finished run has weights; finish it first"
         ) from error
     if (origin := RunFolder(folder.parent, run).layer()) and origin.source:
-        learn({origin.code: origin.source})  # looked for there if it is not known from elsewhere
+        learn({origin.code: origin.source})  # looked up there unless it is known from elsewhere
     return run, weights
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    """The whole result of a run folder; raises `StoreError` with the reason if it has none."""
+    """The complete result of a run folder; raises `StoreError` with the reason if it has none."""
     try:
         state, record = reading.read_run(str(folder))
     except UnreadableError as reason:
@@ -177,7 +176,7 @@ def read_result(folder: Path) -> dict[str, Any]:
 
 
 def params_of(run: RunSpec, weights: bytes) -> Params:
-    """The parameters of a run from its weights as they lie on the disk."""
+    """The parameters of a run from the bytes of its weights file."""
     try:
         params = load(weights)
     except SafetensorError as error:
@@ -215,7 +214,7 @@ def verify_run(
     count: bool = False,
     always: int | None = None,
 ) -> Verification:
-    """Verify the run of a folder and leave the record there, in place of an older one."""
+    """Verify the run of a folder and store the record there, replacing an older one."""
     record = verified(folder, device, budget, seed, count, always)
     keep_verification(folder, record)
     return record.found
@@ -245,7 +244,7 @@ def verified(
 
 
 def _with_proof(fresh: Verified, before: Verified | None) -> Verified:
-    """The record with what was proved of the same weights before, unless it is refuted now."""
+    """The record with an earlier proof for the same weights, unless it is refuted or unsettled."""
     if before is None or before.weights_sha256 != fresh.weights_sha256:
         return fresh
     proof = before.found.proof
@@ -272,7 +271,7 @@ def check_length(run: RunSpec, budget: int) -> None:
 
 
 def is_enough(record: Verified, budget: int, count: bool) -> bool:
-    """Whether a record says all that trying again with such a budget could."""
+    """Whether a record already says all that verifying again with this budget could."""
     found = record.found
     if found.exhaustive or found.verdict == "proved on all inputs":
         return True
@@ -282,8 +281,8 @@ def is_enough(record: Verified, budget: int, count: bool) -> bool:
 
 
 def may_be_proved(record: Verified, seconds: float) -> bool:
-    """Whether a proof could add something to a record: none was found or refuted so far, and an
-    earlier one had less time."""
+    """Whether a proof could add something to a record: the run is neither proved, refuted nor
+    unsettled, and an earlier attempt, if any, was left open and had less time."""
     if record.found.verdict in ("proved on all inputs", "refuted", "unsettled"):
         return False
     before = record.found.proof
@@ -291,7 +290,7 @@ def may_be_proved(record: Verified, seconds: float) -> bool:
 
 
 def finished_folders(store: Path) -> list[Path]:
-    """The folders of finished runs, and those that are set aside; an error if there are none."""
+    """The folders of finished runs and of those set aside; raises `StoreError` if none exist."""
     folders = [store / name for _, name in need_runs(store)]
     found = [folder for folder in folders if folder_status(folder) in ("done", "set aside")]
     if not found:

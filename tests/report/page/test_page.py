@@ -183,7 +183,7 @@ def test_backticks_are_code(beyond_page: str, tmp_path: Path) -> None:
     write_run(store, paper_plans()[0], "failure")
     page = render_page(load_rows(store))
     assert "<code>&lt;b&gt;</code>" in page
-    assert "look with <code>ithbit status</code>" in page
+    assert "see <code>ithbit status</code>" in page
 
 
 def test_what_a_single_cell_can_show_is_worked_out_right(mixed_page: str) -> None:

@@ -33,7 +33,7 @@ def test_main_has_23_rows_and_the_totals(paper_cells: Cells) -> None:
     for row in table.rows[:-2]:
         for value in row.values:
             assert value.ours == f"{value.published}/5"
-    assert any("counted are the full variant's runs" in note for note in table.notes)
+    assert any("the full variant's runs are counted" in note for note in table.notes)
 
 
 def test_main_says_where_the_causal_twin_differs(tmp_path: Path) -> None:
@@ -70,11 +70,12 @@ def test_runs_that_end_when_first_perfect_are_told(tmp_path: Path) -> None:
     cost = table_named("cost", cells)
     row = next(row for row in cost.rows if row.values[0].ours)
     assert [value.ours for value in row.values[:3:2]] == ["4/4*", "53*"]
-    early = "runs that were to end when first perfect"
+    early = "runs that were set to stop when first perfect"
     assert f"epochs and seconds, not solved runs, leave out {early}" in cost.notes
     assert f"left out: {early}" in table_named("length-by-n", cells).notes
     told = (
-        "3 of the runs were to end when first perfect, which changes neither successes nor accuracy"
+        "3 of the runs were set to stop when first perfect, which changes neither successes nor "
+        "accuracy"
     )
     assert told in table_named("accuracy", cells).notes
 

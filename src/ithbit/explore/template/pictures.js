@@ -61,12 +61,12 @@ const pictures = (() => {
   // Some numbers for each token.
   const rows = (made, title, data, width, rest = "") => {
     const scale = drawing.signed(made.canvas, T, width, data, width, 1);
-    say(made, title, `${rest}${rest ? " " : ""}Largest size ${plain(scale, 2)}.`);
+    say(made, title, `${rest}${rest ? " " : ""}Largest magnitude ${plain(scale, 2)}.`);
     made.read = (x, y) => `${called(x)}, number ${y + 1}: ${plain(data[x * width + y])}`;
   };
   const gate = (made, { data, width }) => {
     drawing.weights(made.canvas, T, width, data, width, 1);
-    say(made, "How much of the old is kept (update gate).", "Strong keeps, faint overwrites.");
+    say(made, "How much of the old state is kept (update gate).", "Strong keeps, faint overwrites.");
     made.read = (x, y) => `${called(x)}, number ${y + 1}: keeps ${percent(data[x * width + y])}`;
   };
   const largest = (row) => row.reduce((best, value, t) => (Math.abs(value) > Math.abs(row[best]) ? t : best), 0);
@@ -112,7 +112,7 @@ const pictures = (() => {
     if (!done) return;
     const wrong = margins.flatMap((margin, at) => (margin > 0 ? [] : [at + 1]));
     const where = wrong.length ? `; wrong at ${wrong.slice(0, 8).join(", ")}${wrong.length > 8 ? ", …" : ""}` : "";
-    say(made, "The same bits, asked for every number:", `${n - wrong.length} of ${n} right${where}.`);
+    say(made, "The same bits, with every number asked for:", `${n - wrong.length} of ${n} right${where}.`);
   };
   // Strings with one bit unlike all others: a column for each place of it, a row for each number asked.
   const oddOne = (made, margins, odd, done) => {
@@ -128,7 +128,7 @@ const pictures = (() => {
   const weight = (made, name, shape, data) => {
     const width = shape[shape.length - 1], scale = drawing.signed(made.canvas, width, data.length / width, data, 1, width);
     made.figure.style.maxWidth = `${Math.min(100, 3 + 1.5 * width)}%`;
-    say(made, name, `${shape.join(" × ")}, largest size ${plain(scale, 2)}.`);
+    say(made, name, `${shape.join(" × ")}, largest magnitude ${plain(scale, 2)}.`);
     made.read = (x, y) => `row ${y + 1}, column ${x + 1}: ${plain(data[y * width + x], 4)}`;
   };
   return {

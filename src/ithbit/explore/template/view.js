@@ -124,7 +124,7 @@
       if (maps.children.length) inside.append(maps);
       const held = spec.kind === "gru" ? "What the memory holds after each token." : `What each token holds after layer ${layer + 1}.`;
       put(inside, picture("", 84, watchColumn), (made, trace) =>
-        draw.rows(made, held, trace.stream[layer + 1], spec.d, `${spec.d} numbers a token.`));
+        draw.rows(made, held, trace.stream[layer + 1], spec.d, `${spec.d} numbers per token.`));
     }
   };
   const drawWeights = (parent, { shapes, weights }) => {
@@ -275,7 +275,7 @@
       ended();
       if (found) {
         const answer = 1 - found.bits[found.index - 1];
-        result.textContent = `Found at try ${counted(tried)}: asked for bit ${found.index}, it answers ${answer}. The input above is that one.`;
+        result.textContent = `Found at try ${counted(tried)}: asked for bit ${found.index}, it answers ${answer}. It is now the input above.`;
         change({ bits: found.bits, index: found.index });
         return;
       }

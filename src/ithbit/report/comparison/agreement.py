@@ -1,10 +1,10 @@
-"""What a comparison comes to: one verdict a cell, one a kind of comparison, one overall.
+"""The result of a comparison: verdicts per cell, per kind of comparison and overall.
 
 Verdicts: *agrees* (no evidence of a difference), *differs*, *missing* (no run of ours) and *too
 few* (not enough runs to judge: one where an interval needs two, or, in a cell that pools several
-configurations, not all of them trained as often as the paper's). *Fewer* is no verdict: so many of
-those that agree or differ rest on fewer runs than the paper's. `compare.py` says which test stands
-behind each.
+configurations, not all of them trained as often as the paper's). *Fewer* is not a verdict: it
+counts those that agree or differ but rest on fewer runs than the paper's. `compare.py` says which
+test is behind each.
 """
 
 from collections.abc import Iterator
@@ -34,12 +34,12 @@ class Comparison:
     p_value: float | None = None
     adjusted: float | None = None
     interval: tuple[float, float] | None = None
-    standing: Standing | None = None  # what became of our solved runs, where they are counted
+    standing: Standing | None = None  # how our solved runs stand, where they are counted
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What one kind of comparison found."""
+    """The result of one kind of comparison."""
 
     name: str
     method: str
@@ -61,15 +61,15 @@ class Kind:
 
     @property
     def smallest(self) -> float | None:
-        """The least adjusted p-value, None if the kind has none."""
+        """The least adjusted p-value; None if the kind has none."""
         return min((c.adjusted for c in self.comparisons if c.adjusted is not None), default=None)
 
 
 @dataclass(frozen=True, repr=False)
 class Agreement(Shown):
-    """All comparisons and what they come to; `notes` say which runs were compared.
+    """All comparisons and their result; `notes` say which runs were compared.
 
-    Compared is the paper's criterion, solved on samples; `standing` says what that is worth.
+    They use the paper's criterion, solved on samples; `standing` says what that is worth.
     """
 
     alpha: float
@@ -118,7 +118,7 @@ class Agreement(Shown):
         return self.n_compared == len(self.comparisons) and not self.n_incomplete
 
     def headline(self) -> str:
-        """What they come to, in a line: agreement is said of what was compared alone."""
+        """The result in one line; agreement is claimed only for what was compared."""
         total, compared = len(self.comparisons), self.n_compared
         if not compared:
             return "Not compared with the published numbers"
@@ -128,7 +128,7 @@ class Agreement(Shown):
         return f"✓ Agrees with the published numbers{where}"
 
     def verdict(self) -> str:
-        """What they come to, in one or two sentences."""
+        """The result in one or two sentences."""
         total, compared = len(self.comparisons), self.n_compared
         differing = self.count(DIFFERS)
         if self.count(MISSING) == total:

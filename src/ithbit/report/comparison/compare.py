@@ -8,18 +8,19 @@ Seven kinds of comparison, each over the cells of one table:
   is no evidence;
 - *accuracy*: Welch's interval for the difference of mean maximum accuracies, simultaneous over the
   cells (Bonferroni), widened by the rounding of the published mean and standard deviation;
-- *epochs*: an interval for the ratio of medians, taking log epochs to be normal with our spread on
+- *epochs*: an interval for the ratio of medians, assuming log epochs normal with our spread on
   both sides (the paper gives no spread), simultaneous over the cells;
 - *encodings*: Fisher's exact test with Holm's correction over the ablation's ten counts;
 - *length shift*: Welch's interval for accuracy at n/2 and at 2n, simultaneous over the cells;
 - *parameters*: equal or not.
 
 A cell that pools several configurations is judged only once each has as many runs as the paper's:
-before, ours would be another mixture.
+before that, ours would be a different mixture.
 
-`alpha` is shared out equally among the kinds that test something, so that a faithful reproduction
-is called a disagreement with probability at most alpha, as far as the intervals' approximations
-hold. Agreement means no evidence of a difference: with five runs a side it is no proof of none.
+`alpha` is split equally among the kinds that test something, so that a faithful reproduction is
+called a disagreement with probability at most alpha, as far as the intervals' approximations hold.
+Agreement means no evidence of a difference; with five runs per side it does not prove that there is
+none.
 """
 
 import math
@@ -66,7 +67,7 @@ Measured = tuple[Comparison, Difference | None]  # before the correction over it
 
 
 def cell_name(variant: Variant, n_bits: int) -> str:
-    """What a comparison calls the cell of a variant at one length."""
+    """The name of a variant's cell at one length in a comparison."""
     label = family_named(variant.family).label
     return f"{variant.task.upper()} {label} L={variant.n_layers} n={n_bits}"
 
@@ -74,7 +75,7 @@ def cell_name(variant: Variant, n_bits: int) -> str:
 def _counted(
     kind: str, cell: str, runs: pl.DataFrame, theirs: Count, ready: bool = True
 ) -> Comparison:
-    """Our count beside a published one; `ready` is whether it can be judged yet."""
+    """Our count beside a published one; `ready` says whether it can be judged yet."""
     printed = f"{theirs[0]}/{theirs[1]}"
     if runs.is_empty():
         return Comparison(kind, cell, NOTHING, printed, MISSING)
@@ -93,7 +94,7 @@ def _counted(
 
 
 def _together(successes: list[Comparison], theirs: list[Count]) -> Comparison:
-    """All cells of the main table at once; with their published counts."""
+    """All cells of the main table at once, against their published counts."""
     name = "successes together"
     stands = [each.standing for each in successes]
     counts = [((s.solved, s.runs), k) for s, k in zip(stands, theirs, strict=True) if s]
@@ -122,7 +123,7 @@ def _beside(
     fewer: bool,
     difference: Difference | None,
 ) -> Measured:
-    """A cell of an interval kind; without a difference it has no runs, or too few."""
+    """A cell judged by an interval; without a difference it has no runs, or too few."""
     verdict = MISSING if runs.is_empty() else TOO_FEW
     fewer = fewer and difference is not None
     return Comparison(kind, cell, *texts, verdict, tuple(runs["folder"]), fewer), difference
@@ -170,7 +171,7 @@ def _lengths(cells: Cells, row: LengthRow) -> list[Measured]:
         whole(cells.runs(each.variant, n_bits)).height >= RUNS_PER_CELL for each in published().cost
     )
     cell = cell_name(row.variant, n_bits) if row.variant else f"all constructive n={n_bits}"
-    # Complete once as many have run: how many of them succeed is not for us to choose.
+    # Complete once as many have run: how many of them succeed is not ours to choose.
     fewer = runs.height < row.runs
     found = []
     for where, column, theirs in (
@@ -183,7 +184,7 @@ def _lengths(cells: Cells, row: LengthRow) -> list[Measured]:
 
 
 def _encoding(cells: Cells, row: PositionsRow) -> Comparison:
-    """A count of the ablation, to be judged once all its configurations ran as often as theirs."""
+    """A count of the ablation, judged once every configuration has as many runs as the paper's."""
     paper, runs = published(), positions_runs(cells, row.positions, row.n_bits)
     ready = all(
         cells.runs(v, row.n_bits, row.positions).height >= len(paper.positions_seeds)
@@ -237,7 +238,7 @@ def _kinds(cells: Cells) -> Iterator[tuple[str, list[Measured]]]:
 
 
 def _judged(method: str, measured: list[Measured], alpha: float) -> Kind:
-    """Verdicts corrected over the kind: Bonferroni's intervals, Holm's for the other tests."""
+    """Verdicts corrected over the kind: by Bonferroni for intervals, by Holm for other tests."""
     tests = sum(difference is not None for _, difference in measured)
     adjusted = iter(holm([c.p_value for c, _ in measured if c.p_value is not None]))
     found = []

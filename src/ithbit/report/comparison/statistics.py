@@ -1,8 +1,8 @@
 """The few tests a comparison of small samples needs, written out.
 
 scipy has all but one of them, but importing its statistics takes longer than a whole `compare`; the
-tests hold these functions to scipy where it is installed. Counts are compared in exact integers,
-and python-flint has the incomplete beta function.
+tests check these functions against scipy where it is installed. Counts are compared in exact
+integers, and python-flint has the incomplete beta function.
 
 Letters: k successes of m runs; alpha, the chance of a false alarm that is accepted.
 """
@@ -38,8 +38,8 @@ def fisher_exact(ours: Count, theirs: Count) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values: reject those at most alpha, and a false alarm among them all has
-    probability at most alpha, whatever depends on what.
+    """Holm's adjusted p-values: if those at most alpha are rejected, a false alarm among all of
+    them has probability at most alpha, under any dependence.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -68,12 +68,12 @@ def _squares(ours: Count, theirs: Count) -> dict[int, tuple[Fraction, int]]:
 
 
 def omnibus_exact(cells: Sequence[tuple[Count, Count]]) -> float:
-    """p-value that no cell differs, from all cells at once.
+    """p-value for the hypothesis that no cell differs, from all cells at once.
 
-    The statistic is the sum over cells of the squared distance between our successes and the share
-    of the cell's successes that falls to us, in units of its variance. Given each cell's successes
-    and runs, it is a sum over independent hypergeometric draws; their distribution is convolved
-    here in integers. *Exact*, for the statistic rounded as it is. Five runs against five cannot
+    The statistic is the sum over cells of the squared distance between our successes and our
+    expected share of the cell's successes, in units of its variance. Given each cell's successes
+    and runs, it is a sum over independent hypergeometric draws; their distributions are convolved
+    here in integers. *Exact* for the statistic as rounded here. Five runs against five cannot
     show a difference in one of many cells after Holm's correction; this can, because cells add up.
 
     >>> round(omnibus_exact([((0, 5), (5, 5))]), 4)
@@ -109,7 +109,7 @@ def student_two_sided(t: float, df: float) -> float:
     >>> round(student_two_sided(2.776445, 4), 6)
     0.05
     """
-    from flint import arb  # counts are compared on machines without it, too
+    from flint import arb  # imported here: counts can be compared without it
 
     return float(arb(df / (df + t * t)).beta_lower(df / 2, 0.5, True))
 
@@ -164,8 +164,8 @@ def welch(
 ) -> Difference:
     """Difference of two means with unequal variances, by Welch's approximation.
 
-    *Approximate*: it takes the runs to be about normal. Accuracies near 1 are not, and where one
-    seed failed the interval is wide, as it should be.
+    *Approximate*: it assumes that the values are about normal. Accuracies near 1 are not, and where
+    one seed failed the interval is wide, as it should be.
 
     >>> round(welch(0.80, 0.03, 5, 0.78, 0.01, 5).p_value, 3)
     0.218
@@ -183,10 +183,10 @@ def median_ratio(
 ) -> Difference:
     """Difference of the logarithms of two medians, where only the median of the other is known.
 
-    *Approximate*: it takes the logarithms to be normal with our spread on both sides, and the
-    variance of a median of m normal values as pi / (2 (m + pi/2 - 1)) of theirs (right at m = 1 and
-    for large m, 2 % low at m = 5). Values are whole numbers; what rounding to them may hide of the
-    spread, 1/12 of a unit squared, is added, so that two equal runs do not count as certain. Needs
+    *Approximate*: it assumes that the logarithms are normal with our spread on both sides, and that
+    the variance of a median of m normal values is pi / (2 (m + pi/2 - 1)) of theirs (right at m = 1
+    and for large m, 2 % low at m = 5). Values are whole numbers; the variance that rounding may
+    hide, 1/12 of a unit squared, is added, so that two equal runs do not count as certain. Needs
     two runs.
 
     >>> round(median_ratio([190, 200, 210, 220, 294], 185, 5, 0.5).p_value, 2)

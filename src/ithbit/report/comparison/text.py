@@ -1,4 +1,4 @@
-"""A comparison with the published numbers as people read it."""
+"""A comparison with the published numbers as text for a terminal."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +23,7 @@ _MOST = 5  # runs listed of one comparison
 def agreement_parts(agreement: Agreement) -> Iterator[Any]:
     """The verdict, a line for each kind of comparison, and those furthest from agreement."""
     yield agreement.verdict()
-    said = f"Compared is the paper's criterion. Main table: {agreement.standing.sentence()}."
+    said = f"Compared by the paper's criterion. Main table: {agreement.standing.sentence()}."
     yield "\n".join(wrapped(said, then="  "))
     for note in agreement.notes:
         yield f"  {note}"
@@ -33,7 +33,7 @@ def agreement_parts(agreement: Agreement) -> Iterator[Any]:
     if agreement.n_incomplete or agreement.count(TOO_FEW):
         yield (
             "fewer: how many of those that agree or differ rest on fewer runs than the\n"
-            "  paper's; too few: not judged, for want of runs."
+            "  paper's; too few: not judged, for lack of runs."
         )
     shares = sum(kind.smallest is not None for kind in agreement.kinds)
     if shares:

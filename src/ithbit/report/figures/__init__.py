@@ -1,4 +1,4 @@
-"""Figures from records, drawn by matplotlib without a display: PNG, SVG or PDF."""
+"""Figures from records, drawn with matplotlib without a display: PNG, SVG or PDF."""
 
 import io
 from collections.abc import Callable
@@ -65,14 +65,14 @@ def check_figure_format(path: Path) -> str:
     form = path.suffix.lower().removeprefix(".")
     if form not in FIGURE_FORMATS:
         raise SpecError(
-            f"cannot draw {path.name!r}: its ending must be one of "
+            f"cannot draw {path.name!r}: its extension must be one of "
             f"{', '.join('.' + each for each in FIGURE_FORMATS)}"
         )
     return form
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the figure in the format of the file's ending; equal figures give equal files."""
+    """Write the figure in the format of the file's extension; equal figures give equal files."""
     form = check_figure_format(path)
     metadata = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[form]
     with mpl.rc_context({**RC, "svg.hashsalt": path.stem}):

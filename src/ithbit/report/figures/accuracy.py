@@ -52,7 +52,7 @@ def _draw_variant(
 def _panels(
     count: int, most: int, width: float, height: float, below: float
 ) -> tuple[Figure, list[Axes]]:
-    """Panels of so many inches, at most so many side by side, with room `below` for a legend."""
+    """Panels of a size in inches, at most `most` side by side, with room `below` for a legend."""
     columns = min(most, count)
     lines = -(-count // columns)
     size = (0.4 + width * max(2, columns), height * lines + below)
@@ -67,9 +67,9 @@ def _panels(
 
 
 def accuracy_figure(cells: Cells) -> Figure:
-    """Mean maximum held-out accuracy by n, one panel a task and depth; bars are ± one sd.
+    """Mean maximum held-out accuracy by n, one panel per task and depth; bars are ± one sd.
 
-    Published means stand beside runs of the same variant.
+    Published means are drawn beside runs of the same variant.
     """
     paper = {row.variant: row.accuracy for row in published().accuracy}
     variants, lengths = cells.variants(), cells.lengths()
@@ -80,7 +80,7 @@ def accuracy_figure(cells: Cells) -> Figure:
         chance_line(axes, text=number == 0)
         for variant in variants:
             if (variant.task, variant.n_layers) == (TASKS[task], depth):
-                # Families are set a little apart: many of them sit at 1 together.
+                # Families are drawn a little apart: many of them coincide at 1.
                 place = list(styles).index(variant.layer) - (len(styles) - 1) / 2
                 shift = 1.0 + 0.035 * min(1.0, 6 / len(styles)) * place
                 look = styles[variant.layer]
@@ -115,7 +115,7 @@ _EPOCH_MARKS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def epochs_figure(cells: Cells) -> Figure:
-    """Epochs until solved, seed by seed: the nine constructive variants, and any of one's own."""
+    """Epochs until solved, by seed: the nine constructive variants, and any beyond the paper."""
     paper = {row.variant: row for row in published().cost}
     shown = [v for v in paper if v in cells.variants()] + cells.own()
     figure, panels = _panels(len(shown), 3, 3.05, 2.1, 0.8)
@@ -144,7 +144,7 @@ def epochs_figure(cells: Cells) -> Figure:
 
 
 def whole_epochs(axes: Axes) -> None:
-    """Ticks of a logarithmic axis of epochs at whole ones: 1, 3, 10 and so on, or all if few."""
+    """Tick a logarithmic axis at whole epochs: 1, 3, 10 and so on, or more densely if few."""
     low, high = axes.get_ylim()
     ticks = [t for t in (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000) if low <= t <= high]
     if len(ticks) < 3:

@@ -18,18 +18,18 @@ from ithbit.store.frame import Records
 
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v")
-_TOLD_APART = len(_DASHES)  # more seeds are thin lines, and only what became of them is told
+_TOLD_APART = len(_DASHES)  # more runs are thin lines, and the legend does not name their seeds
 _END: dict[str, Any] = {"marker": "o", "markersize": 3, "linestyle": ""}
-_NAMED = 8  # cells, in a message
+_NAMED = 8  # cells named in a message
 
 
 @mpl.rc_context(RC)
 def curves_figure(
     records: Records, variant: Variant, n_bits: int, positions: str = "polynomial"
 ) -> Figure:
-    """Held-out accuracy and loss by epoch, one line a run, whatever its settings or state.
+    """Held-out accuracy and loss by epoch, one line per run, whatever its settings or status.
 
-    Where runs differ in more than the seed, colours and legend tell them apart.
+    Where runs differ in more than the seed, colours and the legend distinguish them.
 
     Raises `StoreError` if the cell has no run with a history.
     """
@@ -119,7 +119,7 @@ def curves_figure(
 
 
 def _named(kinds: list[tuple[str, str]]) -> list[str]:
-    """What tells runs of these codes and settings apart; nothing where they are of one kind."""
+    """What distinguishes runs with these codes and settings; empty if there is one kind."""
     if len(kinds) == 1:
         return [""]
     codes = len({code for code, _ in kinds}) > 1
@@ -132,7 +132,7 @@ def _named(kinds: list[tuple[str, str]]) -> list[str]:
 
 
 def _nothing(records: Records, variant: Variant, n_bits: int, positions: str) -> str:
-    """Why there is no curve, and of which cells there may be some."""
+    """Why there is no curve, and which cells may have some."""
     said = (
         f"the store {records.store} has no history of {variant.task} {variant.family}, "
         f"L = {variant.n_layers}, n = {n_bits}, {positions} positions"

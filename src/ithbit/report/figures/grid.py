@@ -1,6 +1,6 @@
 """The success grid: every configuration and length at once, ours beside the published counts.
 
-The bar in a square says what became of its solved runs.
+The bar in a square shows how its solved runs stand.
 """
 
 from typing import Any
@@ -31,9 +31,9 @@ _GROUPS: dict[Group, str] = {
     "stress test": "✗ stress test",
     "own layer": "own layers",
 }
-_INCH = 0.315  # of a square
+_INCH = 0.315  # side of a square
 Line = tuple[str, Variant, dict[int, int]]  # label, variant, published successes of five
-Block = tuple[str, list[Line]]  # a heading and what stands below it
+Block = tuple[str, list[Line]]  # a heading and the lines below it
 
 
 def _square(axes: Axes, x: float, y: float, share: float | None, text: str, ring: bool) -> None:
@@ -58,7 +58,7 @@ def _square(axes: Axes, x: float, y: float, share: float | None, text: str, ring
 
 
 def _bar(axes: Axes, x: float, y: float, found: Standing) -> None:
-    """At the bottom: how the solved runs stand; what was not tried stays free."""
+    """Draw at the bottom how the solved runs stand; those not tried leave a gap."""
     left = x + 0.1
     for colour, n in zip(STANDING.values(), found.counts, strict=True):
         width = 0.8 * n / max(1, found.solved)
@@ -69,7 +69,7 @@ def _bar(axes: Axes, x: float, y: float, found: Standing) -> None:
 
 
 def _blocks(cells: Cells, task: Task) -> list[Block]:
-    """Headings and the lines below them: what has runs."""
+    """Headings and the lines below them, for what has runs."""
     own = [v for v in cells.own() if v.task == task]
     blocks: list[Block] = []
     for kind, heading in _GROUPS.items():
@@ -89,7 +89,7 @@ def _draw_line(axes: Axes, y: float, line: Line, cells: Cells, lengths: list[int
     for column, n_bits in enumerate(lengths):
         found, printed = cells.standing([variant], n_bits), theirs.get(n_bits)
         k, m = found.solved, found.runs
-        # More than half of a published run off; as products: no division, no rounding.
+        # Off by more than half of a published run; as products: no division, no rounding.
         differs = printed is not None and abs(k * RUNS_PER_CELL - printed * m) * 2 > m
         _square(axes, column, y, k / m if m else None, f"{k}/{m}", differs)
         _bar(axes, column, y, found)
@@ -101,7 +101,7 @@ def _draw_line(axes: Axes, y: float, line: Line, cells: Cells, lengths: list[int
 def success_grid(cells: Cells) -> Figure:
     """Solved runs of all configurations; a ring marks a rate nearer to another count of five.
 
-    Published counts stand beside runs of the same configuration and length.
+    Published counts are drawn beside runs of the same configuration and length.
     """
     lengths = cells.lengths()
     blocks = {task: found for task in TASKS if (found := _blocks(cells, task))}
@@ -143,7 +143,7 @@ def success_grid(cells: Cells) -> Figure:
 
 
 def _legend(cells: Cells, blocks: dict[Task, list[Block]], printed: bool) -> list[Patch]:
-    """Key to the shades, the ring, and the bars that are there."""
+    """Key to the shades, the ring, and the bars that occur."""
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.4}
     shades = [(0.0, "none solved"), (0.5, "half"), (1.0, "all runs solved")]
     keys = [Patch(facecolor=SHADES(share), label=text, **edge) for share, text in shades]

@@ -11,8 +11,8 @@ from ithbit.report.figures.style import INK, RC
 
 @mpl.rc_context(RC)
 def rank_figure(width: int, ranks: Sequence[int], singular_values: Sequence[float]) -> Figure:
-    """The causal rank against k, with what a layer that forgets nothing would have, and the
-    singular values at the last k, where they are on record."""
+    """The causal rank against k, with that of a layer that forgets nothing, and the singular values
+    at the last k, where they are on record."""
     figure = Figure(figsize=(9, 2.6), layout="constrained")
     axes, spectrum = figure.subplots(1, 2, width_ratios=(3, 2))
     k = range(1, len(ranks) + 1)

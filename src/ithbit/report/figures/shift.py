@@ -1,4 +1,4 @@
-"""Encodings, and accuracy at other lengths than the trained one."""
+"""Figures of encodings, and of accuracy at other lengths than the trained one."""
 
 from itertools import cycle
 from typing import Any
@@ -65,7 +65,7 @@ def positions_figure(cells: Cells) -> Figure:
 
 
 _SIDES = (("half", "n/2", "#0072B2", "o"), ("double", "2n", "#D55E00", "^"))
-_OPEN: dict[str, Any] = {"markerfacecolor": "none", "linestyle": ":"}  # how published ones look
+_OPEN: dict[str, Any] = {"markerfacecolor": "none", "linestyle": ":"}  # the look of published ones
 _GAPS = ((9, 1), (9, 4), (5, 1, 1, 1, 1, 1))
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", *((0, gap) for gap in _GAPS))  # published is dotted
 
@@ -78,7 +78,7 @@ def _ours(
 
 
 def _draw_by_n(axes: Axes, cells: Cells) -> list[Line2D]:
-    """The nine constructive variants together; gives a handle for each kind of settings."""
+    """The nine constructive variants together; returns a handle for each kind of settings."""
     paper = {row.n_bits: row for row in published().length_by_n}
     lengths = cells.lengths()
     told = []

@@ -1,8 +1,9 @@
-"""How figures look: one colour, marker and dash a family, everywhere.
+"""How figures look: one colour, marker and dash per family, everywhere.
 
-Colours are Okabe and Ito's, which the colour-blind tell apart; markers and dashes carry the same
-information in grey. Full attention is drawn solid, causal dashed. `INK`, `PAPER` and `FAINT` are
-odd on purpose: the report page swaps exactly these for its light and dark themes.
+Colours are Okabe and Ito's, which colour-blind readers can tell apart; markers and dashes carry
+the same information in grey. Full attention is drawn solid, causal dashed. `INK`, `PAPER` and
+`FAINT` are unusual values on purpose: the report page replaces exactly these in its light and dark
+themes.
 """
 
 from collections.abc import Iterable
@@ -57,7 +58,7 @@ class Look:
     dash: Literal["-", "--", "-.", ":"]
 
 
-# For users' layers, families that name no look, and settings; seen on light and on dark paper.
+# For users' layers, families that name no look, and settings; visible on light and on dark.
 SPARE = (
     "#7A5CD6", "#999933", "#A0522D", "#88837A", "#CC3377", "#117733", "#5577AA", "#BB9900",
 )  # fmt: skip
@@ -67,7 +68,7 @@ _MARKERS = "X*hp<>8d"
 def looks(layers: Iterable[Layer]) -> dict[Layer, Look]:
     """How each of these layers is drawn, families first; users' take the spare looks in turn.
 
-    With other settings than the rest a family keeps its colour, not its marker and dash.
+    With other settings than the rest, a family keeps its colour but not its marker and dash.
     """
     spare = cycle(zip(SPARE, _MARKERS, strict=True))
     given = dict.fromkeys(layers)
@@ -100,7 +101,7 @@ def lengths_axis(axes: Axes, lengths: list[int]) -> None:
 
 
 def chance_line(axes: Axes, text: bool = True, left: bool = False) -> None:
-    """The accuracy of a guess, named at the right end or the left."""
+    """The accuracy of a guess, labelled at the right end or the left."""
     axes.axhline(CHANCE, color=INK, linewidth=0.8, linestyle=":", zorder=1)
     if text:
         axes.annotate(

@@ -1,9 +1,9 @@
 """Learning curves small enough for a page of ten thousand runs.
 
-A curve is thinned to evenly spaced epochs and written as text, seven characters a point, digits in
-base 64: three for the epoch, two for the accuracy in units of 1/4000 (exact for held-out sets whose
-size divides 4,000, as the paper's 2,000 does) and two for the logarithm of the loss, from 1e-9 to
-1e3 in 4,094 steps. 4095 stands for no number. `template/page.js` reads it back.
+A curve is thinned to evenly spaced epochs and written as text, seven base-64 digits per point:
+three for the epoch, two for the accuracy in units of 1/4000 (exact for held-out sets whose size
+divides 4,000, as the paper's 2,000 does) and two for the logarithm of the loss, from 1e-9 to 1e3 in
+4,094 steps. 4095 stands for no number. `template/page.js` reads it back.
 """
 
 import math
@@ -48,22 +48,22 @@ def encode_curve(points: list[tuple[int, object, object]]) -> str:
 
 
 def _spaced(count: int, points: int) -> list[int]:
-    """At most so many places out of `count`, evenly spaced with both ends."""
+    """At most `points` places out of `count`, evenly spaced, both ends included."""
     if count <= points:
         return list(range(count))
     return [round(step * (count - 1) / (points - 1)) for step in range(points)]
 
 
 def thin_epochs(epochs: list[Epoch], points: int) -> str:
-    """At most `points` of these epochs, evenly spaced with both ends, as text."""
+    """At most `points` of these epochs, evenly spaced, both ends included, as text."""
     kept = (epochs[at] for at in _spaced(len(epochs), points))
     return encode_curve([(e.epoch, e.held_out_accuracy, e.held_out_loss) for e in kept])
 
 
 def thin_curve(folder: str, points: int) -> str:
-    """At most `points` epochs of a run folder's history, evenly spaced with both ends, as text.
+    """At most `points` epochs of a run folder's history, thinned like `thin_epochs`, as text.
 
-    Only the lines that are kept are parsed; a torn line is passed over.
+    Only the lines that are kept are parsed; a torn line is skipped.
     """
     lines = history_lines(folder)
     kept = [epoch_of(lines[at]) for at in _spaced(len(lines), points)]

@@ -2,7 +2,7 @@
 
 Text from records reaches the page in two ways, both safe: through the template, which escapes it,
 and as JSON in a data block, which the script puts into the page as text nodes. A content security
-policy lets no other script than the page's own run, and no request leave.
+policy allows no script but the page's own, and no request.
 """
 
 import json
@@ -38,7 +38,7 @@ from ithbit.store.probed import Probed, probed_layers
 from ithbit.store.writing import write_text
 
 HOME = "ithbit.report.page"
-# About 400 bytes a run with 48 points: 10,000 runs stay far below 15 MB.
+# About 400 bytes per run with 48 points: 10,000 runs stay far below 15 MB.
 CURVE_BUDGET = 4_000_000
 RUN_COLUMNS = (
     "name",
@@ -68,10 +68,10 @@ RUN_COLUMNS = (
     "n_heads",
     "error",
 )
-CAPTIONS = {  # and what is to be said where the paper's numbers are there
+CAPTIONS = {  # and what to add where the paper's numbers are shown
     "successes": (
-        "Solved runs by configuration and length. The bar in a square says what became of them; "
-        "what was not tried stays free.",
+        "Solved runs by configuration and length. The bar in a square shows how they stand; "
+        "runs that were not tried leave a gap.",
         "A ring marks a rate that is nearer to another count of five than to the published one.",
     ),
     "accuracy": (
@@ -96,7 +96,7 @@ GROUPS: tuple[Group, ...] = ("constructive", "stress test", "own layer")
 
 @dataclass(frozen=True)
 class PageCell:
-    """One table cell on the page: what it shows, what it tells, what a click looks up."""
+    """One table cell on the page: what it shows, its tooltip, what a click looks up."""
 
     value: Value
     tip: str
@@ -171,13 +171,13 @@ def _finite(value: object) -> object:
 
 
 def _layer_key(family: str, code: str) -> str:
-    """What the page's script knows a family by; two codes of one name are two."""
+    """The key of a family in the page's script; two codes with one name have two keys."""
     return f"{family} {code[:SHORT]}".strip()
 
 
 def _runs_json(records: Records) -> Markup:
     """Columns, rows and curves as JSON that is safe inside a script element."""
-    # Where settings are other than the paper's, the page says in what.
+    # Where settings differ from the paper's, the page says in what.
     said = pl.when(pl.col("differs") != "").then("differs").otherwise("settings")
     rows = with_differences(records.rows).with_columns(words(records.rows), settings=said)
     styles = looks(sorted(rows.select("family", "code").unique().iter_rows()))
@@ -217,7 +217,7 @@ def _runs_json(records: Records) -> Markup:
 def _curve(records: Records, run_id: str, folder: str, points: int) -> str:
     if records.is_export:
         return thin_epochs(records.history(run_id, folder), points)
-    return thin_curve(f"{records.store}/{folder}", points)  # parses the lines it keeps alone
+    return thin_curve(f"{records.store}/{folder}", points)  # parses only the lines it keeps
 
 
 def themed(svg: str) -> Markup:
@@ -228,7 +228,7 @@ def themed(svg: str) -> Markup:
 
 
 def _coded(text: str) -> Markup:
-    """The text, escaped, with what stands between backticks as code."""
+    """The text, escaped, with what is between backticks as code."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
@@ -244,16 +244,16 @@ def _gathered(records: Records, settings: str) -> tuple[Cells, Agreement | None,
 
 
 def _uncompared(agreement: Agreement | None) -> str:
-    """What stands in the place of a comparison where there is none."""
+    """What is shown instead of a comparison where there is none."""
     if agreement and agreement.count(TOO_FEW):
         return agreement.verdict()
     return (
-        "None of these runs is of a cell that the paper has: nothing is compared with its numbers."
+        "None of these runs belongs to a cell of the paper: nothing is compared with its numbers."
     )
 
 
 def _rank_figure(layer: Probed, number: int) -> Markup:
-    """The figure of a probed layer's causal rank, nothing where none was measured."""
+    """The figure of a probed layer's causal rank; empty if none was measured."""
     if not layer.ranks:
         return Markup("")
     figure = rank_figure(layer.width, layer.ranks, layer.singular_values)

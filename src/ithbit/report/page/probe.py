@@ -1,6 +1,6 @@
 """The report on a probed layer as one HTML file that needs no network, from its record.
 
-All text goes through escaping.
+All text is escaped.
 """
 
 from pathlib import Path
@@ -68,7 +68,7 @@ Observed on samples, not proved.</p>
 def render_probe(report: dict[str, Any], counts: Counts, text: str) -> str:
     """The page of a probe's record (`ProbeReport.to_json`), with the report in words below it.
 
-    `counts` has for each task the rows of `ProbeReport.counts`; none where nothing was trained.
+    `counts` has for each task the rows of `ProbeReport.counts`, none if nothing was trained.
     """
     rank = report["causal_rank"]
     values = rank.get("singular_values", [])
@@ -97,7 +97,7 @@ def write_probe(report: dict[str, Any], counts: Counts, text: str, path: Path) -
 
 
 def _cell(count: Any) -> tuple[str, str, str]:
-    """What is written in a square, its colour and its ink."""
+    """The text in a square, its colour and its ink."""
     if count is None or not count.runs:
         return str(count or "–"), "none", "inherit"
     share = count.solved / count.runs

@@ -1,7 +1,7 @@
 """For each entry side by side: what theory proves, what training found, and how that stands.
 
-*Proved* is said twice here and means two things. Of a block: that some weights of these very sizes
-solve the task, or that none do. Of a run: that its own trained weights do.
+*Proved* has two meanings here. Of a block: that some weights of exactly these sizes solve the task,
+or that none do. Of a run: that its own trained weights do.
 """
 
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ def entries(cells: Cells) -> list[Entry]:
 
 
 def _verdict(cells: Cells, variant: Variant, n_bits: int) -> Verdict | None:
-    """What is proved of a block of these sizes; None where nothing here speaks of it."""
+    """What is proved of a block of these sizes; None where no theorem here covers it."""
     run = cells.runs(variant, n_bits).row(0, named=True)
     if not family_named(variant.family).formal or run["positions"] != "polynomial":
         return None

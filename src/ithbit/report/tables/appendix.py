@@ -1,6 +1,6 @@
 """The tables of the paper's appendix: accuracy, encodings, cost and length shift.
 
-Where the paper has one length and the store has not, the longest of the store stands in for it.
+Where the paper uses one length and the store lacks it, the longest of the store takes its place.
 """
 
 import itertools
@@ -48,7 +48,7 @@ def accuracy_table(cells: Cells) -> Table:
         )
         kind = "row" if variant in paper else "extra"
         rows.append(Row(marked_labels(variant, cells), values, kind, variant))
-    notes = [MARKS_NOTE, "full and causal variants were trained apart and stand apart"]
+    notes = [MARKS_NOTE, "full and causal variants were trained and are listed separately"]
     title = "Maximum held-out accuracy: mean ± sample standard deviation over seeds"
     return by_length("accuracy", title, rows, notes, cells, lengths)
 
@@ -63,7 +63,7 @@ def positions_runs(cells: Cells, positions: str, n_bits: int) -> pl.DataFrame:
 def positions_seeds(cells: Cells) -> list[int]:
     """The ablation's seeds: those of its non-polynomial runs, else the paper's 0, 1, 2.
 
-    The polynomial runs belong to the main sweep too, with more seeds; counting those would weigh
+    The polynomial runs belong to the main sweep too, with more seeds; counting those would judge
     one encoding by other seeds than the rest.
     """
     seeds: set[int] = set()
@@ -76,7 +76,7 @@ def positions_seeds(cells: Cells) -> list[int]:
 def positions_table(cells: Cells) -> Table:
     """Solved runs and mean maximum accuracy by encoding and n, over nine configurations.
 
-    Runs of other settings or models than the paper's ablation are rows of the main table.
+    Runs with other settings or models than the paper's ablation are rows of the main table.
     """
     rows = []
     for row in published().positions:
@@ -111,13 +111,13 @@ def positions_table(cells: Cells) -> Table:
 
 
 def length_shown(cells: Cells) -> int:
-    """The length of tables that have one: the paper's, else the longest."""
+    """The length of tables that show only one: the paper's, else the store's longest."""
     lengths = cells.lengths()
     return max(lengths) if lengths and 64 not in lengths else 64
 
 
 def variants_at(cells: Cells, n_bits: int) -> list[Variant]:
-    """The constructive variants of the paper, and all that the paper does not have."""
+    """The paper's constructive variants, and those with runs that the paper does not have."""
     paper = [] if cells.none_of_the_paper else [row.variant for row in published().cost]
     return paper + [v for v in cells.own() if not cells.runs(v, n_bits).is_empty()]
 
@@ -163,7 +163,7 @@ def cost_table(cells: Cells) -> Table:
         ("Solved", "Parameters", "Epochs", "Train s/epoch", "Eval s/pass"),
         tuple(rows),
         (
-            "seconds are those of each side's own machine; runs trained in one stack share an "
+            "seconds were measured on each side's own machine; runs trained in one stack share an "
             "epoch's time",
             *_whole_notes(cells, "epochs and seconds, not solved runs, leave out"),
             *common_notes(cells, rows),
@@ -173,8 +173,8 @@ def cost_table(cells: Cells) -> Table:
 
 
 def _whole_notes(cells: Cells, what: str) -> list[str]:
-    """What is said of runs that end when first perfect, where they do not count."""
-    return [f"{what} runs that were to end when first perfect"] if cells.n_early else []
+    """A note on runs set to stop when first perfect, where they do not count."""
+    return [f"{what} runs that were set to stop when first perfect"] if cells.n_early else []
 
 
 def length_runs(

@@ -64,10 +64,10 @@ def main_table(cells: Cells) -> Table:
         notes = [
             f"{MARKS_NOTE}; the published counts are out of five, their totals out of 40 and 75",
             "Softmax and Linear at L = 1 merge the full and the causal variant, which compute the "
-            "same at the readout; counted are the full variant's runs" + _twins(cells),
+            "same at the readout; the full variant's runs are counted" + _twins(cells),
         ]
     if extra and printed:
-        notes.append("rows that the paper does not have stand above the totals and are not in them")
+        notes.append("rows that the paper does not have are above the totals and not in them")
     title = "Solved runs of all finished ones, by task, model family, depth L and length n"
     return by_length("main", title, rows, notes, cells, lengths)
 
@@ -75,7 +75,7 @@ def main_table(cells: Cells) -> Table:
 def _twins(cells: Cells) -> str:
     """Where the causal twin of a merged row succeeds with other seeds than the full one, in words.
 
-    Seeds that only one of the two has say nothing of that.
+    Seeds that only one of the two has are ignored.
     """
     found = []
     for row in published().successes:
@@ -106,7 +106,7 @@ def check_table(name: str) -> None:
 
 
 def table_named(name: str, cells: Cells | None) -> Table:
-    """The table of that name; without cells it has the published numbers alone.
+    """The table of that name; without cells it has only the published numbers.
 
     >>> table = table_named("length-by-n", None)
     >>> [value.published for value in table.rows[0].values]

@@ -1,7 +1,7 @@
 """A table as text for a terminal, Markdown, CSV or LaTeX (booktabs).
 
 `show` is ours, published or both. With both, text, Markdown and LaTeX put the published number in
-brackets behind ours; CSV gives it a column of its own.
+parentheses after ours; CSV gives it a column of its own.
 """
 
 import csv
@@ -19,7 +19,7 @@ SHOWS = (*_WHOSE, "both")
 
 
 def _text(table: Table, row: Row, at: int, show: str) -> str:
-    """A cell of a column; of one that the paper does not have, our number alone."""
+    """The text of a cell; in a column that the paper does not have, only our number."""
     value = row.values[at]
     theirs = value.published or NOTHING
     if show == "published":
@@ -42,7 +42,7 @@ def _columns(table: Table, show: str) -> list[int]:
 
 
 def _grid(table: Table, show: str) -> tuple[list[str], list[Row], list[list[str]]]:
-    """What has something to show: heads, rows, and the texts of every row."""
+    """What there is to show: heads, rows, and the texts of every row."""
     rows, columns = _rows(table, show), _columns(table, show)
     heads = [*table.heads, *(table.columns[at] for at in columns)]
     texts = [[*row.labels, *(_text(table, row, at, show) for at in columns)] for row in rows]
@@ -55,7 +55,7 @@ def _caption(table: Table, show: str) -> str:
 
 
 def _notes(table: Table, show: str) -> list[str]:
-    """The first note reads the columns; the others are about our runs."""
+    """The first note explains the columns; the others are about our runs."""
     first, *rest = table.notes
     return [first] if show == "published" else [first, *table.legend, *rest]
 
@@ -63,10 +63,10 @@ def _notes(table: Table, show: str) -> list[str]:
 def _layouts(
     heads: list[str], cells: list[list[str]], rows: list[Row], n_labels: int
 ) -> Iterator[tuple[list[int], int, bool]]:
-    """Widths of the columns, the gap between them, and whether ours stand above the published.
+    """Widths of the columns, the gap between them, and whether ours go above the published.
 
-    The roomiest comes first. Then heads and totals break between words where the other rows are
-    narrower, then values do, at last labels.
+    The roomiest comes first. Then heads and totals wrap to the width of the other rows, then values
+    wrap, and finally labels.
     """
     natural, whole, broken = [], [], []
     for head, *column in zip(heads, *cells, strict=True):
@@ -87,7 +87,7 @@ def _width(widths: list[int], gap: int) -> int:
 
 
 def _lines(cells: list[str], widths: list[int], gap: int, to_left: list[bool]) -> list[str]:
-    """One row of a table, as many lines as its tallest cell takes."""
+    """The lines of one row, as many as its tallest cell needs."""
     texts = [
         [part for line in cell.split("\n") for part in wrapped(line, columns=width)]
         for cell, width in zip(cells, widths, strict=True)
@@ -105,7 +105,7 @@ def _lines(cells: list[str], widths: list[int], gap: int, to_left: list[bool]) -
 def to_text(table: Table, show: str) -> str:
     """The table for a terminal of eighty columns, without colours: it reads the same in a file.
 
-    Only with lengths or names beyond the paper's may it become wider.
+    It can be wider only with lengths or names beyond the paper's.
     """
     heads, rows, cells = _grid(table, show)
     if not rows:
@@ -140,7 +140,7 @@ def to_markdown(table: Table, show: str) -> str:
 def to_csv(table: Table, show: str) -> str:
     """Comma-separated values with a header; empty where there is nothing.
 
-    Behind a column of solved runs are those of how they stand, for the words that are said of any.
+    After a column of solved runs come columns for how they stand, one per word that applies to any.
     """
     rows = _rows(table, show)
     heads, lines = list(table.heads), [list(row.labels) for row in rows]

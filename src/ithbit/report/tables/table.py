@@ -1,4 +1,4 @@
-"""What a table is: text in cells, ours and the published, with the marks that make it honest.
+"""Tables as data: cells with our and the published numbers as text, and marks for missing runs.
 
 Marks: `*` on a cell with fewer finished runs than the paper has, `–` where there is nothing. A cell
 that the paper does not have is never starred.
@@ -19,8 +19,8 @@ MARKS_NOTE = (
     "give none, and most say that there is none once n is large"
 )
 _NAMES_NOTE = (
-    f"{FAMILIES['mamba2'].label} is `mamba2` on the command line; theorems speak of its formal "
-    "layer, `ssm`, and for GRU of `rnn`"
+    f"{FAMILIES['mamba2'].label} is `mamba2` on the command line; the theorems are about its "
+    "formal layer, `ssm`, and for GRU about `rnn`"
 )
 
 
@@ -28,8 +28,8 @@ _NAMES_NOTE = (
 class Value:
     """One cell: ours and the published number as text, None where there is none.
 
-    `share` is the share of solved runs where the cell is a count, for shading; `standing` says what
-    became of them.
+    `share` is the share of solved runs where the cell is a count, for shading; `standing` says how
+    these stand.
     """
 
     ours: str | None
@@ -61,16 +61,16 @@ class Row:
         return any(value.ours for value in self.values)
 
     def breaks(self, above: "Row") -> bool:
-        """Whether a rule stands between: a new task, the rows beyond the paper, the totals."""
+        """Whether a rule goes between: at a new task, the rows beyond the paper, the totals."""
         task = self.labels[0]
         return self.kind != above.kind or (task in ("RHI", "LHI") and task != above.labels[0])
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table; the first of the notes reads the columns, the others are about our runs.
+    """One table; the first of the notes explains the columns, the others are about our runs.
 
-    `legend` explains words and letters, which the page does in one place.
+    `legend` explains words and letters, which the page explains in one place.
     """
 
     name: str
@@ -112,7 +112,7 @@ def marked_labels(variant: Variant, cells: Cells) -> tuple[str, str, str, str]:
 
 
 def count_value(ours: Standing, theirs: Count | None, bare: bool = False) -> Value:
-    """A count beside the published one; `bare` prints the latter without its runs, as the paper."""
+    """A count beside the published one; `bare` prints that without its runs, as the paper does."""
     k, m = ours.solved, ours.runs
     printed, short = None, ""
     if theirs is not None:
@@ -162,7 +162,7 @@ def by_length(
 
 
 def common_notes(cells: Cells, rows: list[Row]) -> list[str]:
-    """What every table says of itself: incomplete cells and runs that are not counted."""
+    """The notes of every table: incomplete cells and runs that are not counted."""
     if not cells.by_cell:
         return []
     values = [value for row in rows for value in row.values]

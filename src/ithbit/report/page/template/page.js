@@ -305,7 +305,7 @@
     const dark = chosen === "dark" || (chosen === "auto" && system.matches);
     document.documentElement.dataset.theme = dark ? "dark" : "light";
     theme.textContent = { auto: "◐ auto", light: "○ light", dark: "● dark" }[chosen];
-    theme.title = chosen === "auto" ? "Colours: as the system has them" : `Colours: ${chosen}`;
+    theme.title = chosen === "auto" ? "Colours: as in the system settings" : `Colours: ${chosen}`;
   };
   theme.addEventListener("click", () => {
     chosen = THEMES[(THEMES.indexOf(chosen) + 1) % THEMES.length];
