@@ -174,8 +174,8 @@ def test_compiled_code_that_fails_gives_way_to_the_plain_models(
     for run in runs:
         assert kept(tmp_path / "fallen", run) == kept(tmp_path / "plain", run)
     assert [event.what for event in told if isinstance(event.what, Notice)] == [
-        "compiled code of gru failed (RuntimeError: an illegal instruction): trained with the plain "
-        "models"
+        "compiled code of gru failed (RuntimeError: an illegal instruction): trained with the "
+        "plain models"
     ]
 
 
