@@ -76,7 +76,7 @@ def _mend(cell: Cell, said: str, trace: str, too_large: bool, uncaptured: bool) 
 
 
 def fail(progress: Progress, error: str, trace: str, cell: Cell) -> None:
-    """Record that a run cannot go on."""
+    """Record that a run cannot continue."""
     failure = Failure(progress.run, error, trace, len(progress.history))
     progress.folder.fail(failure)
     cell.part_with(progress)

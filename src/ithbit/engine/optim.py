@@ -1,4 +1,4 @@
-"""The optimiser for a stack of runs: per-seed clipping, AdamW, plateau schedule and stopping.
+"""The optimiser for a stack of runs: per-seed clipping, AdamW and the plateau schedule.
 
 The parameters of a stack lie in one buffer (seed, parameter), and so do their gradients and
 moments: one run is one row, and a step takes a dozen operations for any model. `torch.optim` has

@@ -282,7 +282,10 @@ def _table_path(folder: Path, name: str) -> Path | None:
 
 
 def _read_table(path: Path, columns: dict[str, Any], fields: Mapping[str, Field]) -> pl.DataFrame:
-    """The table of a file with exactly these columns; raises `StoreError` on anything else."""
+    """The table in a file: these columns, with defaults for missing ones that 0.1 did not have.
+
+    Raises `StoreError` on anything else.
+    """
     try:
         if path.suffix == ".csv":
             if not path.read_bytes().endswith(b"\n"):

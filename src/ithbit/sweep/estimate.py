@@ -1,7 +1,7 @@
 """How long a sweep may take: a rough nominal pace for each run, corrected by the pace of finished
 runs in the store.
 
-*Empirical*, and an upper bound in one sense only: every run is taken to use all its epochs.
+*Empirical*, and an upper bound in one sense only: every run is assumed to use all its epochs.
 """
 
 import statistics

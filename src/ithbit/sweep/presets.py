@@ -28,7 +28,7 @@ def cross(
     positions: Iterable[str] = ("polynomial",),
     protocol: Protocol = Protocol(),
 ) -> list[RunSpec]:
-    """Every variant at every length, encoding and seed that the family takes."""
+    """Every variant at every length and seed, with every encoding that its family takes."""
     seeds, positions, lengths = list(seeds), list(positions), list(lengths)
     return [
         RunSpec(ModelSpec(task, family, n, layers, positions=encoding), seed, protocol)
