@@ -27,7 +27,7 @@ Logits = Callable[[Params, ModelSpec, TokenTable, Examples], Tensor]
 
 _GPU_BATCH = 1000  # launches slow a GPU down: fewer and larger batches than on a CPU
 _STRUCTURED_TOKENS = 1 << 20  # of structured inputs after training: about a second on a CPU
-_NUMBERS = 1 << 30  # evaluated at a time: longer inputs go in smaller batches
+_NUMBERS = 1 << 30  # held at a time in evaluation: longer inputs go in smaller batches
 _VECTOR = 32  # elements that a CPU's elementwise loop takes at a time: two of the widest vectors
 
 

@@ -20,7 +20,7 @@ from ithbit.models.classifier import init
 from ithbit.spec import RunSpec
 from ithbit.tasks.sampling import stream_keys
 
-_WARM_UP = 3  # runs before a capture, as CUDA graphs require
+_WARM_UP = 3  # repetitions before a capture, as CUDA graphs require
 _AHEAD = 32  # graphs that may be queued on the device: a pause waits for them
 
 
