@@ -36,8 +36,8 @@ def merge(source: Path, target: Path) -> Merged:
     """Copy the finished and failed runs of another store in; finished runs here stay as they are.
 
     A run folder appears whole or not at all: it is copied beside its place and moved in one step.
-    It replaces an unfinished folder of the same run, but not a damaged result. A run that could
-    not be run there replaces nothing.
+    It replaces an unfinished or failed folder of the same run, but not a damaged result. A run that
+    could not be run there replaces nothing.
     """
     if not source.is_dir():
         kind = "is a file, not a folder" if source.exists() else "does not exist"
