@@ -41,7 +41,7 @@ print(json.dumps(found))
 """
 
 REFUSED = {
-    "train rhi gru --n 100000000": "needs at least 6.4 TB of memory, what this machine has free is",
+    "train rhi gru --n 100000000": "needs at least 6.4 TB of memory, but this machine's free",
     "train lhi softmax-full --n 100000000 --positions learned --device cpu": "needs at least",
     "train rhi gru --layers 100000000": "needs at least",
     "train rhi softmax-full --width 100000000 --heads 1": "needs at least",

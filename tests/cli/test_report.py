@@ -124,7 +124,7 @@ def test_an_export_is_not_given_a_second_format(ithbit, store: Path, tmp_path: P
     before = sorted((tmp_path / "tidy").iterdir())
     status, out, err = ithbit("export", "--store", "tidy", "-o", "tidy")
     assert (status, out, err.count("\n")) == (2, "", 1)
-    assert "tidy has runs.csv already, and of a table in two formats neither is read" in err
+    assert "tidy already has runs.csv, and a table in two formats cannot be read" in err
     assert sorted((tmp_path / "tidy").iterdir()) == before
     assert ithbit("export", "--store", store, "--format", "csv", "-o", "tidy")[0] == 0
 

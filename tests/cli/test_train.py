@@ -278,7 +278,7 @@ def test_a_file_that_may_not_grow(workers, tmp_path, kept, leftovers, unbroken) 
     assert out == ""
     last = err.splitlines()[-1]
     assert last.startswith(f"ithbit: cannot write to {store}")
-    assert ": File too large; what is finished is kept: mend that and run the same" in last
+    assert ": File too large; what is finished is kept: fix that and run the same" in last
     assert "Traceback" not in err
     assert leftovers(store) == []
     assert not list(store.rglob("result.json")) + list(store.rglob("failure.json"))

@@ -174,8 +174,8 @@ def test_compiled_code_that_fails_gives_way_to_the_plain_models(
     for run in runs:
         assert kept(tmp_path / "fallen", run) == kept(tmp_path / "plain", run)
     assert [event.what for event in told if isinstance(event.what, Notice)] == [
-        "compiled code of gru failed (RuntimeError: an illegal instruction): trained by the plain "
-        "models"
+        "compiled code of gru failed (RuntimeError: an illegal instruction): trained with the "
+        "plain models"
     ]
 
 
@@ -220,8 +220,11 @@ print(*(event.what for event in told if isinstance(event.what, str)), sep="\\n")
 @pytest.mark.parametrize(
     ("lacking", "said"),
     [
-        ("no numba", "compiled code needs numba, which is not here: trained by the plain models\n"),
-        ("no folder", "compiled code has no folder to be kept in: trained by the plain models\n"),
+        (
+            "no numba",
+            "compiled code needs numba, which is not here: trained with the plain models\n",
+        ),
+        ("no folder", "no folder to keep compiled code in: trained with the plain models\n"),
     ],
 )
 def test_a_machine_that_lacks_something_trains_and_says_so_once(lacking, said, tmp_path) -> None:

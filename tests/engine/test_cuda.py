@@ -239,7 +239,7 @@ def test_what_the_kernels_refuse_is_trained_by_the_plain_models_and_said_once(tm
     assert {result.environment["path"] for result in results} == {"stacked"}
     assert [event.what for event in told if isinstance(event.what, str)] == [
         "the kernels take a width that is a power of two, 4 or more, got 12: "
-        "trained by the plain models"
+        "trained with the plain models"
     ]
 
 

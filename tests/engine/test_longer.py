@@ -98,8 +98,8 @@ def test_of_earlier_versions_the_state_is_missing(tmp_path, ends_alike) -> None:
     train(longer, store, CPU, told.append)
     assert epochs(told) == [(seed, epoch) for epoch in range(1, 6) for seed in (0, 1)]
     assert set(notices(told)) == {
-        "a finished run of at most 3 epochs is here, but not its optimiser's state, which earlier "
-        "versions did not keep: trained anew"
+        "a finished run of at most 3 epochs is here, but without a usable optimiser state (earlier "
+        "versions kept none): trained from scratch"
     }
     ends_alike(longer)
 

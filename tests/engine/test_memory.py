@@ -110,7 +110,7 @@ def test_what_cannot_fit_is_refused_before_the_store_is_made(tmp_path):
     store = tmp_path / "runs"
     sentence = (
         r"training rhi_n100000000_gru_L1d16h2_polynomial_s0 needs at least \d+ (GB|TB) of "
-        r"memory, what this machine has free is \d.* [GT]B; take a smaller n, width or batch"
+        r"memory, but this machine's free memory is \d.* [GT]B; take a smaller n, width or batch"
     )
     for call in (lambda: run_all([small, large], store, "cpu"), lambda: train([large], store)):
         with pytest.raises(TooLargeError, match=sentence):

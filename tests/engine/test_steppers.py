@@ -96,7 +96,7 @@ def test_kernels_that_fail_give_way_to_the_plain_models(tmp_path, kept, request)
     (notice,) = [event.what for event in told if isinstance(event.what, str)]
     assert isinstance(notice, Notice)
     assert notice.startswith("the kernels of linear-full failed (")
-    assert notice.endswith("): trained by the plain models")
+    assert notice.endswith("): trained with the plain models")
 
 
 @pytest.mark.usefixtures("by_kernels")

@@ -36,7 +36,7 @@ def test_unknown_format(tmp_path: Path, mixed_records: Records) -> None:
 def test_a_table_in_the_other_format(tmp_path: Path, mixed_records: Records, there: str) -> None:
     (tmp_path / there).write_text("mine")
     with pytest.raises(
-        OutputError, match=f"has {there} already, .* name another folder with --out"
+        OutputError, match=f"already has {there}, .* name another folder with --out"
     ):
         export(mixed_records, tmp_path, "parquet")
     assert [path.name for path in tmp_path.iterdir()] == [there]

@@ -192,7 +192,7 @@ def test_what_a_person_must_mend_is_told_once(tmp_path, what, told):
     toy = Toy(*what)
     with pytest.raises(ClusterError, match=told) as error:
         sweep_of(tmp_path, toy, RUNS[:1]).finish()
-    assert "nothing was handed over again" in str(error.value)
+    assert "nothing was resubmitted" in str(error.value)
     assert len(toy.submissions) == len(what)
     (result,) = sweep_of(tmp_path, toy, RUNS[:1]).finish()
     assert isinstance(result, Result)
@@ -212,7 +212,7 @@ def test_cancelled_runs_are_not_handed_over_again_by_whoever_watches(tmp_path):
     watcher.submit()
     assert cancel(RUNS[:1], tmp_path, toy) == 1
     assert cancel(RUNS[:1], tmp_path, toy) == 0
-    with pytest.raises(ClusterError, match="was cancelled; give the command again to go on"):
+    with pytest.raises(ClusterError, match="was cancelled; run the command again to continue"):
         watcher.finish()
     toy.instead.clear()
     assert len(sweep_of(tmp_path, toy).finish()) == 5
@@ -266,7 +266,7 @@ def test_a_controller_that_is_away_is_waited_for_later_on(tmp_path):
     assert isinstance(result, Result)
     assert len(toy.submissions) == 1
     assert [text for text in said if "Unable to contact" in text] == [
-        "Slurm refused: Unable to contact slurm controller; waiting, what runs goes on"
+        "Slurm refused: Unable to contact slurm controller; waiting, running jobs continue"
     ]
 
 

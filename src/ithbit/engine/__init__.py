@@ -1,1 +1,1 @@
-"""Training under the paper's protocol: specs, per-seed optimiser, loop, evaluation, checkpoints."""
+"""Training under the paper's protocol: steppers, per-seed optimiser, epoch loop, evaluation."""

@@ -1,8 +1,8 @@
-"""The runs of one spec on their way: all that the loop keeps of them between two epochs.
+"""The runs of one spec in progress: all that the loop keeps of them between two epochs.
 
-A run is claimed when it takes a seat in the stack and left to others when it ends. The stack has a
-copy of its rows as they were after the last whole epoch; a run is saved from there, finished from
-there, and goes back there after a fault.
+A run is claimed when it takes a seat in the stack and released when it ends. The stack keeps a copy
+of its rows as of the last whole epoch; a run is saved and finished from that copy, and returns to
+it after a fault.
 """
 
 import math
@@ -26,20 +26,21 @@ from ithbit.store.folder import Checkpoint, RunFolder
 from ithbit.store.records import Epoch, Result
 from ithbit.tasks.indexing import n_tokens
 
-_CPU_TOKENS = 32_768  # tokens of a step above which a larger stack no longer helps a CPU
+_CPU_TOKENS = 32_768  # tokens per step above which a larger stack no longer helps on a CPU
 _CUDA_SEEDS = 64
-_CUDA_SCRATCH = 2 << 30  # bytes that the kernels of one stack may work in
-_MAX_SHARES = 512  # rows of partial gradients that the kernels keep for a run, at most
+_CUDA_SCRATCH = 2 << 30  # bytes of working memory for the kernels of one stack
+_MAX_SHARES = 512  # rows of partial gradients that the kernels keep per run, at most
 
 
 def stack_size(run: RunSpec, device: Device) -> int:
-    """How many runs to train at once: a GPU wants many, a CPU only as many as fit its caches."""
+    """How many runs to train at once: many on a GPU, only as many as fit its caches on a CPU."""
     if why_alone(run.model, device) is not None:
         return 1
     model, batch_size = run.model, run.protocol.batch_size
     tokens = batch_size * n_tokens(model.task, model.n_bits)
     if device.is_cuda:
-        # A few rows a token for each block and for the way back, and the gradient's shares; fp32.
+        # A few rows per token for each block and for the backward pass, and the partial gradients;
+        # fp32.
         rows = 6 * (model.n_layers + 1) * tokens
         family = family_named(model.family)
         width = max(model.d_model, model.d_state) if family.has_state else model.d_model
@@ -50,18 +51,18 @@ def stack_size(run: RunSpec, device: Device) -> int:
 
 @dataclass(eq=False)
 class Progress:
-    """A run on its way: what its next epoch depends on, and its folder."""
+    """A run in progress: what its next epoch depends on, and its folder."""
 
     folder: RunFolder
-    adam: AdamState  # on the host, as it was when its stack was made
+    adam: AdamState  # on the host, as of when its stack was built
     plateau: Plateau
     rate: float  # learning rate of the next epoch
     started_at: str
     history: list[Epoch]
     epochs_saved: int
     evaluation_seconds: float = 0.0
-    saved: float = field(default_factory=time.monotonic)  # when its state was last on disk
-    claim: ExitStack = field(default_factory=ExitStack)  # closed when the run is left to others
+    saved: float = field(default_factory=time.monotonic)  # when its state was last written
+    claim: ExitStack = field(default_factory=ExitStack)  # closed when the run is released
 
     @property
     def run(self) -> RunSpec:
@@ -72,12 +73,12 @@ class Progress:
         return len(self.history) > self.epochs_saved
 
     def checkpoint(self, adam: AdamState) -> Checkpoint:
-        """Its state; `adam` is that of its last whole epoch."""
+        """The checkpoint of the run; `adam` is its state after the last whole epoch."""
         best, bad_epochs = self.plateau.best, self.plateau.bad_epochs
         return Checkpoint(len(self.history), best, bad_epochs, vars(adam), self.started_at)
 
     def save(self, adam: AdamState) -> None:
-        """Put its state on disk."""
+        """Write its state to disk."""
         self.folder.save(self.checkpoint(adam))
         self.epochs_saved, self.saved = len(self.history), time.monotonic()
 
@@ -88,13 +89,13 @@ class Cell:
     def __init__(self, runs: list[RunSpec], how: How) -> None:
         self.how = how
         self.waiting = deque(RunFolder(how.store, run) for run in runs)
-        self.halted: deque[Progress] = deque()  # begun, but out of a stack that met a fault
+        self.halted: deque[Progress] = deque()  # started, but taken out of a stack after a fault
         self.seated: list[Progress] = []
-        self.busy: list[RunFolder] = []  # in the hands of other processes
+        self.busy: list[RunFolder] = []  # held by other processes
         self.size = stack_size(runs[0], how.device)
-        self.fallen = False  # to the plain models for good: after a fault, or as they are faster
+        self.fallen = False  # to the plain models, for good: after a fault, or as they are faster
         self.captured = True  # on a GPU: steps are replayed from a graph
-        self.raised: BaseException | None = None  # by the watcher, which wants to stop
+        self.raised: BaseException | None = None  # by the watcher, to stop the training
         self._stack: Stack | None = None
         self.stepper, notices = choose_stepper(runs[0], how.device, how.kernels, how.compile)
         for folder in self.waiting:
@@ -113,7 +114,7 @@ class Cell:
             raise
 
     def fill(self) -> bool:
-        """Seat whoever waits while there is room; whether anyone is seated."""
+        """Seat waiting runs while there is room; return whether any run is seated."""
         while len(self.seated) < self.size and (self.halted or self.waiting):
             self.unstack()
             if self.halted:
@@ -123,7 +124,7 @@ class Cell:
             with ExitStack() as claim:
                 if not claim.enter_context(folder.claimed()):
                     self.busy.append(folder)
-                # Looked at again now that the folder is ours: another process may have been faster.
+                # Checked again now that we hold the folder: another process may have ended the run.
                 elif done := folder.result() or folder.failure() or _ended_before(folder):
                     self.tell(Event(folder.run, done))
                 else:
@@ -132,7 +133,7 @@ class Cell:
         return bool(self.seated)
 
     def _load(self, folder: RunFolder) -> Progress:
-        """A run as the store has it: from its checkpoint, or from the beginning."""
+        """A run as the store has it: from its checkpoint, a shorter run's, or the beginning."""
         fresh = vars(fresh_state(folder.run))
         checkpoint, remark = folder.load(like=fresh)
         if remark:
@@ -154,7 +155,7 @@ class Cell:
         )
 
     def stack(self) -> Stack:
-        """The stack of who is seated: the same until somebody comes or goes."""
+        """The stack of the seated runs: the same one until a run joins or leaves."""
         if self._stack is None:
             runs, states = [p.run for p in self.seated], [p.adam for p in self.seated]
             state = AdamState.join(states)
@@ -165,7 +166,7 @@ class Cell:
         return self._stack
 
     def change_over(self) -> None:
-        """Go on by compiled code from this epoch on, if it has come to be there and pays."""
+        """Switch to compiled code for the coming epochs, once it is ready and if it pays."""
         if self.stepper == "stacked" and self.how.compile == "auto" and not self.fallen:
             run = self.seated[0].run
             self.stepper, _ = choose_stepper(run, self.how.device, self.how.kernels, "auto")
@@ -183,7 +184,7 @@ class Cell:
                 stack.close()
 
     def save(self, older_than: float = -math.inf) -> None:
-        """Put those on disk that have moved, and were not saved for so many seconds."""
+        """Save seated runs with new epochs, last saved at least `older_than` seconds ago."""
         now = time.monotonic()
         due = [p.has_moved and now - p.saved >= older_than for p in self.seated]
         if any(due):
@@ -193,12 +194,12 @@ class Cell:
                     progress.save(adam)
 
     def part_with(self, progress: Progress) -> None:
-        """Leave a run to others, and its seat to the next."""
+        """Release a run, and free its seat for the next."""
         self.seated = [other for other in self.seated if other is not progress]
         progress.claim.close()
 
     def leave(self, save: bool = True) -> list[Unfinished]:
-        """Leave all runs to others; which they are, those first that have waited longest."""
+        """Release all runs; return the unfinished ones, those that waited longest first."""
         try:
             if save:
                 self.save()
@@ -216,7 +217,7 @@ class Cell:
 
 
 def _ended_before(folder: RunFolder) -> Result | None:
-    """The result of a run whose epochs were more than enough, asked for with even more of them."""
+    """The result taken over from a shorter run that stopped before its epochs ran out, if any."""
     shorter = folder.shorter()
     return folder.end_as(shorter) if shorter else None
 
@@ -224,6 +225,6 @@ def _ended_before(folder: RunFolder) -> Result | None:
 def _goes_on(shorter: RunFolder, checkpoint: Checkpoint | None) -> str:
     most = f"a finished run of at most {shorter.run.protocol.max_epochs} epochs"
     if checkpoint is None:
-        why = "its optimiser's state, which earlier versions did not keep"
-        return f"{most} is here, but not {why}: trained anew"
+        why = "a usable optimiser state (earlier versions kept none)"
+        return f"{most} is here, but without {why}: trained from scratch"
     return f"{most} goes on from epoch {checkpoint.epochs_done}"

@@ -1,4 +1,4 @@
-"""Where training runs, and why; what the record of a run says of the machine."""
+"""Where training runs, and why; what the record of a run says about the machine."""
 
 import ctypes
 import os
@@ -22,7 +22,7 @@ DEVICES = ("auto", "cpu", "cuda")
 
 @dataclass(frozen=True)
 class Device:
-    """A device and the reason for it, said once at the start."""
+    """A device and the reason for choosing it, reported once at the start."""
 
     torch: torch.device
     reason: str
@@ -32,15 +32,15 @@ class Device:
         return self.torch.type == "cuda"
 
     def synchronize(self) -> None:
-        """Wait for the device, before a clock is read."""
+        """Wait for the device, before reading a clock."""
         if self.is_cuda:
             torch.cuda.synchronize(self.torch)
 
     def is_lost(self) -> bool:
-        """Whether the device answers no more; to be asked when something has failed on it.
+        """Whether the device no longer responds; to be checked after something failed on it.
 
-        A CUDA error of the sticky kind (a memory fault, a GPU that fell off its bus) is the answer
-        to every later call of the process.
+        A sticky CUDA error (a memory fault, a GPU that fell off its bus) is returned by every later
+        call of the process.
         """
         if self.is_cuda:
             try:
@@ -51,13 +51,13 @@ class Device:
 
     @contextmanager
     def said_if_lost(self) -> Iterator[None]:
-        """Turn whatever fails because the device is lost into a sentence."""
+        """Turn any failure of a lost device into a `DeviceError`."""
         try:
             yield
         except Exception as error:
             if isinstance(error, IthbitError) or not self.is_lost():
                 raise
-            # CUDA's own sentence; advice for programmers follows it.
+            # CUDA's own message; advice for programmers follows in the next lines.
             said = (str(error).splitlines() or [type(error).__name__])[0]
             raise DeviceError(
                 f"the GPU failed: {said}; finished runs and checkpoints are kept: "
@@ -66,11 +66,11 @@ class Device:
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:
-        """Keep torch to one thread meanwhile, and put the user's number back.
+        """Keep torch to one thread within this context, then restore the user's number.
 
-        Several threads sum in another order than one, so a run would depend on how many a process
-        has; and the models are too small to gain from them: processes use the other cores. Threads
-        that are started meanwhile have the same one, and may come here as well.
+        Several threads sum in a different order, so a run would depend on their number; and the
+        models are too small to gain from more: other processes use the other cores. Python threads
+        started within inherit the setting, and may enter this context themselves.
         """
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -81,8 +81,8 @@ class Device:
 
 
 def choose_device(name: str = "auto") -> Device:
-    """The device to train on: a GPU where there is one, unless told otherwise; cuda:1 is the
-    second.
+    """The device to train on: a GPU if there is one, unless the name says otherwise; cuda:1 is
+    the second GPU.
 
     >>> choose_device("tpu")
     Traceback (most recent call last):
@@ -102,13 +102,13 @@ def choose_device(name: str = "auto") -> Device:
         raise DeviceError(f"device {name!r} was asked for, but the last GPU here is cuda:{last}")
     if has_cuda and kind != "cpu":
         # The protocol is fp32: no TF32 in products, whatever the user's defaults are. cuDNN, which
-        # serves users' layers, has a switch of its own.
+        # users' layers may use, has its own switch.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         chosen = torch.device("cuda", int(index) if index else torch.cuda.current_device())
         return Device(chosen, f"GPU: {torch.cuda.get_device_name(chosen)}")
     keep_freed_memory()
     why = "as asked" if name == "cpu" else "no CUDA GPU found"
-    return Device(torch.device("cpu"), f"CPU, one thread a process ({why})")
+    return Device(torch.device("cpu"), f"CPU, one thread per process ({why})")
 
 
 def usable_cores() -> int:
@@ -120,22 +120,22 @@ def usable_cores() -> int:
 
 @cache
 def keep_freed_memory() -> None:
-    """Tell glibc to reuse large freed blocks instead of handing each back to the kernel.
+    """Make glibc reuse large freed blocks instead of returning each to the kernel.
 
-    A step allocates and frees the same few dozen megabyte-sized tensors; by default every one is
-    mapped and zeroed anew, which costs a large part of a step on a CPU. Other C libraries are left
-    alone.
+    A step allocates and frees the same few dozen megabyte-sized tensors; by default each is mapped
+    and zeroed again every time, which costs a large part of a step on a CPU. Other C libraries are
+    left alone.
     """
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt
-        # M_MMAP_THRESHOLD: blocks below 32 MiB come from the heap. Older versions refuse more, and
-        # larger ones, which only large stacks have, would leave holes in it.
+        # M_MMAP_THRESHOLD: blocks below 32 MiB come from the heap. Older versions refuse a higher
+        # threshold, and larger blocks, which only large stacks have, would leave holes in the heap.
         mallopt(-3, 1 << 25)
-        mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD: and the heap is kept
+        mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD: the heap is never trimmed
 
 
 def describe_environment(device: Device) -> dict[str, str | int]:
-    """Versions and machine, for the record of a run; the commit where the code is a checkout."""
+    """Versions and machine, for the record of a run; also the commit, if run from a checkout."""
     return _code_versions() | {
         "ithbit": __version__,
         "python": platform.python_version(),
@@ -151,7 +151,7 @@ def describe_environment(device: Device) -> dict[str, str | int]:
 
 @cache
 def _code_versions() -> dict[str, str | int]:
-    """The commit, as it is when first asked for, and the version of the kernels' compiler."""
+    """The commit at the first call, and the version of the kernels' compiler."""
     found: dict[str, str | int] = {}
     if commit := _commit():
         found["commit"] = commit
@@ -161,7 +161,7 @@ def _code_versions() -> dict[str, str | int]:
 
 
 def _commit() -> str | None:
-    """The checkout's commit, with a + where the sources differ from it."""
+    """The checkout's commit, with a + if the sources differ from it."""
     package = Path(__file__).resolve().parents[1]
     root = package.parent.parent
     if not (root / ".git").exists() or package.parent.name != "src":

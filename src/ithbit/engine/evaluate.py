@@ -25,10 +25,10 @@ from ithbit.tasks.tokens import TokenTable, token_table
 
 Logits = Callable[[Params, ModelSpec, TokenTable, Examples], Tensor]
 
-_GPU_BATCH = 1000  # a GPU is slowed down by launches: fewer and larger batches than a CPU's
-_STRUCTURED_TOKENS = 1 << 20  # of structured inputs at the end of training: about a second on a CPU
-_NUMBERS = 1 << 30  # of what is evaluated at a time: longer inputs go in smaller batches
-_VECTOR = 32  # two of the widest: what a CPU's elementwise loop takes at a time
+_GPU_BATCH = 1000  # launches slow a GPU down: fewer and larger batches than on a CPU
+_STRUCTURED_TOKENS = 1 << 20  # of structured inputs after training: about a second on a CPU
+_NUMBERS = 1 << 30  # held at a time in evaluation: longer inputs go in smaller batches
+_VECTOR = 32  # elements that a CPU's elementwise loop takes at a time: two of the widest vectors
 
 
 def held_out_examples(
@@ -40,7 +40,7 @@ def held_out_examples(
 
 
 def batch_that_fits(spec: ModelSpec, n_bits: int, wanted: int) -> int:
-    """How many examples to evaluate at a time: as many as wanted, unless they are very long."""
+    """How many examples to evaluate at a time: `wanted`, or fewer if they are very long."""
     numbers = matrix_numbers(spec, n_bits) + 4 * spec.d_model * n_tokens(spec.task, n_bits)
     return max(1, min(wanted, _NUMBERS // numbers))
 
@@ -69,8 +69,8 @@ def evaluate(
 def ordered_mean(x: Tensor) -> Tensor:
     """The mean of each row in double precision: seed example -> seed.
 
-    Halves are added, element by element, so that the order of a row's sum does not depend on how
-    many rows there are, which a library's reduction on a GPU may.
+    Halves are added elementwise, so that the order of summation within a row does not depend on the
+    number of rows, as it may in a library's reduction on a GPU.
     """
     count = x.shape[1]
     x = F.pad(x.double(), (0, (1 << (count - 1).bit_length()) - count))
@@ -83,8 +83,8 @@ def ordered_mean(x: Tensor) -> Tensor:
 def bce(out: Tensor, answer: Tensor) -> Tensor:
     """Binary cross-entropy of every example: seed batch.
 
-    A CPU takes exponentials by vectors, and what is left at the end of a tensor one by one, which
-    rounds otherwise. Rows are filled up so that no run is at the end for being alone or last.
+    A CPU computes exponentials in vectors, and those left at the end of a tensor one by one, which
+    rounds differently. Rows are padded so that this never depends on a run being alone or last.
     """
     filled = (0, -out.shape[1] % _VECTOR)
     out, answer = F.pad(out, filled), F.pad(answer.to(out.dtype), filled)
@@ -101,11 +101,11 @@ def shifted_accuracy(
     query_length: int | None = None,
     logits: Logits = logits,
 ) -> tuple[list[float] | None, list[float] | None]:
-    """Accuracy of each seed at n/2 and 2n bits; None where that is no length, or a user's layer
-    refuses it.
+    """Accuracy of each seed at n/2 and 2n bits; None where there is no such length, or a user's
+    layer refuses it.
 
     The query's features are scaled by the instance's own length, as in the paper, unless
-    `query_length` says otherwise; the polynomial positions keep the training length.
+    `query_length` is given; the polynomial positions keep the training length.
     """
 
     params = with_buffers(params, spec, seeds)
@@ -122,7 +122,7 @@ def shifted_accuracy(
         except Exception:
             if not spec.code:
                 raise
-            return None  # made for one length alone
+            return None  # the layer works at one length only
         return [float(value) for value in accuracy.tolist()]
 
     half = at(spec.n_bits // 2, HALF_LENGTH_SEED) if spec.n_bits >= 2 else None
@@ -133,8 +133,8 @@ def shifted_accuracy(
 def structured_answers(
     params: Params, spec: ModelSpec, seed: int, logits: Logits = logits
 ) -> dict[str, Any]:
-    """What a trained model answers to structured inputs, as fields of its result: how many were
-    tried, as many as the budget of tokens allows, how many answered wrong, and the first of these.
+    """A trained model's answers to structured inputs, as fields of its result: how many inputs
+    were tried (as many as the token budget allows), how many were wrong, and the first wrong one.
     """
     params, embed = with_buffers(params, spec, [seed]), params["embed"]
     table = token_table(spec.task, spec.n_bits, None, embed.dtype, embed.device)
@@ -146,7 +146,7 @@ def structured_answers(
     for bits, index in every_index(strings, limit, batch, embed.device):
         examples = Examples(bits[None], index[None])
         sign = 2.0 * examples.answer[0] - 1
-        failed = ~(logits(params, spec, table, examples)[0] * sign > 0)  # nor is NaN right
+        failed = ~(logits(params, spec, table, examples)[0] * sign > 0)  # NaN is wrong
         tried, missed = tried + len(index), int(failed.sum())
         if missed and not wrong:
             at = int(failed.int().argmax())

@@ -1,10 +1,10 @@
-"""What may go wrong around the epoch loop, and how it goes on.
+"""What can go wrong in the epoch loop, and how training continues.
 
-A stack that is too large for the memory is halved, kernels and compiled code that fail give way to
-the plain models, and steps that cannot be captured in a graph are run one by one; every run goes on
-from its last whole epoch. Anything else is a record of each run it hit, not the end of a sweep. A
-device that is lost, a watcher that raises and mistakes of the user's end the training and fail no
-run.
+A stack too large for memory is halved, kernels and compiled code that fail are replaced by the
+plain models, steps that cannot be captured in a graph run one by one, and runs of a user's layer
+that fail in a stack are trained one at a time; every run resumes from its last whole epoch. Any
+other fault is recorded as a failure of the runs it hit, and the sweep continues. A lost device, a
+watcher that raises and user errors end the training without failing any run.
 """
 
 import traceback
@@ -21,7 +21,7 @@ from ithbit.store.records import Failure
 
 
 def survive(epochs: Callable[[], None], cell: Cell) -> None:
-    """Run the epoch loop to its end, through every fault that can be mended."""
+    """Run the epoch loop to its end, continuing after every fault that training can survive."""
     while True:
         try:
             epochs()
@@ -33,16 +33,17 @@ def survive(epochs: Callable[[], None], cell: Cell) -> None:
                 raise
             said, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
             too_large, uncaptured = _is_out_of_memory(error), isinstance(error, CaptureError)
-        _mend(cell, said, trace, too_large, uncaptured)  # out of reach of the error's tensors
+        # Outside the except block: the error, and the tensors it refers to, are gone by now.
+        _mend(cell, said, trace, too_large, uncaptured)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether a GPU's memory was too small: torch has a class for it, CUDA itself a word."""
+    """Whether a GPU ran out of memory: torch has a class for this, CUDA only a message."""
     return isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
 
 
 def _mend(cell: Cell, said: str, trace: str, too_large: bool, uncaptured: bool) -> None:
-    """Go on after a fault: in a smaller stack, by other steps, or without these runs."""
+    """Continue after a fault: with a smaller stack, with other steps, or without these runs."""
     cell.unstack()
     run, n_runs = cell.seated[0].run, len(cell.seated)
     family, why = run.model.family, shorten(said, 200, placeholder="…")
@@ -55,10 +56,10 @@ def _mend(cell: Cell, said: str, trace: str, too_large: bool, uncaptured: bool) 
             text += f": trained {cell.size} at a time"
     elif cell.stepper == "kernels" and cell.how.kernels == "auto":
         cell.stepper, cell.fallen = "stacked", True
-        text = f"the kernels of {family} failed ({why}): trained by the plain models"
+        text = f"the kernels of {family} failed ({why}): trained with the plain models"
     elif cell.stepper == "compiled" and cell.how.compile == "auto":
         cell.stepper, cell.fallen = "stacked", True
-        text = f"compiled code of {family} failed ({why}): trained by the plain models"
+        text = f"compiled code of {family} failed ({why}): trained with the plain models"
     elif uncaptured and cell.captured:
         cell.captured = False
         text = f"steps of {family} cannot be captured in a CUDA graph ({why}): run one by one"
@@ -75,7 +76,7 @@ def _mend(cell: Cell, said: str, trace: str, too_large: bool, uncaptured: bool) 
 
 
 def fail(progress: Progress, error: str, trace: str, cell: Cell) -> None:
-    """Record that a run cannot go on."""
+    """Record that a run cannot continue."""
     failure = Failure(progress.run, error, trace, len(progress.history))
     progress.folder.fail(failure)
     cell.part_with(progress)

@@ -1,8 +1,8 @@
-"""How runs are trained: where, by what, whom to tell, and when to leave.
+"""How runs are trained: where, with which code, who watches, and when to stop early.
 
-To *pause* is the one way to leave before the end: the loop asks for it at the end of every epoch
-and between two steps, and every run that leaves is saved after its last whole epoch. A Ctrl-C, the
-end of a worker's input, a watcher that raises in another thread and a clock all ask for it so.
+A *pause* is the only way to stop before the end: the loop checks for one after every epoch and
+between steps, and every run that stops is saved as of its last whole epoch. Ctrl-C, the end of a
+worker's input, a watcher that raises in another thread and a time limit all ask for one.
 """
 
 import math
@@ -21,16 +21,16 @@ from ithbit.errors import first_of
 from ithbit.spec import RunSpec
 from ithbit.store.records import Epoch, Failure, Result
 
-_NAMED = 3  # runs, in a sentence
+_NAMED = 3  # runs named in a message
 
 
 class Notice(str):
-    """A remark on how all such runs are trained: one of a kind is enough."""
+    """A remark on how all such runs are trained: reported once, not once per run."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """What a watcher is told: a run's new epoch, its result, its failure, or a remark on it."""
+    """What a watcher receives: a run's new epoch, its result, its failure, or a remark on it."""
 
     run: RunSpec
     what: Epoch | Result | Failure | str
@@ -41,7 +41,7 @@ Watcher = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A run that was left before its end: saved after so many epochs, and goes on from there."""
+    """A run that stopped before its end: saved after `epochs` epochs, and resumed from there."""
 
     spec: RunSpec
     epochs: int
@@ -51,11 +51,11 @@ Outcome = Result | Failure | Unfinished
 
 
 class StoppedError(KeyboardInterrupt):
-    """A Ctrl-C that was heeded; its text says what goes on from where."""
+    """Raised once a Ctrl-C has stopped the training; its text says where runs will resume."""
 
 
 class Pause:
-    """Whether to leave: at once when it is asked for, or with the epoch once `until` is over."""
+    """Whether to stop: at once when asked, or at the end of the epoch once `until` has passed."""
 
     def __init__(self, until: float = math.inf, outer: "Pause | None" = None) -> None:
         self._until, self._outer, self._asked = until, outer, False
@@ -69,17 +69,17 @@ class Pause:
 
     @property
     def due(self) -> bool:
-        """Whether to leave at the end of an epoch, by the clock of `time.monotonic`."""
+        """Whether to stop at the end of this epoch, by the clock of `time.monotonic`."""
         return self.asked or time.monotonic() >= self._until
 
     def within(self, seconds: float) -> "Pause":
-        """One that is due after so many seconds, or with this one."""
+        """A pause that is due after this many seconds, or as soon as this one is asked for."""
         return Pause(time.monotonic() + seconds, self)
 
 
 @dataclass(frozen=True)
 class How:
-    """What every part of the engine needs to know beside the runs."""
+    """What every part of the engine needs to know besides the runs."""
 
     store: Path
     device: Device
@@ -91,11 +91,11 @@ class How:
 
 @contextmanager
 def ctrl_c_pauses(pause: Pause) -> Iterator[None]:
-    """Have a Ctrl-C ask for a pause meanwhile, and a second one raise at once.
+    """Within this context, make Ctrl-C ask for a pause, and a second Ctrl-C raise at once.
 
     The first raises nothing, so it is not lost where Python drops what a handler raises, and never
-    strikes between two lines that belong together. A handler that is not Python's own is the user's
-    and stays, and so does a signal that is ignored; no signal reaches other threads than the main.
+    strikes between two lines that belong together. A handler other than Python's own is the user's
+    and stays in place, as does an ignored signal; signals reach only the main thread.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -118,7 +118,7 @@ def ctrl_c_pauses(pause: Pause) -> Iterator[None]:
 
 
 def stopped(left: Sequence[Unfinished]) -> StoppedError:
-    """What a Ctrl-C ends with, given the runs that were at work.
+    """The error that a Ctrl-C ends with, given the runs that were training.
 
     >>> from ithbit.spec import ModelSpec
     >>> left = [Unfinished(RunSpec(ModelSpec("rhi", "gru", 8), seed), 12 - seed) for seed in (0, 1)]

@@ -1,9 +1,9 @@
 """Streams and graphs for threads that share a GPU.
 
-A thread trains on a lane: a stream of its own, and memory of its own for the graphs captured on it.
-Lanes are kept and lent again, because torch deals its streams out in turns of 32: two that are in
-use at once must not be the same. Nothing here synchronises the whole GPU, so no thread waits for
-another's work.
+Each thread trains on a lane: its own stream, and its own memory for the graphs captured on it.
+Lanes are kept and reused, because torch hands out streams in rotation from a pool of 32, and two
+lanes in use at once must not share one. Nothing here synchronises the whole GPU, so no thread waits
+for another's work.
 """
 
 import gc
@@ -17,8 +17,8 @@ import torch
 from ithbit.engine.device import Device
 from ithbit.models.layer_source import BUILDING
 
-# torch keeps what its graphs share without a lock: one thread at a time captures or drops one, and
-# none seeds the generators, which a capture holds, meanwhile.
+# torch does not lock the state that its graphs share: one thread at a time captures or drops a
+# graph, and no thread seeds the generators, which a capture holds, in the meantime.
 _GRAPHS = threading.RLock()
 _LANES = threading.Lock()
 _free: list["Lane"] = []
@@ -26,7 +26,7 @@ _here = threading.local()
 
 
 class CaptureError(Exception):
-    """Work that cannot be captured in a graph; why, in the library's words."""
+    """Work that cannot be captured in a graph, with the library's reason."""
 
 
 class Lane:
@@ -34,14 +34,14 @@ class Lane:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)
-        self.broken = False  # by a capture that failed: torch keeps its memory in that capture
+        self.broken = False  # by a failed capture: torch leaves the lane's memory in it
         self._first: torch.cuda.CUDAGraph | None = None
 
     def capture(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         """What `work` launches, as a graph; other threads may use the GPU meanwhile."""
         with _GRAPHS, BUILDING:
             if self._first is None:
-                # Kept for good: the memory stays with the lane, whichever graphs come and go.
+                # Never dropped, so that the memory stays with the lane as graphs come and go.
                 first = torch.cuda.CUDAGraph()
                 first.capture_begin(capture_error_mode="thread_local")
                 torch.zeros(1, device=self.device)
@@ -58,9 +58,9 @@ class Lane:
             work()
             graph.capture_end()
         except BaseException as error:
-            # Where CUDA has given a capture up, torch leaves its allocator and the generator of
-            # random numbers in it. Each of these is refused where there is nothing to end. The
-            # lane's memory cannot be captured into again, so nobody is lent this lane any more.
+            # When CUDA aborts a capture, torch leaves its allocator and the random number
+            # generator in it. Each call below raises if there is nothing to end. The lane's memory
+            # cannot be captured into again, so this lane is not reused.
             self.broken = True
             with suppress(RuntimeError):
                 graph.capture_end()
@@ -78,9 +78,9 @@ class Lane:
 
 @contextmanager
 def lane(device: Device) -> Iterator[None]:
-    """Have this thread's work on the device go to a lane of its own meanwhile.
+    """Within this context, send this thread's work on the device to its own lane.
 
-    Changes nothing on a CPU, or in a thread that is on a lane already.
+    Does nothing on a CPU, or in a thread that is already on a lane.
     """
     if not device.is_cuda or current_lane() is not None:
         yield
@@ -99,7 +99,7 @@ def lane(device: Device) -> Iterator[None]:
                 yield
             finally:
                 _here.lane = None
-                with suppress(RuntimeError):  # of a GPU that is lost: what raised before says more
+                with suppress(RuntimeError):  # the GPU is lost: the earlier error says more
                     outside.wait_stream(mine.stream)
     finally:
         if not mine.broken:
@@ -108,14 +108,14 @@ def lane(device: Device) -> Iterator[None]:
 
 
 def current_lane() -> Lane | None:
-    """The lane that this thread is on."""
+    """The lane that this thread is on, or None."""
     return getattr(_here, "lane", None)
 
 
 @contextmanager
 def no_capture(device: Device) -> Iterator[None]:
-    """Hold captures of other threads off. cuDNN fails in one thread while another captures it:
-    backward passes of all threads go through one thread of torch's, and one handle of cuDNN's."""
+    """Keep other threads from capturing. cuDNN fails in one thread while another captures it:
+    the backward passes of all threads share one thread of torch and one cuDNN handle."""
     if not device.is_cuda:
         yield
         return
@@ -124,14 +124,14 @@ def no_capture(device: Device) -> Iterator[None]:
 
 
 def drop(graphs: dict[object, torch.cuda.CUDAGraph]) -> None:
-    """Let go of graphs that are not replayed again."""
+    """Release graphs that will not be replayed again."""
     with _GRAPHS:
         graphs.clear()
 
 
 def give_memory_back(device: Device) -> None:
-    """Hand torch's unused memory back to the GPU, for whoever needs it next."""
+    """Return torch's unused memory to the GPU, where any stream or process can allocate it."""
     if device.is_cuda:
         gc.collect()
-        with _GRAPHS, suppress(RuntimeError):  # refused after a capture that failed; no loss
+        with _GRAPHS, suppress(RuntimeError):  # raises after a failed capture; no harm
             torch.cuda.empty_cache()

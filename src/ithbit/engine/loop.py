@@ -1,9 +1,9 @@
-"""Training: `train(runs)` takes runs of one spec from wherever the store has them to their results.
+"""Training: `train(runs)` takes runs of one spec from their state in the store to their results.
 
-`_epochs` is the loop: an epoch is trained, evaluated, recorded and scheduled; then runs stop or go
-on, and are saved. A run that stops leaves the stack and a waiting one takes its place; one whose
-loss is not finite is recorded as failed, and the others do not notice. What else may go wrong is
-handled around the loop, in `faults.py`.
+`_epochs` is the loop: train, evaluate, record and schedule an epoch; then runs stop or continue,
+and are saved. A run that stops leaves the stack and a waiting one takes its place; a run whose loss
+is not finite is recorded as failed without affecting the others. All other faults are handled
+around the loop, in `faults.py`.
 """
 
 import math
@@ -33,8 +33,8 @@ from ithbit.spec import RunSpec
 from ithbit.store.records import NOT_FINITE, Epoch, Result, StoppedBy
 from ithbit.store.status import check_store
 
-SAVE_SECONDS = 10.0  # at most this much work is done again after a crash, and one epoch
-_SAVE_SETTING = "ITHBIT_SAVE_SECONDS"  # instead, where a file system is slow or crashes are many
+SAVE_SECONDS = 10.0  # a crash costs at most this much work, plus one epoch
+_SAVE_SETTING = "ITHBIT_SAVE_SECONDS"  # overrides it, for slow file systems or frequent crashes
 
 
 def train(
@@ -47,10 +47,10 @@ def train(
     pause: Pause | None = None,
     compile: Compile = "auto",
 ) -> list[Outcome]:
-    """Train what is not finished, and give every run's result or failure, in order.
+    """Train what is not finished, and return every run's outcome, in order.
 
-    The runs must differ in nothing but the seed. A finished run is read, never trained again; an
-    unfinished one goes on from its checkpoint and ends as if it had not been stopped.
+    The runs must differ only in the seed. A finished run is read, never trained again; an
+    unfinished one resumes from its checkpoint and ends as if it had never been stopped.
     """
     if len({(run.model, run.protocol) for run in runs}) != 1:
         raise SpecError("runs trained together must share model and protocol and have a seed each")
@@ -68,10 +68,10 @@ def train(
 
 
 def train_cell(runs: list[RunSpec], how: How) -> list[Unfinished]:
-    """Train runs of one spec that have no outcome yet; those that a pause left unfinished.
+    """Train runs of one spec that have no outcome yet; return those that a pause left unfinished.
 
-    Runs that another process is training are left to it; `BusyError` says so once the others are
-    done.
+    Runs that another process is training are left to it, and `BusyError` is raised once the others
+    are done.
     """
     if not runs:
         return []
@@ -80,8 +80,8 @@ def train_cell(runs: list[RunSpec], how: How) -> list[Unfinished]:
         try:
             survive(lambda: _epochs(cell), cell)
         except BaseException as error:
-            # One that is no error wants to leave, as a pause does, unless it asks for the second
-            # time. What a watcher raises and a device that is lost leave the runs as they are.
+            # An interruption saves the runs, as a pause does, unless it is the second request.
+            # An error (of the watcher, of a lost device) leaves them as they were last saved.
             cell.leave(save=not (isinstance(error, Exception) or how.pause.asked))
             raise
         left = cell.leave()
@@ -92,10 +92,10 @@ def train_cell(runs: list[RunSpec], how: How) -> list[Unfinished]:
 
 
 def _epochs(cell: Cell) -> None:
-    """Epoch after epoch, until every run has ended or it is time to leave."""
+    """Train epoch after epoch until every run has ended or a pause is due."""
     pause, save_seconds = cell.how.pause, _save_seconds()
     while not pause.asked and cell.fill():
-        if _stop(cell):  # one that a fault sent back after its last epoch
+        if _stop(cell):  # a run that a fault sent back after its last epoch
             continue
         stack, company = cell.stack(), cell.seated
 
@@ -107,7 +107,7 @@ def _epochs(cell: Cell) -> None:
         held_out_losses, accuracies = stack.evaluate()
         evaluated = time.perf_counter()
 
-        # Record and schedule: all of it, and then the copy that runs are saved from.
+        # Record and schedule all runs first, then make the copy that they are saved from.
         for k, progress in enumerate(company):
             epoch = Epoch(
                 epoch=len(progress.history) + 1,
@@ -129,7 +129,7 @@ def _epochs(cell: Cell) -> None:
         for progress in sound:
             cell.tell(Event(progress.run, progress.history[-1]))
 
-        # Stop or go on.
+        # Stop or continue.
         _stop(cell)
         cell.save(older_than=save_seconds)
         if cell.seated:
@@ -147,7 +147,7 @@ def _save_seconds() -> float:
 
 
 def _stop(cell: Cell) -> bool:
-    """End the runs that have had their last epoch; whether there are any."""
+    """End the runs that have had their last epoch; return whether there were any."""
     ended = [(p, reason) for p in cell.seated if (reason := _stop_reason(p))]
     if ended:
         cell.unstack()
@@ -162,7 +162,7 @@ def _stop(cell: Cell) -> bool:
 
 
 def _stop_reason(progress: Progress) -> StoppedBy | Literal["failed"] | None:
-    """Why a run stops after its last epoch, if it does."""
+    """Why a run stops after its latest epoch, or None if it continues."""
     if not progress.history:
         return None
     epoch, protocol = progress.history[-1], progress.run.protocol

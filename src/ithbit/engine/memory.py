@@ -1,8 +1,8 @@
-"""What training needs of memory, estimated before anything starts; what cannot fit is refused.
+"""The memory that training needs, estimated before it starts; runs that cannot fit are refused.
 
-The estimate is *a lower bound*: the largest tensors that a run alone holds at one time. What it
-lets pass may still be too much, and `faults.py` has the way on from there; what it refuses would
-have taken the whole machine before it failed.
+The estimate is *a lower bound*: the largest tensors that a single run holds at one time. A run that
+passes may still run out of memory, which `faults.py` handles; one that is refused would have filled
+the whole machine before it failed.
 """
 
 import os
@@ -26,22 +26,22 @@ from ithbit.tasks.sampling import BYTES_A_BIT
 from ithbit.tasks.structured import structured_bytes
 
 _FLOAT = 4
-_ROWS = 7  # weights and two moments, the three as they were after the last epoch, the gradient
+_ROWS = 7  # weights and two moments, a copy of the three after the last epoch, the gradient
 
 
 def training_bytes(run: RunSpec, fused: bool = False) -> int:
-    """The least that one run needs on its device.
+    """The fewest bytes that one run needs on its device.
 
-    State; then either a step (two rows a token for each block, and a matrix of tokens by tokens for
-    each block but the last, one more at a time, unless the step is fused), or the drawing of the
-    longest evaluation set.
+    The state, plus the larger of two: a step (two rows per token for each block, and unless it is
+    fused a matrix of tokens by tokens per head for each block but the last, and for one more at a
+    time), or drawing the longest evaluation set.
 
     >>> from ithbit.spec import ModelSpec
     >>> training_bytes(RunSpec(ModelSpec("rhi", "gru", n_bits=10**8), seed=0)) > 10**12
     True
     """
     model, protocol = run.model, run.protocol
-    # A user's layer is not built to be weighed.
+    # A user's layer is not built just to be sized.
     state = 0 if model.code else _ROWS * _FLOAT * n_parameters(model)
     tokens = n_tokens(model.task, model.n_bits)
     matrices = 0 if fused else model.n_layers * matrix_numbers(model, model.n_bits)
@@ -52,7 +52,7 @@ def training_bytes(run: RunSpec, fused: bool = False) -> int:
 
 
 def host_bytes() -> int:
-    """The memory of this machine that is not in use, or that this process is allowed."""
+    """The free memory of this machine, or this process's limit if that is lower."""
     found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -64,14 +64,14 @@ def host_bytes() -> int:
 
 
 def device_bytes(device: Device) -> int:
-    """The memory that a run can have on a device: all of a GPU's, what is free of the machine's."""
+    """The memory a run can have on a device: all of a GPU's, or what is free of the machine's."""
     if device.is_cuda:
         return int(torch.cuda.get_device_properties(device.torch).total_memory)
     return host_bytes()
 
 
 def size_text(n_bytes: int) -> str:
-    """A number of bytes for people.
+    """A number of bytes in readable units.
 
     >>> size_text(1_500), size_text(64 * 10**12)
     ('2 KB', '64 TB')
@@ -85,10 +85,10 @@ def size_text(n_bytes: int) -> str:
 
 
 def need_memory(what: str, n_bytes: int, advice: str, where: Device | None = None) -> None:
-    """Raise `TooLargeError` if so much memory is not to be had."""
+    """Raise `TooLargeError` if this much memory is not available."""
     there = host_bytes() if where is None else device_bytes(where)
     if n_bytes > there:
-        has = "the GPU has" if where and where.is_cuda else "what this machine has free is"
+        has = "but the GPU has" if where and where.is_cuda else "but this machine's free memory is"
         raise TooLargeError(
             f"{what} needs at least {size_text(n_bytes)} of memory, {has} {size_text(there)}; "
             f"{advice}"
@@ -98,9 +98,9 @@ def need_memory(what: str, n_bytes: int, advice: str, where: Device | None = Non
 def check_memory(
     runs: Iterable[RunSpec], store: Path, device: Device, kernels: Kernels, retry_failed: bool
 ) -> int:
-    """The most that one of the runs needs; raises `TooLargeError` for one that cannot fit.
+    """The most memory that any of the runs needs; raises `TooLargeError` for one that cannot fit.
 
-    Runs that the store has are read, whatever they took.
+    Runs that the store already has are only read, so their needs do not count.
     """
     most = 0
     sizes: dict[tuple[object, object], int] = {}

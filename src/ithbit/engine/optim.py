@@ -1,9 +1,9 @@
-"""The optimiser for a stack of runs: per-seed clipping, AdamW, plateau schedule and stopping.
+"""The optimiser for a stack of runs: per-seed clipping, AdamW and the plateau schedule.
 
 The parameters of a stack lie in one buffer (seed, parameter), and so do their gradients and
-moments: one run is one row, and a step is a dozen operations whatever the model. `torch.optim` has
-one step count, one learning rate and one clipping norm for all it holds, so it cannot serve a
-stack; a test holds a row of this to `torch.optim.AdamW`, `clip_grad_norm_` and `ReduceLROnPlateau`.
+moments: one run is one row, and a step takes a dozen operations for any model. `torch.optim` has
+one step count and learning rate for such a buffer, and clipping one norm, so they cannot serve a
+stack; tests check a row against `torch.optim.AdamW`, `clip_grad_norm_` and `ReduceLROnPlateau`.
 """
 
 import math
@@ -48,7 +48,7 @@ class Layout:
 
 @dataclass
 class AdamState:
-    """The rows that an optimiser step reads and writes, on the device of the training."""
+    """The rows that an optimiser step reads and writes, on the training device."""
 
     values: Tensor  # seed parameter
     mean: Tensor  # seed parameter: running mean of the gradient
@@ -90,8 +90,8 @@ class AdamState:
 
 
 def clip_rows(grads: Tensor, max_norm: float) -> Tensor:
-    """Gradients scaled so that no row's norm exceeds `max_norm`; over the stack would couple
-    runs."""
+    """Gradients scaled so that no row's norm exceeds `max_norm`; one norm for the whole stack
+    would couple the runs."""
     norm = grads.norm(dim=1, keepdim=True)
     return grads * (max_norm / (norm + 1e-6)).clamp(max=1.0)
 
@@ -99,7 +99,7 @@ def clip_rows(grads: Tensor, max_norm: float) -> Tensor:
 def adamw_step(state: AdamState, grads: Tensor, protocol: Protocol) -> None:
     """One AdamW step of every row, in place, each with its own step count and learning rate."""
     state.steps += 1
-    # Double precision for the few per-seed scalars, as torch.optim has them in Python floats.
+    # Double precision for the few per-seed scalars: torch.optim keeps them as Python floats.
     rate, steps = state.learning_rate, state.steps.double()
     dtype = state.values.dtype
     step_size = (rate / (1 - protocol.beta1**steps)).to(dtype)
@@ -114,7 +114,8 @@ def adamw_step(state: AdamState, grads: Tensor, protocol: Protocol) -> None:
 
 @dataclass
 class Plateau:
-    """`ReduceLROnPlateau` for one run: halve the rate after `patience` epochs without progress."""
+    """`ReduceLROnPlateau` for one run: lower the rate after more than `plateau_patience` epochs
+    in a row without progress."""
 
     best: float = math.inf
     bad_epochs: int = 0

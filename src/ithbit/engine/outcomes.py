@@ -1,4 +1,4 @@
-"""What the store has of runs: the one place that decides which are to be trained."""
+"""Outcomes of runs in the store: the one place that decides which runs to train."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,11 +9,11 @@ from ithbit.spec import RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result
 
-_NAMED = 5  # of damaged runs, in a message
+_NAMED = 5  # damaged runs named in a message
 
 
 def outcome(store: Path, run: RunSpec) -> Result | Failure | None:
-    """What the store has of a run, or None if it is to be trained."""
+    """A run's outcome in the store, or None if it is still to be trained."""
     folder = RunFolder(store, run)
     return folder.result() or folder.failure()
 
@@ -21,9 +21,9 @@ def outcome(store: Path, run: RunSpec) -> Result | Failure | None:
 def missing(
     runs: Sequence[RunSpec], store: Path, watch: Watcher, retry_failed: bool
 ) -> list[RunSpec]:
-    """The runs to train; the watcher is told the outcomes of the others."""
+    """The runs to train; the watcher receives the outcomes of the others."""
     found = _outcomes(store, runs)
-    if retry_failed:  # once: none is tried for ever
+    if retry_failed:  # once per call: no run is retried forever
         failed = [run for run in runs if isinstance(found[run], Failure)]
         found |= dict.fromkeys(forget_failures(failed, store))
     for run, done in found.items():
@@ -33,7 +33,7 @@ def missing(
 
 
 def record_failure(store: Path, run: RunSpec, error: str) -> Failure:
-    """Put on record that a run could not be trained, whether it got as far as a folder or not."""
+    """Record that a run could not be trained, whether or not it already has a folder."""
     folder = RunFolder(store, run)
     folder.create()
     failure = Failure(run, error, "", len(folder.history()))
@@ -42,7 +42,7 @@ def record_failure(store: Path, run: RunSpec, error: str) -> Failure:
 
 
 def forget_failures(runs: Iterable[RunSpec], store: Path) -> list[RunSpec]:
-    """Let failed runs be tried again; which of these they were."""
+    """Clear the failures among these runs, so that they are tried again; return those runs."""
     failed = [run for run in runs if RunFolder(store, run).failure() is not None]
     for run in failed:
         RunFolder(store, run).forget_failure()
@@ -50,7 +50,7 @@ def forget_failures(runs: Iterable[RunSpec], store: Path) -> list[RunSpec]:
 
 
 def _outcomes(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, Result | Failure | None]:
-    """What the store has of each run; all that is damaged is named at once."""
+    """Each run's outcome in the store; one error reports all damaged runs."""
     found, damaged = {}, []
     for run in runs:
         try:
@@ -63,7 +63,7 @@ def _outcomes(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, Result | Fa
         named = first_of([str(path) for path, _ in damaged], _NAMED)
         raise StoreError(
             f"{len(damaged)} folders hold no readable run (`ithbit status` says why); they are "
-            "left as they are: restore the files, or move the folders away to train anew: "
+            "left as they are: restore the files, or move the folders away to train again: "
             f"{named}"
         )
     return found

@@ -1,9 +1,9 @@
 """A stack of runs on a device: one epoch of training and one pass of evaluation at a time.
 
-On a CPU a step is run as it stands. On a GPU steps are captured in a CUDA graph once (drawing the
-data, forward, backward, clipping and AdamW; several steps in one graph where they are short), and
-an epoch is that graph replayed: nothing crosses to the host within it. The last, smaller batch of
-an epoch has a graph of its own, and so has the evaluation.
+On a CPU, steps run eagerly. On a GPU, steps are captured once in a CUDA graph (drawing the data,
+forward, backward, clipping and AdamW; several steps per graph where they are short), and an epoch
+replays that graph: no data is copied to the host within it. The last, smaller batch of an epoch has
+its own graph, and so does evaluation.
 """
 
 from collections.abc import Callable
@@ -20,14 +20,14 @@ from ithbit.models.classifier import init
 from ithbit.spec import RunSpec
 from ithbit.tasks.sampling import stream_keys
 
-_WARM_UP = 3  # times before a capture, as CUDA graphs ask for
-_AHEAD = 32  # graphs that may wait on the device: a pause waits for them
+_WARM_UP = 3  # repetitions before a capture, as CUDA graphs require
+_AHEAD = 32  # graphs that may be queued on the device: a pause waits for them
 
 
 class Stack:
     """Runs that share model and protocol, each with its own data, weights and optimiser state.
 
-    `kept` has the state as it was when `keep` was last called: after the last whole epoch.
+    `kept` is the state at the last call of `keep`: after the last whole epoch.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class Stack:
     def train_epoch(
         self, epochs: list[int], abandoned: Callable[[], bool] = lambda: False
     ) -> list[float] | None:
-        """Train each run through its epoch of that number (from 0); the mean loss of each.
+        """Train each run through the epoch of the given number (from 0); return the mean losses.
 
-        None if it was abandoned between two steps. Waits for the device.
+        None if abandoned between two steps. Waits for the device.
         """
         protocol = self.protocol
         with lane(self.device):
@@ -93,25 +93,25 @@ class Stack:
             return loss.tolist(), accuracy.tolist()
 
     def set_rates(self, rates: list[float]) -> None:
-        """Each run's learning rate from now on."""
+        """Set each run's learning rate from now on."""
         with lane(self.device):
             new = torch.tensor(rates, dtype=torch.float64).unsqueeze(1)
             self.state.learning_rate.copy_(new)
 
     def keep(self) -> None:
-        """Copy the state, on the device: an epoch is whole."""
+        """Copy the state, on the device, after a whole epoch."""
         with lane(self.device):
             for kept, now in zip(vars(self.kept).values(), vars(self.state).values(), strict=True):
                 kept.copy_(now)
 
     def kept_rows(self) -> list[AdamState]:
-        """What was kept of each run, in the host's memory. Waits for the device."""
+        """The kept state of each run, in host memory. Waits for the device."""
         with lane(self.device):
             host = self.kept.to(torch.device("cpu"))
         return [host.rows([k]) for k in range(len(self.runs))]
 
     def close(self) -> None:
-        """Let go of what was captured."""
+        """Release the captured graphs."""
         drop(self._graphs)
 
     def _take(self, chunk: int, count: int) -> None:
@@ -127,7 +127,7 @@ class Stack:
         self._evaluated = self.stepper.evaluate()
 
     def _run(self, name: object, work: Callable[[], None], warm_up: Callable[[], None]) -> None:
-        """Do work: on a GPU by its graph, captured when it is first wanted."""
+        """Do the work: on a GPU by replaying its graph, captured on first use."""
         if not self._captured:
             work()
             return
@@ -138,14 +138,14 @@ class Stack:
     def _capture(
         self, work: Callable[[], None], warm_up: Callable[[], None]
     ) -> torch.cuda.CUDAGraph:
-        """Work as a CUDA graph. Warming up moves the state, so it is put back afterwards."""
+        """The work as a CUDA graph. Warming up changes the state, which is restored afterwards."""
         own = current_lane()
         assert own is not None
         moved = [*vars(self.state).values(), self.rows.loss_sum, self.rows.first]
         before = [tensor.clone() for tensor in moved]
         for _ in range(_WARM_UP):
             warm_up()
-        own.stream.synchronize()  # what fails on the device says so here
+        own.stream.synchronize()  # failures on the device surface here
         graph = own.capture(work)
         for tensor, value in zip(moved, before, strict=True):
             tensor.copy_(value)
@@ -153,7 +153,7 @@ class Stack:
 
 
 def chunk_size(steps: int, most: int) -> int:
-    """The largest divisor of a number of steps that is not above `most`.
+    """The largest divisor of `steps` that is at most `most`; 1 for no steps.
 
     >>> chunk_size(195, 16), chunk_size(1, 16), chunk_size(0, 16)
     (15, 1, 1)
@@ -162,7 +162,7 @@ def chunk_size(steps: int, most: int) -> int:
 
 
 def layout_of(run: RunSpec) -> Layout:
-    """Where the run's parameters lie in a row."""
+    """Where each of the run's parameters lies in a row."""
     return Layout.of(init(run.model, run.seed))
 
 

@@ -1,7 +1,6 @@
-"""Records that are whole and cannot be true: each function raises `ContradictionError` if so.
+"""Complete records that cannot be true: each function raises `ContradictionError` for one kind.
 
-They take plain data by the fields' names, so that a JSON record and the row of a table are asked
-alike.
+They take plain data by field name, so that a JSON record and a table row are checked alike.
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ Data = Mapping[str, Any]
 
 
 def in_spec(model: Data, seed: int, protocol: Data, where: str) -> None:
-    """A model or protocol that cannot be built; fields that this version does not know are left."""
+    """A model or protocol that cannot be built; fields unknown to this version are ignored."""
     known = [
         {name: part[name] for name in schema(kind) if part.get(name) is not None}
         for kind, part in ((ModelSpec, model), (Protocol, protocol))
@@ -31,7 +30,7 @@ def in_spec(model: Data, seed: int, protocol: Data, where: str) -> None:
 
 
 def in_result(result: Data, protocol: Data, where: str) -> None:
-    """Two numbers that deny each other; `solved` is what the accuracy says."""
+    """Two values that contradict each other; `solved` must be what the accuracy says."""
     solved, ended, epochs = (result[name] for name in ("solved", "stopped_by", "epochs"))
     best, final = result["max_accuracy"], result["final_accuracy"]
     first, given = result.get("first_solved_epoch"), protocol.get("max_epochs")
@@ -51,7 +50,7 @@ def in_result(result: Data, protocol: Data, where: str) -> None:
 
 
 def in_verification(found: Verification, where: str) -> None:
-    """A verdict that the numbers deny."""
+    """A verdict that the numbers contradict."""
     verdict, wrong, case = found.verdict, found.n_wrong, found.counterexample
     is_proved = verdict == "proved on all inputs"
     is_right = is_proved or verdict == "right on all inputs"

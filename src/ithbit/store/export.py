@@ -1,4 +1,4 @@
-"""Writing a store as two tidy tables: one row a run, and one row a run and epoch."""
+"""Writing a store as two tidy tables: one row per run, and one row per run and epoch."""
 
 import os
 from pathlib import Path
@@ -12,9 +12,9 @@ _NAMES = ("runs", "histories")
 
 
 def export(records: Records, folder: Path, form: str) -> list[Path]:
-    """Write `runs` and `histories` into a folder as Parquet or CSV; gives the two paths.
+    """Write `runs` and `histories` into a folder as Parquet or CSV; return the two paths.
 
-    A folder that has either in the other format is refused before anything is written.
+    A folder that has either table in the other format is refused before anything is written.
     """
     if form not in TABLE_FORMATS:
         raise SpecError(f"unknown format {form!r}; choose one of {', '.join(TABLE_FORMATS)}")
@@ -22,7 +22,7 @@ def export(records: Records, folder: Path, form: str) -> list[Path]:
     for other in others:
         if os.path.isfile(folder / other):
             raise OutputError(
-                f"{folder} has {other} already, and of a table in two formats neither is read; "
+                f"{folder} already has {other}, and a table in two formats cannot be read; "
                 "name another folder with --out, or move that file away"
             )
     paths = []

@@ -1,20 +1,20 @@
 """The folder of one run: the disk is the state.
 
-    spec.json           first; names the run the folder belongs to
-    history.jsonl       a line an epoch, appended; the last line of an epoch counts
-    state.safetensors   weights and optimiser, replaced every few seconds; stays if the epochs ran
-                        out, so that a run that differs in a larger `max_epochs` goes on from there
+    spec.json           written first; names the run the folder belongs to
+    history.jsonl       one line per epoch, appended; the last line of an epoch counts
+    state.safetensors   weights and optimiser, replaced every few seconds; kept if the epochs ran
+                        out, so that a run with only a larger `max_epochs` can resume from there
     weights.safetensors final weights
-    result.json         last; its presence means that the run is finished
-    failure.json        or that it failed
-    verification.json   what `ithbit verify` found of the final weights
+    result.json         written last; its presence means that the run is finished
+    failure.json        its presence means that the run failed
+    verification.json   what `ithbit verify` found about the final weights
     proof.json          the certificate, if `ithbit verify --prove` proved it right on all inputs
     layer.json          where a user's layer came from
     layer.py            and its code, for the record: never run from here
 
-Files are put in place in one step, so a reader sees the old file or the new one. No pickle is read
-or written. A damaged checkpoint is set aside under another name and reported; a damaged record is
-an error, and stays.
+Files are put in place in one step, so a reader sees either the old file or the new one. No pickle
+is read or written. A damaged checkpoint is renamed and reported; a damaged record is an error, and
+stays in place.
 """
 
 import errno
@@ -56,7 +56,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 
 @dataclass
 class Checkpoint:
-    """Where a run stands between two epochs: all that its next epoch depends on."""
+    """The state of a run between two epochs: all that its next epoch depends on."""
 
     epochs_done: int
     plateau_best: float
@@ -73,7 +73,7 @@ class RunFolder:
         self.path = store / run.folder
 
     def create(self) -> None:
-        """Make the folder with its spec; refuse one that holds another run."""
+        """Create the folder with its spec; raise `StoreError` if it holds another run."""
         with said_as_store_error(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             spec = self.path / "spec.json"
@@ -92,11 +92,11 @@ class RunFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[bool]:
-        """Hold the folder against other processes: gives whether it was free. Ends with the
-        process.
+        """Lock the folder against other processes; yields whether it was free. The lock ends with
+        the process at the latest.
 
-        A file system without locks holds nobody off: two copies of a run then train side by side,
-        which costs time and changes nothing.
+        On a file system without locks, every process gets the folder: two copies of a run then
+        train side by side, which costs time and changes nothing.
         """
         with said_as_store_error(self.path):
             handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o666)
@@ -111,12 +111,12 @@ class RunFolder:
             os.close(handle)
 
     def result(self) -> Result | None:
-        """The finished run's record, or None; one that is not whole is an error, and stays."""
+        """The finished run's record, or None; raises `StoreError` if it is damaged."""
         state, record = self._read()
         return result_from_json(record) if state == "finished" else None
 
     def failure(self) -> Failure | None:
-        """Why the run failed, or None; likewise."""
+        """The failed run's record, or None; raises `StoreError` if it is damaged."""
         state, record = self._read()
         return failure_from_json(record) if state == "failed" else None
 
@@ -132,30 +132,30 @@ class RunFolder:
     def _damaged(self, reason: UnreadableError) -> StoreError:
         return StoreError(
             f"{self.path} holds no readable run ({reason}); it is left as it is: "
-            "restore the file, or move the folder away to train anew"
+            "restore the file, or move the folder away to train again"
         )
 
     def forget_failure(self) -> None:
-        """Let a failed run be tried again."""
+        """Clear a failure, so that the run is tried again."""
         with said_as_store_error(self.path):
             (self.path / "failure.json").unlink(missing_ok=True)
 
     def history(self) -> list[Epoch]:
-        """The epochs recorded, in order; torn lines are passed over, and the last word counts."""
+        """The recorded epochs, in order; torn lines are skipped, an epoch's last line counts."""
         return read_history(str(self.path))
 
     def keep_history(self, n_epochs: int) -> list[Epoch]:
-        """The first epochs, with all else dropped: what follows a checkpoint is trained again."""
+        """Keep only the first epochs, and return them: later ones are trained again."""
         kept = self.history()[:n_epochs]
         if (self.path / "history.jsonl").exists():
             self._write_history(kept)
         return kept
 
     def complete_history(self, epochs: list[Epoch]) -> None:
-        """Have every epoch of a run on record that is about to be finished.
+        """Make sure that every epoch is recorded, before the run is finished.
 
-        They are there already unless a second copy of the run, which no lock held off, dropped some
-        of them when it began.
+        They already are, unless a second copy of the run, on a file system without locks, dropped
+        some of them when it started.
         """
         if len(self.history()) < len(epochs):
             self._write_history(epochs)
@@ -168,13 +168,13 @@ class RunFolder:
         """Add one line to the history."""
         line = json.dumps(asdict(epoch)) + "\n"
         with said_as_store_error(self.path), open(self.path / "history.jsonl", "a+b") as file:
-            # A line torn by a crash must not swallow the next one.
+            # A line torn by a crash must not corrupt the next one.
             if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
                 line = "\n" + line
             file.write(line.encode())
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Replace the state on disk."""
+        """Replace the checkpoint on disk."""
         tensors = {name: value.cpu() for name, value in checkpoint.tensors.items()}
         metadata = {
             "schema": str(SCHEMA),
@@ -187,12 +187,12 @@ class RunFolder:
         self._write("state.safetensors", save(tensors, metadata))
 
     def load(self, like: Mapping[str, Tensor]) -> tuple[Checkpoint | None, str | None]:
-        """The state on disk, and a sentence if one was there but damaged: that one is set aside.
+        """The checkpoint on disk, and a remark if there was one but damaged: it is then renamed.
 
         Its tensors must have the names, shapes and types of `like`. Only the process that holds
         the folder may call this.
         """
-        with said_as_store_error(self.path):  # of a process that was killed while it wrote
+        with said_as_store_error(self.path):  # files of a process killed while writing
             for left_over in self.path.glob(".*.safetensors*"):
                 left_over.unlink(missing_ok=True)
         path = self.path / "state.safetensors"
@@ -229,10 +229,11 @@ class RunFolder:
     def finish(
         self, result: Result, weights: dict[str, Tensor], state: Checkpoint | None = None
     ) -> None:
-        """Write the final weights, then the result; then the final state, if the run may go on.
+        """Write the final weights, then the result; then the final state, if a longer run may
+        resume from it.
 
-        The first result stands: a second copy of the run, on a file system without locks, may come
-        here later.
+        The first result stands: a second copy of the run, on a file system without locks, may
+        finish later.
         """
         if not os.path.lexists(self.path / "result.json"):
             self._write("weights.safetensors", save(weights, {"run_id": self.run.run_id}))
@@ -244,8 +245,8 @@ class RunFolder:
             (self.path / "state.safetensors").unlink(missing_ok=True)
 
     def shorter(self) -> "RunFolder | None":
-        """The finished run of this store that had the most epochs of those that differ from this
-        one in nothing but a smaller `max_epochs`."""
+        """Of the finished runs in this store that differ from this one only in a smaller
+        `max_epochs`, the one with the largest; None if there is none."""
         found = []
         for path in self.path.parent.glob(f"{glob.escape(self.run.name)}-*/result.json"):
             with suppress(UnreadableError):
@@ -259,8 +260,8 @@ class RunFolder:
         return RunFolder(self.path.parent, max(found)[1]) if found else None
 
     def begin_as(self, shorter: "RunFolder", like: Mapping[str, Tensor]) -> Checkpoint | None:
-        """Where a shorter run ended, with its history as the beginning of this one's; None if its
-        final state was not kept or is damaged."""
+        """Start from where a shorter run ended, with its history as the beginning of this one's;
+        return that state, or None if it was not kept or is damaged."""
         try:
             state = shorter._read_state(shorter.path / "state.safetensors", like)
         except (OSError, SafetensorError, KeyError, ValueError, TypeError):
@@ -269,7 +270,8 @@ class RunFolder:
         return state
 
     def end_as(self, shorter: "RunFolder") -> Result | None:
-        """The result of a shorter run whose epochs did not run out: more of them change nothing."""
+        """Take over the result of a shorter run unless its epochs ran out: if they did not, more
+        epochs change nothing."""
         result = shorter.result()
         if result is None or result.stopped_by == "epochs":
             return None
@@ -294,7 +296,7 @@ class RunFolder:
         self._write("layer.json", json_bytes(origin.to_json()))
 
     def layer(self) -> LayerOrigin | None:
-        """Where the layer of the run was loaded from, None if that was not recorded."""
+        """Where the layer of the run was loaded from, or None if that was not recorded."""
         try:
             origin, model = read_layer(str(self.path)), self.run.model
             if origin and (origin.family, origin.code) != (model.family, model.code):
@@ -309,7 +311,7 @@ class RunFolder:
 
 
 def keep_verification(folder: Path, verified: Verified) -> None:
-    """Leave what was found of a run in its folder, in place of an older record."""
+    """Write what was found about a run to its folder, replacing an older record."""
     with said_as_store_error(folder):
         write_atomically(folder / "verification.json", json_bytes(verified.to_json()))
 

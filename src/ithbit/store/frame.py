@@ -1,18 +1,18 @@
-"""A store of run folders, or an export of one, as polars frames: one row a run, one row an epoch.
+"""A store of run folders, or an export of one, as polars frames: one row per run, one per epoch.
 
-A run whose record is not whole (see `reading.py`) is named and set aside; it never stops a report.
-Histories are read when they are asked for, those of run folders one run at a time.
+A run whose record is not valid (see `reading.py`) is named and set aside; it never stops a report.
+Histories are read on demand, those of run folders one run at a time.
 
-An export is a folder with the tables of `ithbit export`: `runs` and, where it is there,
-`histories`, either as Parquet or CSV. Columns and types are those of the records' dataclasses; what
-0.1 did not have may be missing. It is one file, so a column or a row of another kind is an error; a
-row that contradicts itself is set aside. Rows are counted from 1, without the head.
+An export is a folder with the tables of `ithbit export`: `runs` and, if present, `histories`, each
+as Parquet or CSV. Columns and types are those of the records' dataclasses; what 0.1 did not have
+may be missing. A table is one file, so a column or row of the wrong kind is an error; a row that
+contradicts itself is set aside. Rows are counted from 1, without the header.
 
 Words: *status* is finished, failed or unfinished. *settings* is `paper` (the paper's protocol and
 sizes), `early stop` (the same, but ended at the first perfect epoch: successes and maximum accuracy
 are comparable with the paper, epochs and length-shifted accuracy are not) or `other`. *solved* is
-null of a run that says nothing of learning: one that is unfinished, or that could not be run. One
-that diverged says what it had reached by then: `max_accuracy` is that of its whole epochs.
+null for a run that says nothing about learning: one that is unfinished, or that could not be run. A
+run that diverged counts with what it had reached: its `max_accuracy` is over its whole epochs.
 """
 
 import json
@@ -56,13 +56,13 @@ _FAILURE = {
 
 
 def _columns(*parts: Mapping[str, Field]) -> dict[str, Any]:
-    """The polars type of each field; what is no plain value is kept as JSON text."""
+    """The polars type of each field; a value that is not plain is kept as JSON text."""
     return {name: _KINDS.get(f.kind, pl.String) for part in parts for name, f in part.items()}
 
 
 COLUMNS: dict[str, Any] = {
     **_columns(_HEAD, _MODEL, RESULT),
-    "verification": pl.String,  # the verdict of `ithbit verify`, null where it has not been
+    "verification": pl.String,  # the verdict of `ithbit verify`, null if it was not run
     **_columns(_FAILURE, _PROTOCOL),
 }
 HISTORY_COLUMNS: dict[str, Any] = _columns(_WHOSE, _EPOCH)
@@ -90,7 +90,7 @@ class Records:
     is_export: bool = False
 
     def note(self) -> str | None:
-        """One line on what was set aside, or None; names the first three."""
+        """One line on what was set aside, naming the first three; None if nothing was."""
         if not self.set_aside:
             return None
         named = "; ".join(f"{item.folder}: {item.reason}" for item in self.set_aside[:3])
@@ -102,7 +102,7 @@ class Records:
 
     @cached_property
     def _exported(self) -> dict[str, pl.DataFrame] | None:
-        """The epochs of an export by run id, None where it has no such table."""
+        """The epochs of an export by run id, or None if it has no such table."""
         path = _table_path(self.store, "histories")
         if path is None:
             return None
@@ -111,8 +111,8 @@ class Records:
         unknown = epochs.filter(~pl.col("run_id").is_in(known))
         if not unknown.is_empty():
             raise StoreError(
-                f"{path} has epochs of run_id = {unknown['run_id'][0]!r}, which is no run of the "
-                "table beside it; export both together"
+                f"{path} has epochs of run_id = {unknown['run_id'][0]!r}, which is not a run of "
+                "the table beside it; export both together"
             )
         if epochs["run_id"].has_nulls() or epochs["epoch"].has_nulls():
             raise StoreError(f"{path} has a row without run_id or epoch; export it again")
@@ -120,14 +120,14 @@ class Records:
         return {str(key[0]): part.select(list(_EPOCH)) for key, part in parts.items()}
 
     def history(self, run_id: str, folder: str) -> list[Epoch]:
-        """The epochs of one run, in order; none where they are not on record."""
+        """The epochs of one run, in order; empty if they were not recorded."""
         if not self.is_export:
             return read_history(f"{self.store}/{folder}")
         epochs = (self._exported or {}).get(run_id)
         return [] if epochs is None else in_order(Epoch(*row) for row in epochs.iter_rows())
 
     def histories(self) -> pl.DataFrame:
-        """Every epoch of every run, in the order of the rows and then of epochs."""
+        """Every epoch of every run, in the order of rows, then of epochs."""
         columns: dict[str, list[Any]] = {name: [] for name in HISTORY_COLUMNS}
         for run_id, name, folder in self.rows.select("run_id", "name", "folder").iter_rows():
             epochs = self.history(run_id, folder)
@@ -138,7 +138,7 @@ class Records:
         return pl.DataFrame(columns, schema=HISTORY_COLUMNS, strict=False)
 
     def history_note(self) -> str | None:
-        """One line if an export came without its histories, else None."""
+        """One line if an export has no histories, else None."""
         if not self.is_export or self._exported is not None:
             return None
         return f"{self.store} has no table of histories: there are no learning curves"
@@ -198,7 +198,7 @@ def _row(folder: str, path: str) -> dict[str, Any]:
 
 
 def _values(data: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str, Any]:
-    """The fields of a record as a row has them: defaults for what it lacks, JSON text for parts."""
+    """The fields of a record as values of a row: defaults if missing, JSON text if nested."""
     values = {}
     for name, field in wanted.items():
         value = data.get(name, None if field.default is MISSING else field.default)
@@ -208,7 +208,7 @@ def _values(data: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str, A
 
 
 def _settings(model: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
-    # A field that the record does not have was not there to be changed: its default stands.
+    # A field that the record lacks did not exist yet: its default applies.
     differing = {n for n in protocol if n not in _PROTOCOL or protocol[n] != getattr(Protocol, n)}
     if model.keys() - _MODEL.keys() or any(model[n] != getattr(ModelSpec, n) for n in _SIZES):
         return "other"
@@ -218,7 +218,7 @@ def _settings(model: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
 
 
 def _exported_rows(store: Path, path: Path) -> Records:
-    """The rows of an exported table, each of them as whole as a run folder's."""
+    """The rows of an exported table, each checked like a run folder's records."""
     rows = _read_table(path, COLUMNS, _MODEL | _PROTOCOL | RESULT)
     known: set[str] = set()
     kept: list[bool] = []
@@ -236,7 +236,7 @@ def _exported_rows(store: Path, path: Path) -> Records:
             raise StoreError(f"{path}: row {at} has run_id = {row['run_id']!r} a second time")
         known.add(row["run_id"])
     if rows.is_empty():
-        raise StoreError(f"{path} has no rows: the export is of no runs")
+        raise StoreError(f"{path} has no rows: no runs were exported")
     rows = rows.filter(pl.Series(kept, dtype=pl.Boolean)).with_columns(
         solved=_SOLVED,
         verification=pl.col("verification").replace(VERDICTS_0_1),
@@ -245,13 +245,13 @@ def _exported_rows(store: Path, path: Path) -> Records:
 
 
 def _possible(fields: Mapping[str, Field]) -> pl.Expr:
-    """Whether the numbers of a row are all within their ranges, which NaN is not."""
+    """Whether the numbers of a row are all within their ranges (NaN never is)."""
     ranges = ((name, f.range) for name, f in fields.items() if f.range)
     return pl.all_horizontal(pl.col(n).is_between(r.low, r.high) for n, r in ranges)
 
 
 def _check_exported(row: dict[str, Any], where: str) -> None:
-    """Raise `UnreadableError` if a row is not whole, `ContradictionError` if it cannot be true."""
+    """Raise `UnreadableError` if a row is not valid, `ContradictionError` if it cannot be true."""
     check(row, _HEAD | _MODEL, where)
     for name, allowed in (("status", get_args(State)), ("settings", _SETTINGS)):
         if row[name] not in allowed:
@@ -272,7 +272,7 @@ def _check_exported(row: dict[str, Any], where: str) -> None:
 
 
 def _table_path(folder: Path, name: str) -> Path | None:
-    """The file of one table in a folder, None if there is none; an error if there are two."""
+    """The file of one table in a folder, or None; raises `StoreError` if there are two."""
     found = [path for form in TABLE_FORMATS if (path := folder / f"{name}.{form}").is_file()]
     if len(found) > 1:
         raise StoreError(
@@ -282,11 +282,14 @@ def _table_path(folder: Path, name: str) -> Path | None:
 
 
 def _read_table(path: Path, columns: dict[str, Any], fields: Mapping[str, Field]) -> pl.DataFrame:
-    """The table of a file with exactly these columns; raises `StoreError` on anything else."""
+    """The table in a file: these columns, with defaults for missing ones that 0.1 did not have.
+
+    Raises `StoreError` on anything else.
+    """
     try:
         if path.suffix == ".csv":
             if not path.read_bytes().endswith(b"\n"):
-                raise StoreError(f"{path} ends within a line: it is torn; copy it again")
+                raise StoreError(f"{path} ends in the middle of a line; copy it again")
             frame = pl.read_csv(path, infer_schema=False)
         else:
             frame = pl.read_parquet(path)
@@ -301,8 +304,8 @@ def _read_table(path: Path, columns: dict[str, Any], fields: Mapping[str, Field]
         odd = [name for name in names if name not in has]
         if odd:
             raise StoreError(
-                f"{path} {but} the column {odd[0]!r}; it is no table that `ithbit export` of this "
-                "version wrote"
+                f"{path} {but} the column {odd[0]!r}; `ithbit export` of this version did not "
+                "write this table"
             )
     if path.suffix == ".csv":
         frame = frame.select(_parsed(path, frame[name], columns[name]) for name in frame.columns)
@@ -316,7 +319,7 @@ def _read_table(path: Path, columns: dict[str, Any], fields: Mapping[str, Field]
 
 
 def _parsed(path: Path, texts: pl.Series, kind: Any) -> pl.Series:
-    """A column of text as values of a type."""
+    """A text column parsed as values of a type."""
     if kind is pl.Boolean:
         truths = {"true": True, "false": False}
         values = texts.replace_strict(truths, default=None, return_dtype=pl.Boolean)
@@ -330,7 +333,7 @@ def _parsed(path: Path, texts: pl.Series, kind: Any) -> pl.Series:
 
 
 def _part(value: Any, field: Field) -> Any:
-    """What JSON text in a row stands for; the text itself where it is none."""
+    """The value of JSON text in a row; the text itself if it is not JSON."""
     if value is None or field.kind in _KINDS:
         return value
     try:

@@ -1,4 +1,4 @@
-"""Taking the runs of another store in, without losing anything of either."""
+"""Merging the runs of another store into one, without losing anything from either."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from ithbit.store.status import folder_status, problem, reason
 
 @dataclass(frozen=True, repr=False)
 class Merged(Shown):
-    """What came of merging one store into another."""
+    """The outcome of merging one store into another."""
 
     taken: list[str]
     already_there: list[str]
@@ -33,11 +33,11 @@ class Merged(Shown):
 
 
 def merge(source: Path, target: Path) -> Merged:
-    """Take the finished and failed runs of another store in; what is finished here stays as it is.
+    """Copy the finished and failed runs of another store in; finished runs here stay as they are.
 
-    A run folder appears whole or not at all: it is copied beside and moved in one step. An
-    unfinished folder of the same run makes room for the finished one; a damaged result does not. A
-    run that could not be run there takes nobody's place.
+    A run folder appears whole or not at all: it is copied beside its place and moved in one step.
+    It replaces an unfinished or failed folder of the same run, but not a damaged result. A run that
+    could not be run there replaces nothing.
     """
     if not source.is_dir():
         kind = "is a file, not a folder" if source.exists() else "does not exist"
@@ -66,13 +66,13 @@ def merge(source: Path, target: Path) -> Merged:
 
 
 def _tells(folder: Path) -> bool:
-    """Whether a run that has ended says something of learning: it finished, or diverged."""
+    """Whether a run that has ended says something about learning: it finished, or diverged."""
     why = reason(folder)
     return why is None or why.startswith(NOT_FINITE)
 
 
 def _stays(folder: Path) -> bool:
-    """Whether there is something in a run folder's place that a person may miss."""
+    """Whether a run folder's place holds something that must not be overwritten."""
     return folder.is_file() or os.path.lexists(folder / "result.json")
 
 

@@ -1,8 +1,8 @@
 """What `ithbit probe` left in a store under `probe/`.
 
-A layer's folder is `<layer>-<digest>`, with `report.json`, the latest report; 0.1 also left a
-`.json` a finished run there, which is read and no longer written. What is damaged or contradicts
-itself is passed over.
+A layer's folder is `<layer>-<digest>`, with `report.json`, the latest report; 0.1 also left one
+`.json` file per finished run there, which is still read but no longer written. Records that are
+damaged or contradict themselves are skipped.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from ithbit.store.schema import UnreadableError, read_as
 
 @dataclass(frozen=True)
 class ProbedCell:
-    """What was trained, all seeds."""
+    """What was trained, with all its seeds."""
 
     task: Task
     n_bits: FromOne
@@ -28,7 +28,7 @@ class ProbedCell:
 
 @dataclass(frozen=True)
 class ProbedRun:
-    """A run that ended. `verdict` is that of trying all inputs of a solved run, if they are few."""
+    """A run that ended. `verdict` comes from trying all inputs of a solved run, if they are few."""
 
     layer: str
     cell: ProbedCell
@@ -55,13 +55,13 @@ class Probed:
     causal: str
     rank: str
     solved: str
-    ranks: tuple[int, ...] = ()  # from k = 1 on; none where the layer could not be measured
+    ranks: tuple[int, ...] = ()  # from k = 1 on; empty if the layer could not be measured
     singular_values: tuple[float, ...] = ()  # at the last k, in units of the noise
     protocol: Mapping[str, Any] = field(default_factory=dict)  # of its runs; 0.1 did not keep it
 
 
 def read_probed_run(path: Path) -> ProbedRun | None:
-    """The run of a file, None if there is none that can be read."""
+    """The run in a file, or None if it is missing or cannot be read."""
     try:
         data = read_json(str(path))
         return None if data is None else _run(data)
@@ -70,7 +70,7 @@ def read_probed_run(path: Path) -> ProbedRun | None:
 
 
 def probed_layers(store: Path) -> list[Probed]:
-    """The layers of a store in the order of their names."""
+    """The probed layers of a store, in the order of folder names."""
     found = []
     for path in sorted((store / "probe").glob("*/report.json")):
         try:
@@ -90,8 +90,8 @@ def _run(data: dict[str, Any]) -> ProbedRun:
 
 
 def _count(runs: list[ProbedRun]) -> str:
-    """Solved runs of all but those that could not be run, which earlier reports have; and how many
-    the time was too short for."""
+    """Solved runs out of all that could be run (earlier reports also list those that could not),
+    and how many ran out of time."""
     told = [run for run in runs if run.stopped_by != "failed"]
     short = sum(run.stopped_by == "time" and not run.solved for run in told)
     found = f"{sum(run.solved for run in told)}/{len(told)}" if told else "none could be run"

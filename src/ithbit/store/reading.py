@@ -1,9 +1,9 @@
-"""What a store holds, and the records of one run folder: whole, or the reason why it is set aside.
+"""What a store holds, and the records of one run folder: valid, or the reason why it is set aside.
 
-Every command reads so. Whole: `spec.json` and, where there is one, `result.json` or else
-`failure.json` are JSON objects of this schema that belong to the folder's run, have every field,
-each of its type, and do not contradict themselves. Belong: the id that they and the folder have is
-that of the spec they hold.
+Every command reads runs this way. A run is valid if `spec.json` and, if present, `result.json` or
+else `failure.json` are JSON objects of this schema that belong to the folder's run, have all fields
+with the right types, and do not contradict themselves. They belong to the run if their id and the
+folder's are the id of the spec they hold.
 """
 
 import json
@@ -41,7 +41,7 @@ _FAILURE = {name: field for name, field in schema(Failure).items() if name != "s
 
 
 def run_folders(store: Path) -> Iterator[tuple[str, str]]:
-    """Name of the run and name of its folder, for every run folder of a store."""
+    """The run's name and the folder's name, for every run folder of a store."""
     for entry in sorted(os.scandir(store), key=lambda entry: entry.name):
         match = _RUN_FOLDER.fullmatch(entry.name)
         if match and entry.is_dir():
@@ -49,13 +49,13 @@ def run_folders(store: Path) -> Iterator[tuple[str, str]]:
 
 
 def is_export(folder: Path) -> bool:
-    """Whether a folder holds the table of runs of `ithbit export`, and no run folder beside it."""
+    """Whether a folder holds the table of runs of `ithbit export`, and no run folders."""
     tables = (folder / f"runs.{form}" for form in TABLE_FORMATS)
     return any(map(os.path.isfile, tables)) and not any(run_folders(folder))
 
 
 def check_kind(store: Path) -> None:
-    """Raise `StoreError` if a store is a file or an export; one yet to be made is neither."""
+    """Raise `StoreError` if a store is a file or an export; it need not exist yet."""
     if os.path.exists(store) and not os.path.isdir(store):
         raise StoreError(f"the store {store} is a file; give a folder with --store")
     if is_export(store):
@@ -66,13 +66,13 @@ def check_kind(store: Path) -> None:
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """The record at `path`, None if there is none; raises `UnreadableError`."""
+    """The record at `path`, or None if there is none; raises `UnreadableError`."""
     name = os.path.basename(path)
     try:
         with open(path, "rb") as file:
             data = json.loads(file.read())
     except FileNotFoundError:
-        if os.path.islink(path):  # what it meant may only be away for now
+        if os.path.islink(path):  # its target may be missing only for now
             raise UnreadableError(f"{name} is a link to nothing") from None
         return None
     except (ValueError, RecursionError):
@@ -89,7 +89,7 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 
 def read_run(folder: str) -> tuple[State, dict[str, Any]]:
-    """Where a run stands by its files, and the record that says so; raises `UnreadableError`."""
+    """The state of a run by its files, and the record that shows it; raises `UnreadableError`."""
     spec = read_json(f"{folder}/spec.json")
     if spec is None:
         raise UnreadableError("it has no spec.json; half copied?")
@@ -109,7 +109,7 @@ def read_run(folder: str) -> tuple[State, dict[str, Any]]:
 
 
 def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
-    """What each of the three files has: whose it is, and the whole specification."""
+    """Check what all three files have in common: the run's id and name, and its complete spec."""
     if not folder.endswith(f"-{record.get('run_id')}"):
         raise UnreadableError(f"{file} belongs to another run")
     spec = record.get("spec")
@@ -124,9 +124,9 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
     except SpecError:
         raise UnreadableError(f"{file} names an unknown task or family") from None
     except (KeyError, TypeError):
-        pass  # named by the next check
+        pass  # reported by the next check
     check(model, schema(ModelSpec), f"{file}: model")
-    # A field that the protocol lacks was not there to be changed: its default stands.
+    # A field that the protocol lacks did not exist yet: its default applies.
     given = {n: f for n, f in schema(Protocol).items() if protocol.get(n) is not None}
     check(protocol, given, f"{file}: protocol")
     check(record, _HEAD, file)
@@ -137,8 +137,8 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
 
 
 def read_verification(folder: str) -> Verified | None:
-    """What `ithbit verify` found of a run folder, None where it left nothing that can be read here:
-    verifying again replaces it, and the run itself is sound."""
+    """What `ithbit verify` found for a run folder, or None if it left nothing readable. That is no
+    error: verifying again replaces it, and the run itself is valid."""
     try:
         record = read_json(f"{folder}/verification.json")
         if record is None or not folder.endswith(f"-{record.get('run_id')}"):
@@ -153,19 +153,19 @@ def read_verification(folder: str) -> Verified | None:
 
 
 def read_layer(folder: str) -> LayerOrigin | None:
-    """Where the layer of a run folder came from, None for one of the six families; raises
+    """Where the layer of a run folder came from, or None for one of the six families; raises
     `UnreadableError`."""
     record = read_json(f"{folder}/layer.json")
     return None if record is None else read_as(LayerOrigin, record, "layer.json")
 
 
 def read_history(folder: str) -> list[Epoch]:
-    """The epochs of a run folder in order, each once: its last whole line."""
+    """The epochs of a run folder in order, each once: its last complete line counts."""
     return in_order(map(epoch_of, history_lines(folder)))
 
 
 def history_lines(folder: str) -> list[bytes]:
-    """The lines of a run's history as they lie on the disk, torn ones among them."""
+    """The lines of a run's history as they are on disk, including torn ones."""
     try:
         with open(f"{folder}/history.jsonl", "rb") as file:
             return file.read().splitlines()
@@ -174,7 +174,7 @@ def history_lines(folder: str) -> list[bytes]:
 
 
 def epoch_of(line: bytes) -> Epoch | None:
-    """The epoch that a line holds, None if it is torn or no epoch can be so."""
+    """The epoch in a line, or None if the line is torn or not a possible epoch."""
     try:
         return read_as(Epoch, json.loads(line), "it")
     except (ValueError, RecursionError, AttributeError, UnreadableError):
@@ -182,6 +182,6 @@ def epoch_of(line: bytes) -> Epoch | None:
 
 
 def in_order(epochs: Iterable[Epoch | None]) -> list[Epoch]:
-    """Each epoch once, its last word, by number."""
+    """Each epoch once, its last record, ordered by number."""
     last = {epoch.epoch: epoch for epoch in epochs if epoch is not None}
     return [last[number] for number in sorted(last)]

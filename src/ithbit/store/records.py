@@ -1,4 +1,4 @@
-"""What is kept: a line for every epoch of a run, a result or a failure at its end, what `ithbit
+"""What is recorded: a line for every epoch of a run, a result or a failure at its end, what `ithbit
 verify` found, and where a user's layer came from.
 
 The annotations are the schema: see `schema.py`.
@@ -18,7 +18,7 @@ StoppedBy = Literal["loss", "epochs", "solved"]
 Verdict = Literal[
     "proved on all inputs", "right on all inputs", "refuted", "not refuted", "unsettled"
 ]
-VERDICTS_0_1 = {  # and the words that they are read as
+VERDICTS_0_1 = {  # verdicts of 0.1, and those that they are read as
     "verified on all inputs": "right on all inputs",
     "counterexample": "refuted",
     "no counterexample found": "not refuted",
@@ -51,8 +51,8 @@ class Result:
     """A finished run. `solved` is the paper's criterion: maximum held-out accuracy 1.0.
 
     The length-shifted accuracies are those of the final weights; at n = 1 there is no half length,
-    and a user's layer may refuse either. So are the answers to structured inputs
-    (`tasks/structured.py`), which 0.1 did not ask for.
+    and a user's layer may refuse either. The answers to structured inputs (`tasks/structured.py`)
+    are also those of the final weights; 0.1 did not record them.
 
     >>> import tempfile, ithbit
     >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
@@ -86,7 +86,7 @@ class Result:
         return self.max_accuracy == 1.0
 
     def structured_sentence(self) -> str | None:
-        """How the final weights do on structured inputs, in words; None where nobody asked."""
+        """How the final weights do on structured inputs, in words; None if they were not tried."""
         if self.structured_tried is None:
             return None
         if not self.structured_wrong:
@@ -102,7 +102,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that could not go on, with the reason; its neighbours in the stack went on.
+    """A run that could not continue, with the reason; the others in its stack continued.
 
     >>> from ithbit import ModelSpec, RunSpec
     >>> run = RunSpec(ModelSpec("rhi", "gru", n_bits=8), seed=0)
@@ -117,7 +117,7 @@ class Failure:
 
     @property
     def diverged(self) -> bool:
-        """Whether it was the training that failed, and not what ran it."""
+        """Whether the training itself failed, not the code or machine that ran it."""
         return self.error.startswith(NOT_FINITE)
 
     def to_json(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Failure:
 
 
 def head(run: RunSpec) -> dict[str, Any]:
-    """What every record of a run begins with: whose it is."""
+    """What every record of a run begins with: which run it belongs to."""
     return {
         "schema": SCHEMA,
         "run_id": run.run_id,
@@ -150,7 +150,7 @@ def failure_from_json(data: Mapping[str, Any]) -> Failure:
 
 @dataclass(frozen=True)
 class Case:
-    """One input with its margin; None stands for a margin that is not finite."""
+    """One input with its margin; None if the margin is not finite."""
 
     bits: str
     index: FromOne
@@ -163,18 +163,18 @@ class Case:
 
 @dataclass(frozen=True)
 class Proof:
-    """What came of `ithbit verify --prove`: bounds of the margin in real arithmetic on the stored
+    """The outcome of `ithbit verify --prove`: bounds of the margin in real arithmetic on the stored
     weights, whatever was observed in floats.
 
     *proved*: the margin is at least `least_margin` on all inputs, and the certificate says why.
-    *refuted*: the input found is wrong in real arithmetic. *open*: the time was up. *no bounds*:
+    *refuted*: the input found is wrong in real arithmetic. *open*: the time ran out. *no bounds*:
     there is no file of bounds for such blocks, or the weights cannot be bounded.
     """
 
     outcome: Literal["proved", "refuted", "open", "no bounds"]
-    least_margin: float | None = None  # proved on all inputs; None where nothing is
-    least_found: float | None = None  # the least margin met, rounded up
-    least_float32: float | None = None  # proved of a float32 run on all inputs; None: nothing is
+    least_margin: float | None = None  # proved on all inputs; None if nothing is
+    least_found: float | None = None  # the least margin found, rounded up
+    least_float32: float | None = None  # proved of a float32 run on all inputs; None if nothing is
     found_at: str = ""  # bits and index of that input
     share_closed: Share = 0.0  # of all inputs: where bounds are above 0
     nodes: Count = 0  # sets of inputs that were bounded
@@ -200,7 +200,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Verification:
-    """What came of trying the inputs of one model. `n_wrong` counts all that were evaluated.
+    """The outcome of trying inputs on one model. `n_wrong` counts over all that were evaluated.
 
     *proved on all inputs*: by bounds, in real arithmetic (`proof`), and no input tried was wrong in
     float32. *right on all inputs*: every input was tried.
@@ -231,7 +231,7 @@ class Verification:
 
     @property
     def accuracy(self) -> float | None:
-        """Share of right answers over all inputs; None where not all were tried."""
+        """Share of right answers over all inputs; None if not all were tried."""
         return 1 - self.n_wrong / self.n_inputs if self.exhaustive else None
 
     def sentence(self) -> str:
@@ -262,7 +262,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class Verified:
-    """A verification with what it is of: the run, its weights, and where they were evaluated."""
+    """A verification with its subject: the run, its weights, and where they were evaluated."""
 
     run_id: str
     name: str
@@ -272,7 +272,7 @@ class Verified:
     seed: int
     found: Verification
     environment: dict[str, Any]
-    count: bool = since_0_2(False)  # whether it went on after the first wrong answer
+    count: bool = since_0_2(False)  # whether it continued after the first wrong answer
 
     def to_json(self) -> dict[str, Any]:
         data = {"schema": SCHEMA} | plain(self)
@@ -287,7 +287,7 @@ class LayerOrigin:
 
     family: str
     code: str  # the digest that is part of the run's spec
-    source: str | None  # None for one that lived in a Python session alone
+    source: str | None  # None for a layer defined only in a Python session
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA} | asdict(self)

@@ -1,7 +1,7 @@
-"""What a record must hold, taken from the dataclass that it is kept from.
+"""What a record must hold, derived from its dataclass.
 
 Names, types, choices, ranges and what may be null come from the annotations; a field declared
-`since_0_2` may be missing, as it is in what 0.1 wrote, and has its default then.
+`since_0_2` may be missing, as in records of 0.1, and then has its default.
 """
 
 import sys
@@ -18,16 +18,16 @@ R = TypeVar("R")
 
 
 class UnreadableError(Exception):
-    """Why one record is set aside."""
+    """The reason why a record is set aside."""
 
 
 class ContradictionError(UnreadableError):
-    """It is whole and cannot be true."""
+    """The record is complete but cannot be true."""
 
 
 @dataclass(frozen=True)
 class Within:
-    """The range of a number, as a remark in its annotation."""
+    """The range of a number, as metadata in its annotation."""
 
     low: float
     high: float
@@ -50,12 +50,12 @@ class Field:
 
     @cached_property
     def nested(self) -> bool:
-        """Whether it is a record itself, which is an object on the disk."""
+        """Whether it is a record itself, stored as a JSON object."""
         return is_dataclass(self.kind)
 
     @cached_property
     def types(self) -> tuple[type, ...]:
-        """What its value may be as it is read; an int is a float."""
+        """The types its value may have when read; an int counts as a float."""
         return (dict,) if self.nested else (float, int) if self.kind is float else (self.kind,)
 
     @cached_property
@@ -64,13 +64,13 @@ class Field:
 
 
 def must(kind: type) -> Field:
-    """A field that has to be there, any value of its kind."""
+    """A required field with any value of its kind."""
     return Field(kind, False, (), None, MISSING)
 
 
 @cache
 def schema(record: Any) -> dict[str, Field]:
-    """The fields of a dataclass, by name in their order."""
+    """The fields of a dataclass by name, in order."""
     hints = get_type_hints(record, include_extras=True)
     return {item.name: _field(hints[item.name], item) for item in fields(record)}
 
@@ -89,7 +89,7 @@ def _field(hint: Any, item: Any) -> Field:
 
 
 def check(data: Mapping[str, Any], wanted: Mapping[str, Field], where: str) -> None:
-    """Raise `UnreadableError` unless every field is there, of its type and within its range."""
+    """Raise `UnreadableError` unless all fields are present, with the right type and in range."""
     for name, field in wanted.items():
         value, within = data.get(name), field.range
         if value is None:
@@ -97,20 +97,20 @@ def check(data: Mapping[str, Any], wanted: Mapping[str, Field], where: str) -> N
                 raise UnreadableError(f"{where} has no {name}")
         elif type(value) not in field.types or (field.choices and value not in field.choices):
             raise UnreadableError(f"{where} has {name} = {value!r:.40}")
-        elif within and not within.low <= value <= within.high:  # nor is NaN
+        elif within and not within.low <= value <= within.high:  # nor is NaN within
             raise ContradictionError(f"{where} has {name} = {value!r:.40}, which is not {within}")
         elif field.nested:
             check(value, schema(field.kind), f"{where}: {name}")
 
 
 def read_as(record: Callable[..., R], data: Mapping[str, Any], where: str) -> R:
-    """The record that data hold; raises `UnreadableError`."""
+    """The record in the data; raises `UnreadableError` if it is not valid."""
     check(data, schema(record), where)
     return built(record, data)
 
 
 def built(record: Callable[..., R], data: Mapping[str, Any]) -> R:
-    """The dataclass that checked data are of; raises KeyError or TypeError on anything else."""
+    """The dataclass built from checked data; raises KeyError or TypeError on anything else."""
     values = {}
     for name, field in schema(record).items():
         value = data[name] if field.must_be else data.get(name)

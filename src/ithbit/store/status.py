@@ -1,6 +1,6 @@
 """A store as a whole: what is done, running, failed or missing.
 
-Looks at names, JSON and locks, never at tensors, so that `ithbit status` answers at once.
+Reads names, JSON and locks, never tensors, so that `ithbit status` answers at once.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
 
 
 def check_store(store: Path) -> None:
-    """Make the store if it is missing; raise `StoreError` if it cannot hold runs."""
+    """Create the store if it is missing; raise `StoreError` if it cannot hold runs."""
     with said_as_store_error(store):
         check_kind(store)
         store.mkdir(parents=True, exist_ok=True)
@@ -30,14 +30,14 @@ def check_store(store: Path) -> None:
 
 
 def need_store(store: Path) -> None:
-    """Raise `StoreError` if there is no store to look at."""
+    """Raise `StoreError` if there is no store to read."""
     if not store.exists():
         raise StoreError(f"there is no store {store}; train something first, or give --store")
     check_kind(store)
 
 
 def need_runs(store: Path) -> list[tuple[str, str]]:
-    """What `run_folders` gives; raises `StoreError` if there is no store, or no run in it."""
+    """The `run_folders` of a store; raises `StoreError` if there is no store, or no run in it."""
     if not store.is_dir():
         kind = "is a file, not a folder" if store.exists() else "does not exist"
         raise StoreError(
@@ -55,18 +55,18 @@ def need_runs(store: Path) -> list[tuple[str, str]]:
 
 
 def folder_status(folder: Path) -> RunStatus:
-    """Where the run of a folder stands; a lock that a process holds means that it is at work.
+    """The status of the run in a folder; *running* means that a process holds its lock.
 
-    *set aside*: its record is not whole, and no table counts it; `problem` says why.
+    *set aside*: its record is not valid, and no table counts it; `problem` gives the reason.
 
-    Only a queue knows what is queued, and a lock of another machine may not be seen: see
+    Only a queue knows what is queued, and a lock held on another machine may not be visible: see
     `executors.ledger.live_runs`.
     """
     try:
         names = set(os.listdir(folder))
     except FileNotFoundError:
         return "missing"
-    except OSError:  # no folder, or not ours to look into
+    except OSError:  # not a folder, or no permission to read it
         return "set aside"
     if "result.json" not in names and "lock" in names and _is_locked(folder / "lock"):
         return "running"
@@ -79,7 +79,7 @@ def folder_status(folder: Path) -> RunStatus:
 
 
 def problem(folder: Path) -> str | None:
-    """Why the run of a folder is set aside, None if its record is whole."""
+    """Why the run of a folder is set aside, or None if its record is valid."""
     try:
         read_run(str(folder))
     except UnreadableError as reason:
@@ -88,7 +88,7 @@ def problem(folder: Path) -> str | None:
 
 
 def reason(folder: Path) -> str | None:
-    """Why the run of a folder is set aside, or failed; None of all others."""
+    """Why the run of a folder is set aside or failed, or None."""
     try:
         state, record = read_run(str(folder))
     except UnreadableError as error:
@@ -97,7 +97,7 @@ def reason(folder: Path) -> str | None:
 
 
 def statuses(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, RunStatus]:
-    """Where each run of a sweep stands in a store."""
+    """The status of each run of a sweep in a store."""
     return {run: folder_status(store / run.folder) for run in runs}
 
 

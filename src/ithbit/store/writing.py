@@ -1,4 +1,4 @@
-"""Files written whole or not at all: under another name, and moved into place in one step."""
+"""Files written whole or not at all: under a temporary name, then moved into place in one step."""
 
 import json
 import os
@@ -12,30 +12,30 @@ from uuid import uuid4
 
 from ithbit.errors import OutputError, StoreError
 
-Content = bytes | Callable[[Path], object]  # what a file is to hold, or what fills it
+Content = bytes | Callable[[Path], object]  # the contents of a file, or a function that writes them
 
 
 def in_memory(write: Callable[[BytesIO], object]) -> bytes:
-    """What a library would write: a full disk is then met by us, and not in the middle of it."""
+    """What a library writes, as bytes: a full disk then raises in our code, not in its own."""
     buffer = BytesIO()
     write(buffer)
     return buffer.getvalue()
 
 
 def write_atomically(path: Path, content: Content) -> None:
-    """Put a file in place in one step, on the disk before it is named.
+    """Put a file in place in one step, after it has been flushed to disk.
 
-    What stood at `path` before stays until then.
+    An earlier file at `path` stays until then.
     """
     try:
         _write_and_move(path, content)
-    except FileNotFoundError:  # a second copy of the run began, and cleared the folder meanwhile
+    except FileNotFoundError:  # a second copy of the run started, and cleared the folder meanwhile
         _write_and_move(path, content)
 
 
 def _write_and_move(path: Path, content: Content) -> None:
-    # Not mkstemp, whose files are for one user alone: a store may be shared. The suffix stays:
-    # matplotlib and polars tell the format by it.
+    # Not mkstemp, whose files only one user can read: a store may be shared. The suffix is kept:
+    # matplotlib and polars infer the format from it.
     temporary = path.with_name(f".ithbit-{uuid4().hex}{path.suffix}")
     try:
         if isinstance(content, bytes):
@@ -50,7 +50,7 @@ def _write_and_move(path: Path, content: Content) -> None:
 
 
 def write_whole(path: Path, content: Content) -> Path:
-    """Write a file that the user asked for; folders on the way are made. Raises `OutputError`."""
+    """Write a file that the user asked for, creating its folders. Raises `OutputError`."""
     try:
         if path.is_dir():
             raise OutputError(f"cannot write {path}: it is a folder; name a file")
@@ -63,12 +63,12 @@ def write_whole(path: Path, content: Content) -> Path:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Likewise, UTF-8 text."""
+    """Like `write_whole`, for UTF-8 text."""
     return write_whole(path, text.encode())
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file that could not be written, or whose folder is not there: before long work."""
+    """Before long work, raise `OutputError` if a file cannot be written, or has no folder."""
     try:
         if path.is_dir():
             raise OutputError(f"cannot write {path}: it is a folder; name a file")
@@ -82,17 +82,17 @@ def check_writable(path: Path) -> None:
 
 
 def json_bytes(data: dict[str, Any]) -> bytes:
-    """A record as it lies on the disk."""
+    """A record as it is stored on disk."""
     return (json.dumps(data, indent=1, allow_nan=False) + "\n").encode()
 
 
 @contextmanager
 def said_as_store_error(path: Path) -> Iterator[None]:
-    """Turn what the operating system refuses into a sentence; nothing finished is lost by it."""
+    """Turn an error of the operating system into a `StoreError`; nothing finished is lost."""
     try:
         yield
     except OSError as error:
         raise StoreError(
             f"cannot write to {path}: {error.strerror or error}; what is finished is kept: "
-            "mend that and run the same command again"
+            "fix that and run the same command again"
         ) from error

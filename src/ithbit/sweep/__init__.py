@@ -1,1 +1,1 @@
-"""Many runs: grouping into stacks, workers, the store they share."""
+"""Many runs: which ones, how they are stacked, and the threads, workers or cluster for them."""

@@ -1,8 +1,8 @@
-"""A sweep on a cluster: hand over what is missing, watch the store, hand over again what was lost.
+"""A sweep on a cluster: submit what is missing, watch the store, resubmit what was lost.
 
-The store is the truth. A run is *done* when its result or failure is there, *live* while a share
-that holds it is queued or running, and otherwise *missing*: it is handed over, up to `MAX_ATTEMPTS`
-times in a row without a new epoch. Shares that another process handed over are adopted.
+The store decides. A run is *done* when its result or failure is there, *live* while a share that
+holds it is queued or running, and otherwise *missing*: it is submitted, up to `MAX_ATTEMPTS` times
+in a row without a new epoch. Shares that another process submitted are adopted.
 """
 
 import time
@@ -23,17 +23,17 @@ from ithbit.sweep.executors.ledger import Batch, Ledger, Share, latest_shares
 from ithbit.sweep.processes import MAX_ATTEMPTS
 from ithbit.sweep.runner import group
 
-MAX_RELEASES = 3  # of a share that is held after a failed launch; then it is handed over anew
-SETTLE_SECONDS = 5.0  # a share must be out of the queue for so long: a file may be seen late
+MAX_RELEASES = 3  # of a share that is held after a failed launch; then it is resubmitted
+SETTLE_SECONDS = 5.0  # out of the queue before a share counts as ended: files may appear late
 _STORE_SECONDS = 1.0  # between two looks at the store
 _QUEUE_SECONDS = (1.0, 15.0)  # between two looks at the queue: longer while nothing happens
-_REFUSED_SECONDS = 20.0  # before what the cluster refused is tried again
+_REFUSED_SECONDS = 20.0  # before retrying what the cluster refused
 _MAX_REFUSALS = 3  # in a row, with nothing of ours in the queue
 _CANCEL_SECONDS = 60.0  # to wait for cancelled shares to leave the queue
 
 
 class ClusterSweep:
-    """Runs, the store they share and an executor, with what was seen of its queue so far."""
+    """Runs, the store they share and an executor, with what is known of its queue so far."""
 
     def __init__(
         self,
@@ -56,12 +56,13 @@ class ClusterSweep:
         self._releases: Counter[Handle] = Counter()
         self._has_looked = False
         self._settled_before: set[Handle] = set()  # closed when this process first looked
-        self._anew: set[str] = set()  # ids of failed runs that are to be tried again
+        self._anew: set[str] = set()  # ids of failed runs to try again
         self._refused: list[float] = []  # when, in a row
         self._said: set[str] = set()
 
     def submit(self) -> tuple[int, int]:
-        """Hand over what is missing and leave: how many runs are live then, and how many done."""
+        """Submit what is missing, without waiting; return how many runs are live and how many
+        are done."""
         n_live, settling = self._look(patient=False)
         while settling:
             time.sleep(_STORE_SECONDS)
@@ -69,9 +70,9 @@ class ClusterSweep:
         return n_live, len(self.runs) - len(self._unfinished)
 
     def finish(self) -> list[Result | Failure]:
-        """Hand over, watch and hand over again until every run is done; each run's outcome.
+        """Submit, watch and resubmit until every run is done; return each run's outcome.
 
-        A mistake is told at once. Later on a cluster that is away is waited for.
+        Errors of the first look are raised at once. Later, a cluster that is away is waited for.
         """
         self._look(patient=False)
         looked = changed = time.monotonic()
@@ -89,21 +90,21 @@ class ClusterSweep:
         return [done for done in found if done is not None]
 
     def _look(self, patient: bool) -> tuple[int, bool]:
-        """Ask the queue and hand over what is missing: how many runs are live, and whether some
-        share left the queue so recently that nothing is said of it yet."""
+        """Query the queue and submit what is missing; return how many runs are live, and whether
+        some share left the queue too recently to count as ended."""
         with self.ledger.locked() as lock:
             try:
                 live = self.executor.alive()
             except ClusterError as error:
                 if not patient:
                     raise
-                self._remark(f"{error}; waiting, what runs goes on")
+                self._remark(f"{error}; waiting, running jobs continue")
                 return 0, True
             if not self._has_looked:
                 self._first_look(live)
             batches = self.ledger.batches()
             self._free_held(batches, live)
-            self._tell()  # after the queue was asked: what had left it has its result by now
+            self._tell()  # after the query: a share that had left the queue has its results
             fresh, lost, settling = self._missing(batches, live)
             n_live = len(self._unfinished) - len(fresh) - sum(map(len, lost.values()))
             by_name = {batch.name: batch for batch in batches}
@@ -117,8 +118,8 @@ class ClusterSweep:
     def _missing(
         self, batches: list[Batch], live: dict[Handle, Job]
     ) -> tuple[list[RunSpec], dict[Handle, list[RunSpec]], bool]:
-        """The runs that are in nobody's hands, those that were in a share that ended, by the share,
-        and whether there are others whose share left the queue only now."""
+        """The runs that are in no share, those of shares that ended, by share, and whether there
+        are others whose share has only just left the queue."""
         latest = latest_shares(batches)
         fresh: list[RunSpec] = []
         lost: dict[Handle, list[RunSpec]] = defaultdict(list)
@@ -137,7 +138,7 @@ class ClusterSweep:
         return fresh, lost, settling
 
     def _first_look(self, live: dict[Handle, Job]) -> None:
-        """Remove batches that are through, note what was closed, forget failures if told so."""
+        """Remove completed batches, note closed shares, and forget failures if `retry_failed`."""
         self._has_looked = True
         for batch in self.ledger.batches():
             runs = [run for share in batch.shares for run in share.runs]
@@ -154,7 +155,7 @@ class ClusterSweep:
         return now - self._gone_since.setdefault(handle, now) >= SETTLE_SECONDS
 
     def _free_held(self, batches: list[Batch], live: dict[Handle, Job]) -> None:
-        """Release what is held after a failed launch, a few times; then end it."""
+        """Release shares that are held after a failed launch, a few times; then cancel them."""
         for batch in batches:
             for handle in batch.handles:
                 job = live.get(handle)
@@ -170,7 +171,8 @@ class ClusterSweep:
                     self.executor.cancel([job])
 
     def _raise_problems(self, batches: dict[str, Batch], lost: dict[Handle, list[RunSpec]]) -> None:
-        """Tell what a person must mend; the shares it hit are closed, so that it is told once."""
+        """Raise what the user must fix; the shares concerned are closed, so that it is raised
+        once."""
         problems = []
         for handle in lost:
             batch = batches[handle.batch]
@@ -179,10 +181,8 @@ class ClusterSweep:
                 batch.close(handle.index)
                 problems.append(problem)
         if problems:
-            more = f" ({len(problems)} jobs ended so)" if len(problems) > 1 else ""
-            raise ClusterError(
-                f"{problems[0]}{more}; nothing was handed over again, other jobs go on"
-            )
+            more = f" ({len(problems)} jobs ended this way)" if len(problems) > 1 else ""
+            raise ClusterError(f"{problems[0]}{more}; nothing was resubmitted, other jobs continue")
 
     def _share(self, runs: list[RunSpec], attempt: int = 1) -> Share:
         return Share(tuple(runs), attempt, self._epochs(runs))
@@ -191,14 +191,14 @@ class ClusterSweep:
         return sum(len(RunFolder(self.store, run).history()) for run in runs)
 
     def _again(self, batch: Batch, handle: Handle, runs: list[RunSpec]) -> list[Share]:
-        """The shares that a lost share is replaced by; what was lost too often is recorded.
+        """The shares that replace a lost share; runs lost too often are recorded as failed.
 
-        Runs that were lost without a new epoch are parted, so that one that brings its share down
-        does so alone.
+        Runs lost without a new epoch are separated, so that a run that brings its share down does
+        so alone.
         """
         share = batch.shares[handle.index]
         if not batch.submitted and not batch.trace(handle.index):
-            return [self._share(runs, share.attempt)]  # it never got as far as the queue
+            return [self._share(runs, share.attempt)]  # it never reached the queue
         if self._epochs(share.runs) > share.epochs:
             self._remark(f"a job ended early, its runs go on: {_names(runs)}")
             return [self._share(runs)]
@@ -214,10 +214,10 @@ class ClusterSweep:
         return []
 
     def _hand_over(self, shares: list[Share], lock: int | None, n_live: int, patient: bool) -> int:
-        """Submit shares in as few batches as the cluster accepts; how many runs they hold.
+        """Submit shares in as few batches as the cluster accepts; return how many runs they hold.
 
-        What the cluster refuses while others of our runs are live may be a limit of its own: it is
-        tried again later. With nothing live the patience has an end.
+        A refusal while other runs of ours are live may be a limit of the cluster: it is retried
+        later. With none live, it is raised: at once unless `patient`, else after a few refusals.
         """
         if not shares or (
             self._refused and time.monotonic() < self._refused[-1] + _REFUSED_SECONDS
@@ -245,7 +245,7 @@ class ClusterSweep:
         return n_runs
 
     def _tell(self) -> bool:
-        """Tell the watcher what is new in the store; whether a run is done."""
+        """Report what is new in the store to the watcher; return whether a run was completed."""
         n_before = len(self._unfinished)
         for run in list(self._unfinished.values()):
             done = outcome(self.store, run)
@@ -263,16 +263,16 @@ class ClusterSweep:
         return len(self._unfinished) < n_before
 
     def _remark(self, text: str) -> None:
-        """Say something once, not at every look."""
+        """Report a remark once, not on every look."""
         if text not in self._said:
             self._said.add(text)
             self.watch(Event(self.runs[0], text))
 
 
 def problem_of(batch: Batch, index: int) -> str | None:
-    """What a person must mend before a share that ended is tried again, if so."""
+    """What the user must fix before a share that ended is tried again, or None."""
     if batch.is_closed(index):
-        return f"job {index} of {batch.name} was cancelled; give the command again to go on"
+        return f"job {index} of {batch.name} was cancelled; run the command again to continue"
     if not batch.submitted:
         return None
     trace = batch.trace(index)
@@ -293,8 +293,8 @@ def problem_of(batch: Batch, index: int) -> str | None:
 
 
 def cancel(runs: Iterable[RunSpec], store: Path, executor: Executor) -> int:
-    """End every live share that holds one of the runs; how many there were. The runs keep what they
-    have and go on from there when they are handed over again."""
+    """Cancel every live share that holds one of the runs; return how many there were. The runs keep
+    their progress and resume from it when they are submitted again."""
     ledger = Ledger(store)
     wanted = {run.run_id for run in runs}
     with ledger.locked():

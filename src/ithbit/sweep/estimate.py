@@ -1,7 +1,7 @@
-"""How long a sweep may take: a rough nominal pace for each run, corrected by what the store has
-seen.
+"""How long a sweep may take: a rough nominal pace for each run, corrected by the pace of finished
+runs in the store.
 
-*Empirical*, and an upper bound in one sense only: every run is taken to use all its epochs.
+*Empirical*, and an upper bound in one sense only: every run is assumed to use all its epochs.
 """
 
 import statistics
@@ -15,11 +15,11 @@ from ithbit.store.records import result_from_json
 from ithbit.store.schema import UnreadableError
 
 _STEP_OVERHEAD = 1.0  # milliseconds
-_GPU_SHARE = 1 / 50  # of that, for a stack of five on a recent GPU
+_GPU_SHARE = 1 / 50  # of the nominal seconds, for a stack of five on a recent GPU
 
 
 def nominal_epoch_seconds(run: RunSpec) -> float:
-    """Seconds of one epoch on one CPU core, from what was measured of its family."""
+    """Seconds of one epoch on one CPU core, from measurements of its family."""
     model, protocol = run.model, run.protocol
     block, last = family_named(model.family).step_milliseconds
     size = (model.n_bits + 2) / 66 * protocol.batch_size / 256 * model.d_model / 16
@@ -34,7 +34,7 @@ def longest_seconds(runs: Iterable[RunSpec], store: Path, n_workers: int, cuda: 
 
 
 def observed_pace(store: Path, cuda: bool, most: int = 200) -> float | None:
-    """Observed over nominal seconds an epoch, the median of finished runs on such a device."""
+    """Observed over nominal seconds per epoch, the median over finished runs on such a device."""
     ratios: list[float] = []
     if store.is_dir():
         for _, folder in run_folders(store):

@@ -2,8 +2,8 @@
 
 `paper` is the main sweep of the paper: 27 variants at four lengths and five seeds, 540 runs. In its
 main table one-layer full and causal attention coincide at the readout (Remark 7) and are merged,
-which leaves 23 rows. `positions` is its encoding ablation, 240 runs, of which 54 are runs of
-`paper` too.
+which leaves 23 rows. `positions` is its encoding ablation, 240 runs, of which 54 are also runs of
+`paper`.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ def cross(
     positions: Iterable[str] = ("polynomial",),
     protocol: Protocol = Protocol(),
 ) -> list[RunSpec]:
-    """Every variant at every length, encoding and seed that the family takes."""
+    """Every variant at every length and seed, with every encoding that its family takes."""
     seeds, positions, lengths = list(seeds), list(positions), list(lengths)
     return [
         RunSpec(ModelSpec(task, family, n, layers, positions=encoding), seed, protocol)
@@ -72,11 +72,11 @@ def smoke() -> list[RunSpec]:
 def demo() -> list[RunSpec]:
     """Each family at n = 8, shortened: a minute on two cores.
 
-    For each task the shallowest depth that theory says can, and for each kind of model a stress
-    test, at a depth that needs few epochs; two seeds each. A run stops when it is solved. One-layer
-    softmax attention on LHI gets fewer epochs than the other stress tests, for time: it is the one
-    that the paper never saw succeed. At one layer full and causal attention are one model at the
-    readout (Remark 7), which is trained once.
+    For each task, the families that can solve it by the theory, at the shallowest such depth, and
+    for each kind of model a stress test, at a depth that needs few epochs; two seeds each. A run
+    stops when it is solved. One-layer softmax attention on LHI gets fewer epochs than the other
+    stress tests, to save time: it is the one that never succeeded in the paper. At one layer, full
+    and causal attention are one model at the readout (Remark 7), which is trained once.
     """
     stress: tuple[Variant, ...] = (
         ("rhi", "linear-causal", 2),

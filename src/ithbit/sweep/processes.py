@@ -1,9 +1,9 @@
-"""Workers on this machine: processes that share its cores, with one thread each.
+"""Workers on this machine: single-threaded processes that share its cores.
 
-Small models gain little from a second thread and much from a second process, so a CPU gets a worker
-a core. A GPU gets one worker, which trains several stacks at once. A worker that dies takes no run
-with it: what it was training goes back to the queue. To stop them their input is closed: they save
-what they train, and end.
+Small models gain little from a second thread and much from a second process, so a CPU gets one
+worker per core. A GPU gets one worker, which trains several stacks at once. If a worker dies, what
+it was training goes back to the queue. To stop workers, their input is closed: they save what they
+are training, and exit.
 """
 
 import json
@@ -29,11 +29,12 @@ from ithbit.sweep.threads import at_once
 from ithbit.sweep.turns import BUSY_SECONDS, Stack, Turn, Turns
 from ithbit.sweep.worker import error_from_json, event_from_json
 
-MAX_ATTEMPTS = 3  # workers that may die over a run before it is recorded as failed
-LEAVE_SECONDS = 60.0  # for a worker to save what it trains and end; then it is killed
-_SIGNAL_SECONDS = 0.5  # between two looks for an interruption
+MAX_ATTEMPTS = 3  # deaths of its worker after which a run is recorded as failed
+LEAVE_SECONDS = 60.0  # for a worker to save what it is training and exit; then it is killed
+_SIGNAL_SECONDS = 0.5  # between two checks for an interruption
 
-# Ctrl-C reaches the whole group; the parent decides. First of all, for the imports take seconds.
+# Ctrl-C reaches the whole group, but the parent decides. Ignored before the imports, which take
+# seconds.
 _START = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -44,20 +45,20 @@ main()
 
 @dataclass(eq=False)
 class Worker:
-    """One worker process and the stacks it has in hand, by a number."""
+    """One worker process and the stacks it is training, by number."""
 
     process: subprocess.Popen[str]
     device_name: str
     stacks: dict[int, Stack] = field(default_factory=dict)
     n_given: int = 0
-    alone: bool = False  # the last stack suffers no other beside it
+    alone: bool = False  # the last stack must have the worker to itself
 
     @property
     def has_room(self) -> bool:
         return not self.stacks or (not self.alone and len(self.stacks) < at_once(self.device_name))
 
     def give(self, turn: Turn, alone: bool = False) -> None:
-        """Hand it a stack; a worker that is gone already will be noticed by its silence."""
+        """Send it a stack; if the worker is already gone, its listener reports that."""
         self.n_given, self.alone = self.n_given + 1, alone
         self.stacks[self.n_given] = turn.stack
         runs, layers = [run.to_json() for run in turn.stack], sources(turn.stack)
@@ -72,7 +73,7 @@ Answer = tuple[Worker, dict[str, Any] | None]  # None: the worker is gone
 
 
 class LocalPool:
-    """Workers on one store; use as a context, which ends with all of them."""
+    """Workers on one store; a context manager that stops all of them on exit."""
 
     def __init__(self, how: How) -> None:
         self.how = how
@@ -88,12 +89,12 @@ class LocalPool:
         try:
             for worker in self._workers:
                 assert worker.process.stdin is not None
-                with suppress(BrokenPipeError):  # a stack that it did not live to read
+                with suppress(BrokenPipeError):  # it died before it read a stack
                     worker.process.stdin.close()
             for worker in self._workers:
                 with suppress(subprocess.TimeoutExpired):
                     worker.process.wait(max(0.0, deadline - time.monotonic()))
-        finally:  # also where a second interruption waits for nobody
+        finally:  # also after a second interruption, which does not wait
             for worker in self._workers:
                 worker.process.kill()
             for worker, listener in zip(self._workers, self._listeners, strict=True):
@@ -101,12 +102,12 @@ class LocalPool:
                 listener.join()
 
     def command(self, device_name: str) -> list[str]:
-        """What starts a worker on a device."""
+        """The command that starts a worker on a device."""
         arguments = [str(self.how.store), device_name, self.how.kernels, self.how.compile]
         return [sys.executable, "-c", _START, *arguments]
 
     def start_worker(self, device_name: str) -> Worker:
-        """Start one more worker; its answers come through the queue."""
+        """Start one more worker; its answers arrive in the queue."""
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
             self.command(device_name),
@@ -135,9 +136,9 @@ class LocalPool:
 
 
 def worker_devices(asked: str, device: Device, workers: int | None) -> list[str]:
-    """The device of each worker: a worker a core, or a worker a GPU, unless told how many.
+    """The device of each worker: one worker per core or per GPU, unless `workers` is given.
 
-    Of several GPUs all are used, unless one was asked for by its number.
+    All GPUs are used, unless one was asked for by its number.
     """
     if not device.is_cuda:
         return ["cpu"] * (workers or usable_cores())
@@ -148,7 +149,7 @@ def worker_devices(asked: str, device: Device, workers: int | None) -> list[str]
 
 
 def train_in_processes(turns: Turns, how: How, devices: list[str], runs: list[RunSpec]) -> None:
-    """Hand the stacks to workers, one on each device named, until every run has an outcome."""
+    """Send the stacks to workers, one per device listed, until every run has an outcome."""
     by_id = {run.run_id: run for run in runs}
     attempts: dict[str, int] = defaultdict(int)
     pool = LocalPool(how)
@@ -179,7 +180,7 @@ def train_in_processes(turns: Turns, how: How, devices: list[str], runs: list[Ru
                 raise error_from_json(answer)
             else:
                 how.watch(event_from_json(answer, by_id[answer["run_id"]]))
-    while not pool.answers.empty():  # what they said when they were told to leave
+    while not pool.answers.empty():  # sent after their input was closed
         _, answer = pool.answers.get()
         if answer is not None and answer["kind"] == "left":
             turns.put_back(_left(answer, by_id))
@@ -190,9 +191,9 @@ def _left(answer: dict[str, Any], by_id: dict[str, RunSpec]) -> list[Unfinished]
 
 
 def _deal(turns: Turns, at_work: list[Worker], attempts: dict[str, int]) -> None:
-    """Hand stacks out while a worker has room, each to the one that has the fewest.
+    """Send out stacks while a worker has room, each to the worker that has the fewest.
 
-    Whoever is at its last attempt has a worker to itself, so that it does not fail for another.
+    A run at its last attempt gets a worker to itself, so that it cannot fail because of another.
     """
 
     def is_last(stack: Stack) -> bool:
@@ -208,7 +209,8 @@ def _deal(turns: Turns, at_work: list[Worker], attempts: dict[str, int]) -> None
 
 
 def _after_death(worker: Worker, how: How, attempts: dict[str, int]) -> list[Stack]:
-    """What of a dead worker's stacks is to be tried again; what died too often is recorded."""
+    """A dead worker's runs to try again; those whose worker died too often are recorded as
+    failed."""
     status = worker.process.returncode
     how_it_died = f"signal {-status}" if status < 0 else f"status {status}"
     again = []
@@ -224,4 +226,4 @@ def _after_death(worker: Worker, how: How, attempts: dict[str, int]) -> list[Sta
     if again:
         names = ", ".join(run.name for run in again)
         how.watch(Event(again[0], f"a worker died with {how_it_died}; trained again: {names}"))
-    return [[run] for run in again]  # alone: whoever kills its worker takes no neighbour along
+    return [[run] for run in again]  # alone: a run that kills its worker affects no other

@@ -1,7 +1,7 @@
 """Running any set of runs on one store: what is not finished is grouped into stacks and trained.
 
-`run_all` is the one way in for a single cell (`ithbit train`) and for a whole sweep. The store is
-the truth: a run is done when its result is there, whoever wrote it.
+`run_all` is the one entry point, for a single cell (`ithbit train`) and for a whole sweep. The
+store decides: a run is done when its result is there, whichever process wrote it.
 """
 
 import time
@@ -43,12 +43,12 @@ def run_all(
     minutes: float | None = None,
     compile: Compile = "auto",
 ) -> list[Outcome]:
-    """Train every run that has no result yet; the outcome of each, in the order given.
+    """Train every run that has no result yet; return the outcome of each, in the order given.
 
-    On a GPU one process trains several stacks side by side, and there is a process a GPU; on a CPU
-    there is a worker a core unless told otherwise. Runs that another process holds are waited for.
-    With a limit in minutes runs train in turns, and those that have not ended then are `Unfinished`
-    and go on from there when asked for again. A Ctrl-C saves all runs and raises `StoppedError`.
+    There is one process per GPU, which trains several stacks side by side; on a CPU there is one
+    worker per core, unless `workers` is given. Runs held by another process are waited for. With a
+    limit in minutes runs train in turns, and those that have not ended by then are `Unfinished`:
+    they resume from there when asked for again. Ctrl-C saves all runs and raises `StoppedError`.
     """
     runs = list(dict.fromkeys(runs))
     device, pause = choose_device(device_name), Pause()
@@ -57,11 +57,11 @@ def run_all(
     needed = check_memory(runs, store, device, kernels, retry_failed)
     how = How(store, device, kernels, Audience(watch, pause).tell, pause, compile)
     todo = missing(runs, store, how.watch, retry_failed)
-    if todo:  # what is finished can be read from a store that cannot be written
+    if todo:  # finished runs can be read from a store that is not writable
         check_store(store)
     devices = worker_devices(device_name, device, 1 if bound_here(todo) else workers)
     stacks = group(todo, device, len(devices))
-    if device.is_cuda and len(devices) == 1:  # whole cells: whoever leaves a stack is replaced
+    if device.is_cuda and len(devices) == 1:  # whole cells: a run that leaves is replaced
         stacks = [
             stack
             for whole in group(todo, device, 1, size=max(1, len(todo)))
@@ -92,10 +92,10 @@ def run_all(
 def group(
     runs: Iterable[RunSpec], device: Device, n_workers: int, size: int | None = None
 ) -> list[Stack]:
-    """Runs of one shape stacked, as many as the device likes; longest first, so that none trails.
+    """Stacks of one spec each, up to the device's `stack_size`; largest first, so that none trails.
 
-    Where there are more workers than stacks, a cell is cut up so that every worker has a share.
-    With a `size` every stack is of that size, but for a cell's last one.
+    Where there are more workers than cells, a cell is split so that every worker has a share.
+    With a `size` every stack has that size, except a cell's last one.
     """
     cells: dict[tuple[object, object], Stack] = defaultdict(list)
     for run in runs:

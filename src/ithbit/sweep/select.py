@@ -1,9 +1,9 @@
-"""Which runs a sweep has: a preset or a user's TOML file, filtered and with other seeds.
+"""The runs of a sweep: a preset or a user's TOML file, filtered and with other seeds.
 
-A sweep file has the vocabulary of the command line; every list is crossed with every other:
+A sweep file uses the vocabulary of the command line; every list is crossed with every other:
 
     task = ["rhi", "lhi"]
-    family = ["gru", "mamba2"]   # or a layer of yours, "layers.py:Mine", beside this file
+    family = ["gru", "mamba2"]   # or your own layer, "layers.py:Mine", beside this file
     layers = [1, 2]
     n = [8, 16]
     seeds = "0-4"
@@ -30,7 +30,7 @@ from ithbit.sweep.presets import PRESETS, preset
 
 _MAX_SEEDS = 10_000  # in one range: seed 10,000 trains on the stream that seed 0 is tested on
 _NEEDED = ("task", "family", "layers", "n", "seeds")
-_KEPT = (  # options that keep some runs, with the fields of `Filter` and of the model's spec
+_KEPT = (  # options that select runs, with the fields of `Filter` and of the model's spec
     ("--task", "tasks", "task"),
     ("--family", "families", "family"),
     ("--layers", "layers", "n_layers"),
@@ -40,7 +40,7 @@ _OPTIONAL = {"positions": ["polynomial"], "width": [16], "heads": [2], "ff": [64
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Seeds as a person writes them: single ones and ranges, both ends included.
+    """The seeds in a text of single numbers and ranges, both ends included.
 
     >>> parse_seeds("0-4"), parse_seeds("7"), parse_seeds("0,3,8-9")
     ([0, 1, 2, 3, 4], [7], [0, 3, 8, 9])
@@ -76,13 +76,13 @@ class Filter:
     examples: str | None = None
 
     def apply(self, runs: Sequence[RunSpec], name: str = "the sweep") -> list[RunSpec]:
-        """The runs that are left, each once; an error says which option leaves none, and why."""
+        """The runs that pass, each once; raises `SpecError` naming the option that leaves none."""
         kept, passed = list(runs), ""
         for option, field, of_model in _KEPT:
             if not (wanted := getattr(self, field)):
                 continue
             there = dict.fromkeys(getattr(run.model, of_model) for run in kept)
-            if of_model == "family":  # a layer's folder is no part of its name
+            if of_model == "family":  # a layer's folder is not part of its name
                 wanted = [name.rpartition("/")[2] for name in wanted]
             kept = [run for run in kept if getattr(run.model, of_model) in wanted]
             if not kept:
@@ -104,7 +104,7 @@ class Filter:
 
 
 def sweep_runs(name: str, keep: Filter = Filter()) -> list[RunSpec]:
-    """The runs of a preset, or of a TOML file if the name ends in .toml; an error if none is left.
+    """The runs of a preset, or of a TOML file if the name ends in .toml; raises if none is left.
 
     >>> len(sweep_runs("paper", Filter(families=["gru"], n_bits=[8])))
     25
@@ -125,7 +125,7 @@ def sweep_runs(name: str, keep: Filter = Filter()) -> list[RunSpec]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What a TOML file of the user's holds."""
+    """The contents of a user's TOML file."""
     try:
         return tomllib.loads(path.read_text())
     except OSError as error:
@@ -135,7 +135,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_sweep(path: Path) -> list[RunSpec]:
-    """The runs of a sweep file; all its problems in one message."""
+    """The runs of a sweep file; one error reports all its problems."""
     data = read_toml(path)
     problems = _key_problems(data)
     lists = {key: _as_list(data.get(key, default)) for key, default in _OPTIONAL.items()}
@@ -167,7 +167,7 @@ def _protocols(data: dict[str, Any], problems: list[str]) -> list[Protocol]:
 
 
 def _models(lists: dict[str, list[Any]], beside: Path, problems: list[str]) -> list[ModelSpec]:
-    """Every combination; what is wrong with any of them goes to `problems`, each thing once."""
+    """Every valid combination; what is wrong with the others is added to `problems`, once each."""
     families = []
     for given in lists["family"]:
         try:

@@ -1,7 +1,7 @@
-"""Several stacks at once in one process: on a GPU a stack that waits leaves room for another.
+"""Several stacks at once in one process: on a GPU, others run while one stack waits.
 
-Each thread trains on a stream of its own and writes its own checkpoints, so none waits for another.
-The watcher has one caller at a time. When it raises, or the user interrupts, every thread leaves
+Each thread trains on its own stream and writes its own checkpoints, so none waits for another. Only
+one thread at a time calls the watcher. When it raises, or the user interrupts, every thread stops
 between two steps, with its runs saved.
 """
 
@@ -20,9 +20,9 @@ from ithbit.errors import BusyError
 from ithbit.spec import RunSpec
 from ithbit.sweep.turns import BUSY_SECONDS, Turns
 
-STACKS_A_GPU = 8  # at once; one that waits for the host or for itself leaves room for the others
-_SIGNAL_SECONDS = 0.5  # between two looks for an interruption
-_READY_SECONDS = 0.2  # between two looks at stacks that are not ready
+STACKS_A_GPU = 8  # at once; while one waits for the host or for its own results, others run
+_SIGNAL_SECONDS = 0.5  # between two checks for an interruption
+_READY_SECONDS = 0.2  # between two checks of stacks that are not ready
 
 
 def at_once(device_name: str) -> int:
@@ -31,7 +31,7 @@ def at_once(device_name: str) -> int:
 
 
 class Audience:
-    """A watcher that threads share: one call at a time, each notice once, none in a pause."""
+    """A watcher that threads share: one call at a time, each notice once, no calls in a pause."""
 
     def __init__(self, watch: Watcher, pause: Pause) -> None:
         self._watch, self._pause = watch, pause
@@ -39,7 +39,7 @@ class Audience:
         self._told: set[str] = set()
 
     def tell(self, event: Event) -> None:
-        """Pass an event on; what the watcher raises sends everybody home."""
+        """Pass an event on; if the watcher raises, all threads are asked to pause."""
         with self._lock:
             if self._pause.asked or (isinstance(event.what, Notice) and event.what in self._told):
                 return
@@ -55,8 +55,8 @@ class Audience:
 def train_in_threads(
     turns: Turns, how: How, n_threads: int, ready: Callable[[RunSpec], bool] = lambda run: True
 ) -> None:
-    """Train stacks in their order, so many at once; one that is not ready lets others pass, and
-    runs that another process holds are waited for."""
+    """Train stacks in order, `n_threads` at once; one that is not ready lets others go first, and
+    runs held by another process are waited for."""
     ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
     def work() -> None:
@@ -78,8 +78,8 @@ def train_in_threads(
             end = error
         ends.put(end)
 
-    # Before the threads, which take over what they find, and around what an interruption leaves:
-    # one that strikes where torch puts the user's settings back keeps it from doing so.
+    # Before the threads start, since they inherit these settings. And around all of the work: an
+    # interruption within it may keep torch from restoring the user's settings there.
     with how.device.one_thread(), torch.enable_grad():
         if n_threads == 1:
             work()
@@ -97,7 +97,7 @@ def _run_threads(
     pause: Pause,
     ends: "queue.SimpleQueue[BaseException | None]",
 ) -> list[BaseException | None]:
-    """Work in threads until all have ended; how each did, in that order."""
+    """Run the work in threads until all have ended; return how each ended, in that order."""
     # Daemons: a second interruption ends the process without waiting for them.
     threads = [threading.Thread(target=work, daemon=True) for _ in range(n_threads)]
     started: list[threading.Thread] = []
@@ -107,15 +107,15 @@ def _run_threads(
             thread.start()
             started.append(thread)
         while len(found) < n_threads:
-            # Not for ever: a signal that comes just before the wait is seen after it. And not by
-            # `join`, which Python leaves in disorder when a handler raises in it.
+            # With a timeout: a signal that comes just before the wait is seen only after it. And
+            # not with `join`, which is left in a broken state when a handler raises in it.
             with suppress(queue.Empty):
                 found.append(ends.get(timeout=_SIGNAL_SECONDS))
         return found
     except BaseException:
         if pause.asked:
-            started.clear()  # interrupted again: nobody is waited for
-        pause.ask()  # for what a user's handler raises: it reaches this thread alone
+            started.clear()  # interrupted again: wait for no thread
+        pause.ask()  # what a user's handler raises reaches only this thread
         raise
     finally:
         for thread in started:

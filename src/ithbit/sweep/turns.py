@@ -1,8 +1,8 @@
-"""The stacks that wait to be trained, in turns where the time is limited.
+"""The stacks waiting to be trained, in turns if there is a time limit.
 
-With a limit nobody knows beforehand which runs will need the time, so each stack has some seconds
-and goes back to the end of the queue, saved. When the time is over, all that have not ended have
-had about the same, one epoch at least. No result depends on turns.
+Which runs will need the time is not known beforehand, so each stack trains for some seconds and is
+then saved and put back at the end of the queue. When time is up, all runs that have not ended have
+had about the same time, and at least one epoch. No result depends on turns.
 """
 
 import math
@@ -16,7 +16,7 @@ from ithbit.engine.how import Unfinished
 from ithbit.spec import RunSpec
 
 TURN_SECONDS = 10.0
-BUSY_SECONDS = 1.0  # between two looks at a run that another process is training
+BUSY_SECONDS = 1.0  # between two checks of a run that another process is training
 
 Stack = list[RunSpec]
 
@@ -30,20 +30,20 @@ class Turn:
 
 
 class Turns:
-    """A queue that threads share."""
+    """A queue of stacks that threads share."""
 
     def __init__(self, stacks: Iterable[Stack], minutes: float | None = None) -> None:
-        self.left: dict[RunSpec, Unfinished] = {}  # by run: where it was last left
+        self.left: dict[RunSpec, Unfinished] = {}  # by run: where it last stopped
         self._waiting, self._lock = deque(stacks), threading.Lock()
         self._until = math.inf if minutes is None else time.monotonic() + 60 * minutes
         self._had_one: set[RunSpec] = set()
 
     def __bool__(self) -> bool:
-        """Whether a stack waits."""
+        """Whether a stack is waiting."""
         return bool(self._waiting)
 
     def take(self, fits: Callable[[Stack], bool] = lambda stack: True) -> Turn | None:
-        """The first stack that fits, with its seconds; None if none does now."""
+        """The first stack that fits, with its time limit; None if none does now."""
         with self._lock:
             over = time.monotonic() >= self._until
             for stack in list(self._waiting):
@@ -56,7 +56,7 @@ class Turns:
         return None
 
     def _seconds(self) -> float:
-        """How long a turn that starts now may take: to the end if nobody waits."""
+        """How long a turn that starts now may take: until the end if no other stack waits."""
         left = max(0.0, self._until - time.monotonic())
         return min(TURN_SECONDS, left) if self._waiting and left < math.inf else left
 
@@ -66,7 +66,7 @@ class Turns:
             self._waiting.append(stack)
 
     def put_back(self, left: list[Unfinished]) -> None:
-        """Have what a turn has left of a stack wait again."""
+        """Put the runs that a turn left unfinished back in the queue."""
         self.left |= {unfinished.spec: unfinished for unfinished in left}
         if left:
             self.wait_again([unfinished.spec for unfinished in left])

@@ -1,12 +1,12 @@
 """A worker process: trains the stacks it is given, one JSON line in and many out.
 
-Started by `processes.py` with pipes; the arguments are store, device, kernels and
-compile. A stack is a line
-{"number": …, "runs": [spec, …], "layers": {code: source}, "seconds": at most}; answers are lines
-{"kind": …, "run_id": …, "data": …} for what the engine tells, then {"kind": "left", "number": …,
-"data": {run id: epochs saved}} with the runs that are not finished. On a GPU several stacks are at
-work at once. A worker that cannot write to the disk says {"kind": "error"} and goes on. When its
-input ends it saves what it trains, and ends.
+Started by `processes.py` with pipes; the arguments are store, device, kernels and compile. A stack
+is a line {"number": …, "runs": [spec, …], "layers": {code: source}, "seconds": at most}; answers
+are lines {"kind": …, "run_id": …, "data": …} for the engine's events, then {"kind": "left",
+"number": …, "data": {run id: epochs saved}} with the unfinished runs, or {"kind": "busy", "number":
+…} if another process holds some. On a GPU several stacks train at once. A worker that cannot write
+to the disk sends {"kind": "error"} and continues. When its input ends, it saves what it is training
+and exits.
 """
 
 import json
@@ -31,7 +31,7 @@ from ithbit.spec import RunSpec, run_from_json
 from ithbit.store.records import Epoch, Failure, Result, failure_from_json, result_from_json
 from ithbit.sweep.threads import Audience, at_once
 
-# What an event may be about, by its kind: its class, and how it goes into a line and comes out.
+# What an event may hold, by its kind: its class, and how it is written to a line and read back.
 _KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "epoch": (Epoch, asdict, lambda data: Epoch(**data)),
     "result": (Result, Result.to_json, result_from_json),
@@ -55,7 +55,7 @@ def event_from_json(line: dict[str, Any], run: RunSpec) -> Event:
 
 
 def error_from_json(line: dict[str, Any]) -> IthbitError:
-    """The error that a worker met, of the class it had there."""
+    """The error that a worker reported, of the same class."""
     data = line["data"]
     kind: type[IthbitError] = getattr(errors, data["type"])
     return kind(data["text"])
@@ -69,7 +69,7 @@ def serve(
     answers: TextIO,
     compile: Compile = "auto",
 ) -> None:
-    """Train stack after stack; when there are no more, leave with what is unfinished saved."""
+    """Train stack after stack; when the input ends, save what is unfinished and return."""
     pause, lock = Pause(), threading.Lock()
 
     def say(line: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ def serve(
             try:
                 answers.write(json.dumps(line) + "\n")
                 answers.flush()
-            except BrokenPipeError:  # nobody listens: the input will end, too
+            except BrokenPipeError:  # the parent is gone: the input will end, too
                 pause.ask()
 
     audience = Audience(lambda event: say(event_to_json(event)), pause)
@@ -99,7 +99,7 @@ def serve(
     def train_or_die(line: str) -> None:
         try:
             train(line)
-        except BaseException:  # nobody looks at a thread: the process ends, and that is seen
+        except BaseException:  # unseen in a thread, so end the process: the parent notices that
             traceback.print_exc()
             os._exit(1)
 

@@ -23,7 +23,12 @@ def test_a_profile_and_what_overrides_it(tmp_path):
 def test_all_problems_at_once():
     with pytest.raises(SpecError) as refused:
         read_options(["p=gpu", "time=", "array=1-3", "job_name=x", "bad name=1"])
-    for told in ("'p' is no long name", "time needs a value", "array is not to be", "job-name is"):
+    for told in (
+        "'p' is not the long name",
+        "time needs a value",
+        "array is not to be",
+        "job-name is",
+    ):
         assert told in str(refused.value)
     assert "'bad name'" in str(refused.value)
 
@@ -31,7 +36,7 @@ def test_all_problems_at_once():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("partition = [1]", "partition must be a text, a number, true or false"),
+        ("partition = [1]", "partition must be a string, a number, true or false"),
         ("partition", "is not valid TOML"),
         ('wrap = "rm"', "wrap is not to be given"),
     ],

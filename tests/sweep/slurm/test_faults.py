@@ -151,7 +151,7 @@ def test_left_alone_looked_at_and_cancelled(cluster, sweep, expected):
     cancel = sweep.ithbit("sweep", "--on", "slurm", "--cancel")
     assert "2 tasks cancelled" in cancel.communicate(timeout=60)[0]
     assert not cluster.queue()
-    assert "was cancelled; give the command again" in watcher.communicate(timeout=60)[1]
+    assert "was cancelled; run the command again" in watcher.communicate(timeout=60)[1]
     assert watcher.returncode == 2
     assert len(sweep.submitted()) == 1
     sweep.start()

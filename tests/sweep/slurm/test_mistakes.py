@@ -34,7 +34,7 @@ def test_no_gpu_on_the_node(cluster, sweep):
     """Slurm grants the share a GPU, and the share finds none that torch knows."""
     said = refused(cluster, sweep, "--device", "cuda")
     assert "device 'cuda' was asked for, but torch sees no CUDA GPU" in said
-    assert "nothing was handed over again" in said
+    assert "nothing was resubmitted" in said
 
 
 def test_store_that_the_nodes_cannot_see(cluster, sweep):

@@ -1,9 +1,9 @@
-"""A stepper takes optimiser steps of a stack of runs, and evaluates them.
+"""A stepper takes optimiser steps for a stack of runs, and evaluates them.
 
-There are four: `plain` (the stacked models, which serve the six families everywhere), `kernels`
-(the same, fused, on a GPU), `compiled` (the same, compiled for this CPU) and `module` (a user's
-module). All draw the same data, take the same
-steps and move the same rows in place; what they leave differs by rounding.
+There are four: `plain` (the stacked models, for the six families on any device), `kernels` (the
+same, fused, on a GPU), `compiled` (the same, compiled for this CPU) and `module` (a user's module).
+All draw the same data, take the same steps and update the same rows in place; their results differ
+by rounding.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from ithbit.engine.optim import AdamState
 Kernels = Literal["auto", "on", "off"]
 KERNELS: tuple[Kernels, ...] = ("auto", "on", "off")
 Compile = Literal["auto", "on", "off"]
-StepperName = Literal["stacked", "kernels", "compiled", "module"]  # as the record of a run has them
+StepperName = Literal["stacked", "kernels", "compiled", "module"]  # as recorded with a run
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What a step of a stack reads and moves on, a row a run."""
+    """What a step of a stack reads and updates, one row per run."""
 
     state: AdamState
     keys: Tensor  # seed: of the training data
@@ -30,7 +30,7 @@ class Rows:
 
 
 class Stepper(Protocol):
-    """Made of `(runs, rows, layout, device)`; nothing it does waits for the device."""
+    """Built from `(runs, rows, layout, device)`; none of its methods waits for the device."""
 
     name: StepperName
     max_chunk: int  # steps that are worth capturing in one graph

@@ -19,13 +19,13 @@ from ithbit.native import building
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.tasks.indexing import n_tokens
 
-_PAYS = 1 << 22  # tokens of all examples, in every layer, from which compiling pays: seconds
+_PAYS = 1 << 22  # tokens of all examples times layers from which compiling pays: seconds of work
 
 
 def choose_stepper(
     run: RunSpec, device: Device, kernels: Kernels, compile: Compile = "off"
 ) -> tuple[StepperName, list[str]]:
-    """The stepper for such runs, and remarks on that choice."""
+    """The stepper for runs like this one, and remarks on that choice."""
     if run.model.code:
         why = why_alone(run.model, device)
         return "module", [f"seeds of {run.model.family} train one by one: {why}"] if why else []
@@ -36,7 +36,7 @@ def choose_stepper(
     if kernels == "off":
         return "stacked", []
     why = refusal(run.model, run.protocol, device)
-    return ("stacked", [f"{why}: trained by the plain models"]) if why else ("kernels", [])
+    return ("stacked", [f"{why}: trained with the plain models"]) if why else ("kernels", [])
 
 
 def _on_cpu(run: RunSpec, compile: Compile) -> tuple[StepperName, list[str]]:
@@ -45,21 +45,21 @@ def _on_cpu(run: RunSpec, compile: Compile) -> tuple[StepperName, list[str]]:
     if compile == "off" or not _pays(run):
         return "stacked", []
     if why := building.refusal(run.model):
-        return "stacked", [f"{why}: trained by the plain models"]
+        return "stacked", [f"{why}: trained with the plain models"]
     if building.folder() is None:
-        return "stacked", ["compiled code has no folder to be kept in: trained by the plain models"]
+        return "stacked", ["no folder to keep compiled code in: trained with the plain models"]
     return ("compiled" if building.ready(run.model) else "stacked"), []
 
 
 def _pays(run: RunSpec) -> bool:
-    """Whether a run may be long enough for compiled code; by its spec alone."""
+    """Whether a run may be long enough for compiled code, judging by its spec alone."""
     model, protocol = run.model, run.protocol
     examples = protocol.epoch_examples * protocol.max_epochs
     return examples * n_tokens(model.task, model.n_bits) * model.n_layers >= _PAYS
 
 
 def evaluator(name: StepperName) -> Logits:
-    """What evaluates the weights that a stepper trained."""
+    """The function that evaluates weights trained by this stepper."""
     if name != "compiled":
         return logits
     from ithbit.native.model import logits as compiled
@@ -68,11 +68,11 @@ def evaluator(name: StepperName) -> Logits:
 
 
 def evaluator_here(model: ModelSpec, device: torch.device) -> tuple[Logits, StepperName]:
-    """What evaluates weights fastest without waiting, and its name."""
+    """The fastest evaluation that needs no compiling first, and its name."""
     if device.type == "cpu" and building.refusal(model) is None and building.ready(model):
         from ithbit.native.model import compiled
 
-        with suppress(Exception):  # of code that another machine compiled, or another numba
+        with suppress(Exception):  # the code was compiled by another machine or numba version
             compiled(model)
             return evaluator("compiled"), "compiled"
     return logits, "stacked"
@@ -81,7 +81,7 @@ def evaluator_here(model: ModelSpec, device: torch.device) -> tuple[Logits, Step
 def make_stepper(
     name: StepperName, runs: list[RunSpec], rows: Rows, layout: Layout, device: Device
 ) -> Stepper:
-    """The stepper of that name; the kernels are imported here, for machines without Triton."""
+    """The stepper of this name; kernels and compiled code, which need more, are imported here."""
     if name == "kernels":
         from ithbit.engine.steppers.kernels import Fused
 
@@ -94,12 +94,12 @@ def make_stepper(
 
 
 def why_alone(model: ModelSpec, device: Device) -> str | None:
-    """Why seeds of a model cannot share a stack, or None if they can."""
+    """Why the seeds of a model cannot share a stack, or None if they can."""
     return why_not_stacked(model, device.torch) if model.code else None
 
 
 def refusal(model: ModelSpec, protocol: Protocol, device: Device) -> str | None:
-    """Why the kernels do not train such runs on such a device, or None if they do."""
+    """Why the kernels cannot train such runs on this device, or None if they can."""
     if model.code:
         return f"there are no kernels for {model.family}, a user's layer"
     try:
@@ -107,7 +107,7 @@ def refusal(model: ModelSpec, protocol: Protocol, device: Device) -> str | None:
 
         from ithbit.kernels.step import refusal as refused_model
     except ImportError as error:
-        return f"the kernels need Triton, which is not here ({error})"
+        return f"the kernels need Triton, which cannot be imported ({error})"
     if not device.is_cuda and not knobs.runtime.interpret:
         return "the kernels need a CUDA GPU"
     if not (protocol.beta1 and protocol.beta2):
@@ -117,10 +117,10 @@ def refusal(model: ModelSpec, protocol: Protocol, device: Device) -> str | None:
 
 @contextmanager
 def compiling(runs: list[RunSpec], how: How) -> Iterator[Callable[[RunSpec], bool]]:
-    """Compile what these runs want in the background; gives whether a run can start.
+    """Compile what these runs need in the background; yields whether a given run can start.
 
-    On a GPU one that starts all the same compiles its kernels itself. On a CPU every run starts by
-    the plain models, and changes over when its family is compiled.
+    On a GPU, a run that starts earlier compiles its kernels itself. On a CPU, every run starts
+    with the plain models and switches over when its family is compiled.
     """
 
     def say(text: str) -> None:
@@ -149,7 +149,7 @@ def compiling(runs: list[RunSpec], how: How) -> Iterator[Callable[[RunSpec], boo
 
 
 def kernels_named(name: str, what: str = "kernels") -> Kernels:
-    """The choice of that name, for kernels or for compiled code.
+    """The choice of this name, for kernels or for compiled code.
 
     >>> kernels_named("yes")
     Traceback (most recent call last):
@@ -163,7 +163,7 @@ def kernels_named(name: str, what: str = "kernels") -> Kernels:
 
 
 def check_compile(compile: Compile, runs: list[RunSpec], device: Device) -> None:
-    """A sentence if compiled code was asked for that is not to be had for all the runs."""
+    """Raise `DeviceError` if compiled code is on but not available for all the runs."""
     kernels_named(compile, "compile")
     if compile == "on":
         for model in dict.fromkeys(run.model for run in runs):
@@ -173,7 +173,7 @@ def check_compile(compile: Compile, runs: list[RunSpec], device: Device) -> None
 
 
 def check_kernels(kernels: Kernels, runs: list[RunSpec], device: Device) -> None:
-    """A sentence if kernels were asked for that are not to be had for all the runs."""
+    """Raise `DeviceError` if kernels are on but not available for all the runs."""
     if kernels_named(kernels) == "on":
         for model, protocol in dict.fromkeys((run.model, run.protocol) for run in runs):
             why = refusal(model, protocol, device)

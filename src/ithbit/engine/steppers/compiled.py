@@ -1,4 +1,4 @@
-"""Steps by the compiled families. Needs numba, so it is imported where it is first wanted."""
+"""Steps with the compiled families. Needs numba, so it is imported only where it is used."""
 
 from torch import Tensor
 
@@ -11,7 +11,7 @@ from ithbit.tasks.sampling import Examples
 
 
 class Compiled(Plain):
-    """The plain models' twin: the same data and optimiser, other logits and gradients."""
+    """The twin of the plain models: same data and optimiser, but compiled logits and gradients."""
 
     name: StepperName = "compiled"
 
@@ -23,5 +23,5 @@ class Compiled(Plain):
         rows.first.add_(count)
 
     def evaluate(self) -> tuple[Tensor, Tensor]:
-        every = self.protocol.held_out_examples  # a group at a time, however many are asked for
+        every = self.protocol.held_out_examples  # compiled code works group by group anyway
         return evaluate(self.whole, self.model, self.table, self.held_out, every, logits)

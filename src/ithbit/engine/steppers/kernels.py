@@ -1,4 +1,4 @@
-"""Steps by the fused kernels. Needs Triton, so it is imported where it is first wanted."""
+"""Steps with the fused kernels. Needs Triton, so it is imported only where it is used."""
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from ithbit.tasks.sampling import HELD_OUT_SEED, stream_keys
 
 
 class Fused:
-    """The models' twin."""
+    """The twin of the plain models, in fused kernels."""
 
     name: StepperName = "kernels"
     max_chunk = 16  # a step is a handful of launches

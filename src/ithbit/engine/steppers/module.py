@@ -1,8 +1,8 @@
-"""Steps of a user's module, by autograd.
+"""Steps with a user's module, by autograd.
 
-`models/own_layer.py` puts the user's layer between our embedding and head, with the functions that
-the six families have, so the step is that of the plain models; whether seeds can share a stack is
-found out by trying. On a GPU a step that cannot be captured is run as it stands (`faults.py`).
+`models/own_layer.py` puts the user's layer between our embedding and head, with the same functions
+as the six families, so a step is that of the plain models; whether seeds can share a stack is
+found by trying. On a GPU, steps that cannot be captured run eagerly (`faults.py`).
 """
 
 import warnings
@@ -45,10 +45,10 @@ class Module:
 
 @cache
 def why_not_stacked(model: ModelSpec, device: torch.device) -> str | None:
-    """Why seeds of a user's layer cannot share a stack, or None if they can; tried for real."""
+    """Why seeds of a user's layer cannot share a stack, or None if they can; found by trying."""
     if device.type == "cpu" or torch.cuda.is_available():
         return own_layer.why_not_stacked(model, device)
-    try:  # where runs are only handed over, to machines that have a GPU
+    try:  # on a machine that only submits runs, to others that have a GPU
         return own_layer.why_not_stacked(model, torch.device("cpu"))
     except LayerError as error:
         return f"it cannot be tried here ({error})"

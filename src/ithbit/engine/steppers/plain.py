@@ -1,4 +1,4 @@
-"""Steps by the stacked models and autograd."""
+"""Steps with the stacked models and autograd."""
 
 import torch
 from torch import Tensor
@@ -18,14 +18,14 @@ _BITS = 1 << 22  # unless they have more bits than this
 
 
 class Plain:
-    """The models as they are written."""
+    """The stacked models, run as they are written."""
 
     name: StepperName = "stacked"
-    max_chunk = 1  # a step is some hundreds of launches: more in one graph save nothing
+    max_chunk = 1  # a step is some hundreds of launches: more steps per graph save nothing
 
     def __init__(self, runs: list[RunSpec], rows: Rows, layout: Layout, device: Device) -> None:
         self.rows, self.model, self.protocol = rows, runs[0].model, runs[0].protocol
-        # Leaves that share the rows' memory: a step in place on the rows moves the parameters.
+        # Leaves that share the rows' memory: an in-place step on the rows updates the parameters.
         views = layout.views(rows.state.values)
         self.params: Params = {name: v.detach().requires_grad_() for name, v in views.items()}
         self.table = token_table(self.model.task, self.model.n_bits, device=device.torch)
@@ -51,8 +51,8 @@ class Plain:
         return draw_examples(rows.keys, n_bits, rows.first, batches * count, kind)
 
     def _next(self, count: int) -> Examples:
-        """The next examples, out of those that were drawn ahead: drawing batch by batch costs a
-        small model a tenth of a step."""
+        """The next examples, from those drawn ahead: drawing batch by batch costs a small model a
+        tenth of a step."""
         drawn = self._drawn
         if drawn.index.shape[1] < count or not torch.equal(self.rows.first, self._first):
             size = len(self.rows.keys) * count * self.model.n_bits
@@ -62,9 +62,9 @@ class Plain:
         return Examples(drawn.bits[:, :count], drawn.index[:, :count])
 
     def learn(self, examples: Examples) -> None:
-        """One optimiser step on the examples that are next."""
+        """Take one optimiser step on these examples, which are the next."""
         rows, count, loss = self.rows, examples.index.shape[1], self.losses(examples)
-        # What no logit depends on (a library's unused parameters) has gradient zero.
+        # Parameters that no logit depends on (unused ones of a library) have gradient zero.
         grads = torch.autograd.grad(loss.sum(), list(self.params.values()), materialize_grads=True)
         whole = torch.cat([grad.reshape(len(grad), -1) for grad in grads], dim=1)
         adamw_step(rows.state, clip_rows(whole, self.protocol.clip_norm), self.protocol)

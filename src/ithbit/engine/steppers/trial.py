@@ -1,7 +1,7 @@
-"""Whether compiled code pays: a few steps by it and by the plain models, on copies, timed.
+"""Whether compiled code pays: a few steps with it and with the plain models, on copies, timed.
 
-A clock decides, so it decides once: the answer for a model and a batch size is kept beside the
-compiled code, and every stack, worker and resumed run on this machine goes by it.
+Timings vary, so this is decided once: the answer for a model and batch size is kept beside the
+compiled code, and every stack, worker and resumed run on this machine follows it.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from ithbit.native import building
 from ithbit.spec import RunSpec
 from ithbit.tasks.sampling import stream_keys
 
-_ROUNDS = 3  # of a step each; one before them is not timed
+_ROUNDS = 3  # of one step each, after one that is not counted
 _NAMES: tuple[StepperName, ...] = ("compiled", "stacked")
-# Of this thread alone: what else the machine does counts for nothing.
+# CPU time of this thread alone: other work on the machine does not count.
 _clock = time.thread_time
 
 
@@ -33,7 +33,7 @@ def _note(run: RunSpec) -> Path | None:
 
 
 def _kept(note: Path | None) -> StepperName | None:
-    """What an earlier trial found, None if there was none."""
+    """What an earlier trial found, or None if there was none."""
     with suppress(OSError):
         words = note.read_text().split() if note else []
         return next((name for name in _NAMES if words[:1] == [name]), None)
@@ -41,7 +41,7 @@ def _kept(note: Path | None) -> StepperName | None:
 
 
 def faster(runs: list[RunSpec], state: AdamState, layout: Layout, device: Device) -> StepperName:
-    """The faster of the two for a stack in this state, which stays as it is."""
+    """The faster of the two for a stack in this state, which is not changed."""
     from ithbit.engine.steppers.compiled import Compiled
 
     note = _note(runs[0])
@@ -64,9 +64,9 @@ def faster(runs: list[RunSpec], state: AdamState, layout: Layout, device: Device
             taken[name].append(_clock() - began)
     least = {name: min(times[1:]) for name, times in taken.items()}
     best = min(_NAMES, key=least.__getitem__)
-    with suppress(OSError):  # also where another worker was first: its answer counts
+    with suppress(OSError):  # also if another worker was first: its answer counts
         if note is not None:
             with note.open("x") as file:
                 times = ", ".join(f"{name} {least[name]:.3g}" for name in _NAMES)
-                file.write(f"{best} is faster; seconds a step: {times}\n")
+                file.write(f"{best} is faster; seconds per step: {times}\n")
     return _kept(note) or best

@@ -1,12 +1,12 @@
-"""The seam between a sweep and the machines it runs on: submit, alive, cancel.
+"""The interface between a sweep and the machines it runs on: submit, alive, release, cancel.
 
-A *share* is a few runs of one shape, trained one stack after another by one process. A *batch* is a
-list of shares handed over at once; it is written to the store first (see `ledger`), so that whoever
-comes later knows what was handed over. A *handle* names a share by its batch and its place in it.
-An executor says which handles are queued or running, nothing more: what is done, the store says.
+A *share* is a few runs of one spec, trained one stack after another by one process. A *batch* is a
+list of shares submitted at once; it is written to the store first (see `ledger`), so that later
+processes know what was submitted. A *handle* names a share by its batch and its place in it. An
+executor reports which handles are queued or running, nothing more: the store records what is done.
 
-The workers on this machine (`sweep.processes`) need no such seam. They end with the process that
-started them and talk to it through pipes, so there is nothing to adopt and nothing to ask.
+The workers on this machine (`sweep.processes`) need no such interface. They end with the process
+that started them and talk to it through pipes, so there is nothing to adopt or to query.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Handle:
-    """A share that was handed over."""
+    """A share that was submitted."""
 
     batch: str
     index: int
@@ -32,7 +32,7 @@ class Job:
     handle: Handle
     job_id: str  # the executor's own name for it
     state: str  # such as PENDING or RUNNING
-    reason: str = ""  # why it does not run, if so
+    reason: str = ""  # why it is not running, if known
 
     @property
     def is_running(self) -> bool:
@@ -40,28 +40,28 @@ class Job:
 
     @property
     def failed_to_launch(self) -> bool:
-        """Held by the executor after a failed launch: it stays so until somebody releases it."""
+        """Whether the executor holds it after a failed launch, until it is released."""
         return "launch failed" in self.reason.replace("_", " ").lower() and not self.is_running
 
 
 class Executor(Protocol):
-    """What a sweep needs of the machines; errors are `ClusterError`."""
+    """What a sweep needs from the machines; errors are `ClusterError`."""
 
     def largest_batch(self) -> int:
-        """How many shares may be handed over at once."""
+        """How many shares may be submitted at once."""
 
     def submit(self, batch: "Batch", lock: int | None) -> str:
-        """Hand over a batch that the ledger holds; the executor's name for it.
+        """Submit a batch that is in the ledger; return the executor's name for it.
 
-        `lock` is the descriptor of the ledger's lock: whatever process does the work inherits it,
-        so that nobody looks before the work is done, even if this process is killed meanwhile.
+        `lock` is the descriptor of the ledger's lock. A child process that does the work inherits
+        it, so that no other process looks before it is done, even if this process is killed.
         """
 
     def alive(self) -> dict[Handle, Job]:
-        """The shares that are queued or running, of whatever batch."""
+        """The shares of any batch that are queued or running."""
 
     def release(self, job: Job) -> None:
-        """Let a held share go on."""
+        """Release a held share."""
 
     def cancel(self, jobs: Iterable[Job]) -> None:
-        """End shares, running or not."""
+        """Cancel shares, running or not."""

@@ -1,15 +1,15 @@
-"""What was handed over, kept in the store under `.jobs`:
+"""What was submitted, kept in the store under `.jobs`:
 
-    lock                 held by whoever looks and submits, so that two do not submit the same
+    lock                 held while looking and submitting, so that nothing is submitted twice
     00007-1f0c.json      a batch: its shares, each with its runs; written before it is submitted
-    00007-1f0c/          what is known of its shares, by their place in the batch
+    00007-1f0c/          what is known about its shares, by their place in the batch
       submitted          the executor's name for the batch, once it has one
       3.trace            a line for each stage it reached: started, ready, error …, held
       3.log              what it printed
-      3.closed           it was cancelled, or its error was told: not to be tried again by itself
+      3.closed           it was cancelled, or its error was reported: not retried automatically
 
-A batch whose runs all have results is removed by the next sweep of the store. Looks at JSON only,
-never at tensors.
+A batch whose runs all have results is removed by the next sweep of the store. Reads JSON only,
+never tensors.
 """
 
 import fcntl
@@ -35,11 +35,11 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Share:
-    """Runs of one shape for one process."""
+    """Runs of one spec for one process."""
 
     runs: tuple[RunSpec, ...]
-    attempt: int = 1  # which one in a row without a new epoch
-    epochs: int = 0  # that the runs had together when it was handed over
+    attempt: int = 1  # number in a row without a new epoch
+    epochs: int = 0  # of the runs together when it was submitted
 
     def to_json(self) -> dict[str, Any]:
         runs = [run.to_json() for run in self.runs]
@@ -53,7 +53,7 @@ def share_from_json(data: dict[str, Any]) -> Share:
 
 @dataclass(frozen=True)
 class Batch:
-    """A list of shares that were, or are about to be, handed over at once."""
+    """A list of shares that were, or are about to be, submitted at once."""
 
     name: str
     store: Path
@@ -74,15 +74,15 @@ class Batch:
 
     @property
     def submitted(self) -> bool:
-        """Whether the executor is known to have taken it."""
+        """Whether the executor is known to have accepted it."""
         return (self.folder / "submitted").exists()
 
     def log(self, index: int) -> Path:
         return self.folder / f"{index}.log"
 
     def trace(self, index: int) -> list[str]:
-        """The stages that a share reached, in order, those of earlier starts included."""
-        # A file made here has a network file system ask its server what the folder holds now.
+        """The stages that a share reached, in order, including those of earlier starts."""
+        # Creating a file here makes a network file system ask its server for the folder's contents.
         with tempfile.TemporaryFile(dir=self.folder):
             pass
         try:
@@ -103,7 +103,7 @@ class Batch:
 
 
 def read_batch(path: Path) -> Batch | None:
-    """The batch of a file, or None if there is none (any more)."""
+    """The batch in a file, or None if the file is not there (any more)."""
     try:
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -111,7 +111,7 @@ def read_batch(path: Path) -> Batch | None:
     except (OSError, ValueError) as error:
         raise StoreError(f"{path} cannot be read: {error}; move it away") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise StoreError(f"{path} is of a version unknown here; move it away")
+        raise StoreError(f"{path} is of an unknown version; move it away")
     shares = tuple(share_from_json(share) for share in data["tasks"])
     learn(data.get("layers", {}))
     return Batch(path.stem, path.parent.parent, data["device"], shares)
@@ -126,7 +126,7 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[int | None]:
-        """Look and submit as the only one; None where the file system has no locks."""
+        """Hold the lock for looking and submitting; yields None if the file system has no locks."""
         self.folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR)
         try:
@@ -145,7 +145,7 @@ class Ledger:
         return [batch for batch in found if batch is not None]
 
     def write(self, shares: Sequence[Share], device: str) -> Batch:
-        """Enter a batch that is about to be submitted; the lock must be held."""
+        """Record a batch that is about to be submitted; the lock must be held."""
         names = [path.stem for path in self.folder.glob("*.json")]
         number = max((int(name.partition("-")[0]) for name in names), default=0) + 1
         batch = Batch(f"{number:05d}-{secrets.token_hex(4)}", self.store, device, tuple(shares))
@@ -163,13 +163,13 @@ class Ledger:
         return batch
 
     def remove(self, batch: Batch) -> None:
-        """Forget a batch; a share of it that starts all the same finds nothing to do."""
+        """Forget a batch; if one of its shares still starts, it finds nothing to do."""
         batch.path.unlink(missing_ok=True)
         shutil.rmtree(batch.folder, ignore_errors=True)
 
 
 def latest_shares(batches: Sequence[Batch]) -> dict[str, Handle]:
-    """For each run, by its id, the share that it was last handed over in."""
+    """The share that each run was last submitted in, by run id."""
     return {
         run.run_id: handle
         for batch in batches
@@ -179,7 +179,7 @@ def latest_shares(batches: Sequence[Batch]) -> dict[str, Handle]:
 
 
 def live_runs(store: Path, executor: Executor) -> dict[RunSpec, Job]:
-    """The runs of a store that are in a share which is queued or running, each with its job."""
+    """The runs of a store whose share is queued or running, each with its job."""
     live = executor.alive()
     return {
         run: live[handle]

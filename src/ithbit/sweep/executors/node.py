@@ -1,14 +1,14 @@
 """One share on a node of a cluster: `python -m ithbit.sweep.executors.node BATCH.json INDEX`.
 
-A share may be started any number of times, and twice at once. It trains what has no result, from
-the last checkpoint on, and leaves runs alone that another process holds, waiting for their results.
+A share may be started any number of times, even twice at once. It trains the runs without a result
+from their last checkpoints, and waits for the results of runs that another process holds.
 
-Locks hold between nodes only if the file system carries them. Where it does not, two copies of a
+Locks work between nodes only if the file system supports them. Where it does not, two copies of a
 run train side by side: they compute the same bits, write under names of their own and move files
-into place in one step, and the first result stands. Where a lock outlives its node, the run folder
-stops changing; after half an hour the lock is taken away and the run goes on here.
+into place in one step, and the first result stands. If a lock outlives its node, the run folder
+stops changing; after half an hour the lock is removed and the run resumes here.
 
-Where a cluster ends a job it sends SIGTERM first: runs are saved, and the job ends.
+Before a cluster ends a job, it sends SIGTERM: runs are saved, and the job ends.
 """
 
 import os
@@ -23,15 +23,15 @@ from ithbit.errors import BusyError, IthbitError
 from ithbit.spec import RunSpec
 from ithbit.sweep.executors.ledger import read_batch
 
-STALE_SECONDS = 1800.0  # without a sign of life from whoever holds a run: epochs are far shorter
-_BUSY_SECONDS = 1.0  # between two looks at a run that another process is training
+STALE_SECONDS = 1800.0  # without a change by the process that holds a run: epochs are far shorter
+_BUSY_SECONDS = 1.0  # between two checks of a run that another process is training
 
 
 def train_share(path: Path, index: int) -> None:
     """Train the runs of a share until each has a result or a failure."""
     batch = read_batch(path)
     if batch is None:
-        print(f"{path} is gone: its runs are finished, or it was never handed over")
+        print(f"{path} is gone: its runs are finished, or it was never submitted")
         return
 
     import torch
@@ -64,12 +64,12 @@ def train_share(path: Path, index: int) -> None:
 
 
 def drop_stale_locks(store: Path, runs: tuple[RunSpec, ...]) -> None:
-    """Take the lock file of every run away whose folder has not changed for long.
+    """Remove the lock file of every run whose folder has not changed for `STALE_SECONDS`.
 
-    A lock belongs to the file it was taken on: on the new file of that name nobody has one.
+    A lock belongs to the file it was taken on: a new file of that name is not locked.
     """
     with tempfile.NamedTemporaryFile(dir=store, prefix=".clock.") as file:
-        now = os.stat(file.name).st_mtime  # by the clock that stamps the other files, too
+        now = os.stat(file.name).st_mtime  # by the same clock as the other files
     for run in runs:
         folder = store / run.folder
         newest = max((entry.stat().st_mtime for entry in os.scandir(folder)), default=now)

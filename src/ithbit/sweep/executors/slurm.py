@@ -1,13 +1,13 @@
-"""Slurm: a batch is a job array, a share one of its members; asked by `squeue`, never by `sacct`.
+"""Slurm: a batch is a job array, a share is one of its jobs; queried with `squeue`, never `sacct`.
 
-Plain `sbatch` with a JSON file of shares, no library between. The usual library for this pickles
-the function it is to call and loads that pickle on the node, while nothing here is ever unpickled;
-it knows that a job has ended from accounting, which many clusters lack; and what is left of it
-without these two is one command line.
+Plain `sbatch` with a JSON file of shares, without a library. The usual library for this pickles the
+function to call and loads that pickle on the node, while nothing here is ever unpickled; it learns
+from accounting that a job has ended, which many clusters lack; and without these two, little more
+than a command line would be left of it.
 
-The array is named after its batch, so a job is recognised in the queue even if whoever submitted it
-was killed before it heard the number of the job. `squeue` has no gap while a job is requeued,
-preempted or moved off a dead node: what is not in it has ended.
+The array is named after its batch, so a job is recognised in the queue even if the process that
+submitted it was killed before it got the job number. `squeue` keeps listing a job while it is
+requeued, preempted or moved off a dead node: a job that is not listed has ended.
 """
 
 import os
@@ -25,7 +25,7 @@ from ithbit.sweep.executors.slurm_options import Options, asks_for_gpu
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 QUEUE_FORMAT = "%i|%T|%r|%j"
 _PREFIX = "ithbit-"
-_TIMEOUT = 120.0  # seconds for one command; a controller that is away answers sooner
+_TIMEOUT = 120.0  # seconds for one command; an unreachable controller is reported sooner
 
 
 class Slurm:
@@ -43,13 +43,13 @@ class Slurm:
         self._largest: int | None = None
 
     def largest_batch(self) -> int:
-        """MaxArraySize: indices go from 0 and must stay below it."""
+        """MaxArraySize: indices start at 0 and must stay below it."""
         if self._largest is None:
             self._largest = array_limit(_run(["scontrol", "show", "config"]))
         return self._largest
 
     def submit(self, batch: Batch, lock: int | None) -> str:
-        """Submit a batch as a job array; its job number."""
+        """Submit a batch as a job array; return its job number."""
         command = sbatch_command(batch, self.options, self.at_once)
         answer = _run(command, job_script(batch), lock)
         job_id = answer.strip().split(";")[0]
@@ -62,10 +62,10 @@ class Slurm:
         return parse_queue(_run(["squeue", "-h", "-a", "-r", "-u", user, "-o", QUEUE_FORMAT]))
 
     def release(self, job: Job) -> None:
-        _run(["scontrol", "release", job.job_id], may_fail=True)  # it may have gone on by itself
+        _run(["scontrol", "release", job.job_id], may_fail=True)  # it may no longer be held
 
     def cancel(self, jobs: Iterable[Job]) -> None:
-        """End shares; one that has ended meanwhile is no error."""
+        """Cancel shares; one that has already ended is no error."""
         names = [job.job_id for job in jobs]
         for start in range(0, len(names), 500):
             _run(["scancel", *names[start : start + 500]], may_fail=True)
@@ -74,7 +74,7 @@ class Slurm:
 def sbatch_command(batch: Batch, options: Options, at_once: int | None = None) -> list[str]:
     """The command that submits a batch; the job script goes to its standard input.
 
-    What the user gives comes last, so that it counts where both speak of the same thing.
+    The user's options come last and take precedence over ours.
     """
     throttle = f"%{at_once}" if at_once else ""
     ours: Options = {
@@ -95,7 +95,7 @@ def sbatch_command(batch: Batch, options: Options, at_once: int | None = None) -
 
 
 def job_script(batch: Batch) -> str:
-    """What a share runs: it leaves a mark in the store before anything else can go wrong."""
+    """The script of a share: it leaves a trace in the store before anything else can go wrong."""
     trace = f'{shlex.quote(str(batch.folder))}/"$SLURM_ARRAY_TASK_ID".trace'
     program = f"{shlex.quote(sys.executable)} -m ithbit.sweep.executors.node"
     return f"""#!/bin/sh
@@ -106,7 +106,7 @@ exec {program} {shlex.quote(str(batch.path))} "$SLURM_ARRAY_TASK_ID"
 
 
 def parse_queue(text: str) -> dict[Handle, Job]:
-    """Our shares in what `squeue` says; jobs of other kinds are passed over.
+    """Our shares in the output of `squeue`; other jobs are skipped.
 
     >>> list(parse_queue("71_2|PENDING|Resources|ithbit-00003-1f0c\\n80|RUNNING|None|bash\\n"))
     [Handle(batch='00003-1f0c', index=2)]
@@ -125,7 +125,7 @@ def parse_queue(text: str) -> dict[Handle, Job]:
 
 
 def array_limit(config: str) -> int:
-    """MaxArraySize in what `scontrol show config` says; Slurm's default if it does not.
+    """MaxArraySize in the output of `scontrol show config`; Slurm's default if it is missing.
 
     >>> array_limit("MailProg = /bin/mail\\nMaxArraySize            = 5001\\n")
     5001
@@ -140,7 +140,7 @@ def array_limit(config: str) -> int:
 def _run(
     command: Sequence[str], script: str = "", lock: int | None = None, may_fail: bool = False
 ) -> str:
-    """What a command of Slurm's says; what it refuses is said as a sentence."""
+    """The output of a Slurm command; raises `ClusterError` if it fails."""
     name = command[0]
     try:
         done = subprocess.run(
@@ -160,9 +160,9 @@ def _run(
 
 
 def _misleads(name: str) -> bool:
-    """Whether a setting of the user's would hide jobs from us, or have sbatch wait for their end.
+    """Whether a user's setting would hide jobs from us, or make sbatch wait until they end.
 
-    Other settings for sbatch, such as SBATCH_PARTITION, are the user's wish.
+    Other settings for sbatch, such as SBATCH_PARTITION, are the user's choice.
     """
     return name.startswith("SQUEUE_") or name == "SBATCH_WAIT"
 

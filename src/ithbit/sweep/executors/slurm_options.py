@@ -1,6 +1,6 @@
-"""Options for `sbatch`: from the command line, from a profile, each checked before any is used.
+"""Options for `sbatch`: from the command line or a profile, all checked before any is used.
 
-They are passed on as they are, by their long names; the cluster knows which of them it takes. A
+They are passed on unchanged, by their long names; the cluster decides which of them it accepts. A
 profile is a TOML file with the same names:
 
     partition = "gpu"
@@ -25,17 +25,17 @@ _OURS = {  # what identifies our jobs and finds their shares
     "parsable": "ithbit reads the number of the job",
     "output": "what a job prints goes to .jobs/ in the store",
     "error": "what a job prints goes to .jobs/ in the store",
-    "wrap": "ithbit brings the script",
+    "wrap": "ithbit supplies the script",
     "test-only": "use --dry-run",
     "wait": "leave --detach out",
-    "clusters": "set SLURM_CLUSTERS, which every command of Slurm's reads",
+    "clusters": "set SLURM_CLUSTERS, which every Slurm command reads",
     "ntasks": "a job of the array is one process",
     "quiet": "ithbit reads the number of the job",
 }
 
 
 def read_options(given: Iterable[str], profile: Path | None = None) -> Options:
-    """Options of a profile, then those of the command line, which count where both speak.
+    """Options of a profile and of the command line, which takes precedence.
 
     >>> read_options(["partition=gpu", "time=4:00:00", "exclusive"])
     {'partition': 'gpu', 'time': '4:00:00', 'exclusive': True}
@@ -51,7 +51,9 @@ def read_options(given: Iterable[str], profile: Path | None = None) -> Options:
     problems = []
     for name, value in options.items():
         if not _NAME.fullmatch(name):
-            problems.append(f"{name!r} is no long name of an sbatch option, such as partition=gpu")
+            problems.append(
+                f"{name!r} is not the long name of an sbatch option, as in partition=gpu"
+            )
         elif name in _OURS:
             problems.append(f"{name} is not to be given: {_OURS[name]}")
         elif value == "" or "\n" in str(value):
@@ -61,7 +63,7 @@ def read_options(given: Iterable[str], profile: Path | None = None) -> Options:
 
 
 def asks_for_gpu(options: Options) -> bool:
-    """Whether the options ask for a GPU themselves, in any of the ways that Slurm knows."""
+    """Whether the options already ask for a GPU, in any of the ways that Slurm offers."""
     return any(name.startswith("gpus") for name in options) or "gpu" in str(options.get("gres", ""))
 
 
@@ -73,7 +75,7 @@ def _read_profile(path: Path) -> Options:
     options: Options = {}
     for name, value in read_toml(path).items():
         if not isinstance(value, str | int | float):
-            raise SpecError(f"{path}: {name} must be a text, a number, true or false")
+            raise SpecError(f"{path}: {name} must be a string, a number, true or false")
         if value is not False:
             options[_canonical(name)] = True if value is True else str(value)
     return options
