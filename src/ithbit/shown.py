@@ -58,6 +58,15 @@ def _print(console: "Console", parts: Iterable[Any]) -> None:
         console.print(part, soft_wrap=isinstance(part, str))
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "run"), counted(1200, "run")
+    ('1 run', '1,200 runs')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def clock(seconds: float) -> str:
     """A duration in its two largest units.
 

@@ -106,7 +106,7 @@ def test_progress_is_off_in_python_and_lines_without_a_terminal(tmp_path, capsys
     ithbit.train("lhi", "gru", store=tmp_path / "b", progress=True, watch=seen.append, **settings)
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith("1 runs; ")
+    assert said.err.startswith("1 run; ")
     assert "lhi_n2_gru_L1d16h2_polynomial_s0: " in said.err
     assert [type(event.what).__name__ for event in seen] == ["Epoch", "Epoch", "Result"]
 
@@ -146,7 +146,7 @@ def test_bars_in_a_notebook(monkeypatch, capsys) -> None:
         board.watch(Event(run, Epoch(1, 0.5, 0.5, 0.5, 1e-3, 0.1)))
         board._live.refresh()
     texts = [each.text for each in drawn if hasattr(each, "text")]
-    assert any("0 of 1 runs done" in text and f"s{run.seed}" in text for text in texts)
+    assert any("0 of 1 run done" in text and f"s{run.seed}" in text for text in texts)
     assert capsys.readouterr() == ("", "")  # no lines beside the bars
 
 

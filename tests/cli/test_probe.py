@@ -92,7 +92,7 @@ def test_a_limit_of_time_is_kept_and_told(ithbit, tmp_path: Path) -> None:
     limit = ("--max-epochs", 2, "--minutes", 1e-4, "--device", "cpu", "--store", tmp_path / "runs")
     status, out, _ = ithbit("probe", "rnn", *arguments, *limit)
     assert status == 0
-    assert "2 runs were stopped in epoch 1 of 2, when the 0.0001 minutes were over" in " ".join(
+    assert "2 runs stopped in epoch 1 of 2, when the 0.0001 minutes were over" in " ".join(
         out.split()
     )
     # They are runs like any other, and go on when they are asked for.

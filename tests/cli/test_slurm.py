@@ -63,7 +63,7 @@ def test_dry_run_needs_no_cluster(sheet, tmp_path, monkeypatch):
     words = ["--on", "slurm", "--dry-run", "--runs-per-task", "2", "--device", "cuda"]
     output = invoke("sweep", sheet, "--store", str(tmp_path / "runs"), *words)
     assert output.count("missing") == 6
-    assert "6 runs, 0 done already; tasks: 2 of 1 runs, 2 of 2 runs" in output
+    assert "6 runs, 0 done already; tasks: 2 of 1 run, 2 of 2 runs" in output
 
 
 def test_a_task_gets_a_gpu_when_one_is_asked_for():

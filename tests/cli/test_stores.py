@@ -53,8 +53,8 @@ def test_an_export_is_no_source_of_a_merge(ithbit, runs: Path, tmp_path: Path) -
 
 def test_run_folders_with_tables_beside_them_are_a_store(ithbit, runs: Path) -> None:
     ithbit("export", "-o", "runs")
-    assert ithbit("status")[:2] == (0, "1 done (1 runs)\n")
-    assert ithbit("merge", "runs", "--store", "new")[1].startswith("1 runs merged")
+    assert ithbit("status")[:2] == (0, "1 done (1 run)\n")
+    assert ithbit("merge", "runs", "--store", "new")[1].startswith("1 run merged")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -93,7 +93,7 @@ def test_each_model_is_ready_when_its_kernels_are(compiler) -> None:
         assert not kernels.ready(short)
     assert kernels._processes  # and none is left
     assert all(process.poll() is not None for process in kernels._processes)
-    assert said == ["compiling kernels in 2 processes, once per machine"]
+    assert said == ["compiling kernels, 2 at a time, once per machine"]
 
 
 def test_what_does_not_compile_keeps_nobody_waiting_and_is_said_once(compiler) -> None:

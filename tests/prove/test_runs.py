@@ -102,7 +102,7 @@ def test_a_verdict_that_its_proof_denies_is_not_read(tmp_path) -> None:
 
 def test_mistakes_are_named(tmp_path) -> None:
     folder = copy(folders("rhi_n16_softmax-full_*_s0-*")[0], tmp_path)
-    with pytest.raises(SpecError, match="seconds above 0"):
+    with pytest.raises(SpecError, match="seconds must be more than 0, got 0"):
         ithbit.verify(folder, prove=True, seconds=0)
 
 

@@ -63,8 +63,8 @@ def test_other_settings_stand_apart_or_are_left_out(tmp_path: Path) -> None:
     assert counted(both, GRU, 64) == (1, 1)
     assert counted(both, replace(GRU, differs="epochs = 3"), 64) == (0, 1)
     assert gather(load_rows(tmp_path), "paper").notes() == [
-        "1 finished runs with other settings than the paper's, or set to stop when first "
-        "perfect with a seed that a whole run has, are left out"
+        "left out: 1 finished run with other settings than the paper's, or set to stop when first "
+        "perfect with a seed that a whole run has"
     ]
     assert "settings that are not the paper's are named" in both.notes()[0]
 
@@ -120,7 +120,7 @@ def test_a_seed_counts_once_whatever_the_settings(tmp_path: Path) -> None:
     plans = [plan(0, early), plan(0, Protocol(max_epochs=3), solved=False)]
     cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)), "any")
     assert [(f.solved, f.runs) for f in map(standing, cells.by_cell.values())] == [(0, 1)]
-    assert cells.notes()[-1].startswith("1 finished runs set to stop when first perfect, with")
+    assert cells.notes()[-1].startswith("left out: 1 finished run set to stop when first perfect")
 
 
 def test_what_all_runs_share_is_a_note_and_what_tells_them_apart_a_label(tmp_path: Path) -> None:

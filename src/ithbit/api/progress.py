@@ -20,7 +20,7 @@ from rich.text import Text
 
 from ithbit.engine.how import Event
 from ithbit.families import family_named
-from ithbit.shown import clock
+from ithbit.shown import clock, counted
 from ithbit.spec import RunSpec
 from ithbit.store.records import Epoch, Failure, Result
 from ithbit.sweep.estimate import nominal_epoch_seconds
@@ -181,7 +181,7 @@ class Board:
         elapsed = time.monotonic() - self._started
         failed = sum(isinstance(line.outcome, Failure) for line in self._lines.values())
         among = f" ({failed} failed)" if failed else ""
-        told = f"{done} of {len(self._lines)} runs done{among}, {clock(elapsed)}"
+        told = f"{done} of {counted(len(self._lines), 'run')} done{among}, {clock(elapsed)}"
         left = None if done == len(self._lines) else self._seconds_left()
         return told if left is None else f"{told}, {self._about} {clock(left)} left"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ithbit.shown import Shown
+from ithbit.shown import Shown, counted
 from ithbit.store.reading import read_history
 from ithbit.store.records import Failure, Result
 
@@ -58,8 +58,8 @@ class Results(Shown, list[Result | Failure]):
                     yield Text(f"seed {result.spec.seed}: solved on samples, {said}")
             left = f"; {not_run} could not be run and are not counted" if not_run else ""
             said = (
-                f"{self.solved} of {len(self) - not_run} seeds reached held-out accuracy 1.0 "
-                f"(observed on samples, not proved){left}"
+                f"{self.solved} of {counted(len(self) - not_run, 'seed')} reached held-out "
+                f"accuracy 1.0 (observed on samples, not proved){left}"
             )
             if not_run == len(self):
                 said = "No seed could be run, which says nothing about learning"
@@ -67,7 +67,7 @@ class Results(Shown, list[Result | Failure]):
             return
         apart = f" {diverged} diverged," if diverged else ""
         yield (
-            f"{len(self)} runs: {self.solved} solved,{apart} {not_run} failed. "
+            f"{counted(len(self), 'run')}: {self.solved} solved,{apart} {not_run} failed. "
             f"Run folders: {self.store}/"
         )
         for failure in self.failures[:_NAMED]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ithbit.errors import OutputError, SpecError
+from ithbit.shown import counted
 from ithbit.spec import RunSpec
 from ithbit.store.records import Epoch
 
@@ -79,7 +80,7 @@ def watching(
             from ithbit.api.progress import Board
 
             board = stack.enter_context(Board(runs))
-            board.console.print(f"{len(runs)} runs; {remark}", style="dim", markup=False)
+            board.console.print(f"{counted(len(runs), 'run')}; {remark}", style="dim", markup=False)
             told.insert(0, board.watch)
 
         def tell(event: "Event") -> None:

@@ -10,7 +10,7 @@ from ithbit.api.results import Results
 from ithbit.api.sinks import Watch, watching
 from ithbit.api.standing import Planned, planned
 from ithbit.errors import DeviceError
-from ithbit.shown import Shown
+from ithbit.shown import Shown, counted
 from ithbit.spec import RunSpec
 from ithbit.store.status import need_store
 from ithbit.sweep.executors.slurm import Slurm
@@ -117,5 +117,5 @@ def _tasks(todo: list[RunSpec], wish: Wish, device: "Device") -> str:
 
     stacks = group(todo, device, n_workers=1, size=wish.runs_per_task)
     sizes = Counter(len(stack) for stack in stacks)
-    shape = ", ".join(f"{count} of {size} runs" for size, count in sorted(sizes.items()))
+    shape = ", ".join(f"{count} of {counted(size, 'run')}" for size, count in sorted(sizes.items()))
     return f"tasks: {shape or 'none'}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ithbit.shown import Shown, clock
+from ithbit.shown import Shown, clock, counted
 from ithbit.spec import RunSpec
 from ithbit.store.reading import run_folders
 from ithbit.store.status import STATUSES, RunStatus, folder_status, reason, statuses
@@ -41,7 +41,7 @@ class Status(Shown):
             return
         counts = self.counts
         listed = ", ".join(f"{counts[each]} {each}" for each in STATUSES if each in counts)
-        yield f"{listed} ({len(self.runs)} runs)"
+        yield f"{listed} ({counted(len(self.runs), 'run')})"
         for shown in ("running", "queued", "stopped", "failed", "set aside"):
             folders = [folder for folder, each in self.runs.items() if each == shown]
             for folder in folders[:_MOST]:
@@ -51,7 +51,7 @@ class Status(Shown):
             if len(folders) > _MOST:
                 yield f"  {shown:9} … and {len(folders) - _MOST} more"
         for words, count in Counter(self.waits).most_common(3):
-            yield f"  Slurm on {count} runs: {words}"
+            yield f"  Slurm on {counted(count, 'run')}: {words}"
 
 
 def standing(store: Path, runs: list[RunSpec] | None) -> Status:
@@ -95,7 +95,7 @@ class Planned(Shown):
         for run, each in self.runs.items():
             yield f"{each:9} {run.group:12} {run.folder}"
         done = sum(each == "done" for each in self.runs.values())
-        yield f"{len(self.runs)} runs, {done} done already; {self.outlook}"
+        yield f"{counted(len(self.runs), 'run')}, {done} done already; {self.outlook}"
 
 
 def planned(runs: list[RunSpec], store: Path, outlook: Callable[[list[RunSpec]], str]) -> Planned:

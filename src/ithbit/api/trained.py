@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ithbit.api.arguments import listed
 from ithbit.errors import SpecError, StoreError, TooLargeError
-from ithbit.shown import Shown
+from ithbit.shown import Shown, counted
 from ithbit.spec import RunSpec
 from ithbit.store.reading import read_verification, run_folders
 from ithbit.store.records import Failure, Result
@@ -114,7 +114,8 @@ class Verifications(Shown, list[Verified]):
             if each.found is not None:
                 yield from each.parts()
         if self.set_aside:
-            yield f"set aside, since they cannot be read or tried: {len(self.set_aside)} runs"
+            runs = counted(len(self.set_aside), "run")
+            yield f"set aside, since they cannot be read or tried: {runs}"
         if len(self) == 1:
             device = self[0].record["environment"]["device_name"]
             proved = self[0].verdict == "proved on all inputs"
@@ -123,7 +124,7 @@ class Verifications(Shown, list[Verified]):
             return
         for what, counts in self.summary().items():
             rest = ", ".join(f"{count} {each}" for each, count in counts.items() if each != "runs")
-            yield f"{what}: {counts['runs']} runs" + (f": {rest}" if rest else "")
+            yield f"{what}: {counted(counts['runs'], 'run')}" + (f": {rest}" if rest else "")
         yield "observed in float32 with the weights at the end of training; proved only if stated"
 
 

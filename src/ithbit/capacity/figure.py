@@ -14,6 +14,7 @@ from ithbit.capacity.result import Capacity
 from ithbit.families import FAMILIES, family_named
 from ithbit.report.comparison.statistics import student_quantile
 from ithbit.report.figures.style import INK, PAPER, RC, SPARE
+from ithbit.shown import counted
 from ithbit.theory.bounds.state import BITS
 
 _FEWEST = 4  # distinct states needed to fit an exponent
@@ -154,7 +155,7 @@ def _legend(
     ]
     handles += [
         Line2D([], [], marker=_MARKERS[k % len(_MARKERS)], color=INK, linestyle="",
-               label=f"{depth} layer{'s' if depth > 1 else ''}")
+               label=counted(depth, "layer"))
         for k, depth in enumerate(depths)
     ]  # fmt: skip
     if not all(each.final for each, _ in placed):
@@ -174,7 +175,7 @@ def _beside(rows: Sequence[Capacity]) -> list[str]:
     """Cells with no fixed state or an unknown one, in words: one line per family and depth."""
     said: dict[str, list[str]] = {}
     for each in rows:
-        depth = f"{each.layers} layer{'s' if each.layers > 1 else ''}"
+        depth = counted(each.layers, "layer")
         dots = "" if each.final else " …"
         why = "no fixed state" if each.family in FAMILIES else "state not known"
         head = f"{why}: {each.label}, {depth}, n {each.bracket}{dots} at width"

@@ -12,7 +12,7 @@ from ithbit.capacity.rounds import Standing
 from ithbit.capacity.state import Beside, beside
 from ithbit.errors import StoreError
 from ithbit.families import family_named
-from ithbit.shown import Shown
+from ithbit.shown import Shown, counted
 
 HEADS = (
     *("task", "layer", "L", "width", "n learnt", "rate", "state", "bits/number", "32·S"),
@@ -76,7 +76,7 @@ class Capacity:
 
     def sentence(self) -> str:
         """The cell in words."""
-        depth = f"{self.layers} layer{'s' if self.layers > 1 else ''} of width {self.width}"
+        depth = f"{counted(self.layers, 'layer')} of width {self.width}"
         head = f"{self.task.upper()}, {self.label}, {depth}"
         if not self.solved_at:
             return f"{head}: no length solved so far"

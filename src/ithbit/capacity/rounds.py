@@ -22,6 +22,7 @@ from ithbit.capacity.search import Ask, Bracket, Tried, Try, bracket, replay
 from ithbit.engine.device import Device
 from ithbit.engine.outcomes import forget_failures, outcome
 from ithbit.families import family_named
+from ithbit.shown import counted
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.reading import check_kind, read_verification
 from ithbit.store.records import Failure, Result, Verified
@@ -68,7 +69,11 @@ class Standing:
         model = self.model
         rates = sorted({run.protocol.learning_rate for run in self.train})
         at = ", ".join(f"{rate:g}" for rate in rates)
-        now = f"n = {self.trying} at {at}, {len(self.train)} runs" if self.train else "done"
+        now = (
+            f"n = {self.trying} at {at}, {counted(len(self.train), 'run')}"
+            if self.train
+            else "done"
+        )
         if self.stuck and not self.train:
             why = shorten(self.stuck[0].error, 200, placeholder="…")
             now = f"n = {self.trying} cannot be tried: {why}"

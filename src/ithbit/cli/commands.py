@@ -14,6 +14,7 @@ from ithbit.api.results import Results
 from ithbit.cli import bench as benches
 from ithbit.cli import demo, options
 from ithbit.cli.application import AsJson, command, print_or_json, print_result
+from ithbit.shown import counted
 
 command(demo.demo, options.DEMO)(print_result)
 
@@ -115,7 +116,7 @@ def construct(solution: Any, out: Path | None, as_json: AsJson = False) -> None:
 
         print(json.dumps(weights_to_json(solution)))
         return
-    layers = f"{solution.depth} layer{'s' if solution.depth > 1 else ''}"
+    layers = counted(solution.depth, "layer")
     print(
         f"{solution.task} by {solution.family}, n = {solution.n_bits}: {layers} of width "
         f"{solution.width}, {solution.variant} ({solution.theorem})"

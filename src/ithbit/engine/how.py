@@ -18,6 +18,7 @@ from types import FrameType
 from ithbit.engine.device import Device
 from ithbit.engine.steppers import Compile, Kernels
 from ithbit.errors import first_of
+from ithbit.shown import counted
 from ithbit.spec import RunSpec
 from ithbit.store.records import Epoch, Failure, Result
 
@@ -140,7 +141,7 @@ def stopped(left: Sequence[Unfinished]) -> StoppedError:
         + f" after epoch {run.epochs}"
         for run in saved
     ]
-    runs = "1 run" if len(saved) == 1 else f"{len(saved)} runs"
+    runs = counted(len(saved), "run")
     return StoppedError(
         f"stopped; {runs} saved ({first_of(names, _NAMED)}); the same command goes on from there"
     )

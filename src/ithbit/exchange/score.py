@@ -13,7 +13,7 @@ from ithbit.errors import SpecError
 from ithbit.exchange.sets import InputSet, read_sets
 from ithbit.families import Task
 from ithbit.published import RUNS_PER_CELL, published
-from ithbit.shown import Shown
+from ithbit.shown import Shown, counted
 
 _FORMATS = (".npz", ".csv", ".parquet")
 
@@ -76,7 +76,7 @@ class Score(Shown):
 
 
 def _sets(held_out: dict[int, float]) -> str:
-    return f"{len(held_out)} held-out set{'s' if len(held_out) > 1 else ''}"
+    return counted(len(held_out), "held-out set")
 
 
 def _shares(found: dict[str, float] | dict[int, float]) -> str:

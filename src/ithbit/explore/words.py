@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ithbit.families import Family, family_named
+from ithbit.shown import counted
 from ithbit.spec import ModelSpec
 from ithbit.store.records import Result, Verification
 from ithbit.theory.certificate import Certificate
@@ -49,7 +50,7 @@ def title(family: Family, layers: int) -> str:
     'GRU, 2 layers'
     """
     attention = " attention" if family.attention else ""
-    return f"{family.label}{attention}, {layers} layer{'s' if layers > 1 else ''}"
+    return f"{family.label}{attention}, {counted(layers, 'layer')}"
 
 
 BY_HAND = ("Written by hand", "Explicit weights; nothing was trained.")

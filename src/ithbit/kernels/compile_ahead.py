@@ -88,7 +88,7 @@ class Ahead:
         try:
             free = torch.cuda.mem_get_info(self._device)[0] // _MEMORY
             n_processes = max(1, min(len(self._units), len(os.sched_getaffinity(0)), free))
-            self._tell(f"compiling kernels in {n_processes} processes, once per machine")
+            self._tell(f"compiling kernels, {n_processes} at a time, once per machine")
             # Kernels on rows serve every length: one length first, or each would compile them.
             longest: dict[object, int] = {}
             for unit in self._units:

@@ -30,7 +30,7 @@ from ithbit.models.own_layer import why_not_stacked
 from ithbit.probe.behaviour import Behaviour, behaviour, usable
 from ithbit.probe.families import Count, FamilyRow, family_rows
 from ithbit.probe.rank import CausalRank, causal_rank
-from ithbit.shown import Shown
+from ithbit.shown import Shown, counted
 from ithbit.spec import ModelSpec, Protocol, RunSpec, plain
 from ithbit.store.folder import RunFolder
 from ithbit.store.reading import read_verification
@@ -324,10 +324,10 @@ def _train(
     found = [_as_stored(store, *each, device) for each in zip(runs, outcomes, strict=True)]
     failures = [done for done in outcomes if isinstance(done, Failure)]
     if diverged := sum(done.diverged for done in failures):
-        remarks.append(f"{diverged} runs diverged: the loss was no longer finite")
+        remarks.append(f"{counted(diverged, 'run')} diverged: the loss was no longer finite")
     errors = Counter(done.error for done in failures if not done.diverged)
     remarks += [
-        f"{count} runs failed and are not counted: {error}" for error, count in errors.items()
+        f"{counted(count, 'run')} failed, not counted: {error}" for error, count in errors.items()
     ]
     remarks += _cut_short(found, plan)
     return [run for run in found if run.epochs and run.stopped_by != "failed"]
@@ -367,7 +367,7 @@ def _cut_short(runs: list[ProbeRun], plan: Plan) -> list[str]:
     least, most = min(epochs), max(epochs)
     which = f"epoch {least}" if least == most else f"epochs {least} to {most}"
     return [
-        f"{len(epochs)} runs were stopped in {which} of {plan.protocol.max_epochs}, when the "
-        f"{plan.minutes:g} minutes were over; that they did not succeed says little. They keep "
-        "their state: the same command continues them"
+        f"{counted(len(epochs), 'run')} stopped in {which} of {plan.protocol.max_epochs}, when the "
+        f"{plan.minutes:g} minutes were over; no success so far says little. Their state is kept: "
+        "the same command continues them"
     ]

@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 from ithbit.families import FAMILIES, TASKS, Task
 from ithbit.probe.report import ProbeReport
+from ithbit.shown import counted
 from ithbit.spec import Protocol
 from ithbit.wrapping import COLUMNS, wrapped
 
@@ -117,9 +118,10 @@ def _verdicts(report: ProbeReport) -> str:
     solved = [run for run in report.runs if run.solved]
     tried = [run for run in solved if run.verdict is not None]
     right = sum(run.verdict == "right on all inputs" for run in tried)
+    counts = f"{len(solved)} of {counted(len(report.runs), 'run')} solved"
     if not tried:
-        return f"{len(solved)} of {len(report.runs)} runs solved; none was tried on all inputs."
+        return f"{counts}; none was tried on all inputs."
     return (
-        f"{len(solved)} of {len(report.runs)} runs solved; {len(tried)} of these were tried on "
-        f"all inputs, and {right} are right on every one (float32, final weights)."
+        f"{counts}; {len(tried)} of these were tried on all inputs, and {right} are right on "
+        "every one (float32, final weights)."
     )

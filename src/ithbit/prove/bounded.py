@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ithbit.errors import SpecError
 from ithbit.families import FAMILIES
+from ithbit.shown import counted
 from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_blocks import shapes
@@ -85,10 +86,10 @@ def need_fit(spec: ModelSpec, params: Mapping[str, FloatArray]) -> None:
     """Raise `NoBoundsError` unless there are bounds for such a model and its weights fit it."""
     if not has_bounds(spec):
         raise NoBoundsError(
-            f"there are no bounds for {spec.task} with {spec.n_layers} layers of {spec.family} and "
-            f"{spec.positions} positions at n = {spec.n_bits}; there are bounds for one layer of "
-            f"softmax attention on rhi, and for two layers of attention up to n = {_LONGEST}, with "
-            "polynomial positions"
+            f"there are no bounds for {spec.task} with {counted(spec.n_layers, 'layer')} of "
+            f"{spec.family} and {spec.positions} positions at n = {spec.n_bits}; there are bounds "
+            "for one layer of softmax attention on rhi, and for two layers of attention up to n = "
+            f"{_LONGEST}, with polynomial positions"
         )
     if {name: value.shape for name, value in params.items()} != shapes(spec):
         raise NoBoundsError("the weights do not fit the model")

@@ -23,6 +23,7 @@ from ithbit.families import FAMILIES, TASKS, family_named
 from ithbit.published import LENGTHS, Variant, published
 from ithbit.report.differences import natural, told_apart, with_differences
 from ithbit.report.standing import Standing, standing, words
+from ithbit.shown import counted
 from ithbit.store.frame import COLUMNS, Records
 
 SETTINGS = ("any", "paper")
@@ -134,11 +135,11 @@ class Cells:
         if self.n_left_out:
             whose = (
                 "with other settings than the paper's, or set to stop when first perfect with a "
-                "seed that a whole run has,"
+                "seed that a whole run has"
                 if self.settings == "paper"
-                else "set to stop when first perfect, with a seed that a whole run has,"
+                else "set to stop when first perfect, with a seed that a whole run has"
             )
-            notes.append(f"{self.n_left_out} finished runs {whose} are left out")
+            notes.append(f"left out: {counted(self.n_left_out, 'finished run')} {whose}")
         return notes
 
     def early_notes(self) -> list[str]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from ithbit.shown import counted
+
 SOLVED = "in some epoch right on every held-out sample, the paper's criterion of success"
 WORDS = {  # letter in tables, and meaning
     "refuted": ("r", "a wrong answer was found"),
@@ -59,7 +61,7 @@ class Standing:
         said = [f"{n} {word}" for n, word in zip(self.counts, WORDS, strict=True) if n]
         if untried := self.solved - self.tried:
             said.append(f"{untried} not tried")
-        head = f"{self.solved} of {self.runs} runs solved"
+        head = f"{self.solved} of {counted(self.runs, 'run')} solved"
         return f"{head}; of these {', '.join(said)}" if said else head
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ithbit.errors import StoreError
-from ithbit.shown import Shown
+from ithbit.shown import Shown, counted
 from ithbit.store.reading import check_kind, run_folders
 from ithbit.store.records import NOT_FINITE
 from ithbit.store.status import folder_status, problem, reason
@@ -25,8 +25,9 @@ class Merged(Shown):
 
     def parts(self) -> Iterator[str]:
         yield (
-            f"{len(self.taken)} runs merged, {len(self.already_there)} were there already, "
-            f"{len(self.unfinished)} unfinished ones left out, {len(self.set_aside)} set aside"
+            f"{counted(len(self.taken), 'run')} merged, {len(self.already_there)} were there "
+            f"already, {len(self.unfinished)} unfinished ones left out, "
+            f"{len(self.set_aside)} set aside"
         )
         for folder, why in self.set_aside:
             yield f"  set aside: {folder}: {why}"

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 
 from ithbit.errors import SpecError, check_numbers, raise_problems
 from ithbit.families import FAMILIES, Family, family_named
+from ithbit.shown import counted
 
 Model = Literal["formal", "trained"]
 _OTHER: dict[Model, Model] = {"formal": "trained", "trained": "formal"}
@@ -134,7 +135,7 @@ class Architecture:
     @property
     def depth(self) -> str:
         """The number of layers, as text."""
-        return f"{self.n_layers} layer{'s' if self.n_layers > 1 else ''}"
+        return counted(self.n_layers, "layer")
 
     def to_json(self) -> dict[str, str | int]:
         """The architecture as records state it."""
@@ -151,7 +152,7 @@ class Architecture:
         """The sizes that matter for this family, as text."""
         parts = [f"width {self.width}"]
         if _has_heads(self.of, self.model):
-            parts.append(f"{self.heads} head{'s' if self.heads > 1 else ''}")
+            parts.append(counted(self.heads, "head"))
         if self.kind == "mamba2":
             parts += [f"state {self.state}", f"convolution {self.conv}"]
         elif self.model == "formal":

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from ithbit.shown import counted
 from ithbit.theory.certificate import Certificate
 from ithbit.theory.certifiers.every_n import every_n, trained_every_n
 from ithbit.theory.precision import every_input, float_runs, safe_n
@@ -18,7 +19,7 @@ from ithbit.theory.trained_solution import TrainedSolution
 def certificate_parts(certificate: Certificate) -> Iterator[Any]:
     """The claim, what it rests on, and what was observed in float runs."""
     solution, worst = certificate.solution, certificate.worst
-    layers = "1 layer" if solution.depth == 1 else f"{solution.depth} layers"
+    layers = counted(solution.depth, "layer")
     sizes = " + ".join(map(str, solution.sizes))
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from ithbit.errors import SpecError, whole
 from ithbit.families import FAMILIES, Task, task_named
-from ithbit.shown import Shown
+from ithbit.shown import Shown, counted
 from ithbit.spec import ModelSpec
 from ithbit.theory.architecture import Architecture, Model, architecture, need_theory
 from ithbit.theory.bounds import NoBoundError, Route, bound
@@ -196,7 +196,7 @@ def _formal(entry: Construction, arch: Architecture, n_bits: int) -> Verdict | s
     always = every_n(variant, entry.family)
     assert always is not None  # a test checks it
     margin = str(always.margin)
-    identity = f" and {extra:,} identity layer{'s' if extra > 1 else ''}" if extra else ""
+    identity = f" and {counted(extra, 'identity layer')}" if extra else ""
     return Verdict(
         entry.task,
         arch,
@@ -248,7 +248,7 @@ def _trained(
 
 
 def _layers(entry: Construction | TrainedConstruction) -> str:
-    return f"{entry.depth} layer{'s' if entry.depth > 1 else ''}"
+    return counted(entry.depth, "layer")
 
 
 def _margin(certificate: Certificate | None, always: str) -> str:
