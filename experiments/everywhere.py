@@ -253,14 +253,13 @@ def ask(folder: Path, device: Device, errors: Errors, tally: dict[str, int]) -> 
             errors.add(kind, "the bit asked for is of the minority", asked, wrong)
             errors.add(kind, "… of the majority", ~asked & (2 * ones != n), wrong)
             if kind == "structured":
-                _commonest(bits[wrong], index[wrong], n, tally)
+                _commonest(bits[wrong], n, tally)
             else:
                 _margins(errors, margin, ones, n)
 
 
-def _commonest(bits: Tensor, index: Tensor, n: int, tally: dict[str, int]) -> None:
+def _commonest(bits: Tensor, n: int, tally: dict[str, int]) -> None:
     """Count wrong strings of up to three blocks by pattern: each block is one bit or several."""
-    del index
     for row in {tuple(row) for row in bits.tolist()}:
         changes = [at for at in range(1, n) if row[at] != row[at - 1]]
         if len(changes) > 2:

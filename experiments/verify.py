@@ -37,9 +37,11 @@ from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.verify.margins import Model
 from ithbit.verify.verify import examine, model_of
 
-FLA = ("GLA", "DeltaNet", "GatedDeltaNet", "RWKV6", "RWKV7", "RetNet", "HGRN", "HGRN2", "Mamba2")
-FLA = (*FLA, "LinearAttention", "BasedLinearAttention", "Attention", "KimiDeltaAttention")
-FLA = (*FLA, "GatedSlotAttention", "Comba", "PaTHAttention", "ForgettingAttention", "MesaNet")
+FLA = (
+    *("GLA", "DeltaNet", "GatedDeltaNet", "RWKV6", "RWKV7", "RetNet", "HGRN", "HGRN2", "Mamba2"),
+    *("LinearAttention", "BasedLinearAttention", "Attention", "KimiDeltaAttention"),
+    *("GatedSlotAttention", "Comba", "PaTHAttention", "ForgettingAttention", "MesaNet"),
+)
 WIDTH = 16
 
 

@@ -97,19 +97,24 @@ def test_a_run_that_is_refuted_does_not_count(store, tmp_path) -> None:
             path.write_bytes(content)
 
 
-def test_a_run_that_is_wrong_on_structured_inputs_does_not_count(store, tmp_path) -> None:
-    """Training ends with them, so they count before anything is verified."""
+def test_structured_inputs_count_until_a_run_is_verified(store, tmp_path) -> None:
+    """Training ends with them; `verify` tries them too, and knows rounding from a wrong answer."""
     found, _ = search(store)
     low = found.bracket.low
     assert low is not None
     shutil.copytree(store, tmp_path / "copy")
-    for run in Search(ASK, store, SHORT).runs(MODEL, low).values():
-        path = tmp_path / "copy" / run.folder
-        (path / "verification.json").unlink(missing_ok=True)
+    folders = [
+        tmp_path / "copy" / run.folder
+        for run in Search(ASK, store, SHORT).runs(MODEL, low).values()
+    ]
+    for path in folders:
         if (path / "result.json").exists():
             result = json.loads((path / "result.json").read_text())
             result |= {"structured_wrong": 1, "structured_example": "bits 0, index 1"}
             (path / "result.json").write_text(json.dumps(result))
+    assert Search(ASK, tmp_path / "copy", SHORT).standing(MODEL).bracket == found.bracket
+    for path in folders:
+        (path / "verification.json").unlink(missing_ok=True)
     fallen = Search(ASK, tmp_path / "copy", SHORT).standing(MODEL)
     assert fallen.train or fallen.bracket.low != low
 

@@ -121,7 +121,7 @@ def test_adapters_keep_the_shape(name: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says something else with a GPU")
 def test_fla_without_a_gpu_is_told() -> None:
-    with pytest.raises(LayerError, match="fla:GatedLinearAttention needs a CUDA GPU"):
+    with pytest.raises(LayerError, match="fla:GLA needs a CUDA GPU"):
         load_layer("fla:GLA").build(16)
 
 

@@ -236,4 +236,4 @@ def test_unfinished_runs_alone_have_a_page(tmp_path: Path) -> None:
     write_run(tmp_path, Plan(RunSpec(ModelSpec("lhi", "gru", 8), 0), True, 1.0, 30), "spec")
     page = render_page(load_rows(tmp_path))
     assert "1 unfinished" in page
-    assert "No finished run" in page
+    assert "No run to show" in page

@@ -6,33 +6,17 @@ All text is escaped.
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from ithbit import __version__
 from ithbit.capacity.figure import capacity_figure, fits
 from ithbit.capacity.result import HEADS, Capacities, Capacity, cells, read_rows
 from ithbit.report.figures import to_svg
 from ithbit.report.page.page import themed
-from ithbit.selfcontained import environment
+from ithbit.report.page.short import short_page
 from ithbit.store.writing import write_text
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>ithbit capacity: {{ title }}</title>
-<style>
-:root { color-scheme: light dark;
-  --ink: #1a1b1c; --card: #fdfdfe; --line: #c8c9ca; --s0: #eef3f7; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e8ecf0; --card: #1c2126; --line: #39424b; --s0: #232a31; }
-}
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-  color: var(--ink); background: var(--card); }
-table { border-collapse: collapse; } th, td { padding: .25rem .6rem; text-align: right;
-  border-bottom: 1px solid var(--line); }
-figure, .scroll { overflow-x: auto; margin: 1rem 0; } figure svg { min-width: 560px; height: auto; }
+_STYLE = """th, td { text-align: right; border-bottom: 1px solid var(--line); }
 .large { font-size: 1.3rem; }
-</style></head><body>
-<h1>{{ title }}: how many bits?</h1>
+"""
+_BODY = """<h1>{{ layers }}: how many bits?</h1>
 {% for line in lines %}<p class="large">{{ line }}</p>{% endfor %}
 <div class="scroll"><table><thead><tr>{% for head in heads %}<th>{{ head }}</th>{% endfor %}</tr>
 </thead><tbody>{% for row in rows %}
@@ -41,8 +25,6 @@ figure, .scroll { overflow-x: auto; margin: 1rem 0; } figure svg { min-width: 56
 <p>{{ asked }}</p>
 <figure>{{ figure }}</figure>
 <p>{{ legend }}</p>
-<p>Written by ithbit {{ version }}.</p>
-</body></html>
 """
 _LEGEND = (
     "Marks show the largest n solved; lines extend up to the n that failed. The state is the "
@@ -67,20 +49,19 @@ def render_card(found: Capacities) -> str:
         if (each.family, each.code, each.task, each.layers, each.width) not in own
     ]
     exponents = [each.sentence() for each in fits(known)]
-    return (
-        environment()
-        .from_string(_PAGE)
-        .render(
-            title=", ".join(dict.fromkeys(each.label for each in found)),
-            lines=[*(each.sentence() for each in found), *found.stuck],
-            heads=HEADS,
-            rows=[cells(each) for each in found],
-            asked=found.asked,
-            figure=themed(to_svg(capacity_figure(known, tuple(found)), "capacity")),
-            legend=_LEGEND
-            + (f" Fitted, with 95 % intervals: {'; '.join(exponents)}." * bool(exponents)),
-            version=__version__,
-        )
+    layers = ", ".join(dict.fromkeys(each.label for each in found))
+    fitted = f" Fitted, with 95 % intervals: {'; '.join(exponents)}." if exponents else ""
+    return short_page(
+        f"capacity: {layers}",
+        _STYLE,
+        _BODY,
+        layers=layers,
+        lines=[*(each.sentence() for each in found), *found.stuck],
+        heads=HEADS,
+        rows=[cells(each) for each in found],
+        asked=found.asked,
+        figure=themed(to_svg(capacity_figure(known, tuple(found)), "capacity")),
+        legend=_LEGEND + fitted,
     )
 
 

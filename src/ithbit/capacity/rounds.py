@@ -154,10 +154,10 @@ class Search:
         return stands
 
     def _is_right(self, run: RunSpec, done: Result | Failure) -> bool:
-        if isinstance(done, Failure) or not done.solved or done.structured_wrong:
+        if isinstance(done, Failure) or not done.solved:
             return False
-        record = self._record(run)
-        return record is None or record.found.verdict != "refuted"
+        record = self._record(run)  # knows more than the structured inputs, which it tries too
+        return record.found.verdict != "refuted" if record else not done.structured_wrong
 
     def _record(self, run: RunSpec) -> Verified | None:
         return read_verification(str(self.store / run.folder))

@@ -31,7 +31,8 @@ def read_inputs(bits: Bits, index: Index) -> tuple[Tensor, Tensor, bool]:
             f"{tuple(rows.shape)} and {tuple(wanted.shape)}"
         )
     if not ((rows == 0) | (rows == 1)).all():
-        raise SpecError("bits must be 0 or 1")
+        other = rows[(rows != 0) & (rows != 1)][0].item()
+        raise SpecError(f"bits must be 0 or 1, got {other}")
     n = rows.shape[-1]
     if not ((wanted >= 1) & (wanted <= n)).all():
         raise SpecError(f"the index must be in 1..{n}, got {wanted.tolist()}")

@@ -91,15 +91,15 @@ def adapter_named(name: str) -> Callable[[int], nn.Module]:
     """The factory of a ready-made layer, by the name of its family."""
     if name in ADAPTERS:
         return ADAPTERS[name]
-    kind = name.removeprefix("fla:")
-    return lambda width: fla_layer(FLA.get(kind, kind), width)
+    return lambda width: fla_layer(name, width)
 
 
-def fla_layer(kind: str, width: int) -> nn.Module:
+def fla_layer(name: str, width: int) -> nn.Module:
     """A layer of fla at a small width; needs a GPU, where its kernels run."""
     if not torch.cuda.is_available():
-        raise LayerError(f"fla:{kind} needs a CUDA GPU, but torch sees none")
-    return FlaLayer(fla_module(kind, width))
+        raise LayerError(f"{name} needs a CUDA GPU, but torch sees none")
+    kind = name.removeprefix("fla:")
+    return FlaLayer(fla_module(FLA.get(kind, kind), width))
 
 
 def fla_module(kind: str, width: int, **other: Any) -> nn.Module:

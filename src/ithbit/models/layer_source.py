@@ -293,8 +293,8 @@ def _arguments(
         parameters = list(inspect.signature(factory).parameters.values())
     except (ValueError, TypeError):  # a builtin without a signature
         return (), {}
-    single = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [p for p in parameters if p.default is p.empty and p.kind not in single]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in variadic]
     if len(needed) > 1 or (needed and needed[0].kind is inspect.Parameter.KEYWORD_ONLY):
         names = ", ".join(p.name for p in needed)
         raise LayerError(

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from ithbit.families import FAMILIES
-from ithbit.theory.solution import Enumeration, Solution, comparable_margins, enumerate_inputs
+from ithbit.theory.certificate import AnySolution
+from ithbit.theory.solution import Enumeration, comparable_margins, enumerate_inputs
 from ithbit.theory.trained_solution import TrainedSolution
-
-AnySolution = Solution | TrainedSolution
 
 _BUDGET = 3e7  # numbers of attention (or states) that one spot check may compute
 

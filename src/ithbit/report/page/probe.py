@@ -8,36 +8,21 @@ from typing import Any
 
 from matplotlib.colors import to_hex
 
-from ithbit import __version__
 from ithbit.families import Task
 from ithbit.report.figures import to_svg
 from ithbit.report.figures.grid import SHADES
 from ithbit.report.figures.rank import rank_figure
 from ithbit.report.page.page import themed
-from ithbit.selfcontained import environment
+from ithbit.report.page.short import short_page
 from ithbit.store.writing import write_text
 
 Counts = dict[Task, list[tuple[str, list[Any]]]]
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>ithbit probe: {{ report.layer }}</title>
-<style>
-:root { color-scheme: light dark;
-  --ink: #1a1b1c; --card: #fdfdfe; --line: #c8c9ca; --box: #f2f3f4; --s0: #eef3f7; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e8ecf0; --card: #1c2126; --line: #39424b; --box: #14181c; --s0: #232a31; }
-}
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-  color: var(--ink); background: var(--card); }
-table { border-collapse: collapse; } th, td { padding: .25rem .6rem; text-align: left; }
-td { text-align: center; border: 1px solid var(--card); } tr.user th { font-weight: bold; }
-th { font-weight: normal; } pre { overflow-x: auto; background: var(--box); padding: 1rem; }
-figure, .scroll { overflow-x: auto; margin: 1rem 0; } figure svg { min-width: 560px; height: auto; }
-</style></head><body>
-<h1>{{ report.layer }}</h1>
+_STYLE = """th { text-align: left; font-weight: normal; } tr.user th { font-weight: bold; }
+td { text-align: center; border: 1px solid var(--card); }
+pre { overflow-x: auto; background: var(--box); padding: 1rem; }
+"""
+_BODY = """<h1>{{ report.layer }}</h1>
 <p>{{ report.behaviour.sentence }}. Causal rank: {{ report.causal_rank.sentence }}.</p>
 {% if report.causal_rank.fault is none %}
 <figure>{{ figure }}</figure>
@@ -60,8 +45,6 @@ Observed on samples, not proved.</p>
 {% endif %}
 <h2>In full</h2>
 <pre>{{ text }}</pre>
-<p>Written by ithbit {{ version }}.</p>
-</body></html>
 """
 
 
@@ -72,22 +55,18 @@ def render_probe(report: dict[str, Any], counts: Counts, text: str) -> str:
     """
     rank = report["causal_rank"]
     values = rank.get("singular_values", [])
-    return (
-        environment()
-        .from_string(_PAGE)
-        .render(
-            report=report,
-            heads=[
-                f"n = {n}, L = {depth}" for n in report["lengths"] for depth in report["layers"]
-            ],
-            grid=[
-                (task.upper(), [(name, list(map(_cell, found))) for name, found in rows])
-                for task, rows in counts.items()
-            ],
-            figure=themed(to_svg(rank_figure(report["width"], rank["ranks"], values), "rank")),
-            text=text,
-            version=__version__,
-        )
+    return short_page(
+        f"probe: {report['layer']}",
+        _STYLE,
+        _BODY,
+        report=report,
+        heads=[f"n = {n}, L = {depth}" for n in report["lengths"] for depth in report["layers"]],
+        grid=[
+            (task.upper(), [(name, list(map(_cell, found))) for name, found in rows])
+            for task, rows in counts.items()
+        ],
+        figure=themed(to_svg(rank_figure(report["width"], rank["ranks"], values), "rank")),
+        text=text,
     )
 
 
