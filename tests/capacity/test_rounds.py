@@ -12,7 +12,7 @@ import pytest
 
 import ithbit
 from ithbit.capacity.card import atlas, render_card
-from ithbit.capacity.figure import fit
+from ithbit.capacity.figure import capacity_figure, fit
 from ithbit.capacity.result import Capacities, Capacity, read_rows, row
 from ithbit.capacity.rounds import Search, Standing, rounds
 from ithbit.capacity.search import Ask
@@ -243,8 +243,21 @@ def test_the_card_says_what_is_stuck_and_which_state_is_not_known() -> None:
     own = replace(made_up("a.py:Mine", 16, 8, None), state=None, final=False)
     page = render_card(Capacities((own,), "", ("n = 16 cannot be tried: out of memory",)))
     assert "n = 16 cannot be tried: out of memory" in page
-    assert "state not known: Mine, 1 layer, n ≥ 8 … at width" in page
-    assert "no fixed state: Full softmax, 1 layer, n ≥ 128 at width 8, 16, 32" in page
+    assert "width; state not fixed or not known" in page
+
+
+def test_cells_without_a_state_have_a_panel_of_their_own() -> None:
+    cells = [each for each in atlas() if each.task == "rhi" and each.solved_at]
+    _, beside = capacity_figure(cells).axes
+    without = [each for each in cells if not each.state]
+    assert len(beside.get_xticks()) == len(without) > 0
+    assert beside.get_xlabel() == "width; no fixed state"
+    assert {each.width for each in without} == {
+        int(label.get_text()) for label in beside.get_xticklabels()
+    }
+    marks = [line for line in beside.lines if len(line.get_xdata()) == 1 and line.get_zorder() > 2]
+    assert sorted(line.get_ydata()[0] for line in marks) == sorted(e.solved_at for e in without)
+    assert len(capacity_figure([each for each in cells if each.state]).axes) == 1
 
 
 def test_the_shipped_atlas_is_that_of_the_results() -> None:

@@ -73,32 +73,32 @@ def fits(rows: Sequence[Capacity]) -> list[Fit]:
 
 
 def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> Figure:
-    """RHI cells with a state, as a mark at the solved n and a line up to the failed one; cells
-    without a state are listed below the axes. A user's own cells are drawn as stars."""
+    """Cells on RHI: a mark at what is solved, a line up to what failed. Cells without a state, or
+    whose state is not known, stand in a panel of their own. A user's cells are drawn as stars."""
     with mpl.rc_context(RC):
-        figure = Figure(figsize=(8.2, 5.4), layout="constrained")
-        axes = figure.subplots()
+        shown = [
+            (each, mine)
+            for rows, mine in ((known, False), (own, True))
+            for each in rows
+            if each.task == "rhi" and each.solved_at
+        ]
+        placed = [(each, mine) for each, mine in shown if each.state]
+        beside = [(each, mine) for each, mine in shown if not each.state]
+        colours = _colours([each.family for each, _ in shown])
+        depths = sorted({each.layers for each, _ in shown})
+        figure = Figure(figsize=(8.6, 5.6), layout="constrained")
+        axes, *strip = figure.subplots(
+            1, 2 if beside else 1, sharey=True, squeeze=False, width_ratios=_widths(len(beside))
+        )[0]
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
-        shown = [(each, False) for each in known] + [(each, True) for each in own]
-        placed = [
-            (each, mine)
-            for each, mine in shown
-            if each.task == "rhi" and each.state and each.solved_at
-        ]
-        colours = _colours([each.family for each, _ in shown])
-        depths = sorted({each.layers for each, _ in placed})
         for each, mine in placed:
-            _draw(axes, each, mine, colours[each.family], depths)
+            _draw(axes, each.state or 0, each, mine, colours[each.family], depths)
         states = [each.state for each, _ in placed if each.state] or [1, 1024]
         ends = min(states) / 1.5, max(states) * 1.5
-        axes.plot(ends, [BITS * end for end in ends], color=INK, linewidth=1.2)
-        axes.plot(ends, ends, ":", color=INK, linewidth=1)
-        for text, factor in ((f"{BITS}·S: 32-bit numbers", BITS), ("one bit per number", 1)):
-            axes.annotate(
-                text, (ends[1], factor * ends[1]), ha="right", va="bottom", fontsize=7,
-                xytext=(-6, 3), textcoords="offset points",
-            )  # fmt: skip
+        lengths = [n for each, _ in shown for n in (each.failed_at, each.solved_at, each.n_star)]
+        bottom, top = 2, 3 * max([64, *(n for n in lengths if n)])
+        _limits(axes, ends, top)
         for found in fits(known):
             fitted = [e.state or 1 for e, _ in placed if e.family == found.family and e.final]
             span = [float(end(fitted)) for end in (min, max)]
@@ -107,31 +107,72 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
                 color=colours[found.family], linewidth=0.8, alpha=0.6, zorder=1,
             )  # fmt: skip
         axes.set_xlim(*ends)
-        beside = [each for each, _ in shown if each.task == "rhi" and not each.state]
-        axes.set_xlabel("\n".join(["numbers of the state, all layers", *_beside(beside)]))
+        axes.set_ylim(bottom, top)
+        axes.set_xlabel("numbers in the state, all layers")
         axes.set_ylabel("n: solved (mark), failed (end of the line)")
         axes.set_title("Largest n learnt (right-hand indexing)")
-        axes.grid(which="major")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.legend(handles=_legend(placed, colours, depths), loc="upper left", fontsize=8)
+        axes.legend(handles=_legend(shown, colours, depths), loc="upper left", fontsize=8)
+        for panel in strip:
+            _stand_beside(panel, beside, colours, depths)
+        for panel in (axes, *strip):
+            panel.grid(which="major")
         return figure
 
 
-def _draw(axes: Axes, each: Capacity, mine: bool, colour: str, depths: Sequence[int]) -> None:
-    state, low, high = each.state or 0, each.solved_at, each.failed_at
+def _widths(beside: int) -> list[float]:
+    """Of the panels: the second has so many cells side by side."""
+    return [6.0, 0.4 + 0.28 * beside] if beside else [1.0]
+
+
+def _limits(axes: Axes, ends: tuple[float, float], top: float) -> None:
+    """32·S and one bit per number, each named where its line leaves the axes."""
+    for text, factor, line in (
+        (f"{BITS}·S: 32-bit numbers", BITS, "-"),
+        ("one bit per number", 1, ":"),
+    ):
+        axes.plot(ends, [factor * end for end in ends], line, color=INK, linewidth=1)
+        leaves = min(ends[1], top / factor)
+        axes.annotate(
+            text, (leaves, factor * leaves), ha="right", va="top", fontsize=7, color=INK,
+            xytext=(-16, 0), textcoords="offset points",
+            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1},
+        )  # fmt: skip
+
+
+def _stand_beside(
+    panel: Axes,
+    cells: Sequence[tuple[Capacity, bool]],
+    colours: dict[str, str],
+    depths: Sequence[int],
+) -> None:
+    """Cells side by side, by family, depth and width."""
+    order = sorted(cells, key=lambda cell: (cell[0].family, cell[0].layers, cell[0].width))
+    for place, (each, mine) in enumerate(order):
+        _draw(panel, place, each, mine, colours[each.family], depths)
+    panel.set_xlim(-0.6, len(order) - 0.4)
+    panel.set_xticks(range(len(order)), [str(each.width) for each, _ in order])
+    known = all(each.family in FAMILIES for each, _ in order)
+    panel.set_xlabel("width; no fixed state" if known else "width; state not fixed or not known")
+
+
+def _draw(
+    axes: Axes, x: float, each: Capacity, mine: bool, colour: str, depths: Sequence[int]
+) -> None:
+    low, high = each.solved_at or 0, each.failed_at
     marker = "*" if mine else _MARKERS[depths.index(each.layers) % len(_MARKERS)]
     edge = INK if mine else PAPER if each.final else colour
     axes.plot(
-        [state], [low], marker, color=colour if each.final else PAPER, markeredgecolor=edge,
+        [x], [low], marker, color=colour if each.final else PAPER, markeredgecolor=edge,
         markersize=14 if mine else 6, markeredgewidth=0.8, zorder=4 if mine else 3,
     )  # fmt: skip
     top = high if high is not None else 1.3 * low
-    axes.plot([state] * 2, [low, top], color=colour, linewidth=1.5, zorder=2)
+    axes.plot([x] * 2, [low, top], color=colour, linewidth=1.5, zorder=2)
     if high is None:
-        axes.plot([state], [top], "^", color=colour, markersize=4)
+        axes.plot([x], [top], "^", color=colour, markersize=4)
     if each.n_star is not None:
-        axes.plot([state], [each.n_star], "_", color=colour, markersize=12, zorder=2)
+        axes.plot([x], [each.n_star], "_", color=colour, markersize=12, zorder=2)
 
 
 _MARKERS = "oDsv"
@@ -169,15 +210,3 @@ def _legend(
         for status in sorted(statuses)
     ]
     return handles
-
-
-def _beside(rows: Sequence[Capacity]) -> list[str]:
-    """Cells with no fixed state or an unknown one, in words: one line per family and depth."""
-    said: dict[str, list[str]] = {}
-    for each in rows:
-        depth = counted(each.layers, "layer")
-        dots = "" if each.final else " …"
-        why = "no fixed state" if each.family in FAMILIES else "state not known"
-        head = f"{why}: {each.label}, {depth}, n {each.bracket}{dots} at width"
-        said.setdefault(head, []).append(str(each.width))
-    return [f"{head} {', '.join(widths)}" for head, widths in said.items()]
