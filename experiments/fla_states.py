@@ -1,16 +1,16 @@
 """The state of flash-linear-attention's layers: what the library declares, and what is measured.
 
-*Declared* is the class's own `state_size` where it has one, else the count of numbers that its
-cache holds for one sequence after eight tokens. *Measured* is the causal rank (`ithbit.probe.rank`)
-in float64. The layers are fla's own modules at width 16 with two heads and no expansion; their
-Triton kernels are replaced by plain PyTorch forms, without a loop over the tokens, so this runs on
-a CPU and says nothing about the kernels themselves. `experiments/fla_states.py:GLA` and so on can
-also be trained, on any device.
+*Declared* is the class's own `state_size` where it has one, else the numbers that its cache holds
+for one sequence after eight tokens. *Measured* is the causal rank (`ithbit.probe.rank`) in float64.
+The layers are fla's own modules at width 16 with two heads and no expansion; their Triton kernels
+are replaced by plain PyTorch forms, without a loop over the tokens, so this runs on a CPU and says
+nothing about the kernels themselves. `experiments/fla_states.py:GLA` and so on are layers to train,
+on any device.
 
     python experiments/fla_states.py [LAYER ...] [-o FILE]
     ithbit capacity rhi experiments/fla_states.py:GLA
 
-Needs flash-linear-attention and transformers (`ithbit[reference-gpu]`). A few minutes on one core.
+Needs flash-linear-attention and transformers (`ithbit[reference-gpu]`). Some minutes on one core.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from ithbit.probe.rank import causal_rank
 
 WIDTH = 16
 LAYERS: dict[str, tuple[str, int, dict[str, Any]]] = {
-    # the class, the n at which the search for the rank starts, and non-default arguments
+    # the class, the n at which the search for the rank starts, and arguments that are not as usual
     "GatedDeltaNet": ("GatedDeltaNet", 32, {}),
     "DeltaNet": ("DeltaNet", 32, {}),
     "KimiDeltaAttention": ("KimiDeltaAttention", 32, {}),
@@ -45,7 +45,7 @@ LAYERS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "HGRN2": ("HGRN2Attention", 32, {}),
     "Mamba2": ("Mamba2", 40, {}),
     "BasedLinearAttention": ("BasedLinearAttention", 124, {}),
-    # Variants with parts left out, to see what each part adds.
+    # Parts left out, to see what each adds.
     "GatedDeltaNet-no-conv": ("GatedDeltaNet", 32, {"use_short_conv": False}),
     "DeltaNet-no-conv": ("DeltaNet", 32, {"use_short_conv": False}),
     "KimiDeltaAttention-no-conv": ("KimiDeltaAttention", 32, {"use_short_conv": False}),
@@ -58,7 +58,7 @@ COLUMNS = ("layer", "class", "declared", "how_declared", "measured", "ranks", "s
 
 
 class Double(TorchFunctionMode):
-    """Keeps plain forms, which round to float32 inside, in float64."""
+    """Plain forms round to float32 inside; here they go on in float64."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def wide(value: Any) -> Any:
@@ -69,7 +69,7 @@ class Double(TorchFunctionMode):
 
 
 class Plain(FlaLayer):
-    """One of fla's layers in float64, in plain PyTorch."""
+    """A layer of fla in float64, by plain PyTorch."""
 
     def forward(self, x: Tensor) -> Tensor:
         with Double():
@@ -79,7 +79,7 @@ class Plain(FlaLayer):
 def convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None = None, **_: Any
 ) -> tuple[Tensor, Tensor]:
-    """Causal depthwise convolution; the cache has as many tokens as the kernel is wide."""
+    """Depthwise and causal; the cache has as many tokens as the kernel."""
     size = weight.shape[-1]
     window = F.pad(x.mT, (size, 0))
     out = F.conv1d(window[..., 1:], weight[:, None], bias, groups=len(weight)).mT
@@ -120,7 +120,7 @@ def recalled(
         S_t = exp(decay_t) S_{t-1} + put_t (drop_t S_{t-1}) + k_t v_t.
 
     All are (batch, token, head, number). Decays are logarithms, one for each row of S or one for
-    all of them. What `drop` reads from the state follows from the earlier tokens by a triangular
+    all of them. What `drop` reads off the state follows from the tokens before by a triangular
     system.
     """
     total, token = decay.cumsum(1), torch.arange(q.shape[1], device=q.device)
@@ -128,7 +128,7 @@ def recalled(
     def weights(reader: Tensor, at: Tensor, written: Tensor, seen: Tensor) -> Tensor:
         gap = at[:, :, None] - total[:, None]  # batch, reading token, written token, head, number
         shares = gap.masked_fill(~seen[:, :, None, None], -torch.inf).exp()
-        if shares.shape[-1] == 1:  # all rows decay alike: one axis fewer in the largest tensor
+        if shares.shape[-1] == 1:  # all rows decay alike: an axis less in the largest tensor
             products = torch.einsum("bthd,bshd->bhts", reader, written)
             return products * shares[..., 0].permute(0, 3, 1, 2)
         return torch.einsum("bthd,btshd,bshd->bhts", reader, shares, written)
@@ -150,8 +150,8 @@ def recalled(
 
 
 def resolvent(below: Tensor) -> Tensor:
-    """The inverse of 1 - `below`, where `below` is zero on and above the diagonal: for blocks that
-    double in size at every step."""
+    """The inverse of 1 - `below`, which is zero on and above the diagonal: of blocks twice as large
+    at every step."""
     n = below.shape[-1]
     token, size = torch.arange(n, device=below.device), 1
     found = torch.eye(n, dtype=below.dtype, device=below.device)
@@ -168,7 +168,7 @@ def scaled(q: Tensor) -> Tensor:
 
 
 def delta(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """The delta rule with decay: v_t replaces a share beta_t of what the state holds for k_t."""
+    """The delta rule with decay: v_t replaces, by the share beta_t, what the state has for k_t."""
     q, k, beta = scaled(unit(q)), unit(k), beta[..., None]
     return recalled(q, k, beta * v, decay, k * decay.exp(), -beta * k)
 
@@ -251,7 +251,7 @@ def based(q: Tensor, k: Tensor, v: Tensor, scale: float, use_norm: bool) -> Tens
     return naive_parallel_based(*heads, scale, use_norm).transpose(1, 2)
 
 
-PLAIN: dict[str, dict[str, Any]] = {  # a string: the library's own form, by its path in fla
+PLAIN: dict[str, dict[str, Any]] = {  # a string: the library's own form, by its place in fla
     "modules.causal_conv1d.ops": {"causal_conv1d": convolution},
     "modules.norm.layernorm": {"rms_norm": rms_norm},
     "modules.norm.fused_norm_gate": {"rms_norm_gated": rms_norm_gated},
@@ -293,19 +293,19 @@ PLAIN: dict[str, dict[str, Any]] = {  # a string: the library's own form, by its
 
 
 def stand_ins() -> None:
-    """Replace the kernels that fla's modules call by the plain forms, in this process."""
+    """Put the plain forms where fla's modules look for their kernels, in this process."""
     for place, forms in PLAIN.items():
         module = importlib.import_module(f"fla.{place}")
         for name, form in forms.items():
             if isinstance(form, str):
                 own = importlib.import_module(f"fla.{form.rpartition('.')[0]}")
                 form = getattr(own, form.rpartition(".")[2])
-            getattr(module, name)  # raises if fla no longer has this name
+            getattr(module, name)  # raises if fla has no such name any more
             setattr(module, name, form)
 
 
 def trained(name: str, width: int) -> FlaLayer:
-    """One of fla's layers with plain forms, to be trained on any device, seeds side by side."""
+    """A layer of fla by plain forms, to be trained on any device, seeds side by side."""
     stand_ins()
     kind, _, other = LAYERS[name]
     return FlaLayer(fla_module(kind, width, **other))
@@ -324,7 +324,7 @@ BasedLinearAttention = partial(trained, "BasedLinearAttention")
 
 
 def built(name: str) -> Plain:
-    """One of fla's layers with random weights, the same each time."""
+    """A layer of fla with random weights, always the same ones."""
     torch.manual_seed(0)
     kind, _, other = LAYERS[name]
     module = fla_module(kind, WIDTH, **other)
@@ -334,7 +334,7 @@ def built(name: str) -> Plain:
 
 
 def declared(layer: nn.Module) -> tuple[int, str]:
-    """The count of numbers in the state that the library itself would keep, and its source."""
+    """The numbers of the state that the library itself would keep, and how that is known."""
     if hasattr(layer, "state_size"):
         return layer.state_size(), "state_size"
     if hasattr(layer, "feature_map"):  # BasedLinearAttention takes no cache
@@ -349,7 +349,7 @@ def declared(layer: nn.Module) -> tuple[int, str]:
 
 
 def numbers(kept: Any) -> int:
-    """How many numbers a part of a cache holds."""
+    """How many numbers a part of a cache has."""
     if kept is None:
         return 0
     return kept.numel() if isinstance(kept, Tensor) else sum(map(numbers, kept))
@@ -377,7 +377,7 @@ def main() -> None:
         parser.error(
             f"no stand-ins for {', '.join(sorted(unknown))}; there are: {', '.join(LAYERS)}"
         )
-    warnings.simplefilter("ignore")  # fla warns about the missing GPU, RWKV7 about itself
+    warnings.simplefilter("ignore")  # fla warns of the missing GPU, RWKV7 of itself
     torch.set_num_threads(1)
     try:
         stand_ins()
