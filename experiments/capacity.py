@@ -70,11 +70,13 @@ PARTS: dict[str, tuple[list[ModelSpec], int]] = {  # and the longest n to try
 
 def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], path: Path) -> None:
     """Pack the records of all runs and the weights of successes at the lower end of each bracket;
-    if it is not final, also at the next solved length, which may still become the lower end."""
+    if it is not final, also at the next solved length and at the one being tried, which may still
+    become the lower end."""
     store, kept = next(iter(searches.values())).store, set()
     for standing in standings:
         solved = sorted(each.n for each in standing.tried if each.solved)
-        for n in solved[-1:] if standing.done else solved[-2:]:
+        lengths = solved[-1:] if standing.done else [*solved[-2:], standing.trying]
+        for n in filter(None, lengths):
             for run in searches[standing.model].runs(standing.model, n).values():
                 done = outcome(store, run)
                 if isinstance(done, Result) and done.solved and not done.structured_wrong:
