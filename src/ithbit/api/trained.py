@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ithbit.api.arguments import listed
-from ithbit.errors import SpecError, StoreError, TooLargeError
+from ithbit.errors import LayerError, SpecError, StoreError, TooLargeError
 from ithbit.shown import Shown, counted
 from ithbit.spec import RunSpec
 from ithbit.store.reading import read_verification, run_folders
@@ -211,10 +211,12 @@ def verify(
                         done.not_kept.append(str(error))
                 found = None if fresh is None else fresh.found
                 done.append(Verified(record.to_json(), solved, final, found))
-            except (StoreError, TooLargeError) as error:
+            except (StoreError, TooLargeError, LayerError) as error:
                 if not all:
                     raise
-                done.set_aside.append(str(error))  # one bad folder must not stop the others
+                # One bad folder must not stop the others. A layer's error does not name the run.
+                which = f"{folder}: " if isinstance(error, LayerError) else ""
+                done.set_aside.append(f"{which}{error}")
             else:
                 if watch is not None:
                     watch(done[-1])

@@ -212,7 +212,7 @@ def layer_for(model: ModelSpec) -> Layer:
                 f"the code of {model.family} ({model.code}) is not known here; name its file, as "
                 "in `ithbit train rhi layers.py:Mine`"
             )
-        remedy = "put the file back there (run folders keep a copy, layer.py, for you to look at)"
+        remedy = "put the file back there (the run folder has a copy, layer.py, that is never run)"
         try:
             found = find_layer(where)
         except LayerError as error:
