@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ithbit.api.arguments import listed
-from ithbit.errors import LayerError, SpecError, StoreError, TooLargeError
+from ithbit.errors import LayerError, SpecError, StoreError, TooLargeError, number, whole
 from ithbit.shown import Shown, counted
 from ithbit.spec import RunSpec
 from ithbit.store.reading import read_verification, run_folders
@@ -185,11 +185,11 @@ def verify(
     named = listed(runs)
     if bool(named) == all:
         raise SpecError("name runs to verify, or give --all for all finished runs of the store")
-    if budget < 1:
+    if whole("budget", budget) < 1:
         raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
-    if not seconds > 0:
+    if not number("seconds", seconds) > 0:
         raise SpecError(f"seconds must be more than 0, got {seconds}")
-    if not 0 <= seed < 1 << 63:
+    if not 0 <= whole("seed", seed) < 1 << 63:
         raise SpecError(f"the seed is a number from 0 and below 2^63, got {seed}")
     from ithbit.api.progress import bar
     from ithbit.engine.device import choose_device
