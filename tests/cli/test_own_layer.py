@@ -201,6 +201,13 @@ def test_mistakes_are_one_sentence(ithbit, layers: Path, family: str, sentence: 
     assert len(err.strip().splitlines()) <= 2  # the device is told before
 
 
+def test_a_plan_refuses_what_training_would(ithbit, tmp_path: Path, layers: Path) -> None:
+    (tmp_path / "mine.toml").write_text(ONE.format(name="Missing"))
+    status, out, err = ithbit("sweep", "mine.toml", "--dry-run", "--device", "cpu")
+    assert (status, out) == (2, "")
+    assert "layers.py has no Missing; it has " in err
+
+
 def test_rotary_is_refused(ithbit, layers: Path) -> None:
     status, _, err = ithbit("train", "rhi", "layers.py:LoopCell", "--positions", "rotary")
     assert status == 2

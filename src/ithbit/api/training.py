@@ -18,6 +18,7 @@ from ithbit.api.results import Results
 from ithbit.api.sinks import Watch, watching
 from ithbit.errors import SpecError, whole
 from ithbit.families import family_named, task_named
+from ithbit.models.layer_source import layer_for
 from ithbit.shown import Shown
 from ithbit.spec import Protocol, RunSpec, cell
 from ithbit.store.reading import check_kind
@@ -212,6 +213,8 @@ def sweep(
         from ithbit.api.standing import longest, planned
 
         def outlook(todo: list[RunSpec]) -> str:
+            for model in dict.fromkeys(run.model for run in todo if run.model.code):
+                layer_for(model).factory  # noqa: B018 (a factory that training would refuse)
             time = longest(todo, store, device, workers)
             return f"the rest takes {time}, if every run needs all its epochs"
 
