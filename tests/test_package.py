@@ -17,6 +17,8 @@ def test_every_public_name_is_offered_and_there() -> None:
     for name in ithbit.__all__:
         assert name in dir(ithbit)
         assert getattr(ithbit, name) is not None
+    others = {name for name in dir(ithbit) if not name.startswith("__")} - set(ithbit.__all__)
+    assert others == set()  # such as what the module imports for itself
 
 
 def test_to_offer_names_is_not_to_import_them() -> None:

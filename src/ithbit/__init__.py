@@ -77,7 +77,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The names that completion offers, including those not imported yet."""
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
 
 
 class _CallablePackage(ModuleType):

@@ -93,7 +93,8 @@ def whole(name: str, value: Any) -> int:
     raise SpecError(f"{name} must be a whole number, got {value!r}")
 
 
-def _number(name: str, value: Any) -> float:
+def number(name: str, value: Any) -> float:
+    """The value as a plain number; raise `SpecError` if it is none."""
     if not isinstance(value, bool):
         if isinstance(value, int | float):
             return value
@@ -111,7 +112,7 @@ def check_numbers(subject: str, spec: Any) -> None:
     problems = []
     for field in fields(spec):
         if field.type in (int, float):
-            read = whole if field.type is int else _number
+            read = whole if field.type is int else number
             try:
                 object.__setattr__(spec, field.name, read(field.name, getattr(spec, field.name)))
             except SpecError as error:

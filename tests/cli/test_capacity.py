@@ -28,9 +28,11 @@ def test_where_a_search_stands(ithbit) -> None:
     status, out, err = ithbit("capacity", "rhi", "gru", *cells)
     assert status == 0
     assert out.count("– …") == 4
+    assert " 0.00 " not in out  # bits per number, before anything was tried
     assert "4 cells, 4 open; if all fail at the length tried next" in err
     status, out, _ = ithbit("capacity", "rhi", "gru", *cells, "--json")
     assert status == 0
     rows = json.loads(out)["rows"]
     assert [(row["width"], row["layers"]) for row in rows] == [(4, 1), (4, 2), (8, 1), (8, 2)]
     assert [row["state"] for row in rows] == [4, 8, 8, 16]
+    assert [row["bits_per_number"] for row in rows] == [None] * 4

@@ -141,6 +141,29 @@ def test_a_changed_file_is_another_layer(ithbit, tmp_path: Path, layers: Path, a
     assert (status, "there is no file" in err, "layer.py" in err) == (2, True, True)
 
 
+def test_runs_of_a_changed_layer_are_set_aside(ithbit, tmp_path: Path, layers, as_if_new) -> None:
+    few = ("--n", 3, "--width", 4, "--seeds", "0", "--max-epochs", 1, *HERE)
+    verify = ("verify", "--all", "--device", "cpu", "--json")
+    before = layers.read_bytes()
+    assert ithbit("train", "rhi", "layers.py:LoopCell", *few)[0] == 0
+    (first,) = (tmp_path / "runs").iterdir()
+    layers.write_bytes(before + b"# changed\n")
+    assert ithbit("train", "rhi", "layers.py:LoopCell", *few)[0] == 0
+    assert ithbit("train", "rhi", "gru", *few)[0] == 0
+    as_if_new()
+    status, out, err = ithbit(*verify)
+    found = json.loads(out)
+    assert (status, found["summary"]["all"]["runs"]) == (1, 2)
+    assert [first.name in why and "has changed" in why for why in found["set_aside"]] == [True]
+    assert "ithbit: set aside: " in err
+    # The way out: the copy in the folder, put back by the user.
+    layers.write_bytes((first / "layer.py").read_bytes())
+    as_if_new()
+    _, out, _ = ithbit(*verify)
+    found = json.loads(out)
+    assert (found["summary"]["all"]["runs"], found["set_aside"]) == (3, [])
+
+
 def test_what_a_layer_prints_is_no_output(ithbit, layers: Path) -> None:
     train = ("train", "rhi", "layers.py:Prints", "--n", 3, "--width", 4, "--seeds", "0", *HERE)
     status, out, _ = ithbit(*train, "--max-epochs", 1, "--json")
@@ -176,6 +199,13 @@ def test_mistakes_are_one_sentence(ithbit, layers: Path, family: str, sentence: 
     assert (status, out) == (2, "")
     assert sentence in err
     assert len(err.strip().splitlines()) <= 2  # the device is told before
+
+
+def test_a_plan_refuses_what_training_would(ithbit, tmp_path: Path, layers: Path) -> None:
+    (tmp_path / "mine.toml").write_text(ONE.format(name="Missing"))
+    status, out, err = ithbit("sweep", "mine.toml", "--dry-run", "--device", "cpu")
+    assert (status, out) == (2, "")
+    assert "layers.py has no Missing; it has " in err
 
 
 def test_rotary_is_refused(ithbit, layers: Path) -> None:

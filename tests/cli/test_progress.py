@@ -140,3 +140,10 @@ def test_one_long_run_is_waited_for_when_all_others_are_done(clock) -> None:
             board.watch(Event(runs[1], Failure(runs[1], "lost", "", 9)))
         if number > 250:
             assert 0.5 <= board._seconds_left() / (500 - number) <= 2, number
+
+
+def test_one_epoch_is_one_epoch(tmp_path, capsys) -> None:
+    run = replace(RUNS[0], protocol=replace(TINY, max_epochs=1))
+    with Board([run]) as board:
+        train([run], tmp_path, choose_device("cpu"), watch=board.watch)
+    assert f"{run.name}: not solved in 1 epoch, best 0." in capsys.readouterr().err

@@ -52,6 +52,7 @@ def test_a_bad_folder_does_not_stop_the_others(ithbit, store: Path) -> None:
     assert f"{RUN.name}: refuted" in out
     assert "set aside, since they cannot be read or tried: 1 run" in out
     assert f"set aside: {folder} has no weights.safetensors" in err
+    assert "though its run is finished; restore the file" in err
     _, out, _ = ithbit("verify", "--all", "--store", store, "--device", "cpu", "--json")
     assert [str(folder) in why for why in json.loads(out)["set_aside"]] == [True]
 

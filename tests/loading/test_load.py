@@ -16,6 +16,7 @@ from ithbit.families import FAMILIES, TASKS
 from ithbit.models import classifier
 from ithbit.models.stacked import part
 from ithbit.spec import ModelSpec, RunSpec
+from ithbit.store.folder import RunFolder
 from ithbit.tasks.sampling import Examples, draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
 
@@ -199,6 +200,36 @@ def test_a_run_may_be_named_in_many_ways(gru, tmp_path) -> None:
         ithbit.load("nobody", store=tmp_path)
     with pytest.raises(StoreError, match="there is no run 'rhi_n4_gru"):
         ithbit.load(RunSpec(ModelSpec("rhi", "gru", n_bits=4), 0), store=tmp_path)
+
+
+def test_what_training_returned_knows_its_store(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
+    runs = ithbit.train(
+        "lhi", "gru", n=2, seeds=[0], protocol=tiny, store="q", workers=1, device="cpu"
+    )
+    wanted = ithbit.load(runs[0].spec, store="q")("10", 2)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert ithbit.load(runs[0])("10", 2) == wanted
+    found = ithbit.verify(runs, device="cpu")
+    assert (tmp_path / "q" / runs[0].spec.folder / "verification.json").exists()
+    assert ithbit.load(found[0])("10", 2) == wanted
+    # A store that is named takes precedence; what is stored and compared is as before.
+    with pytest.raises(StoreError, match="there is no store other"):
+        ithbit.load(runs[0], store="other")
+    assert "store" not in runs[0].to_json()
+    assert runs[0] == RunFolder(tmp_path / "q", runs[0].spec).result()
+
+
+@pytest.mark.parametrize("given", [None, 3, ModelSpec("lhi", "gru", n_bits=4)])
+def test_what_is_no_run(given) -> None:
+    sentence = f"a run is a folder, .* got {type(given).__name__}$"
+    for function in (ithbit.load, lambda run: ithbit.verify([run]), lambda r: ithbit.explore([r])):
+        with pytest.raises(SpecError, match=sentence):
+            function(given)
+    with pytest.raises(SpecError, match=r"got list; choose one of its elements, as in runs\[0\]"):
+        ithbit.load([given])
 
 
 def test_inputs_in_many_forms(gru, tmp_path) -> None:

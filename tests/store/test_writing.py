@@ -33,7 +33,8 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="it is a folder; name a file"):
         write_text(tmp_path, "text")
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match=r"cannot write .*file/page.html: .*; name another file"):
-        write_text(tmp_path / "file" / "page.html", "text")
+    for path in (tmp_path / "file" / "page.html", tmp_path / "file" / "deeper" / "page.html"):
+        with pytest.raises(OutputError, match=f"{path.parent} is not a folder; give another path"):
+            write_text(path, "text")
     with pytest.raises(OutputError, match="cannot write /dev/null/x"):
         write_text(Path("/dev/null/x"), "text")

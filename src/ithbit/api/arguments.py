@@ -1,9 +1,10 @@
 """Arguments shared by several API functions, read from the forms in which users give them."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
-from ithbit.errors import SpecError
+from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, Protocol
@@ -53,6 +54,11 @@ def protocol_of(
     >>> protocol_of(None, max_epochs=3).max_epochs
     3
     """
+    if not isinstance(protocol, Protocol | None):
+        raise SpecError(
+            "protocol must be a Protocol, as in ithbit.Protocol(max_epochs=10), got "
+            f"{type(protocol).__name__}"
+        )
     return (protocol or Protocol()).changed(
         max_epochs=max_epochs,
         stop_when_solved=stop_when_solved or None,
@@ -88,7 +94,7 @@ def model_of(
 
 
 def at_least_one(**numbers: int | None) -> None:
-    """Raise `SpecError` if a number is given and below 1.
+    """Raise `SpecError` if a number is given that is not whole or is below 1.
 
     >>> at_least_one(workers=0)
     Traceback (most recent call last):
@@ -96,8 +102,21 @@ def at_least_one(**numbers: int | None) -> None:
     ithbit.errors.SpecError: workers must be at least 1, got 0
     """
     for name, number in numbers.items():
-        if number is not None and number < 1:
+        if number is not None and whole(name, number) < 1:
             raise SpecError(f"{name} must be at least 1, got {number}")
+
+
+def path_of(name: str, given: str | Path) -> Path:
+    """A path given as a string or as a path.
+
+    >>> path_of("store", 3)
+    Traceback (most recent call last):
+    ...
+    ithbit.errors.SpecError: store must be a path, got int
+    """
+    if not isinstance(given, str | Path):
+        raise SpecError(f"{name} must be a path, got {type(given).__name__}")
+    return Path(given)
 
 
 def bits_of(bits: str | Iterable[int]) -> tuple[int, ...]:
@@ -106,7 +125,7 @@ def bits_of(bits: str | Iterable[int]) -> tuple[int, ...]:
     >>> bits_of("101"), bits_of([1, 0, 1])
     ((1, 0, 1), (1, 0, 1))
     """
-    found = [str(bit) for bit in bits]
+    found = [str(bit) for bit in bits] if isinstance(bits, Iterable) else []
     if not found or set(found) - {"0", "1"}:
         raise SpecError(f"bits must be a string of 0 and 1 such as 1011, got {bits!r}")
     return tuple(int(bit) for bit in found)

@@ -11,7 +11,7 @@ from ithbit.api.arguments import Layer, Seeds, at_least_one, listed, model_of, p
 from ithbit.api.sinks import Watch
 from ithbit.api.standing import longest
 from ithbit.api.training import run_here, sweep
-from ithbit.errors import SpecError
+from ithbit.errors import SpecError, number
 from ithbit.spec import Protocol, RunSpec
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def capacity(
         for wide in widths
         for depth in depths
     ]
-    if minutes is not None and not minutes > 0:
+    if minutes is not None and not number("minutes", minutes) > 0:
         raise SpecError(f"minutes must be more than 0, got {minutes:g}")
     if on not in ("local", "slurm"):
         raise SpecError(f"--on must be local or slurm, got {on!r}")
@@ -114,9 +114,9 @@ def capacity(
         standings = [search.standing(model) for model in searches]
         print(outlook(standings, search, device, workers), file=sys.stderr)
     else:
-        for number, standings in enumerate(rounds(searches, train, chosen, until)):
+        for turn, standings in enumerate(rounds(searches, train, chosen, until)):
             if progress:
-                first = [] if number else [outlook(standings, search, device, workers)]
+                first = [] if turn else [outlook(standings, search, device, workers)]
                 lines = [each.sentence() for each in standings if not each.done]
                 print(*first, *lines, sep="\n", file=sys.stderr, flush=True)
     rows = tuple(row(standing, measure=not dry_run) for standing in standings)

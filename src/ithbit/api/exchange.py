@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ithbit.api.arguments import Seeds, at_least_one, seeds_of
+from ithbit.api.arguments import Seeds, at_least_one, path_of, seeds_of
 
 if TYPE_CHECKING:
     from ithbit.exchange.score import Score
@@ -51,4 +51,4 @@ def score(predictions: str | Path, *, data: str | Path = "data", name: str = "yo
     """
     from ithbit.exchange.score import score as score_file
 
-    return score_file(Path(predictions), Path(data), name)
+    return score_file(path_of("predictions", predictions), path_of("data", data), name)

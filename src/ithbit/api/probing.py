@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ithbit.api.arguments import Layer, Seeds, at_least_one, listed, protocol_of, seeds_of
+from ithbit.errors import number, whole
 from ithbit.spec import Protocol
 
 if TYPE_CHECKING:
@@ -61,14 +62,14 @@ def probe(
     if minutes is None:
         minutes = _QUICK_MINUTES if stop_when_solved else math.inf
     plan = Plan(
-        width,
-        tuple(listed(n)),
-        tuple(listed(layers)),
+        whole("width", width),
+        tuple(whole("n", each) for each in listed(n)),
+        tuple(whole("layers", each) for each in listed(layers)),
         tuple(seeds_of(seeds)),
-        rank_n,
+        whole("rank_n", rank_n),
         train,
         protocol_of(protocol, max_epochs, stop_when_solved, examples),
-        minutes,
+        number("minutes", minutes),
     )
     loaded = load_layer(layer) if isinstance(layer, str) else layer_of(layer, name)
     if train_families and train:

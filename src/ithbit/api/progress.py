@@ -258,4 +258,4 @@ def _outcome_text(outcome: Result | Failure) -> str:
         return f"failed: {outcome.error}"
     if outcome.solved:
         return f"solved in epoch {outcome.first_solved_epoch}, stopped at {outcome.epochs}"
-    return f"not solved in {outcome.epochs} epochs, best {outcome.max_accuracy:.4f}"
+    return f"not solved in {counted(outcome.epochs, 'epoch')}, best {outcome.max_accuracy:.4f}"

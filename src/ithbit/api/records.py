@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ithbit.errors import SpecError, StoreError
+from ithbit.api.arguments import path_of
+from ithbit.errors import SpecError, StoreError, number
 from ithbit.shown import Shown
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ CELL = ("rhi", "softmax-full", 1, 64, "polynomial")  # whose curves are drawn by
 def _records(store: str | Path, with_histories: bool = False) -> "Records":
     from ithbit.store.frame import load_rows
 
-    records = load_rows(Path(store))
+    records = load_rows(path_of("store", store))
     for note in (records.note(), records.history_note() if with_histories else None):
         if note:
             print(f"ithbit: {note}", file=sys.stderr)
@@ -132,7 +133,7 @@ def compare(
     from ithbit.report.comparison.compare import compare as compare_cells
 
     cells = _cells(store, settings)
-    agreement = compare_cells(cells, alpha)
+    agreement = compare_cells(cells, number("alpha", alpha))
     if not agreement.n_compared:
         raise StoreError(
             f"nothing to compare: the store {store} has no finished run of a cell that the paper "

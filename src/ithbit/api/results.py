@@ -18,6 +18,8 @@ class Results(Shown, list[Result | Failure]):
     def __init__(self, outcomes: Iterable[Result | Failure], store: Path) -> None:
         super().__init__(outcomes)
         self.store = store
+        for outcome in self:  # each can then be loaded without naming the store
+            object.__setattr__(outcome, "store", store.absolute())
 
     @property
     def failures(self) -> list[Failure]:

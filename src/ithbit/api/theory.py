@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import at_least_one, bits_of
+from ithbit.api.arguments import at_least_one, bits_of, path_of
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
 from ithbit.theory.answers import Bounds, LayerComplexity, VerdictTable
@@ -105,7 +105,10 @@ def certify(
     from ithbit.theory.certificate import certify as derive
     from ithbit.theory.certificate_file import require_writable, write_certificate
 
-    longest = n if isinstance(task, str) else task.n_bits
+    if isinstance(task, str):
+        longest = None if n is None else whole("n", n)
+    else:
+        longest = _solution(task, family, n, variant, model, {}).n_bits
     if longest is not None:
         require_writable(longest)
     sizes = {"layers": layers, "width": width, "heads": heads, "ff": ff, "state": state}
@@ -123,10 +126,16 @@ def _solution(
     model: Model,
     sizes: dict[str, Any],
 ) -> "Solution | TrainedSolution":
+    needed = "give a task, a family and n, or the weights of a construction"
     if not isinstance(task, str):
+        from ithbit.theory.solution import Solution
+        from ithbit.theory.trained_solution import TrainedSolution
+
+        if not isinstance(task, Solution | TrainedSolution):
+            raise SpecError(f"{needed}, got {type(task).__name__}")
         return task
     if family is None or n is None:
-        raise SpecError("give a task, a family and n, or the weights of a construction")
+        raise SpecError(needed)
     return construct(task, family, n, variant, model=model, **sizes)
 
 
@@ -146,10 +155,11 @@ def check_certificate(file: str | Path) -> "Certificate | Confirmed":
     from ithbit.theory.certificate_file import check_certificate as check
     from ithbit.theory.certificate_file import read_certificate
 
-    content = read_certificate(Path(file))
+    path = path_of("file", file)
+    content = read_certificate(path)
     if content.get("format") == FORMAT:
-        return check_proof(Path(file), content)
-    return check(Path(file))
+        return check_proof(path, content)
+    return check(path)
 
 
 def explain(
@@ -171,7 +181,7 @@ def explain(
     from ithbit.theory.constructions import construction_named
     from ithbit.theory.explain import explain as run
 
-    read = bits_of(bits)
+    read, index = bits_of(bits), whole("index", index)
     if isinstance(task, str) and family is not None:  # report a wrong input before building weights
         formal = model == "formal"
         named = construction_named(task, family).task if formal else task_named(task)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ithbit.api.arguments import listed
-from ithbit.errors import SpecError, StoreError, TooLargeError
+from ithbit.errors import LayerError, SpecError, StoreError, TooLargeError, number, whole
 from ithbit.shown import Shown, counted
 from ithbit.spec import RunSpec
 from ithbit.store.reading import read_verification, run_folders
@@ -20,42 +20,20 @@ if TYPE_CHECKING:
     from ithbit.theory.solution import Solution
     from ithbit.theory.trained_solution import TrainedSolution
 
-Run = str | Path | RunSpec | Result | Failure  # a folder, a name or an id, a spec, an outcome
-
-
-def folder_of(run: Run, store: Path) -> Path:
-    """The folder of a run: given as a path, a name, an id, a spec or an outcome."""
-    if isinstance(run, Result | Failure):
-        run = run.spec
-    if isinstance(run, RunSpec):
-        run = run.folder
-    elif Path(run).is_dir():
-        return Path(run).resolve()
-    need_store(store)
-    found = [
-        folder
-        for name, folder in run_folders(store)
-        if str(run) in (name, folder) or folder.endswith(f"-{run}")
-    ]
-    if len(found) != 1:
-        many = f"several runs are called {str(run)!r}: {', '.join(found)}; give the folder"
-        none = f"there is no run {str(run)!r} in {store}; `ithbit status --json` lists the runs"
-        raise StoreError(many if found else none)
-    return store / found[0]
-
 
 @dataclass(frozen=True, repr=False)
 class Verified(Shown):
     """The verification of one run: its record, and whether the run counts as solved.
 
     `final` says whether the last epoch was perfect too: the record is about the final weights.
-    `found` is None if the record already existed.
+    `found` is None if the record already existed. `folder` is the run's.
     """
 
     record: dict[str, Any]
     solved: bool
     final: bool
     found: "Verification | None" = None
+    folder: Path | None = None
 
     @property
     def name(self) -> str:
@@ -128,6 +106,46 @@ class Verifications(Shown, list[Verified]):
         yield "observed in float32 with the weights at the end of training; proved only if stated"
 
 
+# A folder, a name or an id, a spec, an outcome, a verification.
+Run = str | Path | RunSpec | Result | Failure | Verified
+_DEFAULT = Path("runs")
+
+
+def folder_of(run: Run, store: Path) -> Path:
+    """The folder of a run: given as a path, a name, an id, a spec, an outcome or a verification.
+
+    An outcome that `train` or `sweep` returned is found in its own store, unless another store than
+    the default is given.
+    """
+    if isinstance(run, Verified) and run.folder is not None:
+        return run.folder
+    if isinstance(run, Result | Failure):
+        store = run.store if run.store is not None and store == _DEFAULT else store
+        run = run.spec
+    if isinstance(run, RunSpec):
+        run = run.folder
+    elif not isinstance(run, str | Path):
+        several = isinstance(run, list | tuple)
+        raise SpecError(
+            "a run is a folder, a name, an id, a RunSpec, or what `train`, `sweep` or `verify` "
+            f"returned for it, got {type(run).__name__}"
+            + ("; choose one of its elements, as in runs[0]" if several else "")
+        )
+    elif Path(run).is_dir():
+        return Path(run).resolve()
+    need_store(store)
+    found = [
+        folder
+        for name, folder in run_folders(store)
+        if str(run) in (name, folder) or folder.endswith(f"-{run}")
+    ]
+    if len(found) != 1:
+        many = f"several runs are called {str(run)!r}: {', '.join(found)}; give the folder"
+        none = f"there is no run {str(run)!r} in {store}; `ithbit status --json` lists the runs"
+        raise StoreError(many if found else none)
+    return store / found[0]
+
+
 def verify(
     runs: Run | Iterable[Run] | None = None,
     *,
@@ -167,11 +185,11 @@ def verify(
     named = listed(runs)
     if bool(named) == all:
         raise SpecError("name runs to verify, or give --all for all finished runs of the store")
-    if budget < 1:
+    if whole("budget", budget) < 1:
         raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
-    if not seconds > 0:
+    if not number("seconds", seconds) > 0:
         raise SpecError(f"seconds must be more than 0, got {seconds}")
-    if not 0 <= seed < 1 << 63:
+    if not 0 <= whole("seed", seed) < 1 << 63:
         raise SpecError(f"the seed is a number from 0 and below 2^63, got {seed}")
     from ithbit.api.progress import bar
     from ithbit.engine.device import choose_device
@@ -210,11 +228,13 @@ def verify(
                     except StoreError as error:  # a read-only store
                         done.not_kept.append(str(error))
                 found = None if fresh is None else fresh.found
-                done.append(Verified(record.to_json(), solved, final, found))
-            except (StoreError, TooLargeError) as error:
+                done.append(Verified(record.to_json(), solved, final, found, folder.absolute()))
+            except (StoreError, TooLargeError, LayerError) as error:
                 if not all:
                     raise
-                done.set_aside.append(str(error))  # one bad folder must not stop the others
+                # One bad folder must not stop the others. A layer's error does not name the run.
+                which = f"{folder}: " if isinstance(error, LayerError) else ""
+                done.set_aside.append(f"{which}{error}")
             else:
                 if watch is not None:
                     watch(done[-1])
@@ -237,6 +257,9 @@ def load(
     construction is loaded as its formal layers, always in float64; explicit weights of trained
     blocks are loaded like a run.
 
+    What `train`, `sweep` or `verify` returned for a run is found in its own store, unless you name
+    another one.
+
     Call the model on bits and an index, one or a batch, to get the logit of answer 1. If it has
     attention, `attention(bits, index)` gives the maps: layer, head, query, key.
 
@@ -248,13 +271,14 @@ def load(
     torch.Size([1, 1, 5, 5])
     """
     from ithbit.loading.model import from_run, from_solution, from_trained_solution
+    from ithbit.theory.solution import Solution
     from ithbit.theory.trained_solution import TrainedSolution
 
-    if isinstance(run, str | Path | RunSpec | Result | Failure):
-        return from_run(folder_of(run, Path(store)), dtype, device, library)
+    if isinstance(run, Solution):
+        return from_solution(run, device)
     if isinstance(run, TrainedSolution):
         return from_trained_solution(run, dtype, device, library)
-    return from_solution(run, device)
+    return from_run(folder_of(run, Path(store)), dtype, device, library)
 
 
 def explore(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ithbit.api.arguments import (
     Layer,
@@ -10,13 +10,15 @@ from ithbit.api.arguments import (
     at_least_one,
     listed,
     model_of,
+    path_of,
     protocol_of,
     seeds_of,
 )
 from ithbit.api.results import Results
 from ithbit.api.sinks import Watch, watching
-from ithbit.errors import SpecError
+from ithbit.errors import SpecError, whole
 from ithbit.families import family_named, task_named
+from ithbit.models.layer_source import layer_for
 from ithbit.shown import Shown
 from ithbit.spec import Protocol, RunSpec, cell
 from ithbit.store.reading import check_kind
@@ -93,7 +95,7 @@ def run_here(
     minutes: float | None = None,
 ) -> Results:
     """Train runs on this machine, for at most `minutes`; other arguments are those of `train`."""
-    store = Path(store)
+    store = path_of("store", store)
     check_kind(store)
 
     # These import torch, which takes seconds: report mistakes first.
@@ -126,14 +128,24 @@ def _selected(
     keep = Filter(
         [task_named(each) for each in listed(task)],
         [family_named(each).name for each in listed(family)],
-        listed(layers),
-        listed(n),
+        [whole("layers", each) for each in listed(layers)],
+        [whole("n", each) for each in listed(n)],
         [] if seeds is None else seeds_of(seeds),
         max_epochs,
         stop_when_solved,
         examples,
     )
-    return sweep_runs(str(name), keep) if isinstance(name, str | Path) else keep.apply(list(name))
+    if isinstance(name, str | Path):
+        return sweep_runs(str(name), keep)
+    runs: list[Any] = list(name) if isinstance(name, Iterable) else [name]
+    for each in runs:
+        if not isinstance(each, RunSpec):
+            where = f" in a {type(name).__name__}" if isinstance(name, Iterable) else ""
+            raise SpecError(
+                f"a sweep is the name of a preset, a .toml file or a list of RunSpec, got "
+                f"{each!r:.60}{where}"
+            )
+    return keep.apply(runs)
 
 
 def sweep(
@@ -179,7 +191,7 @@ def sweep(
     """
     at_least_one(workers=workers, runs_per_task=runs_per_task)
     chosen = (task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
-    runs, store = _selected(name, *chosen), Path(store)
+    runs, store = _selected(name, *chosen), path_of("store", store)
     told = (watch, tensorboard, progress)
     check_kind(store)
     if on not in ("local", "slurm"):
@@ -201,6 +213,8 @@ def sweep(
         from ithbit.api.standing import longest, planned
 
         def outlook(todo: list[RunSpec]) -> str:
+            for model in dict.fromkeys(run.model for run in todo if run.model.code):
+                layer_for(model).factory  # noqa: B018 (a factory that training would refuse)
             time = longest(todo, store, device, workers)
             return f"the rest takes {time}, if every run needs all its epochs"
 
@@ -233,9 +247,10 @@ def status(
     """
     from ithbit.api.standing import standing
 
-    need_store(Path(store))
+    folder = path_of("store", store)
+    need_store(folder)
     chosen = (task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
-    return standing(Path(store), None if name is None else _selected(name, *chosen))
+    return standing(folder, None if name is None else _selected(name, *chosen))
 
 
 def merge(source: str | Path, *, store: str | Path = "runs") -> "Merged":
@@ -250,7 +265,7 @@ def merge(source: str | Path, *, store: str | Path = "runs") -> "Merged":
     """
     from ithbit.store.merging import merge as merge_stores
 
-    return merge_stores(Path(source), Path(store))
+    return merge_stores(path_of("source", source), path_of("store", store))
 
 
 def params(
@@ -296,6 +311,7 @@ def sample(
     from ithbit.tasks.stream import draw
 
     chosen = task_named(task)
+    n, seed, count = whole("n", n), whole("seed", seed), whole("count", count)
     if n < 1 or seed < 0 or count < 1:
         raise SpecError(
             f"n and count must be at least 1 and the seed at least 0, got n={n}, count={count}, "

@@ -63,8 +63,10 @@ class Capacity:
 
     @property
     def bits_per_number(self) -> float | None:
-        """Bits learnt per number of the state."""
-        return self.solved_at / self.state if self.state else None
+        """Bits learnt per number of the state; None while no length is solved yet."""
+        if not self.state or not (self.solved_at or self.final):
+            return None
+        return self.solved_at / self.state
 
     @property
     def bracket(self) -> str:

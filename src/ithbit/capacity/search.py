@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ithbit.errors import raise_problems
+from ithbit.errors import check_numbers, raise_problems
 
 RATES = (1e-3, 3e-3, 1e-2)
 MOST_N = 512
@@ -33,6 +33,7 @@ class Ask:
     most_n: int = MOST_N
 
     def __post_init__(self) -> None:
+        check_numbers("capacity", self)
         problems = [
             f"give every {name} once, and at least one, got {list(values)}"
             for name, values in (("learning rate", self.rates), ("seed", self.seeds))

@@ -21,6 +21,7 @@ from ithbit.engine.steppers.trial import faster
 from ithbit.families import family_named
 from ithbit.models.classifier import n_parameters
 from ithbit.models.layer_source import layer_for
+from ithbit.shown import counted
 from ithbit.spec import RunSpec
 from ithbit.store.folder import Checkpoint, RunFolder
 from ithbit.store.records import Epoch, Result
@@ -223,7 +224,7 @@ def _ended_before(folder: RunFolder) -> Result | None:
 
 
 def _goes_on(shorter: RunFolder, checkpoint: Checkpoint | None) -> str:
-    most = f"a finished run of at most {shorter.run.protocol.max_epochs} epochs"
+    most = f"a finished run of at most {counted(shorter.run.protocol.max_epochs, 'epoch')}"
     if checkpoint is None:
         why = "a usable optimiser state (earlier versions kept none)"
         return f"{most} is here, but without {why}: trained from scratch"

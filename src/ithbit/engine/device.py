@@ -89,7 +89,7 @@ def choose_device(name: str = "auto") -> Device:
     ...
     ithbit.errors.DeviceError: unknown device 'tpu'; choose one of auto, cpu, cuda
     """
-    kind, colon, index = name.partition(":")
+    kind, colon, index = name.partition(":") if isinstance(name, str) else ("", "", "")
     if kind not in DEVICES or (colon and not (kind == "cuda" and index.isdecimal())):
         raise DeviceError(f"unknown device {name!r}; choose one of {', '.join(DEVICES)}")
     has_cuda = torch.cuda.is_available()

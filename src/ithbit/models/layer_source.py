@@ -166,6 +166,12 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> Layer:
     """
     if not callable(factory):
         raise LayerError(f"a factory must be callable, got {type(factory).__name__}")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(factory, torch.nn.Module):
+        raise LayerError(
+            f"a factory makes a new module each time it is called, got a module, of the class "
+            f"{type(factory).__name__}; give the class, or a function that makes the module"
+        )
     called = name or str(getattr(factory, "__name__", type(factory).__name__))
     module = sys.modules.get(getattr(factory, "__module__", None) or "")
     path = Path(getattr(module, "__file__", None) or "")
@@ -212,7 +218,7 @@ def layer_for(model: ModelSpec) -> Layer:
                 f"the code of {model.family} ({model.code}) is not known here; name its file, as "
                 "in `ithbit train rhi layers.py:Mine`"
             )
-        remedy = "put the file back there (run folders keep a copy, layer.py, for you to look at)"
+        remedy = "put the file back there (the run folder has a copy, layer.py, that is never run)"
         try:
             found = find_layer(where)
         except LayerError as error:

@@ -6,7 +6,8 @@ The annotations are the schema: see `schema.py`.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
 from ithbit.spec import RunSpec, plain, run_from_json, since_0_2
 from ithbit.store.schema import MAX_FLOAT, MAX_INT, Within, built
@@ -80,6 +81,7 @@ class Result:
     structured_tried: Count | None = since_0_2(None)
     structured_wrong: Count | None = since_0_2(None)
     structured_example: str | None = since_0_2(None)  # the first wrong one
+    store: ClassVar[Path | None] = None  # where it was read, once `train` returns it; not recorded
 
     @property
     def solved(self) -> bool:
@@ -114,6 +116,7 @@ class Failure:
     error: str
     traceback: str
     epoch: Count
+    store: ClassVar[Path | None] = None  # as in a result
 
     @property
     def diverged(self) -> bool:

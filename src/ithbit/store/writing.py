@@ -56,6 +56,10 @@ def write_whole(path: Path, content: Content) -> Path:
             raise OutputError(f"cannot write {path}: it is a folder; name a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise OutputError(
+            f"cannot write {path}: {path.parent} is not a folder; give another path"
+        ) from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(f"cannot write {path}: {reason}; name another file") from error

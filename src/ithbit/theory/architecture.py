@@ -40,7 +40,12 @@ TRAINED_FAMILIES = tuple(_named("trained"))
 
 
 def need_theory(family: str) -> None:
-    """Raise `SpecError` if the family is known but no theorem covers it."""
+    """Raise `SpecError` if the family is known but no theorem covers it, or is not a name."""
+    if not isinstance(family, str):
+        raise SpecError(
+            f"theory is about families by name, got {family!r}; choose one of "
+            f"{', '.join(_named('formal'))}"
+        )
     if (family in FAMILIES or ":" in family) and not family_named(family).formal:
         raise SpecError(
             f"no theory for the family {family!r}: it has no formal counterpart; choose one of "

@@ -154,8 +154,8 @@ def read_run(folder: Path) -> tuple[RunSpec, bytes]:
         weights = (folder / "weights.safetensors").read_bytes()
     except OSError as error:
         raise StoreError(
-            f"{folder} has no weights.safetensors that can be read ({error.strerror}): only a "
-            "finished run has weights; finish it first"
+            f"{folder} has no weights.safetensors that can be read ({error.strerror}), though its "
+            "run is finished; restore the file, or move the folder away and train the run again"
         ) from error
     if (origin := RunFolder(folder.parent, run).layer()) and origin.source:
         learn({origin.code: origin.source})  # looked up there unless it is known from elsewhere
