@@ -25,6 +25,7 @@ from ithbit.engine.outcomes import outcome
 from ithbit.errors import LayerError, SpecError
 from ithbit.families import FAMILIES, TASKS, Task, family_named
 from ithbit.models.classifier import n_parameters
+from ithbit.models.layer_check import off_in_evaluation
 from ithbit.models.layer_source import FAILURES, Layer, note, said
 from ithbit.models.own_layer import why_not_stacked
 from ithbit.probe.behaviour import Behaviour, behaviour, usable
@@ -202,7 +203,8 @@ def probe_layer(
         # Before any training: checks that take seconds and may rule the layer out.
         module = usable(layer, plan.width, max(plan.lengths) + 2, device.torch)
         seen = behaviour(module, plan.width, max(plan.lengths) + 2)
-        remarks: list[str] = []
+        off = off_in_evaluation(layer, plan.width)
+        remarks = [] if off is None else [off]
         rank = _rank(module, plan, remarks)
     if plan.train:  # else the report follows at once
         tell(seen.sentence(layer.name))
