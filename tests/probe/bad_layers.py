@@ -316,3 +316,12 @@ class RestsInEvaluation(nn.Module):
 
     def forward(self, x):
         return self.drop(self.norm(self.map(x).cumsum(1).mT).mT)
+
+
+class TakesTenTokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.eye(10))
+
+    def forward(self, x):
+        return self.mix @ x

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from ithbit.errors import LayerError
-from ithbit.models.layer_source import Layer, apply
+from ithbit.models.layer_source import FAILURES, Layer, said
 
 # Largest relative difference of two outputs that counts as rounding.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -35,6 +35,30 @@ def check_layer(layer: Layer, width: int, n_tokens: int, device: torch.device) -
             check_outputs(layer.build(width).to(device).double(), x, layer.name)
         except LayerError:
             raise error from None
+
+
+def apply(module: nn.Module, x: Tensor, name: str) -> Tensor:
+    """The module's output; raises a `LayerError` that explains why if there is no usable one."""
+    try:
+        out = module(x)
+    except LayerError:
+        raise
+    except FAILURES as error:
+        raise LayerError(
+            f"{name} raises on an input of shape {tuple(x.shape)}: {said(error)}"
+        ) from error
+    if isinstance(out, tuple):
+        raise LayerError(
+            f"{name} returns a tuple of {len(out)}; return its output tensor alone, as with [0]"
+        )
+    if not isinstance(out, torch.Tensor):
+        raise LayerError(f"{name} returns {type(out).__name__}, not a tensor")
+    if out.shape != x.shape:
+        raise LayerError(
+            f"{name} returns shape {tuple(out.shape)} for an input of shape {tuple(x.shape)}; it "
+            "must keep (batch, token, width)"
+        )
+    return out
 
 
 def check_parameters(module: nn.Module, name: str) -> None:
@@ -93,8 +117,8 @@ def off_in_evaluation(layer: Layer, width: int) -> str | None:
         for part in parts
     )
     norms = any(isinstance(part, _BatchNorm) and part.running_mean is not None for part in parts)
-    said = ["its dropout is off"] * drops + ["its BatchNorm keeps its first statistics"] * norms
-    return f"{layer.name} runs in evaluation mode: {' and '.join(said)}" if said else None
+    off = ["its dropout is off"] * drops + ["its BatchNorm keeps its first statistics"] * norms
+    return f"{layer.name} runs in evaluation mode: {' and '.join(off)}" if off else None
 
 
 def drawn(batch: int, n_tokens: int, width: int, generator: torch.Generator) -> Tensor:
