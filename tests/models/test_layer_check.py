@@ -92,3 +92,9 @@ def test_numbers_of_any_kind_can_be_compared() -> None:
         assert identical(one, one.clone())
     assert not identical(torch.zeros(2), torch.zeros(3))
     assert not identical(torch.tensor([torch.nan]), torch.tensor([1.0]))
+
+
+def test_a_long_reason_is_cut_at_a_word() -> None:
+    why = own_layer.why_not_stacked(model(load_layer(f"{FILE}:KeepsAConstant")), CPU) or ""
+    assert why.endswith(" …")
+    assert len(why) <= 120
