@@ -168,7 +168,7 @@ def test_one_that_raises_late_is_recorded(ithbit, tmp_path: Path, layers: Path) 
         ("layers.py:Counts", "Counts changes its buffer calls while it computes"),
         ("nothing", "unknown family 'nothing'"),
         ("python:Mine", "python:Mine exists only in the Python process that made it"),
-        ("fla:GLA", "fla:GatedLinearAttention needs a CUDA GPU"),
+        ("fla:GLA", "fla:GLA needs a CUDA GPU"),
     ],
 )
 def test_mistakes_are_one_sentence(ithbit, layers: Path, family: str, sentence: str) -> None:
