@@ -58,8 +58,9 @@ def test_the_digest_follows_the_code(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("nothing", "'nothing' is not a layer; give PATH.py:Factory"),
+        ("torch:LSTM", "there is no ready-made layer torch:LSTM; there are torch:lstm, torch:rnn"),
         ("missing.py:Layer", r"there is no file missing\.py"),
-        (f"{FILE}:Missing", "has no Missing; it has Blind, .*, FailsToBuild"),
+        (f"{FILE}:Missing", "has no Missing; it has AlwaysDrops, .*, FailsToBuild"),
         (f"{FILE}:number", "number in .* is int, which is not callable"),
         ("no_such_package.layers:Mine", "the module no_such_package.layers cannot be imported"),
     ],
@@ -104,6 +105,9 @@ def test_what_cannot_be_built(name: str, sentence: str) -> None:
 def test_a_factory_must_be_callable() -> None:
     with pytest.raises(LayerError, match="a factory must be callable, got int"):
         layer_of(7)  # type: ignore[arg-type]
+    for name in (None, "mine"):
+        with pytest.raises(LayerError, match="got an instance of Linear; give the class, or a fun"):
+            layer_of(torch.nn.Linear(4, 4), name)
 
 
 def test_adapters_are_known_by_their_families_and_by_short_names() -> None:

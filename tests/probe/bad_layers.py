@@ -197,3 +197,131 @@ def keyword(d_model=5):
 
 
 number = 7
+
+
+class ForgetsBatchFirst(nn.Module):
+    """A recurrence over the examples of a batch: the first depends on no other."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.cell = nn.LSTM(width, width)
+
+    def forward(self, x):
+        return self.cell(x)[0]
+
+
+class AttendsToTheBatch(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, 2)
+
+    def forward(self, x):
+        ahead = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
+        return x + self.attention(x, x, x, attn_mask=ahead, need_weights=False)[0]
+
+
+class NormsTheBatch(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width, track_running_stats=False)
+
+    def forward(self, x):
+        return self.norm(x.mT).mT
+
+
+class AlwaysDrops(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.1)
+
+
+class KeepsAState(nn.Module):
+    """Goes on from the call before."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.map, self.h = nn.Linear(width, width), None
+
+    def forward(self, x):
+        y = self.map(x).cumsum(1)
+        y = y if self.h is None else y + self.h
+        self.h = y[:, -1:].mean(0).detach()
+        return y
+
+
+class Averages(nn.Module):
+    """A buffer that no output depends on, so far."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(width, width)
+        self.register_buffer("mean", torch.zeros(width))
+
+    def forward(self, x):
+        self.mean.mul_(0.9).add_(0.1 * x.detach().mean((0, 1)))
+        return self.map(x).cumsum(1)
+
+
+class Halves(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(width, width, dtype=torch.float16)
+
+    def forward(self, x):
+        return x + self.map(x.half()).to(x)
+
+
+class Overflows(nn.Module):
+    """Finite in float64 alone."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(width, width)
+
+    def forward(self, x):
+        return (self.map(x) + 100).exp().cumsum(1)
+
+
+class KeepsItsAttention(nn.Module):
+    """Keeps a tensor of the last call, for looking at: no output depends on it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.qkv, self.maps = nn.Linear(width, 3 * width), []
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        ahead = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        self.attention = (q @ k.mT).masked_fill(ahead, -torch.inf).softmax(-1)
+        self.maps[:] = [self.attention]
+        return x + self.attention @ v
+
+
+class KeepsAConstant(nn.Module):
+    """Uses what it derived from the input before, which is 1 for all, and cannot be stacked."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.map, self.one = nn.Linear(width, width), torch.ones(width)
+
+    def forward(self, x):
+        before, self.one = self.one.to(x), (0 * x.detach()[0, 0]).exp()
+        return self.map(x).cumsum(1) * before + 0 * float(x.detach().max())
+
+
+class RestsInEvaluation(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.map, self.drop = nn.Linear(width, width), nn.Dropout(0.5)
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, x):
+        return self.drop(self.norm(self.map(x).cumsum(1).mT).mT)
+
+
+class TakesTenTokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.eye(10))
+
+    def forward(self, x):
+        return self.mix @ x

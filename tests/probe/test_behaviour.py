@@ -18,10 +18,13 @@ FILE = Path(__file__).with_name("bad_layers.py")
     [
         ("Random", "Random is not deterministic: the same input gives different outputs"),
         ("Remembers", "Remembers is not deterministic"),
-        ("WrongShape", r"WrongShape returns shape \(3, 9, 4\) for an input of shape \(3, 10, 4\)"),
+        (
+            "WrongShape",
+            r"WrongShape returns shape \(32, 9, 4\) for an input of shape \(32, 10, 4\)",
+        ),
         ("Tuple", "Tuple returns a tuple of 2; return its output tensor alone"),
         ("NoTensor", "NoTensor returns str, not a tensor"),
-        ("Raises", r"Raises raises on .* \(3, 10, 4\): RuntimeError: no kernel for this size$"),
+        ("Raises", r"Raises raises on .* \(32, 10, 4\): RuntimeError: no kernel for this size$"),
         ("GivesNan", "GivesNan gives NaN on an input of ordinary size"),
         ("MixesBatch", "MixesBatch mixes the examples of a batch"),
         ("FixedWidth", "FixedWidth raises on an input of shape"),

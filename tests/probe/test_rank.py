@@ -209,7 +209,7 @@ def test_right_or_still_growing(name: str) -> None:
     assert max(found.ranks) <= state(4)
     if found.state is None:
         assert name in FADING or state(4) == GROWING
-        assert found.sentence().startswith("still growing at k = ")
+        assert found.sentence().startswith(("still growing at k = ", "at least "))
     else:
         assert found.state == state(4)
 
@@ -402,3 +402,29 @@ def _doubling(a: Tensor, b: Tensor) -> Tensor:
         h = a[:, t] * h + b[:, t]
         out.append(h)
     return torch.stack(out, 1)
+
+
+def test_a_rank_that_stays_is_not_called_growing() -> None:
+    """Rounding may hide more, so nothing is concluded; but the rank does not grow."""
+    ranks = (0, *[4] * 15)
+    hidden = CausalRank(4, ranks, 31, "float64", settled=False)
+    assert hidden.state is None
+    assert hidden.sentence() == (
+        "at least 4, the same from k = 2 to 16; rounding hides whether more is kept, so "
+        "no conclusion"
+    )
+    rising = CausalRank(4, tuple(range(0, 64, 4)), 31, "float64", settled=False)
+    assert rising.sentence().startswith("still growing at k = 16 as far as rounding lets us see")
+
+
+def test_a_layer_that_keeps_a_tensor_is_measured() -> None:
+    """It cannot be copied once it has kept one with a gradient."""
+    layer = load_layer(f"{FILE}:KeepsItsAttention").build(4).double()
+    assert "nothing is forgotten" in causal_rank(layer, 4, 6).sentence()
+
+
+def test_the_layer_is_left_as_it_was() -> None:
+    layer = Recurrent(nn.GRU, 3).double()
+    before = [value.clone() for value in layer.parameters()]
+    causal_rank(layer, 3, 6)
+    assert all(map(torch.equal, before, layer.parameters()))

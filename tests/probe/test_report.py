@@ -59,6 +59,21 @@ def test_a_measured_size_is_not_called_proved() -> None:
     assert "(conditional: its size is measured)" in measured
 
 
+def test_a_layer_for_one_length_is_told() -> None:
+    with pytest.raises(
+        LayerError, match=r"^TakesTenTokens raises on an input of shape \(1, 9, 4\)"
+    ):
+        look("TakesTenTokens")
+
+
+def test_a_layer_that_keeps_a_tensor_is_probed() -> None:
+    assert "nothing is forgotten so far" in flat(report_text(look("KeepsItsAttention")))
+
+
+def test_parts_that_rest_in_evaluation_are_told() -> None:
+    assert "its dropout is off and its BatchNorm" in flat(report_text(look("RestsInEvaluation")))
+
+
 def test_equal_ranks_are_drawn_together() -> None:
     assert "float64: 0 at k = 1, 3 from k = 2 to 8." in report_text(look("StateOfThree"))
 

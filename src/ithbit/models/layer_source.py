@@ -31,7 +31,7 @@ from ithbit.models.factory_code import code_text
 from ithbit.spec import CODE_DIGITS, ModelSpec, RunSpec
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 # The layers of `adapters.py`, known before it is imported; `probe` accepts them without `torch:`.
 READY = ("lstm", "rnn", "gru", "transformer-encoder-layer", "transformer-encoder-layer-causal")
@@ -124,12 +124,18 @@ def find_layer(text: str, beside: Path = Path()) -> Layer:
     where, _, name = text.rpartition(":")
     if text in READY or (where == "torch" and name in READY):
         return note(Layer(f"torch:{name}", _digest(name.encode()), f"torch:{name}"))
+    ready = ", ".join(f"torch:{ready}" for ready in READY)
+    if where == "torch":
+        raise LayerError(
+            f"there is no ready-made layer {text}; there are {ready}; for any other, write a class "
+            "around it and name that, as in layers.py:Mine"
+        )
     if where == "fla":
         return note(Layer(text, _digest(text.encode()), text))
     if not where or not name:
         raise LayerError(
             f"{text!r} is not a layer; give PATH.py:Factory, package.module:Factory, fla:Class or "
-            f"one of {', '.join(f'torch:{ready}' for ready in READY)}"
+            f"one of {ready}"
         )
     if where == "python":
         raise LayerError(
@@ -164,6 +170,11 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> Layer:
     from that file. Anything else, or any factory given a `name`, is `python:Name`, known only in
     this process.
     """
+    if isinstance(factory, _modules_of_torch()):
+        raise LayerError(
+            f"got an instance of {type(factory).__name__}; give the class, or a function that "
+            "makes such a module: every seed and block needs its own"
+        )
     if not callable(factory):
         raise LayerError(f"a factory must be callable, got {type(factory).__name__}")
     torch = sys.modules.get("torch")
@@ -265,32 +276,6 @@ def note(layer: Layer) -> Layer:
     return layer
 
 
-def apply(module: "nn.Module", x: "Tensor", name: str) -> "Tensor":
-    """The module's output; raises a `LayerError` that explains why if there is no usable one."""
-    import torch
-
-    try:
-        out = module(x)
-    except LayerError:
-        raise
-    except FAILURES as error:
-        raise LayerError(
-            f"{name} raises on an input of shape {tuple(x.shape)}: {said(error)}"
-        ) from error
-    if isinstance(out, tuple):
-        raise LayerError(
-            f"{name} returns a tuple of {len(out)}; return its output tensor alone, as with [0]"
-        )
-    if not isinstance(out, torch.Tensor):
-        raise LayerError(f"{name} returns {type(out).__name__}, not a tensor")
-    if out.shape != x.shape:
-        raise LayerError(
-            f"{name} returns shape {tuple(out.shape)} for an input of shape {tuple(x.shape)}; it "
-            "must keep (batch, token, width)"
-        )
-    return out
-
-
 def _arguments(
     factory: Callable[..., Any], name: str, width: int
 ) -> tuple[tuple[int, ...], dict[str, int]]:
@@ -310,6 +295,11 @@ def _arguments(
         return (width,), {}
     named = [p.name for p in parameters if p.name in _WIDTH_NAMES]
     return (), {named[0]: width} if named else {}
+
+
+def _modules_of_torch() -> tuple[type, ...]:
+    """`nn.Module`, if anything here can be one."""
+    return (sys.modules["torch"].nn.Module,) if "torch" in sys.modules else ()
 
 
 def _digest(code: bytes) -> str:

@@ -8,6 +8,7 @@ parameters and buffers are passed to it. Seeds are stacked with `torch.func.vmap
 shows that it works for the layer, and otherwise run one by one.
 """
 
+import textwrap
 import threading
 import warnings
 from functools import cache
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from ithbit.errors import LayerError
-from ithbit.models.layer_source import apply, layer_for, said
+from ithbit.models.layer_check import changed_buffer, check_layer, check_parameters, identical
+from ithbit.models.layer_source import layer_for, said
 from ithbit.models.stacked import Params, part
 from ithbit.models.stream import Stream
 from ithbit.spec import ModelSpec
@@ -33,14 +35,7 @@ _here = threading.local()
 def init_block(spec: ModelSpec, seed: int, number: int) -> Params:
     """The parameters of one block of one seed, as the factory draws them."""
     module = layer_for(spec).build(spec.d_model, 1000 * seed + number)
-    for name, value in module.named_parameters():
-        lazy = nn.parameter.is_lazy(value)
-        if lazy or value.dtype != torch.float32:
-            what = "created on first use" if lazy else f"of {value.dtype}"
-            raise LayerError(
-                f"{layer_for(spec).name} has a parameter {name} that is {what}; training needs "
-                "float32 parameters that exist from the start"
-            )
+    check_parameters(module, layer_for(spec).name)
     return {name: value.detach().clone() for name, value in module.named_parameters()}
 
 
@@ -91,17 +86,20 @@ def _through(params: Params, spec: ModelSpec, x: Tensor, stacked: bool) -> Tenso
 
 def _module(spec: ModelSpec, device: torch.device) -> nn.Module:
     """The module whose code is used, one per thread."""
-    if not hasattr(_here, "modules"):
-        _here.modules = {}
-    modules: dict[object, nn.Module] = _here.modules
-    key = (spec.code, spec.d_model, device)
+    modules, key = _modules(), (spec.code, spec.d_model, device)
     if key not in modules:
         modules[key] = layer_for(spec).build(spec.d_model).to(device)
     return modules[key]
 
 
+def _modules() -> dict[object, nn.Module]:
+    if not hasattr(_here, "modules"):
+        _here.modules = {}
+    modules: dict[object, nn.Module] = _here.modules
+    return modules
+
+
 @cache
-@torch.enable_grad()
 def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
     """Why seeds of this layer cannot be trained in one stack; None if they can.
 
@@ -109,6 +107,15 @@ def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
     CPU a seed must give the same bits in a stack of several as in a stack of one: a run depends on
     no other seed. A layer that cannot be used at all raises `LayerError`.
     """
+    check_layer(layer_for(spec), spec.d_model, n_tokens(spec.task, spec.n_bits), device)
+    try:
+        return _tried(spec, device)
+    finally:  # the module may have kept a tensor of the trial, which is of no use outside `vmap`
+        _modules().pop((spec.code, spec.d_model, device), None)
+
+
+@torch.enable_grad()
+def _tried(spec: ModelSpec, device: torch.device) -> str | None:
     from ithbit.models.classifier import init  # which imports this module
 
     layer, generator = layer_for(spec), torch.Generator().manual_seed(0)
@@ -119,7 +126,6 @@ def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
     whole = torch.stack([torch.cat([v.flatten() for v in m.values()]) for m in members]).to(device)
     drawn = [init_buffers(spec, seed) for seed in range(_TRIED)]
     buffers = {name: torch.stack([m[name] for m in drawn]).to(device) for name in drawn[0]}
-    apply(_module(spec, device), x[0], layer.name)
 
     def tried(rows: slice, stacked: bool, batch: int = BATCH) -> list[Tensor]:
         # Parameters lie in rows, as in training: another layout may change the order of sums.
@@ -136,11 +142,8 @@ def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
         total = (out * weight[rows, :batch]).sum()
         grads = torch.autograd.grad(total, [first, *leaves.values()], materialize_grads=True)
         for name, value in kept.items():
-            if not torch.equal(value, buffers[name][rows]):
-                raise LayerError(
-                    f"{layer.name} changes its buffer {name.split('.', 2)[2]} while it computes, "
-                    "so its output would depend on earlier inputs"
-                )
+            if not identical(value, buffers[name][rows]):
+                raise LayerError(changed_buffer(layer.name, name.split(".", 2)[2]))
         return [out.detach(), *grads]
 
     try:
@@ -154,7 +157,7 @@ def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
             warnings.simplefilter("error")
             together = tried(slice(None), stacked=True)
             same = device.type != "cpu" or all(
-                torch.equal(alone, among[1:2])
+                identical(alone, among[1:2])
                 for batch in (BATCH, _LAST_BATCH)
                 for alone, among in zip(
                     tried(slice(1, 2), True, batch), tried(slice(None), True, batch), strict=True
@@ -162,7 +165,7 @@ def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
             )
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        return lines[0].rstrip(".")[:120]
+        return textwrap.shorten(lines[0].rstrip("."), 120, placeholder=" …")
     if not all(map(alike, apart, together)):
         return "its outputs in a stack differ from those of a single seed"
     if not same:

@@ -1,18 +1,19 @@
-"""What a layer does before any training: whether it is usable, causal, or ignores its input.
+"""What a usable layer does before any training: whether it is causal, or ignores its input.
 
 Everything here is *observed* at random inputs by changing tokens and looking at the outputs. An
 observed change is a fact; that no change was observed does not prove that there is none.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ithbit.errors import LayerError
-from ithbit.models.layer_source import Layer, apply
+from ithbit.models.layer_check import TOLERANCE, check_layer, check_outputs, drawn
+from ithbit.models.layer_source import Layer
 
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 _DRAWS = 3
 
 
@@ -52,18 +53,14 @@ def usable(layer: Layer, width: int, n_tokens: int, device: torch.device) -> nn.
     float64 where the layer takes it, else float32, as for kernels that support nothing else or that
     accept float64 but still compute in float32.
     """
-    module = layer.build(width).to(device)
-    x = _draw(3, n_tokens, width, device, torch.Generator().manual_seed(0))
-    apply(module, x.float(), layer.name)  # training will do the same
+    check_layer(layer, width, n_tokens, device)
     doubled = layer.build(width).to(device).double()
-    try:
-        _check(doubled, x, layer.name)
+    x = drawn(3, n_tokens, width, torch.Generator().manual_seed(0)).to(device)
+    with suppress(LayerError):
+        check_outputs(doubled, x, layer.name)
         if _computes_in_float64(doubled, x):
             return doubled
-    except LayerError:
-        pass
-    _check(module, x.float(), layer.name)
-    return module
+    return layer.build(width).to(device)
 
 
 @torch.no_grad()
@@ -74,23 +71,6 @@ def _computes_in_float64(module: nn.Module, x: Tensor) -> bool:
     return bool((twice - 2 * once).abs().max() <= 0.01 * twice.abs().max())
 
 
-def _check(module: nn.Module, x: Tensor, name: str) -> None:
-    with torch.no_grad():
-        out = apply(module, x, name)
-        if not out.isfinite().all():
-            what = "NaN" if out.isnan().any() else "infinite numbers"
-            raise LayerError(f"{name} gives {what} on an input of ordinary size")
-        if not _close(out, apply(module, x, name)):
-            raise LayerError(
-                f"{name} is not deterministic: the same input gives different outputs, in "
-                "evaluation mode too"
-            )
-        if not _close(out[:1], apply(module, x[:1], name)):
-            raise LayerError(
-                f"{name} mixes the examples of a batch: an output depends on the other examples"
-            )
-
-
 def behaviour(module: nn.Module, width: int, n_tokens: int) -> Behaviour:
     """Change each token alone, and all tokens from each position on; see which outputs change."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
@@ -99,7 +79,7 @@ def behaviour(module: nn.Module, width: int, n_tokens: int) -> Behaviour:
     changed = torch.zeros(n_tokens, n_tokens, dtype=torch.bool)  # changed token, output
     after = torch.zeros(n_tokens, n_tokens, dtype=torch.bool)  # first changed token, output
     for _ in range(_DRAWS):
-        x, other = _draw(2, n_tokens, width, device, generator).to(dtype)
+        x, other = drawn(2, n_tokens, width, generator).to(device, dtype)
         token = torch.arange(n_tokens, device=device)
         one = (token[:, None] == token)[..., None]
         later = (token[:, None] <= token)[..., None]
@@ -131,18 +111,7 @@ def _first_leak(changed: Tensor, after: Tensor) -> Leak | None:
     return None
 
 
-def _draw(
-    batch: int, n_tokens: int, width: int, device: torch.device, generator: torch.Generator
-) -> Tensor:
-    drawn = torch.randn(batch, n_tokens, width, generator=generator, dtype=torch.float64)
-    return drawn.to(device)
-
-
-def _close(a: Tensor, b: Tensor) -> bool:
-    return bool(((a - b).abs() <= _TOLERANCE.get(a.dtype, 1e-2) * (1 + b.abs())).all())
-
-
 def _differs(out: Tensor, base: Tensor) -> Tensor:
     """Which outputs differ from those of the unchanged input; axes: copy token."""
-    tolerance = _TOLERANCE.get(out.dtype, 1e-2)
+    tolerance = TOLERANCE.get(out.dtype, 1e-2)
     return ((out - base).abs() > tolerance * (1 + base.abs())).any(-1).cpu()

@@ -24,13 +24,14 @@ among the counted values would reach below it. A spectrum that fades into the no
 counted rank, and no claim is made about the rest.
 """
 
-import copy
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.func import functional_call
 
 from ithbit.models.layer_source import FAILURES
 
@@ -74,11 +75,20 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class Point:
-    """A layer, and a past (token, width) at which to differentiate it."""
+    """A layer, and a past (token, width) at which to differentiate it.
+
+    `weights` take the place of the layer's own. The layer itself is never copied: one that keeps a
+    tensor of its last call cannot be.
+    """
 
     layer: nn.Module
     past: Tensor
     seed: int
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out: Tensor = functional_call(self.layer, dict(self.weights), (x,))
+        return out
 
     def spectrum(self, k: int, n_later: int, expected: int) -> Spectrum | None:
         """The singular values at k, with `n_later` tokens from k on; None if not finite.
@@ -94,7 +104,7 @@ class Point:
         while True:
             shape = (n_rows - len(rows), *later.shape[1:])
             drawn = torch.randn(2, *shape, generator=generator, dtype=torch.float64).to(past)
-            rows = torch.cat([rows, rows_of(self.layer, past, *drawn)])
+            rows = torch.cat([rows, rows_of(self, past, *drawn)])
             later, looks = torch.cat([later, drawn[0]]), torch.cat([looks, drawn[1]])
             if not rows.isfinite().all():
                 return None
@@ -134,14 +144,15 @@ class Point:
         self, past: Tensor, later: Tensor, looks: Tensor, generator: torch.Generator
     ) -> Tensor:
         """The same rows, computed with different rounding."""
-        layer = copy.deepcopy(self.layer)
-        with torch.no_grad():
-            for value in layer.parameters():
-                value.copy_(_jittered(value, generator))
+        own = dict(self.layer.named_parameters()) | dict(self.weights)
+        near = {name: _jittered(value, generator) for name, value in own.items()}
         weight = 1 + torch.rand(len(looks), generator=generator, dtype=torch.float64)
         weighted = looks * weight.to(looks)[:, None, None]
         found = rows_of(
-            layer, _jittered(past, generator), _jittered(later, generator).flip(0), weighted.flip(0)
+            replace(self, weights=near),
+            _jittered(past, generator),
+            _jittered(later, generator).flip(0),
+            weighted.flip(0),
         )
         return found.flip(0) / weight[:, None]
 
@@ -162,7 +173,7 @@ class Point:
         try:
             with forward_ad.dual_level(), torch.no_grad():
                 x = forward_ad.make_dual(start, torch.cat([tangent, torch.zeros_like(later)], 1))
-                change = forward_ad.unpack_dual(self.layer(x)).tangent
+                change = forward_ad.unpack_dual(self(x)).tangent
         except FAILURES:
             return 1.0
         if change is None or not change.isfinite().all():
@@ -172,7 +183,9 @@ class Point:
         return max(1.0, float(apart) / (norm * len(rows) ** 0.5))
 
 
-def rows_of(layer: nn.Module, past: Tensor, later: Tensor, looks: Tensor) -> Tensor:
+def rows_of(
+    layer: Callable[[Tensor], Tensor], past: Tensor, later: Tensor, looks: Tensor
+) -> Tensor:
     """The derivative with respect to the past of the outputs after it, weighted by `looks`.
 
     `past` is token, width; `later` and `looks` are row, token, width.

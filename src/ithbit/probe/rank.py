@@ -12,8 +12,8 @@ size of any smooth state. A single continuation may see less, for example behind
 That the state is no larger is *observed*, and reported only where the rank is *flat*: k grows until
 the rank, first reached at some k, has stayed the same up to twice that k, at every k measured on
 the way. Everything else is *still growing*: the rank at the last k is a lower bound, and nothing
-follows from it. This includes singular values that fade into the noise, as for long products of
-decays.
+follows from it. Nor does it where singular values fade into the noise, as for long products of
+decays, even if the rank stays.
 
 Not every k is measured. The rank grows by at most the width from k to k + 1, so where two ranks
 differ by the maximum, those between them are determined. Between equal ranks, and on a straight
@@ -25,7 +25,6 @@ not generic it is too small, never too large. Where outputs are seen to change i
 derivative does not predict (`response.py`), the rank is a statement about that derivative alone.
 """
 
-import copy
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
@@ -80,8 +79,12 @@ class CausalRank:
         """The value at which the rank has stayed; None if nothing can be concluded."""
         if self.fault is not None or not self.settled or not self.steady:
             return None
-        stays = len(set(self.ranks[self.reached - 1 :])) == 1
-        return self.ranks[-1] if stays and self.n >= 2 * self.reached else None
+        return self.ranks[-1] if self.flat else None
+
+    @property
+    def flat(self) -> bool:
+        """Whether the greatest rank has stayed for as long as it took to reach it."""
+        return len(set(self.ranks[self.reached - 1 :])) == 1 and self.n >= 2 * self.reached
 
     def sentence(self) -> str:
         """What the ranks say, in words."""
@@ -94,6 +97,11 @@ class CausalRank:
             return (
                 f"flat at {most} from k = {self.reached} on, as with a state of that many numbers "
                 f"(seen up to k = {n})"
+            )
+        if not self.settled and self.flat:
+            return (
+                f"at least {most}, the same from k = {self.reached} to {n}; rounding hides whether "
+                "more is kept, so no conclusion"
             )
         if not self.settled:
             return (
@@ -226,7 +234,8 @@ def causal_rank(layer: nn.Module, width: int, n: int, n_tokens: int | None = Non
         x = torch.randn(tokens, width, generator=generator, dtype=torch.float64)
         return x.to(device, dtype)
 
-    moved = Point(_moved(layer, generator), drawn(_LONGEST), seed=0)
+    weights = _moved(layer, generator)
+    moved = Point(layer, drawn(_LONGEST), 0, weights)
     own = [Point(layer, drawn(_LONGEST), seed) for seed in (1, 2)]
     for point in [*own, moved]:
         x = torch.cat([point.past[: n - 1], drawn(later)])
@@ -236,7 +245,7 @@ def causal_rank(layer: nn.Module, width: int, n: int, n_tokens: int | None = Non
             if spectrum is None:  # moved to where the layer is not defined
                 continue
             looked.append((point, spectrum))
-        seen.append(response(point.layer, x, drawn(len(x)), n))
+        seen.append(response(point, x, drawn(len(x)), n))
     name = str(dtype).removeprefix("torch.")
     tokens = n_tokens or 2 * n - 1
     if not looked:
@@ -304,12 +313,11 @@ def _fault(seen: list[Response], most: int) -> str | None:
     return None
 
 
-def _moved(layer: nn.Module, generator: torch.Generator) -> nn.Module:
-    """A copy with noise added to its weights: a quarter of the scale that keeps outputs near 1."""
-    copied = copy.deepcopy(layer)
-    with torch.no_grad():
-        for value in copied.parameters():
-            scale = 0.25 * (value.shape[-1] ** -0.5 if value.dim() > 1 else 1.0)
-            noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
-            value.add_((scale * noise).to(value.device, value.dtype))
-    return copied
+def _moved(layer: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+    """The weights with noise added: a quarter of the scale that keeps outputs near 1."""
+    weights = {}
+    for name, value in layer.named_parameters():
+        scale = 0.25 * (value.shape[-1] ** -0.5 if value.dim() > 1 else 1.0)
+        noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+        weights[name] = value.detach() + (scale * noise).to(value.device, value.dtype)
+    return weights

@@ -25,6 +25,7 @@ from ithbit.engine.outcomes import outcome
 from ithbit.errors import LayerError, SpecError
 from ithbit.families import FAMILIES, TASKS, Task, family_named
 from ithbit.models.classifier import n_parameters
+from ithbit.models.layer_check import apply, off_in_evaluation
 from ithbit.models.layer_source import FAILURES, Layer, note, said
 from ithbit.models.own_layer import why_not_stacked
 from ithbit.probe.behaviour import Behaviour, behaviour, usable
@@ -202,8 +203,9 @@ def probe_layer(
         # Before any training: checks that take seconds and may rule the layer out.
         module = usable(layer, plan.width, max(plan.lengths) + 2, device.torch)
         seen = behaviour(module, plan.width, max(plan.lengths) + 2)
-        remarks: list[str] = []
-        rank = _rank(module, plan, remarks)
+        off = off_in_evaluation(layer, plan.width)
+        remarks = [] if off is None else [off]
+        rank = _rank(module, layer.name, plan, remarks)
     if plan.train:  # else the report follows at once
         tell(seen.sentence(layer.name))
         tell(f"causal rank: {rank.sentence()}")
@@ -254,7 +256,7 @@ def report_path(store: Path, layer: Layer, protocol: Protocol) -> Path:
     return store / "probe" / f"{name}-{digest}" / "report.json"
 
 
-def _rank(module: torch.nn.Module, plan: Plan, remarks: list[str]) -> CausalRank:
+def _rank(module: torch.nn.Module, name: str, plan: Plan, remarks: list[str]) -> CausalRank:
     n, width = plan.rank_length, plan.width
     try:
         return causal_rank(module, width, n)
@@ -268,7 +270,9 @@ def _rank(module: torch.nn.Module, plan: Plan, remarks: list[str]) -> CausalRank
     try:
         return causal_rank(module, width, max(plan.lengths), n_tokens=short)
     except FAILURES as error:
-        raise LayerError(f"the layer cannot be differentiated: {said(error)}") from error
+        shorter = torch.zeros(1, short, width).to(next(module.parameters(), torch.zeros(1)))
+        apply(module, shorter, name)  # if it takes the length, the fault is in the derivative
+        raise LayerError(f"{name} cannot be differentiated: {said(error)}") from error
 
 
 def _declared(name: str, declared: int | None, rank: CausalRank) -> list[str]:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ithbit.probe.jacobian import rows_of
 
@@ -26,6 +26,9 @@ _GRID = 64  # intervals of the line
 _FOLLOWED = 64  # outputs whose interval is halved: those that bend most
 _COMPARED = 128  # outputs whose change is compared with the derivative
 _FLOOR = 1e-5  # of the greatest change: smaller ones drown in the curvature of the others
+
+
+Function = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,11 @@ class Response:
 
 
 @torch.no_grad()
-def response(layer: nn.Module, x: Tensor, other: Tensor, k: int) -> Response:
+def response(layer: Function, x: Tensor, other: Tensor, k: int) -> Response:
     """Change the first k - 1 tokens of x (token, width) towards `other`.
 
     >>> x, other = torch.randn(2, 4, 1, dtype=torch.float64, generator=torch.manual_seed(0))
-    >>> response(nn.Identity(), x, other, k=3)
+    >>> response(torch.nn.Identity(), x, other, k=3)
     Response(moves=False, strays=False, jumps=False)
     """
     sharp = _FLOAT64 if x.dtype == torch.float64 else _FLOAT32
@@ -82,7 +85,7 @@ def response(layer: nn.Module, x: Tensor, other: Tensor, k: int) -> Response:
     return Response(moves, strays, _jumps(at, grid, along, sharp, size))
 
 
-def _slope(layer: nn.Module, x: Tensor, away: Tensor, k: int, which: Tensor) -> Tensor:
+def _slope(layer: Function, x: Tensor, away: Tensor, k: int, which: Tensor) -> Tensor:
     """How fast some of the outputs from k on change along `away`, according to the derivative."""
     later = x[k - 1 :]
     looks = torch.zeros(len(which), later.numel(), dtype=x.dtype, device=x.device)

@@ -15,6 +15,8 @@ from ithbit.engine.steppers.module import Module, why_not_stacked
 from ithbit.engine.steppers.plain import Plain
 from ithbit.errors import DeviceError
 from ithbit.models.classifier import logits
+from ithbit.models.layer_check import off_in_evaluation
+from ithbit.models.layer_source import layer_for
 from ithbit.native import building
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.tasks.indexing import n_tokens
@@ -28,7 +30,9 @@ def choose_stepper(
     """The stepper for runs like this one, and remarks on that choice."""
     if run.model.code:
         why = why_alone(run.model, device)
-        return "module", [f"seeds of {run.model.family} train one by one: {why}"] if why else []
+        off = off_in_evaluation(layer_for(run.model), run.model.d_model)
+        alone = f"seeds of {run.model.family} train one by one: {why}" if why else None
+        return "module", [remark for remark in (alone, off) if remark]
     if kernels == "on":
         return "kernels", []
     if not device.is_cuda:
