@@ -96,6 +96,7 @@ class Cells:
     settings: str = "any"
     n_early: int = 0  # counted runs that are not `whole`
     n_diverged: int = 0  # counted runs that did not finish
+    layers: tuple[Layer, ...] = ()  # of all the store's runs: each has one colour everywhere
 
     def runs(self, variant: Variant, n_bits: int, positions: str = "polynomial") -> pl.DataFrame:
         """The cell's runs."""
@@ -179,10 +180,13 @@ class Cells:
         """What differs from the paper, in row order: "" first, unless all runs differ from it."""
         return self.differing() if self.none_of_the_paper else ["", *self.differing()]
 
+    def family(self, variant: Variant) -> str:
+        """The name of its family."""
+        return self._labels.get(variant.layer[:2]) or family_named(variant.family).label
+
     def label(self, variant: Variant) -> str:
         """The name of its family, and the settings that distinguish it."""
-        family = self._labels.get(variant.layer[:2]) or family_named(variant.family).label
-        return f"{family}{self.suffix(variant.differs)}"
+        return f"{self.family(variant)}{self.suffix(variant.differs)}"
 
     def suffix(self, differs: str) -> str:
         """What a label adds for these settings: all that distinguishes them from others."""
@@ -246,7 +250,13 @@ def gather(records: Records, settings: str = "any") -> Cells:
         settings,
         counted.height - whole(counted).height,
         counted.filter(status="failed").height,
+        tuple(layers_of(rows)),
     )
+
+
+def layers_of(rows: pl.DataFrame) -> list[Layer]:
+    """The families of these runs, each with the digest of its code if it is a user's."""
+    return sorted(rows.select("family", "code").unique().iter_rows())
 
 
 def labels(layers: Iterable[Layer]) -> dict[Layer, str]:

@@ -7,9 +7,10 @@ import pytest
 from chromium import CHROMIUM, Browser
 from synthetic_store import Plan, write_run, write_verification
 
+from ithbit.families import FAMILIES
 from ithbit.published import LENGTHS
 from ithbit.report.page.page import write_page
-from ithbit.spec import ModelSpec, RunSpec
+from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.frame import Records, load_rows
 
 pytestmark = pytest.mark.skipif(
@@ -260,12 +261,41 @@ def test_curves_of_unlike_runs_are_told_apart_on_the_page(browser: Browser, tmp_
     named = browser.js(
         "[...document.querySelectorAll('#overlay .key > span')].map(e => e.innerText)"
     )
-    assert named == ["GRU", "GRU, d = 32", "GRU, d = 8"]
-    strokes = browser.js(
-        "[...document.querySelectorAll('#overlay svg:first-of-type polyline')]"
-        ".map(e => e.getAttribute('stroke'))"
+    assert named == ["GRU", "GRU, d = 8", "GRU, d = 32"]
+
+    def looks(of: str) -> list[list[str]]:
+        return browser.js(
+            f"[...document.querySelectorAll('#overlay {of}')]"
+            ".map(e => [e.getAttribute('stroke'), e.getAttribute('stroke-dasharray')])"
+        )
+
+    # A colour is a family's, in the key and the curves as in the list; a dash is its settings'.
+    drawn = looks(".key line")
+    assert looks("svg:not(.line):nth-of-type(1) polyline") == drawn
+    assert len({dash for _, dash in drawn}) == 3
+    assert {colour for colour, _ in drawn} == {FAMILIES["gru"].colour}
+    dots = browser.js(
+        "[...document.querySelectorAll('#run-table .dot')].map(e => e.style.background)"
     )
-    assert len(set(strokes)) == 3
+    red, green, blue = (int(FAMILIES["gru"].colour[at : at + 2], 16) for at in (1, 3, 5))
+    assert set(dots) == {f"rgb({red}, {green}, {blue})"}
     browser.click("#table-main td[data-look-up*='d = 32']")
     browser.settled()
     assert browser.js(ROWS) == 1
+
+
+def test_long_labels_leave_the_numbers_in_sight(browser: Browser, tmp_path: Path) -> None:
+    name = "layers.py:AVeryLongNameOfALayerThatKeepsWhatItHasReadInAStateOfManyNumbers"
+    model = ModelSpec("lhi", name, 8, code="a" * 12)
+    far = Protocol(max_epochs=50, learning_rate=0.00025, epoch_examples=20000, examples="mixed")
+    for protocol in (Protocol(), far):
+        write_run(tmp_path, Plan(RunSpec(model, 0, protocol), True, 1.0, 4))
+    browser.size(800, 900)
+    browser.open(write_page(load_rows(tmp_path), tmp_path / "report.html"))
+    ends = browser.js(
+        "[...document.querySelectorAll('#table-main td')].filter(e => e.offsetWidth)"
+        ".map(e => e.getBoundingClientRect().right)"
+    )
+    browser.size(1280, 900)
+    assert ends
+    assert max(ends) < 800

@@ -14,6 +14,7 @@ from ithbit.report.figures.accuracy import accuracy_figure, epochs_figure
 from ithbit.report.figures.grid import success_grid
 from ithbit.report.figures.shift import length_figure, positions_figure
 from ithbit.report.figures.style import RC
+from ithbit.report.figures.texts import headline
 from ithbit.report.tables.main import table_named
 from ithbit.store.writing import write_whole
 
@@ -46,7 +47,7 @@ def draw(name: str, cells: Cells) -> Figure:
         raise StoreError(f"no finished run of the store belongs in the figure {name!r}")
     figure = FIGURES[name](cells)
     if cells.shared:
-        figure.suptitle(f"all runs: {', '.join(cells.shared)}", fontsize=10)
+        headline(figure, f"all runs: {', '.join(cells.shared)}")
     return figure
 
 

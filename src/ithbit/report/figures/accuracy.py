@@ -11,6 +11,7 @@ from ithbit.families import TASKS
 from ithbit.published import Mean, Variant, published
 from ithbit.report.cells import Cells, median, summary, whole
 from ithbit.report.figures.style import INK, Look, chance_line, lengths_axis, looks
+from ithbit.report.figures.texts import LINE, grow, legend_below, n_lines, wrapped
 
 
 def _draw_variant(
@@ -75,7 +76,7 @@ def accuracy_figure(cells: Cells) -> Figure:
     variants, lengths = cells.variants(), cells.lengths()
     shown = sorted({(TASKS.index(v.task), v.n_layers) for v in variants})
     figure, panels = _panels(len(shown), 4, 2.65, 2.4, 0.9)
-    styles = looks(variant.layer for variant in variants)
+    styles = looks((variant.layer for variant in variants), cells.layers)
     for number, (axes, (task, depth)) in enumerate(zip(panels, shown, strict=True)):
         chance_line(axes, text=number == 0)
         for variant in variants:
@@ -101,10 +102,11 @@ def accuracy_figure(cells: Cells) -> Figure:
         mark.set_markerfacecolor("none")
         handles.append(mark)
         labels.append("published mean (open)")
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(shown) + 1))
+    legend_below(figure, handles, labels, min(4, len(shown) + 1))
     return figure
 
 
+_TITLE = 2.75  # width of a title over a panel of epochs
 _EPOCH_MARKS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("first perfect epoch", {"marker": "o", "markersize": 4, "linestyle": ""}),
     ("stopped", {"marker": "_", "markersize": 9, "linestyle": ""}),
@@ -120,13 +122,14 @@ def epochs_figure(cells: Cells) -> Figure:
     shown = [v for v in paper if v in cells.variants()] + cells.own()
     figure, panels = _panels(len(shown), 3, 3.05, 2.1, 0.8)
     lengths = cells.lengths()
-    styles = looks(variant.layer for variant in shown)
+    styles = looks((variant.layer for variant in shown), cells.layers)
+    added = [0.0] * -(-len(shown) // 3)  # what each line of panels needs above its names
     for number, (axes, variant) in enumerate(zip(panels, shown, strict=True)):
         _draw_epochs(axes, variant, cells, lengths, styles[variant.layer])
         if row := paper.get(variant):
             axes.plot([64 * 1.15], [row.median_epochs], color=INK, **_EPOCH_MARKS[-1][1])
-        label = cells.label(variant)
-        axes.set_title(f"{variant.task.upper()} {label}, L = {variant.n_layers}", fontsize=9)
+        above = _title(axes, variant, cells)
+        added[number // 3] = max(added[number // 3], above)
         axes.set_yscale("log")
         lengths_axis(axes, lengths)
         axes.set_xlim(right=max(lengths) * 1.35)  # the published median stands beside n = 64
@@ -136,11 +139,27 @@ def epochs_figure(cells: Cells) -> Figure:
             axes.set_ylabel("epochs")
     whole_epochs(panels[0])
     n_marks = 5 if any(variant in paper for variant in shown) else 4
-    handles = [
-        Line2D([], [], color=INK, label=label, **mark) for label, mark in _EPOCH_MARKS[:n_marks]
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    marks = dict(_EPOCH_MARKS[:n_marks])
+    grow(figure, sum(added))
+    legend_below(figure, [Line2D([], [], color=INK, **m) for m in marks.values()], [*marks], 3)
     return figure
+
+
+def _title(axes: Axes, variant: Variant, cells: Cells) -> float:
+    """Name a panel's model, and below that its settings; returns the height that is added to a
+    title of one line."""
+    size, settings = 9.0, cells.suffix(variant.differs).removeprefix(", ")
+    name = f"{variant.task.upper()} {cells.family(variant)}, L = {variant.n_layers}"
+    name = wrapped(name, _TITLE, size, "bold")
+    above = 0.0
+    if settings:
+        settings = wrapped(settings, _TITLE, size - 1)
+        above = (size - 1) * LINE * n_lines(settings)
+        at: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points"}
+        told = axes.annotate(settings, (0, 1), (0, 5), va="bottom", fontsize=size - 1, **at)
+        told.set_in_layout(False)  # the title has room for it
+    axes.set_title(name, fontsize=size, pad=6 + 72 * above + (2 if settings else 0))
+    return above + size * LINE * (n_lines(name) - 1)
 
 
 def whole_epochs(axes: Axes) -> None:
@@ -149,7 +168,12 @@ def whole_epochs(axes: Axes) -> None:
     ticks = [t for t in (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000) if low <= t <= high]
     if len(ticks) < 3:
         step = max(1, int(high) // 6)
-        ticks = [t for t in range(max(1, round(low)), int(high) + 1) if t % step == 0]
+        every = [t for t in range(max(1, round(low)), int(high) + 1) if t % step == 0]
+        apart = (high / low) ** (1 / 9)  # what a number needs of the axis
+        ticks = every[:1]
+        for t in every[1:]:
+            if t > ticks[-1] * apart:
+                ticks.append(t)
     axes.set_yticks(ticks, [str(t) for t in ticks])
     axes.minorticks_off()
 

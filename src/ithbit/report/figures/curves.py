@@ -11,15 +11,17 @@ from matplotlib.ticker import MaxNLocator
 from ithbit.errors import StoreError
 from ithbit.families import family_named
 from ithbit.published import Variant
-from ithbit.report.cells import SHORT
+from ithbit.report.cells import SHORT, layers_of
 from ithbit.report.differences import natural, told_apart, with_differences
 from ithbit.report.figures.style import RC, SPARE, chance_line, looks
+from ithbit.report.figures.texts import LINE, grow, legend_below, n_lines, width_of, wrapped
 from ithbit.store.frame import Records
 
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v")
 _TOLD_APART = len(_DASHES)  # more runs are thin lines, and the legend does not name their seeds
 _END: dict[str, Any] = {"marker": "o", "markersize": 3, "linestyle": ""}
+_BESIDE = 2.4  # inches of the longest label for which a legend stands beside the panels
 _NAMED = 8  # cells named in a message
 
 
@@ -51,11 +53,12 @@ def curves_figure(
     runs.sort(key=lambda each: (each[0]["code"], natural(each[0]["differs"]), each[0]["seed"]))
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
-    layer = (variant.family, variant.code)
-    look = looks([layer])[layer]
     kinds = list(dict.fromkeys((run["code"], run["differs"]) for run, _ in runs))
+    layer = (variant.family, kinds[0][0])
+    look = looks([layer], layers_of(records.rows))[layer]
     named = dict(zip(kinds, _named(kinds), strict=True))
-    colours = dict(zip(kinds, cycle([look.colour, *SPARE]), strict=False))
+    free = [look.colour, *(colour for colour in SPARE if colour != look.colour)]
+    colours = dict(zip(kinds, cycle(free), strict=False))
     told: set[str] = set()
     few = len(runs) <= _TOLD_APART
     ended = [run["stop_when_solved"] and run["solved"] for run, _ in runs]
@@ -102,19 +105,18 @@ def curves_figure(
     seeds = "" if few else f", {len(runs)} runs{f', {more} not finished' if more else ''}"
     shared = told_apart(differs for _, differs in kinds)[0]
     differs = f", {', '.join(shared)}" if shared else ""
-    left.set_title(f"{cell}{differs}, {positions} positions{seeds}")
+    title = f"{cell}{differs}, {positions} positions{seeds}"
+    title = wrapped(title, figure.get_figwidth() - 1.2, 10, "bold")
+    left.set_title(title)  # has the width of both panels
+    grow(figure, 10 * LINE * (n_lines(title) - 1))
     handles, labels = left.get_legend_handles_labels()
     if any(ended):
         handles.append(Line2D([], [], color=look.colour, **_END))
         labels.append("ended when first perfect")
-    if handles:
-        figure.legend(
-            handles,
-            labels,
-            loc="outside right center" if few else "outside lower center",
-            ncols=1 if few else 4,
-            fontsize=8,
-        )
+    if few and max(width_of(label, 8) for label in labels) < _BESIDE:
+        figure.legend(handles, labels, loc="outside right center", fontsize=8)
+    elif handles:
+        legend_below(figure, handles, labels, 4, size=8)
     return figure
 
 

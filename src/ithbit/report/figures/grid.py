@@ -3,6 +3,7 @@
 The bar in a square shows how its solved runs stand.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -14,6 +15,7 @@ from ithbit.families import TASKS, Group, Task, group
 from ithbit.published import RUNS_PER_CELL, Variant, published
 from ithbit.report.cells import Cells
 from ithbit.report.figures.style import FAINT, INK, PAPER
+from ithbit.report.figures.texts import LINE, legend_below, n_lines, row_label, width_of
 from ithbit.report.standing import WORDS, Standing
 
 # One hue from light to dark: the order survives in grey and in every kind of colour blindness.
@@ -32,6 +34,7 @@ _GROUPS: dict[Group, str] = {
     "own layer": "own layers",
 }
 _INCH = 0.315  # side of a square
+_LABEL = 3.2  # width of a label in inches
 Line = tuple[str, Variant, dict[int, int]]  # label, variant, published successes of five
 Block = tuple[str, list[Line]]  # a heading and the lines below it
 
@@ -47,7 +50,7 @@ def _square(axes: Axes, x: float, y: float, share: float | None, text: str, ring
     red, green, blue = to_rgb(colour)
     dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
     ink = "white" if dark else "#111111" if share else INK
-    size = 8 if len(text) < 4 else 6.5
+    size = 8 if len(text) < 4 else min(6.5, 33 / len(text))
     axes.text(x + 0.5, y + 0.45, text, ha="center", va="center", color=ink, fontsize=size)
     if ring:
         axes.add_patch(
@@ -74,13 +77,33 @@ def _blocks(cells: Cells, task: Task) -> list[Block]:
     blocks: list[Block] = []
     for kind, heading in _GROUPS.items():
         lines: list[Line] = [
-            (row.label, row.counted, row.successes)
+            (_label(row.label, row.counted, ""), row.counted, row.successes)
             for row in published().successes
             if (row.task, row.group) == (task, kind) and row.counted in cells.variants()
         ]
-        lines += [(cells.label(v), v, {}) for v in own if group(task, v.family, v.n_layers) == kind]
+        lines += [
+            (_label(cells.family(v), v, cells.suffix(v.differs)), v, {})
+            for v in own
+            if group(task, v.family, v.n_layers) == kind
+        ]
         blocks += [(heading, lines)] if lines else []
     return blocks
+
+
+def _label(name: str, variant: Variant, settings: str) -> str:
+    return row_label(f"{name}, L = {variant.n_layers}", settings, _LABEL)
+
+
+def _room(labels: Iterable[str]) -> float:
+    """The squares that labels take: layout finds room for a little more, but not for long ones."""
+    widths = {label: width_of(label, 9) / _INCH + 0.4 for label in labels}
+    widest = max(widths.values())
+    return widest if widest > 6 else max(3.6, 0.21 * (max(map(len, widths)) + 1))
+
+
+def _tall(line: Line) -> float:
+    """The height of a line of squares, or of its label if that is taller."""
+    return 9 * LINE / _INCH * n_lines(line[0]) + 0.3 if "\n" in line[0] else 1.0
 
 
 def _draw_line(axes: Axes, y: float, line: Line, cells: Cells, lengths: list[int]) -> None:
@@ -95,7 +118,7 @@ def _draw_line(axes: Axes, y: float, line: Line, cells: Cells, lengths: list[int
         _bar(axes, column, y, found)
         if printed is not None:
             _square(axes, at + column, y, printed / RUNS_PER_CELL, str(printed), False)
-    axes.text(-0.25, y + 0.53, f"{label}, L = {variant.n_layers}", ha="right", va="center")
+    axes.text(-0.25, y + 0.53, label, ha="right", va="center")
 
 
 def success_grid(cells: Cells) -> Figure:
@@ -108,9 +131,11 @@ def success_grid(cells: Cells) -> Figure:
     printed = any(line[2] for found in blocks.values() for _, lines in found for line in lines)
     sides = ["ours", *(["published"] if printed else [])]
     labels = [line[0] for found in blocks.values() for _, lines in found for line in lines]
-    left = -max(3.6, 0.21 * (max(map(len, labels)) + 8))
+    left = -_room(line for name in labels for line in name.split("\n"))
     right = len(sides) * (len(lengths) + 0.7)
-    height = max(sum(len(lines) + 1.4 for _, lines in found) for found in blocks.values())
+    height = max(
+        sum(sum(map(_tall, lines)) + 1.4 for _, lines in found) for found in blocks.values()
+    )
     wide = max(right - left, 10.0)  # room for a title
     size = (_INCH * wide * len(blocks) + 0.3, _INCH * (height + 5.2))
     figure = Figure(figsize=size, layout="constrained")
@@ -120,25 +145,25 @@ def success_grid(cells: Cells) -> Figure:
         for heading, lines in found:
             axes.text(-0.25, y + 0.62, heading, ha="right", va="center", fontweight="bold")
             axes.plot([left, right - 0.7], [y + 0.95] * 2, color=FAINT, linewidth=0.8)
-            for number, line in enumerate(lines):
-                _draw_line(axes, y + 1.05 + number, line, cells, lengths)
-            y += len(lines) + 1.4
+            y += 1.05
+            for line in lines:
+                _draw_line(axes, y + (_tall(line) - 1) / 2, line, cells, lengths)
+                y += _tall(line)
+            y += 0.35
         for number, title in enumerate(sides):
             start = number * (len(lengths) + 0.7)
             axes.text(start + len(lengths) / 2, -0.95, title, ha="center", fontweight="bold")
             for column, n_bits in enumerate(lengths):
-                axes.text(start + column + 0.5, -0.25, str(n_bits), ha="center")
+                points = min(9, 27 / len(str(n_bits)))
+                axes.text(start + column + 0.5, -0.25, str(n_bits), ha="center", fontsize=points)
         axes.text(-0.25, -0.25, "n", ha="right", style="italic")
         axes.set_xlim(left, left + wide)
         axes.set_ylim(height, -1.5)
         axes.set_aspect("equal")
         axes.axis("off")
         axes.set_title(_TASK_TITLES[task], x=0.02, pad=4)
-    figure.legend(
-        handles=_legend(cells, blocks, printed),
-        loc="outside lower center",
-        ncols=4 if len(blocks) > 1 else 2,
-    )
+    keys = _legend(cells, blocks, printed)
+    legend_below(figure, keys, [str(k.get_label()) for k in keys], 4 if len(blocks) > 1 else 2)
     return figure
 
 

@@ -1,6 +1,6 @@
 """Figures of encodings, and of accuracy at other lengths than the trained one."""
 
-from itertools import cycle
+from itertools import accumulate, cycle, pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 from ithbit.published import LengthRow, Variant, published
 from ithbit.report.cells import Cells, Summary, solved, summary
 from ithbit.report.figures.style import FAINT, INK, chance_line, lengths_axis
+from ithbit.report.figures.texts import LINE, legend_below, n_lines, row_label, width_of, wrapped
 from ithbit.report.standing import WORDS, standing
 from ithbit.report.tables.appendix import length_runs, length_shown, positions_runs, variants_at
 
@@ -49,7 +50,7 @@ def positions_figure(cells: Cells) -> Figure:
     ):
         axes.set_xticks(range(len(names)), [name.capitalize() for name in names])
         axes.grid(axis="y")
-        axes.set_title(title)
+        axes.set_title(wrapped(title, 4.5, 10, "bold"))
     left.set_ylim(0, 1.25)
     right.set_ylim(0.5, 1.03)
     handles = [
@@ -60,13 +61,14 @@ def positions_figure(cells: Cells) -> Figure:
         Line2D([], [], marker="D", color="#E69F00", markeredgecolor=INK, linestyle=""),
     ]
     labels = ["ours, n = 32", "ours, n = 64", "published"]
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    legend_below(figure, handles, labels, 3)
     return figure
 
 
 _SIDES = (("half", "n/2", "#0072B2", "o"), ("double", "2n", "#D55E00", "^"))
 _OPEN: dict[str, Any] = {"markerfacecolor": "none", "linestyle": ":"}  # the look of published ones
 _GAPS = ((9, 1), (9, 4), (5, 1, 1, 1, 1, 1))
+_ROW = 0.38  # inches of a row whose label has one line
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", *((0, gap) for gap in _GAPS))  # published is dotted
 
 
@@ -114,6 +116,17 @@ def _draw_by_n(axes: Axes, cells: Cells) -> list[Line2D]:
     return told
 
 
+def _named(cells: Cells, variant: Variant) -> str:
+    """A row's label."""
+    name = f"{variant.task.upper()} {cells.family(variant)}, L = {variant.n_layers}"
+    return row_label(name, cells.suffix(variant.differs), 2.6)
+
+
+def _tall(name: str) -> float:
+    """The height of a row with this label; that of most is 1."""
+    return max(1.0, (9 * LINE * n_lines(name) + 0.08) / _ROW)
+
+
 def _draw_by_family(axes: Axes, cells: Cells) -> None:
     n_bits = length_shown(cells)
     paper: dict[Variant | None, LengthRow] = {r.variant: r for r in published().length_by_family}
@@ -122,7 +135,10 @@ def _draw_by_family(axes: Axes, cells: Cells) -> None:
         for v in variants_at(cells, n_bits)
         if not solved(length_runs(cells, n_bits, v)).is_empty()
     ]
-    for y, variant in enumerate(rows):
+    names = [_named(cells, v) for v in rows]
+    ends = list(accumulate(map(_tall, names), initial=-0.5))
+    middles = [(top + bottom) / 2 for top, bottom in pairwise(ends)]
+    for y, variant in zip(middles, rows, strict=True):
         printed = paper.get(variant) if n_bits == 64 else None
         for side, _, colour, marker in _SIDES:
             below = -0.2 if side == "half" else 0.16
@@ -134,20 +150,21 @@ def _draw_by_family(axes: Axes, cells: Cells) -> None:
                 if found is not None:
                     style |= {"marker": marker, "color": colour, "capsize": 2}
                     axes.errorbar(found.mean, y + at, xerr=found.sd or 0.0, **style)
-    names = [f"{v.task.upper()} {cells.label(v)}, L = {v.n_layers}" for v in rows]
-    axes.set_yticks(range(len(rows)), names)
+    axes.set_yticks(middles, names)
     axes.invert_yaxis()
     axes.axvline(0.5, color=INK, linestyle=":", linewidth=0.8)
-    for y in range(len(rows) - 1):
-        axes.axhline(y + 0.5, color=FAINT, linewidth=0.5)
+    for y in ends[1:-1]:
+        axes.axhline(y, color=FAINT, linewidth=0.5)
     axes.set_xlabel("accuracy at another length")
     axes.set_title(f"trained at n = {n_bits}")
 
 
 def length_figure(cells: Cells) -> Figure:
     """Accuracy at n/2 and 2n of the runs that were solved at n; bars are ± one sd."""
-    height = max(4.8, 1.2 + 0.38 * len(variants_at(cells, length_shown(cells))))
-    figure = Figure(figsize=(10.5, height), layout="constrained")
+    names = [_named(cells, v) for v in variants_at(cells, length_shown(cells))]
+    width = max((width_of(line, 9) for name in names for line in name.split("\n")), default=0)
+    size = (10.5 + max(0.0, width - 1.8), max(4.8, 1.2 + _ROW * sum(map(_tall, names))))
+    figure = Figure(figsize=size, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.15])
     told = _draw_by_n(left, cells)
     _draw_by_family(right, cells)
@@ -157,5 +174,6 @@ def length_figure(cells: Cells) -> Figure:
         for name, style in list(whose.items())[: 1 if cells.none_of_the_paper else 2]
         for _, where, colour, marker in _SIDES
     ]
-    figure.legend(handles=handles + told, loc="outside lower center", ncols=4)
+    handles += told
+    legend_below(figure, handles, [str(each.get_label()) for each in handles], 4)
     return figure

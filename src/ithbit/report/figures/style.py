@@ -9,6 +9,7 @@ themes.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import cycle
+from math import log
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
@@ -65,13 +66,17 @@ SPARE = (
 _MARKERS = "X*hp<>8d"
 
 
-def looks(layers: Iterable[Layer]) -> dict[Layer, Look]:
-    """How each of these layers is drawn, families first; users' take the spare looks in turn.
+def looks(layers: Iterable[Layer], store: Iterable[Layer] = ()) -> dict[Layer, Look]:
+    """How each of these layers is drawn, families first.
 
-    With other settings than the rest, a family keeps its colour but not its marker and dash.
+    Users' layers take the spare looks in the order of their names, counted over all layers of the
+    `store`: each looks the same in figures that show different layers. With other settings than
+    the rest, a family keeps its colour but not its marker and dash.
     """
-    spare = cycle(zip(SPARE, _MARKERS, strict=True))
     given = dict.fromkeys(layers)
+    found = {layer[:2]: family_named(layer[0]) for layer in (*store, *given)}
+    own = sorted(layer for layer, of in found.items() if not (of.colour and of.marker))
+    spare = dict(zip(own, cycle(zip(SPARE, _MARKERS, strict=True)), strict=False))
     order: list[Layer] = [(name, "") for name in FAMILIES if (name, "") in given]
     order += [layer for layer in given if layer not in order]
     settings = list(dict.fromkeys(layer[2] for layer in order if layer[2:]))
@@ -79,8 +84,7 @@ def looks(layers: Iterable[Layer]) -> dict[Layer, Look]:
 
     def look(layer: Layer) -> Look:
         family = family_named(layer[0])
-        usual = family.colour and family.marker
-        colour, marker = (family.colour, family.marker) if usual else next(spare)
+        colour, marker = spare.get(layer[:2]) or (family.colour, family.marker)
         if alike or not layer[2:]:
             return Look(colour, marker, family.dash)
         marker = _MARKERS[settings.index(layer[2]) % len(_MARKERS)]
@@ -89,15 +93,25 @@ def looks(layers: Iterable[Layer]) -> dict[Layer, Look]:
     return {layer: look(layer) for layer in order}
 
 
-def lengths_axis(axes: Axes, lengths: list[int]) -> None:
-    """A logarithmic axis of lengths n, ticked at those that occur or, if many, at powers of two."""
+def lengths_axis(axes: Axes, lengths: list[int], width: float = 2.2) -> None:
+    """A logarithmic axis of lengths n, ticked at those that occur or, if many, at powers of two.
+
+    On an axis `width` inches wide, ticks too close to others have no number.
+    """
     axes.set_xscale("log", base=2)
     ticks = lengths
     if len(lengths) > MANY_LENGTHS:
         ticks = [2**power for power in range(31) if lengths[0] <= 2**power <= lengths[-1]]
-    axes.set_xticks(ticks, [str(n_bits) for n_bits in ticks])
+    low, high = lengths[0] / 1.25, lengths[-1] * 1.25
+    inch = {n_bits: width * log(n_bits / low) / log(high / low) for n_bits in ticks}
+    named: list[int] = []
+    for n_bits in sorted(ticks, key=lambda n: (n & (n - 1) > 0, n)):  # powers of two first
+        room = 0.1 * len(str(lengths[-1])) + 0.05
+        if all(abs(inch[n_bits] - inch[other]) > room for other in named):
+            named.append(n_bits)
+    axes.set_xticks(ticks, [str(n_bits) if n_bits in named else "" for n_bits in ticks])
     axes.minorticks_off()
-    axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
+    axes.set_xlim(low, high)
 
 
 def chance_line(axes: Axes, text: bool = True, left: bool = False) -> None:

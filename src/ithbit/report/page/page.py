@@ -14,19 +14,20 @@ from typing import Any
 
 import polars as pl
 from markupsafe import Markup, escape
+from matplotlib.figure import Figure
 
 from ithbit import __version__
 from ithbit.errors import StoreError
 from ithbit.families import TASKS, Group, group
 from ithbit.published import published
-from ithbit.report.cells import SHORT, Cell, Cells, gather, labels
+from ithbit.report.cells import SHORT, Cell, Cells, gather, labels, layers_of
 from ithbit.report.comparison.agreement import DIFFERS, TOO_FEW, Agreement, Comparison
 from ithbit.report.comparison.compare import cell_name, compare
-from ithbit.report.differences import differences, told_apart, with_differences
+from ithbit.report.differences import differences, natural, told_apart, with_differences
 from ithbit.report.figures import FIGURES, draw, has_ours, to_svg
 from ithbit.report.figures.grid import NONE
 from ithbit.report.figures.rank import rank_figure
-from ithbit.report.figures.style import FAINT, INK, PAPER, SPARE, looks
+from ithbit.report.figures.style import FAINT, INK, PAPER, looks
 from ithbit.report.page.curves import thin_curve, thin_epochs
 from ithbit.report.page.proved import entries
 from ithbit.report.standing import SOLVED, WORDS, Standing, standing, words
@@ -180,10 +181,11 @@ def _runs_json(records: Records) -> Markup:
     # Where settings differ from the paper's, the page says in what.
     said = pl.when(pl.col("differs") != "").then("differs").otherwise("settings")
     rows = with_differences(records.rows).with_columns(words(records.rows), settings=said)
-    styles = looks(sorted(rows.select("family", "code").unique().iter_rows()))
+    styles = looks(layers_of(rows))
     shown = labels(styles)
     names = {_layer_key(*layer): shown[layer] for layer in styles}
     order = {name: at for at, name in enumerate([*TASKS, *names])}
+    kinds = sorted(set(rows["differs"]), key=natural)
     keys = [_layer_key(*layer) for layer in rows.select("family", "code").iter_rows()]
     rows = rows.with_columns(pl.Series("family", keys, pl.String)).sort(
         pl.col("task").replace_strict(order),
@@ -191,9 +193,9 @@ def _runs_json(records: Records) -> Markup:
         "n_layers",
         "n_bits",
         "positions",
+        pl.col("differs").replace_strict({each: at for at, each in enumerate(kinds)}),
         "seed",
     )
-    kinds = list(dict.fromkeys(rows["differs"]))
     told = {each: f", {words}" if words else "" for each, words in told_apart(kinds)[1].items()}
     points = max(12, min(48, CURVE_BUDGET // (7 * max(1, rows.height))))
     table = [
@@ -207,7 +209,6 @@ def _runs_json(records: Records) -> Markup:
         "rows": table,
         "labels": names,
         "colours": {_layer_key(*layer): look.colour for layer, look in styles.items()},
-        "spare": SPARE,
         "told": told | {"paper": "", "early stop": ""},
         "points": points,
     }
@@ -225,6 +226,14 @@ def themed(svg: str) -> Markup:
     for colour, name in ((INK, "ink"), (PAPER, "card"), (FAINT, "line"), (NONE, "s0")):
         svg = svg.replace(colour, f"var(--{name})")
     return Markup(svg)  # drawn here, from numbers and our own labels
+
+
+def _figure(figure: Figure, name: str) -> Markup:
+    """The figure for the page, which enlarges none that is small."""
+    svg = to_svg(figure, name)
+    return themed(
+        svg.replace("<svg", '<svg class="small"', 1) if figure.get_figwidth() < 6 else svg
+    )
 
 
 def _coded(text: str) -> Markup:
@@ -257,7 +266,7 @@ def _rank_figure(layer: Probed, number: int) -> Markup:
     if not layer.ranks:
         return Markup("")
     figure = rank_figure(layer.width, layer.ranks, layer.singular_values)
-    return themed(to_svg(figure, f"rank-{number}"))
+    return _figure(figure, f"rank-{number}")
 
 
 def render_page(records: Records, settings: str = "any") -> str:
@@ -294,7 +303,7 @@ def render_page(records: Records, settings: str = "any") -> str:
         ],
         entries=entries(cells),
         figures=[
-            (name, " ".join(CAPTIONS[name][:said]), themed(to_svg(draw(name, cells), name)))
+            (name, " ".join(CAPTIONS[name][:said]), _figure(draw(name, cells), name))
             for name in FIGURES
             if has_ours(name, cells)
         ],

@@ -100,16 +100,20 @@
     }
   };
 
+  const dotOf = (colour) => {
+    const dot = node("span", { class: "dot" });
+    dot.style.background = colour;
+    return dot;
+  };
   const cells = (row) =>
     COLUMNS.map(([key, , show, numeric]) => {
       const cell = node("td", numeric ? { class: "num" } : {});
-      if (key === "family") {
-        const dot = node("span", { class: "dot" });
-        dot.style.background = data.colours[row[at.family]];
-        cell.append(dot);
-      }
+      if (key === "family") cell.append(dotOf(data.colours[row[at.family]]));
       if (key === "status" && row[at.status] === "failed") cell.className = "failed";
-      cell.append(show(row[at[key]]));
+      const text = show(row[at[key]]);
+      const long = text.length > 36;
+      if (long) cell.className = "long";
+      cell.append(long ? text.replaceAll(" = ", "\u00a0=\u00a0") : text);
       return cell;
     });
 
@@ -154,8 +158,9 @@
     return points;
   };
 
-  // `lines` holds one list of points a run.
-  const chart = (title, lines, key, low, high, ticks, label, colours) => {
+  // `lines` holds one list of points a run, `strokes` how each is drawn.
+  const DASHES = ["", "7 3", "2 3", "7 3 2 3", "12 3"];
+  const chart = (title, lines, key, low, high, ticks, label, strokes) => {
     const width = 440;
     const height = 236;
     const box = { left: 48, right: 422, top: 26, bottom: 198 };
@@ -176,43 +181,42 @@
       const path = points
         .filter((point) => point[key] !== null)
         .map((point) => `${x(point.epoch).toFixed(1)},${y(Math.min(high, Math.max(low, point[key]))).toFixed(1)}`);
-      const dash = ["", "7 3", "2 3", "7 3 2 3", "12 3"][index % 5];
-      made.append(
-        svgNode("polyline", { points: path.join(" "), fill: "none", stroke: colours[index], "stroke-width": "1.8", "stroke-dasharray": dash }),
-      );
+      made.append(svgNode("polyline", { points: path.join(" "), fill: "none", ...strokes[index] }));
     });
     return made;
   };
 
   const charts = (rows) => {
     const lines = rows.map((row) => decode(row[at.curve]));
-    // A family has its colour; unlike runs of one family are told apart by others.
-    const kind = (row) => `${data.labels[row[at.family]]}${data.told[row[at.settings]] ?? ""}`;
-    const kinds = new Map();
-    const taken = new Set();
-    for (const row of rows) {
-      if (kinds.has(kind(row))) continue;
-      const free = [data.colours[row[at.family]], ...data.spare].find((colour) => !taken.has(colour));
-      kinds.set(kind(row), free ?? data.colours[row[at.family]]);
-      taken.add(kinds.get(kind(row)));
-    }
-    const colours = rows.map((row) => kinds.get(kind(row)));
+    // A family has one colour everywhere on the page. Dash and width are those of its settings or,
+    // where all settings are the same, of a run.
+    const told = (row) => data.told[row[at.settings]] ?? "";
+    const settings = [...new Set(rows.map(told))];
+    const stroke = (row, index) => ({
+      stroke: data.colours[row[at.family]],
+      "stroke-width": ["1.8", "3.2", "0.9"][Math.floor(index / DASHES.length) % 3],
+      "stroke-dasharray": DASHES[index % DASHES.length],
+    });
+    const alike = settings.length === 1;
+    const strokes = rows.map((row, index) => stroke(row, alike ? index % DASHES.length : settings.indexOf(told(row))));
+    const kinds = new Map(rows.map((row, index) => [`${data.labels[row[at.family]]}${told(row)}`, strokes[index]]));
     const losses = lines.flat().map((point) => point.loss).filter((loss) => loss !== null);
     const low = Math.floor(Math.min(-1, ...losses));
     const high = Math.ceil(Math.max(0, ...losses));
     const ticks = [];
     for (let tick = low; tick <= high; tick += Math.max(1, Math.ceil((high - low) / 6))) ticks.push(tick);
-    const named = [...kinds].map(([name, colour]) => {
-      const dot = node("span", { class: "dot" });
-      dot.style.background = colour;
-      return node("span", {}, dot, name);
+    const named = [...kinds].map(([name, look]) => {
+      if (alike) return node("span", {}, dotOf(look.stroke), name);
+      const line = svgNode("svg", { class: "line", viewBox: "0 0 36 10" });
+      line.append(svgNode("line", { x1: 0, x2: 36, y1: 5, y2: 5, ...look }));
+      return node("span", {}, line, name);
     });
     return node(
       "div",
       { class: "pair" },
       ...(kinds.size > 1 ? [node("p", { class: "key" }, ...named)] : []),
-      chart("Held-out accuracy", lines, "accuracy", 0.4, 1.02, [0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1], (tick) => tick.toFixed(1), colours),
-      chart("Held-out loss", lines, "loss", low, high, ticks, (tick) => `1e${tick}`, colours),
+      chart("Held-out accuracy", lines, "accuracy", 0.4, 1.02, [0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1], (tick) => tick.toFixed(1), strokes),
+      chart("Held-out loss", lines, "loss", low, high, ticks, (tick) => `1e${tick}`, strokes),
     );
   };
 
