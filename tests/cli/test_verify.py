@@ -162,3 +162,12 @@ def test_without_verification_the_tables_stay_as_they_are(ithbit, tmp_path: Path
     run = RunSpec(ModelSpec("lhi", "gru", n_bits=8), 0)
     write_run(tmp_path / "runs", Plan(run, True, 1.0, 50))
     assert "all inputs" not in ithbit("table", "main", "--store", tmp_path / "runs")[1]
+
+
+def test_a_record_of_other_weights_leaves_no_letter(ithbit, tmp_path: Path) -> None:
+    run = RunSpec(ModelSpec("lhi", "gru", n_bits=8), 0)
+    folder = write_run(tmp_path / "runs", Plan(run, True, 1.0, 50))
+    write_verification(folder, run, "refuted")
+    assert " 1r" in ithbit("table", "main", "--store", tmp_path / "runs")[1]
+    (folder / "weights.safetensors").write_bytes(b"others")
+    assert " 1r" not in ithbit("table", "main", "--store", tmp_path / "runs")[1]
