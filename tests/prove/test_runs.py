@@ -33,6 +33,7 @@ def copy(folder, tmp_path):
 
 def test_a_run_is_proved_and_its_certificate_lies_beside_it(tmp_path) -> None:
     folder = copy(folders("rhi_n32_softmax-full_*_s4-*")[0], tmp_path)
+    keep_verification(folder, replace(on_record(folder), budget=10))  # a proof, and few tries
     found = ithbit.verify(folder, prove=True, budget=1000, device="cpu", store=tmp_path)
     assert found[0].verdict == "proved on all inputs"
     text = str(found)
