@@ -1,6 +1,7 @@
 """`ithbit verify`: what it prints, where its record shows, how it ends."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,12 +50,22 @@ def test_a_bad_folder_does_not_stop_the_others(ithbit, store: Path) -> None:
     folder = write_run(store, Plan(other, True, 1.0, 5))  # a result without weights
     status, out, err = ithbit("verify", "--all", "--store", store, "--device", "cpu")
     assert status == 1
-    assert f"{RUN.name}: refuted" in out
+    assert f"{RUN.folder}: refuted" in out
     assert "set aside, since they cannot be read or tried: 1 run" in out
     assert f"set aside: {folder} has no weights.safetensors" in err
     assert "though its run is finished; restore the file" in err
     _, out, _ = ithbit("verify", "--all", "--store", store, "--device", "cpu", "--json")
     assert [str(folder) in why for why in json.loads(out)["set_aside"]] == [True]
+
+
+def test_runs_of_one_name_are_told_apart(ithbit, store: Path) -> None:
+    other = RunSpec(RUN.model, RUN.seed, replace(RUN.protocol, batch_size=32))
+    train([other], store, choose_device("cpu"))
+    out = ithbit("verify", "--all", "--store", store, "--device", "cpu")[1]
+    assert RUN.name == other.name
+    assert {f"{RUN.folder}: refuted", f"{other.folder}: refuted"} == {
+        ": ".join(line.split(": ")[:2]) for line in out.splitlines()[:4] if line[:3] == "lhi"
+    }
 
 
 def test_what_cannot_be_read_is_worded_as_in_tables(ithbit, store: Path) -> None:
@@ -163,3 +174,12 @@ def test_without_verification_the_tables_stay_as_they_are(ithbit, tmp_path: Path
     run = RunSpec(ModelSpec("lhi", "gru", n_bits=8), 0)
     write_run(tmp_path / "runs", Plan(run, True, 1.0, 50))
     assert "all inputs" not in ithbit("table", "main", "--store", tmp_path / "runs")[1]
+
+
+def test_a_record_of_other_weights_leaves_no_letter(ithbit, tmp_path: Path) -> None:
+    run = RunSpec(ModelSpec("lhi", "gru", n_bits=8), 0)
+    folder = write_run(tmp_path / "runs", Plan(run, True, 1.0, 50))
+    write_verification(folder, run, "refuted")
+    assert " 1r" in ithbit("table", "main", "--store", tmp_path / "runs")[1]
+    (folder / "weights.safetensors").write_bytes(b"others")
+    assert " 1r" not in ithbit("table", "main", "--store", tmp_path / "runs")[1]

@@ -95,6 +95,21 @@ def test_a_bound_raised_is_seen(proved) -> None:
         confirmed(sealed(content | {"margin": content["margin"] + 1}), weights)
 
 
+def test_a_check_shows_how_far_it_is(proved, tmp_path, monkeypatch, capsys) -> None:
+    """On a terminal; elsewhere it prints nothing. One leaf is wrong, so that it ends early."""
+    weights, content = proved
+    (tmp_path / "weights.safetensors").write_bytes(weights)
+    leaves = [list(leaf) for leaf in content["leaves"]]
+    leaves[3][2] += 0.01
+    write(tmp_path / "proof.json", sealed(content | {"leaves": leaves}))
+    for terminal in ("", "1"):
+        monkeypatch.setenv("FORCE_COLOR", terminal)
+        with pytest.raises(CertificateError, match="is stated to have a margin of at least"):
+            ithbit.check_certificate(tmp_path / "proof.json", progress=True)
+        said = capsys.readouterr()
+        assert (said.out, "checking leaves" in said.err) == ("", bool(terminal))
+
+
 def test_a_weight_changed_is_seen(proved) -> None:
     """By the digest; and by the bounds, where the digest is made to fit."""
     weights, content = proved

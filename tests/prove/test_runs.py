@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ def copy(folder, tmp_path):
 
 def test_a_run_is_proved_and_its_certificate_lies_beside_it(tmp_path) -> None:
     folder = copy(folders("rhi_n32_softmax-full_*_s4-*")[0], tmp_path)
+    keep_verification(folder, replace(on_record(folder), budget=10))  # a proof, and few tries
     found = ithbit.verify(folder, prove=True, budget=1000, device="cpu", store=tmp_path)
     assert found[0].verdict == "proved on all inputs"
     text = str(found)
@@ -67,12 +69,14 @@ def on_record(folder: Path) -> Verified:
 
 
 def test_what_is_wrong_in_real_arithmetic_is_refuted(tmp_path) -> None:
-    """The record is of the sound weights: the proof alone sees that these are not."""
+    """The observations are of the sound weights: the proof alone sees that these are not."""
     folder = copy(folders("rhi_n16_softmax-full_*_s0-*")[0], tmp_path)
     params = {name: value.copy() for name, value in load(read(folder)[1]).items()}
     params["head.bias"] -= np.float32(14)
+    sha = hashlib.sha256(save(params)).hexdigest()
+    record = replace(on_record(folder), weights_sha256=sha)
     (folder / "weights.safetensors").write_bytes(save(params))
-    fresh = prove_run(folder, on_record(folder))
+    fresh = prove_run(folder, record)
     keep_verification(folder, fresh)
     found = fresh.found
     assert found.verdict == "refuted"
@@ -81,9 +85,7 @@ def test_what_is_wrong_in_real_arithmetic_is_refuted(tmp_path) -> None:
     assert found.proof is not None
     assert found.proof.outcome == "refuted"
     assert not (folder / "proof.json").exists()
-    record = read_verification(str(folder))
-    assert record is not None
-    assert record.found == found
+    assert on_record(folder).found == found
 
 
 def test_a_verdict_that_its_proof_denies_is_not_read(tmp_path) -> None:

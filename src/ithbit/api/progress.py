@@ -4,16 +4,13 @@ elsewhere."""
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from statistics import median
-from typing import TypeVar
 
 from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.progress import Progress
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -24,8 +21,6 @@ from ithbit.shown import clock, counted
 from ithbit.spec import RunSpec
 from ithbit.store.records import Epoch, Failure, Result
 from ithbit.sweep.estimate import nominal_epoch_seconds
-
-T = TypeVar("T")
 
 _ROWS = 12  # runs shown at once
 _QUIET_SECONDS = 15.0  # between two lines where there is no terminal
@@ -90,27 +85,6 @@ class _Line:
             return None
         pace = (self.last_seen - self.first_seen) / (self.last.epoch - self.first_epoch)
         return pace * self.epochs_left
-
-
-@contextmanager
-def bar(
-    items: Sequence[T], doing: str, progress: bool
-) -> Iterator[tuple[Iterator[T], Callable[[str], None]]]:
-    """The items one by one, and a function to report how far the current item is.
-
-    With `progress`, a bar is shown on a terminal and in a notebook.
-    """
-    console = Console(stderr=True)
-    live = progress and (console.is_terminal or console.is_jupyter)
-    with Progress(console=console, transient=True, disable=not live) as shown:
-        task = shown.add_task(doing, total=len(items))
-
-        def one_by_one() -> Iterator[T]:
-            for item in items:
-                yield item
-                shown.update(task, advance=1, description=doing)
-
-        yield one_by_one(), lambda text: shown.update(task, description=f"{doing}: {text}")
 
 
 class Board:

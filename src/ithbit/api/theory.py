@@ -3,7 +3,8 @@
 Nothing here imports torch; bounds and complexities do not need numpy either.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,10 +140,11 @@ def _solution(
     return construct(task, family, n, variant, model=model, **sizes)
 
 
-def check_certificate(file: str | Path) -> "Certificate | Confirmed":
+def check_certificate(file: str | Path, *, progress: bool = False) -> "Certificate | Confirmed":
     """Verify a certificate again, from its file alone; raise an error if it does not hold.
 
-    The proof of a trained run, proof.json in its folder, is verified with the weights beside it.
+    The proof of a trained run, proof.json in its folder, is verified with the weights beside it,
+    leaf by leaf, which may take minutes.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +160,14 @@ def check_certificate(file: str | Path) -> "Certificate | Confirmed":
     path = path_of("file", file)
     content = read_certificate(path)
     if content.get("format") == FORMAT:
-        return check_proof(path, content)
+        from ithbit.api.bar import bar
+
+        with ExitStack() as shown:  # a bar ends before a refusal is printed
+
+            def one_by_one(leaves: Sequence[int]) -> Iterable[int]:
+                return shown.enter_context(bar(leaves, "checking leaves", progress))[0]
+
+            return check_proof(path, content, one_by_one)
     return check(path)
 
 

@@ -26,18 +26,25 @@ class Verified(Shown):
     """The verification of one run: its record, and whether the run counts as solved.
 
     `final` says whether the last epoch was perfect too: the record is about the final weights.
-    `found` is None if the record already existed. `folder` is the run's.
+    `found` is None if the record already existed and nothing was tried; `is_new` says whether what
+    was tried added anything to it. `path` is that of its folder.
     """
 
     record: dict[str, Any]
     solved: bool
     final: bool
     found: "Verification | None" = None
-    folder: Path | None = None
+    is_new: bool = True
+    path: Path | None = None
 
     @property
     def name(self) -> str:
         return str(self.record["name"])
+
+    @property
+    def folder(self) -> str:
+        """The name of the run's folder: runs that differ in their protocol alone share a name."""
+        return f"{self.name}-{self.record['run_id']}"
 
     @property
     def verdict(self) -> str:
@@ -53,9 +60,10 @@ class Verified(Shown):
 
     def parts(self) -> Iterator[str]:
         if self.found is None:
-            yield f"{self.name}: {self.verdict} (on record)"
+            yield f"{self.folder}: {self.verdict} (on record)"
             return
-        yield f"{self.name}: {self.verdict}: {self.found.sentence()} ({self.found.seconds:.1f} s)"
+        effort = f"{self.found.seconds:.1f} s" if self.is_new else "on record; nothing new found"
+        yield f"{self.folder}: {self.verdict}: {self.found.sentence()} ({effort})"
         if self.found.exhaustive and self.found.wrong_by_index:  # for a search they mean little
             wrong = sorted(self.found.wrong_by_index.items())
             yield "  wrong by index: " + ", ".join(f"{i}: {count:,}" for i, count in wrong)
@@ -117,8 +125,8 @@ def folder_of(run: Run, store: Path) -> Path:
     An outcome that `train` or `sweep` returned is found in its own store, unless another store than
     the default is given.
     """
-    if isinstance(run, Verified) and run.folder is not None:
-        return run.folder
+    if isinstance(run, Verified) and run.path is not None:
+        return run.path
     if isinstance(run, Result | Failure):
         store = run.store if run.store is not None and store == _DEFAULT else store
         run = run.spec
@@ -169,6 +177,11 @@ def verify(
     observation of the final weights in float32, not a certificate. `all` verifies every finished
     run of the store that has no record with this budget yet.
 
+    A run that is named, or with `again` every run, is tried again whatever is on record. What is
+    known of the same weights is kept: a wrong input on record is tried first, *right on all inputs*
+    outlasts a search, and the least margin and the proof stay. If nothing new is found, the file is
+    not written. A record of other weights does not count.
+
     With `prove`, bounds over all inputs are sought for a run that is not refuted, for at most
     `seconds`, in real arithmetic on the stored weights. If they are above 0, the run is *proved on
     all inputs*, and the certificate is written beside the record as proof.json. A search that runs
@@ -191,7 +204,7 @@ def verify(
         raise SpecError(f"seconds must be more than 0, got {seconds}")
     if not 0 <= whole("seed", seed) < 1 << 63:
         raise SpecError(f"the seed is a number from 0 and below 2^63, got {seed}")
-    from ithbit.api.progress import bar
+    from ithbit.api.bar import bar
     from ithbit.engine.device import choose_device
     from ithbit.store.folder import keep_verification
     from ithbit.verify.verify import (
@@ -206,6 +219,7 @@ def verify(
         from ithbit.prove.runs import prove_run
     store, chosen = Path(store), choose_device(device)
     folders = finished_folders(store) if all else [folder_of(run, store) for run in named]
+    again = again or not all
     done = Verifications()
     with bar(folders, "verifying", progress) as (each_folder, say):
         for folder in each_folder:
@@ -214,21 +228,22 @@ def verify(
                 solved, final = (result[name] == 1.0 for name in ("max_accuracy", "final_accuracy"))
                 if all and solved_only and not solved:
                     continue
-                record = read_verification(str(folder)) if all and not again else None
-                fresh = None
-                if record is None or not is_enough(record, budget, count):
-                    record = fresh = verified(folder, chosen, budget, seed, count)
-                if prove and may_be_proved(record, seconds):
-                    record = fresh = prove_run(
-                        folder, record, seconds, lambda now: say(now.sentence())
-                    )
-                if fresh is not None:
+                before = record = read_verification(str(folder))
+                found = None
+                if record is None or again or not is_enough(record, budget, count):
+                    record = verified(folder, chosen, budget, seed, count)
+                    found = record.found
+                if prove and may_be_proved(record, seconds, again):
+                    record = prove_run(folder, record, seconds, lambda now: say(now.sentence()))
+                    found = record.found
+                is_new = record != before
+                if is_new:
                     try:
-                        keep_verification(folder, fresh)
+                        keep_verification(folder, record)
                     except StoreError as error:  # a read-only store
                         done.not_kept.append(str(error))
-                found = None if fresh is None else fresh.found
-                done.append(Verified(record.to_json(), solved, final, found, folder.absolute()))
+                where = folder.absolute()
+                done.append(Verified(record.to_json(), solved, final, found, is_new, where))
             except (StoreError, TooLargeError, LayerError) as error:
                 if not all:
                     raise

@@ -132,7 +132,7 @@ def certify(certificate: Any, out: Path | None, as_json: AsJson = False) -> None
         print(f"\nwritten to {out}; `ithbit check-certificate {out}` verifies it again")
 
 
-@command(theory.check_certificate)
+@command(theory.check_certificate, progress=True)
 def check(certificate: Any, file: Path, as_json: AsJson = False) -> None:
     if as_json:
         print_or_json(certificate, as_json)

@@ -84,7 +84,7 @@ OPTIONS: dict[str, Any] = {
     "position": "Softmax: the token k that is computed.",
     "all": "Show every cell.",
     "solved_only": "With --all: leave out runs that are not solved.",
-    "again": "With --all: also verify runs that already have a record.",
+    "again": "With --all: also verify runs that already have a record; what is known is kept.",
     "budget": "Inputs to evaluate per run. If there are no more than that, all are tried; up to "
     "n = 16 (1,048,576 inputs), on a GPU up to n = 22, always.",
     "layer": "PATH.py:Factory, package.module:Factory, or a ready layer: torch:lstm, torch:rnn, "

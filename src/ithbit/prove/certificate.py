@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ FORMAT = "ithbit proof 1"
 _DIGITS = 5
 
 Json = dict[str, Any]
+OneByOne = Callable[[Sequence[int]], Iterable[int]]  # the same numbers, with progress shown
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def weights_of(weights: bytes) -> Mapping[str, FloatArray]:
         raise CertificateError(f"the weights are damaged: {error}") from error
 
 
-def check_proof(path: Path, content: Json) -> Confirmed:
+def check_proof(path: Path, content: Json, one_by_one: OneByOne = iter) -> Confirmed:
     """Confirm the proof in a file for the weights next to it; raises `CertificateError`."""
     try:
         weights = path.with_name("weights.safetensors").read_bytes()
@@ -163,12 +164,14 @@ def check_proof(path: Path, content: Json) -> Confirmed:
             f"{path} needs its weights next to it, as weights.safetensors: {error.strerror}"
         ) from error
     try:
-        return confirmed(content, weights)
+        return confirmed(content, weights, one_by_one=one_by_one)
     except (SpecError, CertificateError) as reason:
         raise CertificateError(f"{path} is refused: {reason}") from reason
 
 
-def confirmed(content: Json, weights: bytes, same_bounds: bool = False) -> Confirmed:
+def confirmed(
+    content: Json, weights: bytes, same_bounds: bool = False, one_by_one: OneByOne = iter
+) -> Confirmed:
     """The proof, if everything holds that the content states about these weights; else raises.
 
     One layer is checked by separate code (`check.py`), or with `same_bounds` by the bounds of the
@@ -197,9 +200,9 @@ def confirmed(content: Json, weights: bytes, same_bounds: bool = False) -> Confi
     params = weights_of(weights)
     need_fit(run.model, params)
     if is_one(run.model) and not same_bounds:
-        need_held(OneLayer(run.model, params), leaves)
+        need_held(OneLayer(run.model, params), leaves, one_by_one)
     else:
-        need_bounds(bounds_for(run.model, params, leaves.functionals), leaves)
+        need_bounds(bounds_for(run.model, params, leaves.functionals), leaves, one_by_one)
     return Confirmed(run.name, run.model, claims["margin"], len(leaves.index))
 
 
@@ -286,21 +289,22 @@ def uncovered(
     return None
 
 
-def need_held(model: OneLayer, leaves: Leaves) -> None:
+def need_held(model: OneLayer, leaves: Leaves, one_by_one: OneByOne = iter) -> None:
     """Raise `CertificateError` unless the second implementation confirms every leaf."""
     if len(leaves.functionals):
         raise CertificateError("a proof of one layer has no functionals")
-    for i, bits, bound in zip(leaves.index, leaves.bits, leaves.lower, strict=True):
-        if not model.holds(int(i), bits.tolist(), bound):
+    for k in one_by_one(range(len(leaves.index))):
+        i, bits, bound = int(leaves.index[k]), leaves.bits[k], leaves.lower[k]
+        if not model.holds(i, bits.tolist(), bound):
             raise CertificateError(
-                f"a leaf of index {int(i) + 1} is stated to have a margin of at least {bound:.6g}, "
+                f"a leaf of index {i + 1} is stated to have a margin of at least {bound:.6g}, "
                 f"but the weights give less at {_text(bits)}"
             )
 
 
-def need_bounds(bounds: Bounds, leaves: Leaves) -> None:
+def need_bounds(bounds: Bounds, leaves: Leaves, one_by_one: OneByOne = iter) -> None:
     """Raise `CertificateError` unless the margin is at least as stated over every leaf."""
-    for start in range(0, len(leaves.index), bounds.batch):
+    for start in one_by_one(range(0, len(leaves.index), bounds.batch)):
         at = slice(start, start + bounds.batch)
         lower = bounds(leaves.index[at], leaves.bits[at], leaves.limits[at]).lower
         wrong = np.flatnonzero(~(lower >= leaves.lower[at]))

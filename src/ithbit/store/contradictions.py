@@ -8,7 +8,7 @@ from typing import Any
 
 from ithbit.errors import SpecError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.store.records import Verification
+from ithbit.store.records import Case, Verification
 from ithbit.store.schema import MAX_INT, ContradictionError, schema
 
 Data = Mapping[str, Any]
@@ -68,8 +68,16 @@ def in_verification(found: Verification, where: str) -> None:
             f"verdict = {verdict!r}, but exhaustive = False",
         ),
         (is_proved and not holds, f"verdict = {verdict!r}, but proof = {proof}"),
+        (
+            any(not _is_input(each, found.n_bits) for each in (found.worst, case) if each),
+            f"n_bits = {found.n_bits}, but worst = {found.worst}, counterexample = {case}",
+        ),
         (wrong > found.n_evaluated, f"n_wrong = {wrong}, but n_evaluated = {found.n_evaluated}"),
     )
+
+
+def _is_input(case: Case, n_bits: int) -> bool:
+    return len(case.bits) == n_bits and set(case.bits) <= set("01") and case.index <= n_bits
 
 
 def _raise_first(where: str, *denials: tuple[bool, str]) -> None:

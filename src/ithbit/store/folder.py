@@ -36,7 +36,14 @@ from torch import Tensor
 
 from ithbit.errors import StoreError
 from ithbit.spec import RunSpec
-from ithbit.store.reading import State, read_history, read_json, read_layer, read_run
+from ithbit.store.reading import (
+    State,
+    read_history,
+    read_json,
+    read_layer,
+    read_run,
+    read_verification,
+)
 from ithbit.store.records import (
     SCHEMA,
     Epoch,
@@ -311,7 +318,9 @@ class RunFolder:
 
 
 def keep_verification(folder: Path, verified: Verified) -> None:
-    """Write what was found about a run to its folder, replacing an older record."""
+    """Write what was found about a run to its folder, unless just that is on record."""
+    if read_verification(str(folder)) == verified:
+        return
     with said_as_store_error(folder):
         write_atomically(folder / "verification.json", json_bytes(verified.to_json()))
 

@@ -6,6 +6,7 @@ with the right types, and do not contradict themselves. They belong to the run i
 folder's are the id of the spec they hold.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -137,8 +138,12 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
 
 
 def read_verification(folder: str) -> Verified | None:
-    """What `ithbit verify` found for a run folder, or None if it left nothing readable. That is no
-    error: verifying again replaces it, and the run itself is valid."""
+    """What `ithbit verify` found about the weights in a run folder, or None if it left nothing
+    readable about them. That is no error: verifying again replaces it, and the run itself is valid.
+
+    A record of other weights does not count. If the folder has no weights, there is nothing to
+    compare with, and its record counts.
+    """
     try:
         record = read_json(f"{folder}/verification.json")
         if record is None or not folder.endswith(f"-{record.get('run_id')}"):
@@ -149,6 +154,12 @@ def read_verification(folder: str) -> Verified | None:
         wrong = {int(index): count for index, count in record["wrong_by_index"].items()}
     except (UnreadableError, ValueError):
         return None
+    try:
+        with open(f"{folder}/weights.safetensors", "rb") as file:
+            if hashlib.sha256(file.read()).hexdigest() != verified.weights_sha256:
+                return None
+    except OSError:
+        pass
     return replace(verified, found=replace(verified.found, wrong_by_index=wrong))
 
 

@@ -209,7 +209,8 @@ class Verification:
     float32. *right on all inputs*: every input was tried.
     *refuted*: the counterexample is answered wrong, in its batch and alone. *not refuted*: the
     search found nothing, which proves nothing. *unsettled*: inputs were answered wrong in a batch
-    and right alone, so their margins are within rounding of 0.
+    and right alone, or wrong before (on another device) and right now, so their margins are within
+    rounding of 0.
     """
 
     verdict: Verdict
@@ -260,6 +261,8 @@ class Verification:
                 return f"nothing found in {self.n_evaluated:,} tries ({self.effort}), {least}"
         if self.proof is not None and self.proof.outcome == "refuted":
             return f"{self.proof.sentence()}, right in float32, {least}"
+        if not self.n_wrong:
+            return f"an input that was answered wrong before is answered right now, {least}"
         return f"{self.n_wrong:,} inputs wrong in a batch and right alone, {least}"
 
 

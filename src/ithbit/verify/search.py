@@ -9,6 +9,8 @@ least margin at each index, where a restart at a local minimum gets some bits fl
 *Empirical*: finding nothing proves nothing.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -54,7 +56,7 @@ def descent(ask: Asker, n_bits: int, limit: int) -> None:
     """Descend from the least margins of the tally, each by its best change until none is better,
     with at most `limit` inputs."""
     starts = ask.tally.least[: min(_STARTS, limit // (2 * n_bits - 1))]
-    bits, index = _tensors(starts, ask.device)
+    bits, index = tensors(starts, ask.device)
     least = torch.tensor([order(case) for case in starts], device=ask.device)
     while len(index) and len(index) * (2 * n_bits - 1) <= limit:
         limit -= len(index) * (2 * n_bits - 1)
@@ -123,7 +125,8 @@ def _best_change(ask: Asker, bits: Tensor, index: Tensor) -> tuple[Tensor, Tenso
     return near[row, best], at[row, best], value
 
 
-def _tensors(cases: list[Case], device: torch.device) -> tuple[Tensor, Tensor]:
+def tensors(cases: Sequence[Case], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Inputs as bits and index."""
     bits = torch.tensor([[int(bit) for bit in case.bits] for case in cases], dtype=torch.uint8)
     return bits.to(device), torch.tensor([case.index for case in cases], device=device)
 

@@ -8,11 +8,14 @@ The record is `verification.json` in the run folder. What it says is *observed*:
 the stored weights on the device and in the dtype that it names, input by input. It does not certify
 the real-valued function, and another device may round a margin near 0 to the other side. The
 weights are those at the end of training, while the paper's criterion looks at the best epoch.
+
+What is known of a run's weights is never lost: verifying again tries a wrong input on record first
+and joins the two records (`joined`). A least margin may thus be from another device than the named.
 """
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,12 +44,22 @@ from ithbit.tasks.sampling import Examples
 from ithbit.tasks.structured import structured_bytes
 from ithbit.tasks.tokens import token_table
 from ithbit.verify import search
-from ithbit.verify.margins import NEAR, TRUSTED, Asker, Model, RefutedError, alone, in_chunks
+from ithbit.verify.margins import (
+    NEAR,
+    TRUSTED,
+    Asker,
+    Model,
+    RefutedError,
+    alone,
+    in_chunks,
+    order,
+)
 
 ALWAYS = 1 << 20  # the number of inputs at n = 16; up to here all are tried, whatever the budget
 _CUDA_ALWAYS = 22 << 22  # on a GPU up to n = 22
 LONGEST = 14_267  # n · 2^n has 4,300 digits, the longest integer that Python prints by default
 _BATCH = 1 << 17  # up to here, trying all inputs at once is no more work than the likely ones first
+_WRONG: tuple[Verdict, ...] = ("refuted", "unsettled")
 
 
 def examine(
@@ -58,13 +71,15 @@ def examine(
     workers: int | None = None,
     count: bool = False,
     always: int | None = None,
+    known: Sequence[Case] = (),
 ) -> Verification:
     """Refute a model or try every input if there are at most `budget` of them, else search.
 
     Up to n = 16 (on a GPU n = 22) all inputs are tried whatever the budget; `always` sets another
-    number of inputs for that. The first wrong answer ends it unless `count` is set. Inputs that are
-    wrong or nearly so are evaluated again one by one, those of least margin and at most 256 (8 if a
-    wrong answer ended it); a counterexample is one that fails then.
+    number of inputs for that. The first wrong answer ends it unless `count` is set. Inputs
+    `known` to be wrong come first. Inputs that are wrong or nearly so are evaluated again one
+    by one, those of least margin and at most 256 (8 if a wrong answer ended it); a counterexample
+    is one that fails then.
     """
     if budget < 1:
         raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
@@ -78,7 +93,7 @@ def examine(
     with in_chunks(model, device, workers or usable_cores()) as chunked:
         ask = Asker(chunked, model, device, count)
 
-        def stage(name: str, action: Callable[..., None], *arguments: int) -> None:
+        def stage(name: str, action: Callable[..., object], *arguments: int) -> None:
             """Run one stage and record it, however it ends."""
             tried, wrong, began = ask.tally.n_evaluated, ask.tally.n_wrong, time.perf_counter()
             try:
@@ -89,6 +104,8 @@ def examine(
 
         try:
             if not (feasible and (count or n_inputs <= _BATCH)):
+                if known:
+                    stage("on record", lambda ask, _: ask(*search.tensors(known, device)))
                 stage("structured", search.structured, budget // 8)
                 stage("densities", search.densities, budget // 64, seed)
                 stage("descent", search.descent, budget // 16)
@@ -214,7 +231,7 @@ def verify_run(
     count: bool = False,
     always: int | None = None,
 ) -> Verification:
-    """Verify the run of a folder and store the record there, replacing an older one."""
+    """Verify the run of a folder and store the record there; see `verified`."""
     record = verified(folder, device, budget, seed, count, always)
     keep_verification(folder, record)
     return record.found
@@ -228,34 +245,51 @@ def verified(
     count: bool,
     always: int | None = None,
 ) -> Verified:
-    """Verify the run of a folder; see `examine`."""
+    """Verify the run of a folder (see `examine`), joined with what is on record of its weights."""
     run, weights = read_run(folder)
     check_length(run, budget)
+    before = read_verification(str(folder))
+    known: list[Case] = []
+    if before is not None and before.found.verdict in _WRONG:
+        known = [before.found.counterexample or before.found.worst]
     model = model_of(run, weights, device.torch)
     n_bits, where = run.model.n_bits, device.torch
-    found = examine(model, n_bits, where, budget, seed, count=count, always=always)
+    found = examine(model, n_bits, where, budget, seed, count=count, always=always, known=known)
     digest = hashlib.sha256(weights).hexdigest()
     _, path = evaluator_here(run.model, device.torch)
     environment = describe_environment(device) | {"path": path}
     fresh = Verified(
         run.run_id, run.name, digest, "float32", budget, seed, found, environment, count
     )
-    return _with_proof(fresh, read_verification(str(folder)))
+    return fresh if before is None else joined(before, fresh)
 
 
-def _with_proof(fresh: Verified, before: Verified | None) -> Verified:
-    """The record with an earlier proof for the same weights, unless it is refuted or unsettled."""
-    if before is None or before.weights_sha256 != fresh.weights_sha256:
-        return fresh
-    proof = before.found.proof
-    if (
-        proof is None
-        or proof.outcome != "proved"
-        or fresh.found.verdict in ("refuted", "unsettled")
-    ):
-        return fresh
-    found = replace(fresh.found, proof=proof, verdict="proved on all inputs", method="proof")
-    return replace(fresh, found=found)
+def joined(before: Verified, fresh: Verified) -> Verified:
+    """What two records of the same weights say together: `before` itself if `fresh` adds nothing.
+
+    A wrong answer outweighs right ones. If a run was wrong before and is right now, also on the
+    input on record, rounding decides: it is *unsettled*. If both agree, the record that tried more
+    stays, with the least margin of both; one that is lower by no more than rounding may account for
+    is nothing new. A proof stays.
+    """
+    was, now = before.found, fresh.found
+    known, least = order(was.worst), order(now.worst)
+    if was.verdict in _WRONG and now.verdict not in _WRONG:
+        now = replace(now, verdict="unsettled")
+    agree = was.verdict == now.verdict or {was.verdict, now.verdict}.isdisjoint(_WRONG)
+    weaker = _tried(before, fresh.budget, fresh.count) and was.exhaustive >= now.exhaustive
+    if agree and weaker:
+        if least >= known - NEAR * max(1.0, abs(known)):
+            return before
+        lower = replace(was, worst=now.worst, counterexample=now.counterexample)
+        return replace(before, found=lower)
+    if now.verdict != "refuted" and known < least:
+        now = replace(now, worst=was.worst)
+    if was.proof is not None and was.proof.outcome != "no bounds":
+        now = replace(now, proof=was.proof)
+        if was.proof.outcome == "proved" and now.verdict not in _WRONG:
+            now = replace(now, verdict="proved on all inputs", method="proof")
+    return replace(fresh, found=now)
 
 
 def check_length(run: RunSpec, budget: int) -> None:
@@ -272,21 +306,27 @@ def check_length(run: RunSpec, budget: int) -> None:
 
 def is_enough(record: Verified, budget: int, count: bool) -> bool:
     """Whether a record already says all that verifying again with this budget could."""
+    return record.found.verdict == "proved on all inputs" or _tried(record, budget, count)
+
+
+def _tried(record: Verified, budget: int, count: bool) -> bool:
+    """Whether as many inputs have been tried as this budget would try."""
     found = record.found
-    if found.exhaustive or found.verdict == "proved on all inputs":
-        return True
-    if found.verdict == "refuted" and not count:
+    if found.exhaustive or (found.verdict == "refuted" and not count):
         return True
     return bool(found.stages) and record.budget >= budget and record.count >= count
 
 
-def may_be_proved(record: Verified, seconds: float) -> bool:
+def may_be_proved(record: Verified, seconds: float, again: bool = False) -> bool:
     """Whether a proof could add something to a record: the run is neither proved, refuted nor
-    unsettled, and an earlier attempt, if any, was left open and had less time."""
-    if record.found.verdict in ("proved on all inputs", "refuted", "unsettled"):
+    unsettled, and an earlier attempt, if any, was left open and had less time. With `again`, any
+    attempt that decided nothing is repeated."""
+    if record.found.verdict in ("proved on all inputs", *_WRONG):
         return False
     before = record.found.proof
-    return before is None or (before.outcome == "open" and before.seconds < seconds)
+    if before is None or (before.outcome == "open" and before.seconds < seconds):
+        return True
+    return again and before.outcome in ("open", "no bounds")
 
 
 def finished_folders(store: Path) -> list[Path]:
