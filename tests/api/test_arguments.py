@@ -19,7 +19,12 @@ WRONG_PROTOCOL = "protocol must be a Protocol, as in ithbit.Protocol"
         ("train", ("rhi", "gru"), {"workers": "2"}, "workers must be a whole number, got '2'"),
         ("train", ("rhi", "gru"), {"store": None}, "store must be a path, got NoneType"),
         ("train", ("rhi", "gru"), {"device": torch.device("cpu")}, "unknown device device"),
-        ("train", ("rhi", torch.nn.Linear(16, 16)), {}, "got a module, of the class Linear; give"),
+        (
+            "train",
+            ("rhi", torch.nn.Linear(16, 16)),
+            {},
+            "got an instance of Linear; give the class",
+        ),
         ("sweep", ({"task": ["rhi"]},), {}, "a sweep is the name .*, got 'task' in a dict"),
         ("sweep", (["smoke"],), {}, "a sweep is the name .*, got 'smoke' in a list"),
         ("sweep", (MODEL,), {}, "a sweep is the name .*, got ModelSpec"),

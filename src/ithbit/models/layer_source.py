@@ -177,12 +177,6 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> Layer:
         )
     if not callable(factory):
         raise LayerError(f"a factory must be callable, got {type(factory).__name__}")
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(factory, torch.nn.Module):
-        raise LayerError(
-            f"a factory makes a new module each time it is called, got a module, of the class "
-            f"{type(factory).__name__}; give the class, or a function that makes the module"
-        )
     called = name or str(getattr(factory, "__name__", type(factory).__name__))
     module = sys.modules.get(getattr(factory, "__module__", None) or "")
     path = Path(getattr(module, "__file__", None) or "")
