@@ -3,7 +3,9 @@
 import csv
 import itertools
 import json
+import runpy
 import shutil
+import tarfile
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +119,30 @@ def test_structured_inputs_count_until_a_run_is_verified(store, tmp_path) -> Non
         (path / "verification.json").unlink(missing_ok=True)
     fallen = Search(ASK, tmp_path / "copy", SHORT).standing(MODEL)
     assert fallen.train or fallen.bracket.low != low
+
+
+def test_records_travel_with_the_weights_that_may_have_to_be_verified(store, tmp_path) -> None:
+    """Of a search that is not done, also those at the length being tried."""
+    pack = runpy.run_path(str(RESULTS.parent / "experiments" / "capacity.py"))["pack"]
+    found, _ = search(store)
+    low = found.bracket.low
+    assert low is not None
+    asked = Search(ASK, store, SHORT)
+    runs = tuple(asked.runs(MODEL, low).values())
+    pack({MODEL: asked}, [Standing(MODEL, trying=low, train=runs)], tmp_path / "records.tar.gz")
+    with tarfile.open(tmp_path / "records.tar.gz") as tar:
+        names = set(tar.getnames())
+    ended = {run: outcome(store, run) for run in runs}
+    solved = [
+        run
+        for run, done in ended.items()
+        if isinstance(done, Result) and done.solved and not done.structured_wrong
+    ]
+    assert solved
+    assert {f"{run.folder}/weights.safetensors" for run in solved} == {
+        name for name in names if name.endswith("weights.safetensors")
+    }
+    assert {name.partition("/")[0] for name in names} == {each.name for each in store.iterdir()}
 
 
 def test_a_store_that_is_none_and_damaged_runs_are_named(store, tmp_path) -> None:
