@@ -15,6 +15,8 @@ from ithbit.engine.stack import layout_of
 from ithbit.errors import LayerError
 from ithbit.models import classifier, own_layer
 from ithbit.models.layer_source import family_of, layer_of, load_layer
+from ithbit.models.stacked import part
+from ithbit.models.stream import Sequence
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.tasks.sampling import draw_examples, stream_keys
@@ -131,6 +133,45 @@ def test_a_layer_that_computes_something_else_in_a_stack_is_not_stacked(tmp_path
     file.write_text(LISTENER)
     why = own_layer.why_not_stacked(model(f"{file}:Listener"), CPU)
     assert why == "its outputs in a stack differ from those of a single seed"
+
+
+REMEMBERING = """
+import torch
+from torch import nn
+
+class Remembering(nn.Module):
+    def __init__(self, width, one_by_one=False):
+        super().__init__()
+        self.map, self.table, self.one_by_one = nn.Linear(width, width), None, one_by_one
+        self.register_buffer("waves", torch.rand(width))
+
+    def forward(self, x):
+        if self.one_by_one:
+            x.detach().sum().item()
+        if self.table is None or len(self.table) < x.shape[1]:
+            self.table = torch.arange(x.shape[1])[:, None] * self.waves
+        return self.map(x + self.table[: x.shape[1]]).cumsum(1)
+
+def OneByOne(width):
+    return Remembering(width, one_by_one=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["Remembering", "OneByOne"])
+def test_a_table_that_a_layer_remembers_is_that_of_the_seed(tmp_path: Path, name: str) -> None:
+    """As layers with rotary positions do; in stacks of several sizes and at several lengths."""
+    file = tmp_path / "remembering.py"
+    file.write_text(REMEMBERING)
+    for n, seeds in ((4, [0, 1, 2]), (3, [2, 1]), (6, [1])):
+        spec = model(f"{file}:{name}", n=n)
+        assert (own_layer.why_not_stacked(spec, CPU) is None) == (name == "Remembering")
+        params = classifier.stack([classifier.init(spec, seed) for seed in seeds])
+        params = classifier.with_buffers(params, spec, seeds)
+        x = torch.randn(len(seeds), 5, n + 2, 4)
+        out = own_layer.block(part(params, "blocks.1"), spec, Sequence(x), False)
+        for k, seed in enumerate(seeds):
+            fresh = load_layer(f"{file}:{name}").build(4, 1000 * seed + 1)
+            assert torch.allclose(out[k], fresh(x[k]), atol=1e-6)
 
 
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "polynomial"])

@@ -4,8 +4,9 @@ seeds at once.
 Embedding, positions and head are those of every family (`classifier.py`); between them are L
 modules with nothing around them: residuals and norms are up to the layer. The weights of block k of
 a seed are those that the factory draws at seed 1000 seed + k. One module is kept only for its code;
-parameters and buffers are passed to it. Seeds are stacked with `torch.func.vmap` if a trial run
-shows that it works for the layer, and otherwise run one by one.
+parameters and buffers are passed to it, and what a call leaves on it, such as a table for the next,
+is taken off again: it belongs to that call's seeds. Seeds are stacked with `torch.func.vmap` if a
+trial run shows that it works for the layer, and otherwise run one by one.
 """
 
 import textwrap
@@ -71,10 +72,15 @@ def _through(params: Params, spec: ModelSpec, x: Tensor, stacked: bool) -> Tenso
     assert all(name in params for name, _ in module.named_buffers()), "buffers were left out"
 
     def one(own: Params, x: Tensor) -> Tensor:
+        before = [(vars(each), vars(each).copy()) for each in module.modules()]
         try:
             out: Tensor = functional_call(module, own, (x,))
         except SystemExit as error:  # in a user's layer: ends the run, not the process
             raise RuntimeError(said(error)) from error
+        finally:
+            for held, kept in before:
+                held.clear()
+                held.update(kept)
         return out
 
     if stacked:
@@ -100,6 +106,7 @@ def _modules() -> dict[object, nn.Module]:
 
 
 @cache
+@torch.enable_grad()
 def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
     """Why seeds of this layer cannot be trained in one stack; None if they can.
 
@@ -108,14 +115,6 @@ def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
     no other seed. A layer that cannot be used at all raises `LayerError`.
     """
     check_layer(layer_for(spec), spec.d_model, n_tokens(spec.task, spec.n_bits), device)
-    try:
-        return _tried(spec, device)
-    finally:  # the module may have kept a tensor of the trial, which is of no use outside `vmap`
-        _modules().pop((spec.code, spec.d_model, device), None)
-
-
-@torch.enable_grad()
-def _tried(spec: ModelSpec, device: torch.device) -> str | None:
     from ithbit.models.classifier import init  # which imports this module
 
     layer, generator = layer_for(spec), torch.Generator().manual_seed(0)
