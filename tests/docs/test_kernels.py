@@ -1,6 +1,7 @@
 """The page docs/kernels.md: its launches are those of a step, its refusals those of the code."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from ithbit.spec import ModelSpec, Protocol
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines()]
-LAUNCHES = {row[0]: row[1:] for row in ROWS if len(row) == 6}
+LAUNCHES = {row[0]: row[1:] for row in ROWS if len(row) == 6 and " L + " in row[1]}
 FAMILIES = {
     "softmax-causal": "softmax attention",
     "linear-full": "linear attention",
@@ -28,11 +29,11 @@ def test_the_table_follows_its_formula(name) -> None:
     assert [int(number) for number in numbers] == [factor * n + rest for n in (1, 2, 3, 4)]
 
 
-@pytest.mark.usefixtures("triton")
-@pytest.mark.skipif(torch.cuda.is_available(), reason="launches are counted in the interpreter")
-@pytest.mark.parametrize("n_layers", [1, 2])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_step_has_as_many_launches(family, n_layers, monkeypatch) -> None:
+@pytest.fixture
+def launches(triton, monkeypatch) -> Callable[[ModelSpec], int]:
+    """The number of launches of a model's step."""
+    if torch.cuda.is_available():
+        pytest.skip("launches are counted in the interpreter")
     from stacked_truth import by_kernels, fresh_step, started
     from triton.runtime.interpreter import GridExecutor
 
@@ -42,10 +43,26 @@ def test_a_step_has_as_many_launches(family, n_layers, monkeypatch) -> None:
         launched.append(self)
         return launch(self, *args, **kwargs)
 
+    def of(spec: ModelSpec) -> int:
+        start = started(spec, n_seeds=1)
+        by_kernels(start, 1, Protocol(), fresh_step(start, 1))
+        return len(launched)
+
     monkeypatch.setattr(GridExecutor, "__call__", counted)
-    start = started(ModelSpec("rhi", family, 1, n_layers), n_seeds=1)
-    by_kernels(start, 1, Protocol(), fresh_step(start, 1))
-    assert len(launched) == int(LAUNCHES[FAMILIES[family]][n_layers])
+    return of
+
+
+@pytest.mark.parametrize("n_layers", [1, 2])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_step_has_as_many_launches(family, n_layers, launches) -> None:
+    spec = ModelSpec("rhi", family, 1, n_layers)
+    assert launches(spec) == int(LAUNCHES[FAMILIES[family]][n_layers])
+
+
+@pytest.mark.parametrize("width", [4, 8])
+def test_a_narrow_gru_has_fewer(width, launches) -> None:
+    factor, rest = map(int, re.search(r"the GRU has (\d+) L \+ (\d+)", PAGE).groups())
+    assert launches(ModelSpec("rhi", "gru", 1, 2, width)) == factor * 2 + rest
 
 
 SAID = re.findall(r"^\| ((?:the kernels|out of memory) .+?) \|", PAGE, re.MULTILINE)

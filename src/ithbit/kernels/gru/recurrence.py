@@ -6,7 +6,9 @@ one of them, with its column of every weight in registers, and products are plai
 multiply-adds; a token costs one exchange of the state between threads forward, and one of the
 gates' gradients backward. The waiting time is used for the input gates, which do not depend on the
 state, and for the gradients of the first layer's weights; `rows_back` computes those of later
-layers. The equations and the order of the gates (r, z, n) are those of `models/gru.py`.
+layers. A narrow layer is bound by memory instead: its backward pass computes the gates again rather
+than load them, and all its weights' gradients. The equations and the order of the gates (r, z, n)
+are those of `models/gru.py`.
 """
 
 import triton
@@ -124,6 +126,39 @@ def _features(t, query, low, high, N: tl.constexpr, LHI: tl.constexpr):
     return feature_columns(position, bit, query, N, LHI, _FEATURES)
 
 
+@triton.jit
+def _load_maps(parameters, layer, positions, D: tl.constexpr, FIRST: tl.constexpr):
+    """A layer's maps from its input (the FIRST one's from features) and from its state to the gates
+    r, z and n, and their biases."""
+    weights = parameters + layer
+    hidden, bias = weights + 3 * D * D, weights + 6 * D * D
+    w_r = load_transposed(hidden, D, D)
+    w_z = load_transposed(hidden + D * D, D, D)
+    w_n = load_transposed(hidden + 2 * D * D, D, D)
+    # The two biases of r and of z only ever occur as sums.
+    b_r = load_vector(bias, D) + load_vector(bias + 3 * D, D)
+    b_z = load_vector(bias + D, D) + load_vector(bias + 4 * D, D)
+    b_n, b_c = load_vector(bias + 2 * D, D), load_vector(bias + 5 * D, D)
+    i_r = load_transposed(weights, D, D)
+    i_z = load_transposed(weights + D * D, D, D)
+    i_n = load_transposed(weights + 2 * D * D, D, D)
+    if FIRST:
+        embedding = tl.load(_embedding(parameters, positions, D))
+        i_r, i_z, i_n = _times(embedding, i_r), _times(embedding, i_z), _times(embedding, i_n)
+    return i_r, i_z, i_n, w_r, w_z, w_n, b_r, b_z, b_n, b_c
+
+
+@triton.jit
+def _gates(x, h, maps):
+    """r, z, n and c = W_hn h + b_hn of a token with input x after the state h."""
+    i_r, i_z, i_n, w_r, w_z, w_n, b_r, b_z, b_n, b_c = maps
+    r = _logistic(_times(x, i_r) + b_r + _times(h, w_r), 1.0)
+    c = _times(h, w_n) + b_c
+    z = _logistic(_times(x, i_z) + b_z + _times(h, w_z), 1.0)
+    n = 2.0 * _logistic(_times(x, i_n) + b_n + r * c, 2.0) - 1.0
+    return r, z, n, c
+
+
 @triton.jit(do_not_specialize=SIZES)
 def run_layer(
     values, keys, first, count, below, states, saved, logits,
@@ -139,27 +174,13 @@ def run_layer(
     d = tl.arange(0, D)[None, :]
     start = (seed * tl.num_programs(0) * SEQUENCES + row)[:, None]
     parameters = values + seed * PARAMETERS
-    weights = parameters + layer
-    hidden, bias = weights + 3 * D * D, weights + 6 * D * D
-    w_r = load_transposed(hidden, D, D)
-    w_z = load_transposed(hidden + D * D, D, D)
-    w_n = load_transposed(hidden + 2 * D * D, D, D)
-    # The two biases of r and of z only ever occur as sums.
-    b_r = load_vector(bias, D) + load_vector(bias + 3 * D, D)
-    b_z = load_vector(bias + D, D) + load_vector(bias + 4 * D, D)
-    b_n, b_c = load_vector(bias + 2 * D, D), load_vector(bias + 5 * D, D)
-    # From the input to the gates.
-    i_r = load_transposed(weights, D, D)
-    i_z = load_transposed(weights + D * D, D, D)
-    i_n = load_transposed(weights + 2 * D * D, D, D)
+    maps = _load_maps(parameters, layer, positions, D, FIRST)
     at = states + start * (TOKENS + 1) * D + d
     kept = saved + start * TOKENS * 4 * D + d
     if FIRST:
         key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
         example = tl.load(first + seed) + row
         query, low, high = _draw(key, example, N, WORDS, CUTS)
-        embedding = tl.load(_embedding(parameters, positions, D))
-        i_r, i_z, i_n = _times(embedding, i_r), _times(embedding, i_z), _times(embedding, i_n)
     else:
         source = below + start * (TOKENS + 1) * D + d + D
         coming = tl.load(source)
@@ -173,10 +194,7 @@ def run_layer(
         else:
             x = coming
             coming = tl.load(source + tl.minimum(t + 1, TOKENS - 1) * D)
-        r = _logistic(_times(x, i_r) + b_r + _times(h, w_r), 1.0)
-        c = _times(h, w_n) + b_c
-        z = _logistic(_times(x, i_z) + b_z + _times(h, w_z), 1.0)
-        n = 2.0 * _logistic(_times(x, i_n) + b_n + r * c, 2.0) - 1.0
+        r, z, n, c = _gates(x, h, maps)
         h = n + z * (h - n)
         if SAVE:
             tl.store(kept, r)
@@ -194,18 +212,23 @@ def run_layer(
 
 @triton.jit(do_not_specialize=SIZES)
 def run_layer_back(
-    values, keys, first, count, states, saved, above, losses, partials,
+    values, keys, first, count, below, states, saved, above, losses, partials,
     PROGRAMS, PARAMETERS, CAPACITY, layer, positions, head,
     N: tl.constexpr, LHI: tl.constexpr, WORDS: tl.constexpr, D: tl.constexpr,
-    SEQUENCES: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, CUTS: tl.constexpr,
+    SEQUENCES: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, AGAIN: tl.constexpr,
+    CUTS: tl.constexpr,
 ):  # fmt: skip
     """From the gradient of a layer's states to those of its gates and biases.
 
-    `rows_back` left that gradient in `above`, the `saved` of the layer above. The last layer takes
-    the gradient of the loss instead, and also stores the head's share. The first stores the shares
-    of its weights and of the embedding; for other layers `rows_back` does.
+    That gradient is the last vector of a token in `above`, the `saved` of the layer above. The last
+    layer takes the gradient of the loss instead, and also stores the head's share. The first stores
+    the shares of its weights and of the embedding. For other layers `rows_back` does so, unless
+    AGAIN: then the gates were not saved but are computed again, and this kernel stores the shares
+    and the gradient of the input.
     """
     TOKENS: tl.constexpr = N + 2 if LHI else N + 1
+    KEPT: tl.constexpr = D if AGAIN else 4 * D  # numbers of `saved` per token
+    INPUTS: tl.constexpr = _FEATURES if FIRST else D
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     row = program * SEQUENCES + tl.arange(0, SEQUENCES)
     d = tl.arange(0, D)[None, :]
@@ -216,13 +239,16 @@ def run_layer_back(
     w_r = load_matrix(weights + 3 * D * D, D, D)
     w_z = load_matrix(weights + 4 * D * D, D, D)
     w_n = load_matrix(weights + 5 * D * D, D, D)
+    if AGAIN:
+        maps = _load_maps(parameters, layer, positions, D, FIRST)
     key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
     example = tl.load(first + seed) + row
     query, low, high = _draw(key, example, N, WORDS, CUTS)
     # At token t: the state before it, what was saved there, the gradient of the state after it.
     at = states + start * (TOKENS + 1) * D + d
-    kept = saved + start * TOKENS * 4 * D + d
-    source = above + start * TOKENS * 4 * D + 3 * D + d
+    kept = saved + start * TOKENS * KEPT + d
+    source = above + start * TOKENS * KEPT + KEPT - D + d
+    entered = below + start * (TOKENS + 1) * D + D + d
     if LAST:
         state = tl.load(at + TOKENS * D)
         weight = load_vector(parameters + head, D)
@@ -237,31 +263,51 @@ def run_layer_back(
         dh = slope[:, None] * weight
     else:
         dh = tl.zeros([SEQUENCES, D], tl.float32)
-        next_g = tl.load(source + (TOKENS - 1) * 4 * D)
+        next_g = tl.load(source + (TOKENS - 1) * KEPT)
     nothing = tl.zeros([SEQUENCES, D], tl.float32)
     b_r, b_z, b_n, b_c = nothing, nothing, nothing, nothing
-    if FIRST:
+    if FIRST or AGAIN:
         g_r = tl.zeros([D, SEQUENCES, D], tl.float32)  # of W_h, for each sequence
         g_z, g_n = g_r, g_r
-        i_r = tl.zeros([_FEATURES, SEQUENCES, D], tl.float32)  # of the map from features to gates
+        i_r = tl.zeros([INPUTS, SEQUENCES, D], tl.float32)  # of the map from the input to the gates
         i_z, i_n = i_r, i_r
-    last = kept + (TOKENS - 1) * 4 * D
-    next_r, next_z = tl.load(last), tl.load(last + D)
-    next_n, next_c = tl.load(last + 2 * D), tl.load(last + 3 * D)
+    if not AGAIN:
+        last = kept + (TOKENS - 1) * KEPT
+        next_r, next_z = tl.load(last), tl.load(last + D)
+        next_n, next_c = tl.load(last + 2 * D), tl.load(last + 3 * D)
+    elif not FIRST:
+        v_r = load_matrix(weights, D, D)
+        v_z = load_matrix(weights + D * D, D, D)
+        v_n = load_matrix(weights + 2 * D * D, D, D)
+        next_x = tl.load(entered + (TOKENS - 1) * D)
     next_h = tl.load(at + (TOKENS - 1) * D)
     for back in range(TOKENS):
         t = TOKENS - 1 - back
-        r, z, n, c, h = next_r, next_z, next_n, next_c, next_h
+        h = next_h
+        if FIRST:
+            if N > 128:
+                low = _turned(low, t - LHI, 63, key, example, N, WORDS, CUTS)
+                high = low
+            x = _features(t, query, low, high, N, LHI)
+        elif AGAIN:
+            x = next_x
+        if AGAIN:
+            r, z, n, c = _gates(x, h, maps)
+        else:
+            r, z, n, c = next_r, next_z, next_n, next_c
         if not LAST:
             dh += next_g
         # Token t - 1 is loaded while t is computed.
         before = tl.maximum(t - 1, 0)
-        next_r, next_z = tl.load(kept + before * 4 * D), tl.load(kept + before * 4 * D + D)
-        next_n = tl.load(kept + before * 4 * D + 2 * D)
-        next_c = tl.load(kept + before * 4 * D + 3 * D)
+        if not AGAIN:
+            next_r, next_z = tl.load(kept + before * KEPT), tl.load(kept + before * KEPT + D)
+            next_n = tl.load(kept + before * KEPT + 2 * D)
+            next_c = tl.load(kept + before * KEPT + 3 * D)
+        elif not FIRST:
+            next_x = tl.load(entered + before * D)
         next_h = tl.load(at + before * D)
         if not LAST:
-            next_g = tl.load(source + before * 4 * D)
+            next_g = tl.load(source + before * KEPT)
         d_n = dh * ((1.0 - z) * (1.0 - n * n))
         d_z = dh * ((h - n) * z * (1.0 - z))
         d_r = d_n * (c * r * (1.0 - r))
@@ -271,22 +317,20 @@ def run_layer_back(
         b_z += d_z
         b_n += d_n
         b_c += d_c
-        if FIRST:
+        if FIRST or AGAIN:
             g_r += _outer(d_r, h)
             g_z += _outer(d_z, h)
             g_n += _outer(d_c, h)
-            if N > 128:
-                low = _turned(low, t - LHI, 63, key, example, N, WORDS, CUTS)
-                high = low
-            x = _features(t, query, low, high, N, LHI)
             i_r += _outer(x, d_r)
             i_z += _outer(x, d_z)
             i_n += _outer(x, d_n)
+            if not FIRST:
+                tl.store(kept + t * KEPT, _times(d_r, v_r) + _times(d_z, v_z) + _times(d_n, v_n))
         else:
-            tl.store(kept + t * 4 * D, d_r)
-            tl.store(kept + t * 4 * D + D, d_z)
-            tl.store(kept + t * 4 * D + 2 * D, d_n)
-            tl.store(kept + t * 4 * D + 3 * D, d_c)
+            tl.store(kept + t * KEPT, d_r)
+            tl.store(kept + t * KEPT + D, d_z)
+            tl.store(kept + t * KEPT + 2 * D, d_n)
+            tl.store(kept + t * KEPT + 3 * D, d_c)
     bias = share + 6 * D * D
     bias_r, bias_z = tl.sum(b_r, 0), tl.sum(b_z, 0)
     store_vector(bias, bias_r, D)
@@ -295,12 +339,13 @@ def run_layer_back(
     store_vector(bias + 3 * D, bias_r, D)
     store_vector(bias + 4 * D, bias_z, D)
     store_vector(bias + 5 * D, tl.sum(b_c, 0), D)
-    if FIRST:
+    if FIRST or AGAIN:
         store_matrix(share + 3 * D * D, tl.sum(g_r, 1), D, D)
         store_matrix(share + 4 * D * D, tl.sum(g_z, 1), D, D)
         store_matrix(share + 5 * D * D, tl.sum(g_n, 1), D, D)
-        embedding = tl.load(_embedding(parameters, positions, D))
         m_r, m_z, m_n = tl.sum(i_r, 1), tl.sum(i_z, 1), tl.sum(i_n, 1)
+    if FIRST:
+        embedding = tl.load(_embedding(parameters, positions, D))
         store_matrix(share, _times(tl.trans(m_r), embedding), D, D)
         store_matrix(share + D * D, _times(tl.trans(m_z), embedding), D, D)
         store_matrix(share + 2 * D * D, _times(tl.trans(m_n), embedding), D, D)
@@ -308,6 +353,10 @@ def run_layer_back(
         grad += _times(m_z, load_matrix(weights + D * D, D, D))
         grad += _times(m_n, load_matrix(weights + 2 * D * D, D, D))
         tl.store(_embedding(partial, positions, D), grad)
+    elif AGAIN:
+        store_matrix(share, tl.trans(m_r), D, D)
+        store_matrix(share + D * D, tl.trans(m_z), D, D)
+        store_matrix(share + 2 * D * D, tl.trans(m_n), D, D)
 
 
 @triton.jit(do_not_specialize=SIZES)

@@ -8,7 +8,8 @@ logits are wanted.
 
 Working memory of a layer, all (seed, sequence, token, …): the `states`, with h_0 = 0 first, and
 four vectors per token, `saved`: r, z, n and W_hn h + b_hn after the forward pass; the backward pass
-overwrites them with the gradients of the gates, and then the fourth with that of the input.
+overwrites them with the gradients of the gates, and then the fourth with that of the input. Narrow
+layers save only that last one.
 """
 
 import triton
@@ -18,6 +19,7 @@ from ithbit.kernels import embedding
 from ithbit.kernels.gru import recurrence
 from ithbit.kernels.plan import Plan
 
+_NARROW = 8  # widths up to here compute gates again in the backward pass
 _WARPS = 4  # of a recurrence's program: few shares to sum, registers to spare
 _TILE = 128  # numbers that `rows_back` takes at a time, of 16 tokens or more
 # Its programs per run, at most: with eight one-warp programs per multiprocessor, those of five runs
@@ -45,6 +47,8 @@ def _recurrences(plan: Plan) -> int:
 
 def _on_rows(plan: Plan) -> list[int]:
     """The layers whose weight gradients `rows_back` computes; a recurrence computes the others'."""
+    if _narrow(plan):
+        return []
     return [layer for layer in range(plan.model.n_layers) if not _own_tokens(plan, layer)]
 
 
@@ -76,15 +80,15 @@ def backward(
     top = model.n_layers - 1
     for layer in reversed(range(model.n_layers)):
         recurrence.run_layer_back[(_recurrences(plan), plan.n_seeds)](
-            values, keys, first, count, _states(plan, layer), _saved(plan, layer),
-            _saved(plan, min(layer + 1, top)), losses, partials, programs(plan),
-            plan.n_parameters, plan.capacity, plan.block(layer),
+            values, keys, first, count, _below(plan, layer), _states(plan, layer),
+            _saved(plan, layer), _saved(plan, min(layer + 1, top)), losses, partials,
+            programs(plan), plan.n_parameters, plan.capacity, plan.block(layer),
             embedding.offset(plan), plan.offsets["head.weight"],
             N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, D=d, SEQUENCES=_sequences(plan),
-            FIRST=_own_tokens(plan, layer), LAST=layer == top, CUTS=plan.cuts,
+            FIRST=_own_tokens(plan, layer), LAST=layer == top, AGAIN=_narrow(plan), CUTS=plan.cuts,
             num_warps=_warps(plan),
         )  # fmt: skip
-        if not _own_tokens(plan, layer):
+        if layer in _on_rows(plan):
             recurrence.rows_back[(rows, plan.n_seeds)](
                 values, _below(plan, layer), _states(plan, layer), _saved(plan, layer), partials,
                 programs(plan), plan.n_parameters, _recurrences(plan) * _sequences(plan),
@@ -93,7 +97,7 @@ def backward(
                 num_warps=max(1, d * d // 512), num_stages=1,
             )  # fmt: skip
     if not _own_tokens(plan, 0):
-        grads = _saved(plan, 0)[:, :, :, 3]
+        grads = _saved(plan, 0)[:, :, :, -1]
         embedding.embed_back(plan, keys, first, grads, partials, _recurrences(plan))
         if model.positions == "learned":
             embedding.learned_back(plan, grads, count, partials)
@@ -116,16 +120,16 @@ def _layers_forward(
     save: bool,
 ) -> None:
     """All layers' states: saved along with what backward needs, or only as far as the logits."""
-    model, cuts = plan.model, plan.cuts if save else 0
+    model, cuts, keep = plan.model, plan.cuts if save else 0, save and not _narrow(plan)
     if not _own_tokens(plan, 0):
         embedding.embed(plan, values, keys, first, _below(plan, 0), cuts)
     for layer in range(model.n_layers):
         recurrence.run_layer[(_recurrences(plan), plan.n_seeds)](
             values, keys, first, count, _below(plan, layer), _states(plan, layer),
-            _saved(plan, layer) if save else logits, logits, plan.n_parameters, plan.capacity,
+            _saved(plan, layer) if keep else logits, logits, plan.n_parameters, plan.capacity,
             plan.block(layer), embedding.offset(plan), plan.offsets["head.weight"],
             N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, D=model.d_model,
-            SEQUENCES=_sequences(plan), FIRST=_own_tokens(plan, layer), SAVE=save,
+            SEQUENCES=_sequences(plan), FIRST=_own_tokens(plan, layer), SAVE=keep,
             READ=not save and layer == model.n_layers - 1, CUTS=cuts, num_warps=_warps(plan),
         )  # fmt: skip
 
@@ -148,7 +152,13 @@ def _below(plan: Plan, layer: int) -> Tensor:
 
 def _saved(plan: Plan, layer: int) -> Tensor:
     sequences = _recurrences(plan) * _sequences(plan)
-    return plan.buffer(f"saved {layer}", sequences, plan.n_tokens, 4, plan.model.d_model)
+    vectors = 1 if _narrow(plan) else 4
+    return plan.buffer(f"saved {layer}", sequences, plan.n_tokens, vectors, plan.model.d_model)
+
+
+def _narrow(plan: Plan) -> bool:
+    """Whether the backward pass computes gates again: where that costs less than to move them."""
+    return plan.model.d_model <= _NARROW
 
 
 def _warps(plan: Plan) -> int:
