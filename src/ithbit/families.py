@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from ithbit.errors import SpecError
+from ithbit.errors import SpecError, one_of
 
 Task = Literal["rhi", "lhi"]
 Group = Literal["constructive", "stress test", "own layer"]
@@ -126,10 +126,7 @@ def task_named(name: str) -> Task:
     >>> task_named("rhi")
     'rhi'
     """
-    for task in TASKS:
-        if task == name:
-            return task
-    raise SpecError(f"unknown task {name!r}; choose one of {', '.join(TASKS)}")
+    return one_of("unknown task", name, TASKS)
 
 
 def group(task: Task, family: str, n_layers: int) -> Group:

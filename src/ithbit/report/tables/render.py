@@ -9,7 +9,7 @@ import io
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
-from ithbit.errors import SpecError
+from ithbit.errors import one_of
 from ithbit.report.standing import WORDS
 from ithbit.report.tables.table import NOTHING, Row, Table
 from ithbit.wrapping import COLUMNS, wrapped
@@ -217,14 +217,6 @@ FORMATS: dict[str, Callable[[Table, str], str]] = {
 }
 
 
-def check_format(form: str, show: str) -> None:
-    """Raise `SpecError` unless both are known."""
-    if form not in FORMATS:
-        raise SpecError(f"unknown format {form!r}; choose one of {', '.join(FORMATS)}")
-    if show not in SHOWS:
-        raise SpecError(f"cannot show {show!r}; choose one of {', '.join(SHOWS)}")
-
-
 def render(table: Table, form: str, show: str) -> str:
     """The table in one of the formats.
 
@@ -232,5 +224,5 @@ def render(table: Table, form: str, show: str) -> str:
     >>> print(render(table_named("length-by-n", None), "csv", "published").splitlines()[1])
     8,45/45,0.629±0.091,0.535±0.026
     """
-    check_format(form, show)
-    return FORMATS[form](table, show)
+    write = FORMATS[one_of("unknown format", form, FORMATS)]
+    return write(table, one_of("cannot show", show, SHOWS))
