@@ -11,7 +11,7 @@ accuracy, which it does.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -41,30 +41,21 @@ class Cell(NamedTuple):
     positions: str = "polynomial"
 
 
-class RunsByCell(Mapping[Cell, pl.DataFrame]):
-    """Runs by cell, sliced from one sorted frame on demand: most cells are never needed."""
+class RunsByCell(dict[Cell, pl.DataFrame]):
+    """Runs by cell: slices of one sorted frame."""
 
     def __init__(self, rows: pl.DataFrame) -> None:
         self._rows = rows.sort(*_KEY, "seed")
-        self._spans: dict[Cell, tuple[int, int]] = {}
         start = 0
         sizes = self._rows.group_by(_KEY, maintain_order=True).len()
         for *variant, n_bits, positions, size in sizes.iter_rows():
-            self._spans[Cell(Variant(*variant), n_bits, positions)] = (start, size)
+            cell = Cell(Variant(*variant), n_bits, positions)
+            self[cell] = self._rows.slice(start, size)
             start += size
-
-    def __getitem__(self, cell: Cell) -> pl.DataFrame:
-        return self._rows.slice(*self._spans[cell])
-
-    def __iter__(self) -> Iterator[Cell]:
-        return iter(self._spans)
-
-    def __len__(self) -> int:
-        return len(self._spans)
 
     def of(self, cells: Iterable[Cell]) -> pl.DataFrame:
         """The runs of these cells as one frame, empty if there are none."""
-        found = [self[cell] for cell in cells if cell in self._spans]
+        found = [self[cell] for cell in cells if cell in self]
         return pl.concat(found) if found else self._rows.clear()
 
 
