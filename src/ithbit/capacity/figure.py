@@ -87,8 +87,10 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
         colours = _colours([each.family for each, _ in shown])
         depths = sorted({each.layers for each, _ in shown})
         figure = Figure(figsize=(8.6, 5.6), layout="constrained")
+        # A second panel has so many cells side by side.
+        widths = [6.0, 0.4 + 0.28 * len(beside)] if beside else [1.0]
         axes, *strip = figure.subplots(
-            1, 2 if beside else 1, sharey=True, squeeze=False, width_ratios=_widths(len(beside))
+            1, len(widths), sharey=True, squeeze=False, width_ratios=widths
         )[0]
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
@@ -119,11 +121,6 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
         for panel in (axes, *strip):
             panel.grid(which="major")
         return figure
-
-
-def _widths(beside: int) -> list[float]:
-    """Of the panels: the second has so many cells side by side."""
-    return [6.0, 0.4 + 0.28 * beside] if beside else [1.0]
 
 
 def _limits(axes: Axes, ends: tuple[float, float], top: float) -> None:

@@ -39,7 +39,7 @@ class Beside:
     """
 
     state: int | None = None
-    origin: str = ""  # measured or counted
+    state_origin: str = ""  # measured or counted
     float_limit: int | None = None
     n_star: int | None = None
     n_star_status: str = ""  # proved or conditional
@@ -52,7 +52,7 @@ def beside(model: ModelSpec, measure: bool = True) -> Beside:
     `measure` measures it, for the six families only up to `_LARGEST` numbers per layer.
 
     >>> beside(ModelSpec("rhi", "gru", 8, 2, 4), measure=False)
-    Beside(state=8, origin='counted', float_limit=256, n_star=None, n_star_status='', declared=None)
+    Beside(state=8, state_origin='counted', float_limit=256, n_star=None, ...)
     """
     family, depth = family_named(model.family), model.n_layers
     if not (family.own or family.causal or depth == 1):
@@ -97,7 +97,9 @@ def measured_state(model: ModelSpec) -> int | None:
     """The measured state of one layer; None if the measurement is inconclusive."""
     module = _module(model) if model.code else _block(model)
     try:
-        if module is None or (model.code and _leaks(module, model.d_model)):
+        if module is None:
+            return None
+        if model.code and behaviour(module, model.d_model, _RANK_LENGTH).leak is not None:
             return None
         return causal_rank(module, model.d_model, _RANK_LENGTH).state
     except FAILURES:  # a layer that has no derivative
@@ -115,10 +117,6 @@ def declared_state(model: ModelSpec) -> int | None:
     """The state that one user's layer declares, as `ithbit probe` reads it."""
     module = _module(model)
     return None if module is None else behaviour(module, model.d_model, 4).declared_state
-
-
-def _leaks(module: nn.Module, width: int) -> bool:
-    return behaviour(module, width, _RANK_LENGTH).leak is not None
 
 
 def _module(model: ModelSpec) -> nn.Module | None:
