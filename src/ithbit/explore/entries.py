@@ -1,7 +1,7 @@
 """The models of a page: trained runs with their records, and the construction beside the first."""
 
 import base64
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,7 @@ def of_run(folder: Path) -> Entry:
 
 def construction(spec: ModelSpec) -> TrainedSolution | None:
     """Explicit weights for the same blocks at the same sizes; None if there are none."""
-    sizes = ModelSpec(
-        *(spec.task, spec.family, spec.n_bits, spec.n_layers),
-        *(spec.d_model, spec.n_heads, spec.d_ff, spec.d_state),
-    )
+    sizes = replace(spec, positions=ModelSpec.positions)
     for entry in TRAINED:
         if (entry.task, entry.family) == (spec.task, spec.family):
             missing = too_small(entry, sizes) or too_large(sizes)
