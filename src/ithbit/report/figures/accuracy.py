@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from ithbit.families import TASKS
 from ithbit.published import Mean, Variant, published
-from ithbit.report.cells import Cells, median, summary, whole
+from ithbit.report.cells import Cell, Cells, median, summary, whole
 from ithbit.report.figures.style import INK, Look, chance_line, lengths_axis, looks
 from ithbit.report.figures.texts import LINE, grow, legend_below, n_lines, wrapped
 
@@ -182,23 +182,14 @@ def _draw_epochs(
     axes: Axes, variant: Variant, cells: Cells, lengths: list[int], look: Look
 ) -> None:
     """When runs were first perfect, and when those under the whole protocol stopped."""
-    medians, frames = [], []
-    for n_bits in lengths:
-        runs = cells.runs(variant, n_bits)
-        if runs.is_empty():
-            continue
-        if (middle := median(whole(runs), "epochs")) is not None:
-            medians.append((n_bits, middle))
+    runs = cells.by_cell.of(Cell(variant, n_bits) for n_bits in lengths)
+    at, others = pl.int_range(pl.len()).over("n_bits"), pl.len().over("n_bits") - 1
+    early = pl.col("stop_when_solved").fill_null(False) & pl.col("solved")
+    placed = runs.with_columns(
         # Seeds side by side around n, in their order.
-        spread = max(1, runs.height - 1)
-        x = [n_bits * (1 + 0.16 * (at / spread - 0.5)) for at in range(runs.height)]
-        ended = pl.col("stop_when_solved").fill_null(False) & pl.col("solved")
-        stop = pl.when(~ended).then("epochs")
-        frames.append(runs.with_columns(stop=stop, x=pl.Series(x)))
-    if not frames:
-        return
-    placed = pl.concat(frames).with_columns(
+        x=pl.col("n_bits") * (1 + 0.16 * (at / others.clip(1) - 0.5)),
         first=pl.coalesce("first_solved_epoch", "epochs"),
+        stop=pl.when(~early).then("epochs"),
         ended=pl.coalesce("epochs", "failed_epoch"),
     )
     solved, missed = placed.filter(pl.col("solved")), placed.filter(~pl.col("solved"))
@@ -215,5 +206,7 @@ def _draw_epochs(
             color=look.colour,
             linestyle="",
         )
-    if medians:
-        axes.plot(*zip(*medians, strict=True), color=look.colour, linestyle=look.dash)
+    medians = {n: median(whole(cells.runs(variant, n)), "epochs") for n in lengths}
+    drawn = {n: middle for n, middle in medians.items() if middle is not None}
+    if drawn:
+        axes.plot(list(drawn), list(drawn.values()), color=look.colour, linestyle=look.dash)

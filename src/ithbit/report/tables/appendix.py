@@ -66,11 +66,8 @@ def positions_seeds(cells: Cells) -> list[int]:
     The polynomial runs belong to the main sweep too, with more seeds; counting those would judge
     one encoding by other seeds than the rest.
     """
-    seeds: set[int] = set()
-    for cell, runs in cells.by_cell.items():
-        if cell.positions != "polynomial":
-            seeds |= set(runs["seed"])
-    return sorted(seeds or published().positions_seeds)
+    ablation = cells.by_cell.of(c for c in cells.by_cell if c.positions != "polynomial")
+    return sorted(set(ablation["seed"]) or published().positions_seeds)
 
 
 def positions_table(cells: Cells) -> Table:
