@@ -57,39 +57,26 @@ def beside(model: ModelSpec, measure: bool = True) -> Beside:
     family, depth = family_named(model.family), model.n_layers
     if not (family.own or family.causal or depth == 1):
         return Beside()
-    if family.own:
-        return _own(model, measure)
-    arch = _architecture(model)
-    counted = _counted(arch)
-    if counted is None:
+    arch = None if family.own else _architecture(model)
+    counted = None if arch is None else _counted(arch)
+    if arch is not None and counted is None:
         return Beside()
-    small = counted // depth <= _LARGEST
-    a_layer = measured_state(replace(model, n_bits=1, n_layers=1)) if measure and small else None
+    one = replace(model, n_bits=1, n_layers=1)
+    measure = measure and (counted is None or counted // depth <= _LARGEST)
+    a_layer = measured_state(one) if measure else None
+    declared = declared_state(one) if measure and family.own else None
     state = counted if a_layer is None else depth * a_layer
-    known = Beside(state, "counted" if a_layer is None else "measured", _limit(model, state))
-    try:
-        route = bound(model.task, arch)
-    except NoBoundError:
+    known = Beside(state, declared=None if declared is None else depth * declared)
+    if state is None:
         return known
-    if route.n_star > BITS * state:
-        return known
-    return replace(known, n_star=route.n_star, n_star_status=route.status)
-
-
-def _own(model: ModelSpec, measure: bool) -> Beside:
-    depth, one = model.n_layers, replace(model, n_bits=1, n_layers=1)
-    state = measured_state(one) if measure else None
-    declared = declared_state(one) if measure else None
-    return Beside(
-        None if state is None else depth * state,
-        "" if state is None else "measured",
-        None if state is None else _limit(model, depth * state),
-        declared=None if declared is None else depth * declared,
-    )
-
-
-def _limit(model: ModelSpec, state: int) -> int | None:
-    return BITS * state if model.task == "rhi" else None
+    limit = BITS * state if model.task == "rhi" else None
+    origin = "counted" if a_layer is None else "measured"
+    known = replace(known, state_origin=origin, float_limit=limit)
+    with suppress(NoBoundError):
+        route = None if arch is None else bound(model.task, arch)
+        if route is not None and route.n_star <= BITS * state:
+            return replace(known, n_star=route.n_star, n_star_status=route.status)
+    return known
 
 
 @cache
