@@ -1,6 +1,7 @@
 """`ithbit bench`: how fast training is on this machine, with every available method."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +36,6 @@ def bench(
     if file is not None:
         check_writable(file)
 
-    def said(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
     def keep(result: "Result") -> None:
         if file is not None:
             write_whole(file, json_bytes(result.to_json()))
@@ -46,7 +44,7 @@ def bench(
         found = read_result(read)
     else:
         settings = Settings(tuple(n or (64,)), tuple(seeds or (5,)), device, steps, repeats, quick)
-        found = run_bench(settings, said, keep)
+        found = run_bench(settings, partial(print, file=sys.stderr, flush=True), keep)
     keep(found)
     return found
 
