@@ -48,7 +48,7 @@ class Family:
     step_milliseconds: tuple[float, float] = (48.0, 48.0)
     colour: str = ""  # from Okabe and Ito's palette; if empty, figures pick one
     marker: str = ""
-    dash: Literal["-", "--"] = "-"
+    dash: Literal["-", "--", "-.", ":"] = "-"
 
     def __post_init__(self) -> None:
         for name in ("label", "kind"):

@@ -7,15 +7,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ithbit.families import TASKS
+from ithbit.families import TASKS, Family
 from ithbit.published import Mean, Variant, published
 from ithbit.report.cells import Cell, Cells, median, summary, whole
-from ithbit.report.figures.style import INK, Look, chance_line, lengths_axis, looks
+from ithbit.report.figures.style import INK, chance_line, lengths_axis, looks
 from ithbit.report.figures.texts import LINE, grow, legend_below, n_lines, wrapped
 
 
 def _draw_variant(
-    axes: Axes, variant: Variant, theirs: dict[int, Mean], cells: Cells, look: Look, shift: float
+    axes: Axes, variant: Variant, theirs: dict[int, Mean], cells: Cells, look: Family, shift: float
 ) -> None:
     axes.plot(
         [n_bits * shift for n_bits in theirs],
@@ -179,7 +179,7 @@ def whole_epochs(axes: Axes) -> None:
 
 
 def _draw_epochs(
-    axes: Axes, variant: Variant, cells: Cells, lengths: list[int], look: Look
+    axes: Axes, variant: Variant, cells: Cells, lengths: list[int], look: Family
 ) -> None:
     """When runs were first perfect, and when those under the whole protocol stopped."""
     runs = cells.by_cell.of(Cell(variant, n_bits) for n_bits in lengths)
