@@ -21,12 +21,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Mean:
-    """A published mean ± sample standard deviation over `runs` runs, rounded to `decimals`."""
+    """Mean and sample standard deviation (None below two runs) over `runs` runs; a published one is
+    rounded to `decimals`."""
 
     mean: float
-    sd: float
+    sd: float | None
     runs: int
-    decimals: int
+    decimals: int = 0
 
     @property
     def half_unit(self) -> float:

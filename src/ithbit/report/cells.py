@@ -20,7 +20,7 @@ import polars as pl
 
 from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS, family_named
-from ithbit.published import LENGTHS, Variant, published
+from ithbit.published import LENGTHS, Mean, Variant, published
 from ithbit.report.differences import natural, told_apart, with_differences
 from ithbit.report.standing import Standing, standing, words
 from ithbit.shown import counted
@@ -59,15 +59,6 @@ class RunsByCell(dict[Cell, pl.DataFrame]):
         return pl.concat(found) if found else self._rows.clear()
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Mean and sample standard deviation (None below two runs) over `runs` runs."""
-
-    mean: float
-    sd: float | None
-    runs: int
-
-
 def _no_runs() -> RunsByCell:
     added = dict.fromkeys(("differs", "encoding", "standing"), pl.String)
     return RunsByCell(pl.DataFrame(schema=COLUMNS | added))
@@ -93,11 +84,9 @@ class Cells:
         """The cell's runs."""
         return self.by_cell.of([Cell(variant, n_bits, positions)])
 
-    def standing(
-        self, variants: Iterable[Variant], n_bits: int, positions: str = "polynomial"
-    ) -> Standing:
+    def standing(self, variants: Iterable[Variant], n_bits: int) -> Standing:
         """How the runs of these variants at one length stand, together."""
-        return standing(self.by_cell.of(Cell(variant, n_bits, positions) for variant in variants))
+        return standing(self.by_cell.of(Cell(variant, n_bits) for variant in variants))
 
     def ended_notes(self) -> list[str]:
         """Notes on unfinished and failed runs, not counted, and on diverged ones, counted."""
@@ -283,13 +272,13 @@ def solved(runs: pl.DataFrame) -> pl.DataFrame:
     return runs.filter(pl.col("solved"))
 
 
-def summary(runs: pl.DataFrame, column: str) -> Summary | None:
+def summary(runs: pl.DataFrame, column: str) -> Mean | None:
     """Mean and sample standard deviation of a column without its nulls; None if none is left."""
     values = runs[column].drop_nulls()
     if values.is_empty():
         return None
     sd = values.std() if values.len() > 1 else None
-    return Summary(float(values.mean()), None if sd is None else float(sd), values.len())  # type: ignore[arg-type]
+    return Mean(float(values.mean()), None if sd is None else float(sd), values.len())  # type: ignore[arg-type]
 
 
 def median(runs: pl.DataFrame, column: str) -> float | None:

@@ -21,7 +21,6 @@ from ithbit.report.tables.table import (
     common_notes,
     count_value,
     marked_labels,
-    printed_mean,
     spread_text,
     variant_labels,
 )
@@ -41,7 +40,7 @@ def accuracy_table(cells: Cells) -> Table:
                     2,
                     RUNS_PER_CELL if n_bits in theirs else 0,
                 ),
-                printed_mean(theirs[n_bits]) if n_bits in theirs else None,
+                spread_text(theirs.get(n_bits), 2),
                 standing=cells.standing([variant], n_bits),
             )
             for n_bits in lengths
@@ -187,7 +186,7 @@ def _shifted(runs: pl.DataFrame, row: LengthRow | None) -> tuple[Value, ...]:
     shifted = [
         Value(
             spread_text(summary(solved(runs), f"{side}_length_accuracy"), 3, wanted),
-            printed_mean(getattr(row, side)) if row else None,
+            spread_text(getattr(row, side), 3) if row else None,
         )
         for side in ("half", "double")
     ]
