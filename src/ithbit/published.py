@@ -73,14 +73,6 @@ class SuccessRow:
 
 
 @dataclass(frozen=True)
-class AccuracyRow:
-    """Maximum held-out accuracy at each n."""
-
-    variant: Variant
-    accuracy: dict[int, Mean]
-
-
-@dataclass(frozen=True)
 class PositionsRow:
     """One encoding at one length, over all configurations of the ablation."""
 
@@ -123,7 +115,7 @@ class Published:
     successes: tuple[SuccessRow, ...]
     totals: dict[Group, dict[int, int]]
     runs_per_total: dict[Group, int]
-    accuracy: tuple[AccuracyRow, ...]
+    accuracy: dict[Variant, dict[int, Mean]]  # maximum held-out accuracy at each n
     positions: tuple[PositionsRow, ...]
     positions_variants: tuple[Variant, ...]
     positions_seeds: tuple[int, ...]
@@ -185,10 +177,10 @@ def published() -> Published:
         ),
         totals={group: _by_n(main, counts) for group, counts in main["totals"].items()},
         runs_per_total=main["runs_per_total"],
-        accuracy=tuple(
-            AccuracyRow(_variant(row), _by_n(accuracy, map(accuracy_mean, row["mean"], row["sd"])))
+        accuracy={
+            _variant(row): _by_n(accuracy, map(accuracy_mean, row["mean"], row["sd"]))
             for row in accuracy["rows"]
-        ),
+        },
         positions=tuple(
             _row(PositionsRow, row, accuracy=row["mean_max_accuracy"]) for row in positions["rows"]
         ),

@@ -144,8 +144,7 @@ class Cells:
 
     def own(self) -> list[Variant]:
         """The variants that the paper does not have: users' layers, other depths and settings."""
-        paper = {row.variant for row in published().accuracy}
-        return [variant for variant in self.variants() if variant not in paper]
+        return [variant for variant in self.variants() if variant not in published().accuracy]
 
     def differing(self) -> list[str]:
         """All settings that differ from the paper's, as `differs` has them."""

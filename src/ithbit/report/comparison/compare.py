@@ -226,9 +226,9 @@ def _kinds(cells: Cells) -> Iterator[tuple[str, list[Measured]]]:
     yield (
         "Welch intervals",
         [
-            _accuracy(cells, row.variant, n, theirs)
-            for row in paper.accuracy
-            for n, theirs in row.accuracy.items()
+            _accuracy(cells, variant, n, theirs)
+            for variant, row in paper.accuracy.items()
+            for n, theirs in row.items()
         ],
     )
     yield "median ratios", [_epochs(cells, row) for row in paper.cost]

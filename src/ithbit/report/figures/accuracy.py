@@ -72,7 +72,7 @@ def accuracy_figure(cells: Cells) -> Figure:
 
     Published means are drawn beside runs of the same variant.
     """
-    paper = {row.variant: row.accuracy for row in published().accuracy}
+    paper = published().accuracy
     variants, lengths = cells.variants(), cells.lengths()
     shown = sorted({(TASKS.index(v.task), v.n_layers) for v in variants})
     figure, panels = _panels(len(shown), 4, 2.65, 2.4, 0.9)

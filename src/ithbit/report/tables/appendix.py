@@ -29,10 +29,10 @@ from ithbit.report.tables.table import (
 def accuracy_table(cells: Cells) -> Table:
     """Mean ± sample standard deviation of the maximum held-out accuracy, all 27 variants."""
     lengths = shown_lengths(cells)
-    paper = {row.variant: row for row in published().accuracy}
+    paper = published().accuracy
     rows = []
     for variant in [*([] if cells.none_of_the_paper else paper), *cells.own()]:
-        theirs = paper[variant].accuracy if variant in paper else {}
+        theirs = paper.get(variant, {})
         values = tuple(
             Value(
                 spread_text(
