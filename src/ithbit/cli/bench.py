@@ -28,8 +28,6 @@ def bench(
     is rewritten after every configuration.
     """
     from ithbit.bench.result import read_result
-    from ithbit.bench.run import Settings
-    from ithbit.bench.run import bench as run_bench
     from ithbit.store.writing import check_writable, json_bytes, write_whole
 
     file = None if json in (None, "-") else Path(str(json))
@@ -43,6 +41,9 @@ def bench(
     if read is not None:
         found = read_result(read)
     else:
+        from ithbit.bench.run import Settings
+        from ithbit.bench.run import bench as run_bench
+
         settings = Settings(tuple(n or (64,)), tuple(seeds or (5,)), device, steps, repeats, quick)
         found = run_bench(settings, partial(print, file=sys.stderr, flush=True), keep)
     keep(found)
