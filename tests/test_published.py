@@ -56,7 +56,7 @@ def test_merged_rows_cover_the_variants_once() -> None:
         for family in row.families
     ]
     assert len(set(merged)) == len(merged) == 27
-    assert set(merged) == {row.variant for row in PAPER.accuracy}
+    assert set(merged) == set(PAPER.accuracy)
     assert sum(variant.task == "rhi" for variant in merged) == 16
     for row in PAPER.successes:
         if len(row.families) == 2:
@@ -73,7 +73,7 @@ def test_ablation_has_240_runs_and_54_of_them_in_the_main_sweep() -> None:
             assert by_encoding[name, n_bits].runs == 27 == 9 * len(PAPER.positions_seeds)
         assert by_encoding["rotary", n_bits].runs == 12
     assert sum(row.runs for row in PAPER.positions if row.positions == "polynomial") == 54
-    assert set(PAPER.positions_variants) <= {row.variant for row in PAPER.accuracy}
+    assert set(PAPER.positions_variants) <= set(PAPER.accuracy)
 
 
 def test_one_polynomial_run_misses_and_explains_both_its_means() -> None:
@@ -81,9 +81,7 @@ def test_one_polynomial_run_misses_and_explains_both_its_means() -> None:
     row = next(r for r in PAPER.positions if r.positions == "polynomial" and r.n_bits == 64)
     assert row.successes == 26
     assert round((26 + missed) / 27, 4) == row.accuracy
-    cell = next(
-        r.accuracy[64] for r in PAPER.accuracy if r.variant == Variant("lhi", "softmax-full", 2)
-    )
+    cell = PAPER.accuracy[Variant("lhi", "softmax-full", 2)][64]
     assert round((4 + missed) / 5, 2) == cell.mean
     # Only the sample standard deviation rounds to the printed 0.18; the population's is 0.16.
     assert round((1 - missed) / math.sqrt(5), 2) == cell.sd
@@ -111,11 +109,10 @@ def test_length_by_n_is_the_mean_of_length_by_family() -> None:
 
 
 def test_full_success_means_accuracy_one() -> None:
-    accuracy = {row.variant: row.accuracy for row in PAPER.accuracy}
     for row in PAPER.successes:
         for n_bits, successes in row.successes.items():
             for family in row.families:
-                cell = accuracy[Variant(row.task, family, row.n_layers)][n_bits]
+                cell = PAPER.accuracy[Variant(row.task, family, row.n_layers)][n_bits]
                 assert cell.half_unit == 0.005
                 if successes == 5:
                     assert (cell.mean, cell.sd) == (1.0, 0.0)

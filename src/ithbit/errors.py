@@ -3,11 +3,13 @@
 The command line prints that sentence without a traceback and exits with status 2.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from numbers import Real
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
+
+Choice = TypeVar("Choice", bound=str)
 
 
 class IthbitError(Exception):
@@ -65,6 +67,20 @@ def raise_problems(subject: str, problems: list[str]) -> None:
     """
     if problems:
         raise SpecError(f"{subject}: {'; '.join(problems)}")
+
+
+def one_of(problem: str, given: object, choices: Iterable[Choice]) -> Choice:
+    """The choice that is given; raise `SpecError` if there is no such choice.
+
+    >>> one_of("unknown task", "rhu", ("rhi", "lhi"))
+    Traceback (most recent call last):
+    ...
+    ithbit.errors.SpecError: unknown task 'rhu'; choose one of rhi, lhi
+    """
+    known = list(choices)
+    if given in known:
+        return known[known.index(given)]
+    raise SpecError(f"{problem} {given!r}; choose one of {', '.join(known)}")
 
 
 def first_of(names: Sequence[str], most: int) -> str:

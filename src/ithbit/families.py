@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from ithbit.errors import SpecError
+from ithbit.errors import SpecError, one_of
 
 Task = Literal["rhi", "lhi"]
 Group = Literal["constructive", "stress test", "own layer"]
@@ -48,7 +48,7 @@ class Family:
     step_milliseconds: tuple[float, float] = (48.0, 48.0)
     colour: str = ""  # from Okabe and Ito's palette; if empty, figures pick one
     marker: str = ""
-    dash: Literal["-", "--"] = "-"
+    dash: Literal["-", "--", "-.", ":"] = "-"
 
     def __post_init__(self) -> None:
         for name in ("label", "kind"):
@@ -126,10 +126,7 @@ def task_named(name: str) -> Task:
     >>> task_named("rhi")
     'rhi'
     """
-    for task in TASKS:
-        if task == name:
-            return task
-    raise SpecError(f"unknown task {name!r}; choose one of {', '.join(TASKS)}")
+    return one_of("unknown task", name, TASKS)
 
 
 def group(task: Task, family: str, n_layers: int) -> Group:

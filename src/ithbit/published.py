@@ -5,9 +5,9 @@ as printed: a mean given to `decimals` places is known to half a unit in its las
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -21,12 +21,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Mean:
-    """A published mean ± sample standard deviation over `runs` runs, rounded to `decimals`."""
+    """Mean and sample standard deviation (None below two runs) over `runs` runs; a published one is
+    rounded to `decimals`."""
 
     mean: float
-    sd: float
+    sd: float | None
     runs: int
-    decimals: int
+    decimals: int = 0
 
     @property
     def half_unit(self) -> float:
@@ -72,14 +73,6 @@ class SuccessRow:
 
 
 @dataclass(frozen=True)
-class AccuracyRow:
-    """Maximum held-out accuracy at each n."""
-
-    variant: Variant
-    accuracy: dict[int, Mean]
-
-
-@dataclass(frozen=True)
 class PositionsRow:
     """One encoding at one length, over all configurations of the ablation."""
 
@@ -122,7 +115,7 @@ class Published:
     successes: tuple[SuccessRow, ...]
     totals: dict[Group, dict[int, int]]
     runs_per_total: dict[Group, int]
-    accuracy: tuple[AccuracyRow, ...]
+    accuracy: dict[Variant, dict[int, Mean]]  # maximum held-out accuracy at each n
     positions: tuple[PositionsRow, ...]
     positions_variants: tuple[Variant, ...]
     positions_seeds: tuple[int, ...]
@@ -141,6 +134,10 @@ def _row(kind: Callable[..., R], row: dict[str, Any], **more: Any) -> R:
 
 def _variant(row: dict[str, Any]) -> Variant:
     return Variant(row["task"], row["family"], row["n_layers"])
+
+
+def _by_n(table: dict[str, Any], values: Iterable[R]) -> dict[int, R]:
+    return dict(zip(table["n_bits"], values, strict=True))
 
 
 def _length_row(row: dict[str, Any], n_bits: int, runs: int, variant: Variant | None) -> LengthRow:
@@ -165,42 +162,33 @@ def published() -> Published:
     main = tables["tab:expected-outcomes-and-results"]
     accuracy = tables["tab:supp-max-accuracy"]
     positions = tables["tab:supp-pe"]
-    cost = tables["tab:supp-cost-n64"]
     by_n = tables["tab:supp-ood-by-n"]
     by_family = tables["tab:supp-ood-n64-family"]
+    accuracy_mean = partial(Mean, runs=accuracy["runs_per_cell"], decimals=accuracy["decimals"])
     return Published(
         successes=tuple(
             _row(
                 SuccessRow,
                 row,
                 families=tuple(row["families"]),
-                successes=dict(zip(main["n_bits"], row["successes"], strict=True)),
+                successes=_by_n(main, row["successes"]),
             )
             for row in main["rows"]
         ),
-        totals={
-            group: dict(zip(main["n_bits"], counts, strict=True))
-            for group, counts in main["totals"].items()
-        },
+        totals={group: _by_n(main, counts) for group, counts in main["totals"].items()},
         runs_per_total=main["runs_per_total"],
-        accuracy=tuple(
-            AccuracyRow(
-                _variant(row),
-                {
-                    n_bits: Mean(mean, sd, accuracy["runs_per_cell"], accuracy["decimals"])
-                    for n_bits, mean, sd in zip(
-                        accuracy["n_bits"], row["mean"], row["sd"], strict=True
-                    )
-                },
-            )
+        accuracy={
+            _variant(row): _by_n(accuracy, map(accuracy_mean, row["mean"], row["sd"]))
             for row in accuracy["rows"]
-        ),
+        },
         positions=tuple(
             _row(PositionsRow, row, accuracy=row["mean_max_accuracy"]) for row in positions["rows"]
         ),
-        positions_variants=tuple(_variant(row) for row in positions["configurations"]),
+        positions_variants=tuple(map(_variant, positions["configurations"])),
         positions_seeds=tuple(positions["seeds"]),
-        cost=tuple(_row(CostRow, row, variant=_variant(row)) for row in cost["rows"]),
+        cost=tuple(
+            _row(CostRow, row, variant=_variant(row)) for row in tables["tab:supp-cost-n64"]["rows"]
+        ),
         length_by_n=tuple(
             _length_row(row, row["n_bits"], by_n["runs"], None) for row in by_n["rows"]
         ),

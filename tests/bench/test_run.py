@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from ithbit.bench import steppers
-from ithbit.bench.clock import measure_ceilings, seconds
 from ithbit.bench.result import read_result
 from ithbit.bench.run import DEEPEST, Settings, bench, environment
+from ithbit.bench.steppers import measure_ceilings, seconds
 from ithbit.bench.text import result_text
 from ithbit.cli import main
 from ithbit.engine.device import choose_device

@@ -310,7 +310,7 @@ def test_the_atlas_agrees_with_the_main_table_where_both_speak() -> None:
 def test_measured_and_counted_states_agree() -> None:
     model = ModelSpec("rhi", "gru", 1, n_layers=2, d_model=4)
     measured, counted = beside(model), beside(model, measure=False)
-    assert (measured.origin, counted.origin) == ("measured", "counted")
+    assert (measured.state_origin, counted.state_origin) == ("measured", "counted")
     assert measured.state == counted.state == 8
     assert measured.float_limit == 256
     assert beside(ModelSpec("rhi", "softmax-full", 1, d_model=4), measure=False).state is None

@@ -62,12 +62,11 @@ def paper_plans(seeds: Iterable[int] = range(5), protocol: Protocol = Protocol()
     sizes = {row.variant: (row.n_parameters, row.median_epochs) for row in paper.cost}
     plans = []
     seeds = list(seeds)
-    for row in paper.accuracy:
-        v = row.variant
+    for v, means in paper.accuracy.items():
         size, median = sizes.get(v, (1000 * v.n_layers + 777, 150))
         for n_bits in LENGTHS:
             share = counts[v.task, v.family, v.n_layers, n_bits] / 5
-            cell = row.accuracy[n_bits]
+            cell = means[n_bits]
             # The failures' mean is what is left of the cell's mean.
             missed = 0.9995 if share == 1 else min(0.9995, (cell.mean - share) / (1 - share))
             for seed in seeds:

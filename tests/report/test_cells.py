@@ -33,7 +33,7 @@ def counted(cells: Cells, variant: Variant, n_bits: int) -> tuple[int, int]:
 def test_counts_follow_the_published_ones(paper_cells: Cells) -> None:
     assert counted(paper_cells, GRU, 64) == (5, 5)
     assert counted(paper_cells, Variant("rhi", "mamba2", 4), 32) == (3, 5)
-    assert paper_cells.standing([GRU], 32, "learned").runs == 3
+    assert paper_cells.runs(GRU, 32, "learned").height == 3
     assert counted(paper_cells, Variant("rhi", "linear-full", 4), 8) == (0, 0)
     assert paper_cells.lengths() == [8, 16, 32, 64]
     assert len(paper_cells.variants()) == 27

@@ -123,9 +123,10 @@ def capacity(
     stuck = tuple(each.sentence() for each in standings if each.stuck and not each.train)
     found = Capacities(rows, search.sentence(), stuck)
     if out is not None:
-        from ithbit.capacity.card import write_card
+        from ithbit.capacity.card import render_card
+        from ithbit.store.writing import write_text
 
-        write_card(found, Path(out))
+        write_text(Path(out), render_card(found))
     return found
 
 

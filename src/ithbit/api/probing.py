@@ -57,7 +57,8 @@ def probe(
     from ithbit.models.layer_source import layer_of, load_layer
     from ithbit.probe.report import Plan, probe_layer
     from ithbit.probe.text import report_text
-    from ithbit.report.page.probe import write_probe
+    from ithbit.report.page.probe import render_probe
+    from ithbit.store.writing import write_text
 
     if minutes is None:
         minutes = _QUICK_MINUTES if stop_when_solved else math.inf
@@ -90,5 +91,5 @@ def probe(
     report = probe_layer(loaded, plan, Path(store), device, workers, said)
     if out is not None:
         counts = {task: report.counts(task) for task in TASKS if report.runs}
-        write_probe(report.to_json(), counts, report_text(report), Path(out))
+        write_text(Path(out), render_probe(report.to_json(), counts, report_text(report)))
     return report

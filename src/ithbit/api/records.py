@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ithbit.api.arguments import path_of
-from ithbit.errors import SpecError, StoreError, number
+from ithbit.errors import SpecError, StoreError, number, one_of
 from ithbit.shown import Shown
 
 if TYPE_CHECKING:
@@ -36,17 +36,10 @@ def _records(store: str | Path, with_histories: bool = False) -> "Records":
     return records
 
 
-def _check_settings(settings: str) -> None:
-    from ithbit.report.cells import SETTINGS
-
-    if settings not in SETTINGS:
-        raise SpecError(f"unknown settings {settings!r}; choose one of {', '.join(SETTINGS)}")
-
-
 def _cells(store: str | Path, settings: str) -> "Cells":
-    from ithbit.report.cells import gather
+    from ithbit.report.cells import SETTINGS, gather
 
-    _check_settings(settings)
+    one_of("unknown settings", settings, SETTINGS)
     return gather(_records(store), settings)
 
 
@@ -103,12 +96,13 @@ def table(
     8,45/45,0.629±0.091,0.535±0.026
     ...
     """
-    from ithbit.report.tables.main import check_table, table_named
-    from ithbit.report.tables.render import check_format
+    from ithbit.report.tables.main import TABLES, table_named
+    from ithbit.report.tables.render import FORMATS, SHOWS
     from ithbit.store.writing import write_text
 
-    check_table(name)
-    check_format(format, show)
+    one_of("unknown table", name, TABLES)
+    one_of("unknown format", format, FORMATS)
+    one_of("cannot show", show, SHOWS)
     cells = None if show == "published" else _cells(store, settings)
     path = None if out is None else Path(out)
     made = PaperTable(table_named(name, cells), format, show, path)
@@ -164,11 +158,11 @@ def plot(
     """
     from ithbit.families import family_named, task_named
     from ithbit.published import Variant
-    from ithbit.report.figures import check_figure, check_figure_format, draw, save
+    from ithbit.report.figures import FIGURES, check_figure_format, draw, save
     from ithbit.report.figures.curves import curves_figure
     from ithbit.spec import CODE_DIGITS, ModelSpec
 
-    check_figure(name)
+    one_of("unknown figure", name, (*FIGURES, "curves"))
     if out is not None:
         check_figure_format(Path(out))
     if name != "curves" and (task, family, layers, n, positions) != CELL:
@@ -205,11 +199,12 @@ def report(
     ...
     ithbit.errors.StoreError: the store nowhere does not exist; name the folder of a sweep ...
     """
+    from ithbit.report.cells import SETTINGS
     from ithbit.report.page.page import write_page
     from ithbit.store.frame import no_rows
     from ithbit.store.probed import probed_layers
 
-    _check_settings(settings)
+    one_of("unknown settings", settings, SETTINGS)
     try:
         records = _records(store, with_histories=True)
     except StoreError:

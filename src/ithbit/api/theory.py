@@ -106,12 +106,9 @@ def certify(
     from ithbit.theory.certificate import certify as derive
     from ithbit.theory.certificate_file import require_writable, write_certificate
 
-    if isinstance(task, str):
-        longest = None if n is None else whole("n", n)
-    else:
-        longest = _solution(task, family, n, variant, model, {}).n_bits
-    if longest is not None:
-        require_writable(longest)
+    length = n if isinstance(task, str) else _solution(task, family, n, variant, model, {}).n_bits
+    if length is not None:
+        require_writable(whole("n", length))
     sizes = {"layers": layers, "width": width, "heads": heads, "ff": ff, "state": state}
     certificate = derive(_solution(task, family, n, variant, model, sizes), method)
     if out is not None:

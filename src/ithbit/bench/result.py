@@ -8,12 +8,19 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ithbit.bench.clock import Ceilings
 from ithbit.errors import StoreError
 from ithbit.families import Task
 
 SCHEMA = 2
 STEPPERS = ("reference", "stacked", "compiled", "kernels")
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The best throughput of the machine, *observed* in the run that is compared with it."""
+
+    fp32_flops: float  # operations per second of a large square product in fp32, TF32 off
+    copy_bytes: float  # bytes read and written per second by a large copy
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ithbit.bench import steppers, work
-from ithbit.bench.clock import measure_ceilings
 from ithbit.bench.result import Result, Row
 from ithbit.engine.device import Device, choose_device, describe_environment
 from ithbit.engine.steppers import StepperName
@@ -73,7 +72,7 @@ def bench(
     steps, repeats = settings.counts(device)
     protocol = Protocol()
     said(device.reason)
-    ceilings = measure_ceilings(device, repeats, settings.quick)
+    ceilings = steppers.measure_ceilings(device, repeats, settings.quick)
     said(
         f"ceilings: {ceilings.fp32_flops / 1e12:.3g} TFLOP/s fp32, "
         f"{ceilings.copy_bytes / 1e9:.3g} GB/s copied"

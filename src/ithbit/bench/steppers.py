@@ -10,13 +10,15 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import asdict
-from statistics import mean
+from statistics import mean, median
 from typing import Literal
 
 import torch
 
-from ithbit.bench.clock import seconds
+from ithbit.bench.result import Ceilings
 from ithbit.engine.cell import stack_size
 from ithbit.engine.device import Device, choose_device, usable_cores
 from ithbit.engine.optim import AdamState
@@ -27,6 +29,34 @@ from ithbit.spec import ModelSpec, Protocol, RunSpec
 
 _WARM_UP = 3
 _WORKER = "from ithbit.bench.steppers import worker; worker()"
+
+
+def seconds(action: Callable[[], object], device: Device, repeats: int) -> float:
+    """Seconds per call, the median of `repeats`, each until the device has nothing left to do;
+    warming up is left to the caller."""
+    taken = []
+    for _ in range(repeats):
+        device.synchronize()
+        began = time.perf_counter()
+        action()
+        device.synchronize()
+        taken.append(time.perf_counter() - began)
+    return median(taken)
+
+
+def measure_ceilings(device: Device, repeats: int, quick: bool = False) -> Ceilings:
+    """The ceilings of this device; on a CPU with torch's current number of threads."""
+    size, n_bytes = (8192, 1 << 30) if device.is_cuda else (2048, 1 << 28)
+    if quick:
+        size, n_bytes = size // 8, n_bytes >> 6
+    a, b = (torch.randn(size, size, device=device.torch) for _ in range(2))
+    source = torch.zeros(n_bytes // 4, device=device.torch)
+    target = torch.empty_like(source)
+    torch.mm(a, b, out=a.clone())
+    product = seconds(lambda: torch.mm(a, b), device, repeats)  # TF32 is off: see `choose_device`
+    target.copy_(source)
+    copy = seconds(lambda: target.copy_(source), device, repeats)
+    return Ceilings(2 * size**3 / product, 2 * n_bytes / copy)
 
 
 def step_seconds(

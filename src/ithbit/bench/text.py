@@ -2,8 +2,8 @@
 
 from statistics import geometric_mean
 
-from ithbit.bench.result import STEPPERS, Result, Row
-from ithbit.wrapping import COLUMNS, wrapped
+from ithbit.bench.result import STEPPERS, Result
+from ithbit.wrapping import COLUMNS, aligned, wrapped
 
 _NAMES = ("n", "task", "family", "L", "seeds")
 
@@ -82,22 +82,15 @@ def _table(result: Result, heads: list[tuple[str, str]], rows: list[list[str]]) 
     table = [
         [*("" for _ in _NAMES), *(stepper for stepper, _ in heads)],
         [*_NAMES, *(unit for _, unit in heads)],
-        *([*_configuration(row), *cells] for row, cells in zip(result.rows, rows, strict=True)),
+        *(
+            [str(row.n), row.task, row.family, str(row.layers), str(row.seeds), *cells]
+            for row, cells in zip(result.rows, rows, strict=True)
+        ),
     ]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= COLUMNS else " "
-    lines = []
-    for cells in table:
-        texts = [
-            cell.ljust(width) if k in (1, 2) else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ]
-        lines.append(gap.join(texts).rstrip())
-    return lines
-
-
-def _configuration(row: Row) -> tuple[str, ...]:
-    return str(row.n), row.task, row.family, str(row.layers), str(row.seeds)
+    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= COLUMNS else 1
+    to_left = [k in (1, 2) for k in range(len(widths))]
+    return [line for cells in table for line in aligned(cells, widths, gap, to_left)]
 
 
 def _means(result: Result, shown: list[str]) -> list[str]:

@@ -4,14 +4,12 @@ All text is escaped.
 """
 
 from importlib.resources import as_file, files
-from pathlib import Path
 
 from ithbit.capacity.figure import capacity_figure, fits
 from ithbit.capacity.result import HEADS, Capacities, Capacity, cells, read_rows
 from ithbit.report.figures import to_svg
 from ithbit.report.page.page import themed
 from ithbit.report.page.short import short_page
-from ithbit.store.writing import write_text
 
 _STYLE = """th, td { text-align: right; border-bottom: 1px solid var(--line); }
 .large { font-size: 1.3rem; }
@@ -42,12 +40,8 @@ def atlas() -> tuple[Capacity, ...]:
 
 def render_card(found: Capacities) -> str:
     """The card of a search as HTML, its cells shown among the known ones."""
-    own = [(each.family, each.code, each.task, each.layers, each.width) for each in found]
-    known = [
-        each
-        for each in atlas()
-        if (each.family, each.code, each.task, each.layers, each.width) not in own
-    ]
+    own = {each.cell for each in found}
+    known = [each for each in atlas() if each.cell not in own]
     exponents = [each.sentence() for each in fits(known)]
     layers = ", ".join(dict.fromkeys(each.label for each in found))
     fitted = f" Fitted, with 95 % intervals: {'; '.join(exponents)}." if exponents else ""
@@ -63,8 +57,3 @@ def render_card(found: Capacities) -> str:
         figure=themed(to_svg(capacity_figure(known, tuple(found)), "capacity")),
         legend=_LEGEND + fitted,
     )
-
-
-def write_card(found: Capacities, path: Path) -> Path:
-    """Write the card, whole or not at all."""
-    return write_text(path, render_card(found))

@@ -72,58 +72,49 @@ def fits(rows: Sequence[Capacity]) -> list[Fit]:
     return [found for family in families if (found := fit(family, rows)) is not None]
 
 
+@mpl.rc_context(RC)
 def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> Figure:
     """Cells on RHI: a mark at what is solved, a line up to what failed. Cells without a state, or
     whose state is not known, stand in a panel of their own. A user's cells are drawn as stars."""
-    with mpl.rc_context(RC):
-        shown = [
-            (each, mine)
-            for rows, mine in ((known, False), (own, True))
-            for each in rows
-            if each.task == "rhi" and each.solved_at
-        ]
-        placed = [(each, mine) for each, mine in shown if each.state]
-        beside = [(each, mine) for each, mine in shown if not each.state]
-        colours = _colours([each.family for each, _ in shown])
-        depths = sorted({each.layers for each, _ in shown})
-        figure = Figure(figsize=(8.6, 5.6), layout="constrained")
-        axes, *strip = figure.subplots(
-            1, 2 if beside else 1, sharey=True, squeeze=False, width_ratios=_widths(len(beside))
-        )[0]
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log", base=2)
-        for each, mine in placed:
-            _draw(axes, each.state or 0, each, mine, colours[each.family], depths)
-        states = [each.state for each, _ in placed if each.state] or [1, 1024]
-        ends = min(states) / 1.5, max(states) * 1.5
-        lengths = [n for each, _ in shown for n in (each.failed_at, each.solved_at, each.n_star)]
-        bottom, top = 2, 3 * max([64, *(n for n in lengths if n)])
-        _limits(axes, ends, top)
-        for found in fits(known):
-            fitted = [e.state or 1 for e, _ in placed if e.family == found.family and e.final]
-            span = [float(end(fitted)) for end in (min, max)]
-            axes.plot(
-                span, [found.scale * end**found.exponent for end in span],
-                color=colours[found.family], linewidth=0.8, alpha=0.6, zorder=1,
-            )  # fmt: skip
-        axes.set_xlim(*ends)
-        axes.set_ylim(bottom, top)
-        axes.set_xlabel("numbers in the state, all layers")
-        axes.set_ylabel("n: solved (mark), failed (end of the line)")
-        axes.set_title("Largest n learnt (right-hand indexing)")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.legend(handles=_legend(shown, colours, depths), loc="upper left", fontsize=8)
-        for panel in strip:
-            _stand_beside(panel, beside, colours, depths)
-        for panel in (axes, *strip):
-            panel.grid(which="major")
-        return figure
-
-
-def _widths(beside: int) -> list[float]:
-    """Of the panels: the second has so many cells side by side."""
-    return [6.0, 0.4 + 0.28 * beside] if beside else [1.0]
+    shown = [each for each in (*known, *own) if each.task == "rhi" and each.solved_at]
+    placed = [each for each in shown if each.state]
+    beside = [each for each in shown if not each.state]
+    colours = _colours([each.family for each in shown])
+    depths = sorted({each.layers for each in shown})
+    figure = Figure(figsize=(8.6, 5.6), layout="constrained")
+    # A second panel has so many cells side by side.
+    widths = [6.0, 0.4 + 0.28 * len(beside)] if beside else [1.0]
+    panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)
+    axes, *strip = panels[0]
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    for each in placed:
+        _draw(axes, each.state or 0, each, each in own, colours[each.family], depths)
+    states = [each.state for each in placed if each.state] or [1, 1024]
+    ends = min(states) / 1.5, max(states) * 1.5
+    lengths = [n for each in shown for n in (each.failed_at, each.solved_at, each.n_star)]
+    bottom, top = 2, 3 * max([64, *(n for n in lengths if n)])
+    _limits(axes, ends, top)
+    for found in fits(known):
+        fitted = [e.state or 1 for e in placed if e.family == found.family and e.final]
+        span = [float(end(fitted)) for end in (min, max)]
+        axes.plot(
+            span, [found.scale * end**found.exponent for end in span],
+            color=colours[found.family], linewidth=0.8, alpha=0.6, zorder=1,
+        )  # fmt: skip
+    axes.set_xlim(*ends)
+    axes.set_ylim(bottom, top)
+    axes.set_xlabel("numbers in the state, all layers")
+    axes.set_ylabel("n: solved (mark), failed (end of the line)")
+    axes.set_title("Largest n learnt (right-hand indexing)")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.legend(handles=_legend(shown, colours, depths), loc="upper left", fontsize=8)
+    for panel in strip:
+        _stand_beside(panel, beside, own, colours, depths)
+    for panel in (axes, *strip):
+        panel.grid(which="major")
+    return figure
 
 
 def _limits(axes: Axes, ends: tuple[float, float], top: float) -> None:
@@ -143,17 +134,18 @@ def _limits(axes: Axes, ends: tuple[float, float], top: float) -> None:
 
 def _stand_beside(
     panel: Axes,
-    cells: Sequence[tuple[Capacity, bool]],
+    cells: Sequence[Capacity],
+    own: Sequence[Capacity],
     colours: dict[str, str],
     depths: Sequence[int],
 ) -> None:
     """Cells side by side, by family, depth and width."""
-    order = sorted(cells, key=lambda cell: (cell[0].family, cell[0].layers, cell[0].width))
-    for place, (each, mine) in enumerate(order):
-        _draw(panel, place, each, mine, colours[each.family], depths)
+    order = sorted(cells, key=lambda each: (each.family, each.layers, each.width))
+    for place, each in enumerate(order):
+        _draw(panel, place, each, each in own, colours[each.family], depths)
     panel.set_xlim(-0.6, len(order) - 0.4)
-    panel.set_xticks(range(len(order)), [str(each.width) for each, _ in order])
-    known = all(each.family in FAMILIES for each, _ in order)
+    panel.set_xticks(range(len(order)), [str(each.width) for each in order])
+    known = all(each.family in FAMILIES for each in order)
     panel.set_xlabel("width; no fixed state" if known else "width; state not fixed or not known")
 
 
@@ -187,24 +179,23 @@ def _colours(families: Sequence[str]) -> dict[str, str]:
 
 
 def _legend(
-    placed: Sequence[tuple[Capacity, bool]], colours: dict[str, str], depths: Sequence[int]
+    placed: Sequence[Capacity], colours: dict[str, str], depths: Sequence[int]
 ) -> list[Line2D]:
-    named = dict.fromkeys(each.family for each, _ in placed)
     handles = [
-        Line2D([], [], color=colours[name], label=family_named(name).label, linewidth=3)
-        for name in named
+        Line2D([], [], color=colour, label=family_named(name).label, linewidth=3)
+        for name, colour in colours.items()
     ]
     handles += [
         Line2D([], [], marker=_MARKERS[k % len(_MARKERS)], color=INK, linestyle="",
                label=counted(depth, "layer"))
         for k, depth in enumerate(depths)
     ]  # fmt: skip
-    if not all(each.final for each, _ in placed):
+    if not all(each.final for each in placed):
         handles.append(
             Line2D([], [], marker=_MARKERS[0], color=PAPER, markeredgecolor=INK, linestyle="",
                    label="search not done")
         )  # fmt: skip
-    statuses = {each.n_star_status for each, _ in placed if each.n_star is not None}
+    statuses = {each.n_star_status for each in placed if each.n_star is not None}
     handles += [
         Line2D([], [], marker="_", color=INK, linestyle="", label=f"n* ({status})")
         for status in sorted(statuses)

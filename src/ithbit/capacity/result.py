@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ithbit.capacity.rounds import Standing
-from ithbit.capacity.state import Beside, beside
+from ithbit.capacity.state import beside
 from ithbit.errors import StoreError
 from ithbit.families import family_named
 from ithbit.shown import Shown, counted
@@ -55,6 +55,10 @@ class Capacity:
         return family_named(self.family).label
 
     @property
+    def cell(self) -> tuple[str | int, ...]:
+        return self.family, self.code, self.task, self.layers, self.width
+
+    @property
     def middle(self) -> float | None:
         """The geometric mean of the bracket; None if either end is open."""
         if not self.solved_at or self.failed_at is None:
@@ -96,7 +100,6 @@ def row(standing: Standing, measure: bool = False) -> Capacity:
     """The row of a cell. `measure` measures its state, which takes up to a minute or so."""
     model, found = standing.model, standing.bracket
     at_low = next((each for each in standing.tried if each.n == found.low), None)
-    known: Beside = beside(model, measure)
     verdicts = sorted(set(standing.verdicts))
     return Capacity(
         model.task,
@@ -111,13 +114,8 @@ def row(standing: Standing, measure: bool = False) -> Capacity:
         at_low.runs if at_low else 0,
         ", ".join(f"{standing.verdicts.count(each)} {each}" for each in verdicts),
         standing.lengths,
-        known.state,
-        known.origin,
-        known.float_limit,
-        known.n_star,
-        known.n_star_status,
-        known.declared,
-        model.code,
+        code=model.code,
+        **asdict(beside(model, measure)),
     )
 
 

@@ -39,7 +39,7 @@ class Beside:
     """
 
     state: int | None = None
-    origin: str = ""  # measured or counted
+    state_origin: str = ""  # measured or counted
     float_limit: int | None = None
     n_star: int | None = None
     n_star_status: str = ""  # proved or conditional
@@ -52,44 +52,31 @@ def beside(model: ModelSpec, measure: bool = True) -> Beside:
     `measure` measures it, for the six families only up to `_LARGEST` numbers per layer.
 
     >>> beside(ModelSpec("rhi", "gru", 8, 2, 4), measure=False)
-    Beside(state=8, origin='counted', float_limit=256, n_star=None, n_star_status='', declared=None)
+    Beside(state=8, state_origin='counted', float_limit=256, n_star=None, ...)
     """
     family, depth = family_named(model.family), model.n_layers
     if not (family.own or family.causal or depth == 1):
         return Beside()
-    if family.own:
-        return _own(model, measure)
-    arch = _architecture(model)
-    counted = _counted(arch)
-    if counted is None:
+    arch = None if family.own else _architecture(model)
+    counted = None if arch is None else _counted(arch)
+    if arch is not None and counted is None:
         return Beside()
-    small = counted // depth <= _LARGEST
-    a_layer = measured_state(replace(model, n_bits=1, n_layers=1)) if measure and small else None
+    one = replace(model, n_bits=1, n_layers=1)
+    measure = measure and (counted is None or counted // depth <= _LARGEST)
+    a_layer = measured_state(one) if measure else None
+    declared = declared_state(one) if measure and family.own else None
     state = counted if a_layer is None else depth * a_layer
-    known = Beside(state, "counted" if a_layer is None else "measured", _limit(model, state))
-    try:
-        route = bound(model.task, arch)
-    except NoBoundError:
+    known = Beside(state, declared=None if declared is None else depth * declared)
+    if state is None:
         return known
-    if route.n_star > BITS * state:
-        return known
-    return replace(known, n_star=route.n_star, n_star_status=route.status)
-
-
-def _own(model: ModelSpec, measure: bool) -> Beside:
-    depth, one = model.n_layers, replace(model, n_bits=1, n_layers=1)
-    state = measured_state(one) if measure else None
-    declared = declared_state(one) if measure else None
-    return Beside(
-        None if state is None else depth * state,
-        "" if state is None else "measured",
-        None if state is None else _limit(model, depth * state),
-        declared=None if declared is None else depth * declared,
-    )
-
-
-def _limit(model: ModelSpec, state: int) -> int | None:
-    return BITS * state if model.task == "rhi" else None
+    limit = BITS * state if model.task == "rhi" else None
+    origin = "counted" if a_layer is None else "measured"
+    known = replace(known, state_origin=origin, float_limit=limit)
+    with suppress(NoBoundError):
+        route = None if arch is None else bound(model.task, arch)
+        if route is not None and route.n_star <= BITS * state:
+            return replace(known, n_star=route.n_star, n_star_status=route.status)
+    return known
 
 
 @cache
@@ -97,7 +84,9 @@ def measured_state(model: ModelSpec) -> int | None:
     """The measured state of one layer; None if the measurement is inconclusive."""
     module = _module(model) if model.code else _block(model)
     try:
-        if module is None or (model.code and _leaks(module, model.d_model)):
+        if module is None:
+            return None
+        if model.code and behaviour(module, model.d_model, _RANK_LENGTH).leak is not None:
             return None
         return causal_rank(module, model.d_model, _RANK_LENGTH).state
     except FAILURES:  # a layer that has no derivative
@@ -115,10 +104,6 @@ def declared_state(model: ModelSpec) -> int | None:
     """The state that one user's layer declares, as `ithbit probe` reads it."""
     module = _module(model)
     return None if module is None else behaviour(module, model.d_model, 4).declared_state
-
-
-def _leaks(module: nn.Module, width: int) -> bool:
-    return behaviour(module, width, _RANK_LENGTH).leak is not None
 
 
 def _module(model: ModelSpec) -> nn.Module | None:

@@ -1,6 +1,7 @@
 """`ithbit bench`: how fast training is on this machine, with every available method."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,16 +28,11 @@ def bench(
     is rewritten after every configuration.
     """
     from ithbit.bench.result import read_result
-    from ithbit.bench.run import Settings
-    from ithbit.bench.run import bench as run_bench
     from ithbit.store.writing import check_writable, json_bytes, write_whole
 
     file = None if json in (None, "-") else Path(str(json))
     if file is not None:
         check_writable(file)
-
-    def said(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
 
     def keep(result: "Result") -> None:
         if file is not None:
@@ -45,8 +41,11 @@ def bench(
     if read is not None:
         found = read_result(read)
     else:
+        from ithbit.bench.run import Settings
+        from ithbit.bench.run import bench as run_bench
+
         settings = Settings(tuple(n or (64,)), tuple(seeds or (5,)), device, steps, repeats, quick)
-        found = run_bench(settings, said, keep)
+        found = run_bench(settings, partial(print, file=sys.stderr, flush=True), keep)
     keep(found)
     return found
 

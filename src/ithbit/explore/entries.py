@@ -1,7 +1,7 @@
 """The models of a page: trained runs with their records, and the construction beside the first."""
 
 import base64
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ithbit.spec import ModelSpec
 from ithbit.store.reading import read_verification
 from ithbit.store.records import Case, result_from_json
 from ithbit.theory.certificate import certify
+from ithbit.theory.constructions import entry_of
 from ithbit.theory.constructions.trained import TRAINED, too_large, too_small
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_solution import TrainedSolution
@@ -88,15 +89,11 @@ def of_run(folder: Path) -> Entry:
 
 def construction(spec: ModelSpec) -> TrainedSolution | None:
     """Explicit weights for the same blocks at the same sizes; None if there are none."""
-    sizes = ModelSpec(
-        *(spec.task, spec.family, spec.n_bits, spec.n_layers),
-        *(spec.d_model, spec.n_heads, spec.d_ff, spec.d_state),
-    )
-    for entry in TRAINED:
-        if (entry.task, entry.family) == (spec.task, spec.family):
-            missing = too_small(entry, sizes) or too_large(sizes)
-            return None if missing else entry.build(sizes)
-    return None
+    sizes = replace(spec, positions=ModelSpec.positions)
+    entry = entry_of(TRAINED, spec.task, spec.family)
+    if entry is None or too_small(entry, sizes) or too_large(sizes):
+        return None
+    return entry.build(sizes)
 
 
 def of_solution(solution: TrainedSolution) -> Entry:

@@ -11,7 +11,7 @@ accuracy, which it does.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ import polars as pl
 
 from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS, family_named
-from ithbit.published import LENGTHS, Variant, published
+from ithbit.published import LENGTHS, Mean, Variant, published
 from ithbit.report.differences import natural, told_apart, with_differences
 from ithbit.report.standing import Standing, standing, words
 from ithbit.shown import counted
@@ -41,40 +41,22 @@ class Cell(NamedTuple):
     positions: str = "polynomial"
 
 
-class RunsByCell(Mapping[Cell, pl.DataFrame]):
-    """Runs by cell, sliced from one sorted frame on demand: most cells are never needed."""
+class RunsByCell(dict[Cell, pl.DataFrame]):
+    """Runs by cell: slices of one sorted frame."""
 
     def __init__(self, rows: pl.DataFrame) -> None:
         self._rows = rows.sort(*_KEY, "seed")
-        self._spans: dict[Cell, tuple[int, int]] = {}
         start = 0
         sizes = self._rows.group_by(_KEY, maintain_order=True).len()
         for *variant, n_bits, positions, size in sizes.iter_rows():
-            self._spans[Cell(Variant(*variant), n_bits, positions)] = (start, size)
+            cell = Cell(Variant(*variant), n_bits, positions)
+            self[cell] = self._rows.slice(start, size)
             start += size
-
-    def __getitem__(self, cell: Cell) -> pl.DataFrame:
-        return self._rows.slice(*self._spans[cell])
-
-    def __iter__(self) -> Iterator[Cell]:
-        return iter(self._spans)
-
-    def __len__(self) -> int:
-        return len(self._spans)
 
     def of(self, cells: Iterable[Cell]) -> pl.DataFrame:
         """The runs of these cells as one frame, empty if there are none."""
-        found = [self[cell] for cell in cells if cell in self._spans]
+        found = [self[cell] for cell in cells if cell in self]
         return pl.concat(found) if found else self._rows.clear()
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Mean and sample standard deviation (None below two runs) over `runs` runs."""
-
-    mean: float
-    sd: float | None
-    runs: int
 
 
 def _no_runs() -> RunsByCell:
@@ -102,11 +84,9 @@ class Cells:
         """The cell's runs."""
         return self.by_cell.of([Cell(variant, n_bits, positions)])
 
-    def standing(
-        self, variants: Iterable[Variant], n_bits: int, positions: str = "polynomial"
-    ) -> Standing:
+    def standing(self, variants: Iterable[Variant], n_bits: int) -> Standing:
         """How the runs of these variants at one length stand, together."""
-        return standing(self.by_cell.of(Cell(variant, n_bits, positions) for variant in variants))
+        return standing(self.by_cell.of(Cell(variant, n_bits) for variant in variants))
 
     def ended_notes(self) -> list[str]:
         """Notes on unfinished and failed runs, not counted, and on diverged ones, counted."""
@@ -164,8 +144,7 @@ class Cells:
 
     def own(self) -> list[Variant]:
         """The variants that the paper does not have: users' layers, other depths and settings."""
-        paper = {row.variant for row in published().accuracy}
-        return [variant for variant in self.variants() if variant not in paper]
+        return [variant for variant in self.variants() if variant not in published().accuracy]
 
     def differing(self) -> list[str]:
         """All settings that differ from the paper's, as `differs` has them."""
@@ -292,13 +271,13 @@ def solved(runs: pl.DataFrame) -> pl.DataFrame:
     return runs.filter(pl.col("solved"))
 
 
-def summary(runs: pl.DataFrame, column: str) -> Summary | None:
+def summary(runs: pl.DataFrame, column: str) -> Mean | None:
     """Mean and sample standard deviation of a column without its nulls; None if none is left."""
     values = runs[column].drop_nulls()
     if values.is_empty():
         return None
     sd = values.std() if values.len() > 1 else None
-    return Summary(float(values.mean()), None if sd is None else float(sd), values.len())  # type: ignore[arg-type]
+    return Mean(float(values.mean()), None if sd is None else float(sd), values.len())  # type: ignore[arg-type]
 
 
 def median(runs: pl.DataFrame, column: str) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from ithbit.published import published
+from ithbit.published import Variant, published
 from ithbit.spec import ModelSpec, Protocol
 
 _NAMES = {
@@ -59,11 +59,9 @@ def differences(run: dict[str, Any]) -> str:
 
 def _of_ablation(run: dict[str, Any]) -> bool:
     """Whether the paper's ablation of encodings has this model and length."""
-    model = run["task"], run["family"], run["n_layers"]
-    paper = published()
-    return any(row.n_bits == run["n_bits"] for row in paper.positions) and any(
-        (v.task, v.family, v.n_layers) == model for v in paper.positions_variants
-    )
+    paper, model = published(), Variant(run["task"], run["family"], run["n_layers"])
+    lengths = {row.n_bits for row in paper.positions}
+    return run["n_bits"] in lengths and model in paper.positions_variants
 
 
 def with_differences(rows: pl.DataFrame) -> pl.DataFrame:

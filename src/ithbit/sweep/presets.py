@@ -16,7 +16,7 @@ from ithbit.spec import ModelSpec, Protocol, RunSpec
 Variant = tuple[Task, str, int]  # task, family, layers
 
 VARIANTS: tuple[Variant, ...] = tuple(
-    (row.variant.task, row.variant.family, row.variant.n_layers) for row in published().accuracy
+    (variant.task, variant.family, variant.n_layers) for variant in published().accuracy
 )
 CONSTRUCTIVE = tuple(variant for variant in VARIANTS if group(*variant) == "constructive")
 

@@ -7,14 +7,19 @@ counts those that agree or differ but rest on fewer runs than the paper's. `comp
 test is behind each.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ithbit.report.standing import Standing
+from rich import box
+from rich.table import Table
+
+from ithbit.report.standing import Standing, legend
 from ithbit.shown import Shown
+from ithbit.wrapping import wrapped
 
 AGREES, DIFFERS, MISSING, TOO_FEW = "agrees", "differs", "missing", "too few"
+_MOST = 5  # runs listed of one comparison
 
 
 @dataclass(frozen=True)
@@ -90,9 +95,40 @@ class Agreement(Shown):
         }
 
     def parts(self) -> Iterator[Any]:
-        from ithbit.report.comparison.text import agreement_parts
-
-        return agreement_parts(self)
+        """The verdict, a line for each kind of comparison, and those furthest from agreement."""
+        yield self.verdict()
+        said = f"Compared by the paper's criterion. Main table: {self.standing.sentence()}."
+        yield "\n".join(wrapped(said, then="  "))
+        for note in self.notes:
+            yield f"  {note}"
+        yield ""
+        yield _kinds(self.kinds)
+        yield ""
+        if self.n_incomplete or self.count(TOO_FEW):
+            yield (
+                "fewer: how many of those that agree or differ rest on fewer runs than the\n"
+                "  paper's; too few: not judged, for lack of runs."
+            )
+        shares = sum(kind.smallest is not None for kind in self.kinds)
+        if shares:
+            yield (
+                "* corrected over the cells of its kind; a cell differs at "
+                f"{self.alpha:g}/{shares} = {self.alpha / shares:.3g}\n  or less, so that a "
+                "faithful reproduction is called different at most\n  "
+                f"{self.alpha:.0%} of the time. Agreement is no proof that nothing differs."
+            )
+        listed = self.comparisons if self.all else self.largest()
+        if listed:
+            yield "\nAll cells" if self.all else "\nFurthest from agreement"
+        for line in legend(c.standing for c in listed if c.standing):
+            yield "\n".join(wrapped(line, "  ", "  "))
+        for found in listed:
+            yield _line(found)
+            if not self.all:
+                for folder in found.runs[:_MOST]:
+                    yield f"             {folder}"
+                if len(found.runs) > _MOST:
+                    yield f"             and {len(found.runs) - _MOST} more runs"
 
     @property
     def comparisons(self) -> list[Comparison]:
@@ -165,3 +201,30 @@ class Agreement(Shown):
             if c.verdict == DIFFERS or (c.p_value is not None and c.p_value < 0.05)
         ]
         return sorted(notable, key=lambda c: (c.verdict != DIFFERS, c.p_value or 0.0))[:count]
+
+
+def _kinds(kinds: Iterable[Kind]) -> Table:
+    shape = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    shape.add_column("comparison", no_wrap=True)
+    for head in ("agree", "differ", "fewer", "too few", "missing", "least p*"):
+        shape.add_column(head, justify="right", no_wrap=True)
+    shape.add_column("by", no_wrap=True)
+    for kind in kinds:
+        agree, differ, too_few, missing = map(kind.count, (AGREES, DIFFERS, TOO_FEW, MISSING))
+        counts = (agree, differ, kind.n_incomplete, too_few, missing)
+        least = "" if kind.smallest is None else f"{kind.smallest:.3g}"
+        shape.add_row(kind.name, *(str(count or "·") for count in counts), least, kind.method)
+    return shape
+
+
+def _line(found: Comparison) -> str:
+    p_value = "" if found.p_value is None else f"  p = {found.p_value:.2g}"
+    interval = ""
+    if found.interval is not None:
+        interval = f"  interval {found.interval[0]:.3f} to {found.interval[1]:.3f}"
+    stands = found.standing.marks() if found.standing else ""
+    ours = f"{found.ours} {stands}".strip()
+    return (
+        f"  {found.verdict:8} {found.kind}: {found.cell}: ours {ours}, "
+        f"published {found.published}{p_value}{interval}"
+    )

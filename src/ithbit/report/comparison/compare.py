@@ -61,7 +61,7 @@ from ithbit.report.comparison.statistics import (
 )
 from ithbit.report.standing import standing
 from ithbit.report.tables.appendix import length_runs, positions_runs
-from ithbit.report.tables.table import NOTHING, printed_mean, spread_text
+from ithbit.report.tables.table import NOTHING, spread_text
 
 Measured = tuple[Comparison, Difference | None]  # before the correction over its kind
 
@@ -141,10 +141,11 @@ def _mean(
     found, difference = summary(runs, column), None
     if found is not None and found.sd is not None and ready:
         # The published sd may be half a unit larger than printed; its mean, half a unit off.
-        sd = theirs.sd + theirs.half_unit
+        sd = (theirs.sd or 0.0) + theirs.half_unit
         difference = welch(found.mean, found.sd, found.runs, theirs.mean, sd, theirs.runs)
         difference = replace(difference, slack=theirs.half_unit)
-    texts = spread_text(found, theirs.decimals + 1, 0) or NOTHING, printed_mean(theirs)
+    ours, printed = spread_text(found, theirs.decimals + 1), spread_text(theirs, theirs.decimals)
+    texts = ours or NOTHING, printed or NOTHING
     return _beside(kind, cell, texts, runs if found else runs.clear(), fewer, difference)
 
 
@@ -225,9 +226,9 @@ def _kinds(cells: Cells) -> Iterator[tuple[str, list[Measured]]]:
     yield (
         "Welch intervals",
         [
-            _accuracy(cells, row.variant, n, theirs)
-            for row in paper.accuracy
-            for n, theirs in row.accuracy.items()
+            _accuracy(cells, variant, n, theirs)
+            for variant, row in paper.accuracy.items()
+            for n, theirs in row.items()
         ],
     )
     yield "median ratios", [_epochs(cells, row) for row in paper.cost]

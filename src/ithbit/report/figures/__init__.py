@@ -7,7 +7,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from ithbit.errors import SpecError, StoreError
+from ithbit.errors import SpecError, StoreError, one_of
 from ithbit.published import published
 from ithbit.report.cells import Cells
 from ithbit.report.figures.accuracy import accuracy_figure, epochs_figure
@@ -28,21 +28,10 @@ FIGURES: dict[str, Callable[[Cells], Figure]] = {
 FIGURE_FORMATS = ("png", "svg", "pdf")
 
 
-def _unknown(name: str) -> SpecError:
-    return SpecError(f"unknown figure {name!r}; choose one of {', '.join(FIGURES)} or curves")
-
-
-def check_figure(name: str) -> None:
-    """Raise `SpecError` unless there is a figure of that name."""
-    if name not in FIGURES and name != "curves":
-        raise _unknown(name)
-
-
 @mpl.rc_context(RC)
 def draw(name: str, cells: Cells) -> Figure:
     """The figure of that name; raises `StoreError` if it would have no run in it."""
-    if name not in FIGURES:
-        raise _unknown(name)
+    one_of("unknown figure", name, FIGURES)
     if not has_ours(name, cells):
         raise StoreError(f"no finished run of the store belongs in the figure {name!r}")
     figure = FIGURES[name](cells)

@@ -7,15 +7,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ithbit.families import TASKS
+from ithbit.families import TASKS, Family
 from ithbit.published import Mean, Variant, published
-from ithbit.report.cells import Cells, median, summary, whole
-from ithbit.report.figures.style import INK, Look, chance_line, lengths_axis, looks
+from ithbit.report.cells import Cell, Cells, median, summary, whole
+from ithbit.report.figures.style import INK, chance_line, lengths_axis, looks
 from ithbit.report.figures.texts import LINE, grow, legend_below, n_lines, wrapped
 
 
 def _draw_variant(
-    axes: Axes, variant: Variant, theirs: dict[int, Mean], cells: Cells, look: Look, shift: float
+    axes: Axes, variant: Variant, theirs: dict[int, Mean], cells: Cells, look: Family, shift: float
 ) -> None:
     axes.plot(
         [n_bits * shift for n_bits in theirs],
@@ -72,7 +72,7 @@ def accuracy_figure(cells: Cells) -> Figure:
 
     Published means are drawn beside runs of the same variant.
     """
-    paper = {row.variant: row.accuracy for row in published().accuracy}
+    paper = published().accuracy
     variants, lengths = cells.variants(), cells.lengths()
     shown = sorted({(TASKS.index(v.task), v.n_layers) for v in variants})
     figure, panels = _panels(len(shown), 4, 2.65, 2.4, 0.9)
@@ -179,26 +179,17 @@ def whole_epochs(axes: Axes) -> None:
 
 
 def _draw_epochs(
-    axes: Axes, variant: Variant, cells: Cells, lengths: list[int], look: Look
+    axes: Axes, variant: Variant, cells: Cells, lengths: list[int], look: Family
 ) -> None:
     """When runs were first perfect, and when those under the whole protocol stopped."""
-    medians, frames = [], []
-    for n_bits in lengths:
-        runs = cells.runs(variant, n_bits)
-        if runs.is_empty():
-            continue
-        if (middle := median(whole(runs), "epochs")) is not None:
-            medians.append((n_bits, middle))
+    runs = cells.by_cell.of(Cell(variant, n_bits) for n_bits in lengths)
+    at, others = pl.int_range(pl.len()).over("n_bits"), pl.len().over("n_bits") - 1
+    early = pl.col("stop_when_solved").fill_null(False) & pl.col("solved")
+    placed = runs.with_columns(
         # Seeds side by side around n, in their order.
-        spread = max(1, runs.height - 1)
-        x = [n_bits * (1 + 0.16 * (at / spread - 0.5)) for at in range(runs.height)]
-        ended = pl.col("stop_when_solved").fill_null(False) & pl.col("solved")
-        stop = pl.when(~ended).then("epochs")
-        frames.append(runs.with_columns(stop=stop, x=pl.Series(x)))
-    if not frames:
-        return
-    placed = pl.concat(frames).with_columns(
+        x=pl.col("n_bits") * (1 + 0.16 * (at / others.clip(1) - 0.5)),
         first=pl.coalesce("first_solved_epoch", "epochs"),
+        stop=pl.when(~early).then("epochs"),
         ended=pl.coalesce("epochs", "failed_epoch"),
     )
     solved, missed = placed.filter(pl.col("solved")), placed.filter(~pl.col("solved"))
@@ -215,5 +206,7 @@ def _draw_epochs(
             color=look.colour,
             linestyle="",
         )
-    if medians:
-        axes.plot(*zip(*medians, strict=True), color=look.colour, linestyle=look.dash)
+    medians = {n: median(whole(cells.runs(variant, n)), "epochs") for n in lengths}
+    drawn = {n: middle for n, middle in medians.items() if middle is not None}
+    if drawn:
+        axes.plot(list(drawn), list(drawn.values()), color=look.colour, linestyle=look.dash)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ithbit.errors import StoreError
+from ithbit.errors import StoreError, first_of
 from ithbit.families import family_named
 from ithbit.published import Variant
 from ithbit.report.cells import SHORT, layers_of
@@ -146,5 +146,4 @@ def _nothing(records: Records, variant: Variant, n_bits: int, positions: str) ->
         f"{task} {family} L = {depth} n = {n} {encoding}"
         for task, family, depth, n, encoding in cells.sort(cells.columns).iter_rows()
     ]
-    more = f" and {len(named) - _NAMED} more cells" if len(named) > _NAMED else ""
-    return f"{said}; it has runs of {', '.join(named[:_NAMED]) or 'nothing'}{more}"
+    return f"{said}; it has runs of {first_of(named, _NAMED) or 'nothing'}"

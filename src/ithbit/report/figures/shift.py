@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ithbit.published import LengthRow, Variant, published
-from ithbit.report.cells import Cells, Summary, solved, summary
+from ithbit.published import LengthRow, Mean, Variant, published
+from ithbit.report.cells import Cells, solved, summary
 from ithbit.report.figures.style import FAINT, INK, chance_line, lengths_axis
 from ithbit.report.figures.texts import LINE, legend_below, n_lines, row_label, width_of, wrapped
 from ithbit.report.standing import WORDS, standing
@@ -74,7 +74,7 @@ _DASHES: tuple[Any, ...] = ("-", "--", "-.", *((0, gap) for gap in _GAPS))  # pu
 
 def _ours(
     cells: Cells, n_bits: int, variant: Variant | None, side: str, differs: str = ""
-) -> Summary | None:
+) -> Mean | None:
     runs = length_runs(cells, n_bits, variant, differs)
     return summary(solved(runs), f"{side}_length_accuracy")
 

@@ -7,14 +7,14 @@ themes.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import cycle
 from math import log
-from typing import Any, Literal
+from typing import Any
 
 from matplotlib.axes import Axes
 
-from ithbit.families import FAMILIES, family_named
+from ithbit.families import FAMILIES, Family, family_named
 from ithbit.report.cells import Layer
 
 INK = "#1a1b1c"
@@ -22,6 +22,7 @@ PAPER = "#fdfdfe"
 FAINT = "#c8c9ca"
 CHANCE = 0.5
 MANY_LENGTHS = 8
+AXIS = 2.2  # inches of the narrowest axis of lengths
 
 RC: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -50,15 +51,6 @@ RC: dict[Any, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Look:
-    """How one family is drawn."""
-
-    colour: str
-    marker: str
-    dash: Literal["-", "--", "-.", ":"]
-
-
 # For users' layers, families that name no look, and settings; visible on light and on dark.
 SPARE = (
     "#7A5CD6", "#999933", "#A0522D", "#88837A", "#CC3377", "#117733", "#5577AA", "#BB9900",
@@ -66,8 +58,8 @@ SPARE = (
 _MARKERS = "X*hp<>8d"
 
 
-def looks(layers: Iterable[Layer], store: Iterable[Layer] = ()) -> dict[Layer, Look]:
-    """How each of these layers is drawn, families first.
+def looks(layers: Iterable[Layer], store: Iterable[Layer] = ()) -> dict[Layer, Family]:
+    """The colour, marker and dash with which each of these layers is drawn, families first.
 
     Users' layers take the spare looks in the order of their names, counted over all layers of the
     `store`: each looks the same in figures that show different layers. With other settings than
@@ -82,28 +74,29 @@ def looks(layers: Iterable[Layer], store: Iterable[Layer] = ()) -> dict[Layer, L
     settings = list(dict.fromkeys(layer[2] for layer in order if layer[2:]))
     alike = len(settings) == 1 and all(layer[2:] for layer in order)
 
-    def look(layer: Layer) -> Look:
+    def look(layer: Layer) -> Family:
         family = family_named(layer[0])
         colour, marker = spare.get(layer[:2]) or (family.colour, family.marker)
+        family = replace(family, colour=colour, marker=marker)
         if alike or not layer[2:]:
-            return Look(colour, marker, family.dash)
+            return family
         marker = _MARKERS[settings.index(layer[2]) % len(_MARKERS)]
-        return Look(colour, marker, "-." if family.dash == "-" else ":")
+        return replace(family, marker=marker, dash="-." if family.dash == "-" else ":")
 
     return {layer: look(layer) for layer in order}
 
 
-def lengths_axis(axes: Axes, lengths: list[int], width: float = 2.2) -> None:
+def lengths_axis(axes: Axes, lengths: list[int]) -> None:
     """A logarithmic axis of lengths n, ticked at those that occur or, if many, at powers of two.
 
-    On an axis `width` inches wide, ticks too close to others have no number.
+    Ticks too close to others, as they would be on the narrowest axis, have no number.
     """
     axes.set_xscale("log", base=2)
     ticks = lengths
     if len(lengths) > MANY_LENGTHS:
         ticks = [2**power for power in range(31) if lengths[0] <= 2**power <= lengths[-1]]
     low, high = lengths[0] / 1.25, lengths[-1] * 1.25
-    inch = {n_bits: width * log(n_bits / low) / log(high / low) for n_bits in ticks}
+    inch = {n_bits: AXIS * log(n_bits / low) / log(high / low) for n_bits in ticks}
     named: list[int] = []
     for n_bits in sorted(ticks, key=lambda n: (n & (n - 1) > 0, n)):  # powers of two first
         room = 0.1 * len(str(lengths[-1])) + 0.05

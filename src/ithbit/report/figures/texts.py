@@ -73,15 +73,10 @@ def grow(figure: Figure, by: float) -> None:
 
 
 def legend_below(
-    figure: Figure,
-    handles: Sequence[Artist],
-    labels: Sequence[str],
-    columns: int,
-    room: float = 0.5,
-    size: float = 9,
+    figure: Figure, handles: Sequence[Artist], labels: Sequence[str], columns: int, size: float = 9
 ) -> Legend:
-    """A legend below the panels in at most so many columns; the figure has `room` for it already
-    and grows where it takes more."""
+    """A legend below the panels in at most so many columns; the figure has half an inch for it
+    already and grows where it takes more."""
     width = figure.get_figwidth() - 0.2
     shown = [wrapped(label, width - 0.8, size) for label in labels]
     for n_columns in range(columns, 0, -1):
@@ -92,7 +87,7 @@ def legend_below(
         if box.width <= width * figure.dpi or n_columns == 1:
             break
         legend.remove()
-    grow(figure, box.height / figure.dpi - room)
+    grow(figure, box.height / figure.dpi - 0.5)
     return legend
 
 

@@ -8,7 +8,7 @@ policy allows no script but the page's own, and no request.
 import json
 import math
 import re
-from dataclasses import dataclass
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from ithbit.report.page.curves import thin_curve, thin_epochs
 from ithbit.report.page.proved import entries
 from ithbit.report.standing import SOLVED, WORDS, Standing, standing, words
 from ithbit.report.tables.main import TABLES, table_named
-from ithbit.report.tables.table import NOTHING, Row, Table, Value
+from ithbit.report.tables.table import NOTHING, Row, Table
 from ithbit.selfcontained import environment, safe_json, script_hash, template_part
 from ithbit.store.frame import Records
 from ithbit.store.probed import Probed, probed_layers
@@ -95,27 +95,10 @@ CAPTIONS = {  # and what to add where the paper's numbers are shown
 GROUPS: tuple[Group, ...] = ("constructive", "stress test", "own layer")
 
 
-@dataclass(frozen=True)
-class PageCell:
-    """One table cell on the page: what it shows, its tooltip, what a click looks up."""
-
-    value: Value
-    tip: str
-    differs: bool
-    look_up: str | None
-
-
-def _page_rows(
-    table: Table, found: dict[tuple[str, str], Comparison]
-) -> list[tuple[Row, list[PageCell]]]:
-    """The rows and their cells."""
-    columns = range(len(table.columns))
-    return [(row, [_page_cell(table, row, at, found) for at in columns]) for row in table.rows]
-
-
 def _page_cell(
     table: Table, row: Row, column: int, found: dict[tuple[str, str], Comparison]
-) -> PageCell:
+) -> dict[str, Any]:
+    """One table cell on the page: what it shows, its tooltip, what a click looks up."""
     value, v, head = row.values[column], row.variant, table.columns[column]
     n_bits = int(head.removeprefix("n=")) if head.startswith("n=") else table.n_bits
     comparison, look_up = None, None
@@ -132,39 +115,29 @@ def _page_cell(
     if comparison is not None and comparison.p_value is not None:
         tip.append(f"p = {comparison.p_value:.2g} ({comparison.verdict})")
     differs = comparison is not None and comparison.verdict == DIFFERS
-    return PageCell(value, "; ".join(tip), differs, look_up)
+    return {"value": value, "tip": "; ".join(tip), "differs": differs, "look_up": look_up}
 
 
 def _stands(cells: Cells) -> list[tuple[str, Standing]]:
     """How runs stand, by group and settings: all families, depths and lengths of one kind."""
-    kinds: dict[tuple[int, int, str], list[Cell]] = {}
+    kinds: dict[tuple[bool, int, int, str], list[Cell]] = defaultdict(list)
     settings = cells.settings_shown()
     for cell in cells.by_cell:
-        v = cell.variant
+        v, other = cell.variant, cell.positions != "polynomial"
         of = GROUPS.index(group(v.task, v.family, v.n_layers))
-        key = settings.index(v.differs), of, cell.positions
-        kinds.setdefault(key, []).append(cell)
-    return [
-        (
-            f"{GROUPS[of]}{cells.suffix(settings[at])}"
-            + ("" if positions == "polynomial" else f", {positions} positions"),
-            standing(cells.by_cell.of(found)),
-        )
-        for (at, of, positions), found in sorted(
-            kinds.items(), key=lambda item: (item[0][2] != "polynomial", item[0])
-        )
-    ]
+        kinds[other, settings.index(v.differs), of, cell.positions].append(cell)
+    stands = []
+    for (other, at, of, positions), found in sorted(kinds.items()):
+        encoding = f", {positions} positions" if other else ""
+        name = f"{GROUPS[of]}{cells.suffix(settings[at])}{encoding}"
+        stands.append((name, standing(cells.by_cell.of(found))))
+    return stands
 
 
 def _machines(rows: pl.DataFrame) -> list[tuple[int, dict[str, Any]]]:
     """The environments of finished runs with the number of runs of each, most frequent first."""
-    counts = (
-        rows.filter(pl.col("environment").is_not_null())
-        .group_by("environment")
-        .len()
-        .sort("len", "environment", descending=[True, False])
-    )
-    return [(number, json.loads(text)) for text, number in counts.iter_rows()]
+    counts = Counter(sorted(rows["environment"].drop_nulls()))
+    return [(number, json.loads(text)) for text, number in counts.most_common()]
 
 
 def _finite(value: object) -> object:
@@ -296,7 +269,17 @@ def render_page(records: Records, settings: str = "any") -> str:
         uncompared=_uncompared(agreement),
         shared=cells.shared,
         largest=agreement.largest() if agreement else [],
-        tables=[(table, _page_rows(table, found)) for table in tables if table.has_ours],
+        tables=[
+            (
+                table,
+                [
+                    (row, [_page_cell(table, row, at, found) for at in range(len(row.values))])
+                    for row in table.rows
+                ],
+            )
+            for table in tables
+            if table.has_ours
+        ],
         probed=[
             (layer, differences({**layer.protocol, "settings": ""}), _rank_figure(layer, number))
             for number, layer in enumerate(probed_layers(records.store))

@@ -3,7 +3,6 @@
 All text is escaped.
 """
 
-from pathlib import Path
 from typing import Any
 
 from matplotlib.colors import to_hex
@@ -14,7 +13,6 @@ from ithbit.report.figures.grid import SHADES
 from ithbit.report.figures.rank import rank_figure
 from ithbit.report.page.page import themed
 from ithbit.report.page.short import short_page
-from ithbit.store.writing import write_text
 
 Counts = dict[Task, list[tuple[str, list[Any]]]]
 
@@ -68,11 +66,6 @@ def render_probe(report: dict[str, Any], counts: Counts, text: str) -> str:
         figure=themed(to_svg(rank_figure(report["width"], rank["ranks"], values), "rank")),
         text=text,
     )
-
-
-def write_probe(report: dict[str, Any], counts: Counts, text: str, path: Path) -> Path:
-    """Write the page, whole or not at all."""
-    return write_text(path, render_probe(report, counts, text))
 
 
 def _cell(count: Any) -> tuple[str, str, str]:

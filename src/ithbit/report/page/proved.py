@@ -4,34 +4,20 @@
 or that none do. Of a run: that its own trained weights do.
 """
 
-from dataclasses import dataclass
+from typing import Any
 
 from ithbit.families import family_named
 from ithbit.published import RUNS_PER_CELL, Variant, published
 from ithbit.report.cells import Cells
-from ithbit.report.standing import Standing
 from ithbit.report.tables.table import NOTHING
 from ithbit.theory.summary_table import table as derived_table
 from ithbit.theory.verdicts import Verdict
 from ithbit.theory.verdicts import verdict as verdict_of
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One variant at the longest n that it was trained at."""
-
-    variant: Variant
-    label: str
-    n_bits: int
-    least: str  # layers that suffice, by the paper's theorems
-    proved: str
-    because: str
-    standing: Standing
-    published: str
-
-
-def entries(cells: Cells) -> list[Entry]:
-    """Every variant that has runs, the paper's first and in its order."""
+def entries(cells: Cells) -> list[dict[str, Any]]:
+    """Every variant that has runs, at the longest n that it was trained at; the paper's first and
+    in its order."""
     derived = {(entry.family, entry.task): entry.layers_text for entry in derived_table()}
     printed = {
         (Variant(row.task, family, row.n_layers), n): f"{k}/{RUNS_PER_CELL}"
@@ -43,17 +29,19 @@ def entries(cells: Cells) -> list[Entry]:
     for variant in cells.variants():
         n_bits = max(n for v, n, positions in cells.by_cell if v == variant)
         verdict = _verdict(cells, variant, n_bits)
+        formal = family_named(variant.family).formal
         found.append(
-            Entry(
-                variant,
-                cells.label(variant),
-                n_bits,
-                derived.get((family_named(variant.family).formal or "", variant.task), NOTHING),
-                _said(verdict) if verdict else NOTHING,
-                f"{verdict.because}{_beside(verdict)}" if verdict else "",
-                cells.standing([variant], n_bits),
-                printed.get((variant, n_bits), NOTHING),
-            )
+            {
+                "variant": variant,
+                "label": cells.label(variant),
+                "n_bits": n_bits,
+                # Layers that suffice, by the paper's theorems.
+                "least": derived.get((formal or "", variant.task), NOTHING),
+                "proved": _said(verdict) if verdict else NOTHING,
+                "because": f"{verdict.because}{_beside(verdict)}" if verdict else "",
+                "standing": cells.standing([variant], n_bits),
+                "published": printed.get((variant, n_bits), NOTHING),
+            }
         )
     return found
 

@@ -21,7 +21,6 @@ from ithbit.report.tables.table import (
     common_notes,
     count_value,
     marked_labels,
-    printed_mean,
     spread_text,
     variant_labels,
 )
@@ -30,10 +29,10 @@ from ithbit.report.tables.table import (
 def accuracy_table(cells: Cells) -> Table:
     """Mean ± sample standard deviation of the maximum held-out accuracy, all 27 variants."""
     lengths = shown_lengths(cells)
-    paper = {row.variant: row for row in published().accuracy}
+    paper = published().accuracy
     rows = []
     for variant in [*([] if cells.none_of_the_paper else paper), *cells.own()]:
-        theirs = paper[variant].accuracy if variant in paper else {}
+        theirs = paper.get(variant, {})
         values = tuple(
             Value(
                 spread_text(
@@ -41,7 +40,7 @@ def accuracy_table(cells: Cells) -> Table:
                     2,
                     RUNS_PER_CELL if n_bits in theirs else 0,
                 ),
-                printed_mean(theirs[n_bits]) if n_bits in theirs else None,
+                spread_text(theirs.get(n_bits), 2),
                 standing=cells.standing([variant], n_bits),
             )
             for n_bits in lengths
@@ -66,11 +65,8 @@ def positions_seeds(cells: Cells) -> list[int]:
     The polynomial runs belong to the main sweep too, with more seeds; counting those would judge
     one encoding by other seeds than the rest.
     """
-    seeds: set[int] = set()
-    for cell, runs in cells.by_cell.items():
-        if cell.positions != "polynomial":
-            seeds |= set(runs["seed"])
-    return sorted(seeds or published().positions_seeds)
+    ablation = cells.by_cell.of(c for c in cells.by_cell if c.positions != "polynomial")
+    return sorted(set(ablation["seed"]) or published().positions_seeds)
 
 
 def positions_table(cells: Cells) -> Table:
@@ -190,7 +186,7 @@ def _shifted(runs: pl.DataFrame, row: LengthRow | None) -> tuple[Value, ...]:
     shifted = [
         Value(
             spread_text(summary(solved(runs), f"{side}_length_accuracy"), 3, wanted),
-            printed_mean(getattr(row, side)) if row else None,
+            spread_text(getattr(row, side), 3) if row else None,
         )
         for side in ("half", "double")
     ]

@@ -6,7 +6,7 @@
 
 from collections.abc import Callable
 
-from ithbit.errors import SpecError
+from ithbit.errors import one_of
 from ithbit.published import LENGTHS, RUNS_PER_CELL, Variant, published
 from ithbit.report.cells import Cells, shown_lengths
 from ithbit.report.tables.appendix import (
@@ -99,12 +99,6 @@ TABLES: dict[str, Callable[[Cells], Table]] = {
 }
 
 
-def check_table(name: str) -> None:
-    """Raise `SpecError` unless there is a table of that name."""
-    if name not in TABLES:
-        raise SpecError(f"unknown table {name!r}; choose one of {', '.join(TABLES)}")
-
-
 def table_named(name: str, cells: Cells | None) -> Table:
     """The table of that name; without cells it has only the published numbers.
 
@@ -112,5 +106,4 @@ def table_named(name: str, cells: Cells | None) -> Table:
     >>> [value.published for value in table.rows[0].values]
     ['45/45', '0.629±0.091', '0.535±0.026']
     """
-    check_table(name)
-    return TABLES[name](cells or Cells())
+    return TABLES[one_of("unknown table", name, TABLES)](cells or Cells())

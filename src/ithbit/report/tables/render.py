@@ -7,12 +7,11 @@ parentheses after ours; CSV gives it a column of its own.
 import csv
 import io
 from collections.abc import Callable, Iterator
-from itertools import zip_longest
 
-from ithbit.errors import SpecError
+from ithbit.errors import one_of
 from ithbit.report.standing import WORDS
 from ithbit.report.tables.table import NOTHING, Row, Table
-from ithbit.wrapping import COLUMNS, wrapped
+from ithbit.wrapping import COLUMNS, aligned, wrapped
 
 _WHOSE = ("ours", "published")
 SHOWS = (*_WHOSE, "both")
@@ -86,22 +85,6 @@ def _width(widths: list[int], gap: int) -> int:
     return sum(widths) + gap * (len(widths) - 1)
 
 
-def _lines(cells: list[str], widths: list[int], gap: int, to_left: list[bool]) -> list[str]:
-    """The lines of one row, as many as its tallest cell needs."""
-    texts = [
-        [part for line in cell.split("\n") for part in wrapped(line, columns=width)]
-        for cell, width in zip(cells, widths, strict=True)
-    ]
-    lines = []
-    for parts in zip_longest(*texts, fillvalue=""):
-        line = [
-            part.ljust(width) if left else part.rjust(width)
-            for part, width, left in zip(parts, widths, to_left, strict=True)
-        ]
-        lines.append((" " * gap).join(line).rstrip())
-    return lines
-
-
 def to_text(table: Table, show: str) -> str:
     """The table for a terminal of eighty columns, without colours: it reads the same in a file.
 
@@ -117,10 +100,10 @@ def to_text(table: Table, show: str) -> str:
     if stacked:
         cells = [[text.replace(" (", "\n(") for text in row] for row in cells]
     to_left = [head in table.heads and head not in ("L", "n", "Train n") for head in heads]
-    lines = [*_lines(heads, widths, gap, to_left), "─" * _width(widths, gap)]
+    lines = [*aligned(heads, widths, gap, to_left), "─" * _width(widths, gap)]
     for number, row in enumerate(cells):
         lines += [""] if number and rows[number].breaks(rows[number - 1]) else []
-        lines += _lines(row, widths, gap, to_left)
+        lines += aligned(row, widths, gap, to_left)
     notes = [line for note in _notes(table, show) for line in wrapped(note, "  ", "    ")]
     caption = wrapped(_caption(table, show), then="  ")
     return "\n".join([*caption, "", *lines, "", *notes, ""])
@@ -217,14 +200,6 @@ FORMATS: dict[str, Callable[[Table, str], str]] = {
 }
 
 
-def check_format(form: str, show: str) -> None:
-    """Raise `SpecError` unless both are known."""
-    if form not in FORMATS:
-        raise SpecError(f"unknown format {form!r}; choose one of {', '.join(FORMATS)}")
-    if show not in SHOWS:
-        raise SpecError(f"cannot show {show!r}; choose one of {', '.join(SHOWS)}")
-
-
 def render(table: Table, form: str, show: str) -> str:
     """The table in one of the formats.
 
@@ -232,5 +207,5 @@ def render(table: Table, form: str, show: str) -> str:
     >>> print(render(table_named("length-by-n", None), "csv", "published").splitlines()[1])
     8,45/45,0.629±0.091,0.535±0.026
     """
-    check_format(form, show)
-    return FORMATS[form](table, show)
+    write = FORMATS[one_of("unknown format", form, FORMATS)]
+    return write(table, one_of("cannot show", show, SHOWS))

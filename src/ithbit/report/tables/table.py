@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ithbit.families import FAMILIES, Group, group
 from ithbit.published import Mean, Variant
-from ithbit.report.cells import Cells, Summary
+from ithbit.report.cells import Cells
 from ithbit.report.comparison.statistics import Count
 from ithbit.report.standing import SOLVED, Standing, legend
 
@@ -127,17 +127,12 @@ def count_value(ours: Standing, theirs: Count | None, bare: bool = False) -> Val
     )
 
 
-def spread_text(found: Summary | None, decimals: int, wanted: int) -> str | None:
+def spread_text(found: Mean | None, decimals: int, wanted: int = 0) -> str | None:
     """Mean ± sample sd, the sd left out below two runs; starred below `wanted` runs."""
     if found is None:
         return None
     sd = "" if found.sd is None else f"±{found.sd:.{decimals}f}"
     return f"{found.mean:.{decimals}f}{sd}{'*' if found.runs < wanted else ''}"
-
-
-def printed_mean(mean: Mean) -> str:
-    """A published mean as the paper prints it."""
-    return f"{mean.mean:.{mean.decimals}f}±{mean.sd:.{mean.decimals}f}"
 
 
 def by_length(
