@@ -162,6 +162,10 @@ def test_a_store_that_is_none_and_damaged_runs_are_named(store, tmp_path) -> Non
     ("given", "said"),
     [
         ({"width": "4,x"}, "width must be numbers such as 4,8,16, got '4,x'"),
+        ({"width": 4.7}, "width must be a whole number, got 4.7"),
+        ({"layers": [1, True]}, "layers must be a whole number, got True"),
+        ({"slurm": "partition=x"}, "--slurm and --slurm-profile need --on slurm"),
+        ({"on": "slurm", "kernels": "off"}, "--kernels off needs --on local"),
         ({"width": "3,3"}, "give every width once"),
         ({"layers": 0}, "layers must be at least 1, got 0"),
         ({"lr": ""}, "lr must be numbers"),

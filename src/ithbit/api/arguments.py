@@ -93,6 +93,25 @@ def model_of(
     )
 
 
+def on_slurm(on: str, local: dict[str, str], slurm: dict[str, Any]) -> bool:
+    """Whether to train on Slurm; raise `SpecError` if an option is given that the other place has.
+
+    >>> on_slurm("local", {"kernels": "off"}, {"slurm": None, "detach": True})
+    Traceback (most recent call last):
+    ...
+    ithbit.errors.SpecError: --slurm and --detach need --on slurm
+    """
+    if on not in ("local", "slurm"):
+        raise SpecError(f"--on must be local or slurm, got {on!r}")
+    for option, choice in local.items():
+        if on == "slurm" and choice != "auto":
+            raise SpecError(f"--{option} {choice} needs --on local; on Slurm each task chooses")
+    if on == "local" and any(slurm.values()):
+        *most, last = (f"--{option}" for option in slurm)
+        raise SpecError(f"{', '.join(most)} and {last} need --on slurm")
+    return on == "slurm"
+
+
 def at_least_one(**numbers: int | None) -> None:
     """Raise `SpecError` if a number is given that is not whole or is below 1.
 

@@ -7,11 +7,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ithbit.api.arguments import Layer, Seeds, at_least_one, listed, model_of, protocol_of, seeds_of
+from ithbit.api.arguments import (
+    Layer,
+    Seeds,
+    at_least_one,
+    listed,
+    model_of,
+    on_slurm,
+    protocol_of,
+    seeds_of,
+)
 from ithbit.api.sinks import Watch
 from ithbit.api.standing import longest
 from ithbit.api.training import run_here, sweep
-from ithbit.errors import SpecError, number
+from ithbit.errors import SpecError, number, whole
 from ithbit.spec import Protocol, RunSpec
 
 if TYPE_CHECKING:
@@ -63,8 +72,9 @@ def capacity(
 
     Training uses mixed examples and ends at a held-out loss of 0.001, or after 200 epochs. The runs
     are ordinary runs of the store, which is all that a search needs to resume: stop it at any time
-    and run it again. `minutes` limits the time. With `out` the result is also written as a page,
-    with a figure that shows it among the known capacities.
+    and run it again. `minutes` limits the time; on Slurm, jobs that are running are waited for.
+    With `out` the result is also written as a page, with a figure that shows it among the known
+    capacities.
 
     >>> import tempfile, ithbit
     >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
@@ -84,8 +94,11 @@ def capacity(
     ]
     if minutes is not None and not number("minutes", minutes) > 0:
         raise SpecError(f"minutes must be more than 0, got {minutes:g}")
-    if on not in ("local", "slurm"):
-        raise SpecError(f"--on must be local or slurm, got {on!r}")
+    there = on_slurm(
+        on,
+        {"kernels": kernels, "compile": compile},
+        {"slurm": slurm, "slurm-profile": slurm_profile},
+    )
     from ithbit.capacity.result import Capacities, row
     from ithbit.capacity.rounds import PROTOCOL, Search, round_minutes, rounds
     from ithbit.capacity.search import Ask
@@ -98,7 +111,7 @@ def capacity(
     until = time.monotonic() + 60 * (math.inf if minutes is None else minutes)
 
     def train(runs: list[RunSpec]) -> None:
-        if on == "slurm":
+        if there:
             sweep(
                 runs, store=store, device=device, workers=workers, on=on, slurm=slurm,
                 slurm_profile=slurm_profile, watch=watch, progress=progress,
@@ -139,9 +152,10 @@ def numbers(
     ([4, 8], [0.01])
     """
     parts: list[Any] = given.split(",") if isinstance(given, str) else listed(given)
+    exactly = whole if kind is int else number
     try:
-        found = [kind(part) for part in parts]
-    except (TypeError, ValueError):
+        found = [kind(each if isinstance(each, str) else exactly(name, each)) for each in parts]
+    except ValueError:
         example = "4,8,16" if kind is int else "0.001,0.01"
         raise SpecError(f"{name} must be numbers such as {example}, got {given!r}") from None
     if not found or len(set(found)) != len(found):

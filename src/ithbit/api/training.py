@@ -10,6 +10,7 @@ from ithbit.api.arguments import (
     at_least_one,
     listed,
     model_of,
+    on_slurm,
     path_of,
     protocol_of,
     seeds_of,
@@ -194,21 +195,16 @@ def sweep(
     runs, store = _selected(name, *chosen), path_of("store", store)
     told = (watch, tensorboard, progress)
     check_kind(store)
-    if on not in ("local", "slurm"):
-        raise SpecError(f"--on must be local or slurm, got {on!r}")
-    if on == "slurm":
-        for option, choice in (("kernels", kernels), ("compile", compile)):
-            if choice != "auto":
-                raise SpecError(f"--{option} {choice} needs --on local; on Slurm each task chooses")
+    if on_slurm(
+        on, {"kernels": kernels, "compile": compile},
+        {"slurm": slurm, "slurm-profile": slurm_profile, "runs-per-task": runs_per_task,
+         "detach": detach, "cancel": cancel},
+    ):  # fmt: skip
         from ithbit.api.slurm import Wish, sweep_on_slurm
 
         profile = None if slurm_profile is None else Path(slurm_profile)
         wish = Wish(store, device, workers, listed(slurm), profile, runs_per_task, retry_failed)
         return sweep_on_slurm(runs, wish, dry_run, detach, cancel, *told)
-    if slurm or slurm_profile or runs_per_task or detach or cancel:
-        raise SpecError(
-            "--slurm, --slurm-profile, --runs-per-task, --detach and --cancel need --on slurm"
-        )
     if dry_run:
         from ithbit.api.standing import longest, planned
 
