@@ -18,10 +18,10 @@ from math import floor
 from typing import Any, Literal
 
 from ithbit.errors import SpecError, whole
-from ithbit.families import FAMILIES, Task, task_named
+from ithbit.families import Task, task_named
 from ithbit.shown import Shown, counted
 from ithbit.spec import ModelSpec
-from ithbit.theory.architecture import Architecture, Model, architecture, need_theory
+from ithbit.theory.architecture import Architecture, Model, architecture
 from ithbit.theory.bounds import NoBoundError, Route, bound
 from ithbit.theory.bounds.stages import TooDeepError
 from ithbit.theory.certificate import LONGEST, Certificate, certify
@@ -148,13 +148,6 @@ def verdict(
     n_bits = whole("n_bits", n_bits)
     if n_bits < 1:
         raise SpecError(f"n must be at least 1, got {n_bits}")
-    need_theory(family)
-    formal = FAMILIES[family].formal if family in FAMILIES else family
-    if model == "formal" and formal != family:
-        raise SpecError(
-            f"{family!r} is trained only; its formal counterpart is {formal!r}, "
-            "or take model 'trained'"
-        )
     arch = architecture(
         family,
         model,
