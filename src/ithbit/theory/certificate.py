@@ -31,10 +31,8 @@ from ithbit.theory.certifiers.trained.angle import certify_angle
 from ithbit.theory.certifiers.trained.latch import certify_latch
 from ithbit.theory.certifiers.trained.linear import certify_linear
 from ithbit.theory.certifiers.trained.mamba2 import certify_mamba2
-from ithbit.theory.solution import Solution
+from ithbit.theory.solution import AnySolution, Solution
 from ithbit.theory.trained_solution import TrainedSolution
-
-AnySolution = Solution | TrainedSolution
 
 SPEAKS_OF = "real arithmetic on the stored weights"
 
@@ -102,11 +100,9 @@ class Certificate(Shown):
     def to_json(self) -> dict[str, Any]:
         """The claim without the weights, and what was observed of float runs."""
         from ithbit.theory.certificate_file import summary
-        from ithbit.theory.precision import float_runs, observed
+        from ithbit.theory.precision import observed
 
-        return summary(self) | {
-            "float_execution": observed(self.solution, float_runs(self.solution))
-        }
+        return summary(self) | {"float_execution": observed(self.solution)}
 
     def parts(self) -> Iterator[Any]:
         from ithbit.theory.certificate_text import certificate_parts

@@ -15,7 +15,7 @@ from ithbit.shown import Shown
 from ithbit.tasks.indexing import Instance
 from ithbit.theory.constructions.trained import content_of
 from ithbit.theory.layers import Array, Attention
-from ithbit.theory.solution import Solution
+from ithbit.theory.solution import AnySolution, Solution
 from ithbit.theory.trained_solution import TrainedSolution
 
 LONGEST = 32  # bits; one attention row per token must fit a terminal
@@ -96,7 +96,7 @@ class LayerStep:
 class Explanation(Shown):
     """The whole run on one input."""
 
-    solution: Solution | TrainedSolution
+    solution: AnySolution
     instance: Instance
     steps: tuple[LayerStep, ...]
     logits: tuple[float, float]
@@ -124,7 +124,7 @@ class Explanation(Shown):
         return explanation_parts(self)
 
 
-def explain(solution: Solution | TrainedSolution, bits: Sequence[int], index: int) -> Explanation:
+def explain(solution: AnySolution, bits: Sequence[int], index: int) -> Explanation:
     """The run of a solution on one input, layer by layer."""
     instance = Instance(solution.task, tuple(bits), index)
     n = len(instance.bits)
@@ -157,7 +157,7 @@ def explain(solution: Solution | TrainedSolution, bits: Sequence[int], index: in
 _KINDS = {"softmax": "softmax attention", "linear": "linear attention", "gru": "GRU"}
 
 
-def _held(solution: Solution | TrainedSolution, stream: Array) -> Array:
+def _held(solution: AnySolution, stream: Array) -> Array:
     """What one input's stream holds; for trained blocks, the numbers of the construction."""
     one: Array = stream[0]
     return content_of(solution, one) if isinstance(solution, TrainedSolution) else one

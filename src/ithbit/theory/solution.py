@@ -7,7 +7,7 @@ Nothing here is certified: margins computed in floats are *observed*; see `certi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from ithbit.errors import SpecError, raise_problems
 from ithbit.families import FAMILIES, Task
 from ithbit.tasks.indexing import all_inputs, n_tokens
 from ithbit.theory.layers import Array, FloatArray, Layer, Trace, like, matrix
+from ithbit.theory.trained_solution import TrainedSolution
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,32 +169,17 @@ def constructed(
     return Solution(task, family, n_bits, tuple(layers), embedding, A, theorem, variant)
 
 
-class Runs(Protocol):
-    """Anything that runs on inputs: a `Solution` or a `TrainedSolution`."""
-
-    @property
-    def n_bits(self) -> int: ...
-
-    @property
-    def n_tokens(self) -> int: ...
-
-    def margins(
-        self, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64
-    ) -> Array: ...
+AnySolution = Solution | TrainedSolution
 
 
 @dataclass(frozen=True)
 class Enumeration:
-    """The smallest margin over all n · 2^n inputs, each run on its own, and where it is attained.
-
-    *Exact* if `dtype` is object; in floats *observed*: every input was run, with rounding.
-    """
+    """The smallest margin over all n · 2^n inputs, each run on its own, and where it is."""
 
     margin: float
     bits: tuple[int, ...]
     index: int
     inputs: int
-    dtype: str
 
     @property
     def solves(self) -> bool:
@@ -202,7 +188,7 @@ class Enumeration:
 
 
 def comparable_margins(
-    solution: Runs, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64
+    solution: AnySolution, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64
 ) -> FloatArray:
     """Margins with NaN, which wrong weights may give and does not compare, as −inf."""
     with np.errstate(all="ignore"):
@@ -210,8 +196,10 @@ def comparable_margins(
     return np.where(margins == margins, margins, -np.inf).astype(np.float64)
 
 
-def enumerate_inputs(solution: Runs, dtype: Any = np.float64) -> Enumeration:
+def enumerate_inputs(solution: AnySolution, dtype: Any = np.float64) -> Enumeration:
     """Run all n · 2^n inputs one by one; for n up to about 12.
+
+    *Exact* if `dtype` is object; in floats *observed*: every input was run, with rounding.
 
     >>> from ithbit.theory.constructions import construct
     >>> enumerate_inputs(construct("lhi", "rnn", 3)).margin
@@ -226,4 +214,4 @@ def enumerate_inputs(solution: Runs, dtype: Any = np.float64) -> Enumeration:
             worst = (float(margins[at]), tuple(int(bit) for bit in bits[at]), int(index[at]))
     assert worst is not None
     n = solution.n_bits
-    return Enumeration(*worst, inputs=n << n, dtype=np.dtype(dtype).name)
+    return Enumeration(*worst, inputs=n << n)

@@ -19,7 +19,7 @@ from ithbit.theory.layers import (
     Ssm,
     matrix,
 )
-from ithbit.theory.solution import Embedding, Solution
+from ithbit.theory.solution import AnySolution, Embedding, Solution
 from ithbit.theory.trained_blocks import shapes
 from ithbit.theory.trained_solution import TrainedSolution
 
@@ -36,7 +36,7 @@ _CLASSES: dict[str, Any] = {
 }
 
 
-def weights_to_json(solution: Solution | TrainedSolution) -> Json:
+def weights_to_json(solution: AnySolution) -> Json:
     """Embedding, layers and output matrix as nested lists; for trained blocks, every parameter.
 
     >>> from ithbit.theory.constructions import construct
@@ -60,7 +60,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def solution_from_json(content: Json) -> Solution | TrainedSolution:
+def solution_from_json(content: Json) -> AnySolution:
     """The solution that a certificate's fields describe; raises `SpecError` if there is none."""
     try:
         weights = content["weights"]
