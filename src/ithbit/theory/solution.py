@@ -159,6 +159,9 @@ def embedding_of(index: Any, bit: Any, end: Any = None) -> Embedding:
     return Embedding(matrix(index), matrix(bit, 3), None if end is None else matrix(end, 1))
 
 
+Parts = tuple[Embedding, Sequence[Layer], Any]  # and the output matrix
+
+
 def constructed(
     family: str, named: tuple[str, str], embedding: Embedding, layers: Sequence[Layer], output: Any
 ) -> Solution:

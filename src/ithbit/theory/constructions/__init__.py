@@ -8,6 +8,7 @@ or alternatives.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from ithbit.errors import SpecError, whole
@@ -22,11 +23,11 @@ from ithbit.theory.constructions import (
     softmax_parabola,
     ssm_sum,
 )
-from ithbit.theory.solution import Solution
+from ithbit.theory.solution import Parts, Solution, constructed
 
 LONGEST = 100_000  # bits; weights have one row per token, and working with them takes time
 
-Builder = Callable[[str, int], Solution]  # (family, n_bits) -> the weights
+Builder = Callable[[str, int], Parts]  # (family, n_bits) -> the weights
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ _FOCUS: dict[str, Builder] = {
     "parabola": softmax_parabola.parabola,
     "cosine": softmax_cosine.cosine,
 }
-_MARK: dict[str, Builder] = {"marker": attention_marker.left}
+_MARK: dict[str, Builder] = {"marker": partial(attention_marker.marker, "lhi")}
 
 CONSTRUCTIONS: tuple[Construction, ...] = (
     Construction("rhi", "softmax-full", 1, "Theorem 12c", _FOCUS),
@@ -64,7 +65,7 @@ CONSTRUCTIONS: tuple[Construction, ...] = (
         "linear-full",
         2,
         "Theorem 12b",
-        {"marker": attention_marker.right, "heavy": linear_heavy.heavy},
+        {"marker": partial(attention_marker.marker, "rhi"), "heavy": linear_heavy.heavy},
     ),
     Construction("lhi", "softmax-full", 2, "Theorem 14c", _MARK),
     Construction("lhi", "softmax-causal", 2, "Theorem 14c", _MARK),
@@ -153,4 +154,4 @@ def construct(task: str, family: str, n_bits: int, variant: str | None = None) -
         raise SpecError(
             f"{task} by {family} has no variant {name!r}; choose one of {', '.join(entry.variants)}"
         )
-    return entry.variants[name](family, n_bits)
+    return constructed(family, (entry.theorem, name), *entry.variants[name](family, n_bits))
