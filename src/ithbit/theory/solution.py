@@ -177,11 +177,9 @@ AnySolution = Solution | TrainedSolution
 
 @dataclass(frozen=True)
 class Enumeration:
-    """The smallest margin over all n · 2^n inputs, each run on its own, and where it is."""
+    """The smallest margin over all n · 2^n inputs, each run on its own."""
 
     margin: float
-    bits: tuple[int, ...]
-    index: int
     inputs: int
 
     @property
@@ -209,12 +207,9 @@ def enumerate_inputs(solution: AnySolution, dtype: Any = np.float64) -> Enumerat
     7.0
     """
     batch = max(1, 2_000_000 // solution.n_tokens**2)
-    worst: tuple[float, tuple[int, ...], int] | None = None
-    for bits, index in all_inputs(solution.n_bits, batch):
-        margins = comparable_margins(solution, bits, index, dtype)
-        at = int(np.argmin(margins))
-        if worst is None or margins[at] < worst[0]:
-            worst = (float(margins[at]), tuple(int(bit) for bit in bits[at]), int(index[at]))
-    assert worst is not None
     n = solution.n_bits
-    return Enumeration(*worst, inputs=n << n)
+    least = min(
+        float(comparable_margins(solution, bits, index, dtype).min())
+        for bits, index in all_inputs(n, batch)
+    )
+    return Enumeration(least, n << n)
