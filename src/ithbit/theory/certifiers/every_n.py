@@ -14,7 +14,7 @@ from flint import arb, ctx, fmpq
 
 from ithbit.families import FAMILIES
 from ithbit.theory.certifiers.arithmetic.exact import Ball, exact, rounded_down
-from ithbit.theory.certifiers.trained.window import gelu, silu
+from ithbit.theory.certifiers.trained.window import gelu, silu, silu_at
 from ithbit.theory.constructions.trained import bert_left, bert_right, linear_window
 from ithbit.theory.constructions.trained.content import columns, norms
 from ithbit.theory.constructions.trained.gru_latch import HEAD
@@ -216,13 +216,9 @@ def window_mamba2(d: int, n: int = 1) -> Ball:
     N, T = n + 1, n + 2
     e = d * arb(exact(MAMBA_EPS))
     C = arb(8 * N + 8)
-
-    def act(x: Ball) -> Ball:
-        return x / (1 + (-x).exp())
-
     sigma = 1 / (1 + (2 + e) / C**2).sqrt()
     seen = 1 / (1 + (arb(fmpq(301, 100)) + e) / C**2).sqrt()
-    strength = arb(2).log() * act(arb(1)) ** 2 * act(seen)
+    strength = arb(2).log() * silu_at(arb(1)) ** 2 * silu_at(seen)
     noise = e / (strength / 2) ** 2
     # N / M^2 = N / (8N + 40)^2 <= 1 / 1280 for every N, and N e^(−M sigma) decreases.
     delta = (1 + noise) / (2 * 1280 * sigma**2) + 3 * N * (-(8 * N + 40) * sigma).exp()

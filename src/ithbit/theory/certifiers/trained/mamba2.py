@@ -22,7 +22,7 @@ from ithbit.theory.certifiers.trained.reading import (
     places_of,
     tokens,
 )
-from ithbit.theory.certifiers.trained.window import Window, silu, units
+from ithbit.theory.certifiers.trained.window import Window, silu, silu_at, units
 from ithbit.theory.trained_blocks import MAMBA_EPS
 from ithbit.theory.trained_solution import TrainedSolution
 
@@ -40,10 +40,6 @@ def certify_mamba2(solution: TrainedSolution) -> Bound:
         reader.plain_norms()
         reader.zero(*(f"blocks.{layer}.out.weight" for layer in range(2, solution.depth)))
         return _certify(solution, reader)
-
-
-def _silu(x: Ball) -> Ball:
-    return x / (1 + (-x).exp())
 
 
 class _Block:
@@ -67,7 +63,7 @@ class _Block:
         need(bool((conv[-1] == 1).all()), f"{what}: the convolution must keep the present")
         need(not bias[:d].any(), f"{what}: the channels must have no bias")
         B, C = bias[d : d + state], bias[d + state :]
-        same = sum((_silu(arb(x)) * _silu(arb(y)) for x, y in zip(B, C, strict=True)), arb(0))
+        same = sum((silu_at(arb(x)) * silu_at(arb(y)) for x, y in zip(B, C, strict=True)), arb(0))
         need(bool(same > 0), f"{what}: B and C must agree")
         reader.zero(f"blocks.{layer}.skip")
         steps, logs = reader.array(f"blocks.{layer}.dt_bias"), reader.array(f"blocks.{layer}.a_log")
@@ -98,14 +94,14 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
         only(row, {FLAG, INDEX}, "a channel of block 1")
         only(column, {PLACE}, "the output of block 1")
     least = low(scale(max(slope**2 + v * v, held)))
-    gate = between(_silu(least * arb(one.gate * C)), _silu(high(scale()) * arb(one.gate * C)))
+    gate = between(silu_at(least * arb(one.gate * C)), silu_at(high(scale()) * arb(one.gate * C)))
     decay = between(one.decay ** (T - 1), arb(1))
     strength = one.gain * gate * decay
     noise = arb(e) / strength**2
     taken: list[Ball] = []
     for a in index:
         s = scale(a[FLAG] ** 2 + a[INDEX] ** 2)
-        channels = [_silu(s * arb(r[FLAG] * a[FLAG] + r[INDEX] * a[INDEX])) for r in one.rows]
+        channels = [silu_at(s * arb(r[FLAG] * a[FLAG] + r[INDEX] * a[INDEX])) for r in one.rows]
         square = sum((x * x for x in channels), arb(0))
         moved = sum((arb(w[PLACE]) * x for w, x in zip(one.writes, channels, strict=True)), arb(0))
         taken.append(-moved * arb(d).sqrt() / (square + noise).sqrt())
@@ -126,7 +122,7 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     reach = farthest.max(arb(slope)) ** 2
     least, most = low(scale(v * v, reach, held)), high(scale())
     end = low(scale(reach))
-    strength = two.gain * _silu(end * arb(two.gate * C))
+    strength = two.gain * silu_at(end * arb(two.gate * C))
     bit = found.bit * v
     below = arb(found.place) * -farthest + arb(found.constant[0] * C - bit)
     above = arb(found.place) * (arb(places[-1]) - nearest) + arb(found.constant[2] * C + bit)

@@ -19,6 +19,7 @@ from ithbit.theory.certifiers.arithmetic.exact import (
     rounded_down,
 )
 from ithbit.theory.certifiers.bound import BALLS, Bound, need
+from ithbit.theory.constructions.trained.content import is_norm
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_solution import Column, TrainedSolution
 
@@ -114,9 +115,8 @@ class Reader:
     def plain_norms(self) -> None:
         """Raise unless every norm has gains of 1 and offsets of 0."""
         for name, value in self.solution.weights.items():
-            part, _, kind = name.rpartition(".")
-            if part.rpartition(".")[2].rstrip("12") in ("norm", "gate_norm"):
-                wanted = 1.0 if kind == "weight" else 0.0
+            if is_norm(name):
+                wanted = 1.0 if name.endswith("weight") else 0.0
                 need(bool((value == wanted).all()), f"{name} must be {wanted:g} throughout")
 
     def head(self, coordinate: int) -> Rational:

@@ -42,6 +42,10 @@ def gelu() -> Activation:
     )
 
 
+def silu_at(x: Ball) -> Ball:
+    return x / (1 + (-x).exp())
+
+
 def silu() -> Activation:
     """psi(x) = x / (1 + e^x), falling where 1 + e^x (1 − x) < 0, from 1.28 on; at most 0.2785."""
     return Activation(lambda x: x / (1 + x.exp()), arb(fmpq(128, 100)), arb(fmpq(2785, 10000)))
