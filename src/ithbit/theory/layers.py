@@ -15,7 +15,7 @@ float64; a layer without exponentials also runs exactly, on object arrays of `Fr
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,21 +135,6 @@ class Trace:
     output: Array
     attention: Array | None = None  # batch query key; rows sum to 1
     states: Array | None = None  # batch token dim: h_k after token k
-
-
-class Layer(Protocol):
-    """The interface of every layer. `last` computes the last token alone, all a readout needs."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def d_in(self) -> int: ...
-    @property
-    def d_out(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    def __call__(self, x: Array, last: bool = False) -> Array: ...
-    def trace(self, x: Array) -> Trace: ...
 
 
 @dataclass(frozen=True, eq=False)

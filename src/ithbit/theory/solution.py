@@ -15,7 +15,18 @@ from numpy.typing import NDArray
 from ithbit.errors import SpecError, raise_problems
 from ithbit.families import FAMILIES, Task
 from ithbit.tasks.indexing import all_inputs, n_tokens
-from ithbit.theory.layers import Array, FloatArray, Layer, Trace, like, matrix
+from ithbit.theory.gru_layer import Gru
+from ithbit.theory.layers import (
+    Array,
+    FloatArray,
+    LinearAttention,
+    Rnn,
+    SoftmaxAttention,
+    Ssm,
+    Trace,
+    like,
+    matrix,
+)
 from ithbit.theory.trained_solution import TrainedSolution
 
 
@@ -57,6 +68,9 @@ class Embedding:
         end = np.broadcast_to(like(self.end, zero), query.shape)
         return np.concatenate([query, rows, end], axis=1)
 
+
+# Called with `last`, a layer computes the last token alone, all that a readout needs.
+Layer = SoftmaxAttention | LinearAttention | Ssm | Rnn | Gru
 
 # The layers of each family: kind, and whether the attention is causal.
 _LAYERS: dict[str, tuple[str, bool | None]] = {

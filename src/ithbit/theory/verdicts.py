@@ -254,7 +254,7 @@ def hidden_units(solution: Solution) -> int:
     nets = [
         value
         for layer in solution.layers
-        for value in (getattr(layer, field.name) for field in fields(layer))  # type: ignore[arg-type]
+        for value in (getattr(layer, field.name) for field in fields(layer))
         if isinstance(value, ReluNet)
     ]
     return max(len(bias) for net in nets for bias in net.biases[:-1])

@@ -11,7 +11,6 @@ from ithbit.spec import ModelSpec
 from ithbit.theory.gru_layer import Gru
 from ithbit.theory.layers import (
     FloatArray,
-    Layer,
     LinearAttention,
     ReluNet,
     Rnn,
@@ -19,7 +18,7 @@ from ithbit.theory.layers import (
     Ssm,
     matrix,
 )
-from ithbit.theory.solution import AnySolution, Embedding, Solution
+from ithbit.theory.solution import AnySolution, Embedding, Layer, Solution
 from ithbit.theory.trained_blocks import shapes
 from ithbit.theory.trained_solution import TrainedSolution
 

@@ -33,8 +33,8 @@ import numpy as np
 from ithbit.families import Task
 from ithbit.tasks.indexing import n_tokens
 from ithbit.theory.gadgets import hat, ramp
-from ithbit.theory.layers import Layer, LinearAttention, SoftmaxAttention, matrix
-from ithbit.theory.solution import Embedding, Parts, embedding_of
+from ithbit.theory.layers import LinearAttention, SoftmaxAttention, matrix
+from ithbit.theory.solution import Embedding, Layer, Parts, embedding_of
 
 
 def marker_embedding(task: Task, n_bits: int) -> Embedding:

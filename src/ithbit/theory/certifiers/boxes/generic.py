@@ -19,8 +19,8 @@ from ithbit.theory.certifiers.boxes.attention import attend
 from ithbit.theory.certifiers.boxes.cases import Cases, Embedded, blocks, embed, linear
 from ithbit.theory.certifiers.boxes.states import states
 from ithbit.theory.gru_layer import Gru
-from ithbit.theory.layers import Layer, LinearAttention, Rnn, SoftmaxAttention, Ssm
-from ithbit.theory.solution import Solution
+from ithbit.theory.layers import Attention, Ssm
+from ithbit.theory.solution import Layer, Solution
 
 ARITHMETIC = "float64 intervals rounded outward, exponentials from arb balls"
 _BLOCK = 2_000_000  # numbers in the largest array of a block of cases
@@ -58,11 +58,10 @@ def _block_size(solution: Solution) -> int:
 def _through(layer: Layer, cases: Cases | Embedded) -> Interval:
     """The boxes of a layer's outputs, `case token bit dim`."""
     count, length, _ = cases.allowed.shape
-    if isinstance(layer, SoftmaxAttention | LinearAttention):
+    if isinstance(layer, Attention):
         sums = attend(layer, cases, last=False)
         out = output_range(layer.net, sums.reshape(count * length * 2, layer.d_in))
     else:
-        assert isinstance(layer, Ssm | Rnn | Gru)
         after = states(layer, cases, last=False)
         if isinstance(layer, Gru):
             return after
@@ -76,9 +75,8 @@ def _read(solution: Solution, cases: Cases | Embedded) -> Interval:
     """Enclosures of alpha_1 − alpha_0 at the last token, per case."""
     layer = solution.layers[-1]
     then = (solution.output, np.array([[-1.0, 1.0]]))
-    if isinstance(layer, SoftmaxAttention | LinearAttention):
+    if isinstance(layer, Attention):
         return output_range(layer.net, attend(layer, cases, last=True)[:, 0], then)[:, 0]
-    assert isinstance(layer, Ssm | Rnn | Gru)
     after = states(layer, cases, last=True)[:, -1, 0]
     if isinstance(layer, Gru):
         return linear(then[1], linear(then[0], after))[:, 0]
