@@ -16,6 +16,7 @@ from functools import cache
 import numpy as np
 from flint import arb, ctx
 
+from ithbit.prove.bounded import Arrays
 from ithbit.theory.layers import FloatArray
 
 TINY = 1e-280
@@ -39,7 +40,7 @@ def slack(terms: int) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
+class Form(Arrays):
     """Arrays: c (node, dim), G (node, dim, symbol), e (node, dim)."""
 
     c: FloatArray

@@ -4,6 +4,7 @@ Nothing in it is trusted: when a proof is complete, every leaf is bounded again.
 """
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,12 @@ from ithbit.prove.search import Found, Nodes
 from ithbit.theory.layers import FloatArray
 
 FORMAT = "ithbit search 1"
-_ARRAYS = ("index", "bits", "limits", "lower", "branch")
-_NUMBERS = ("least_proved", "least_found", "bits", "index", "share_closed", "nodes", "seconds")
 
 
 def part_of(found: Found, functionals: FloatArray, weights_sha256: str) -> bytes:
     """The content of the file, for a search on the weights with that digest."""
-    arrays = {name: np.ascontiguousarray(getattr(found.leaves, name)) for name in _ARRAYS}
-    numbers = {name: getattr(found, name) for name in _NUMBERS}
+    arrays = {name: np.ascontiguousarray(each) for name, each in vars(found.leaves).items()}
+    numbers = {name: value for name, value in vars(found).items() if name != "leaves"}
     about = {"format": FORMAT, "weights_sha256": weights_sha256, "found": json.dumps(numbers)}
     return save(arrays | {"functionals": np.ascontiguousarray(functionals)}, about)
 
@@ -33,7 +32,7 @@ def read_part(path: Path, weights_sha256: str) -> tuple[Found, FloatArray] | Non
             about = file.metadata() or {}
             if (about.get("format"), about.get("weights_sha256")) != (FORMAT, weights_sha256):
                 return None
-            leaves = Nodes(*(file.get_tensor(name) for name in _ARRAYS))
+            leaves = Nodes(*(file.get_tensor(field.name) for field in fields(Nodes)))
             return Found(leaves, **json.loads(about["found"])), file.get_tensor("functionals")
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         return None

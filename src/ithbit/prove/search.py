@@ -15,16 +15,15 @@ from typing import Literal
 import numpy as np
 
 from ithbit.prove.bands import STEP, everything, reached
-from ithbit.prove.bounded import Bounds, Ints, joined
+from ithbit.prove.bounded import Arrays, Bounded, Bounds, Ints
 from ithbit.theory.layers import FloatArray
 
-_PARTS = ("index", "bits", "limits", "lower", "branch")
 _SAMPLES = 256  # for each index
 _SPOKEN = 0.2  # seconds between two reports of progress
 
 
 @dataclass(frozen=True, eq=False)
-class Nodes:
+class Nodes(Arrays):
     """Cases with some bits fixed, and what is proved about them."""
 
     index: Ints
@@ -32,12 +31,6 @@ class Nodes:
     limits: FloatArray  # node functional 2
     lower: FloatArray
     branch: Ints  # the bit to fix next, or n and more: the functional whose band to halve
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def __getitem__(self, at: Ints) -> "Nodes":
-        return Nodes(*(getattr(self, name)[at] for name in _PARTS))
 
     @property
     def share(self) -> FloatArray:
@@ -144,7 +137,7 @@ def search(
             split = todo[np.argsort(leaves.lower[todo], kind="stable")[: bounds.batch]]
             fresh, least, worst = _bounded(bounds, *_children(bounds, leaves[split]), least, worst)
             rest = leaves[np.setdiff1d(np.arange(len(leaves)), split, assume_unique=True)]
-            leaves, count = _joined(rest, fresh), count + len(fresh)
+            leaves, count = Nodes.joined([rest, fresh]), count + len(fresh)
     except KeyboardInterrupt:
         if keep is not None:
             keep(found())
@@ -156,7 +149,7 @@ def _bounded(
 ) -> tuple[Nodes, float, tuple[str, int]]:
     """The nodes with their bounds; the least margin met so far, here or before, and where."""
     parts = [slice(k, k + bounds.batch) for k in range(0, len(index), bounds.batch)]
-    found = joined([bounds(index[part], bits[part], limits[part]) for part in parts])
+    found = Bounded.joined([bounds(index[part], bits[part], limits[part]) for part in parts])
     free = bits < 0
     wide = np.diff(reached(bounds.functionals, limits, bits), axis=-1)[..., 0] > 8 * STEP
     can = np.concatenate([free, wide], 1)
@@ -184,7 +177,3 @@ def _children(bounds: Bounds, nodes: Nodes) -> tuple[Ints, Ints, FloatArray]:
         both.append((nodes.index, bits, limits))
     index, bits, limits = (np.concatenate(pair) for pair in zip(*both, strict=True))
     return index, bits, limits
-
-
-def _joined(a: Nodes, b: Nodes) -> Nodes:
-    return Nodes(*(np.concatenate([getattr(a, name), getattr(b, name)]) for name in _PARTS))
