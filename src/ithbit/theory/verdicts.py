@@ -25,6 +25,7 @@ from ithbit.theory.architecture import Architecture, Model, architecture
 from ithbit.theory.bounds import NoBoundError, Route, bound
 from ithbit.theory.bounds.stages import TooDeepError
 from ithbit.theory.certificate import LONGEST, Certificate, certify
+from ithbit.theory.certificate_file import summary
 from ithbit.theory.certifiers.every_n import every_n, trained_every_n
 from ithbit.theory.constructions import CONSTRUCTIONS, Construction, construct, entry_of
 from ithbit.theory.constructions.trained import (
@@ -107,18 +108,15 @@ class Verdict(Shown):
             yield "  stored weights of this size are not certified here"
 
 
+_RECORDED = ("certified", "margin", "inputs", "arithmetic", "depth", "width", "variant")
+
+
 def certificate_record(certificate: Certificate | None) -> dict[str, Any] | None:
+    """What a verdict's record has of a certificate."""
     if certificate is None:
         return None
-    return {
-        "certified": certificate.certified,
-        "margin": certificate.margin,
-        "inputs": certificate.inputs,
-        "arithmetic": certificate.arithmetic,
-        "depth": certificate.solution.depth,
-        "width": certificate.solution.width,
-        "variant": certificate.solution.variant,
-    }
+    claims = summary(certificate)
+    return {name: claims[name] for name in _RECORDED}
 
 
 def verdict(
@@ -195,8 +193,8 @@ def _formal(entry: Construction, arch: Architecture, n_bits: int) -> Verdict | s
         arch,
         n_bits,
         "possible",
-        f"{_layers(entry)} of width {small.width} with {units} hidden units{identity}, "
-        f"{_margin(certificate, margin)}",
+        f"{counted(entry.depth, 'layer')} of width {small.width} with {units} hidden units"
+        f"{identity}, {_margin(certificate, margin)}",
         entry.theorem,
         certificate,
         margin,
@@ -229,7 +227,8 @@ def _trained(
         arch,
         n_bits,
         "possible",
-        f"{_layers(entry)} of width {arch.width}{passing}, explicit weights of the trained blocks, "
+        f"{counted(entry.depth, 'layer')} of width {arch.width}{passing}, explicit weights of the "
+        "trained blocks, "
         f"{_margin(certificate, margin)}, since {always.because}",
         f"beside {entry.theorem}",
         certificate,
@@ -238,10 +237,6 @@ def _trained(
         width=arch.width,
         longest=LONGEST if built else 0,
     )
-
-
-def _layers(entry: Construction | TrainedConstruction) -> str:
-    return counted(entry.depth, "layer")
 
 
 def _margin(certificate: Certificate | None, always: str) -> str:
