@@ -77,11 +77,7 @@ def _head_maps(reader: Reader, layer: int) -> tuple[Matrix, Matrix]:
     weight = reader.array(f"blocks.{layer}.qkv.weight")
     q = reader.rows(weight[:size], f"{what}, query")
     k = reader.rows(weight[d : d + size], f"{what}, key")
-    scores = [
-        [sum((a[r] * b[c] for a, b in zip(q, k, strict=True)), fmpq(0)) for c in range(reader.m)]
-        for r in range(reader.m)
-    ]
-    return scores, reader.values(layer)
+    return reader.combined(zip(q, k, strict=True)), reader.values(layer)
 
 
 def _root(d: int, square: Rational | Ball) -> Ball:

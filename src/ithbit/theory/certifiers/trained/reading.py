@@ -6,7 +6,7 @@ writes must lie in the span of U, and everything an argument takes to be 0 or 1 
 that. Otherwise `UnsuitableError` names what is not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flint import fmpq
@@ -88,15 +88,14 @@ class Reader:
 
     def product(self, out: FloatArray, inner: FloatArray, what: str) -> Matrix:
         """The map out · inner between contents: what the channels in between pass on."""
-        total = [[fmpq(0)] * self.m for _ in range(self.m)]
-        for channel in range(len(inner)):
-            if not inner[channel].any() or not out[:, channel].any():
-                continue
-            read, written = self._row(inner[channel], what), self.write(out[:, channel], what)
-            for r in range(self.m):
-                for c in range(self.m):
-                    total[r][c] += written[r] * read[c]
-        return total
+        used = [k for k in range(len(inner)) if inner[k].any() and out[:, k].any()]
+        pairs = [(self._row(inner[k], what), self.write(out[:, k], what)) for k in used]
+        return self.combined((written, read) for read, written in pairs)
+
+    def combined(self, pairs: Iterable[tuple[list[Rational], list[Rational]]]) -> Matrix:
+        """The sum of a bᵀ over pairs of rows."""
+        pairs, of = list(pairs), range(self.m)
+        return [[sum((a[r] * b[c] for a, b in pairs), fmpq(0)) for c in of] for r in of]
 
     def values(self, layer: int) -> Matrix:
         """What head 0 of a block moves between contents; the other heads must write nothing."""
@@ -155,18 +154,10 @@ def tokens(reader: Reader) -> Tokens:
     embed, places = reader.array("embed"), reader.array("positions.polynomial")
     need(not embed[:, Column.SQUARE].any(), "the square of the index feature must be unused")
     need(not places[:, 1].any(), "the square of the position must be unused")
-
-    def column(k: int) -> list[Rational]:
-        return reader.write(embed[:, k], "the embedding")
-
-    return Tokens(
-        bit=column(Column.BIT),
-        value=column(Column.VALUE),
-        query=column(Column.QUERY),
-        fraction=column(Column.FRACTION),
-        end=column(Column.END),
-        place=reader.write(places[:, 0], "the map of positions"),
-    )
+    order = (Column.BIT, Column.VALUE, Column.QUERY, Column.FRACTION, Column.END)
+    parts = [reader.write(embed[:, k], "the embedding") for k in order]
+    parts.append(reader.write(places[:, 0], "the map of positions"))
+    return Tokens(*parts)
 
 
 def bits_of(t: Tokens) -> tuple[Rational, Rational, Rational]:
