@@ -10,7 +10,7 @@ from flint import arb, ctx
 
 from ithbit.errors import SpecError
 from ithbit.theory.certificate import METHODS, certify, find_worst
-from ithbit.theory.certifiers.arguments.approach import approach_of
+from ithbit.theory.certifiers.arguments.marker import approach_of
 from ithbit.theory.certifiers.arithmetic.exact import exact
 from ithbit.theory.certifiers.every_n import (
     every_n,
