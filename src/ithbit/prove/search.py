@@ -3,21 +3,27 @@
 A *case* is an index and the value of its bit; a *node* is a case with some further bits fixed, and
 linear functionals of the bits within limits (`bands.py`). The nodes kept cover all inputs at any
 time, so the search may stop at any point and another may continue from there: the least of their
-bounds is proved. Nothing here is trusted: a certificate is checked without this module.
+bounds is proved. Nothing here is trusted, nor in the file of an unfinished search, from which
+another one continues: a certificate is checked without this module.
 """
 
+import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from ithbit.prove.bands import STEP, everything, reached
 from ithbit.prove.bounded import Arrays, Bounded, Bounds, Ints
 from ithbit.theory.layers import FloatArray
 
+FORMAT = "ithbit search 1"
 _SAMPLES = 256  # for each index
 _SPOKEN = 0.2  # seconds between two reports of progress
 
@@ -177,3 +183,24 @@ def _children(bounds: Bounds, nodes: Nodes) -> tuple[Ints, Ints, FloatArray]:
         both.append((nodes.index, bits, limits))
     index, bits, limits = (np.concatenate(pair) for pair in zip(*both, strict=True))
     return index, bits, limits
+
+
+def part_of(found: Found, functionals: FloatArray, weights_sha256: str) -> bytes:
+    """An unfinished search as a file, for the weights with that digest."""
+    arrays = {name: np.ascontiguousarray(each) for name, each in vars(found.leaves).items()}
+    numbers = {name: value for name, value in vars(found).items() if name != "leaves"}
+    about = {"format": FORMAT, "weights_sha256": weights_sha256, "found": json.dumps(numbers)}
+    return save(arrays | {"functionals": np.ascontiguousarray(functionals)}, about)
+
+
+def read_part(path: Path, weights_sha256: str) -> tuple[Found, FloatArray] | None:
+    """The search in a file and its functionals; None if it holds none for these weights."""
+    try:
+        with safe_open(path, "numpy") as file:
+            about = file.metadata() or {}
+            if (about.get("format"), about.get("weights_sha256")) != (FORMAT, weights_sha256):
+                return None
+            leaves = Nodes(*(file.get_tensor(field.name) for field in fields(Nodes)))
+            return Found(leaves, **json.loads(about["found"])), file.get_tensor("functionals")
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        return None
