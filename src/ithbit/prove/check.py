@@ -131,8 +131,7 @@ class OneLayer:
                 left[c] += reach
                 for k, each in enumerate(g):
                     G[c][k] += middle * each
-        own = [[left[c] if c == r else arb(0) for r in range(d)] for c in range(d)]
-        return arb_mat([[centre[c], *G[c], *own[c]] for c in range(d)])
+        return _with_own([[centre[c], *G[c]] for c in range(d)], left)
 
     def _end(
         self, w: Any, v: Any, free: list[int], sure: list[int], c: int, sign: int, low: Ball

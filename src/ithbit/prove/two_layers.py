@@ -24,7 +24,6 @@ from ithbit.prove.forms import (
     add,
     block_tail,
     layer_norm,
-    left_over,
     linear,
     slack,
     with_own,
@@ -329,7 +328,7 @@ class TwoLayers:
         matters += np.abs(G[..., : len(free) + bands.count]).sum((1, 2))
         flat = (nodes, self.heads * self.size)
         out = Form(out.c.reshape(flat), out.G.reshape(*flat, -1), out.e.reshape(flat))
-        return left_over(out, rest.reshape(flat) * _UP, own=True), matters
+        return with_own(out, rest.reshape(flat) * _UP), matters
 
 
 def _beside(last: Form, out: Form, k: int, shared: bool) -> Form:
