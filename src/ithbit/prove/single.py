@@ -53,19 +53,18 @@ class Float32(OneSoftmax):
         self.most_v = np.abs(v).max(1)  # head dim: the largest
 
     def _logit(self, index: Ints, bits: Ints) -> tuple[Form, FloatArray]:
-        p = {name.removeprefix("blocks.0."): value for name, value in self.params.items()}
+        def of(name: str) -> tuple[FloatArray, FloatArray]:
+            return self.params[f"{name}.weight"], self.params[f"{name}.bias"]
+
         x, matters = self.attention(index, bits)
         x = with_own(x, self._rounding(index, bits, x))
-        x = self._normed(x, p["norm1.weight"], p["norm1.bias"])
-        hidden = _rounded(linear(x, p["up.weight"], p["up.bias"]), x, p["up.weight"], p["up.bias"])
-        size = _largest(hidden)
-        units = with_own(gelu(hidden), (2.3 * _U + _ERF + gamma(4)) * size * _UP)
-        down = linear(units, p["down.weight"], p["down.bias"])
-        x = add(x, _rounded(down, units, p["down.weight"], p["down.bias"]))
+        x = _normed(x, *of("blocks.0.norm1"))
+        hidden = _mapped(x, *of("blocks.0.up"))
+        units = with_own(gelu(hidden), (2.3 * _U + _ERF + gamma(4)) * _largest(hidden) * _UP)
+        x = add(x, _mapped(units, *of("blocks.0.down")))
         x = with_own(x, gamma(1) * _largest(x) * _UP)
-        x = self._normed(x, p["norm2.weight"], p["norm2.bias"])
-        logit = linear(x, p["head.weight"], p["head.bias"])
-        return _rounded(logit, x, p["head.weight"], p["head.bias"]), matters
+        x = _normed(x, *of("blocks.0.norm2"))
+        return _mapped(x, *of("head")), matters
 
     def _rounding(self, index: Ints, bits: Ints, x: Form) -> FloatArray:
         """How far the last token may be off after attention and its residual sum."""
@@ -86,26 +85,19 @@ class Float32(OneSoftmax):
         e = e @ np.abs(weight).T + _linear(size, weight, bias)
         return (e + gamma(1) * (_largest(x) + e)) * _UP
 
-    def _normed(self, x: Form, gain: FloatArray, bias: FloatArray) -> Form:
-        """LayerNorm with its rounding."""
-        d = x.c.shape[-1]
-        normal = _largest(layer_norm(x, np.ones(d), np.zeros(d), BERT_EPS))
-        off = _norm(_largest(x), normal, _deviation(x), gain, bias)
-        return with_own(layer_norm(x, gain, bias, BERT_EPS), off)
 
-
-def _norm(
-    size: FloatArray, normal: FloatArray, least: FloatArray, gain: FloatArray, bias: FloatArray
-) -> FloatArray:
-    """The rounding of LayerNorm, for values of at most `size` before and `normal` after it, and
+def _normed(x: Form, gain: FloatArray, bias: FloatArray) -> Form:
+    """LayerNorm with its rounding, for values of at most `size` before and `normal` after it, and
     deviations of at least `least`."""
-    d = size.shape[-1]
+    d = x.c.shape[-1]
+    size, least = _largest(x), _deviation(x)
+    normal = _largest(layer_norm(x, np.ones(d), np.zeros(d), BERT_EPS))
     mean = size.mean(-1, keepdims=True)
     c = gamma(3) * (size + mean) + gamma(d + 1) * mean
     moved = gamma(2 * d + 8) * np.sqrt((size * size).mean(-1, keepdims=True))
     far = (c + normal * moved) / least[:, None] + gamma(6) * normal
-    off: FloatArray = far * np.abs(gain) + gamma(3) * (normal * np.abs(gain) + np.abs(bias))
-    return off * _UP + _UNDER
+    off = far * np.abs(gain) + gamma(3) * (normal * np.abs(gain) + np.abs(bias))
+    return with_own(layer_norm(x, gain, bias, BERT_EPS), off * _UP + _UNDER)
 
 
 def _linear(size: FloatArray, weight: FloatArray, bias: FloatArray) -> FloatArray:
@@ -116,9 +108,9 @@ def _linear(size: FloatArray, weight: FloatArray, bias: FloatArray) -> FloatArra
     return off * _UP + _UNDER
 
 
-def _rounded(out: Form, x: Form, weight: FloatArray, bias: FloatArray) -> Form:
+def _mapped(x: Form, weight: FloatArray, bias: FloatArray) -> Form:
     """weight x + bias with its rounding."""
-    return with_own(out, _linear(_largest(x), weight, bias))
+    return with_own(linear(x, weight, bias), _linear(_largest(x), weight, bias))
 
 
 def _largest(x: Form) -> FloatArray:
