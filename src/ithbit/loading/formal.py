@@ -21,7 +21,7 @@ from ithbit.theory.layers import (
     SoftmaxAttention,
     Ssm,
 )
-from ithbit.theory.solution import Layer, Solution
+from ithbit.theory.solution import Solution
 
 
 def _tensor(values: FloatArray) -> Tensor:
@@ -121,16 +121,13 @@ class GruStates(StatesOfGru):
             getattr(self, f"{name}_l0").data = _tensor(getattr(layer, name))
 
 
-def _module(layer: Layer) -> nn.Module:
-    makers: dict[type, Any] = {
-        SoftmaxAttention: Attention,
-        LinearAttention: Attention,
-        Ssm: StateSpace,
-        Rnn: Recurrent,
-        Gru: GruStates,
-    }
-    made: nn.Module = makers[type(layer)](layer)
-    return made
+_MODULES: dict[str, Any] = {  # by kind of layer
+    "softmax": Attention,
+    "linear": Attention,
+    "ssm": StateSpace,
+    "rnn": Recurrent,
+    "gru": GruStates,
+}
 
 
 class Formal(nn.Module):
@@ -142,7 +139,7 @@ class Formal(nn.Module):
         self.index = nn.Parameter(_tensor(table.index))
         self.bit = nn.Parameter(_tensor(table.bit))
         self.end = None if table.end is None else nn.Parameter(_tensor(table.end))
-        self.layers = nn.ModuleList(_module(layer) for layer in solution.layers)
+        self.layers = nn.ModuleList(_MODULES[layer.kind](layer) for layer in solution.layers)
         self.output = _linear(solution.output)
 
     def embed(self, bits: Tensor, index: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ Weights are kept as float64 numbers, each an exact dyadic rational. Every layer 
 float64; a layer without exponentials also runs exactly, on object arrays of `Fraction`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -225,11 +224,11 @@ class LinearAttention(Attention):
         keys = features(self.feature, x @ like(self.K, x).T)
         queries = features(self.feature, x[:, first:] @ like(self.Q, x).T)
         pairs = (x @ like(self.V, x).T)[..., :, None] * keys[..., None, :]
-        total: Callable[[Array], Array]
-        if self.causal and not last:
-            total = lambda terms: np.cumsum(terms, axis=1)  # noqa: E731 - one word for both masks
-        else:
-            total = lambda terms: terms.sum(axis=1, keepdims=True)  # noqa: E731
+        running = self.causal and not last
+
+        def total(terms: Array) -> Array:
+            return np.cumsum(terms, axis=1) if running else terms.sum(axis=1, keepdims=True)
+
         numerator = (total(pairs) * queries[..., None, :]).sum(axis=-1)
         denominator = (total(keys) * queries).sum(axis=-1)
         return self.net(x[:, first:] + numerator / denominator[..., None])
