@@ -40,7 +40,8 @@ class Float32(OneSoftmax):
     def __init__(self, spec: ModelSpec, params: Params, tables: Tables) -> None:
         super().__init__(spec, params, tables)
         n, size = spec.n_bits, spec.d_head
-        q, k, v = (_heads(each, spec.n_heads) for each in tables[1:])  # head token dim
+        split = (each.reshape(len(each), spec.n_heads, -1) for each in tables[1:])
+        q, k, v = (np.moveaxis(each, 1, 0) for each in split)  # head token dim
         q, k = q[:, 2 * n :], k.swapaxes(-1, -2)
         score, sizes = (np.matmul(a, b) * size**-0.5 for a, b in ((q, k), (np.abs(q), np.abs(k))))
         seen = np.ones((n, 3 * n), bool)
@@ -128,8 +129,3 @@ def _deviation(x: Form) -> FloatArray:
     affine = ((c * c).sum(-1) - 2 * by_symbol) / d
     least = np.maximum(np.maximum(affine * (1 - 1e-9) - 1e-9, (near * near).mean(-1)), 0)
     return np.sqrt(least + BERT_EPS) / _UP
-
-
-def _heads(x: FloatArray, heads: int) -> FloatArray:
-    """token (head dim) -> head token dim."""
-    return np.moveaxis(x.reshape(len(x), heads, -1), 1, 0)

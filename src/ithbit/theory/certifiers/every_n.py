@@ -43,7 +43,7 @@ def softmax_deviation() -> float:
     """
     with ctx.workprec(_FORMAL_PRECISION):
         r = arb(-3).exp()
-        return _upper(r / (1 - r) ** 2 - r + 8 * r**4)
+        return float((r / (1 - r) ** 2 - r + 8 * r**4).upper())
 
 
 def linear_deviation() -> float:
@@ -58,7 +58,7 @@ def linear_deviation() -> float:
     """
     with ctx.workprec(_FORMAL_PRECISION):
         r = arb(-3).exp()
-        return _upper((r / (1 - r) + r / (1 - r) ** 2 + 8 * r**3) / 4)
+        return float(((r / (1 - r) + r / (1 - r) ** 2 + 8 * r**3) / 4).upper())
 
 
 def parabola_deviation() -> float:
@@ -76,11 +76,7 @@ def parabola_deviation() -> float:
             ((-12 * (arb(D**2) - arb(0.5))).exp() * (D * (2 + D) + arb(0.5)) for D in range(1, 5)),
             arb(0),
         )
-        return _upper(2 * near + arb(-59).exp() + arb(-9).exp() * arb(2.25))
-
-
-def _upper(ball: Ball) -> float:
-    return float(ball.upper())
+        return float((2 * near + arb(-59).exp() + arb(-9).exp() * arb(2.25)).upper())
 
 
 def every_n(variant: str, family: str) -> EveryN | None:

@@ -106,7 +106,7 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     written = [reader.write(down[:, k], "a unit") for k in used]
     for column in written:
         only(column, {FOUND}, "a unit's output")
-    found = units(reader.rows(up[used], "a unit"), [c[FOUND] for c in written], (ONE, PLACE, BITS))
+    found = units(reader.rows(up[used], "a unit"), [c[FOUND] for c in written])
     window = Window(found, gelu(), C, v, slope / (T - 1))
     reach = arb(nu[PLACE]) * farthest.max(arb(slope)) ** 2
     least, most = low(scale(nu[BITS] * v * v, reach)), high(scale(nu[BITS] * v * v))

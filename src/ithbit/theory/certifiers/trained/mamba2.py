@@ -112,7 +112,7 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     for column in two.writes:
         only(column, {FOUND}, "the output of block 2")
     writes = [column[FOUND] for column in two.writes]
-    found = units(two.rows, writes, (ONE, PLACE, BITS))
+    found = units(two.rows, writes)
     need(
         all(not any(row) for row, w in zip(two.rows, writes, strict=True) if w == 0),
         "channels of block 2 that write nothing must read nothing",

@@ -61,9 +61,9 @@ class Units:
     writes: Rational  # z > 0
 
 
-def units(rows: Matrix, writes: list[Rational], places: tuple[int, int, int]) -> Units:
-    """The units behind the rows that write something; `places` are constant, place and bit."""
-    one, place, bit = places
+def units(rows: Matrix, writes: list[Rational]) -> Units:
+    """The units behind the rows that write something."""
+    one, place, bit = range(3)  # the first contents, as in `bits_of`
     groups: dict[bool, list[tuple[Rational, Rational, Rational]]] = {True: [], False: []}
     found = [(row, z) for row, z in zip(rows, writes, strict=True) if z != 0]
     need(len(found) == 6, f"six units must write, found {len(found)}")
