@@ -53,7 +53,6 @@ LONGEST = 14_267
 class Method:
     """One argument: `bound` gives the bound or raises `UnsuitableError`."""
 
-    name: str
     derivation: str
     bound: Callable[[Any], Bound]
     of: type = Solution  # the type of weights it applies to
@@ -194,55 +193,45 @@ def _boxes_bound(solution: Solution) -> Bound:
 
 
 METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (
-        Method(
-            "marker",
-            "layer 1 marks one token and is exactly 0 at all others, layer 2 adds up and reads; "
-            "every hypothesis checked on the weights, in O(n log n)",
-            certify_marker,
-        ),
-        Method(
-            "fixed states",
-            "no token but the index, position i and the end moves the state; checked on the "
-            "weights for all indices, in O(n log n)",
-            certify_states,
-        ),
-        Method(
-            "boxes",
-            "for every index and answer, a box per token that holds for all other bits: attention "
-            "by a fractional program, MLPs by affine forms, states step by step",
-            _boxes_bound,
-        ),
-        Method(
-            "angle",
-            "what the blocks read and write taken exactly from the weights; scores peak at the "
-            "index, and the worst bits are those opposed to the answer, index by index, in O(n)",
-            certify_angle,
-            TrainedSolution,
-        ),
-        Method(
-            "linear window",
-            "what the blocks read and write taken exactly from the weights; every place is moved "
-            "by the index, and the units open at one place alone, index by index, in O(n)",
-            certify_linear,
-            TrainedSolution,
-        ),
-        Method(
-            "mamba2 window",
-            "what the blocks read and write taken exactly from the weights; every place is moved "
-            "by the index, and the channels open at one place alone, index by index, in O(n)",
-            certify_mamba2,
-            TrainedSolution,
-        ),
-        Method(
-            "latch",
-            "every gate of the three units that are used, bounded at all tokens, index by index, "
-            "in O(n)",
-            certify_latch,
-            TrainedSolution,
-        ),
-    )
+    "marker": Method(
+        "layer 1 marks one token and is exactly 0 at all others, layer 2 adds up and reads; "
+        "every hypothesis checked on the weights, in O(n log n)",
+        certify_marker,
+    ),
+    "fixed states": Method(
+        "no token but the index, position i and the end moves the state; checked on the "
+        "weights for all indices, in O(n log n)",
+        certify_states,
+    ),
+    "boxes": Method(
+        "for every index and answer, a box per token that holds for all other bits: attention "
+        "by a fractional program, MLPs by affine forms, states step by step",
+        _boxes_bound,
+    ),
+    "angle": Method(
+        "what the blocks read and write taken exactly from the weights; scores peak at the "
+        "index, and the worst bits are those opposed to the answer, index by index, in O(n)",
+        certify_angle,
+        TrainedSolution,
+    ),
+    "linear window": Method(
+        "what the blocks read and write taken exactly from the weights; every place is moved "
+        "by the index, and the units open at one place alone, index by index, in O(n)",
+        certify_linear,
+        TrainedSolution,
+    ),
+    "mamba2 window": Method(
+        "what the blocks read and write taken exactly from the weights; every place is moved "
+        "by the index, and the channels open at one place alone, index by index, in O(n)",
+        certify_mamba2,
+        TrainedSolution,
+    ),
+    "latch": Method(
+        "every gate of the three units that are used, bounded at all tokens, index by index, "
+        "in O(n)",
+        certify_latch,
+        TrainedSolution,
+    ),
 }
 
 

@@ -7,7 +7,6 @@ that both rises and falls with n is replaced by its supremum over all n. For the
 r = e^{−3} and all suprema are at i = n = 1.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from flint import arb, ctx, fmpq
@@ -110,24 +109,18 @@ def trained_every_n(task: str, family: str, width: int = 16, heads: int = 2) -> 
     1.91
     """
     kind = FAMILIES[family].kind
-    bounds: dict[str, tuple[Callable[[], Ball], str]] = {
-        "softmax": (
-            lambda: angle_right(width) if task == "rhi" else angle_left(width),
-            "scores fall by the square of the distance to the index, whatever n",
-        ),
-        "linear": (
-            lambda: window_linear(task, width, width // heads),
-            "the window's height grows and its tails fall with n, so n = 1 is worst",
-        ),
-        "mamba2": (
-            lambda: window_mamba2(width),
-            "the window's height grows and its tails fall with n, so n = 1 is worst",
-        ),
-        "gru": (latch, "every threshold is met with an exponent of 25 to spare, whatever n"),
-    }
-    bound, because = bounds[kind]
     with ctx.workprec(_PRECISION):
-        return EveryN(rounded_down(bound()), because)
+        if kind == "softmax":
+            margin = angle_right(width) if task == "rhi" else angle_left(width)
+            because = "scores fall by the square of the distance to the index, whatever n"
+        elif kind == "gru":
+            margin = latch()
+            because = "every threshold is met with an exponent of 25 to spare, whatever n"
+        else:
+            linear = kind == "linear"
+            margin = window_linear(task, width, width // heads) if linear else window_mamba2(width)
+            because = "the window's height grows and its tails fall with n, so n = 1 is worst"
+        return EveryN(rounded_down(margin), because)
 
 
 def _sharpness(ratio: Ball) -> Ball:

@@ -60,7 +60,6 @@ def certify_angle(solution: TrainedSolution) -> Bound:
     need(solution.depth >= (1 if right else 2), "too few layers")
     with ctx.workprec(PRECISION):
         reader = Reader(solution, columns(solution.width, entry.ORDER))
-        reader.plain_norms()
         reader.zero("enter.type")
         for layer in range(solution.depth):
             block = f"blocks.{layer}."

@@ -41,7 +41,6 @@ def certify_linear(solution: TrainedSolution) -> Bound:
     need(seen, "every token must see the index")
     with ctx.workprec(PRECISION):
         reader = Reader(solution, columns(solution.width, ORDER))
-        reader.plain_norms()
         reader.zero("blocks.0.up.bias", "blocks.0.down.bias")
         for layer in range(1, solution.depth):
             reader.zero(f"blocks.{layer}.down.weight", f"blocks.{layer}.down.bias")

@@ -56,6 +56,7 @@ class Reader:
         self.columns = [[fmpq(int(value)) for value in column] for column in U.T]
         self.norms = [dot(column, column) for column in self.columns]
         self.m = len(self.norms)
+        self._check_norms()
 
     def array(self, name: str) -> FloatArray:
         return self.solution.weights[name]
@@ -111,7 +112,7 @@ class Reader:
         for name in names:
             need(not self.array(name).any(), f"{name} must be 0")
 
-    def plain_norms(self) -> None:
+    def _check_norms(self) -> None:
         """Raise unless every norm has gains of 1 and offsets of 0."""
         for name, value in self.solution.weights.items():
             if is_norm(name):
