@@ -26,7 +26,7 @@ from ithbit.errors import SpecError
 from ithbit.shown import Shown, counted
 from ithbit.theory.certifiers.arguments.fixed_states import certify_states
 from ithbit.theory.certifiers.arguments.marker import certify_marker
-from ithbit.theory.certifiers.bound import Bound, UnsuitableError
+from ithbit.theory.certifiers.bound import Bound, UnsuitableError, need
 from ithbit.theory.certifiers.boxes.generic import certify_boxes
 from ithbit.theory.certifiers.every_n import every_n, trained_every_n
 from ithbit.theory.certifiers.trained.angle import certify_angle
@@ -184,10 +184,8 @@ def _longest_boxes(solution: Solution) -> int:
 
 def _boxes_bound(solution: Solution) -> Bound:
     longest = _longest_boxes(solution)
-    if solution.n_bits > longest:
-        raise UnsuitableError(
-            f"the generic argument is offered up to n = {longest} for such layers"
-        )
+    fits = solution.n_bits <= longest
+    need(fits, f"the generic argument is offered up to n = {longest} for such layers")
     found = certify_boxes(solution)
     return replace(found, margin=found.margin - abs(found.margin) * _SLACK)
 
