@@ -26,16 +26,8 @@ from ithbit.theory.certificate_file import (
     summary,
     write_certificate,
 )
-from ithbit.theory.certifiers.every_n import (
-    trained_every_n,
-    window_linear,
-    window_mamba2,
-)
-from ithbit.theory.constructions.trained import (
-    TRAINED,
-    construct_trained,
-    trained_construction,
-)
+from ithbit.theory.certifiers.every_n import trained_every_n, window_linear, window_mamba2
+from ithbit.theory.constructions.trained import TRAINED, construct_trained, trained_construction
 from ithbit.theory.explain import explain
 from ithbit.theory.solution import enumerate_inputs
 from ithbit.theory.summary_table import table

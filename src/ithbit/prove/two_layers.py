@@ -18,16 +18,7 @@ from ithbit.families import FAMILIES
 from ithbit.prove.bands import STEP, Bands, bands_of, everything
 from ithbit.prove.bounded import Bounded, Ints
 from ithbit.prove.cells import in_cells
-from ithbit.prove.forms import (
-    TINY,
-    Form,
-    add,
-    block_tail,
-    layer_norm,
-    linear,
-    slack,
-    with_own,
-)
+from ithbit.prove.forms import TINY, Form, add, block_tail, layer_norm, linear, slack, with_own
 from ithbit.prove.points import Points
 from ithbit.prove.products import chosen, collapsed, convex, dot, of_bits, product
 from ithbit.prove.ratios import separable_ratio

@@ -18,13 +18,7 @@ from ithbit.errors import IthbitError, OutputError, SpecError
 from ithbit.spec import plain
 from ithbit.store.writing import check_writable, write_atomically
 from ithbit.tasks.indexing import Instance
-from ithbit.theory.certificate import (
-    LONGEST,
-    METHODS,
-    SPEAKS_OF,
-    Certificate,
-    certify,
-)
+from ithbit.theory.certificate import LONGEST, METHODS, SPEAKS_OF, Certificate, certify
 from ithbit.theory.precision import observed
 from ithbit.theory.solution import AnySolution
 from ithbit.theory.trained_solution import TrainedSolution

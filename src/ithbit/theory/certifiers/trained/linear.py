@@ -14,11 +14,8 @@ from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
     Reader,
     Tokens,
-    between,
     bits_of,
-    high,
     least_of,
-    low,
     only,
     only_entries,
     places_of,
@@ -86,8 +83,8 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     need(moved[PLACE][INDEX] < 0, "the index must be subtracted from the place")
 
     places = places_of(solution, slope)
-    light = (low(scale(nu[PLACE] * slope**2, nu[BITS] * v**2)) * arb(common * C)).exp()
-    others = (T - 1) * size * high(light)
+    light = (scale(nu[PLACE] * slope**2, nu[BITS] * v**2).lower() * arb(common * C)).exp()
+    others = (T - 1) * size * light.upper()
     eps = arb(exact(DENOMINATOR_EPS))
     taken: list[Ball] = []  # what each index subtracts from every token's place
     for i in range(1, n + 1):
@@ -97,8 +94,8 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
         own = size * (1 + s * arb(common * C + heavy * held))
         need(bool(own > size), "the index must weigh more than the others")
         whole = -s * arb(moved[PLACE][INDEX] * held)
-        taken.append(between(low(whole * own / (own + others + eps)), high(whole)))
-    farthest = max((high(a) for a in taken), key=float)
+        taken.append((whole * own / (own + others + eps)).lower().union(whole.upper()))
+    farthest = max((a.upper() for a in taken), key=float)
 
     up, down = reader.array("blocks.0.up.weight"), reader.array("blocks.0.down.weight")
     used = [k for k in range(len(up)) if down[:, k].any()]
@@ -108,7 +105,7 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     found = units(reader.rows(up[used], "a unit"), [c[FOUND] for c in written])
     window = Window(found, gelu(), C, v, slope / (T - 1))
     reach = arb(nu[PLACE]) * farthest.max(arb(slope)) ** 2
-    least, most = low(scale(nu[BITS] * v * v, reach)), high(scale(nu[BITS] * v * v))
+    least, most = scale(nu[BITS] * v * v, reach).lower(), scale(nu[BITS] * v * v).upper()
 
     weight = reader.array("blocks.1.qkv.weight")
     need(not weight[: 2 * d].any(), "block 2 must take the plain mean: queries and keys are 0")
@@ -120,7 +117,7 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     margins: list[Ball] = []
     for i in range(1, n + 1):
         offset = arb(places[i - 1]) - taken[i - 1]
-        opened = window.opened(offset, arb(places[0]) - high(taken[i - 1]), least, most)
-        normed = low(scale(nu[BITS] * v * v, reach, arb(nu[FOUND]) * opened.peak**2))
+        opened = window.opened(offset, arb(places[0]) - taken[i - 1].upper(), least, most)
+        normed = scale(nu[BITS] * v * v, reach, arb(nu[FOUND]) * opened.peak**2).lower()
         margins.append(factor * (normed * opened.signal - (n - 1) * most * opened.tail))
     return least_of(margins)

@@ -14,10 +14,7 @@ from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
     Matrix,
     Reader,
-    between,
-    high,
     least_of,
-    low,
     only,
     places_of,
     tokens,
@@ -92,9 +89,9 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     for row, column in zip(one.rows, one.writes, strict=True):
         only(row, {FLAG, INDEX}, "a channel of block 1")
         only(column, {PLACE}, "the output of block 1")
-    least = low(scale(max(slope**2 + v * v, held)))
-    gate = between(silu_at(least * arb(one.gate * C)), silu_at(high(scale()) * arb(one.gate * C)))
-    decay = between(one.decay ** (T - 1), arb(1))
+    least = scale(max(slope**2 + v * v, held)).lower()
+    gate = silu_at(least * arb(one.gate * C)).union(silu_at(scale().upper() * arb(one.gate * C)))
+    decay = (one.decay ** (T - 1)).union(arb(1))
     strength = one.gain * gate * decay
     noise = arb(e) / strength**2
     taken: list[Ball] = []
@@ -104,8 +101,8 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
         square = sum((x * x for x in channels), arb(0))
         moved = sum((arb(w[PLACE]) * x for w, x in zip(one.writes, channels, strict=True)), arb(0))
         taken.append(-moved * arb(d).sqrt() / (square + noise).sqrt())
-    farthest = max((high(x) for x in taken), key=float)
-    nearest = min((low(x) for x in taken), key=float)
+    farthest = max((x.upper() for x in taken), key=float)
+    nearest = min((x.lower() for x in taken), key=float)
     need(bool(nearest > 0), "the index must be subtracted from the place")
 
     for column in two.writes:
@@ -119,8 +116,8 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     places = places_of(solution, slope)
     window = Window(found, silu(), C, v, slope / (T - 1))
     reach = farthest.max(arb(slope)) ** 2
-    least, most = low(scale(v * v, reach, held)), high(scale())
-    end = low(scale(reach))
+    least, most = scale(v * v, reach, held).lower(), scale().upper()
+    end = scale(reach).lower()
     strength = two.gain * silu_at(end * arb(two.gate * C))
     bit = found.bit * v
     below = arb(found.place) * -farthest + arb(found.constant[0] * C - bit)
@@ -131,8 +128,8 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     margins: list[Ball] = []
     for i in range(1, n + 1):
         offset = arb(places[i - 1]) - taken[i - 1]
-        opened = window.opened(offset, arb(places[0]) - high(taken[i - 1]), least, most)
-        kept = low(two.decay ** (T - 1 - i))
-        mark = low(arb(d).sqrt() * (kept * opened.signal - (n - 1) * opened.tail) / spread)
+        opened = window.opened(offset, arb(places[0]) - taken[i - 1].upper(), least, most)
+        kept = (two.decay ** (T - 1 - i)).lower()
+        mark = (arb(d).sqrt() * (kept * opened.signal - (n - 1) * opened.tail) / spread).lower()
         margins.append(head * mark * scale(reach, mark * mark))
     return least_of(margins)

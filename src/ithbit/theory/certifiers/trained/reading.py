@@ -3,7 +3,7 @@
 The arguments of this folder are about contents (`constructions/trained/content.py`). Here stored
 float64 weights become maps between contents, exactly: every row that reads and every column that
 writes must lie in the span of U, and everything an argument takes to be 0 or 1 must be exactly
-that. Otherwise `UnsuitableError` names what is not.
+that. Otherwise `UnsuitableError` names what is not. Both ends of a ball are balls of radius 0.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,20 +25,6 @@ from ithbit.theory.trained_solution import Column, TrainedSolution
 
 PRECISION = 160  # bits; scores are of size n^2 and their gaps of size 1
 Matrix = list[list[Rational]]
-
-
-def low(ball: Ball) -> Ball:
-    """The lower end, as a ball of radius 0."""
-    return ball.lower()
-
-
-def high(ball: Ball) -> Ball:
-    return ball.upper()
-
-
-def between(a: Ball, b: Ball) -> Ball:
-    """A ball that contains everything between the lower end of a and the upper end of b."""
-    return a.union(b)
 
 
 def least_of(margins: list[Ball]) -> Bound:

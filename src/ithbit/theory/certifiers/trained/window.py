@@ -15,7 +15,7 @@ from flint import arb, fmpq
 
 from ithbit.theory.certifiers.arithmetic.exact import Ball, Rational
 from ithbit.theory.certifiers.bound import need
-from ithbit.theory.certifiers.trained.reading import Matrix, high, low, only
+from ithbit.theory.certifiers.trained.reading import Matrix, only
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Activation:
 
     def at_least(self, x: Ball) -> Ball:
         """An upper bound on psi at all points at least x away from 0."""
-        return high(self.psi(low(x))) if bool(low(x) >= self.falls) else self.most
+        return self.psi(x.lower()).upper() if bool(x.lower() >= self.falls) else self.most
 
 
 def gelu() -> Activation:
@@ -122,7 +122,9 @@ class Window:
         need(bool(edge > 0), "the window is open at another place")
         psi, z = self.activation.at_least(least * edge), arb(u.writes)
         residue = most * abs(arb((u.constant[0] - 2 * u.constant[1] + u.constant[2]) * C))
-        inside = least * low(up - tau)
+        inside = least * (up - tau).lower()
         signal = inside - 2 * self.activation.at_least(least * slack) - 2 * psi - residue
         peak = most * up + 2 * self.activation.most + 2 * psi + residue
-        return Opened(low(z * signal), high(z * peak), high(z * (4 * psi + 2 * residue)))
+        return Opened(
+            (z * signal).lower(), (z * peak).upper(), (z * (4 * psi + 2 * residue)).upper()
+        )
