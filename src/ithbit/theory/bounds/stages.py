@@ -43,7 +43,8 @@ def stages(task: Task, arch: Architecture) -> tuple[Stage, ...] | None:
     A 2 1
     """
     one_layer = arch.n_layers == 1
-    if not arch.hidden and arch.model == "formal" and _additive(arch):
+    additive = arch.kind == "rnn" or (arch.kind == "ssm" and arch.transition == "constant")
+    if not arch.hidden and arch.model == "formal" and additive:
         # Affine throughout: the logit is f(sigma) + g(i), and theta = f(sigma).
         return (Stage("readout", 1, 1),)
     if task == "lhi":
@@ -67,10 +68,6 @@ def fixed_bits(task: Task, arch: Architecture) -> int:
     if arch.kind != "mamba2":
         return 0
     return (arch.conv - 1) * (1 if task == "rhi" else 2)
-
-
-def _additive(arch: Architecture) -> bool:
-    return arch.kind == "rnn" or (arch.kind == "ssm" and arch.transition == "constant")
 
 
 def _relu(what: str, p: int, tests: int, degree: int = 1) -> tuple[Stage, ...]:

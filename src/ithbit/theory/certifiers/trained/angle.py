@@ -71,7 +71,7 @@ def certify_angle(solution: TrainedSolution) -> Bound:
 def _head_maps(reader: Reader, layer: int) -> tuple[Matrix, Matrix]:
     """K^T Q and O V of head 0, as maps between contents; the other heads must write nothing."""
     d, size, what = reader.solution.width, reader.solution.spec.d_head, f"block {layer + 1}"
-    weight = reader.array(f"blocks.{layer}.qkv.weight")
+    weight = reader.weights[f"blocks.{layer}.qkv.weight"]
     q = reader.rows(weight[:size], f"{what}, query")
     k = reader.rows(weight[d : d + size], f"{what}, key")
     return reader.combined(zip(q, k, strict=True)), reader.values(layer)

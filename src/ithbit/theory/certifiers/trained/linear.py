@@ -71,7 +71,7 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
         total = arb(nu[ONE] * C * C + e) + sum((arb(x) for x in squares), arb(0))
         return (d / total).sqrt()
 
-    weight = reader.array("blocks.0.qkv.weight")
+    weight = reader.weights["blocks.0.qkv.weight"]
     need(not weight[:d].any(), "block 1 must ask nothing: its queries are 0")
     keys = reader.rows(weight[d : d + size], "block 1, key")
     need(all(row == keys[0] for row in keys), "the keys of the first head must be alike")
@@ -97,7 +97,7 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
         taken.append((whole * own / (own + others + eps)).lower().union(whole.upper()))
     farthest = max((a.upper() for a in taken), key=float)
 
-    up, down = reader.array("blocks.0.up.weight"), reader.array("blocks.0.down.weight")
+    up, down = reader.weights["blocks.0.up.weight"], reader.weights["blocks.0.down.weight"]
     used = [k for k in range(len(up)) if down[:, k].any()]
     written = [reader.write(down[:, k], "a unit") for k in used]
     for column in written:
@@ -107,7 +107,7 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     reach = arb(nu[PLACE]) * farthest.max(arb(slope)) ** 2
     least, most = scale(nu[BITS] * v * v, reach).lower(), scale(nu[BITS] * v * v).upper()
 
-    weight = reader.array("blocks.1.qkv.weight")
+    weight = reader.weights["blocks.1.qkv.weight"]
     need(not weight[: 2 * d].any(), "block 2 must take the plain mean: queries and keys are 0")
     moved = reader.values(1)
     only_entries(moved, {(FOUND, FOUND)}, "the value of block 2")

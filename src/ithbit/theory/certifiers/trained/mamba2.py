@@ -44,17 +44,15 @@ class _Block:
     def __init__(self, reader: Reader, layer: int) -> None:
         spec, what = reader.solution.spec, f"block {layer + 1}"
         d, state = spec.d_model, spec.d_state
-        weights = reader.array(f"blocks.{layer}.in.weight")
+        names = ("in.weight", "conv.weight", "conv.bias", "dt_bias", "a_log", "out.weight")
+        own = (reader.weights[f"blocks.{layer}.{name}"] for name in names)
+        weights, conv, bias, steps, logs, out = own
         gates = reader.rows(weights[:d], f"{what}, gate")
         need(all(row == gates[0] for row in gates), f"{what}: the gates must be alike")
         only(gates[0], {ONE}, f"{what}, gate")
         need(gates[0][ONE] > 0, f"{what}: the gate must be open")
         self.gate = gates[0][ONE]
         need(not weights[2 * d :].any(), f"{what}: B, C and dt must not depend on the token")
-        conv, bias = (
-            reader.array(f"blocks.{layer}.conv.weight"),
-            reader.array(f"blocks.{layer}.conv.bias"),
-        )
         need(not conv[:-1].any(), f"{what}: the convolution must drop the past")
         need(bool((conv[-1] == 1).all()), f"{what}: the convolution must keep the present")
         need(not bias[:d].any(), f"{what}: the channels must have no bias")
@@ -62,15 +60,13 @@ class _Block:
         same = sum((silu_at(arb(x)) * silu_at(arb(y)) for x, y in zip(B, C, strict=True)), arb(0))
         need(bool(same > 0), f"{what}: B and C must agree")
         reader.zero(f"blocks.{layer}.skip")
-        steps, logs = reader.array(f"blocks.{layer}.dt_bias"), reader.array(f"blocks.{layer}.a_log")
         alike = (steps == steps[0]).all() and (logs == logs[0]).all()
         need(bool(alike), f"{what}: the heads must decay alike")
         dt = (1 + arb(float(steps[0])).exp()).log()
         self.decay = (-dt * arb(float(logs[0])).exp()).exp()
         self.gain = dt * same
         self.rows: Matrix = reader.rows(weights[d : 2 * d], f"{what}, channel")
-        columns = reader.array(f"blocks.{layer}.out.weight").T
-        self.writes: Matrix = [reader.write(column, f"{what}, output") for column in columns]
+        self.writes: Matrix = [reader.write(column, f"{what}, output") for column in out.T]
 
 
 def _certify(solution: TrainedSolution, reader: Reader) -> Bound:

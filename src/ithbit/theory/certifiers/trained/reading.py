@@ -38,14 +38,11 @@ class Reader:
     """The weights of a solution as maps between contents."""
 
     def __init__(self, solution: TrainedSolution, U: FloatArray) -> None:
-        self.solution = solution
+        self.solution, self.weights = solution, solution.weights
         self.columns = [[fmpq(int(value)) for value in column] for column in U.T]
         self.norms = [dot(column, column) for column in self.columns]
         self.m = len(self.norms)
         self._check_norms()
-
-    def array(self, name: str) -> FloatArray:
-        return self.solution.weights[name]
 
     def rows(self, weights: FloatArray, what: str) -> Matrix:
         """What each row reads of the content, including rows of zeros."""
@@ -87,8 +84,8 @@ class Reader:
     def values(self, layer: int) -> Matrix:
         """What head 0 of a block moves between contents; the other heads must write nothing."""
         d, size, what = self.solution.width, self.solution.spec.d_head, f"block {layer + 1}"
-        given = self.array(f"blocks.{layer}.qkv.weight")[2 * d :]
-        out = self.array(f"blocks.{layer}.out.weight")
+        given = self.weights[f"blocks.{layer}.qkv.weight"][2 * d :]
+        out = self.weights[f"blocks.{layer}.out.weight"]
         spare = self.product(out[:, size:], given[size:], what)
         need(not any(any(row) for row in spare), f"{what}: only the first head may write")
         return self.product(out[:, :size], given[:size], what)
@@ -96,18 +93,18 @@ class Reader:
     def zero(self, *names: str) -> None:
         """Raise unless these parameters are 0."""
         for name in names:
-            need(not self.array(name).any(), f"{name} must be 0")
+            need(not self.weights[name].any(), f"{name} must be 0")
 
     def _check_norms(self) -> None:
         """Raise unless every norm has gains of 1 and offsets of 0."""
-        for name, value in self.solution.weights.items():
+        for name, value in self.weights.items():
             if is_norm(name):
                 wanted = 1.0 if name.endswith("weight") else 0.0
                 need(bool((value == wanted).all()), f"{name} must be {wanted:g} throughout")
 
     def head(self, coordinate: int) -> Rational:
         """The factor by which the head reads this coordinate; it must read nothing else."""
-        (row,) = self.rows(self.array("head.weight"), "the head")
+        (row,) = self.rows(self.weights["head.weight"], "the head")
         only(row, {coordinate}, "the head")
         self.zero("head.bias")
         need(row[coordinate] > 0, "the head must read the answer with a positive factor")
@@ -138,7 +135,7 @@ class Tokens:
 
 def tokens(reader: Reader) -> Tokens:
     """The contents of the tokens; squared features must be unused."""
-    embed, places = reader.array("embed"), reader.array("positions.polynomial")
+    embed, places = reader.weights["embed"], reader.weights["positions.polynomial"]
     need(not embed[:, Column.SQUARE].any(), "the square of the index feature must be unused")
     need(not places[:, 1].any(), "the square of the position must be unused")
     order = (Column.BIT, Column.VALUE, Column.QUERY, Column.FRACTION, Column.END)
