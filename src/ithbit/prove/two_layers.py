@@ -146,17 +146,10 @@ class TwoLayers:
     def _first(self, slots: Ints, free: Ints, bands: Bands) -> Form:
         """Attention of layer 1 with its residual, at all slots: node by node, slot by slot."""
         n, (nodes, count) = self.n, slots.shape
-        at, zero, one, rest = (
-            slots[:, :, None],
-            slots[:, :n],
-            slots[:, n : 2 * n],
-            slots[:, 2 * n :],
-        )
+        at, (zero, one, rest) = slots[:, :, None], np.split(slots, [n, 2 * n], 1)
         w0, w1 = self.w[:, at, zero[:, None]], self.w[:, at, one[:, None]]  # head node slot bit
-        x0, x1 = (
-            w0[..., None] * self.v[:, zero][:, :, None],
-            w1[..., None] * self.v[:, one][:, :, None],
-        )
+        pairs = ((w0, zero), (w1, one))
+        x0, x1 = (w[..., None] * self.v[:, rows][:, :, None] for w, rows in pairs)
         t = np.arange(2 * n)
         mine = self.w[:, slots, slots][..., : 2 * n]  # a bit's slot sees that bit as it is
         w0[:, :, t, t % n] = w1[:, :, t, t % n] = mine
