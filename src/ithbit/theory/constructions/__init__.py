@@ -55,46 +55,32 @@ _FOCUS: dict[str, Builder] = {
     "parabola": softmax_parabola.parabola,
     "cosine": softmax_cosine.cosine,
 }
+_FIND: dict[str, Builder] = {
+    "marker": partial(attention_marker.marker, "rhi"),
+    "heavy": linear_heavy.heavy,
+}
+_SUM: dict[str, Builder] = {
+    "selective": ssm_sum.selective,
+    "time-invariant": ssm_sum.time_invariant,
+}
+_COUNT: dict[str, Builder] = {"scalar": rnn_counter.scalar, "pair": rnn_counter.pair}
 _MARK: dict[str, Builder] = {"marker": partial(attention_marker.marker, "lhi")}
+_LATCH: dict[str, Builder] = {"latch": gru_latch.latch}
 
 CONSTRUCTIONS: tuple[Construction, ...] = (
     Construction("rhi", "softmax-full", 1, "Theorem 12c", _FOCUS),
     Construction("rhi", "softmax-causal", 1, "Theorem 12c", _FOCUS),
-    Construction(
-        "rhi",
-        "linear-full",
-        2,
-        "Theorem 12b",
-        {"marker": partial(attention_marker.marker, "rhi"), "heavy": linear_heavy.heavy},
-    ),
+    Construction("rhi", "linear-full", 2, "Theorem 12b", _FIND),
     Construction("lhi", "softmax-full", 2, "Theorem 14c", _MARK),
     Construction("lhi", "softmax-causal", 2, "Theorem 14c", _MARK),
     Construction("lhi", "linear-full", 2, "Theorem 14c", _MARK),
     Construction("lhi", "linear-causal", 2, "Theorem 14c", _MARK),
-    Construction(
-        "lhi",
-        "ssm",
-        2,
-        "Theorem 14c",
-        {"selective": ssm_sum.selective, "time-invariant": ssm_sum.time_invariant},
-    ),
-    Construction(
-        "lhi",
-        "rnn",
-        1,
-        "Theorem 14a",
-        {"scalar": rnn_counter.scalar, "pair": rnn_counter.pair},
-    ),
+    Construction("lhi", "ssm", 2, "Theorem 14c", _SUM),
+    Construction("lhi", "rnn", 1, "Theorem 14a", _COUNT),
 )
 
 TRAINED_CONSTRUCTIONS: tuple[Construction, ...] = (
-    Construction(
-        "lhi",
-        "gru",
-        1,
-        "beside Theorem 14a: the trained layer itself",
-        {"latch": gru_latch.latch},
-    ),
+    Construction("lhi", "gru", 1, "beside Theorem 14a: the trained layer itself", _LATCH),
 )
 
 

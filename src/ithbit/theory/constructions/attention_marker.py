@@ -34,7 +34,7 @@ from ithbit.families import Task
 from ithbit.tasks.indexing import n_tokens
 from ithbit.theory.gadgets import hat, ramp
 from ithbit.theory.layers import LinearAttention, SoftmaxAttention, matrix
-from ithbit.theory.solution import Embedding, Layer, Parts, embedding_of
+from ithbit.theory.solution import Embedding, Parts, embedding_of
 
 
 def marker_embedding(task: Task, n_bits: int) -> Embedding:
@@ -55,15 +55,9 @@ def marker(task: Task, family: str, n_bits: int) -> Parts:
     kind, _, mask = family.partition("-")
     causal, zero, one = mask == "causal", matrix([[0]]), matrix([[1]])
     find, read = hat(0.5), ramp(3.0 * n_tokens(task, n_bits), -1.0)
-    layers: tuple[Layer, Layer]
-    if kind == "softmax":
-        layers = (
-            SoftmaxAttention(causal, K=matrix([[-3]]), Q=one, V=one, net=find),
-            SoftmaxAttention(causal, K=zero, Q=zero, V=one, net=read),
-        )
-    else:
-        layers = (
-            LinearAttention(causal, K=matrix([[-3]]), Q=zero, V=one, net=find),
-            LinearAttention(causal, K=zero, Q=zero, V=one, net=read),
-        )
+    layer, asked = (SoftmaxAttention, one) if kind == "softmax" else (LinearAttention, zero)
+    layers = (
+        layer(causal, K=matrix([[-3]]), Q=asked, V=one, net=find),
+        layer(causal, K=zero, Q=zero, V=one, net=read),
+    )
     return marker_embedding(task, n_bits), layers, [[0], [1]]
