@@ -244,9 +244,7 @@ def test_margins_of_single_inputs_hold_for_every_table_within_its_error(
         low, high = bounds.points(3, bits)
     for _ in range(20):
         x = bounds.x + 1e-6 * rng.choice([-1, 1], bounds.x.shape)
-        moved = points.Points(
-            bounds.w, bounds.v, x, bounds.params, bounds.softmax, "causal" in family, bounds.eps
-        )
+        moved = points.Points(bounds.w, bounds.v, x, bounds.params, run.model)
         found = moved(3, bits)
         assert (low <= found[0]).all()
         assert (found[1] <= high).all()

@@ -8,7 +8,6 @@ import numpy as np
 from ithbit.theory.gadgets import constant, two_step
 from ithbit.theory.layers import (
     FloatArray,
-    Layer,
     LinearAttention,
     ReluNet,
     Rnn,
@@ -16,7 +15,7 @@ from ithbit.theory.layers import (
     Ssm,
     matrix,
 )
-from ithbit.theory.solution import Solution
+from ithbit.theory.solution import Layer, Solution
 
 
 def deepened(solution: Solution, n_layers: int) -> Solution:

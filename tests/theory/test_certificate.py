@@ -10,7 +10,7 @@ from flint import arb, ctx
 
 from ithbit.errors import SpecError
 from ithbit.theory.certificate import METHODS, certify, find_worst
-from ithbit.theory.certifiers.arguments.approach import approach_of
+from ithbit.theory.certifiers.arguments.marker import approach_of
 from ithbit.theory.certifiers.arithmetic.exact import exact
 from ithbit.theory.certifiers.every_n import (
     every_n,
@@ -18,12 +18,7 @@ from ithbit.theory.certifiers.every_n import (
     parabola_deviation,
     softmax_deviation,
 )
-from ithbit.theory.constructions import (
-    CONSTRUCTIONS,
-    TRAINED_CONSTRUCTIONS,
-    construct,
-    softmax_parabola,
-)
+from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED_CONSTRUCTIONS, construct
 from ithbit.theory.gadgets import hat, ramp
 from ithbit.theory.layers import matrix
 from ithbit.theory.solution import Solution, enumerate_inputs
@@ -133,7 +128,9 @@ def test_the_closed_form_bounds_the_error_of_every_token(family):
 
 
 def test_softmax_that_is_too_weak_is_refused():
-    certificate = certify(softmax_parabola.parabola("softmax-full", 6, beta=1.0))
+    good = construct("rhi", "softmax-full", 6)
+    weak = replace(good.layers[0], Q=matrix([[0, -2], [2, 0]]))
+    certificate = certify(replace(good, layers=(weak,)))
     assert not certificate.certified
     assert certificate.margin == pytest.approx(-3.8956, abs=1e-3)
     assert certificate.worst.margin < 0

@@ -1,6 +1,7 @@
 """Certificate files carry all that is needed, and every change to them is refused with why."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from ithbit.theory.certificate_file import (
     write_certificate,
 )
 from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED_CONSTRUCTIONS, construct
+from ithbit.theory.layers import matrix
 from ithbit.theory.weights_json import solution_from_json, weights_to_json
 
 ENTRIES = [
@@ -197,9 +199,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 
 
 def test_wrong_weights_have_a_file_but_do_not_verify(tmp_path):
-    from ithbit.theory.constructions.softmax_parabola import parabola
-
-    certificate = certify(parabola("softmax-full", 5, beta=1.0))
+    good = construct("rhi", "softmax-full", 5)
+    weak = replace(good.layers[0], Q=matrix([[0, -2], [2, 0]]))
+    certificate = certify(replace(good, layers=(weak,)))
     assert document(certificate)["certified"] is False
     write_certificate(certificate, tmp_path / "c.json")
     with pytest.raises(CertificateError, match="the weights give only a margin >= -"):

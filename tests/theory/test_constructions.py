@@ -14,13 +14,12 @@ from ithbit.theory.constructions import (
     TRAINED_CONSTRUCTIONS,
     construct,
     linear_heavy,
-    softmax_parabola,
 )
 from ithbit.theory.constructions.softmax_cosine import cosine_scale
 from ithbit.theory.gadgets import hat
 from ithbit.theory.layers import matrix
 from ithbit.theory.precision import float_runs
-from ithbit.theory.solution import Embedding, enumerate_inputs
+from ithbit.theory.solution import Embedding, constructed, enumerate_inputs
 
 ENTRIES = [
     (entry.task, entry.family, variant)
@@ -129,7 +128,8 @@ def test_the_gru_weights_solve_lhi_in_torch():
 
 
 def test_too_small_a_scale_is_wrong():
-    weak = softmax_parabola.parabola("softmax-full", 6, beta=1.0)
+    good = construct("rhi", "softmax-full", 6)
+    weak = replace(good, layers=(replace(good.layers[0], Q=matrix([[0, -2], [2, 0]])),))
     assert enumerate_inputs(weak).margin == pytest.approx(-3.8956, abs=1e-4)
     assert not enumerate_inputs(weak).solves
 
@@ -179,7 +179,8 @@ def test_float32_gives_way_on_the_parabola_where_float64_does_not():
 
 def test_adding_the_found_index_onto_the_stored_one_fakes_a_marker_at_odd_n():
     for n in (3, 4, 5, 6):
-        careless = linear_heavy.heavy("linear-full", n, separate=False)
+        parts = linear_heavy.heavy("linear-full", n, separate=False)
+        careless = constructed("linear-full", ("Theorem 12b", "careless"), *parts)
         assert enumerate_inputs(careless).solves == (n % 2 == 0)
 
 

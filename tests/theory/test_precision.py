@@ -39,7 +39,7 @@ def test_float32_goes_wrong_past_them_and_float64_does_not(task, family, variant
 
 def test_what_was_observed_is_labelled():
     solution = construct("rhi", "softmax-full", 8)
-    seen = observed(solution, float_runs(solution))
+    seen = observed(solution)
     assert seen["kind"] == "observed, not certified"
     assert seen["float32"]["right_up_to_n"] == 1424
     assert seen["float64"]["wrong_from_n"] is None

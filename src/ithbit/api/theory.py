@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ithbit.api.arguments import at_least_one, bits_of, path_of
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
-from ithbit.theory.answers import Bounds, LayerComplexity, VerdictTable
+from ithbit.theory.answers import Bounds, LayerComplexity
 from ithbit.theory.architecture import (
     FORMAL_FAMILIES,
     TRAINED_FAMILIES,
@@ -326,9 +326,7 @@ def verdict(
     at_least_one(n=whole("n", n))
     if task is None or family is None:
         own = ff if model == "formal" else 64
-        named = "formal layers" if model == "formal" else "layers as trained"
-        entries = table(n, model=model, width=width, hidden=own, heads=heads)
-        return VerdictTable(entries, n, width, own, named)
+        return table(n, model=model, width=width, hidden=own, heads=heads)
     depth = 1 if layers is None else layers
     return decide(
         task, family, depth, n, model=model, width=width, hidden=ff, heads=heads, state=state

@@ -138,7 +138,7 @@ def check(certificate: Any, file: Path, as_json: AsJson = False) -> None:
         print_or_json(certificate, as_json)
         return
     from ithbit.prove.certificate import Confirmed
-    from ithbit.theory.certificate_text import claim
+    from ithbit.theory.certificate import claim
 
     if isinstance(certificate, Confirmed):
         print(f"holds: {certificate.sentence()}")

@@ -7,8 +7,7 @@ from ithbit.families import Family, family_named
 from ithbit.shown import counted
 from ithbit.spec import ModelSpec
 from ithbit.store.records import Result, Verification
-from ithbit.theory.certificate import Certificate
-from ithbit.theory.certificate_text import floor
+from ithbit.theory.certificate import Certificate, floor
 
 Tone = Literal["good", "bad", "open"]
 

@@ -13,15 +13,7 @@ from torch import Tensor, nn
 from ithbit.errors import SpecError
 from ithbit.reference.models import Gru as StatesOfGru
 from ithbit.theory.gru_layer import Gru
-from ithbit.theory.layers import (
-    FloatArray,
-    Layer,
-    LinearAttention,
-    ReluNet,
-    Rnn,
-    SoftmaxAttention,
-    Ssm,
-)
+from ithbit.theory.layers import FloatArray, LinearAttention, ReluNet, Rnn, SoftmaxAttention, Ssm
 from ithbit.theory.solution import Solution
 
 
@@ -122,18 +114,13 @@ class GruStates(StatesOfGru):
             getattr(self, f"{name}_l0").data = _tensor(getattr(layer, name))
 
 
-def _module(layer: Layer) -> nn.Module:
-    makers: dict[type, Any] = {
-        SoftmaxAttention: Attention,
-        LinearAttention: Attention,
-        Ssm: StateSpace,
-        Rnn: Recurrent,
-        Gru: GruStates,
-    }
-    if type(layer) not in makers:
-        raise SpecError(f"there is no PyTorch module for layers of kind {layer.kind!r}")
-    made: nn.Module = makers[type(layer)](layer)
-    return made
+_MODULES: dict[str, Any] = {  # by kind of layer
+    "softmax": Attention,
+    "linear": Attention,
+    "ssm": StateSpace,
+    "rnn": Recurrent,
+    "gru": GruStates,
+}
 
 
 class Formal(nn.Module):
@@ -145,7 +132,7 @@ class Formal(nn.Module):
         self.index = nn.Parameter(_tensor(table.index))
         self.bit = nn.Parameter(_tensor(table.bit))
         self.end = None if table.end is None else nn.Parameter(_tensor(table.end))
-        self.layers = nn.ModuleList(_module(layer) for layer in solution.layers)
+        self.layers = nn.ModuleList(_MODULES[layer.kind](layer) for layer in solution.layers)
         self.output = _linear(solution.output)
 
     def embed(self, bits: Tensor, index: Tensor) -> Tensor:

@@ -5,9 +5,9 @@ is the answer. A new block needs one file with a class that implements `Bounds`,
 `bounds_for`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,19 +25,29 @@ Ints = NDArray[Any]
 ARITHMETIC = "float64 with error terms for every rounding, tables of exp and erf from arb balls"
 
 
+class Arrays:
+    """A dataclass of arrays that share their first axis."""
+
+    def __len__(self) -> int:
+        return len(next(iter(vars(self).values())))
+
+    def __getitem__(self, at: Any) -> Self:
+        return type(self)(*(each[at] for each in vars(self).values()))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return cls(*map(np.concatenate, columns))
+
+
 @dataclass(frozen=True, eq=False)
-class Bounded:
+class Bounded(Arrays):
     """For every node: proved bounds on the margin, and hints that prove nothing."""
 
     lower: FloatArray  # -inf where nothing is known
     upper: FloatArray
     slope: FloatArray  # node bit: how the margin's form moves with a bit
     weight: FloatArray  # node (bit, then functional): how much it matters for the enclosure
-
-
-def joined(parts: list[Bounded]) -> Bounded:
-    names = ("lower", "upper", "slope", "weight")
-    return Bounded(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 class Bounds(Protocol):

@@ -15,7 +15,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from ithbit.errors import SpecError
 from ithbit.prove.bands import STEP, everything
 from ithbit.prove.bounded import ARITHMETIC, Bounds, Ints, bounds_for, is_one, need_fit
 from ithbit.prove.check import OneLayer
-from ithbit.spec import ModelSpec, RunSpec, run_from_json
+from ithbit.spec import RunSpec, run_from_json
 from ithbit.store.writing import json_bytes, write_whole
 from ithbit.theory.certificate import SPEAKS_OF
 from ithbit.theory.certificate_file import CertificateError, digest
@@ -45,28 +45,19 @@ class Confirmed:
     """A certificate that holds: the run, and what is proved about it on all inputs."""
 
     name: str
-    spec: ModelSpec
+    inputs: int
     margin: float
     leaves: int
 
     def sentence(self) -> str:
-        n = self.spec.n_bits
         return (
-            f"{self.name} is right on all {n << n:,} inputs, margin at least {self.margin:.6g}, "
-            f"in {SPEAKS_OF} ({self.leaves:,} leaves)"
+            f"{self.name} is right on all {self.inputs:,} inputs, margin at least "
+            f"{self.margin:.6g}, in {SPEAKS_OF} ({self.leaves:,} leaves)"
         )
 
     def to_json(self) -> Json:
-        n = self.spec.n_bits
-        return {
-            "format": FORMAT,
-            "name": self.name,
-            "inputs": n << n,
-            "margin": self.margin,
-            "leaves": self.leaves,
-            "arithmetic": ARITHMETIC,
-            "speaks_of": SPEAKS_OF,
-        }
+        stands = {"arithmetic": ARITHMETIC, "speaks_of": SPEAKS_OF}
+        return {"format": FORMAT} | asdict(self) | stands
 
 
 def stated(bound: float) -> float:
@@ -203,7 +194,7 @@ def confirmed(
         need_held(OneLayer(run.model, params), leaves, one_by_one)
     else:
         need_bounds(bounds_for(run.model, params, leaves.functionals), leaves, one_by_one)
-    return Confirmed(run.name, run.model, claims["margin"], len(leaves.index))
+    return Confirmed(run.name, claims["inputs"], claims["margin"], len(leaves.index))
 
 
 def read_leaves(content: Json, n: int) -> Leaves:

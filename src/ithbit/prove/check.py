@@ -35,7 +35,8 @@ class OneLayer:
         with ctx.workprec(2 * PRECISION):
             tokens = [self._token(bit, j) for bit in (0, 1) for j in range(n)]
             tokens += [self._token(None, i) for i in range(n)]
-            rows = arb_mat([list(_column(_normed(x, *self._norm("enter.norm")))) for x in tokens])
+            normed = [_normed(x, *self._norm("enter.norm")).tolist() for x in tokens]
+            rows = arb_mat([[row[0] for row in column] for column in normed])
             qkv = rows * self.p["blocks.0.qkv.weight"].transpose()
             bias, out = self.p["blocks.0.qkv.bias"], self.p["blocks.0.out.weight"]
             part = [[qkv[t, c] + bias[0, c] for c in range(3 * d)] for t in range(3 * n)]
@@ -131,8 +132,7 @@ class OneLayer:
                 left[c] += reach
                 for k, each in enumerate(g):
                     G[c][k] += middle * each
-        own = [[left[c] if c == r else arb(0) for r in range(d)] for c in range(d)]
-        return arb_mat([[centre[c], *G[c], *own[c]] for c in range(d)])
+        return _with_own([[centre[c], *G[c]] for c in range(d)], left)
 
     def _end(
         self, w: Any, v: Any, free: list[int], sure: list[int], c: int, sign: int, low: Ball
@@ -170,10 +170,6 @@ class OneLayer:
 def _exact(value: FloatArray) -> Balls:
     rows = np.atleast_2d(np.asarray(value, np.float64)).tolist()
     return arb_mat([[arb(x) for x in row] for row in rows])
-
-
-def _column(x: Balls) -> list[Ball]:
-    return [row[0] for row in x.tolist()]
 
 
 def _exps(scores: list[Ball]) -> list[Ball]:

@@ -16,6 +16,7 @@ from functools import cache
 import numpy as np
 from flint import arb, ctx
 
+from ithbit.prove.bounded import Arrays
 from ithbit.theory.layers import FloatArray
 
 TINY = 1e-280
@@ -39,7 +40,7 @@ def slack(terms: int) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
+class Form(Arrays):
     """Arrays: c (node, dim), G (node, dim, symbol), e (node, dim)."""
 
     c: FloatArray
@@ -86,11 +87,6 @@ def with_own(x: Form, radius: FloatArray) -> Form:
     more[:, own, np.arange(len(own))] = radius[:, own]
     e = (x.e + np.where(is_large, 0, radius)) * _UP
     return Form(x.c, np.concatenate([x.G, more], -1), e)
-
-
-def left_over(x: Form, radius: FloatArray, own: bool) -> Form:
-    """The form with a further remainder, as symbols of its own or as part of its error."""
-    return with_own(x, radius) if own else Form(x.c, x.G, (x.e + radius) * _UP)
 
 
 def layer_norm(x: Form, gain: FloatArray, bias: FloatArray, eps: float, gram: bool = True) -> Form:
@@ -191,7 +187,7 @@ def gelu(x: Form, own: bool = True, pieces: int = _PIECES) -> Form:
     sizes = np.abs(slope) * (np.abs(x.c) + x.spread()) + np.abs(middle) + radius
     e = (x.e * np.abs(slope) + slack(0) * sizes) * _UP + TINY
     flat = Form(slope * x.c + middle, x.G * slope[..., None], e)
-    return left_over(flat, radius * _UP, own)
+    return with_own(flat, radius * _UP) if own else Form(flat.c, flat.G, (e + radius * _UP) * _UP)
 
 
 def block_tail(

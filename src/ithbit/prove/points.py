@@ -20,9 +20,11 @@ from typing import NamedTuple
 import numpy as np
 from flint import arb, ctx
 
+from ithbit.families import FAMILIES
 from ithbit.prove.bounded import Bounded, Ints
 from ithbit.prove.forms import TINY, gelu_off, gelu_value, slack
-from ithbit.prove.tokens import ENTRY, Params
+from ithbit.prove.tokens import ENTRY, EPS, Params
+from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_blocks import DENOMINATOR_EPS
 
@@ -112,17 +114,12 @@ class Points:
     """Margins of a two-layer model at single inputs."""
 
     def __init__(
-        self,
-        w: FloatArray,
-        v: FloatArray,
-        x: FloatArray,
-        params: Params,
-        softmax: bool,
-        causal: bool,
-        eps: float,
+        self, w: FloatArray, v: FloatArray, x: FloatArray, params: Params, spec: ModelSpec
     ) -> None:
         self.x, self.params = x, params  # these and w, v as in `TwoLayers`
-        self.softmax, self.causal, self.eps = softmax, causal, eps
+        family = FAMILIES[spec.family]
+        self.softmax, self.causal = family.kind == "softmax", family.causal
+        self.eps = EPS[family.kind]
         self.heads, self.size = len(w), v.shape[-1]
         weighted = np.moveaxis(w[..., None] * v[:, None], 0, 2)  # query token head dim
         parts = [np.moveaxis(w, 0, 2), weighted.reshape(*weighted.shape[:2], -1)]
@@ -130,7 +127,7 @@ class Points:
         largest = np.linalg.norm(v, axis=-1).max(1)  # by heads
         self.most_v = float(np.linalg.norm(largest)) * _UP
         self.most_x = float(np.linalg.norm(x, axis=-1).max()) * _UP
-        self.extra = 0.0 if softmax else DENOMINATOR_EPS
+        self.extra = 0.0 if self.softmax else DENOMINATOR_EPS
         self.maps = {
             name.removesuffix(".weight"): mapping(value, params.get(name[:-6] + "bias"))
             for name, value in params.items()

@@ -23,8 +23,7 @@ from ithbit.models.stacked import linear, part
 from ithbit.prove import certificate
 from ithbit.prove.bounded import ARITHMETIC, NoBoundsError, bounds_for, is_one
 from ithbit.prove.certificate import Leaves
-from ithbit.prove.part import part_of, read_part
-from ithbit.prove.search import Found, search
+from ithbit.prove.search import Found, part_of, read_part, search
 from ithbit.prove.single import Float32
 from ithbit.prove.softmax import Tables
 from ithbit.spec import ModelSpec, RunSpec

@@ -3,28 +3,33 @@
 A *case* is an index and the value of its bit; a *node* is a case with some further bits fixed, and
 linear functionals of the bits within limits (`bands.py`). The nodes kept cover all inputs at any
 time, so the search may stop at any point and another may continue from there: the least of their
-bounds is proved. Nothing here is trusted: a certificate is checked without this module.
+bounds is proved. Nothing here is trusted, nor in the file of an unfinished search, from which
+another one continues: a certificate is checked without this module.
 """
 
+import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from ithbit.prove.bands import STEP, everything, reached
-from ithbit.prove.bounded import Bounds, Ints, joined
+from ithbit.prove.bounded import Arrays, Bounded, Bounds, Ints
 from ithbit.theory.layers import FloatArray
 
-_PARTS = ("index", "bits", "limits", "lower", "branch")
+FORMAT = "ithbit search 1"
 _SAMPLES = 256  # for each index
 _SPOKEN = 0.2  # seconds between two reports of progress
 
 
 @dataclass(frozen=True, eq=False)
-class Nodes:
+class Nodes(Arrays):
     """Cases with some bits fixed, and what is proved about them."""
 
     index: Ints
@@ -32,12 +37,6 @@ class Nodes:
     limits: FloatArray  # node functional 2
     lower: FloatArray
     branch: Ints  # the bit to fix next, or n and more: the functional whose band to halve
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def __getitem__(self, at: Ints) -> "Nodes":
-        return Nodes(*(getattr(self, name)[at] for name in _PARTS))
 
     @property
     def share(self) -> FloatArray:
@@ -144,7 +143,7 @@ def search(
             split = todo[np.argsort(leaves.lower[todo], kind="stable")[: bounds.batch]]
             fresh, least, worst = _bounded(bounds, *_children(bounds, leaves[split]), least, worst)
             rest = leaves[np.setdiff1d(np.arange(len(leaves)), split, assume_unique=True)]
-            leaves, count = _joined(rest, fresh), count + len(fresh)
+            leaves, count = Nodes.joined([rest, fresh]), count + len(fresh)
     except KeyboardInterrupt:
         if keep is not None:
             keep(found())
@@ -156,7 +155,7 @@ def _bounded(
 ) -> tuple[Nodes, float, tuple[str, int]]:
     """The nodes with their bounds; the least margin met so far, here or before, and where."""
     parts = [slice(k, k + bounds.batch) for k in range(0, len(index), bounds.batch)]
-    found = joined([bounds(index[part], bits[part], limits[part]) for part in parts])
+    found = Bounded.joined([bounds(index[part], bits[part], limits[part]) for part in parts])
     free = bits < 0
     wide = np.diff(reached(bounds.functionals, limits, bits), axis=-1)[..., 0] > 8 * STEP
     can = np.concatenate([free, wide], 1)
@@ -186,5 +185,22 @@ def _children(bounds: Bounds, nodes: Nodes) -> tuple[Ints, Ints, FloatArray]:
     return index, bits, limits
 
 
-def _joined(a: Nodes, b: Nodes) -> Nodes:
-    return Nodes(*(np.concatenate([getattr(a, name), getattr(b, name)]) for name in _PARTS))
+def part_of(found: Found, functionals: FloatArray, weights_sha256: str) -> bytes:
+    """An unfinished search as a file, for the weights with that digest."""
+    arrays = {name: np.ascontiguousarray(each) for name, each in vars(found.leaves).items()}
+    numbers = {name: value for name, value in vars(found).items() if name != "leaves"}
+    about = {"format": FORMAT, "weights_sha256": weights_sha256, "found": json.dumps(numbers)}
+    return save(arrays | {"functionals": np.ascontiguousarray(functionals)}, about)
+
+
+def read_part(path: Path, weights_sha256: str) -> tuple[Found, FloatArray] | None:
+    """The search in a file and its functionals; None if it holds none for these weights."""
+    try:
+        with safe_open(path, "numpy") as file:
+            about = file.metadata() or {}
+            if (about.get("format"), about.get("weights_sha256")) != (FORMAT, weights_sha256):
+                return None
+            leaves = Nodes(*(file.get_tensor(field.name) for field in fields(Nodes)))
+            return Found(leaves, **json.loads(about["found"])), file.get_tensor("functionals")
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        return None

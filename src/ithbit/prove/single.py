@@ -15,12 +15,13 @@ it really would, but the bound assumes the worst sign for every one of them.
 
 import numpy as np
 
-from ithbit.prove.bounded import Bounded, Ints
+from ithbit.prove.bounded import Ints
 from ithbit.prove.forms import Form, add, gelu, layer_norm, linear, with_own
-from ithbit.prove.softmax import EPS, OneSoftmax, Tables, of_logit
+from ithbit.prove.softmax import OneSoftmax, Tables
 from ithbit.prove.tokens import Params
 from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
+from ithbit.theory.trained_blocks import BERT_EPS
 
 _U = 2.0**-24
 _EXP, _ERF, _UNDER = 4 * _U, 8 * _U, 1e-30
@@ -31,17 +32,16 @@ def gamma(k: int) -> float:
     return k * _U / (1 - k * _U)
 
 
-class Float32:
+class Float32(OneSoftmax):
     """Bounds on the margin over nodes as float32 computes it."""
 
-    batch = OneSoftmax.batch
     slack = 3.0
 
     def __init__(self, spec: ModelSpec, params: Params, tables: Tables) -> None:
-        self.model, self.n, n = OneSoftmax(spec, params, tables), spec.n_bits, spec.n_bits
-        self.functionals = self.model.functionals
-        size = spec.d_head
-        q, k, v = (_heads(each, spec.n_heads) for each in tables[1:])  # head token dim
+        super().__init__(spec, params, tables)
+        n, size = spec.n_bits, spec.d_head
+        split = (each.reshape(len(each), spec.n_heads, -1) for each in tables[1:])
+        q, k, v = (np.moveaxis(each, 1, 0) for each in split)  # head token dim
         q, k = q[:, 2 * n :], k.swapaxes(-1, -2)
         score, sizes = (np.matmul(a, b) * size**-0.5 for a, b in ((q, k), (np.abs(q), np.abs(k))))
         seen = np.ones((n, 3 * n), bool)
@@ -51,32 +51,25 @@ class Float32:
         far = gamma(size + 2) * sizes + 2 * _U * np.where(seen, below, 0)
         self.far = (np.expm1(far) + _EXP) * seen * _UP  # of each weight, relative
         self.share = np.exp(-below)
-        self.v = np.abs(v).max(1)  # head dim: the largest
-
-    def __call__(self, index: Ints, bits: Ints, limits: FloatArray | None = None) -> Bounded:
-        """Bounds of nodes, see `Bounds`."""
-        with np.errstate(all="ignore"):
-            logit, matters = self._logit(index, bits)
-            return of_logit(logit, matters, index, bits)
+        self.most_v = np.abs(v).max(1)  # head dim: the largest
 
     def _logit(self, index: Ints, bits: Ints) -> tuple[Form, FloatArray]:
-        p = {name.removeprefix("blocks.0."): value for name, value in self.model.params.items()}
-        x, matters = self.model.attention(index, bits)
-        x = with_own(x, self._attention(index, bits, x))
-        x = self._normed(x, p["norm1.weight"], p["norm1.bias"])
-        hidden = _rounded(linear(x, p["up.weight"], p["up.bias"]), x, p["up.weight"], p["up.bias"])
-        size = _largest(hidden)
-        units = with_own(gelu(hidden), (2.3 * _U + _ERF + gamma(4)) * size * _UP)
-        down = linear(units, p["down.weight"], p["down.bias"])
-        x = add(x, _rounded(down, units, p["down.weight"], p["down.bias"]))
-        x = with_own(x, gamma(1) * _largest(x) * _UP)
-        x = self._normed(x, p["norm2.weight"], p["norm2.bias"])
-        logit = linear(x, p["head.weight"], p["head.bias"])
-        return _rounded(logit, x, p["head.weight"], p["head.bias"]), matters
+        def of(name: str) -> tuple[FloatArray, FloatArray]:
+            return self.params[f"{name}.weight"], self.params[f"{name}.bias"]
 
-    def _attention(self, index: Ints, bits: Ints, x: Form) -> FloatArray:
+        x, matters = self.attention(index, bits)
+        x = with_own(x, self._rounding(index, bits, x))
+        x = _normed(x, *of("blocks.0.norm1"))
+        hidden = _mapped(x, *of("blocks.0.up"))
+        units = with_own(gelu(hidden), (2.3 * _U + _ERF + gamma(4)) * _largest(hidden) * _UP)
+        x = add(x, _mapped(units, *of("blocks.0.down")))
+        x = with_own(x, gamma(1) * _largest(x) * _UP)
+        x = _normed(x, *of("blocks.0.norm2"))
+        return _mapped(x, *of("head")), matters
+
+    def _rounding(self, index: Ints, bits: Ints, x: Form) -> FloatArray:
         """How far the last token may be off after attention and its residual sum."""
-        p, n = self.model.params, self.model.n
+        p, n = self.params, self.n
         zero, one = (bits != 1)[:, None], (bits != 0)[:, None]
         share, far = (np.moveaxis(each[:, index], 1, 0) for each in (self.share, self.far))
         w0, w1 = share[..., :n] * zero, share[..., n : 2 * n] * one  # node head bit
@@ -87,32 +80,25 @@ class Float32:
         most = np.maximum(np.maximum(a, b).max(-1), far[..., 2 * n :].max(-1))
         off = np.minimum(mean, most)  # relative errors of weights: weighted mean or largest
         off = np.where(most < 0.5, 2 * off / (1 - np.minimum(most, 0.5)), np.inf)
-        e = (off + gamma(3 * n + 8))[..., None] * self.v * _UP + _UNDER  # node head dim
-        size, e = ((part + e).reshape(len(index), -1) for part in (self.v, 0 * e))
+        e = (off + gamma(3 * n + 8))[..., None] * self.most_v * _UP + _UNDER  # node head dim
+        size, e = ((part + e).reshape(len(index), -1) for part in (self.most_v, 0 * e))
         weight, bias = p["blocks.0.out.weight"], p["blocks.0.out.bias"]
         e = e @ np.abs(weight).T + _linear(size, weight, bias)
         return (e + gamma(1) * (_largest(x) + e)) * _UP
 
-    def _normed(self, x: Form, gain: FloatArray, bias: FloatArray) -> Form:
-        """LayerNorm with its rounding."""
-        d = x.c.shape[-1]
-        normal = _largest(layer_norm(x, np.ones(d), np.zeros(d), EPS))
-        off = _norm(_largest(x), normal, _deviation(x), gain, bias)
-        return with_own(layer_norm(x, gain, bias, EPS), off)
 
-
-def _norm(
-    size: FloatArray, normal: FloatArray, least: FloatArray, gain: FloatArray, bias: FloatArray
-) -> FloatArray:
-    """The rounding of LayerNorm, for values of at most `size` before and `normal` after it, and
+def _normed(x: Form, gain: FloatArray, bias: FloatArray) -> Form:
+    """LayerNorm with its rounding, for values of at most `size` before and `normal` after it, and
     deviations of at least `least`."""
-    d = size.shape[-1]
+    d = x.c.shape[-1]
+    size, least = _largest(x), _deviation(x)
+    normal = _largest(layer_norm(x, np.ones(d), np.zeros(d), BERT_EPS))
     mean = size.mean(-1, keepdims=True)
     c = gamma(3) * (size + mean) + gamma(d + 1) * mean
     moved = gamma(2 * d + 8) * np.sqrt((size * size).mean(-1, keepdims=True))
     far = (c + normal * moved) / least[:, None] + gamma(6) * normal
-    off: FloatArray = far * np.abs(gain) + gamma(3) * (normal * np.abs(gain) + np.abs(bias))
-    return off * _UP + _UNDER
+    off = far * np.abs(gain) + gamma(3) * (normal * np.abs(gain) + np.abs(bias))
+    return with_own(layer_norm(x, gain, bias, BERT_EPS), off * _UP + _UNDER)
 
 
 def _linear(size: FloatArray, weight: FloatArray, bias: FloatArray) -> FloatArray:
@@ -123,9 +109,9 @@ def _linear(size: FloatArray, weight: FloatArray, bias: FloatArray) -> FloatArra
     return off * _UP + _UNDER
 
 
-def _rounded(out: Form, x: Form, weight: FloatArray, bias: FloatArray) -> Form:
+def _mapped(x: Form, weight: FloatArray, bias: FloatArray) -> Form:
     """weight x + bias with its rounding."""
-    return with_own(out, _linear(_largest(x), weight, bias))
+    return with_own(linear(x, weight, bias), _linear(_largest(x), weight, bias))
 
 
 def _largest(x: Form) -> FloatArray:
@@ -142,9 +128,4 @@ def _deviation(x: Form) -> FloatArray:
     by_symbol = np.abs(np.matmul(c[:, None], G)[:, 0]).sum(-1) + 2 * (np.abs(c) * x.e).sum(-1)
     affine = ((c * c).sum(-1) - 2 * by_symbol) / d
     least = np.maximum(np.maximum(affine * (1 - 1e-9) - 1e-9, (near * near).mean(-1)), 0)
-    return np.sqrt(least + EPS) / _UP
-
-
-def _heads(x: FloatArray, heads: int) -> FloatArray:
-    """token (head dim) -> head token dim."""
-    return np.moveaxis(x.reshape(len(x), heads, -1), 1, 0)
+    return np.sqrt(least + BERT_EPS) / _UP

@@ -27,8 +27,8 @@ from ithbit.prove.tokens import (
 )
 from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
+from ithbit.theory.trained_blocks import BERT_EPS
 
-EPS = 1e-12  # of the norms
 _WIDE = 1.5  # greatest over least denominator above which ranges of ratios are tried
 _STEPS = 6  # of Dinkelbach
 
@@ -56,7 +56,7 @@ class OneSoftmax:
         self.n, self.params = n, {name: np.asarray(p, np.float64) for name, p in params.items()}
         p = self.params
         with ctx.workprec(PRECISION):
-            rows, q, k, v = map(exact, tables) if tables else asked(p, spec, EPS)
+            rows, q, k, v = map(exact, tables) if tables else asked(p, spec)
             scale = arb(size).rsqrt()
             # index head row: the bits' two rows, then the query's own
             self.w = np.empty((n, heads, 2 * n + 1))
@@ -79,14 +79,14 @@ class OneSoftmax:
         """Bounds of nodes: index (node) from 0, bits (node, bit) in -1, 0, 1; the bit at the
         index is fixed and is the answer."""
         with np.errstate(all="ignore"):
-            return self._bound(index, bits)
+            return of_logit(*self._logit(index, bits), index, bits)
 
-    def _bound(self, index: Ints, bits: Ints) -> Bounded:
+    def _logit(self, index: Ints, bits: Ints) -> tuple[Form, FloatArray]:
+        """The logit's form, and how much each free bit matters."""
         p = self.params
         x, matters = self.attention(index, bits)
-        x = block_tail(x, p, "blocks.0.", True, EPS)
-        logit = linear(x, p["head.weight"], p["head.bias"])
-        return of_logit(logit, matters, index, bits)
+        x = block_tail(x, p, "blocks.0.", True, BERT_EPS)
+        return linear(x, p["head.weight"], p["head.bias"]), matters
 
     def attention(self, index: Ints, bits: Ints) -> tuple[Form, FloatArray]:
         """The last token after attention, before the first norm, as a form whose symbols begin with

@@ -14,8 +14,10 @@ from flint import arb, arb_mat, fmpq
 from ithbit.families import FAMILIES
 from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
+from ithbit.theory.trained_blocks import BERT_EPS, LINEAR_EPS
 
 PRECISION = 160  # bits
+EPS = {"softmax": BERT_EPS, "linear": LINEAR_EPS}  # of the norms
 Balls = Any  # flint.arb_mat, which has no type stubs
 Params = Mapping[str, FloatArray]
 
@@ -75,15 +77,16 @@ def part(balls: Balls, rows: range | None = None, columns: range | None = None) 
     return arb_mat([[balls[i, j] for j in columns] for i in rows])
 
 
-def asked(params: Params, spec: ModelSpec, eps: float) -> tuple[Balls, Balls, Balls, Balls]:
+def asked(params: Params, spec: ModelSpec) -> tuple[Balls, Balls, Balls, Balls]:
     """The tokens that the first block adds to, and its queries, keys and values for them; for
     linear attention, the features of queries and keys."""
-    d, softmax = spec.d_model, FAMILIES[spec.family].kind == "softmax"
+    d, kind = spec.d_model, FAMILIES[spec.family].kind
+    softmax = kind == "softmax"
     rows = embedded(params, spec.task, spec.n_bits)
     if softmax:
         rows = mapped(rows, np.eye(d), params["enter.type"])
     name = "enter.norm" if softmax else "blocks.0.norm1"
-    inner = normed(rows, params[f"{name}.weight"], params[f"{name}.bias"], eps)
+    inner = normed(rows, params[f"{name}.weight"], params[f"{name}.bias"], EPS[kind])
     qkv = mapped(inner, params["blocks.0.qkv.weight"], params.get("blocks.0.qkv.bias"))
     q, k, v = (part(qkv, columns=range(a * d, (a + 1) * d)) for a in range(3))
     if softmax:

@@ -16,25 +16,16 @@ from flint import arb, ctx
 
 from ithbit.families import FAMILIES
 from ithbit.prove.bands import STEP, Bands, bands_of, everything
-from ithbit.prove.bounded import Bounded, Ints, joined
+from ithbit.prove.bounded import Bounded, Ints
 from ithbit.prove.cells import in_cells
-from ithbit.prove.forms import (
-    TINY,
-    Form,
-    add,
-    block_tail,
-    layer_norm,
-    left_over,
-    linear,
-    slack,
-    with_own,
-)
+from ithbit.prove.forms import TINY, Form, add, block_tail, layer_norm, linear, slack, with_own
 from ithbit.prove.points import Points
 from ithbit.prove.products import chosen, collapsed, convex, dot, of_bits, product
 from ithbit.prove.ratios import separable_ratio
 from ithbit.prove.softmax import of_logit
 from ithbit.prove.tokens import (
     ENTRY,
+    EPS,
     PRECISION,
     Params,
     asked,
@@ -46,7 +37,7 @@ from ithbit.prove.tokens import (
 from ithbit.spec import ModelSpec
 from ithbit.theory.certifiers.arithmetic.intervals import Interval
 from ithbit.theory.layers import FloatArray
-from ithbit.theory.trained_blocks import BERT_EPS, DENOMINATOR_EPS, LINEAR_EPS
+from ithbit.theory.trained_blocks import DENOMINATOR_EPS
 
 _UP = 1 + slack(8)
 _UNKNOWN = 0.05  # mean radius of a slot after layer 1 above which cells are tried
@@ -66,13 +57,12 @@ class TwoLayers:
     ) -> None:
         self.n, self.heads, self.size = spec.n_bits, spec.n_heads, spec.d_head
         self.lhi = spec.task == "lhi"
-        self.softmax = FAMILIES[spec.family].kind == "softmax"
-        self.few = FEW[FAMILIES[spec.family].kind]
-        self.eps = BERT_EPS if self.softmax else LINEAR_EPS
+        kind = FAMILIES[spec.family].kind
+        self.softmax, self.few, self.eps = kind == "softmax", FEW[kind], EPS[kind]
         self.params = {name: np.asarray(p, np.float64) for name, p in params.items()}
         p, n = self.params, self.n
         with ctx.workprec(PRECISION):
-            rows, q, k, v = asked(p, spec, self.eps)
+            rows, q, k, v = asked(p, spec)
             self.x = floats(rows)
             count = len(self.x)
             self.w = np.empty((self.heads, count, count))
@@ -91,10 +81,9 @@ class TwoLayers:
         )
         if self.lhi:
             place = np.append(place, n + 1)
-        causal = FAMILIES[spec.family].causal
-        if causal:
+        if FAMILIES[spec.family].causal:
             self.w *= place <= place[:, None]
-        self.points = Points(self.w, self.v, self.x, self.params, self.softmax, causal, self.eps)
+        self.points = Points(self.w, self.v, self.x, self.params, spec)
         self.functionals = self._functionals() if functionals is None else functionals
 
     def _functionals(self) -> FloatArray:
@@ -121,13 +110,13 @@ class TwoLayers:
         with np.errstate(all="ignore"):
             if few.all():
                 nodes = zip(index, bits, limits, strict=True)
-                return joined([self.points.tried(*node, self.functionals) for node in nodes])
+                tried = [self.points.tried(*node, self.functionals) for node in nodes]
+                return Bounded.joined(tried)
             if not few.any():
                 return self._bound(index, bits, limits)
         parts = [self(index[at], bits[at], limits[at]) for at in (few, ~few)]
         back = np.argsort(np.concatenate([np.flatnonzero(few), np.flatnonzero(~few)]))
-        both = joined(parts)
-        return Bounded(both.lower[back], both.upper[back], both.slope[back], both.weight[back])
+        return Bounded.joined(parts)[back]
 
     def _bound(self, index: Ints, bits: Ints, limits: FloatArray) -> Bounded:
         free = np.flatnonzero((bits < 0).any(0))
@@ -144,14 +133,11 @@ class TwoLayers:
         twice[:, n : 2 * n] = bits >= 0
         once = np.flatnonzero(~twice)
         ends = np.arange(1, len(slots) + 1) * slots.shape[1] - 1
-        keys = self._keys(_rows(mixed, once), shared)
+        keys = self._keys(mixed[once], shared)
         place = np.arange(slots.size).reshape(slots.shape)
         place[:, n : 2 * n] = np.where(bits >= 0, place[:, :n], place[:, n : 2 * n])
-        keys = _rows(keys, np.searchsorted(once, place.ravel()))
-        if self.softmax:
-            last = _rows(keys, ends)
-        else:
-            last = self._tail(_rows(mixed, ends), "blocks.0.", brief=True)
+        keys = keys[np.searchsorted(once, place.ravel())]
+        last = keys[ends] if self.softmax else self._tail(mixed[ends], "blocks.0.", brief=True)
         logit, matters = self._second(keys, last, slots, bits, free, bands)
         found = of_logit(logit, matters, index, bits)
         found.lower[bands.empty] = np.inf
@@ -160,17 +146,10 @@ class TwoLayers:
     def _first(self, slots: Ints, free: Ints, bands: Bands) -> Form:
         """Attention of layer 1 with its residual, at all slots: node by node, slot by slot."""
         n, (nodes, count) = self.n, slots.shape
-        at, zero, one, rest = (
-            slots[:, :, None],
-            slots[:, :n],
-            slots[:, n : 2 * n],
-            slots[:, 2 * n :],
-        )
+        at, (zero, one, rest) = slots[:, :, None], np.split(slots, [n, 2 * n], 1)
         w0, w1 = self.w[:, at, zero[:, None]], self.w[:, at, one[:, None]]  # head node slot bit
-        x0, x1 = (
-            w0[..., None] * self.v[:, zero][:, :, None],
-            w1[..., None] * self.v[:, one][:, :, None],
-        )
+        pairs = ((w0, zero), (w1, one))
+        x0, x1 = (w[..., None] * self.v[:, rows][:, :, None] for w, rows in pairs)
         t = np.arange(2 * n)
         mine = self.w[:, slots, slots][..., : 2 * n]  # a bit's slot sees that bit as it is
         w0[:, :, t, t % n] = w1[:, :, t, t % n] = mine
@@ -215,8 +194,8 @@ class TwoLayers:
         if not len(rows) or out.G.shape[-1] - k < out.c.shape[-1]:
             return out
         chunks = [rows[a : a + _ROWS] for a in range(0, len(rows), _ROWS)]  # fit the caches
-        parts = [in_cells(_rows(mixed, chunk), through, k) for chunk in chunks]
-        near = Form(*(np.concatenate([getattr(p, a) for p in parts]) for a in ("c", "G", "e")))
+        parts = [in_cells(mixed[chunk], through, k) for chunk in chunks]
+        near = Form.joined(parts)
         better = near.e.mean(-1) < own[rows]
         rows, d = rows[better], out.c.shape[-1]
         out.c[rows], out.e[rows] = near.c[better], 0
@@ -333,11 +312,7 @@ class TwoLayers:
         matters += np.abs(G[..., : len(free) + bands.count]).sum((1, 2))
         flat = (nodes, self.heads * self.size)
         out = Form(out.c.reshape(flat), out.G.reshape(*flat, -1), out.e.reshape(flat))
-        return left_over(out, rest.reshape(flat) * _UP, own=True), matters
-
-
-def _rows(x: Form, at: Ints) -> Form:
-    return Form(x.c[at], x.G[at], x.e[at])
+        return with_own(out, rest.reshape(flat) * _UP), matters
 
 
 def _beside(last: Form, out: Form, k: int, shared: bool) -> Form:

@@ -1,16 +1,13 @@
-"""The theory's answers as text: bounds, complexities, the summary table."""
+"""The theory's answers as text: bounds and complexities."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ithbit.shown import Shown
 from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds import PAPER_LENGTHS, Route
 from ithbit.theory.complexity import Complexity
-
-if TYPE_CHECKING:  # verdicts need numpy, bounds do not
-    from ithbit.theory.summary_table import Entry
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,39 +128,3 @@ class LayerComplexity(Shown):
                 "sqrt, log and erf are not operations of the paper's Definition 1: Theorem 12a "
                 "does not apply as stated, the counting theorem of `ithbit bound` does."
             )
-
-
-class VerdictTable(Shown, list["Entry"]):
-    """The paper's summary table, derived: one entry per task and family."""
-
-    def __init__(
-        self, entries: "Iterable[Entry]", n: int, width: int, ff: int, layers: str = "formal layers"
-    ) -> None:
-        super().__init__(entries)
-        self.n, self.width, self.ff, self.layers = n, width, ff, layers
-
-    def to_json(self) -> list[dict[str, Any]]:
-        return [entry.to_json() for entry in self]
-
-    def parts(self) -> Iterator[Any]:
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
-        from rich.text import Text
-
-        shown = Table("family", "task", "layers", "why", box=SIMPLE_HEAD, pad_edge=False)
-        previous = ""
-        for entry in self:
-            name = entry.family if entry.family != previous else ""
-            shown.add_row(name, entry.task, entry.layers_text, entry.why)
-            previous = entry.family
-        n = self.n
-        certified = f"Certificates cover all {n} · 2^{n} inputs at n = {n}"
-        if not any(entry.certificate for entry in self):
-            certified = f"What is proved holds for every n, so for n = {n:,}"
-        yield Text(
-            f"Least number of {self.layers}, derived. {certified}; n* is for width {self.width}, "
-            f"hidden {self.ff}."
-        )
-        yield shown
-        if any(route.cited for entry in self for route in entry.by_depth):
-            yield "* with a cited constant; `ithbit bound … --all` shows the proved number too."

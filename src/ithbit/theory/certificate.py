@@ -17,24 +17,25 @@ The file form and its check are in `certificate_file`.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from decimal import ROUND_FLOOR, Context
 from typing import Any
 
 import numpy as np
 
 from ithbit.errors import SpecError
-from ithbit.shown import Shown
+from ithbit.shown import Shown, counted
 from ithbit.theory.certifiers.arguments.fixed_states import certify_states
 from ithbit.theory.certifiers.arguments.marker import certify_marker
-from ithbit.theory.certifiers.bound import Bound, UnsuitableError
+from ithbit.theory.certifiers.bound import Bound, UnsuitableError, need
 from ithbit.theory.certifiers.boxes.generic import certify_boxes
+from ithbit.theory.certifiers.every_n import every_n, trained_every_n
 from ithbit.theory.certifiers.trained.angle import certify_angle
 from ithbit.theory.certifiers.trained.latch import certify_latch
 from ithbit.theory.certifiers.trained.linear import certify_linear
 from ithbit.theory.certifiers.trained.mamba2 import certify_mamba2
-from ithbit.theory.solution import Solution
+from ithbit.theory.precision import every_input, float_runs, observed, safe_n
+from ithbit.theory.solution import AnySolution, Solution
 from ithbit.theory.trained_solution import TrainedSolution
-
-AnySolution = Solution | TrainedSolution
 
 SPEAKS_OF = "real arithmetic on the stored weights"
 
@@ -52,7 +53,6 @@ LONGEST = 14_267
 class Method:
     """One argument: `bound` gives the bound or raises `UnsuitableError`."""
 
-    name: str
     derivation: str
     bound: Callable[[Any], Bound]
     of: type = Solution  # the type of weights it applies to
@@ -102,16 +102,78 @@ class Certificate(Shown):
     def to_json(self) -> dict[str, Any]:
         """The claim without the weights, and what was observed of float runs."""
         from ithbit.theory.certificate_file import summary
-        from ithbit.theory.precision import float_runs, observed
 
-        return summary(self) | {
-            "float_execution": observed(self.solution, float_runs(self.solution))
-        }
+        return summary(self) | {"float_execution": observed(self.solution)}
 
     def parts(self) -> Iterator[Any]:
-        from ithbit.theory.certificate_text import certificate_parts
+        """The claim, what it rests on, and what was observed in float runs: *certified* is proved
+        for every input in real arithmetic; *observed* is what float runs did."""
+        from rich.table import Table
 
-        return certificate_parts(self)
+        solution, worst = self.solution, self.worst
+        layers = counted(solution.depth, "layer")
+        sizes = " + ".join(map(str, solution.sizes))
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="bold")
+        table.add_column()
+        table.add_row("certified" if self.certified else "not certified", claim(self))
+        table.add_row(
+            "weights", f"{layers} of width {solution.width}, size {sizes}; {solution.variant}"
+        )
+        table.add_row("how", self.derivation)
+        table.add_row("arithmetic", self.arithmetic)
+        found = f"index {worst.index}, bits {shortened(worst.bits)}; margin {worst.margin:.9g}"
+        table.add_row("worst found", f"{found} (observed)")
+        every = every_input(solution)
+        if every is not None:
+            margin = f"smallest margin {every.margin:.9g}"
+            table.add_row(
+                "enumerated", f"all {every.inputs} inputs run one by one, {margin} (observed)"
+            )
+        for run in float_runs(solution):
+            safe = safe_n(solution, run.dtype)
+            reach = "" if safe is None else f"; in separate runs {safe.sentence()}"
+            table.add_row(run.dtype, f"{run.sentence()}{reach} (observed)")
+        if isinstance(solution, TrainedSolution):
+            spec = solution.spec
+            proved = trained_every_n(spec.task, spec.family, spec.d_model, spec.n_heads)
+            least = floor(float(proved.margin))
+            table.add_row("for every n", f"margin >= {least}: {proved.because}")
+        elif always := every_n(solution.variant, solution.family):
+            least = f"{always.margin} by closed form"
+            table.add_row("for every n", f"margin >= {least}: {always.because}")
+        table.add_row("applies to", "real arithmetic on the stored weights, not float runs")
+        yield (
+            f"{solution.task.upper()} by {solution.family}, n = {solution.n_bits} "
+            f"({solution.theorem})\n"
+        )
+        yield table
+
+
+def claim(certificate: Certificate) -> str:
+    """The margin and the inputs it covers; n · 2^n stays a formula, whatever its size."""
+    n = certificate.solution.n_bits
+    return f"margin >= {floor(certificate.margin)} on all {n}·2^{n} inputs"
+
+
+def floor(bound: float) -> str:
+    """A lower bound in nine digits, rounded down: what is printed is certified too.
+
+    >>> floor(0.9999999979), floor(4100.0), floor(-2.00000000009)
+    ('0.999999997', '4100', '-2.00000001')
+    """
+    rounded = Context(prec=9, rounding=ROUND_FLOOR).create_decimal_from_float(bound)
+    return f"{rounded.normalize():f}"
+
+
+def shortened(bits: tuple[int, ...]) -> str:
+    """A bit string; of a long one, only both ends.
+
+    >>> shortened((1, 0, 1)), shortened((0,) * 99)
+    ('101', '000000000000…000000000000')
+    """
+    text = "".join(map(str, bits))
+    return text if len(text) <= 32 else f"{text[:12]}…{text[-12:]}"
 
 
 def _longest_boxes(solution: Solution) -> int:
@@ -122,64 +184,52 @@ def _longest_boxes(solution: Solution) -> int:
 
 def _boxes_bound(solution: Solution) -> Bound:
     longest = _longest_boxes(solution)
-    if solution.n_bits > longest:
-        raise UnsuitableError(
-            f"the generic argument is offered up to n = {longest} for such layers"
-        )
+    fits = solution.n_bits <= longest
+    need(fits, f"the generic argument is offered up to n = {longest} for such layers")
     found = certify_boxes(solution)
     return replace(found, margin=found.margin - abs(found.margin) * _SLACK)
 
 
 METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (
-        Method(
-            "marker",
-            "layer 1 marks one token and is exactly 0 at all others, layer 2 adds up and reads; "
-            "every hypothesis checked on the weights, in O(n log n)",
-            certify_marker,
-        ),
-        Method(
-            "fixed states",
-            "no token but the index, position i and the end moves the state; checked on the "
-            "weights for all indices, in O(n log n)",
-            certify_states,
-        ),
-        Method(
-            "boxes",
-            "for every index and answer, a box per token that holds for all other bits: attention "
-            "by a fractional program, MLPs by affine forms, states step by step",
-            _boxes_bound,
-        ),
-        Method(
-            "angle",
-            "what the blocks read and write taken exactly from the weights; scores peak at the "
-            "index, and the worst bits are those opposed to the answer, index by index, in O(n)",
-            certify_angle,
-            TrainedSolution,
-        ),
-        Method(
-            "linear window",
-            "what the blocks read and write taken exactly from the weights; every place is moved "
-            "by the index, and the units open at one place alone, index by index, in O(n)",
-            certify_linear,
-            TrainedSolution,
-        ),
-        Method(
-            "mamba2 window",
-            "what the blocks read and write taken exactly from the weights; every place is moved "
-            "by the index, and the channels open at one place alone, index by index, in O(n)",
-            certify_mamba2,
-            TrainedSolution,
-        ),
-        Method(
-            "latch",
-            "every gate of the three units that are used, bounded at all tokens, index by index, "
-            "in O(n)",
-            certify_latch,
-            TrainedSolution,
-        ),
-    )
+    "marker": Method(
+        "layer 1 marks one token and is exactly 0 at all others, layer 2 adds up and reads; "
+        "every hypothesis checked on the weights, in O(n log n)",
+        certify_marker,
+    ),
+    "fixed states": Method(
+        "no token but the index, position i and the end moves the state; checked on the "
+        "weights for all indices, in O(n log n)",
+        certify_states,
+    ),
+    "boxes": Method(
+        "for every index and answer, a box per token that holds for all other bits: attention "
+        "by a fractional program, MLPs by affine forms, states step by step",
+        _boxes_bound,
+    ),
+    "angle": Method(
+        "what the blocks read and write taken exactly from the weights; scores peak at the "
+        "index, and the worst bits are those opposed to the answer, index by index, in O(n)",
+        certify_angle,
+        TrainedSolution,
+    ),
+    "linear window": Method(
+        "what the blocks read and write taken exactly from the weights; every place is moved "
+        "by the index, and the units open at one place alone, index by index, in O(n)",
+        certify_linear,
+        TrainedSolution,
+    ),
+    "mamba2 window": Method(
+        "what the blocks read and write taken exactly from the weights; every place is moved "
+        "by the index, and the channels open at one place alone, index by index, in O(n)",
+        certify_mamba2,
+        TrainedSolution,
+    ),
+    "latch": Method(
+        "every gate of the three units that are used, bounded at all tokens, index by index, "
+        "in O(n)",
+        certify_latch,
+        TrainedSolution,
+    ),
 }
 
 

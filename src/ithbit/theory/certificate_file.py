@@ -18,15 +18,9 @@ from ithbit.errors import IthbitError, OutputError, SpecError
 from ithbit.spec import plain
 from ithbit.store.writing import check_writable, write_atomically
 from ithbit.tasks.indexing import Instance
-from ithbit.theory.certificate import (
-    LONGEST,
-    METHODS,
-    SPEAKS_OF,
-    AnySolution,
-    Certificate,
-    certify,
-)
-from ithbit.theory.precision import float_runs, observed
+from ithbit.theory.certificate import LONGEST, METHODS, SPEAKS_OF, Certificate, certify
+from ithbit.theory.precision import observed
+from ithbit.theory.solution import AnySolution
 from ithbit.theory.trained_solution import TrainedSolution
 from ithbit.theory.weights_json import Json, solution_from_json, weights_to_json
 
@@ -88,7 +82,7 @@ def document(certificate: Certificate) -> Json:
     """The whole certificate: claim, weights, what was observed of float runs, and digest."""
     solution = certificate.solution
     content = summary(certificate) | {
-        "float_execution": observed(solution, float_runs(solution)),
+        "float_execution": observed(solution),
         "weights": weights_to_json(solution),
     }
     return content | {"digest": digest(content)}

@@ -106,75 +106,53 @@ def _ssm(arch: Architecture) -> Complexity:
     return Complexity("h_{k-1}", d, "d", t, formula, 0)
 
 
+def _sums(arch: Architecture) -> tuple[str, int, str]:
+    """What linear attention keeps."""
+    p = arch.width * (arch.head_width + 1)
+    return "S = Σ v φ(k)ᵀ and z = Σ φ(k), per head", p, "d (d_h + 1)"
+
+
+def _tokens(arch: Architecture, k: int) -> tuple[str, int, str]:
+    """What softmax attention keeps."""
+    return "keys and values of the first k − 1 tokens", 2 * arch.width * (k - 1), "2d (k − 1)"
+
+
 def _linear(arch: Architecture) -> Complexity:
     d, d_h = arch.width, arch.head_width
     t = 6 * d * d + 2 * d * d_h + 9 * d - arch.heads + mlp_operations(d, *_inner(arch), d)
-    return Complexity(
-        fingerprint="S = Σ v φ(k)ᵀ and z = Σ φ(k), per head",
-        dimension=d * (d_h + 1),
-        dimension_formula="d (d_h + 1)",
-        operations=t,
-        operations_formula="6d² + 2d d_h + 9d − H + tM(d, w, d)",
-        exponentials=2 * d if arch.feature == "elu" else 0,
-    )
+    exponentials = 2 * d if arch.feature == "elu" else 0
+    return Complexity(*_sums(arch), t, "6d² + 2d d_h + 9d − H + tM(d, w, d)", exponentials)
 
 
 def _softmax(arch: Architecture, k: int) -> Complexity:
     d, H = arch.width, arch.heads
     t = 6 * d * d - d + (4 * d + H) * k - H + mlp_operations(d, *_inner(arch), d)
-    return Complexity(
-        fingerprint="keys and values of the first k − 1 tokens",
-        dimension=2 * d * (k - 1),
-        dimension_formula="2d (k − 1)",
-        operations=t,
-        operations_formula="6d² − d + (4d + H) k − H + tM(d, w, d)",
-        exponentials=H * k,
-        grows_with="k",
-    )
+    formula = "6d² − d + (4d + H) k − H + tM(d, w, d)"
+    return Complexity(*_tokens(arch, k), t, formula, H * k, grows_with="k")
 
 
 def _gru(arch: Architecture) -> Complexity:
     d = arch.width
-    return Complexity(
-        fingerprint="h_{k-1}",
-        dimension=d,
-        dimension_formula="d",
-        operations=12 * d * d + 16 * d,
-        operations_formula="6d (d + d) + 16d",
-        exponentials=3 * d,
-    )
+    return Complexity("h_{k-1}", d, "d", 12 * d * d + 16 * d, "6d (d + d) + 16d", 3 * d)
 
 
 def _pre_ln_linear(arch: Architecture) -> Complexity:
     d, d_h, w = arch.width, arch.head_width, arch.hidden
     gelu = arch.activation == "gelu"
     t = 8 * d * d + 2 * d * d_h + 23 * d + 4 * d * w + (4 if gelu else 1) * w + 6
-    return Complexity(
-        fingerprint="S = Σ v φ(k)ᵀ and z = Σ φ(k), per head",
-        dimension=d * (d_h + 1),
-        dimension_formula="d (d_h + 1)",
-        operations=t,
-        operations_formula=f"8d² + 2d d_h + 23d + 4dw + {'4w' if gelu else 'w'} + 6",
-        exponentials=2 * d,
-        square_roots=2,
-        error_functions=w if gelu else 0,
-    )
+    formula = f"8d² + 2d d_h + 23d + 4dw + {'4w' if gelu else 'w'} + 6"
+    erfs = w if gelu else 0
+    return Complexity(*_sums(arch), t, formula, 2 * d, square_roots=2, error_functions=erfs)
 
 
 def _bert(arch: Architecture, k: int) -> Complexity:
     d, H, w = arch.width, arch.heads, arch.hidden
     gelu = arch.activation == "gelu"
     t = 8 * d * d + (4 * d + H) * k - H + 17 * d + 6 + 4 * d * w + (4 if gelu else 1) * w
+    formula = f"8d² + (4d + H) k − H + 17d + 6 + 4dw + {'4w' if gelu else 'w'}"
+    erfs = w if gelu else 0
     return Complexity(
-        fingerprint="keys and values of the first k − 1 tokens",
-        dimension=2 * d * (k - 1),
-        dimension_formula="2d (k − 1)",
-        operations=t,
-        operations_formula=(f"8d² + (4d + H) k − H + 17d + 6 + 4dw + {'4w' if gelu else 'w'}"),
-        exponentials=H * k,
-        square_roots=2,
-        error_functions=w if gelu else 0,
-        grows_with="k",
+        *_tokens(arch, k), t, formula, H * k, square_roots=2, error_functions=erfs, grows_with="k"
     )
 
 

@@ -12,10 +12,9 @@ Weights are kept as float64 numbers, each an exact dyadic rational. Every layer 
 float64; a layer without exponentials also runs exactly, on object arrays of `Fraction`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,21 +136,6 @@ class Trace:
     states: Array | None = None  # batch token dim: h_k after token k
 
 
-class Layer(Protocol):
-    """The interface of every layer. `last` computes the last token alone, all a readout needs."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def d_in(self) -> int: ...
-    @property
-    def d_out(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    def __call__(self, x: Array, last: bool = False) -> Array: ...
-    def trace(self, x: Array) -> Trace: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Attention:
     """y_k = N(x_k + a_k), a_k an average of V x_l over l <= k if `causal`, else over all tokens."""
@@ -240,11 +224,11 @@ class LinearAttention(Attention):
         keys = features(self.feature, x @ like(self.K, x).T)
         queries = features(self.feature, x[:, first:] @ like(self.Q, x).T)
         pairs = (x @ like(self.V, x).T)[..., :, None] * keys[..., None, :]
-        total: Callable[[Array], Array]
-        if self.causal and not last:
-            total = lambda terms: np.cumsum(terms, axis=1)  # noqa: E731 - one word for both masks
-        else:
-            total = lambda terms: terms.sum(axis=1, keepdims=True)  # noqa: E731
+        running = self.causal and not last
+
+        def total(terms: Array) -> Array:
+            return np.cumsum(terms, axis=1) if running else terms.sum(axis=1, keepdims=True)
+
         numerator = (total(pairs) * queries[..., None, :]).sum(axis=-1)
         denominator = (total(keys) * queries).sum(axis=-1)
         return self.net(x[:, first:] + numerator / denominator[..., None])

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ithbit.families import FAMILIES
-from ithbit.theory.certificate import AnySolution
-from ithbit.theory.solution import Enumeration, comparable_margins, enumerate_inputs
+from ithbit.theory.layers import Array
+from ithbit.theory.solution import AnySolution, Enumeration, comparable_margins, enumerate_inputs
 from ithbit.theory.trained_solution import TrainedSolution
 
 _BUDGET = 3e7  # numbers of attention (or states) that one spot check may compute
@@ -91,19 +91,18 @@ def every_input(solution: AnySolution) -> Enumeration | None:
     return enumerate_inputs(solution) if solution.n_bits <= 10 else None
 
 
-def observed(solution: AnySolution, runs: tuple[FloatRun, ...]) -> dict[str, Any]:
+def observed(solution: AnySolution) -> dict[str, Any]:
     """What was seen of float execution, per type, as plain JSON values.
 
     >>> from ithbit.theory.constructions import construct
-    >>> solution = construct("lhi", "rnn", 8)
-    >>> observed(solution, float_runs(solution))["float32"]["right_up_to_n"]
+    >>> observed(construct("lhi", "rnn", 8))["float32"]["right_up_to_n"]
     2880
     """
     seen: dict[str, Any] = {"kind": "observed, not certified"}
     every = every_input(solution)
     if every is not None:
         seen["every_input"] = {"inputs_run": every.inputs, "smallest_margin": _finite(every.margin)}
-    for run in runs:
+    for run in float_runs(solution):
         safe = safe_n(solution, run.dtype)
         seen[run.dtype] = {
             "inputs_run": run.inputs,
@@ -115,14 +114,14 @@ def observed(solution: AnySolution, runs: tuple[FloatRun, ...]) -> dict[str, Any
     return seen
 
 
-def float_runs(solution: AnySolution, seed: int = 0) -> tuple[FloatRun, FloatRun]:
+def float_runs(solution: AnySolution) -> tuple[FloatRun, FloatRun]:
     """A few inputs run in float32 and in float64, with indices spread over 1 … n.
 
     >>> from ithbit.theory.constructions import construct
     >>> [run.wrong for run in float_runs(construct("rhi", "softmax-full", 16))]
     [0, 0]
     """
-    bits, index = spot_inputs(solution, seed)
+    bits, index = spot_inputs(solution)
     runs = []
     for dtype in (np.float32, np.float64):
         worst = comparable_margins(solution, bits, index, dtype)
@@ -131,11 +130,9 @@ def float_runs(solution: AnySolution, seed: int = 0) -> tuple[FloatRun, FloatRun
     return runs[0], runs[1]
 
 
-def spot_inputs(
-    solution: AnySolution, seed: int
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def spot_inputs(solution: AnySolution) -> tuple[Array, Array]:
     """Bits and indices for a spot check: random strings, every fourth of ones; spread indices."""
-    n, rng = solution.n_bits, np.random.default_rng(seed)
+    n, rng = solution.n_bits, np.random.default_rng(0)
     count = int(np.clip(_BUDGET / solution.run_cost, 2, 256))
     index = np.unique(np.linspace(1, n, count).round().astype(int))[::-1]
     index = np.resize(index, count)

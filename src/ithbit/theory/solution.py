@@ -7,7 +7,7 @@ Nothing here is certified: margins computed in floats are *observed*; see `certi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,19 @@ from numpy.typing import NDArray
 from ithbit.errors import SpecError, raise_problems
 from ithbit.families import FAMILIES, Task
 from ithbit.tasks.indexing import all_inputs, n_tokens
-from ithbit.theory.layers import Array, FloatArray, Layer, Trace, like, matrix
+from ithbit.theory.gru_layer import Gru
+from ithbit.theory.layers import (
+    Array,
+    FloatArray,
+    LinearAttention,
+    Rnn,
+    SoftmaxAttention,
+    Ssm,
+    Trace,
+    like,
+    matrix,
+)
+from ithbit.theory.trained_solution import TrainedSolution
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +68,9 @@ class Embedding:
         end = np.broadcast_to(like(self.end, zero), query.shape)
         return np.concatenate([query, rows, end], axis=1)
 
+
+# Called with `last`, a layer computes the last token alone, all that a readout needs.
+Layer = SoftmaxAttention | LinearAttention | Ssm | Rnn | Gru
 
 # The layers of each family: kind, and whether the attention is causal.
 _LAYERS: dict[str, tuple[str, bool | None]] = {
@@ -158,6 +173,9 @@ def embedding_of(index: Any, bit: Any, end: Any = None) -> Embedding:
     return Embedding(matrix(index), matrix(bit, 3), None if end is None else matrix(end, 1))
 
 
+Parts = tuple[Embedding, Sequence[Layer], Any]  # and the output matrix
+
+
 def constructed(
     family: str, named: tuple[str, str], embedding: Embedding, layers: Sequence[Layer], output: Any
 ) -> Solution:
@@ -168,32 +186,15 @@ def constructed(
     return Solution(task, family, n_bits, tuple(layers), embedding, A, theorem, variant)
 
 
-class Runs(Protocol):
-    """Anything that runs on inputs: a `Solution` or a `TrainedSolution`."""
-
-    @property
-    def n_bits(self) -> int: ...
-
-    @property
-    def n_tokens(self) -> int: ...
-
-    def margins(
-        self, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64
-    ) -> Array: ...
+AnySolution = Solution | TrainedSolution
 
 
 @dataclass(frozen=True)
 class Enumeration:
-    """The smallest margin over all n · 2^n inputs, each run on its own, and where it is attained.
-
-    *Exact* if `dtype` is object; in floats *observed*: every input was run, with rounding.
-    """
+    """The smallest margin over all n · 2^n inputs, each run on its own."""
 
     margin: float
-    bits: tuple[int, ...]
-    index: int
     inputs: int
-    dtype: str
 
     @property
     def solves(self) -> bool:
@@ -202,7 +203,7 @@ class Enumeration:
 
 
 def comparable_margins(
-    solution: Runs, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64
+    solution: AnySolution, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64
 ) -> FloatArray:
     """Margins with NaN, which wrong weights may give and does not compare, as −inf."""
     with np.errstate(all="ignore"):
@@ -210,20 +211,19 @@ def comparable_margins(
     return np.where(margins == margins, margins, -np.inf).astype(np.float64)
 
 
-def enumerate_inputs(solution: Runs, dtype: Any = np.float64) -> Enumeration:
+def enumerate_inputs(solution: AnySolution, dtype: Any = np.float64) -> Enumeration:
     """Run all n · 2^n inputs one by one; for n up to about 12.
+
+    *Exact* if `dtype` is object; in floats *observed*: every input was run, with rounding.
 
     >>> from ithbit.theory.constructions import construct
     >>> enumerate_inputs(construct("lhi", "rnn", 3)).margin
     7.0
     """
     batch = max(1, 2_000_000 // solution.n_tokens**2)
-    worst: tuple[float, tuple[int, ...], int] | None = None
-    for bits, index in all_inputs(solution.n_bits, batch):
-        margins = comparable_margins(solution, bits, index, dtype)
-        at = int(np.argmin(margins))
-        if worst is None or margins[at] < worst[0]:
-            worst = (float(margins[at]), tuple(int(bit) for bit in bits[at]), int(index[at]))
-    assert worst is not None
     n = solution.n_bits
-    return Enumeration(*worst, inputs=n << n, dtype=np.dtype(dtype).name)
+    least = min(
+        float(comparable_margins(solution, bits, index, dtype).min())
+        for bits, index in all_inputs(n, batch)
+    )
+    return Enumeration(least, n << n)

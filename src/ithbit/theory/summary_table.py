@@ -1,11 +1,13 @@
 """The paper's summary table, derived: the least number of layers of every entry, from certified
 constructions and from lower bounds."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ithbit.errors import SpecError
 from ithbit.families import TASKS, Task
+from ithbit.shown import Shown
 from ithbit.theory.architecture import (
     FORMAL_FAMILIES,
     TRAINED_FAMILIES,
@@ -79,9 +81,43 @@ class Entry:
         }
 
 
+class VerdictTable(Shown, list[Entry]):
+    """The paper's summary table, derived: one entry per task and family."""
+
+    def __init__(self, entries: Iterable[Entry], n: int, width: int, ff: int, layers: str) -> None:
+        super().__init__(entries)
+        self.n, self.width, self.ff, self.layers = n, width, ff, layers
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [entry.to_json() for entry in self]
+
+    def parts(self) -> Iterator[Any]:
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+        from rich.text import Text
+
+        shown = Table("family", "task", "layers", "why", box=SIMPLE_HEAD, pad_edge=False)
+        previous = ""
+        for entry in self:
+            name = entry.family if entry.family != previous else ""
+            shown.add_row(name, entry.task, entry.layers_text, entry.why)
+            previous = entry.family
+        n = self.n
+        certified = f"Certificates cover all {n} · 2^{n} inputs at n = {n}"
+        if not any(entry.certificate for entry in self):
+            certified = f"What is proved holds for every n, so for n = {n:,}"
+        yield Text(
+            f"Least number of {self.layers}, derived. {certified}; n* is for width {self.width}, "
+            f"hidden {self.ff}."
+        )
+        yield shown
+        if any(route.cited for entry in self for route in entry.by_depth):
+            yield "* with a cited constant; `ithbit bound … --all` shows the proved number too."
+
+
 def table(
     n_bits: int = 64, *, model: Model = "formal", width: int = 16, hidden: int = 64, heads: int = 2
-) -> tuple[Entry, ...]:
+) -> VerdictTable:
     """The summary table: constructions certified at `n_bits`, and bounds at these sizes.
 
     >>> {(e.task, e.family): e.min_layers for e in table(4, model="trained")}["lhi", "mamba2"]
@@ -92,7 +128,9 @@ def table(
     layers = [
         architecture(family, model, width=width, heads=own, hidden=hidden) for family in families
     ]
-    return tuple(_entry(task, one, n_bits, heads) for one in layers for task in TASKS)
+    entries = [_entry(task, one, n_bits, heads) for one in layers for task in TASKS]
+    named = "formal layers" if model == "formal" else "layers as trained"
+    return VerdictTable(entries, n_bits, width, hidden, named)
 
 
 def _entry(task: Task, one: Architecture, n_bits: int, heads: int) -> Entry:

@@ -10,7 +10,6 @@ the logit if the answer is 1 and minus the logit if it is 0.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -115,7 +114,7 @@ class TrainedSolution:
 
     def logits(self, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64) -> Array:
         """The logit of answer 1 for a batch of inputs. *Observed*."""
-        params = self._params if dtype == np.float64 else _cast(self._params, dtype)
+        params = self._params(dtype)
         x, _ = forward(params, self.spec, self.tokens(bits, index, dtype), last=True)
         logits: Array = x[:, -1] @ params["head.weight"][0] + params["head.bias"][0]
         return logits
@@ -129,13 +128,8 @@ class TrainedSolution:
     def trace(self, bits: Sequence[int], index: int) -> tuple[Array, tuple[Trace, ...]]:
         """The embedded tokens of one input and what every block did with them, in float64."""
         x = self.tokens(np.array([bits]), np.array([index]))
-        _, traces = forward(self._params, self.spec, x)
+        _, traces = forward(self._params(np.float64), self.spec, x)
         return x, traces
 
-    @cached_property
-    def _params(self) -> Params:
-        return dict(self.weights)
-
-
-def _cast(params: Params, dtype: Any) -> Params:
-    return {name: value.astype(dtype) for name, value in params.items()}
+    def _params(self, dtype: Any) -> Params:
+        return {name: value.astype(dtype, copy=False) for name, value in self.weights.items()}

@@ -18,13 +18,14 @@ from math import floor
 from typing import Any, Literal
 
 from ithbit.errors import SpecError, whole
-from ithbit.families import FAMILIES, Task, task_named
+from ithbit.families import Task, task_named
 from ithbit.shown import Shown, counted
 from ithbit.spec import ModelSpec
-from ithbit.theory.architecture import Architecture, Model, architecture, need_theory
+from ithbit.theory.architecture import Architecture, Model, architecture
 from ithbit.theory.bounds import NoBoundError, Route, bound
 from ithbit.theory.bounds.stages import TooDeepError
 from ithbit.theory.certificate import LONGEST, Certificate, certify
+from ithbit.theory.certificate_file import summary
 from ithbit.theory.certifiers.every_n import every_n, trained_every_n
 from ithbit.theory.constructions import CONSTRUCTIONS, Construction, construct, entry_of
 from ithbit.theory.constructions.trained import (
@@ -107,18 +108,15 @@ class Verdict(Shown):
             yield "  stored weights of this size are not certified here"
 
 
+_RECORDED = ("certified", "margin", "inputs", "arithmetic", "depth", "width", "variant")
+
+
 def certificate_record(certificate: Certificate | None) -> dict[str, Any] | None:
+    """What a verdict's record has of a certificate."""
     if certificate is None:
         return None
-    return {
-        "certified": certificate.certified,
-        "margin": certificate.margin,
-        "inputs": certificate.inputs,
-        "arithmetic": certificate.arithmetic,
-        "depth": certificate.solution.depth,
-        "width": certificate.solution.width,
-        "variant": certificate.solution.variant,
-    }
+    claims = summary(certificate)
+    return {name: claims[name] for name in _RECORDED}
 
 
 def verdict(
@@ -148,13 +146,6 @@ def verdict(
     n_bits = whole("n_bits", n_bits)
     if n_bits < 1:
         raise SpecError(f"n must be at least 1, got {n_bits}")
-    need_theory(family)
-    formal = FAMILIES[family].formal if family in FAMILIES else family
-    if model == "formal" and formal != family:
-        raise SpecError(
-            f"{family!r} is trained only; its formal counterpart is {formal!r}, "
-            "or take model 'trained'"
-        )
     arch = architecture(
         family,
         model,
@@ -202,8 +193,8 @@ def _formal(entry: Construction, arch: Architecture, n_bits: int) -> Verdict | s
         arch,
         n_bits,
         "possible",
-        f"{_layers(entry)} of width {small.width} with {units} hidden units{identity}, "
-        f"{_margin(certificate, margin)}",
+        f"{counted(entry.depth, 'layer')} of width {small.width} with {units} hidden units"
+        f"{identity}, {_margin(certificate, margin)}",
         entry.theorem,
         certificate,
         margin,
@@ -236,7 +227,8 @@ def _trained(
         arch,
         n_bits,
         "possible",
-        f"{_layers(entry)} of width {arch.width}{passing}, explicit weights of the trained blocks, "
+        f"{counted(entry.depth, 'layer')} of width {arch.width}{passing}, explicit weights of the "
+        "trained blocks, "
         f"{_margin(certificate, margin)}, since {always.because}",
         f"beside {entry.theorem}",
         certificate,
@@ -245,10 +237,6 @@ def _trained(
         width=arch.width,
         longest=LONGEST if built else 0,
     )
-
-
-def _layers(entry: Construction | TrainedConstruction) -> str:
-    return counted(entry.depth, "layer")
 
 
 def _margin(certificate: Certificate | None, always: str) -> str:
@@ -261,7 +249,7 @@ def hidden_units(solution: Solution) -> int:
     nets = [
         value
         for layer in solution.layers
-        for value in (getattr(layer, field.name) for field in fields(layer))  # type: ignore[arg-type]
+        for value in (getattr(layer, field.name) for field in fields(layer))
         if isinstance(value, ReluNet)
     ]
     return max(len(bias) for net in nets for bias in net.biases[:-1])

@@ -1,25 +1,15 @@
 """Solutions to plain JSON values and back without loss: float64 numbers in their shortest form."""
 
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
 from ithbit.spec import ModelSpec
-from ithbit.theory.gru_layer import Gru
-from ithbit.theory.layers import (
-    FloatArray,
-    Layer,
-    LinearAttention,
-    ReluNet,
-    Rnn,
-    SoftmaxAttention,
-    Ssm,
-    matrix,
-)
-from ithbit.theory.solution import Embedding, Solution
+from ithbit.theory.layers import FloatArray, ReluNet, matrix
+from ithbit.theory.solution import AnySolution, Embedding, Layer, Solution
 from ithbit.theory.trained_blocks import shapes
 from ithbit.theory.trained_solution import TrainedSolution
 
@@ -27,16 +17,10 @@ Json = dict[str, Any]
 
 # Number of axes of the arrays that are not matrices.
 _AXES = {"h0": 1, "bias_ih": 1, "bias_hh": 1, "biases": 1, "bit": 3, "end": 1}
-_CLASSES: dict[str, Any] = {
-    "softmax": SoftmaxAttention,
-    "linear": LinearAttention,
-    "ssm": Ssm,
-    "rnn": Rnn,
-    "gru": Gru,
-}
+_CLASSES: dict[str, Any] = {layer.kind: layer for layer in get_args(Layer)}
 
 
-def weights_to_json(solution: Solution | TrainedSolution) -> Json:
+def weights_to_json(solution: AnySolution) -> Json:
     """Embedding, layers and output matrix as nested lists; for trained blocks, every parameter.
 
     >>> from ithbit.theory.constructions import construct
@@ -60,7 +44,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def solution_from_json(content: Json) -> Solution | TrainedSolution:
+def solution_from_json(content: Json) -> AnySolution:
     """The solution that a certificate's fields describe; raises `SpecError` if there is none."""
     try:
         weights = content["weights"]

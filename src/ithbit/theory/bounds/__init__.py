@@ -12,13 +12,13 @@ A bound says nothing at n <= n*: there it is *vacuous*.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 from ithbit.errors import IthbitError, SpecError
 from ithbit.families import Task, task_named
 from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds.cited import program, vc_with_exponentials, vc_without_exponentials
-from ithbit.theory.bounds.counting import Stage, n_star
+from ithbit.theory.bounds.counting import n_star
 from ithbit.theory.bounds.narrow import narrow
 from ithbit.theory.bounds.stages import fixed_bits, stages
 from ithbit.theory.bounds.state import state_bits
@@ -44,7 +44,6 @@ class Route:
     cited: bool  # whether a constant is taken from a book
     conditions: tuple[str, ...] = ()  # what must hold for the block or its evaluation
     real_arithmetic: bool = True
-    stages: tuple[Stage, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -144,17 +143,16 @@ def _counting(task: Task, arch: Architecture) -> Iterator[Route]:
     if found is None:
         return
     kinds = {stage.kind for stage in found}
-    held: dict[str, Any] = {"conditions": conditions(arch), "stages": found}
-    fixed = fixed_bits(task, arch)
+    held, fixed = conditions(arch), fixed_bits(task, arch)
     rigorous = "(K)" if "K" in kinds else "(P')" if "P" in kinds else "(A)"
     theorem = f"the counting theorem {rigorous}"
     theorem += ", from Khovanskii's theorem" if "K" in kinds else ""
     star = n_star(found, "bezout") + fixed
-    yield Route(f"counting {rigorous}", star, theorem, cited=False, **held)
+    yield Route(f"counting {rigorous}", star, theorem, False, held)
     if "P" in kinds:
         theorem = "the counting theorem (P), with the constant of Anthony–Bartlett, Theorem 8.3"
         name = "counting (P)" if "K" not in kinds else "counting (P, K)"
-        yield Route(name, n_star(found, "warren") + fixed, theorem, cited=True, **held)
+        yield Route(name, n_star(found, "warren") + fixed, theorem, True, held)
 
 
 def _narrow(task: Task, arch: Architecture) -> Iterator[Route]:

@@ -69,20 +69,14 @@ def program(task: Task, arch: Architecture) -> Program | None:
     if arch.kind == "softmax" or not (arch.causal or L == 1):
         return None
     # One full layer computes what one causal layer does at the last token (Remark 7).
-    causal = replace(arch, family=arch.causal_twin)
-    return _causal_program(causal, readout)
-
-
-def _causal_program(arch: Architecture, readout: int) -> Program | None:
-    layer = causal_complexity(arch)
+    layer = causal_complexity(replace(arch, family=arch.causal_twin))
     if not layer.covered:
         return None
-    L = arch.n_layers
     linear = arch.kind == "linear"
     guards = L * arch.heads if linear else 0
     return Program(
         parameters=L * layer.dimension,
-        operations=L * (layer.operations - arch.width) + guards + readout,
+        operations=L * (layer.operations - d) + guards + readout,
         exponentials=layer.exponentials * (L - 1 if linear else L),
     )
 

@@ -43,7 +43,8 @@ def stages(task: Task, arch: Architecture) -> tuple[Stage, ...] | None:
     A 2 1
     """
     one_layer = arch.n_layers == 1
-    if not arch.hidden and arch.model == "formal" and _additive(arch):
+    additive = arch.kind == "rnn" or (arch.kind == "ssm" and arch.transition == "constant")
+    if not arch.hidden and arch.model == "formal" and additive:
         # Affine throughout: the logit is f(sigma) + g(i), and theta = f(sigma).
         return (Stage("readout", 1, 1),)
     if task == "lhi":
@@ -67,10 +68,6 @@ def fixed_bits(task: Task, arch: Architecture) -> int:
     if arch.kind != "mamba2":
         return 0
     return (arch.conv - 1) * (1 if task == "rhi" else 2)
-
-
-def _additive(arch: Architecture) -> bool:
-    return arch.kind == "rnn" or (arch.kind == "ssm" and arch.transition == "constant")
 
 
 def _relu(what: str, p: int, tests: int, degree: int = 1) -> tuple[Stage, ...]:
@@ -114,11 +111,9 @@ def _linear_rhi(arch: Architecture) -> tuple[Stage, ...]:
     if L == 1 and not w:
         # Only u^T S and z matter for an affine readout u: d numbers each.
         return (Stage("readout", 2 * d, 1, H),)
-    first = _relu("layer 1, hidden", p1, w, H)
-    if L == 1:
-        return (*first, Stage("readout", p1, 1, H))
-    later = _relu_features(arch, p1) if arch.feature == "relu" else _elu_features(arch, p1)
-    return (*first, *later)
+    affine = arch.feature == "relu" or L == 1
+    later = _relu_features(arch, p1) if affine else _elu_features(arch, p1)
+    return (*_relu("layer 1, hidden", p1, w, H), *later)
 
 
 def _relu_features(arch: Architecture, p1: int) -> tuple[Stage, ...]:
@@ -241,20 +236,14 @@ def _pre_ln_rhi(arch: Architecture) -> tuple[Stage, ...]:
     return (*found, stage("readout", L, 1 + (L - 1) * H, m, L - 1, L))
 
 
-def _pre_ln_lhi(arch: Architecture) -> tuple[Stage, ...]:
-    """One pre-LN block on LHI: theta = (beta, rho) per head; one LayerNorm follows."""
+def _block_lhi(arch: Architecture) -> tuple[Stage, ...]:
+    """One block on LHI: theta = (beta, rho) per head; one LayerNorm follows the attention in a
+    pre-LN block, two in a BERT block."""
     d, H, w = arch.width, arch.heads, arch.hidden
+    norms, tests = (1, _ONE_NORM) if arch.kind == "linear" else (2, _TWO_NORMS)
     if arch.activation == "relu":
-        return (Stage("ReLU", d + H, 2 * w, 2 * H), Stage("readout", d + H, _ONE_NORM, 4 * H))
-    return (Stage("readout", d + H, 1, 4, H + d + 1 + w, 2 * w, chain_degree=2),)
-
-
-def _bert_lhi(arch: Architecture) -> tuple[Stage, ...]:
-    """One BERT block on LHI: like the pre-LN block, with two LayerNorms after the attention."""
-    d, H, w = arch.width, arch.heads, arch.hidden
-    if arch.activation == "relu":
-        return (Stage("ReLU", d + H, 2 * w, 2 * H), Stage("readout", d + H, _TWO_NORMS, 4 * H))
-    return (Stage("readout", d + H, 1, 4, H + 2 * d + 2 + w, 2 * w, chain_degree=2),)
+        return (Stage("ReLU", d + H, 2 * w, 2 * H), Stage("readout", d + H, tests, 4 * H))
+    return (Stage("readout", d + H, 1, 4, H + norms * (d + 1) + w, 2 * w, chain_degree=2),)
 
 
 def _mamba2_rhi(arch: Architecture) -> tuple[Stage, ...]:
@@ -295,7 +284,7 @@ _LHI = {
     ("formal", "softmax"): _attention_lhi,
     ("formal", "linear"): _attention_lhi,
     ("formal", "ssm"): _ssm_lhi,
-    ("trained", "softmax"): _bert_lhi,
-    ("trained", "linear"): _pre_ln_lhi,
+    ("trained", "softmax"): _block_lhi,
+    ("trained", "linear"): _block_lhi,
     ("trained", "mamba2"): _mamba2_lhi,
 }

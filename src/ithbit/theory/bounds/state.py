@@ -77,6 +77,5 @@ def state_bounds(
     """
     if not causal or state is None:
         return []
-    trusted = declared is not None and declared >= state
-    used = declared if trusted and declared is not None else state
-    return [StateBound(used, depth, BITS, trusted) for depth in layers]
+    used = max(state, declared or 0)
+    return [StateBound(used, depth, BITS, used == declared) for depth in layers]

@@ -7,14 +7,13 @@ that both rises and falls with n is replaced by its supremum over all n. For the
 r = e^{−3} and all suprema are at i = n = 1.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from flint import arb, ctx, fmpq
 
 from ithbit.families import FAMILIES
 from ithbit.theory.certifiers.arithmetic.exact import Ball, exact, rounded_down
-from ithbit.theory.certifiers.trained.window import gelu, silu
+from ithbit.theory.certifiers.trained.window import gelu, silu, silu_at
 from ithbit.theory.constructions.trained import bert_left, bert_right, linear_window
 from ithbit.theory.constructions.trained.content import columns, norms
 from ithbit.theory.constructions.trained.gru_latch import HEAD
@@ -43,7 +42,7 @@ def softmax_deviation() -> float:
     """
     with ctx.workprec(_FORMAL_PRECISION):
         r = arb(-3).exp()
-        return _upper(r / (1 - r) ** 2 - r + 8 * r**4)
+        return float((r / (1 - r) ** 2 - r + 8 * r**4).upper())
 
 
 def linear_deviation() -> float:
@@ -58,7 +57,7 @@ def linear_deviation() -> float:
     """
     with ctx.workprec(_FORMAL_PRECISION):
         r = arb(-3).exp()
-        return _upper((r / (1 - r) + r / (1 - r) ** 2 + 8 * r**3) / 4)
+        return float(((r / (1 - r) + r / (1 - r) ** 2 + 8 * r**3) / 4).upper())
 
 
 def parabola_deviation() -> float:
@@ -76,11 +75,7 @@ def parabola_deviation() -> float:
             ((-12 * (arb(D**2) - arb(0.5))).exp() * (D * (2 + D) + arb(0.5)) for D in range(1, 5)),
             arb(0),
         )
-        return _upper(2 * near + arb(-59).exp() + arb(-9).exp() * arb(2.25))
-
-
-def _upper(ball: Ball) -> float:
-    return float(ball.upper())
+        return float((2 * near + arb(-59).exp() + arb(-9).exp() * arb(2.25)).upper())
 
 
 def every_n(variant: str, family: str) -> EveryN | None:
@@ -114,24 +109,18 @@ def trained_every_n(task: str, family: str, width: int = 16, heads: int = 2) -> 
     1.91
     """
     kind = FAMILIES[family].kind
-    bounds: dict[str, tuple[Callable[[], Ball], str]] = {
-        "softmax": (
-            lambda: angle_right(width) if task == "rhi" else angle_left(width),
-            "scores fall by the square of the distance to the index, whatever n",
-        ),
-        "linear": (
-            lambda: window_linear(task, width, width // heads),
-            "the window's height grows and its tails fall with n, so n = 1 is worst",
-        ),
-        "mamba2": (
-            lambda: window_mamba2(width),
-            "the window's height grows and its tails fall with n, so n = 1 is worst",
-        ),
-        "gru": (latch, "every threshold is met with an exponent of 25 to spare, whatever n"),
-    }
-    bound, because = bounds[kind]
     with ctx.workprec(_PRECISION):
-        return EveryN(rounded_down(bound()), because)
+        if kind == "softmax":
+            margin = angle_right(width) if task == "rhi" else angle_left(width)
+            because = "scores fall by the square of the distance to the index, whatever n"
+        elif kind == "gru":
+            margin = latch()
+            because = "every threshold is met with an exponent of 25 to spare, whatever n"
+        else:
+            linear = kind == "linear"
+            margin = window_linear(task, width, width // heads) if linear else window_mamba2(width)
+            because = "the window's height grows and its tails fall with n, so n = 1 is worst"
+        return EveryN(rounded_down(margin), because)
 
 
 def _sharpness(ratio: Ball) -> Ball:
@@ -216,13 +205,9 @@ def window_mamba2(d: int, n: int = 1) -> Ball:
     N, T = n + 1, n + 2
     e = d * arb(exact(MAMBA_EPS))
     C = arb(8 * N + 8)
-
-    def act(x: Ball) -> Ball:
-        return x / (1 + (-x).exp())
-
     sigma = 1 / (1 + (2 + e) / C**2).sqrt()
     seen = 1 / (1 + (arb(fmpq(301, 100)) + e) / C**2).sqrt()
-    strength = arb(2).log() * act(arb(1)) ** 2 * act(seen)
+    strength = arb(2).log() * silu_at(arb(1)) ** 2 * silu_at(seen)
     noise = e / (strength / 2) ** 2
     # N / M^2 = N / (8N + 40)^2 <= 1 / 1280 for every N, and N e^(−M sigma) decreases.
     delta = (1 + noise) / (2 * 1280 * sigma**2) + 3 * N * (-(8 * N + 40) * sigma).exp()

@@ -8,6 +8,7 @@ or alternatives.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from ithbit.errors import SpecError, whole
@@ -22,11 +23,11 @@ from ithbit.theory.constructions import (
     softmax_parabola,
     ssm_sum,
 )
-from ithbit.theory.solution import Solution
+from ithbit.theory.solution import Parts, Solution, constructed
 
 LONGEST = 100_000  # bits; weights have one row per token, and working with them takes time
 
-Builder = Callable[[str, int], Solution]  # (family, n_bits) -> the weights
+Builder = Callable[[str, int], Parts]  # (family, n_bits) -> the weights
 
 
 @dataclass(frozen=True)
@@ -54,46 +55,32 @@ _FOCUS: dict[str, Builder] = {
     "parabola": softmax_parabola.parabola,
     "cosine": softmax_cosine.cosine,
 }
-_MARK: dict[str, Builder] = {"marker": attention_marker.left}
+_FIND: dict[str, Builder] = {
+    "marker": partial(attention_marker.marker, "rhi"),
+    "heavy": linear_heavy.heavy,
+}
+_SUM: dict[str, Builder] = {
+    "selective": ssm_sum.selective,
+    "time-invariant": ssm_sum.time_invariant,
+}
+_COUNT: dict[str, Builder] = {"scalar": rnn_counter.scalar, "pair": rnn_counter.pair}
+_MARK: dict[str, Builder] = {"marker": partial(attention_marker.marker, "lhi")}
+_LATCH: dict[str, Builder] = {"latch": gru_latch.latch}
 
 CONSTRUCTIONS: tuple[Construction, ...] = (
     Construction("rhi", "softmax-full", 1, "Theorem 12c", _FOCUS),
     Construction("rhi", "softmax-causal", 1, "Theorem 12c", _FOCUS),
-    Construction(
-        "rhi",
-        "linear-full",
-        2,
-        "Theorem 12b",
-        {"marker": attention_marker.right, "heavy": linear_heavy.heavy},
-    ),
+    Construction("rhi", "linear-full", 2, "Theorem 12b", _FIND),
     Construction("lhi", "softmax-full", 2, "Theorem 14c", _MARK),
     Construction("lhi", "softmax-causal", 2, "Theorem 14c", _MARK),
     Construction("lhi", "linear-full", 2, "Theorem 14c", _MARK),
     Construction("lhi", "linear-causal", 2, "Theorem 14c", _MARK),
-    Construction(
-        "lhi",
-        "ssm",
-        2,
-        "Theorem 14c",
-        {"selective": ssm_sum.selective, "time-invariant": ssm_sum.time_invariant},
-    ),
-    Construction(
-        "lhi",
-        "rnn",
-        1,
-        "Theorem 14a",
-        {"scalar": rnn_counter.scalar, "pair": rnn_counter.pair},
-    ),
+    Construction("lhi", "ssm", 2, "Theorem 14c", _SUM),
+    Construction("lhi", "rnn", 1, "Theorem 14a", _COUNT),
 )
 
 TRAINED_CONSTRUCTIONS: tuple[Construction, ...] = (
-    Construction(
-        "lhi",
-        "gru",
-        1,
-        "beside Theorem 14a: the trained layer itself",
-        {"latch": gru_latch.latch},
-    ),
+    Construction("lhi", "gru", 1, "beside Theorem 14a: the trained layer itself", _LATCH),
 )
 
 
@@ -153,4 +140,4 @@ def construct(task: str, family: str, n_bits: int, variant: str | None = None) -
         raise SpecError(
             f"{task} by {family} has no variant {name!r}; choose one of {', '.join(entry.variants)}"
         )
-    return entry.variants[name](family, n_bits)
+    return constructed(family, (entry.theorem, name), *entry.variants[name](family, n_bits))

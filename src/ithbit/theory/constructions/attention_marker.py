@@ -33,8 +33,8 @@ import numpy as np
 from ithbit.families import Task
 from ithbit.tasks.indexing import n_tokens
 from ithbit.theory.gadgets import hat, ramp
-from ithbit.theory.layers import Layer, LinearAttention, SoftmaxAttention, matrix
-from ithbit.theory.solution import Embedding, Solution, constructed, embedding_of
+from ithbit.theory.layers import LinearAttention, SoftmaxAttention, matrix
+from ithbit.theory.solution import Embedding, Parts, embedding_of
 
 
 def marker_embedding(task: Task, n_bits: int) -> Embedding:
@@ -49,30 +49,15 @@ def marker_embedding(task: Task, n_bits: int) -> Embedding:
     return embedding_of(-position[:, None], bits, None if task == "rhi" else [n_bits + 2.0])
 
 
-def _build(task: Task, family: str, n_bits: int, theorem: str) -> Solution:
+def marker(task: Task, family: str, n_bits: int) -> Parts:
+    """LHI by two attention layers, softmax or linear, full or causal (Thm. 14c), or RHI by two full
+    linear ones (Thm. 12b); margin >= 1."""
     kind, _, mask = family.partition("-")
     causal, zero, one = mask == "causal", matrix([[0]]), matrix([[1]])
     find, read = hat(0.5), ramp(3.0 * n_tokens(task, n_bits), -1.0)
-    layers: tuple[Layer, Layer]
-    if kind == "softmax":
-        layers = (
-            SoftmaxAttention(causal, K=matrix([[-3]]), Q=one, V=one, net=find),
-            SoftmaxAttention(causal, K=zero, Q=zero, V=one, net=read),
-        )
-    else:
-        layers = (
-            LinearAttention(causal, K=matrix([[-3]]), Q=zero, V=one, net=find),
-            LinearAttention(causal, K=zero, Q=zero, V=one, net=read),
-        )
-    embedding = marker_embedding(task, n_bits)
-    return constructed(family, (theorem, "marker"), embedding, layers, [[0], [1]])
-
-
-def left(family: str, n_bits: int) -> Solution:
-    """LHI by two attention layers, softmax or linear, full or causal (Thm. 14c); margin >= 1."""
-    return _build("lhi", family, n_bits, "Theorem 14c")
-
-
-def right(family: str, n_bits: int) -> Solution:
-    """RHI by two full linear-attention layers (Thm. 12b); margin >= 1."""
-    return _build("rhi", family, n_bits, "Theorem 12b")
+    layer, asked = (SoftmaxAttention, one) if kind == "softmax" else (LinearAttention, zero)
+    layers = (
+        layer(causal, K=matrix([[-3]]), Q=asked, V=one, net=find),
+        layer(causal, K=zero, Q=zero, V=one, net=read),
+    )
+    return marker_embedding(task, n_bits), layers, [[0], [1]]

@@ -27,10 +27,10 @@ import numpy as np
 from ithbit.theory.constructions.attention_marker import marker_embedding
 from ithbit.theory.gadgets import two_step
 from ithbit.theory.layers import Rnn
-from ithbit.theory.solution import Solution, constructed, embedding_of
+from ithbit.theory.solution import Parts, embedding_of
 
 
-def scalar(family: str, n_bits: int) -> Solution:
+def scalar(family: str, n_bits: int) -> Parts:
     """LHI by one RNN layer of width 1; margin exactly n + 4."""
     M = n_bits + 2.0
     N1 = two_step(
@@ -40,11 +40,10 @@ def scalar(family: str, n_bits: int) -> Solution:
         [0],
     )
     N2 = two_step([[0, 1]], [0], [[2]], [-3 * M])
-    named, embedding = ("Theorem 14a", "scalar"), marker_embedding("lhi", n_bits)
-    return constructed("rnn", named, embedding, [Rnn(N1, N2)], [[0], [1]])
+    return marker_embedding("lhi", n_bits), [Rnn(N1, N2)], [[0], [1]]
 
 
-def pair(family: str, n_bits: int) -> Solution:
+def pair(family: str, n_bits: int) -> Parts:
     """LHI by one RNN layer of width 2 whose weights do not depend on n; margin exactly 1."""
     line = marker_embedding("lhi", n_bits)
     assert line.end is not None
@@ -57,5 +56,4 @@ def pair(family: str, n_bits: int) -> Solution:
         [0, 0],
     )
     N2 = two_step([[0, 0, 0, 1]], [0], [[0], [2]], [0, -1])
-    named, embedding = ("Theorem 14a", "pair"), embedding_of(*padded)
-    return constructed("rnn", named, embedding, [Rnn(N1, N2)], [[0, 0], [0, 1]])
+    return embedding_of(*padded), [Rnn(N1, N2)], [[0, 0], [0, 1]]

@@ -24,7 +24,7 @@ import numpy as np
 
 from ithbit.theory.gadgets import two_step
 from ithbit.theory.layers import SoftmaxAttention, matrix
-from ithbit.theory.solution import Solution, constructed, embedding_of
+from ithbit.theory.solution import Parts, embedding_of
 
 
 def cosine_scale(n_bits: int) -> float:
@@ -37,7 +37,7 @@ def cosine_scale(n_bits: int) -> float:
     return 2.0 ** math.ceil(math.log2(max(2.0, math.log(8 * n_bits) / gaps.min())))
 
 
-def cosine(family: str, n_bits: int) -> Solution:
+def cosine(family: str, n_bits: int) -> Parts:
     """RHI by one softmax layer with keys on the circle, as sketched; margin just under 1/2."""
     k = np.arange(1, n_bits + 1, dtype=np.float64)
     circle = np.stack([np.cos(k), np.sin(k)], axis=1)
@@ -50,5 +50,5 @@ def cosine(family: str, n_bits: int) -> Solution:
         V=matrix(np.diag([0.0, 0.0, 1.0])),
         net=two_step([[0, 0, 1], [0, 0, -1]], [0, 0], [[1, 0], [0, 1], [0, 0]], [0, 0, 0]),
     )
-    embedding, read = embedding_of(np.insert(circle, 2, 0.0, axis=1), bits), [[0, 1, 0], [1, 0, 0]]
-    return constructed(family, ("Theorem 12c", "cosine"), embedding, [layer], read)
+    index = np.insert(circle, 2, 0.0, axis=1)
+    return embedding_of(index, bits), [layer], [[0, 1, 0], [1, 0, 0]]

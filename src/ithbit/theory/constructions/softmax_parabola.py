@@ -25,21 +25,21 @@ import numpy as np
 
 from ithbit.theory.gadgets import two_step
 from ithbit.theory.layers import SoftmaxAttention, matrix
-from ithbit.theory.solution import Solution, constructed, embedding_of
+from ithbit.theory.solution import Parts, embedding_of
 
 BETA = 12.0  # half the factor of Q; beta = 1 is too weak: its margin is −3.90 at n = 6
 
 
-def parabola(family: str, n_bits: int, beta: float = BETA) -> Solution:
-    """RHI by one softmax layer, keys on a parabola; margin >= 1.858 for every n if beta = 12."""
+def parabola(family: str, n_bits: int) -> Parts:
+    """RHI by one softmax layer, keys on a parabola; margin >= 1.858 for every n."""
     k = np.arange(1, n_bits + 1, dtype=np.float64)
     bits = np.stack([np.stack([k, k**2 + tau], axis=1) for tau in (-0.25, 0.25)], axis=1)
     layer = SoftmaxAttention(
         causal=family == "softmax-causal",
         K=matrix(np.eye(2)),
-        Q=matrix([[0, -2 * beta], [2 * beta, 0]]),
+        Q=matrix([[0, -2 * BETA], [2 * BETA, 0]]),
         V=matrix(np.eye(2)),
         net=two_step([[0, 8], [0, -8]], [0, 0], [[1, 0], [0, 1]], [0, 0]),
     )
-    embedding = embedding_of(np.stack([-k / 2, -(k**2)], axis=1), bits)
-    return constructed(family, ("Theorem 12c", "parabola"), embedding, [layer], [[0, 1], [1, 0]])
+    index = np.stack([-k / 2, -(k**2)], axis=1)
+    return embedding_of(index, bits), [layer], [[0, 1], [1, 0]]

@@ -31,25 +31,24 @@ import numpy as np
 from ithbit.theory.constructions.attention_marker import marker_embedding
 from ithbit.theory.gadgets import affine, constant, hat, ramp, two_step
 from ithbit.theory.layers import ReluNet, Ssm, matrix
-from ithbit.theory.solution import Solution, constructed, embedding_of
+from ithbit.theory.solution import Parts, embedding_of
 
 
 def _layer(B: ReluNet, phi: ReluNet) -> Ssm:
     return Ssm(A=constant([1.0], 1), B=B, phi=phi, h0=matrix([0], 1))
 
 
-def selective(family: str, n_bits: int) -> Solution:
+def selective(family: str, n_bits: int) -> Parts:
     """LHI by two SSM layers that take in negative inputs only; margin exactly 1."""
     negative_part = two_step([[-1]], [0], [[-1]], [0])
     layers = (
         _layer(negative_part, hat(1.0, (1.0, 1.0))),
         _layer(affine([[1]], [0]), ramp(2.0, -1.0, (0.0, 1.0))),
     )
-    named, embedding = ("Theorem 14c", "selective"), marker_embedding("lhi", n_bits)
-    return constructed("ssm", named, embedding, layers, [[0], [1]])
+    return marker_embedding("lhi", n_bits), layers, [[0], [1]]
 
 
-def time_invariant(family: str, n_bits: int) -> Solution:
+def time_invariant(family: str, n_bits: int) -> Parts:
     """LHI by two SSM layers with constant A and linear B; margin exactly 1."""
     eps = 2.0 ** -math.ceil(math.log2(4 * n_bits * (n_bits + 1)))
     k = np.arange(1, n_bits + 1, dtype=np.float64)
@@ -59,4 +58,4 @@ def time_invariant(family: str, n_bits: int) -> Solution:
         _layer(identity, hat(0.5, (1 / eps, 1.0))),
         _layer(identity, ramp(3.0, -1.0, (0.0, 1.0))),
     )
-    return constructed("ssm", ("Theorem 14c", "time-invariant"), embedding, layers, [[0], [1]])
+    return embedding, layers, [[0], [1]]

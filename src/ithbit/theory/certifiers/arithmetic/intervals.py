@@ -7,6 +7,7 @@ exactly zero stays exactly zero. Relies on IEEE 754 double arithmetic with round
 for exp, on a table computed with arb balls (python-flint).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
@@ -84,26 +85,24 @@ class Interval:
         """Whether both ends are the same array, so that half of the work can be skipped."""
         return self.lo is self.hi
 
+    def _moved(self, move: Callable[[FloatArray], FloatArray]) -> "Interval":
+        """The same numbers in other places; a point stays a point."""
+        lo = move(self.lo)
+        return Interval.point(lo) if self.is_point else Interval(lo, move(self.hi))
+
     def __getitem__(self, index: Index) -> "Interval":
-        if self.is_point:
-            return Interval.point(self.lo[index])
-        return Interval(self.lo[index], self.hi[index])
+        return self._moved(lambda end: end[index])
 
     def simplified(self) -> "Interval":
         """The same, stored as a point if both ends agree everywhere."""
         return Interval.point(self.lo) if np.array_equal(self.lo, self.hi) else self
 
     def reshape(self, *shape: int) -> "Interval":
-        if self.is_point:
-            return Interval.point(self.lo.reshape(shape))
-        return Interval(self.lo.reshape(shape), self.hi.reshape(shape))
+        return self._moved(lambda end: end.reshape(shape))
 
     def spread(self, *shape: int) -> "Interval":
         """The same, broadcast to a shape."""
-        lo = np.broadcast_to(self.lo, shape)
-        return (
-            Interval.point(lo) if self.is_point else Interval(lo, np.broadcast_to(self.hi, shape))
-        )
+        return self._moved(lambda end: np.broadcast_to(end, shape))
 
     def __neg__(self) -> "Interval":
         return Interval.point(-self.lo) if self.is_point else Interval(-self.hi, -self.lo)
@@ -161,9 +160,7 @@ class Interval:
 
     def total(self, axis: int) -> "Interval":
         """The sum along an axis, by repeated halving."""
-        items = Interval(np.moveaxis(self.lo, axis, 0), np.moveaxis(self.hi, axis, 0))
-        if self.is_point:
-            items = Interval.point(items.lo)
+        items = self._moved(lambda end: np.moveaxis(end, axis, 0))
         if not items.shape[0]:
             return Interval.point(np.zeros(items.shape[1:]))
         while items.shape[0] > 1:

@@ -24,9 +24,7 @@ from ithbit.theory.certifiers.trained.reading import (
     Matrix,
     Reader,
     bits_of,
-    high,
     least_of,
-    low,
     only,
     only_entries,
     places_of,
@@ -60,7 +58,6 @@ def certify_angle(solution: TrainedSolution) -> Bound:
     need(solution.depth >= (1 if right else 2), "too few layers")
     with ctx.workprec(PRECISION):
         reader = Reader(solution, columns(solution.width, entry.ORDER))
-        reader.plain_norms()
         reader.zero("enter.type")
         for layer in range(solution.depth):
             block = f"blocks.{layer}."
@@ -74,14 +71,10 @@ def certify_angle(solution: TrainedSolution) -> Bound:
 def _head_maps(reader: Reader, layer: int) -> tuple[Matrix, Matrix]:
     """K^T Q and O V of head 0, as maps between contents; the other heads must write nothing."""
     d, size, what = reader.solution.width, reader.solution.spec.d_head, f"block {layer + 1}"
-    weight = reader.array(f"blocks.{layer}.qkv.weight")
+    weight = reader.weights[f"blocks.{layer}.qkv.weight"]
     q = reader.rows(weight[:size], f"{what}, query")
     k = reader.rows(weight[d : d + size], f"{what}, key")
-    scores = [
-        [sum((a[r] * b[c] for a, b in zip(q, k, strict=True)), fmpq(0)) for c in range(reader.m)]
-        for r in range(reader.m)
-    ]
-    return scores, reader.values(layer)
+    return reader.combined(zip(q, k, strict=True)), reader.values(layer)
 
 
 def _root(d: int, square: Rational | Ball) -> Ball:
@@ -134,7 +127,7 @@ def _pull(seen: Pointed, i: int, A: Ball, B: Ball, rest: list[Ball]) -> Ball:
     """The least that attention adds towards the answer; `rest` are scores of other tokens."""
     need(bool(A > 0) and bool(B >= 0), "scores must rise with the place and then fall")
     n, at = len(seen.places), i - 1
-    top = low((A + B * seen.places[at]) * seen.scale[at] * seen.shrink)
+    top = ((A + B * seen.places[at]) * seen.scale[at] * seen.shrink).lower()
     peak = seen.rise * B / A
     first, end = max(0, at - WINDOW), min(n, at + WINDOW + 1)
     need(first == 0 or bool(peak >= seen.places[first]), f"index {i}: scores peak too early")
@@ -153,7 +146,7 @@ def _pull(seen: Pointed, i: int, A: Ball, B: Ball, rest: list[Ball]) -> Ball:
     for score in rest:
         weight = weight + (score - top).exp()
     gained = seen.scale[at] * seen.shrink - pull
-    return seen.value * low(gained) / (1 + (weight if bool(gained > 0) else arb(0)))
+    return seen.value * gained.lower() / (1 + (weight if bool(gained > 0) else arb(0)))
 
 
 def _after_norms(reader: Reader, y: Ball, square: Ball) -> Ball:
@@ -163,7 +156,7 @@ def _after_norms(reader: Reader, y: Ball, square: Ball) -> Ball:
     nothing, do so again. The result increases in y, so a lower bound on y gives one on the logit.
     """
     d, eps = reader.solution.width, arb(exact(BERT_EPS))
-    y, square = low(y), high(square)
+    y, square = y.lower(), square.upper()
     for _ in range(reader.solution.depth - (0 if reader.solution.task == "rhi" else 1)):
         X = square + arb(reader.norms[BITS]) * y * y
         s = (d / ((1 + eps) * X + d * eps**2)).sqrt()
@@ -200,14 +193,14 @@ def _left(solution: TrainedSolution, reader: Reader) -> Bound:
     ]
     places = places_of(solution, slope)
     A_bit = nu[ONE] * one**2 + nu[BITS] * v**2
-    flag = min((low(s * arb(a[FLAG])) for s, a in zip(s_index, index, strict=True)), key=float)
+    flag = min(((s * arb(a[FLAG])).lower() for s, a in zip(s_index, index, strict=True)), key=float)
     far = _root(d, A_bit + nu[PLACE] * places[-1] ** 2 + d * eps)
-    leak = high((look * arb(one) * low(far) * flag).exp())  # a bit's weight on the index
+    leak = (look * arb(one) * far.lower() * flag).exp().upper()  # a bit's weight on the index
     largest = max(
-        (high(arb(nu[FLAG]) * x * x + arb(nu[INDEX]) * y * y) for x, y in brought), key=float
+        ((arb(nu[FLAG]) * x * x + arb(nu[INDEX]) * y * y).upper() for x, y in brought), key=float
     )
     X = arb(d * A_bit / (A_bit + d * eps)) * (1 + arb(eps))
-    shrink = low(1 / (1 + (1 + arb(eps)) * leak * leak * largest / X).sqrt())
+    shrink = (1 / (1 + (1 + arb(eps)) * leak * leak * largest / X).sqrt()).lower()
 
     more = 1 + eps + eps**2
     D0, D1 = more * A_bit + d * eps**3, more * nu[PLACE]

@@ -9,13 +9,7 @@ from flint import arb, ctx
 
 from ithbit.theory.certifiers.arithmetic.exact import Ball, exact
 from ithbit.theory.certifiers.bound import Bound, need
-from ithbit.theory.certifiers.trained.reading import (
-    PRECISION,
-    between,
-    high,
-    least_of,
-    low,
-)
+from ithbit.theory.certifiers.trained.reading import PRECISION, least_of
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_solution import Column, TrainedSolution
 
@@ -72,11 +66,11 @@ def _certify(solution: TrainedSolution) -> Bound:
     for sign, what in ((slope, "slope"), (-close, "close"), (turned, "turned"), (rise, "rise")):
         need(bool(sign > 0), f"the weight {what!r} has the wrong sign")
     kept, stale, open_reset = _sigmoid(keep), _sigmoid(fresh), _sigmoid(reset)
-    long = between(low(kept ** (n + 1)), arb(1))
+    long = (kept ** (n + 1)).lower().union(arb(1))
 
     def h2(argument: Ball) -> Ball:
         """The second unit after a token with this candidate, whatever it was before."""
-        return (1 - stale) * argument.tanh() + stale * between(arb(-1), arb(1))
+        return (1 - stale) * argument.tanh() + stale * arb(-1).union(arb(1))
 
     margins: list[Ball] = []
     for i in range(1, n + 1):
@@ -90,11 +84,11 @@ def _certify(solution: TrainedSolution) -> Bound:
         before = h2(origin + reset2 * x)
         if i > 1:  # earlier bits have smaller arguments, so h_2 is no larger after them
             before = before.max(h2(argument(slope * (i - 1) / N)))
-        after = low(h2(low(argument(place))))
-        opening = high(_sigmoid(close * place + shift + hold * stored + turned * high(before)))
-        leak = high(_sigmoid(-(close * last + shift + hold * stored + turned * after)))
+        after = h2(argument(place).lower()).lower()
+        opening = _sigmoid(close * place + shift + hold * stored + turned * before.upper()).upper()
+        leak = _sigmoid(-(close * last + shift + hold * stored + turned * after)).upper()
         answer = (1 - opening) * (gain * -off).tanh() - opening - 2 * n * leak
-        margins.append(_later_layers(solution, low(answer)))
+        margins.append(_later_layers(solution, answer.lower()))
     return least_of(margins)
 
 
@@ -109,7 +103,7 @@ def _later_layers(solution: TrainedSolution, answer: Ball) -> Ball:
         (gain,) = _take(w[block + "ih.weight"], [(2 * d + 2, 2)], f"{block}ih.weight")
         need(bool(gain > 0), f"{block}ih.weight must keep the sign")
         stale = _sigmoid(fresh)
-        answer = low((1 - stale) * (gain * answer).tanh() - stale)
+        answer = ((1 - stale) * (gain * answer).tanh() - stale).lower()
     (head,) = _take(w["head.weight"], [(0, 2)], "the head")
     need(
         bool(head > 0) and not w["head.bias"].any(), "the head must read h_3 with a positive factor"

@@ -14,11 +14,8 @@ from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
     Reader,
     Tokens,
-    between,
     bits_of,
-    high,
     least_of,
-    low,
     only,
     only_entries,
     places_of,
@@ -41,7 +38,6 @@ def certify_linear(solution: TrainedSolution) -> Bound:
     need(seen, "every token must see the index")
     with ctx.workprec(PRECISION):
         reader = Reader(solution, columns(solution.width, ORDER))
-        reader.plain_norms()
         reader.zero("blocks.0.up.bias", "blocks.0.down.bias")
         for layer in range(1, solution.depth):
             reader.zero(f"blocks.{layer}.down.weight", f"blocks.{layer}.down.bias")
@@ -75,7 +71,7 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
         total = arb(nu[ONE] * C * C + e) + sum((arb(x) for x in squares), arb(0))
         return (d / total).sqrt()
 
-    weight = reader.array("blocks.0.qkv.weight")
+    weight = reader.weights["blocks.0.qkv.weight"]
     need(not weight[:d].any(), "block 1 must ask nothing: its queries are 0")
     keys = reader.rows(weight[d : d + size], "block 1, key")
     need(all(row == keys[0] for row in keys), "the keys of the first head must be alike")
@@ -87,8 +83,8 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     need(moved[PLACE][INDEX] < 0, "the index must be subtracted from the place")
 
     places = places_of(solution, slope)
-    light = (low(scale(nu[PLACE] * slope**2, nu[BITS] * v**2)) * arb(common * C)).exp()
-    others = (T - 1) * size * high(light)
+    light = (scale(nu[PLACE] * slope**2, nu[BITS] * v**2).lower() * arb(common * C)).exp()
+    others = (T - 1) * size * light.upper()
     eps = arb(exact(DENOMINATOR_EPS))
     taken: list[Ball] = []  # what each index subtracts from every token's place
     for i in range(1, n + 1):
@@ -98,20 +94,20 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
         own = size * (1 + s * arb(common * C + heavy * held))
         need(bool(own > size), "the index must weigh more than the others")
         whole = -s * arb(moved[PLACE][INDEX] * held)
-        taken.append(between(low(whole * own / (own + others + eps)), high(whole)))
-    farthest = max((high(a) for a in taken), key=float)
+        taken.append((whole * own / (own + others + eps)).lower().union(whole.upper()))
+    farthest = max((a.upper() for a in taken), key=float)
 
-    up, down = reader.array("blocks.0.up.weight"), reader.array("blocks.0.down.weight")
+    up, down = reader.weights["blocks.0.up.weight"], reader.weights["blocks.0.down.weight"]
     used = [k for k in range(len(up)) if down[:, k].any()]
     written = [reader.write(down[:, k], "a unit") for k in used]
     for column in written:
         only(column, {FOUND}, "a unit's output")
-    found = units(reader.rows(up[used], "a unit"), [c[FOUND] for c in written], (ONE, PLACE, BITS))
+    found = units(reader.rows(up[used], "a unit"), [c[FOUND] for c in written])
     window = Window(found, gelu(), C, v, slope / (T - 1))
     reach = arb(nu[PLACE]) * farthest.max(arb(slope)) ** 2
-    least, most = low(scale(nu[BITS] * v * v, reach)), high(scale(nu[BITS] * v * v))
+    least, most = scale(nu[BITS] * v * v, reach).lower(), scale(nu[BITS] * v * v).upper()
 
-    weight = reader.array("blocks.1.qkv.weight")
+    weight = reader.weights["blocks.1.qkv.weight"]
     need(not weight[: 2 * d].any(), "block 2 must take the plain mean: queries and keys are 0")
     moved = reader.values(1)
     only_entries(moved, {(FOUND, FOUND)}, "the value of block 2")
@@ -121,7 +117,7 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     margins: list[Ball] = []
     for i in range(1, n + 1):
         offset = arb(places[i - 1]) - taken[i - 1]
-        opened = window.opened(offset, arb(places[0]) - high(taken[i - 1]), least, most)
-        normed = low(scale(nu[BITS] * v * v, reach, arb(nu[FOUND]) * opened.peak**2))
+        opened = window.opened(offset, arb(places[0]) - taken[i - 1].upper(), least, most)
+        normed = scale(nu[BITS] * v * v, reach, arb(nu[FOUND]) * opened.peak**2).lower()
         margins.append(factor * (normed * opened.signal - (n - 1) * most * opened.tail))
     return least_of(margins)

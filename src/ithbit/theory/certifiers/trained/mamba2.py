@@ -14,15 +14,12 @@ from ithbit.theory.certifiers.trained.reading import (
     PRECISION,
     Matrix,
     Reader,
-    between,
-    high,
     least_of,
-    low,
     only,
     places_of,
     tokens,
 )
-from ithbit.theory.certifiers.trained.window import Window, silu, units
+from ithbit.theory.certifiers.trained.window import Window, silu, silu_at, units
 from ithbit.theory.trained_blocks import MAMBA_EPS
 from ithbit.theory.trained_solution import TrainedSolution
 
@@ -37,13 +34,8 @@ def certify_mamba2(solution: TrainedSolution) -> Bound:
     need(solution.depth >= 2 and solution.width >= 6, "two blocks of width 6 are needed")
     with ctx.workprec(PRECISION):
         reader = Reader(solution, np.eye(solution.width))
-        reader.plain_norms()
         reader.zero(*(f"blocks.{layer}.out.weight" for layer in range(2, solution.depth)))
         return _certify(solution, reader)
-
-
-def _silu(x: Ball) -> Ball:
-    return x / (1 + (-x).exp())
 
 
 class _Block:
@@ -52,33 +44,29 @@ class _Block:
     def __init__(self, reader: Reader, layer: int) -> None:
         spec, what = reader.solution.spec, f"block {layer + 1}"
         d, state = spec.d_model, spec.d_state
-        weights = reader.array(f"blocks.{layer}.in.weight")
+        names = ("in.weight", "conv.weight", "conv.bias", "dt_bias", "a_log", "out.weight")
+        own = (reader.weights[f"blocks.{layer}.{name}"] for name in names)
+        weights, conv, bias, steps, logs, out = own
         gates = reader.rows(weights[:d], f"{what}, gate")
         need(all(row == gates[0] for row in gates), f"{what}: the gates must be alike")
         only(gates[0], {ONE}, f"{what}, gate")
         need(gates[0][ONE] > 0, f"{what}: the gate must be open")
         self.gate = gates[0][ONE]
         need(not weights[2 * d :].any(), f"{what}: B, C and dt must not depend on the token")
-        conv, bias = (
-            reader.array(f"blocks.{layer}.conv.weight"),
-            reader.array(f"blocks.{layer}.conv.bias"),
-        )
         need(not conv[:-1].any(), f"{what}: the convolution must drop the past")
         need(bool((conv[-1] == 1).all()), f"{what}: the convolution must keep the present")
         need(not bias[:d].any(), f"{what}: the channels must have no bias")
         B, C = bias[d : d + state], bias[d + state :]
-        same = sum((_silu(arb(x)) * _silu(arb(y)) for x, y in zip(B, C, strict=True)), arb(0))
+        same = sum((silu_at(arb(x)) * silu_at(arb(y)) for x, y in zip(B, C, strict=True)), arb(0))
         need(bool(same > 0), f"{what}: B and C must agree")
         reader.zero(f"blocks.{layer}.skip")
-        steps, logs = reader.array(f"blocks.{layer}.dt_bias"), reader.array(f"blocks.{layer}.a_log")
         alike = (steps == steps[0]).all() and (logs == logs[0]).all()
         need(bool(alike), f"{what}: the heads must decay alike")
         dt = (1 + arb(float(steps[0])).exp()).log()
         self.decay = (-dt * arb(float(logs[0])).exp()).exp()
         self.gain = dt * same
         self.rows: Matrix = reader.rows(weights[d : 2 * d], f"{what}, channel")
-        columns = reader.array(f"blocks.{layer}.out.weight").T
-        self.writes: Matrix = [reader.write(column, f"{what}, output") for column in columns]
+        self.writes: Matrix = [reader.write(column, f"{what}, output") for column in out.T]
 
 
 def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
@@ -97,26 +85,26 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     for row, column in zip(one.rows, one.writes, strict=True):
         only(row, {FLAG, INDEX}, "a channel of block 1")
         only(column, {PLACE}, "the output of block 1")
-    least = low(scale(max(slope**2 + v * v, held)))
-    gate = between(_silu(least * arb(one.gate * C)), _silu(high(scale()) * arb(one.gate * C)))
-    decay = between(one.decay ** (T - 1), arb(1))
+    least = scale(max(slope**2 + v * v, held)).lower()
+    gate = silu_at(least * arb(one.gate * C)).union(silu_at(scale().upper() * arb(one.gate * C)))
+    decay = (one.decay ** (T - 1)).union(arb(1))
     strength = one.gain * gate * decay
     noise = arb(e) / strength**2
     taken: list[Ball] = []
     for a in index:
         s = scale(a[FLAG] ** 2 + a[INDEX] ** 2)
-        channels = [_silu(s * arb(r[FLAG] * a[FLAG] + r[INDEX] * a[INDEX])) for r in one.rows]
+        channels = [silu_at(s * arb(r[FLAG] * a[FLAG] + r[INDEX] * a[INDEX])) for r in one.rows]
         square = sum((x * x for x in channels), arb(0))
         moved = sum((arb(w[PLACE]) * x for w, x in zip(one.writes, channels, strict=True)), arb(0))
         taken.append(-moved * arb(d).sqrt() / (square + noise).sqrt())
-    farthest = max((high(x) for x in taken), key=float)
-    nearest = min((low(x) for x in taken), key=float)
+    farthest = max((x.upper() for x in taken), key=float)
+    nearest = min((x.lower() for x in taken), key=float)
     need(bool(nearest > 0), "the index must be subtracted from the place")
 
     for column in two.writes:
         only(column, {FOUND}, "the output of block 2")
     writes = [column[FOUND] for column in two.writes]
-    found = units(two.rows, writes, (ONE, PLACE, BITS))
+    found = units(two.rows, writes)
     need(
         all(not any(row) for row, w in zip(two.rows, writes, strict=True) if w == 0),
         "channels of block 2 that write nothing must read nothing",
@@ -124,9 +112,9 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     places = places_of(solution, slope)
     window = Window(found, silu(), C, v, slope / (T - 1))
     reach = farthest.max(arb(slope)) ** 2
-    least, most = low(scale(v * v, reach, held)), high(scale())
-    end = low(scale(reach))
-    strength = two.gain * _silu(end * arb(two.gate * C))
+    least, most = scale(v * v, reach, held).lower(), scale().upper()
+    end = scale(reach).lower()
+    strength = two.gain * silu_at(end * arb(two.gate * C))
     bit = found.bit * v
     below = arb(found.place) * -farthest + arb(found.constant[0] * C - bit)
     above = arb(found.place) * (arb(places[-1]) - nearest) + arb(found.constant[2] * C + bit)
@@ -136,8 +124,8 @@ def _certify(solution: TrainedSolution, reader: Reader) -> Bound:
     margins: list[Ball] = []
     for i in range(1, n + 1):
         offset = arb(places[i - 1]) - taken[i - 1]
-        opened = window.opened(offset, arb(places[0]) - high(taken[i - 1]), least, most)
-        kept = low(two.decay ** (T - 1 - i))
-        mark = low(arb(d).sqrt() * (kept * opened.signal - (n - 1) * opened.tail) / spread)
+        opened = window.opened(offset, arb(places[0]) - taken[i - 1].upper(), least, most)
+        kept = (two.decay ** (T - 1 - i)).lower()
+        mark = (arb(d).sqrt() * (kept * opened.signal - (n - 1) * opened.tail) / spread).lower()
         margins.append(head * mark * scale(reach, mark * mark))
     return least_of(margins)

@@ -3,10 +3,10 @@
 The arguments of this folder are about contents (`constructions/trained/content.py`). Here stored
 float64 weights become maps between contents, exactly: every row that reads and every column that
 writes must lie in the span of U, and everything an argument takes to be 0 or 1 must be exactly
-that. Otherwise `UnsuitableError` names what is not.
+that. Otherwise `UnsuitableError` names what is not. Both ends of a ball are balls of radius 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flint import fmpq
@@ -19,25 +19,12 @@ from ithbit.theory.certifiers.arithmetic.exact import (
     rounded_down,
 )
 from ithbit.theory.certifiers.bound import BALLS, Bound, need
+from ithbit.theory.constructions.trained.content import is_norm
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_solution import Column, TrainedSolution
 
 PRECISION = 160  # bits; scores are of size n^2 and their gaps of size 1
 Matrix = list[list[Rational]]
-
-
-def low(ball: Ball) -> Ball:
-    """The lower end, as a ball of radius 0."""
-    return ball.lower()
-
-
-def high(ball: Ball) -> Ball:
-    return ball.upper()
-
-
-def between(a: Ball, b: Ball) -> Ball:
-    """A ball that contains everything between the lower end of a and the upper end of b."""
-    return a.union(b)
 
 
 def least_of(margins: list[Ball]) -> Bound:
@@ -51,13 +38,11 @@ class Reader:
     """The weights of a solution as maps between contents."""
 
     def __init__(self, solution: TrainedSolution, U: FloatArray) -> None:
-        self.solution = solution
+        self.solution, self.weights = solution, solution.weights
         self.columns = [[fmpq(int(value)) for value in column] for column in U.T]
         self.norms = [dot(column, column) for column in self.columns]
         self.m = len(self.norms)
-
-    def array(self, name: str) -> FloatArray:
-        return self.solution.weights[name]
+        self._check_norms()
 
     def rows(self, weights: FloatArray, what: str) -> Matrix:
         """What each row reads of the content, including rows of zeros."""
@@ -87,21 +72,20 @@ class Reader:
 
     def product(self, out: FloatArray, inner: FloatArray, what: str) -> Matrix:
         """The map out · inner between contents: what the channels in between pass on."""
-        total = [[fmpq(0)] * self.m for _ in range(self.m)]
-        for channel in range(len(inner)):
-            if not inner[channel].any() or not out[:, channel].any():
-                continue
-            read, written = self._row(inner[channel], what), self.write(out[:, channel], what)
-            for r in range(self.m):
-                for c in range(self.m):
-                    total[r][c] += written[r] * read[c]
-        return total
+        used = [k for k in range(len(inner)) if inner[k].any() and out[:, k].any()]
+        pairs = [(self._row(inner[k], what), self.write(out[:, k], what)) for k in used]
+        return self.combined((written, read) for read, written in pairs)
+
+    def combined(self, pairs: Iterable[tuple[list[Rational], list[Rational]]]) -> Matrix:
+        """The sum of a bᵀ over pairs of rows."""
+        pairs, of = list(pairs), range(self.m)
+        return [[sum((a[r] * b[c] for a, b in pairs), fmpq(0)) for c in of] for r in of]
 
     def values(self, layer: int) -> Matrix:
         """What head 0 of a block moves between contents; the other heads must write nothing."""
         d, size, what = self.solution.width, self.solution.spec.d_head, f"block {layer + 1}"
-        given = self.array(f"blocks.{layer}.qkv.weight")[2 * d :]
-        out = self.array(f"blocks.{layer}.out.weight")
+        given = self.weights[f"blocks.{layer}.qkv.weight"][2 * d :]
+        out = self.weights[f"blocks.{layer}.out.weight"]
         spare = self.product(out[:, size:], given[size:], what)
         need(not any(any(row) for row in spare), f"{what}: only the first head may write")
         return self.product(out[:, :size], given[:size], what)
@@ -109,19 +93,18 @@ class Reader:
     def zero(self, *names: str) -> None:
         """Raise unless these parameters are 0."""
         for name in names:
-            need(not self.array(name).any(), f"{name} must be 0")
+            need(not self.weights[name].any(), f"{name} must be 0")
 
-    def plain_norms(self) -> None:
+    def _check_norms(self) -> None:
         """Raise unless every norm has gains of 1 and offsets of 0."""
-        for name, value in self.solution.weights.items():
-            part, _, kind = name.rpartition(".")
-            if part.rpartition(".")[2].rstrip("12") in ("norm", "gate_norm"):
-                wanted = 1.0 if kind == "weight" else 0.0
+        for name, value in self.weights.items():
+            if is_norm(name):
+                wanted = 1.0 if name.endswith("weight") else 0.0
                 need(bool((value == wanted).all()), f"{name} must be {wanted:g} throughout")
 
     def head(self, coordinate: int) -> Rational:
         """The factor by which the head reads this coordinate; it must read nothing else."""
-        (row,) = self.rows(self.array("head.weight"), "the head")
+        (row,) = self.rows(self.weights["head.weight"], "the head")
         only(row, {coordinate}, "the head")
         self.zero("head.bias")
         need(row[coordinate] > 0, "the head must read the answer with a positive factor")
@@ -152,21 +135,13 @@ class Tokens:
 
 def tokens(reader: Reader) -> Tokens:
     """The contents of the tokens; squared features must be unused."""
-    embed, places = reader.array("embed"), reader.array("positions.polynomial")
+    embed, places = reader.weights["embed"], reader.weights["positions.polynomial"]
     need(not embed[:, Column.SQUARE].any(), "the square of the index feature must be unused")
     need(not places[:, 1].any(), "the square of the position must be unused")
-
-    def column(k: int) -> list[Rational]:
-        return reader.write(embed[:, k], "the embedding")
-
-    return Tokens(
-        bit=column(Column.BIT),
-        value=column(Column.VALUE),
-        query=column(Column.QUERY),
-        fraction=column(Column.FRACTION),
-        end=column(Column.END),
-        place=reader.write(places[:, 0], "the map of positions"),
-    )
+    order = (Column.BIT, Column.VALUE, Column.QUERY, Column.FRACTION, Column.END)
+    parts = [reader.write(embed[:, k], "the embedding") for k in order]
+    parts.append(reader.write(places[:, 0], "the map of positions"))
+    return Tokens(*parts)
 
 
 def bits_of(t: Tokens) -> tuple[Rational, Rational, Rational]:

@@ -15,7 +15,7 @@ from flint import arb, fmpq
 
 from ithbit.theory.certifiers.arithmetic.exact import Ball, Rational
 from ithbit.theory.certifiers.bound import need
-from ithbit.theory.certifiers.trained.reading import Matrix, high, low, only
+from ithbit.theory.certifiers.trained.reading import Matrix, only
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Activation:
 
     def at_least(self, x: Ball) -> Ball:
         """An upper bound on psi at all points at least x away from 0."""
-        return high(self.psi(low(x))) if bool(low(x) >= self.falls) else self.most
+        return self.psi(x.lower()).upper() if bool(x.lower() >= self.falls) else self.most
 
 
 def gelu() -> Activation:
@@ -40,6 +40,10 @@ def gelu() -> Activation:
     return Activation(
         lambda x: x * (x / arb(2).sqrt()).erfc() / 2, arb(fmpq(76, 100)), arb(fmpq(17, 100))
     )
+
+
+def silu_at(x: Ball) -> Ball:
+    return x / (1 + (-x).exp())
 
 
 def silu() -> Activation:
@@ -57,9 +61,9 @@ class Units:
     writes: Rational  # z > 0
 
 
-def units(rows: Matrix, writes: list[Rational], places: tuple[int, int, int]) -> Units:
-    """The units behind the rows that write something; `places` are constant, place and bit."""
-    one, place, bit = places
+def units(rows: Matrix, writes: list[Rational]) -> Units:
+    """The units behind the rows that write something."""
+    one, place, bit = range(3)  # the first contents, as in `bits_of`
     groups: dict[bool, list[tuple[Rational, Rational, Rational]]] = {True: [], False: []}
     found = [(row, z) for row, z in zip(rows, writes, strict=True) if z != 0]
     need(len(found) == 6, f"six units must write, found {len(found)}")
@@ -118,7 +122,9 @@ class Window:
         need(bool(edge > 0), "the window is open at another place")
         psi, z = self.activation.at_least(least * edge), arb(u.writes)
         residue = most * abs(arb((u.constant[0] - 2 * u.constant[1] + u.constant[2]) * C))
-        inside = least * low(up - tau)
+        inside = least * (up - tau).lower()
         signal = inside - 2 * self.activation.at_least(least * slack) - 2 * psi - residue
         peak = most * up + 2 * self.activation.most + 2 * psi + residue
-        return Opened(low(z * signal), high(z * peak), high(z * (4 * psi + 2 * residue)))
+        return Opened(
+            (z * signal).lower(), (z * peak).upper(), (z * (4 * psi + 2 * residue)).upper()
+        )

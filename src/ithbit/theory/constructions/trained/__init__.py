@@ -6,7 +6,7 @@ input on. `certify` proves that the weights solve the task.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ithbit.errors import SpecError
 from ithbit.families import FAMILIES, TASKS, Task, task_named
@@ -31,7 +31,6 @@ MOST_WEIGHTS = 4_000_000
 class TrainedConstruction(Positive):
     """An entry of trained blocks."""
 
-    variant: str
     build: Callable[[ModelSpec], TrainedSolution]
     least_width: int
     least_head: int = 1  # coordinates that one head needs
@@ -43,12 +42,12 @@ def _angle(task: Task, family: str) -> TrainedConstruction:
         own, width, depth, theorem = bert_right.build, LEAST_WIDTH[3], 1, "Theorem 12c"
     else:
         own, width, depth, theorem = bert_left.build, LEAST_WIDTH[5], 2, "Theorem 14c"
-    return TrainedConstruction(task, family, depth, theorem, "angle", own, width, least_head=2)
+    return TrainedConstruction(task, family, depth, theorem, own, width, least_head=2)
 
 
 def _window(task: Task, family: str, theorem: str = "Theorem 14c") -> TrainedConstruction:
     own, width, ff = linear_window.build, LEAST_WIDTH[5], linear_window.LEAST_FF
-    return TrainedConstruction(task, family, 2, theorem, "window", own, width, least_ff=ff)
+    return TrainedConstruction(task, family, 2, theorem, own, width, least_ff=ff)
 
 
 TRAINED: tuple[TrainedConstruction, ...] = (
@@ -59,11 +58,9 @@ TRAINED: tuple[TrainedConstruction, ...] = (
     _angle("lhi", "softmax-causal"),
     _window("lhi", "linear-full"),
     _window("lhi", "linear-causal"),
+    TrainedConstruction("lhi", "gru", 1, "Theorem 14a", gru_latch.build, gru_latch.LEAST_WIDTH),
     TrainedConstruction(
-        "lhi", "gru", 1, "Theorem 14a", "latch", gru_latch.build, gru_latch.LEAST_WIDTH
-    ),
-    TrainedConstruction(
-        "lhi", "mamba2", 2, "Theorem 14c", "window", mamba2_window.build, mamba2_window.LEAST_WIDTH
+        "lhi", "mamba2", 2, "Theorem 14c", mamba2_window.build, mamba2_window.LEAST_WIDTH
     ),
 )
 
@@ -162,11 +159,3 @@ def too_large(spec: ModelSpec) -> str | None:
         f"explicit weights are built up to {MOST_WEIGHTS:,} numbers, got about "
         f"{spec.n_layers * block:,}; take fewer layers or a smaller width"
     )
-
-
-def least(entry: TrainedConstruction, n_bits: int) -> TrainedSolution:
-    """The construction at the least width for which it works."""
-    spec = ModelSpec(entry.task, entry.family, n_bits, entry.depth, entry.least_width)
-    heads = min(2, entry.least_width // entry.least_head) if spec.d_model % 2 == 0 else 1
-    small = replace(spec, n_heads=heads, d_ff=entry.least_ff, d_state=1)
-    return entry.build(small)

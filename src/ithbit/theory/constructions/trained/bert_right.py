@@ -37,7 +37,6 @@ from ithbit.theory.constructions.trained.content import (
     writer,
     zeros,
 )
-from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_blocks import BERT_EPS
 from ithbit.theory.trained_solution import Column, TrainedSolution
 
@@ -46,17 +45,12 @@ ORDER = (0, 1, 2)
 GAIN = 40.0
 
 
-def ratio(U: FloatArray, width: int) -> float:
-    """c^2, what the LayerNorm of a bit token adds to the square of its place."""
-    nu = norms(U)
-    return (nu[ONE] + nu[VALUE_OF_BIT] + width * BERT_EPS) / nu[PLACE]
-
-
 def build(spec: ModelSpec) -> TrainedSolution:
     """RHI by one BERT block, full or causal; margin >= 1.9 for every n."""
     d, n = spec.d_model, spec.n_bits
     U = columns(d, ORDER)
-    nu, c2 = norms(U), ratio(U, d)
+    nu = norms(U)
+    c2 = (nu[ONE] + nu[VALUE_OF_BIT] + d * BERT_EPS) / nu[PLACE]
     beta = GAIN * n**2 * sharpness(2.0) / sharpness(c2) * nu[PLACE] * math.sqrt(spec.d_head) / d
     w = zeros(spec)
     w["embed"][:, Column.BIT] = writer(U, {ONE: 1, VALUE_OF_BIT: -1})

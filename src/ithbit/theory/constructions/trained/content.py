@@ -71,14 +71,14 @@ def writer(U: FloatArray, coefficients: dict[int, float]) -> FloatArray:
 def zeros(spec: ModelSpec) -> dict[str, FloatArray]:
     """All parameters at 0, except the gains of norms at 1."""
     return {
-        name: (np.ones if _is_gain(name) else np.zeros)(shape)
+        name: np.full(shape, 1.0 if is_norm(name) and name.endswith("weight") else 0.0)
         for name, shape in shapes(spec).items()
     }
 
 
-def _is_gain(name: str) -> bool:
-    part, _, kind = name.rpartition(".")
-    return kind == "weight" and part.rpartition(".")[2].rstrip("12") in ("norm", "gate_norm")
+def is_norm(name: str) -> bool:
+    """Whether a parameter is a norm's gain or offset."""
+    return name.split(".")[-2:-1] in (["norm"], ["norm1"], ["norm2"], ["gate_norm"])
 
 
 def sharpness(ratio: float) -> float:
