@@ -106,16 +106,14 @@ class RunFolder:
         train side by side, which costs time and changes nothing.
         """
         with said_as_store_error(self.path):
-            handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o666)
-        try:
+            lock = open(self.path / "lock", "ab")  # noqa: SIM115
+        with lock:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 yield error.errno in _NO_LOCKS
             else:
                 yield True
-        finally:
-            os.close(handle)
 
     def result(self) -> Result | None:
         """The finished run's record, or None; raises `StoreError` if it is damaged."""

@@ -7,6 +7,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -102,16 +103,9 @@ def statuses(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, RunStatus]:
 
 
 def _is_locked(path: Path) -> bool:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no locks on this file system
-        return False
-    finally:
-        os.close(handle)
+    with suppress(OSError), open(path, "rb") as lock:  # raised also by file systems without locks
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
     return False

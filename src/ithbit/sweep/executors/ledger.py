@@ -14,7 +14,6 @@ never tensors.
 
 import fcntl
 import json
-import os
 import secrets
 import shutil
 import tempfile
@@ -128,16 +127,13 @@ class Ledger:
     def locked(self) -> Iterator[int | None]:
         """Hold the lock for looking and submitting; yields None if the file system has no locks."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR)
-        try:
+        with open(self.folder / "lock", "ab") as lock:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                fcntl.flock(lock, fcntl.LOCK_EX)
             except OSError:
                 yield None
             else:
-                yield handle
-        finally:
-            os.close(handle)
+                yield lock.fileno()
 
     def batches(self) -> list[Batch]:
         """All batches, oldest first."""
