@@ -48,13 +48,15 @@ class Slurm:
             self._largest = array_limit(_run(["scontrol", "show", "config"]))
         return self._largest
 
-    def submit(self, batch: Batch, lock: int | None) -> str:
-        """Submit a batch as a job array; return its job number."""
+    def submit(self, batch: Batch, lock: int | None) -> None:
+        """Submit a batch that is in the ledger as a job array.
+
+        `lock` is the descriptor of the ledger's lock. `sbatch` inherits it, so that no other
+        process looks before it is done, even if this process is killed.
+        """
         command = sbatch_command(batch, self.options, self.at_once)
         answer = _run(command, job_script(batch), lock)
-        job_id = answer.strip().split(";")[0]
-        (batch.folder / "submitted").write_text(job_id + "\n")
-        return job_id
+        (batch.folder / "submitted").write_text(answer.strip().split(";")[0] + "\n")
 
     def alive(self) -> dict[Handle, Job]:
         """Our shares that are queued or running."""
