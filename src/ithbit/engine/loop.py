@@ -17,7 +17,7 @@ from statistics import median
 from typing import Literal
 
 from ithbit.engine.cell import Cell, Progress
-from ithbit.engine.device import Device, choose_device, describe_environment
+from ithbit.engine.device import Device, choose_device, describe_environment, one_thread
 from ithbit.engine.evaluate import shifted_accuracy, structured_answers
 from ithbit.engine.faults import fail, survive
 from ithbit.engine.how import Event, How, Outcome, Pause, Unfinished, Watcher
@@ -75,7 +75,7 @@ def train_cell(runs: list[RunSpec], how: How) -> list[Unfinished]:
     """
     if not runs:
         return []
-    with how.device.said_if_lost(), how.device.one_thread(), lane(how.device):
+    with how.device.said_if_lost(), one_thread(), lane(how.device):
         cell = Cell(runs, how)
         try:
             survive(lambda: _epochs(cell), cell)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import torch
 
+from ithbit.engine.device import one_thread
 from ithbit.engine.how import Event, How, Notice, Pause, Watcher
 from ithbit.engine.loop import train_cell
 from ithbit.errors import BusyError
@@ -80,7 +81,7 @@ def train_in_threads(
 
     # Before the threads start, since they inherit these settings. And around all of the work: an
     # interruption within it may keep torch from restoring the user's settings there.
-    with how.device.one_thread(), torch.enable_grad():
+    with one_thread(), torch.enable_grad():
         if n_threads == 1:
             work()
             found = [ends.get()]

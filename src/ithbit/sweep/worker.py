@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from ithbit import errors
-from ithbit.engine.device import choose_device
+from ithbit.engine.device import choose_device, one_thread
 from ithbit.engine.how import Event, How, Notice, Pause
 from ithbit.engine.loop import train_cell
 from ithbit.engine.steppers import Compile, Kernels
@@ -103,7 +103,7 @@ def serve(
             traceback.print_exc()
             os._exit(1)
 
-    with how.device.one_thread(), ThreadPoolExecutor(at_once(device_name)) as threads:
+    with one_thread(), ThreadPoolExecutor(at_once(device_name)) as threads:
         for line in stacks:
             threads.submit(train_or_die, line)
         pause.ask()

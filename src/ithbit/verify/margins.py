@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ithbit.engine.device import one_thread
 from ithbit.store.records import Case
 
 # bits (batch, n) of 0 and 1 as uint8, index (batch) from 1 -> the logit of answer 1 (batch)
@@ -51,18 +52,13 @@ def in_chunks(model: Model, device: torch.device, workers: int) -> Iterator[Mode
     def one(start: int, bits: Tensor, index: Tensor) -> Tensor:
         return model(bits[start : start + size], index[start : start + size])
 
-    threads = torch.get_num_threads()
-    with ThreadPoolExecutor(1 if device.type == "cuda" else workers) as pool:
+    with ThreadPoolExecutor(1 if device.type == "cuda" else workers) as pool, one_thread():
 
         def whole(bits: Tensor, index: Tensor) -> Tensor:
             starts = range(0, len(index), size)
             return torch.cat(list(pool.map(lambda start: one(start, bits, index), starts)))
 
-        torch.set_num_threads(1)
-        try:
-            yield whole
-        finally:
-            torch.set_num_threads(threads)
+        yield whole
 
 
 @dataclass
