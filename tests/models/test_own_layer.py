@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import every_token
 import pytest
 import torch
 
@@ -143,7 +144,7 @@ def test_savings_change_nothing_and_other_lengths_can_be_read(name: str, positio
         examples = draw_examples(stream_keys([0, 1]), n, 0, 32)
         table = token_table(spec.task, n)
         fast, slow = (
-            classifier.logits(params, spec, table, examples, savings) for savings in (True, False)
+            each.logits(params, spec, table, examples) for each in (classifier, every_token)
         )
         assert fast.shape == (2, 32)
         assert torch.allclose(fast, slow, atol=1e-5)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import every_token
 import pytest
 import torch
 
@@ -34,7 +35,8 @@ def outputs(
     leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
     dtype = params["embed"].dtype
     table = token_table(spec.task, examples.bits.shape[-1], dtype=dtype)
-    logits = classifier.logits(leaves, spec, table, examples, savings)
+    model = classifier if savings else every_token
+    logits = model.logits(leaves, spec, table, examples)
     gradients = torch.autograd.grad(
         (logits * direction(dtype)).sum(), list(leaves.values()), allow_unused=True
     )

@@ -19,7 +19,7 @@ from ithbit.models.stacked import Params, linear, part
 from ithbit.models.stream import Sequence, Stream, Table
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples
-from ithbit.tasks.tokens import N_FEATURES, TokenTable, token_rows
+from ithbit.tasks.tokens import N_FEATURES, TokenTable
 
 _DRAWN = 1 << 20  # larger blocks are counted on the meta device, which makes torch import a lot
 
@@ -81,28 +81,23 @@ def n_parameters(spec: ModelSpec) -> int:
     return sum(sizes.values()) + more + tables[0] - tables[1]
 
 
-def logits(
-    params: Params, spec: ModelSpec, table: TokenTable, examples: Examples, savings: bool = True
-) -> Tensor:
-    """The logit of answer 1 for every example: seed batch.
-
-    Without `savings`, every token goes through every block: slower, and equal up to rounding.
-    """
-    blocks = blocks_of(spec)
+def token_vectors(params: Params, spec: ModelSpec, table: TokenTable) -> Tensor:
+    """Every token of the table as the first block takes it: seed row dim."""
     rows = linear(table.features.expand(len(params["embed"]), -1, -1), params["embed"])
     added = positions.encode(part(params, "positions"), spec, table.positions, rows.dtype)
-    rows = blocks.enter(part(params, "enter"), rows if added is None else rows + added)
+    rows = rows if added is None else rows + added
+    return blocks_of(spec).enter(part(params, "enter"), rows)
+
+
+def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Examples) -> Tensor:
+    """The logit of answer 1 for every example: seed batch."""
+    blocks, rows = blocks_of(spec), token_vectors(params, spec, table)
+    one_hot = torch.nn.functional.one_hot(examples.index - 1, table.n_bits)
     stream: Stream
-    if savings:
-        one_hot = torch.nn.functional.one_hot(examples.index - 1, table.n_bits)
-        stream = Table(rows, table.task, examples.bits.to(rows.dtype), one_hot.to(rows.dtype))
-    else:
-        which = token_rows(table.task, examples.bits, examples.index)
-        seed = torch.arange(len(which), device=which.device)[:, None, None]
-        stream = Sequence(rows[seed, which])
+    stream = Table(rows, table.task, examples.bits.to(rows.dtype), one_hot.to(rows.dtype))
     for layer in range(spec.n_layers):
-        readout_only = savings and layer == spec.n_layers - 1
-        x = blocks.block(part(params, f"blocks.{layer}"), spec, stream, readout_only)
+        last = layer == spec.n_layers - 1
+        x = blocks.block(part(params, f"blocks.{layer}"), spec, stream, last)
         stream = Sequence(x)
     x = blocks.leave(part(params, "leave"), x[:, :, -1])
     # A sum, not a product with one column: CPU libraries add that up in a different order for a
