@@ -5,7 +5,6 @@ torch and its autograd; `wide` has the table's rows as the first block takes the
 """
 
 import importlib
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -16,17 +15,13 @@ import torch
 from torch import Tensor
 
 from ithbit.families import family_named
-from ithbit.models import positions
-from ithbit.models.classifier import init
+from ithbit.models.classifier import init, token_vectors
 from ithbit.models.linear_attention import features
-from ithbit.models.registry import BLOCKS
 from ithbit.models.stacked import Params, layer_norm, linear, part, rms_norm
 from ithbit.native.building import module_of
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import TokenTable
-
-_here = threading.local()
 
 
 def _softmax(params: Params, rows: Tensor) -> Tensor:
@@ -89,20 +84,12 @@ _KINDS = {
 }
 
 
-def compiled(spec: ModelSpec) -> Callable[..., int]:
+def compiled(spec: ModelSpec) -> Callable[..., None]:
     """The compiled function of a model's family; compiles it if necessary."""
     kind = family_named(spec.family).kind
     module = importlib.import_module(module_of(kind))
-    function: Callable[..., int] = getattr(module, _KINDS[kind].function)
+    function: Callable[..., None] = getattr(module, _KINDS[kind].function)
     return function
-
-
-def _memory(least: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """This thread's working memory, at least that many floats; kept for the next call."""
-    kept = getattr(_here, "memory", None)
-    if kept is None or len(kept) < least:
-        kept = _here.memory = np.zeros(least, np.float32)
-    return kept
 
 
 def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Examples) -> Tensor:
@@ -142,11 +129,7 @@ def _run(
 ) -> tuple[Tensor, Tensor]:
     family = family_named(spec.family)
     kind, first = _KINDS[family.kind], part(params, "blocks.0")
-    rows = linear(table.features.expand(len(params["embed"]), -1, -1), params["embed"])
-    added = positions.encode(part(params, "positions"), spec, table.positions, rows.dtype)
-    enter = BLOCKS[spec.family].enter
-    wide = kind.wide(first, enter(part(params, "enter"), rows if added is None else rows + added))
-
+    wide = kind.wide(first, token_vectors(params, spec, table))
     starts, at, sizes = _places(spec)
     values = torch.cat([params[name].detach().flatten(1) for name in starts], 1)
     grads = torch.zeros_like(values) if train else values  # written to only in training
@@ -155,9 +138,7 @@ def _run(
     arrays = (values, grads, wide.detach(), d_wide, examples.bits, examples.index, out)
     data = tuple(tensor.contiguous().numpy() for tensor in arrays)
     how = (at, starts["head.weight"], sizes, int(table.task == "lhi"), family.causal, train)
-    function = compiled(spec)
-    while size := function(data, how, _memory(0)):
-        _memory(size)
+    compiled(spec)(data, how)
     if train:
         read = ("embed", "positions.", "enter.", *(f"blocks.0.{name}" for name in kind.at_table))
         names = [name for name in params if name.startswith(read)]
