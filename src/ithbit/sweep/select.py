@@ -175,10 +175,8 @@ def _models(lists: dict[str, list[Any]], beside: Path, problems: list[str]) -> l
         except LayerError as error:
             problems.append(str(error))
     lists = lists | {"family": families}
-    combinations: list[tuple[Any, ...]] = [()]
     order = ("task", "family", "n", "layers", "width", "heads", "ff", "positions")
-    for key in order:
-        combinations = [(*c, value) for c in combinations for value in lists[key]]
+    combinations = itertools.product(*(lists[key] for key in order))
     models = []
     for task, (family, code), n, layers, width, heads, ff, positions in combinations:
         try:
