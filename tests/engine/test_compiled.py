@@ -80,7 +80,7 @@ class Clock:
     def __init__(self, monkeypatch, slow: str) -> None:
         self.now, self.slow = 0.0, slow
         monkeypatch.setattr(trial, "_clock", lambda: self.now)
-        for kind in (plain.Plain, compiled.Compiled):
+        for kind in (compiled.Compiled, plain.Plain):
             monkeypatch.setattr(kind, "learn", self.counted(kind.learn, kind.name))
 
     def counted(self, learn, name):

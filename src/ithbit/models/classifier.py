@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ithbit.models import own_layer, positions
 from ithbit.models.registry import blocks_of
-from ithbit.models.stacked import Params, linear, part
+from ithbit.models.stacked import Params, linear, part, uniform
 from ithbit.models.stream import Sequence, Stream, Table
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples
@@ -28,11 +28,7 @@ def init(spec: ModelSpec, seed: int) -> Params:
     """Initial parameters of one seed, without the seed axis; they depend only on spec and seed."""
     generator = torch.Generator().manual_seed(seed)
     d, blocks = spec.d_model, blocks_of(spec)
-
-    def uniform(*shape: int, fan_in: int) -> Tensor:
-        return torch.empty(shape).uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=generator)
-
-    params: Params = {"embed": uniform(d, N_FEATURES, fan_in=N_FEATURES)}
+    params: Params = {"embed": uniform(generator, d, N_FEATURES, fan_in=N_FEATURES)}
     parts = {
         "positions": positions.init(spec, generator),
         "enter": blocks.init_enter(spec, generator),
@@ -44,7 +40,8 @@ def init(spec: ModelSpec, seed: int) -> Params:
             else blocks.init_block(spec, generator)
         )
     parts["leave"] = blocks.init_leave(spec, generator)
-    parts["head"] = {"weight": uniform(1, d, fan_in=d), "bias": uniform(1, fan_in=d)}
+    weight, bias = uniform(generator, 1, d, fan_in=d), uniform(generator, 1, fan_in=d)
+    parts["head"] = {"weight": weight, "bias": bias}
     for prefix, members in parts.items():
         params |= {f"{prefix}.{name}": value for name, value in members.items()}
     return params

@@ -8,7 +8,7 @@ paper, L is the length of the training sequence even when shorter or longer inpu
 import torch
 from torch import Tensor
 
-from ithbit.models.stacked import Params, linear
+from ithbit.models.stacked import Params, linear, uniform
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
 
@@ -25,13 +25,12 @@ def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
 
 def init(spec: ModelSpec, generator: torch.Generator) -> Params:
     """Parameters of one seed: PyTorch's defaults for a linear map and for an embedding."""
-    out: Params = {}
-    for name, shape in shapes(spec).items():
-        if name == "polynomial":
-            out[name] = torch.empty(shape).uniform_(-(2**-0.5), 2**-0.5, generator=generator)
-        else:
-            out[name] = torch.empty(shape).normal_(generator=generator)
-    return out
+    return {
+        name: uniform(generator, *shape, fan_in=2)
+        if name == "polynomial"
+        else torch.empty(shape).normal_(generator=generator)
+        for name, shape in shapes(spec).items()
+    }
 
 
 def encode(params: Params, spec: ModelSpec, positions: Tensor, dtype: torch.dtype) -> Tensor | None:

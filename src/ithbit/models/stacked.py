@@ -17,6 +17,11 @@ Params = dict[str, Tensor]
 _MAX_CHUNKS = 32  # chunks that the rows of a weight gradient are split into on a GPU
 
 
+def uniform(generator: torch.Generator, *shape: int, fan_in: int) -> Tensor:
+    """Initial weights by PyTorch's default: uniform within 1 / sqrt(inputs)."""
+    return torch.empty(shape).uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=generator)
+
+
 def along(weight: Tensor, x: Tensor) -> Tensor:
     """A per-seed vector (seed, dim) shaped to broadcast over x (seed, …, dim)."""
     return weight.view(weight.shape[0], *(1,) * (x.dim() - 2), weight.shape[-1])

@@ -7,7 +7,7 @@ inputs with a margin near 0 are evaluated again one by one.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -130,13 +130,18 @@ class Asker:
         return found
 
 
+def tensors(cases: Sequence[Case], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Inputs as bits and index."""
+    bits = torch.tensor([[int(bit) for bit in case.bits] for case in cases], dtype=torch.uint8)
+    return bits.to(device), torch.tensor([case.index for case in cases], device=device)
+
+
 @torch.no_grad()
 def alone(model: Model, cases: list[Case], device: torch.device) -> list[Case]:
     """The same inputs, each evaluated by itself; least margin first."""
     out = []
     for case in cases:
-        bits = torch.tensor([[int(bit) for bit in case.bits]], dtype=torch.uint8, device=device)
-        index = torch.tensor([case.index], device=device)
+        bits, index = tensors([case], device)
         margin = float(margins(model(bits, index), bits, index))
         out.append(Case(case.bits, case.index, margin if math.isfinite(margin) else None))
     return sorted(out, key=order)

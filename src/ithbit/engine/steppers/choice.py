@@ -1,7 +1,7 @@
 """Which stepper trains which runs, and why."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 import torch
@@ -166,7 +166,7 @@ def kernels_named(name: str, what: str = "kernels") -> Kernels:
     raise DeviceError(f"unknown choice of {what} {name!r}; choose one of {', '.join(KERNELS)}")
 
 
-def check_compile(compile: Compile, runs: list[RunSpec], device: Device) -> None:
+def check_compile(compile: Compile, runs: Sequence[RunSpec], device: Device) -> None:
     """Raise `DeviceError` if compiled code is on but not available for all the runs."""
     kernels_named(compile, "compile")
     if compile == "on":
@@ -176,7 +176,7 @@ def check_compile(compile: Compile, runs: list[RunSpec], device: Device) -> None
                 raise DeviceError(f"compile 'on' was asked for, but {why}; use auto or off")
 
 
-def check_kernels(kernels: Kernels, runs: list[RunSpec], device: Device) -> None:
+def check_kernels(kernels: Kernels, runs: Sequence[RunSpec], device: Device) -> None:
     """Raise `DeviceError` if kernels are on but not available for all the runs."""
     if kernels_named(kernels) == "on":
         for model, protocol in dict.fromkeys((run.model, run.protocol) for run in runs):

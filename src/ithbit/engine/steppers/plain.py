@@ -43,6 +43,13 @@ class Plain:
         out = logits(self.whole, self.model, self.table, examples)
         return bce(out, examples.answer).mean(1)
 
+    def gradients(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        """The mean loss of each run, and its gradient: seed, seed parameter."""
+        loss = self.losses(examples)
+        # Parameters that no logit depends on (unused ones of a library) have gradient zero.
+        grads = torch.autograd.grad(loss.sum(), list(self.params.values()), materialize_grads=True)
+        return loss.detach(), torch.cat([grad.reshape(len(grad), -1) for grad in grads], dim=1)
+
     def step(self, count: int) -> None:
         self.learn(self._draw(1, count) if self.captured else self._next(count))
 
@@ -63,12 +70,9 @@ class Plain:
 
     def learn(self, examples: Examples) -> None:
         """Take one optimiser step on these examples, which are the next."""
-        rows, count, loss = self.rows, examples.index.shape[1], self.losses(examples)
-        # Parameters that no logit depends on (unused ones of a library) have gradient zero.
-        grads = torch.autograd.grad(loss.sum(), list(self.params.values()), materialize_grads=True)
-        whole = torch.cat([grad.reshape(len(grad), -1) for grad in grads], dim=1)
-        adamw_step(rows.state, clip_rows(whole, self.protocol.clip_norm), self.protocol)
-        rows.loss_sum.add_(loss.detach().double() * count)
+        rows, count, (loss, grads) = self.rows, examples.index.shape[1], self.gradients(examples)
+        adamw_step(rows.state, clip_rows(grads, self.protocol.clip_norm), self.protocol)
+        rows.loss_sum.add_(loss.double() * count)
         rows.first.add_(count)
 
     def evaluate(self) -> tuple[Tensor, Tensor]:
