@@ -57,14 +57,20 @@ def train(
     if len({run.seed for run in runs}) != len(runs):
         raise SpecError("every seed may be given once")
     how = How(store, device or choose_device(), kernels, watch, pause or Pause(), compile)
-    check_kernels(kernels, list(runs), how.device)
-    check_compile(compile, list(runs), how.device)
-    check_memory(runs, store, how.device, kernels, retry_failed)
-    todo = missing(runs, store, watch, retry_failed)
-    if todo:
-        check_store(store)
+    todo, _ = to_train(runs, how, retry_failed)
     left = {unfinished.spec: unfinished for unfinished in train_cell(todo, how)}
     return [outcome(store, run) or left.get(run, Unfinished(run, 0)) for run in runs]
+
+
+def to_train(runs: Sequence[RunSpec], how: How, retry_failed: bool) -> tuple[list[RunSpec], int]:
+    """The runs to train, and the most memory that one of all needs; raises if they cannot be."""
+    check_kernels(how.kernels, runs, how.device)
+    check_compile(how.compile, runs, how.device)
+    needed = check_memory(runs, how.store, how.device, how.kernels, retry_failed)
+    todo = missing(runs, how.store, how.watch, retry_failed)
+    if todo:  # finished runs can be read from a store that is not writable
+        check_store(how.store)
+    return todo, needed
 
 
 def train_cell(runs: list[RunSpec], how: How) -> list[Unfinished]:
