@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import ithbit
-from ithbit.engine.stack import layout_of
 from ithbit.errors import LayerError
 from ithbit.models import classifier, own_layer
 from ithbit.models.layer_source import family_of, layer_of, load_layer
@@ -83,7 +82,7 @@ def weights(store: Path, run: RunSpec):
     from safetensors.torch import load_file
 
     found = load_file(RunFolder(store, run).path / "weights.safetensors")
-    return {name: found[name] for name in layout_of(run).shapes}
+    return {name: found[name] for name in classifier.init(run.model, run.seed)}
 
 
 @pytest.mark.parametrize(

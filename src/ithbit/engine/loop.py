@@ -24,11 +24,11 @@ from ithbit.engine.how import Event, How, Outcome, Pause, Unfinished, Watcher
 from ithbit.engine.lanes import lane, no_capture
 from ithbit.engine.memory import check_memory
 from ithbit.engine.outcomes import missing, outcome
-from ithbit.engine.stack import layout_of
 from ithbit.engine.steppers import Compile, Kernels
 from ithbit.engine.steppers.choice import check_compile, check_kernels, evaluator
 from ithbit.errors import BusyError, SpecError
-from ithbit.models.classifier import n_parameters
+from ithbit.models.classifier import init, n_parameters
+from ithbit.models.stacked import unpacked
 from ithbit.spec import RunSpec
 from ithbit.store.records import NOT_FINITE, Epoch, Result, StoppedBy
 from ithbit.store.status import check_store
@@ -185,7 +185,8 @@ def _finish(progress: Progress, reason: StoppedBy, cell: Cell) -> None:
     """Evaluate the final weights at the shifted lengths and on structured inputs, and write the
     result."""
     run, history, device = progress.run, progress.history, cell.how.device
-    params = layout_of(run).views(progress.adam.values.to(device.torch))
+    like = init(run.model, run.seed)
+    params = unpacked(progress.adam.values.to(device.torch), like)
     with no_capture(device) if cell.stepper == "module" else nullcontext():
         ask = evaluator(cell.stepper)
         half, double = shifted_accuracy(params, run.model, run.protocol, [run.seed], logits=ask)

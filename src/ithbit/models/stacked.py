@@ -33,6 +33,21 @@ def part(params: Params, prefix: str) -> Params:
     return {name[len(head) :]: p for name, p in params.items() if name.startswith(head)}
 
 
+def packed(params: Params) -> Tensor:
+    """One seed's parameters as a row."""
+    return torch.cat([value.reshape(-1) for value in params.values()])
+
+
+def unpacked(rows: Tensor, like: Params) -> Params:
+    """The parameters as views of rows (seed, parameter), or of one row; names and shapes are those
+    of one seed's, `like`."""
+    pieces = rows.split([value.numel() for value in like.values()], dim=-1)
+    return {
+        name: piece.view(*rows.shape[:-1], *value.shape)
+        for (name, value), piece in zip(like.items(), pieces, strict=True)
+    }
+
+
 class _Linear(torch.autograd.Function):
     """x (seed, row, in) @ weight (seed, out, in)^T, with a weight gradient suited to few outputs.
 

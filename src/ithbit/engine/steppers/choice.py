@@ -9,7 +9,6 @@ import torch
 from ithbit.engine.device import Device
 from ithbit.engine.evaluate import Logits
 from ithbit.engine.how import Event, How, Notice
-from ithbit.engine.optim import Layout
 from ithbit.engine.steppers import KERNELS, Compile, Kernels, Rows, Stepper, StepperName
 from ithbit.engine.steppers.module import Module, why_not_stacked
 from ithbit.engine.steppers.plain import Plain
@@ -82,19 +81,17 @@ def evaluator_here(model: ModelSpec, device: torch.device) -> tuple[Logits, Step
     return logits, "stacked"
 
 
-def make_stepper(
-    name: StepperName, runs: list[RunSpec], rows: Rows, layout: Layout, device: Device
-) -> Stepper:
+def make_stepper(name: StepperName, runs: list[RunSpec], rows: Rows, device: Device) -> Stepper:
     """The stepper of this name; kernels and compiled code, which need more, are imported here."""
     if name == "kernels":
         from ithbit.engine.steppers.kernels import Fused
 
-        return Fused(runs, rows, layout, device)
+        return Fused(runs, rows, device)
     if name == "compiled":
         from ithbit.engine.steppers.compiled import Compiled
 
-        return Compiled(runs, rows, layout, device)
-    return (Module if name == "module" else Plain)(runs, rows, layout, device)
+        return Compiled(runs, rows, device)
+    return (Module if name == "module" else Plain)(runs, rows, device)
 
 
 def why_alone(model: ModelSpec, device: Device) -> str | None:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ithbit.engine.device import Device
 from ithbit.engine.lanes import no_capture
-from ithbit.engine.optim import Layout
 from ithbit.engine.steppers import Rows, StepperName
 from ithbit.engine.steppers.plain import Plain
 from ithbit.errors import LayerError
@@ -26,8 +25,8 @@ class Module(Plain):
 
     name: StepperName = "module"
 
-    def __init__(self, runs: list[RunSpec], rows: Rows, layout: Layout, device: Device) -> None:
-        super().__init__(runs, rows, layout, device)
+    def __init__(self, runs: list[RunSpec], rows: Rows, device: Device) -> None:
+        super().__init__(runs, rows, device)
         self.device, self.evaluation_batch = device, self.protocol.held_out_examples
         # Weights of a recurrent layer are views of our rows; cuDNN packs them at every step.
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single")

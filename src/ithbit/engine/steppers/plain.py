@@ -5,10 +5,10 @@ from torch import Tensor
 
 from ithbit.engine.device import Device
 from ithbit.engine.evaluate import batch_that_fits, bce, evaluate, held_out_examples
-from ithbit.engine.optim import Layout, adamw_step, clip_rows
+from ithbit.engine.optim import adamw_step, clip_rows
 from ithbit.engine.steppers import Rows, StepperName
-from ithbit.models.classifier import logits, with_buffers
-from ithbit.models.stacked import Params
+from ithbit.models.classifier import init, logits, with_buffers
+from ithbit.models.stacked import Params, unpacked
 from ithbit.spec import RunSpec
 from ithbit.tasks.sampling import Examples, draw_examples
 from ithbit.tasks.tokens import token_table
@@ -23,10 +23,10 @@ class Plain:
     name: StepperName = "stacked"
     max_chunk = 1  # a step is some hundreds of launches: more steps per graph save nothing
 
-    def __init__(self, runs: list[RunSpec], rows: Rows, layout: Layout, device: Device) -> None:
+    def __init__(self, runs: list[RunSpec], rows: Rows, device: Device) -> None:
         self.rows, self.model, self.protocol = rows, runs[0].model, runs[0].protocol
         # Leaves that share the rows' memory: an in-place step on the rows updates the parameters.
-        views = layout.views(rows.state.values)
+        views = unpacked(rows.state.values, init(self.model, runs[0].seed))
         self.params: Params = {name: v.detach().requires_grad_() for name, v in views.items()}
         self.table = token_table(self.model.task, self.model.n_bits, device=device.torch)
         seeds = [run.seed for run in runs]
