@@ -106,6 +106,6 @@ def _gru(run: Any, how: Any, first: int, m: Any) -> None:
 
 
 @entry(parts)
-def gru(data: Any, how: Any, m: Any) -> None:
+def run(data: Any, how: Any, m: Any) -> None:
     """See `entry`."""
     drive(_gru, data, how, m)

@@ -251,6 +251,6 @@ def _linear_attention(run: Any, how: Any, first: int, m: Any) -> None:
 
 
 @entry(parts)
-def linear_attention(data: Any, how: Any, m: Any) -> None:
+def run(data: Any, how: Any, m: Any) -> None:
     """See `entry`."""
     drive(_linear_attention, data, how, m)

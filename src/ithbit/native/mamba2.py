@@ -301,6 +301,6 @@ def _mamba2(run: Any, how: Any, first: int, m: Any) -> None:
 
 
 @entry(parts)
-def mamba2(data: Any, how: Any, m: Any) -> None:
+def run(data: Any, how: Any, m: Any) -> None:
     """See `entry`."""
     drive(_mamba2, data, how, m)

@@ -6,7 +6,6 @@ torch and its autograd; `wide` has the table's rows as the first block takes the
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -43,39 +42,20 @@ def _mamba2(params: Params, rows: Tensor) -> Tensor:
     return torch.cat([rows, linear(normal, params["in.weight"])], -1)
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """What the models of a kind consist of."""
-
-    function: str  # the compiled one
-    wide: Callable[[Params, Tensor], Tensor]  # a row of the table as the first block takes it
-    at_table: tuple[str, ...]  # parameters of the first block that `wide` reads
-    names: tuple[str, ...]  # parameters of a block, in the function's order
-
-
-_KINDS = {
-    "softmax": _Kind(
-        "softmax",
+# For each kind: how the first block takes a row of the table, and the parameters of a block in the
+# order of the compiled function.
+_KINDS: dict[str, tuple[Callable[[Params, Tensor], Tensor], tuple[str, ...]]] = {
+    "softmax": (
         _softmax,
-        ("qkv.weight", "qkv.bias"),
         ("qkv.weight", "out.weight", "up.weight", "down.weight", "norm1.weight", "norm2.weight"),
     ),
-    "linear": _Kind(
-        "linear_attention",
+    "linear": (
         _linear,
-        ("norm1.weight", "norm1.bias", "qkv.weight"),
         ("norm1.weight", "qkv.weight", "out.weight", "norm2.weight", "up.weight", "down.weight"),
     ),
-    "gru": _Kind(
-        "gru",
-        _gru,
-        ("ih.weight", "ih.bias"),
-        ("ih.weight", "hh.weight", "ih.bias", "hh.bias"),
-    ),
-    "mamba2": _Kind(
-        "mamba2",
+    "gru": (_gru, ("ih.weight", "hh.weight", "ih.bias", "hh.bias")),
+    "mamba2": (
         _mamba2,
-        ("norm.weight", "in.weight"),
         (
             *("norm.weight", "in.weight", "conv.weight", "conv.bias", "dt_bias", "a_log"),
             *("skip", "gate_norm.weight", "out.weight"),
@@ -86,10 +66,9 @@ _KINDS = {
 
 def compiled(spec: ModelSpec) -> Callable[..., None]:
     """The compiled function of a model's family; compiles it if necessary."""
-    kind = family_named(spec.family).kind
-    module = importlib.import_module(module_of(kind))
-    function: Callable[..., None] = getattr(module, _KINDS[kind].function)
-    return function
+    module = importlib.import_module(module_of(family_named(spec.family).kind))
+    run: Callable[..., None] = module.run
+    return run
 
 
 def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Examples) -> Tensor:
@@ -116,7 +95,7 @@ def _places(spec: ModelSpec) -> tuple[dict[str, int], Any, Any]:
     for name, value in init(spec, 0).items():
         starts[name], start = start, start + value.numel()
     kind = family_named(spec.family).kind
-    names, layers = _KINDS[kind].names, range(spec.n_layers)
+    (_, names), layers = _KINDS[kind], range(spec.n_layers)
     at = [[starts[f"blocks.{layer}.{name}"] for name in names] for layer in layers]
     sizes = [spec.d_model, spec.n_heads, spec.d_ff]
     if kind == "mamba2":
@@ -128,8 +107,8 @@ def _run(
     params: Params, spec: ModelSpec, table: TokenTable, examples: Examples, train: bool
 ) -> tuple[Tensor, Tensor]:
     family = family_named(spec.family)
-    kind, first = _KINDS[family.kind], part(params, "blocks.0")
-    wide = kind.wide(first, token_vectors(params, spec, table))
+    wider, _ = _KINDS[family.kind]
+    wide = wider(part(params, "blocks.0"), token_vectors(params, spec, table))
     starts, at, sizes = _places(spec)
     values = torch.cat([params[name].detach().flatten(1) for name in starts], 1)
     grads = torch.zeros_like(values) if train else values  # written to only in training
@@ -140,9 +119,8 @@ def _run(
     how = (at, starts["head.weight"], sizes, int(table.task == "lhi"), family.causal, train)
     compiled(spec)(data, how)
     if train:
-        read = ("embed", "positions.", "enter.", *(f"blocks.0.{name}" for name in kind.at_table))
-        names = [name for name in params if name.startswith(read)]
-        found = torch.autograd.grad(wide, [params[name] for name in names], d_wide)
-        for name, grad in zip(names, found, strict=True):
-            grads[:, starts[name] : starts[name] + grad[0].numel()] = grad.flatten(1)
+        found = torch.autograd.grad(wide, list(params.values()), d_wide, allow_unused=True)
+        for name, grad in zip(params, found, strict=True):
+            if grad is not None:
+                grads[:, starts[name] : starts[name] + grad[0].numel()] = grad.flatten(1)
     return out, grads

@@ -164,6 +164,6 @@ def _softmax(run: Any, how: Any, first: int, m: Any) -> None:
 
 
 @entry(parts)
-def softmax(data: Any, how: Any, m: Any) -> None:
+def run(data: Any, how: Any, m: Any) -> None:
     """See `entry`."""
     drive(_softmax, data, how, m)
