@@ -28,7 +28,7 @@ from ithbit.engine.steppers.choice import compiling, why_alone
 from ithbit.models.layer_source import bound_here
 from ithbit.spec import RunSpec
 from ithbit.sweep.processes import train_in_processes, worker_devices
-from ithbit.sweep.threads import Audience, at_once, train_in_threads
+from ithbit.sweep.threads import at_once, shared, train_in_threads
 from ithbit.sweep.turns import BUSY_SECONDS, Stack, Turns
 
 
@@ -52,7 +52,7 @@ def run_all(
     """
     runs = list(dict.fromkeys(runs))
     device, pause = choose_device(device_name), Pause()
-    how = How(store, device, kernels, Audience(watch, pause).tell, pause, compile)
+    how = How(store, device, kernels, shared(watch, pause), pause, compile)
     todo, needed = to_train(runs, how, retry_failed)
     devices = worker_devices(device_name, device, 1 if bound_here(todo) else workers)
     stacks = group(todo, device, len(devices))

@@ -31,26 +31,24 @@ def at_once(device_name: str) -> int:
     return STACKS_A_GPU if device_name.startswith("cuda") else 1
 
 
-class Audience:
-    """A watcher that threads share: one call at a time, each notice once, no calls in a pause."""
+def shared(watch: Watcher, pause: Pause) -> Watcher:
+    """A watcher that threads share: one call at a time, each notice once, no calls in a pause. If
+    it raises, all threads are asked to pause."""
+    lock, told = threading.Lock(), set[str]()
 
-    def __init__(self, watch: Watcher, pause: Pause) -> None:
-        self._watch, self._pause = watch, pause
-        self._lock = threading.Lock()
-        self._told: set[str] = set()
-
-    def tell(self, event: Event) -> None:
-        """Pass an event on; if the watcher raises, all threads are asked to pause."""
-        with self._lock:
-            if self._pause.asked or (isinstance(event.what, Notice) and event.what in self._told):
+    def tell(event: Event) -> None:
+        with lock:
+            if pause.asked or (isinstance(event.what, Notice) and event.what in told):
                 return
             if isinstance(event.what, Notice):
-                self._told.add(event.what)
+                told.add(event.what)
             try:
-                self._watch(event)
+                watch(event)
             except BaseException:
-                self._pause.ask()
+                pause.ask()
                 raise
+
+    return tell
 
 
 def train_in_threads(

@@ -29,7 +29,7 @@ from ithbit.errors import BusyError, IthbitError
 from ithbit.models.layer_source import learn
 from ithbit.spec import RunSpec, run_from_json
 from ithbit.store.records import Epoch, Failure, Result, failure_from_json, result_from_json
-from ithbit.sweep.threads import Audience, at_once
+from ithbit.sweep.threads import at_once, shared
 
 # What an event may hold, by its kind: its class, and how it is written to a line and read back.
 _KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -80,8 +80,8 @@ def serve(
             except BrokenPipeError:  # the parent is gone: the input will end, too
                 pause.ask()
 
-    audience = Audience(lambda event: say(event_to_json(event)), pause)
-    how = How(store, choose_device(device_name), kernels, audience.tell, pause, compile)
+    watch = shared(lambda event: say(event_to_json(event)), pause)
+    how = How(store, choose_device(device_name), kernels, watch, pause, compile)
 
     def train(line: str) -> None:
         order = json.loads(line)
