@@ -21,7 +21,6 @@ import errno
 import fcntl
 import glob
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -185,7 +184,7 @@ class RunFolder:
             "schema": str(SCHEMA),
             "run_id": self.run.run_id,
             "epochs_done": str(checkpoint.epochs_done),
-            "plateau_best": _exact(checkpoint.plateau_best),
+            "plateau_best": checkpoint.plateau_best.hex(),
             "plateau_bad_epochs": str(checkpoint.plateau_bad_epochs),
             "started_at": checkpoint.started_at,
         }
@@ -321,7 +320,3 @@ def keep_verification(folder: Path, verified: Verified) -> None:
         return
     with said_as_store_error(folder):
         write_atomically(folder / "verification.json", json_bytes(verified.to_json()))
-
-
-def _exact(value: float) -> str:
-    return value.hex() if math.isfinite(value) else str(value)
