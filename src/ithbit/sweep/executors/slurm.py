@@ -11,6 +11,7 @@ requeued, preempted or moved off a dead node: a job that is not listed has ended
 """
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -132,11 +133,8 @@ def array_limit(config: str) -> int:
     >>> array_limit("MailProg = /bin/mail\\nMaxArraySize            = 5001\\n")
     5001
     """
-    for line in config.splitlines():
-        name, _, value = line.partition("=")
-        if name.strip() == "MaxArraySize" and value.strip().isdecimal():
-            return max(1, int(value))
-    return 1001
+    found = re.search(r"^\s*MaxArraySize\s*=\s*(\d+)\s*$", config, re.MULTILINE)
+    return max(1, int(found[1])) if found else 1001
 
 
 def _run(
