@@ -93,11 +93,21 @@ for _python, _name in (
     )
 
 
-def _llvm(name: str, builder: Any, *args: Any) -> Any:
-    """Call one of LLVM's own functions on vectors."""
-    kind = ir.FunctionType(_IR, [_IR] * len(args))
-    name = f"llvm.{name}.v{LANES}f32"
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
+def _llvm(name: str, count: int) -> Any:
+    """One of LLVM's own functions of so many vectors."""
+    kind, full = ir.FunctionType(_IR, [_IR] * count), f"llvm.{name}.v{LANES}f32"
+
+    @_made(vector, *[vector] * count)
+    def call(_: Any, builder: Any, *args: Any) -> Any:
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, full), args)
+
+    return call
+
+
+fma = _llvm("fmuladd", 3)  # a b + c, in one instruction where the CPU has it
+root = _llvm("sqrt", 1)
+signed_like = _llvm("copysign", 2)  # the size of the first with the sign of the second
+_rounded = _llvm("rint", 1)
 
 
 def _number(context: Any, builder: Any, a: Any, i: Any) -> Any:
@@ -146,29 +156,6 @@ def each(context: Any, builder: Any, a: Any, i: Any) -> Any:
 def zero(_: Any, builder: Any) -> Any:
     """0 in every lane."""
     return ir.Constant(_IR, None)
-
-
-@_made(vector, vector, vector, vector)
-def fma(_: Any, builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """a b + c, in one instruction where the CPU has it."""
-    return _llvm("fmuladd", builder, a, b, c)
-
-
-@_made(vector, vector)
-def root(_: Any, builder: Any, x: Any) -> Any:
-    """The square root."""
-    return _llvm("sqrt", builder, x)
-
-
-@_made(vector, vector)
-def _rounded(_: Any, builder: Any, x: Any) -> Any:
-    return _llvm("rint", builder, x)
-
-
-@_made(vector, vector, vector)
-def signed_like(_: Any, builder: Any, size: Any, sign: Any) -> Any:
-    """The size of `size` with the sign of `sign`."""
-    return _llvm("copysign", builder, size, sign)
 
 
 @_made(vector, vector, vector)
