@@ -25,12 +25,13 @@ def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
 
 def init(spec: ModelSpec, generator: torch.Generator) -> Params:
     """Parameters of one seed: PyTorch's defaults for a linear map and for an embedding."""
-    return {
-        name: uniform(generator, *shape, fan_in=2)
-        if name == "polynomial"
-        else torch.empty(shape).normal_(generator=generator)
-        for name, shape in shapes(spec).items()
-    }
+    out: Params = {}
+    for name, shape in shapes(spec).items():
+        if name == "polynomial":
+            out[name] = uniform(generator, *shape, fan_in=2)
+        else:
+            out[name] = torch.empty(shape).normal_(generator=generator)
+    return out
 
 
 def encode(params: Params, spec: ModelSpec, positions: Tensor, dtype: torch.dtype) -> Tensor | None:
