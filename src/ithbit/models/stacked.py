@@ -6,13 +6,15 @@ products but not the chunked weight gradients, which a GPU needs (see `_Linear`)
 """
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 Params = dict[str, Tensor]
+T = TypeVar("T")
 
 _MAX_CHUNKS = 32  # chunks that the rows of a weight gradient are split into on a GPU
 
@@ -27,7 +29,7 @@ def along(weight: Tensor, x: Tensor) -> Tensor:
     return weight.view(weight.shape[0], *(1,) * (x.dim() - 2), weight.shape[-1])
 
 
-def part(params: Params, prefix: str) -> Params:
+def part(params: Mapping[str, T], prefix: str) -> dict[str, T]:
     """The parameters under a prefix, with the prefix taken off."""
     head = prefix + "."
     return {name[len(head) :]: p for name, p in params.items() if name.startswith(head)}

@@ -194,7 +194,7 @@ def _linear_attention(run: Any, how: Any, first: int, m: Any) -> None:
     for layer in range(layers):
         asked = 1 if layer == layers - 1 else T
         here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
-        norm1, qkv, out, norm2, up, down = at[layer]
+        norm1, _, qkv, out, norm2, _, up, _, down, _ = at[layer]
         x_, q_, kv_, mixed_ = x + here, q + here, kv + 2 * here, mixed + here
         if layer:
             norm(p, norm1, norm1 + d, False, m, x_, d, y1 + here, z1 + here, scale1 + scales, T)
@@ -218,7 +218,7 @@ def _linear_attention(run: Any, how: Any, first: int, m: Any) -> None:
     for layer in range(layers - 1, -1 if train else layers - 1, -1):
         asked = 1 if layer == layers - 1 else T
         here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
-        norm1, qkv, out, norm2, up, down = at[layer]
+        norm1, _, qkv, out, norm2, _, up, _, down, _ = at[layer]
         q_, kv_, mixed_, some = q + here, kv + 2 * here, mixed + here, asked * d
         clear(m, gy, some)
         feed_forward_back(

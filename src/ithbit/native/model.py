@@ -42,26 +42,8 @@ def _mamba2(params: Params, rows: Tensor) -> Tensor:
     return torch.cat([rows, linear(normal, params["in.weight"])], -1)
 
 
-# For each kind: how the first block takes a row of the table, and the parameters of a block in the
-# order of the compiled function.
-_KINDS: dict[str, tuple[Callable[[Params, Tensor], Tensor], tuple[str, ...]]] = {
-    "softmax": (
-        _softmax,
-        ("qkv.weight", "out.weight", "up.weight", "down.weight", "norm1.weight", "norm2.weight"),
-    ),
-    "linear": (
-        _linear,
-        ("norm1.weight", "qkv.weight", "out.weight", "norm2.weight", "up.weight", "down.weight"),
-    ),
-    "gru": (_gru, ("ih.weight", "hh.weight", "ih.bias", "hh.bias")),
-    "mamba2": (
-        _mamba2,
-        (
-            *("norm.weight", "in.weight", "conv.weight", "conv.bias", "dt_bias", "a_log"),
-            *("skip", "gate_norm.weight", "out.weight"),
-        ),
-    ),
-}
+# For each kind: how the first block takes a row of the table.
+_WIDE = {"softmax": _softmax, "linear": _linear, "gru": _gru, "mamba2": _mamba2}
 
 
 def compiled(spec: ModelSpec) -> Callable[..., None]:
@@ -89,16 +71,14 @@ def gradients(
 
 @cache
 def _places(spec: ModelSpec) -> tuple[dict[str, int], Any, Any]:
-    """Where each parameter starts in a row, always in the order of `init`; where those of the
-    blocks start; and the sizes, as the compiled function takes them."""
+    """Where each parameter starts in a row; where those of each block start; and the sizes, as the
+    compiled function takes them. Always in the order of `init`."""
     starts, start = {}, 0
     for name, value in init(spec, 0).items():
         starts[name], start = start, start + value.numel()
-    kind = family_named(spec.family).kind
-    (_, names), layers = _KINDS[kind], range(spec.n_layers)
-    at = [[starts[f"blocks.{layer}.{name}"] for name in names] for layer in layers]
+    at = [list(part(starts, f"blocks.{layer}").values()) for layer in range(spec.n_layers)]
     sizes = [spec.d_model, spec.n_heads, spec.d_ff]
-    if kind == "mamba2":
+    if family_named(spec.family).kind == "mamba2":
         sizes[2:] = [spec.d_state, starts["leave.norm.weight"]]
     return starts, np.array(at), np.array(sizes)
 
@@ -107,8 +87,7 @@ def _run(
     params: Params, spec: ModelSpec, table: TokenTable, examples: Examples, train: bool
 ) -> tuple[Tensor, Tensor]:
     family = family_named(spec.family)
-    wider, _ = _KINDS[family.kind]
-    wide = wider(part(params, "blocks.0"), token_vectors(params, spec, table))
+    wide = _WIDE[family.kind](part(params, "blocks.0"), token_vectors(params, spec, table))
     starts, at, sizes = _places(spec)
     values = torch.cat([params[name].detach().flatten(1) for name in starts], 1)
     grads = torch.zeros_like(values) if train else values  # written to only in training

@@ -111,7 +111,7 @@ def _softmax(run: Any, how: Any, first: int, m: Any) -> None:
     for layer in range(layers):
         asked = 1 if layer == layers - 1 else T
         here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
-        qkv, out, up, down, norm1, norm2 = at[layer]
+        qkv, _, out, _, up, _, down, _, norm1, _, norm2, _ = at[layer]
         x_, last, q_, kv_, mixed_ = x + here, x + here + mine, q + here, kv + 2 * here, mixed + here
         if layer:
             linear(p, qkv, qkv + 3 * d * d, m, last, d, q_, d, asked)
@@ -131,7 +131,7 @@ def _softmax(run: Any, how: Any, first: int, m: Any) -> None:
     for layer in range(layers - 1, -1 if train else layers - 1, -1):
         asked = 1 if layer == layers - 1 else T
         here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
-        qkv, out, up, down, norm1, norm2 = at[layer]
+        qkv, _, out, _, up, _, down, _, norm1, _, norm2, _ = at[layer]
         x_, last, q_, kv_, mixed_ = x + here, x + here + mine, q + here, kv + 2 * here, mixed + here
         some = asked * d
         clear(m, ga, some)
