@@ -84,7 +84,7 @@ def _gru(run: Any, how: Any, first: int, m: Any) -> None:
     row = (T + 1) * d
     h, rzn, candidate, gates, g_gates, g_hidden, g, hidden, carry, gp = places
     sums = gp + len(p)
-    spread(table, 0, 3 * d, n, lhi, T, m, gates)
+    spread(table, 0, 3 * d, T, m, gates)
     for layer in range(layers):
         here, (ih, hh, ih_bias, hh_bias) = layer * row, at[layer]
         if layer:
@@ -102,7 +102,7 @@ def _gru(run: Any, how: Any, first: int, m: Any) -> None:
             linear_back(p, ih, m, g_gates, 3 * d, g, d, T)
             linear_weights(gp, ih, ih_bias, m, g_gates, 3 * d, h + here - row + d, d, T)
         else:
-            collect(d_table, 0, 3 * d, n, lhi, T, m, g_gates, sums)
+            collect(d_table, 0, 3 * d, T, m, g_gates, sums)
 
 
 @entry(parts)

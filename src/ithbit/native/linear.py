@@ -203,9 +203,9 @@ def _linear_attention(run: Any, how: Any, first: int, m: Any) -> None:
             _features(m, q_, slope_q + here, d, d, asked)
             _features(m, kv_, slope_k + here, d, 2 * d, T)
         else:
-            spread(table, 0, d, n, lhi, asked, m, x_ + mine)
-            spread(table, d, d, n, lhi, asked, m, q_)
-            spread(table, 2 * d, 2 * d, n, lhi, T, m, kv_)
+            spread(table, 0, d, asked, m, x_ + mine)
+            spread(table, d, d, asked, m, q_)
+            spread(table, 2 * d, 2 * d, T, m, kv_)
         mix(m, state, q_, kv_, mixed_, below + scales * heads, T, asked, d, heads, causal)
         linear(p, out, -1, m, mixed_, d, y, d, asked)
         add(m, y, x_ + mine, asked * d)
@@ -245,9 +245,9 @@ def _linear_attention(run: Any, how: Any, first: int, m: Any) -> None:
             norm_back(p, gp, norm1, norm1 + d, m, gy, d, z1 + here, scale1 + scales, gx, T)
             g, gx = gx, g
         else:
-            collect(d_table, 0, d, n, lhi, asked, m, gx + mine, sums)
-            collect(d_table, d, d, n, lhi, asked, m, gq, sums)
-            collect(d_table, 2 * d, 2 * d, n, lhi, T, m, gkv, sums)
+            collect(d_table, 0, d, asked, m, gx + mine, sums)
+            collect(d_table, d, d, asked, m, gq, sums)
+            collect(d_table, 2 * d, 2 * d, T, m, gkv, sums)
 
 
 @entry(parts)

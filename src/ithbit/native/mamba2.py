@@ -244,9 +244,9 @@ def _mamba2(run: Any, how: Any, first: int, m: Any) -> None:
             linear(p, into, -1, m, y1 + here + mine, d, gate_, d, asked)
             linear(p, into + d * d, -1, m, y1 + here, d, u_, step, T)
         else:
-            spread(table, 0, d, n, lhi, asked, m, x_ + mine)
-            spread(table, d, d, n, lhi, asked, m, gate_)
-            spread(table, 2 * d, step, n, lhi, T, m, u_)
+            spread(table, 0, d, asked, m, x_ + mine)
+            spread(table, d, d, asked, m, gate_)
+            spread(table, 2 * d, step, T, m, u_)
         _convolve(p, taps, taps_bias, m, u_, step, c_, slope + layer * convs, conv, T)
         _steps(p, dt_bias, a_log, m, u_, step, conv, dt_, rise + layer * dts, decay_, heads, T)
         mix(
@@ -295,9 +295,9 @@ def _mamba2(run: Any, how: Any, first: int, m: Any) -> None:
             norm_back(p, gp, before, -1, m, gm, d, z1 + here, scale1 + scales, gx, T)
             g, gx = gx, g
         else:
-            collect(d_table, 0, d, n, lhi, asked, m, gx + mine, sums)
-            collect(d_table, d, d, n, lhi, asked, m, g_gate, sums)
-            collect(d_table, 2 * d, step, n, lhi, T, m, gu, sums)
+            collect(d_table, 0, d, asked, m, gx + mine, sums)
+            collect(d_table, d, d, asked, m, g_gate, sums)
+            collect(d_table, 2 * d, step, T, m, gu, sums)
 
 
 @entry(parts)

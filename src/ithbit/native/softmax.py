@@ -117,9 +117,9 @@ def _softmax(run: Any, how: Any, first: int, m: Any) -> None:
             linear(p, qkv, qkv + 3 * d * d, m, last, d, q_, d, asked)
             linear(p, qkv + d * d, qkv + 3 * d * d + d, m, x_, d, kv_, 2 * d, T)
         else:
-            spread(table, 0, d, n, lhi, asked, m, last)
-            spread(table, d, d, n, lhi, asked, m, q_)
-            spread(table, 2 * d, 2 * d, n, lhi, T, m, kv_)
+            spread(table, 0, d, asked, m, last)
+            spread(table, d, d, asked, m, q_)
+            spread(table, 2 * d, 2 * d, T, m, kv_)
         mix(m, q_, kv_, weights + layer * matrix, mixed_, T, asked, d, heads, causal)
         linear(p, out, out + d * d, m, mixed_, d, y, d, asked)
         add(m, y, last, asked * d)
@@ -158,9 +158,9 @@ def _softmax(run: Any, how: Any, first: int, m: Any) -> None:
             linear_weights(gp, qkv + d * d, b + d, m, gkv, 2 * d, x_, d, T)
             g, gx = gx, g
         else:
-            collect(d_table, 0, d, n, lhi, asked, m, gx + mine, sums)
-            collect(d_table, d, d, n, lhi, asked, m, gq, sums)
-            collect(d_table, 2 * d, 2 * d, n, lhi, T, m, gkv, sums)
+            collect(d_table, 0, d, asked, m, gx + mine, sums)
+            collect(d_table, d, d, asked, m, gq, sums)
+            collect(d_table, 2 * d, 2 * d, T, m, gkv, sums)
 
 
 @entry(parts)

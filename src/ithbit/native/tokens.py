@@ -38,10 +38,9 @@ def load(bits: Bits, index: Indices, first: int, m: Floats) -> None:
 
 
 @part
-def spread(
-    wide: Table, column: int, width: int, n: int, lhi: int, tokens: int, m: Floats, x: int
-) -> None:
+def spread(wide: Table, column: int, width: int, tokens: int, m: Floats, x: int) -> None:
     """x = columns of the table at the last `tokens` tokens of each example."""
+    n, lhi = len(wide) // 3, len(wide) % 3
     for k in range(tokens):
         j, at = n + 1 - tokens + k, x + k * width
         if 0 <= j < n:
@@ -61,12 +60,11 @@ def spread(
 
 @part
 def collect(
-    d_wide: Table, column: int, width: int, n: int, lhi: int, tokens: int, m: Floats, g: int,
-    sums: int,
-) -> None:  # fmt: skip
+    d_wide: Table, column: int, width: int, tokens: int, m: Floats, g: int, sums: int
+) -> None:
     """The backward pass of `spread`. Bit tokens are summed in the memory, followed by separate sums
     over those that are 1; the others go to their rows."""
-    columns = d_wide.shape[1]
+    n, lhi, columns = len(d_wide) // 3, len(d_wide) % 3, d_wide.shape[1]
     for k in range(tokens):
         j, at = n + 1 - tokens + k, g + k * width
         if 0 <= j < n:
