@@ -142,7 +142,8 @@ def read_sweep(path: Path) -> list[RunSpec]:
     lists |= {key: _as_list(data[key]) for key in _NEEDED[:-1] if key in data}
     seeds = [0]
     try:
-        seeds = _seeds(data.get("seeds", "0"))
+        given = _as_list(data.get("seeds", "0"))
+        seeds = [seed for item in given for seed in parse_seeds(str(item))]
     except SpecError as error:
         problems.append(str(error))
     protocols = [] if any("[protocol]" in p for p in problems) else _protocols(data, problems)
@@ -208,12 +209,6 @@ def _key_problems(data: dict[str, Any]) -> list[str]:
         if key not in names
     ]
     return problems
-
-
-def _seeds(value: Any) -> list[int]:
-    if isinstance(value, str):
-        return parse_seeds(value)
-    return [seed for item in _as_list(value) for seed in parse_seeds(str(item))]
 
 
 def _as_list(value: Any) -> list[Any]:
