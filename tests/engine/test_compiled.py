@@ -11,7 +11,7 @@ from ithbit.engine import loop
 from ithbit.engine.device import choose_device
 from ithbit.engine.how import Event, Notice
 from ithbit.engine.loop import train
-from ithbit.engine.steppers import choice, compiled, trial
+from ithbit.engine.steppers import choice, compiled, plain, trial
 from ithbit.errors import DeviceError
 from ithbit.native import building
 from ithbit.spec import ModelSpec, Protocol, RunSpec
@@ -80,7 +80,7 @@ class Clock:
     def __init__(self, monkeypatch, slow: str) -> None:
         self.now, self.slow = 0.0, slow
         monkeypatch.setattr(trial, "_clock", lambda: self.now)
-        for kind in (trial.Plain, compiled.Compiled):
+        for kind in (compiled.Compiled, plain.Plain):
             monkeypatch.setattr(kind, "learn", self.counted(kind.learn, kind.name))
 
     def counted(self, learn, name):

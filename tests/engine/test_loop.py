@@ -395,7 +395,7 @@ def test_a_stack_has_at_least_one_run(n_bits) -> None:
 
 _MEMORY = """
 import resource, sys
-from ithbit.engine.device import choose_device
+from ithbit.engine.device import choose_device, one_thread
 from ithbit.engine.optim import AdamState
 from ithbit.spec import RunSpec
 from ithbit.engine.stack import Stack, fresh_state
@@ -403,7 +403,7 @@ from ithbit.spec import ModelSpec
 task, family = sys.argv[1:]
 runs = [RunSpec(ModelSpec(task, family, n_bits=64, n_layers=4), seed) for seed in range(20)]
 device = choose_device("cpu")
-with device.one_thread():
+with one_thread():
     stack = Stack(runs, AdamState.join([fresh_state(run) for run in runs]), device)
     for _ in range(2):
         stack.stepper.step(256)

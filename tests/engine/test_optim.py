@@ -5,8 +5,9 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from ithbit.engine.optim import AdamState, Layout, Plateau, adamw_step, clip_rows
+from ithbit.engine.optim import AdamState, Plateau, adamw_step, clip_rows
 from ithbit.models import classifier
+from ithbit.models.stacked import packed, unpacked
 from ithbit.spec import ModelSpec, Protocol
 
 SIZE = 37  # numbers a row: no whole number of vectors
@@ -144,17 +145,15 @@ def test_the_plateau_rule_is_torch_s(losses, protocol) -> None:
     assert ours == theirs
 
 
-def test_layout_round_trip(family) -> None:
+def test_parameters_and_rows(family) -> None:
     params = classifier.init(ModelSpec("lhi", family, n_bits=3, n_layers=2), seed=4)
-    layout = Layout.of(params)
-    row = layout.pack(params)
-    assert row.shape == (layout.size,)
-    assert layout.size == classifier.n_parameters(ModelSpec("lhi", family, 3, 2))
-    back = layout.views(row)
+    row = packed(params)
+    assert row.shape == (classifier.n_parameters(ModelSpec("lhi", family, 3, 2)),)
+    back = unpacked(row, params)
     assert list(back) == list(params)
     assert all(torch.equal(back[name], value) for name, value in params.items())
     buffer = torch.stack([row, 2 * row])
-    views = layout.views(buffer)
+    views = unpacked(buffer, params)
     assert torch.equal(views["head.weight"][1], 2 * params["head.weight"])
     buffer += 1  # views, not copies
     assert torch.equal(views["head.weight"][0], params["head.weight"] + 1)

@@ -16,10 +16,11 @@ import torch
 pytest.importorskip("triton", reason="the kernels need triton")
 
 from ithbit.engine.evaluate import bce
-from ithbit.engine.optim import AdamState, Layout, adamw_step, clip_rows
+from ithbit.engine.optim import AdamState, adamw_step, clip_rows
 from ithbit.kernels.optimiser import adamw
 from ithbit.kernels.step import Step
 from ithbit.models.classifier import init, logits
+from ithbit.models.stacked import Params, packed, unpacked
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
@@ -37,13 +38,16 @@ class Start:
     spec: ModelSpec
     seeds: tuple[int, ...]
     state: AdamState
-    layout: Layout
     first: torch.Tensor  # seed 1
     examples: str = "uniform"
 
     @property
     def keys(self) -> torch.Tensor:
         return stream_keys(list(self.seeds), DEVICE)
+
+    def params(self, rows: torch.Tensor) -> Params:
+        """Rows of parameters, by name."""
+        return unpacked(rows, init(self.spec, 0))
 
     def rows(self, which: list[int]) -> "Start":
         """Some of its runs as a stack of their own."""
@@ -55,21 +59,21 @@ class Start:
 def started(spec: ModelSpec, n_seeds: int = 2) -> Start:
     """Weights some way off their initial values, moments of a gradient's size, unequal counters."""
     seeds = SEEDS[:n_seeds]
-    members = [init(spec, seed) for seed in seeds]
-    layout = Layout.of(members[0])
     generator = torch.Generator().manual_seed(1)
 
-    def normal() -> torch.Tensor:
-        return torch.empty(n_seeds, layout.size).normal_(generator=generator)
+    rows = torch.stack([packed(init(spec, seed)) for seed in seeds])
 
-    values = torch.stack([layout.pack(member) for member in members]) + 0.3 * normal()
+    def normal() -> torch.Tensor:
+        return torch.empty(rows.shape).normal_(generator=generator)
+
+    values = rows + 0.3 * normal()
     mean, square = 0.05 * normal(), (0.1 * normal()) ** 2 + 0.0025
     steps = torch.arange(n_seeds).unsqueeze(1) * 7
     # Rates so large that the step is seen in the weights' rounding.
     rates = 0.1 / (1 + torch.arange(n_seeds, dtype=torch.float64).unsqueeze(1))
     first = torch.arange(n_seeds).unsqueeze(1) * 950 + 50
     state = AdamState(values, mean, square, steps, rates).to(DEVICE)
-    return Start(spec, seeds, state, layout, first.to(DEVICE))
+    return Start(spec, seeds, state, first.to(DEVICE))
 
 
 def protocol_for(grads: torch.Tensor) -> Protocol:
@@ -104,7 +108,7 @@ class Taken:
 
 def named(start: Start, prefix: str, rows: torch.Tensor) -> dict[str, torch.Tensor]:
     """Rows of parameters, each by its name."""
-    return {f"{prefix} {name}": value for name, value in start.layout.views(rows).items()}
+    return {f"{prefix} {name}": value for name, value in start.params(rows).items()}
 
 
 def by_models(
@@ -122,7 +126,7 @@ def by_models(
     table = token_table(spec.task, spec.n_bits, dtype=dtype, device=DEVICE)
     examples = draw_examples(start.keys, spec.n_bits, start.first, count, start.examples)
     leaf = state.values.clone().requires_grad_()
-    losses = bce(logits(start.layout.views(leaf), spec, table, examples), examples.answer)
+    losses = bce(logits(start.params(leaf), spec, table, examples), examples.answer)
     (grads,) = torch.autograd.grad(losses.mean(1).sum(), leaf)
     protocol = protocol or protocol_for(grads)
     adamw_step(state, clip_rows(grads, protocol.clip_norm), protocol)
@@ -138,7 +142,7 @@ def by_models(
         first = torch.zeros_like(start.first)
         examples = draw_examples(start.keys, spec.n_bits, first, n_logits)
         with torch.no_grad():
-            numbers["logits"] = logits(start.layout.views(leaf), spec, table, examples)
+            numbers["logits"] = logits(start.params(leaf), spec, table, examples)
     return Taken(numbers, protocol)
 
 

@@ -5,10 +5,10 @@ import torch
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
-from ithbit.engine.optim import Layout
 from ithbit.kernels.mamba2 import step as mamba2
 from ithbit.kernels.step import Step
 from ithbit.models.classifier import init
+from ithbit.models.stacked import packed
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import stream_keys
 
@@ -19,8 +19,7 @@ CAPACITY, COUNT = 18, 17  # tiles of eight sequences, and of sixteen queries, th
 def gradients(spec, seeds):
     """One step's gradients (seed, parameter) of a stack, and its step."""
     members = [init(spec, seed) for seed in seeds]
-    layout = Layout.of(members[0])
-    rows = torch.stack([layout.pack(member) for member in members])
+    rows = torch.stack(list(map(packed, members)))
     # Some way off their initial values, at which a query has next to no gradient.
     noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(1))
     rows = (rows + 0.3 * noise).to(DEVICE)
@@ -48,7 +47,7 @@ def test_tiles_of_one_program_add_up(monkeypatch):
 def test_a_smaller_batch_finds_nothing_of_the_one_before():
     spec = ModelSpec("lhi", "mamba2", n_bits=5, n_layers=1)
     member = init(spec, 1)
-    rows = Layout.of(member).pack(member)[None].to(DEVICE)
+    rows = packed(member)[None].to(DEVICE)
     found = []
     for counts in ([CAPACITY, 3], [3]):
         step = Step(spec, 1, CAPACITY, DEVICE)

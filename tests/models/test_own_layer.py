@@ -7,11 +7,11 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import every_token
 import pytest
 import torch
 
 import ithbit
-from ithbit.engine.stack import layout_of
 from ithbit.errors import LayerError
 from ithbit.models import classifier, own_layer
 from ithbit.models.layer_source import family_of, layer_of, load_layer
@@ -84,7 +84,7 @@ def weights(store: Path, run: RunSpec):
     from safetensors.torch import load_file
 
     found = load_file(RunFolder(store, run).path / "weights.safetensors")
-    return {name: found[name] for name in layout_of(run).shapes}
+    return {name: found[name] for name in classifier.init(run.model, run.seed)}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_savings_change_nothing_and_other_lengths_can_be_read(name: str, positio
         examples = draw_examples(stream_keys([0, 1]), n, 0, 32)
         table = token_table(spec.task, n)
         fast, slow = (
-            classifier.logits(params, spec, table, examples, savings) for savings in (True, False)
+            each.logits(params, spec, table, examples) for each in (classifier, every_token)
         )
         assert fast.shape == (2, 32)
         assert torch.allclose(fast, slow, atol=1e-5)

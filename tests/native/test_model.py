@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from ithbit.engine.evaluate import bce
-from ithbit.engine.optim import Layout
 from ithbit.families import FAMILIES
 from ithbit.models import classifier
-from ithbit.models.stacked import Params
+from ithbit.models.stacked import Params, packed, unpacked
 from ithbit.native.building import refusal
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples, draw_examples, stream_keys
@@ -24,10 +23,9 @@ from ithbit.native.model import gradients, logits
 def started(spec: ModelSpec, seeds: int, spread: float = 0.3) -> Params:
     """Weights some way off their start, so that nothing is zero."""
     members = [classifier.init(spec, seed) for seed in range(seeds)]
-    layout = Layout.of(members[0])
-    values = torch.stack([layout.pack(member) for member in members])
+    values = torch.stack(list(map(packed, members)))
     values += spread * torch.randn(values.shape, generator=torch.Generator().manual_seed(1))
-    return {name: v.detach().requires_grad_() for name, v in layout.views(values).items()}
+    return {name: v.detach().requires_grad_() for name, v in unpacked(values, members[0]).items()}
 
 
 def drawn(spec: ModelSpec, seeds: int, count: int) -> Examples:

@@ -26,9 +26,10 @@ from ithbit.store.export import export
 from ithbit.store.folder import RunFolder
 from ithbit.store.frame import COLUMNS, load_rows
 from ithbit.store.merging import merge
-from ithbit.store.probed import probed_layers, read_probed_run
+from ithbit.store.probed import ProbedRun, probed_layers
 from ithbit.store.reading import read_verification, run_folders
 from ithbit.store.records import Epoch
+from ithbit.store.schema import read_as
 from ithbit.store.status import folder_status
 
 STORES = Path(__file__).parents[1] / "stores"
@@ -196,8 +197,7 @@ def test_probes() -> None:
     for said in again:
         cell = said["cell"]
         name = f"{cell['task']}_n4_L{cell['n_layers']}d4_s{said['seed']}.json"
-        run = read_probed_run(folder / name)
-        assert run is not None
+        run = read_as(ProbedRun, json.loads((folder / name).read_text()), name)
         assert vars(run.cell) == cell
         assert {k: v for k, v in vars(run).items() if k not in ("cell", "seconds")} == {
             k: v for k, v in said.items() if k not in ("cell", "seconds", "solved")

@@ -125,7 +125,7 @@ def test_live_jobs_are_adopted(tmp_path):
     toy = Toy(*["stay"] * 3)
     assert sweep_of(tmp_path, toy).submit() == (5, 0)
     assert sweep_of(tmp_path, toy).submit() == (5, 0)
-    assert {run.seed for run in live_runs(tmp_path, toy)} == {0, 1, 2, 3, 4}
+    assert {run.seed for run in live_runs(tmp_path, toy.alive())} == {0, 1, 2, 3, 4}
     sweep_of(tmp_path, toy).finish()
     assert len(toy.submissions) == 1
 

@@ -23,7 +23,7 @@ from ithbit.store.folder import RunFolder
 from ithbit.store.records import Epoch, Failure, Result
 from ithbit.sweep import worker
 from ithbit.sweep.processes import LocalPool, usable_cores, worker_devices
-from ithbit.sweep.threads import Audience, train_in_threads
+from ithbit.sweep.threads import shared, train_in_threads
 from ithbit.sweep.turns import Turns
 
 CPU = choose_device("cpu")
@@ -55,7 +55,7 @@ def side_by_side(
 ) -> None:
     """Train stacks in threads as `run_all` does; a Ctrl-C ends it with what was saved."""
     pause, turns = pause or Pause(), Turns(stacks)
-    how = How(store, device, "auto", Audience(watch, pause).tell, pause)
+    how = How(store, device, "auto", shared(watch, pause), pause)
     with ctrl_c_pauses(pause):
         train_in_threads(turns, how, n_threads, ready)
     if pause.asked:
@@ -317,9 +317,9 @@ def test_a_lost_device_ends_the_sweep(tmp_path) -> None:
 
 def test_a_notice_is_passed_on_once_and_a_remark_every_time() -> None:
     told: list[Event] = []
-    audience, run = Audience(told.append, Pause()), cells()[0][0]
+    tell, run = shared(told.append, Pause()), cells()[0][0]
     for what in (Notice("slow"), "seen", Notice("slow"), "seen", Notice("slower")):
-        audience.tell(Event(run, what))
+        tell(Event(run, what))
     assert [event.what for event in told] == ["slow", "seen", "seen", "slower"]
 
 

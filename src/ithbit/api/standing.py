@@ -78,7 +78,7 @@ def _jobs(store: Path) -> dict[RunSpec, Any]:
     if not Ledger(store).batches():
         return {}
     try:
-        return dict(live_runs(store, Slurm()))
+        return dict(live_runs(store, Slurm().alive()))
     except ClusterError as error:
         print(f"cannot look up the jobs of this store: {error}", file=sys.stderr)
         return {}

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from ithbit.engine.device import Device
 from ithbit.engine.how import Event, How, Notice, Unfinished
 from ithbit.engine.optim import AdamState, Plateau
-from ithbit.engine.stack import Stack, fresh_state, layout_of
+from ithbit.engine.stack import Stack, fresh_state
 from ithbit.engine.steppers.choice import choose_stepper, why_alone
 from ithbit.engine.steppers.trial import faster
 from ithbit.families import family_named
@@ -161,7 +161,7 @@ class Cell:
             runs, states = [p.run for p in self.seated], [p.adam for p in self.seated]
             state = AdamState.join(states)
             if self.stepper == "compiled" and self.how.compile == "auto":
-                self.stepper = faster(runs, state, layout_of(runs[0]), self.how.device)
+                self.stepper = faster(runs, state, self.how.device)
                 self.fallen = self.stepper == "stacked"
             self._stack = Stack(runs, state, self.how.device, self.stepper, self.captured)
         return self._stack

@@ -64,20 +64,21 @@ class Device:
                 "the same command resumes"
             ) from error
 
-    @contextmanager
-    def one_thread(self) -> Iterator[None]:
-        """Keep torch to one thread within this context, then restore the user's number.
 
-        Several threads sum in a different order, so a run would depend on their number; and the
-        models are too small to gain from more: other processes use the other cores. Python threads
-        started within inherit the setting, and may enter this context themselves.
-        """
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch to one thread within this context, then restore the user's number.
+
+    Several threads sum in a different order, so a run would depend on their number; and the models
+    are too small to gain from more: other processes or threads use the other cores. Python threads
+    started within inherit the setting, and may enter this context themselves.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def choose_device(name: str = "auto") -> Device:

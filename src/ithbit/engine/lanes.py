@@ -9,7 +9,7 @@ for another's work.
 import gc
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -112,15 +112,10 @@ def current_lane() -> Lane | None:
     return getattr(_here, "lane", None)
 
 
-@contextmanager
-def no_capture(device: Device) -> Iterator[None]:
+def no_capture(device: Device) -> AbstractContextManager[object]:
     """Keep other threads from capturing. cuDNN fails in one thread while another captures it:
     the backward passes of all threads share one thread of torch and one cuDNN handle."""
-    if not device.is_cuda:
-        yield
-        return
-    with _GRAPHS:
-        yield
+    return _GRAPHS if device.is_cuda else nullcontext()
 
 
 def drop(graphs: dict[object, torch.cuda.CUDAGraph]) -> None:

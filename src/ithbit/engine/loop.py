@@ -17,18 +17,18 @@ from statistics import median
 from typing import Literal
 
 from ithbit.engine.cell import Cell, Progress
-from ithbit.engine.device import Device, choose_device, describe_environment
+from ithbit.engine.device import Device, choose_device, describe_environment, one_thread
 from ithbit.engine.evaluate import shifted_accuracy, structured_answers
 from ithbit.engine.faults import fail, survive
 from ithbit.engine.how import Event, How, Outcome, Pause, Unfinished, Watcher
 from ithbit.engine.lanes import lane, no_capture
 from ithbit.engine.memory import check_memory
 from ithbit.engine.outcomes import missing, outcome
-from ithbit.engine.stack import layout_of
 from ithbit.engine.steppers import Compile, Kernels
 from ithbit.engine.steppers.choice import check_compile, check_kernels, evaluator
 from ithbit.errors import BusyError, SpecError
-from ithbit.models.classifier import n_parameters
+from ithbit.models.classifier import init, n_parameters
+from ithbit.models.stacked import unpacked
 from ithbit.spec import RunSpec
 from ithbit.store.records import NOT_FINITE, Epoch, Result, StoppedBy
 from ithbit.store.status import check_store
@@ -57,14 +57,20 @@ def train(
     if len({run.seed for run in runs}) != len(runs):
         raise SpecError("every seed may be given once")
     how = How(store, device or choose_device(), kernels, watch, pause or Pause(), compile)
-    check_kernels(kernels, list(runs), how.device)
-    check_compile(compile, list(runs), how.device)
-    check_memory(runs, store, how.device, kernels, retry_failed)
-    todo = missing(runs, store, watch, retry_failed)
-    if todo:
-        check_store(store)
+    todo, _ = to_train(runs, how, retry_failed)
     left = {unfinished.spec: unfinished for unfinished in train_cell(todo, how)}
     return [outcome(store, run) or left.get(run, Unfinished(run, 0)) for run in runs]
+
+
+def to_train(runs: Sequence[RunSpec], how: How, retry_failed: bool) -> tuple[list[RunSpec], int]:
+    """The runs to train, and the most memory that one of all needs; raises if they cannot be."""
+    check_kernels(how.kernels, runs, how.device)
+    check_compile(how.compile, runs, how.device)
+    needed = check_memory(runs, how.store, how.device, how.kernels, retry_failed)
+    todo = missing(runs, how.store, how.watch, retry_failed)
+    if todo:  # finished runs can be read from a store that is not writable
+        check_store(how.store)
+    return todo, needed
 
 
 def train_cell(runs: list[RunSpec], how: How) -> list[Unfinished]:
@@ -75,7 +81,7 @@ def train_cell(runs: list[RunSpec], how: How) -> list[Unfinished]:
     """
     if not runs:
         return []
-    with how.device.said_if_lost(), how.device.one_thread(), lane(how.device):
+    with how.device.said_if_lost(), one_thread(), lane(how.device):
         cell = Cell(runs, how)
         try:
             survive(lambda: _epochs(cell), cell)
@@ -179,7 +185,8 @@ def _finish(progress: Progress, reason: StoppedBy, cell: Cell) -> None:
     """Evaluate the final weights at the shifted lengths and on structured inputs, and write the
     result."""
     run, history, device = progress.run, progress.history, cell.how.device
-    params = layout_of(run).views(progress.adam.values.to(device.torch))
+    like = init(run.model, run.seed)
+    params = unpacked(progress.adam.values.to(device.torch), like)
     with no_capture(device) if cell.stepper == "module" else nullcontext():
         ask = evaluator(cell.stepper)
         half, double = shifted_accuracy(params, run.model, run.protocol, [run.seed], logits=ask)

@@ -12,38 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ithbit.models.stacked import Params
 from ithbit.spec import Protocol
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where each parameter lies in a row of the buffer."""
-
-    shapes: dict[str, torch.Size]
-
-    @classmethod
-    def of(cls, params: Params) -> "Layout":
-        """The layout of one seed's parameters (no seed axis)."""
-        return cls({name: value.shape for name, value in params.items()})
-
-    @property
-    def size(self) -> int:
-        return sum(shape.numel() for shape in self.shapes.values())
-
-    def pack(self, params: Params) -> Tensor:
-        """One seed's parameters as a row."""
-        return torch.cat([params[name].reshape(-1) for name in self.shapes])
-
-    def views(self, buffer: Tensor) -> Params:
-        """The parameters as views of a buffer (seed, parameter) or of one row."""
-        out: Params = {}
-        start = 0
-        for name, shape in self.shapes.items():
-            stop = start + shape.numel()
-            out[name] = buffer[..., start:stop].view(*buffer.shape[:-1], *shape)
-            start = stop
-        return out
 
 
 @dataclass

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from ithbit.engine.device import Device
 from ithbit.engine.lanes import current_lane, drop, lane
-from ithbit.engine.optim import AdamState, Layout
+from ithbit.engine.optim import AdamState
 from ithbit.engine.steppers import Rows, StepperName
 from ithbit.engine.steppers.choice import make_stepper
 from ithbit.models.classifier import init
+from ithbit.models.stacked import packed
 from ithbit.spec import RunSpec
 from ithbit.tasks.sampling import stream_keys
 
@@ -41,7 +42,6 @@ class Stack:
         self.runs, self.device = runs, device
         self.model, self.protocol = runs[0].model, runs[0].protocol
         assert all((run.model, run.protocol) == (self.model, self.protocol) for run in runs)
-        self.layout = layout_of(runs[0])
         self._captured = captured and device.is_cuda
         with lane(device):
             where = device.torch
@@ -52,7 +52,7 @@ class Stack:
                 torch.zeros(len(runs), dtype=torch.float64, device=where),
             )
             self.kept = self.state.clone()
-            self.stepper = make_stepper(stepper, runs, self.rows, self.layout, device)
+            self.stepper = make_stepper(stepper, runs, self.rows, device)
         self._graphs: dict[object, torch.cuda.CUDAGraph] = {}
         self._evaluated: tuple[Tensor, Tensor] | None = None
 
@@ -161,12 +161,6 @@ def chunk_size(steps: int, most: int) -> int:
     return max((size for size in range(1, min(steps, most) + 1) if steps % size == 0), default=1)
 
 
-def layout_of(run: RunSpec) -> Layout:
-    """Where each of the run's parameters lies in a row."""
-    return Layout.of(init(run.model, run.seed))
-
-
 def fresh_state(run: RunSpec) -> AdamState:
     """The state before the first step: weights from the seed, no moments."""
-    params = init(run.model, run.seed)
-    return AdamState.start(Layout.of(params).pack(params), run.protocol.learning_rate)
+    return AdamState.start(packed(init(run.model, run.seed)), run.protocol.learning_rate)

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from ithbit.models import own_layer, positions
 from ithbit.models.registry import blocks_of
-from ithbit.models.stacked import Params, linear, part
+from ithbit.models.stacked import Params, linear, part, uniform
 from ithbit.models.stream import Sequence, Stream, Table
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples
-from ithbit.tasks.tokens import N_FEATURES, TokenTable, token_rows
+from ithbit.tasks.tokens import N_FEATURES, TokenTable
 
 _DRAWN = 1 << 20  # larger blocks are counted on the meta device, which makes torch import a lot
 
@@ -28,11 +28,7 @@ def init(spec: ModelSpec, seed: int) -> Params:
     """Initial parameters of one seed, without the seed axis; they depend only on spec and seed."""
     generator = torch.Generator().manual_seed(seed)
     d, blocks = spec.d_model, blocks_of(spec)
-
-    def uniform(*shape: int, fan_in: int) -> Tensor:
-        return torch.empty(shape).uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=generator)
-
-    params: Params = {"embed": uniform(d, N_FEATURES, fan_in=N_FEATURES)}
+    params: Params = {"embed": uniform(generator, d, N_FEATURES, fan_in=N_FEATURES)}
     parts = {
         "positions": positions.init(spec, generator),
         "enter": blocks.init_enter(spec, generator),
@@ -44,7 +40,8 @@ def init(spec: ModelSpec, seed: int) -> Params:
             else blocks.init_block(spec, generator)
         )
     parts["leave"] = blocks.init_leave(spec, generator)
-    parts["head"] = {"weight": uniform(1, d, fan_in=d), "bias": uniform(1, fan_in=d)}
+    weight, bias = uniform(generator, 1, d, fan_in=d), uniform(generator, 1, fan_in=d)
+    parts["head"] = {"weight": weight, "bias": bias}
     for prefix, members in parts.items():
         params |= {f"{prefix}.{name}": value for name, value in members.items()}
     return params
@@ -81,28 +78,23 @@ def n_parameters(spec: ModelSpec) -> int:
     return sum(sizes.values()) + more + tables[0] - tables[1]
 
 
-def logits(
-    params: Params, spec: ModelSpec, table: TokenTable, examples: Examples, savings: bool = True
-) -> Tensor:
-    """The logit of answer 1 for every example: seed batch.
-
-    Without `savings`, every token goes through every block: slower, and equal up to rounding.
-    """
-    blocks = blocks_of(spec)
+def token_vectors(params: Params, spec: ModelSpec, table: TokenTable) -> Tensor:
+    """Every token of the table as the first block takes it: seed row dim."""
     rows = linear(table.features.expand(len(params["embed"]), -1, -1), params["embed"])
     added = positions.encode(part(params, "positions"), spec, table.positions, rows.dtype)
-    rows = blocks.enter(part(params, "enter"), rows if added is None else rows + added)
+    rows = rows if added is None else rows + added
+    return blocks_of(spec).enter(part(params, "enter"), rows)
+
+
+def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Examples) -> Tensor:
+    """The logit of answer 1 for every example: seed batch."""
+    blocks, rows = blocks_of(spec), token_vectors(params, spec, table)
+    one_hot = torch.nn.functional.one_hot(examples.index - 1, table.n_bits)
     stream: Stream
-    if savings:
-        one_hot = torch.nn.functional.one_hot(examples.index - 1, table.n_bits)
-        stream = Table(rows, table.task, examples.bits.to(rows.dtype), one_hot.to(rows.dtype))
-    else:
-        which = token_rows(table.task, examples.bits, examples.index)
-        seed = torch.arange(len(which), device=which.device)[:, None, None]
-        stream = Sequence(rows[seed, which])
+    stream = Table(rows, table.task, examples.bits.to(rows.dtype), one_hot.to(rows.dtype))
     for layer in range(spec.n_layers):
-        readout_only = savings and layer == spec.n_layers - 1
-        x = blocks.block(part(params, f"blocks.{layer}"), spec, stream, readout_only)
+        last = layer == spec.n_layers - 1
+        x = blocks.block(part(params, f"blocks.{layer}"), spec, stream, last)
         stream = Sequence(x)
     x = blocks.leave(part(params, "leave"), x[:, :, -1])
     # A sum, not a product with one column: CPU libraries add that up in a different order for a

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ithbit.models.stacked import Params, linear, weight_gradient
+from ithbit.models.stacked import Params, linear, uniform, weight_gradient
 from ithbit.models.stream import Stream
 from ithbit.spec import ModelSpec
 
@@ -29,10 +29,7 @@ def init_block(spec: ModelSpec, generator: torch.Generator) -> Params:
         "ih.bias": (3 * d,),
         "hh.bias": (3 * d,),
     }
-    return {
-        name: torch.empty(shape).uniform_(-(d**-0.5), d**-0.5, generator=generator)
-        for name, shape in shapes.items()
-    }
+    return {name: uniform(generator, *shape, fan_in=d) for name, shape in shapes.items()}
 
 
 def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:

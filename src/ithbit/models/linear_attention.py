@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ithbit.families import FAMILIES
-from ithbit.models.stacked import Params, layer_norm, linear
+from ithbit.models.stacked import Params, layer_norm, linear, uniform
 from ithbit.models.stream import Stream
 from ithbit.spec import ModelSpec
 
@@ -23,21 +23,17 @@ _DENOMINATOR_EPS = 1e-6
 def init_block(spec: ModelSpec, generator: torch.Generator) -> Params:
     """One block with PyTorch's defaults: weights and biases uniform within 1 / sqrt(inputs)."""
     d, m = spec.d_model, spec.d_ff
-
-    def uniform(*shape: int, fan_in: int) -> Tensor:
-        return torch.empty(shape).uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=generator)
-
     return {
         "norm1.weight": torch.ones(d),
         "norm1.bias": torch.zeros(d),
-        "qkv.weight": uniform(3 * d, d, fan_in=d),
-        "out.weight": uniform(d, d, fan_in=d),
+        "qkv.weight": uniform(generator, 3 * d, d, fan_in=d),
+        "out.weight": uniform(generator, d, d, fan_in=d),
         "norm2.weight": torch.ones(d),
         "norm2.bias": torch.zeros(d),
-        "up.weight": uniform(m, d, fan_in=d),
-        "up.bias": uniform(m, fan_in=d),
-        "down.weight": uniform(d, m, fan_in=m),
-        "down.bias": uniform(d, fan_in=m),
+        "up.weight": uniform(generator, m, d, fan_in=d),
+        "up.bias": uniform(generator, m, fan_in=d),
+        "down.weight": uniform(generator, d, m, fan_in=m),
+        "down.bias": uniform(generator, d, fan_in=m),
     }
 
 

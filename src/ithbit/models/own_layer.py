@@ -21,7 +21,7 @@ from torch.func import functional_call, vmap
 from ithbit.errors import LayerError
 from ithbit.models.layer_check import changed_buffer, check_layer, check_parameters, identical
 from ithbit.models.layer_source import layer_for, said
-from ithbit.models.stacked import Params, part
+from ithbit.models.stacked import Params, packed, part, unpacked
 from ithbit.models.stream import Stream
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
@@ -121,19 +121,15 @@ def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
     shape = (_TRIED, BATCH, n_tokens(spec.task, spec.n_bits), spec.d_model)
     x, weight = torch.randn(2, *shape, generator=generator).to(device)
     members = [init(spec, seed) for seed in range(_TRIED)]
-    sizes = [value.numel() for value in members[0].values()]
-    whole = torch.stack([torch.cat([v.flatten() for v in m.values()]) for m in members]).to(device)
+    whole = torch.stack(list(map(packed, members))).to(device)
     drawn = [init_buffers(spec, seed) for seed in range(_TRIED)]
     buffers = {name: torch.stack([m[name] for m in drawn]).to(device) for name in drawn[0]}
 
     def tried(rows: slice, stacked: bool, batch: int = BATCH) -> list[Tensor]:
         # Parameters lie in rows, as in training: another layout may change the order of sums.
-        parts = whole[rows].clone().split(sizes, dim=1)
-        leaves = {
-            name: row.view(-1, *value.shape).detach().requires_grad_()
-            for (name, value), row in zip(members[0].items(), parts, strict=True)
-            if name.startswith("blocks.")
-        }
+        views = unpacked(whole[rows].clone(), members[0])
+        blocks = [name for name in views if name.startswith("blocks.")]
+        leaves = {name: views[name].detach().requires_grad_() for name in blocks}
         kept = {name: value[rows].clone() for name, value in buffers.items()}
         first = out = x[rows, :batch].clone().requires_grad_()
         for k in range(spec.n_layers):

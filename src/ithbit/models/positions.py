@@ -8,7 +8,7 @@ paper, L is the length of the training sequence even when shorter or longer inpu
 import torch
 from torch import Tensor
 
-from ithbit.models.stacked import Params, linear
+from ithbit.models.stacked import Params, linear, uniform
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
 
@@ -28,7 +28,7 @@ def init(spec: ModelSpec, generator: torch.Generator) -> Params:
     out: Params = {}
     for name, shape in shapes(spec).items():
         if name == "polynomial":
-            out[name] = torch.empty(shape).uniform_(-(2**-0.5), 2**-0.5, generator=generator)
+            out[name] = uniform(generator, *shape, fan_in=2)
         else:
             out[name] = torch.empty(shape).normal_(generator=generator)
     return out

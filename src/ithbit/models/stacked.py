@@ -6,15 +6,22 @@ products but not the chunked weight gradients, which a GPU needs (see `_Linear`)
 """
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 Params = dict[str, Tensor]
+T = TypeVar("T")
 
 _MAX_CHUNKS = 32  # chunks that the rows of a weight gradient are split into on a GPU
+
+
+def uniform(generator: torch.Generator, *shape: int, fan_in: int) -> Tensor:
+    """Initial weights by PyTorch's default: uniform within 1 / sqrt(inputs)."""
+    return torch.empty(shape).uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=generator)
 
 
 def along(weight: Tensor, x: Tensor) -> Tensor:
@@ -22,10 +29,25 @@ def along(weight: Tensor, x: Tensor) -> Tensor:
     return weight.view(weight.shape[0], *(1,) * (x.dim() - 2), weight.shape[-1])
 
 
-def part(params: Params, prefix: str) -> Params:
+def part(params: Mapping[str, T], prefix: str) -> dict[str, T]:
     """The parameters under a prefix, with the prefix taken off."""
     head = prefix + "."
     return {name[len(head) :]: p for name, p in params.items() if name.startswith(head)}
+
+
+def packed(params: Params) -> Tensor:
+    """One seed's parameters as a row."""
+    return torch.cat([value.reshape(-1) for value in params.values()])
+
+
+def unpacked(rows: Tensor, like: Params) -> Params:
+    """The parameters as views of rows (seed, parameter), or of one row; names and shapes are those
+    of one seed's, `like`."""
+    pieces = rows.split([value.numel() for value in like.values()], dim=-1)
+    return {
+        name: piece.view(*rows.shape[:-1], *value.shape)
+        for (name, value), piece in zip(like.items(), pieces, strict=True)
+    }
 
 
 class _Linear(torch.autograd.Function):

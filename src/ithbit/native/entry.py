@@ -1,9 +1,13 @@
 """The compiled function of a family: made when its module is imported, or loaded from the folder of
 `building.py`. numba itself would look for changes only in the file of the entry."""
 
+import threading
 from collections.abc import Callable
+from functools import cache
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 from numba import boolean, config, float32, int64, njit, types, uint8
 
 from ithbit.native.building import folder, mark
@@ -30,52 +34,65 @@ _HOW = types.Tuple(
         int64,  # 1 for LHI, 0 for RHI
         boolean,  # causal
         boolean,  # whether to train
+        int64[::1],  # where the parts of the memory start, the last one being the gradients
     )
 )
-_SIGNATURE = int64(_DATA, _HOW, float32[::1])  # the last is working memory
+_SIGNATURE = types.void(_DATA, _HOW, float32[::1])  # the last is working memory
+
+_here = threading.local()
 
 # What a family does with a group of examples of one run, given the first of them; `run` is the
-# run's part of the data without `grads`. It returns where in the memory it adds up the gradients of
-# the parameters, followed by the sums of `collect`; before the first group, at -1, it does only
-# that. Inlined by numba, as `drive` is: otherwise LLVM would process the same code again for each.
+# run's part of the data without `grads`. It adds up the gradients of the parameters, followed by
+# the sums of `collect`, at the last of its places. Inlined by numba, as `drive` is: otherwise LLVM
+# would process the same code again for each.
 group = njit(inline="always")
 
 
 @group
-def drive(work: Any, data: Any, how: Any, m: Any) -> Any:
-    """Process all groups of all runs; with too little memory, return how many floats it takes."""
+def drive(work: Any, data: Any, how: Any, m: Any) -> None:
+    """Process all groups of all runs."""
     values, grads, wide, d_wide, bits, index, logits = data
-    n, train, groups = bits.shape[2], how[5], -(-bits.shape[1] // LANES)
-    gp, more = 0, 2 * n * wide.shape[2]
-    for number in range(-1, len(values) * groups):
-        k, at = max(number, 0) // groups, max(number, 0) % groups
-        first = at * LANES if number >= 0 else -1
-        if first == 0:
-            clear(m, gp, values.shape[1] + more)
-        if first >= 0:
-            load(bits[k], index[k], first, m, 0)
-        gp = work((values[k], wide[k], d_wide[k], bits[k], index[k], logits[k]), how, first, m)
-        sums = gp + values.shape[1]
-        if first < 0 and len(m) < LANES * (sums + more):
-            return LANES * (sums + more)
-        if train and first >= 0 and at == groups - 1:
-            finish(n, m, gp, grads[k], sums, d_wide[k])
-    return 0
+    gp, n, count = how[6][-1], bits.shape[2], values.shape[1]
+    for k in range(len(values)):
+        clear(m, gp, count + 2 * n * wide.shape[2])
+        for first in range(0, bits.shape[1], LANES):
+            load(bits[k], index[k], first, m)
+            work((values[k], wide[k], d_wide[k], bits[k], index[k], logits[k]), how, first, m)
+        if how[5]:
+            finish(n, m, gp, grads[k], gp + count, d_wide[k])
 
 
-def entry(function: Callable[..., int]) -> Any:
-    """A family's function, compiled for this CPU.
+def entry(parts: Callable[..., tuple[int, ...]]) -> Callable[[Any], Callable[..., None]]:
+    """A family's function, compiled for this CPU; `parts` has the sizes of its memory, in vectors,
+    after the group of examples.
 
     It sets the logits of every run's examples and, in training, the gradients of each run's mean
-    loss, in arrays that start at 0. Given too little memory it does nothing and returns the number
-    of floats it needs, else 0.
+    loss, in arrays that start at 0.
     """
-    there, before = folder(), config.CACHE_DIR
-    options = {"nogil": True, "error_model": "numpy", "_nrt": False, "cache": there is not None}
-    try:
-        config.CACHE_DIR = str(there or "")
-        made = njit(_SIGNATURE, **options)(function)
-    finally:
-        config.CACHE_DIR = before
-    mark(function.__module__)
+
+    @cache
+    def places(layers: int, n: int, lhi: int, *sizes: int) -> Any:
+        return np.array([*accumulate(parts(layers, n + 1 + lhi, *sizes), initial=n + 1)])
+
+    def made(function: Callable[..., None]) -> Callable[..., None]:
+        there, before = folder(), config.CACHE_DIR
+        options = {"nogil": True, "error_model": "numpy", "_nrt": False, "cache": there is not None}
+        try:
+            config.CACHE_DIR = str(there or "")
+            compiled = njit(_SIGNATURE, **options)(function)
+        finally:
+            config.CACHE_DIR = before
+        mark(function.__module__)
+
+        def run(data: Any, how: Any) -> None:
+            values, wide, n, (at, _, sizes, lhi, *_) = data[0], data[2], data[4].shape[2], how
+            found = places(len(at), n, lhi, *sizes.tolist())
+            least = LANES * int(found[-1] + values.shape[1] + 2 * n * wide.shape[2])
+            # Working memory: this thread's, kept for the next call.
+            if len(getattr(_here, "memory", ())) < least:
+                _here.memory = np.zeros(least, np.float32)
+            compiled(data, (*how, found), _here.memory)
+
+        return run
+
     return made

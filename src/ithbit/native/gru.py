@@ -68,28 +68,23 @@ def recur_back(
     linear_weights(gp, hh, bias, m, g_hidden, 3 * d, h, d, tokens)
 
 
+def parts(layers: int, T: int, d: int, *_: int) -> tuple[int, ...]:
+    """The sizes of the parts of the memory, in the order in which `_gru` takes them."""
+    row = (T + 1) * d
+    return layers * row, 3 * layers * row, layers * row, *[3 * row] * 3, row, 3 * d, d
+
+
 @group
-def _gru(run: Any, how: Any, first: int, m: Any) -> int:
+def _gru(run: Any, how: Any, first: int, m: Any) -> None:
     """See `group`."""
     p, table, d_table, bits, index, logits = run
-    at, head_at, sizes, lhi, _, train = how
+    at, head_at, sizes, lhi, _, train, places = how
     layers, d, n = len(at), sizes[0], bits.shape[1]
     T = n + 1 + lhi
     row = (T + 1) * d
-    h = n + 1
-    rzn = h + layers * row
-    candidate = rzn + 3 * layers * row
-    gates = candidate + layers * row
-    g_gates = gates + 3 * row
-    g_hidden = g_gates + 3 * row
-    g = g_hidden + 3 * row
-    hidden = g + row
-    carry = hidden + 3 * d
-    gp = carry + d
-    if first < 0:
-        return gp
+    h, rzn, candidate, gates, g_gates, g_hidden, g, hidden, carry, gp = places
     sums = gp + len(p)
-    spread(table, 0, 3 * d, n, lhi, T, m, 0, gates)
+    spread(table, 0, 3 * d, T, m, gates)
     for layer in range(layers):
         here, (ih, hh, ih_bias, hh_bias) = layer * row, at[layer]
         if layer:
@@ -107,11 +102,10 @@ def _gru(run: Any, how: Any, first: int, m: Any) -> int:
             linear_back(p, ih, m, g_gates, 3 * d, g, d, T)
             linear_weights(gp, ih, ih_bias, m, g_gates, 3 * d, h + here - row + d, d, T)
         else:
-            collect(d_table, 0, 3 * d, n, lhi, T, m, 0, g_gates, sums)
-    return gp
+            collect(d_table, 0, 3 * d, T, m, g_gates, sums)
 
 
-@entry
-def gru(data: Any, how: Any, m: Any) -> int:
+@entry(parts)
+def run(data: Any, how: Any, m: Any) -> None:
     """See `entry`."""
-    return drive(_gru, data, how, m)
+    drive(_gru, data, how, m)

@@ -168,42 +168,33 @@ def mix_back(
         _key_back(m, state, kv + t * 2 * d, gkv + t * 2 * d, d, heads)
 
 
+def parts(layers: int, T: int, d: int, heads: int, up_to: int, *_: int) -> tuple[int, ...]:
+    """The sizes of the parts of the memory, in the order in which `_linear_attention` takes
+    them."""
+    row, wider = T * d, T * up_to
+    kept = ((layers + 1) * row, layers * row, 2 * layers * row, *[layers * row] * 7)
+    kept += (layers * T * heads, *[layers * T] * 2, *[layers * wider] * 2)
+    return (*kept, *[row] * 6, 2 * row, wider, T * heads, d * (d // heads + 1))
+
+
 @group
-def _linear_attention(run: Any, how: Any, first: int, m: Any) -> int:
+def _linear_attention(run: Any, how: Any, first: int, m: Any) -> None:
     """See `group`."""
     p, table, d_table, bits, index, logits = run
-    at, head_at, sizes, lhi, causal, train = how
+    at, head_at, sizes, lhi, causal, train, places = how
     layers, d, heads, up_to, n = len(at), sizes[0], sizes[1], sizes[2], bits.shape[1]
     T = n + 1 + lhi
     row, wider = T * d, T * up_to
     # Kept for every layer:
-    x = n + 1
-    q = x + (layers + 1) * row
-    kv = q + layers * row
-    mixed = kv + 2 * layers * row
-    slope_q, slope_k = mixed + layers * row, mixed + 2 * layers * row
-    z1, y1 = mixed + 3 * layers * row, mixed + 4 * layers * row
-    z2, y2 = mixed + 5 * layers * row, mixed + 6 * layers * row
-    below = mixed + 7 * layers * row
-    scale1 = below + layers * T * heads
-    scale2 = scale1 + layers * T
-    h = scale2 + layers * T
-    slope = h + layers * wider
+    x, q, kv, mixed, slope_q, slope_k, z1, y1, z2, y2 = places[:10]
+    below, scale1, scale2, h, slope = places[10:15]
     # Temporary:
-    y = slope + layers * wider
-    g, gx, gy = y + row, y + 2 * row, y + 3 * row
-    gm, gq, gkv = y + 4 * row, y + 5 * row, y + 6 * row
-    gh = gkv + 2 * row
-    gz = gh + wider
-    state = gz + T * heads
-    gp = state + d * (d // heads + 1)
-    if first < 0:
-        return gp
+    y, g, gx, gy, gm, gq, gkv, gh, gz, state, gp = places[15:]
     sums = gp + len(p)
     for layer in range(layers):
         asked = 1 if layer == layers - 1 else T
         here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
-        norm1, qkv, out, norm2, up, down = at[layer]
+        norm1, _, qkv, out, norm2, _, up, _, down, _ = at[layer]
         x_, q_, kv_, mixed_ = x + here, q + here, kv + 2 * here, mixed + here
         if layer:
             norm(p, norm1, norm1 + d, False, m, x_, d, y1 + here, z1 + here, scale1 + scales, T)
@@ -212,9 +203,9 @@ def _linear_attention(run: Any, how: Any, first: int, m: Any) -> int:
             _features(m, q_, slope_q + here, d, d, asked)
             _features(m, kv_, slope_k + here, d, 2 * d, T)
         else:
-            spread(table, 0, d, n, lhi, asked, m, 0, x_ + mine)
-            spread(table, d, d, n, lhi, asked, m, 0, q_)
-            spread(table, 2 * d, 2 * d, n, lhi, T, m, 0, kv_)
+            spread(table, 0, d, asked, m, x_ + mine)
+            spread(table, d, d, asked, m, q_)
+            spread(table, 2 * d, 2 * d, T, m, kv_)
         mix(m, state, q_, kv_, mixed_, below + scales * heads, T, asked, d, heads, causal)
         linear(p, out, -1, m, mixed_, d, y, d, asked)
         add(m, y, x_ + mine, asked * d)
@@ -227,7 +218,7 @@ def _linear_attention(run: Any, how: Any, first: int, m: Any) -> int:
     for layer in range(layers - 1, -1 if train else layers - 1, -1):
         asked = 1 if layer == layers - 1 else T
         here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
-        norm1, qkv, out, norm2, up, down = at[layer]
+        norm1, _, qkv, out, norm2, _, up, _, down, _ = at[layer]
         q_, kv_, mixed_, some = q + here, kv + 2 * here, mixed + here, asked * d
         clear(m, gy, some)
         feed_forward_back(
@@ -254,13 +245,12 @@ def _linear_attention(run: Any, how: Any, first: int, m: Any) -> int:
             norm_back(p, gp, norm1, norm1 + d, m, gy, d, z1 + here, scale1 + scales, gx, T)
             g, gx = gx, g
         else:
-            collect(d_table, 0, d, n, lhi, asked, m, 0, gx + mine, sums)
-            collect(d_table, d, d, n, lhi, asked, m, 0, gq, sums)
-            collect(d_table, 2 * d, 2 * d, n, lhi, T, m, 0, gkv, sums)
-    return gp
+            collect(d_table, 0, d, asked, m, gx + mine, sums)
+            collect(d_table, d, d, asked, m, gq, sums)
+            collect(d_table, 2 * d, 2 * d, T, m, gkv, sums)
 
 
-@entry
-def linear_attention(data: Any, how: Any, m: Any) -> int:
+@entry(parts)
+def run(data: Any, how: Any, m: Any) -> None:
     """See `entry`."""
-    return drive(_linear_attention, data, how, m)
+    drive(_linear_attention, data, how, m)

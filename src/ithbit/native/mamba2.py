@@ -206,39 +206,31 @@ def _gate_back(m: Floats, g: int, y: int, gate: int, g_gate: int, count: int) ->
         put(m, g + i, v * opened)
 
 
+def parts(layers: int, T: int, d: int, heads: int, state: int, *_: int) -> tuple[int, ...]:
+    """The sizes of the parts of the memory, in the order in which `_mamba2` takes them."""
+    row, conv = T * d, d + 2 * state
+    kept = ((layers + 1) * row, *[layers * row] * 6, *[layers * T] * 2)
+    kept += (layers * T * (conv + heads), *[layers * T * conv] * 2, *[layers * T * heads] * 3)
+    kept += ((layers - 1) * T * T + T,)
+    own = (d, d, 1, T, *[row] * 5, T * conv, T * (conv + heads), T, T * heads, T * heads)
+    return kept + own
+
+
 @group
-def _mamba2(run: Any, how: Any, first: int, m: Any) -> int:
+def _mamba2(run: Any, how: Any, first: int, m: Any) -> None:
     """See `group`."""
     p, table, d_table, bits, index, logits = run
-    at, head_at, sizes, lhi, _, train = how
+    at, head_at, sizes, lhi, _, train, places = how
     layers, d, heads, state, leave = len(at), sizes[0], sizes[1], sizes[2], sizes[3]
     n = bits.shape[1]
     T, conv = n + 1 + lhi, d + 2 * state
     row, step, convs, dts = T * d, conv + heads, T * conv, T * heads
     # Kept for every layer:
-    x = n + 1
-    gate = x + (layers + 1) * row
-    y, z1, y1 = gate + layers * row, gate + 2 * layers * row, gate + 3 * layers * row
-    z2, y2, scale1 = gate + 4 * layers * row, gate + 5 * layers * row, gate + 6 * layers * row
-    scale2 = scale1 + layers * T
-    u = scale2 + layers * T
-    c = u + layers * T * step
-    slope = c + layers * convs
-    dt = slope + layers * convs
-    rise, decay, scores = dt + layers * dts, dt + 2 * layers * dts, dt + 3 * layers * dts
+    x, gate, y, z1, y1, z2, y2, scale1, scale2 = places[:9]
+    u, c, slope, dt, rise, decay, scores = places[9:16]
     # Temporary:
-    end = scores + (layers - 1) * T * T + T
-    end_z, end_scale, weights = end + d, end + 2 * d, end + 2 * d + 1
-    gated = weights + T
-    g, gx, gm = gated + row, gated + 2 * row, gated + 3 * row
-    g_gate, gc = gated + 4 * row, gated + 5 * row
-    gu = gc + convs
-    gs = gu + T * step
-    g_dt = gs + T
-    g_sum = g_dt + dts
-    gp = g_sum + dts
-    if first < 0:
-        return gp
+    end, end_z, end_scale, weights, gated, g, gx, gm, g_gate = places[16:25]
+    gc, gu, gs, g_dt, g_sum, gp = places[25:]
     sums = gp + len(p)
     for layer in range(layers):
         asked = 1 if layer == layers - 1 else T
@@ -252,9 +244,9 @@ def _mamba2(run: Any, how: Any, first: int, m: Any) -> int:
             linear(p, into, -1, m, y1 + here + mine, d, gate_, d, asked)
             linear(p, into + d * d, -1, m, y1 + here, d, u_, step, T)
         else:
-            spread(table, 0, d, n, lhi, asked, m, 0, x_ + mine)
-            spread(table, d, d, n, lhi, asked, m, 0, gate_)
-            spread(table, 2 * d, step, n, lhi, T, m, 0, u_)
+            spread(table, 0, d, asked, m, x_ + mine)
+            spread(table, d, d, asked, m, gate_)
+            spread(table, 2 * d, step, T, m, u_)
         _convolve(p, taps, taps_bias, m, u_, step, c_, slope + layer * convs, conv, T)
         _steps(p, dt_bias, a_log, m, u_, step, conv, dt_, rise + layer * dts, decay_, heads, T)
         mix(
@@ -303,13 +295,12 @@ def _mamba2(run: Any, how: Any, first: int, m: Any) -> int:
             norm_back(p, gp, before, -1, m, gm, d, z1 + here, scale1 + scales, gx, T)
             g, gx = gx, g
         else:
-            collect(d_table, 0, d, n, lhi, asked, m, 0, gx + mine, sums)
-            collect(d_table, d, d, n, lhi, asked, m, 0, g_gate, sums)
-            collect(d_table, 2 * d, step, n, lhi, T, m, 0, gu, sums)
-    return gp
+            collect(d_table, 0, d, asked, m, gx + mine, sums)
+            collect(d_table, d, d, asked, m, g_gate, sums)
+            collect(d_table, 2 * d, step, T, m, gu, sums)
 
 
-@entry
-def mamba2(data: Any, how: Any, m: Any) -> int:
+@entry(parts)
+def run(data: Any, how: Any, m: Any) -> None:
     """See `entry`."""
-    return drive(_mamba2, data, how, m)
+    drive(_mamba2, data, how, m)

@@ -5,9 +5,7 @@ torch and its autograd; `wide` has the table's rows as the first block takes the
 """
 
 import importlib
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -16,17 +14,13 @@ import torch
 from torch import Tensor
 
 from ithbit.families import family_named
-from ithbit.models import positions
-from ithbit.models.classifier import init
+from ithbit.models.classifier import init, token_vectors
 from ithbit.models.linear_attention import features
-from ithbit.models.registry import BLOCKS
 from ithbit.models.stacked import Params, layer_norm, linear, part, rms_norm
 from ithbit.native.building import module_of
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import TokenTable
-
-_here = threading.local()
 
 
 def _softmax(params: Params, rows: Tensor) -> Tensor:
@@ -48,61 +42,15 @@ def _mamba2(params: Params, rows: Tensor) -> Tensor:
     return torch.cat([rows, linear(normal, params["in.weight"])], -1)
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """What the models of a kind consist of."""
-
-    function: str  # the compiled one
-    wide: Callable[[Params, Tensor], Tensor]  # a row of the table as the first block takes it
-    at_table: tuple[str, ...]  # parameters of the first block that `wide` reads
-    names: tuple[str, ...]  # parameters of a block, in the function's order
+# For each kind: how the first block takes a row of the table.
+_WIDE = {"softmax": _softmax, "linear": _linear, "gru": _gru, "mamba2": _mamba2}
 
 
-_KINDS = {
-    "softmax": _Kind(
-        "softmax",
-        _softmax,
-        ("qkv.weight", "qkv.bias"),
-        ("qkv.weight", "out.weight", "up.weight", "down.weight", "norm1.weight", "norm2.weight"),
-    ),
-    "linear": _Kind(
-        "linear_attention",
-        _linear,
-        ("norm1.weight", "norm1.bias", "qkv.weight"),
-        ("norm1.weight", "qkv.weight", "out.weight", "norm2.weight", "up.weight", "down.weight"),
-    ),
-    "gru": _Kind(
-        "gru",
-        _gru,
-        ("ih.weight", "ih.bias"),
-        ("ih.weight", "hh.weight", "ih.bias", "hh.bias"),
-    ),
-    "mamba2": _Kind(
-        "mamba2",
-        _mamba2,
-        ("norm.weight", "in.weight"),
-        (
-            *("norm.weight", "in.weight", "conv.weight", "conv.bias", "dt_bias", "a_log"),
-            *("skip", "gate_norm.weight", "out.weight"),
-        ),
-    ),
-}
-
-
-def compiled(spec: ModelSpec) -> Callable[..., int]:
+def compiled(spec: ModelSpec) -> Callable[..., None]:
     """The compiled function of a model's family; compiles it if necessary."""
-    kind = family_named(spec.family).kind
-    module = importlib.import_module(module_of(kind))
-    function: Callable[..., int] = getattr(module, _KINDS[kind].function)
-    return function
-
-
-def _memory(least: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """This thread's working memory, at least that many floats; kept for the next call."""
-    kept = getattr(_here, "memory", None)
-    if kept is None or len(kept) < least:
-        kept = _here.memory = np.zeros(least, np.float32)
-    return kept
+    module = importlib.import_module(module_of(family_named(spec.family).kind))
+    run: Callable[..., None] = module.run
+    return run
 
 
 def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Examples) -> Tensor:
@@ -123,16 +71,14 @@ def gradients(
 
 @cache
 def _places(spec: ModelSpec) -> tuple[dict[str, int], Any, Any]:
-    """Where each parameter starts in a row, always in the order of `init`; where those of the
-    blocks start; and the sizes, as the compiled function takes them."""
+    """Where each parameter starts in a row; where those of each block start; and the sizes, as the
+    compiled function takes them. Always in the order of `init`."""
     starts, start = {}, 0
     for name, value in init(spec, 0).items():
         starts[name], start = start, start + value.numel()
-    kind = family_named(spec.family).kind
-    names, layers = _KINDS[kind].names, range(spec.n_layers)
-    at = [[starts[f"blocks.{layer}.{name}"] for name in names] for layer in layers]
+    at = [list(part(starts, f"blocks.{layer}").values()) for layer in range(spec.n_layers)]
     sizes = [spec.d_model, spec.n_heads, spec.d_ff]
-    if kind == "mamba2":
+    if family_named(spec.family).kind == "mamba2":
         sizes[2:] = [spec.d_state, starts["leave.norm.weight"]]
     return starts, np.array(at), np.array(sizes)
 
@@ -141,12 +87,7 @@ def _run(
     params: Params, spec: ModelSpec, table: TokenTable, examples: Examples, train: bool
 ) -> tuple[Tensor, Tensor]:
     family = family_named(spec.family)
-    kind, first = _KINDS[family.kind], part(params, "blocks.0")
-    rows = linear(table.features.expand(len(params["embed"]), -1, -1), params["embed"])
-    added = positions.encode(part(params, "positions"), spec, table.positions, rows.dtype)
-    enter = BLOCKS[spec.family].enter
-    wide = kind.wide(first, enter(part(params, "enter"), rows if added is None else rows + added))
-
+    wide = _WIDE[family.kind](part(params, "blocks.0"), token_vectors(params, spec, table))
     starts, at, sizes = _places(spec)
     values = torch.cat([params[name].detach().flatten(1) for name in starts], 1)
     grads = torch.zeros_like(values) if train else values  # written to only in training
@@ -155,13 +96,10 @@ def _run(
     arrays = (values, grads, wide.detach(), d_wide, examples.bits, examples.index, out)
     data = tuple(tensor.contiguous().numpy() for tensor in arrays)
     how = (at, starts["head.weight"], sizes, int(table.task == "lhi"), family.causal, train)
-    function = compiled(spec)
-    while size := function(data, how, _memory(0)):
-        _memory(size)
+    compiled(spec)(data, how)
     if train:
-        read = ("embed", "positions.", "enter.", *(f"blocks.0.{name}" for name in kind.at_table))
-        names = [name for name in params if name.startswith(read)]
-        found = torch.autograd.grad(wide, [params[name] for name in names], d_wide)
-        for name, grad in zip(names, found, strict=True):
-            grads[:, starts[name] : starts[name] + grad[0].numel()] = grad.flatten(1)
+        found = torch.autograd.grad(wide, list(params.values()), d_wide, allow_unused=True)
+        for name, grad in zip(params, found, strict=True):
+            if grad is not None:
+                grads[:, starts[name] : starts[name] + grad[0].numel()] = grad.flatten(1)
     return out, grads

@@ -16,7 +16,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.core.typing import signature
 from numba.core.typing.templates import ConcreteTemplate, infer_global
-from numba.extending import intrinsic, lower_builtin, models, register_model
+from numba.extending import lower_builtin, models, register_model
 
 # As many float32 as fill a register of AVX-512, else of AVX.
 LANES = 16 if get_host_cpu_features().get("avx512f") else 8
@@ -69,58 +69,69 @@ class _Model(models.PrimitiveModel):
         super().__init__(dmm, fe_type, _IR)
 
 
-def _operator(python: Any, instruction: str) -> None:
-    infer_global(python)(
-        type(instruction, (ConcreteTemplate,), {"cases": [signature(vector, vector, vector)]})
-    )
+def _made(result: Any, *kinds: Any, python: Any = None) -> Any:
+    """A function for kernels, or what an operator of Python does, by the code that builds it."""
 
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return getattr(builder, instruction)(*args)
+    def declare(code: Any) -> Any:
+        key = python or code
+        typed = {"key": key, "cases": [signature(result, *kinds)]}
+        infer_global(key, types.Function(type(code.__name__, (ConcreteTemplate,), typed)))
+        lower_builtin(key, *kinds)(lambda context, builder, _, args: code(context, builder, *args))
+        return key
 
-    lower_builtin(python, vector, vector)(lower)
+    return declare
 
 
-for _python, _instruction in (
+for _python, _name in (
     (operator.add, "fadd"),
     (operator.sub, "fsub"),
     (operator.mul, "fmul"),
     (operator.truediv, "fdiv"),
 ):
-    _operator(_python, _instruction)
+    _made(vector, vector, vector, python=_python)(
+        lambda _, builder, a, b, name=_name: getattr(builder, name)(a, b)
+    )
 
 
-def _pointer(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    array = context.make_array(sig.args[0])(context, builder, args[0])
-    at = builder.mul(args[1], ir.Constant(args[1].type, LANES))
-    return builder.bitcast(builder.gep(array.data, [at]), _IR.as_pointer())
+def _llvm(name: str, count: int) -> Any:
+    """One of LLVM's own functions of so many vectors."""
+    kind, full = ir.FunctionType(_IR, [_IR] * count), f"llvm.{name}.v{LANES}f32"
+
+    @_made(vector, *[vector] * count)
+    def call(_: Any, builder: Any, *args: Any) -> Any:
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, full), args)
+
+    return call
 
 
-def _llvm(builder: Any, name: str, args: Any) -> Any:
-    """Call one of LLVM's own functions on vectors."""
-    kind = ir.FunctionType(_IR, [_IR] * len(args))
-    name = f"llvm.{name}.v{LANES}f32"
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
+fma = _llvm("fmuladd", 3)  # a b + c, in one instruction where the CPU has it
+root = _llvm("sqrt", 1)
+signed_like = _llvm("copysign", 2)  # the size of the first with the sign of the second
+_rounded = _llvm("rint", 1)
 
 
-@intrinsic
-def get(typing: Any, a: Any, i: Any) -> Any:
+def _number(context: Any, builder: Any, a: Any, i: Any) -> Any:
+    """Where the i-th number of an array is."""
+    return builder.gep(context.make_array(_TYPES[Floats])(context, builder, a).data, [i])
+
+
+def _place(context: Any, builder: Any, a: Any, i: Any) -> Any:
+    """Where the i-th vector of an array is."""
+    at = builder.mul(i, ir.Constant(i.type, LANES))
+    return builder.bitcast(_number(context, builder, a, at), _IR.as_pointer())
+
+
+@_made(vector, _TYPES[Floats], types.int64)
+def get(context: Any, builder: Any, a: Any, i: Any) -> Any:
     """The i-th vector of an array."""
-
-    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.load(_pointer(context, builder, sig, args), align=4)
-
-    return vector(a, types.int64), code
+    return builder.load(_place(context, builder, a, i), align=4)
 
 
-@intrinsic
-def put(typing: Any, a: Any, i: Any, x: Any) -> Any:
+@_made(types.none, _TYPES[Floats], types.int64, vector)
+def put(context: Any, builder: Any, a: Any, i: Any, x: Any) -> Any:
     """Set the i-th vector of an array."""
-
-    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        builder.store(args[2], _pointer(context, builder, sig, args), align=4)
-        return context.get_dummy_value()
-
-    return types.void(a, types.int64, vector), code
+    builder.store(x, _place(context, builder, a, i), align=4)
+    return context.get_dummy_value()
 
 
 def _in_every_lane(builder: Any, x: Any) -> Any:
@@ -129,99 +140,47 @@ def _in_every_lane(builder: Any, x: Any) -> Any:
     return builder.shuffle_vector(one, nothing, ir.Constant(_INT, [0] * LANES))
 
 
-@intrinsic
-def splat(typing: Any, x: Any) -> Any:
+@_made(vector, types.float32)
+def splat(_: Any, builder: Any, x: Any) -> Any:
     """A number in every lane."""
-
-    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _in_every_lane(builder, args[0])
-
-    return vector(types.float32), code
+    return _in_every_lane(builder, x)
 
 
-@intrinsic
-def each(typing: Any, a: Any, i: Any) -> Any:
+@_made(vector, _TYPES[Floats], types.int64)
+def each(context: Any, builder: Any, a: Any, i: Any) -> Any:
     """The number a[i] in every lane, i >= 0: numba's own a[i] first checks for a negative index."""
-
-    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        array = context.make_array(sig.args[0])(context, builder, args[0])
-        return _in_every_lane(builder, builder.load(builder.gep(array.data, [args[1]])))
-
-    return vector(a, types.int64), code
+    return _in_every_lane(builder, builder.load(_number(context, builder, a, i)))
 
 
-@intrinsic
-def fma(typing: Any, a: Any, b: Any, c: Any) -> Any:
-    """a b + c, in one instruction where the CPU has it."""
-
-    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _llvm(builder, "fmuladd", args)
-
-    return vector(vector, vector, vector), code
+@_made(vector)
+def zero(_: Any, builder: Any) -> Any:
+    """0 in every lane."""
+    return ir.Constant(_IR, None)
 
 
-@intrinsic
-def root(typing: Any, x: Any) -> Any:
-    """The square root."""
-
-    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _llvm(builder, "sqrt", args)
-
-    return vector(vector), code
-
-
-@intrinsic
-def largest(typing: Any, a: Any, b: Any) -> Any:
+@_made(vector, vector, vector)
+def largest(_: Any, builder: Any, a: Any, b: Any) -> Any:
     """The larger of two, in each lane."""
-
-    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.select(builder.fcmp_ordered(">", *args), *args)
-
-    return vector(vector, vector), code
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
-@intrinsic
-def total(typing: Any, x: Any) -> Any:
+@_made(types.float32, vector)
+def total(_: Any, builder: Any, x: Any) -> Any:
     """The sum of the lanes, by repeated halving."""
-
-    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        x, width = args[0], LANES
-        while width > 1:
-            width //= 2
-            halves = [
-                builder.shuffle_vector(
-                    x,
-                    x,
-                    ir.Constant(
-                        ir.VectorType(ir.IntType(32), width), list(range(start, start + width))
-                    ),
-                )
-                for start in (0, width)
-            ]
-            x = builder.fadd(*halves)
-        return builder.extract_element(x, ir.Constant(ir.IntType(32), 0))
-
-    return types.float32(vector), code
+    width = LANES
+    while width > 1:
+        width //= 2
+        kind = ir.VectorType(ir.IntType(32), width)
+        lanes = [ir.Constant(kind, list(range(at, at + width))) for at in (0, width)]
+        x = builder.fadd(*(builder.shuffle_vector(x, x, half) for half in lanes))
+    return builder.extract_element(x, ir.Constant(ir.IntType(32), 0))
 
 
-@intrinsic
-def _power_of_two(typing: Any, x: Any) -> Any:
+@_made(vector, vector)
+def _power_of_two(_: Any, builder: Any, x: Any) -> Any:
     """2^x for integers x from -126 to 127, built from the bits of a float."""
-
-    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        whole = builder.fptosi(args[0], _INT)
-        whole = builder.add(whole, ir.Constant(_INT, [127] * LANES))
-        return builder.bitcast(builder.shl(whole, ir.Constant(_INT, [23] * LANES)), _IR)
-
-    return vector(vector), code
-
-
-@intrinsic
-def _rounded(typing: Any, x: Any) -> Any:
-    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _llvm(builder, "rint", args)
-
-    return vector(vector), code
+    whole = builder.add(builder.fptosi(x, _INT), ir.Constant(_INT, [127] * LANES))
+    return builder.bitcast(builder.shl(whole, ir.Constant(_INT, [23] * LANES)), _IR)
 
 
 _F = np.float32
@@ -234,16 +193,6 @@ _ROOT_HALF, _ROOT_PI = _F(0.5**0.5), _F((2 * np.pi) ** -0.5)
 _P, _A1, _A2 = _F(0.3275911), _F(0.254829592), _F(-0.284496736)
 _A3, _A4, _A5 = _F(1.421413741), _F(-1.453152027), _F(1.061405429)
 _L3, _L5, _L7, _L9, _L11, _L13 = (_F(1 / k) for k in (3, 5, 7, 9, 11, 13))
-
-
-@intrinsic
-def zero(typing: Any) -> Any:
-    """0 in every lane."""
-
-    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return ir.Constant(_IR, None)
-
-    return vector(), code
 
 
 @inline
@@ -297,13 +246,3 @@ def normal(x: Any) -> tuple[Any, Any]:
     inner = splat(_HALF) - upper
     signed = signed_like(inner, x)
     return signed + splat(_HALF), density * splat(_ROOT_PI)
-
-
-@intrinsic
-def signed_like(typing: Any, size: Any, sign: Any) -> Any:
-    """The size of `size` with the sign of `sign`."""
-
-    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _llvm(builder, "copysign", args)
-
-    return vector(vector, vector), code

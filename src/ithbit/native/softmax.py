@@ -86,50 +86,40 @@ def mix_back(
                 put4(m, at + d, v)
 
 
+def parts(layers: int, T: int, d: int, heads: int, up_to: int, *_: int) -> tuple[int, ...]:
+    """The sizes of the parts of the memory, in the order in which `_softmax` takes them."""
+    row, wider, last = T * d, T * up_to, heads * T
+    matrices = (layers - 1) * T * last + last
+    kept = ((layers + 1) * row, layers * row, 2 * layers * row, matrices, *[layers * row] * 4)
+    kept += (*[layers * T] * 2, *[layers * wider] * 2)
+    return (*kept, *[row] * 7, 2 * row, wider, T * last if layers > 1 else last)
+
+
 @group
-def _softmax(run: Any, how: Any, first: int, m: Any) -> int:
+def _softmax(run: Any, how: Any, first: int, m: Any) -> None:
     """See `group`."""
     p, table, d_table, bits, index, logits = run
-    at, head_at, sizes, lhi, causal, train = how
+    at, head_at, sizes, lhi, causal, train, places = how
     layers, d, heads, up_to, n = len(at), sizes[0], sizes[1], sizes[2], bits.shape[1]
     T = n + 1 + lhi
     row, wider, matrix = T * d, T * up_to, heads * T * T
     # Kept for every layer:
-    x = n + 1
-    q = x + (layers + 1) * row
-    kv = q + layers * row
-    weights = kv + 2 * layers * row
-    mixed = weights + (layers - 1) * matrix + heads * T
-    z1 = mixed + layers * row
-    y1 = z1 + layers * row
-    z2 = y1 + layers * row
-    scale1 = z2 + layers * row
-    scale2 = scale1 + layers * T
-    h = scale2 + layers * T
-    slope = h + layers * wider
+    x, q, kv, weights, mixed, z1, y1, z2, scale1, scale2, h, slope = places[:12]
     # Temporary:
-    y = slope + layers * wider
-    g = y + row
-    gx, ga, gy = g + row, g + 2 * row, g + 3 * row
-    gm, gq, gkv = g + 4 * row, g + 5 * row, g + 6 * row
-    gh = gkv + 2 * row
-    gw = gh + wider
-    gp = gw + (matrix if layers > 1 else heads * T)
-    if first < 0:
-        return gp
+    y, g, gx, ga, gy, gm, gq, gkv, gh, gw, gp = places[12:]
     sums = gp + len(p)
     for layer in range(layers):
         asked = 1 if layer == layers - 1 else T
         here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
-        qkv, out, up, down, norm1, norm2 = at[layer]
+        qkv, _, out, _, up, _, down, _, norm1, _, norm2, _ = at[layer]
         x_, last, q_, kv_, mixed_ = x + here, x + here + mine, q + here, kv + 2 * here, mixed + here
         if layer:
             linear(p, qkv, qkv + 3 * d * d, m, last, d, q_, d, asked)
             linear(p, qkv + d * d, qkv + 3 * d * d + d, m, x_, d, kv_, 2 * d, T)
         else:
-            spread(table, 0, d, n, lhi, asked, m, 0, last)
-            spread(table, d, d, n, lhi, asked, m, 0, q_)
-            spread(table, 2 * d, 2 * d, n, lhi, T, m, 0, kv_)
+            spread(table, 0, d, asked, m, last)
+            spread(table, d, d, asked, m, q_)
+            spread(table, 2 * d, 2 * d, T, m, kv_)
         mix(m, q_, kv_, weights + layer * matrix, mixed_, T, asked, d, heads, causal)
         linear(p, out, out + d * d, m, mixed_, d, y, d, asked)
         add(m, y, last, asked * d)
@@ -141,7 +131,7 @@ def _softmax(run: Any, how: Any, first: int, m: Any) -> int:
     for layer in range(layers - 1, -1 if train else layers - 1, -1):
         asked = 1 if layer == layers - 1 else T
         here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
-        qkv, out, up, down, norm1, norm2 = at[layer]
+        qkv, _, out, _, up, _, down, _, norm1, _, norm2, _ = at[layer]
         x_, last, q_, kv_, mixed_ = x + here, x + here + mine, q + here, kv + 2 * here, mixed + here
         some = asked * d
         clear(m, ga, some)
@@ -168,13 +158,12 @@ def _softmax(run: Any, how: Any, first: int, m: Any) -> int:
             linear_weights(gp, qkv + d * d, b + d, m, gkv, 2 * d, x_, d, T)
             g, gx = gx, g
         else:
-            collect(d_table, 0, d, n, lhi, asked, m, 0, gx + mine, sums)
-            collect(d_table, d, d, n, lhi, asked, m, 0, gq, sums)
-            collect(d_table, 2 * d, 2 * d, n, lhi, T, m, 0, gkv, sums)
-    return gp
+            collect(d_table, 0, d, asked, m, gx + mine, sums)
+            collect(d_table, d, d, asked, m, gq, sums)
+            collect(d_table, 2 * d, 2 * d, T, m, gkv, sums)
 
 
-@entry
-def softmax(data: Any, how: Any, m: Any) -> int:
+@entry(parts)
+def run(data: Any, how: Any, m: Any) -> None:
     """See `entry`."""
-    return drive(_softmax, data, how, m)
+    drive(_softmax, data, how, m)

@@ -2,8 +2,8 @@
 
 What acts on each token by itself before the first mixing is computed outside, on the token table
 (see `models/stream.py`); `wide` has its rows, and its columns are the numbers that a block needs.
-Here they are spread over the tokens of a group of examples, one lane per example. At `group` in the
-memory are the bits of the group, followed by the row of each lane's query token.
+Here they are spread over the tokens of a group of examples, one lane per example. The memory starts
+with the bits of the group, followed by the row of each lane's query token.
 """
 
 import numpy as np
@@ -27,26 +27,24 @@ from ithbit.native.simd import (
 
 
 @part
-def load(bits: Bits, index: Indices, first: int, m: Floats, group: int) -> None:
+def load(bits: Bits, index: Indices, first: int, m: Floats) -> None:
     """Load the examples from the `first` on; beyond the last one, zeros with index 1."""
     count, n = bits.shape
     for lane in range(LANES):
         k = first + lane
         for j in range(n):
-            m[(group + j) * LANES + lane] = bits[k, j] if k < count else 0
-        m[(group + n) * LANES + lane] = 2 * n + (index[k] - 1 if k < count else 0)
+            m[j * LANES + lane] = bits[k, j] if k < count else 0
+        m[n * LANES + lane] = 2 * n + (index[k] - 1 if k < count else 0)
 
 
 @part
-def spread(
-    wide: Table, column: int, width: int, n: int, lhi: int, tokens: int, m: Floats, group: int,
-    x: int,
-) -> None:  # fmt: skip
+def spread(wide: Table, column: int, width: int, tokens: int, m: Floats, x: int) -> None:
     """x = columns of the table at the last `tokens` tokens of each example."""
+    n, lhi = len(wide) // 3, len(wide) % 3
     for k in range(tokens):
         j, at = n + 1 - tokens + k, x + k * width
         if 0 <= j < n:
-            here = get(m, group + j)
+            here = get(m, j)
             for c in range(width):
                 low = wide[j, column + c]
                 put(m, at + c, fma(here, splat(wide[n + j, column + c] - low), splat(low)))
@@ -55,23 +53,22 @@ def spread(
                 put(m, at + c, splat(wide[3 * n, column + c]))
         else:
             for lane in range(LANES):
-                row = int(m[(group + n) * LANES + lane])
+                row = int(m[n * LANES + lane])
                 for c in range(width):
                     m[(at + c) * LANES + lane] = wide[row, column + c]
 
 
 @part
 def collect(
-    d_wide: Table, column: int, width: int, n: int, lhi: int, tokens: int, m: Floats, group: int,
-    g: int, sums: int,
-) -> None:  # fmt: skip
+    d_wide: Table, column: int, width: int, tokens: int, m: Floats, g: int, sums: int
+) -> None:
     """The backward pass of `spread`. Bit tokens are summed in the memory, followed by separate sums
     over those that are 1; the others go to their rows."""
-    columns = d_wide.shape[1]
+    n, lhi, columns = len(d_wide) // 3, len(d_wide) % 3, d_wide.shape[1]
     for k in range(tokens):
         j, at = n + 1 - tokens + k, g + k * width
         if 0 <= j < n:
-            here, there = get(m, group + j), sums + j * columns + column
+            here, there = get(m, j), sums + j * columns + column
             ones = there + n * columns
             for c in range(width):
                 v = get(m, at + c)
@@ -82,7 +79,7 @@ def collect(
                 d_wide[3 * n, column + c] += total(get(m, at + c))
         else:
             for lane in range(LANES):
-                row = int(m[(group + n) * LANES + lane])
+                row = int(m[n * LANES + lane])
                 for c in range(width):
                     d_wide[row, column + c] += m[(at + c) * LANES + lane]
 

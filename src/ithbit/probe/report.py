@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ithbit.engine.device import Device, choose_device
+from ithbit.engine.device import Device, choose_device, one_thread
 from ithbit.engine.how import Event
 from ithbit.engine.outcomes import outcome
 from ithbit.errors import LayerError, SpecError
@@ -199,7 +199,7 @@ def probe_layer(
     """Probe a layer; raise `LayerError` with the reason if that is impossible."""
     until = time.monotonic() + 60 * plan.minutes
     device = choose_device(device_name)
-    with device.one_thread():
+    with one_thread():
         # Before any training: checks that take seconds and may rule the layer out.
         module = usable(layer, plan.width, max(plan.lengths) + 2, device.torch)
         seen = behaviour(module, plan.width, max(plan.lengths) + 2)

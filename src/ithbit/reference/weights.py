@@ -66,19 +66,11 @@ def export(module: nn.Module, spec: ModelSpec) -> Params:
     >>> params["blocks.0.hh.weight"].shape
     torch.Size([48, 16])
     """
-    return _as_ours(spec, {name: p.detach() for name, p in module.named_parameters()})
+    return as_ours(spec, {name: p.detach() for name, p in module.named_parameters()})
 
 
-def export_gradients(module: nn.Module, spec: ModelSpec) -> Params:
-    """The gradients of the last backward pass, under our names; zero where there are none."""
-    gradients = {
-        name: torch.zeros_like(p) if p.grad is None else p.grad
-        for name, p in module.named_parameters()
-    }
-    return _as_ours(spec, gradients)
-
-
-def _as_ours(spec: ModelSpec, theirs: dict[str, Tensor]) -> Params:
+def as_ours(spec: ModelSpec, theirs: dict[str, Tensor]) -> Params:
+    """Tensors by the names of a reference module, as copies by ours."""
     out: Params = {}
     for name, like in classifier.init(spec, seed=0).items():
         value = torch.cat([theirs[part] for part in _sources(name, spec)])

@@ -21,7 +21,6 @@ import errno
 import fcntl
 import glob
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -106,16 +105,14 @@ class RunFolder:
         train side by side, which costs time and changes nothing.
         """
         with said_as_store_error(self.path):
-            handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o666)
-        try:
+            lock = open(self.path / "lock", "ab")  # noqa: SIM115
+        with lock:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 yield error.errno in _NO_LOCKS
             else:
                 yield True
-        finally:
-            os.close(handle)
 
     def result(self) -> Result | None:
         """The finished run's record, or None; raises `StoreError` if it is damaged."""
@@ -187,7 +184,7 @@ class RunFolder:
             "schema": str(SCHEMA),
             "run_id": self.run.run_id,
             "epochs_done": str(checkpoint.epochs_done),
-            "plateau_best": _exact(checkpoint.plateau_best),
+            "plateau_best": checkpoint.plateau_best.hex(),
             "plateau_bad_epochs": str(checkpoint.plateau_bad_epochs),
             "started_at": checkpoint.started_at,
         }
@@ -323,7 +320,3 @@ def keep_verification(folder: Path, verified: Verified) -> None:
         return
     with said_as_store_error(folder):
         write_atomically(folder / "verification.json", json_bytes(verified.to_json()))
-
-
-def _exact(value: float) -> str:
-    return value.hex() if math.isfinite(value) else str(value)

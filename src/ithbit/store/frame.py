@@ -128,14 +128,13 @@ class Records:
 
     def histories(self) -> pl.DataFrame:
         """Every epoch of every run, in the order of rows, then of epochs."""
-        columns: dict[str, list[Any]] = {name: [] for name in HISTORY_COLUMNS}
-        for run_id, name, folder in self.rows.select("run_id", "name", "folder").iter_rows():
-            epochs = self.history(run_id, folder)
-            columns["run_id"] += [run_id] * len(epochs)
-            columns["name"] += [name] * len(epochs)
-            for key in _EPOCH:
-                columns[key] += [getattr(epoch, key) for epoch in epochs]
-        return pl.DataFrame(columns, schema=HISTORY_COLUMNS, strict=False)
+        runs = self.rows.select("run_id", "name", "folder").iter_rows()
+        epochs = [
+            (run_id, name, *vars(epoch).values())
+            for run_id, name, folder in runs
+            for epoch in self.history(run_id, folder)
+        ]
+        return pl.DataFrame(epochs, schema=HISTORY_COLUMNS, orient="row", strict=False)
 
     def history_note(self) -> str | None:
         """One line if an export has no histories, else None."""
@@ -156,17 +155,13 @@ def load_rows(store: Path) -> Records:
     """
     if is_export(store) and (path := _table_path(store, "runs")):
         return _exported_rows(store, path)
-    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    set_aside = []
+    found, set_aside = [], []
     for _, folder in need_runs(store):
         try:
-            row = _row(folder, f"{store}/{folder}")
+            found.append(_row(folder, f"{store}/{folder}"))
         except UnreadableError as reason:
             set_aside.append(SetAside(folder, str(reason)))
-            continue
-        for name, values in columns.items():
-            values.append(row.get(name))
-    rows = pl.DataFrame(columns, schema=COLUMNS, strict=False)
+    rows = pl.DataFrame(found, schema=COLUMNS, strict=False)
     return Records(store, rows.with_columns(solved=_SOLVED), tuple(set_aside))
 
 

@@ -1,8 +1,7 @@
 """What `ithbit probe` left in a store under `probe/`.
 
 A layer's folder is `<layer>-<digest>`, with `report.json`, the latest report; 0.1 also left one
-`.json` file per finished run there, which is still read but no longer written. Records that are
-damaged or contradict themselves are skipped.
+`.json` file per finished run there. Records that are damaged or contradict themselves are skipped.
 """
 
 from collections.abc import Mapping
@@ -58,15 +57,6 @@ class Probed:
     ranks: tuple[int, ...] = ()  # from k = 1 on; empty if the layer could not be measured
     singular_values: tuple[float, ...] = ()  # at the last k, in units of the noise
     protocol: Mapping[str, Any] = field(default_factory=dict)  # of its runs; 0.1 did not keep it
-
-
-def read_probed_run(path: Path) -> ProbedRun | None:
-    """The run in a file, or None if it is missing or cannot be read."""
-    try:
-        data = read_json(str(path))
-        return None if data is None else _run(data)
-    except UnreadableError:
-        return None
 
 
 def probed_layers(store: Path) -> list[Probed]:

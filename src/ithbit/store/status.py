@@ -7,12 +7,13 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, get_args
 
 from ithbit.errors import StoreError
 from ithbit.spec import RunSpec
-from ithbit.store.reading import State, check_kind, read_run, run_folders
+from ithbit.store.reading import check_kind, read_run, run_folders
 from ithbit.store.schema import UnreadableError
 from ithbit.store.writing import said_as_store_error
 
@@ -70,30 +71,29 @@ def folder_status(folder: Path) -> RunStatus:
         return "set aside"
     if "result.json" not in names and "lock" in names and _is_locked(folder / "lock"):
         return "running"
+    return _recorded(folder)[0]
+
+
+def _recorded(folder: Path) -> tuple[RunStatus, str | None]:
+    """The status by the record alone, and why the run is set aside or failed, else None."""
     try:
-        state, _ = read_run(str(folder))
-    except UnreadableError:
-        return "set aside"
-    by_state: dict[State, RunStatus] = {"finished": "done", "failed": "failed"}
-    return by_state.get(state, "stopped")
+        state, record = read_run(str(folder))
+    except UnreadableError as error:
+        return "set aside", str(error)
+    if state == "failed":
+        return "failed", str(record["error"])
+    return "done" if state == "finished" else "stopped", None
 
 
 def problem(folder: Path) -> str | None:
     """Why the run of a folder is set aside, or None if its record is valid."""
-    try:
-        read_run(str(folder))
-    except UnreadableError as reason:
-        return str(reason)
-    return None
+    status, why = _recorded(folder)
+    return why if status == "set aside" else None
 
 
 def reason(folder: Path) -> str | None:
     """Why the run of a folder is set aside or failed, or None."""
-    try:
-        state, record = read_run(str(folder))
-    except UnreadableError as error:
-        return str(error)
-    return str(record["error"]) if state == "failed" else None
+    return _recorded(folder)[1]
 
 
 def statuses(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, RunStatus]:
@@ -102,16 +102,9 @@ def statuses(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, RunStatus]:
 
 
 def _is_locked(path: Path) -> bool:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no locks on this file system
-        return False
-    finally:
-        os.close(handle)
+    with suppress(OSError), open(path, "rb") as lock:  # raised also by file systems without locks
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
     return False

@@ -18,8 +18,9 @@ from ithbit.spec import RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result
 from ithbit.store.status import check_store, statuses
-from ithbit.sweep.executors import Executor, Handle, Job
+from ithbit.sweep.executors import Handle, Job
 from ithbit.sweep.executors.ledger import Batch, Ledger, Share, latest_shares
+from ithbit.sweep.executors.slurm import Slurm
 from ithbit.sweep.processes import MAX_ATTEMPTS
 from ithbit.sweep.runner import group
 
@@ -33,13 +34,13 @@ _CANCEL_SECONDS = 60.0  # to wait for cancelled shares to leave the queue
 
 
 class ClusterSweep:
-    """Runs, the store they share and an executor, with what is known of its queue so far."""
+    """Runs, the store they share and a cluster, with what is known of its queue so far."""
 
     def __init__(
         self,
         runs: Iterable[RunSpec],
         store: Path,
-        executor: Executor,
+        cluster: Slurm,
         device: Device,
         runs_per_job: int | None = None,
         watch: Watcher = lambda event: None,
@@ -47,7 +48,7 @@ class ClusterSweep:
     ) -> None:
         check_store(store)
         self.runs = list(dict.fromkeys(runs))
-        self.store, self.executor, self.device = store.resolve(), executor, device
+        self.store, self.cluster, self.device = store.resolve(), cluster, device
         self.runs_per_job, self.watch, self.retry_failed = runs_per_job, watch, retry_failed
         self.ledger = Ledger(self.store)
         self._unfinished = {run.run_id: run for run in self.runs}
@@ -94,7 +95,7 @@ class ClusterSweep:
         some share left the queue too recently to count as ended."""
         with self.ledger.locked() as lock:
             try:
-                live = self.executor.alive()
+                live = self.cluster.alive()
             except ClusterError as error:
                 if not patient:
                     raise
@@ -164,11 +165,11 @@ class ClusterSweep:
                 self._releases[handle] += 1
                 if self._releases[handle] <= MAX_RELEASES:
                     self._remark(f"job {job.job_id} was held after a failed launch; released")
-                    self.executor.release(job)
+                    self.cluster.release(job)
                 else:
                     self._remark(f"job {job.job_id} was held again and again; cancelled")
                     batch.note(handle.index, "held")
-                    self.executor.cancel([job])
+                    self.cluster.cancel([job])
 
     def _raise_problems(self, batches: dict[str, Batch], lost: dict[Handle, list[RunSpec]]) -> None:
         """Raise what the user must fix; the shares concerned are closed, so that it is raised
@@ -225,12 +226,12 @@ class ClusterSweep:
             return 0
         n_runs = 0
         try:
-            largest = self.executor.largest_batch()
+            largest = self.cluster.largest_batch()
             for start in range(0, len(shares), largest):
                 chunk = shares[start : start + largest]
                 batch = self.ledger.write(chunk, self.device.torch.type)
                 try:
-                    self.executor.submit(batch, lock)
+                    self.cluster.submit(batch, lock)
                 except ClusterError:
                     self.ledger.remove(batch)
                     raise
@@ -292,23 +293,23 @@ def problem_of(batch: Batch, index: int) -> str | None:
     return None
 
 
-def cancel(runs: Iterable[RunSpec], store: Path, executor: Executor) -> int:
+def cancel(runs: Iterable[RunSpec], store: Path, cluster: Slurm) -> int:
     """Cancel every live share that holds one of the runs; return how many there were. The runs keep
     their progress and resume from it when they are submitted again."""
     ledger = Ledger(store)
     wanted = {run.run_id for run in runs}
     with ledger.locked():
-        live = executor.alive()
+        live = cluster.alive()
         jobs = []
         for batch in ledger.batches():
             for handle, share in zip(batch.handles, batch.shares, strict=True):
                 if handle in live and any(run.run_id in wanted for run in share.runs):
                     batch.close(handle.index)
                     jobs.append(live[handle])
-        executor.cancel(jobs)
+        cluster.cancel(jobs)
     deadline = time.monotonic() + _CANCEL_SECONDS
     while jobs and time.monotonic() < deadline:
-        live = executor.alive()
+        live = cluster.alive()
         if not any(job.handle in live for job in jobs):
             break
         time.sleep(_STORE_SECONDS)

@@ -20,15 +20,15 @@ from ithbit.engine.how import (
     ctrl_c_pauses,
     stopped,
 )
-from ithbit.engine.memory import check_memory, host_bytes
-from ithbit.engine.outcomes import missing, outcome
+from ithbit.engine.loop import to_train
+from ithbit.engine.memory import host_bytes
+from ithbit.engine.outcomes import outcome
 from ithbit.engine.steppers import Compile, Kernels
-from ithbit.engine.steppers.choice import check_compile, check_kernels, compiling, why_alone
+from ithbit.engine.steppers.choice import compiling, why_alone
 from ithbit.models.layer_source import bound_here
 from ithbit.spec import RunSpec
-from ithbit.store.status import check_store
 from ithbit.sweep.processes import train_in_processes, worker_devices
-from ithbit.sweep.threads import Audience, at_once, train_in_threads
+from ithbit.sweep.threads import at_once, shared, train_in_threads
 from ithbit.sweep.turns import BUSY_SECONDS, Stack, Turns
 
 
@@ -52,13 +52,8 @@ def run_all(
     """
     runs = list(dict.fromkeys(runs))
     device, pause = choose_device(device_name), Pause()
-    check_kernels(kernels, runs, device)
-    check_compile(compile, runs, device)
-    needed = check_memory(runs, store, device, kernels, retry_failed)
-    how = How(store, device, kernels, Audience(watch, pause).tell, pause, compile)
-    todo = missing(runs, store, how.watch, retry_failed)
-    if todo:  # finished runs can be read from a store that is not writable
-        check_store(store)
+    how = How(store, device, kernels, shared(watch, pause), pause, compile)
+    todo, needed = to_train(runs, how, retry_failed)
     devices = worker_devices(device_name, device, 1 if bound_here(todo) else workers)
     stacks = group(todo, device, len(devices))
     if device.is_cuda and len(devices) == 1:  # whole cells: a run that leaves is replaced

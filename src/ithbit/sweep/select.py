@@ -142,7 +142,8 @@ def read_sweep(path: Path) -> list[RunSpec]:
     lists |= {key: _as_list(data[key]) for key in _NEEDED[:-1] if key in data}
     seeds = [0]
     try:
-        seeds = _seeds(data.get("seeds", "0"))
+        given = _as_list(data.get("seeds", "0"))
+        seeds = [seed for item in given for seed in parse_seeds(str(item))]
     except SpecError as error:
         problems.append(str(error))
     protocols = [] if any("[protocol]" in p for p in problems) else _protocols(data, problems)
@@ -175,10 +176,8 @@ def _models(lists: dict[str, list[Any]], beside: Path, problems: list[str]) -> l
         except LayerError as error:
             problems.append(str(error))
     lists = lists | {"family": families}
-    combinations: list[tuple[Any, ...]] = [()]
     order = ("task", "family", "n", "layers", "width", "heads", "ff", "positions")
-    for key in order:
-        combinations = [(*c, value) for c in combinations for value in lists[key]]
+    combinations = itertools.product(*(lists[key] for key in order))
     models = []
     for task, (family, code), n, layers, width, heads, ff, positions in combinations:
         try:
@@ -210,12 +209,6 @@ def _key_problems(data: dict[str, Any]) -> list[str]:
         if key not in names
     ]
     return problems
-
-
-def _seeds(value: Any) -> list[int]:
-    if isinstance(value, str):
-        return parse_seeds(value)
-    return [seed for item in _as_list(value) for seed in parse_seeds(str(item))]
 
 
 def _as_list(value: Any) -> list[Any]:

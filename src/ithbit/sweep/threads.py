@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import torch
 
+from ithbit.engine.device import one_thread
 from ithbit.engine.how import Event, How, Notice, Pause, Watcher
 from ithbit.engine.loop import train_cell
 from ithbit.errors import BusyError
@@ -30,26 +31,24 @@ def at_once(device_name: str) -> int:
     return STACKS_A_GPU if device_name.startswith("cuda") else 1
 
 
-class Audience:
-    """A watcher that threads share: one call at a time, each notice once, no calls in a pause."""
+def shared(watch: Watcher, pause: Pause) -> Watcher:
+    """A watcher that threads share: one call at a time, each notice once, no calls in a pause. If
+    it raises, all threads are asked to pause."""
+    lock, told = threading.Lock(), set[str]()
 
-    def __init__(self, watch: Watcher, pause: Pause) -> None:
-        self._watch, self._pause = watch, pause
-        self._lock = threading.Lock()
-        self._told: set[str] = set()
-
-    def tell(self, event: Event) -> None:
-        """Pass an event on; if the watcher raises, all threads are asked to pause."""
-        with self._lock:
-            if self._pause.asked or (isinstance(event.what, Notice) and event.what in self._told):
+    def tell(event: Event) -> None:
+        with lock:
+            if pause.asked or (isinstance(event.what, Notice) and event.what in told):
                 return
             if isinstance(event.what, Notice):
-                self._told.add(event.what)
+                told.add(event.what)
             try:
-                self._watch(event)
+                watch(event)
             except BaseException:
-                self._pause.ask()
+                pause.ask()
                 raise
+
+    return tell
 
 
 def train_in_threads(
@@ -80,7 +79,7 @@ def train_in_threads(
 
     # Before the threads start, since they inherit these settings. And around all of the work: an
     # interruption within it may keep torch from restoring the user's settings there.
-    with how.device.one_thread(), torch.enable_grad():
+    with one_thread(), torch.enable_grad():
         if n_threads == 1:
             work()
             found = [ends.get()]

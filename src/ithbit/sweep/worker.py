@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from ithbit import errors
-from ithbit.engine.device import choose_device
+from ithbit.engine.device import choose_device, one_thread
 from ithbit.engine.how import Event, How, Notice, Pause
 from ithbit.engine.loop import train_cell
 from ithbit.engine.steppers import Compile, Kernels
@@ -29,7 +29,7 @@ from ithbit.errors import BusyError, IthbitError
 from ithbit.models.layer_source import learn
 from ithbit.spec import RunSpec, run_from_json
 from ithbit.store.records import Epoch, Failure, Result, failure_from_json, result_from_json
-from ithbit.sweep.threads import Audience, at_once
+from ithbit.sweep.threads import at_once, shared
 
 # What an event may hold, by its kind: its class, and how it is written to a line and read back.
 _KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -80,8 +80,8 @@ def serve(
             except BrokenPipeError:  # the parent is gone: the input will end, too
                 pause.ask()
 
-    audience = Audience(lambda event: say(event_to_json(event)), pause)
-    how = How(store, choose_device(device_name), kernels, audience.tell, pause, compile)
+    watch = shared(lambda event: say(event_to_json(event)), pause)
+    how = How(store, choose_device(device_name), kernels, watch, pause, compile)
 
     def train(line: str) -> None:
         order = json.loads(line)
@@ -103,7 +103,7 @@ def serve(
             traceback.print_exc()
             os._exit(1)
 
-    with how.device.one_thread(), ThreadPoolExecutor(at_once(device_name)) as threads:
+    with one_thread(), ThreadPoolExecutor(at_once(device_name)) as threads:
         for line in stacks:
             threads.submit(train_or_die, line)
         pause.ask()

@@ -7,7 +7,7 @@ inputs with a margin near 0 are evaluated again one by one.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ithbit.engine.device import one_thread
 from ithbit.store.records import Case
 
 # bits (batch, n) of 0 and 1 as uint8, index (batch) from 1 -> the logit of answer 1 (batch)
@@ -51,18 +52,13 @@ def in_chunks(model: Model, device: torch.device, workers: int) -> Iterator[Mode
     def one(start: int, bits: Tensor, index: Tensor) -> Tensor:
         return model(bits[start : start + size], index[start : start + size])
 
-    threads = torch.get_num_threads()
-    with ThreadPoolExecutor(1 if device.type == "cuda" else workers) as pool:
+    with ThreadPoolExecutor(1 if device.type == "cuda" else workers) as pool, one_thread():
 
         def whole(bits: Tensor, index: Tensor) -> Tensor:
             starts = range(0, len(index), size)
             return torch.cat(list(pool.map(lambda start: one(start, bits, index), starts)))
 
-        torch.set_num_threads(1)
-        try:
-            yield whole
-        finally:
-            torch.set_num_threads(threads)
+        yield whole
 
 
 @dataclass
@@ -134,13 +130,18 @@ class Asker:
         return found
 
 
+def tensors(cases: Sequence[Case], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Inputs as bits and index."""
+    bits = torch.tensor([[int(bit) for bit in case.bits] for case in cases], dtype=torch.uint8)
+    return bits.to(device), torch.tensor([case.index for case in cases], device=device)
+
+
 @torch.no_grad()
 def alone(model: Model, cases: list[Case], device: torch.device) -> list[Case]:
     """The same inputs, each evaluated by itself; least margin first."""
     out = []
     for case in cases:
-        bits = torch.tensor([[int(bit) for bit in case.bits]], dtype=torch.uint8, device=device)
-        index = torch.tensor([case.index], device=device)
+        bits, index = tensors([case], device)
         margin = float(margins(model(bits, index), bits, index))
         out.append(Case(case.bits, case.index, margin if math.isfinite(margin) else None))
     return sorted(out, key=order)

@@ -9,15 +9,12 @@ least margin at each index, where a restart at a local minimum gets some bits fl
 *Empirical*: finding nothing proves nothing.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from ithbit.store.records import Case
 from ithbit.tasks.sampling import draw_densities, draw_examples, stream_keys
 from ithbit.tasks.structured import every_index, plain_strings, two_bit_strings
-from ithbit.verify.margins import Asker, order
+from ithbit.verify.margins import Asker, order, tensors
 
 _BATCH = 1 << 12  # inputs tried at once, before looking for a wrong one; a GPU takes more
 _CUDA_BATCH = 1 << 16
@@ -123,12 +120,6 @@ def _best_change(ask: Asker, bits: Tensor, index: Tensor) -> tuple[Tensor, Tenso
     value, best = ask(near.flatten(0, 1), at.flatten()).view(len(index), -1).min(1)
     row = torch.arange(len(index), device=bits.device)
     return near[row, best], at[row, best], value
-
-
-def tensors(cases: Sequence[Case], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Inputs as bits and index."""
-    bits = torch.tensor([[int(bit) for bit in case.bits] for case in cases], dtype=torch.uint8)
-    return bits.to(device), torch.tensor([case.index for case in cases], device=device)
 
 
 def _thrown(bits: Tensor, generator: torch.Generator) -> Tensor:

@@ -53,6 +53,7 @@ from ithbit.verify.margins import (
     alone,
     in_chunks,
     order,
+    tensors,
 )
 
 ALWAYS = 1 << 20  # the number of inputs at n = 16; up to here all are tried, whatever the budget
@@ -105,7 +106,7 @@ def examine(
         try:
             if not (feasible and (count or n_inputs <= _BATCH)):
                 if known:
-                    stage("on record", lambda ask, _: ask(*search.tensors(known, device)))
+                    stage("on record", lambda ask, _: ask(*tensors(known, device)))
                 stage("structured", search.structured, budget // 8)
                 stage("densities", search.densities, budget // 64, seed)
                 stage("descent", search.descent, budget // 16)

@@ -30,7 +30,7 @@ class Rows:
 
 
 class Stepper(Protocol):
-    """Built from `(runs, rows, layout, device)`; none of its methods waits for the device."""
+    """Built from `(runs, rows, device)`; none of its methods waits for the device."""
 
     name: StepperName
     max_chunk: int  # steps that are worth capturing in one graph

@@ -1,7 +1,7 @@
 """Which stepper trains which runs, and why."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 import torch
@@ -9,7 +9,6 @@ import torch
 from ithbit.engine.device import Device
 from ithbit.engine.evaluate import Logits
 from ithbit.engine.how import Event, How, Notice
-from ithbit.engine.optim import Layout
 from ithbit.engine.steppers import KERNELS, Compile, Kernels, Rows, Stepper, StepperName
 from ithbit.engine.steppers.module import Module, why_not_stacked
 from ithbit.engine.steppers.plain import Plain
@@ -82,19 +81,17 @@ def evaluator_here(model: ModelSpec, device: torch.device) -> tuple[Logits, Step
     return logits, "stacked"
 
 
-def make_stepper(
-    name: StepperName, runs: list[RunSpec], rows: Rows, layout: Layout, device: Device
-) -> Stepper:
+def make_stepper(name: StepperName, runs: list[RunSpec], rows: Rows, device: Device) -> Stepper:
     """The stepper of this name; kernels and compiled code, which need more, are imported here."""
     if name == "kernels":
         from ithbit.engine.steppers.kernels import Fused
 
-        return Fused(runs, rows, layout, device)
+        return Fused(runs, rows, device)
     if name == "compiled":
         from ithbit.engine.steppers.compiled import Compiled
 
-        return Compiled(runs, rows, layout, device)
-    return (Module if name == "module" else Plain)(runs, rows, layout, device)
+        return Compiled(runs, rows, device)
+    return (Module if name == "module" else Plain)(runs, rows, device)
 
 
 def why_alone(model: ModelSpec, device: Device) -> str | None:
@@ -166,7 +163,7 @@ def kernels_named(name: str, what: str = "kernels") -> Kernels:
     raise DeviceError(f"unknown choice of {what} {name!r}; choose one of {', '.join(KERNELS)}")
 
 
-def check_compile(compile: Compile, runs: list[RunSpec], device: Device) -> None:
+def check_compile(compile: Compile, runs: Sequence[RunSpec], device: Device) -> None:
     """Raise `DeviceError` if compiled code is on but not available for all the runs."""
     kernels_named(compile, "compile")
     if compile == "on":
@@ -176,7 +173,7 @@ def check_compile(compile: Compile, runs: list[RunSpec], device: Device) -> None
                 raise DeviceError(f"compile 'on' was asked for, but {why}; use auto or off")
 
 
-def check_kernels(kernels: Kernels, runs: list[RunSpec], device: Device) -> None:
+def check_kernels(kernels: Kernels, runs: Sequence[RunSpec], device: Device) -> None:
     """Raise `DeviceError` if kernels are on but not available for all the runs."""
     if kernels_named(kernels) == "on":
         for model, protocol in dict.fromkeys((run.model, run.protocol) for run in runs):

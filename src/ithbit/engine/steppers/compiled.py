@@ -3,7 +3,6 @@
 from torch import Tensor
 
 from ithbit.engine.evaluate import bce, evaluate
-from ithbit.engine.optim import adamw_step, clip_rows
 from ithbit.engine.steppers import StepperName
 from ithbit.engine.steppers.plain import Plain
 from ithbit.native.model import gradients, logits
@@ -15,12 +14,9 @@ class Compiled(Plain):
 
     name: StepperName = "compiled"
 
-    def learn(self, examples: Examples) -> None:
-        rows, count = self.rows, examples.index.shape[1]
+    def gradients(self, examples: Examples) -> tuple[Tensor, Tensor]:
         out, grads = gradients(self.params, self.model, self.table, examples)
-        adamw_step(rows.state, clip_rows(grads, self.protocol.clip_norm), self.protocol)
-        rows.loss_sum.add_(bce(out, examples.answer).mean(1).double() * count)
-        rows.first.add_(count)
+        return bce(out, examples.answer).mean(1), grads
 
     def evaluate(self) -> tuple[Tensor, Tensor]:
         every = self.protocol.held_out_examples  # compiled code works group by group anyway

@@ -4,7 +4,6 @@ from torch import Tensor
 
 from ithbit.engine.device import Device
 from ithbit.engine.evaluate import bce, held_out_examples, ordered_mean
-from ithbit.engine.optim import Layout
 from ithbit.engine.steppers import Rows, StepperName
 from ithbit.kernels.optimiser import adamw
 from ithbit.kernels.step import Step
@@ -18,11 +17,11 @@ class Fused:
     name: StepperName = "kernels"
     max_chunk = 16  # a step is a handful of launches
 
-    def __init__(self, runs: list[RunSpec], rows: Rows, layout: Layout, device: Device) -> None:
+    def __init__(self, runs: list[RunSpec], rows: Rows, device: Device) -> None:
         self.rows, self.model, self.protocol = rows, runs[0].model, runs[0].protocol
         batch, kind = self.protocol.batch_size, self.protocol.examples
         self.fused = Step(self.model, len(runs), batch, device.torch, kind)
-        assert self.fused.plan.n_parameters == layout.size
+        assert self.fused.plan.n_parameters == rows.state.values.shape[1]
         seeds = [run.seed for run in runs]
         self.held_out_keys = stream_keys([seed + HELD_OUT_SEED for seed in seeds], device.torch)
         self.answer = held_out_examples(self.model, self.protocol, seeds, device.torch).answer

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ithbit.engine.device import Device
 from ithbit.engine.lanes import no_capture
-from ithbit.engine.optim import Layout
 from ithbit.engine.steppers import Rows, StepperName
 from ithbit.engine.steppers.plain import Plain
 from ithbit.errors import LayerError
@@ -21,26 +20,24 @@ from ithbit.models import own_layer
 from ithbit.spec import ModelSpec, RunSpec
 
 
-class Module:
+class Module(Plain):
     """Our embedding and head around the user's layers."""
 
     name: StepperName = "module"
-    max_chunk = 1
 
-    def __init__(self, runs: list[RunSpec], rows: Rows, layout: Layout, device: Device) -> None:
-        self.device = device
-        self.plain = Plain(runs, rows, layout, device)
-        self.plain.evaluation_batch = self.plain.protocol.held_out_examples
+    def __init__(self, runs: list[RunSpec], rows: Rows, device: Device) -> None:
+        super().__init__(runs, rows, device)
+        self.device, self.evaluation_batch = device, self.protocol.held_out_examples
         # Weights of a recurrent layer are views of our rows; cuDNN packs them at every step.
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single")
 
     def step(self, count: int) -> None:
         with no_capture(self.device):
-            self.plain.step(count)
+            super().step(count)
 
     def evaluate(self) -> tuple[Tensor, Tensor]:
         with no_capture(self.device):
-            return self.plain.evaluate()
+            return super().evaluate()
 
 
 @cache

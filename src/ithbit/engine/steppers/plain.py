@@ -5,10 +5,10 @@ from torch import Tensor
 
 from ithbit.engine.device import Device
 from ithbit.engine.evaluate import batch_that_fits, bce, evaluate, held_out_examples
-from ithbit.engine.optim import Layout, adamw_step, clip_rows
+from ithbit.engine.optim import adamw_step, clip_rows
 from ithbit.engine.steppers import Rows, StepperName
-from ithbit.models.classifier import logits, with_buffers
-from ithbit.models.stacked import Params
+from ithbit.models.classifier import init, logits, with_buffers
+from ithbit.models.stacked import Params, unpacked
 from ithbit.spec import RunSpec
 from ithbit.tasks.sampling import Examples, draw_examples
 from ithbit.tasks.tokens import token_table
@@ -23,10 +23,10 @@ class Plain:
     name: StepperName = "stacked"
     max_chunk = 1  # a step is some hundreds of launches: more steps per graph save nothing
 
-    def __init__(self, runs: list[RunSpec], rows: Rows, layout: Layout, device: Device) -> None:
+    def __init__(self, runs: list[RunSpec], rows: Rows, device: Device) -> None:
         self.rows, self.model, self.protocol = rows, runs[0].model, runs[0].protocol
         # Leaves that share the rows' memory: an in-place step on the rows updates the parameters.
-        views = layout.views(rows.state.values)
+        views = unpacked(rows.state.values, init(self.model, runs[0].seed))
         self.params: Params = {name: v.detach().requires_grad_() for name, v in views.items()}
         self.table = token_table(self.model.task, self.model.n_bits, device=device.torch)
         seeds = [run.seed for run in runs]
@@ -42,6 +42,13 @@ class Plain:
         """The mean loss of each run."""
         out = logits(self.whole, self.model, self.table, examples)
         return bce(out, examples.answer).mean(1)
+
+    def gradients(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        """The mean loss of each run, and its gradient: seed, seed parameter."""
+        loss = self.losses(examples)
+        # Parameters that no logit depends on (unused ones of a library) have gradient zero.
+        grads = torch.autograd.grad(loss.sum(), list(self.params.values()), materialize_grads=True)
+        return loss.detach(), torch.cat([grad.reshape(len(grad), -1) for grad in grads], dim=1)
 
     def step(self, count: int) -> None:
         self.learn(self._draw(1, count) if self.captured else self._next(count))
@@ -63,12 +70,9 @@ class Plain:
 
     def learn(self, examples: Examples) -> None:
         """Take one optimiser step on these examples, which are the next."""
-        rows, count, loss = self.rows, examples.index.shape[1], self.losses(examples)
-        # Parameters that no logit depends on (unused ones of a library) have gradient zero.
-        grads = torch.autograd.grad(loss.sum(), list(self.params.values()), materialize_grads=True)
-        whole = torch.cat([grad.reshape(len(grad), -1) for grad in grads], dim=1)
-        adamw_step(rows.state, clip_rows(whole, self.protocol.clip_norm), self.protocol)
-        rows.loss_sum.add_(loss.detach().double() * count)
+        rows, count, (loss, grads) = self.rows, examples.index.shape[1], self.gradients(examples)
+        adamw_step(rows.state, clip_rows(grads, self.protocol.clip_norm), self.protocol)
+        rows.loss_sum.add_(loss.double() * count)
         rows.first.add_(count)
 
     def evaluate(self) -> tuple[Tensor, Tensor]:

@@ -9,15 +9,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import torch
-
 from ithbit.engine.device import Device
-from ithbit.engine.optim import AdamState, Layout
-from ithbit.engine.steppers import Rows, StepperName
-from ithbit.engine.steppers.plain import Plain
+from ithbit.engine.optim import AdamState
+from ithbit.engine.stack import Stack
+from ithbit.engine.steppers import StepperName
 from ithbit.native import building
 from ithbit.spec import RunSpec
-from ithbit.tasks.sampling import stream_keys
 
 _ROUNDS = 3  # of one step each, after one that is not counted
 _NAMES: tuple[StepperName, ...] = ("compiled", "stacked")
@@ -40,23 +37,13 @@ def _kept(note: Path | None) -> StepperName | None:
     return None
 
 
-def faster(runs: list[RunSpec], state: AdamState, layout: Layout, device: Device) -> StepperName:
+def faster(runs: list[RunSpec], state: AdamState, device: Device) -> StepperName:
     """The faster of the two for a stack in this state, which is not changed."""
-    from ithbit.engine.steppers.compiled import Compiled
-
     note = _note(runs[0])
     if kept := _kept(note):
         return kept
-    steppers: dict[StepperName, Plain] = {}
-    for kind in (Compiled, Plain):
-        rows = Rows(
-            state.clone(),
-            stream_keys([run.seed for run in runs]),
-            torch.zeros(len(runs), 1, dtype=torch.int64),
-            torch.zeros(len(runs), dtype=torch.float64),
-        )
-        steppers[kind.name] = kind(runs, rows, layout, device)
-    taken: dict[StepperName, list[float]] = {name: [] for name in steppers}
+    steppers = {name: Stack(runs, state.clone(), device, name).stepper for name in _NAMES}
+    taken: dict[StepperName, list[float]] = {name: [] for name in _NAMES}
     for _ in range(1 + _ROUNDS):
         for name, stepper in steppers.items():
             began = _clock()

@@ -3,7 +3,7 @@
     lock                 held while looking and submitting, so that nothing is submitted twice
     00007-1f0c.json      a batch: its shares, each with its runs; written before it is submitted
     00007-1f0c/          what is known about its shares, by their place in the batch
-      submitted          the executor's name for the batch, once it has one
+      submitted          the cluster's name for the batch, once it has one
       3.trace            a line for each stage it reached: started, ready, error …, held
       3.log              what it printed
       3.closed           it was cancelled, or its error was reported: not retried automatically
@@ -14,7 +14,6 @@ never tensors.
 
 import fcntl
 import json
-import os
 import secrets
 import shutil
 import tempfile
@@ -28,7 +27,7 @@ from ithbit.errors import StoreError
 from ithbit.models.layer_source import learn, sources
 from ithbit.spec import RunSpec, run_from_json
 from ithbit.store.writing import write_atomically
-from ithbit.sweep.executors import Executor, Handle, Job
+from ithbit.sweep.executors import Handle, Job
 
 SCHEMA = 1
 
@@ -74,7 +73,7 @@ class Batch:
 
     @property
     def submitted(self) -> bool:
-        """Whether the executor is known to have accepted it."""
+        """Whether the cluster is known to have accepted it."""
         return (self.folder / "submitted").exists()
 
     def log(self, index: int) -> Path:
@@ -128,16 +127,13 @@ class Ledger:
     def locked(self) -> Iterator[int | None]:
         """Hold the lock for looking and submitting; yields None if the file system has no locks."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR)
-        try:
+        with open(self.folder / "lock", "ab") as lock:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                fcntl.flock(lock, fcntl.LOCK_EX)
             except OSError:
                 yield None
             else:
-                yield handle
-        finally:
-            os.close(handle)
+                yield lock.fileno()
 
     def batches(self) -> list[Batch]:
         """All batches, oldest first."""
@@ -178,9 +174,8 @@ def latest_shares(batches: Sequence[Batch]) -> dict[str, Handle]:
     }
 
 
-def live_runs(store: Path, executor: Executor) -> dict[RunSpec, Job]:
+def live_runs(store: Path, live: dict[Handle, Job]) -> dict[RunSpec, Job]:
     """The runs of a store whose share is queued or running, each with its job."""
-    live = executor.alive()
     return {
         run: live[handle]
         for batch in Ledger(store).batches()

@@ -11,6 +11,7 @@ requeued, preempted or moved off a dead node: a job that is not listed has ended
 """
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -48,13 +49,15 @@ class Slurm:
             self._largest = array_limit(_run(["scontrol", "show", "config"]))
         return self._largest
 
-    def submit(self, batch: Batch, lock: int | None) -> str:
-        """Submit a batch as a job array; return its job number."""
+    def submit(self, batch: Batch, lock: int | None) -> None:
+        """Submit a batch that is in the ledger as a job array.
+
+        `lock` is the descriptor of the ledger's lock. `sbatch` inherits it, so that no other
+        process looks before it is done, even if this process is killed.
+        """
         command = sbatch_command(batch, self.options, self.at_once)
         answer = _run(command, job_script(batch), lock)
-        job_id = answer.strip().split(";")[0]
-        (batch.folder / "submitted").write_text(job_id + "\n")
-        return job_id
+        (batch.folder / "submitted").write_text(answer.strip().split(";")[0] + "\n")
 
     def alive(self) -> dict[Handle, Job]:
         """Our shares that are queued or running."""
@@ -130,11 +133,8 @@ def array_limit(config: str) -> int:
     >>> array_limit("MailProg = /bin/mail\\nMaxArraySize            = 5001\\n")
     5001
     """
-    for line in config.splitlines():
-        name, _, value = line.partition("=")
-        if name.strip() == "MaxArraySize" and value.strip().isdecimal():
-            return max(1, int(value))
-    return 1001
+    found = re.search(r"^\s*MaxArraySize\s*=\s*(\d+)\s*$", config, re.MULTILINE)
+    return max(1, int(found[1])) if found else 1001
 
 
 def _run(
