@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from stacked_truth import DEVICE
 
-from ithbit.kernels.gru.recurrence import _draw, _features, _turned
+from ithbit.kernels.gru.tokens import draw, features, turned
 from ithbit.kernels.tile import token_features
 from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.sampling import draw_examples, stream_keys
@@ -38,15 +38,15 @@ def _tokens_gru(
     """The same, as the GRU draws them, a row an example; from the last on if BACK."""
     row = tl.arange(0, ROWS)
     key = tl.load(keys).to(tl.uint64, bitcast=True)
-    query, low, high = _draw(key, first + row, N, WORDS, CUTS)
+    query, low, high = draw(key, first + row, N, WORDS, CUTS)
     for step in range(N + 1 + LHI):
         t = N + LHI - step if BACK else step
         if N > 128:
-            low = _turned(low, t - LHI, 63 if BACK else 0, key, first + row, N, WORDS, CUTS)
+            low = turned(low, t - LHI, 63 if BACK else 0, key, first + row, N, WORDS, CUTS)
             high = low
-        features = _features(t, query, low, high, N, LHI)
+        found = features(t, query, low, high, N, LHI)
         at = (row * (N + 1 + LHI) + t)[:, None] * 16 + tl.arange(0, 8)[None, :]
-        tl.store(out + at, features)
+        tl.store(out + at, found)
 
 
 def drawn(task: str, n: int, kind: str, how: str) -> torch.Tensor:

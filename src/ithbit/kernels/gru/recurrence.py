@@ -14,20 +14,12 @@ are those of `models/gru.py`.
 import triton
 import triton.language as tl
 
-from ithbit.kernels.draws import (
-    SHARES,
-    draw_bit,
-    draw_index,
-    odd_word,
-    odd_zeros,
-    share_of,
-    stream_word,
-)
+from ithbit.kernels.draws import draw_bit, draw_index
+from ithbit.kernels.gru.tokens import FEATURES, draw, embedding_at, features, turned
 from ithbit.kernels.tile import (
     SIZES,
     cross_entropy,
     dot,
-    feature_columns,
     held,
     load_matrix,
     load_transposed,
@@ -35,10 +27,6 @@ from ithbit.kernels.tile import (
     store_matrix,
     store_vector,
 )
-from ithbit.tasks.tokens import N_FEATURES
-
-_FEATURES = tl.constexpr(N_FEATURES + 2)  # of a token: its own, then p and p^2
-_TOKEN_FEATURES = tl.constexpr(N_FEATURES)
 
 
 @triton.jit
@@ -60,73 +48,6 @@ def _outer(left, right):
 
 
 @triton.jit
-def _embedding(row, positions, D: tl.constexpr):
-    """Where in a row of parameters the map from features to width D lies: _FEATURES D."""
-    f = tl.arange(0, _FEATURES)[:, None]
-    d = tl.arange(0, D)[None, :]
-    polynomial = positions + d * 2 + f - _TOKEN_FEATURES
-    return row + tl.where(f < _TOKEN_FEATURES, d * _TOKEN_FEATURES + f, polynomial)
-
-
-@triton.jit
-def _odd_bits(key, example, FROM, N: tl.constexpr, WORDS: tl.constexpr, CUTS: tl.constexpr):
-    """64 bits of odd examples (row), starting at bit FROM, in a word."""
-    j = FROM // SHARES + tl.arange(0, 64 // SHARES)[None, :]
-    word = odd_word(key, example[:, None], j, N)
-    out = tl.zeros_like(word)
-    for share in tl.static_range(SHARES):
-        i = j * SHARES + share
-        zeros = odd_zeros(key, example[:, None], i, N, WORDS, CUTS)
-        bit = (share_of(word, i % SHARES) >= zeros).to(tl.uint64)
-        out |= bit << (i % 64).to(tl.uint64)
-    return tl.sum(out, 1)
-
-
-@triton.jit
-def _draw(key, example, N: tl.constexpr, WORDS: tl.constexpr, CUTS: tl.constexpr):
-    """The query feature of examples (row), and the one or two words of their bits; if there are
-    more words, the last one twice (see `_turned`)."""
-    query = draw_index(key, example, N, WORDS).to(tl.float32) / N
-    low, high = stream_word(key, example, 1, WORDS), stream_word(key, example, WORDS - 1, WORDS)
-    if CUTS:
-        odd = example % 2 == 1
-        low = tl.where(odd, _odd_bits(key, example, 0, N, WORDS, CUTS), low)
-        if N > 64:
-            high = tl.where(odd, _odd_bits(key, example, 64, N, WORDS, CUTS), high)
-    if N > 128:
-        low = _turned(high, N - 1, (N - 1) % 64, key, example, N, WORDS, CUTS)
-        high = low
-    return query, low, high
-
-
-@triton.jit
-def _turned(
-    word, i, BORDER: tl.constexpr, key, example, N: tl.constexpr, WORDS: tl.constexpr,
-    CUTS: tl.constexpr,
-):  # fmt: skip
-    """The word that holds bit i, for loops over more than two words of bits: a new one is drawn if
-    i is at the BORDER of a word (its bit 0 or 63), else `word` is returned."""
-    if i % 64 == BORDER:
-        word = stream_word(key, example, 1 + i // 64, WORDS)
-        if CUTS:
-            word = tl.where(
-                example % 2 == 1, _odd_bits(key, example, i // 64 * 64, N, WORDS, CUTS), word
-            )
-    return word
-
-
-@triton.jit
-def _features(t, query, low, high, N: tl.constexpr, LHI: tl.constexpr):
-    """Features of token t of the sequences that `_draw` drew: row _FEATURES. Unlike in
-    `token_features`, the words are drawn once, not at every token."""
-    position = tl.zeros_like(low).to(tl.int32) + t
-    i = position - LHI
-    word = tl.where(i < 64, low, high)
-    bit = ((word >> (i & 63).to(tl.uint64)) & 1).to(tl.int32).to(tl.float32)
-    return feature_columns(position, bit, query, N, LHI, _FEATURES)
-
-
-@triton.jit
 def _load_maps(parameters, layer, positions, D: tl.constexpr, FIRST: tl.constexpr):
     """A layer's maps from its input (the FIRST one's from features) and from its state to the gates
     r, z and n, and their biases."""
@@ -143,7 +64,7 @@ def _load_maps(parameters, layer, positions, D: tl.constexpr, FIRST: tl.constexp
     i_z = load_transposed(weights + D * D, D, D)
     i_n = load_transposed(weights + 2 * D * D, D, D)
     if FIRST:
-        embedding = tl.load(_embedding(parameters, positions, D))
+        embedding = tl.load(embedding_at(parameters, positions, D))
         i_r, i_z, i_n = _times(embedding, i_r), _times(embedding, i_z), _times(embedding, i_n)
     return i_r, i_z, i_n, w_r, w_z, w_n, b_r, b_z, b_n, b_c
 
@@ -180,7 +101,7 @@ def run_layer(
     if FIRST:
         key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
         example = tl.load(first + seed) + row
-        query, low, high = _draw(key, example, N, WORDS, CUTS)
+        query, low, high = draw(key, example, N, WORDS, CUTS)
     else:
         source = below + start * (TOKENS + 1) * D + d + D
         coming = tl.load(source)
@@ -188,9 +109,9 @@ def run_layer(
     for t in range(TOKENS):
         if FIRST:
             if N > 128:
-                low = _turned(low, t - LHI, 0, key, example, N, WORDS, CUTS)
+                low = turned(low, t - LHI, 0, key, example, N, WORDS, CUTS)
                 high = low
-            x = _features(t, query, low, high, N, LHI)
+            x = features(t, query, low, high, N, LHI)
         else:
             x = coming
             coming = tl.load(source + tl.minimum(t + 1, TOKENS - 1) * D)
@@ -228,7 +149,7 @@ def run_layer_back(
     """
     TOKENS: tl.constexpr = N + 2 if LHI else N + 1
     KEPT: tl.constexpr = D if AGAIN else 4 * D  # numbers of `saved` per token
-    INPUTS: tl.constexpr = _FEATURES if FIRST else D
+    INPUTS: tl.constexpr = FEATURES if FIRST else D
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     row = program * SEQUENCES + tl.arange(0, SEQUENCES)
     d = tl.arange(0, D)[None, :]
@@ -243,7 +164,7 @@ def run_layer_back(
         maps = _load_maps(parameters, layer, positions, D, FIRST)
     key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
     example = tl.load(first + seed) + row
-    query, low, high = _draw(key, example, N, WORDS, CUTS)
+    query, low, high = draw(key, example, N, WORDS, CUTS)
     # At token t: the state before it, what was saved there, the gradient of the state after it.
     at = states + start * (TOKENS + 1) * D + d
     kept = saved + start * TOKENS * KEPT + d
@@ -286,9 +207,9 @@ def run_layer_back(
         h = next_h
         if FIRST:
             if N > 128:
-                low = _turned(low, t - LHI, 63, key, example, N, WORDS, CUTS)
+                low = turned(low, t - LHI, 63, key, example, N, WORDS, CUTS)
                 high = low
-            x = _features(t, query, low, high, N, LHI)
+            x = features(t, query, low, high, N, LHI)
         elif AGAIN:
             x = next_x
         if AGAIN:
@@ -345,14 +266,14 @@ def run_layer_back(
         store_matrix(share + 5 * D * D, tl.sum(g_n, 1), D, D)
         m_r, m_z, m_n = tl.sum(i_r, 1), tl.sum(i_z, 1), tl.sum(i_n, 1)
     if FIRST:
-        embedding = tl.load(_embedding(parameters, positions, D))
+        embedding = tl.load(embedding_at(parameters, positions, D))
         store_matrix(share, _times(tl.trans(m_r), embedding), D, D)
         store_matrix(share + D * D, _times(tl.trans(m_z), embedding), D, D)
         store_matrix(share + 2 * D * D, _times(tl.trans(m_n), embedding), D, D)
         grad = _times(m_r, load_matrix(weights, D, D))
         grad += _times(m_z, load_matrix(weights + D * D, D, D))
         grad += _times(m_n, load_matrix(weights + 2 * D * D, D, D))
-        tl.store(_embedding(partial, positions, D), grad)
+        tl.store(embedding_at(partial, positions, D), grad)
     elif AGAIN:
         store_matrix(share, tl.trans(m_r), D, D)
         store_matrix(share + D * D, tl.trans(m_z), D, D)
