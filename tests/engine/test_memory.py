@@ -144,6 +144,7 @@ def test_the_most_that_a_run_needs_is_said(tmp_path):
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("cuda")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_gpu_trains_long_strings_within_what_is_estimated(family, tmp_path):
     """A table of what was estimated and taken at n = 4096; run with -s to see it."""
