@@ -7,7 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ithbit.api.arguments import Layer, Seeds, at_least_one, listed, model_of, protocol_of, seeds_of
+from ithbit.api.arguments import (
+    Layer,
+    Seeds,
+    at_least_one,
+    checked,
+    listed,
+    model_of,
+    protocol_of,
+    seeds_of,
+)
 from ithbit.api.sinks import Watch
 from ithbit.api.standing import longest
 from ithbit.api.training import run_here, sweep
@@ -21,6 +30,7 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", int, float)
 
 
+@checked
 def capacity(
     task: str,
     family: str | Layer,
@@ -139,7 +149,7 @@ def numbers(
     """
     parts: list[Any] = given.split(",") if isinstance(given, str) else listed(given)
     try:
-        found = [kind(part) for part in parts]
+        found = [kind(str(part)) for part in parts]  # int(2.5) would be 2
     except (TypeError, ValueError):
         example = "4,8,16" if kind is int else "0.001,0.01"
         raise SpecError(f"{name} must be numbers such as {example}, got {given!r}") from None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import listed
+from ithbit.api.arguments import checked, listed
 from ithbit.errors import LayerError, SpecError, StoreError, TooLargeError, number, whole
 from ithbit.shown import Shown, counted
 from ithbit.spec import RunSpec
@@ -154,6 +154,7 @@ def folder_of(run: Run, store: Path) -> Path:
     return store / found[0]
 
 
+@checked
 def verify(
     runs: Run | Iterable[Run] | None = None,
     *,
@@ -256,6 +257,7 @@ def verify(
     return done
 
 
+@checked
 def load(
     run: "Run | Solution | TrainedSolution",
     *,
@@ -296,6 +298,7 @@ def load(
     return from_run(folder_of(run, Path(store)), dtype, device, library)
 
 
+@checked
 def explore(
     runs: Run | Iterable[Run],
     *,
