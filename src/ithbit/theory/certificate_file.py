@@ -16,7 +16,7 @@ import numpy as np
 
 from ithbit.errors import IthbitError, OutputError, SpecError
 from ithbit.spec import plain
-from ithbit.store.writing import check_writable, write_atomically
+from ithbit.store.writing import check_writable, write_whole
 from ithbit.tasks.indexing import Instance
 from ithbit.theory.certificate import (
     LONGEST,
@@ -106,8 +106,8 @@ def write_certificate(certificate: Certificate, path: Path) -> None:
     text = json.dumps(document(certificate)) + "\n"
     try:
         check_writable(path)
-        write_atomically(path, text.encode())
-    except (OSError, OutputError) as error:
+        write_whole(path, text.encode())
+    except OutputError as error:
         raise CertificateError(str(error)) from error
 
 

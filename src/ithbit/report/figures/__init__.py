@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -16,7 +17,7 @@ from ithbit.report.figures.shift import length_figure, positions_figure
 from ithbit.report.figures.style import RC
 from ithbit.report.figures.texts import headline
 from ithbit.report.tables.main import table_named
-from ithbit.store.writing import write_whole
+from ithbit.store.writing import in_memory, write_whole
 
 FIGURES: dict[str, Callable[[Cells], Figure]] = {
     "successes": success_grid,
@@ -77,9 +78,8 @@ def save(figure: Figure, path: Path) -> Path:
     form = check_figure_format(path)
     metadata = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[form]
     with mpl.rc_context({**RC, "svg.hashsalt": path.stem}):
-        return write_whole(
-            path, lambda at: figure.savefig(at, format=form, dpi=160, metadata=metadata)
-        )
+        write = partial(figure.savefig, format=form, dpi=160, metadata=metadata)
+        return write_whole(path, in_memory(write))
 
 
 def to_svg(figure: Figure, name: str) -> str:
