@@ -13,7 +13,7 @@ from ithbit.published import published
 from ithbit.report.cells import Cells
 from ithbit.report.figures.accuracy import accuracy_figure, epochs_figure
 from ithbit.report.figures.grid import success_grid
-from ithbit.report.figures.shift import length_figure, positions_figure
+from ithbit.report.figures.shift import has_lengths, length_figure, positions_figure
 from ithbit.report.figures.style import RC
 from ithbit.report.figures.texts import headline
 from ithbit.report.tables.main import table_named
@@ -54,12 +54,12 @@ def draw(name: str, cells: Cells) -> Figure:
 
 def has_ours(name: str, cells: Cells) -> bool:
     """Whether a figure would have any of our runs in it."""
-    tables = {"positions": ("positions",), "length": ("length-by-n", "length-by-family")}
+    if name == "length":
+        return has_lengths(cells)
     if name == "epochs":
         paper = [row.variant for row in published().cost]
         return any(v in paper for v in cells.variants()) or bool(cells.own())
-    shifted = [table_named(each, cells) for each in tables.get(name, ("main",))]
-    return any(table.has_ours for table in shifted)
+    return table_named("positions" if name == "positions" else "main", cells).has_ours
 
 
 def check_figure_format(path: Path) -> str:
