@@ -103,7 +103,7 @@ class Verifications(Shown, list[Verified]):
             runs = counted(len(self.set_aside), "run")
             yield f"set aside, since they cannot be read or tried: {runs}"
         if len(self) == 1:
-            device = self[0].record["environment"]["device_name"]
+            device = self[0].record["environment"].get("device_name", "an unknown device")
             proved = self[0].verdict == "proved on all inputs"
             what = "proof.json can be checked again" if proved else "not proved"
             yield f"observed in float32 on {device}, {what}; the weights at the end of training"
