@@ -86,6 +86,13 @@ class _CallablePackage(ModuleType):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return __getattr__(self.__name__.removeprefix("ithbit."))(*args, **kwargs)
 
+    @property
+    def __signature__(self) -> Any:
+        """Its parameters, which a notebook shows and completes."""
+        from inspect import signature
+
+        return signature(__getattr__(self.__name__.removeprefix("ithbit.")))
+
 
 class _Package(ModuleType):
     """`ithbit`: importing a sub-package must not replace the function of the same name."""

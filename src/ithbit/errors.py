@@ -120,7 +120,8 @@ def number(name: str, value: Any) -> float:
 
 
 def check_numbers(subject: str, spec: Any) -> None:
-    """Raise one `SpecError` for all fields of a frozen spec that should be numbers and are not.
+    """Raise one `SpecError` for all fields of a frozen spec that should be numbers, or True or
+    False, and are not.
 
     Numpy numbers become plain ones, as records need. An int given for a float field stays an int:
     run ids distinguish 5 from 5.0.
@@ -133,4 +134,6 @@ def check_numbers(subject: str, spec: Any) -> None:
                 object.__setattr__(spec, field.name, read(field.name, getattr(spec, field.name)))
             except SpecError as error:
                 problems.append(str(error))
+        elif field.type is bool and not isinstance(given := getattr(spec, field.name), bool):
+            problems.append(f"{field.name} must be True or False, got {given!r}")
     raise_problems(subject, problems)

@@ -109,7 +109,7 @@ def family_named(name: str) -> Family:
     >>> family_named("gru").label, family_named("layers.py:Mine").label
     ('GRU', 'Mine')
     """
-    if name in FAMILIES:
+    if isinstance(name, str) and name in FAMILIES:
         return FAMILIES[name]
     source, _, factory = str(name).rpartition(":")
     if source and factory:

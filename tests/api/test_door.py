@@ -109,6 +109,12 @@ def test_a_function_is_there_whatever_is_imported_first(first) -> None:
         assert f"{name}() got an unexpected keyword argument 'nonsense'" in text
 
 
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_notebook_finds_the_parameters_of_a_function(name) -> None:
+    __import__(f"ithbit.{name}")  # whose package then stands in its place
+    assert inspect.signature(getattr(ithbit, name)) == inspect.signature(public(name))
+
+
 def test_a_wrong_name_is_no_attribute() -> None:
     with pytest.raises(AttributeError, match="module 'ithbit' has no attribute 'trian'"):
         _ = ithbit.trian

@@ -290,6 +290,14 @@ def test_cells_without_a_state_have_a_panel_of_their_own() -> None:
     assert len(capacity_figure([each for each in cells if each.state]).axes) == 1
 
 
+@pytest.mark.parametrize("solved_at", [1, 2])
+def test_the_marks_of_a_weak_layer_are_inside(solved_at) -> None:
+    own = made_up("a.py:Mine", 4, solved_at, 2 * solved_at)
+    axes = capacity_figure(atlas(), [own]).axes[0]
+    assert axes.get_ylim()[0] < solved_at
+    assert capacity_figure(atlas()).axes[0].get_ylim()[0] == 2
+
+
 def test_the_shipped_atlas_is_that_of_the_results() -> None:
     assert read_rows(RESULTS / "capacity/atlas.csv") == atlas()
 

@@ -36,3 +36,25 @@ def test_where_a_search_stands(ithbit) -> None:
     assert [(row["width"], row["layers"]) for row in rows] == [(4, 1), (4, 2), (8, 1), (8, 2)]
     assert [row["state"] for row in rows] == [4, 8, 8, 16]
     assert [row["bits_per_number"] for row in rows] == [None] * 4
+
+
+def test_a_layer_that_cannot_be_built_is_refused_before_a_search(ithbit, tmp_path) -> None:
+    (tmp_path / "mine.py").write_text("Number = 3\n")
+    for name in ("Missing", "Number"):
+        status, out, err = ithbit("capacity", "rhi", "mine.py:" + name, "--dry-run")
+        assert (status, out) == (2, "")
+        assert err.startswith("ithbit: ")
+        assert "length tried next" not in err
+
+
+def test_a_search_that_is_done_says_no_more(ithbit, tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\nclass ALayerOfALongName(torch.nn.Identity): ...\n"
+    )
+    small = ("--width", 2, "--lr", 0.01, "--start", 1, "--most-n", 1, "--seeds", 0, "--need", 1)
+    ask = ("capacity", "rhi", "mine.py:ALayerOfALongName", *small, "--max-epochs", 1)
+    assert ithbit(*ask, "--device", "cpu", "--workers", 1)[0] == 0
+    status, out, err = ithbit(*ask, "--device", "cpu", "--dry-run")
+    assert (status, err) == (0, "1 cell, 0 open\n")
+    assert "1 of 1 seed succeed within 1 epoch of mixed examples" in " ".join(out.split())
+    assert "…" not in out

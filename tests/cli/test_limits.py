@@ -21,6 +21,7 @@ import io, json, resource, sys
 from contextlib import redirect_stderr, redirect_stdout
 import ithbit.api.theory, ithbit.api.training, ithbit.theory.verdicts
 import ithbit.sweep.runner, ithbit.exchange.sets, ithbit.verify.verify
+import ithbit.probe.report, ithbit.report.page.probe
 from ithbit.cli import main
 words = dict(line.split(":", 1) for line in open("/proc/self/status"))
 limit = 1024 * int(words["VmSize"].split()[0]) + 300 * 1024**2
@@ -54,6 +55,8 @@ REFUSED = {
     "bound rhi rnn --layers 100000": "computed for at most 500 layers, got 100,000; take fewer",
     "bound rhi rnn --width 10000000000000": "width must be at most 1,000,000,000,000, got",
     "complexity rnn --width 10000000000000": "width must be at most 1,000,000,000,000",
+    "probe torch:lstm --no-train --rank-n 10000000000": "probing lstm needs at least 20 TB",
+    "probe torch:lstm --no-train --n 1000000000000": "take a smaller n, rank length or width",
     "score answers.npz --data absurd": "making the inputs of n = 1,000,000,000 needs at least",
 }
 

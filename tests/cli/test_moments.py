@@ -43,18 +43,27 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     "command",
-    [("export", "-o", "disk/tables"), ("data", "rhi", "--n", 8, "-o", "disk/data")],
+    [
+        ("export", "-o", "disk/tables"),
+        ("data", "rhi", "--n", 8, "-o", "disk/data"),
+        ("plot", "accuracy", "-o", "disk/accuracy.pdf"),
+        ("certify", "rhi", "softmax-full", "--n", 256, "-o", "disk/certificate.json"),
+        ("merge", "runs", "--store", "disk/store"),
+    ],
     ids=lambda command: command[0],
 )
-def test_a_full_disk_is_one_sentence(command, ithbit: Ithbit, disk: Path) -> None:
+@pytest.mark.parametrize("free", [0, 4096], ids=lambda free: f"{free}-bytes-free")
+def test_a_full_disk_is_one_sentence(command, free, ithbit: Ithbit, disk: Path) -> None:
     """And no half file is left."""
     train("rhi", "gru", n=2, seeds=[0], protocol=TINY, workers=1, device="cpu")
     filler = disk / "filler"
-    filler.write_bytes(bytes(256 * 1024 - 4096))
+    filler.write_bytes(bytes(256 * 1024 - free))
     status, out, err = ithbit(*command)
     assert (status, out) == (2, "")
-    assert err.startswith(f"ithbit: cannot write {command[-1]}")
-    assert "No space left on device; name another file" in err
+    merge = command[0] == "merge"  # has the names of files at the end of the reason
+    assert err.startswith(f"ithbit: cannot write {'to ' * merge}{command[-1]}")
+    assert f"No space left on device{':' if merge else '; name another file'}" in err
+    assert err.count("No space left") == 1
     assert [path for path in disk.rglob("*") if path.is_file()] == [filler]
 
 

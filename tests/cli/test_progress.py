@@ -1,6 +1,7 @@
 """The board that a person sees while runs train."""
 
 import math
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from statistics import mean
@@ -8,6 +9,7 @@ from statistics import mean
 import polars as pl
 import pytest
 
+from ithbit.api.bar import bar
 from ithbit.api.progress import Board, _Line
 from ithbit.engine.device import choose_device
 from ithbit.engine.how import Event
@@ -147,3 +149,13 @@ def test_one_epoch_is_one_epoch(tmp_path, capsys) -> None:
     with Board([run]) as board:
         train([run], tmp_path, choose_device("cpu"), watch=board.watch)
     assert f"{run.name}: not solved in 1 epoch, best 0." in capsys.readouterr().err
+
+
+def test_a_bar_shows_what_share_of_a_list_is_done(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with bar(range(4), "checking", progress=True) as (items, say):
+        assert [next(items) for _ in range(3)] == [0, 1, 2]
+    assert re.findall(r"checking.*?(\d+%)", capsys.readouterr().err)[-1] == "50%"  # two are done
+    with bar(range(4), "checking", progress=True) as (items, say):
+        say("a hard one")
+    assert "checking: a hard one" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """`ithbit verdict` as a person or a script meets it."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -81,3 +82,17 @@ def test_verdicts_about_what_is_trained():
     assert "the margin is at least 1.717 for every n" in text
     table = run("verdict", "--model", "trained", "--n", "8")
     assert "Least number of layers as trained" in table
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_knows_few_characters(encoding) -> None:
+    code = "from ithbit.cli import main; main()"
+    table = ("table", "main", "--show", "published")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *table],
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"\u2713" in done.stdout  # ✓

@@ -143,6 +143,37 @@ def test_the_most_that_a_run_needs_is_said(tmp_path):
     assert most == training_bytes(runs[1])
 
 
+@pytest.mark.parametrize(
+    ("limits", "free"),
+    [
+        ({}, 8 << 20),
+        ({"": "max", "slurm": "max", "slurm/job_7/step_0": "max"}, 8 << 20),
+        ({"": str(3 << 20)}, 3 << 20),  # a container sees its own group as the first
+        ({"slurm/job_7": str(2 << 20), "slurm/job_7/step_0": "max"}, 2 << 20),
+        ({"slurm": str(5 << 20), "slurm/job_7/step_0": str(4 << 20)}, 4 << 20),
+        ({"slurm/job_8": str(1 << 20)}, 8 << 20),  # another job's
+    ],
+)
+def test_the_limit_of_every_group_around_a_process_counts(limits, free, tmp_path):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 8192 kB\n")
+    (tmp_path / "proc/self/cgroup").write_text("0::/slurm/job_7/step_0\n")
+    (tmp_path / "sys/fs/cgroup/slurm/job_7/step_0").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/slurm/job_8").mkdir()
+    for group, limit in limits.items():
+        (tmp_path / "sys/fs/cgroup" / group / "memory.max").write_text(f"{limit}\n")
+    assert memory.host_bytes(tmp_path) == free
+
+
+def test_groups_of_version_1_have_limits_too(tmp_path):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("5:cpu:/\n4:memory:/slurm/job_7\n0::/\n")
+    (tmp_path / "sys/fs/cgroup/memory/slurm/job_7").mkdir(parents=True)
+    for group, limit in (("", 9223372036854771712), ("slurm", 1000), ("slurm/job_7", 2000)):
+        (tmp_path / f"sys/fs/cgroup/memory/{group}/memory.limit_in_bytes").write_text(str(limit))
+    assert memory.host_bytes(tmp_path) == 1000
+
+
 @pytest.mark.gpu
 @pytest.mark.usefixtures("cuda")
 @pytest.mark.parametrize("family", FAMILIES)

@@ -115,6 +115,17 @@ def test_epochs_until_first_perfect_are_those_of_all_runs(tmp_path: Path) -> Non
     assert [y for y in drawn["_"] if y is not None and y == y] == [90]
 
 
+def test_no_figure_of_other_lengths_without_a_solved_run(tmp_path: Path) -> None:
+    for solved in (False, True):
+        plans = [Plan(RunSpec(ModelSpec("lhi", "gru", 64), 0), solved, 1.0 if solved else 0.5, 9)]
+        cells = gather(load_rows(write_store(tmp_path / str(solved), plans, with_history=False)))
+        if solved:
+            assert draw("length", cells)
+        else:
+            with pytest.raises(StoreError, match=r"no finished run .* figure 'length'"):
+                draw("length", cells)
+
+
 def test_a_family_is_drawn_alike_everywhere(mixed_records: Records) -> None:
     drawn = looks([("a.py:A", "1"), ("a.py:A", "2"), *((name, "") for name in FAMILIES)])
     assert [name for name, _ in drawn] == [*FAMILIES, "a.py:A", "a.py:A"]

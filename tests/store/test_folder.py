@@ -156,6 +156,17 @@ def test_a_damaged_checkpoint_is_set_aside_and_said(damage, stopped, tmp_path, k
     assert kept(tmp_path / "store", RUN) == kept(tmp_path / "unbroken", RUN)
 
 
+def test_a_checkpoint_that_cannot_be_read_is_left_and_said(stopped) -> None:
+    """A folder in its place: root may read any file."""
+    state = stopped.path / "state.safetensors"
+    state.unlink()
+    state.mkdir()
+    with pytest.raises(StoreError, match=r"cannot read .*state\.safetensors: .*; make it readable"):
+        train([RUN], stopped.path.parent, CPU)
+    assert state.is_dir()
+    assert stopped.failure() is None
+
+
 def test_a_damaged_checkpoint_beside_a_result_changes_nothing(tmp_path) -> None:
     (result,) = train([RUN], tmp_path, CPU)
     state = RunFolder(tmp_path, RUN).path / "state.safetensors"

@@ -100,6 +100,11 @@ def file(tmp_path):
             "the margin is stated as 1.0, but the weights give 0.99999",
         ),
         ({"method": lambda m: "oracle"}, "method 'oracle' is unknown"),
+        ({"method": lambda m: []}, r"method \[\] is unknown"),
+        (
+            {"worst": lambda w: w | {"observed_margin": 10**400}},
+            "int too large to convert to float",
+        ),
         ({"method": lambda m: "fixed states"}, "needs one RNN layer and LHI"),
         ({"depth": lambda d: 1}, "depth is not what follows from the weights: 2"),
         ({"width": lambda w: 4}, "width is not what follows from the weights: 1"),
@@ -213,3 +218,10 @@ def test_numbers_stay_within_what_json_readers_take():
     assert len(str(summary(certificate)["inputs"])) <= 4300
     with pytest.raises(SpecError, match=f"written for n up to {LONGEST}, got n = {LONGEST + 1}"):
         summary(certify(construct("lhi", "ssm", LONGEST + 1)))
+
+
+def test_a_file_nested_too_deeply_is_no_certificate(tmp_path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(CertificateError, match="is not a JSON file"):
+        check_certificate(path)

@@ -1,8 +1,12 @@
 """Arguments shared by several API functions, read from the forms in which users give them."""
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Hashable, Iterable
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from textwrap import shorten
+from types import NoneType, UnionType
+from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
@@ -12,6 +16,45 @@ from ithbit.sweep.select import parse_seeds
 
 Seeds = Iterable[int] | str
 Layer = Callable[..., Any]
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
+
+# What a parameter with such an annotation takes. Names of something are listed where they are
+# looked up, which only something hashable can be.
+_KINDS: dict[frozenset[Any], tuple[str, Any]] = {
+    frozenset({str, Path}): ("a path", (str, Path)),
+    frozenset({str}): ("a string", Hashable),
+    frozenset({Literal}): ("a string", Hashable),
+    frozenset({bool}): ("True or False", bool),
+    frozenset({Callable}): ("a function", Callable),
+}
+
+
+def checked(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """A function of the door that raises `SpecError` for a path, name, flag or callback that is
+    none. Numbers, runs and layers, which have several forms, are checked where they are read.
+
+    >>> import ithbit
+    >>> ithbit.runs(3)
+    Traceback (most recent call last):
+    ...
+    ithbit.errors.SpecError: store must be a path, got 3
+    """
+    parameters = inspect.signature(function).parameters
+
+    @wraps(function)
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+        for name, given in (*zip(parameters, args, strict=False), *kwargs.items()):
+            form = parameters[name].annotation if name in parameters else None
+            forms = get_args(form) if isinstance(form, UnionType) else (form,)
+            kinds = frozenset(get_origin(each) or each for each in forms)
+            what, kind = _KINDS.get(kinds - {NoneType}, ("", object))
+            if not (isinstance(given, kind) or (given is None and NoneType in kinds)):
+                got = shorten(repr(given), 60, placeholder="…")
+                raise SpecError(f"{name} must be {what}, got {got}")
+        return function(*args, **kwargs)
+
+    return call
 
 
 def seeds_of(seeds: Seeds) -> list[int]:
@@ -123,19 +166,6 @@ def at_least_one(**numbers: int | None) -> None:
     for name, number in numbers.items():
         if number is not None and whole(name, number) < 1:
             raise SpecError(f"{name} must be at least 1, got {number}")
-
-
-def path_of(name: str, given: str | Path) -> Path:
-    """A path given as a string or as a path.
-
-    >>> path_of("store", 3)
-    Traceback (most recent call last):
-    ...
-    ithbit.errors.SpecError: store must be a path, got int
-    """
-    if not isinstance(given, str | Path):
-        raise SpecError(f"{name} must be a path, got {type(given).__name__}")
-    return Path(given)
 
 
 def bits_of(bits: str | Iterable[int]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from ithbit.api.arguments import (
     Layer,
     Seeds,
     at_least_one,
+    checked,
     listed,
     model_of,
     on_slurm,
@@ -21,6 +22,8 @@ from ithbit.api.sinks import Watch
 from ithbit.api.standing import longest
 from ithbit.api.training import run_here, sweep
 from ithbit.errors import SpecError, number, whole
+from ithbit.models.layer_source import layer_for
+from ithbit.shown import counted
 from ithbit.spec import Protocol, RunSpec
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", int, float)
 
 
+@checked
 def capacity(
     task: str,
     family: str | Layer,
@@ -92,6 +96,8 @@ def capacity(
         for wide in widths
         for depth in depths
     ]
+    if models[0].code:
+        layer_for(models[0]).factory  # noqa: B018 (a factory that training would refuse)
     if minutes is not None and not number("minutes", minutes) > 0:
         raise SpecError(f"minutes must be more than 0, got {minutes:g}")
     there = on_slurm(
@@ -167,6 +173,9 @@ def outlook(standings: "list[Standing]", search: "Search", device: str, workers:
     """How long the search may take, as a sentence."""
     ask = search.ask
     left = [standing for standing in standings if not standing.done]
+    cells = f"{counted(len(standings), 'cell')}, {len(left)} open"
+    if not left:
+        return cells
     some = set(ask.seeds[: len(ask.seeds) - ask.need + 1])
     runs = [
         run
@@ -175,7 +184,6 @@ def outlook(standings: "list[Standing]", search: "Search", device: str, workers:
         if seed in some
     ]
     return (
-        f"{len(standings)} cell{'s' * (len(standings) > 1)}, {len(left)} open; if all fail at the "
-        f"length tried next, that takes {longest(runs, search.store, device, workers)}, and twice "
-        "as long at twice the length"
+        f"{cells}; if all fail at the length tried next, that takes "
+        f"{longest(runs, search.store, device, workers)}, and twice as long at twice the length"
     )

@@ -3,12 +3,16 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ithbit.api.arguments import Seeds, at_least_one, path_of, seeds_of
+from ithbit.api.arguments import Seeds, at_least_one, checked, seeds_of
+from ithbit.errors import whole
+from ithbit.families import task_named
+from ithbit.spec import ModelSpec, Protocol, cell
 
 if TYPE_CHECKING:
     from ithbit.exchange.score import Score
 
 
+@checked
 def data(
     task: str,
     *,
@@ -27,12 +31,16 @@ def data(
     ...     [path.name for path in data("rhi", n=4, out=folder, seeds=[0])][:2]
     ['held_out.parquet', 'held_out.npz']
     """
+    n = whole("n", n)
     at_least_one(n=n)
+    # Made as runs are, so that seeds no run could have are refused.
+    runs = cell(ModelSpec(task_named(task), "gru", n), Protocol(), seeds_of(seeds))
     from ithbit.exchange.sets import write_sets
 
-    return write_sets(task, n, Path(out), seeds_of(seeds), exhaustive)
+    return write_sets(task, n, Path(out), [run.seed for run in runs], exhaustive)
 
 
+@checked
 def score(predictions: str | Path, *, data: str | Path = "data", name: str = "yours") -> "Score":
     """Score a model's answers to the inputs of `data`.
 
@@ -51,4 +59,4 @@ def score(predictions: str | Path, *, data: str | Path = "data", name: str = "yo
     """
     from ithbit.exchange.score import score as score_file
 
-    return score_file(path_of("predictions", predictions), path_of("data", data), name)
+    return score_file(Path(predictions), Path(data), name)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ithbit.api.arguments import Layer, Seeds, at_least_one, listed, protocol_of, seeds_of
+from ithbit.api.arguments import Layer, Seeds, at_least_one, checked, listed, protocol_of, seeds_of
 from ithbit.errors import number, whole
 from ithbit.spec import Protocol
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _QUICK_MINUTES = 4.5  # stopping at the first perfect epoch suggests that a quick answer is wanted
 
 
+@checked
 def probe(
     layer: str | Layer,
     *,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ithbit.api.arguments import path_of
+from ithbit.api.arguments import checked
 from ithbit.errors import SpecError, StoreError, number, one_of
 from ithbit.shown import Shown
 
@@ -29,7 +29,7 @@ CELL = ("rhi", "softmax-full", 1, 64, "polynomial")  # whose curves are drawn by
 def _records(store: str | Path, with_histories: bool = False) -> "Records":
     from ithbit.store.frame import load_rows
 
-    records = load_rows(path_of("store", store))
+    records = load_rows(Path(store))
     for note in (records.note(), records.history_note() if with_histories else None):
         if note:
             print(f"ithbit: {note}", file=sys.stderr)
@@ -43,6 +43,7 @@ def _cells(store: str | Path, settings: str) -> "Cells":
     return gather(_records(store), settings)
 
 
+@checked
 def runs(store: str | Path = "runs", *, histories: bool = False) -> "pl.DataFrame":
     """Read a store as a polars frame: one row per run, or with `histories` one per run and epoch.
 
@@ -75,6 +76,7 @@ class PaperTable(Shown):
         yield str(self) if self.out is None else str(self.out)
 
 
+@checked
 def table(
     name: str,
     *,
@@ -111,6 +113,7 @@ def table(
     return made
 
 
+@checked
 def compare(
     store: str | Path = "runs", *, alpha: float = 0.05, all: bool = False, settings: str = "any"
 ) -> "Agreement":
@@ -136,6 +139,7 @@ def compare(
     return replace(agreement, notes=(*cells.notes(), *cells.early_notes()), all=all)
 
 
+@checked
 def plot(
     name: str,
     *,
@@ -186,6 +190,7 @@ def plot(
     return figure
 
 
+@checked
 def report(
     store: str | Path = "runs", *, out: str | Path = "report.html", settings: str = "any"
 ) -> Path:
@@ -214,6 +219,7 @@ def report(
     return write_page(records, Path(out), settings)
 
 
+@checked
 def export(
     store: str | Path = "runs", *, out: str | Path = "export", format: str = "parquet"
 ) -> list[Path]:

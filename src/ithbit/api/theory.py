@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import at_least_one, bits_of, path_of
+from ithbit.api.arguments import at_least_one, bits_of, checked
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
 from ithbit.theory.answers import Bounds, LayerComplexity
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ithbit.theory.trained_solution import TrainedSolution
 
 
+@checked
 def construct(
     task: str,
     family: str,
@@ -76,6 +77,7 @@ def construct(
     return solution
 
 
+@checked
 def certify(
     task: "str | Solution | TrainedSolution",
     family: str | None = None,
@@ -137,6 +139,7 @@ def _solution(
     return construct(task, family, n, variant, model=model, **sizes)
 
 
+@checked
 def check_certificate(file: str | Path, *, progress: bool = False) -> "Certificate | Confirmed":
     """Verify a certificate again, from its file alone; raise an error if it does not hold.
 
@@ -154,7 +157,7 @@ def check_certificate(file: str | Path, *, progress: bool = False) -> "Certifica
     from ithbit.theory.certificate_file import check_certificate as check
     from ithbit.theory.certificate_file import read_certificate
 
-    path = path_of("file", file)
+    path = Path(file)
     content = read_certificate(path)
     if content.get("format") == FORMAT:
         from ithbit.api.bar import bar
@@ -168,6 +171,7 @@ def check_certificate(file: str | Path, *, progress: bool = False) -> "Certifica
     return check(path)
 
 
+@checked
 def explain(
     task: "str | Solution | TrainedSolution",
     family: str | None = None,
@@ -195,6 +199,7 @@ def explain(
     return run(_solution(task, family, len(read), variant, model, {"width": width}), read, index)
 
 
+@checked
 def bound(
     task: str,
     family: str,
@@ -227,6 +232,7 @@ def bound(
     from ithbit.theory.bounds import bound as tightest
 
     at_least_one(n=n)
+    bits = whole("bits", bits)
     arch = architecture(
         family,
         model,
@@ -243,6 +249,7 @@ def bound(
     return Bounds(task, arch, n, tightest(task, arch), all_routes(task, arch, bits), all)
 
 
+@checked
 def complexity(
     family: str,
     *,
@@ -288,6 +295,7 @@ def complexity(
     return LayerComplexity(arch, causal_complexity(arch, position), position)
 
 
+@checked
 def verdict(
     task: str | None = None,
     family: str | None = None,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import listed
+from ithbit.api.arguments import checked, listed
 from ithbit.errors import LayerError, SpecError, StoreError, TooLargeError, number, whole
 from ithbit.shown import Shown, counted
 from ithbit.spec import RunSpec
@@ -103,7 +103,7 @@ class Verifications(Shown, list[Verified]):
             runs = counted(len(self.set_aside), "run")
             yield f"set aside, since they cannot be read or tried: {runs}"
         if len(self) == 1:
-            device = self[0].record["environment"]["device_name"]
+            device = self[0].record["environment"].get("device_name", "an unknown device")
             proved = self[0].verdict == "proved on all inputs"
             what = "proof.json can be checked again" if proved else "not proved"
             yield f"observed in float32 on {device}, {what}; the weights at the end of training"
@@ -154,6 +154,7 @@ def folder_of(run: Run, store: Path) -> Path:
     return store / found[0]
 
 
+@checked
 def verify(
     runs: Run | Iterable[Run] | None = None,
     *,
@@ -256,6 +257,7 @@ def verify(
     return done
 
 
+@checked
 def load(
     run: "Run | Solution | TrainedSolution",
     *,
@@ -296,6 +298,7 @@ def load(
     return from_run(folder_of(run, Path(store)), dtype, device, library)
 
 
+@checked
 def explore(
     runs: Run | Iterable[Run],
     *,

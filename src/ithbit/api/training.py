@@ -8,10 +8,10 @@ from ithbit.api.arguments import (
     Layer,
     Seeds,
     at_least_one,
+    checked,
     listed,
     model_of,
     on_slurm,
-    path_of,
     protocol_of,
     seeds_of,
 )
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 1_000_000  # bits of samples; that many take seconds to print
 
 
+@checked
 def train(
     task: str,
     family: str | Layer,
@@ -96,7 +97,7 @@ def run_here(
     minutes: float | None = None,
 ) -> Results:
     """Train runs on this machine, for at most `minutes`; other arguments are those of `train`."""
-    store = path_of("store", store)
+    store = Path(store)
     check_kind(store)
 
     # These import torch, which takes seconds: report mistakes first.
@@ -149,6 +150,7 @@ def _selected(
     return keep.apply(runs)
 
 
+@checked
 def sweep(
     name: str | Path | Iterable[RunSpec],
     *,
@@ -192,7 +194,7 @@ def sweep(
     """
     at_least_one(workers=workers, runs_per_task=runs_per_task)
     chosen = (task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
-    runs, store = _selected(name, *chosen), path_of("store", store)
+    runs, store = _selected(name, *chosen), Path(store)
     told = (watch, tensorboard, progress)
     check_kind(store)
     if on_slurm(
@@ -218,6 +220,7 @@ def sweep(
     return run_here(runs, store, device, workers, kernels, compile, retry_failed, *told)
 
 
+@checked
 def status(
     name: str | Path | Iterable[RunSpec] | None = None,
     *,
@@ -243,12 +246,13 @@ def status(
     """
     from ithbit.api.standing import standing
 
-    folder = path_of("store", store)
+    folder = Path(store)
     need_store(folder)
     chosen = (task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
     return standing(folder, None if name is None else _selected(name, *chosen))
 
 
+@checked
 def merge(source: str | Path, *, store: str | Path = "runs") -> "Merged":
     """Copy the finished and failed runs of another store into this one.
 
@@ -261,9 +265,10 @@ def merge(source: str | Path, *, store: str | Path = "runs") -> "Merged":
     """
     from ithbit.store.merging import merge as merge_stores
 
-    return merge_stores(path_of("source", source), path_of("store", store))
+    return merge_stores(Path(source), Path(store))
 
 
+@checked
 def params(
     task: str,
     family: str | Layer,
@@ -295,6 +300,7 @@ class Samples(Shown, list["Instance"]):
             yield f"index {instance.index} asks for bit number {instance.index}: {instance.answer}"
 
 
+@checked
 def sample(
     task: str, *, n: int = 8, seed: int = 0, count: int = 1, examples: str | None = None
 ) -> Samples:

@@ -93,7 +93,8 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
     states = [each.state for each in placed if each.state] or [1, 1024]
     ends = min(states) / 1.5, max(states) * 1.5
     lengths = [n for each in shown for n in (each.failed_at, each.solved_at, each.n_star)]
-    bottom, top = 2, 3 * max([64, *(n for n in lengths if n)])
+    bottom = min([2, *(0.8 * (each.solved_at or 0) for each in shown)])
+    top = 3 * max([64, *(n for n in lengths if n)])
     _limits(axes, ends, top)
     for found in fits(known):
         fitted = [e.state or 1 for e in placed if e.family == found.family and e.final]

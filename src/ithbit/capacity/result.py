@@ -151,7 +151,9 @@ class Capacities(Shown):
 
         table = Table()
         for head in HEADS:
-            table.add_column(head, justify="left" if head in HEADS[:2] else "right")
+            # Names and numbers are never cut short.
+            justify: Any = "left" if head in HEADS[:2] else "right"
+            table.add_column(head, justify=justify, overflow="fold")
         for each in self.rows:
             table.add_row(*map(str, cells(each)))
         yield table

@@ -96,9 +96,9 @@ class Search:
         ask, protocol = self.ask, self.protocol
         rates = ", ".join(f"{rate:g}" for rate in ask.rates)
         return (
-            f"Solved: {ask.need} of {len(ask.seeds)} seeds succeed within {protocol.max_epochs} "
-            f"epochs of {protocol.examples} examples, at the best of the learning rates {rates}, "
-            "and are not refuted. Observed, not proved."
+            f"Solved: {ask.need} of {counted(len(ask.seeds), 'seed')} succeed within "
+            f"{counted(protocol.max_epochs, 'epoch')} of {protocol.examples} examples, at the best "
+            f"of the learning rates {rates}, and are not refuted. Observed, not proved."
         )
 
     def runs(self, model: ModelSpec, n: int) -> dict[Try, RunSpec]:

@@ -5,6 +5,7 @@ needs no tensors answer at once, without loading torch.
 """
 
 import sys
+from io import TextIOWrapper
 
 from ithbit.cli import commands as commands  # each adds itself to the application
 from ithbit.cli.application import app, flowing
@@ -15,6 +16,8 @@ __all__ = ["app", "flowing", "main"]
 
 def main() -> None:
     """Run the command line; a user's mistake prints one sentence to standard error, status 2."""
+    if isinstance(sys.stdout, TextIOWrapper):  # an encoding without ✓, treated as for stderr
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except IthbitError as error:

@@ -29,8 +29,8 @@ def survive(epochs: Callable[[], None], cell: Cell) -> None:
         except IthbitError:
             raise
         except Exception as error:
-            if error is cell.raised or cell.how.device.is_lost():
-                raise
+            if error is cell.raised or not cell.seated or cell.how.device.is_lost():
+                raise  # with nobody seated there is no run to blame
             said, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
             too_large, uncaptured = _is_out_of_memory(error), isinstance(error, CaptureError)
         # Outside the except block: the error, and the tensors it refers to, are gone by now.

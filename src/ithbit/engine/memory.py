@@ -51,15 +51,27 @@ def training_bytes(run: RunSpec, fused: bool = False) -> int:
     return state + max(step, evaluation)
 
 
-def host_bytes() -> int:
-    """The free memory of this machine, or this process's limit if that is lower."""
+def host_bytes(root: Path = Path("/")) -> int:
+    """The free memory of this machine, or this process's limit if that is lower.
+
+    A limit may be set on the process's control group or on any group around it, as for the job of a
+    cluster.
+    """
     found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
+        for line in (root / "proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 found = 1024 * int(line.split()[1])
-    with suppress(OSError, ValueError):  # "max" where there is no limit
-        found = min(found, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds in ("", "memory"):  # version 2 of control groups, version 1
+                top = root / "sys/fs/cgroup" / kinds
+                group, name = top / path[1:], "limit_in_bytes" if kinds else "max"
+                for each in (group, *group.parents):
+                    if each.is_relative_to(top):
+                        with suppress(OSError, ValueError):  # "max" where there is no limit
+                            found = min(found, int((each / f"memory.{name}").read_text()))
     return found
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ithbit.errors import SpecError
+from ithbit.errors import DeviceError, SpecError
 from ithbit.families import family_named
 from ithbit.loading.attention import attention_maps
 from ithbit.loading.constructed import params_of_solution
@@ -130,7 +130,7 @@ def from_run(
 ) -> Trained:
     """The model of a run folder."""
     run, stored = read_run(folder)
-    return Trained(run, params_of(run, stored), _dtype(dtype), device, library).eval()
+    return Trained(run, params_of(run, stored), _dtype(dtype), _device(device), library).eval()
 
 
 def _dtype(name: str | torch.dtype) -> torch.dtype:
@@ -140,9 +140,17 @@ def _dtype(name: str | torch.dtype) -> torch.dtype:
     return chosen
 
 
+def _device(name: str | torch.device) -> str:
+    """The device, if torch can use it here."""
+    try:
+        return str(torch.empty(0, device=name).device)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        raise DeviceError(f"torch has no device {name!r} here; use cpu or, if any, cuda") from error
+
+
 def from_solution(solution: Solution, device: str = "cpu") -> Construction:
     """A construction as a module."""
-    return Construction(solution).to(device).eval()
+    return Construction(solution).to(_device(device)).eval()
 
 
 def from_trained_solution(
@@ -151,4 +159,4 @@ def from_trained_solution(
     """Explicit weights for trained blocks as the model of a run."""
     chosen = _dtype(dtype)
     params = params_of_solution(solution, chosen)
-    return Trained(RunSpec(solution.spec, 0), params, chosen, device, library).eval()
+    return Trained(RunSpec(solution.spec, 0), params, chosen, _device(device), library).eval()

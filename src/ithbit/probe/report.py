@@ -21,6 +21,7 @@ import torch
 
 from ithbit.engine.device import Device, choose_device, one_thread
 from ithbit.engine.how import Event
+from ithbit.engine.memory import need_memory
 from ithbit.engine.outcomes import outcome
 from ithbit.errors import LayerError, SpecError
 from ithbit.families import FAMILIES, TASKS, Task, family_named
@@ -43,6 +44,7 @@ from ithbit.theory.bounds.state import StateBound, state_bounds
 from ithbit.verify.verify import verify_run
 
 RANK_LENGTH = 32
+_FEWEST_ROWS = 32  # of the Jacobian, each as long as what it is measured on
 _EXHAUSTIVE = 1 << 14  # up to this many inputs, all are tried after training: n up to 10
 _PROTOCOL = Protocol()
 
@@ -198,6 +200,9 @@ def probe_layer(
 ) -> ProbeReport:
     """Probe a layer; raise `LayerError` with the reason if that is impossible."""
     until = time.monotonic() + 60 * plan.minutes
+    tokens = max(_FEWEST_ROWS * plan.rank_length, *plan.lengths)
+    what, advice = f"probing {layer.name}", "take a smaller n, rank length or width"
+    need_memory(what, 4 * plan.width * tokens, advice)
     device = choose_device(device_name)
     with one_thread():
         # Before any training: checks that take seconds and may rule the layer out.

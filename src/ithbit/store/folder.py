@@ -211,6 +211,11 @@ class RunFolder:
             why = f"{type(error).__name__}: {error}"
             said = f"the checkpoint of {self.run.name} is damaged ({why}); kept as {aside.name}"
             return None, said
+        except OSError as error:  # a file that may not be read is not damaged
+            raise StoreError(
+                f"cannot read {path}: {error.strerror or error}; make it readable, or move it away "
+                "to start the run anew"
+            ) from error
         return checkpoint, None
 
     def _read_state(self, path: Path, like: Mapping[str, Tensor]) -> Checkpoint:

@@ -12,6 +12,7 @@ from ithbit.shown import Shown, counted
 from ithbit.store.reading import check_kind, run_folders
 from ithbit.store.records import NOT_FINITE
 from ithbit.store.status import folder_status, problem, reason
+from ithbit.store.writing import said_as_store_error
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,7 +48,8 @@ def merge(source: Path, target: Path) -> Merged:
         check_kind(store)
     if target.exists() and source.resolve() == target.resolve():
         raise StoreError(f"{source} and {target} are the same store")
-    target.mkdir(parents=True, exist_ok=True)
+    with said_as_store_error(target):
+        target.mkdir(parents=True, exist_ok=True)
     merged = Merged([], [], [], [])
     for name, folder in run_folders(source):
         if why := problem(source / folder):
@@ -61,7 +63,8 @@ def merge(source: Path, target: Path) -> Merged:
         elif _stays(target / folder) and (why := problem(target / folder)):
             merged.set_aside.append((folder, f"{target} has a damaged one: {why}"))
         else:
-            _copy_in(source / folder, target / folder)
+            with said_as_store_error(target / folder):
+                _copy_in(source / folder, target / folder)
             merged.taken.append(name)
     return merged
 
@@ -85,7 +88,7 @@ def _copy_in(source: Path, target: Path) -> None:
         if target.exists():
             os.replace(target, beside / "old")
         os.replace(beside / "run", target)
-    except OSError as error:
-        raise StoreError(f"cannot write to {target}: {error.strerror or error}") from error
+    except shutil.Error as error:  # a list: source, target and why, of every file
+        raise OSError(error.args[0][0][-1]) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)

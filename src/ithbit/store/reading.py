@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ithbit.errors import SpecError, StoreError
+from ithbit.errors import SpecError, StoreError, whole
 from ithbit.families import family_named, task_named
 from ithbit.spec import ModelSpec, Protocol, spec_id
 from ithbit.store import contradictions
@@ -151,8 +151,9 @@ def read_verification(folder: str) -> Verified | None:
         record["verdict"] = VERDICTS_0_1.get(str(record.get("verdict")), record.get("verdict"))
         verified = read_as(Verified, record | {"found": record}, "verification.json")
         contradictions.in_verification(verified.found, "verification.json")
-        wrong = {int(index): count for index, count in record["wrong_by_index"].items()}
-    except (UnreadableError, ValueError):
+        wrong = {int(i): whole("a count", count) for i, count in record["wrong_by_index"].items()}
+        _ = verified.found.effort, verified.found.sentence()  # stages and margins that can be said
+    except (UnreadableError, SpecError, ValueError, KeyError, TypeError, OverflowError):
         return None
     try:
         with open(f"{folder}/weights.safetensors", "rb") as file:

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -12,11 +13,11 @@ from ithbit.published import published
 from ithbit.report.cells import Cells
 from ithbit.report.figures.accuracy import accuracy_figure, epochs_figure
 from ithbit.report.figures.grid import success_grid
-from ithbit.report.figures.shift import length_figure, positions_figure
+from ithbit.report.figures.shift import has_lengths, length_figure, positions_figure
 from ithbit.report.figures.style import RC
 from ithbit.report.figures.texts import headline
 from ithbit.report.tables.main import table_named
-from ithbit.store.writing import write_whole
+from ithbit.store.writing import in_memory, write_whole
 
 FIGURES: dict[str, Callable[[Cells], Figure]] = {
     "successes": success_grid,
@@ -42,12 +43,12 @@ def draw(name: str, cells: Cells) -> Figure:
 
 def has_ours(name: str, cells: Cells) -> bool:
     """Whether a figure would have any of our runs in it."""
-    tables = {"positions": ("positions",), "length": ("length-by-n", "length-by-family")}
+    if name == "length":
+        return has_lengths(cells)
     if name == "epochs":
         paper = [row.variant for row in published().cost]
         return any(v in paper for v in cells.variants()) or bool(cells.own())
-    shifted = [table_named(each, cells) for each in tables.get(name, ("main",))]
-    return any(table.has_ours for table in shifted)
+    return table_named("positions" if name == "positions" else "main", cells).has_ours
 
 
 def check_figure_format(path: Path) -> str:
@@ -66,9 +67,8 @@ def save(figure: Figure, path: Path) -> Path:
     form = check_figure_format(path)
     metadata = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[form]
     with mpl.rc_context({**RC, "svg.hashsalt": path.stem}):
-        return write_whole(
-            path, lambda at: figure.savefig(at, format=form, dpi=160, metadata=metadata)
-        )
+        write = partial(figure.savefig, format=form, dpi=160, metadata=metadata)
+        return write_whole(path, in_memory(write))
 
 
 def to_svg(figure: Figure, name: str) -> str:

@@ -159,6 +159,13 @@ def _draw_by_family(axes: Axes, cells: Cells) -> None:
     axes.set_title(f"trained at n = {n_bits}")
 
 
+def has_lengths(cells: Cells) -> bool:
+    """Whether the figure of other lengths would have a run in it: only solved ones are."""
+    n_bits = length_shown(cells)
+    drawn = [(n, None) for n in cells.lengths()] + [(n_bits, v) for v in variants_at(cells, n_bits)]
+    return any(not solved(length_runs(cells, *each)).is_empty() for each in drawn)
+
+
 def length_figure(cells: Cells) -> Figure:
     """Accuracy at n/2 and 2n of the runs that were solved at n; bars are ± one sd."""
     names = [_named(cells, v) for v in variants_at(cells, length_shown(cells))]
