@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import ithbit
 from ithbit.errors import StoreError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
@@ -65,6 +66,32 @@ def test_merge_never_touches_a_finished_run(store: Path, tmp_path: Path) -> None
     before = files(RunFolder(target, RUNS[0]).path)
     assert merge(store, target).already_there == [RUNS[0].name]
     assert files(RunFolder(target, RUNS[0]).path) == before
+
+
+def test_merge_brings_the_weights_and_verdicts_that_a_copy_lacks(store: Path, tmp_path) -> None:
+    target, other = tmp_path / "target", tmp_path / "other"
+    merge(store, target)
+    ithbit.verify(RunFolder(store, RUNS[0]).path, store=store, device="cpu")
+    for run in RUNS[:2]:
+        (RunFolder(target, run).path / "weights.safetensors").unlink()
+    merged = merge(store, target)
+    assert merged.completed == [run.name for run in RUNS[:2]]
+    assert "2 runs got missing weights or verdicts" in str(merged)
+    for run in RUNS[:2]:
+        assert files(RunFolder(target, run).path) == files(RunFolder(store, run).path)
+    assert not merge(store, target).completed
+    # Another training of the same run, with other seconds: its files are of other weights.
+    run_all(RUNS[:1], other, "cpu", workers=1)
+    before = files(RunFolder(other, RUNS[0]).path)
+    assert not merge(store, other).completed
+    assert files(RunFolder(other, RUNS[0]).path) == before
+
+
+def test_a_folder_without_runs_is_not_merged(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "todo.txt").write_text("")
+    with pytest.raises(StoreError, match="notes holds no runs; name the store to take runs from"):
+        merge(tmp_path / "notes", store)
 
 
 def test_a_finished_run_replaces_an_unfinished_one(store: Path, tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """Merging the runs of another store into one, without losing anything from either."""
 
+import filecmp
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ithbit.errors import StoreError
@@ -12,7 +13,9 @@ from ithbit.shown import Shown, counted
 from ithbit.store.reading import check_kind, run_folders
 from ithbit.store.records import NOT_FINITE
 from ithbit.store.status import folder_status, problem, reason
-from ithbit.store.writing import said_as_store_error
+from ithbit.store.writing import said_as_store_error, write_atomically
+
+RESULT = "result.json"
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,6 +26,7 @@ class Merged(Shown):
     already_there: list[str]
     unfinished: list[str]
     set_aside: list[tuple[str, str]]  # folder and reason
+    completed: list[str] = field(default_factory=list)  # of those already there
 
     def parts(self) -> Iterator[str]:
         yield (
@@ -30,12 +34,15 @@ class Merged(Shown):
             f"already, {len(self.unfinished)} unfinished ones left out, "
             f"{len(self.set_aside)} set aside"
         )
+        if self.completed:
+            yield f"  {counted(len(self.completed), 'run')} got missing weights or verdicts"
         for folder, why in self.set_aside:
             yield f"  set aside: {folder}: {why}"
 
 
 def merge(source: Path, target: Path) -> Merged:
-    """Copy the finished and failed runs of another store in; finished runs here stay as they are.
+    """Copy the finished and failed runs of another store in; finished runs here stay as they are,
+    but get the weights and what was verified of them if they lack these and the results are equal.
 
     A run folder appears whole or not at all: it is copied beside its place and moved in one step.
     It replaces an unfinished or failed folder of the same run, but not a damaged result. A run that
@@ -50,8 +57,10 @@ def merge(source: Path, target: Path) -> Merged:
         raise StoreError(f"{source} and {target} are the same store")
     with said_as_store_error(target):
         target.mkdir(parents=True, exist_ok=True)
-    merged = Merged([], [], [], [])
-    for name, folder in run_folders(source):
+    merged, found = Merged([], [], [], []), list(run_folders(source))
+    if not found and any(source.iterdir()):
+        raise StoreError(f"{source} holds no runs; name the store to take runs from")
+    for name, folder in found:
         if why := problem(source / folder):
             merged.set_aside.append((folder, why))
         elif folder_status(source / folder) not in ("done", "failed"):
@@ -60,6 +69,8 @@ def merge(source: Path, target: Path) -> Merged:
             here in ("failed", "stopped") and not _tells(source / folder)
         ):
             merged.already_there.append(name)
+            if here == "done" and _complete(source / folder, target / folder):
+                merged.completed.append(name)
         elif _stays(target / folder) and (why := problem(target / folder)):
             merged.set_aside.append((folder, f"{target} has a damaged one: {why}"))
         else:
@@ -77,7 +88,22 @@ def _tells(folder: Path) -> bool:
 
 def _stays(folder: Path) -> bool:
     """Whether a run folder's place holds something that must not be overwritten."""
-    return folder.is_file() or os.path.lexists(folder / "result.json")
+    return folder.is_file() or os.path.lexists(folder / RESULT)
+
+
+def _complete(source: Path, target: Path) -> bool:
+    """Copy what a finished run here lacks from another copy of it; whether there was something."""
+    lacking = [
+        name
+        for name in ("weights.safetensors", "verification.json", "proof.json")
+        if (source / name).is_file() and not os.path.lexists(target / name)
+    ]
+    if not lacking or not filecmp.cmp(source / RESULT, target / RESULT, shallow=False):
+        return False
+    with said_as_store_error(target):
+        for name in lacking:
+            write_atomically(target / name, (source / name).read_bytes())
+    return True
 
 
 def _copy_in(source: Path, target: Path) -> None:
