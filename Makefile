@@ -16,7 +16,7 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q -n 2 -m "not slow and not gpu and not slurm"
+	$(BIN)/pytest -q -n 2
 
 # Two minutes: a sweep killed twenty times, and two sweeps on one store, against a quiet one.
 test-kill: $(READY)

@@ -96,10 +96,10 @@ def first_of(names: Sequence[str], most: int) -> str:
 def whole(name: str, value: Any) -> int:
     """The value, numpy integers included, as an `int`; raise `SpecError` if it is not whole.
 
-    >>> whole("n_bits", "4")
+    >>> whole("n", "4")
     Traceback (most recent call last):
     ...
-    ithbit.errors.SpecError: n_bits must be a whole number, got '4'
+    ithbit.errors.SpecError: n must be a whole number, got '4'
     """
     try:
         if not isinstance(value, bool):
@@ -119,9 +119,9 @@ def number(name: str, value: Any) -> float:
     raise SpecError(f"{name} must be a number, got {value!r}")
 
 
-def check_numbers(subject: str, spec: Any) -> None:
+def check_numbers(subject: str, spec: Any, called: dict[str, str] | None = None) -> None:
     """Raise one `SpecError` for all fields of a frozen spec that should be numbers, or True or
-    False, and are not.
+    False, and are not; `called` has the names that users know some fields by.
 
     Numpy numbers become plain ones, as records need. An int given for a float field stays an int:
     run ids distinguish 5 from 5.0.
@@ -131,7 +131,8 @@ def check_numbers(subject: str, spec: Any) -> None:
         if field.type in (int, float):
             read = whole if field.type is int else number
             try:
-                object.__setattr__(spec, field.name, read(field.name, getattr(spec, field.name)))
+                said, given = (called or {}).get(field.name, field.name), getattr(spec, field.name)
+                object.__setattr__(spec, field.name, read(said, given))
             except SpecError as error:
                 problems.append(str(error))
         elif field.type is bool and not isinstance(given := getattr(spec, field.name), bool):

@@ -34,6 +34,14 @@ def plain(spec: Any) -> dict[str, Any]:
     return data
 
 
+_SIZES = {  # of a model, as messages call them
+    "n_bits": "n",
+    "n_layers": "layers",
+    "d_model": "width",
+    "n_heads": "heads",
+    "d_ff": "feed-forward width",
+    "d_state": "state",
+}
 EXAMPLES = ("uniform", "mixed", "blocks")  # what training draws, see `tasks/stream.py`
 
 
@@ -69,7 +77,7 @@ family, got family 'gru'; use positions 'polynomial'
         if ":" in str(self.family):
             for field_of_others in ("n_heads", "d_ff", "d_state"):
                 object.__setattr__(self, field_of_others, getattr(ModelSpec, field_of_others))
-        check_numbers("model", self)
+        check_numbers("model", self, _SIZES)
         problems: list[str] = []
         family = Family(str(self.family), has_heads=True, positions=POSITIONS)  # if it is unknown
         try:
@@ -80,14 +88,7 @@ family, got family 'gru'; use positions 'polynomial'
             family = family_named(self.family)
         except SpecError as error:
             problems.append(str(error))
-        sizes = {
-            "n": self.n_bits,
-            "layers": self.n_layers,
-            "width": self.d_model,
-            "heads": self.n_heads,
-            "feed-forward width": self.d_ff,
-            "state": self.d_state,
-        }
+        sizes = {said: getattr(self, name) for name, said in _SIZES.items()}
         problems += [
             f"{name} must be at least 1, got {size}" for name, size in sizes.items() if size < 1
         ]

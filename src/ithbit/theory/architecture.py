@@ -74,7 +74,7 @@ class Architecture:
     conv: int = 3  # mamba2 only
 
     def __post_init__(self) -> None:
-        check_numbers("architecture", self)
+        check_numbers("architecture", self, {"n_layers": "layers", "hidden": "ff"})
         problems = [
             f"{what} must be at {f'least {least}' if value < least else f'most {MOST:,}'}, "
             f"got {value}"

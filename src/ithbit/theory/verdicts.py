@@ -143,7 +143,7 @@ def verdict(
     'impossible'
     """
     name = task_named(task)
-    n_bits = whole("n_bits", n_bits)
+    n_bits = whole("n", n_bits)
     if n_bits < 1:
         raise SpecError(f"n must be at least 1, got {n_bits}")
     arch = architecture(

@@ -94,7 +94,7 @@ def entry_of(entries: Iterable[P], task: str, family: str) -> P | None:
 
 def length_of(n_bits: int) -> int:
     """The length as an integer; raises `SpecError` if weights are not built for it."""
-    n_bits = whole("n_bits", n_bits)
+    n_bits = whole("n", n_bits)
     if not 1 <= n_bits <= LONGEST:
         limit = "at least 1" if n_bits < 1 else f"at most {LONGEST:,} where weights are built"
         raise SpecError(f"n must be {limit}, got {n_bits}")
