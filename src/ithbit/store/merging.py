@@ -15,7 +15,7 @@ from ithbit.store.records import NOT_FINITE
 from ithbit.store.status import folder_status, problem, reason
 from ithbit.store.writing import said_as_store_error, write_atomically
 
-RESULT = "result.json"
+_RESULT = "result.json"
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,7 +88,7 @@ def _tells(folder: Path) -> bool:
 
 def _stays(folder: Path) -> bool:
     """Whether a run folder's place holds something that must not be overwritten."""
-    return folder.is_file() or os.path.lexists(folder / RESULT)
+    return folder.is_file() or os.path.lexists(folder / _RESULT)
 
 
 def _complete(source: Path, target: Path) -> bool:
@@ -98,7 +98,7 @@ def _complete(source: Path, target: Path) -> bool:
         for name in ("weights.safetensors", "verification.json", "proof.json")
         if (source / name).is_file() and not os.path.lexists(target / name)
     ]
-    if not lacking or not filecmp.cmp(source / RESULT, target / RESULT, shallow=False):
+    if not lacking or not filecmp.cmp(source / _RESULT, target / _RESULT, shallow=False):
         return False
     with said_as_store_error(target):
         for name in lacking:
