@@ -70,12 +70,12 @@ PARTS: dict[str, tuple[list[ModelSpec], int]] = {  # and the longest n to try
 
 def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], path: Path) -> None:
     """Pack the records of all runs and the weights of successes at the lower end of each bracket;
-    if it is not final, also at the next solved length and at the one being tried, which may still
+    if it is not final, also at shorter solved lengths and at the one being tried, which may still
     become the lower end."""
     store, kept = next(iter(searches.values())).store, set()
     for standing in standings:
         solved = sorted(each.n for each in standing.tried if each.solved)
-        lengths = solved[-1:] if standing.done else [*solved[-2:], standing.trying]
+        lengths = solved[-1:] if standing.done else [*solved, standing.trying]
         for n in filter(None, lengths):
             for run in searches[standing.model].runs(standing.model, n).values():
                 done = outcome(store, run)

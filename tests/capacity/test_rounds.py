@@ -212,12 +212,29 @@ def test_a_run_that_cannot_be_run_is_no_evidence_and_is_tried_again(tmp_path) ->
 
     stuck = ask()
     assert (stuck[0].tried, stuck[0].failed_at, stuck.final) == ("1+", None, False)
-    assert "n = 2 cannot be tried: MemoryError: no room for three tokens" in stuck.stuck[0]
+    assert "n = 2 cannot be settled: MemoryError: no room for three tokens" in stuck.stuck[0]
     assert "no room" in str(stuck)
     (tmp_path / "full").unlink()
     found = ask()
     assert (found.final, found.stuck) == (True, ())
     assert found[0].tried.startswith("1+ 2")
+
+
+def test_a_cell_whose_weights_are_gone_is_stuck_and_the_others_go_on(store, tmp_path) -> None:
+    found, _ = search(store)
+    assert found.bracket.low is not None
+    shutil.copytree(store, tmp_path / "copy")
+    for run in Search(ASK, store, SHORT).runs(MODEL, found.bracket.low).values():
+        for name in ("weights.safetensors", "verification.json"):
+            (tmp_path / "copy" / run.folder / name).unlink(missing_ok=True)
+    other = replace(MODEL, d_model=4)
+    of = {model: Search(ASK, tmp_path / "copy", SHORT) for model in (MODEL, other)}
+    (lost, next_one), *_ = rounds(of, lambda runs: None, CPU, until=0.0)
+    assert lost.bracket == found.bracket
+    assert not lost.done
+    assert f"n = {found.bracket.low} cannot be settled" in lost.sentence()
+    assert "has no weights.safetensors" in lost.sentence()
+    assert next_one.train
 
 
 def test_a_run_that_diverged_has_failed(tmp_path) -> None:
@@ -271,8 +288,8 @@ def test_the_card_needs_no_network_and_escapes_what_it_is_given() -> None:
 
 def test_the_card_says_what_is_stuck_and_which_state_is_not_known() -> None:
     own = replace(made_up("a.py:Mine", 16, 8, None), state=None, final=False)
-    page = render_card(Capacities((own,), "", ("n = 16 cannot be tried: out of memory",)))
-    assert "n = 16 cannot be tried: out of memory" in page
+    page = render_card(Capacities((own,), "", ("n = 16 cannot be settled: out of memory",)))
+    assert "n = 16 cannot be settled: out of memory" in page
     assert "width; state not fixed or not known" in page
 
 

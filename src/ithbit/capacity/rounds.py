@@ -21,6 +21,7 @@ from textwrap import shorten
 from ithbit.capacity.search import Ask, Bracket, Tried, Try, bracket, replay
 from ithbit.engine.device import Device
 from ithbit.engine.outcomes import forget_failures, outcome
+from ithbit.errors import StoreError
 from ithbit.families import family_named
 from ithbit.shown import counted
 from ithbit.spec import ModelSpec, Protocol, RunSpec
@@ -48,7 +49,7 @@ class Standing:
     trying: int | None = None
     train: tuple[RunSpec, ...] = ()
     verify: tuple[RunSpec, ...] = ()
-    stuck: tuple[Failure, ...] = ()  # wanted runs that could not be run
+    stuck: tuple[Failure, ...] = ()  # wanted runs that could not be run or verified
     verdicts: tuple[str, ...] = ()  # of the runs that stand at the lower end
 
     @property
@@ -76,7 +77,7 @@ class Standing:
         )
         if self.stuck and not self.train:
             why = shorten(self.stuck[0].error, 200, placeholder="…")
-            now = f"n = {self.trying} cannot be tried: {why}"
+            now = f"n = {self.trying} cannot be settled: {why}"
         name = family_named(model.family).label if model.code else model.family
         head = f"{model.task} {name} L{model.n_layers} d{model.d_model}"
         return ": ".join(filter(None, (head, self.lengths, now)))
@@ -168,10 +169,15 @@ class Search:
             del self._ended[run]
 
     def verified(self, model: ModelSpec, device: Device) -> Standing:
-        """Where a cell stands after verifying the lower end of its bracket, if it has one."""
+        """Where a cell stands after verifying the lower end of its bracket, if it has one. If the
+        weights of a run there cannot be read, the cell is stuck; the other cells go on."""
         while (found := self.standing(model)).verify:
             for run in found.verify:
-                verify_run(self.store / run.folder, device, BUDGET, always=ALWAYS)
+                try:
+                    verify_run(self.store / run.folder, device, BUDGET, always=ALWAYS)
+                except StoreError as error:
+                    lost = Failure(run, str(error), traceback="", epoch=0)
+                    return replace(found, trying=run.model.n_bits, stuck=(lost,))
         return found
 
 
