@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # `as` re-exports a name for type checkers; see `_HOMES`
     from ithbit.api.records import report as report
     from ithbit.api.records import runs as runs
     from ithbit.api.records import table as table
+    from ithbit.api.sweeps import merge as merge
+    from ithbit.api.sweeps import status as status
+    from ithbit.api.sweeps import sweep as sweep
     from ithbit.api.theory import bound as bound
     from ithbit.api.theory import certify as certify
     from ithbit.api.theory import check_certificate as check_certificate
@@ -33,11 +36,8 @@ if TYPE_CHECKING:  # `as` re-exports a name for type checkers; see `_HOMES`
     from ithbit.api.trained import explore as explore
     from ithbit.api.trained import load as load
     from ithbit.api.trained import verify as verify
-    from ithbit.api.training import merge as merge
     from ithbit.api.training import params as params
     from ithbit.api.training import sample as sample
-    from ithbit.api.training import status as status
-    from ithbit.api.training import sweep as sweep
     from ithbit.api.training import train as train
     from ithbit.errors import IthbitError as IthbitError
     from ithbit.spec import ModelSpec as ModelSpec
@@ -54,12 +54,13 @@ _HOMES = {
     "api.exchange": ("data", "score"),
     "api.probing": ("probe",),
     "api.records": ("compare", "export", "plot", "report", "runs", "table"),
+    "api.sweeps": ("merge", "status", "sweep"),
     "api.theory": (
         *("bound", "certify", "check_certificate", "complexity", "construct", "explain"),
         "verdict",
     ),
     "api.trained": ("explore", "load", "verify"),
-    "api.training": ("merge", "params", "sample", "status", "sweep", "train"),
+    "api.training": ("params", "sample", "train"),
     "errors": ("IthbitError",),
     "spec": ("ModelSpec", "Protocol", "RunSpec"),
     "store.records": ("Epoch", "Failure", "Result"),

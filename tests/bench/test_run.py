@@ -5,11 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from ithbit.bench import steppers
-from ithbit.bench.result import read_result
-from ithbit.bench.run import DEEPEST, Settings, bench, environment
-from ithbit.bench.steppers import measure_ceilings, seconds
-from ithbit.bench.text import result_text
+from ithbit.bench.result import read_result, result_text
+from ithbit.bench.run import (
+    DEEPEST,
+    Settings,
+    bench,
+    environment,
+    measure_ceilings,
+    seconds,
+    step_seconds,
+)
 from ithbit.cli import main
 from ithbit.engine.device import choose_device
 from ithbit.errors import IthbitError, SpecError
@@ -31,7 +36,7 @@ def test_every_family_is_there_and_at_its_deepest() -> None:
 
 @pytest.mark.slow  # tests/experiments has a shorter one
 def test_a_tiny_bench_on_a_cpu(monkeypatch) -> None:
-    monkeypatch.setattr(steppers, "usable_cores", lambda: 1)  # one worker
+    monkeypatch.setattr("ithbit.bench.run.usable_cores", lambda: 1)  # one worker
     kept, told = [], []
     settings = Settings((4,), (2,), "cpu", steps=2, repeats=1, quick=True, variants=TINY)
     result = bench(settings, told.append, kept.append)
@@ -59,7 +64,7 @@ def test_what_fails_is_told_and_the_rest_goes_on(monkeypatch) -> None:
 def test_the_kernels_refuse_in_a_sentence() -> None:
     pytest.importorskip("triton")
     with pytest.raises(IthbitError, match="power of two, 4 or more, got 6"):
-        steppers.step_seconds("kernels", ModelSpec("lhi", "gru", 4, d_model=6), 1, CPU, 1, 1)
+        step_seconds("kernels", ModelSpec("lhi", "gru", 4, d_model=6), 1, CPU, 1, 1)
 
 
 def test_ceilings_and_clock() -> None:

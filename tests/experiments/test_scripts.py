@@ -30,8 +30,8 @@ def test_the_bench_needs_no_command_line() -> None:
     code = """
 import json
 from ithbit.bench.run import Settings, bench
-from ithbit.bench.steppers import worker
-from ithbit.bench.text import result_text
+from ithbit.bench.run import worker
+from ithbit.bench.result import result_text
 print(result_text(bench(Settings((2,), (1,), "cpu", 1, 1, True, ()))))
 model = {"task": "lhi", "family": "gru", "n_bits": 2}
 order = {"model": model, "seeds": 1, "steps": 1, "repeats": 1}

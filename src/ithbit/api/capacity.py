@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ithbit.api.arguments import (
     Layer,
     Seeds,
+    Watch,
     at_least_one,
     checked,
     listed,
@@ -18,9 +19,8 @@ from ithbit.api.arguments import (
     protocol_of,
     seeds_of,
 )
-from ithbit.api.sinks import Watch
-from ithbit.api.standing import longest
-from ithbit.api.training import run_here, sweep
+from ithbit.api.sweeps import longest, sweep
+from ithbit.api.training import run_here
 from ithbit.errors import SpecError, number, whole
 from ithbit.models.layer_source import layer_for
 from ithbit.shown import counted
@@ -92,7 +92,7 @@ def capacity(
     widths, depths = numbers("width", width, int), numbers("layers", layers, int)
     rates = tuple(numbers("lr", lr, float))
     models = [
-        model_of(task, family, 1, depth, wide, heads, ff, positions)
+        model_of(task, family, positions, (1, depth, wide, heads, ff))
         for wide in widths
         for depth in depths
     ]

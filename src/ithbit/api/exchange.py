@@ -9,7 +9,7 @@ from ithbit.families import task_named
 from ithbit.spec import ModelSpec, Protocol, cell
 
 if TYPE_CHECKING:
-    from ithbit.exchange.score import Score
+    from ithbit.exchange import Score
 
 
 @checked
@@ -35,7 +35,7 @@ def data(
     at_least_one(n=n)
     # Made as runs are, so that seeds no run could have are refused.
     runs = cell(ModelSpec(task_named(task), "gru", n), Protocol(), seeds_of(seeds))
-    from ithbit.exchange.sets import write_sets
+    from ithbit.exchange import write_sets
 
     return write_sets(task, n, Path(out), [run.seed for run in runs], exhaustive)
 
@@ -57,6 +57,6 @@ def score(predictions: str | Path, *, data: str | Path = "data", name: str = "yo
     ...     score(f"{folder}/answers.npz", data=folder).solved
     1
     """
-    from ithbit.exchange.score import score as score_file
+    from ithbit.exchange import score as score_file
 
     return score_file(Path(predictions), Path(data), name)

@@ -160,7 +160,7 @@ def check_certificate(file: str | Path, *, progress: bool = False) -> "Certifica
     path = Path(file)
     content = read_certificate(path)
     if content.get("format") == FORMAT:
-        from ithbit.api.bar import bar
+        from ithbit.api.progress import bar
 
         with ExitStack() as shown:  # a bar ends before a refusal is printed
 

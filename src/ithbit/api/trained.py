@@ -205,7 +205,7 @@ def verify(
         raise SpecError(f"seconds must be more than 0, got {seconds}")
     if not 0 <= whole("seed", seed) < 1 << 63:
         raise SpecError(f"the seed is a number from 0 and below 2^63, got {seed}")
-    from ithbit.api.bar import bar
+    from ithbit.api.progress import bar
     from ithbit.engine.device import choose_device
     from ithbit.store.folder import keep_verification
     from ithbit.verify.verify import (
