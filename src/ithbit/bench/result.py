@@ -85,12 +85,12 @@ class Result:
             "settings": self.settings,
             "ceilings": None if self.ceilings is None else asdict(self.ceilings),
             "remarks": list(self.remarks),
-            "rows": [asdict(row) | self._derived(row) for row in self.rows],
+            "rows": [self._row(row) for row in self.rows],
         }
 
-    def _derived(self, row: Row) -> dict[str, Any]:
+    def _row(self, row: Row) -> dict[str, Any]:
         shares = {stepper: self.shares(row, stepper) for stepper in STEPPERS}
-        return {
+        return asdict(row) | {
             "ratios": {stepper: row.ratio(stepper) for stepper in STEPPERS[1:]},
             "fp32_share": {stepper: share and share[0] for stepper, share in shares.items()},
             "copy_share": {stepper: share and share[1] for stepper, share in shares.items()},

@@ -91,10 +91,12 @@ def bench(
     )
     tiny = ModelSpec("rhi", "gru", 1)
     absent: str | None = "the kernels need a CUDA GPU, and this run is on a CPU"
-    uncompiled = building.refusal(tiny)
+    uncompiled, no_fla = building.refusal(tiny), None
     if device.is_cuda:
         absent, uncompiled = refusal(tiny, protocol, device), None
-    remarks = (absent and f"no kernels: {absent}", uncompiled, _mamba2_reference(device))
+        if importlib.util.find_spec("fla") is None:
+            no_fla = "the reference for mamba2 is Hugging Face's, because fla is not installed"
+    remarks = (absent and f"no kernels: {absent}", uncompiled, no_fla)
     found = Result(
         environment(device),
         counts | {"epoch_steps": protocol.epoch_steps, "batch": batch},
@@ -136,12 +138,6 @@ def bench(
         rows[k] = timed(row, "kernels")
         keep(replace(found, rows=tuple(rows)))
     return replace(found, rows=tuple(rows))
-
-
-def _mamba2_reference(device: Device) -> str | None:
-    if device.is_cuda and importlib.util.find_spec("fla") is None:
-        return "the reference for mamba2 is Hugging Face's, because fla is not installed"
-    return None
 
 
 def environment(device: Device) -> dict[str, Any]:

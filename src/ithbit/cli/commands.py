@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from ithbit.api import capacity as capacities
-from ithbit.api import exchange, probing, records, sweeps, theory, trained, training
+from ithbit.api import probing, records, sweeps, theory, trained, training
 from ithbit.api.training import Results
 from ithbit.cli import options
 from ithbit.cli.application import AsJson, command, print_or_json, print_result
@@ -158,7 +157,7 @@ def probe(
         print(out, file=sys.stderr)
 
 
-@command(capacities.capacity, options.CAPACITY, progress=True)
+@command(probing.capacity, options.CAPACITY, progress=True)
 def capacity(found: Any, out: Path | None, dry_run: bool, as_json: AsJson = False) -> None:
     """Exit status 1 if time ran out before the search was done."""
     print_or_json(found, as_json)
@@ -181,8 +180,8 @@ def verify(verified: Any, as_json: AsJson = False) -> None:
 
 
 command(trained.explore, options.EXPLORE)(print_result)
-command(exchange.data)(print_result)
-command(exchange.score, options.SCORE)(print_or_json)
+command(trained.data)(print_result)
+command(trained.score, options.SCORE)(print_or_json)
 command(theory.verdict, options.VERDICT)(print_or_json)
 
 
