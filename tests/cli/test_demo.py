@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ithbit.api.training import Results
-from ithbit.cli.commands import Successes
+from ithbit.cli.demo import Successes
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.records import Failure
 

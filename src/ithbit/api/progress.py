@@ -117,12 +117,7 @@ class Board:
         # In a notebook rich draws through ipywidgets; without them, lines are printed.
         in_notebook = self.console.is_jupyter and find_spec("ipywidgets") is not None
         if self.console.is_terminal or in_notebook:
-            self._live = Live(
-                get_renderable=self._table,
-                console=self.console,
-                refresh_per_second=4,
-                transient=True,
-            )
+            self._live = Live(get_renderable=self._table, console=self.console, transient=True)
             self._live.start()
         return self
 

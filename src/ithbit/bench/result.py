@@ -12,7 +12,7 @@ from typing import Any
 
 from ithbit.errors import StoreError
 from ithbit.families import Task
-from ithbit.wrapping import COLUMNS, aligned, wrapped
+from ithbit.shown import COLUMNS, aligned, wrapped
 
 SCHEMA = 2
 STEPPERS = ("reference", "stacked", "compiled", "kernels")

@@ -1,12 +1,8 @@
-"""The commands: each is an API function plus the way to print its result. Two are not for Python:
-`demo`, the main experiment shortened to a minute on two cores, and `bench`."""
+"""The commands: each is an API function plus the way to print its result; `demo` and `bench` are
+for the command line only."""
 
 import json
 import sys
-import time
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,82 +12,15 @@ from typer import Option
 
 from ithbit.api import probing, records, sweeps, theory, trained, training
 from ithbit.api.training import Results
-from ithbit.cli import options
+from ithbit.cli import demo, options
 from ithbit.cli.application import AsJson, command, print_or_json, print_result
-from ithbit.published import published
-from ithbit.shown import Shown, clock, counted
-from ithbit.store.records import Result
-from ithbit.sweep.presets import preset
+from ithbit.shown import counted
 
 if TYPE_CHECKING:
-    from ithbit.bench.result import Result as Timings
+    from ithbit.bench.result import Result
 
 
-@dataclass(frozen=True, repr=False)
-class Successes(Shown):
-    """Successes of each configuration, next to the published ones."""
-
-    outcomes: Results
-    page: Path
-    seconds: float
-
-    def parts(self) -> Iterator[Any]:
-        from rich.table import Table
-        from rich.text import Text
-
-        theirs = {
-            (row.task, family, row.n_layers): row
-            for row in published().successes
-            for family in row.families
-        }
-        cells = defaultdict(list)
-        for outcome in self.outcomes:
-            model = outcome.spec.model
-            cells[model.task, model.family, model.n_layers].append(outcome)
-        table = Table(title="Successful seeds at n = 8")
-        for name in ("task", "model", "layers", "theory", "ours", "published", "epochs to solve"):
-            right = name not in ("task", "model", "theory")
-            table.add_column(name, justify="right" if right else "left")
-        for (task, family, layers), runs in cells.items():
-            results = [run for run in runs if isinstance(run, Result)]
-            count = sum(isinstance(run, Result) or run.diverged for run in runs)
-            solved = [run.first_solved_epoch for run in results if run.first_solved_epoch]
-            none = f"none within {results[0].epochs}" if results else "–"
-            table.add_row(
-                task.upper(),
-                theirs[task, family, layers].label,
-                str(layers),
-                runs[0].spec.group,
-                f"{len(solved)}/{count}" if count else "–",
-                f"{theirs[task, family, layers].successes[8]}/5",
-                ", ".join(map(str, solved)) or none,
-            )
-        yield table
-        if errors := {run.error for run in self.outcomes.failures if not run.diverged}:
-            yield Text(f"Runs that could not be run are not counted: {'; '.join(sorted(errors))}")
-        yield Text(
-            "Success: accuracy 1.0 on 2,000 held-out samples; observed, not proved. Shortened: "
-            "two seeds instead of five, at most 10 to 50 epochs instead of 500. A failure to "
-            "learn does not show impossibility, and a stress test may well succeed at a length "
-            "as small as 8. With one softmax layer, full and causal attention are the same model, "
-            "since only the last token is read, so it is trained once."
-        )
-        yield f"Done in {clock(self.seconds)}. Run folders: {self.outcomes.store}/"
-        yield f"Report: {self.page}"
-
-
-def demo(*, store: Path = Path("runs/demo"), page: Path = Path("runs/demo.html")) -> Successes:
-    """Train six families at n = 8 on both tasks and print successes beside the published ones.
-
-    Shortened to save time: two seeds, and runs stop when solved. Stop and rerun it at any time.
-    """
-    started = time.monotonic()
-    outcomes = training.run_here(preset("demo"), store, "cpu", progress=True)
-    records.report(store, out=page, settings="any")
-    return Successes(outcomes, page, time.monotonic() - started)
-
-
-command(demo, options.DEMO)(print_result)
+command(demo.demo, options.DEMO)(print_result)
 
 
 @command(training.train, progress=True)
@@ -121,8 +50,7 @@ command(records.table, options.TABLE)(print_result)
 def compare(
     agreement: Any,
     complete: Annotated[
-        bool,
-        Option("--require-complete", help="Also exit with 1 if a cell is missing runs."),
+        bool, Option("--require-complete", help="Also exit with 1 if a cell is missing runs.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -238,7 +166,7 @@ def bench(
     quick: bool = False,
     read: Path | None = None,
     json: str | None = None,
-) -> "Timings":
+) -> "Result":
     """Time the reference, the stacked models and compiled code or kernels, side by side.
 
     For the nine constructive configurations and the deepest of each family: seconds per run and
@@ -253,7 +181,7 @@ def bench(
     if file is not None:
         check_writable(file)
 
-    def keep(result: "Timings") -> None:
+    def keep(result: "Result") -> None:
         if file is not None:
             write_whole(file, json_bytes(result.to_json()))
 
