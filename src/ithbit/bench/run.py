@@ -1,4 +1,4 @@
-"""`bench(settings)`: time every configuration with every stepper, the kernels last.
+"""`bench`: time every configuration with every stepper, the kernels last.
 
 The *reference* trains one run on all cores or the GPU. The *stacked models* train as `ithbit train`
 does: on a GPU one stack; on a CPU one single-threaded worker per core, each with as many seeds as
@@ -13,8 +13,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from statistics import mean, median
 from typing import Any, Literal
 
@@ -35,56 +35,42 @@ from ithbit.sweep.presets import CONSTRUCTIVE, Variant
 
 _WARM_UP = 3
 _WORKER = "from ithbit.bench.run import worker; worker()"
-# The deepest variants of families that are shallower among the constructive ones.
-DEEPEST: tuple[Variant, ...] = (
+# The constructive variants, and the deepest of families that are shallower among those.
+TIMED: tuple[Variant, ...] = (
+    *CONSTRUCTIVE,
     ("rhi", "linear-causal", 4),
     ("rhi", "gru", 4),
     ("rhi", "mamba2", 4),
 )
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What to time, and how long. `steps` and `repeats` default to what suits the device."""
-
-    lengths: tuple[int, ...] = (64,)
-    seeds: tuple[int, ...] = (5,)
-    device: str = "auto"
-    steps: int | None = None
-    repeats: int | None = None
-    quick: bool = False
-    variants: tuple[Variant, ...] = (*CONSTRUCTIVE, *DEEPEST)
-
-    def __post_init__(self) -> None:
-        given: dict[str, tuple[int | None, ...]] = {"n": self.lengths, "seeds": self.seeds}
-        given |= {"steps": (self.steps,), "repeats": (self.repeats,)}
-        problems = [
-            f"{name} must be at least 1, got {value}"
-            for name, values in given.items()
-            for value in values
-            if value is not None and value < 1
-        ]
-        raise_problems("bench", problems)
-
-    def counts(self, device: Device) -> dict[str, int]:
-        """Steps and repeats; by default some seconds of the slowest reference on either device."""
-        steps, repeats = (50, 5) if device.is_cuda else (10, 3)
-        if self.quick:
-            steps, repeats = 3, 1
-        return {"steps": self.steps or steps, "repeats": self.repeats or repeats}
-
-
 def bench(
-    settings: Settings,
+    lengths: Sequence[int] = (64,),
+    seeds: Sequence[int] = (5,),
+    device: str = "auto",
+    steps: int | None = None,
+    repeats: int | None = None,
+    quick: bool = False,
+    variants: Sequence[Variant] = TIMED,
     said: Callable[[str], None] = lambda text: None,
     keep: Callable[[Result], None] = lambda result: None,
 ) -> Result:
-    """Time everything; `keep` gets the result so far after every configuration."""
-    device = choose_device(settings.device)
-    counts = settings.counts(device)
+    """Time everything; `keep` gets the result so far after every configuration. By default `steps`
+    and `repeats` are some seconds of the slowest reference on either device."""
+    numbers = {"n": lengths, "seeds": seeds, "steps": (steps,), "repeats": (repeats,)}
+    problems = [
+        f"{name} must be at least 1, got {value}"
+        for name, values in numbers.items()
+        for value in values
+        if value is not None and value < 1
+    ]
+    raise_problems("bench", problems)
+    on = choose_device(device)
+    usual = (3, 1) if quick else (50, 5) if on.is_cuda else (10, 3)
+    counts = {"steps": steps or usual[0], "repeats": repeats or usual[1]}
     protocol, batch = Protocol(), Protocol().batch_size
-    said(device.reason)
-    ceilings = measure_ceilings(device, counts["repeats"], settings.quick)
+    said(on.reason)
+    ceilings = measure_ceilings(on, counts["repeats"], quick)
     said(
         f"ceilings: {ceilings.fp32_flops / 1e12:.3g} TFLOP/s fp32, "
         f"{ceilings.copy_bytes / 1e9:.3g} GB/s copied"
@@ -92,13 +78,13 @@ def bench(
     tiny = ModelSpec("rhi", "gru", 1)
     absent: str | None = "the kernels need a CUDA GPU, and this run is on a CPU"
     uncompiled, no_fla = building.refusal(tiny), None
-    if device.is_cuda:
-        absent, uncompiled = refusal(tiny, protocol, device), None
+    if on.is_cuda:
+        absent, uncompiled = refusal(tiny, protocol, on), None
         if importlib.util.find_spec("fla") is None:
             no_fla = "the reference for mamba2 is Hugging Face's, because fla is not installed"
     remarks = (absent and f"no kernels: {absent}", uncompiled, no_fla)
     found = Result(
-        environment(device),
+        environment(on),
         counts | {"epoch_steps": protocol.epoch_steps, "batch": batch},
         ceilings,
         tuple(remark for remark in remarks if remark),
@@ -110,7 +96,7 @@ def bench(
         model = ModelSpec(row.task, row.family, row.n, row.layers)
         name = f"{row.name} n={row.n} {row.seeds} seeds"
         try:
-            step = step_seconds(stepper, model, row.seeds, device, **counts)
+            step = step_seconds(stepper, model, row.seeds, on, **counts)
             epoch = step * protocol.epoch_steps
         except Exception as error:  # a stepper that fails is an entry in the result, not its end
             text = (str(error).strip().splitlines() or [""])[0][:300]
@@ -121,16 +107,16 @@ def bench(
         said(f"{name}: {stepper} {epoch:.4g} s per run and epoch")
         return replace(row, seconds=row.seconds | {stepper: epoch})
 
-    for n in settings.lengths:
-        for task, family, layers in settings.variants:
+    for n in lengths:
+        for task, family, layers in variants:
             model = ModelSpec(task, family, n, layers)
             constructive = (task, family, layers) in CONSTRUCTIVE
             needed = (work.step_flops(model, batch), work.step_bytes(model, batch))
-            first = Row(task, family, layers, n, settings.seeds[0], constructive, *needed, {})
+            first = Row(task, family, layers, n, seeds[0], constructive, *needed, {})
             first = timed(first, "reference")
-            for seeds in settings.seeds:
-                row = timed(replace(first, seeds=seeds), "stacked")
-                if not (device.is_cuda or uncompiled):
+            for n_seeds in seeds:
+                row = timed(replace(first, seeds=n_seeds), "stacked")
+                if not (on.is_cuda or uncompiled):
                     row = timed(row, "compiled")
                 rows.append(row)
             keep(replace(found, rows=tuple(rows)))

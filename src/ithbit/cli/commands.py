@@ -188,11 +188,11 @@ def bench(
     if read is not None:
         found = read_result(read)
     else:
-        from ithbit.bench.run import Settings
         from ithbit.bench.run import bench as run_bench
 
-        settings = Settings(tuple(n or (64,)), tuple(seeds or (5,)), device, steps, repeats, quick)
-        found = run_bench(settings, partial(print, file=sys.stderr, flush=True), keep)
+        said = partial(print, file=sys.stderr, flush=True)
+        asked = (n or [64], seeds or [5], device, steps, repeats, quick)
+        found = run_bench(*asked, said=said, keep=keep)
     keep(found)
     return found
 
