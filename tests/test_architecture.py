@@ -16,7 +16,6 @@ ALLOWED: dict[str, set[str]] = {
     "families": {"errors"},
     "spec": {"errors", "families"},
     "published": {"families"},
-    "wrapping": set(),
     "tasks": {"errors", "families"},
     "models": {"errors", "families", "spec", "tasks"},
     "kernels": {"families", "spec", "tasks", "models"},
@@ -41,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "selfcontained": set(),
     "report": {
-        *("errors", "families", "spec", "store", "theory", "published", "wrapping"),
+        *("errors", "families", "spec", "store", "theory", "published"),
         *("selfcontained", "__version__"),
     },
     "explore": {
@@ -50,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "probe": {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweep", "theory"),
-        *("verify", "published", "wrapping", "__version__"),
+        *("verify", "published", "__version__"),
     },
     "capacity": {
         *("errors", "families", "spec", "models", "store", "engine", "theory", "verify"),
@@ -58,7 +57,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "bench": {
         *("errors", "families", "spec", "tasks", "models", "kernels", "native", "engine"),
-        *("sweep", "reference", "wrapping"),
+        *("sweep", "reference"),
     },
     "api": {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweep", "theory"),

@@ -13,9 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `as` re-exports a name for type checkers; see `_HOMES`
-    from ithbit.api.capacity import capacity as capacity
-    from ithbit.api.exchange import data as data
-    from ithbit.api.exchange import score as score
+    from ithbit.api.probing import capacity as capacity
     from ithbit.api.probing import probe as probe
     from ithbit.api.records import compare as compare
     from ithbit.api.records import export as export
@@ -23,6 +21,9 @@ if TYPE_CHECKING:  # `as` re-exports a name for type checkers; see `_HOMES`
     from ithbit.api.records import report as report
     from ithbit.api.records import runs as runs
     from ithbit.api.records import table as table
+    from ithbit.api.sweeps import merge as merge
+    from ithbit.api.sweeps import status as status
+    from ithbit.api.sweeps import sweep as sweep
     from ithbit.api.theory import bound as bound
     from ithbit.api.theory import certify as certify
     from ithbit.api.theory import check_certificate as check_certificate
@@ -30,14 +31,13 @@ if TYPE_CHECKING:  # `as` re-exports a name for type checkers; see `_HOMES`
     from ithbit.api.theory import construct as construct
     from ithbit.api.theory import explain as explain
     from ithbit.api.theory import verdict as verdict
+    from ithbit.api.trained import data as data
     from ithbit.api.trained import explore as explore
     from ithbit.api.trained import load as load
+    from ithbit.api.trained import score as score
     from ithbit.api.trained import verify as verify
-    from ithbit.api.training import merge as merge
     from ithbit.api.training import params as params
     from ithbit.api.training import sample as sample
-    from ithbit.api.training import status as status
-    from ithbit.api.training import sweep as sweep
     from ithbit.api.training import train as train
     from ithbit.errors import IthbitError as IthbitError
     from ithbit.spec import ModelSpec as ModelSpec
@@ -50,16 +50,15 @@ if TYPE_CHECKING:  # `as` re-exports a name for type checkers; see `_HOMES`
 __version__ = "0.2.0"  # only here: the build reads it
 
 _HOMES = {
-    "api.capacity": ("capacity",),
-    "api.exchange": ("data", "score"),
-    "api.probing": ("probe",),
+    "api.probing": ("capacity", "probe"),
     "api.records": ("compare", "export", "plot", "report", "runs", "table"),
+    "api.sweeps": ("merge", "status", "sweep"),
     "api.theory": (
         *("bound", "certify", "check_certificate", "complexity", "construct", "explain"),
         "verdict",
     ),
-    "api.trained": ("explore", "load", "verify"),
-    "api.training": ("merge", "params", "sample", "status", "sweep", "train"),
+    "api.trained": ("data", "explore", "load", "score", "verify"),
+    "api.training": ("params", "sample", "train"),
     "errors": ("IthbitError",),
     "spec": ("ModelSpec", "Protocol", "RunSpec"),
     "store.records": ("Epoch", "Failure", "Result"),

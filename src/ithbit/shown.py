@@ -1,12 +1,16 @@
-"""Results that print in readable form: on a terminal, as plain text, and in a notebook."""
+"""Results that print in readable form: on a terminal, as plain text, and in a notebook; and what
+such text is made of."""
 
 import io
+import textwrap
 from collections.abc import Iterable
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+COLUMNS = 80  # of a terminal
 _PAGE = '<pre style="line-height: 1.2; font-family: monospace">{code}</pre>'
 
 
@@ -81,3 +85,39 @@ def clock(seconds: float) -> str:
     if whole < 86400:
         return f"{whole // 3600} h {whole % 3600 // 60} min"
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def wrapped(text: str, first: str = "", then: str = "", columns: int = COLUMNS) -> list[str]:
+    """The lines of a text, indented; a word longer than a line, such as a path, is not broken.
+
+    >>> wrapped("one two three", "- ", "  ", columns=9)
+    ['- one two', '  three']
+    """
+    return textwrap.wrap(
+        text,
+        columns,
+        initial_indent=first,
+        subsequent_indent=then,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def aligned(cells: list[str], widths: list[int], gap: int, to_left: list[bool]) -> list[str]:
+    """The lines of one row of a table, as many as its tallest cell needs.
+
+    >>> aligned(["a word", "2"], [4, 3], 1, [True, False])
+    ['a      2', 'word']
+    """
+    texts = [
+        [part for line in cell.split("\n") for part in wrapped(line, columns=width)]
+        for cell, width in zip(cells, widths, strict=True)
+    ]
+    lines = []
+    for parts in zip_longest(*texts, fillvalue=""):
+        line = [
+            part.ljust(width) if left else part.rjust(width)
+            for part, width, left in zip(parts, widths, to_left, strict=True)
+        ]
+        lines.append((" " * gap).join(line).rstrip())
+    return lines

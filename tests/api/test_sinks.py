@@ -48,7 +48,7 @@ def test_mistakes_are_told_before_training(tmp_path, monkeypatch) -> None:
     pytest.importorskip("tensorboard")
     with pytest.raises(OutputError, match="is a file; TensorBoard needs a folder"):
         ithbit.train("lhi", "gru", tensorboard=tmp_path / "file", store=tmp_path / "a", **SETTINGS)
-    monkeypatch.setattr("ithbit.api.sinks.find_spec", lambda name: None)
+    monkeypatch.setattr("ithbit.api.progress.find_spec", lambda name: None)
     with pytest.raises(SpecError, match=r"pip install 'ithbit\[tensorboard\]'"):
         ithbit.train("lhi", "gru", tensorboard=tmp_path / "b", store=tmp_path / "a", **SETTINGS)
     assert not (tmp_path / "a").exists()

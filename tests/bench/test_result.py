@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ithbit.bench.result import Ceilings, Result, Row, from_json, read_result
-from ithbit.bench.text import result_text
+from ithbit.bench.result import Ceilings, Result, Row, from_json, read_result, result_text
 from ithbit.errors import StoreError
 
 STORED = sorted((Path(__file__).parents[2] / "results" / "bench").glob("*.json"))

@@ -5,11 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ithbit.bench import steppers
-from ithbit.bench.result import read_result
-from ithbit.bench.run import DEEPEST, Settings, bench, environment
-from ithbit.bench.steppers import measure_ceilings, seconds
-from ithbit.bench.text import result_text
+from ithbit.bench.result import read_result, result_text
+from ithbit.bench.run import TIMED, bench, environment, measure_ceilings, seconds, step_seconds
 from ithbit.cli import main
 from ithbit.engine.device import choose_device
 from ithbit.errors import IthbitError, SpecError
@@ -21,20 +18,18 @@ TINY: tuple[Variant, ...] = (("lhi", "gru", 1), ("rhi", "linear-full", 2))
 
 
 def test_every_family_is_there_and_at_its_deepest() -> None:
-    timed = Settings().variants
-    assert timed[:9] == CONSTRUCTIVE
+    assert TIMED[:9] == CONSTRUCTIVE
     for family in {family for _, family, _ in VARIANTS}:
         deepest = max(layers for _, name, layers in VARIANTS if name == family)
-        assert any((name, layers) == (family, deepest) for _, name, layers in timed)
-    assert not set(DEEPEST) & set(CONSTRUCTIVE)
+        assert any((name, layers) == (family, deepest) for _, name, layers in TIMED)
+    assert len(set(TIMED)) == len(TIMED)
 
 
 @pytest.mark.slow  # tests/experiments has a shorter one
 def test_a_tiny_bench_on_a_cpu(monkeypatch) -> None:
-    monkeypatch.setattr(steppers, "usable_cores", lambda: 1)  # one worker
+    monkeypatch.setattr("ithbit.bench.run.usable_cores", lambda: 1)  # one worker
     kept, told = [], []
-    settings = Settings((4,), (2,), "cpu", steps=2, repeats=1, quick=True, variants=TINY)
-    result = bench(settings, told.append, kept.append)
+    result = bench((4,), (2,), "cpu", 2, 1, True, TINY, told.append, kept.append)
     assert [(row.task, row.family, row.layers) for row in result.rows] == list(TINY)
     assert [set(row.seconds) for row in result.rows] == [{"reference", "stacked", "compiled"}] * 2
     assert all(seconds > 0 for row in result.rows for seconds in row.seconds.values())
@@ -47,7 +42,7 @@ def test_a_tiny_bench_on_a_cpu(monkeypatch) -> None:
 def test_what_fails_is_told_and_the_rest_goes_on(monkeypatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")  # no worker of the stacked models starts
     told: list[str] = []
-    result = bench(Settings((4,), (1,), "cpu", 1, 1, True, TINY), told.append)
+    result = bench((4,), (1,), "cpu", 1, 1, True, TINY, told.append)
     assert [set(row.seconds) for row in result.rows] == [{"reference"}] * 2
     no_word = "a worker failed: no word"
     assert [row.errors for row in result.rows] == [{"stacked": no_word, "compiled": no_word}] * 2
@@ -59,7 +54,7 @@ def test_what_fails_is_told_and_the_rest_goes_on(monkeypatch) -> None:
 def test_the_kernels_refuse_in_a_sentence() -> None:
     pytest.importorskip("triton")
     with pytest.raises(IthbitError, match="power of two, 4 or more, got 6"):
-        steppers.step_seconds("kernels", ModelSpec("lhi", "gru", 4, d_model=6), 1, CPU, 1, 1)
+        step_seconds("kernels", ModelSpec("lhi", "gru", 4, d_model=6), 1, CPU, 1, 1)
 
 
 def test_ceilings_and_clock() -> None:
@@ -80,7 +75,7 @@ def test_the_environment_names_machine_versions_and_commit() -> None:
 @pytest.mark.parametrize("values", [{"lengths": (0,)}, {"seeds": (0,)}, {"steps": 0}])
 def test_numbers_that_cannot_be_are_refused(values) -> None:
     with pytest.raises(SpecError, match="must be at least 1, got 0"):
-        Settings(**values)
+        bench(**values)
 
 
 def test_the_command(monkeypatch, capsys, tmp_path: Path) -> None:

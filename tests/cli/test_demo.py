@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ithbit.api.results import Results
+from ithbit.api.training import Results
 from ithbit.cli.demo import Successes
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.records import Failure

@@ -20,7 +20,7 @@ PROGRAM = """
 import io, json, resource, sys
 from contextlib import redirect_stderr, redirect_stdout
 import ithbit.api.theory, ithbit.api.training, ithbit.theory.verdicts
-import ithbit.sweep.runner, ithbit.exchange.sets, ithbit.verify.verify
+import ithbit.sweep.runner, ithbit.exchange, ithbit.verify.verify
 import ithbit.probe.report, ithbit.report.page.probe
 from ithbit.cli import main
 words = dict(line.split(":", 1) for line in open("/proc/self/status"))

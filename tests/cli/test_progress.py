@@ -9,8 +9,7 @@ from statistics import mean
 import polars as pl
 import pytest
 
-from ithbit.api.bar import bar
-from ithbit.api.progress import Board, _Line
+from ithbit.api.progress import Board, _Line, bar
 from ithbit.engine.device import choose_device
 from ithbit.engine.how import Event
 from ithbit.engine.loop import train

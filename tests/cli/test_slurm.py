@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ithbit.api.slurm import node_device
+from ithbit.api.sweeps import node_device
 from ithbit.cli import app
 from ithbit.errors import ClusterError, DeviceError, SpecError
 from ithbit.sweep.executors.ledger import Ledger, Share

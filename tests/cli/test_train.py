@@ -472,7 +472,7 @@ def test_what_failed_is_told_below_the_table_once(tmp_path) -> None:
 
 
 def test_a_loss_that_is_not_finite_is_an_outcome_of_training(tmp_path) -> None:
-    from ithbit.api.results import Results
+    from ithbit.api.training import Results
 
     runs = quick_runs([0, 1, 2], max_epochs=5)
     reasons = ["the loss is not finite in epoch 2: nan"] * 2 + ["its worker process died 3 times"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer.main
 
-from ithbit.api.capacity import capacity
+from ithbit.api.probing import capacity
 from ithbit.capacity.rounds import BUDGET, PROTOCOL
 from ithbit.capacity.search import MOST_N, Ask
 from ithbit.cli import app

@@ -29,10 +29,9 @@ def test_the_bench_needs_no_command_line() -> None:
     """Beside the libraries, which are timed in this process elsewhere."""
     code = """
 import json
-from ithbit.bench.run import Settings, bench
-from ithbit.bench.steppers import worker
-from ithbit.bench.text import result_text
-print(result_text(bench(Settings((2,), (1,), "cpu", 1, 1, True, ()))))
+from ithbit.bench.run import bench, worker
+from ithbit.bench.result import result_text
+print(result_text(bench((2,), (1,), "cpu", 1, 1, True, ())))
 model = {"task": "lhi", "family": "gru", "n_bits": 2}
 order = {"model": model, "seeds": 1, "steps": 1, "repeats": 1}
 sys.argv[1:] = [json.dumps(order | {"stepper": "stacked"})]

@@ -6,7 +6,7 @@ from functools import wraps
 from pathlib import Path
 from textwrap import shorten
 from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
@@ -14,8 +14,12 @@ from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.sweep.select import parse_seeds
 
+if TYPE_CHECKING:
+    from ithbit.engine.how import Event
+
 Seeds = Iterable[int] | str
 Layer = Callable[..., Any]
+Watch = Callable[["Event"], None]  # what it is given: see `progress.py`
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
 
@@ -112,28 +116,12 @@ def protocol_of(
 
 
 def model_of(
-    task: str,
-    family: str | Layer,
-    n: int,
-    layers: int,
-    width: int,
-    heads: int,
-    ff: int,
-    positions: str,
+    task: str, family: str | Layer, positions: str, sizes: tuple[int, int, int, int, int]
 ) -> ModelSpec:
-    """The model of a family or of a user's layer, given as `"layers.py:Mine"` or as its factory."""
+    """The model of a family or of a user's layer, given as `"layers.py:Mine"` or as its factory;
+    the sizes are n, layers, width, heads and ff."""
     named, code = family_of(family)
-    return ModelSpec(
-        task_named(task),
-        named,
-        n_bits=n,
-        n_layers=layers,
-        d_model=width,
-        n_heads=heads,
-        d_ff=ff,
-        positions=positions,
-        code=code,
-    )
+    return ModelSpec(task_named(task), named, *sizes, positions=positions, code=code)
 
 
 def on_slurm(on: str, local: dict[str, str], slurm: dict[str, Any]) -> bool:

@@ -1,18 +1,38 @@
-"""Probe any PyTorch layer: is it causal, what does it keep, what do theory and training say?"""
+"""Measure a layer: what any PyTorch layer keeps of its input (`probe`), and the largest n that a
+layer or family learns (`capacity`)."""
 
 import math
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ithbit.api.arguments import Layer, Seeds, at_least_one, checked, listed, protocol_of, seeds_of
-from ithbit.errors import number, whole
-from ithbit.spec import Protocol
+from ithbit.api.arguments import (
+    Layer,
+    Seeds,
+    Watch,
+    at_least_one,
+    checked,
+    listed,
+    model_of,
+    on_slurm,
+    protocol_of,
+    seeds_of,
+)
+from ithbit.api.sweeps import longest, sweep
+from ithbit.api.training import run_here
+from ithbit.errors import SpecError, number, whole
+from ithbit.models.layer_source import layer_for, layer_of, load_layer
+from ithbit.shown import counted
+from ithbit.spec import Protocol, RunSpec
 
 if TYPE_CHECKING:
+    from ithbit.capacity.result import Capacities
+    from ithbit.capacity.rounds import Search, Standing
     from ithbit.probe.report import ProbeReport
 
+Number = TypeVar("Number", int, float)
 _QUICK_MINUTES = 4.5  # stopping at the first perfect epoch suggests that a quick answer is wanted
 
 
@@ -55,7 +75,6 @@ def probe(
     """
     at_least_one(workers=workers)
     from ithbit.families import TASKS
-    from ithbit.models.layer_source import layer_of, load_layer
     from ithbit.probe.report import Plan, probe_layer
     from ithbit.probe.text import report_text
     from ithbit.report.page.probe import render_probe
@@ -75,7 +94,6 @@ def probe(
     )
     loaded = load_layer(layer) if isinstance(layer, str) else layer_of(layer, name)
     if train_families and train:
-        from ithbit.api.training import run_here
         from ithbit.probe.families import family_runs
 
         runs = family_runs(
@@ -94,3 +112,159 @@ def probe(
         counts = {task: report.counts(task) for task in TASKS if report.runs}
         write_text(Path(out), render_probe(report.to_json(), counts, report_text(report)))
     return report
+
+
+@checked
+def capacity(
+    task: str,
+    family: str | Layer,
+    *,
+    width: int | str | Iterable[int] = 16,
+    layers: int | str | Iterable[int] = 1,
+    lr: float | str | Iterable[float] = "0.001,0.003,0.01",
+    seeds: Seeds = "0-4",
+    need: int = 4,
+    factor: float = 1.25,
+    start: int = 8,
+    most_n: int = 512,
+    positions: str = "polynomial",
+    heads: int = 2,
+    ff: int = 64,
+    max_epochs: int | None = None,
+    examples: str | None = None,
+    protocol: Protocol | None = None,
+    minutes: float | None = None,
+    store: str | Path = "runs",
+    device: str = "auto",
+    kernels: str = "auto",
+    compile: str = "auto",
+    workers: int | None = None,
+    on: str = "local",
+    slurm: str | Iterable[str] | None = None,
+    slurm_profile: str | Path | None = None,
+    dry_run: bool = False,
+    out: str | Path | None = None,
+    watch: Watch | None = None,
+    progress: bool = False,
+) -> "Capacities":
+    """Find the largest n that an architecture learns, for each width and number of layers.
+
+    A length is solved if, at one of the learning rates, at least `need` seeds succeed and are not
+    refuted. The search doubles the length, then bisects, until a solved and a failed length are
+    within the `factor`. These two are the result: a bracket, *observed*. Beside it are the measured
+    state S; the bits per number of the state; 32·S, the limit of a recurrent evaluation in 32-bit
+    numbers; and, where it is smaller, n*, past which no weights solve the task.
+
+    Training uses mixed examples and ends at a held-out loss of 0.001, or after 200 epochs. The runs
+    are ordinary runs of the store, which is all that a search needs to resume: stop it at any time
+    and run it again. `minutes` limits the time; on Slurm, jobs that are running are waited for.
+    With `out` the result is also written as a page, with a figure that shows it among the known
+    capacities.
+
+    >>> import tempfile, ithbit
+    >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
+    >>> with tempfile.TemporaryDirectory() as store:
+    ...     found = capacity("rhi", "gru", width=2, lr=0.01, most_n=2, start=2, protocol=tiny,
+    ...                      store=store, workers=1)
+    >>> found[0].failed_at, found[0].tried, found.final
+    (1, '2- 1-', True)
+    """
+    at_least_one(workers=workers)
+    widths, depths = numbers("width", width, int), numbers("layers", layers, int)
+    rates = tuple(numbers("lr", lr, float))
+    models = [
+        model_of(task, family, positions, (1, depth, wide, heads, ff))
+        for wide in widths
+        for depth in depths
+    ]
+    if models[0].code:
+        layer_for(models[0]).factory  # noqa: B018 (a factory that training would refuse)
+    if minutes is not None and not number("minutes", minutes) > 0:
+        raise SpecError(f"minutes must be more than 0, got {minutes:g}")
+    there = on_slurm(
+        on,
+        {"kernels": kernels, "compile": compile},
+        {"slurm": slurm, "slurm-profile": slurm_profile},
+    )
+    from ithbit.capacity.result import Capacities, row
+    from ithbit.capacity.rounds import PROTOCOL, Search, round_minutes, rounds
+    from ithbit.capacity.search import Ask
+    from ithbit.engine.device import choose_device
+
+    ask = Ask(rates, tuple(seeds_of(seeds)), need, factor, start, most_n)
+    settings = protocol_of(protocol or PROTOCOL, max_epochs, examples=examples)
+    search = Search(ask, Path(store), settings)
+    searches, chosen = dict.fromkeys(models, search), choose_device(device)
+    until = time.monotonic() + 60 * (math.inf if minutes is None else minutes)
+
+    def train(runs: list[RunSpec]) -> None:
+        if there:
+            sweep(
+                runs, store=store, device=device, workers=workers, on=on, slurm=slurm,
+                slurm_profile=slurm_profile, watch=watch, progress=progress,
+            )  # fmt: skip
+            return
+        run_here(
+            runs, store, device, workers, kernels, compile, watch=watch, progress=progress,
+            minutes=round_minutes(chosen, until),
+        )  # fmt: skip
+
+    standings: list[Standing] = []
+    if dry_run:
+        standings = [search.standing(model) for model in searches]
+        print(outlook(standings, search, device, workers), file=sys.stderr)
+    else:
+        for turn, standings in enumerate(rounds(searches, train, chosen, until)):
+            if progress:
+                first = [] if turn else [outlook(standings, search, device, workers)]
+                lines = [each.sentence() for each in standings if not each.done]
+                print(*first, *lines, sep="\n", file=sys.stderr, flush=True)
+    rows = tuple(row(standing, measure=not dry_run) for standing in standings)
+    stuck = tuple(each.sentence() for each in standings if each.stuck and not each.train)
+    found = Capacities(rows, search.sentence(), stuck)
+    if out is not None:
+        from ithbit.capacity.card import render_card
+        from ithbit.store.writing import write_text
+
+        write_text(Path(out), render_card(found))
+    return found
+
+
+def numbers(
+    name: str, given: "Number | str | Iterable[Number]", kind: "type[Number]"
+) -> "list[Number]":
+    """Numbers as users give them: one, several, or a string such as 4,8,16.
+
+    >>> numbers("width", "4,8", int), numbers("lr", 0.01, float)
+    ([4, 8], [0.01])
+    """
+    parts: list[Any] = given.split(",") if isinstance(given, str) else listed(given)
+    exactly = whole if kind is int else number
+    try:
+        found = [kind(each if isinstance(each, str) else exactly(name, each)) for each in parts]
+    except ValueError:
+        example = "4,8,16" if kind is int else "0.001,0.01"
+        raise SpecError(f"{name} must be numbers such as {example}, got {given!r}") from None
+    if not found or len(set(found)) != len(found):
+        raise SpecError(f"give every {name} once, and at least one, got {given!r}")
+    return found
+
+
+def outlook(standings: "list[Standing]", search: "Search", device: str, workers: int | None) -> str:
+    """How long the search may take, as a sentence."""
+    ask = search.ask
+    left = [standing for standing in standings if not standing.done]
+    cells = f"{counted(len(standings), 'cell')}, {len(left)} open"
+    if not left:
+        return cells
+    some = set(ask.seeds[: len(ask.seeds) - ask.need + 1])
+    runs = [
+        run
+        for standing in left
+        for (_, seed), run in search.runs(standing.model, standing.trying or ask.start).items()
+        if seed in some
+    ]
+    return (
+        f"{cells}; if all fail at the length tried next, that takes "
+        f"{longest(runs, search.store, device, workers)}, and twice as long at twice the length"
+    )

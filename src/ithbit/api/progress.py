@@ -1,26 +1,41 @@
-"""Progress display while runs train: a live board on a terminal and in a notebook, occasional lines
-elsewhere."""
+"""Who is told while a command works: a person, by a live board or a bar on a terminal and in a
+notebook and by occasional lines elsewhere; a function given as `watch`; and TensorBoard.
+
+A `watch` function gets an `Event`: the run's spec, and as `what` its new epoch, its result, its
+failure, or a remark. Calls come one at a time, from the process that started the training. That is
+all a tracker needs; TensorBoard below is one such function.
+"""
 
 import math
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.progress import Progress
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ithbit.engine.how import Event
+from ithbit.api.arguments import Watch
+from ithbit.errors import OutputError, SpecError
 from ithbit.families import family_named
 from ithbit.shown import clock, counted
 from ithbit.spec import RunSpec
 from ithbit.store.records import Epoch, Failure, Result
 from ithbit.sweep.estimate import nominal_epoch_seconds
+
+if TYPE_CHECKING:
+    from ithbit.engine.how import Event  # which would load torch
+
+T = TypeVar("T")
 
 _ROWS = 12  # runs shown at once
 _QUIET_SECONDS = 15.0  # between two lines where there is no terminal
@@ -102,12 +117,7 @@ class Board:
         # In a notebook rich draws through ipywidgets; without them, lines are printed.
         in_notebook = self.console.is_jupyter and find_spec("ipywidgets") is not None
         if self.console.is_terminal or in_notebook:
-            self._live = Live(
-                get_renderable=self._table,
-                console=self.console,
-                refresh_per_second=4,
-                transient=True,
-            )
+            self._live = Live(get_renderable=self._table, console=self.console, transient=True)
             self._live.start()
         return self
 
@@ -115,7 +125,7 @@ class Board:
         if self._live:
             self._live.stop()
 
-    def watch(self, event: Event) -> None:
+    def watch(self, event: "Event") -> None:
         """Take in an event from the engine."""
         line, now = self._lines[event.run.run_id], time.monotonic()
         match event.what:
@@ -233,3 +243,89 @@ def _outcome_text(outcome: Result | Failure) -> str:
     if outcome.solved:
         return f"solved in epoch {outcome.first_solved_epoch}, stopped at {outcome.epochs}"
     return f"not solved in {counted(outcome.epochs, 'epoch')}, best {outcome.max_accuracy:.4f}"
+
+
+class TensorBoard:
+    """Writes every epoch's numbers to `folder`/RUN FOLDER; closes a run's file when the run ends.
+
+    Epochs that an earlier command trained are not written again, so a resumed run continues its
+    curve.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if find_spec("tensorboard") is None:
+            raise SpecError("--tensorboard needs TensorBoard: pip install 'ithbit[tensorboard]'")
+        if folder.exists() and not folder.is_dir():
+            raise OutputError(f"{folder} is a file; TensorBoard needs a folder")
+        self.folder = folder
+        self._writers: dict[str, Any] = {}
+
+    def __call__(self, event: "Event") -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        run = event.run.folder
+        if isinstance(event.what, Epoch):
+            if run not in self._writers:
+                self._writers[run] = SummaryWriter(str(self.folder / run))
+            numbers = asdict(event.what)
+            step = numbers.pop("epoch")
+            for name, value in numbers.items():
+                self._writers[run].add_scalar(name, value, step)
+        elif not isinstance(event.what, str) and run in self._writers:
+            self._writers.pop(run).close()
+
+    def close(self) -> None:
+        """Close the files of runs that have not ended."""
+        while self._writers:
+            self._writers.popitem()[1].close()
+
+
+@contextmanager
+def watching(
+    runs: Sequence[RunSpec],
+    remark: str,
+    watch: Watch | None,
+    tensorboard: str | Path | None,
+    progress: bool,
+) -> Iterator[Watch]:
+    """The function that the engine calls with every event.
+
+    It passes events to the board (with `progress`), to TensorBoard, and to the user's `watch`.
+    """
+    with ExitStack() as stack:
+        told: list[Watch] = []
+        if tensorboard is not None:
+            told.append(stack.enter_context(closing(TensorBoard(Path(tensorboard)))))
+        if watch is not None:
+            told.append(watch)
+        if progress:
+            board = stack.enter_context(Board(runs))
+            board.console.print(f"{counted(len(runs), 'run')}; {remark}", style="dim", markup=False)
+            told.insert(0, board.watch)
+
+        def tell(event: "Event") -> None:
+            for each in told:
+                each(event)
+
+        yield tell
+
+
+@contextmanager
+def bar(
+    items: Sequence[T], doing: str, progress: bool
+) -> Iterator[tuple[Iterator[T], Callable[[str], None]]]:
+    """The items one by one, and a function to report how far the current item is.
+
+    With `progress`, a bar is shown on a terminal and in a notebook.
+    """
+    console = Console(stderr=True)
+    live = progress and (console.is_terminal or console.is_jupyter)
+    with Progress(console=console, transient=True, disable=not live) as shown:
+        task = shown.add_task(doing, total=len(items))
+
+        def one_by_one() -> Iterator[T]:
+            for item in items:
+                yield item
+                shown.update(task, advance=1, description=doing)
+
+        yield one_by_one(), lambda text: shown.update(task, description=f"{doing}: {text}")

@@ -160,7 +160,7 @@ def check_certificate(file: str | Path, *, progress: bool = False) -> "Certifica
     path = Path(file)
     content = read_certificate(path)
     if content.get("format") == FORMAT:
-        from ithbit.api.bar import bar
+        from ithbit.api.progress import bar
 
         with ExitStack() as shown:  # a bar ends before a refusal is printed
 
@@ -188,14 +188,11 @@ def explain(
     1
     """
     from ithbit.tasks.indexing import Instance
-    from ithbit.theory.constructions import construction_named
     from ithbit.theory.explain import explain as run
 
     read, index = bits_of(bits), whole("index", index)
-    if isinstance(task, str) and family is not None:  # report a wrong input before building weights
-        formal = model == "formal"
-        named = construction_named(task, family).task if formal else task_named(task)
-        Instance(named, read, index)
+    if isinstance(task, str):  # report a wrong input before building weights
+        Instance(task_named(task), read, index)
     return run(_solution(task, family, len(read), variant, model, {"width": width}), read, index)
 
 

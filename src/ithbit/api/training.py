@@ -1,5 +1,6 @@
-"""Training: one configuration or a whole sweep, and the status of a store's runs."""
+"""Training one configuration, what it returns, and what it trains on."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,32 +8,119 @@ from typing import TYPE_CHECKING, Any
 from ithbit.api.arguments import (
     Layer,
     Seeds,
+    Watch,
     at_least_one,
     checked,
-    listed,
     model_of,
-    on_slurm,
     protocol_of,
     seeds_of,
 )
-from ithbit.api.results import Results
-from ithbit.api.sinks import Watch, watching
 from ithbit.errors import SpecError, whole
-from ithbit.families import family_named, task_named
-from ithbit.models.layer_source import layer_for
-from ithbit.shown import Shown
+from ithbit.families import task_named
+from ithbit.shown import Shown, counted
 from ithbit.spec import Protocol, RunSpec, cell
-from ithbit.store.reading import check_kind
-from ithbit.store.status import need_store
-from ithbit.sweep.select import Filter, sweep_runs
+from ithbit.store.reading import check_kind, read_history
+from ithbit.store.records import Failure, Result
 
 if TYPE_CHECKING:
-    from ithbit.api.slurm import Cancelled, Submitted
-    from ithbit.api.standing import Planned, Status
-    from ithbit.store.merging import Merged
     from ithbit.tasks.indexing import Instance
 
 _MOST_SHOWN = 1_000_000  # bits of samples; that many take seconds to print
+_NAMED = 5  # failed runs listed by name in a summary
+
+
+class Results(Shown, list[Result | Failure]):
+    """The outcome of every run, in order: a list that prints as a table of seeds, or as a count."""
+
+    def __init__(self, outcomes: Iterable[Result | Failure], store: Path) -> None:
+        super().__init__(outcomes)
+        self.store = store
+        for outcome in self:  # each can then be loaded without naming the store
+            object.__setattr__(outcome, "store", store.absolute())
+
+    @property
+    def failures(self) -> list[Failure]:
+        return [outcome for outcome in self if isinstance(outcome, Failure)]
+
+    @property
+    def results(self) -> list[Result]:
+        return [outcome for outcome in self if isinstance(outcome, Result)]
+
+    @property
+    def solved(self) -> int:
+        """How many were right on every held-out sample in some epoch, whatever came after."""
+        diverged = (str(self.store / f.spec.folder) for f in self.failures if f.diverged)
+        return sum(result.solved for result in self.results) + sum(
+            any(epoch.held_out_accuracy == 1.0 for epoch in read_history(folder))
+            for folder in diverged
+        )
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [outcome.to_json() for outcome in self]
+
+    def parts(self) -> Iterator[Any]:
+        from rich.text import Text
+
+        diverged = sum(failure.diverged for failure in self.failures)
+        not_run = len(self.failures) - diverged  # which says nothing about learning
+        if len({(outcome.spec.model, outcome.spec.protocol) for outcome in self}) == 1:
+            yield self._table()
+            by_error = defaultdict(list)
+            for failure in self.failures:
+                by_error[failure.error].append(str(failure.spec.seed))
+            for error, seeds in by_error.items():
+                which = "seed" if len(seeds) == 1 else "seeds"
+                yield Text(f"{which} {', '.join(seeds)} failed: {error}")
+            for result in self.results:
+                said = result.structured_sentence()
+                if said and result.solved:
+                    yield Text(f"seed {result.spec.seed}: solved on samples, {said}")
+            left = f"; {not_run} could not be run and are not counted" if not_run else ""
+            said = (
+                f"{self.solved} of {counted(len(self) - not_run, 'seed')} reached held-out "
+                f"accuracy 1.0 (observed on samples, not proved){left}"
+            )
+            if not_run == len(self):
+                said = "No seed could be run, which says nothing about learning"
+            yield Text(f"{said}. Run folders: {self.store}/")
+            return
+        apart = f" {diverged} diverged," if diverged else ""
+        yield (
+            f"{counted(len(self), 'run')}: {self.solved} solved,{apart} {not_run} failed. "
+            f"Run folders: {self.store}/"
+        )
+        for failure in self.failures[:_NAMED]:
+            yield f"  failed: {failure.spec.name}: {failure.error}"
+        if len(self.failures) > _NAMED:
+            yield f"  failed: … and {len(self.failures) - _NAMED} more"
+
+    def _table(self) -> Any:
+        from rich.table import Table
+
+        run = self[0].spec
+        m = run.model
+        title = f"{m.task.upper()} {m.family} L={m.n_layers} n={m.n_bits}, {m.positions} positions"
+        table = Table(title=f"{title} ({run.group})")
+        # As many columns as fit in eighty characters.
+        heads = ("seed", "solved", "best acc.", "epochs", "ended by", "at n/2", "at 2n", "s/epoch")
+        for head in heads:
+            table.add_column(head, justify="right")
+        for outcome in self:
+            if not isinstance(outcome, Result):
+                table.add_row(str(outcome.spec.seed), "diverged" if outcome.diverged else "failed")
+                continue
+            half, double = outcome.half_length_accuracy, outcome.double_length_accuracy
+            table.add_row(
+                str(outcome.spec.seed),
+                f"epoch {outcome.first_solved_epoch}" if outcome.solved else "no",
+                f"{outcome.max_accuracy:.4f}",
+                str(outcome.epochs),
+                outcome.stopped_by,
+                "–" if half is None else f"{half:.3f}",
+                "–" if double is None else f"{double:.3f}",
+                f"{outcome.seconds_per_epoch:.3f}",
+            )
+        return table
 
 
 @checked
@@ -76,7 +164,7 @@ def train(
     [(0, 1), (1, 1)]
     """
     at_least_one(workers=workers)
-    model = model_of(task, family, n, layers, width, heads, ff, positions)
+    model = model_of(task, family, positions, (n, layers, width, heads, ff))
     protocol = protocol_of(protocol, max_epochs, stop_when_solved, examples, lr, batch_size)
     runs = cell(model, protocol, seeds_of(seeds))
     told = (watch, tensorboard, progress)
@@ -101,6 +189,7 @@ def run_here(
     check_kind(store)
 
     # These import torch, which takes seconds: report mistakes first.
+    from ithbit.api.progress import watching
     from ithbit.engine.device import choose_device
     from ithbit.engine.how import Unfinished
     from ithbit.engine.steppers.choice import kernels_named
@@ -113,159 +202,6 @@ def run_here(
             runs, store, device, workers, watcher, retry_failed, choice, minutes, compiled
         )
     return Results((done for done in outcomes if not isinstance(done, Unfinished)), store)
-
-
-def _selected(
-    name: str | Path | Iterable[RunSpec],
-    task: str | Iterable[str] | None,
-    family: str | Iterable[str] | None,
-    layers: int | Iterable[int] | None,
-    n: int | Iterable[int] | None,
-    seeds: Seeds | None,
-    max_epochs: int | None,
-    stop_when_solved: bool,
-    examples: str | None,
-) -> list[RunSpec]:
-    """The runs of a sweep that pass the filters."""
-    keep = Filter(
-        [task_named(each) for each in listed(task)],
-        [family_named(each).name for each in listed(family)],
-        [whole("layers", each) for each in listed(layers)],
-        [whole("n", each) for each in listed(n)],
-        [] if seeds is None else seeds_of(seeds),
-        max_epochs,
-        stop_when_solved,
-        examples,
-    )
-    if isinstance(name, str | Path):
-        return sweep_runs(str(name), keep)
-    runs: list[Any] = list(name) if isinstance(name, Iterable) else [name]
-    for each in runs:
-        if not isinstance(each, RunSpec):
-            where = f" in a {type(name).__name__}" if isinstance(name, Iterable) else ""
-            raise SpecError(
-                f"a sweep is the name of a preset, a .toml file or a list of RunSpec, got "
-                f"{each!r:.60}{where}"
-            )
-    return keep.apply(runs)
-
-
-@checked
-def sweep(
-    name: str | Path | Iterable[RunSpec],
-    *,
-    task: str | Iterable[str] | None = None,
-    family: str | Iterable[str] | None = None,
-    layers: int | Iterable[int] | None = None,
-    n: int | Iterable[int] | None = None,
-    seeds: Seeds | None = None,
-    max_epochs: int | None = None,
-    stop_when_solved: bool = False,
-    examples: str | None = None,
-    store: str | Path = "runs",
-    device: str = "auto",
-    kernels: str = "auto",
-    compile: str = "auto",
-    workers: int | None = None,
-    retry_failed: bool = False,
-    dry_run: bool = False,
-    on: str = "local",
-    slurm: str | Iterable[str] | None = None,
-    slurm_profile: str | Path | None = None,
-    runs_per_task: int | None = None,
-    detach: bool = False,
-    cancel: bool = False,
-    tensorboard: str | Path | None = None,
-    watch: Watch | None = None,
-    progress: bool = False,
-) -> "Results | Planned | Submitted | Cancelled":
-    """Train every run of a sweep that has no result yet; stop and rerun it at any time.
-
-    Several processes may work on one store: each run is trained by one of them. A run that fails is
-    recorded with its traceback, and the others continue. On Slurm, rerun it to watch the jobs it
-    left running and to submit runs that have neither a result nor a job.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as store:
-    ...     print(sweep("smoke", task="rhi", family="softmax-full", store=store, dry_run=True))
-    missing   constructive rhi_n4_softmax-full_L1d16h2_polynomial_s0-...
-    missing   constructive rhi_n4_softmax-full_L1d16h2_polynomial_s1-...
-    2 runs, 0 done already; the rest takes at most about ...
-    """
-    at_least_one(workers=workers, runs_per_task=runs_per_task)
-    chosen = (task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
-    runs, store = _selected(name, *chosen), Path(store)
-    told = (watch, tensorboard, progress)
-    check_kind(store)
-    if on_slurm(
-        on, {"kernels": kernels, "compile": compile},
-        {"slurm": slurm, "slurm-profile": slurm_profile, "runs-per-task": runs_per_task,
-         "detach": detach, "cancel": cancel},
-    ):  # fmt: skip
-        from ithbit.api.slurm import Wish, sweep_on_slurm
-
-        profile = None if slurm_profile is None else Path(slurm_profile)
-        wish = Wish(store, device, workers, listed(slurm), profile, runs_per_task, retry_failed)
-        return sweep_on_slurm(runs, wish, dry_run, detach, cancel, *told)
-    if dry_run:
-        from ithbit.api.standing import longest, planned
-
-        def outlook(todo: list[RunSpec]) -> str:
-            for model in dict.fromkeys(run.model for run in todo if run.model.code):
-                layer_for(model).factory  # noqa: B018 (a factory that training would refuse)
-            time = longest(todo, store, device, workers)
-            return f"the rest takes {time}, if every run needs all its epochs"
-
-        return planned(runs, store, outlook)
-    return run_here(runs, store, device, workers, kernels, compile, retry_failed, *told)
-
-
-@checked
-def status(
-    name: str | Path | Iterable[RunSpec] | None = None,
-    *,
-    task: str | Iterable[str] | None = None,
-    family: str | Iterable[str] | None = None,
-    layers: int | Iterable[int] | None = None,
-    n: int | Iterable[int] | None = None,
-    seeds: Seeds | None = None,
-    max_epochs: int | None = None,
-    stop_when_solved: bool = False,
-    examples: str | None = None,
-    store: str | Path = "runs",
-) -> "Status":
-    """Report what is done, running, queued on a cluster, stopped, failed or missing in a store.
-
-    With a sweep, report only on its runs. A run whose record is damaged is set aside, as in tables
-    and merges, with the reason. The store's Slurm jobs are looked up; nothing is submitted.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as store:
-    ...     status("paper", store=store)
-    540 missing (540 runs)
-    """
-    from ithbit.api.standing import standing
-
-    folder = Path(store)
-    need_store(folder)
-    chosen = (task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
-    return standing(folder, None if name is None else _selected(name, *chosen))
-
-
-@checked
-def merge(source: str | Path, *, store: str | Path = "runs") -> "Merged":
-    """Copy the finished and failed runs of another store into this one.
-
-    Runs that are finished in this store are not overwritten.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-    ...     merge(one, store=other)
-    0 runs merged, 0 were there already, 0 unfinished ones left out, 0 set aside
-    """
-    from ithbit.store.merging import merge as merge_stores
-
-    return merge_stores(Path(source), Path(store))
 
 
 @checked
@@ -285,7 +221,7 @@ def params(
     >>> params("lhi", "mamba2", layers=2)
     3261
     """
-    model = model_of(task, family, n, layers, width, heads, ff, positions)
+    model = model_of(task, family, positions, (n, layers, width, heads, ff))
     from ithbit.models.classifier import n_parameters
 
     return n_parameters(model)

@@ -1,4 +1,5 @@
-"""The result of a bench as plain data that can be written and read, with its ratios and shares.
+"""The result of a bench: plain data that can be written and read, with its ratios and shares, and
+aligned text tables for a terminal of eighty columns.
 
 *Observed*: absolute times vary from machine to machine, the ratios of one run much less.
 """
@@ -6,13 +7,16 @@
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from ithbit.errors import StoreError
 from ithbit.families import Task
+from ithbit.shown import COLUMNS, aligned, wrapped
 
 SCHEMA = 2
 STEPPERS = ("reference", "stacked", "compiled", "kernels")
+_NAMES = ("n", "task", "family", "L", "seeds")
 
 
 @dataclass(frozen=True)
@@ -81,12 +85,12 @@ class Result:
             "settings": self.settings,
             "ceilings": None if self.ceilings is None else asdict(self.ceilings),
             "remarks": list(self.remarks),
-            "rows": [asdict(row) | self._derived(row) for row in self.rows],
+            "rows": [self._row(row) for row in self.rows],
         }
 
-    def _derived(self, row: Row) -> dict[str, Any]:
+    def _row(self, row: Row) -> dict[str, Any]:
         shares = {stepper: self.shares(row, stepper) for stepper in STEPPERS}
-        return {
+        return asdict(row) | {
             "ratios": {stepper: row.ratio(stepper) for stepper in STEPPERS[1:]},
             "fp32_share": {stepper: share and share[0] for stepper, share in shares.items()},
             "copy_share": {stepper: share and share[1] for stepper, share in shares.items()},
@@ -119,3 +123,116 @@ def read_result(path: Path) -> Result:
             f"{path} holds no bench result of this version; give a file that "
             "`ithbit bench --json FILE` wrote"
         ) from error
+
+
+def result_text(result: Result) -> str:
+    """The machine, a row for each configuration in each table, and what the columns mean."""
+    shown = [
+        stepper
+        for stepper in STEPPERS
+        if any(stepper in (r.seconds | r.errors) for r in result.rows)
+    ]
+    fast = [stepper for stepper in shown if stepper != "reference"]
+    times = [(stepper, "s") for stepper in shown] + [(stepper, "ratio") for stepper in fast]
+    lines = [*_machine(result), "", *_table(result, times)]
+    if result.ceilings is not None:
+        shares = [(stepper, ceiling) for stepper in fast for ceiling in ("fp32", "copy")]
+        lines += ["", *_table(result, shares)]
+    feet = [*_means(result, fast), *_legend(result, fast), *_notes(result)]
+    lines += ["", *(line for foot in feet for line in wrapped(foot, then="  "))]
+    return "\n".join(lines) + "\n"
+
+
+def _machine(result: Result) -> list[str]:
+    env, ceilings = result.environment, result.ceilings
+    text = f"{env['device_name'] or env['device']}"
+    if env.get("cores"):
+        text += f", {env['cores']} cores"
+    text += f", torch {env['torch']}"
+    if env.get("triton"):
+        text += f", triton {env['triton']}"
+    if env.get("commit"):
+        text += f", commit {env['commit'][:12]}"
+    lines = wrapped(text, then="  ")
+    if ceilings is not None:
+        lines += wrapped(
+            f"ceilings measured in this run: {ceilings.fp32_flops / 1e12:.3g} TFLOP/s fp32 "
+            f"(TF32 off), {ceilings.copy_bytes / 1e9:,.4g} GB/s copied",
+            then="  ",
+        )
+    return lines
+
+
+def _cell(result: Result, row: Row, stepper: str, unit: str) -> str:
+    """The number of a configuration in the column of a stepper and a unit."""
+    if unit == "s":
+        taken = row.seconds.get(stepper)
+        missing = "failed" if stepper in row.errors else "–"
+        return missing if taken is None else f"{taken:.4g}"
+    if unit == "ratio":
+        ratio = row.ratio(stepper)
+        return "–" if ratio is None else f"{ratio:.1f}"
+    shares = result.shares(row, stepper)
+    return "–" if shares is None else f"{100 * shares[unit == 'copy']:.2g}%"
+
+
+def _table(result: Result, columns: list[tuple[str, str]]) -> list[str]:
+    """Lines of a table: a head of two lines, then one row per configuration."""
+    table = [
+        [*("" for _ in _NAMES), *(stepper for stepper, _ in columns)],
+        [*_NAMES, *(unit for _, unit in columns)],
+    ]
+    for row in result.rows:
+        cells = [_cell(result, row, *column) for column in columns]
+        table.append([str(row.n), row.task, row.family, str(row.layers), str(row.seeds), *cells])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= COLUMNS else 1
+    to_left = [k in (1, 2) for k in range(len(widths))]
+    return [line for cells in table for line in aligned(cells, widths, gap, to_left)]
+
+
+def _means(result: Result, fast: list[str]) -> list[str]:
+    lines = []
+    for stepper in fast:
+        for seeds in sorted({row.seeds for row in result.rows}):
+            rows = [row for row in result.rows if row.seeds == seeds and row.constructive]
+            ratios = [ratio for row in rows if (ratio := row.ratio(stepper)) is not None]
+            if ratios:
+                lines.append(
+                    f"reference / {stepper}, {seeds} seeds, {len(ratios)} constructive "
+                    f"configurations: geometric mean {geometric_mean(ratios):.1f}, "
+                    f"{min(ratios):.1f} to {max(ratios):.1f}"
+                )
+    return lines
+
+
+def _legend(result: Result, fast: list[str]) -> list[str]:
+    s = result.settings
+    seconds = "s: seconds per run and epoch"
+    if "steps" in s:
+        seconds += (
+            f": {s['steps']} optimiser steps of {s['batch']} examples, median of {s['repeats']}, "
+            f"scaled to the {s['epoch_steps']} steps of an epoch; evaluation left out"
+        )
+    lines = [f"{seconds}."]
+    if fast:
+        lines.append("ratio: how many times as fast as the reference.")
+    if result.ceilings is not None:
+        lines.append(
+            "fp32, copy: share of the ceiling reached by the products, and by the activations "
+            "moved once each way, that a step cannot do without; lower bounds."
+        )
+    return lines
+
+
+def _notes(result: Result) -> list[str]:
+    """Remarks, and each failure once with the configurations it occurred in."""
+    met: dict[tuple[str, str], list[str]] = {}
+    for row in result.rows:
+        for stepper, text in row.errors.items():
+            names = met.setdefault((stepper, text), [])
+            names += [row.name] if row.name not in names else []
+    failures = [
+        f"{stepper} failed ({', '.join(names)}): {text}" for (stepper, text), names in met.items()
+    ]
+    return [f"Note: {text}" for text in (*result.remarks, *failures)]

@@ -1,20 +1,24 @@
-"""The commands: each is an API function plus the way to print its result."""
+"""The commands: each is an API function plus the way to print its result; `demo` and `bench` are
+for the command line only."""
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
-from ithbit.api import capacity as capacities
-from ithbit.api import exchange, probing, records, theory, trained, training
-from ithbit.api.results import Results
-from ithbit.cli import bench as benches
+from ithbit.api import probing, records, sweeps, theory, trained, training
+from ithbit.api.training import Results
 from ithbit.cli import demo, options
 from ithbit.cli.application import AsJson, command, print_or_json, print_result
 from ithbit.shown import counted
+
+if TYPE_CHECKING:
+    from ithbit.bench.result import Result
+
 
 command(demo.demo, options.DEMO)(print_result)
 
@@ -30,15 +34,15 @@ command(training.params)(print_result)
 command(training.sample)(print_result)
 
 
-@command(training.sweep, options.SWEEP, progress=True)
+@command(sweeps.sweep, options.SWEEP, progress=True)
 def sweep(outcome: Any) -> None:
     """Exit status 1 if a run failed."""
     print_result(outcome)
     _exit_1_if(isinstance(outcome, Results) and outcome.failures)
 
 
-command(training.status, options.STATUS)(print_or_json)
-command(training.merge)(print_result)
+command(sweeps.status, options.STATUS)(print_or_json)
+command(sweeps.merge)(print_result)
 command(records.table, options.TABLE)(print_result)
 
 
@@ -81,7 +85,7 @@ def probe(
         print(out, file=sys.stderr)
 
 
-@command(capacities.capacity, options.CAPACITY, progress=True)
+@command(probing.capacity, options.CAPACITY, progress=True)
 def capacity(found: Any, out: Path | None, dry_run: bool, as_json: AsJson = False) -> None:
     """Exit status 1 if time ran out before the search was done."""
     print_or_json(found, as_json)
@@ -104,8 +108,8 @@ def verify(verified: Any, as_json: AsJson = False) -> None:
 
 
 command(trained.explore, options.EXPLORE)(print_result)
-command(exchange.data)(print_result)
-command(exchange.score, options.SCORE)(print_or_json)
+command(trained.data)(print_result)
+command(trained.score, options.SCORE)(print_or_json)
 command(theory.verdict, options.VERDICT)(print_or_json)
 
 
@@ -150,7 +154,56 @@ def check(certificate: Any, file: Path, as_json: AsJson = False) -> None:
 command(theory.explain, options.CONSTRUCTION)(print_result)
 command(theory.bound, options.THEORY)(print_or_json)
 command(theory.complexity, options.COMPLEXITY)(print_or_json)
-command(benches.bench, options.BENCH)(benches.print_bench)
+
+
+def bench(
+    *,
+    n: list[int] | None = None,
+    seeds: list[int] | None = None,
+    device: str = "auto",
+    steps: int | None = None,
+    repeats: int | None = None,
+    quick: bool = False,
+    read: Path | None = None,
+    json: str | None = None,
+) -> "Result":
+    """Time the reference, the stacked models and compiled code or kernels, side by side.
+
+    For the nine constructive configurations and the deepest of each family: seconds per run and
+    epoch, ratios to the reference, and shares of the peak rates measured on the device. A failure
+    is reported in its row, and the others continue. Progress goes to standard error; the JSON file
+    is rewritten after every configuration.
+    """
+    from ithbit.bench.result import read_result
+    from ithbit.store.writing import check_writable, json_bytes, write_whole
+
+    file = None if json in (None, "-") else Path(str(json))
+    if file is not None:
+        check_writable(file)
+
+    def keep(result: "Result") -> None:
+        if file is not None:
+            write_whole(file, json_bytes(result.to_json()))
+
+    if read is not None:
+        found = read_result(read)
+    else:
+        from ithbit.bench.run import bench as run_bench
+
+        said = partial(print, file=sys.stderr, flush=True)
+        asked = (n or [64], seeds or [5], device, steps, repeats, quick)
+        found = run_bench(*asked, said=said, keep=keep)
+    keep(found)
+    return found
+
+
+@command(bench, options.BENCH)
+def print_bench(found: Any, json: str | None) -> None:
+    from ithbit.bench.result import result_text
+    from ithbit.store.writing import json_bytes
+
+    text = json_bytes(found.to_json()).decode() if json == "-" else result_text(found)
+    print(text, end="")
 
 
 def _exit_1_if(condition: object) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ithbit.api.records import report
-from ithbit.api.results import Results
-from ithbit.api.training import run_here
+from ithbit.api.training import Results, run_here
 from ithbit.published import published
 from ithbit.shown import Shown, clock
 from ithbit.store.records import Result

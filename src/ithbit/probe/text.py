@@ -4,9 +4,8 @@ from dataclasses import asdict
 
 from ithbit.families import FAMILIES, TASKS, Task
 from ithbit.probe.report import ProbeReport
-from ithbit.shown import counted
+from ithbit.shown import COLUMNS, counted, wrapped
 from ithbit.spec import Protocol
-from ithbit.wrapping import COLUMNS, wrapped
 
 _CELL = 12
 

@@ -15,8 +15,7 @@ from rich import box
 from rich.table import Table
 
 from ithbit.report.standing import Standing, legend
-from ithbit.shown import Shown
-from ithbit.wrapping import wrapped
+from ithbit.shown import Shown, wrapped
 
 AGREES, DIFFERS, MISSING, TOO_FEW = "agrees", "differs", "missing", "too few"
 _MOST = 5  # runs listed of one comparison

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from ithbit.errors import one_of
 from ithbit.report.standing import WORDS
 from ithbit.report.tables.table import NOTHING, Row, Table
-from ithbit.wrapping import COLUMNS, aligned, wrapped
+from ithbit.shown import COLUMNS, aligned, wrapped
 
 _WHOSE = ("ours", "published")
 SHOWS = (*_WHOSE, "both")

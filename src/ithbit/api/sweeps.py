@@ -1,0 +1,341 @@
+"""Sweeps: their runs trained here or on Slurm, and where the runs of a store stand."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ithbit.api.arguments import Seeds, Watch, at_least_one, checked, listed, on_slurm, seeds_of
+from ithbit.api.training import Results, run_here
+from ithbit.errors import ClusterError, DeviceError, SpecError, whole
+from ithbit.families import family_named, task_named
+from ithbit.models.layer_source import layer_for
+from ithbit.shown import Shown, clock, counted
+from ithbit.spec import RunSpec
+from ithbit.store.reading import check_kind, run_folders
+from ithbit.store.status import STATUSES, RunStatus, folder_status, need_store, reason, statuses
+from ithbit.sweep.select import Filter, sweep_runs
+
+if TYPE_CHECKING:
+    from ithbit.engine.device import Device
+    from ithbit.store.merging import Merged
+
+_MOST = 10  # folders listed of each status
+_EXPLAINED = ("failed", "set aside")
+_LONGEST = 300  # characters of a reason; JSON has all of it
+
+
+@dataclass(frozen=True, repr=False)
+class Status(Shown):
+    """The status of each run, by folder name; `waits` counts the reasons that Slurm gives for
+    waiting."""
+
+    store: Path
+    runs: dict[str, RunStatus]
+    waits: dict[str, int]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return dict(Counter(self.runs.values()))
+
+    def to_json(self) -> dict[str, Any]:
+        ended = [folder for folder, each in self.runs.items() if each in _EXPLAINED]
+        reasons = {folder: reason(self.store / folder) for folder in ended}
+        return {"counts": self.counts, "runs": self.runs, "reasons": reasons}
+
+    def parts(self) -> Iterator[str]:
+        if not self.runs:
+            yield f"no runs in {self.store}/ yet"
+            return
+        counts = self.counts
+        listed = ", ".join(f"{counts[each]} {each}" for each in STATUSES if each in counts)
+        yield f"{listed} ({counted(len(self.runs), 'run')})"
+        for shown in ("running", "queued", "stopped", "failed", "set aside"):
+            folders = [folder for folder, each in self.runs.items() if each == shown]
+            for folder in folders[:_MOST]:
+                why = reason(self.store / folder) if shown in _EXPLAINED else None
+                in_a_line = f": {' '.join(why.split())[:_LONGEST]}" if why else ""
+                yield f"  {shown:9} {folder}{in_a_line}"
+            if len(folders) > _MOST:
+                yield f"  {shown:9} … and {len(folders) - _MOST} more"
+        for words, count in Counter(self.waits).most_common(3):
+            yield f"  Slurm on {counted(count, 'run')}: {words}"
+
+
+@dataclass(frozen=True, repr=False)
+class Planned(Shown):
+    """What a sweep would do: the status of each of its runs, and how long the rest may take."""
+
+    runs: dict[RunSpec, RunStatus]
+    outlook: str
+
+    def parts(self) -> Iterator[str]:
+        for run, each in self.runs.items():
+            yield f"{each:9} {run.group:12} {run.folder}"
+        done = sum(each == "done" for each in self.runs.values())
+        yield f"{counted(len(self.runs), 'run')}, {done} done already; {self.outlook}"
+
+
+@dataclass(frozen=True, repr=False)
+class Submitted(Shown):
+    """A sweep submitted to the cluster: how many of its runs are queued or running, and how many
+    are done."""
+
+    store: Path
+    runs: int
+    live: int
+    done: int
+
+    def parts(self) -> Iterator[str]:
+        left = self.runs - self.live - self.done
+        yield (
+            f"{self.live} of {self.runs} runs are queued or running, {self.done} done"
+            + (f", {left} not submitted yet: run the command again later" if left else "")
+            + f". Watch them with: ithbit status --store {self.store}"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Cancelled(Shown):
+    """Tasks that were removed from the queue."""
+
+    tasks: int
+
+    def parts(self) -> Iterator[str]:
+        yield f"{self.tasks} tasks cancelled; submit their runs again to continue them"
+
+
+@checked
+def sweep(
+    name: str | Path | Iterable[RunSpec],
+    *,
+    task: str | Iterable[str] | None = None,
+    family: str | Iterable[str] | None = None,
+    layers: int | Iterable[int] | None = None,
+    n: int | Iterable[int] | None = None,
+    seeds: Seeds | None = None,
+    max_epochs: int | None = None,
+    stop_when_solved: bool = False,
+    examples: str | None = None,
+    store: str | Path = "runs",
+    device: str = "auto",
+    kernels: str = "auto",
+    compile: str = "auto",
+    workers: int | None = None,
+    retry_failed: bool = False,
+    dry_run: bool = False,
+    on: str = "local",
+    slurm: str | Iterable[str] | None = None,
+    slurm_profile: str | Path | None = None,
+    runs_per_task: int | None = None,
+    detach: bool = False,
+    cancel: bool = False,
+    tensorboard: str | Path | None = None,
+    watch: Watch | None = None,
+    progress: bool = False,
+) -> Results | Planned | Submitted | Cancelled:
+    """Train every run of a sweep that has no result yet; stop and rerun it at any time.
+
+    Several processes may work on one store: each run is trained by one of them. A run that fails is
+    recorded with its traceback, and the others continue. On Slurm, rerun it to watch the jobs it
+    left running and to submit runs that have neither a result nor a job.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as store:
+    ...     print(sweep("smoke", task="rhi", family="softmax-full", store=store, dry_run=True))
+    missing   constructive rhi_n4_softmax-full_L1d16h2_polynomial_s0-...
+    missing   constructive rhi_n4_softmax-full_L1d16h2_polynomial_s1-...
+    2 runs, 0 done already; the rest takes at most about ...
+    """
+    at_least_one(workers=workers, runs_per_task=runs_per_task)
+    runs = _selected(name, task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
+    store = Path(store)
+    check_kind(store)
+    there = on_slurm(
+        on, {"kernels": kernels, "compile": compile},
+        {"slurm": slurm, "slurm-profile": slurm_profile, "runs-per-task": runs_per_task,
+         "detach": detach, "cancel": cancel},
+    )  # fmt: skip
+    if there:
+        from ithbit.sweep.executors.slurm import Slurm
+        from ithbit.sweep.executors.slurm_options import asks_for_gpu, read_options
+
+        profile = None if slurm_profile is None else Path(slurm_profile)
+        options = read_options(listed(slurm), profile)
+        node = node_device(device, asks_for_gpu(options))
+    if dry_run:
+        found = statuses(store, runs)
+        todo = [run for run in runs if found[run] != "done"]
+        if there:
+            return Planned(found, _tasks(todo, node, runs_per_task))
+        for model in dict.fromkeys(run.model for run in todo if run.model.code):
+            layer_for(model).factory  # noqa: B018 (a factory that training would refuse)
+        time = longest(todo, store, device, workers)
+        return Planned(found, f"the rest takes {time}, if every run needs all its epochs")
+    if not there:
+        told = (watch, tensorboard, progress)
+        return run_here(runs, store, device, workers, kernels, compile, retry_failed, *told)
+
+    from ithbit.api.progress import watching
+    from ithbit.engine.how import Event
+    from ithbit.sweep import cluster
+
+    queue = Slurm(options, workers)
+    if cancel:
+        need_store(store)
+        return Cancelled(cluster.cancel(runs, store, queue))
+    with watching(runs, node.reason, watch, tensorboard, progress) as watcher:
+        jobs = cluster.ClusterSweep(runs, store, queue, node, runs_per_task, watcher, retry_failed)
+        if detach:
+            return Submitted(store, len(runs), *jobs.submit())
+        try:
+            return Results(jobs.finish(), store)
+        except KeyboardInterrupt:
+            note = "the jobs continue: run the command again to watch them, or --cancel to end them"
+            watcher(Event(runs[0], note))
+            raise
+
+
+@checked
+def status(
+    name: str | Path | Iterable[RunSpec] | None = None,
+    *,
+    task: str | Iterable[str] | None = None,
+    family: str | Iterable[str] | None = None,
+    layers: int | Iterable[int] | None = None,
+    n: int | Iterable[int] | None = None,
+    seeds: Seeds | None = None,
+    max_epochs: int | None = None,
+    stop_when_solved: bool = False,
+    examples: str | None = None,
+    store: str | Path = "runs",
+) -> Status:
+    """Report what is done, running, queued on a cluster, stopped, failed or missing in a store.
+
+    With a sweep, report only on its runs. A run whose record is damaged is set aside, as in tables
+    and merges, with the reason. The store's Slurm jobs are looked up; nothing is submitted.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as store:
+    ...     status("paper", store=store)
+    540 missing (540 runs)
+    """
+    folder = Path(store)
+    need_store(folder)
+    jobs = _jobs(folder)
+    if name is None:
+        found = {run: folder_status(folder / run) for _, run in run_folders(folder)}
+    else:
+        chosen = (task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
+        runs = _selected(name, *chosen)
+        found = {run.folder: each for run, each in statuses(folder, runs).items()}
+        jobs = {run: job for run, job in jobs.items() if run in set(runs)}
+    for run, job in jobs.items():
+        if found.get(run.folder) != "done":
+            found[run.folder] = "running" if job.is_running else "queued"
+    return Status(folder, found, Counter(job.reason for job in jobs.values() if job.reason))
+
+
+def _selected(
+    name: str | Path | Iterable[RunSpec],
+    task: str | Iterable[str] | None,
+    family: str | Iterable[str] | None,
+    layers: int | Iterable[int] | None,
+    n: int | Iterable[int] | None,
+    seeds: Seeds | None,
+    max_epochs: int | None,
+    stop_when_solved: bool,
+    examples: str | None,
+) -> list[RunSpec]:
+    """The runs of a sweep that pass the filters."""
+    keep = Filter(
+        [task_named(each) for each in listed(task)],
+        [family_named(each).name for each in listed(family)],
+        [whole("layers", each) for each in listed(layers)],
+        [whole("n", each) for each in listed(n)],
+        [] if seeds is None else seeds_of(seeds),
+        max_epochs,
+        stop_when_solved,
+        examples,
+    )
+    if isinstance(name, str | Path):
+        return sweep_runs(str(name), keep)
+    runs: list[Any] = list(name) if isinstance(name, Iterable) else [name]
+    for each in runs:
+        if not isinstance(each, RunSpec):
+            where = f" in a {type(name).__name__}" if isinstance(name, Iterable) else ""
+            raise SpecError(
+                f"a sweep is the name of a preset, a .toml file or a list of RunSpec, got "
+                f"{each!r:.60}{where}"
+            )
+    return keep.apply(runs)
+
+
+def node_device(name: str, gpu_asked: bool) -> "Device":
+    """What a task trains on: a GPU if --device or a Slurm option asks for one."""
+    import torch
+
+    from ithbit.engine.device import DEVICES, Device
+
+    if name not in DEVICES:
+        raise DeviceError(f"unknown device {name!r}; choose one of {', '.join(DEVICES)}")
+    if name == "cuda" or (name == "auto" and gpu_asked):
+        return Device(torch.device("cuda"), "Slurm, a GPU for each task")
+    return Device(torch.device("cpu"), "Slurm, CPU cores for each task")
+
+
+def _tasks(todo: list[RunSpec], node: "Device", runs_per_task: int | None) -> str:
+    """The tasks that would be submitted, worked out without contacting the cluster."""
+    from ithbit.sweep.runner import group
+
+    stacks = group(todo, node, n_workers=1, size=runs_per_task)
+    sizes = Counter(len(stack) for stack in stacks)
+    shape = ", ".join(f"{count} of {counted(size, 'run')}" for size, count in sorted(sizes.items()))
+    return f"tasks: {shape or 'none'}"
+
+
+def longest(runs: list[RunSpec], store: Path, device: str, workers: int | None) -> str:
+    """How long runs may take on this machine, if every one needs all its epochs."""
+    from ithbit.engine.device import choose_device
+    from ithbit.sweep.estimate import longest_seconds
+    from ithbit.sweep.processes import worker_devices
+
+    chosen = choose_device(device)
+    n_workers = len(worker_devices(device, chosen, workers))
+    gpus = "a GPU" if n_workers == 1 else f"{n_workers} GPUs"
+    where = gpus if chosen.is_cuda else f"{n_workers} CPU cores"
+    seconds = longest_seconds(runs, store, n_workers, chosen.is_cuda)
+    return f"at most about {clock(seconds)} on {where}"
+
+
+def _jobs(store: Path) -> dict[RunSpec, Any]:
+    """The runs of a store that have a Slurm job, with the job; prints a message if Slurm does not
+    answer."""
+    from ithbit.sweep.executors.ledger import Ledger, live_runs
+    from ithbit.sweep.executors.slurm import Slurm
+
+    if not Ledger(store).batches():
+        return {}
+    try:
+        return dict(live_runs(store, Slurm().alive()))
+    except ClusterError as error:
+        print(f"cannot look up the jobs of this store: {error}", file=sys.stderr)
+        return {}
+
+
+@checked
+def merge(source: str | Path, *, store: str | Path = "runs") -> "Merged":
+    """Copy the finished and failed runs of another store into this one.
+
+    Runs that are finished in this store are not overwritten.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+    ...     merge(one, store=other)
+    0 runs merged, 0 were there already, 0 unfinished ones left out, 0 set aside
+    """
+    from ithbit.store.merging import merge as merge_stores
+
+    return merge_stores(Path(source), Path(store))

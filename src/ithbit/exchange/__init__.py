@@ -1,1 +1,0 @@
-"""Inputs and answers for models trained elsewhere."""
