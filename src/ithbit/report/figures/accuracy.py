@@ -182,7 +182,7 @@ def _draw_epochs(
     axes: Axes, variant: Variant, cells: Cells, lengths: list[int], look: Family
 ) -> None:
     """When runs were first perfect, and when those under the whole protocol stopped."""
-    runs = cells.by_cell.of(Cell(variant, n_bits) for n_bits in lengths)
+    runs = cells.of(Cell(variant, n_bits) for n_bits in lengths)
     at, others = pl.int_range(pl.len()).over("n_bits"), pl.len().over("n_bits") - 1
     early = pl.col("stop_when_solved").fill_null(False) & pl.col("solved")
     placed = runs.with_columns(

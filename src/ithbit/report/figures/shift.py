@@ -13,7 +13,6 @@ from ithbit.report.cells import Cells, solved, summary
 from ithbit.report.figures.style import FAINT, INK, chance_line, lengths_axis
 from ithbit.report.figures.texts import LINE, legend_below, n_lines, row_label, width_of, wrapped
 from ithbit.report.standing import WORDS, standing
-from ithbit.report.tables.appendix import length_runs, length_shown, positions_runs, variants_at
 
 _LENGTH_FILLS = {32: ("#9ecae1", ""), 64: ("#3182bd", "///")}
 
@@ -22,7 +21,7 @@ def positions_figure(cells: Cells) -> Figure:
     """Share of solved runs and mean maximum accuracy of each encoding; diamonds are published."""
     figure = Figure(figsize=(10, 3.9), layout="constrained")
     left, right = figure.subplots(1, 2)
-    runs = {row: positions_runs(cells, row.positions, row.n_bits) for row in published().positions}
+    runs = {row: cells.positions_runs(row.positions, row.n_bits) for row in published().positions}
     rows = [row for row in runs if not runs[row].is_empty()]
     names = list(dict.fromkeys(row.positions for row in rows))
     for row in rows:
@@ -75,7 +74,7 @@ _DASHES: tuple[Any, ...] = ("-", "--", "-.", *((0, gap) for gap in _GAPS))  # pu
 def _ours(
     cells: Cells, n_bits: int, variant: Variant | None, side: str, differs: str = ""
 ) -> Mean | None:
-    runs = length_runs(cells, n_bits, variant, differs)
+    runs = cells.length_runs(n_bits, variant, differs)
     return summary(solved(runs), f"{side}_length_accuracy")
 
 
@@ -128,12 +127,10 @@ def _tall(name: str) -> float:
 
 
 def _draw_by_family(axes: Axes, cells: Cells) -> None:
-    n_bits = length_shown(cells)
+    n_bits = cells.length_shown()
     paper: dict[Variant | None, LengthRow] = {r.variant: r for r in published().length_by_family}
     rows = [
-        v
-        for v in variants_at(cells, n_bits)
-        if not solved(length_runs(cells, n_bits, v)).is_empty()
+        v for v in cells.variants_at(n_bits) if not solved(cells.length_runs(n_bits, v)).is_empty()
     ]
     names = [_named(cells, v) for v in rows]
     ends = list(accumulate(map(_tall, names), initial=-0.5))
@@ -161,14 +158,14 @@ def _draw_by_family(axes: Axes, cells: Cells) -> None:
 
 def has_lengths(cells: Cells) -> bool:
     """Whether the figure of other lengths would have a run in it: only solved ones are."""
-    n_bits = length_shown(cells)
-    drawn = [(n, None) for n in cells.lengths()] + [(n_bits, v) for v in variants_at(cells, n_bits)]
-    return any(not solved(length_runs(cells, *each)).is_empty() for each in drawn)
+    n_bits = cells.length_shown()
+    drawn = [(n, None) for n in cells.lengths()] + [(n_bits, v) for v in cells.variants_at(n_bits)]
+    return any(not solved(cells.length_runs(*each)).is_empty() for each in drawn)
 
 
 def length_figure(cells: Cells) -> Figure:
     """Accuracy at n/2 and 2n of the runs that were solved at n; bars are ± one sd."""
-    names = [_named(cells, v) for v in variants_at(cells, length_shown(cells))]
+    names = [_named(cells, v) for v in cells.variants_at(cells.length_shown())]
     width = max((width_of(line, 9) for name in names for line in name.split("\n")), default=0)
     size = (10.5 + max(0.0, width - 1.8), max(4.8, 1.2 + _ROW * sum(map(_tall, names))))
     figure = Figure(figsize=size, layout="constrained")

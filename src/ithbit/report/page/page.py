@@ -130,7 +130,7 @@ def _stands(cells: Cells) -> list[tuple[str, Standing]]:
     for (other, at, of, positions), found in sorted(kinds.items()):
         encoding = f", {positions} positions" if other else ""
         name = f"{GROUPS[of]}{cells.suffix(settings[at])}{encoding}"
-        stands.append((name, standing(cells.by_cell.of(found))))
+        stands.append((name, standing(cells.of(found))))
     return stands
 
 
