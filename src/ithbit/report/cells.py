@@ -95,7 +95,7 @@ class Cells:
         notes = self.ended_notes()
         if self.shared:
             notes.append(f"all runs differ from the paper's settings in: {', '.join(self.shared)}")
-        elif self.differing():
+        elif any(self.settings_shown()):
             notes.append(
                 "settings that are not the paper's are named, and their runs listed separately; "
                 "where none are named, they are the paper's"
@@ -169,18 +169,14 @@ class Cells:
         paper = [] if self.none_of_the_paper else [row.variant for row in published().cost]
         return paper + [v for v in self.own() if not self.runs(v, n_bits).is_empty()]
 
-    def differing(self) -> list[str]:
-        """All settings that differ from the paper's, as `differs` has them."""
-        return sorted({c.variant.differs for c in self.by_cell if c.variant.differs}, key=natural)
+    def settings_shown(self) -> list[str]:
+        """What differs from the paper, in row order: "" first, unless all runs differ from it."""
+        return sorted({cell.variant.differs for cell in self.by_cell} or {""}, key=natural)
 
     @property
     def none_of_the_paper(self) -> bool:
         """Whether there are runs, and none of them has the paper's settings."""
-        return bool(self.by_cell) and all(cell.variant.differs for cell in self.by_cell)
-
-    def settings_shown(self) -> list[str]:
-        """What differs from the paper, in row order: "" first, unless all runs differ from it."""
-        return self.differing() if self.none_of_the_paper else ["", *self.differing()]
+        return "" not in self.settings_shown()
 
     def family(self, variant: Variant) -> str:
         """The name of its family."""

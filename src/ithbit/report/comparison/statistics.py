@@ -15,6 +15,16 @@ from fractions import Fraction
 Count = tuple[int, int]  # successes, runs
 
 
+def _splits(ours: Count, theirs: Count) -> dict[int, int]:
+    """In how many ways we can have each possible number of the successes of both."""
+    (k, m), (other_k, other_m) = ours, theirs
+    total = k + other_k
+    return {
+        split: math.comb(m, split) * math.comb(other_m, total - split)
+        for split in range(max(0, total - other_m), min(m, total) + 1)
+    }
+
+
 def fisher_exact(ours: Count, theirs: Count) -> float:
     """Two-sided p-value of Fisher's exact test that both counts have one success rate.
 
@@ -26,15 +36,9 @@ def fisher_exact(ours: Count, theirs: Count) -> float:
     >>> fisher_exact((5, 5), (5, 5))
     1.0
     """
-    (k, m), (other_k, other_m) = ours, theirs
-    total = k + other_k
-    seen = math.comb(m, k) * math.comb(other_m, other_k)
-    extreme = 0
-    for split in range(max(0, total - other_m), min(m, total) + 1):
-        weight = math.comb(m, split) * math.comb(other_m, total - split)
-        if weight <= seen:
-            extreme += weight
-    return float(Fraction(extreme, math.comb(m + other_m, total)))
+    ways = _splits(ours, theirs)
+    extreme = sum(weight for weight in ways.values() if weight <= ways[ours[0]])
+    return float(Fraction(extreme, sum(ways.values())))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -59,11 +63,8 @@ def _squares(ours: Count, theirs: Count) -> dict[int, tuple[Fraction, int]]:
     total, both = k + other_k, m + other_m
     spread = m * other_m * total * (both - total)
     return {
-        split: (
-            Fraction((split * both - total * m) ** 2 * (both - 1), spread),
-            math.comb(m, split) * math.comb(other_m, total - split),
-        )
-        for split in range(max(0, total - other_m), min(m, total) + 1)
+        split: (Fraction((split * both - total * m) ** 2 * (both - 1), spread), weight)
+        for split, weight in _splits(ours, theirs).items()
     }
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from ithbit.report.tables.main import TABLES, table_named
 from ithbit.report.tables.table import NOTHING, Row, Table
 from ithbit.selfcontained import scripted_page
 from ithbit.store.frame import Records
-from ithbit.store.probed import Probed, probed_layers
+from ithbit.store.probed import probed_layers
 from ithbit.store.writing import write_text
 
 # About 400 bytes per run with 48 points: 10,000 runs stay far below 15 MB.
@@ -89,9 +90,9 @@ GROUPS: tuple[Group, ...] = ("constructive", "stress test", "own layer")
 
 
 def _page_cell(
-    table: Table, row: Row, column: int, found: dict[tuple[str, str], Comparison]
+    found: dict[tuple[str, str], Comparison], table: Table, row: Row, column: int
 ) -> dict[str, Any]:
-    """One table cell on the page: what it shows, its tooltip, what a click looks up."""
+    """What a table cell on the page has beside its value: its tooltip, what a click looks up."""
     value, v, head = row.values[column], row.variant, table.columns[column]
     n_bits = int(head.removeprefix("n=")) if head.startswith("n=") else table.n_bits
     comparison, look_up = None, None
@@ -108,7 +109,7 @@ def _page_cell(
     if comparison is not None and comparison.p_value is not None:
         tip.append(f"p = {comparison.p_value:.2g} ({comparison.verdict})")
     differs = comparison is not None and comparison.verdict == DIFFERS
-    return {"value": value, "tip": "; ".join(tip), "differs": differs, "look_up": look_up}
+    return {"tip": "; ".join(tip), "differs": differs, "look_up": look_up}
 
 
 def _stands(cells: Cells) -> list[tuple[str, Standing]]:
@@ -211,14 +212,6 @@ def _uncompared(agreement: Agreement | None) -> str:
     )
 
 
-def _rank_figure(layer: Probed, number: int) -> Markup:
-    """The figure of a probed layer's causal rank; empty if none was measured."""
-    if not layer.ranks:
-        return Markup("")
-    figure = rank_figure(layer.width, layer.ranks, layer.singular_values)
-    return for_page(figure, f"rank-{number}")
-
-
 def render_page(records: Records, settings: str = "any") -> str:
     """The whole page as HTML."""
     cells, agreement, problem = _gathered(records, settings)
@@ -234,7 +227,9 @@ def render_page(records: Records, settings: str = "any") -> str:
         ["page.js"],
         _runs_data(records),
         coded=_coded,
-        store=str(records.store),
+        records=records,
+        cells=cells,
+        paper=published(),
         status=status,
         settings=settings,
         problem=problem,
@@ -244,23 +239,13 @@ def render_page(records: Records, settings: str = "any") -> str:
         words=WORDS,
         agreement=agreement if agreement and agreement.n_compared else None,
         uncompared=_uncompared(agreement),
-        shared=cells.shared,
-        largest=agreement.largest() if agreement else [],
-        tables=[
-            (
-                table,
-                [
-                    (row, [_page_cell(table, row, at, found) for at in range(len(row.values))])
-                    for row in table.rows
-                ],
-            )
-            for table in tables
-            if table.has_ours
-        ],
+        tables=[table for table in tables if table.has_ours],
+        page_cell=partial(_page_cell, found),
         probed=[
-            (layer, differences({**layer.protocol, "settings": ""}), _rank_figure(layer, number))
-            for number, layer in enumerate(probed_layers(records.store))
+            (layer, differences({**layer.protocol, "settings": ""}))
+            for layer in probed_layers(records.store)
         ],
+        rank_figure=rank_figure,
         entries=entries(cells),
         figures=[
             (name, " ".join(CAPTIONS[name][:said]), for_page(draw(name, cells), name))
@@ -268,9 +253,6 @@ def render_page(records: Records, settings: str = "any") -> str:
             if has_ours(name, cells)
         ],
         machines=_machines(rows),
-        paper_machine=published().environment,
-        paper_settings=published().settings,
-        set_aside=records.set_aside,
         nothing=NOTHING,
     )
 

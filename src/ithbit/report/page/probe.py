@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
+from markupsafe import Markup
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -51,7 +52,9 @@ Observed on samples, not proved.</p>
 
 
 @mpl.rc_context(RC)
-def rank_figure(width: int, ranks: Sequence[int], singular_values: Sequence[float]) -> Figure:
+def rank_figure(
+    width: int, ranks: Sequence[int], singular_values: Sequence[float], name: str = "rank"
+) -> Markup:
     """The causal rank against k, with that of a layer that forgets nothing, and the singular values
     at the last k, where they are on record."""
     figure = Figure(figsize=(9, 2.6), layout="constrained")
@@ -66,7 +69,7 @@ def rank_figure(width: int, ranks: Sequence[int], singular_values: Sequence[floa
     axes.legend()
     if not singular_values:
         spectrum.axis("off")
-        return figure
+        return for_page(figure, name)
     values = [max(value, 1e-3) for value in singular_values]
     spectrum.set_yscale("log")
     spectrum.plot(range(1, len(values) + 1), values, ".", color="#0072B2")
@@ -74,7 +77,7 @@ def rank_figure(width: int, ranks: Sequence[int], singular_values: Sequence[floa
     spectrum.xaxis.set_major_locator(MaxNLocator(integer=True))
     spectrum.set_title(f"Singular values at k = {len(ranks)}")
     spectrum.legend()
-    return figure
+    return for_page(figure, name)
 
 
 def render_probe(report: dict[str, Any], counts: Counts, text: str) -> str:
@@ -94,7 +97,7 @@ def render_probe(report: dict[str, Any], counts: Counts, text: str) -> str:
             (task.upper(), [(name, list(map(_cell, found))) for name, found in rows])
             for task, rows in counts.items()
         ],
-        figure=for_page(rank_figure(report["width"], rank["ranks"], values), "rank"),
+        figure=rank_figure(report["width"], rank["ranks"], values),
         text=text,
     )
 
