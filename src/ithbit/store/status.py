@@ -37,15 +37,18 @@ def need_store(store: Path) -> None:
     check_kind(store)
 
 
-def need_runs(store: Path) -> list[tuple[str, str]]:
-    """The `run_folders` of a store; raises `StoreError` if there is no store, or no run in it."""
+def need_folder(store: Path, called: str, advice: str) -> None:
+    """Raise `StoreError` with this advice if a store is no folder."""
     if not store.is_dir():
         kind = "is a file, not a folder" if store.exists() else "does not exist"
-        raise StoreError(
-            f"the store {store} {kind}; name the folder of a sweep with --store, or start one with "
-            "`ithbit sweep`"
-        )
+        raise StoreError(f"{called} {kind}; {advice}")
     check_kind(store)
+
+
+def need_runs(store: Path) -> list[tuple[str, str]]:
+    """The `run_folders` of a store; raises `StoreError` if there is no store, or no run in it."""
+    advice = "name the folder of a sweep with --store, or start one with `ithbit sweep`"
+    need_folder(store, f"the store {store}", advice)
     found = list(run_folders(store))
     if not found:
         raise StoreError(

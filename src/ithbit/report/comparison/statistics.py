@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 
 Count = tuple[int, int]  # successes, runs
 
@@ -48,13 +49,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
+    m = len(p_values)
+    order = sorted(range(m), key=lambda index: p_values[index])
+    alone = (min(1.0, (m - rank) * p_values[index]) for rank, index in enumerate(order))
+    adjusted = dict(zip(order, accumulate(alone, max), strict=True))
+    return [adjusted[index] for index in range(m)]
 
 
 def _squares(ours: Count, theirs: Count) -> dict[int, tuple[Fraction, int]]:

@@ -1,6 +1,5 @@
 """Figures from records, drawn with matplotlib without a display: PNG, SVG or PDF."""
 
-import io
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -74,10 +73,8 @@ def save(figure: Figure, path: Path) -> Path:
 
 def to_svg(figure: Figure, name: str) -> str:
     """The figure as an SVG element; `name` keeps its ids apart from other figures' on one page."""
-    stream = io.StringIO()
     with mpl.rc_context({**RC, "svg.hashsalt": name, "svg.id": name}):
-        figure.savefig(stream, format="svg", metadata={"Date": None})
-    text = stream.getvalue()
+        text = in_memory(partial(figure.savefig, format="svg", metadata={"Date": None})).decode()
     return text[text.index("<svg") :]
 
 

@@ -109,14 +109,13 @@ def curves_figure(
     title = wrapped(title, figure.get_figwidth() - 1.2, 10, "bold")
     left.set_title(title)  # has the width of both panels
     grow(figure, 10 * LINE * (n_lines(title) - 1))
-    handles, labels = left.get_legend_handles_labels()
+    handles = left.get_legend_handles_labels()[0]
     if any(ended):
-        handles.append(Line2D([], [], color=look.colour, **_END))
-        labels.append("ended when first perfect")
-    if few and max(width_of(label, 8) for label in labels) < _BESIDE:
-        figure.legend(handles, labels, loc="outside right center", fontsize=8)
+        handles.append(Line2D([], [], color=look.colour, label="ended when first perfect", **_END))
+    if few and max(width_of(str(each.get_label()), 8) for each in handles) < _BESIDE:
+        figure.legend(handles=handles, loc="outside right center", fontsize=8)
     elif handles:
-        legend_below(figure, handles, labels, 4, size=8)
+        legend_below(figure, handles, 4, size=8)
     return figure
 
 

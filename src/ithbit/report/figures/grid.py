@@ -162,8 +162,7 @@ def success_grid(cells: Cells) -> Figure:
         axes.set_aspect("equal")
         axes.axis("off")
         axes.set_title(_TASK_TITLES[task], x=0.02, pad=4)
-    keys = _legend(cells, blocks, printed)
-    legend_below(figure, keys, [str(k.get_label()) for k in keys], 4 if len(blocks) > 1 else 2)
+    legend_below(figure, _legend(cells, blocks, printed), 4 if len(blocks) > 1 else 2)
     return figure
 
 

@@ -15,6 +15,8 @@ from ithbit.report.figures.texts import LINE, legend_below, n_lines, row_label, 
 from ithbit.report.standing import WORDS, standing
 
 _LENGTH_FILLS = {32: ("#9ecae1", ""), 64: ("#3182bd", "///")}
+_EDGE: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
+_DIAMOND: dict[str, Any] = {"marker": "D", "color": "#E69F00", "markeredgecolor": INK}
 
 
 def positions_figure(cells: Cells) -> Figure:
@@ -28,7 +30,6 @@ def positions_figure(cells: Cells) -> Figure:
         colour, hatch = _LENGTH_FILLS[row.n_bits]
         x = names.index(row.positions) + (-0.2 if row.n_bits == 32 else 0.2)
         found, stand = summary(runs[row], "max_accuracy"), standing(runs[row])
-        assert found is not None
         share, printed = stand.solved / stand.runs, row.successes / row.runs
         left.annotate(
             f"{stand.solved}/{stand.runs} {stand.marks()}".strip().replace(" ", "\n"),
@@ -38,9 +39,10 @@ def positions_figure(cells: Cells) -> Figure:
             ha="center",
             fontsize=7.5,
         )
-        for axes, height, theirs in ((left, share, printed), (right, found.mean, row.accuracy)):
-            axes.bar(x, height, 0.36, color=colour, hatch=hatch, edgecolor=INK, linewidth=0.6)
-            axes.plot(x, theirs, marker="D", markersize=6, color="#E69F00", markeredgecolor=INK)
+        mean = found.mean if found else 0.0  # all diverged in their first epoch: no bar
+        for axes, height, theirs in ((left, share, printed), (right, mean, row.accuracy)):
+            axes.bar(x, height, 0.36, color=colour, hatch=hatch, **_EDGE)
+            axes.plot(x, theirs, markersize=6, **_DIAMOND)
     stands = [standing(runs[row]) for row in rows]
     letters = [f"{w[0]} {word}" for word, w in WORDS.items() if any(s.count(word) for s in stands)]
     for axes, title in (
@@ -52,15 +54,11 @@ def positions_figure(cells: Cells) -> Figure:
         axes.set_title(wrapped(title, 4.5, 10, "bold"))
     left.set_ylim(0, 1.25)
     right.set_ylim(0.5, 1.03)
-    handles = [
-        *(
-            Patch(facecolor=colour, hatch=hatch, edgecolor=INK, linewidth=0.6)
-            for colour, hatch in _LENGTH_FILLS.values()
-        ),
-        Line2D([], [], marker="D", color="#E69F00", markeredgecolor=INK, linestyle=""),
+    bars = [
+        Patch(facecolor=colour, hatch=hatch, label=f"ours, n = {n_bits}", **_EDGE)
+        for n_bits, (colour, hatch) in _LENGTH_FILLS.items()
     ]
-    labels = ["ours, n = 32", "ours, n = 64", "published"]
-    legend_below(figure, handles, labels, 3)
+    legend_below(figure, [*bars, Line2D([], [], linestyle="", label="published", **_DIAMOND)], 3)
     return figure
 
 
@@ -178,6 +176,5 @@ def length_figure(cells: Cells) -> Figure:
         for name, style in list(whose.items())[: 1 if cells.none_of_the_paper else 2]
         for _, where, colour, marker in _SIDES
     ]
-    handles += told
-    legend_below(figure, handles, [str(each.get_label()) for each in handles], 4)
+    legend_below(figure, handles + told, 4)
     return figure
