@@ -117,7 +117,7 @@ class Records:
         if epochs["run_id"].has_nulls() or epochs["epoch"].has_nulls():
             raise StoreError(f"{path} has a row without run_id or epoch; export it again")
         within = [
-            pl.col(name).is_between(field.range.low, field.range.high)  # NaN never is
+            pl.col(name).is_between(*field.range)  # NaN never is
             for name, field in _EPOCH.items()
             if field.range
         ]
