@@ -59,16 +59,14 @@ def curves_figure(
     named = dict(zip(kinds, _named(kinds), strict=True))
     free = [look.colour, *(colour for colour in SPARE if colour != look.colour)]
     colours = dict(zip(kinds, cycle(free), strict=False))
-    told: set[str] = set()
+    unnamed = dict(named)  # kinds whose first line is still to come
     few = len(runs) <= _TOLD_APART
     ended = [run["stop_when_solved"] and run["solved"] for run, _ in runs]
     for at, (run, history) in enumerate(runs):
         kind = run["code"], run["differs"]
         colour, of = colours[kind], named[kind]
         style: dict[str, Any] = {"color": colour, "linewidth": 0.8, "alpha": 0.6}
-        if of and of not in told and not few:
-            style["label"] = of
-            told.add(of)
+        style["label"] = unnamed.pop(kind, "")
         if few:
             note = "" if run["status"] == "finished" else f" ({run['status']})"
             note = f", {of}{note}" if of else note

@@ -43,7 +43,7 @@ def row_label(name: str, settings: str, width: float) -> str:
     """
     if width_of(name + settings, 9) <= width:
         return name + settings
-    parts = [name, *([settings.removeprefix(", ")] if settings else [])]
+    parts = filter(None, (name, settings.removeprefix(", ")))
     return "\n".join(wrapped(part, width, 9) for part in parts)
 
 
