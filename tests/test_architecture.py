@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "reference"),
         *("theory", "verify"),
     },
-    "selfcontained": set(),
+    "selfcontained": {"__version__"},
     "report": {
         *("errors", "families", "spec", "store", "theory", "published"),
         *("selfcontained", "__version__"),

@@ -5,8 +5,8 @@ as printed: a mean given to `decimals` places is known to half a unit in its las
 """
 
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -126,14 +126,9 @@ class Published:
     environment: dict[str, str]
 
 
-def _row(kind: Callable[..., R], row: dict[str, Any], **more: Any) -> R:
-    """A row of the file as its dataclass; fields not in `more` are read under their own names."""
-    names = [field.name for field in fields(kind) if field.name not in more]  # type: ignore[arg-type]
-    return kind(**more, **{name: row[name] for name in names})
-
-
 def _variant(row: dict[str, Any]) -> Variant:
-    return Variant(row["task"], row["family"], row["n_layers"])
+    """The variant that a row is about, taken out of it."""
+    return Variant(row.pop("task"), row.pop("family"), row.pop("n_layers"))
 
 
 def _by_n(table: dict[str, Any], values: Iterable[R]) -> dict[int, R]:
@@ -167,11 +162,10 @@ def published() -> Published:
     accuracy_mean = partial(Mean, runs=accuracy["runs_per_cell"], decimals=accuracy["decimals"])
     return Published(
         successes=tuple(
-            _row(
-                SuccessRow,
-                row,
-                families=tuple(row["families"]),
-                successes=_by_n(main, row["successes"]),
+            SuccessRow(
+                families=tuple(row.pop("families")),
+                successes=_by_n(main, row.pop("successes")),
+                **row,
             )
             for row in main["rows"]
         ),
@@ -181,14 +175,10 @@ def published() -> Published:
             _variant(row): _by_n(accuracy, map(accuracy_mean, row["mean"], row["sd"]))
             for row in accuracy["rows"]
         },
-        positions=tuple(
-            _row(PositionsRow, row, accuracy=row["mean_max_accuracy"]) for row in positions["rows"]
-        ),
+        positions=tuple(PositionsRow(**row) for row in positions["rows"]),
         positions_variants=tuple(map(_variant, positions["configurations"])),
         positions_seeds=tuple(positions["seeds"]),
-        cost=tuple(
-            _row(CostRow, row, variant=_variant(row)) for row in tables["tab:supp-cost-n64"]["rows"]
-        ),
+        cost=tuple(CostRow(_variant(row), **row) for row in tables["tab:supp-cost-n64"]["rows"]),
         length_by_n=tuple(
             _length_row(row, row["n_bits"], by_n["runs"], None) for row in by_n["rows"]
         ),

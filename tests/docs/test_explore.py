@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from ithbit.explore.entries import of_run
-from ithbit.explore.page import HOME, SCRIPTS
+from ithbit.explore.page import HOME, SCRIPTS, of_run
 from ithbit.selfcontained import template_part
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from ithbit.explore.entries import Entry
+from ithbit.explore.page import Entry
 from ithbit.explore.words import Standing, standing
 from ithbit.loading.model import Trained
 from ithbit.models.classifier import init

@@ -11,8 +11,7 @@ import torch
 from chromium import Browser
 from made_up import drawn, entry, in_torch, inputs, streams
 
-from ithbit.explore.entries import Entry, construction, of_run, of_solution
-from ithbit.explore.page import HOME
+from ithbit.explore.page import HOME, Entry, construction, of_run, of_solution
 from ithbit.families import FAMILIES
 from ithbit.loading.model import Trained, from_run, from_trained_solution
 from ithbit.selfcontained import safe_json, template_part

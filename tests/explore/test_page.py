@@ -11,8 +11,15 @@ from made_up import drawn, entry, renamed
 import ithbit
 from ithbit.errors import SpecError
 from ithbit.explore import words
-from ithbit.explore.entries import LONGEST, construction, of_run
-from ithbit.explore.page import MOST_BYTES, gather, render_page, write_page
+from ithbit.explore.page import (
+    LONGEST,
+    MOST_BYTES,
+    construction,
+    gather,
+    of_run,
+    render_page,
+    write_page,
+)
 from ithbit.selfcontained import script_hash
 from ithbit.spec import ModelSpec
 from ithbit.store.reading import read_verification

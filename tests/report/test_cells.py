@@ -136,7 +136,7 @@ def test_what_all_runs_share_is_a_note_and_what_tells_them_apart_a_label(tmp_pat
 
 def test_summaries(tmp_path: Path) -> None:
     cells = gather(load_rows(write_store(tmp_path, paper_plans()[:5], with_history=False)))
-    runs = cells.by_cell.of(cells.by_cell)
+    runs = cells.of(cells.by_cell)
     found = summary(runs, "epochs")
     assert found is not None
     assert found.runs == 5
@@ -150,4 +150,4 @@ def test_summaries(tmp_path: Path) -> None:
     assert summary(runs.clear(), "epochs") is None
     assert summary(runs, "first_solved_epoch") is not None
     assert median(runs.clear(), "epochs") is None
-    assert cells.by_cell.of([]).is_empty()
+    assert cells.of([]).is_empty()

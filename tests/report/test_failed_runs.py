@@ -107,3 +107,10 @@ def test_a_history_that_is_lost_leaves_it_open_what_had_been_reached(tmp_path: P
     cells = gather(load_rows(tmp_path))
     assert cells.standing([GRU], 64).runs == 1
     assert "1 failed runs, which say nothing" in cells.notes()[0]
+
+
+def test_encodings_are_drawn_if_every_run_diverged_at_once(tmp_path: Path) -> None:
+    """Such runs count as not solved, but have no accuracy to show."""
+    fail(tmp_path, runs(GRU)[0], NAN)
+    share, accuracy = plot("positions", store=tmp_path).axes
+    assert [patch.get_height() for axes in (share, accuracy) for patch in axes.patches] == [0, 0]

@@ -19,7 +19,7 @@ from ithbit.store.folder import RunFolder
 from ithbit.store.frame import COLUMNS, load_rows
 from ithbit.store.reading import read_verification
 from ithbit.store.records import Epoch
-from ithbit.store.status import folder_status, problem
+from ithbit.store.status import folder_status, recorded
 
 GRU = Variant("lhi", "gru", 1)
 RUNS = [RunSpec(ModelSpec("lhi", "gru", 64), seed) for seed in range(3)]
@@ -67,7 +67,7 @@ def test_a_run_folder(store: Path, plan: Plan, change: dict[str, Any], reason: s
     ]
     assert records.set_aside[0].reason.startswith(f"result.json {reason}")
     assert folder_status(folder) == "set aside"
-    assert problem(folder) == records.set_aside[0].reason
+    assert recorded(folder)[1] == records.set_aside[0].reason
     assert gather(records).standing([GRU], 64).runs == 2
     with pytest.raises(StoreError, match="it is left as it is"):
         RunFolder(store, plan.run).result()

@@ -7,9 +7,8 @@ from importlib.resources import as_file, files
 
 from ithbit.capacity.figure import capacity_figure, fits
 from ithbit.capacity.result import HEADS, Capacities, Capacity, cells, read_rows
-from ithbit.report.figures import to_svg
-from ithbit.report.page.page import themed
-from ithbit.report.page.short import short_page
+from ithbit.report.figures import for_page
+from ithbit.selfcontained import short_page
 
 _STYLE = """th, td { text-align: right; border-bottom: 1px solid var(--line); }
 .large { font-size: 1.3rem; }
@@ -54,6 +53,6 @@ def render_card(found: Capacities) -> str:
         heads=HEADS,
         rows=[cells(each) for each in found],
         asked=found.asked,
-        figure=themed(to_svg(capacity_figure(known, tuple(found)), "capacity")),
+        figure=for_page(capacity_figure(known, tuple(found)), "capacity"),
         legend=_LEGEND + fitted,
     )

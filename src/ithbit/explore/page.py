@@ -1,25 +1,132 @@
-"""The page: one HTML file that contains the models and runs them in the browser.
+"""The page: one HTML file that contains the models and runs them in the browser: trained runs with
+their records, and the construction beside the first.
 
-Text from records reaches the page in two ways, both safe: through the template, which escapes it,
-and as JSON in a data block, which the script puts into the page as text nodes. A content security
-policy allows no script but the page's own, and no request.
+`selfcontained.py` says how text from records gets into it.
 """
 
+import base64
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from markupsafe import Markup
+import numpy as np
 
-from ithbit import __version__
 from ithbit.errors import SpecError
-from ithbit.explore.entries import Entry, construction, of_run, of_solution
-from ithbit.selfcontained import environment, safe_json, script_hash, template_part
+from ithbit.explore import words
+from ithbit.explore.words import Standing
+from ithbit.families import family_named
+from ithbit.selfcontained import scripted_page
+from ithbit.spec import ModelSpec
+from ithbit.store.reading import read_verification
+from ithbit.store.records import Case, result_from_json
 from ithbit.store.writing import write_text
+from ithbit.theory.certificate import certify
+from ithbit.theory.constructions import entry_of
+from ithbit.theory.constructions.trained import TRAINED, too_large, too_small
+from ithbit.theory.layers import FloatArray
+from ithbit.theory.trained_solution import TrainedSolution
+from ithbit.verify.verify import params_of, read_result, read_run
 
 HOME = "ithbit.explore"
 SCRIPTS = ("model.js", "search.js", "draw.js", "pictures.js", "view.js")
 MOST_RUNS = 2
 MOST_BYTES = 1_000_000
+LONGEST = 256  # bits that a person can click
+_TEXTS = ("label", "title", "name", "origin", "how", "samples")
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One model as the page shows it. Weights are float32 for a run, float64 for a construction."""
+
+    label: str
+    title: str
+    name: str
+    origin: str
+    how: str
+    spec: ModelSpec
+    weights: dict[str, FloatArray]
+    standing: Standing
+    samples: str = ""
+    case: Case | None = None  # the counterexample, else the least margin on record
+
+    def to_json(self) -> dict[str, Any]:
+        spec, family = self.spec, family_named(self.spec.family)
+        weights = dict(sorted(self.weights.items()))  # files have them in any order
+        numbers = list(weights.values())
+        kind = "f4" if all(value.dtype == np.float32 for value in numbers) else "f8"
+        flat = np.concatenate([value.ravel() for value in numbers]).astype(f"<{kind}")
+        return {
+            **{name: getattr(self, name) for name in _TEXTS},
+            "standing": asdict(self.standing),
+            "case": self.case and asdict(self.case),
+            "spec": {
+                **{"task": spec.task, "n": spec.n_bits, "layers": spec.n_layers},
+                **{"kind": family.kind, "causal": family.causal, "positions": spec.positions},
+                **{"d": spec.d_model, "heads": spec.n_heads, "ff": spec.d_ff},
+                "state": spec.d_state,
+            },
+            "shapes": [[name, list(value.shape)] for name, value in weights.items()],
+            "dtype": kind,
+            "data": base64.b64encode(flat.tobytes()).decode(),
+        }
+
+
+def of_run(folder: Path) -> Entry:
+    """The model of a finished run."""
+    run, stored = read_run(folder)
+    spec, family = run.model, family_named(run.model.family)
+    if spec.code:
+        raise SpecError(f"{run.name} has a layer of your own; the page runs only the six families")
+    if spec.n_bits > LONGEST:
+        raise SpecError(f"the page shows up to n = {LONGEST}, got n = {spec.n_bits} in {run.name}")
+    result, verified = result_from_json(read_result(folder)), read_verification(str(folder))
+    found = verified.found if verified else None
+    label, origin = words.origin(result)
+    return Entry(
+        label,
+        words.title(family, spec.n_layers),
+        run.name,
+        origin,
+        words.how(spec),
+        spec,
+        {name: value.numpy() for name, value in params_of(run, stored).items()},
+        words.standing(found),
+        words.samples(result),
+        found.counterexample or found.worst if found else None,
+    )
+
+
+def construction(spec: ModelSpec) -> TrainedSolution | None:
+    """Explicit weights for the same blocks at the same sizes; None if there are none."""
+    sizes = replace(spec, positions=ModelSpec.positions)
+    entry = entry_of(TRAINED, spec.task, spec.family)
+    if entry is None or too_small(entry, sizes) or too_large(sizes):
+        return None
+    return entry.build(sizes)
+
+
+def of_solution(solution: TrainedSolution) -> Entry:
+    """A construction, with what is proved about it."""
+    spec = solution.spec
+    certificate = certify(solution)
+    label, origin = words.BY_HAND
+    return Entry(
+        label,
+        words.title(family_named(spec.family), spec.n_layers),
+        f"construction {solution.theorem}",
+        origin,
+        "The same kind of model, with weights that follow from a proof instead of training.",
+        spec,
+        solution.weights,
+        words.certified(certificate),
+        case=Case(
+            "".join(map(str, certificate.worst.bits)),
+            certificate.worst.index,
+            certificate.worst.margin,
+        ),
+    )
 
 
 def gather(folders: Sequence[Path], with_construction: bool = True) -> list[Entry]:
@@ -40,18 +147,13 @@ def gather(folders: Sequence[Path], with_construction: bool = True) -> list[Entr
 
 def render_page(entries: Sequence[Entry]) -> str:
     """The whole page as HTML."""
-    script = "\n".join(template_part(HOME, name) for name in SCRIPTS)
-    html = environment().from_string(template_part(HOME, "page.html"))
-    spec = entries[0].spec
-    return html.render(
-        version=__version__,
-        task=spec.task,
-        n=spec.n_bits,
+    return scripted_page(
+        HOME,
+        SCRIPTS,
+        {"models": [entry.to_json() for entry in entries]},
+        task=entries[0].spec.task,
+        n=entries[0].spec.n_bits,
         names=[entry.name for entry in entries],
-        style=Markup(template_part(HOME, "page.css")),  # our own file
-        script=Markup(script),  # our own files
-        script_hash=script_hash(script),
-        data=safe_json({"models": [entry.to_json() for entry in entries]}),
     )
 
 

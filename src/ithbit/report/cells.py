@@ -12,7 +12,7 @@ accuracy, which it does.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -41,27 +41,9 @@ class Cell(NamedTuple):
     positions: str = "polynomial"
 
 
-class RunsByCell(dict[Cell, pl.DataFrame]):
-    """Runs by cell: slices of one sorted frame."""
-
-    def __init__(self, rows: pl.DataFrame) -> None:
-        self._rows = rows.sort(*_KEY, "seed")
-        start = 0
-        sizes = self._rows.group_by(_KEY, maintain_order=True).len()
-        for *variant, n_bits, positions, size in sizes.iter_rows():
-            cell = Cell(Variant(*variant), n_bits, positions)
-            self[cell] = self._rows.slice(start, size)
-            start += size
-
-    def of(self, cells: Iterable[Cell]) -> pl.DataFrame:
-        """The runs of these cells as one frame, empty if there are none."""
-        found = [self[cell] for cell in cells if cell in self]
-        return pl.concat(found) if found else self._rows.clear()
-
-
-def _no_runs() -> RunsByCell:
-    added = dict.fromkeys(("differs", "encoding", "standing"), pl.String)
-    return RunsByCell(pl.DataFrame(schema=COLUMNS | added))
+_NO_RUNS = pl.DataFrame(
+    schema=COLUMNS | dict.fromkeys(("differs", "encoding", "standing"), pl.String)
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +53,7 @@ class Cells:
     Without arguments it holds no runs: its tables and figures have only the published numbers.
     """
 
-    by_cell: RunsByCell = field(default_factory=_no_runs)
+    by_cell: dict[Cell, pl.DataFrame] = field(default_factory=dict)
     n_left_out: int = 0
     n_unfinished: int = 0
     n_failed: int = 0
@@ -80,13 +62,18 @@ class Cells:
     n_diverged: int = 0  # counted runs that did not finish
     layers: tuple[Layer, ...] = ()  # of all the store's runs: each has one colour everywhere
 
+    def of(self, cells: Iterable[Cell]) -> pl.DataFrame:
+        """The runs of these cells as one frame, empty if there are none."""
+        found = [self.by_cell[cell] for cell in cells if cell in self.by_cell]
+        return pl.concat(found) if found else _NO_RUNS
+
     def runs(self, variant: Variant, n_bits: int, positions: str = "polynomial") -> pl.DataFrame:
         """The cell's runs."""
-        return self.by_cell.of([Cell(variant, n_bits, positions)])
+        return self.by_cell.get(Cell(variant, n_bits, positions), _NO_RUNS)
 
     def standing(self, variants: Iterable[Variant], n_bits: int) -> Standing:
         """How the runs of these variants at one length stand, together."""
-        return standing(self.by_cell.of(Cell(variant, n_bits) for variant in variants))
+        return standing(self.of(Cell(variant, n_bits) for variant in variants))
 
     def ended_notes(self) -> list[str]:
         """Notes on unfinished and failed runs, not counted, and on diverged ones, counted."""
@@ -108,7 +95,7 @@ class Cells:
         notes = self.ended_notes()
         if self.shared:
             notes.append(f"all runs differ from the paper's settings in: {', '.join(self.shared)}")
-        elif self.differing():
+        elif any(self.settings_shown()):
             notes.append(
                 "settings that are not the paper's are named, and their runs listed separately; "
                 "where none are named, they are the paper's"
@@ -136,6 +123,37 @@ class Cells:
         """The lengths n that any cell has."""
         return sorted({cell.n_bits for cell in self.by_cell})
 
+    def shown_lengths(self) -> list[int]:
+        """The lengths to show: the runs', and the paper's unless all runs have other settings."""
+        return sorted({*(() if self.none_of_the_paper else LENGTHS), *self.lengths()})
+
+    def length_shown(self) -> int:
+        """The length of tables that show only one: the paper's, else the store's longest."""
+        lengths = self.lengths()
+        return max(lengths) if lengths and 64 not in lengths else 64
+
+    def length_runs(self, n_bits: int, variant: Variant | None, differs: str = "") -> pl.DataFrame:
+        """Runs under the whole protocol at n of one variant, or of the nine constructive ones."""
+        pooled = [replace(row.variant, differs=differs) for row in published().cost]
+        return whole(self.of(Cell(v, n_bits) for v in ([variant] if variant else pooled)))
+
+    def positions_seeds(self) -> list[int]:
+        """The seeds of the ablation of encodings: those of its non-polynomial runs, else the
+        paper's 0, 1, 2.
+
+        The polynomial runs belong to the main sweep too, with more seeds; counting those would
+        judge one encoding by other seeds than the rest.
+        """
+        ablation = self.of(cell for cell in self.by_cell if cell.positions != "polynomial")
+        return sorted(set(ablation["seed"]) or published().positions_seeds)
+
+    def positions_runs(self, positions: str, n_bits: int) -> pl.DataFrame:
+        """The ablation's runs with one encoding at one length, over its configurations and
+        seeds."""
+        variants = published().positions_variants
+        runs = self.of(Cell(variant, n_bits, positions) for variant in variants)
+        return runs.filter(pl.col("seed").is_in(self.positions_seeds()))
+
     def variants(self) -> list[Variant]:
         """The variants that any cell has, without the ablation of encodings, in the order of tasks
         and families."""
@@ -146,18 +164,19 @@ class Cells:
         """The variants that the paper does not have: users' layers, other depths and settings."""
         return [variant for variant in self.variants() if variant not in published().accuracy]
 
-    def differing(self) -> list[str]:
-        """All settings that differ from the paper's, as `differs` has them."""
-        return sorted({c.variant.differs for c in self.by_cell if c.variant.differs}, key=natural)
+    def variants_at(self, n_bits: int) -> list[Variant]:
+        """The paper's constructive variants, and those with runs that the paper does not have."""
+        paper = [] if self.none_of_the_paper else [row.variant for row in published().cost]
+        return paper + [v for v in self.own() if not self.runs(v, n_bits).is_empty()]
+
+    def settings_shown(self) -> list[str]:
+        """What differs from the paper, in row order: "" first, unless all runs differ from it."""
+        return sorted({cell.variant.differs for cell in self.by_cell} or {""}, key=natural)
 
     @property
     def none_of_the_paper(self) -> bool:
         """Whether there are runs, and none of them has the paper's settings."""
-        return bool(self.by_cell) and all(cell.variant.differs for cell in self.by_cell)
-
-    def settings_shown(self) -> list[str]:
-        """What differs from the paper, in row order: "" first, unless all runs differ from it."""
-        return self.differing() if self.none_of_the_paper else ["", *self.differing()]
+        return "" not in self.settings_shown()
 
     def family(self, variant: Variant) -> str:
         """The name of its family."""
@@ -187,9 +206,7 @@ class Cells:
 
 def in_order(variant: Variant) -> tuple[Any, ...]:
     """Sort key: tasks and families in the order of the paper, then users' layers by name."""
-    families = list(FAMILIES)
-    known = variant.family in FAMILIES
-    place = families.index(variant.family) if known else len(families)
+    place = [*FAMILIES, variant.family].index(variant.family)
     own = variant.family, variant.code
     return TASKS.index(variant.task), place, *own, variant.n_layers, natural(variant.differs)
 
@@ -220,9 +237,10 @@ def gather(records: Records, settings: str = "any") -> Cells:
         .sort("stop_when_solved", maintain_order=True)
         .unique([*_KEY, "seed"], keep="first", maintain_order=True)
     )
-    counted = counted.with_columns(words(counted))
+    counted = counted.with_columns(words(counted)).sort(*_KEY, "seed")
+    by_key = counted.partition_by(_KEY, as_dict=True, maintain_order=True)
     return Cells(
-        RunsByCell(counted),
+        {Cell(Variant(*key[:-2]), *key[-2:]): runs for key, runs in by_key.items()},
         finished.height - counted.height,
         n_unfinished,
         n_failed,
@@ -254,11 +272,6 @@ def labels(layers: Iterable[Layer]) -> dict[Layer, str]:
         label = family_named(family).label
         shown[family, code] = label if taken[label] == 1 else f"{label} {code[:SHORT]}".strip()
     return shown
-
-
-def shown_lengths(cells: Cells) -> list[int]:
-    """The lengths to show: the runs', and the paper's unless all runs have other settings."""
-    return sorted({*(() if cells.none_of_the_paper else LENGTHS), *cells.lengths()})
 
 
 def whole(runs: pl.DataFrame) -> pl.DataFrame:

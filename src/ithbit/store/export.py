@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from ithbit.errors import OutputError, SpecError
+from ithbit.errors import OutputError, one_of
 from ithbit.store.frame import Records
 from ithbit.store.reading import TABLE_FORMATS
 from ithbit.store.writing import in_memory, write_whole
@@ -16,8 +16,7 @@ def export(records: Records, folder: Path, form: str) -> list[Path]:
 
     A folder that has either table in the other format is refused before anything is written.
     """
-    if form not in TABLE_FORMATS:
-        raise SpecError(f"unknown format {form!r}; choose one of {', '.join(TABLE_FORMATS)}")
+    one_of("unknown format", form, TABLE_FORMATS)
     others = [f"{name}.{other}" for name in _NAMES for other in TABLE_FORMATS if other != form]
     for other in others:
         if os.path.isfile(folder / other):

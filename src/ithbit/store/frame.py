@@ -116,7 +116,12 @@ class Records:
             )
         if epochs["run_id"].has_nulls() or epochs["epoch"].has_nulls():
             raise StoreError(f"{path} has a row without run_id or epoch; export it again")
-        parts = epochs.filter(_possible(_EPOCH)).partition_by("run_id", as_dict=True)
+        within = [
+            pl.col(name).is_between(*field.range)  # NaN never is
+            for name, field in _EPOCH.items()
+            if field.range
+        ]
+        parts = epochs.filter(*within).partition_by("run_id", as_dict=True)
         return {str(key[0]): part.select(list(_EPOCH)) for key, part in parts.items()}
 
     def history(self, run_id: str, folder: str) -> list[Epoch]:
@@ -237,12 +242,6 @@ def _exported_rows(store: Path, path: Path) -> Records:
         verification=pl.col("verification").replace(VERDICTS_0_1),
     )
     return Records(store, rows, tuple(set_aside), is_export=True)
-
-
-def _possible(fields: Mapping[str, Field]) -> pl.Expr:
-    """Whether the numbers of a row are all within their ranges (NaN never is)."""
-    ranges = ((name, f.range) for name, f in fields.items() if f.range)
-    return pl.all_horizontal(pl.col(n).is_between(r.low, r.high) for n, r in ranges)
 
 
 def _check_exported(row: dict[str, Any], where: str) -> None:

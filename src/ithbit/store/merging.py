@@ -12,7 +12,7 @@ from ithbit.errors import StoreError
 from ithbit.shown import Shown, counted
 from ithbit.store.reading import check_kind, run_folders
 from ithbit.store.records import NOT_FINITE
-from ithbit.store.status import folder_status, problem, reason
+from ithbit.store.status import folder_status, need_folder, recorded
 from ithbit.store.writing import said_as_store_error, write_atomically
 
 _RESULT = "result.json"
@@ -48,42 +48,37 @@ def merge(source: Path, target: Path) -> Merged:
     It replaces an unfinished or failed folder of the same run, but not a damaged result. A run that
     could not be run there replaces nothing.
     """
-    if not source.is_dir():
-        kind = "is a file, not a folder" if source.exists() else "does not exist"
-        raise StoreError(f"{source} {kind}; name the store to take runs from")
-    for store in (source, target):
-        check_kind(store)
+    need_folder(source, str(source), advice := "name the store to take runs from")
+    check_kind(target)
     if target.exists() and source.resolve() == target.resolve():
         raise StoreError(f"{source} and {target} are the same store")
     with said_as_store_error(target):
         target.mkdir(parents=True, exist_ok=True)
     merged, found = Merged([], [], [], []), list(run_folders(source))
     if not found and any(source.iterdir()):
-        raise StoreError(f"{source} holds no runs; name the store to take runs from")
+        raise StoreError(f"{source} holds no runs; {advice}")
     for name, folder in found:
-        if why := problem(source / folder):
-            merged.set_aside.append((folder, why))
+        status, why = recorded(source / folder)
+        there, why_there = recorded(target / folder)
+        # Whether a run that has ended says something about learning: it finished, or diverged.
+        tells = why is None or why.startswith(NOT_FINITE)
+        if status == "set aside":
+            merged.set_aside.append((folder, str(why)))
         elif folder_status(source / folder) not in ("done", "failed"):
             merged.unfinished.append(name)
         elif (here := folder_status(target / folder)) in ("done", "running") or (
-            here in ("failed", "stopped") and not _tells(source / folder)
+            here in ("failed", "stopped") and not tells
         ):
             merged.already_there.append(name)
             if here == "done" and _complete(source / folder, target / folder):
                 merged.completed.append(name)
-        elif _stays(target / folder) and (why := problem(target / folder)):
-            merged.set_aside.append((folder, f"{target} has a damaged one: {why}"))
+        elif there == "set aside" and _stays(target / folder):
+            merged.set_aside.append((folder, f"{target} has a damaged one: {why_there}"))
         else:
             with said_as_store_error(target / folder):
                 _copy_in(source / folder, target / folder)
             merged.taken.append(name)
     return merged
-
-
-def _tells(folder: Path) -> bool:
-    """Whether a run that has ended says something about learning: it finished, or diverged."""
-    why = reason(folder)
-    return why is None or why.startswith(NOT_FINITE)
 
 
 def _stays(folder: Path) -> bool:

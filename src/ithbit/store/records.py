@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from ithbit.spec import RunSpec, plain, run_from_json, since_0_2
-from ithbit.store.schema import MAX_FLOAT, MAX_INT, Within, built
+from ithbit.store.schema import MAX_FLOAT, MAX_INT, built
 
 SCHEMA = 1
 NOT_FINITE = "the loss is not finite"  # how the error of a run that diverged begins
@@ -25,10 +25,10 @@ VERDICTS_0_1 = {  # verdicts of 0.1, and those that they are read as
     "no counterexample found": "not refuted",
 }
 
-Share = Annotated[float, Within(0, 1)]
-Amount = Annotated[float, Within(0, MAX_FLOAT)]  # a loss, a rate, seconds
-Count = Annotated[int, Within(0, MAX_INT)]
-FromOne = Annotated[int, Within(1, MAX_INT)]
+Share = Annotated[float, (0, 1)]  # the range
+Amount = Annotated[float, (0, MAX_FLOAT)]  # a loss, a rate, seconds
+Count = Annotated[int, (0, MAX_INT)]
+FromOne = Annotated[int, (1, MAX_INT)]
 
 
 @dataclass(frozen=True)

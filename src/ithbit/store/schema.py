@@ -26,26 +26,13 @@ class ContradictionError(UnreadableError):
 
 
 @dataclass(frozen=True)
-class Within:
-    """The range of a number, as metadata in its annotation."""
-
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        if self.high in (MAX_INT, MAX_FLOAT):
-            return f"a number from {self.low}"
-        return f"a number from {self.low} to {self.high}"
-
-
-@dataclass(frozen=True)
 class Field:
     """What one field of a record may be."""
 
     kind: type
     may_be_null: bool
     choices: tuple[str, ...]  # none: any value of the kind
-    range: Within | None
+    range: tuple[float, float] | None  # of a number; metadata in its annotation
     default: Any  # MISSING: the field must be there
 
     @cached_property
@@ -91,14 +78,18 @@ def _field(hint: Any, item: Any) -> Field:
 def check(data: Mapping[str, Any], wanted: Mapping[str, Field], where: str) -> None:
     """Raise `UnreadableError` unless all fields are present, with the right type and in range."""
     for name, field in wanted.items():
-        value, within = data.get(name), field.range
+        value = data.get(name)
         if value is None:
             if field.must_be:
                 raise UnreadableError(f"{where} has no {name}")
         elif type(value) not in field.types or (field.choices and value not in field.choices):
             raise UnreadableError(f"{where} has {name} = {value!r:.40}")
-        elif within and not within.low <= value <= within.high:  # nor is NaN within
-            raise ContradictionError(f"{where} has {name} = {value!r:.40}, which is not {within}")
+        elif field.range and not field.range[0] <= value <= field.range[1]:  # nor is NaN within
+            low, high = field.range
+            within = f"from {low}" if high in (MAX_INT, MAX_FLOAT) else f"from {low} to {high}"
+            raise ContradictionError(
+                f"{where} has {name} = {value!r:.40}, which is not a number {within}"
+            )
         elif field.nested:
             check(value, schema(field.kind), f"{where}: {name}")
 

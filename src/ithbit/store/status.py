@@ -37,15 +37,18 @@ def need_store(store: Path) -> None:
     check_kind(store)
 
 
-def need_runs(store: Path) -> list[tuple[str, str]]:
-    """The `run_folders` of a store; raises `StoreError` if there is no store, or no run in it."""
+def need_folder(store: Path, called: str, advice: str) -> None:
+    """Raise `StoreError` with this advice if a store is no folder."""
     if not store.is_dir():
         kind = "is a file, not a folder" if store.exists() else "does not exist"
-        raise StoreError(
-            f"the store {store} {kind}; name the folder of a sweep with --store, or start one with "
-            "`ithbit sweep`"
-        )
+        raise StoreError(f"{called} {kind}; {advice}")
     check_kind(store)
+
+
+def need_runs(store: Path) -> list[tuple[str, str]]:
+    """The `run_folders` of a store; raises `StoreError` if there is no store, or no run in it."""
+    advice = "name the folder of a sweep with --store, or start one with `ithbit sweep`"
+    need_folder(store, f"the store {store}", advice)
     found = list(run_folders(store))
     if not found:
         raise StoreError(
@@ -58,7 +61,7 @@ def need_runs(store: Path) -> list[tuple[str, str]]:
 def folder_status(folder: Path) -> RunStatus:
     """The status of the run in a folder; *running* means that a process holds its lock.
 
-    *set aside*: its record is not valid, and no table counts it; `problem` gives the reason.
+    *set aside*: its record is not valid, and no table counts it; `reason` says why.
 
     Only a queue knows what is queued, and a lock held on another machine may not be visible: see
     `executors.ledger.live_runs`.
@@ -71,10 +74,10 @@ def folder_status(folder: Path) -> RunStatus:
         return "set aside"
     if "result.json" not in names and "lock" in names and _is_locked(folder / "lock"):
         return "running"
-    return _recorded(folder)[0]
+    return recorded(folder)[0]
 
 
-def _recorded(folder: Path) -> tuple[RunStatus, str | None]:
+def recorded(folder: Path) -> tuple[RunStatus, str | None]:
     """The status by the record alone, and why the run is set aside or failed, else None."""
     try:
         state, record = read_run(str(folder))
@@ -85,15 +88,9 @@ def _recorded(folder: Path) -> tuple[RunStatus, str | None]:
     return "done" if state == "finished" else "stopped", None
 
 
-def problem(folder: Path) -> str | None:
-    """Why the run of a folder is set aside, or None if its record is valid."""
-    status, why = _recorded(folder)
-    return why if status == "set aside" else None
-
-
 def reason(folder: Path) -> str | None:
     """Why the run of a folder is set aside or failed, or None."""
-    return _recorded(folder)[1]
+    return recorded(folder)[1]
 
 
 def statuses(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, RunStatus]:

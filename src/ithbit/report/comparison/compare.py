@@ -60,7 +60,6 @@ from ithbit.report.comparison.statistics import (
     welch,
 )
 from ithbit.report.standing import standing
-from ithbit.report.tables.appendix import length_runs, positions_runs
 from ithbit.report.tables.table import NOTHING, spread_text
 
 Measured = tuple[Comparison, Difference | None]  # before the correction over its kind
@@ -167,7 +166,7 @@ def _epochs(cells: Cells, row: CostRow) -> Measured:
 
 def _lengths(cells: Cells, row: LengthRow) -> list[Measured]:
     """Both sides of a row of length-shifted accuracies."""
-    n_bits, runs = row.n_bits, length_runs(cells, row.n_bits, row.variant)
+    n_bits, runs = row.n_bits, cells.length_runs(row.n_bits, row.variant)
     ready = row.variant is not None or all(
         whole(cells.runs(each.variant, n_bits)).height >= RUNS_PER_CELL for each in published().cost
     )
@@ -186,7 +185,7 @@ def _lengths(cells: Cells, row: LengthRow) -> list[Measured]:
 
 def _encoding(cells: Cells, row: PositionsRow) -> Comparison:
     """A count of the ablation, judged once every configuration has as many runs as the paper's."""
-    paper, runs = published(), positions_runs(cells, row.positions, row.n_bits)
+    paper, runs = published(), cells.positions_runs(row.positions, row.n_bits)
     ready = all(
         cells.runs(v, row.n_bits, row.positions).height >= len(paper.positions_seeds)
         for v in paper.positions_variants
@@ -269,7 +268,7 @@ def compare(cells: Cells, alpha: float = 0.05) -> Agreement:
     kinds = list(_kinds(cells))
     testing = sum(any(d or c.p_value is not None for c, d in found) for _, found in kinds)
     judged = [_judged(method, found, alpha / max(1, testing)) for method, found in kinds]
-    of_paper = cells.by_cell.of(
+    of_paper = cells.of(
         Cell(row.counted, n) for row in published().successes for n in row.successes
     )
     return Agreement(alpha, tuple(judged), standing(of_paper))

@@ -11,8 +11,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 
 Count = tuple[int, int]  # successes, runs
+
+
+def _splits(ours: Count, theirs: Count) -> dict[int, int]:
+    """In how many ways we can have each possible number of the successes of both."""
+    (k, m), (other_k, other_m) = ours, theirs
+    total = k + other_k
+    return {
+        split: math.comb(m, split) * math.comb(other_m, total - split)
+        for split in range(max(0, total - other_m), min(m, total) + 1)
+    }
 
 
 def fisher_exact(ours: Count, theirs: Count) -> float:
@@ -26,15 +37,9 @@ def fisher_exact(ours: Count, theirs: Count) -> float:
     >>> fisher_exact((5, 5), (5, 5))
     1.0
     """
-    (k, m), (other_k, other_m) = ours, theirs
-    total = k + other_k
-    seen = math.comb(m, k) * math.comb(other_m, other_k)
-    extreme = 0
-    for split in range(max(0, total - other_m), min(m, total) + 1):
-        weight = math.comb(m, split) * math.comb(other_m, total - split)
-        if weight <= seen:
-            extreme += weight
-    return float(Fraction(extreme, math.comb(m + other_m, total)))
+    ways = _splits(ours, theirs)
+    extreme = sum(weight for weight in ways.values() if weight <= ways[ours[0]])
+    return float(Fraction(extreme, sum(ways.values())))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -44,13 +49,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
+    m = len(p_values)
+    order = sorted(range(m), key=lambda index: p_values[index])
+    alone = (min(1.0, (m - rank) * p_values[index]) for rank, index in enumerate(order))
+    adjusted = dict(zip(order, accumulate(alone, max), strict=True))
+    return [adjusted[index] for index in range(m)]
 
 
 def _squares(ours: Count, theirs: Count) -> dict[int, tuple[Fraction, int]]:
@@ -59,11 +62,8 @@ def _squares(ours: Count, theirs: Count) -> dict[int, tuple[Fraction, int]]:
     total, both = k + other_k, m + other_m
     spread = m * other_m * total * (both - total)
     return {
-        split: (
-            Fraction((split * both - total * m) ** 2 * (both - 1), spread),
-            math.comb(m, split) * math.comb(other_m, total - split),
-        )
-        for split in range(max(0, total - other_m), min(m, total) + 1)
+        split: (Fraction((split * both - total * m) ** 2 * (both - 1), spread), weight)
+        for split, weight in _splits(ours, theirs).items()
     }
 
 

@@ -1,20 +1,20 @@
 """Figures from records, drawn with matplotlib without a display: PNG, SVG or PDF."""
 
-import io
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from ithbit.errors import SpecError, StoreError, one_of
 from ithbit.published import published
 from ithbit.report.cells import Cells
 from ithbit.report.figures.accuracy import accuracy_figure, epochs_figure
-from ithbit.report.figures.grid import success_grid
+from ithbit.report.figures.grid import NONE, success_grid
 from ithbit.report.figures.shift import has_lengths, length_figure, positions_figure
-from ithbit.report.figures.style import RC
+from ithbit.report.figures.style import FAINT, INK, PAPER, RC
 from ithbit.report.figures.texts import headline
 from ithbit.report.tables.main import table_named
 from ithbit.store.writing import in_memory, write_whole
@@ -73,8 +73,16 @@ def save(figure: Figure, path: Path) -> Path:
 
 def to_svg(figure: Figure, name: str) -> str:
     """The figure as an SVG element; `name` keeps its ids apart from other figures' on one page."""
-    stream = io.StringIO()
     with mpl.rc_context({**RC, "svg.hashsalt": name, "svg.id": name}):
-        figure.savefig(stream, format="svg", metadata={"Date": None})
-    text = stream.getvalue()
+        text = in_memory(partial(figure.savefig, format="svg", metadata={"Date": None})).decode()
     return text[text.index("<svg") :]
+
+
+def for_page(figure: Figure, name: str) -> Markup:
+    """The figure as an SVG element with the page's own ink, paper and faint lines, which the page
+    does not enlarge if it is small."""
+    svg = to_svg(figure, name)
+    for colour, variable in ((INK, "ink"), (PAPER, "card"), (FAINT, "line"), (NONE, "s0")):
+        svg = svg.replace(colour, f"var(--{variable})")
+    small = figure.get_figwidth() < 6
+    return Markup(svg.replace("<svg", '<svg class="small"', 1) if small else svg)  # our own text

@@ -96,13 +96,13 @@ def accuracy_figure(cells: Cells) -> Figure:
         Line2D([], [], color=look.colour, marker=look.marker, linestyle=look.dash, markersize=5)
         for look in styles.values()
     ]
-    labels = [cells.label(Variant("rhi", f, 1, code, *more)) for f, code, *more in styles]
+    for handle, (family, code, *more) in zip(handles, styles, strict=True):
+        handle.set_label(cells.label(Variant("rhi", family, 1, code, *more)))
     if any(variant in paper for variant in variants):
         mark = Line2D([], [], color=INK, marker="o", markersize=9, linestyle="")
-        mark.set_markerfacecolor("none")
+        mark.set(markerfacecolor="none", label="published mean (open)")
         handles.append(mark)
-        labels.append("published mean (open)")
-    legend_below(figure, handles, labels, min(4, len(shown) + 1))
+    legend_below(figure, handles, min(4, len(shown) + 1))
     return figure
 
 
@@ -138,10 +138,9 @@ def epochs_figure(cells: Cells) -> Figure:
         if number % 3 == 0:
             axes.set_ylabel("epochs")
     whole_epochs(panels[0])
-    n_marks = 5 if any(variant in paper for variant in shown) else 4
-    marks = dict(_EPOCH_MARKS[:n_marks])
+    marks = _EPOCH_MARKS if any(variant in paper for variant in shown) else _EPOCH_MARKS[:-1]
     grow(figure, sum(added))
-    legend_below(figure, [Line2D([], [], color=INK, **m) for m in marks.values()], [*marks], 3)
+    legend_below(figure, [Line2D([], [], color=INK, label=t, **mark) for t, mark in marks], 3)
     return figure
 
 
@@ -182,7 +181,7 @@ def _draw_epochs(
     axes: Axes, variant: Variant, cells: Cells, lengths: list[int], look: Family
 ) -> None:
     """When runs were first perfect, and when those under the whole protocol stopped."""
-    runs = cells.by_cell.of(Cell(variant, n_bits) for n_bits in lengths)
+    runs = cells.of(Cell(variant, n_bits) for n_bits in lengths)
     at, others = pl.int_range(pl.len()).over("n_bits"), pl.len().over("n_bits") - 1
     early = pl.col("stop_when_solved").fill_null(False) & pl.col("solved")
     placed = runs.with_columns(

@@ -59,16 +59,14 @@ def curves_figure(
     named = dict(zip(kinds, _named(kinds), strict=True))
     free = [look.colour, *(colour for colour in SPARE if colour != look.colour)]
     colours = dict(zip(kinds, cycle(free), strict=False))
-    told: set[str] = set()
+    unnamed = dict(named)  # kinds whose first line is still to come
     few = len(runs) <= _TOLD_APART
     ended = [run["stop_when_solved"] and run["solved"] for run, _ in runs]
     for at, (run, history) in enumerate(runs):
         kind = run["code"], run["differs"]
         colour, of = colours[kind], named[kind]
         style: dict[str, Any] = {"color": colour, "linewidth": 0.8, "alpha": 0.6}
-        if of and of not in told and not few:
-            style["label"] = of
-            told.add(of)
+        style["label"] = unnamed.pop(kind, "")
         if few:
             note = "" if run["status"] == "finished" else f" ({run['status']})"
             note = f", {of}{note}" if of else note
@@ -109,14 +107,13 @@ def curves_figure(
     title = wrapped(title, figure.get_figwidth() - 1.2, 10, "bold")
     left.set_title(title)  # has the width of both panels
     grow(figure, 10 * LINE * (n_lines(title) - 1))
-    handles, labels = left.get_legend_handles_labels()
+    handles = left.get_legend_handles_labels()[0]
     if any(ended):
-        handles.append(Line2D([], [], color=look.colour, **_END))
-        labels.append("ended when first perfect")
-    if few and max(width_of(label, 8) for label in labels) < _BESIDE:
-        figure.legend(handles, labels, loc="outside right center", fontsize=8)
+        handles.append(Line2D([], [], color=look.colour, label="ended when first perfect", **_END))
+    if few and max(width_of(str(each.get_label()), 8) for each in handles) < _BESIDE:
+        figure.legend(handles=handles, loc="outside right center", fontsize=8)
     elif handles:
-        legend_below(figure, handles, labels, 4, size=8)
+        legend_below(figure, handles, 4, size=8)
     return figure
 
 

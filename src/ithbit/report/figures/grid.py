@@ -128,10 +128,9 @@ def success_grid(cells: Cells) -> Figure:
     """
     lengths = cells.lengths()
     blocks = {task: found for task in TASKS if (found := _blocks(cells, task))}
-    printed = any(line[2] for found in blocks.values() for _, lines in found for line in lines)
-    sides = ["ours", *(["published"] if printed else [])]
-    labels = [line[0] for found in blocks.values() for _, lines in found for line in lines]
-    left = -_room(line for name in labels for line in name.split("\n"))
+    every = [line for found in blocks.values() for _, lines in found for line in lines]
+    sides = ["ours", *(["published"] if any(theirs for _, _, theirs in every) else [])]
+    left = -_room(part for label, _, _ in every for part in label.split("\n"))
     right = len(sides) * (len(lengths) + 0.7)
     height = max(
         sum(sum(map(_tall, lines)) + 1.4 for _, lines in found) for found in blocks.values()
@@ -162,20 +161,19 @@ def success_grid(cells: Cells) -> Figure:
         axes.set_aspect("equal")
         axes.axis("off")
         axes.set_title(_TASK_TITLES[task], x=0.02, pad=4)
-    keys = _legend(cells, blocks, printed)
-    legend_below(figure, keys, [str(k.get_label()) for k in keys], 4 if len(blocks) > 1 else 2)
+    legend_below(figure, _legend(cells, every), 4 if len(blocks) > 1 else 2)
     return figure
 
 
-def _legend(cells: Cells, blocks: dict[Task, list[Block]], printed: bool) -> list[Patch]:
+def _legend(cells: Cells, lines: list[Line]) -> list[Patch]:
     """Key to the shades, the ring, and the bars that occur."""
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.4}
     shades = [(0.0, "none solved"), (0.5, "half"), (1.0, "all runs solved")]
     keys = [Patch(facecolor=SHADES(share), label=text, **edge) for share, text in shades]
-    if printed:
+    if any(theirs for _, _, theirs in lines):
         text = "nearer to another count of 5"
         keys.append(Patch(facecolor="none", edgecolor=DIFFERENT, linewidth=2, label=text))
-    shown = [line[1] for found in blocks.values() for _, lines in found for line in lines]
+    shown = [variant for _, variant, _ in lines]
     found = [cells.standing(shown, n_bits) for n_bits in cells.lengths()]
     return keys + [
         Patch(facecolor=colour, label=f"bar: {word}", **edge)

@@ -13,23 +13,23 @@ from ithbit.report.cells import Cells, solved, summary
 from ithbit.report.figures.style import FAINT, INK, chance_line, lengths_axis
 from ithbit.report.figures.texts import LINE, legend_below, n_lines, row_label, width_of, wrapped
 from ithbit.report.standing import WORDS, standing
-from ithbit.report.tables.appendix import length_runs, length_shown, positions_runs, variants_at
 
 _LENGTH_FILLS = {32: ("#9ecae1", ""), 64: ("#3182bd", "///")}
+_EDGE: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
+_DIAMOND: dict[str, Any] = {"marker": "D", "color": "#E69F00", "markeredgecolor": INK}
 
 
 def positions_figure(cells: Cells) -> Figure:
     """Share of solved runs and mean maximum accuracy of each encoding; diamonds are published."""
     figure = Figure(figsize=(10, 3.9), layout="constrained")
     left, right = figure.subplots(1, 2)
-    runs = {row: positions_runs(cells, row.positions, row.n_bits) for row in published().positions}
+    runs = {row: cells.positions_runs(row.positions, row.n_bits) for row in published().positions}
     rows = [row for row in runs if not runs[row].is_empty()]
     names = list(dict.fromkeys(row.positions for row in rows))
     for row in rows:
         colour, hatch = _LENGTH_FILLS[row.n_bits]
         x = names.index(row.positions) + (-0.2 if row.n_bits == 32 else 0.2)
         found, stand = summary(runs[row], "max_accuracy"), standing(runs[row])
-        assert found is not None
         share, printed = stand.solved / stand.runs, row.successes / row.runs
         left.annotate(
             f"{stand.solved}/{stand.runs} {stand.marks()}".strip().replace(" ", "\n"),
@@ -39,9 +39,10 @@ def positions_figure(cells: Cells) -> Figure:
             ha="center",
             fontsize=7.5,
         )
-        for axes, height, theirs in ((left, share, printed), (right, found.mean, row.accuracy)):
-            axes.bar(x, height, 0.36, color=colour, hatch=hatch, edgecolor=INK, linewidth=0.6)
-            axes.plot(x, theirs, marker="D", markersize=6, color="#E69F00", markeredgecolor=INK)
+        mean = found.mean if found else 0.0  # all diverged in their first epoch: no bar
+        for axes, height, theirs in ((left, share, printed), (right, mean, row.accuracy)):
+            axes.bar(x, height, 0.36, color=colour, hatch=hatch, **_EDGE)
+            axes.plot(x, theirs, markersize=6, **_DIAMOND)
     stands = [standing(runs[row]) for row in rows]
     letters = [f"{w[0]} {word}" for word, w in WORDS.items() if any(s.count(word) for s in stands)]
     for axes, title in (
@@ -53,15 +54,11 @@ def positions_figure(cells: Cells) -> Figure:
         axes.set_title(wrapped(title, 4.5, 10, "bold"))
     left.set_ylim(0, 1.25)
     right.set_ylim(0.5, 1.03)
-    handles = [
-        *(
-            Patch(facecolor=colour, hatch=hatch, edgecolor=INK, linewidth=0.6)
-            for colour, hatch in _LENGTH_FILLS.values()
-        ),
-        Line2D([], [], marker="D", color="#E69F00", markeredgecolor=INK, linestyle=""),
+    bars = [
+        Patch(facecolor=colour, hatch=hatch, label=f"ours, n = {n_bits}", **_EDGE)
+        for n_bits, (colour, hatch) in _LENGTH_FILLS.items()
     ]
-    labels = ["ours, n = 32", "ours, n = 64", "published"]
-    legend_below(figure, handles, labels, 3)
+    legend_below(figure, [*bars, Line2D([], [], linestyle="", label="published", **_DIAMOND)], 3)
     return figure
 
 
@@ -75,7 +72,7 @@ _DASHES: tuple[Any, ...] = ("-", "--", "-.", *((0, gap) for gap in _GAPS))  # pu
 def _ours(
     cells: Cells, n_bits: int, variant: Variant | None, side: str, differs: str = ""
 ) -> Mean | None:
-    runs = length_runs(cells, n_bits, variant, differs)
+    runs = cells.length_runs(n_bits, variant, differs)
     return summary(solved(runs), f"{side}_length_accuracy")
 
 
@@ -128,12 +125,10 @@ def _tall(name: str) -> float:
 
 
 def _draw_by_family(axes: Axes, cells: Cells) -> None:
-    n_bits = length_shown(cells)
+    n_bits = cells.length_shown()
     paper: dict[Variant | None, LengthRow] = {r.variant: r for r in published().length_by_family}
     rows = [
-        v
-        for v in variants_at(cells, n_bits)
-        if not solved(length_runs(cells, n_bits, v)).is_empty()
+        v for v in cells.variants_at(n_bits) if not solved(cells.length_runs(n_bits, v)).is_empty()
     ]
     names = [_named(cells, v) for v in rows]
     ends = list(accumulate(map(_tall, names), initial=-0.5))
@@ -161,14 +156,14 @@ def _draw_by_family(axes: Axes, cells: Cells) -> None:
 
 def has_lengths(cells: Cells) -> bool:
     """Whether the figure of other lengths would have a run in it: only solved ones are."""
-    n_bits = length_shown(cells)
-    drawn = [(n, None) for n in cells.lengths()] + [(n_bits, v) for v in variants_at(cells, n_bits)]
-    return any(not solved(length_runs(cells, *each)).is_empty() for each in drawn)
+    n_bits = cells.length_shown()
+    drawn = [(n, None) for n in cells.lengths()] + [(n_bits, v) for v in cells.variants_at(n_bits)]
+    return any(not solved(cells.length_runs(*each)).is_empty() for each in drawn)
 
 
 def length_figure(cells: Cells) -> Figure:
     """Accuracy at n/2 and 2n of the runs that were solved at n; bars are ± one sd."""
-    names = [_named(cells, v) for v in variants_at(cells, length_shown(cells))]
+    names = [_named(cells, v) for v in cells.variants_at(cells.length_shown())]
     width = max((width_of(line, 9) for name in names for line in name.split("\n")), default=0)
     size = (10.5 + max(0.0, width - 1.8), max(4.8, 1.2 + _ROW * sum(map(_tall, names))))
     figure = Figure(figsize=size, layout="constrained")
@@ -181,6 +176,5 @@ def length_figure(cells: Cells) -> Figure:
         for name, style in list(whose.items())[: 1 if cells.none_of_the_paper else 2]
         for _, where, colour, marker in _SIDES
     ]
-    handles += told
-    legend_below(figure, handles, [str(each.get_label()) for each in handles], 4)
+    legend_below(figure, handles + told, 4)
     return figure

@@ -43,7 +43,7 @@ def row_label(name: str, settings: str, width: float) -> str:
     """
     if width_of(name + settings, 9) <= width:
         return name + settings
-    parts = [name, *([settings.removeprefix(", ")] if settings else [])]
+    parts = filter(None, (name, settings.removeprefix(", ")))
     return "\n".join(wrapped(part, width, 9) for part in parts)
 
 
@@ -73,12 +73,12 @@ def grow(figure: Figure, by: float) -> None:
 
 
 def legend_below(
-    figure: Figure, handles: Sequence[Artist], labels: Sequence[str], columns: int, size: float = 9
+    figure: Figure, handles: Sequence[Artist], columns: int, size: float = 9
 ) -> Legend:
-    """A legend below the panels in at most so many columns; the figure has half an inch for it
-    already and grows where it takes more."""
+    """A legend of these, with their labels, below the panels in at most so many columns; the figure
+    has half an inch for it already and grows where it takes more."""
     width = figure.get_figwidth() - 0.2
-    shown = [wrapped(label, width - 0.8, size) for label in labels]
+    shown = [wrapped(str(each.get_label()), width - 0.8, size) for each in handles]
     for n_columns in range(columns, 0, -1):
         legend = figure.legend(
             handles, shown, loc="outside lower center", ncols=n_columns, fontsize=size

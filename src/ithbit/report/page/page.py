@@ -1,22 +1,18 @@
-"""The report: one HTML file with everything in it, readable from disk and without a network.
-
-Text from records reaches the page in two ways, both safe: through the template, which escapes it,
-and as JSON in a data block, which the script puts into the page as text nodes. A content security
-policy allows no script but the page's own, and no request.
+"""The report: one HTML file with everything in it, readable from disk and without a network;
+`selfcontained.py` says how text from records gets into it.
 """
 
 import json
 import math
 import re
 from collections import Counter, defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 from markupsafe import Markup, escape
-from matplotlib.figure import Figure
 
-from ithbit import __version__
 from ithbit.errors import StoreError
 from ithbit.families import TASKS, Group, group
 from ithbit.published import published
@@ -24,21 +20,19 @@ from ithbit.report.cells import SHORT, Cell, Cells, gather, labels, layers_of
 from ithbit.report.comparison.agreement import DIFFERS, TOO_FEW, Agreement, Comparison
 from ithbit.report.comparison.compare import cell_name, compare
 from ithbit.report.differences import differences, natural, told_apart, with_differences
-from ithbit.report.figures import FIGURES, draw, has_ours, to_svg
-from ithbit.report.figures.grid import NONE
-from ithbit.report.figures.rank import rank_figure
-from ithbit.report.figures.style import FAINT, INK, PAPER, looks
+from ithbit.report.figures import FIGURES, draw, for_page, has_ours
+from ithbit.report.figures.style import looks
 from ithbit.report.page.curves import thin_curve, thin_epochs
+from ithbit.report.page.probe import rank_figure
 from ithbit.report.page.proved import entries
 from ithbit.report.standing import SOLVED, WORDS, Standing, standing, words
 from ithbit.report.tables.main import TABLES, table_named
 from ithbit.report.tables.table import NOTHING, Row, Table
-from ithbit.selfcontained import environment, safe_json, script_hash, template_part
+from ithbit.selfcontained import scripted_page
 from ithbit.store.frame import Records
-from ithbit.store.probed import Probed, probed_layers
+from ithbit.store.probed import probed_layers
 from ithbit.store.writing import write_text
 
-HOME = "ithbit.report.page"
 # About 400 bytes per run with 48 points: 10,000 runs stay far below 15 MB.
 CURVE_BUDGET = 4_000_000
 RUN_COLUMNS = (
@@ -96,9 +90,9 @@ GROUPS: tuple[Group, ...] = ("constructive", "stress test", "own layer")
 
 
 def _page_cell(
-    table: Table, row: Row, column: int, found: dict[tuple[str, str], Comparison]
+    found: dict[tuple[str, str], Comparison], table: Table, row: Row, column: int
 ) -> dict[str, Any]:
-    """One table cell on the page: what it shows, its tooltip, what a click looks up."""
+    """What a table cell on the page has beside its value: its tooltip, what a click looks up."""
     value, v, head = row.values[column], row.variant, table.columns[column]
     n_bits = int(head.removeprefix("n=")) if head.startswith("n=") else table.n_bits
     comparison, look_up = None, None
@@ -115,7 +109,7 @@ def _page_cell(
     if comparison is not None and comparison.p_value is not None:
         tip.append(f"p = {comparison.p_value:.2g} ({comparison.verdict})")
     differs = comparison is not None and comparison.verdict == DIFFERS
-    return {"value": value, "tip": "; ".join(tip), "differs": differs, "look_up": look_up}
+    return {"tip": "; ".join(tip), "differs": differs, "look_up": look_up}
 
 
 def _stands(cells: Cells) -> list[tuple[str, Standing]]:
@@ -130,7 +124,7 @@ def _stands(cells: Cells) -> list[tuple[str, Standing]]:
     for (other, at, of, positions), found in sorted(kinds.items()):
         encoding = f", {positions} positions" if other else ""
         name = f"{GROUPS[of]}{cells.suffix(settings[at])}{encoding}"
-        stands.append((name, standing(cells.by_cell.of(found))))
+        stands.append((name, standing(cells.of(found))))
     return stands
 
 
@@ -149,8 +143,8 @@ def _layer_key(family: str, code: str) -> str:
     return f"{family} {code[:SHORT]}".strip()
 
 
-def _runs_json(records: Records) -> Markup:
-    """Columns, rows and curves as JSON that is safe inside a script element."""
+def _runs_data(records: Records) -> dict[str, Any]:
+    """Columns, rows and curves for the page's script."""
     # Where settings differ from the paper's, the page says in what.
     said = pl.when(pl.col("differs") != "").then("differs").otherwise("settings")
     rows = with_differences(records.rows).with_columns(words(records.rows), settings=said)
@@ -177,7 +171,7 @@ def _runs_json(records: Records) -> Markup:
             rows.select(RUN_COLUMNS).iter_rows(), rows["run_id"], rows["folder"], strict=True
         )
     ]
-    data = {
+    return {
         "columns": [*RUN_COLUMNS, "curve"],
         "rows": table,
         "labels": names,
@@ -185,28 +179,12 @@ def _runs_json(records: Records) -> Markup:
         "told": told | {"paper": "", "early stop": ""},
         "points": points,
     }
-    return safe_json(data)
 
 
 def _curve(records: Records, run_id: str, folder: str, points: int) -> str:
     if records.is_export:
         return thin_epochs(records.history(run_id, folder), points)
     return thin_curve(f"{records.store}/{folder}", points)  # parses only the lines it keeps
-
-
-def themed(svg: str) -> Markup:
-    """The figure with the page's own ink, paper and faint lines."""
-    for colour, name in ((INK, "ink"), (PAPER, "card"), (FAINT, "line"), (NONE, "s0")):
-        svg = svg.replace(colour, f"var(--{name})")
-    return Markup(svg)  # drawn here, from numbers and our own labels
-
-
-def _figure(figure: Figure, name: str) -> Markup:
-    """The figure for the page, which enlarges none that is small."""
-    svg = to_svg(figure, name)
-    return themed(
-        svg.replace("<svg", '<svg class="small"', 1) if figure.get_figwidth() < 6 else svg
-    )
 
 
 def _coded(text: str) -> Markup:
@@ -234,30 +212,24 @@ def _uncompared(agreement: Agreement | None) -> str:
     )
 
 
-def _rank_figure(layer: Probed, number: int) -> Markup:
-    """The figure of a probed layer's causal rank; empty if none was measured."""
-    if not layer.ranks:
-        return Markup("")
-    figure = rank_figure(layer.width, layer.ranks, layer.singular_values)
-    return _figure(figure, f"rank-{number}")
-
-
 def render_page(records: Records, settings: str = "any") -> str:
     """The whole page as HTML."""
     cells, agreement, problem = _gathered(records, settings)
     found = {(c.kind, c.cell): c for c in agreement.comparisons} if agreement else {}
     tables = [table_named(name, cells) for name in TABLES] if cells.by_cell else []
-    html, css, script = (template_part(HOME, f"page.{kind}") for kind in ("html", "css", "js"))
-    templates = environment()
-    templates.filters["coded"] = _coded
     rows = records.rows
     status = {
         name: rows.filter(status=name).height for name in ("finished", "failed", "unfinished")
     }
     said = 1 if cells.none_of_the_paper else 2
-    return templates.from_string(html).render(
-        version=__version__,
-        store=str(records.store),
+    return scripted_page(
+        "ithbit.report.page",
+        ["page.js"],
+        _runs_data(records),
+        coded=_coded,
+        records=records,
+        cells=cells,
+        paper=published(),
         status=status,
         settings=settings,
         problem=problem,
@@ -267,38 +239,21 @@ def render_page(records: Records, settings: str = "any") -> str:
         words=WORDS,
         agreement=agreement if agreement and agreement.n_compared else None,
         uncompared=_uncompared(agreement),
-        shared=cells.shared,
-        largest=agreement.largest() if agreement else [],
-        tables=[
-            (
-                table,
-                [
-                    (row, [_page_cell(table, row, at, found) for at in range(len(row.values))])
-                    for row in table.rows
-                ],
-            )
-            for table in tables
-            if table.has_ours
-        ],
+        tables=[table for table in tables if table.has_ours],
+        page_cell=partial(_page_cell, found),
         probed=[
-            (layer, differences({**layer.protocol, "settings": ""}), _rank_figure(layer, number))
-            for number, layer in enumerate(probed_layers(records.store))
+            (layer, differences({**layer.protocol, "settings": ""}))
+            for layer in probed_layers(records.store)
         ],
+        rank_figure=rank_figure,
         entries=entries(cells),
         figures=[
-            (name, " ".join(CAPTIONS[name][:said]), _figure(draw(name, cells), name))
+            (name, " ".join(CAPTIONS[name][:said]), for_page(draw(name, cells), name))
             for name in FIGURES
             if has_ours(name, cells)
         ],
         machines=_machines(rows),
-        paper_machine=published().environment,
-        paper_settings=published().settings,
-        set_aside=records.set_aside,
         nothing=NOTHING,
-        style=Markup(css),  # our own file
-        script=Markup(script),  # our own file
-        script_hash=script_hash(script),
-        runs_json=_runs_json(records),
     )
 
 

@@ -1,18 +1,23 @@
-"""The report on a probed layer as one HTML file that needs no network, from its record.
+"""The report on a probed layer as one HTML file that needs no network, from its record, and the
+figure of its causal rank, which the page of a store shows too.
 
 All text is escaped.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+import matplotlib as mpl
+from markupsafe import Markup
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ithbit.families import Task
-from ithbit.report.figures import to_svg
+from ithbit.report.figures import for_page
 from ithbit.report.figures.grid import SHADES
-from ithbit.report.figures.rank import rank_figure
-from ithbit.report.page.page import themed
-from ithbit.report.page.short import short_page
+from ithbit.report.figures.style import INK, RC
+from ithbit.selfcontained import short_page
 
 Counts = dict[Task, list[tuple[str, list[Any]]]]
 
@@ -46,6 +51,35 @@ Observed on samples, not proved.</p>
 """
 
 
+@mpl.rc_context(RC)
+def rank_figure(
+    width: int, ranks: Sequence[int], singular_values: Sequence[float], name: str = "rank"
+) -> Markup:
+    """The causal rank against k, with that of a layer that forgets nothing, and the singular values
+    at the last k, where they are on record."""
+    figure = Figure(figsize=(9, 2.6), layout="constrained")
+    axes, spectrum = figure.subplots(1, 2, width_ratios=(3, 2))
+    k = range(1, len(ranks) + 1)
+    everything = [(at - 1) * width for at in k]
+    axes.plot(k, everything, ":", color=INK, label="everything: (k − 1) · width")
+    axes.plot(k, ranks, marker=".", color="#0072B2", label="causal rank")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("k")
+    axes.set_title("Directions of the first k − 1 inputs that still count")
+    axes.legend()
+    if not singular_values:
+        spectrum.axis("off")
+        return for_page(figure, name)
+    values = [max(value, 1e-3) for value in singular_values]
+    spectrum.set_yscale("log")
+    spectrum.plot(range(1, len(values) + 1), values, ".", color="#0072B2")
+    spectrum.axhline(1.0, linestyle=":", color=INK, label="rounding")
+    spectrum.xaxis.set_major_locator(MaxNLocator(integer=True))
+    spectrum.set_title(f"Singular values at k = {len(ranks)}")
+    spectrum.legend()
+    return for_page(figure, name)
+
+
 def render_probe(report: dict[str, Any], counts: Counts, text: str) -> str:
     """The page of a probe's record (`ProbeReport.to_json`), with the report in words below it.
 
@@ -63,7 +97,7 @@ def render_probe(report: dict[str, Any], counts: Counts, text: str) -> str:
             (task.upper(), [(name, list(map(_cell, found))) for name, found in rows])
             for task, rows in counts.items()
         ],
-        figure=themed(to_svg(rank_figure(report["width"], rank["ranks"], values), "rank")),
+        figure=rank_figure(report["width"], rank["ranks"], values),
         text=text,
     )
 

@@ -1,37 +1,67 @@
 """The paper's tables from records, cell by cell beside the published numbers.
 
 `render.py` turns a table into text, Markdown, CSV or LaTeX, and the page into HTML. All numbers are
-*empirical*.
+*empirical*. Where the paper uses one length and the store lacks it, the longest of the store takes
+its place.
 """
 
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
+
+import polars as pl
 
 from ithbit.errors import one_of
-from ithbit.published import LENGTHS, RUNS_PER_CELL, Variant, published
-from ithbit.report.cells import Cells, shown_lengths
-from ithbit.report.tables.appendix import (
-    accuracy_table,
-    cost_table,
-    length_by_family_table,
-    length_by_n_table,
-    positions_table,
-)
+from ithbit.published import LENGTHS, RUNS_PER_CELL, CostRow, LengthRow, Variant, published
+from ithbit.report.cells import Cells, median, solved, summary, whole
+from ithbit.report.comparison.statistics import Count
+from ithbit.report.standing import standing
 from ithbit.report.tables.table import (
     MARKS,
     MARKS_NOTE,
+    NOTHING,
     Row,
     Table,
     Value,
-    by_length,
     count_value,
     marked_labels,
+    spread_text,
+    variant_labels,
 )
+
+
+def _notes(cells: Cells, rows: list[Row]) -> list[str]:
+    """The notes of every table: incomplete cells and runs that are not counted."""
+    if not cells.by_cell:
+        return []
+    values = [value for row in rows for value in row.values]
+    notes = []
+    if any(value.ours and value.ours.endswith("*") for value in values):
+        notes.append("* fewer finished runs than the paper has for this cell")
+    missing = sum(value.ours is None for value in values if value.published is not None)
+    if missing:
+        notes.append(f"{NOTHING} no finished run: {missing} of the paper's cells")
+    return notes + cells.notes()
+
+
+def _by_length(name: str, title: str, rows: list[Row], notes: list[str], cells: Cells) -> Table:
+    """A table with a column for each length."""
+    counts = {v.standing.runs for row in rows if row.variant for v in row.values if v.standing}
+    counts -= {0}
+    differing = [f"cells have {min(counts)} to {max(counts)} runs"] if len(counts) > 1 else []
+    return Table(
+        name,
+        title,
+        ("Task", "Model family", "L", "Thm."),
+        tuple(f"n={n_bits}" for n_bits in cells.shown_lengths()),
+        tuple(rows),
+        (*notes, *differing, *cells.early_notes(), *_notes(cells, rows)),
+    )
 
 
 def main_table(cells: Cells) -> Table:
     """Solved runs by task, family, depth and n: 23 merged rows and totals by group."""
     paper = published()
-    lengths = shown_lengths(cells)
 
     def values(variants: list[Variant], theirs: dict[int, int], runs: int) -> tuple[Value, ...]:
         return tuple(
@@ -40,7 +70,7 @@ def main_table(cells: Cells) -> Table:
                 (theirs[n_bits], runs) if n_bits in theirs else None,
                 bare=True,
             )
-            for n_bits in lengths
+            for n_bits in cells.shown_lengths()
         )
 
     printed = () if cells.none_of_the_paper else paper.successes
@@ -69,7 +99,7 @@ def main_table(cells: Cells) -> Table:
     if extra and printed:
         notes.append("rows that the paper does not have are above the totals and not in them")
     title = "Solved runs of all finished ones, by task, model family, depth L and length n"
-    return by_length("main", title, rows, notes, cells, lengths)
+    return _by_length("main", title, rows, notes, cells)
 
 
 def _twins(cells: Cells) -> str:
@@ -87,6 +117,181 @@ def _twins(cells: Cells) -> str:
                     at = f"{row.task.upper()} {row.label} n={n_bits}"
                     found.append(f"{at} {both['solved_right'].sum()}/{both.height}")
     return f" (the causal variant differs: {', '.join(found)})" if found else ""
+
+
+def accuracy_table(cells: Cells) -> Table:
+    """Mean ± sample standard deviation of the maximum held-out accuracy, all 27 variants."""
+    paper = published().accuracy
+    rows = []
+    for variant in [*([] if cells.none_of_the_paper else paper), *cells.own()]:
+        theirs = paper.get(variant, {})
+        values = tuple(
+            Value(
+                spread_text(
+                    summary(cells.runs(variant, n_bits), "max_accuracy"),
+                    2,
+                    RUNS_PER_CELL if n_bits in theirs else 0,
+                ),
+                spread_text(theirs.get(n_bits), 2),
+                standing=cells.standing([variant], n_bits),
+            )
+            for n_bits in cells.shown_lengths()
+        )
+        kind = "row" if variant in paper else "extra"
+        rows.append(Row(marked_labels(variant, cells), values, kind, variant))
+    notes = [MARKS_NOTE, "full and causal variants were trained and are listed separately"]
+    title = "Maximum held-out accuracy: mean ± sample standard deviation over seeds"
+    return _by_length("accuracy", title, rows, notes, cells)
+
+
+def positions_table(cells: Cells) -> Table:
+    """Solved runs and mean maximum accuracy by encoding and n, over nine configurations.
+
+    Runs with other settings or models than the paper's ablation are rows of the main table.
+    """
+    rows = []
+    for row in published().positions:
+        runs = cells.positions_runs(row.positions, row.n_bits)
+        found, stand = summary(runs, "max_accuracy"), standing(runs)
+        k, m = stand.solved, stand.runs
+        short = "*" if m < row.runs else ""
+        values = (
+            Value(f"{m}{short}" if m else None, str(row.runs)),
+            Value(
+                str(k) if m else None,
+                str(row.successes),
+                k / m if m else None,
+                row.successes / row.runs,
+                stand,
+            ),
+            Value(f"{found.mean:.4f}" if found else None, f"{row.accuracy:.4f}"),
+        )
+        rows.append(Row((row.positions.capitalize(), str(row.n_bits)), values))
+    seeds = ", ".join(map(str, cells.positions_seeds()))
+    return Table(
+        "positions",
+        "Encodings of positions: nine configurations at two lengths",
+        ("Encoding", "n"),
+        ("Runs", "Solved", "Mean max. accuracy"),
+        tuple(rows),
+        (f"seeds {seeds}; rotary has the four softmax configurations only", *_notes(cells, rows)),
+    )
+
+
+def _counted(row: CostRow | LengthRow | None) -> Count | None:
+    """The published count of a row, where there is one."""
+    return (row.successes, row.runs) if row else None
+
+
+def _number(value: float | None, form: str, mark: str) -> str | None:
+    return None if value is None else f"{value:{form}}{mark}"
+
+
+def cost_table(cells: Cells) -> Table:
+    """Solved runs, parameters, median epochs and seconds at one length."""
+    n_bits, rows = cells.length_shown(), []
+    paper = {row.variant: row for row in published().cost} if n_bits == 64 else {}
+    for variant in cells.variants_at(n_bits):
+        every, row = cells.runs(variant, n_bits), paper.get(variant)
+        runs, sizes = whole(every), sorted(set(every["n_parameters"].drop_nulls()))
+        short = "*" if row and runs["epochs"].count() < row.runs else ""
+        theirs: tuple[str | None, ...] = (None,) * 4
+        if row:
+            seconds = f"{row.seconds_per_epoch:.2f}", f"{row.evaluation_seconds:.3f}"
+            theirs = str(row.n_parameters), str(row.median_epochs), *seconds
+        ours = (
+            " or ".join(map(str, sizes)) or None,
+            _number(median(runs, "epochs"), "g", short),
+            _number(median(runs, "seconds_per_epoch"), ".3f", short),
+            _number(median(runs, "evaluation_seconds"), ".4f", short),
+        )
+        values = (
+            count_value(cells.standing([variant], n_bits), _counted(row)),
+            *itertools.starmap(Value, zip(ours, theirs, strict=True)),
+        )
+        kind = "row" if row else "extra"
+        rows.append(Row(variant_labels(variant, cells), values, kind, variant))
+    return Table(
+        "cost",
+        f"Size, training length and time at n = {n_bits}; medians over seeds",
+        ("Task", "Model family", "L"),
+        ("Solved", "Parameters", "Epochs", "Train s/epoch", "Eval s/pass"),
+        tuple(rows),
+        (
+            "seconds were measured on each side's own machine; runs trained in one stack share an "
+            "epoch's time",
+            *_whole_notes(cells, "epochs and seconds, not solved runs, leave out"),
+            *_notes(cells, rows),
+        ),
+        n_bits,
+    )
+
+
+def _whole_notes(cells: Cells, what: str) -> list[str]:
+    """A note on runs set to stop when first perfect, where they do not count."""
+    return [f"{what} runs that were set to stop when first perfect"] if cells.n_early else []
+
+
+def _shifted(
+    labels: tuple[str, ...],
+    runs: pl.DataFrame,
+    row: LengthRow | None,
+    variant: Variant | None = None,
+) -> Row:
+    """A row of length-shifted accuracies."""
+    wanted = row.successes if row and runs.height < row.runs else 0
+    shifted = [
+        Value(
+            spread_text(summary(solved(runs), f"{side}_length_accuracy"), 3, wanted),
+            spread_text(getattr(row, side), 3) if row else None,
+        )
+        for side in ("half", "double")
+    ]
+    values = (count_value(standing(runs), _counted(row)), *shifted)
+    return Row(labels, values, "row" if row else "extra", variant)
+
+
+def length_by_n_table(cells: Cells) -> Table:
+    """Length-shifted accuracy by training length, all constructive variants together."""
+    paper = {row.n_bits: row for row in published().length_by_n}
+    rows = []
+    for differs, n_bits in itertools.product(cells.settings_shown(), cells.shown_lengths()):
+        runs = cells.length_runs(n_bits, None, differs)
+        row = None if differs else paper.get(n_bits)
+        if row or not runs.is_empty():
+            rows.append(_shifted((f"{n_bits}{cells.suffix(differs)}",), runs, row))
+    of = "the paper's nine constructive variants by training length"
+    return _length_table("length-by-n", of, ("Train n",), rows, cells)
+
+
+def length_by_family_table(cells: Cells) -> Table:
+    """Length-shifted accuracy of each variant trained at one length."""
+    n_bits = cells.length_shown()
+    paper = {row.variant: row for row in published().length_by_family} if n_bits == 64 else {}
+    rows = [
+        _shifted(variant_labels(v, cells), cells.length_runs(n_bits, v), paper.get(v), v)
+        for v in cells.variants_at(n_bits)
+    ]
+    of = f"each variant trained at n = {n_bits}"
+    heads = ("Task", "Model family", "L")
+    return replace(_length_table("length-by-family", of, heads, rows, cells), n_bits=n_bits)
+
+
+def _length_table(
+    name: str, of: str, heads: tuple[str, ...], rows: list[Row], cells: Cells
+) -> Table:
+    return Table(
+        name,
+        f"Length-shifted accuracy of {of}",
+        heads,
+        ("Solved", "Accuracy at n/2", "Accuracy at 2n"),
+        tuple(rows),
+        (
+            "accuracy at the last epoch, over the runs that were solved at n; chance is 0.5",
+            *_whole_notes(cells, "left out:"),
+            *_notes(cells, rows),
+        ),
+    )
 
 
 TABLES: dict[str, Callable[[Cells], Table]] = {

@@ -133,38 +133,3 @@ def spread_text(found: Mean | None, decimals: int, wanted: int = 0) -> str | Non
         return None
     sd = "" if found.sd is None else f"±{found.sd:.{decimals}f}"
     return f"{found.mean:.{decimals}f}{sd}{'*' if found.runs < wanted else ''}"
-
-
-def by_length(
-    name: str, title: str, rows: list[Row], notes: list[str], cells: Cells, lengths: list[int]
-) -> Table:
-    """A table with a column for each length."""
-    counts = {v.standing.runs for row in rows if row.variant for v in row.values if v.standing}
-    counts -= {0}
-    return Table(
-        name,
-        title,
-        ("Task", "Model family", "L", "Thm."),
-        tuple(f"n={n_bits}" for n_bits in lengths),
-        tuple(rows),
-        (
-            *notes,
-            *([f"cells have {min(counts)} to {max(counts)} runs"] if len(counts) > 1 else []),
-            *cells.early_notes(),
-            *common_notes(cells, rows),
-        ),
-    )
-
-
-def common_notes(cells: Cells, rows: list[Row]) -> list[str]:
-    """The notes of every table: incomplete cells and runs that are not counted."""
-    if not cells.by_cell:
-        return []
-    values = [value for row in rows for value in row.values]
-    notes = []
-    if any(value.ours and value.ours.endswith("*") for value in values):
-        notes.append("* fewer finished runs than the paper has for this cell")
-    missing = sum(value.ours is None for value in values if value.published is not None)
-    if missing:
-        notes.append(f"{NOTHING} no finished run: {missing} of the paper's cells")
-    return notes + cells.notes()
