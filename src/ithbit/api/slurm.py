@@ -13,8 +13,7 @@ from ithbit.errors import DeviceError
 from ithbit.shown import Shown, counted
 from ithbit.spec import RunSpec
 from ithbit.store.status import need_store
-from ithbit.sweep.executors.slurm import Slurm
-from ithbit.sweep.executors.slurm_options import asks_for_gpu, read_options
+from ithbit.sweep.executors.slurm import Slurm, asks_for_gpu, read_options
 
 if TYPE_CHECKING:
     from ithbit.engine.device import Device

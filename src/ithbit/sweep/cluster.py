@@ -18,8 +18,7 @@ from ithbit.spec import RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result
 from ithbit.store.status import check_store, statuses
-from ithbit.sweep.executors import Handle, Job
-from ithbit.sweep.executors.ledger import Batch, Ledger, Share, latest_shares
+from ithbit.sweep.executors.ledger import Batch, Handle, Job, Ledger, Share, latest_shares
 from ithbit.sweep.executors.slurm import Slurm
 from ithbit.sweep.processes import MAX_ATTEMPTS
 from ithbit.sweep.runner import group

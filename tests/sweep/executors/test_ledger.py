@@ -8,8 +8,7 @@ import pytest
 
 from ithbit.errors import StoreError
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.sweep.executors import Handle
-from ithbit.sweep.executors.ledger import Ledger, Share, latest_shares, read_batch
+from ithbit.sweep.executors.ledger import Handle, Ledger, Share, latest_shares, read_batch
 
 RUN = RunSpec(ModelSpec("rhi", "gru", n_bits=3), seed=0)
 OTHER = replace(RUN, seed=1)

@@ -27,9 +27,35 @@ from ithbit.errors import StoreError
 from ithbit.models.layer_source import learn, sources
 from ithbit.spec import RunSpec, run_from_json
 from ithbit.store.writing import write_atomically
-from ithbit.sweep.executors import Handle, Job
 
 SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A share that was submitted."""
+
+    batch: str
+    index: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """A share that a cluster has queued or is running."""
+
+    handle: Handle
+    job_id: str  # the cluster's own name for it
+    state: str  # such as PENDING or RUNNING
+    reason: str = ""  # why it is not running, if known
+
+    @property
+    def is_running(self) -> bool:
+        return self.state not in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED")
+
+    @property
+    def failed_to_launch(self) -> bool:
+        """Whether the cluster holds it after a failed launch, until it is released."""
+        return "launch failed" in self.reason.replace("_", " ").lower() and not self.is_running
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,15 @@ than a command line would be left of it.
 The array is named after its batch, so a job is recognised in the queue even if the process that
 submitted it was killed before it got the job number. `squeue` keeps listing a job while it is
 requeued, preempted or moved off a dead node: a job that is not listed has ended.
+
+The user's options for `sbatch`, from the command line or a profile, are all checked before any is
+used. They are passed on unchanged, by their long names; the cluster decides which of them it
+accepts. A profile is a TOML file with the same names:
+
+    partition = "gpu"
+    time = "4:00:00"
+    cpus-per-task = 4
+    exclusive = true
 """
 
 import os
@@ -17,16 +26,33 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from ithbit.errors import ClusterError
-from ithbit.sweep.executors import Handle, Job
-from ithbit.sweep.executors.ledger import Batch
-from ithbit.sweep.executors.slurm_options import Options, asks_for_gpu
+from ithbit.errors import ClusterError, SpecError, raise_problems
+from ithbit.sweep.executors.ledger import Batch, Handle, Job
+from ithbit.sweep.select import read_toml
 
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 QUEUE_FORMAT = "%i|%T|%r|%j"
 _PREFIX = "ithbit-"
 _TIMEOUT = 120.0  # seconds for one command; an unreachable controller is reported sooner
+
+Options = dict[str, str | bool]  # True: an option without a value
+
+_NAME = re.compile(r"[a-z][a-z0-9-]+")
+_OURS = {  # what identifies our jobs and finds their shares
+    "array": "jobs are numbered by ithbit; limit those that run at once with --workers",
+    "job-name": "ithbit finds its jobs again by their names",
+    "parsable": "ithbit reads the number of the job",
+    "output": "what a job prints goes to .jobs/ in the store",
+    "error": "what a job prints goes to .jobs/ in the store",
+    "wrap": "ithbit supplies the script",
+    "test-only": "use --dry-run",
+    "wait": "leave --detach out",
+    "clusters": "set SLURM_CLUSTERS, which every Slurm command reads",
+    "ntasks": "a job of the array is one process",
+    "quiet": "ithbit reads the number of the job",
+}
 
 
 class Slurm:
@@ -39,15 +65,11 @@ class Slurm:
                     f"there is no Slurm on this machine ({program} is not on the PATH); use a "
                     "login node of the cluster, or leave --on slurm out"
                 )
-        self.options = options or {}
-        self.at_once = at_once
-        self._largest: int | None = None
+        self.options, self.at_once = options or {}, at_once
 
     def largest_batch(self) -> int:
         """MaxArraySize: indices start at 0 and must stay below it."""
-        if self._largest is None:
-            self._largest = array_limit(_run(["scontrol", "show", "config"]))
-        return self._largest
+        return array_limit(_run(["scontrol", "show", "config"]))
 
     def submit(self, batch: Batch, lock: int | None) -> None:
         """Submit a batch that is in the ledger as a job array.
@@ -172,3 +194,50 @@ def _complaint(errors: str) -> str:
     lines = [line.removeprefix("sbatch: ").strip() for line in errors.splitlines() if line.strip()]
     said = [line.removeprefix("error: ") for line in lines if not line.startswith("Try ")]
     return "; ".join(dict.fromkeys(said))
+
+
+def read_options(given: Iterable[str], profile: Path | None = None) -> Options:
+    """Options of a profile and of the command line, which takes precedence.
+
+    >>> read_options(["partition=gpu", "time=4:00:00", "exclusive"])
+    {'partition': 'gpu', 'time': '4:00:00', 'exclusive': True}
+    >>> read_options(["array=1-5"])
+    Traceback (most recent call last):
+    ...
+    ithbit.errors.SpecError: Slurm options: array is not to be given: jobs are numbered by ithbit; limit those that run at once with --workers
+    """  # noqa: E501
+    options: Options = {} if profile is None else _read_profile(profile)
+    for text in given:
+        word, equals, rest = text.partition("=")
+        options[_canonical(word)] = rest.strip() if equals else True
+    problems = []
+    for name, value in options.items():
+        if not _NAME.fullmatch(name):
+            problems.append(
+                f"{name!r} is not the long name of an sbatch option, as in partition=gpu"
+            )
+        elif name in _OURS:
+            problems.append(f"{name} is not to be given: {_OURS[name]}")
+        elif value == "" or "\n" in str(value):
+            problems.append(f"{name} needs a value of one line")
+    raise_problems("Slurm options", problems)
+    return options
+
+
+def asks_for_gpu(options: Options) -> bool:
+    """Whether the options already ask for a GPU, in any of the ways that Slurm offers."""
+    return any(name.startswith("gpus") for name in options) or "gpu" in str(options.get("gres", ""))
+
+
+def _canonical(name: str) -> str:
+    return name.strip().removeprefix("--").replace("_", "-")
+
+
+def _read_profile(path: Path) -> Options:
+    options: Options = {}
+    for name, value in read_toml(path).items():
+        if not isinstance(value, str | int | float):
+            raise SpecError(f"{path}: {name} must be a string, a number, true or false")
+        if value is not False:
+            options[_canonical(name)] = True if value is True else str(value)
+    return options
