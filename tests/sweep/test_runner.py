@@ -25,7 +25,7 @@ from ithbit.sweep import processes
 from ithbit.sweep.presets import paper
 from ithbit.sweep.processes import event_from_json, event_to_json, train_in_processes
 from ithbit.sweep.runner import group, run_all
-from ithbit.sweep.turns import Turns
+from ithbit.sweep.threads import Turns
 
 CPU = choose_device("cpu")
 TOYS = Path(__file__).parents[1] / "models" / "toy_layers.py"

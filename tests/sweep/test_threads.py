@@ -23,8 +23,7 @@ from ithbit.store.folder import RunFolder
 from ithbit.store.records import Epoch, Failure, Result
 from ithbit.sweep import processes
 from ithbit.sweep.processes import LocalPool, usable_cores, worker_devices
-from ithbit.sweep.threads import shared, train_in_threads
-from ithbit.sweep.turns import Turns
+from ithbit.sweep.threads import Turns, shared, train_in_threads
 
 CPU = choose_device("cpu")
 GPU = Device(torch.device("cuda", 0), "not used")

@@ -104,5 +104,7 @@ PRESETS: dict[str, Callable[[], list[RunSpec]]] = {
 def preset(name: str) -> list[RunSpec]:
     """The runs of a named sweep."""
     if name not in PRESETS:
-        raise SpecError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
+        raise SpecError(
+            f"unknown sweep {name!r}; choose one of {', '.join(PRESETS)}, or give a .toml file"
+        )
     return PRESETS[name]()

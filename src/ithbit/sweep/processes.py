@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 import torch
 
@@ -35,13 +35,13 @@ from ithbit.engine.device import Device, choose_device, one_thread, usable_cores
 from ithbit.engine.how import Event, How, Notice, Pause, Unfinished
 from ithbit.engine.loop import train_cell
 from ithbit.engine.outcomes import outcome, record_failure
-from ithbit.engine.steppers import Compile, Kernels
+from ithbit.engine.steppers import Switch
+from ithbit.engine.steppers.choice import switch_named
 from ithbit.errors import BusyError, IthbitError
 from ithbit.models.layer_source import learn, sources
 from ithbit.spec import RunSpec, run_from_json
 from ithbit.store.records import Epoch, Failure, Result, failure_from_json, result_from_json
-from ithbit.sweep.threads import at_once, shared
-from ithbit.sweep.turns import BUSY_SECONDS, Stack, Turn, Turns
+from ithbit.sweep.threads import BUSY_SECONDS, Stack, Turn, Turns, at_once, shared
 
 MAX_ATTEMPTS = 3  # deaths of its worker after which a run is recorded as failed
 LEAVE_SECONDS = 60.0  # for a worker to save what it is training and exit; then it is killed
@@ -275,10 +275,10 @@ def error_from_json(line: dict[str, Any]) -> IthbitError:
 def serve(
     store: Path,
     device_name: str,
-    kernels: Kernels,
+    kernels: Switch,
     stacks: Iterable[str],
     answers: TextIO,
-    compile: Compile = "auto",
+    compile: Switch = "auto",
 ) -> None:
     """Train stack after stack; when the input ends, save what is unfinished and return."""
     pause, lock = Pause(), threading.Lock()
@@ -326,5 +326,5 @@ def main() -> None:
     # Nothing but answers may reach the pipe, whatever libraries print, in Python or in C.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    choices = cast(Kernels, kernels), cast(Compile, compile)
+    choices = switch_named(kernels), switch_named(compile)
     serve(Path(store), device_name, choices[0], sys.stdin, answers, choices[1])

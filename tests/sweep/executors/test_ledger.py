@@ -42,7 +42,8 @@ def test_closed_jobs_and_traces(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("{", "cannot be read"), ('{"schema": 99}', "unknown version")]
+    ("text", "told"),
+    [("{", "cannot be read"), ('{"schema": 99}', "has schema 99, this version reads 1")],
 )
 def test_a_damaged_batch_is_not_passed_over(tmp_path, text, told):
     ledger = Ledger(tmp_path)

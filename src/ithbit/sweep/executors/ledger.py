@@ -26,9 +26,10 @@ from typing import Any
 from ithbit.errors import StoreError
 from ithbit.models.layer_source import learn, sources
 from ithbit.spec import RunSpec, run_from_json
-from ithbit.store.writing import write_atomically
-
-SCHEMA = 1
+from ithbit.store.reading import read_json
+from ithbit.store.records import SCHEMA
+from ithbit.store.schema import UnreadableError
+from ithbit.store.writing import said_as_store_error, write_atomically
 
 
 @dataclass(frozen=True)
@@ -130,13 +131,11 @@ class Batch:
 def read_batch(path: Path) -> Batch | None:
     """The batch in a file, or None if the file is not there (any more)."""
     try:
-        data = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
+        data = read_json(str(path))
+    except UnreadableError as error:
         raise StoreError(f"{path} cannot be read: {error}; move it away") from error
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise StoreError(f"{path} is of an unknown version; move it away")
+    if data is None:
+        return None
     shares = tuple(share_from_json(share) for share in data["tasks"])
     learn(data.get("layers", {}))
     return Batch(path.stem, path.parent.parent, data["device"], shares)
@@ -175,13 +174,9 @@ class Ledger:
         record = {"schema": SCHEMA, "device": device, "tasks": entries}
         if layers := sources(run for share in shares for run in share.runs):
             record["layers"] = layers
-        try:
+        with said_as_store_error(self.folder):
             batch.folder.mkdir()
             write_atomically(batch.path, json.dumps(record, indent=1).encode())
-        except OSError as error:
-            raise StoreError(
-                f"cannot write to {self.folder}: {error.strerror or error}; nothing was submitted"
-            ) from error
         return batch
 
     def remove(self, batch: Batch) -> None:
