@@ -126,14 +126,14 @@ class ClusterSweep:
         latest = latest_shares(batches)
         fresh: list[RunSpec] = []
         lost: dict[Handle, list[RunSpec]] = defaultdict(list)
-        settling = False
+        settling, now = False, time.monotonic()
         for run in self._unfinished:
             handle = latest.get(run.run_id)
             if handle in live:
                 self._gone_since.pop(handle, None)
             elif handle is None or handle in self._settled_before or run.run_id in self._anew:
                 fresh.append(run)
-            elif self._has_settled(handle):
+            elif now - self._gone_since.setdefault(handle, now) >= SETTLE_SECONDS:
                 lost[handle].append(run)
             else:
                 settling = True
@@ -152,10 +152,6 @@ class ClusterSweep:
             self._settled_before.update(closed)
         if self.retry_failed:
             self._anew = {run.run_id for run in forget_failures(self.runs, self.store)}
-
-    def _has_settled(self, handle: Handle) -> bool:
-        now = time.monotonic()
-        return now - self._gone_since.setdefault(handle, now) >= SETTLE_SECONDS
 
     def _free_held(self, batches: list[Batch], live: dict[Handle, Job]) -> None:
         """Release shares that are held after a failed launch, a few times; then cancel them."""

@@ -93,11 +93,7 @@ def demo() -> list[RunSpec]:
 
 
 PRESETS: dict[str, Callable[[], list[RunSpec]]] = {
-    "paper": paper,
-    "positions": positions,
-    "longer": longer,
-    "smoke": smoke,
-    "demo": demo,
+    make.__name__: make for make in (paper, positions, longer, smoke, demo)
 }
 
 

@@ -27,8 +27,9 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from ithbit.errors import ClusterError, SpecError, raise_problems
+from ithbit.errors import ClusterError, raise_problems
 from ithbit.sweep.executors.ledger import Batch, Handle, Job
 from ithbit.sweep.select import read_toml
 
@@ -206,10 +207,11 @@ def read_options(given: Iterable[str], profile: Path | None = None) -> Options:
     ...
     ithbit.errors.SpecError: Slurm options: array is not to be given: jobs are numbered by ithbit; limit those that run at once with --workers
     """  # noqa: E501
-    options: Options = {} if profile is None else _read_profile(profile)
+    words: list[tuple[str, Any]] = [] if profile is None else list(read_toml(profile).items())
     for text in given:
         word, equals, rest = text.partition("=")
-        options[_canonical(word)] = rest.strip() if equals else True
+        words.append((word, rest.strip() if equals else True))
+    options = {word.strip().removeprefix("--").replace("_", "-"): value for word, value in words}
     problems = []
     for name, value in options.items():
         if not _NAME.fullmatch(name):
@@ -218,26 +220,16 @@ def read_options(given: Iterable[str], profile: Path | None = None) -> Options:
             )
         elif name in _OURS:
             problems.append(f"{name} is not to be given: {_OURS[name]}")
+        elif not isinstance(value, str | int | float):
+            problems.append(f"{name} must be a string, a number, true or false")
         elif value == "" or "\n" in str(value):
             problems.append(f"{name} needs a value of one line")
     raise_problems("Slurm options", problems)
-    return options
+    return {
+        name: value is True or str(value) for name, value in options.items() if value is not False
+    }
 
 
 def asks_for_gpu(options: Options) -> bool:
     """Whether the options already ask for a GPU, in any of the ways that Slurm offers."""
     return any(name.startswith("gpus") for name in options) or "gpu" in str(options.get("gres", ""))
-
-
-def _canonical(name: str) -> str:
-    return name.strip().removeprefix("--").replace("_", "-")
-
-
-def _read_profile(path: Path) -> Options:
-    options: Options = {}
-    for name, value in read_toml(path).items():
-        if not isinstance(value, str | int | float):
-            raise SpecError(f"{path}: {name} must be a string, a number, true or false")
-        if value is not False:
-            options[_canonical(name)] = True if value is True else str(value)
-    return options
