@@ -140,9 +140,7 @@ def _body(spec: ModelSpec, device: torch.device) -> nn.Module:
         return Gru(spec.d_model, spec.d_model, spec.n_layers, batch_first=True)
     if kind != "mamba2":
         raise IthbitError(f"there is no reference model for the family {spec.family}")
-    if device.type == "cuda" and importlib.util.find_spec("fla") is not None:
-        return _mamba2_fla(spec)
-    return _mamba2_hugging_face(spec)
+    return _mamba2(spec, device)
 
 
 class Gru(nn.GRU):
@@ -255,9 +253,8 @@ def _roformer(spec: ModelSpec) -> nn.Module:
     return FromEmbeddings(model, mask=family_named(spec.family).causal)
 
 
-def _mamba2_settings(spec: ModelSpec) -> dict[str, int | bool]:
-    """What the paper sets in Mamba2, in fla's and Hugging Face's version alike."""
-    return {
+def _mamba2(spec: ModelSpec, device: torch.device) -> nn.Module:
+    settings = {  # what the paper sets, in fla's and Hugging Face's version alike
         "vocab_size": 1,
         "hidden_size": spec.d_model,
         "num_hidden_layers": spec.n_layers,
@@ -267,20 +264,15 @@ def _mamba2_settings(spec: ModelSpec) -> dict[str, int | bool]:
         "conv_kernel": 3,
         "use_cache": False,
     }
+    if device.type == "cuda" and importlib.util.find_spec("fla") is not None:
+        from fla.models import Mamba2Config, Mamba2Model
 
-
-def _mamba2_fla(spec: ModelSpec) -> nn.Module:
-    from fla.models import Mamba2Config, Mamba2Model
-
-    config = Mamba2Config(**_mamba2_settings(spec), fuse_norm=False, fuse_cross_entropy=False)
-    return FromEmbeddings(Mamba2Model(config))
-
-
-def _mamba2_hugging_face(spec: ModelSpec) -> nn.Module:
+        settings |= {"fuse_norm": False, "fuse_cross_entropy": False}
+        return FromEmbeddings(Mamba2Model(Mamba2Config(**settings)))
     from transformers import Mamba2Config, Mamba2Model
 
     config = Mamba2Config(
-        **_mamba2_settings(spec),
+        **settings,
         num_heads=spec.n_heads,
         n_groups=1,  # fla's default, which the published parameter count confirms
         chunk_size=n_tokens(spec.task, spec.n_bits),

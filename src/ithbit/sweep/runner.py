@@ -87,10 +87,9 @@ def group(
         if whole and not why_alone(cell[0].model, device):
             each = len(cell)
         stacks += [cell[start : start + each] for start in range(0, len(cell), each)]
-    return sorted(stacks, key=_work, reverse=True)
 
+    def work(stack: Stack) -> int:
+        """Roughly: tokens times layers."""
+        return len(stack) * stack[0].model.n_layers * (stack[0].model.n_bits + 2)
 
-def _work(stack: Stack) -> int:
-    """A stack's work, roughly: tokens times layers."""
-    model = stack[0].model
-    return len(stack) * model.n_layers * (model.n_bits + 2)
+    return sorted(stacks, key=work, reverse=True)

@@ -14,7 +14,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -141,7 +140,6 @@ def _kept(note: Path | None) -> StepperName | None:
     return None
 
 
-@cache
 def why_alone(model: ModelSpec, device: Device) -> str | None:
     """Why the seeds of a model cannot share a stack, or None if they can; found by trying."""
     if not model.code:

@@ -72,11 +72,6 @@ class Share:
         return {"runs": runs, "attempt": self.attempt, "epochs": self.epochs}
 
 
-def share_from_json(data: dict[str, Any]) -> Share:
-    """The share that `Share.to_json` wrote."""
-    return Share(tuple(run_from_json(run) for run in data["runs"]), data["attempt"], data["epochs"])
-
-
 @dataclass(frozen=True)
 class Batch:
     """A list of shares that were, or are about to be, submitted at once."""
@@ -136,7 +131,10 @@ def read_batch(path: Path) -> Batch | None:
         raise StoreError(f"{path} cannot be read: {error}; move it away") from error
     if data is None:
         return None
-    shares = tuple(share_from_json(share) for share in data["tasks"])
+    shares = tuple(
+        Share(tuple(map(run_from_json, share["runs"])), share["attempt"], share["epochs"])
+        for share in data["tasks"]
+    )
     learn(data.get("layers", {}))
     return Batch(path.stem, path.parent.parent, data["device"], shares)
 

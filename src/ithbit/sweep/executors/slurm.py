@@ -165,6 +165,11 @@ def _run(
 ) -> str:
     """The output of a Slurm command; raises `ClusterError` if it fails."""
     name = command[0]
+    # Without the user's settings that would hide jobs from us, or make sbatch wait until they end.
+    # Others, such as SBATCH_PARTITION, are the user's choice.
+    misleading = [
+        each for each in os.environ if each.startswith("SQUEUE_") or each == "SBATCH_WAIT"
+    ]
     try:
         done = subprocess.run(
             command,
@@ -173,21 +178,13 @@ def _run(
             text=True,
             timeout=_TIMEOUT,
             pass_fds=() if lock is None else (lock,),
-            env={name: value for name, value in os.environ.items() if not _misleads(name)},
+            env={each: os.environ[each] for each in os.environ if each not in misleading},
         )
     except subprocess.TimeoutExpired as error:
         raise ClusterError(f"{name} did not answer within {_TIMEOUT:.0f} seconds") from error
     if done.returncode and not may_fail:
         raise ClusterError(f"Slurm refused: {_complaint(done.stderr) or f'{name} failed'}")
     return done.stdout
-
-
-def _misleads(name: str) -> bool:
-    """Whether a user's setting would hide jobs from us, or make sbatch wait until they end.
-
-    Other settings for sbatch, such as SBATCH_PARTITION, are the user's choice.
-    """
-    return name.startswith("SQUEUE_") or name == "SBATCH_WAIT"
 
 
 def _complaint(errors: str) -> str:
