@@ -41,7 +41,7 @@ from ithbit.engine.device import choose_device, describe_environment
 from ithbit.engine.evaluate import bce
 from ithbit.engine.how import Event
 from ithbit.engine.outcomes import outcome
-from ithbit.engine.steppers import Kernels, StepperName
+from ithbit.engine.steppers import StepperName, Switch
 from ithbit.engine.steppers.plain import Plain
 from ithbit.errors import IthbitError, StoreError
 from ithbit.models.classifier import logits
@@ -65,7 +65,7 @@ MODELS = (
     *(ModelSpec("rhi", "linear-causal", 32, n_layers) for n_layers in (2, 3, 4)),
     ModelSpec("lhi", "softmax-full", 64, n_layers=2),
 )
-SIDES: dict[StepperName, Kernels] = {"kernels": "on", "stacked": "off"}
+SIDES: dict[StepperName, Switch] = {"kernels": "on", "stacked": "off"}
 Known = dict[tuple[str, StepperName], bool]  # a run's identity and side: solved or not
 Losses = Callable[[Params, TokenTable, Examples], Tensor]
 

@@ -69,8 +69,10 @@ def raise_problems(subject: str, problems: list[str]) -> None:
         raise SpecError(f"{subject}: {'; '.join(problems)}")
 
 
-def one_of(problem: str, given: object, choices: Iterable[Choice]) -> Choice:
-    """The choice that is given; raise `SpecError` if there is no such choice.
+def one_of(
+    problem: str, given: object, choices: Iterable[Choice], error: type[IthbitError] = SpecError
+) -> Choice:
+    """The choice that is given; raise an error if there is no such choice.
 
     >>> one_of("unknown task", "rhu", ("rhi", "lhi"))
     Traceback (most recent call last):
@@ -80,7 +82,7 @@ def one_of(problem: str, given: object, choices: Iterable[Choice]) -> Choice:
     known = list(choices)
     if given in known:
         return known[known.index(given)]
-    raise SpecError(f"{problem} {given!r}; choose one of {', '.join(known)}")
+    raise error(f"{problem} {given!r}; choose one of {', '.join(known)}")
 
 
 def first_of(names: Sequence[str], most: int) -> str:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ithbit.cli import app
-from ithbit.sweep.executors.slurm_options import read_options
+from ithbit.sweep.executors.slurm import read_options
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^ithbit (.+?)(?: +#.*)?$", PAGE, re.MULTILINE)

@@ -11,7 +11,7 @@ from ithbit.engine import loop
 from ithbit.engine.device import choose_device
 from ithbit.engine.how import Event, Notice
 from ithbit.engine.loop import train
-from ithbit.engine.steppers import choice, compiled, plain, trial
+from ithbit.engine.steppers import choice, plain
 from ithbit.errors import DeviceError
 from ithbit.native import building
 from ithbit.spec import ModelSpec, Protocol, RunSpec
@@ -79,8 +79,8 @@ class Clock:
 
     def __init__(self, monkeypatch, slow: str) -> None:
         self.now, self.slow = 0.0, slow
-        monkeypatch.setattr(trial, "_clock", lambda: self.now)
-        for kind in (compiled.Compiled, plain.Plain):
+        monkeypatch.setattr(choice, "_clock", lambda: self.now)
+        for kind in (plain.Compiled, plain.Plain):
             monkeypatch.setattr(kind, "learn", self.counted(kind.learn, kind.name))
 
     def counted(self, learn, name):
@@ -95,7 +95,7 @@ class Clock:
 def worthwhile(monkeypatch, tmp_path) -> None:
     """Has the shortest run be long enough, and compiled code the faster, unknown as yet."""
     monkeypatch.setattr(choice, "_PAYS", 1)
-    monkeypatch.setattr(trial, "_note", lambda run: tmp_path / "note")
+    monkeypatch.setattr(choice, "_note", lambda run: tmp_path / "note")
     Clock(monkeypatch, slow="stacked")
 
 
@@ -122,7 +122,7 @@ def test_compiled_code_that_is_slower_is_left_alone_from_then_on(tmp_path, monke
     """Its trial is the only one, although it is ready at the end of every epoch."""
     tried = []
     monkeypatch.setattr(building, "ready", lambda spec: True)
-    monkeypatch.setattr(trial, "_note", lambda run: tried.append(run))
+    monkeypatch.setattr(choice, "_note", lambda run: tried.append(run))
     Clock(monkeypatch, slow="compiled")
     assert paths(train(runs_of(range(2)), tmp_path, CPU)) == {"stacked"}
     assert len(tried) == 1
@@ -131,10 +131,10 @@ def test_compiled_code_that_is_slower_is_left_alone_from_then_on(tmp_path, monke
 def test_a_note_speaks_of_one_model_and_batch_size(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(building, "folder", lambda: tmp_path)
     first, second = runs_of(range(2))
-    assert trial._note(first) == trial._note(second)
+    assert choice._note(first) == choice._note(second)
     others = [runs_of([0], n_bits=4)[0], RunSpec(first.model, 0, replace(TINY, batch_size=9))]
-    assert len({trial._note(run) for run in (first, *others)}) == 3
-    assert {trial._note(first).parent} == {tmp_path}
+    assert len({choice._note(run) for run in (first, *others)}) == 3
+    assert {choice._note(first).parent} == {tmp_path}
 
 
 @pytest.mark.usefixtures("worthwhile")
@@ -167,7 +167,7 @@ def test_compiled_code_that_fails_gives_way_to_the_plain_models(
         raise RuntimeError("an illegal instruction")
 
     monkeypatch.setattr(building, "ready", lambda spec: True)
-    monkeypatch.setattr(compiled, "gradients", broken)
+    monkeypatch.setattr("ithbit.native.model.gradients", broken)
     runs, told = runs_of(range(2)), []
     assert paths(train(runs, tmp_path / "fallen", CPU, told.append)) == {"stacked"}
     train(runs, tmp_path / "plain", CPU, compile="off")

@@ -325,7 +325,7 @@ def test_every_run_may_fail(tmp_path) -> None:
 
 def test_a_crash_is_recorded_with_its_traceback(tmp_path, monkeypatch) -> None:
     """A batch that no memory holds, let through: the allocation fails, and the sweep goes on."""
-    monkeypatch.setattr("ithbit.engine.loop.check_memory", lambda *arguments: 0)
+    monkeypatch.setattr("ithbit.engine.outcomes.check_memory", lambda *arguments: 0)
     too_much = replace(TINY, batch_size=1 << 45, epoch_examples=1 << 45)
     failures = train(runs_of(range(2), too_much), tmp_path, CPU)
     for failure in failures:

@@ -11,6 +11,7 @@ import torch
 from ithbit.engine import memory
 from ithbit.engine.device import choose_device
 from ithbit.engine.evaluate import batch_that_fits
+from ithbit.engine.how import How
 from ithbit.engine.loop import train
 from ithbit.engine.memory import check_memory, training_bytes
 from ithbit.errors import TooLargeError
@@ -139,7 +140,7 @@ def test_a_failure_is_not_forgotten_for_a_run_that_cannot_fit(tmp_path, monkeypa
 
 def test_the_most_that_a_run_needs_is_said(tmp_path):
     runs = [run_of("gru", 4), run_of("softmax-full", 64, 2)]
-    most = check_memory(runs, tmp_path, choose_device("cpu"), "auto", retry_failed=False)
+    most = check_memory(runs, How(tmp_path, choose_device("cpu")))
     assert most == training_bytes(runs[1])
 
 

@@ -179,7 +179,7 @@ class LostDevice(Device):
 
 def test_a_lost_device_ends_the_training_and_fails_no_run(tmp_path, kept, monkeypatch) -> None:
     """The crash is real: a batch that no memory holds, let through."""
-    monkeypatch.setattr("ithbit.engine.loop.check_memory", lambda *arguments: 0)
+    monkeypatch.setattr("ithbit.engine.outcomes.check_memory", lambda *arguments: 0)
     too_much = replace(TINY, batch_size=1 << 45, epoch_examples=1 << 45)
     runs = runs_of(range(2), too_much)
     with pytest.raises(DeviceError, match=r"the GPU failed: .*; finished runs .* same command"):

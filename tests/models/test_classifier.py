@@ -4,8 +4,7 @@ import torch
 from ithbit.families import FAMILIES, POSITIONS, family_named
 from ithbit.models import classifier
 from ithbit.reference import weights
-from ithbit.reference.double import InDouble
-from ithbit.reference.models import build
+from ithbit.reference.models import InDouble, build
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table

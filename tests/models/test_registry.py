@@ -13,8 +13,7 @@ from ithbit.models.registry import BLOCKS
 from ithbit.models.stacked import Params, part
 from ithbit.models.stream import Sequence
 from ithbit.reference import weights
-from ithbit.reference.double import InDouble
-from ithbit.reference.models import build
+from ithbit.reference.models import InDouble, build
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples, draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table

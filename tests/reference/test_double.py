@@ -1,7 +1,6 @@
 import torch
 
-from ithbit.reference.double import InDouble
-from ithbit.reference.models import build
+from ithbit.reference.models import InDouble, build
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import draw_examples, stream_keys
 

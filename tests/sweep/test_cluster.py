@@ -15,8 +15,7 @@ from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result
 from ithbit.sweep import cluster
 from ithbit.sweep.cluster import MAX_RELEASES, ClusterSweep, cancel
-from ithbit.sweep.executors import Handle, Job
-from ithbit.sweep.executors.ledger import Batch, Ledger, live_runs
+from ithbit.sweep.executors.ledger import Batch, Handle, Job, Ledger, live_runs
 from ithbit.sweep.executors.node import train_share
 from ithbit.sweep.processes import MAX_ATTEMPTS
 

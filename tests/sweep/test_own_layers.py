@@ -21,8 +21,8 @@ from ithbit.store.folder import RunFolder
 from ithbit.store.records import Result
 from ithbit.sweep.executors.ledger import Ledger, Share, read_batch
 from ithbit.sweep.executors.node import train_share
+from ithbit.sweep.processes import error_from_json, serve
 from ithbit.sweep.runner import run_all
-from ithbit.sweep.worker import error_from_json, serve
 
 TOYS = Path(__file__).parents[1] / "models" / "toy_layers.py"
 TINY = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=2)

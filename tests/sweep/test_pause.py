@@ -18,9 +18,9 @@ from ithbit.engine.stack import Stack, fresh_state
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Epoch, Result
-from ithbit.sweep import turns
+from ithbit.sweep import threads
 from ithbit.sweep.runner import run_all
-from ithbit.sweep.turns import Turns
+from ithbit.sweep.threads import Turns
 
 TINY = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=40)
 
@@ -132,7 +132,7 @@ def test_what_is_no_error_saves_too(tmp_path) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_limit_in_minutes_gives_every_run_its_turns(workers, tmp_path, kept, monkeypatch) -> None:
     """The time is over at once: one epoch for each, then others until all have ended."""
-    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(threads, "TURN_SECONDS", 0.0)
     short = replace(TINY, max_epochs=4)
     runs = [*runs_of(range(3), short), *runs_of(range(3), short, n_bits=2)]
     store = tmp_path / "turns"
@@ -158,7 +158,7 @@ def test_turns() -> None:
     stacks = [runs_of([seed]) for seed in range(3)]
     queue = Turns(stacks, minutes=1.0)
     first = queue.take()
-    assert (first.stack, first.seconds) == (stacks[0], turns.TURN_SECONDS)
+    assert (first.stack, first.seconds) == (stacks[0], threads.TURN_SECONDS)
     queue.put_back([Unfinished(run, 2) for run in first.stack])
     assert [queue.take(lambda stack: stack != stacks[1]).stack for _ in range(2)] == [
         stacks[2],
@@ -166,7 +166,7 @@ def test_turns() -> None:
     ]
     last = queue.take()
     assert last.stack == stacks[1]
-    assert turns.TURN_SECONDS < last.seconds <= 60  # nobody waits
+    assert threads.TURN_SECONDS < last.seconds <= 60  # nobody waits
     assert not queue
     assert queue.take() is None
     assert Turns(stacks).take().seconds == float("inf")

@@ -91,5 +91,5 @@ def test_ids_and_names_are_unique(name) -> None:
 
 
 def test_an_unknown_preset() -> None:
-    with pytest.raises(SpecError, match="unknown preset 'papers'; choose one of paper, positions"):
+    with pytest.raises(SpecError, match="unknown sweep 'papers'; choose one of paper, positions"):
         preset("papers")

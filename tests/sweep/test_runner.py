@@ -23,10 +23,9 @@ from ithbit.store.folder import RunFolder
 from ithbit.store.records import Epoch, Failure, Result
 from ithbit.sweep import processes
 from ithbit.sweep.presets import paper
-from ithbit.sweep.processes import train_in_processes
+from ithbit.sweep.processes import event_from_json, event_to_json, train_in_processes
 from ithbit.sweep.runner import group, run_all
-from ithbit.sweep.turns import Turns
-from ithbit.sweep.worker import event_from_json, event_to_json
+from ithbit.sweep.threads import Turns
 
 CPU = choose_device("cpu")
 TOYS = Path(__file__).parents[1] / "models" / "toy_layers.py"
@@ -61,7 +60,7 @@ def children(pid: int) -> list[int]:
                 command = (path / "cmdline").read_bytes()
             except OSError:  # gone meanwhile
                 continue
-            if int(stat[1]) == pid and stat[0] != "Z" and b"ithbit.sweep.worker" in command:
+            if int(stat[1]) == pid and stat[0] != "Z" and b"ithbit.sweep.processes" in command:
                 found.append(int(path.name))
     return found
 

@@ -21,10 +21,9 @@ from ithbit.errors import DeviceError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Epoch, Failure, Result
-from ithbit.sweep import worker
+from ithbit.sweep import processes
 from ithbit.sweep.processes import LocalPool, usable_cores, worker_devices
-from ithbit.sweep.threads import shared, train_in_threads
-from ithbit.sweep.turns import Turns
+from ithbit.sweep.threads import Turns, shared, train_in_threads
 
 CPU = choose_device("cpu")
 GPU = Device(torch.device("cuda", 0), "not used")
@@ -357,9 +356,9 @@ def lines_of(stacks: list[list[RunSpec]], seconds: float = math.inf) -> list[str
 
 
 def test_a_worker_trains_several_stacks_at_once(tmp_path, kept, undisturbed, monkeypatch) -> None:
-    monkeypatch.setattr(worker, "at_once", lambda device_name: 3)
+    monkeypatch.setattr(processes, "at_once", lambda device_name: 3)
     stacks, answers = cells(4), Answers(4)
-    worker.serve(tmp_path / "worker", "cpu", "auto", answers.after(lines_of(stacks)), answers)
+    processes.serve(tmp_path / "worker", "cpu", "auto", answers.after(lines_of(stacks)), answers)
     found = answers.lines
     assert sorted(line["number"] for line in found if line["kind"] == "left") == [0, 1, 2, 3]
     assert all(line["data"] == {} for line in found if line["kind"] == "left")
@@ -369,7 +368,7 @@ def test_a_worker_trains_several_stacks_at_once(tmp_path, kept, undisturbed, mon
 
 
 def test_a_worker_whose_input_ends_saves_what_it_trains(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(worker, "at_once", lambda device_name: 2)
+    monkeypatch.setattr(processes, "at_once", lambda device_name: 2)
     stacks, answers = LONG[:2], Answers(0)
 
     def given():
@@ -377,7 +376,7 @@ def test_a_worker_whose_input_ends_saves_what_it_trains(tmp_path, monkeypatch) -
         while len({line["run_id"] for line in answers.lines if line["kind"] == "epoch"}) < 4:
             time.sleep(0.001)
 
-    worker.serve(tmp_path, "cpu", "auto", given(), answers)
+    processes.serve(tmp_path, "cpu", "auto", given(), answers)
     left = [line["data"] for line in answers.lines if line["kind"] == "left"]
     assert [len(data) for data in left] == [2, 2]
     for run in (run for stack in stacks for run in stack):
@@ -387,7 +386,7 @@ def test_a_worker_whose_input_ends_saves_what_it_trains(tmp_path, monkeypatch) -
 
 def test_an_error_of_a_worker_keeps_its_class() -> None:
     line = {"kind": "error", "data": {"type": "DeviceError", "text": "the GPU failed"}}
-    error = worker.error_from_json(line)
+    error = processes.error_from_json(line)
     assert isinstance(error, DeviceError)
     assert str(error) == "the GPU failed"
 

@@ -12,7 +12,7 @@ from ithbit.errors import SpecError
 from ithbit.models import classifier
 from ithbit.reference import models as reference
 from ithbit.reference import weights as reference_weights
-from ithbit.reference.double import InDouble
+from ithbit.reference.models import InDouble
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import all_inputs
 from ithbit.tasks.sampling import Examples

@@ -159,8 +159,7 @@ def sweep(
          "detach": detach, "cancel": cancel},
     )  # fmt: skip
     if there:
-        from ithbit.sweep.executors.slurm import Slurm
-        from ithbit.sweep.executors.slurm_options import asks_for_gpu, read_options
+        from ithbit.sweep.executors.slurm import Slurm, asks_for_gpu, read_options
 
         profile = None if slurm_profile is None else Path(slurm_profile)
         options = read_options(listed(slurm), profile)

@@ -192,11 +192,11 @@ def run_here(
     from ithbit.api.progress import watching
     from ithbit.engine.device import choose_device
     from ithbit.engine.how import Unfinished
-    from ithbit.engine.steppers.choice import kernels_named
+    from ithbit.engine.steppers.choice import switch_named
     from ithbit.sweep.runner import run_all
 
-    chosen, choice = choose_device(device), kernels_named(kernels)
-    compiled = kernels_named(compile, "compile")
+    chosen, choice = choose_device(device), switch_named(kernels)
+    compiled = switch_named(compile, "compile")
     with watching(runs, chosen.reason, watch, tensorboard, progress) as watcher:
         outcomes = run_all(
             runs, store, device, workers, watcher, retry_failed, choice, minutes, compiled

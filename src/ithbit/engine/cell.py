@@ -16,15 +16,14 @@ from ithbit.engine.device import Device
 from ithbit.engine.how import Event, How, Notice, Unfinished
 from ithbit.engine.optim import AdamState, Plateau
 from ithbit.engine.stack import Stack, fresh_state
-from ithbit.engine.steppers.choice import choose_stepper, why_alone
-from ithbit.engine.steppers.trial import faster
+from ithbit.engine.steppers.choice import choose_stepper, faster, why_alone
 from ithbit.families import family_named
 from ithbit.models.classifier import n_parameters
 from ithbit.models.layer_source import layer_for
 from ithbit.shown import counted
 from ithbit.spec import RunSpec
 from ithbit.store.folder import Checkpoint, RunFolder
-from ithbit.store.records import Epoch, Result
+from ithbit.store.records import Epoch
 from ithbit.tasks.indexing import n_tokens
 
 _CPU_TOKENS = 32_768  # tokens per step above which a larger stack no longer helps on a CPU
@@ -69,14 +68,15 @@ class Progress:
     def run(self) -> RunSpec:
         return self.folder.run
 
-    @property
-    def has_moved(self) -> bool:
-        return len(self.history) > self.epochs_saved
-
     def checkpoint(self, adam: AdamState) -> Checkpoint:
         """The checkpoint of the run; `adam` is its state after the last whole epoch."""
         best, bad_epochs = self.plateau.best, self.plateau.bad_epochs
         return Checkpoint(len(self.history), best, bad_epochs, vars(adam), self.started_at)
+
+    def is_due(self, older_than: float = -math.inf) -> bool:
+        """Whether it has new epochs, and was last saved at least `older_than` seconds ago."""
+        unsaved = len(self.history) > self.epochs_saved
+        return unsaved and time.monotonic() - self.saved >= older_than
 
     def save(self, adam: AdamState) -> None:
         """Write its state to disk."""
@@ -125,21 +125,23 @@ class Cell:
             with ExitStack() as claim:
                 if not claim.enter_context(folder.claimed()):
                     self.busy.append(folder)
+                    continue
                 # Checked again now that we hold the folder: another process may have ended the run.
-                elif done := folder.result() or folder.failure() or _ended_before(folder):
+                done, shorter = folder.result() or folder.failure(), folder.shorter()
+                if done or (shorter and (done := folder.end_as(shorter))):
                     self.tell(Event(folder.run, done))
                 else:
-                    self.seated.append(self._load(folder))
+                    self.seated.append(self._load(folder, shorter))
                     self.seated[-1].claim = claim.pop_all()
         return bool(self.seated)
 
-    def _load(self, folder: RunFolder) -> Progress:
+    def _load(self, folder: RunFolder, shorter: RunFolder | None) -> Progress:
         """A run as the store has it: from its checkpoint, a shorter run's, or the beginning."""
         fresh = vars(fresh_state(folder.run))
         checkpoint, remark = folder.load(like=fresh)
         if remark:
             self.tell(Event(folder.run, f"{remark}; starting anew"))
-        if checkpoint is None and (shorter := folder.shorter()):
+        if checkpoint is None and shorter:
             checkpoint = folder.begin_as(shorter, fresh)
             self.tell(Event(folder.run, Notice(_goes_on(shorter, checkpoint))))
         if checkpoint is None:
@@ -186,12 +188,11 @@ class Cell:
 
     def save(self, older_than: float = -math.inf) -> None:
         """Save seated runs with new epochs, last saved at least `older_than` seconds ago."""
-        now = time.monotonic()
-        due = [p.has_moved and now - p.saved >= older_than for p in self.seated]
-        if any(due):
+        due = [progress for progress in self.seated if progress.is_due(older_than)]
+        if due:
             rows = self._stack.kept_rows() if self._stack else [p.adam for p in self.seated]
-            for progress, adam, is_due in zip(self.seated, rows, due, strict=True):
-                if is_due:
+            for progress, adam in zip(self.seated, rows, strict=True):
+                if progress in due:
                     progress.save(adam)
 
     def part_with(self, progress: Progress) -> None:
@@ -204,9 +205,8 @@ class Cell:
         try:
             if save:
                 self.save()
-                for progress in self.halted:
-                    if progress.has_moved:
-                        progress.save(progress.adam)
+                for progress in filter(Progress.is_due, self.halted):
+                    progress.save(progress.adam)
         finally:
             if self._stack is not None:
                 self._stack.close()
@@ -215,12 +215,6 @@ class Cell:
         waiting = [Unfinished(folder.run, 0) for folder in self.waiting]
         begun = [Unfinished(p.run, p.epochs_saved) for p in (*self.halted, *self.seated)]
         return waiting + begun
-
-
-def _ended_before(folder: RunFolder) -> Result | None:
-    """The result taken over from a shorter run that stopped before its epochs ran out, if any."""
-    shorter = folder.shorter()
-    return folder.end_as(shorter) if shorter else None
 
 
 def _goes_on(shorter: RunFolder, checkpoint: Checkpoint | None) -> str:

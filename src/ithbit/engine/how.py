@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from ithbit.engine.device import Device
-from ithbit.engine.steppers import Compile, Kernels
+from ithbit.engine.steppers import Switch
 from ithbit.errors import first_of
 from ithbit.shown import counted
 from ithbit.spec import RunSpec
@@ -84,10 +84,10 @@ class How:
 
     store: Path
     device: Device
-    kernels: Kernels = "auto"
+    kernels: Switch = "auto"
     watch: Watcher = lambda event: None
     pause: Pause = field(default_factory=Pause)
-    compile: Compile = "auto"
+    compile: Switch = "auto"
 
 
 @contextmanager

@@ -2,36 +2,43 @@
 
 `_epochs` is the loop: train, evaluate, record and schedule an epoch; then runs stop or continue,
 and are saved. A run that stops leaves the stack and a waiting one takes its place; a run whose loss
-is not finite is recorded as failed without affecting the others. All other faults are handled
-around the loop, in `faults.py`.
+is not finite is recorded as failed without affecting the others.
+
+All other faults are handled around the loop, by `_survive`. A stack too large for memory is halved,
+kernels and compiled code that fail are replaced by the plain models, steps that cannot be captured
+in a graph run one by one, and runs of a user's layer that fail in a stack are trained one at a
+time; every run resumes from its last whole epoch. Any other fault is recorded as a failure of the
+runs it hit, and the sweep continues. A lost device, a watcher that raises and user errors end the
+training without failing any run.
 """
 
 import math
 import os
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from textwrap import shorten
 from typing import Literal
+
+import torch
 
 from ithbit.engine.cell import Cell, Progress
 from ithbit.engine.device import Device, choose_device, describe_environment, one_thread
 from ithbit.engine.evaluate import shifted_accuracy, structured_answers
-from ithbit.engine.faults import fail, survive
-from ithbit.engine.how import Event, How, Outcome, Pause, Unfinished, Watcher
-from ithbit.engine.lanes import lane, no_capture
-from ithbit.engine.memory import check_memory
-from ithbit.engine.outcomes import missing, outcome
-from ithbit.engine.steppers import Compile, Kernels
-from ithbit.engine.steppers.choice import check_compile, check_kernels, evaluator
-from ithbit.errors import BusyError, SpecError
+from ithbit.engine.how import Event, How, Notice, Outcome, Pause, Unfinished, Watcher
+from ithbit.engine.lanes import CaptureError, give_memory_back, lane, no_capture
+from ithbit.engine.outcomes import outcome, to_train
+from ithbit.engine.steppers import Switch
+from ithbit.engine.steppers.plain import evaluator
+from ithbit.errors import BusyError, IthbitError, SpecError
 from ithbit.models.classifier import init, n_parameters
 from ithbit.models.stacked import unpacked
 from ithbit.spec import RunSpec
-from ithbit.store.records import NOT_FINITE, Epoch, Result, StoppedBy
-from ithbit.store.status import check_store
+from ithbit.store.records import NOT_FINITE, Epoch, Failure, Result, StoppedBy
 
 SAVE_SECONDS = 10.0  # a crash costs at most this much work, plus one epoch
 _SAVE_SETTING = "ITHBIT_SAVE_SECONDS"  # overrides it, for slow file systems or frequent crashes
@@ -43,9 +50,9 @@ def train(
     device: Device | None = None,
     watch: Watcher = lambda event: None,
     retry_failed: bool = False,
-    kernels: Kernels = "auto",
+    kernels: Switch = "auto",
     pause: Pause | None = None,
-    compile: Compile = "auto",
+    compile: Switch = "auto",
 ) -> list[Outcome]:
     """Train what is not finished, and return every run's outcome, in order.
 
@@ -62,17 +69,6 @@ def train(
     return [outcome(store, run) or left.get(run, Unfinished(run, 0)) for run in runs]
 
 
-def to_train(runs: Sequence[RunSpec], how: How, retry_failed: bool) -> tuple[list[RunSpec], int]:
-    """The runs to train, and the most memory that one of all needs; raises if they cannot be."""
-    check_kernels(how.kernels, runs, how.device)
-    check_compile(how.compile, runs, how.device)
-    needed = check_memory(runs, how.store, how.device, how.kernels, retry_failed)
-    todo = missing(runs, how.store, how.watch, retry_failed)
-    if todo:  # finished runs can be read from a store that is not writable
-        check_store(how.store)
-    return todo, needed
-
-
 def train_cell(runs: list[RunSpec], how: How) -> list[Unfinished]:
     """Train runs of one spec that have no outcome yet; return those that a pause left unfinished.
 
@@ -84,7 +80,7 @@ def train_cell(runs: list[RunSpec], how: How) -> list[Unfinished]:
     with how.device.said_if_lost(), one_thread(), lane(how.device):
         cell = Cell(runs, how)
         try:
-            survive(lambda: _epochs(cell), cell)
+            _survive(cell)
         except BaseException as error:
             # An interruption saves the runs, as a pause does, unless it is the second request.
             # An error (of the watcher, of a lost device) leaves them as they were last saved.
@@ -161,7 +157,7 @@ def _stop(cell: Cell) -> bool:
         if reason == "failed":
             loss = progress.history[-1].train_loss
             error = f"{NOT_FINITE} in epoch {len(progress.history)}: {loss}"
-            fail(progress, error, "", cell)
+            _fail(progress, error, "", cell)
         else:
             _finish(progress, reason, cell)
     return bool(ended)
@@ -216,3 +212,66 @@ def _finish(progress: Progress, reason: StoppedBy, cell: Cell) -> None:
     progress.folder.finish(result, weights, state)
     cell.part_with(progress)
     cell.tell(Event(run, result))
+
+
+def _survive(cell: Cell) -> None:
+    """Run the epoch loop to its end, continuing after every fault that training can survive."""
+    while True:
+        try:
+            _epochs(cell)
+            return
+        except IthbitError:
+            raise
+        except Exception as error:
+            if error is cell.raised or not cell.seated or cell.how.device.is_lost():
+                raise  # with nobody seated there is no run to blame
+            said, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
+            too_large, uncaptured = _is_out_of_memory(error), isinstance(error, CaptureError)
+        # Outside the except block: the error, and the tensors it refers to, are gone by now.
+        _mend(cell, said, trace, too_large, uncaptured)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether a GPU ran out of memory: torch has a class for this, CUDA only a message."""
+    return isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
+
+
+def _mend(cell: Cell, said: str, trace: str, too_large: bool, uncaptured: bool) -> None:
+    """Continue after a fault: with a smaller stack, with other steps, or without these runs."""
+    cell.unstack()
+    run, n_runs = cell.seated[0].run, len(cell.seated)
+    family, why = run.model.family, shorten(said, 200, placeholder="…")
+    text = None
+    if too_large:
+        give_memory_back(cell.how.device)
+        if n_runs > 1:
+            cell.size = n_runs // 2
+            text = f"out of memory with {n_runs} runs of {family} at once"
+            text += f": trained {cell.size} at a time"
+    elif cell.stepper == "kernels" and cell.how.kernels == "auto":
+        cell.stepper, cell.fallen = "stacked", True
+        text = f"the kernels of {family} failed ({why}): trained with the plain models"
+    elif cell.stepper == "compiled" and cell.how.compile == "auto":
+        cell.stepper, cell.fallen = "stacked", True
+        text = f"compiled code of {family} failed ({why}): trained with the plain models"
+    elif uncaptured and cell.captured:
+        cell.captured = False
+        text = f"steps of {family} cannot be captured in a CUDA graph ({why}): run one by one"
+    elif cell.stepper == "module" and n_runs > 1:
+        cell.size = 1
+        text = f"{family} failed with {n_runs} runs at once ({why}): trained one at a time"
+    if text is None:
+        for progress in cell.seated:
+            _fail(progress, said, trace, cell)
+    else:
+        cell.tell(Event(run, Notice(text)))
+    cell.halted.extendleft(reversed(cell.seated))
+    cell.seated = []
+
+
+def _fail(progress: Progress, error: str, trace: str, cell: Cell) -> None:
+    """Record that a run cannot continue."""
+    failure = Failure(progress.run, error, trace, len(progress.history))
+    progress.folder.fail(failure)
+    cell.part_with(progress)
+    cell.tell(Event(progress.run, failure))

@@ -1,7 +1,7 @@
 """The memory that training needs, estimated before it starts; runs that cannot fit are refused.
 
 The estimate is *a lower bound*: the largest tensors that a single run holds at one time. A run that
-passes may still run out of memory, which `faults.py` handles; one that is refused would have filled
+passes may still run out of memory, which `loop.py` handles; one that is refused would have filled
 the whole machine before it failed.
 """
 
@@ -13,14 +13,12 @@ from pathlib import Path
 import torch
 
 from ithbit.engine.device import Device
-from ithbit.engine.outcomes import outcome
-from ithbit.engine.steppers import Kernels
+from ithbit.engine.how import How
 from ithbit.engine.steppers.choice import choose_stepper
 from ithbit.errors import TooLargeError
 from ithbit.models.classifier import n_parameters
 from ithbit.models.registry import matrix_numbers
 from ithbit.spec import RunSpec
-from ithbit.store.records import Result
 from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.sampling import BYTES_A_BIT
 from ithbit.tasks.structured import structured_bytes
@@ -75,13 +73,6 @@ def host_bytes(root: Path = Path("/")) -> int:
     return found
 
 
-def device_bytes(device: Device) -> int:
-    """The memory a run can have on a device: all of a GPU's, or what is free of the machine's."""
-    if device.is_cuda:
-        return int(torch.cuda.get_device_properties(device.torch).total_memory)
-    return host_bytes()
-
-
 def size_text(n_bytes: int) -> str:
     """A number of bytes in readable units.
 
@@ -97,40 +88,31 @@ def size_text(n_bytes: int) -> str:
 
 
 def need_memory(what: str, n_bytes: int, advice: str, where: Device | None = None) -> None:
-    """Raise `TooLargeError` if this much memory is not available."""
-    there = host_bytes() if where is None else device_bytes(where)
+    """Raise `TooLargeError` if this much memory is not available: of all that a GPU has, or of what
+    is free on this machine."""
+    if where is not None and where.is_cuda:
+        has = "but the GPU has"
+        there = int(torch.cuda.get_device_properties(where.torch).total_memory)
+    else:
+        has, there = "but this machine's free memory is", host_bytes()
     if n_bytes > there:
-        has = "but the GPU has" if where and where.is_cuda else "but this machine's free memory is"
         raise TooLargeError(
             f"{what} needs at least {size_text(n_bytes)} of memory, {has} {size_text(there)}; "
             f"{advice}"
         )
 
 
-def check_memory(
-    runs: Iterable[RunSpec], store: Path, device: Device, kernels: Kernels, retry_failed: bool
-) -> int:
-    """The most memory that any of the runs needs; raises `TooLargeError` for one that cannot fit.
-
-    Runs that the store already has are only read, so their needs do not count.
-    """
-    most = 0
-    sizes: dict[tuple[object, object], int] = {}
+def check_memory(runs: Iterable[RunSpec], how: How) -> int:
+    """The most memory that any of the runs needs; raises `TooLargeError` if one cannot fit."""
+    most, advice = 0, "take a smaller n, width or batch, fewer layers"
+    first: dict[tuple[object, object], RunSpec] = {}
     for run in runs:
-        if (run.model, run.protocol) not in sizes:
-            sizes[run.model, run.protocol] = _least(run, device, kernels)
-        needed, host = sizes[run.model, run.protocol], structured_bytes(run.model.n_bits)
-        if needed > device_bytes(device) or host > host_bytes():
-            done = outcome(store, run)
-            if isinstance(done, Result) or (done and not retry_failed):
-                continue
-            what, advice = f"training {run.name}", "take a smaller n, width or batch, fewer layers"
-            need_memory(what, needed, advice, device)
-            need_memory(what, host, advice)
+        first.setdefault((run.model, run.protocol), run)
+    for run in first.values():
+        fused = how.device.is_cuda and matrix_numbers(run.model, run.model.n_bits) > 0
+        fused = fused and choose_stepper(run, how.device, how.kernels)[0] == "kernels"
+        needed, what = training_bytes(run, fused), f"training {run.name}"
+        need_memory(what, needed, advice, how.device)
+        need_memory(what, structured_bytes(run.model.n_bits), advice)
         most = max(most, needed)
     return most
-
-
-def _least(run: RunSpec, device: Device, kernels: Kernels) -> int:
-    fused = device.is_cuda and matrix_numbers(run.model, run.model.n_bits) > 0
-    return training_bytes(run, fused and choose_stepper(run, device, kernels)[0] == "kernels")

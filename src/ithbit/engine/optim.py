@@ -50,12 +50,7 @@ class AdamState:
     @classmethod
     def join(cls, states: "list[AdamState]") -> "AdamState":
         """Several runs as one stack."""
-        return cls(
-            *(
-                torch.cat(tensors)
-                for tensors in zip(*(vars(s).values() for s in states), strict=True)
-            )
-        )
+        return cls(*map(torch.cat, zip(*(vars(s).values() for s in states), strict=True)))
 
 
 def clip_rows(grads: Tensor, max_norm: float) -> Tensor:

@@ -3,11 +3,14 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ithbit.engine.how import Event, Watcher
+from ithbit.engine.how import Event, How
+from ithbit.engine.memory import check_memory
+from ithbit.engine.steppers.choice import check_switches
 from ithbit.errors import StoreError, first_of
 from ithbit.spec import RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result
+from ithbit.store.status import check_store
 
 _NAMED = 5  # damaged runs named in a message
 
@@ -18,18 +21,25 @@ def outcome(store: Path, run: RunSpec) -> Result | Failure | None:
     return folder.result() or folder.failure()
 
 
-def missing(
-    runs: Sequence[RunSpec], store: Path, watch: Watcher, retry_failed: bool
-) -> list[RunSpec]:
-    """The runs to train; the watcher receives the outcomes of the others."""
-    found = _outcomes(store, runs)
-    if retry_failed:  # once per call: no run is retried forever
-        failed = [run for run in runs if isinstance(found[run], Failure)]
-        found |= dict.fromkeys(forget_failures(failed, store))
+def to_train(runs: Sequence[RunSpec], how: How, retry_failed: bool) -> tuple[list[RunSpec], int]:
+    """The runs to train, and the most memory that one of them needs; raises if they cannot be.
+
+    The watcher receives the outcomes of the others, which are only read: also from a store that is
+    not writable, and whatever memory they took.
+    """
+    check_switches(runs, how)
+    found = _outcomes(how.store, runs)
+    # Once per call: no run is retried forever.
+    failed = {run for run in runs if retry_failed and isinstance(found[run], Failure)}
+    todo = [run for run in runs if found[run] is None or run in failed]
+    needed = check_memory(todo, how)
+    forget_failures(failed, how.store)
     for run, done in found.items():
-        if done is not None:
-            watch(Event(run, done))
-    return [run for run in runs if found[run] is None]
+        if done is not None and run not in failed:
+            how.watch(Event(run, done))
+    if todo:
+        check_store(how.store)
+    return todo, needed
 
 
 def record_failure(store: Path, run: RunSpec, error: str) -> Failure:

@@ -14,12 +14,11 @@ from torch import Tensor
 from ithbit.engine.device import Device
 from ithbit.engine.lanes import current_lane, drop, lane
 from ithbit.engine.optim import AdamState
-from ithbit.engine.steppers import Rows, StepperName
+from ithbit.engine.steppers import StepperName, rows_of
 from ithbit.engine.steppers.choice import make_stepper
 from ithbit.models.classifier import init
 from ithbit.models.stacked import packed
 from ithbit.spec import RunSpec
-from ithbit.tasks.sampling import stream_keys
 
 _WARM_UP = 3  # repetitions before a capture, as CUDA graphs require
 _AHEAD = 32  # graphs that may be queued on the device: a pause waits for them
@@ -44,13 +43,7 @@ class Stack:
         assert all((run.model, run.protocol) == (self.model, self.protocol) for run in runs)
         self._captured = captured and device.is_cuda
         with lane(device):
-            where = device.torch
-            self.rows = Rows(
-                state.to(where),
-                stream_keys([run.seed for run in runs], where),
-                torch.zeros(len(runs), 1, dtype=torch.int64, device=where),
-                torch.zeros(len(runs), dtype=torch.float64, device=where),
-            )
+            self.rows = rows_of(runs, state, device.torch)
             self.kept = self.state.clone()
             self.stepper = make_stepper(stepper, runs, self.rows, device)
         self._graphs: dict[object, torch.cuda.CUDAGraph] = {}

@@ -14,8 +14,7 @@ from ithbit.loading.inputs import Bits, Index, read_inputs
 from ithbit.loading.plain import Plain
 from ithbit.models.stacked import Params
 from ithbit.reference import weights
-from ithbit.reference.double import InDouble
-from ithbit.reference.models import Reference, build, missing_library
+from ithbit.reference.models import InDouble, Reference, build, missing_library
 from ithbit.spec import RunSpec
 from ithbit.theory.solution import Solution
 from ithbit.theory.trained_solution import TrainedSolution

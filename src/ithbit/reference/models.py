@@ -10,20 +10,24 @@ Mamba2 is fla's model if the device is a GPU and fla can be imported. fla needs 
 it is Hugging Face's: the same function with the same parameters, but different random initial
 weights. Its chunk is the sequence, not the default 256: the scan pads a sequence to whole chunks
 and its work grows with the square of the chunk, which would be far too slow on a CPU.
+
+`InDouble` is such a model in double precision throughout, as an oracle for gradients and outputs.
 """
 
 import importlib.util
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ithbit.errors import IthbitError
 from ithbit.families import Task, family_named
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
-
-N_FEATURES = 6
+from ithbit.tasks.tokens import N_FEATURES
 
 
 def build(spec: ModelSpec, device: torch.device | str = "cpu") -> "Reference":
@@ -136,9 +140,7 @@ def _body(spec: ModelSpec, device: torch.device) -> nn.Module:
         return Gru(spec.d_model, spec.d_model, spec.n_layers, batch_first=True)
     if kind != "mamba2":
         raise IthbitError(f"there is no reference model for the family {spec.family}")
-    if device.type == "cuda" and importlib.util.find_spec("fla") is not None:
-        return _mamba2_fla(spec)
-    return _mamba2_hugging_face(spec)
+    return _mamba2(spec, device)
 
 
 class Gru(nn.GRU):
@@ -251,9 +253,8 @@ def _roformer(spec: ModelSpec) -> nn.Module:
     return FromEmbeddings(model, mask=family_named(spec.family).causal)
 
 
-def _mamba2_settings(spec: ModelSpec) -> dict[str, int | bool]:
-    """What the paper sets in Mamba2, in fla's and Hugging Face's version alike."""
-    return {
+def _mamba2(spec: ModelSpec, device: torch.device) -> nn.Module:
+    settings = {  # what the paper sets, in fla's and Hugging Face's version alike
         "vocab_size": 1,
         "hidden_size": spec.d_model,
         "num_hidden_layers": spec.n_layers,
@@ -263,20 +264,15 @@ def _mamba2_settings(spec: ModelSpec) -> dict[str, int | bool]:
         "conv_kernel": 3,
         "use_cache": False,
     }
+    if device.type == "cuda" and importlib.util.find_spec("fla") is not None:
+        from fla.models import Mamba2Config, Mamba2Model
 
-
-def _mamba2_fla(spec: ModelSpec) -> nn.Module:
-    from fla.models import Mamba2Config, Mamba2Model
-
-    config = Mamba2Config(**_mamba2_settings(spec), fuse_norm=False, fuse_cross_entropy=False)
-    return FromEmbeddings(Mamba2Model(config))
-
-
-def _mamba2_hugging_face(spec: ModelSpec) -> nn.Module:
+        settings |= {"fuse_norm": False, "fuse_cross_entropy": False}
+        return FromEmbeddings(Mamba2Model(Mamba2Config(**settings)))
     from transformers import Mamba2Config, Mamba2Model
 
     config = Mamba2Config(
-        **_mamba2_settings(spec),
+        **settings,
         num_heads=spec.n_heads,
         n_groups=1,  # fla's default, which the published parameter count confirms
         chunk_size=n_tokens(spec.task, spec.n_bits),
@@ -285,3 +281,52 @@ def _mamba2_hugging_face(spec: ModelSpec) -> nn.Module:
         eos_token_id=None,
     )
     return FromEmbeddings(Mamba2Model(config))
+
+
+class InDouble(nn.Module):
+    """The module, converted to float64 in place; its logits are computed entirely in float64.
+
+    `module.double()` is not enough: Mamba2 casts its states to single precision whatever the
+    model's dtype, and the tables of sines are made in single precision. Here such casts are
+    intercepted, and the tables are rebuilt.
+
+    >>> oracle = InDouble(build(ModelSpec("rhi", "gru", n_bits=2)))
+    >>> oracle(torch.tensor([[0, 1]]), torch.tensor([1])).dtype
+    torch.float64
+    """
+
+    def __init__(self, module: Reference) -> None:
+        super().__init__()
+        self.module = module.double()
+        for part in module.modules():
+            if isinstance(part, Sinusoidal):
+                table = part.get_buffer("table")
+                pair = torch.stack(waves(*table.shape), -1)
+                part.register_buffer("table", pair.flatten(1).to(table.device))
+            elif type(part).__name__ == "RoFormerSinusoidalPositionalEmbedding":
+                assert isinstance(part, nn.Embedding)
+                part.weight.data = torch.cat(waves(*part.weight.shape), -1).to(part.weight.device)
+
+    def forward(self, bits: Tensor, index: Tensor) -> Tensor:
+        """The logit of answer 1: batch."""
+        with _KeepDouble():
+            return self.module(bits, index)
+
+
+class _KeepDouble(TorchFunctionMode):
+    """Context in which a library's casts to float32 become casts to float64."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is Tensor.float:
+            func = Tensor.double
+        elif func is Tensor.to:
+            args = tuple(torch.float64 if arg is torch.float32 else arg for arg in args)
+            kwargs = {k: torch.float64 if v is torch.float32 else v for k, v in kwargs.items()}
+        return func(*args, **kwargs)

@@ -11,18 +11,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ithbit.engine.device import Device
-from ithbit.engine.how import Event, Watcher
+from ithbit.engine.how import Event, Notice, Pause, Watcher
 from ithbit.engine.outcomes import forget_failures, outcome, record_failure
 from ithbit.errors import ClusterError, first_of
 from ithbit.spec import RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result
 from ithbit.store.status import check_store, statuses
-from ithbit.sweep.executors import Handle, Job
-from ithbit.sweep.executors.ledger import Batch, Ledger, Share, latest_shares
+from ithbit.sweep.executors.ledger import Batch, Handle, Job, Ledger, Share, latest_shares
 from ithbit.sweep.executors.slurm import Slurm
 from ithbit.sweep.processes import MAX_ATTEMPTS
 from ithbit.sweep.runner import group
+from ithbit.sweep.threads import shared
 
 MAX_RELEASES = 3  # of a share that is held after a failed launch; then it is resubmitted
 SETTLE_SECONDS = 5.0  # out of the queue before a share counts as ended: files may appear late
@@ -49,9 +49,10 @@ class ClusterSweep:
         check_store(store)
         self.runs = list(dict.fromkeys(runs))
         self.store, self.cluster, self.device = store.resolve(), cluster, device
-        self.runs_per_job, self.watch, self.retry_failed = runs_per_job, watch, retry_failed
+        self.runs_per_job, self.retry_failed = runs_per_job, retry_failed
+        self.watch = shared(watch, Pause())  # a remark is reported once, not on every look
         self.ledger = Ledger(self.store)
-        self._unfinished = {run.run_id: run for run in self.runs}
+        self._done: dict[RunSpec, Result | Failure] = {}
         self._history_sizes: dict[str, int] = {}
         self._gone_since: dict[Handle, float] = {}
         self._releases: Counter[Handle] = Counter()
@@ -59,7 +60,10 @@ class ClusterSweep:
         self._settled_before: set[Handle] = set()  # closed when this process first looked
         self._anew: set[str] = set()  # ids of failed runs to try again
         self._refused: list[float] = []  # when, in a row
-        self._said: set[str] = set()
+
+    @property
+    def _unfinished(self) -> list[RunSpec]:
+        return [run for run in self.runs if run not in self._done]
 
     def submit(self) -> tuple[int, int]:
         """Submit what is missing, without waiting; return how many runs are live and how many
@@ -68,7 +72,7 @@ class ClusterSweep:
         while settling:
             time.sleep(_STORE_SECONDS)
             n_live, settling = self._look(patient=False)
-        return n_live, len(self.runs) - len(self._unfinished)
+        return n_live, len(self._done)
 
     def finish(self) -> list[Result | Failure]:
         """Submit, watch and resubmit until every run is done; return each run's outcome.
@@ -86,9 +90,7 @@ class ClusterSweep:
             if now - looked >= min(longest, max(shortest, (now - changed) / 4)):
                 self._look(patient=True)
                 looked = time.monotonic()
-        found = [outcome(self.store, run) for run in self.runs]
-        assert all(found)
-        return [done for done in found if done is not None]
+        return [self._done[run] for run in self.runs]
 
     def _look(self, patient: bool) -> tuple[int, bool]:
         """Query the queue and submit what is missing; return how many runs are live, and whether
@@ -124,14 +126,14 @@ class ClusterSweep:
         latest = latest_shares(batches)
         fresh: list[RunSpec] = []
         lost: dict[Handle, list[RunSpec]] = defaultdict(list)
-        settling = False
-        for run in self._unfinished.values():
+        settling, now = False, time.monotonic()
+        for run in self._unfinished:
             handle = latest.get(run.run_id)
             if handle in live:
                 self._gone_since.pop(handle, None)
             elif handle is None or handle in self._settled_before or run.run_id in self._anew:
                 fresh.append(run)
-            elif self._has_settled(handle):
+            elif now - self._gone_since.setdefault(handle, now) >= SETTLE_SECONDS:
                 lost[handle].append(run)
             else:
                 settling = True
@@ -150,10 +152,6 @@ class ClusterSweep:
             self._settled_before.update(closed)
         if self.retry_failed:
             self._anew = {run.run_id for run in forget_failures(self.runs, self.store)}
-
-    def _has_settled(self, handle: Handle) -> bool:
-        now = time.monotonic()
-        return now - self._gone_since.setdefault(handle, now) >= SETTLE_SECONDS
 
     def _free_held(self, batches: list[Batch], live: dict[Handle, Job]) -> None:
         """Release shares that are held after a failed launch, a few times; then cancel them."""
@@ -247,11 +245,11 @@ class ClusterSweep:
 
     def _tell(self) -> bool:
         """Report what is new in the store to the watcher; return whether a run was completed."""
-        n_before = len(self._unfinished)
-        for run in list(self._unfinished.values()):
+        n_before = len(self._done)
+        for run in self._unfinished:
             done = outcome(self.store, run)
             if done is not None:
-                del self._unfinished[run.run_id]
+                self._done[run] = done
                 self.watch(Event(run, done))
                 continue
             folder = RunFolder(self.store, run)
@@ -261,13 +259,10 @@ class ClusterSweep:
                 self._history_sizes[run.run_id] = size
                 for epoch in folder.history()[-1:]:
                     self.watch(Event(run, epoch))
-        return len(self._unfinished) < n_before
+        return len(self._done) > n_before
 
     def _remark(self, text: str) -> None:
-        """Report a remark once, not on every look."""
-        if text not in self._said:
-            self._said.add(text)
-            self.watch(Event(self.runs[0], text))
+        self.watch(Event(self.runs[0], Notice(text)))
 
 
 def problem_of(batch: Batch, index: int) -> str | None:

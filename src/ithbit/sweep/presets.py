@@ -93,16 +93,14 @@ def demo() -> list[RunSpec]:
 
 
 PRESETS: dict[str, Callable[[], list[RunSpec]]] = {
-    "paper": paper,
-    "positions": positions,
-    "longer": longer,
-    "smoke": smoke,
-    "demo": demo,
+    make.__name__: make for make in (paper, positions, longer, smoke, demo)
 }
 
 
 def preset(name: str) -> list[RunSpec]:
     """The runs of a named sweep."""
     if name not in PRESETS:
-        raise SpecError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
+        raise SpecError(
+            f"unknown sweep {name!r}; choose one of {', '.join(PRESETS)}, or give a .toml file"
+        )
     return PRESETS[name]()

@@ -2,8 +2,14 @@
 
 Small models gain little from a second thread and much from a second process, so a CPU gets one
 worker per core. A GPU gets one worker, which trains several stacks at once. If a worker dies, what
-it was training goes back to the queue. To stop workers, their input is closed: they save what they
-are training, and exit.
+it was training goes back to the queue.
+
+A worker (`main`) gets store, device, kernels and compile as arguments, and stacks through its
+input, one JSON line each: {"number": …, "runs": [spec, …], "layers": {code: source}, "seconds": at
+most}. It answers with lines {"kind": …, "run_id": …, "data": …} for the engine's events, then
+{"kind": "left", "number": …, "data": {run id: epochs saved}} with the unfinished runs, or {"kind":
+"busy", "number": …} if another process holds some. A worker that cannot write to the disk sends
+{"kind": "error"} and continues. When its input ends, it saves what it is training and exits.
 """
 
 import json
@@ -13,21 +19,29 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import defaultdict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TextIO
 
 import torch
 
-from ithbit.engine.device import Device, usable_cores
-from ithbit.engine.how import Event, How, Unfinished
+from ithbit import errors
+from ithbit.engine.device import Device, choose_device, one_thread, usable_cores
+from ithbit.engine.how import Event, How, Notice, Pause, Unfinished
+from ithbit.engine.loop import train_cell
 from ithbit.engine.outcomes import outcome, record_failure
-from ithbit.models.layer_source import sources
-from ithbit.spec import RunSpec
-from ithbit.sweep.threads import at_once
-from ithbit.sweep.turns import BUSY_SECONDS, Stack, Turn, Turns
-from ithbit.sweep.worker import error_from_json, event_from_json
+from ithbit.engine.steppers import Switch
+from ithbit.engine.steppers.choice import switch_named
+from ithbit.errors import BusyError, IthbitError
+from ithbit.models.layer_source import learn, sources
+from ithbit.spec import RunSpec, run_from_json
+from ithbit.store.records import Epoch, Failure, Result, failure_from_json, result_from_json
+from ithbit.sweep.threads import BUSY_SECONDS, Stack, Turn, Turns, at_once, shared
 
 MAX_ATTEMPTS = 3  # deaths of its worker after which a run is recorded as failed
 LEAVE_SECONDS = 60.0  # for a worker to save what it is training and exit; then it is killed
@@ -38,9 +52,18 @@ _SIGNAL_SECONDS = 0.5  # between two checks for an interruption
 _START = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-from ithbit.sweep.worker import main
+from ithbit.sweep.processes import main
 main()
 """
+
+# What an event may hold, by its kind: its class, and how it is written to a line and read back.
+_KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "epoch": (Epoch, asdict, lambda data: Epoch(**data)),
+    "result": (Result, Result.to_json, result_from_json),
+    "failure": (Failure, Failure.to_json, failure_from_json),
+    "notice": (Notice, str, Notice),
+    "remark": (str, str, str),
+}
 
 
 @dataclass(eq=False)
@@ -227,3 +250,81 @@ def _after_death(worker: Worker, how: How, attempts: dict[str, int]) -> list[Sta
         names = ", ".join(run.name for run in again)
         how.watch(Event(again[0], f"a worker died with {how_it_died}; trained again: {names}"))
     return [[run] for run in again]  # alone: a run that kills its worker affects no other
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """An event of the engine as a line between processes."""
+    kind = next(kind for kind, (of, *_) in _KINDS.items() if isinstance(event.what, of))
+    return {"kind": kind, "run_id": event.run.run_id, "data": _KINDS[kind][1](event.what)}
+
+
+def event_from_json(line: dict[str, Any], run: RunSpec) -> Event:
+    """The event that `event_to_json` wrote about a run."""
+    if line["kind"] not in _KINDS:
+        raise ValueError(f"no event: {line['kind']}")
+    return Event(run, _KINDS[line["kind"]][2](line["data"]))
+
+
+def error_from_json(line: dict[str, Any]) -> IthbitError:
+    """The error that a worker reported, of the same class."""
+    data = line["data"]
+    kind: type[IthbitError] = getattr(errors, data["type"])
+    return kind(data["text"])
+
+
+def serve(
+    store: Path,
+    device_name: str,
+    kernels: Switch,
+    stacks: Iterable[str],
+    answers: TextIO,
+    compile: Switch = "auto",
+) -> None:
+    """Train stack after stack; when the input ends, save what is unfinished and return."""
+    pause, lock = Pause(), threading.Lock()
+
+    def say(line: dict[str, Any]) -> None:
+        with lock:
+            try:
+                answers.write(json.dumps(line) + "\n")
+                answers.flush()
+            except BrokenPipeError:  # the parent is gone: the input will end, too
+                pause.ask()
+
+    watch = shared(lambda event: say(event_to_json(event)), pause)
+    how = How(store, choose_device(device_name), kernels, watch, pause, compile)
+
+    def train(line: str) -> None:
+        order = json.loads(line)
+        learn(order["layers"])
+        runs = [run_from_json(data) for data in order["runs"]]
+        try:
+            left = train_cell(runs, replace(how, pause=pause.within(order["seconds"])))
+            data = {unfinished.spec.run_id: unfinished.epochs for unfinished in left}
+            say({"kind": "left", "number": order["number"], "data": data})
+        except BusyError:
+            say({"kind": "busy", "number": order["number"]})
+        except IthbitError as error:
+            say({"kind": "error", "data": {"type": type(error).__name__, "text": str(error)}})
+
+    def train_or_die(line: str) -> None:
+        try:
+            train(line)
+        except BaseException:  # unseen in a thread, so end the process: the parent notices that
+            traceback.print_exc()
+            os._exit(1)
+
+    with one_thread(), ThreadPoolExecutor(at_once(device_name)) as threads:
+        for line in stacks:
+            threads.submit(train_or_die, line)
+        pause.ask()
+
+
+def main() -> None:
+    """Serve on the standard streams of this process."""
+    store, device_name, kernels, compile = sys.argv[1:]
+    # Nothing but answers may reach the pipe, whatever libraries print, in Python or in C.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    choices = switch_named(kernels), switch_named(compile)
+    serve(Path(store), device_name, choices[0], sys.stdin, answers, choices[1])

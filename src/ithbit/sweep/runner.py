@@ -11,25 +11,15 @@ from pathlib import Path
 
 from ithbit.engine.cell import stack_size
 from ithbit.engine.device import Device, choose_device
-from ithbit.engine.how import (
-    How,
-    Outcome,
-    Pause,
-    Unfinished,
-    Watcher,
-    ctrl_c_pauses,
-    stopped,
-)
-from ithbit.engine.loop import to_train
+from ithbit.engine.how import How, Outcome, Pause, Unfinished, Watcher, ctrl_c_pauses, stopped
 from ithbit.engine.memory import host_bytes
-from ithbit.engine.outcomes import outcome
-from ithbit.engine.steppers import Compile, Kernels
+from ithbit.engine.outcomes import outcome, to_train
+from ithbit.engine.steppers import Switch
 from ithbit.engine.steppers.choice import compiling, why_alone
 from ithbit.models.layer_source import bound_here
 from ithbit.spec import RunSpec
 from ithbit.sweep.processes import train_in_processes, worker_devices
-from ithbit.sweep.threads import at_once, shared, train_in_threads
-from ithbit.sweep.turns import BUSY_SECONDS, Stack, Turns
+from ithbit.sweep.threads import BUSY_SECONDS, Stack, Turns, at_once, shared, train_in_threads
 
 
 def run_all(
@@ -39,9 +29,9 @@ def run_all(
     workers: int | None = None,
     watch: Watcher = lambda event: None,
     retry_failed: bool = False,
-    kernels: Kernels = "auto",
+    kernels: Switch = "auto",
     minutes: float | None = None,
-    compile: Compile = "auto",
+    compile: Switch = "auto",
 ) -> list[Outcome]:
     """Train every run that has no result yet; return the outcome of each, in the order given.
 
@@ -55,22 +45,12 @@ def run_all(
     how = How(store, device, kernels, shared(watch, pause), pause, compile)
     todo, needed = to_train(runs, how, retry_failed)
     devices = worker_devices(device_name, device, 1 if bound_here(todo) else workers)
-    stacks = group(todo, device, len(devices))
-    if device.is_cuda and len(devices) == 1:  # whole cells: a run that leaves is replaced
-        stacks = [
-            stack
-            for whole in group(todo, device, 1, size=max(1, len(todo)))
-            for stack in (
-                [[run] for run in whole] if why_alone(whole[0].model, device) else [whole]
-            )
-        ]
+    # On one GPU, whole cells: a run that leaves is replaced.
+    stacks = group(todo, device, len(devices), whole=device.is_cuda and len(devices) == 1)
     turns, devices = Turns(stacks, minutes), devices[: len(stacks)]
     if not device.is_cuda:  # workers share the machine's memory
         devices = devices[: max(1, host_bytes() // max(1, needed))]
-    with (
-        ctrl_c_pauses(pause),
-        compiling(todo, how) as ready,
-    ):
+    with ctrl_c_pauses(pause), compiling(todo, how) as ready:
         if len(devices) <= 1:
             n_threads = min(at_once(device.torch.type), len(stacks))
             train_in_threads(turns, how, n_threads, ready)
@@ -85,12 +65,17 @@ def run_all(
 
 
 def group(
-    runs: Iterable[RunSpec], device: Device, n_workers: int, size: int | None = None
+    runs: Iterable[RunSpec],
+    device: Device,
+    n_workers: int,
+    size: int | None = None,
+    whole: bool = False,
 ) -> list[Stack]:
     """Stacks of one spec each, up to the device's `stack_size`; largest first, so that none trails.
 
     Where there are more workers than cells, a cell is split so that every worker has a share.
-    With a `size` every stack has that size, except a cell's last one.
+    With a `size` every stack has that size, except a cell's last one; a `whole` cell is one stack,
+    unless its seeds must train alone.
     """
     cells: dict[tuple[object, object], Stack] = defaultdict(list)
     for run in runs:
@@ -99,11 +84,12 @@ def group(
     stacks = []
     for cell in cells.values():
         each = size or min(stack_size(cell[0], device), -(-len(cell) // share))
+        if whole and not why_alone(cell[0].model, device):
+            each = len(cell)
         stacks += [cell[start : start + each] for start in range(0, len(cell), each)]
-    return sorted(stacks, key=_work, reverse=True)
 
+    def work(stack: Stack) -> int:
+        """Roughly: tokens times layers."""
+        return len(stack) * stack[0].model.n_layers * (stack[0].model.n_bits + 2)
 
-def _work(stack: Stack) -> int:
-    """A stack's work, roughly: tokens times layers."""
-    model = stack[0].model
-    return len(stack) * model.n_layers * (model.n_bits + 2)
+    return sorted(stacks, key=work, reverse=True)

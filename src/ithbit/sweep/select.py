@@ -17,26 +17,38 @@ A sweep file uses the vocabulary of the command line; every list is crossed with
 
 import itertools
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ithbit.errors import LayerError, SpecError, raise_problems
+from ithbit.errors import IthbitError, SpecError, raise_problems
 from ithbit.families import POSITIONS, family_named
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.sweep.presets import PRESETS, preset
+from ithbit.sweep.presets import preset
+
+Made = TypeVar("Made")
 
 _MAX_SEEDS = 10_000  # in one range: seed 10,000 trains on the stream that seed 0 is tested on
 _NEEDED = ("task", "family", "layers", "n", "seeds")
+_OPTIONAL = ("positions", "width", "heads", "ff")
 _KEPT = (  # options that select runs, with the fields of `Filter` and of the model's spec
     ("--task", "tasks", "task"),
     ("--family", "families", "family"),
     ("--layers", "layers", "n_layers"),
     ("--n", "n_bits", "n_bits"),
 )
-_OPTIONAL = {"positions": ["polynomial"], "width": [16], "heads": [2], "ff": [64]}
+_FIELDS = {  # keys of a sweep file that are fields of the model's spec, in the order of the runs
+    "task": "task",
+    "family": "family",
+    "n": "n_bits",
+    "layers": "n_layers",
+    "width": "d_model",
+    "heads": "n_heads",
+    "ff": "d_ff",
+    "positions": "positions",
+}
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -109,14 +121,7 @@ def sweep_runs(name: str, keep: Filter = Filter()) -> list[RunSpec]:
     >>> len(sweep_runs("paper", Filter(families=["gru"], n_bits=[8])))
     25
     """
-    if name.endswith(".toml"):
-        runs = read_sweep(Path(name))
-    elif name in PRESETS:
-        runs = preset(name)
-    else:
-        raise SpecError(
-            f"unknown sweep {name!r}; choose one of {', '.join(PRESETS)}, or give a .toml file"
-        )
+    runs = read_sweep(Path(name)) if name.endswith(".toml") else preset(name)
     if not runs:
         raise SpecError(
             f"{name} has no runs: every list needs a value, and rotary positions a softmax family"
@@ -138,57 +143,44 @@ def read_sweep(path: Path) -> list[RunSpec]:
     """The runs of a sweep file; one error reports all its problems."""
     data = read_toml(path)
     problems = _key_problems(data)
-    lists = {key: _as_list(data.get(key, default)) for key, default in _OPTIONAL.items()}
-    lists |= {key: _as_list(data[key]) for key in _NEEDED[:-1] if key in data}
-    seeds = [0]
-    try:
-        given = _as_list(data.get("seeds", "0"))
-        seeds = [seed for item in given for seed in parse_seeds(str(item))]
-    except SpecError as error:
-        problems.append(str(error))
-    protocols = [] if any("[protocol]" in p for p in problems) else _protocols(data, problems)
+    lists = {key: _as_list(value) for key, value in data.items() if key != "protocol"}
+    settings = {} if any("[protocol]" in p for p in problems) else data.get("protocol", {})
+    seeds = _every(parse_seeds, {"text": map(str, lists.get("seeds", []))}, problems)
+    protocols = _every(Protocol, {key: _as_list(settings[key]) for key in settings}, problems)
     raise_problems(str(path), problems)
-    models = _models(lists, path.parent, problems)
+    families = {"given": map(str, lists["family"]), "beside": [path.parent]}
+    lists["family"] = _every(family_of, families, problems)
+    by_field = {field: lists[key] for key, field in _FIELDS.items() if key in lists}
+    models = _every(_model, by_field, problems)
     raise_problems(str(path), problems)
-    crossed = itertools.product(models, protocols, seeds)
+    crossed = itertools.product(filter(None, models), protocols, itertools.chain(*seeds))
     return [RunSpec(model, seed, protocol) for model, protocol, seed in crossed]
 
 
-def _protocols(data: dict[str, Any], problems: list[str]) -> list[Protocol]:
-    """Every combination of the values in [protocol]; problems as in `_models`."""
-    given = {name: _as_list(value) for name, value in data.get("protocol", {}).items()}
-    protocols = []
-    for values in itertools.product(*given.values()):
+def _every(
+    make: Callable[..., Made], lists: Mapping[str, Iterable[Any]], problems: list[str]
+) -> list[Made]:
+    """What is made of every combination of the values, which are passed by name; what is wrong with
+    some of them is added to `problems`, once each."""
+    made = []
+    for values in itertools.product(*lists.values()):
         try:
-            protocols.append(Protocol(**dict(zip(given, values, strict=True))))
-        except (SpecError, TypeError) as error:
+            made.append(make(**dict(zip(lists, values, strict=True))))
+        except (IthbitError, TypeError) as error:
             if str(error) not in problems:
                 problems.append(str(error))
-    return protocols
+    return made
 
 
-def _models(lists: dict[str, list[Any]], beside: Path, problems: list[str]) -> list[ModelSpec]:
-    """Every valid combination; what is wrong with the others is added to `problems`, once each."""
-    families = []
-    for given in lists["family"]:
-        try:
-            families.append(family_of(str(given), beside))
-        except LayerError as error:
-            problems.append(str(error))
-    lists = lists | {"family": families}
-    order = ("task", "family", "n", "layers", "width", "heads", "ff", "positions")
-    combinations = itertools.product(*(lists[key] for key in order))
-    models = []
-    for task, (family, code), n, layers, width, heads, ff, positions in combinations:
-        try:
-            if positions in POSITIONS and not family_named(family).takes(positions):
-                continue  # as in the paper's ablation: rotary only where the family has it
-            sizes = (n, layers, width, heads, ff)
-            models.append(ModelSpec(task, family, *sizes, positions=positions, code=code))
-        except (SpecError, TypeError) as error:
-            if str(error) not in problems:
-                problems.append(str(error))
-    return models
+def _model(
+    family: tuple[str, str], positions: str = "polynomial", **others: Any
+) -> ModelSpec | None:
+    """One model of a sweep, or None where its family does not take the positions: as in the paper's
+    ablation, rotary ones are tried only where they can be."""
+    name, code = family
+    if positions in POSITIONS and not family_named(name).takes(positions):
+        return None
+    return ModelSpec(family=name, positions=positions, code=code, **others)
 
 
 def _key_problems(data: dict[str, Any]) -> list[str]:

@@ -1,29 +1,90 @@
-"""Several stacks at once in one process: on a GPU, others run while one stack waits.
+"""The stacks waiting to be trained, and threads that train several at once in one process.
 
-Each thread trains on its own stream and writes its own checkpoints, so none waits for another. Only
-one thread at a time calls the watcher. When it raises, or the user interrupts, every thread stops
-between two steps, with its runs saved.
+If there is a time limit, stacks train in *turns*. Which runs will need the time is not known
+beforehand, so each stack trains for some seconds and is then saved and put back at the end of the
+queue. When time is up, all runs that have not ended have had about the same time, and at least one
+epoch. No result depends on turns.
+
+On a GPU, other stacks run while one waits. Each thread trains on its own stream and writes its own
+checkpoints, so none waits for another. Only one thread at a time calls the watcher. When it raises,
+or the user interrupts, every thread stops between two steps, with its runs saved.
 """
 
+import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from ithbit.engine.device import one_thread
-from ithbit.engine.how import Event, How, Notice, Pause, Watcher
+from ithbit.engine.how import Event, How, Notice, Pause, Unfinished, Watcher
 from ithbit.engine.loop import train_cell
 from ithbit.errors import BusyError
 from ithbit.spec import RunSpec
-from ithbit.sweep.turns import BUSY_SECONDS, Turns
 
 STACKS_A_GPU = 8  # at once; while one waits for the host or for its own results, others run
 _SIGNAL_SECONDS = 0.5  # between two checks for an interruption
 _READY_SECONDS = 0.2  # between two checks of stacks that are not ready
+TURN_SECONDS = 10.0
+BUSY_SECONDS = 1.0  # between two checks of a run that another process is training
+
+Stack = list[RunSpec]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A stack, and how long it may be trained before it goes back."""
+
+    stack: Stack
+    seconds: float = math.inf
+
+
+class Turns:
+    """A queue of stacks that threads share."""
+
+    def __init__(self, stacks: Iterable[Stack], minutes: float | None = None) -> None:
+        self.left: dict[RunSpec, Unfinished] = {}  # by run: where it last stopped
+        self._waiting, self._lock = deque(stacks), threading.Lock()
+        self._until = math.inf if minutes is None else time.monotonic() + 60 * minutes
+        self._had_one: set[RunSpec] = set()
+
+    def __bool__(self) -> bool:
+        """Whether a stack is waiting."""
+        return bool(self._waiting)
+
+    def take(self, fits: Callable[[Stack], bool] = lambda stack: True) -> Turn | None:
+        """The first stack that fits, with its time limit; None if none does now."""
+        with self._lock:
+            over = time.monotonic() >= self._until
+            for stack in list(self._waiting):
+                if over and self._had_one.issuperset(stack):
+                    self._waiting.remove(stack)
+                elif fits(stack):
+                    self._waiting.remove(stack)
+                    self._had_one.update(stack)
+                    return Turn(stack, self._seconds())
+        return None
+
+    def _seconds(self) -> float:
+        """How long a turn that starts now may take: until the end if no other stack waits."""
+        left = max(0.0, self._until - time.monotonic())
+        return min(TURN_SECONDS, left) if self._waiting and left < math.inf else left
+
+    def wait_again(self, stack: Stack) -> None:
+        """Put a stack at the end of the queue."""
+        with self._lock:
+            self._waiting.append(stack)
+
+    def put_back(self, left: list[Unfinished]) -> None:
+        """Put the runs that a turn left unfinished back in the queue."""
+        self.left |= {unfinished.spec: unfinished for unfinished in left}
+        if left:
+            self.wait_again([unfinished.spec for unfinished in left])
 
 
 def at_once(device_name: str) -> int:

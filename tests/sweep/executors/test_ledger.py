@@ -8,8 +8,7 @@ import pytest
 
 from ithbit.errors import StoreError
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.sweep.executors import Handle
-from ithbit.sweep.executors.ledger import Ledger, Share, latest_shares, read_batch
+from ithbit.sweep.executors.ledger import Handle, Ledger, Share, latest_shares, read_batch
 
 RUN = RunSpec(ModelSpec("rhi", "gru", n_bits=3), seed=0)
 OTHER = replace(RUN, seed=1)
@@ -43,7 +42,8 @@ def test_closed_jobs_and_traces(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("{", "cannot be read"), ('{"schema": 99}', "unknown version")]
+    ("text", "told"),
+    [("{", "cannot be read"), ('{"schema": 99}', "has schema 99, this version reads 1")],
 )
 def test_a_damaged_batch_is_not_passed_over(tmp_path, text, told):
     ledger = Ledger(tmp_path)

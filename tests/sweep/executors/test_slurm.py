@@ -9,8 +9,7 @@ import pytest
 
 from ithbit.errors import ClusterError
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.sweep.executors import Handle, Job
-from ithbit.sweep.executors.ledger import Batch, Share
+from ithbit.sweep.executors.ledger import Batch, Handle, Job, Share
 from ithbit.sweep.executors.slurm import Slurm, array_limit, job_script, parse_queue, sbatch_command
 
 RUN = RunSpec(ModelSpec("rhi", "gru", n_bits=3), seed=0)

@@ -3,7 +3,7 @@
 import pytest
 
 from ithbit.errors import SpecError
-from ithbit.sweep.executors.slurm_options import asks_for_gpu, read_options
+from ithbit.sweep.executors.slurm import asks_for_gpu, read_options
 
 
 def test_a_profile_and_what_overrides_it(tmp_path):

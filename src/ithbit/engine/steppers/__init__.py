@@ -9,13 +9,14 @@ by rounding.
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from ithbit.engine.optim import AdamState
+from ithbit.spec import RunSpec
+from ithbit.tasks.sampling import stream_keys
 
-Kernels = Literal["auto", "on", "off"]
-KERNELS: tuple[Kernels, ...] = ("auto", "on", "off")
-Compile = Literal["auto", "on", "off"]
+Switch = Literal["auto", "on", "off"]  # whether to use the kernels, or compiled code
 StepperName = Literal["stacked", "kernels", "compiled", "module"]  # as recorded with a run
 
 
@@ -27,6 +28,16 @@ class Rows:
     keys: Tensor  # seed: of the training data
     first: Tensor  # seed 1: number of the next example
     loss_sum: Tensor  # seed, double: of the examples of the epoch so far
+
+
+def rows_of(runs: list[RunSpec], state: AdamState, device: torch.device) -> Rows:
+    """The rows of runs in this state, before an epoch."""
+    return Rows(
+        state.to(device),
+        stream_keys([run.seed for run in runs], device),
+        torch.zeros(len(runs), 1, dtype=torch.int64, device=device),
+        torch.zeros(len(runs), dtype=torch.float64, device=device),
+    )
 
 
 class Stepper(Protocol):

@@ -1,10 +1,14 @@
-"""Steps with the stacked models and autograd."""
+"""Steps with the plain models and autograd, for the six families and for a user's layer, and the
+same steps with compiled code."""
+
+import warnings
 
 import torch
 from torch import Tensor
 
 from ithbit.engine.device import Device
-from ithbit.engine.evaluate import batch_that_fits, bce, evaluate, held_out_examples
+from ithbit.engine.evaluate import Logits, batch_that_fits, bce, evaluate, held_out_examples
+from ithbit.engine.lanes import no_capture
 from ithbit.engine.optim import adamw_step, clip_rows
 from ithbit.engine.steppers import Rows, StepperName
 from ithbit.models.classifier import init, logits, with_buffers
@@ -25,6 +29,7 @@ class Plain:
 
     def __init__(self, runs: list[RunSpec], rows: Rows, device: Device) -> None:
         self.rows, self.model, self.protocol = rows, runs[0].model, runs[0].protocol
+        self.device = device
         # Leaves that share the rows' memory: an in-place step on the rows updates the parameters.
         views = unpacked(rows.state.values, init(self.model, runs[0].seed))
         self.params: Params = {name: v.detach().requires_grad_() for name, v in views.items()}
@@ -32,11 +37,12 @@ class Plain:
         seeds = [run.seed for run in runs]
         self.whole = with_buffers(self.params, self.model, seeds)
         self.held_out = held_out_examples(self.model, self.protocol, seeds, device.torch)
-        whole, batch = self.protocol.held_out_examples, self.protocol.batch_size
-        wanted = whole if device.is_cuda else batch
-        self.captured = device.is_cuda
         self._drawn, self._first = self._draw(0, 0), rows.first.clone()
-        self.evaluation_batch = batch_that_fits(self.model, self.model.n_bits, wanted)
+        # Compiled code works group by group anyway, and a user's layer gets the whole set.
+        self.evaluation_batch = self.protocol.held_out_examples
+        if self.name == "stacked":
+            wanted = self.evaluation_batch if device.is_cuda else self.protocol.batch_size
+            self.evaluation_batch = batch_that_fits(self.model, self.model.n_bits, wanted)
 
     def losses(self, examples: Examples) -> Tensor:
         """The mean loss of each run."""
@@ -51,7 +57,7 @@ class Plain:
         return loss.detach(), torch.cat([grad.reshape(len(grad), -1) for grad in grads], dim=1)
 
     def step(self, count: int) -> None:
-        self.learn(self._draw(1, count) if self.captured else self._next(count))
+        self.learn(self._draw(1, count) if self.device.is_cuda else self._next(count))
 
     def _draw(self, batches: int, count: int) -> Examples:
         rows, n_bits, kind = self.rows, self.model.n_bits, self.protocol.examples
@@ -76,4 +82,49 @@ class Plain:
         rows.first.add_(count)
 
     def evaluate(self) -> tuple[Tensor, Tensor]:
-        return evaluate(self.whole, self.model, self.table, self.held_out, self.evaluation_batch)
+        ask, batch = evaluator(self.name), self.evaluation_batch
+        return evaluate(self.whole, self.model, self.table, self.held_out, batch, ask)
+
+
+class Module(Plain):
+    """Our embedding and head around a user's layers.
+
+    `models/own_layer.py` has the same functions for them as the six families have, so a step is
+    that of the plain models. On a GPU, steps that cannot be captured run eagerly.
+    """
+
+    name: StepperName = "module"
+
+    def __init__(self, runs: list[RunSpec], rows: Rows, device: Device) -> None:
+        super().__init__(runs, rows, device)
+        # Weights of a recurrent layer are views of our rows; cuDNN packs them at every step.
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single")
+
+    def step(self, count: int) -> None:
+        with no_capture(self.device):
+            super().step(count)
+
+    def evaluate(self) -> tuple[Tensor, Tensor]:
+        with no_capture(self.device):
+            return super().evaluate()
+
+
+class Compiled(Plain):
+    """The twin of the plain models: same data and optimiser, but compiled logits and gradients."""
+
+    name: StepperName = "compiled"
+
+    def gradients(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        from ithbit.native.model import gradients  # needs numba
+
+        out, grads = gradients(self.params, self.model, self.table, examples)
+        return bce(out, examples.answer).mean(1), grads
+
+
+def evaluator(name: StepperName) -> Logits:
+    """The function that evaluates weights trained by this stepper."""
+    if name != "compiled":
+        return logits
+    from ithbit.native.model import logits as compiled  # needs numba
+
+    return compiled

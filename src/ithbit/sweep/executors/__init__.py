@@ -9,32 +9,3 @@ what is done.
 The workers on this machine (`sweep.processes`) need none of this. They end with the process that
 started them and talk to it through pipes, so there is nothing to adopt or to query.
 """
-
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Handle:
-    """A share that was submitted."""
-
-    batch: str
-    index: int
-
-
-@dataclass(frozen=True)
-class Job:
-    """A share that a cluster has queued or is running."""
-
-    handle: Handle
-    job_id: str  # the cluster's own name for it
-    state: str  # such as PENDING or RUNNING
-    reason: str = ""  # why it is not running, if known
-
-    @property
-    def is_running(self) -> bool:
-        return self.state not in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED")
-
-    @property
-    def failed_to_launch(self) -> bool:
-        """Whether the cluster holds it after a failed launch, until it is released."""
-        return "launch failed" in self.reason.replace("_", " ").lower() and not self.is_running

@@ -26,10 +26,37 @@ from typing import Any
 from ithbit.errors import StoreError
 from ithbit.models.layer_source import learn, sources
 from ithbit.spec import RunSpec, run_from_json
-from ithbit.store.writing import write_atomically
-from ithbit.sweep.executors import Handle, Job
+from ithbit.store.reading import read_json
+from ithbit.store.records import SCHEMA
+from ithbit.store.schema import UnreadableError
+from ithbit.store.writing import said_as_store_error, write_atomically
 
-SCHEMA = 1
+
+@dataclass(frozen=True)
+class Handle:
+    """A share that was submitted."""
+
+    batch: str
+    index: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """A share that a cluster has queued or is running."""
+
+    handle: Handle
+    job_id: str  # the cluster's own name for it
+    state: str  # such as PENDING or RUNNING
+    reason: str = ""  # why it is not running, if known
+
+    @property
+    def is_running(self) -> bool:
+        return self.state not in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED")
+
+    @property
+    def failed_to_launch(self) -> bool:
+        """Whether the cluster holds it after a failed launch, until it is released."""
+        return "launch failed" in self.reason.replace("_", " ").lower() and not self.is_running
 
 
 @dataclass(frozen=True)
@@ -43,11 +70,6 @@ class Share:
     def to_json(self) -> dict[str, Any]:
         runs = [run.to_json() for run in self.runs]
         return {"runs": runs, "attempt": self.attempt, "epochs": self.epochs}
-
-
-def share_from_json(data: dict[str, Any]) -> Share:
-    """The share that `Share.to_json` wrote."""
-    return Share(tuple(run_from_json(run) for run in data["runs"]), data["attempt"], data["epochs"])
 
 
 @dataclass(frozen=True)
@@ -104,14 +126,15 @@ class Batch:
 def read_batch(path: Path) -> Batch | None:
     """The batch in a file, or None if the file is not there (any more)."""
     try:
-        data = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
+        data = read_json(str(path))
+    except UnreadableError as error:
         raise StoreError(f"{path} cannot be read: {error}; move it away") from error
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise StoreError(f"{path} is of an unknown version; move it away")
-    shares = tuple(share_from_json(share) for share in data["tasks"])
+    if data is None:
+        return None
+    shares = tuple(
+        Share(tuple(map(run_from_json, share["runs"])), share["attempt"], share["epochs"])
+        for share in data["tasks"]
+    )
     learn(data.get("layers", {}))
     return Batch(path.stem, path.parent.parent, data["device"], shares)
 
@@ -149,13 +172,9 @@ class Ledger:
         record = {"schema": SCHEMA, "device": device, "tasks": entries}
         if layers := sources(run for share in shares for run in share.runs):
             record["layers"] = layers
-        try:
+        with said_as_store_error(self.folder):
             batch.folder.mkdir()
             write_atomically(batch.path, json.dumps(record, indent=1).encode())
-        except OSError as error:
-            raise StoreError(
-                f"cannot write to {self.folder}: {error.strerror or error}; nothing was submitted"
-            ) from error
         return batch
 
     def remove(self, batch: Batch) -> None:

@@ -8,6 +8,15 @@ than a command line would be left of it.
 The array is named after its batch, so a job is recognised in the queue even if the process that
 submitted it was killed before it got the job number. `squeue` keeps listing a job while it is
 requeued, preempted or moved off a dead node: a job that is not listed has ended.
+
+The user's options for `sbatch`, from the command line or a profile, are all checked before any is
+used. They are passed on unchanged, by their long names; the cluster decides which of them it
+accepts. A profile is a TOML file with the same names:
+
+    partition = "gpu"
+    time = "4:00:00"
+    cpus-per-task = 4
+    exclusive = true
 """
 
 import os
@@ -17,16 +26,34 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
-from ithbit.errors import ClusterError
-from ithbit.sweep.executors import Handle, Job
-from ithbit.sweep.executors.ledger import Batch
-from ithbit.sweep.executors.slurm_options import Options, asks_for_gpu
+from ithbit.errors import ClusterError, raise_problems
+from ithbit.sweep.executors.ledger import Batch, Handle, Job
+from ithbit.sweep.select import read_toml
 
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 QUEUE_FORMAT = "%i|%T|%r|%j"
 _PREFIX = "ithbit-"
 _TIMEOUT = 120.0  # seconds for one command; an unreachable controller is reported sooner
+
+Options = dict[str, str | bool]  # True: an option without a value
+
+_NAME = re.compile(r"[a-z][a-z0-9-]+")
+_OURS = {  # what identifies our jobs and finds their shares
+    "array": "jobs are numbered by ithbit; limit those that run at once with --workers",
+    "job-name": "ithbit finds its jobs again by their names",
+    "parsable": "ithbit reads the number of the job",
+    "output": "what a job prints goes to .jobs/ in the store",
+    "error": "what a job prints goes to .jobs/ in the store",
+    "wrap": "ithbit supplies the script",
+    "test-only": "use --dry-run",
+    "wait": "leave --detach out",
+    "clusters": "set SLURM_CLUSTERS, which every Slurm command reads",
+    "ntasks": "a job of the array is one process",
+    "quiet": "ithbit reads the number of the job",
+}
 
 
 class Slurm:
@@ -39,15 +66,11 @@ class Slurm:
                     f"there is no Slurm on this machine ({program} is not on the PATH); use a "
                     "login node of the cluster, or leave --on slurm out"
                 )
-        self.options = options or {}
-        self.at_once = at_once
-        self._largest: int | None = None
+        self.options, self.at_once = options or {}, at_once
 
     def largest_batch(self) -> int:
         """MaxArraySize: indices start at 0 and must stay below it."""
-        if self._largest is None:
-            self._largest = array_limit(_run(["scontrol", "show", "config"]))
-        return self._largest
+        return array_limit(_run(["scontrol", "show", "config"]))
 
     def submit(self, batch: Batch, lock: int | None) -> None:
         """Submit a batch that is in the ledger as a job array.
@@ -142,6 +165,11 @@ def _run(
 ) -> str:
     """The output of a Slurm command; raises `ClusterError` if it fails."""
     name = command[0]
+    # Without the user's settings that would hide jobs from us, or make sbatch wait until they end.
+    # Others, such as SBATCH_PARTITION, are the user's choice.
+    misleading = [
+        each for each in os.environ if each.startswith("SQUEUE_") or each == "SBATCH_WAIT"
+    ]
     try:
         done = subprocess.run(
             command,
@@ -150,7 +178,7 @@ def _run(
             text=True,
             timeout=_TIMEOUT,
             pass_fds=() if lock is None else (lock,),
-            env={name: value for name, value in os.environ.items() if not _misleads(name)},
+            env={each: os.environ[each] for each in os.environ if each not in misleading},
         )
     except subprocess.TimeoutExpired as error:
         raise ClusterError(f"{name} did not answer within {_TIMEOUT:.0f} seconds") from error
@@ -159,16 +187,46 @@ def _run(
     return done.stdout
 
 
-def _misleads(name: str) -> bool:
-    """Whether a user's setting would hide jobs from us, or make sbatch wait until they end.
-
-    Other settings for sbatch, such as SBATCH_PARTITION, are the user's choice.
-    """
-    return name.startswith("SQUEUE_") or name == "SBATCH_WAIT"
-
-
 def _complaint(errors: str) -> str:
     """The part of an error output that says what is wrong, in one line."""
     lines = [line.removeprefix("sbatch: ").strip() for line in errors.splitlines() if line.strip()]
     said = [line.removeprefix("error: ") for line in lines if not line.startswith("Try ")]
     return "; ".join(dict.fromkeys(said))
+
+
+def read_options(given: Iterable[str], profile: Path | None = None) -> Options:
+    """Options of a profile and of the command line, which takes precedence.
+
+    >>> read_options(["partition=gpu", "time=4:00:00", "exclusive"])
+    {'partition': 'gpu', 'time': '4:00:00', 'exclusive': True}
+    >>> read_options(["array=1-5"])
+    Traceback (most recent call last):
+    ...
+    ithbit.errors.SpecError: Slurm options: array is not to be given: jobs are numbered by ithbit; limit those that run at once with --workers
+    """  # noqa: E501
+    words: list[tuple[str, Any]] = [] if profile is None else list(read_toml(profile).items())
+    for text in given:
+        word, equals, rest = text.partition("=")
+        words.append((word, rest.strip() if equals else True))
+    options = {word.strip().removeprefix("--").replace("_", "-"): value for word, value in words}
+    problems = []
+    for name, value in options.items():
+        if not _NAME.fullmatch(name):
+            problems.append(
+                f"{name!r} is not the long name of an sbatch option, as in partition=gpu"
+            )
+        elif name in _OURS:
+            problems.append(f"{name} is not to be given: {_OURS[name]}")
+        elif not isinstance(value, str | int | float):
+            problems.append(f"{name} must be a string, a number, true or false")
+        elif value == "" or "\n" in str(value):
+            problems.append(f"{name} needs a value of one line")
+    raise_problems("Slurm options", problems)
+    return {
+        name: value is True or str(value) for name, value in options.items() if value is not False
+    }
+
+
+def asks_for_gpu(options: Options) -> bool:
+    """Whether the options already ask for a GPU, in any of the ways that Slurm offers."""
+    return any(name.startswith("gpus") for name in options) or "gpu" in str(options.get("gres", ""))
