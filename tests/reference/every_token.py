@@ -5,8 +5,7 @@ from torch import Tensor
 
 from ithbit.models.classifier import token_vectors
 from ithbit.models.registry import blocks_of
-from ithbit.models.stacked import Params, part
-from ithbit.models.stream import Sequence
+from ithbit.models.stacked import Params, Sequence, part
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import TokenTable, token_rows

@@ -6,7 +6,7 @@ import torch
 from completions import trained
 
 from ithbit.models.registry import BLOCKS
-from ithbit.models.stream import Sequence
+from ithbit.models.stacked import Sequence
 from ithbit.spec import ModelSpec
 
 TOKENS = 6

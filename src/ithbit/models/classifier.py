@@ -15,8 +15,7 @@ from torch import Tensor
 
 from ithbit.models import own_layer, positions
 from ithbit.models.registry import blocks_of
-from ithbit.models.stacked import Params, linear, part, uniform
-from ithbit.models.stream import Sequence, Stream, Table
+from ithbit.models.stacked import Params, Sequence, Stream, Table, linear, part, uniform
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import N_FEATURES, TokenTable

@@ -76,7 +76,11 @@ class Layer:
         module = _run_file(self, Path(where)) if where.endswith(".py") else _import_module(where)
         factory = getattr(module, name, None)
         if factory is None:
-            named = sorted(key for key, value in vars(module).items() if _is_local(value, module))
+            named = sorted(
+                key
+                for key, value in vars(module).items()
+                if callable(value) and getattr(value, "__module__", None) == module.__name__
+            )
             there = f"; it has {', '.join(named)}" if named else ""
             raise LayerError(f"{where} has no {name}{there}")
         if not callable(factory):
@@ -170,7 +174,8 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> Layer:
     from that file. Anything else, or any factory given a `name`, is `python:Name`, known only in
     this process.
     """
-    if isinstance(factory, _modules_of_torch()):
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(factory, torch.nn.Module):
         raise LayerError(
             f"got an instance of {type(factory).__name__}; give the class, or a function that "
             "makes such a module: every seed and block needs its own"
@@ -291,11 +296,6 @@ def _arguments(
     return (), {named[0]: width} if named else {}
 
 
-def _modules_of_torch() -> tuple[type, ...]:
-    """`nn.Module`, if anything here can be one."""
-    return (sys.modules["torch"].nn.Module,) if "torch" in sys.modules else ()
-
-
 def _digest(code: bytes) -> str:
     return hashlib.sha256(code).hexdigest()
 
@@ -366,10 +366,6 @@ def _was_edited(module: ModuleType, path: Path) -> bool:
             stamp = int(path.stat().st_mtime) & 0xFFFFFFFF
             return head[8:12] != stamp.to_bytes(4, "little")
     return False
-
-
-def _is_local(value: object, module: ModuleType) -> bool:
-    return callable(value) and getattr(value, "__module__", None) == module.__name__
 
 
 def said(error: BaseException) -> str:

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ithbit.families import family_named
 from ithbit.models import gru, linear_attention, mamba2, own_layer, softmax_attention
-from ithbit.models.stacked import Params
-from ithbit.models.stream import Stream
+from ithbit.models.stacked import Params, Stream
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ithbit.families import FAMILIES
 from ithbit.models.positions import rotate
-from ithbit.models.stacked import Params, layer_norm, linear
-from ithbit.models.stream import Stream
+from ithbit.models.stacked import Params, Stream, layer_norm, linear
 from ithbit.spec import ModelSpec
 
 _EPS = 1e-12  # BERT's LayerNorm

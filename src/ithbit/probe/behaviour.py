@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ithbit.errors import LayerError
-from ithbit.models.layer_check import TOLERANCE, check_layer, check_outputs, drawn
 from ithbit.models.layer_source import Layer
+from ithbit.models.own_layer import TOLERANCE, check_layer, check_outputs, drawn
 
 _DRAWS = 3
 

@@ -26,9 +26,8 @@ from ithbit.engine.outcomes import outcome
 from ithbit.errors import LayerError, SpecError
 from ithbit.families import FAMILIES, TASKS, Task, family_named
 from ithbit.models.classifier import n_parameters
-from ithbit.models.layer_check import apply, off_in_evaluation
 from ithbit.models.layer_source import FAILURES, Layer, note, said
-from ithbit.models.own_layer import why_not_stacked
+from ithbit.models.own_layer import apply, off_in_evaluation, why_not_stacked
 from ithbit.probe.behaviour import Behaviour, behaviour, usable
 from ithbit.probe.families import Count, FamilyRow, family_rows
 from ithbit.probe.rank import CausalRank, causal_rank
