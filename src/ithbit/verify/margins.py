@@ -46,19 +46,12 @@ def in_chunks(model: Model, device: torch.device, workers: int) -> Iterator[Mode
     One thread per core and one chunk per thread: these models are too small for threads within an
     operation, which would mostly wait for each other.
     """
-    size = _CUDA_CHUNK if device.type == "cuda" else _CPU_CHUNK
-
-    @torch.no_grad()
-    def one(start: int, bits: Tensor, index: Tensor) -> Tensor:
-        return model(bits[start : start + size], index[start : start + size])
-
-    with ThreadPoolExecutor(1 if device.type == "cuda" else workers) as pool, one_thread():
-
-        def whole(bits: Tensor, index: Tensor) -> Tensor:
-            starts = range(0, len(index), size)
-            return torch.cat(list(pool.map(lambda start: one(start, bits, index), starts)))
-
-        yield whole
+    size, workers = (_CUDA_CHUNK, 1) if device.type == "cuda" else (_CPU_CHUNK, workers)
+    chunk = torch.no_grad()(model)
+    with ThreadPoolExecutor(workers) as pool, one_thread():
+        yield lambda bits, index: torch.cat(
+            list(pool.map(chunk, bits.split(size), index.split(size)))
+        )
 
 
 @dataclass
@@ -94,8 +87,12 @@ class Tally:
         found = {(case.bits, case.index): case for case in self.least}
         for string, i, m in zip(strings, indices, value.tolist(), strict=True):
             text = "".join(map(str, string))
-            found.setdefault((text, i), Case(text, i, m if math.isfinite(m) else None))
+            found.setdefault((text, i), _case(text, i, m))
         self.least = sorted(found.values(), key=order)[:_ALONE]
+
+
+def _case(bits: str, index: int, margin: float) -> Case:
+    return Case(bits, index, margin if math.isfinite(margin) else None)
 
 
 def order(case: Case) -> float:
@@ -139,9 +136,7 @@ def tensors(cases: Sequence[Case], device: torch.device) -> tuple[Tensor, Tensor
 @torch.no_grad()
 def alone(model: Model, cases: list[Case], device: torch.device) -> list[Case]:
     """The same inputs, each evaluated by itself; least margin first."""
-    out = []
-    for case in cases:
-        bits, index = tensors([case], device)
-        margin = float(margins(model(bits, index), bits, index))
-        out.append(Case(case.bits, case.index, margin if math.isfinite(margin) else None))
-    return sorted(out, key=order)
+    inputs = [tensors([case], device) for case in cases]
+    found = [float(margins(model(bits, index), bits, index)) for bits, index in inputs]
+    alone = [_case(case.bits, case.index, m) for case, m in zip(cases, found, strict=True)]
+    return sorted(alone, key=order)

@@ -15,6 +15,7 @@ and joins the two records (`joined`). A least margin may thus be from another de
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -137,17 +138,13 @@ def examine(
         tally.n_evaluated,
         max(tally.n_wrong, len(failing)),
         tally.n_near,
-        tally.wrong_by_index or _by_index(failing),
+        tally.wrong_by_index or dict(sorted(Counter(case.index for case in failing).items())),
         cases[0],
         failing[0] if failing else None,
         time.perf_counter() - started,
         stages[-1]["name"],
         stages,
     )
-
-
-def _by_index(cases: list[Case]) -> dict[int, int]:
-    return {i: sum(case.index == i for case in cases) for i in sorted({c.index for c in cases})}
 
 
 def _everything(ask: Asker, n_bits: int) -> None:
