@@ -9,7 +9,7 @@ from their_gradients import export_gradients
 
 from ithbit.families import FAMILIES
 from ithbit.models import classifier
-from ithbit.models.registry import BLOCKS
+from ithbit.models.classifier import BLOCKS
 from ithbit.models.stacked import Params, Sequence, part
 from ithbit.reference import weights
 from ithbit.reference.double import InDouble

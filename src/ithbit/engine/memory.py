@@ -17,8 +17,7 @@ from ithbit.engine.outcomes import outcome
 from ithbit.engine.steppers import Kernels
 from ithbit.engine.steppers.choice import choose_stepper
 from ithbit.errors import TooLargeError
-from ithbit.models.classifier import n_parameters
-from ithbit.models.registry import matrix_numbers
+from ithbit.models.classifier import matrix_numbers, n_parameters
 from ithbit.spec import RunSpec
 from ithbit.store.records import Result
 from ithbit.tasks.indexing import n_tokens

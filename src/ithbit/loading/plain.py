@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ithbit.models import own_layer, positions
-from ithbit.models.registry import blocks_of
+from ithbit.models.classifier import blocks_of
 from ithbit.models.stacked import Params, Sequence, part
 from ithbit.reference.models import dense_features
 from ithbit.spec import ModelSpec, RunSpec

@@ -45,7 +45,7 @@ from ithbit.tasks.sampling import Examples
 from ithbit.tasks.structured import structured_bytes
 from ithbit.tasks.tokens import token_table
 from ithbit.verify import search
-from ithbit.verify.margins import (
+from ithbit.verify.search import (
     NEAR,
     TRUSTED,
     Asker,
