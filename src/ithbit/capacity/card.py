@@ -7,6 +7,8 @@ limits that are proved and those of floats. All text is escaped.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
 from statistics import fmean, linear_regression
 
 import matplotlib as mpl
@@ -126,8 +128,13 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
     shown = [each for each in (*known, *own) if each.task == "rhi" and each.solved_at]
     placed = [each for each in shown if each.state]
     beside = [each for each in shown if not each.state]
+    beside.sort(key=lambda each: (each.family, each.layers, each.width))
     colours = _colours([each.family for each in shown])
-    depths = sorted({each.layers for each in shown})
+    markers = dict(zip(sorted({each.layers for each in shown}), cycle(_MARKERS), strict=False))
+
+    def draw(axes: Axes, x: float, each: Capacity) -> None:
+        _draw(axes, x, each, each in own, colours[each.family], markers[each.layers])
+
     figure = Figure(figsize=(8.6, 5.6), layout="constrained")
     # A second panel has so many cells side by side.
     widths = [6.0, 0.4 + 0.28 * len(beside)] if beside else [1.0]
@@ -136,11 +143,11 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     for each in placed:
-        _draw(axes, each.state or 0, each, each in own, colours[each.family], depths)
+        draw(axes, each.state or 0, each)
     states = [each.state for each in placed if each.state] or [1, 1024]
     ends = min(states) / 1.5, max(states) * 1.5
     lengths = [n for each in shown for n in (each.failed_at, each.solved_at, each.n_star)]
-    bottom = min([2, *(0.8 * (each.solved_at or 0) for each in shown)])
+    bottom = min([2, *(0.8 * each.solved_at for each in shown)])
     top = 3 * max([64, *(n for n in lengths if n)])
     _limits(axes, ends, top)
     for found in fits(known):
@@ -157,9 +164,15 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
     axes.set_title("Largest n learnt (right-hand indexing)")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.legend(handles=_legend(shown, colours, depths), loc="upper left", fontsize=8)
+    axes.legend(handles=_legend(shown, colours, markers), loc="upper left", fontsize=8)
     for panel in strip:
-        _stand_beside(panel, beside, own, colours, depths)
+        for place, each in enumerate(beside):
+            draw(panel, place, each)
+        panel.set_xlim(-0.6, len(beside) - 0.4)
+        panel.set_xticks(range(len(beside)), [str(each.width) for each in beside])
+        fixed = all(each.family in FAMILIES for each in beside)
+        why = "no fixed state" if fixed else "state not fixed or not known"
+        panel.set_xlabel(f"width; {why}")
     for panel in (axes, *strip):
         panel.grid(which="major")
     return figure
@@ -180,32 +193,13 @@ def _limits(axes: Axes, ends: tuple[float, float], top: float) -> None:
         )  # fmt: skip
 
 
-def _stand_beside(
-    panel: Axes,
-    cells: Sequence[Capacity],
-    own: Sequence[Capacity],
-    colours: dict[str, str],
-    depths: Sequence[int],
-) -> None:
-    """Cells side by side, by family, depth and width."""
-    order = sorted(cells, key=lambda each: (each.family, each.layers, each.width))
-    for place, each in enumerate(order):
-        _draw(panel, place, each, each in own, colours[each.family], depths)
-    panel.set_xlim(-0.6, len(order) - 0.4)
-    panel.set_xticks(range(len(order)), [str(each.width) for each in order])
-    known = all(each.family in FAMILIES for each in order)
-    panel.set_xlabel("width; no fixed state" if known else "width; state not fixed or not known")
-
-
-def _draw(
-    axes: Axes, x: float, each: Capacity, mine: bool, colour: str, depths: Sequence[int]
-) -> None:
-    low, high = each.solved_at or 0, each.failed_at
-    marker = "*" if mine else _MARKERS[depths.index(each.layers) % len(_MARKERS)]
+def _draw(axes: Axes, x: float, each: Capacity, mine: bool, colour: str, marker: str) -> None:
+    low, high = each.solved_at, each.failed_at
     edge = INK if mine else PAPER if each.final else colour
     axes.plot(
-        [x], [low], marker, color=colour if each.final else PAPER, markeredgecolor=edge,
-        markersize=14 if mine else 6, markeredgewidth=0.8, zorder=4 if mine else 3,
+        [x], [low], "*" if mine else marker, color=colour if each.final else PAPER,
+        markeredgecolor=edge, markeredgewidth=0.8,
+        markersize=14 if mine else 6, zorder=4 if mine else 3,
     )  # fmt: skip
     top = high if high is not None else 1.3 * low
     axes.plot([x] * 2, [low, top], color=colour, linewidth=1.5, zorder=2)
@@ -224,25 +218,18 @@ def _colours(families: Sequence[str]) -> dict[str, str]:
 
 
 def _legend(
-    placed: Sequence[Capacity], colours: dict[str, str], depths: Sequence[int]
+    shown: Sequence[Capacity], colours: dict[str, str], markers: dict[int, str]
 ) -> list[Line2D]:
-    handles = [
-        Line2D([], [], color=colour, label=family_named(name).label, linewidth=3)
-        for name, colour in colours.items()
-    ]
+    line, mark = partial(Line2D, [], [], linewidth=3), partial(Line2D, [], [], linestyle="")
+    handles = [line(color=c, label=family_named(name).label) for name, c in colours.items()]
     handles += [
-        Line2D([], [], marker=_MARKERS[k % len(_MARKERS)], color=INK, linestyle="",
-               label=counted(depth, "layer"))
-        for k, depth in enumerate(depths)
-    ]  # fmt: skip
-    if not all(each.final for each in placed):
+        mark(color=INK, marker=marker, label=counted(depth, "layer"))
+        for depth, marker in markers.items()
+    ]
+    if not all(each.final for each in shown):
         handles.append(
-            Line2D([], [], marker=_MARKERS[0], color=PAPER, markeredgecolor=INK, linestyle="",
-                   label="search not done")
-        )  # fmt: skip
-    statuses = {each.n_star_status for each in placed if each.n_star is not None}
-    handles += [
-        Line2D([], [], marker="_", color=INK, linestyle="", label=f"n* ({status})")
-        for status in sorted(statuses)
-    ]
+            mark(color=PAPER, markeredgecolor=INK, marker=_MARKERS[0], label="search not done")
+        )
+    statuses = sorted({each.n_star_status for each in shown if each.n_star is not None})
+    handles += [mark(color=INK, marker="_", label=f"n* ({status})") for status in statuses]
     return handles
