@@ -23,7 +23,7 @@ from ithbit.engine.device import Device
 from ithbit.engine.outcomes import forget_failures, outcome
 from ithbit.families import family_named
 from ithbit.shown import counted
-from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.spec import ModelSpec, Protocol, RunSpec, cell
 from ithbit.store.reading import check_kind, read_verification
 from ithbit.store.records import Failure, Result, Verified
 from ithbit.verify.verify import ALWAYS, is_enough, verify_run
@@ -105,13 +105,10 @@ class Search:
 
     def runs(self, model: ModelSpec, n: int) -> dict[Try, RunSpec]:
         """All runs of a cell at one length, whether ever needed or not."""
-        at_n = replace(model, n_bits=n)
-        protocols = {rate: replace(self.protocol, learning_rate=rate) for rate in self.ask.rates}
-        return {
-            (rate, seed): RunSpec(at_n, seed, protocol)
-            for rate, protocol in protocols.items()
-            for seed in self.ask.seeds
-        }
+        at_n, seeds = replace(model, n_bits=n), self.ask.seeds
+        protocols = [replace(self.protocol, learning_rate=rate) for rate in self.ask.rates]
+        runs = [run for protocol in protocols for run in cell(at_n, protocol, seeds)]
+        return {(run.protocol.learning_rate, run.seed): run for run in runs}
 
     def standing(self, model: ModelSpec) -> Standing:
         """Where the search of a cell stands according to the store."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ithbit.errors import DeviceError, SpecError
+from ithbit.errors import DeviceError, SpecError, one_of
 from ithbit.families import family_named
 from ithbit.loading.constructed import params_of_solution
 from ithbit.loading.formal import Formal
@@ -156,10 +156,7 @@ def from_run(
 
 
 def _dtype(name: str | torch.dtype) -> torch.dtype:
-    chosen = _DTYPES.get(str(name).removeprefix("torch."))
-    if chosen is None:
-        raise SpecError(f"unknown dtype {name!r}; choose one of {', '.join(_DTYPES)}")
-    return chosen
+    return _DTYPES[one_of("unknown dtype", str(name).removeprefix("torch."), _DTYPES)]
 
 
 def _device(name: str | torch.device) -> str:

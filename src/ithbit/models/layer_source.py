@@ -18,8 +18,8 @@ import importlib.util
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -97,14 +97,8 @@ class Layer:
         positional, named = _arguments(self.factory, self.name, width)
         with BUILDING, torch.random.fork_rng():
             torch.manual_seed(seed)
-            try:
+            with explained(f"{self.name} cannot be built at width {width}"):
                 module = self.factory(*positional, **named)
-            except LayerError:
-                raise
-            except FAILURES as error:
-                raise LayerError(
-                    f"{self.name} cannot be built at width {width}: {said(error)}"
-                ) from error
         if not isinstance(module, torch.nn.Module):
             raise LayerError(
                 f"{self.name} must return a torch.nn.Module, got {type(module).__name__}"
@@ -317,11 +311,8 @@ def _run_file(layer: Layer, path: Path) -> ModuleType:
     sys.modules[module.__name__] = module  # dataclasses and pickling look it up there
     _loading.append(str(path))
     try:
-        exec(compile(layer.text, str(path), "exec", dont_inherit=True), module.__dict__)
-    except FAILURES as error:
-        if isinstance(error, LayerError):
-            raise
-        raise LayerError(f"{path} cannot be imported: {said(error)}") from error
+        with explained(f"{path} cannot be imported"):
+            exec(compile(layer.text, str(path), "exec", dont_inherit=True), module.__dict__)
     finally:
         _loading.pop()
     return module
@@ -336,10 +327,8 @@ def _look_in(folder: Path) -> None:
 def _origin(name: str) -> Path | None:
     """The file of an importable module, None if it has none."""
     _look_in(Path.cwd())
-    try:
+    with explained(f"the module {name} cannot be imported"):
         spec = importlib.util.find_spec(name)
-    except FAILURES as error:
-        raise LayerError(f"the module {name} cannot be imported: {said(error)}") from error
     if spec is None:
         raise LayerError(f"the module {name} cannot be imported: there is no such module")
     return Path(spec.origin) if spec.has_location and spec.origin else None
@@ -349,10 +338,8 @@ def _import_module(name: str) -> ModuleType:
     module, origin = sys.modules.get(name), _origin(name)
     if module is not None and origin is not None and _was_edited(module, origin):
         raise LayerError(f"the module {name} has changed since it was imported; start Python again")
-    try:
+    with explained(f"the module {name} cannot be imported"):
         return importlib.import_module(name)
-    except FAILURES as error:
-        raise LayerError(f"the module {name} cannot be imported: {said(error)}") from error
 
 
 def _was_edited(module: ModuleType, path: Path) -> bool:
@@ -366,6 +353,17 @@ def _was_edited(module: ModuleType, path: Path) -> bool:
             stamp = int(path.stat().st_mtime) & 0xFFFFFFFF
             return head[8:12] != stamp.to_bytes(4, "little")
     return False
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Context in which whatever a user's code raises becomes a `LayerError` that begins so."""
+    try:
+        yield
+    except LayerError:
+        raise
+    except FAILURES as error:
+        raise LayerError(f"{what}: {said(error)}") from error
 
 
 def said(error: BaseException) -> str:

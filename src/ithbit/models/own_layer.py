@@ -25,7 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from ithbit.errors import LayerError
-from ithbit.models.layer_source import FAILURES, Layer, layer_for, said
+from ithbit.models.layer_source import Layer, explained, layer_for, said
 from ithbit.models.stacked import Params, Stream, packed, part, unpacked
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
@@ -61,14 +61,8 @@ def check_layer(layer: Layer, width: int, n_tokens: int, device: torch.device) -
 
 def apply(module: nn.Module, x: Tensor, name: str) -> Tensor:
     """The module's output; raises a `LayerError` that explains why if there is no usable one."""
-    try:
+    with explained(f"{name} raises on an input of shape {tuple(x.shape)}"):
         out = module(x)
-    except LayerError:
-        raise
-    except FAILURES as error:
-        raise LayerError(
-            f"{name} raises on an input of shape {tuple(x.shape)}: {said(error)}"
-        ) from error
     if isinstance(out, tuple):
         raise LayerError(
             f"{name} returns a tuple of {len(out)}; return its output tensor alone, as with [0]"
@@ -269,12 +263,8 @@ def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
                 raise LayerError(changed_buffer(layer.name, name.split(".", 2)[2]))
         return [out.detach(), *grads]
 
-    try:
+    with explained(f"{layer.name} cannot be trained"):
         apart = tried(slice(None), stacked=False)
-    except LayerError:
-        raise
-    except Exception as error:
-        raise LayerError(f"{layer.name} cannot be trained: {said(error)}") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

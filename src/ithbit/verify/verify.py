@@ -212,11 +212,8 @@ def model_of(run: RunSpec, weights: bytes, device: torch.device) -> Model:
 
     def model(bits: Tensor, index: Tensor) -> Tensor:
         size = batch_that_fits(run.model, bits.shape[1], len(index))
-        if len(index) > size:
-            parts = zip(bits.split(size), index.split(size), strict=True)
-            return torch.cat([model(*part) for part in parts])
-        examples = Examples(bits.unsqueeze(0), index.unsqueeze(0))
-        return logits(stacked, run.model, table, examples)[0]
+        parts = map(Examples, bits[None].split(size, 1), index[None].split(size, 1))
+        return torch.cat([logits(stacked, run.model, table, part)[0] for part in parts])
 
     return model
 
