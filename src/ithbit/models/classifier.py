@@ -29,24 +29,16 @@ _DRAWN = 1 << 20  # larger blocks are counted on the meta device, which makes to
 Init = Callable[[ModelSpec, torch.Generator], Params]
 
 
-def _no_params(spec: ModelSpec, generator: torch.Generator) -> Params:
-    return {}
-
-
-def _unchanged(params: Params, rows: Tensor) -> Tensor:
-    return rows
-
-
 @dataclass(frozen=True)
 class Blocks:
     """A family's block, and its stages before the first block and after the last."""
 
     init_block: Init
     block: Callable[[Params, ModelSpec, Stream, bool], Tensor]
-    init_enter: Init = _no_params
-    enter: Callable[[Params, Tensor], Tensor] = _unchanged
-    init_leave: Init = _no_params
-    leave: Callable[[Params, Tensor], Tensor] = _unchanged
+    init_enter: Init = lambda spec, generator: {}
+    enter: Callable[[Params, Tensor], Tensor] = lambda params, rows: rows
+    init_leave: Init = lambda spec, generator: {}
+    leave: Callable[[Params, Tensor], Tensor] = lambda params, rows: rows
 
 
 _SOFTMAX = Blocks(
@@ -55,7 +47,8 @@ _SOFTMAX = Blocks(
     init_enter=softmax_attention.init_enter,
     enter=softmax_attention.enter,
 )
-_OWN = Blocks(_no_params, own_layer.block)  # weights: `own_layer.init_block`, a seed per block
+# Weights of a user's layer: `own_layer.init_block`, a seed per block.
+_OWN = Blocks(lambda spec, generator: {}, own_layer.block)
 _LINEAR = Blocks(linear_attention.init_block, linear_attention.block)
 
 BLOCKS: dict[str, Blocks] = {

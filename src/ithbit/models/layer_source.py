@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -187,7 +187,7 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> Layer:
             )
         is_package = bool(module.__spec__ and module.__spec__.parent)
         named = find_layer(f"{module.__name__ if is_package else path}:{called}")
-        return note(Layer(named.family, named.digest, named.source, named.text, factory))
+        return note(replace(named, given=factory))
     text = code_text(factory)
     digest = "" if text is None else _digest(text.encode() + called.encode())
     return note(Layer(f"python:{called}", digest, None, (text or "").encode(), factory))

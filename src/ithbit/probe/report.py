@@ -32,7 +32,7 @@ from ithbit.probe.behaviour import Behaviour, behaviour, usable
 from ithbit.probe.families import Count, FamilyRow, family_rows
 from ithbit.probe.rank import CausalRank, causal_rank
 from ithbit.shown import Shown, counted
-from ithbit.spec import ModelSpec, Protocol, RunSpec, plain
+from ithbit.spec import ModelSpec, Protocol, RunSpec, cell, plain
 from ithbit.store.folder import RunFolder
 from ithbit.store.probed import ProbedCell
 from ithbit.store.reading import read_verification
@@ -227,9 +227,7 @@ def probe_layer(
                 remarks.append("the layer's code cannot be read, so its runs are not kept")
                 trained, where = note(replace(layer, digest=secrets.token_hex(32))), Path(for_now)
             runs = _train(trained, plan, where, device_name, workers, remarks, tell, until)
-        families = family_rows(
-            store, plan.width, list(plan.lengths), list(plan.layers), plan.protocol
-        )
+        families = family_rows(store, plan.width, plan.lengths, plan.layers, plan.protocol)
     report = ProbeReport(
         layer.name,
         layer.family,
@@ -308,7 +306,7 @@ def _train(
         for n in plan.lengths
         for depth in plan.layers
     ]
-    runs = [RunSpec(model, seed, plan.protocol) for model in models for seed in plan.seeds]
+    runs = [run for model in models for run in cell(model, plan.protocol, plan.seeds)]
     why = why_not_stacked(models[0], device.torch)
     if why is not None:
         remarks.append(f"seeds are trained one by one, not in a stack: {why}")
