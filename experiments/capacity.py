@@ -117,7 +117,7 @@ def ahead(
 
 def draw(rows: Path, path: Path) -> None:
     """The figure of docs/capacity.md, and the fitted exponents."""
-    from ithbit.capacity.figure import capacity_figure, fits
+    from ithbit.capacity.card import capacity_figure, fits
     from ithbit.report.figures import save
 
     found = read_rows(rows)

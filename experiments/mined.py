@@ -28,7 +28,7 @@ from ithbit.store.records import Case
 from ithbit.tasks.sampling import Examples, draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
 from ithbit.verify import search
-from ithbit.verify.margins import Asker, in_chunks
+from ithbit.verify.search import Asker, in_chunks
 from ithbit.verify.verify import (
     examine,
     finished_folders,

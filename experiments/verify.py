@@ -34,7 +34,7 @@ from ithbit.models.layer_source import load_layer
 from ithbit.probe.behaviour import behaviour, usable
 from ithbit.probe.rank import causal_rank
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.verify.margins import Model
+from ithbit.verify.search import Model
 from ithbit.verify.verify import examine, model_of
 
 FLA = (

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 import ithbit
-from ithbit.capacity.card import atlas, render_card
-from ithbit.capacity.figure import capacity_figure, fit
-from ithbit.capacity.result import Capacities, Capacity, read_rows, row
+from ithbit.capacity.card import capacity_figure, fit, render_card
+from ithbit.capacity.result import Capacities, Capacity, atlas, read_rows, row
 from ithbit.capacity.rounds import Search, Standing, rounds
 from ithbit.capacity.search import Ask
 from ithbit.capacity.state import beside

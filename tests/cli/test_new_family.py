@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from ithbit.families import FAMILIES, Family, group
-from ithbit.models.registry import BLOCKS, Blocks
-from ithbit.models.stacked import Params, linear
-from ithbit.models.stream import Stream
+from ithbit.models.classifier import BLOCKS, Blocks
+from ithbit.models.stacked import Params, Stream, linear
 from ithbit.spec import ModelSpec
 from ithbit.theory.architecture import architecture
 from ithbit.theory.constructions import construct

@@ -10,8 +10,8 @@ from ithbit.engine.device import choose_device
 from ithbit.engine.steppers.choice import choose_stepper
 from ithbit.errors import LayerError
 from ithbit.models import classifier, own_layer
-from ithbit.models.layer_check import check_layer, identical, off_in_evaluation
 from ithbit.models.layer_source import Layer, load_layer
+from ithbit.models.own_layer import check_layer, identical, off_in_evaluation
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table

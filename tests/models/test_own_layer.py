@@ -15,8 +15,7 @@ import ithbit
 from ithbit.errors import LayerError
 from ithbit.models import classifier, own_layer
 from ithbit.models.layer_source import family_of, layer_of, load_layer
-from ithbit.models.stacked import part
-from ithbit.models.stream import Sequence
+from ithbit.models.stacked import Sequence, part
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.tasks.sampling import draw_examples, stream_keys

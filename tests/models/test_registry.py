@@ -9,9 +9,8 @@ from their_gradients import export_gradients
 
 from ithbit.families import FAMILIES
 from ithbit.models import classifier
-from ithbit.models.registry import BLOCKS
-from ithbit.models.stacked import Params, part
-from ithbit.models.stream import Sequence
+from ithbit.models.classifier import BLOCKS
+from ithbit.models.stacked import Params, Sequence, part
 from ithbit.reference import weights
 from ithbit.reference.models import InDouble, build
 from ithbit.spec import ModelSpec

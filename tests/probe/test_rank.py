@@ -16,9 +16,9 @@ from known_layers import FADING, GROWING, KNOWN, Convolution, Delta, Gated
 from torch import Tensor, nn
 
 from ithbit.models.adapters import Recurrent
+from ithbit.models.classifier import BLOCKS
 from ithbit.models.layer_source import load_layer
-from ithbit.models.registry import BLOCKS
-from ithbit.models.stream import Sequence
+from ithbit.models.stacked import Sequence
 from ithbit.probe.jacobian import Point, Spectrum, rows_of
 from ithbit.probe.rank import CausalRank, causal_rank
 from ithbit.spec import ModelSpec

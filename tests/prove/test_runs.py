@@ -22,7 +22,7 @@ from ithbit.prove.single import Float32
 from ithbit.store.folder import keep_verification
 from ithbit.store.reading import read_verification
 from ithbit.store.records import Proof, Verified
-from ithbit.verify.margins import margins
+from ithbit.verify.search import margins
 from ithbit.verify.verify import model_of
 
 

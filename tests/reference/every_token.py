@@ -3,10 +3,8 @@
 import torch
 from torch import Tensor
 
-from ithbit.models.classifier import token_vectors
-from ithbit.models.registry import blocks_of
-from ithbit.models.stacked import Params, part
-from ithbit.models.stream import Sequence
+from ithbit.models.classifier import blocks_of, token_vectors
+from ithbit.models.stacked import Params, Sequence, part
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import TokenTable, token_rows

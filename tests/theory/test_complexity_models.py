@@ -5,8 +5,8 @@ import pytest
 import torch
 from completions import trained
 
-from ithbit.models.registry import BLOCKS
-from ithbit.models.stream import Sequence
+from ithbit.models.classifier import BLOCKS
+from ithbit.models.stacked import Sequence
 from ithbit.spec import ModelSpec
 
 TOKENS = 6

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ithbit.verify.margins import Case, Tally, alone, in_chunks, margins
+from ithbit.verify.search import Case, Tally, alone, in_chunks, margins
 
 CPU = torch.device("cpu")
 

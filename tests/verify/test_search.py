@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ithbit.verify import search as stages
-from ithbit.verify.margins import Asker, Model, Tally, alone
+from ithbit.verify.search import Asker, Model, Tally, alone
 
 CPU = torch.device("cpu")
 

@@ -19,7 +19,7 @@ from ithbit.store.reading import read_verification
 from ithbit.store.records import Proof
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
-from ithbit.verify.margins import Case, Model
+from ithbit.verify.search import Case, Model
 from ithbit.verify.verify import (
     check_length,
     examine,

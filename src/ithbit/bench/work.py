@@ -2,8 +2,8 @@
 
 Only products are counted: 2 operations for a multiplication and its addition. Activation functions,
 norms, softmax, gates, the optimiser and drawing the data are not, so a share of a ceiling computed
-from this is a lower bound. The exact savings of `models/stream.py` are subtracted: before the first
-mixing, the token-wise products are those of the token table, once per step and not once per
+from this is a lower bound. The exact savings of `models/stacked.py` are subtracted: before the
+first mixing, the token-wise products are those of the token table, once per step and not once per
 example, and the last block answers at one token only. Sums over pairs of tokens are counted as the
 models compute them, token by token; with a causal mask, only the pairs that it leaves. The backward
 pass has two products for each one of the forward pass: a step costs three forward passes.

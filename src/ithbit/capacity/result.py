@@ -5,8 +5,9 @@ import io
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
+from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ithbit.capacity.rounds import Standing
 from ithbit.capacity.state import beside
@@ -98,8 +99,7 @@ class Capacity:
 
 def row(standing: Standing, measure: bool = False) -> Capacity:
     """The row of a cell. `measure` measures its state, which takes up to a minute or so."""
-    model, found = standing.model, standing.bracket
-    at_low = next((each for each in standing.tried if each.n == found.low), None)
+    model, found, at_low = standing.model, standing.bracket, standing.lower
     verdicts = sorted(set(standing.verdicts))
     return Capacity(
         model.task,
@@ -197,26 +197,26 @@ def cells(each: Capacity) -> tuple[object, ...]:
 
 def read_rows(path: Path) -> tuple[Capacity, ...]:
     """The rows that `Capacities.csv` wrote; raises `StoreError` if they cannot be read."""
-    kinds = {field.name: str(field.type) for field in fields(Capacity)}
     try:
         with open(path, newline="", encoding="utf-8") as file:
-            return tuple(_read(line, kinds) for line in csv.DictReader(file))
+            return tuple(map(_read, csv.DictReader(file)))
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         raise StoreError(f"{path} does not hold capacities: {error}") from error
 
 
-def _read(line: dict[str, Any], kinds: dict[str, str]) -> Capacity:
+def _read(line: dict[str, Any]) -> Capacity:
     values: dict[str, Any] = {}
-    for name, kind in kinds.items():
-        text = line[name]
-        if "None" in kind and text == "":
-            values[name] = None
-        elif "bool" in kind:
-            values[name] = {"True": True, "False": False}[text]
-        elif "int" in kind:
-            values[name] = int(text)
-        else:
-            values[name] = float(text) if "float" in kind else str(text)
+    for field in fields(Capacity):
+        kind, *may_be_none = get_args(field.type) or (field.type,)
+        text = line[field.name]
+        read = {"True": True, "False": False}.__getitem__ if kind is bool else kind
+        values[field.name] = None if may_be_none and text == "" else read(text)
     return Capacity(**values)
+
+
+def atlas() -> tuple[Capacity, ...]:
+    """The known capacities: those of results/capacity."""
+    with as_file(files("ithbit.capacity").joinpath("atlas.csv")) as path:
+        return read_rows(path)

@@ -24,7 +24,7 @@ from ithbit.engine.outcomes import forget_failures, outcome
 from ithbit.errors import StoreError
 from ithbit.families import family_named
 from ithbit.shown import counted
-from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.spec import ModelSpec, Protocol, RunSpec, cell
 from ithbit.store.reading import check_kind, read_verification
 from ithbit.store.records import Failure, Result, Verified
 from ithbit.verify.verify import ALWAYS, is_enough, verify_run
@@ -57,6 +57,11 @@ class Standing:
         return bracket({each.n: each.solved for each in self.tried})
 
     @property
+    def lower(self) -> Tried | None:
+        """The lower end of the bracket."""
+        return next((each for each in self.tried if each.n == self.bracket.low), None)
+
+    @property
     def done(self) -> bool:
         return not (self.train or self.verify or self.stuck)
 
@@ -67,15 +72,12 @@ class Standing:
 
     def sentence(self) -> str:
         """Where it stands, in one line."""
-        model = self.model
-        rates = sorted({run.protocol.learning_rate for run in self.train})
-        at = ", ".join(f"{rate:g}" for rate in rates)
-        now = (
-            f"n = {self.trying} at {at}, {counted(len(self.train), 'run')}"
-            if self.train
-            else "done"
-        )
-        if self.stuck and not self.train:
+        model, now = self.model, "done"
+        if self.train:
+            rates = sorted({run.protocol.learning_rate for run in self.train})
+            at = ", ".join(f"{rate:g}" for rate in rates)
+            now = f"n = {self.trying} at {at}, {counted(len(self.train), 'run')}"
+        elif self.stuck:
             why = shorten(self.stuck[0].error, 200, placeholder="…")
             now = f"n = {self.trying} cannot be settled: {why}"
         name = family_named(model.family).label if model.code else model.family
@@ -104,44 +106,36 @@ class Search:
 
     def runs(self, model: ModelSpec, n: int) -> dict[Try, RunSpec]:
         """All runs of a cell at one length, whether ever needed or not."""
-        at_n = replace(model, n_bits=n)
-        protocols = {rate: replace(self.protocol, learning_rate=rate) for rate in self.ask.rates}
-        return {
-            (rate, seed): RunSpec(at_n, seed, protocol)
-            for rate, protocol in protocols.items()
-            for seed in self.ask.seeds
-        }
+        at_n, seeds = replace(model, n_bits=n), self.ask.seeds
+        protocols = [replace(self.protocol, learning_rate=rate) for rate in self.ask.rates]
+        runs = [run for protocol in protocols for run in cell(at_n, protocol, seeds)]
+        return {(run.protocol.learning_rate, run.seed): run for run in runs}
 
     def standing(self, model: ModelSpec) -> Standing:
         """Where the search of a cell stands according to the store."""
         check_kind(self.store)
         found = replay(lambda n: self._stands(model, n), self.ask)
-        standing = Standing(model, found.tried, found.trying)
-        if found.trying is not None:
-            runs = self.runs(model, found.trying)
-            wanted = [runs[each] for each in found.wanted]
-            ended = [self._ended.get(run) for run in wanted]
-            return replace(
-                standing,
-                train=tuple(run for run in wanted if run not in self._ended),
-                stuck=tuple(done for done in ended if isinstance(done, Failure)),
-            )
-        low = standing.bracket.low
-        return standing if low is None else self._sealed(standing, low)
+        if found.trying is None:
+            return self._sealed(Standing(model, found.tried))
+        runs = self.runs(model, found.trying)
+        ended = {runs[each]: self._ended.get(runs[each]) for each in found.wanted}
+        train = tuple(run for run, done in ended.items() if done is None)
+        stuck = tuple(done for done in ended.values() if isinstance(done, Failure))
+        return Standing(model, found.tried, found.trying, train, stuck=stuck)
 
-    def _sealed(self, standing: Standing, low: int) -> Standing:
+    def _sealed(self, standing: Standing) -> Standing:
         """A narrow bracket with the verdicts and the unverified runs at its lower end."""
-        rate = next(each.rate for each in standing.tried if each.n == low)
-        runs, stands = self.runs(standing.model, low), self._stands(standing.model, low)
-        at_rate = [runs[rate, seed] for seed in self.ask.seeds if stands.get((rate, seed))]
-        records = {run: self._record(run) for run in at_rate}
-        unsure = tuple(
-            run
-            for run, record in records.items()
-            if record is None or not is_enough(record, BUDGET, count=False)
-        )
-        verdicts = tuple(record.found.verdict for record in records.values() if record)
-        return replace(standing, verify=unsure, verdicts=verdicts)
+        model, low = standing.model, standing.lower
+        if low is None:
+            return standing
+        runs = self.runs(model, low.n)
+        stand = [each for each, does in self._stands(model, low.n).items() if does]
+        records = {runs[each]: self._record(runs[each]) for each in stand if each[0] == low.rate}
+        known = {run: record for run, record in records.items() if record is not None}
+        enough = {run for run, record in known.items() if is_enough(record, BUDGET, count=False)}
+        verdicts = tuple(record.found.verdict for record in known.values())
+        verify = tuple(run for run in records if run not in enough)
+        return replace(standing, verify=verify, verdicts=verdicts)
 
     def _stands(self, model: ModelSpec, n: int) -> dict[Try, bool]:
         """Whether each run of a length stands, for the runs that finished or diverged."""

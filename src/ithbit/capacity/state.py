@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch import nn
 
-from ithbit.families import FAMILIES, family_named
+from ithbit.families import family_named
 from ithbit.loading.plain import Block
 from ithbit.models.classifier import init
 from ithbit.models.layer_source import FAILURES, layer_for
@@ -61,10 +61,11 @@ def beside(model: ModelSpec, measure: bool = True) -> Beside:
     counted = None if arch is None else _counted(arch)
     if arch is not None and counted is None:
         return Beside()
-    one = replace(model, n_bits=1, n_layers=1)
+    # For full attention, its causal twin: with one layer they keep the same.
+    twin = model.family if arch is None else arch.causal_twin
+    one = replace(model, family=twin, n_bits=1, n_layers=1)
     measure = measure and (counted is None or counted // depth <= _LARGEST)
-    a_layer = measured_state(one) if measure else None
-    declared = declared_state(one) if measure and family.own else None
+    a_layer, declared = _observed(one) if measure else (None, None)
     state = counted if a_layer is None else depth * a_layer
     known = Beside(state, declared=None if declared is None else depth * declared)
     if state is None:
@@ -80,34 +81,24 @@ def beside(model: ModelSpec, measure: bool = True) -> Beside:
 
 
 @cache
-def measured_state(model: ModelSpec) -> int | None:
-    """The measured state of one layer; None if the measurement is inconclusive."""
-    module = _module(model) if model.code else _block(model)
-    try:
-        if module is None:
-            return None
-        if model.code and behaviour(module, model.d_model, _RANK_LENGTH).leak is not None:
-            return None
-        return causal_rank(module, model.d_model, _RANK_LENGTH).state
-    except FAILURES:  # a layer that has no derivative
-        return None
-
-
-def _block(model: ModelSpec) -> nn.Module:
-    """The block of a family before training; for full attention, its causal twin."""
-    twin = replace(model, family=_causal_twin(model.family))
-    weights = part(init(twin, 0), "blocks.0")
-    return Block({name: value.double() for name, value in weights.items()}, twin)
-
-
-def declared_state(model: ModelSpec) -> int | None:
-    """The state that one user's layer declares, as `ithbit probe` reads it."""
-    module = _module(model)
-    return None if module is None else behaviour(module, model.d_model, 4).declared_state
+def _observed(model: ModelSpec) -> tuple[int | None, int | None]:
+    """The state of one layer: as measured, None if that is inconclusive, and as it declares it."""
+    width, declared = model.d_model, None
+    if (module := _module(model)) is not None:
+        with suppress(*FAILURES):  # a layer that has no derivative
+            seen = behaviour(module, width, _RANK_LENGTH)
+            declared = seen.declared_state
+            if seen.leak is None:
+                return causal_rank(module, width, _RANK_LENGTH).state, declared
+    return None, declared
 
 
 def _module(model: ModelSpec) -> nn.Module | None:
-    """A user's layer where it runs: on the CPU, else on the GPU; None if on neither."""
+    """A family's block before training, or a user's layer where it runs: on the CPU, else on the
+    GPU; None if on neither."""
+    if not model.code:
+        weights = part(init(model, 0), "blocks.0")
+        return Block({name: value.double() for name, value in weights.items()}, model)
     for where in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         with suppress(*FAILURES):
             device = torch.device(where)
@@ -137,8 +128,3 @@ def _counted(arch: Architecture) -> int | None:
         return None
     window = (arch.conv - 1) * arch.width if arch.kind == "mamba2" else 0
     return arch.n_layers * (bits // BITS + window)
-
-
-def _causal_twin(name: str) -> str:
-    kind = family_named(name).kind
-    return next(f.name for f in FAMILIES.values() if f.kind == kind and f.causal)

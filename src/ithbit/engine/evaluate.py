@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ithbit.models.classifier import logits, with_buffers
-from ithbit.models.registry import matrix_numbers
+from ithbit.models.classifier import logits, matrix_numbers, with_buffers
 from ithbit.models.stacked import Params
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.tasks.indexing import n_tokens

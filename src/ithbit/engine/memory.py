@@ -16,8 +16,7 @@ from ithbit.engine.device import Device
 from ithbit.engine.how import How
 from ithbit.engine.steppers.choice import choose_stepper
 from ithbit.errors import TooLargeError
-from ithbit.models.classifier import n_parameters
-from ithbit.models.registry import matrix_numbers
+from ithbit.models.classifier import matrix_numbers, n_parameters
 from ithbit.spec import RunSpec
 from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.sampling import BYTES_A_BIT

@@ -1,24 +1,30 @@
 """The modules that `ithbit.load` returns: call them on bits and an index, or get attention maps."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ithbit.errors import DeviceError, SpecError
+from ithbit.errors import DeviceError, SpecError, one_of
 from ithbit.families import family_named
-from ithbit.loading.attention import attention_maps
 from ithbit.loading.constructed import params_of_solution
 from ithbit.loading.formal import Formal
-from ithbit.loading.inputs import Bits, Index, read_inputs
 from ithbit.loading.plain import Plain
-from ithbit.models.stacked import Params
+from ithbit.models.softmax_attention import softmax_weights
+from ithbit.models.stacked import Params, part
 from ithbit.reference import weights
 from ithbit.reference.models import InDouble, Reference, build, missing_library
-from ithbit.spec import RunSpec
+from ithbit.spec import ModelSpec, RunSpec
 from ithbit.theory.solution import Solution
 from ithbit.theory.trained_solution import TrainedSolution
 from ithbit.verify.verify import params_of, read_run
+
+Bits = str | Sequence[Any] | np.ndarray[Any, Any] | Tensor
+Index = int | Sequence[int] | np.ndarray[Any, Any] | Tensor
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -105,7 +111,23 @@ class Trained(Model):
         spec = self.run.model
         if not family_named(spec.family).attention:
             raise SpecError(f"{spec.family} has no attention maps")
-        return attention_maps(self.module, self.network, spec, bits, index)
+        # The library's fused attention keeps no maps: they are computed from what each block reads.
+        seen: list[Tensor] = []
+        encoder = getattr(self.body, "encoder", None)
+        hooks = [
+            block.register_forward_pre_hook(lambda block, args: seen.append(args[0].detach()))
+            for block in (self.body.children() if encoder is None else encoder.layer)
+        ]
+        try:
+            self.module(bits, index)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        net = self.network
+        params = net.block_params() if isinstance(net, Plain) else weights.export(net, spec)
+        return torch.stack(
+            [_attention_map(part(params, f"blocks.{k}"), spec, x) for k, x in enumerate(seen)], 1
+        )
 
 
 class Construction(Model):
@@ -133,10 +155,7 @@ def from_run(
 
 
 def _dtype(name: str | torch.dtype) -> torch.dtype:
-    chosen = _DTYPES.get(str(name).removeprefix("torch."))
-    if chosen is None:
-        raise SpecError(f"unknown dtype {name!r}; choose one of {', '.join(_DTYPES)}")
-    return chosen
+    return _DTYPES[one_of("unknown dtype", str(name).removeprefix("torch."), _DTYPES)]
 
 
 def _device(name: str | torch.device) -> str:
@@ -159,3 +178,76 @@ def from_trained_solution(
     chosen = _dtype(dtype)
     params = params_of_solution(solution, chosen)
     return Trained(RunSpec(solution.spec, 0), params, chosen, _device(device), library).eval()
+
+
+def _attention_map(params: Params, spec: ModelSpec, x: Tensor) -> Tensor:
+    """One layer's map from the states it reads: batch head query key.
+
+    Rows of linear attention sum to a little less than 1, because of the epsilon in its denominator.
+    """
+    d, family = spec.d_model, family_named(spec.family)
+    weight, bias = params["qkv.weight"][: 2 * d], params.get("qkv.bias")
+    if family.kind == "linear":
+        x = F.layer_norm(x, (d,), params["norm1.weight"], params["norm1.bias"])
+    qk = F.linear(x, weight, None if bias is None else bias[: 2 * d])
+    q, k = (t.unflatten(-1, (spec.n_heads, -1)).transpose(1, 2) for t in qk.split(d, dim=-1))
+    if family.kind == "linear":
+        scores = (F.elu(q) + 1) @ (F.elu(k) + 1).mT
+        scores = scores.tril() if family.causal else scores
+        return scores / (scores.sum(-1, keepdim=True) + 1e-6)
+    return softmax_weights(q, k, spec)
+
+
+def read_inputs(bits: Bits, index: Index) -> tuple[Tensor, Tensor, bool]:
+    """Bits (batch, n), index (batch), and whether a single input was given.
+
+    Bits are a string such as "1011", a row of 0 and 1, or several of either; one index can go with
+    several rows, and one row with several indices.
+
+    >>> read_inputs("101", 2)
+    (tensor([[1, 0, 1]]), tensor([2]), True)
+    >>> read_inputs(["10", "01"], 1)[1].tolist(), len(read_inputs("10", [1, 2])[0])
+    ([1, 1], 2)
+    """
+    rows, wanted = _bits(bits), _whole(index, "the index")
+    if rows.dim() not in (1, 2) or wanted.dim() > 1 or not rows.numel():
+        raise SpecError(
+            f"give bits as (n) or (batch, n) and an index for each, got shapes "
+            f"{tuple(rows.shape)} and {tuple(wanted.shape)}"
+        )
+    if not ((rows == 0) | (rows == 1)).all():
+        other = rows[(rows != 0) & (rows != 1)][0].item()
+        raise SpecError(f"bits must be 0 or 1, got {other}")
+    n = rows.shape[-1]
+    if not ((wanted >= 1) & (wanted <= n)).all():
+        raise SpecError(f"the index must be in 1..{n}, got {wanted.tolist()}")
+    single = rows.dim() == 1 and wanted.dim() == 0
+    rows, wanted = torch.atleast_2d(rows), torch.atleast_1d(wanted)
+    if len(rows) != len(wanted) and 1 not in (len(rows), len(wanted)):
+        raise SpecError(f"got {len(rows)} rows of bits and {len(wanted)} indices; give one per row")
+    size = max(len(rows), len(wanted))
+    return rows.expand(size, n), wanted.expand(size), single
+
+
+def _bits(bits: Bits) -> Tensor:
+    if isinstance(bits, str):
+        if set(bits) - {"0", "1"}:
+            raise SpecError(f"bits must be a string of 0 and 1 such as 1011, got {bits!r}")
+        return torch.tensor([int(bit) for bit in bits], dtype=torch.long)
+    if isinstance(bits, Sequence) and bits and isinstance(bits[0], str):
+        read = [_bits(row) for row in bits]
+        if len({len(row) for row in read}) > 1:
+            raise SpecError("all rows of a batch must have the same number of bits")
+        return torch.stack(read)
+    return _whole(bits, "bits")
+
+
+def _whole(values: Any, what: str) -> Tensor:
+    try:
+        tensor = torch.as_tensor(values)
+        kept = tensor.long()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SpecError(f"{what} must be whole numbers, got {values!r:.80}") from error
+    if not torch.equal(kept.to(tensor.dtype), tensor):
+        raise SpecError(f"{what} must be whole numbers, got {values!r:.80}")
+    return kept

@@ -53,11 +53,8 @@ class Encoder(nn.Module):
         return super().train(True)
 
     def forward(self, x: Tensor) -> Tensor:
-        mask = None
-        if self.causal:
-            ahead = torch.full((x.shape[1],) * 2, -torch.inf, dtype=x.dtype, device=x.device)
-            mask = ahead.triu(1)
-        out: Tensor = self.layer(x, src_mask=mask)
+        ahead = nn.Transformer.generate_square_subsequent_mask(x.shape[1], x.device, x.dtype)
+        out: Tensor = self.layer(x, src_mask=ahead if self.causal else None)
         return out
 
 
@@ -88,18 +85,16 @@ ADAPTERS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def adapter_named(name: str) -> Callable[[int], nn.Module]:
-    """The factory of a ready-made layer, by the name of its family."""
-    if name in ADAPTERS:
-        return ADAPTERS[name]
-    return lambda width: fla_layer(name, width)
+    """The factory of a ready-made layer, by the name of its family; one of fla needs a GPU, where
+    its kernels run."""
 
+    def of_fla(width: int) -> nn.Module:
+        if not torch.cuda.is_available():
+            raise LayerError(f"{name} needs a CUDA GPU, but torch sees none")
+        kind = name.removeprefix("fla:")
+        return FlaLayer(fla_module(FLA.get(kind, kind), width))
 
-def fla_layer(name: str, width: int) -> nn.Module:
-    """A layer of fla at a small width; needs a GPU, where its kernels run."""
-    if not torch.cuda.is_available():
-        raise LayerError(f"{name} needs a CUDA GPU, but torch sees none")
-    kind = name.removeprefix("fla:")
-    return FlaLayer(fla_module(FLA.get(kind, kind), width))
+    return ADAPTERS.get(name, of_fla)
 
 
 def fla_module(kind: str, width: int, **other: Any) -> nn.Module:

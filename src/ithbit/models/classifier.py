@@ -3,25 +3,69 @@
 Parameters are a flat dict of tensors with a leading seed axis: `embed`, `positions.*`, `enter.*`,
 `blocks.0.*` …, `leave.*`, `head.*`. A user's layer may have buffers, constants that are drawn from
 the seed and never trained; `logits` takes them in the same dict.
+
+`BLOCKS` is the only place that knows which module implements which family; all users' layers are in
+`own_layer`.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ithbit.models import own_layer, positions
-from ithbit.models.registry import blocks_of
-from ithbit.models.stacked import Params, linear, part, uniform
-from ithbit.models.stream import Sequence, Stream, Table
+from ithbit.families import family_named
+from ithbit.models import gru, linear_attention, mamba2, own_layer, positions, softmax_attention
+from ithbit.models.stacked import Params, Sequence, Stream, Table, linear, part, uniform
 from ithbit.spec import ModelSpec
+from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import N_FEATURES, TokenTable
 
 _DRAWN = 1 << 20  # larger blocks are counted on the meta device, which makes torch import a lot
+
+Init = Callable[[ModelSpec, torch.Generator], Params]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A family's block, and its stages before the first block and after the last."""
+
+    init_block: Init
+    block: Callable[[Params, ModelSpec, Stream, bool], Tensor]
+    init_enter: Init = lambda spec, generator: {}
+    enter: Callable[[Params, Tensor], Tensor] = lambda params, rows: rows
+    init_leave: Init = lambda spec, generator: {}
+    leave: Callable[[Params, Tensor], Tensor] = lambda params, rows: rows
+
+
+_SOFTMAX = Blocks(
+    softmax_attention.init_block,
+    softmax_attention.block,
+    init_enter=softmax_attention.init_enter,
+    enter=softmax_attention.enter,
+)
+# Weights of a user's layer: `own_layer.init_block`, a seed per block.
+_OWN = Blocks(lambda spec, generator: {}, own_layer.block)
+_LINEAR = Blocks(linear_attention.init_block, linear_attention.block)
+
+BLOCKS: dict[str, Blocks] = {
+    "softmax-full": _SOFTMAX,
+    "softmax-causal": _SOFTMAX,
+    "linear-full": _LINEAR,
+    "linear-causal": _LINEAR,
+    "gru": Blocks(gru.init_block, gru.block),
+    "mamba2": Blocks(
+        mamba2.init_block, mamba2.block, init_leave=mamba2.init_leave, leave=mamba2.leave
+    ),
+}
+
+
+def blocks_of(spec: ModelSpec) -> Blocks:
+    """The functions of a model's family."""
+    return _OWN if spec.code else BLOCKS[spec.family]
 
 
 def init(spec: ModelSpec, seed: int) -> Params:
@@ -100,3 +144,13 @@ def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Example
     # A sum, not a product with one column: CPU libraries add that up in a different order for a
     # stack than for a single seed.
     return (x * params["head.weight"]).sum(-1) + params["head.bias"]
+
+
+def matrix_numbers(spec: ModelSpec, n_bits: int) -> int:
+    """Entries of the token-by-token matrices, per example, of a block computed at all tokens; 0 if
+    there is no such block or its matrices are unknown (a user's layer)."""
+    family = family_named(spec.family)
+    prefix = family.kind == "linear" and family.causal
+    if spec.code or spec.n_layers == 1 or not (prefix or family.kind in ("softmax", "mamba2")):
+        return 0
+    return spec.n_heads * n_tokens(spec.task, n_bits) ** 2

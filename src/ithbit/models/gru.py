@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ithbit.models.stacked import Params, linear, uniform, weight_gradient
-from ithbit.models.stream import Stream
+from ithbit.models.stacked import Params, Stream, linear, uniform, weight_gradient
 from ithbit.spec import ModelSpec
 
 

@@ -18,9 +18,9 @@ import importlib.util
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -76,7 +76,11 @@ class Layer:
         module = _run_file(self, Path(where)) if where.endswith(".py") else _import_module(where)
         factory = getattr(module, name, None)
         if factory is None:
-            named = sorted(key for key, value in vars(module).items() if _is_local(value, module))
+            named = sorted(
+                key
+                for key, value in vars(module).items()
+                if callable(value) and getattr(value, "__module__", None) == module.__name__
+            )
             there = f"; it has {', '.join(named)}" if named else ""
             raise LayerError(f"{where} has no {name}{there}")
         if not callable(factory):
@@ -93,14 +97,8 @@ class Layer:
         positional, named = _arguments(self.factory, self.name, width)
         with BUILDING, torch.random.fork_rng():
             torch.manual_seed(seed)
-            try:
+            with explained(f"{self.name} cannot be built at width {width}"):
                 module = self.factory(*positional, **named)
-            except LayerError:
-                raise
-            except FAILURES as error:
-                raise LayerError(
-                    f"{self.name} cannot be built at width {width}: {said(error)}"
-                ) from error
         if not isinstance(module, torch.nn.Module):
             raise LayerError(
                 f"{self.name} must return a torch.nn.Module, got {type(module).__name__}"
@@ -170,7 +168,8 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> Layer:
     from that file. Anything else, or any factory given a `name`, is `python:Name`, known only in
     this process.
     """
-    if isinstance(factory, _modules_of_torch()):
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(factory, torch.nn.Module):
         raise LayerError(
             f"got an instance of {type(factory).__name__}; give the class, or a function that "
             "makes such a module: every seed and block needs its own"
@@ -188,7 +187,7 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> Layer:
             )
         is_package = bool(module.__spec__ and module.__spec__.parent)
         named = find_layer(f"{module.__name__ if is_package else path}:{called}")
-        return note(Layer(named.family, named.digest, named.source, named.text, factory))
+        return note(replace(named, given=factory))
     text = code_text(factory)
     digest = "" if text is None else _digest(text.encode() + called.encode())
     return note(Layer(f"python:{called}", digest, None, (text or "").encode(), factory))
@@ -291,11 +290,6 @@ def _arguments(
     return (), {named[0]: width} if named else {}
 
 
-def _modules_of_torch() -> tuple[type, ...]:
-    """`nn.Module`, if anything here can be one."""
-    return (sys.modules["torch"].nn.Module,) if "torch" in sys.modules else ()
-
-
 def _digest(code: bytes) -> str:
     return hashlib.sha256(code).hexdigest()
 
@@ -317,11 +311,8 @@ def _run_file(layer: Layer, path: Path) -> ModuleType:
     sys.modules[module.__name__] = module  # dataclasses and pickling look it up there
     _loading.append(str(path))
     try:
-        exec(compile(layer.text, str(path), "exec", dont_inherit=True), module.__dict__)
-    except FAILURES as error:
-        if isinstance(error, LayerError):
-            raise
-        raise LayerError(f"{path} cannot be imported: {said(error)}") from error
+        with explained(f"{path} cannot be imported"):
+            exec(compile(layer.text, str(path), "exec", dont_inherit=True), module.__dict__)
     finally:
         _loading.pop()
     return module
@@ -336,10 +327,8 @@ def _look_in(folder: Path) -> None:
 def _origin(name: str) -> Path | None:
     """The file of an importable module, None if it has none."""
     _look_in(Path.cwd())
-    try:
+    with explained(f"the module {name} cannot be imported"):
         spec = importlib.util.find_spec(name)
-    except FAILURES as error:
-        raise LayerError(f"the module {name} cannot be imported: {said(error)}") from error
     if spec is None:
         raise LayerError(f"the module {name} cannot be imported: there is no such module")
     return Path(spec.origin) if spec.has_location and spec.origin else None
@@ -349,10 +338,8 @@ def _import_module(name: str) -> ModuleType:
     module, origin = sys.modules.get(name), _origin(name)
     if module is not None and origin is not None and _was_edited(module, origin):
         raise LayerError(f"the module {name} has changed since it was imported; start Python again")
-    try:
+    with explained(f"the module {name} cannot be imported"):
         return importlib.import_module(name)
-    except FAILURES as error:
-        raise LayerError(f"the module {name} cannot be imported: {said(error)}") from error
 
 
 def _was_edited(module: ModuleType, path: Path) -> bool:
@@ -368,8 +355,15 @@ def _was_edited(module: ModuleType, path: Path) -> bool:
     return False
 
 
-def _is_local(value: object, module: ModuleType) -> bool:
-    return callable(value) and getattr(value, "__module__", None) == module.__name__
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Context in which whatever a user's code raises becomes a `LayerError` that begins so."""
+    try:
+        yield
+    except LayerError:
+        raise
+    except FAILURES as error:
+        raise LayerError(f"{what}: {said(error)}") from error
 
 
 def said(error: BaseException) -> str:

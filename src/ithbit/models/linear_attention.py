@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ithbit.families import FAMILIES
-from ithbit.models.stacked import Params, layer_norm, linear, uniform
-from ithbit.models.stream import Stream
+from ithbit.models.stacked import Params, Stream, layer_norm, linear, uniform
 from ithbit.spec import ModelSpec
 
 _NORM_EPS = 1e-5  # PyTorch's LayerNorm

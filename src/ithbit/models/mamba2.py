@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ithbit.models.stacked import Params, along, linear, rms_norm
-from ithbit.models.stream import Stream
+from ithbit.models.stacked import Params, Stream, along, linear, rms_norm
 from ithbit.spec import ModelSpec
 
 CONV_WIDTH = 3

@@ -1,5 +1,9 @@
-"""A user's layer as a family's block: modules from its factory, one after the other, for several
-seeds at once.
+"""A user's layer in use: the one check that it can be used at all, and its modules as a family's
+block for several seeds at once.
+
+The check, for training and `probe`, is *observed* on random inputs at the layer's first weights.
+What it refuses cannot be trained with a result that means anything: outputs that differ from call
+to call, that depend on the other examples of a batch, or that are not numbers.
 
 Embedding, positions and head are those of every family (`classifier.py`); between them are L
 modules with nothing around them: residuals and norms are up to the layer. The weights of block k of
@@ -17,15 +21,18 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from ithbit.errors import LayerError
-from ithbit.models.layer_check import changed_buffer, check_layer, check_parameters, identical
-from ithbit.models.layer_source import layer_for, said
-from ithbit.models.stacked import Params, packed, part, unpacked
-from ithbit.models.stream import Stream
+from ithbit.models.layer_source import Layer, explained, layer_for, said
+from ithbit.models.stacked import Params, Stream, packed, part, unpacked
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
 
+# Largest relative difference of two outputs that counts as rounding.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+_EXAMPLES = 32  # so many that rare random numbers show
 BATCH = 256  # batch size of the trial: the paper's
 _LAST_BATCH = 80  # and that of an epoch's last batch
 _TRIED = 3  # seeds in the trial's stack
@@ -33,30 +40,151 @@ _TRIED = 3  # seeds in the trial's stack
 _here = threading.local()
 
 
+def check_layer(layer: Layer, width: int, n_tokens: int, device: torch.device) -> None:
+    """Raise `LayerError` if the layer cannot be used at this width and length.
+
+    It is checked in float32, as it is trained. What fails there but not in float64 is due to
+    rounding, and passes.
+    """
+    module = layer.build(width)
+    check_parameters(module, layer.name)
+    x = drawn(_EXAMPLES, n_tokens, width, torch.Generator().manual_seed(0)).to(device)
+    apply(module.to(device), x.float(), layer.name)
+    try:
+        check_outputs(layer.build(width).to(device), x.float(), layer.name)
+    except LayerError as error:
+        try:
+            check_outputs(layer.build(width).to(device).double(), x, layer.name)
+        except LayerError:
+            raise error from None
+
+
+def apply(module: nn.Module, x: Tensor, name: str) -> Tensor:
+    """The module's output; raises a `LayerError` that explains why if there is no usable one."""
+    with explained(f"{name} raises on an input of shape {tuple(x.shape)}"):
+        out = module(x)
+    if isinstance(out, tuple):
+        raise LayerError(
+            f"{name} returns a tuple of {len(out)}; return its output tensor alone, as with [0]"
+        )
+    if not isinstance(out, torch.Tensor):
+        raise LayerError(f"{name} returns {type(out).__name__}, not a tensor")
+    if out.shape != x.shape:
+        raise LayerError(
+            f"{name} returns shape {tuple(out.shape)} for an input of shape {tuple(x.shape)}; it "
+            "must keep (batch, token, width)"
+        )
+    return out
+
+
+def check_parameters(module: nn.Module, name: str) -> None:
+    """Raise `LayerError` if a parameter cannot be trained."""
+    for which, value in module.named_parameters():
+        lazy = nn.parameter.is_lazy(value)
+        if lazy or value.dtype != torch.float32:
+            what = "created on first use" if lazy else f"of {value.dtype}"
+            raise LayerError(
+                f"{name} has a parameter {which} that is {what}; training needs float32 parameters "
+                "that exist from the start"
+            )
+
+
+@torch.no_grad()
+def check_outputs(module: nn.Module, x: Tensor, name: str) -> None:
+    """Raise `LayerError` if an output is more or less than a function of its own example."""
+    before = {which: value.clone() for which, value in module.named_buffers()}
+    out = apply(module, x, name)
+    after = dict(module.named_buffers())
+    for which, value in before.items():
+        if not identical(value, after[which]):
+            raise LayerError(changed_buffer(name, which))
+    if not out.isfinite().all():
+        what = "NaN" if out.isnan().any() else "infinite numbers"
+        raise LayerError(f"{name} gives {what} on an input of ordinary size")
+    if not _close(out, apply(module, x, name)):
+        raise LayerError(
+            f"{name} is not deterministic: the same input gives different outputs, in evaluation "
+            "mode too; draw no random numbers (F.dropout needs training=self.training) and keep "
+            "nothing from one call to the next"
+        )
+    for one in (slice(1), slice(-1, None)):  # over a batch, a recurrence leaves the first as it is
+        if not _close(out[one], apply(module, x[one], name)):
+            raise LayerError(
+                f"{name} mixes the examples of a batch: an output depends on the other examples; "
+                "inputs are (batch, token, width), so torch.nn's recurrent and attention layers "
+                "need batch_first=True, and no statistics may be taken over the batch"
+            )
+
+
+def changed_buffer(name: str, which: str) -> str:
+    """The sentence for a layer that changes a buffer while it computes."""
+    return (
+        f"{name} changes its buffer {which} while it computes, so its output could depend on "
+        "earlier inputs; compute it from the input, or leave it as it was built"
+    )
+
+
+def off_in_evaluation(layer: Layer, width: int) -> str | None:
+    """A remark on parts that evaluation mode, in which layers always run, switches off; or None."""
+    parts = [part for part in layer.build(width).modules() if not part.training]
+    drops = any(
+        (isinstance(part, _DropoutNd) and part.p > 0)
+        or (isinstance(part, nn.RNNBase | nn.MultiheadAttention) and part.dropout > 0)
+        for part in parts
+    )
+    norms = any(isinstance(part, _BatchNorm) and part.running_mean is not None for part in parts)
+    off = ["its dropout is off"] * drops + ["its BatchNorm keeps its first statistics"] * norms
+    return f"{layer.name} runs in evaluation mode: {' and '.join(off)}" if off else None
+
+
+def drawn(batch: int, n_tokens: int, width: int, generator: torch.Generator) -> Tensor:
+    """Random inputs in float64."""
+    return torch.randn(batch, n_tokens, width, generator=generator, dtype=torch.float64)
+
+
+def identical(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same numbers, where NaN is the same as NaN.
+
+    >>> identical(torch.tensor([1.0, torch.nan]), torch.tensor([1.0, torch.nan]))
+    True
+    """
+    if one.shape != other.shape:
+        return False
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    tolerance = TOLERANCE.get(one.dtype, 1e-2)
+    return torch.allclose(one, other, tolerance, tolerance)
+
+
 def init_block(spec: ModelSpec, seed: int, number: int) -> Params:
     """The parameters of one block of one seed, as the factory draws them."""
-    module = layer_for(spec).build(spec.d_model, 1000 * seed + number)
+    module = _built(spec, seed, number)
     check_parameters(module, layer_for(spec).name)
     return {name: value.detach().clone() for name, value in module.named_parameters()}
 
 
 def init_buffers(spec: ModelSpec, seed: int) -> Params:
     """The buffers of all blocks of one seed, by the names that `classifier.logits` expects."""
-    buffers: Params = {}
-    for number in range(spec.n_layers):
-        module = layer_for(spec).build(spec.d_model, 1000 * seed + number)
-        for name, value in module.named_buffers():
-            buffers[f"blocks.{number}.{name}"] = value.detach().clone()
-    return buffers
+    return {
+        f"blocks.{number}.{name}": value.detach().clone()
+        for number in range(spec.n_layers)
+        for name, value in _built(spec, seed, number).named_buffers()
+    }
 
 
 def trained_module(spec: ModelSpec, seed: int, number: int, params: Params) -> nn.Module:
     """A block of one seed as a module of the user's class, with these parameters."""
-    module = layer_for(spec).build(spec.d_model, 1000 * seed + number)
+    module = _built(spec, seed, number)
     with torch.no_grad():
         for name, value in module.named_parameters():
             value.copy_(params[name])
     return module
+
+
+def _built(spec: ModelSpec, seed: int, number: int) -> nn.Module:
+    return layer_for(spec).build(spec.d_model, 1000 * seed + number)
 
 
 def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
@@ -92,17 +220,11 @@ def _through(params: Params, spec: ModelSpec, x: Tensor, stacked: bool) -> Tenso
 
 def _module(spec: ModelSpec, device: torch.device) -> nn.Module:
     """The module whose code is used, one per thread."""
-    modules, key = _modules(), (spec.code, spec.d_model, device)
+    modules: dict[object, nn.Module] = vars(_here).setdefault("modules", {})
+    key = spec.code, spec.d_model, device
     if key not in modules:
         modules[key] = layer_for(spec).build(spec.d_model).to(device)
     return modules[key]
-
-
-def _modules() -> dict[object, nn.Module]:
-    if not hasattr(_here, "modules"):
-        _here.modules = {}
-    modules: dict[object, nn.Module] = _here.modules
-    return modules
 
 
 @cache
@@ -114,16 +236,16 @@ def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
     CPU a seed must give the same bits in a stack of several as in a stack of one: a run depends on
     no other seed. A layer that cannot be used at all raises `LayerError`.
     """
-    check_layer(layer_for(spec), spec.d_model, n_tokens(spec.task, spec.n_bits), device)
-    from ithbit.models.classifier import init  # which imports this module
-
     layer, generator = layer_for(spec), torch.Generator().manual_seed(0)
     shape = (_TRIED, BATCH, n_tokens(spec.task, spec.n_bits), spec.d_model)
+    check_layer(layer, spec.d_model, shape[2], device)
+    from ithbit.models.classifier import init, stack  # which imports this module
+
     x, weight = torch.randn(2, *shape, generator=generator).to(device)
     members = [init(spec, seed) for seed in range(_TRIED)]
     whole = torch.stack(list(map(packed, members))).to(device)
-    drawn = [init_buffers(spec, seed) for seed in range(_TRIED)]
-    buffers = {name: torch.stack([m[name] for m in drawn]).to(device) for name in drawn[0]}
+    kept = stack([init_buffers(spec, seed) for seed in range(_TRIED)])
+    buffers = {name: value.to(device) for name, value in kept.items()}
 
     def tried(rows: slice, stacked: bool, batch: int = BATCH) -> list[Tensor]:
         # Parameters lie in rows, as in training: another layout may change the order of sums.
@@ -141,12 +263,8 @@ def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
                 raise LayerError(changed_buffer(layer.name, name.split(".", 2)[2]))
         return [out.detach(), *grads]
 
-    try:
+    with explained(f"{layer.name} cannot be trained"):
         apart = tried(slice(None), stacked=False)
-    except LayerError:
-        raise
-    except Exception as error:
-        raise LayerError(f"{layer.name} cannot be trained: {said(error)}") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

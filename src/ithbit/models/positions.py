@@ -25,13 +25,12 @@ def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
 
 def init(spec: ModelSpec, generator: torch.Generator) -> Params:
     """Parameters of one seed: PyTorch's defaults for a linear map and for an embedding."""
-    out: Params = {}
-    for name, shape in shapes(spec).items():
-        if name == "polynomial":
-            out[name] = uniform(generator, *shape, fan_in=2)
-        else:
-            out[name] = torch.empty(shape).normal_(generator=generator)
-    return out
+    return {
+        name: uniform(generator, *shape, fan_in=2)
+        if name == "polynomial"
+        else torch.empty(shape).normal_(generator=generator)
+        for name, shape in shapes(spec).items()
+    }
 
 
 def encode(params: Params, spec: ModelSpec, positions: Tensor, dtype: torch.dtype) -> Tensor | None:

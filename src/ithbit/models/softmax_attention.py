@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ithbit.families import FAMILIES
 from ithbit.models.positions import rotate
-from ithbit.models.stacked import Params, layer_norm, linear
-from ithbit.models.stream import Stream
+from ithbit.models.stacked import Params, Stream, layer_norm, linear
 from ithbit.spec import ModelSpec
 
 _EPS = 1e-12  # BERT's LayerNorm
@@ -57,20 +56,25 @@ def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -
     q = at(linear(stream.rows, weight[:, :d], bias[:, :d]))
     k, v = stream.all(linear(stream.rows, weight[:, d:], bias[:, d:])).split(d, dim=-1)
     q, k, v = (_heads(t, spec.n_heads) for t in (q, k, v))
-    if spec.positions == "rotary":
-        positions = torch.arange(k.shape[-2], device=k.device)
-        q, k = rotate(q, positions[-q.shape[-2] :]), rotate(k, positions)
     # Written out: for short sequences and small heads two products beat fused attention kernels.
-    scores = (q * spec.d_head**-0.5) @ k.mT
-    if FAMILIES[spec.family].causal and not readout_only:  # the last token sees every token anyway
-        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
-        scores = scores.masked_fill(ahead, -torch.inf)
-    mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(x.shape)
+    mixed = (softmax_weights(q, k, spec, readout_only) @ v).transpose(1, 2).reshape(x.shape)
     x = x + linear(mixed, params["out.weight"], params["out.bias"])
     x = layer_norm(x, params["norm1.weight"], params["norm1.bias"], _EPS)
     hidden = F.gelu(linear(x, params["up.weight"], params["up.bias"]))
     x = x + linear(hidden, params["down.weight"], params["down.bias"])
     return layer_norm(x, params["norm2.weight"], params["norm2.bias"], _EPS)
+
+
+def softmax_weights(q: Tensor, k: Tensor, spec: ModelSpec, readout_only: bool = False) -> Tensor:
+    """The attention map of queries and keys, both (…, head, token, dim): … head query key."""
+    if spec.positions == "rotary":
+        positions = torch.arange(k.shape[-2], device=k.device)
+        q, k = rotate(q, positions[-q.shape[-2] :]), rotate(k, positions)
+    scores = (q * spec.d_head**-0.5) @ k.mT
+    if FAMILIES[spec.family].causal and not readout_only:  # the last token sees every token anyway
+        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=k.device).triu(1)
+        scores = scores.masked_fill(ahead, -torch.inf)
+    return scores.softmax(-1)
 
 
 def _heads(x: Tensor, n_heads: int) -> Tensor:

@@ -1,7 +1,7 @@
 """From the token table to a group of examples, and from the last token to their logits.
 
 What acts on each token by itself before the first mixing is computed outside, on the token table
-(see `models/stream.py`); `wide` has its rows, and its columns are the numbers that a block needs.
+(see `models/stacked.py`); `wide` has its rows, and its columns are the numbers that a block needs.
 Here they are spread over the tokens of a group of examples, one lane per example. The memory starts
 with the bits of the group, followed by the row of each lane's query token.
 """

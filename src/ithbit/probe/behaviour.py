@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ithbit.errors import LayerError
-from ithbit.models.layer_check import TOLERANCE, check_layer, check_outputs, drawn
 from ithbit.models.layer_source import Layer
+from ithbit.models.own_layer import TOLERANCE, check_layer, check_outputs, drawn
 
 _DRAWS = 3
 
@@ -73,14 +73,13 @@ def _computes_in_float64(module: nn.Module, x: Tensor) -> bool:
 
 def behaviour(module: nn.Module, width: int, n_tokens: int) -> Behaviour:
     """Change each token alone, and all tokens from each position on; see which outputs change."""
-    device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    dtype = next((p.dtype for p in module.parameters()), torch.float64)
+    like = next(module.parameters(), torch.zeros(0, dtype=torch.float64))
     generator = torch.Generator().manual_seed(1)
     changed = torch.zeros(n_tokens, n_tokens, dtype=torch.bool)  # changed token, output
     after = torch.zeros(n_tokens, n_tokens, dtype=torch.bool)  # first changed token, output
     for _ in range(_DRAWS):
-        x, other = drawn(2, n_tokens, width, generator).to(device, dtype)
-        token = torch.arange(n_tokens, device=device)
+        x, other = drawn(2, n_tokens, width, generator).to(like)
+        token = torch.arange(n_tokens, device=like.device)
         one = (token[:, None] == token)[..., None]
         later = (token[:, None] <= token)[..., None]
         with torch.no_grad():
@@ -93,7 +92,7 @@ def behaviour(module: nn.Module, width: int, n_tokens: int) -> Behaviour:
         not bool(changed.any() or after.any()),
         declared if isinstance(declared, int) and not isinstance(declared, bool) else None,
         sum(p.numel() for p in module.parameters()),
-        str(dtype).removeprefix("torch."),
+        str(like.dtype).removeprefix("torch."),
     )
 
 

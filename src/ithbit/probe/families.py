@@ -1,5 +1,6 @@
 """The six families at the same width, task, length and depth, to compare with a user's layer."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import polars as pl
 from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS, Task
 from ithbit.published import RUNS_PER_CELL, published
-from ithbit.spec import ModelSpec, Protocol, RunSpec
+from ithbit.spec import ModelSpec, Protocol, RunSpec, cell
 from ithbit.store.frame import load_rows
 
 _PAPER_WIDTH = 16
@@ -37,7 +38,7 @@ class FamilyRow:
 
 
 def family_rows(
-    store: Path, width: int, lengths: list[int], layers: list[int], protocol: Protocol
+    store: Path, width: int, lengths: Sequence[int], layers: Sequence[int], protocol: Protocol
 ) -> list[FamilyRow]:
     """The store's counts of the six families under this protocol; published counts for the rest.
 
@@ -95,10 +96,10 @@ def family_runs(
     """The runs that fill every row."""
     heads = 2 if width % 2 == 0 else 1
     return [
-        RunSpec(ModelSpec(task, family, n, depth, d_model=width, n_heads=heads), seed, protocol)
+        run
         for task in TASKS
         for n in lengths
         for depth in layers
         for family in FAMILIES
-        for seed in seeds
+        for run in cell(ModelSpec(task, family, n, depth, width, heads), protocol, seeds)
     ]

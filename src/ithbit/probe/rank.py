@@ -223,8 +223,7 @@ def causal_rank(layer: nn.Module, width: int, n: int, n_tokens: int | None = Non
     (0, 2, 2, 2, 2, 2)
     """
     generator = torch.Generator().manual_seed(0)
-    dtype = next((p.dtype for p in layer.parameters()), torch.float64)
-    device = next((p.device for p in layer.parameters()), torch.device("cpu"))
+    like = next(layer.parameters(), torch.zeros(0, dtype=torch.float64))
     n = max(n, 2)
     later = n if n_tokens is None else n_tokens - n + 1
     seen: list[Response] = []
@@ -232,7 +231,7 @@ def causal_rank(layer: nn.Module, width: int, n: int, n_tokens: int | None = Non
 
     def drawn(tokens: int) -> Tensor:
         x = torch.randn(tokens, width, generator=generator, dtype=torch.float64)
-        return x.to(device, dtype)
+        return x.to(like)
 
     weights = _moved(layer, generator)
     moved = Point(layer, drawn(_LONGEST), 0, weights)
@@ -246,7 +245,7 @@ def causal_rank(layer: nn.Module, width: int, n: int, n_tokens: int | None = Non
                 continue
             looked.append((point, spectrum))
         seen.append(response(point, x, drawn(len(x)), n))
-    name = str(dtype).removeprefix("torch.")
+    name = str(like.dtype).removeprefix("torch.")
     tokens = n_tokens or 2 * n - 1
     if not looked:
         fault = "its derivative is not finite at random inputs"

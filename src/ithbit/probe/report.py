@@ -26,15 +26,15 @@ from ithbit.engine.outcomes import outcome
 from ithbit.errors import LayerError, SpecError
 from ithbit.families import FAMILIES, TASKS, Task, family_named
 from ithbit.models.classifier import n_parameters
-from ithbit.models.layer_check import apply, off_in_evaluation
 from ithbit.models.layer_source import FAILURES, Layer, note, said
-from ithbit.models.own_layer import why_not_stacked
+from ithbit.models.own_layer import apply, off_in_evaluation, why_not_stacked
 from ithbit.probe.behaviour import Behaviour, behaviour, usable
 from ithbit.probe.families import Count, FamilyRow, family_rows
 from ithbit.probe.rank import CausalRank, causal_rank
 from ithbit.shown import Shown, counted
-from ithbit.spec import ModelSpec, Protocol, RunSpec, plain
+from ithbit.spec import ModelSpec, Protocol, RunSpec, cell, plain
 from ithbit.store.folder import RunFolder
+from ithbit.store.probed import ProbedCell
 from ithbit.store.reading import read_verification
 from ithbit.store.records import Failure, Result
 from ithbit.store.status import check_store
@@ -97,13 +97,11 @@ class ProbeRun:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, in the words of 0.1's reports."""
-        data, model = asdict(self), self.spec.model
-        del data["spec"]
-        cell = {name: getattr(model, name) for name in ("task", "n_bits", "n_layers")}
-        name = family_named(model.family).label
-        head: dict[str, Any] = {"run_id": self.spec.run_id, "layer": name}
-        head |= {"cell": cell | {"width": model.d_model}}
-        return head | {"seed": self.spec.seed} | data | {"solved": self.solved}
+        spec, model = self.spec, self.spec.model
+        cell = ProbedCell(model.task, model.n_bits, model.n_layers, model.d_model)
+        head = {"run_id": spec.run_id, "layer": family_named(model.family).label}
+        data = {name: value for name, value in vars(self).items() if name != "spec"}
+        return {**head, "cell": asdict(cell), "seed": spec.seed, **data, "solved": self.solved}
 
 
 @dataclass(frozen=True, repr=False)
@@ -223,18 +221,13 @@ def probe_layer(
         remarks.append("not trained: a layer that ignores its input can only guess")
     elif plan.train:
         check_store(store)
-        if layer.code:
-            runs = _train(layer, plan, store, device_name, workers, remarks, tell, until)
-        else:
-            remarks.append("the layer's code cannot be read, so its runs are not kept")
-            for_now = note(replace(layer, digest=secrets.token_hex(32)))
-            with tempfile.TemporaryDirectory() as elsewhere:
-                runs = _train(
-                    for_now, plan, Path(elsewhere), device_name, workers, remarks, tell, until
-                )
-        families = family_rows(
-            store, plan.width, list(plan.lengths), list(plan.layers), plan.protocol
-        )
+        with tempfile.TemporaryDirectory() as for_now:
+            trained, where = layer, store
+            if not layer.code:
+                remarks.append("the layer's code cannot be read, so its runs are not kept")
+                trained, where = note(replace(layer, digest=secrets.token_hex(32))), Path(for_now)
+            runs = _train(trained, plan, where, device_name, workers, remarks, tell, until)
+        families = family_rows(store, plan.width, plan.lengths, plan.layers, plan.protocol)
     report = ProbeReport(
         layer.name,
         layer.family,
@@ -313,7 +306,7 @@ def _train(
         for n in plan.lengths
         for depth in plan.layers
     ]
-    runs = [RunSpec(model, seed, plan.protocol) for model in models for seed in plan.seeds]
+    runs = [run for model in models for run in cell(model, plan.protocol, plan.seeds)]
     why = why_not_stacked(models[0], device.torch)
     if why is not None:
         remarks.append(f"seeds are trained one by one, not in a stack: {why}")

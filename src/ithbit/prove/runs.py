@@ -17,9 +17,8 @@ import torch
 from safetensors.torch import load
 
 from ithbit.errors import OutputError
-from ithbit.models import positions
-from ithbit.models.registry import blocks_of
-from ithbit.models.stacked import linear, part
+from ithbit.models.classifier import token_vectors
+from ithbit.models.stacked import linear
 from ithbit.prove import certificate
 from ithbit.prove.bounded import ARITHMETIC, NoBoundsError, bounds_for, is_one
 from ithbit.prove.certificate import Leaves
@@ -30,7 +29,7 @@ from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.records import Case, Proof, Verification, Verified
 from ithbit.store.writing import write_whole
 from ithbit.tasks.tokens import token_table
-from ithbit.verify.margins import alone
+from ithbit.verify.search import alone
 from ithbit.verify.verify import model_of, read_run
 
 FILE, PART = "proof.json", "{}.part.safetensors"
@@ -120,11 +119,7 @@ def _as_float32(spec: ModelSpec, weights: bytes, seconds: float) -> float | None
 def tables_of(spec: ModelSpec, weights: bytes) -> Tables:
     """Every token before attention, as float32 computes it on this CPU."""
     params = {name: value[None] for name, value in load(weights).items()}
-    table, blocks = token_table(spec.task, spec.n_bits), blocks_of(spec)
-    rows = linear(table.features[None], params["embed"])
-    added = positions.encode(part(params, "positions"), spec, table.positions, rows.dtype)
-    assert added is not None
-    rows = blocks.enter(part(params, "enter"), rows + added)
+    rows = token_vectors(params, spec, token_table(spec.task, spec.n_bits))
     d, weight, bias = spec.d_model, params["blocks.0.qkv.weight"], params["blocks.0.qkv.bias"]
     q = linear(rows, weight[:, :d], bias[:, :d])  # apart from keys and values, as in the block
     k, v = linear(rows, weight[:, d:], bias[:, d:]).split(d, -1)

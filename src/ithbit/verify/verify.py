@@ -15,6 +15,7 @@ and joins the two records (`joined`). A least margin may thus be from another de
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,7 @@ from ithbit.tasks.sampling import Examples
 from ithbit.tasks.structured import structured_bytes
 from ithbit.tasks.tokens import token_table
 from ithbit.verify import search
-from ithbit.verify.margins import (
+from ithbit.verify.search import (
     NEAR,
     TRUSTED,
     Asker,
@@ -137,17 +138,13 @@ def examine(
         tally.n_evaluated,
         max(tally.n_wrong, len(failing)),
         tally.n_near,
-        tally.wrong_by_index or _by_index(failing),
+        tally.wrong_by_index or dict(sorted(Counter(case.index for case in failing).items())),
         cases[0],
         failing[0] if failing else None,
         time.perf_counter() - started,
         stages[-1]["name"],
         stages,
     )
-
-
-def _by_index(cases: list[Case]) -> dict[int, int]:
-    return {i: sum(case.index == i for case in cases) for i in sorted({c.index for c in cases})}
 
 
 def _everything(ask: Asker, n_bits: int) -> None:
@@ -215,11 +212,8 @@ def model_of(run: RunSpec, weights: bytes, device: torch.device) -> Model:
 
     def model(bits: Tensor, index: Tensor) -> Tensor:
         size = batch_that_fits(run.model, bits.shape[1], len(index))
-        if len(index) > size:
-            parts = zip(bits.split(size), index.split(size), strict=True)
-            return torch.cat([model(*part) for part in parts])
-        examples = Examples(bits.unsqueeze(0), index.unsqueeze(0))
-        return logits(stacked, run.model, table, examples)[0]
+        parts = map(Examples, bits[None].split(size, 1), index[None].split(size, 1))
+        return torch.cat([logits(stacked, run.model, table, part)[0] for part in parts])
 
     return model
 

@@ -28,8 +28,8 @@ from ithbit.engine.steppers.plain import Compiled, Module, Plain, evaluator
 from ithbit.errors import DeviceError, LayerError, one_of
 from ithbit.models import own_layer
 from ithbit.models.classifier import logits
-from ithbit.models.layer_check import off_in_evaluation
 from ithbit.models.layer_source import layer_for
+from ithbit.models.own_layer import off_in_evaluation
 from ithbit.native import building
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.tasks.indexing import n_tokens
