@@ -24,15 +24,14 @@ import numpy as np
 
 from ithbit.errors import SpecError
 from ithbit.shown import Shown, counted
-from ithbit.theory.certifiers.arguments.fixed_states import certify_states
-from ithbit.theory.certifiers.arguments.marker import certify_marker
-from ithbit.theory.certifiers.bound import Bound, UnsuitableError, need
-from ithbit.theory.certifiers.boxes.generic import certify_boxes
+from ithbit.theory.certifiers.angle import certify_angle
+from ithbit.theory.certifiers.boxes import certify_boxes
 from ithbit.theory.certifiers.every_n import every_n, trained_every_n
-from ithbit.theory.certifiers.trained.angle import certify_angle
-from ithbit.theory.certifiers.trained.latch import certify_latch
-from ithbit.theory.certifiers.trained.linear import certify_linear
-from ithbit.theory.certifiers.trained.mamba2 import certify_mamba2
+from ithbit.theory.certifiers.exact import Bound, UnsuitableError, need
+from ithbit.theory.certifiers.fixed_states import certify_states
+from ithbit.theory.certifiers.latch import certify_latch
+from ithbit.theory.certifiers.marker import certify_marker
+from ithbit.theory.certifiers.windows import certify_linear, certify_mamba2
 from ithbit.theory.precision import every_input, float_runs, observed, safe_n
 from ithbit.theory.solution import AnySolution, Solution
 from ithbit.theory.trained_solution import TrainedSolution

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from ithbit.errors import SpecError, raise_problems
 from ithbit.families import FAMILIES, Task
 from ithbit.tasks.indexing import all_inputs, n_tokens
-from ithbit.theory.gru_layer import Gru
 from ithbit.theory.layers import (
     Array,
     FloatArray,
+    Gru,
     LinearAttention,
     Rnn,
     SoftmaxAttention,

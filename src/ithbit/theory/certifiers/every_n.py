@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from flint import arb, ctx, fmpq
 
 from ithbit.families import FAMILIES
-from ithbit.theory.certifiers.arithmetic.exact import Ball, exact, rounded_down
-from ithbit.theory.certifiers.trained.window import gelu, silu, silu_at
+from ithbit.theory.certifiers.exact import Ball, exact, rounded_down
+from ithbit.theory.certifiers.windows import gelu, silu, silu_at
 from ithbit.theory.constructions.trained import bert_left, bert_right, linear_window
 from ithbit.theory.constructions.trained.content import columns, norms
 from ithbit.theory.constructions.trained.gru_latch import HEAD

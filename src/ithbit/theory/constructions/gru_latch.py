@@ -26,8 +26,7 @@ import math
 
 import numpy as np
 
-from ithbit.theory.gru_layer import Gru
-from ithbit.theory.layers import matrix
+from ithbit.theory.layers import Gru, matrix
 from ithbit.theory.solution import Parts, embedding_of
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ithbit.theory.certifiers.arithmetic.intervals import Interval, concatenate
+from ithbit.theory.certifiers.intervals import Interval, concatenate
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.solution import Solution
 

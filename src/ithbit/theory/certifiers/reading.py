@@ -6,25 +6,30 @@ writes must lie in the span of U, and everything an argument takes to be 0 or 1 
 that. Otherwise `UnsuitableError` names what is not. Both ends of a ball are balls of radius 0.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from flint import fmpq
+from flint import ctx, fmpq
 
-from ithbit.theory.certifiers.arithmetic.exact import (
+from ithbit.theory.certifiers.exact import (
+    BALLS,
     Ball,
+    Bound,
     Rational,
     dot,
     exact_row,
+    need,
     rounded_down,
 )
-from ithbit.theory.certifiers.bound import BALLS, Bound, need
 from ithbit.theory.constructions.trained.content import is_norm
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_solution import Column, TrainedSolution
 
-PRECISION = 160  # bits; scores are of size n^2 and their gaps of size 1
 Matrix = list[list[Rational]]
+Argument = Callable[[TrainedSolution], Bound]
+# Decorates an argument. In bits: scores are of size n^2 and their gaps of size 1.
+in_balls: Callable[[Argument], Argument] = ctx.workprec(160)
+ONE, PLACE, BITS = range(3)  # the first contents of every construction
 
 
 def least_of(margins: list[Ball]) -> Bound:
@@ -146,11 +151,11 @@ def tokens(reader: Reader) -> Tokens:
 
 def bits_of(t: Tokens) -> tuple[Rational, Rational, Rational]:
     """(a_0, slope of the place, v): bits hold (a_0, slope p, ±v) in the first three contents."""
-    only(t.bit, {0, 2}, "the bit's type")
-    only(t.value, {2}, "the bit's value")
-    only(t.place, {1}, "the position")
-    one, slope, v = t.bit[0], t.place[1], t.bit[2] + t.value[2]
-    need(v > 0 and t.bit[2] == -v, "a bit must be written as ±v")
+    only(t.bit, {ONE, BITS}, "the bit's type")
+    only(t.value, {BITS}, "the bit's value")
+    only(t.place, {PLACE}, "the position")
+    one, slope, v = t.bit[ONE], t.place[PLACE], t.bit[BITS] + t.value[BITS]
+    need(v > 0 and t.bit[BITS] == -v, "a bit must be written as ±v")
     need(one > 0 and slope > 0, "bits must hold a constant and their place")
     return one, slope, v
 

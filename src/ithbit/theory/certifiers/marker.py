@@ -33,16 +33,22 @@ from typing import Any
 import numpy as np
 from flint import arb, ctx, fmpq
 
-from ithbit.theory.certifiers.arithmetic.exact import (
+from ithbit.theory.certifiers.exact import (
+    BALLS,
+    EXACT,
+    Bound,
+    Line,
     Rational,
+    UnsuitableError,
     dyadic,
     exact,
     exact_row,
+    line_direction,
+    line_of,
+    need,
     rounded_down,
 )
-from ithbit.theory.certifiers.arithmetic.intervals import Interval
-from ithbit.theory.certifiers.arithmetic.lines import Line, line_direction, line_of
-from ithbit.theory.certifiers.bound import BALLS, EXACT, Bound, UnsuitableError, need
+from ithbit.theory.certifiers.intervals import Interval
 from ithbit.theory.layers import FloatArray, LinearAttention, ReluNet, SoftmaxAttention, Ssm
 from ithbit.theory.solution import Solution
 
