@@ -27,12 +27,11 @@ from ithbit.theory.certificate_file import (
     write_certificate,
 )
 from ithbit.theory.certifiers.every_n import trained_every_n, window_linear, window_mamba2
-from ithbit.theory.constructions.trained import TRAINED, construct_trained, trained_construction
+from ithbit.theory.constructions import TRAINED, construct_trained, trained_construction
 from ithbit.theory.explain import explain
-from ithbit.theory.solution import enumerate_inputs
+from ithbit.theory.solution import TrainedSolution, enumerate_inputs
 from ithbit.theory.summary_table import table
 from ithbit.theory.trained_blocks import shapes
-from ithbit.theory.trained_solution import TrainedSolution
 from ithbit.theory.verdicts import verdict
 
 ENTRIES = [pytest.param(entry, id=f"{entry.task}-{entry.family}") for entry in TRAINED]

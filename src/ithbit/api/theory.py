@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from ithbit.prove.certificate import Confirmed
     from ithbit.theory.certificate import Certificate
     from ithbit.theory.explain import Explanation
-    from ithbit.theory.solution import Solution
-    from ithbit.theory.trained_solution import TrainedSolution
+    from ithbit.theory.solution import Solution, TrainedSolution
 
 
 @checked
@@ -63,7 +62,7 @@ def construct(
         if out is not None:
             raise SpecError("only weights of trained blocks are written as a run; use certify -o")
         return build(task, family, n, variant)
-    from ithbit.theory.constructions.trained import construct_trained
+    from ithbit.theory.constructions import construct_trained
 
     if variant is not None:
         raise SpecError("trained blocks have one construction each; leave the variant out")
@@ -128,8 +127,7 @@ def _solution(
 ) -> "Solution | TrainedSolution":
     needed = "give a task, a family and n, or the weights of a construction"
     if not isinstance(task, str):
-        from ithbit.theory.solution import Solution
-        from ithbit.theory.trained_solution import TrainedSolution
+        from ithbit.theory.solution import Solution, TrainedSolution
 
         if not isinstance(task, Solution | TrainedSolution):
             raise SpecError(f"{needed}, got {type(task).__name__}")

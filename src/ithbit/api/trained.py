@@ -17,8 +17,7 @@ from ithbit.store.status import need_store
 if TYPE_CHECKING:
     from ithbit.loading.model import Model
     from ithbit.store.records import Verification
-    from ithbit.theory.solution import Solution
-    from ithbit.theory.trained_solution import TrainedSolution
+    from ithbit.theory.solution import Solution, TrainedSolution
 
 
 @dataclass(frozen=True, repr=False)
@@ -288,8 +287,7 @@ def load(
     torch.Size([1, 1, 5, 5])
     """
     from ithbit.loading.model import from_run, from_solution, from_trained_solution
-    from ithbit.theory.solution import Solution
-    from ithbit.theory.trained_solution import TrainedSolution
+    from ithbit.theory.solution import Solution, TrainedSolution
 
     if isinstance(run, Solution):
         return from_solution(run, device)

@@ -17,8 +17,7 @@ from ithbit.reference import weights
 from ithbit.reference.double import InDouble
 from ithbit.reference.models import Reference, build, missing_library
 from ithbit.spec import RunSpec
-from ithbit.theory.solution import Solution
-from ithbit.theory.trained_solution import TrainedSolution
+from ithbit.theory.solution import Solution, TrainedSolution
 from ithbit.verify.verify import params_of, read_run
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}

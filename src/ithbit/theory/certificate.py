@@ -33,8 +33,7 @@ from ithbit.theory.certifiers.latch import certify_latch
 from ithbit.theory.certifiers.marker import certify_marker
 from ithbit.theory.certifiers.windows import certify_linear, certify_mamba2
 from ithbit.theory.precision import every_input, float_runs, observed, safe_n
-from ithbit.theory.solution import AnySolution, Solution
-from ithbit.theory.trained_solution import TrainedSolution
+from ithbit.theory.solution import AnySolution, Solution, TrainedSolution
 
 SPEAKS_OF = "real arithmetic on the stored weights"
 

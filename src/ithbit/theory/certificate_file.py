@@ -20,8 +20,7 @@ from ithbit.store.writing import check_writable, write_whole
 from ithbit.tasks.indexing import Instance
 from ithbit.theory.certificate import LONGEST, METHODS, SPEAKS_OF, Certificate, certify
 from ithbit.theory.precision import observed
-from ithbit.theory.solution import AnySolution
-from ithbit.theory.trained_solution import TrainedSolution
+from ithbit.theory.solution import AnySolution, TrainedSolution
 from ithbit.theory.weights_json import Json, solution_from_json, weights_to_json
 
 FORMAT = "ithbit certificate 1"

@@ -12,8 +12,13 @@ import numpy as np
 
 from ithbit.families import FAMILIES
 from ithbit.theory.layers import Array
-from ithbit.theory.solution import AnySolution, Enumeration, comparable_margins, enumerate_inputs
-from ithbit.theory.trained_solution import TrainedSolution
+from ithbit.theory.solution import (
+    AnySolution,
+    Enumeration,
+    TrainedSolution,
+    comparable_margins,
+    enumerate_inputs,
+)
 
 _BUDGET = 3e7  # numbers of attention (or states) that one spot check may compute
 

@@ -27,10 +27,13 @@ from ithbit.theory.bounds.stages import TooDeepError
 from ithbit.theory.certificate import LONGEST, Certificate, certify
 from ithbit.theory.certificate_file import summary
 from ithbit.theory.certifiers.every_n import every_n, trained_every_n
-from ithbit.theory.constructions import CONSTRUCTIONS, Construction, construct, entry_of
-from ithbit.theory.constructions.trained import (
+from ithbit.theory.constructions import (
+    CONSTRUCTIONS,
     TRAINED,
+    Construction,
     TrainedConstruction,
+    construct,
+    entry_of,
     too_large,
     too_small,
 )

@@ -9,9 +9,8 @@ from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
 from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray, ReluNet, matrix
-from ithbit.theory.solution import AnySolution, Embedding, Layer, Solution
+from ithbit.theory.solution import AnySolution, Embedding, Layer, Solution, TrainedSolution
 from ithbit.theory.trained_blocks import shapes
-from ithbit.theory.trained_solution import TrainedSolution
 
 Json = dict[str, Any]
 

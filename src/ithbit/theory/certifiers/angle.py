@@ -32,10 +32,10 @@ from ithbit.theory.certifiers.reading import (
     places_of,
     tokens,
 )
-from ithbit.theory.constructions.trained import bert_left, bert_right
-from ithbit.theory.constructions.trained.content import columns
+from ithbit.theory.constructions import bert_left, bert_right
+from ithbit.theory.constructions.content import columns
+from ithbit.theory.solution import TrainedSolution
 from ithbit.theory.trained_blocks import BERT_EPS
-from ithbit.theory.trained_solution import TrainedSolution
 
 WINDOW = 5  # places on each side of the index that are evaluated one by one
 FLAG, INDEX = bert_left.FLAG, bert_left.INDEX

@@ -14,9 +14,9 @@ from flint import arb, ctx, fmpq
 from ithbit.families import FAMILIES
 from ithbit.theory.certifiers.exact import Ball, exact, rounded_down
 from ithbit.theory.certifiers.windows import gelu, silu, silu_at
-from ithbit.theory.constructions.trained import bert_left, bert_right, linear_window
-from ithbit.theory.constructions.trained.content import columns, norms
-from ithbit.theory.constructions.trained.gru_latch import HEAD
+from ithbit.theory.constructions import bert_left, bert_right, linear_window
+from ithbit.theory.constructions.content import columns, norms
+from ithbit.theory.constructions.gru_latch import HEAD
 from ithbit.theory.trained_blocks import BERT_EPS, DENOMINATOR_EPS, LINEAR_EPS, MAMBA_EPS
 
 _FORMAL_PRECISION, _PRECISION = 80, 128

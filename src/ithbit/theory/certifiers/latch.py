@@ -10,7 +10,7 @@ from flint import arb
 from ithbit.theory.certifiers.exact import Ball, Bound, exact, need
 from ithbit.theory.certifiers.reading import in_balls, least_of
 from ithbit.theory.layers import FloatArray
-from ithbit.theory.trained_solution import Column, TrainedSolution
+from ithbit.theory.solution import Column, TrainedSolution
 
 
 def _sigmoid(x: Ball) -> Ball:

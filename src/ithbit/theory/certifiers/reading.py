@@ -1,6 +1,6 @@
 """What the stored weights of a trained block read and write, as exact rationals.
 
-The arguments of this folder are about contents (`constructions/trained/content.py`). Here stored
+The arguments of this folder are about contents (`constructions/content.py`). Here stored
 float64 weights become maps between contents, exactly: every row that reads and every column that
 writes must lie in the span of U, and everything an argument takes to be 0 or 1 must be exactly
 that. Otherwise `UnsuitableError` names what is not. Both ends of a ball are balls of radius 0.
@@ -21,9 +21,9 @@ from ithbit.theory.certifiers.exact import (
     need,
     rounded_down,
 )
-from ithbit.theory.constructions.trained.content import is_norm
+from ithbit.theory.constructions.content import is_norm
 from ithbit.theory.layers import FloatArray
-from ithbit.theory.trained_solution import Column, TrainedSolution
+from ithbit.theory.solution import Column, TrainedSolution
 
 Matrix = list[list[Rational]]
 Argument = Callable[[TrainedSolution], Bound]

@@ -35,10 +35,10 @@ from ithbit.theory.certifiers.reading import (
     places_of,
     tokens,
 )
-from ithbit.theory.constructions.trained import linear_window, mamba2_window
-from ithbit.theory.constructions.trained.content import columns
+from ithbit.theory.constructions import linear_window, mamba2_window
+from ithbit.theory.constructions.content import columns
+from ithbit.theory.solution import TrainedSolution
 from ithbit.theory.trained_blocks import DENOMINATOR_EPS, LINEAR_EPS, MAMBA_EPS
-from ithbit.theory.trained_solution import TrainedSolution
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,8 @@ The margin at width 16 is at least 1.97 for every n.
 import math
 
 from ithbit.spec import ModelSpec
-from ithbit.theory.constructions.trained.content import (
+from ithbit.theory.constructions.content import (
+    Weights,
     columns,
     norms,
     reader,
@@ -43,15 +44,15 @@ from ithbit.theory.constructions.trained.content import (
     writer,
     zeros,
 )
+from ithbit.theory.solution import Column
 from ithbit.theory.trained_blocks import BERT_EPS
-from ithbit.theory.trained_solution import Column, TrainedSolution
 
 ONE, PLACE, VALUE_OF_BIT, FLAG, INDEX = range(5)
 ORDER = (0, 1, 4, 3, 2)  # the fraction i / N must not share a coordinate with the flag
 GAIN = 60.0
 
 
-def build(spec: ModelSpec) -> TrainedSolution:
+def build(spec: ModelSpec) -> Weights:
     """LHI by two BERT blocks, full or causal; margin >= 1.95 for every n."""
     d, n = spec.d_model, spec.n_bits
     N, root = n + 1, math.sqrt(spec.d_head)
@@ -81,4 +82,4 @@ def build(spec: ModelSpec) -> TrainedSolution:
     qkv[d], qkv[d + 1] = reader(U, {ONE: 1}), reader(U, {PLACE: 1})
     qkv[2 * d], out[:, 0] = reader(U, {VALUE_OF_BIT: 1}), writer(U, {VALUE_OF_BIT: 1})
     w["head.weight"][0] = reader(U, {VALUE_OF_BIT: 4 * math.sqrt(bit / d)})
-    return TrainedSolution(spec, w, "beside Theorem 14c: the trained blocks themselves", "angle")
+    return w

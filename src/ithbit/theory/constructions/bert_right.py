@@ -29,7 +29,8 @@ The margin at width 16 is at least 1.91 for every n, and just under 2 for large 
 import math
 
 from ithbit.spec import ModelSpec
-from ithbit.theory.constructions.trained.content import (
+from ithbit.theory.constructions.content import (
+    Weights,
     columns,
     norms,
     reader,
@@ -37,15 +38,15 @@ from ithbit.theory.constructions.trained.content import (
     writer,
     zeros,
 )
+from ithbit.theory.solution import Column
 from ithbit.theory.trained_blocks import BERT_EPS
-from ithbit.theory.trained_solution import Column, TrainedSolution
 
 ONE, PLACE, VALUE_OF_BIT = range(3)
 ORDER = (0, 1, 2)
 GAIN = 40.0
 
 
-def build(spec: ModelSpec) -> TrainedSolution:
+def build(spec: ModelSpec) -> Weights:
     """RHI by one BERT block, full or causal; margin >= 1.9 for every n."""
     d, n = spec.d_model, spec.n_bits
     U = columns(d, ORDER)
@@ -64,4 +65,4 @@ def build(spec: ModelSpec) -> TrainedSolution:
     qkv[2 * d] = reader(U, {VALUE_OF_BIT: 1})
     w["blocks.0.out.weight"][:, 0] = writer(U, {VALUE_OF_BIT: 1})
     w["head.weight"][0] = reader(U, {VALUE_OF_BIT: 4 * math.sqrt(nu[VALUE_OF_BIT] / d)})
-    return TrainedSolution(spec, w, "beside Theorem 12c: the trained block itself", "angle")
+    return w
