@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ithbit.api.arguments import at_least_one, bits_of, checked
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
-from ithbit.theory.answers import Bounds, LayerComplexity
 from ithbit.theory.architecture import (
     FORMAL_FAMILIES,
     TRAINED_FAMILIES,
@@ -22,6 +21,8 @@ from ithbit.theory.architecture import (
     architecture,
     need_theory,
 )
+from ithbit.theory.bounds import Bounds
+from ithbit.theory.complexity import Complexity
 
 if TYPE_CHECKING:
     from ithbit.prove.certificate import Confirmed
@@ -261,7 +262,7 @@ def complexity(
     activation: Activation = "gelu",
     state: int = 16,
     conv: int = 3,
-) -> LayerComplexity:
+) -> Complexity:
     """Causal complexity of one layer: what it keeps of the past, and what finishing costs.
 
     The fingerprint is what the k-th output needs from the first k - 1 inputs (p numbers); the
@@ -290,7 +291,7 @@ def complexity(
         state=state,
         conv=conv,
     )
-    return LayerComplexity(arch, causal_complexity(arch, position), position)
+    return causal_complexity(arch, position)
 
 
 @checked
