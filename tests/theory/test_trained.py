@@ -23,7 +23,6 @@ from ithbit.theory.certificate_file import (
     check_certificate,
     digest,
     document,
-    summary,
     write_certificate,
 )
 from ithbit.theory.certifiers.every_n import trained_every_n, window_linear, window_mamba2
@@ -216,7 +215,7 @@ def test_files_verify_again_and_changes_are_refused(tmp_path):
         path = tmp_path / "certificate.json"
         write_certificate(certificate, path)
         again = check_certificate(path)
-        assert summary(again) == summary(certificate)
+        assert again.summary() == certificate.summary()
         assert isinstance(again.solution, TrainedSolution)
     content = document(certificate)
     for change, reason in (

@@ -106,7 +106,8 @@ def certify(
     True
     """
     from ithbit.theory.certificate import certify as derive
-    from ithbit.theory.certificate_file import require_writable, write_certificate
+    from ithbit.theory.certificate import require_writable
+    from ithbit.theory.certificate_file import write_certificate
 
     length = n if isinstance(task, str) else _solution(task, family, n, variant, model, {}).n_bits
     if length is not None:

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from ithbit.theory.certificate_file import solution_from_json, weights_to_json
 from ithbit.theory.certifiers.attention import Terms, attend
 from ithbit.theory.certifiers.boxes import certify_boxes, output_range
 from ithbit.theory.certifiers.cases import embed
@@ -13,7 +14,6 @@ from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED_CONSTRUCTIONS, co
 from ithbit.theory.gadgets import hat
 from ithbit.theory.layers import ReluNet, matrix
 from ithbit.theory.solution import Solution, enumerate_inputs
-from ithbit.theory.weights_json import solution_from_json, weights_to_json
 
 ENTRIES = [
     (entry.task, entry.family, variant)
