@@ -26,7 +26,7 @@ from ithbit.theory.certificate_file import (
     write_certificate,
 )
 from ithbit.theory.certifiers.every_n import trained_every_n, window_linear, window_mamba2
-from ithbit.theory.constructions import TRAINED, construct_trained, trained_construction
+from ithbit.theory.constructions import TRAINED, construct_trained
 from ithbit.theory.explain import explain
 from ithbit.theory.solution import TrainedSolution, enumerate_inputs
 from ithbit.theory.summary_table import table
@@ -266,7 +266,7 @@ def test_what_is_too_small_or_unknown_is_said():
     with pytest.raises(SpecError, match="need 2 layers"):
         construct_trained("lhi", "mamba2", 4, layers=1)
     with pytest.raises(SpecError, match="no construction is known for rhi by gru as it is trained"):
-        trained_construction("rhi", "gru")
+        construct_trained("rhi", "gru", 4)
     with pytest.raises(SpecError, match="n must be at least 1"):
         construct_trained("lhi", "gru", 0)
     spec = ModelSpec("rhi", "gru", n_bits=2, d_model=1)

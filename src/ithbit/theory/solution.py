@@ -163,8 +163,7 @@ class Solution:
         alpha = self.logits(bits, index, dtype)
         answer = bits[np.arange(len(bits)), index.astype(int) - 1].astype(int)
         rows = np.arange(len(bits))
-        margins: Array = alpha[rows, answer] - alpha[rows, 1 - answer]
-        return margins
+        return alpha[rows, answer] - alpha[rows, 1 - answer]
 
     def trace(self, bits: Sequence[int], index: int) -> tuple[Array, tuple[Trace, ...]]:
         """The embedded tokens of one input and what every layer did with them, in float64."""
@@ -287,14 +286,12 @@ class TrainedSolution:
         """The logit of answer 1 for a batch of inputs. *Observed*."""
         params = self._params(dtype)
         x, _ = forward(params, self.spec, self.tokens(bits, index, dtype), last=True)
-        logits: Array = x[:, -1] @ params["head.weight"][0] + params["head.bias"][0]
-        return logits
+        return x[:, -1] @ params["head.weight"][0] + params["head.bias"][0]
 
     def margins(self, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64) -> Array:
         """The logit, with its sign flipped where the answer is 0. *Observed*."""
         answer = bits[np.arange(len(bits)), index.astype(int) - 1].astype(dtype)
-        margins: Array = self.logits(bits, index, dtype) * (2 * answer - 1)
-        return margins
+        return self.logits(bits, index, dtype) * (2 * answer - 1)
 
     def trace(self, bits: Sequence[int], index: int) -> tuple[Array, tuple[Trace, ...]]:
         """The embedded tokens of one input and what every block did with them, in float64."""

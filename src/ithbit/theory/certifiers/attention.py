@@ -214,5 +214,4 @@ def _score_radius(cases: Cases | Embedded, u: Interval) -> FloatArray:
     a = np.maximum(np.abs(u.lo), np.abs(u.hi))
     spread = (u.hi - u.lo) * size + a * cases.radius[:, None]
     rounding = (u.shape[-1] + 4) * 2.0**-52 * a * size
-    radius: FloatArray = 2 * (spread + rounding).sum(axis=2) + _TINY
-    return radius
+    return 2 * (spread + rounding).sum(axis=2) + _TINY

@@ -125,6 +125,11 @@ class Line:
         return points[0], points[-1]
 
 
+def linear_line(slope: Rational, constant: Rational = fmpq(0)) -> Line:
+    """t -> slope t + constant."""
+    return Line(((fmpq(1), slope, fmpq(0)), (fmpq(-1), -slope, fmpq(0))), constant)
+
+
 def line_of(net: ReluNet, through: FloatArray, direction: Any, row: FloatArray) -> Line:
     """t -> row · net(through + t · direction), for a net with at most one hidden layer."""
     need(len(net.weights) <= 2, "an MLP has more than one hidden layer")
@@ -135,8 +140,7 @@ def line_of(net: ReluNet, through: FloatArray, direction: Any, row: FloatArray) 
         dot(weights, at) + exact(bias) for weights, bias in zip(inner, net.biases[0], strict=True)
     ]
     if len(net.weights) == 1:
-        slope = dot(read, slopes)
-        return Line(((fmpq(1), slope, fmpq(0)), (fmpq(-1), -slope, fmpq(0))), dot(read, starts))
+        return linear_line(dot(read, slopes), dot(read, starts))
     outs = [dot(read, exact_row(column)) for column in net.weights[1].T]
     units = tuple(zip(outs, slopes, starts, strict=True))
     return Line(units, dot(read, exact_row(net.biases[1])))

@@ -40,14 +40,17 @@ def least_of(margins: list[Ball]) -> Bound:
 
 
 class Reader:
-    """The weights of a solution as maps between contents."""
+    """The weights of a solution as maps between contents; every norm must be plain."""
 
     def __init__(self, solution: TrainedSolution, U: FloatArray) -> None:
         self.solution, self.weights = solution, solution.weights
         self.columns = [[fmpq(int(value)) for value in column] for column in U.T]
         self.norms = [dot(column, column) for column in self.columns]
         self.m = len(self.norms)
-        self._check_norms()
+        for name, value in self.weights.items():
+            if is_norm(name):
+                wanted = 1.0 if name.endswith("weight") else 0.0
+                need(bool((value == wanted).all()), f"{name} must be {wanted:g} throughout")
 
     def rows(self, weights: FloatArray, what: str) -> Matrix:
         """What each row reads of the content, including rows of zeros."""
@@ -99,13 +102,6 @@ class Reader:
         """Raise unless these parameters are 0."""
         for name in names:
             need(not self.weights[name].any(), f"{name} must be 0")
-
-    def _check_norms(self) -> None:
-        """Raise unless every norm has gains of 1 and offsets of 0."""
-        for name, value in self.weights.items():
-            if is_norm(name):
-                wanted = 1.0 if name.endswith("weight") else 0.0
-                need(bool((value == wanted).all()), f"{name} must be {wanted:g} throughout")
 
     def head(self, coordinate: int) -> Rational:
         """The factor by which the head reads this coordinate; it must read nothing else."""

@@ -156,15 +156,6 @@ def construction_named(task: str, family: str) -> Construction:
     return _entry(CONSTRUCTIONS + TRAINED_CONSTRUCTIONS, "formal", task, family)
 
 
-def trained_construction(task: str, family: str) -> TrainedConstruction:
-    """The entry of a task and a trained family.
-
-    >>> trained_construction("lhi", "mamba2").depth
-    2
-    """
-    return _entry(TRAINED, "trained", task, family)
-
-
 def _entry(entries: Iterable[P], model: Model, task: str, family: str) -> P:
     named = task_named(task)
     if entry := entry_of(entries, named, family):
@@ -216,7 +207,7 @@ def construct_trained(
     >>> construct_trained("rhi", "softmax-full", 8).weights["head.weight"].shape
     (1, 16)
     """
-    entry = trained_construction(task, family)
+    entry = _entry(TRAINED, "trained", task, family)
     n_layers = entry.depth if layers is None else layers
     spec = ModelSpec(entry.task, family, length_of(n_bits), n_layers, width, heads, ff, state)
     if problem := too_small(entry, spec) or too_large(spec):
