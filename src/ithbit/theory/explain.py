@@ -17,7 +17,7 @@ from ithbit.errors import SpecError
 from ithbit.families import FAMILIES
 from ithbit.shown import Shown
 from ithbit.tasks.indexing import Instance
-from ithbit.theory.constructions import bert_left, bert_right, linear_window, mamba2_window
+from ithbit.theory.constructions import bert_angle, linear_window, mamba2_window
 from ithbit.theory.constructions.content import columns
 from ithbit.theory.layers import Array, Attention
 from ithbit.theory.solution import AnySolution, Solution, TrainedSolution
@@ -196,8 +196,8 @@ def content_of(solution: AnySolution, x: Array) -> Array:
     if isinstance(solution, Solution):
         return x
     if FAMILIES[solution.family].attention:
-        left = bert_left if solution.task == "lhi" else bert_right
-        order = linear_window.ORDER if solution.variant == "window" else left.ORDER
+        window = solution.variant == "window"
+        order = linear_window.ORDER if window else bert_angle.ORDERS[solution.task]
         U = columns(solution.width, order)
         return x @ U / (U * U).sum(0)
     return x[..., : mamba2_window.LEAST_WIDTH if solution.variant == "window" else 3]

@@ -1,8 +1,8 @@
 """BERT blocks that point at an angle: the margin over all inputs, in O(n) balls.
 
-The argument of `constructions/bert_right.py` and `bert_left.py`, with the numbers of the
-stored weights. Checked exactly: which content every map reads and writes, that bits are
-(a_0, p, ±v), that norms are plain and that feed-forward parts write nothing. Then:
+The argument of `constructions/bert_angle.py`, with the numbers of the stored weights. Checked
+exactly: which content every map reads and writes, that bits are (a_0, p, ±v), that norms are plain
+and that feed-forward parts write nothing. Then:
 
 * Bit k scores (A_i + B_i p) s(p) at the reading token, s(p) = sqrt(d) / sqrt(D0 + D1 p^2). For
   A, B >= 0 its derivative has the sign of B D0 − A D1 p, so it rises up to the place p* =
@@ -32,13 +32,12 @@ from ithbit.theory.certifiers.reading import (
     places_of,
     tokens,
 )
-from ithbit.theory.constructions import bert_left, bert_right
+from ithbit.theory.constructions.bert_angle import FLAG, INDEX, ORDERS
 from ithbit.theory.constructions.content import columns
 from ithbit.theory.solution import TrainedSolution
 from ithbit.theory.trained_blocks import BERT_EPS
 
 WINDOW = 5  # places on each side of the index that are evaluated one by one
-FLAG, INDEX = bert_left.FLAG, bert_left.INDEX
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,8 @@ def certify_angle(solution: TrainedSolution) -> Bound:
     """A lower bound on the margin over all inputs; `UnsuitableError` if it does not apply."""
     need(solution.family.startswith("softmax"), "the argument is about BERT blocks")
     right = solution.task == "rhi"
-    entry = bert_right if right else bert_left
     need(solution.depth >= (1 if right else 2), "too few layers")
-    reader = Reader(solution, columns(solution.width, entry.ORDER))
+    reader = Reader(solution, columns(solution.width, ORDERS[solution.task]))
     reader.zero("enter.type")
     for layer in range(solution.depth):
         names = ("qkv.bias", "out.bias", "down.weight", "down.bias")

@@ -21,8 +21,7 @@ from ithbit.spec import ModelSpec
 from ithbit.theory.architecture import FORMAL_FAMILIES, Model, need_theory
 from ithbit.theory.constructions import (
     attention_marker,
-    bert_left,
-    bert_right,
+    bert_angle,
     gru_latch,
     linear_heavy,
     linear_window,
@@ -111,8 +110,8 @@ TRAINED_CONSTRUCTIONS: tuple[Construction, ...] = (
     Construction("lhi", "gru", 1, "beside Theorem 14a: the trained layer itself", _LATCH),
 )
 
-_POINT_RIGHT = ("angle", bert_right.build, LEAST_WIDTH[3], 2)
-_POINT_LEFT = ("angle", bert_left.build, LEAST_WIDTH[5], 2)
+_POINT_RIGHT = ("angle", bert_angle.build, LEAST_WIDTH[3], 2)
+_POINT_LEFT = ("angle", bert_angle.build, LEAST_WIDTH[5], 2)
 _OPEN = ("window", linear_window.build, LEAST_WIDTH[5], 1, linear_window.LEAST_FF)
 _OPEN_MAMBA = ("window", mamba2_window.build, mamba2_window.LEAST_WIDTH)
 _KEEP = ("latch", gru_latch.build, gru_latch.LEAST_WIDTH)
