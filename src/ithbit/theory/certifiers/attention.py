@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ithbit.theory.certifiers.cases import Cases, Embedded, Mask, Numbers, linear
-from ithbit.theory.certifiers.intervals import Interval, choose
+from ithbit.theory.certifiers.intervals import Interval, choose, concatenate
 from ithbit.theory.layers import FeatureMap, FloatArray, LinearAttention, SoftmaxAttention
 
 _NEWTON_STEPS = 40
@@ -116,9 +116,7 @@ def attend(
         picked = _linear_terms(layer.feature, linear(layer.K, cases.box), queries, seen)
     near = linear(layer.V, cases.gather(picked.case, picked.token))
     bounds = [picked.terms.range(near[..., c], hull[..., c]) for c in range(layer.d_in)]
-    average = Interval(
-        np.stack([bound.lo for bound in bounds], -1), np.stack([bound.hi for bound in bounds], -1)
-    )
+    average = concatenate([bound[..., None] for bound in bounds], axis=-1)
     average = choose(picked.lifted[:, None], hull, average)
     return own + average.simplified().reshape(*own.shape)
 

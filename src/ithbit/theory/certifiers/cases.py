@@ -57,8 +57,7 @@ class Cases:
     @cached_property
     def radius(self) -> FloatArray:
         """An upper bound on the radius of any box, `case dim`: the largest width."""
-        radii = (self.box.hi - self.box.lo).reshape(self.box.shape[0], -1, self.box.shape[3])
-        return radii.max(axis=1)
+        return (self.box.hi - self.box.lo).max(axis=(1, 2))
 
 
 @dataclass(frozen=True, eq=False)
