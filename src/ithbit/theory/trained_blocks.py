@@ -14,7 +14,7 @@ import numpy as np
 
 from ithbit.families import FAMILIES
 from ithbit.spec import ModelSpec
-from ithbit.theory.layers import SLICE, Array, Gru, Trace, sigmoid
+from ithbit.theory.layers import SLICE, Array, Gru, Trace, features, sigmoid
 
 Params = dict[str, Array]
 
@@ -159,7 +159,7 @@ def _linear(params: Params, spec: ModelSpec, x: Array, last: bool) -> Trace:
     normal = _layer_norm(x, params, "norm1", LINEAR_EPS)
     q, k, v = np.split(normal @ params["qkv.weight"].T, 3, axis=-1)
     x, q = (x[:, -1:], q[:, -1:]) if last else (x, q)
-    q, k = (np.maximum(t, 0) + np.exp(np.minimum(t, 0)) for t in (q, k))
+    q, k = (features("elu+1", t) for t in (q, k))
 
     def weigh(products: Array, seen: Array) -> Array:
         products = products * seen

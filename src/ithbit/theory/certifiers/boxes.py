@@ -2,10 +2,10 @@
 
 For fixed index i and answer sigma_i (a *case*), every token and every value of its own bit gets a
 box that holds for all values of the other bits. Boxes go through the layers one by one: attention
-by a fractional program (`attention.py`), MLPs by affine forms, states step by
-step: the state after a token is enclosed for each value of the token's own bit, and the hull over
-the allowed bits is carried to the next token. With index and answer fixed, as in a case, the
-constructions' states are single points or narrow intervals, so the hull loses nothing there.
+by a fractional program (`attention.py`), MLPs by affine forms, states step by step: the state after
+a token is enclosed for each value of the token's own bit, and the hull over the allowed bits is
+carried to the next token. With index and answer fixed, as in a case, the constructions' states are
+single points or narrow intervals, so the hull loses nothing there.
 
 In an MLP every neuron is held as  constant + sum_g coefficient_g · symbol_g,  the symbols being the
 input coordinates (in their box) and one number in [0, 1] per undecided neuron. A neuron whose range
