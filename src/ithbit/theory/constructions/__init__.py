@@ -27,8 +27,7 @@ from ithbit.theory.constructions import (
     linear_window,
     mamba2_window,
     rnn_counter,
-    softmax_cosine,
-    softmax_parabola,
+    softmax_focus,
     ssm_sum,
 )
 from ithbit.theory.constructions.content import LEAST_WIDTH, Weights
@@ -79,8 +78,8 @@ class TrainedConstruction(Positive):
 
 
 _FOCUS: dict[str, Builder] = {
-    "parabola": softmax_parabola.parabola,
-    "cosine": softmax_cosine.cosine,
+    "parabola": softmax_focus.parabola,
+    "cosine": softmax_focus.cosine,
 }
 _FIND: dict[str, Builder] = {
     "marker": partial(attention_marker.marker, "rhi"),
