@@ -19,8 +19,8 @@ import torch
 from ithbit.models import classifier
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
-from ithbit.theory.constructions.trained import TRAINED, construct_trained
-from ithbit.theory.trained_solution import TrainedSolution
+from ithbit.theory.constructions import TRAINED, construct_trained
+from ithbit.theory.solution import TrainedSolution
 
 TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 

@@ -28,7 +28,7 @@ import torch
 import ithbit
 from ithbit.families import FAMILIES
 from ithbit.store.reading import read_verification, run_folders
-from ithbit.theory.constructions.trained import TRAINED, construct_trained
+from ithbit.theory.constructions import TRAINED, construct_trained
 
 STANDS = ("not refuted", "right on all inputs", "proved on all inputs")
 SHARES = {

@@ -17,7 +17,7 @@ from ithbit.loading.model import Trained, from_run, from_trained_solution
 from ithbit.selfcontained import safe_json, template_part
 from ithbit.spec import ModelSpec
 from ithbit.tasks.structured import plain_strings
-from ithbit.theory.constructions.trained import TRAINED
+from ithbit.theory.constructions import TRAINED
 
 # Both compute in float64: rounding gives 1e-11, while a wrong constant or a step in float32 gives
 # more than this. What is promised is 1e-5.

@@ -7,7 +7,7 @@ import numpy as np
 
 from ithbit.prove.certificate import weights_of
 from ithbit.spec import RunSpec, run_from_json
-from ithbit.theory.trained_solution import TrainedSolution
+from ithbit.theory.solution import TrainedSolution
 
 SHIPPED = Path(__file__).parents[2] / "results" / "weights"
 

@@ -15,8 +15,7 @@ from ithbit.theory.bounds import NoBoundError, all_routes, bound
 from ithbit.theory.bounds.counting import Stage, log2_cells, n_star
 from ithbit.theory.bounds.stages import MOST_LAYERS
 from ithbit.theory.certificate import certify
-from ithbit.theory.constructions import CONSTRUCTIONS, LONGEST, construct
-from ithbit.theory.constructions.trained import construct_trained
+from ithbit.theory.constructions import CONSTRUCTIONS, LONGEST, construct, construct_trained
 from ithbit.theory.summary_table import table
 from ithbit.theory.verdicts import CERTIFIED_N, hidden_units, verdict
 

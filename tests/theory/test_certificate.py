@@ -10,14 +10,14 @@ from flint import arb, ctx
 
 from ithbit.errors import SpecError
 from ithbit.theory.certificate import METHODS, certify, find_worst
-from ithbit.theory.certifiers.arguments.marker import approach_of
-from ithbit.theory.certifiers.arithmetic.exact import exact
 from ithbit.theory.certifiers.every_n import (
     every_n,
     linear_deviation,
     parabola_deviation,
     softmax_deviation,
 )
+from ithbit.theory.certifiers.exact import exact
+from ithbit.theory.certifiers.marker import approach_of
 from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED_CONSTRUCTIONS, construct
 from ithbit.theory.gadgets import hat, ramp
 from ithbit.theory.layers import matrix

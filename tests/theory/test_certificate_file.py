@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 
 from ithbit.errors import SpecError
-from ithbit.theory.certificate import certify
+from ithbit.theory.certificate import LONGEST, certify
 from ithbit.theory.certificate_file import (
-    LONGEST,
     CertificateError,
     check_certificate,
     digest,
     document,
-    summary,
+    solution_from_json,
+    weights_to_json,
     write_certificate,
 )
 from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED_CONSTRUCTIONS, construct
 from ithbit.theory.layers import matrix
-from ithbit.theory.weights_json import solution_from_json, weights_to_json
 
 ENTRIES = [
     (entry.task, entry.family, variant)
@@ -34,7 +33,7 @@ def test_a_file_verifies_and_gives_back_the_same_claim(task, family, variant, tm
     certificate = certify(construct(task, family, 6, variant))
     path = tmp_path / "certificate.json"
     write_certificate(certificate, path)
-    assert summary(check_certificate(path)) == summary(certificate)
+    assert check_certificate(path).summary() == certificate.summary()
     assert [item.name for item in tmp_path.iterdir()] == ["certificate.json"]
     content = json.loads(path.read_text())
     assert {"certified", "margin", "inputs", "arithmetic", "depth", "width"} <= set(content)
@@ -215,9 +214,9 @@ def test_wrong_weights_have_a_file_but_do_not_verify(tmp_path):
 
 def test_numbers_stay_within_what_json_readers_take():
     certificate = certify(construct("lhi", "ssm", LONGEST))
-    assert len(str(summary(certificate)["inputs"])) <= 4300
+    assert len(str(certificate.summary()["inputs"])) <= 4300
     with pytest.raises(SpecError, match=f"written for n up to {LONGEST}, got n = {LONGEST + 1}"):
-        summary(certify(construct("lhi", "ssm", LONGEST + 1)))
+        certify(construct("lhi", "ssm", LONGEST + 1)).summary()
 
 
 def test_a_file_nested_too_deeply_is_no_certificate(tmp_path) -> None:

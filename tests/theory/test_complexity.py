@@ -288,7 +288,7 @@ def test_width_sixteen(family, sizes, dimension, operations):
 def test_softmax_fingerprint_grows_with_the_position():
     arch = architecture("softmax-causal", width=3)
     assert [causal_complexity(arch, k).dimension for k in (1, 2, 10)] == [0, 6, 54]
-    assert causal_complexity(arch, 2).grows_with == "k"
+    assert causal_complexity(arch, 2).position == 2
     with pytest.raises(SpecError, match="k must be at least 1, got None"):
         causal_complexity(arch)
 

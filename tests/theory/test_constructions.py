@@ -15,7 +15,7 @@ from ithbit.theory.constructions import (
     construct,
     linear_heavy,
 )
-from ithbit.theory.constructions.softmax_cosine import cosine_scale
+from ithbit.theory.constructions.softmax_focus import cosine_scale
 from ithbit.theory.gadgets import hat
 from ithbit.theory.layers import matrix
 from ithbit.theory.precision import float_runs

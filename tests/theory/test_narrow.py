@@ -10,7 +10,7 @@ from gray_code import gray_rnn, gray_ssm
 from ithbit.theory.architecture import architecture
 from ithbit.theory.bounds import bound
 from ithbit.theory.bounds.narrow import GRU_SIGN_CHANGES, narrow
-from ithbit.theory.gru_layer import sigmoid
+from ithbit.theory.layers import sigmoid
 from ithbit.theory.solution import enumerate_inputs
 from ithbit.theory.verdicts import hidden_units
 

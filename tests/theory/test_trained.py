@@ -23,16 +23,14 @@ from ithbit.theory.certificate_file import (
     check_certificate,
     digest,
     document,
-    summary,
     write_certificate,
 )
 from ithbit.theory.certifiers.every_n import trained_every_n, window_linear, window_mamba2
-from ithbit.theory.constructions.trained import TRAINED, construct_trained, trained_construction
+from ithbit.theory.constructions import TRAINED, construct_trained
 from ithbit.theory.explain import explain
-from ithbit.theory.solution import enumerate_inputs
+from ithbit.theory.solution import TrainedSolution, enumerate_inputs
 from ithbit.theory.summary_table import table
 from ithbit.theory.trained_blocks import shapes
-from ithbit.theory.trained_solution import TrainedSolution
 from ithbit.theory.verdicts import verdict
 
 ENTRIES = [pytest.param(entry, id=f"{entry.task}-{entry.family}") for entry in TRAINED]
@@ -217,7 +215,7 @@ def test_files_verify_again_and_changes_are_refused(tmp_path):
         path = tmp_path / "certificate.json"
         write_certificate(certificate, path)
         again = check_certificate(path)
-        assert summary(again) == summary(certificate)
+        assert again.summary() == certificate.summary()
         assert isinstance(again.solution, TrainedSolution)
     content = document(certificate)
     for change, reason in (
@@ -268,7 +266,7 @@ def test_what_is_too_small_or_unknown_is_said():
     with pytest.raises(SpecError, match="need 2 layers"):
         construct_trained("lhi", "mamba2", 4, layers=1)
     with pytest.raises(SpecError, match="no construction is known for rhi by gru as it is trained"):
-        trained_construction("rhi", "gru")
+        construct_trained("rhi", "gru", 4)
     with pytest.raises(SpecError, match="n must be at least 1"):
         construct_trained("lhi", "gru", 0)
     spec = ModelSpec("rhi", "gru", n_bits=2, d_model=1)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ithbit.api.arguments import at_least_one, bits_of, checked
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
-from ithbit.theory.answers import Bounds, LayerComplexity
 from ithbit.theory.architecture import (
     FORMAL_FAMILIES,
     TRAINED_FAMILIES,
@@ -22,13 +21,14 @@ from ithbit.theory.architecture import (
     architecture,
     need_theory,
 )
+from ithbit.theory.bounds import Bounds
+from ithbit.theory.complexity import Complexity
 
 if TYPE_CHECKING:
     from ithbit.prove.certificate import Confirmed
     from ithbit.theory.certificate import Certificate
     from ithbit.theory.explain import Explanation
-    from ithbit.theory.solution import Solution
-    from ithbit.theory.trained_solution import TrainedSolution
+    from ithbit.theory.solution import Solution, TrainedSolution
 
 
 @checked
@@ -63,7 +63,7 @@ def construct(
         if out is not None:
             raise SpecError("only weights of trained blocks are written as a run; use certify -o")
         return build(task, family, n, variant)
-    from ithbit.theory.constructions.trained import construct_trained
+    from ithbit.theory.constructions import construct_trained
 
     if variant is not None:
         raise SpecError("trained blocks have one construction each; leave the variant out")
@@ -106,7 +106,8 @@ def certify(
     True
     """
     from ithbit.theory.certificate import certify as derive
-    from ithbit.theory.certificate_file import require_writable, write_certificate
+    from ithbit.theory.certificate import require_writable
+    from ithbit.theory.certificate_file import write_certificate
 
     length = n if isinstance(task, str) else _solution(task, family, n, variant, model, {}).n_bits
     if length is not None:
@@ -128,8 +129,7 @@ def _solution(
 ) -> "Solution | TrainedSolution":
     needed = "give a task, a family and n, or the weights of a construction"
     if not isinstance(task, str):
-        from ithbit.theory.solution import Solution
-        from ithbit.theory.trained_solution import TrainedSolution
+        from ithbit.theory.solution import Solution, TrainedSolution
 
         if not isinstance(task, Solution | TrainedSolution):
             raise SpecError(f"{needed}, got {type(task).__name__}")
@@ -260,7 +260,7 @@ def complexity(
     activation: Activation = "gelu",
     state: int = 16,
     conv: int = 3,
-) -> LayerComplexity:
+) -> Complexity:
     """Causal complexity of one layer: what it keeps of the past, and what finishing costs.
 
     The fingerprint is what the k-th output needs from the first k - 1 inputs (p numbers); the
@@ -289,7 +289,7 @@ def complexity(
         state=state,
         conv=conv,
     )
-    return LayerComplexity(arch, causal_complexity(arch, position), position)
+    return causal_complexity(arch, position)
 
 
 @checked

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from ithbit.exchange import Score
     from ithbit.loading.model import Model
     from ithbit.store.records import Verification
-    from ithbit.theory.solution import Solution
-    from ithbit.theory.trained_solution import TrainedSolution
+    from ithbit.theory.solution import Solution, TrainedSolution
 
 
 @dataclass(frozen=True, repr=False)
@@ -291,8 +290,7 @@ def load(
     torch.Size([1, 1, 5, 5])
     """
     from ithbit.loading.model import from_run, from_solution, from_trained_solution
-    from ithbit.theory.solution import Solution
-    from ithbit.theory.trained_solution import TrainedSolution
+    from ithbit.theory.solution import Solution, TrainedSolution
 
     if isinstance(run, Solution):
         return from_solution(run, device)

@@ -116,7 +116,7 @@ command(theory.verdict, options.VERDICT)(print_or_json)
 @command(theory.construct, options.CONSTRUCT)
 def construct(solution: Any, out: Path | None, as_json: AsJson = False) -> None:
     if as_json:
-        from ithbit.theory.weights_json import weights_to_json
+        from ithbit.theory.certificate_file import weights_to_json
 
         print(json.dumps(weights_to_json(solution)))
         return

@@ -22,10 +22,9 @@ from ithbit.store.reading import read_verification
 from ithbit.store.records import Case, result_from_json
 from ithbit.store.writing import write_text
 from ithbit.theory.certificate import certify
-from ithbit.theory.constructions import entry_of
-from ithbit.theory.constructions.trained import TRAINED, too_large, too_small
+from ithbit.theory.constructions import TRAINED, entry_of, too_large, too_small
 from ithbit.theory.layers import FloatArray
-from ithbit.theory.trained_solution import TrainedSolution
+from ithbit.theory.solution import TrainedSolution
 from ithbit.verify.verify import params_of, read_result, read_run
 
 HOME = "ithbit.explore"

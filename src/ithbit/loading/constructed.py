@@ -13,7 +13,7 @@ from ithbit.spec import Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Epoch, Result
 from ithbit.tasks.tokens import token_table
-from ithbit.theory.trained_solution import TrainedSolution
+from ithbit.theory.solution import TrainedSolution
 
 # Nothing was trained. A protocol that is never used for training sets such a run apart.
 NOT_TRAINED = Protocol(max_epochs=1, epoch_examples=1)

@@ -12,8 +12,15 @@ from torch import Tensor, nn
 
 from ithbit.errors import SpecError
 from ithbit.reference.models import Gru as StatesOfGru
-from ithbit.theory.gru_layer import Gru
-from ithbit.theory.layers import FloatArray, LinearAttention, ReluNet, Rnn, SoftmaxAttention, Ssm
+from ithbit.theory.layers import (
+    FloatArray,
+    Gru,
+    LinearAttention,
+    ReluNet,
+    Rnn,
+    SoftmaxAttention,
+    Ssm,
+)
 from ithbit.theory.solution import Solution
 
 

@@ -19,8 +19,7 @@ from ithbit.models.stacked import Params, part
 from ithbit.reference import weights
 from ithbit.reference.models import InDouble, Reference, build, missing_library
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.theory.solution import Solution
-from ithbit.theory.trained_solution import TrainedSolution
+from ithbit.theory.solution import Solution, TrainedSolution
 from ithbit.verify.verify import params_of, read_run
 
 Bits = str | Sequence[Any] | np.ndarray[Any, Any] | Tensor

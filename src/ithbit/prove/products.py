@@ -10,7 +10,7 @@ import numpy as np
 from ithbit.prove.bands import Bands
 from ithbit.prove.bounded import Ints
 from ithbit.prove.forms import TINY, Form, slack
-from ithbit.theory.certifiers.arithmetic.intervals import Interval
+from ithbit.theory.certifiers.intervals import Interval
 from ithbit.theory.layers import FloatArray
 
 _UP = 1 + slack(8)

@@ -35,7 +35,7 @@ from ithbit.prove.tokens import (
     relative_floats,
 )
 from ithbit.spec import ModelSpec
-from ithbit.theory.certifiers.arithmetic.intervals import Interval
+from ithbit.theory.certifiers.intervals import Interval
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_blocks import DENOMINATOR_EPS
 

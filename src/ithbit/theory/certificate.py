@@ -24,19 +24,19 @@ import numpy as np
 
 from ithbit.errors import SpecError
 from ithbit.shown import Shown, counted
-from ithbit.theory.certifiers.arguments.fixed_states import certify_states
-from ithbit.theory.certifiers.arguments.marker import certify_marker
-from ithbit.theory.certifiers.bound import Bound, UnsuitableError, need
-from ithbit.theory.certifiers.boxes.generic import certify_boxes
+from ithbit.spec import plain
+from ithbit.theory.certifiers.angle import certify_angle
+from ithbit.theory.certifiers.boxes import certify_boxes
 from ithbit.theory.certifiers.every_n import every_n, trained_every_n
-from ithbit.theory.certifiers.trained.angle import certify_angle
-from ithbit.theory.certifiers.trained.latch import certify_latch
-from ithbit.theory.certifiers.trained.linear import certify_linear
-from ithbit.theory.certifiers.trained.mamba2 import certify_mamba2
-from ithbit.theory.precision import every_input, float_runs, observed, safe_n
-from ithbit.theory.solution import AnySolution, Solution
-from ithbit.theory.trained_solution import TrainedSolution
+from ithbit.theory.certifiers.exact import Bound, UnsuitableError, need
+from ithbit.theory.certifiers.fixed_states import certify_states
+from ithbit.theory.certifiers.latch import certify_latch
+from ithbit.theory.certifiers.marker import certify_marker
+from ithbit.theory.certifiers.windows import certify_linear, certify_mamba2
+from ithbit.theory.precision import every_input, finite, float_runs, observed, safe_n
+from ithbit.theory.solution import AnySolution, Solution, TrainedSolution
 
+FORMAT = "ithbit certificate 1"  # of its file
 SPEAKS_OF = "real arithmetic on the stored weights"
 
 # Bounds found in floats are lowered by this fraction before they are certified and written, so that
@@ -99,11 +99,41 @@ class Certificate(Shown):
             return min(LONGEST, _longest_boxes(self.solution))
         return LONGEST
 
+    def summary(self) -> dict[str, Any]:
+        """The claim without the weights, as plain JSON values."""
+        solution, worst = self.solution, self.worst
+        require_writable(solution.n_bits)
+        trained: dict[str, Any] = {}
+        if isinstance(solution, TrainedSolution):
+            trained = {"model": "trained", "spec": plain(solution.spec)}
+        return {
+            "format": FORMAT,
+            **trained,
+            "task": solution.task,
+            "family": solution.family,
+            "variant": solution.variant,
+            "theorem": solution.theorem,
+            "n": solution.n_bits,
+            "depth": solution.depth,
+            "width": solution.width,
+            "sizes": list(solution.sizes),
+            "certified": self.certified,
+            "margin": finite(self.margin),
+            "inputs": self.inputs,
+            "arithmetic": self.arithmetic,
+            "method": self.method,
+            "derivation": self.derivation,
+            "speaks_of": SPEAKS_OF,
+            "worst": {
+                "index": worst.index,
+                "bits": "".join(map(str, worst.bits)),
+                "observed_margin": finite(worst.margin),
+            },
+        }
+
     def to_json(self) -> dict[str, Any]:
         """The claim without the weights, and what was observed of float runs."""
-        from ithbit.theory.certificate_file import summary
-
-        return summary(self) | {"float_execution": observed(self.solution)}
+        return self.summary() | {"float_execution": observed(self.solution)}
 
     def parts(self) -> Iterator[Any]:
         """The claim, what it rests on, and what was observed in float runs: *certified* is proved
@@ -148,6 +178,15 @@ class Certificate(Shown):
             f"({solution.theorem})\n"
         )
         yield table
+
+
+def require_writable(n_bits: int) -> None:
+    """Raise `SpecError` if the number of inputs has too many digits to be written."""
+    if n_bits > LONGEST:
+        raise SpecError(
+            f"certificates are written for n up to {LONGEST}, got n = {n_bits}; take a shorter n, "
+            "or use `ithbit verdict`, which reports what is proved for every n"
+        )
 
 
 def claim(certificate: Certificate) -> str:

@@ -1,30 +1,32 @@
 """The certificate as a JSON file, and its re-verification from the file alone.
 
-The file holds the weights themselves, the claim (margin, inputs, arithmetic, method) and a digest.
-The check rebuilds the solution from the weights, re-derives the bound with the method the file
-names, and compares everything the file states with what follows from the weights; it trusts
-nothing but the program that runs it. The digest, compared last, catches changes that leave a true
-claim true.
+The file holds the weights themselves without loss, as float64 numbers in their shortest form, the
+claim (margin, inputs, arithmetic, method) and a digest. The check rebuilds the solution from the
+weights, re-derives the bound with the method the file names, and compares everything the file
+states with what follows from the weights; it trusts nothing but the program that runs it. The
+digest, compared last, catches changes that leave a true claim true.
 """
 
 import hashlib
 import json
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from ithbit.errors import IthbitError, OutputError, SpecError
-from ithbit.spec import plain
+from ithbit.errors import IthbitError, OutputError, SpecError, whole
+from ithbit.families import task_named
+from ithbit.spec import ModelSpec
 from ithbit.store.writing import check_writable, write_whole
 from ithbit.tasks.indexing import Instance
-from ithbit.theory.certificate import LONGEST, METHODS, SPEAKS_OF, Certificate, certify
-from ithbit.theory.precision import observed
-from ithbit.theory.solution import AnySolution
-from ithbit.theory.trained_solution import TrainedSolution
-from ithbit.theory.weights_json import Json, solution_from_json, weights_to_json
+from ithbit.theory.certificate import FORMAT, METHODS, Certificate, certify
+from ithbit.theory.layers import FloatArray, ReluNet, matrix
+from ithbit.theory.solution import AnySolution, Embedding, Layer, Solution, TrainedSolution
+from ithbit.theory.trained_blocks import shapes
 
-FORMAT = "ithbit certificate 1"
+Json = dict[str, Any]
+
 # How much a float64 run of the stored worst input may differ on another machine.
 _OBSERVED_TOLERANCE = 1e-6
 # How far a stated bound may be below the re-derived one; more is a change, not rounding.
@@ -35,56 +37,9 @@ class CertificateError(IthbitError):
     """A certificate that cannot be read, or does not hold."""
 
 
-def require_writable(n_bits: int) -> None:
-    """Raise `SpecError` if the number of inputs has too many digits to be written."""
-    if n_bits > LONGEST:
-        raise SpecError(
-            f"certificates are written for n up to {LONGEST}, got n = {n_bits}; take a shorter n, "
-            "or use `ithbit verdict`, which reports what is proved for every n"
-        )
-
-
-def summary(certificate: Certificate) -> Json:
-    """The claim without the weights, as plain JSON values."""
-    solution, worst = certificate.solution, certificate.worst
-    require_writable(solution.n_bits)
-    finite = bool(np.isfinite(certificate.margin))
-    trained: Json = {}
-    if isinstance(solution, TrainedSolution):
-        trained = {"model": "trained", "spec": plain(solution.spec)}
-    return {
-        "format": FORMAT,
-        **trained,
-        "task": solution.task,
-        "family": solution.family,
-        "variant": solution.variant,
-        "theorem": solution.theorem,
-        "n": solution.n_bits,
-        "depth": solution.depth,
-        "width": solution.width,
-        "sizes": list(solution.sizes),
-        "certified": certificate.certified,
-        "margin": certificate.margin if finite else None,
-        "inputs": certificate.inputs,
-        "arithmetic": certificate.arithmetic,
-        "method": certificate.method,
-        "derivation": certificate.derivation,
-        "speaks_of": SPEAKS_OF,
-        "worst": {
-            "index": worst.index,
-            "bits": "".join(map(str, worst.bits)),
-            "observed_margin": worst.margin if np.isfinite(worst.margin) else None,
-        },
-    }
-
-
 def document(certificate: Certificate) -> Json:
     """The whole certificate: claim, weights, what was observed of float runs, and digest."""
-    solution = certificate.solution
-    content = summary(certificate) | {
-        "float_execution": observed(solution),
-        "weights": weights_to_json(solution),
-    }
+    content = certificate.to_json() | {"weights": weights_to_json(certificate.solution)}
     return content | {"digest": digest(content)}
 
 
@@ -148,7 +103,7 @@ def _check(content: Json) -> Certificate:
         raise CertificateError(
             f"the margin is stated as {claimed!r}, but the weights give {derived.margin!r}"
         )
-    for key, value in summary(derived).items():
+    for key, value in derived.summary().items():
         if key not in ("margin", "worst") and content.get(key) != value:
             raise CertificateError(f"{key} is not what follows from the weights: {_short(value)}")
     _check_worst(content.get("worst"), solution)
@@ -176,3 +131,97 @@ def _check_worst(worst: Any, solution: AnySolution) -> None:
     seen = float(solution.margins(np.array([instance.bits]), np.array([index]))[0])
     if not abs(seen - stated) <= _OBSERVED_TOLERANCE * max(1.0, abs(seen)):
         raise CertificateError(f"the worst input has margin {seen:.9g}, the file says {stated}")
+
+
+# Number of axes of the arrays that are not matrices.
+_AXES = {"h0": 1, "bias_ih": 1, "bias_hh": 1, "biases": 1, "bit": 3, "end": 1}
+_CLASSES: dict[str, Any] = {layer.kind: layer for layer in get_args(Layer)}
+
+
+def weights_to_json(solution: AnySolution) -> Json:
+    """Embedding, layers and output matrix as nested lists; for trained blocks, every parameter.
+
+    >>> from ithbit.theory.constructions import construct
+    >>> weights_to_json(construct("lhi", "rnn", 1))["embedding"]
+    {'index': [[-1.0]], 'bit': [[[3.0], [1.0]]], 'end': [3.0]}
+    """
+    if isinstance(solution, TrainedSolution):
+        return {name: value.tolist() for name, value in solution.weights.items()}
+    return {
+        "embedding": _plain(solution.embedding),
+        "layers": [{"kind": layer.kind} | _plain(layer) for layer in solution.layers],
+        "output": solution.output.tolist(),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def solution_from_json(content: Json) -> AnySolution:
+    """The solution that a certificate's fields describe; raises `SpecError` if there is none."""
+    try:
+        weights = content["weights"]
+        if content.get("model") == "trained":
+            return _trained_from_json(content, weights)
+        return Solution(
+            task=task_named(content["task"]),
+            family=content["family"],
+            n_bits=whole("n", content["n"]),
+            layers=tuple(_layer(layer) for layer in weights["layers"]),
+            embedding=_read(Embedding, weights["embedding"]),
+            output=_array(weights["output"], 2),
+            theorem=content["theorem"],
+            variant=content["variant"],
+        )
+    except KeyError as missing:
+        raise SpecError(f"the field {missing} is missing") from missing
+    except (TypeError, AttributeError, IndexError) as error:
+        raise SpecError(f"the weights do not have the expected layout ({error})") from error
+
+
+def _trained_from_json(content: Json, weights: Json) -> TrainedSolution:
+    spec = ModelSpec(**content["spec"])
+    found = (spec.task, spec.family, spec.n_bits)
+    if found != (content["task"], content["family"], content["n"]):
+        raise SpecError(f"task, family and n do not match the spec: {' '.join(map(str, found))}")
+    known = {name: len(shape) for name, shape in shapes(spec).items()}
+    arrays = {name: _array(value, known.get(name, 1)) for name, value in weights.items()}
+    return TrainedSolution(spec, arrays, content["theorem"], content["variant"])
+
+
+def _array(values: Any, ndim: int) -> FloatArray:
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        raise SpecError(f"an array of weights is ragged or holds non-numbers: {error}") from None
+    return matrix(array, ndim)
+
+
+def _layer(content: Json) -> Layer:
+    kind = content["kind"]
+    if kind not in _CLASSES:
+        raise SpecError(f"unknown kind of layer {kind!r}; choose one of {', '.join(_CLASSES)}")
+    return _read(_CLASSES[kind], content)
+
+
+def _read(cls: Any, content: Json) -> Any:
+    """The inverse of `_plain` for a dataclass of arrays and nets."""
+    values: Json = {}
+    for field in fields(cls):
+        name, value = field.name, content[field.name]
+        axes = _AXES.get(name, 2)
+        if field.type is ReluNet:
+            value = _read(ReluNet, value)
+        elif cls is ReluNet:
+            value = tuple(_array(each, axes) for each in value)
+        elif field.type == FloatArray or (name == "end" and value is not None):
+            value = _array(value, axes)
+        elif field.type is bool and not isinstance(value, bool):
+            raise SpecError(f"{name} must be true or false, got {value!r}")
+        values[name] = value
+    return cls(**values)

@@ -15,18 +15,30 @@ erf (GELU) are not operations of the paper's Definition 1: they count in t and a
     tM = mlp_operations, the cost of an MLP without its outputs
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from ithbit.errors import SpecError
+from ithbit.shown import Shown
 from ithbit.theory.architecture import Architecture
 
+# The special operations among t; of these the paper's Definition 1 has only the first.
+_SPECIAL = {
+    "exponentials": "exp",
+    "square_roots": "sqrt",
+    "logarithms": "log",
+    "error_functions": "erf",
+}
 
-@dataclass(frozen=True)
-class Complexity:
+
+@dataclass(frozen=True, repr=False)
+class Complexity(Shown):
     """Causal complexity of one layer, counted on its plain program."""
 
-    fingerprint: str  # what is kept of the first k - 1 inputs
+    arch: Architecture
+    kept: str  # what is kept of the first k - 1 inputs, in words
     dimension: int  # p
     dimension_formula: str
     operations: int  # t, including the layer's d outputs
@@ -35,7 +47,12 @@ class Complexity:
     square_roots: int = 0
     logarithms: int = 0
     error_functions: int = 0
-    grows_with: str | None = None  # "k" if the fingerprint grows with it: no bound follows
+    position: int | None = None  # k, if the fingerprint grows with it: no bound follows
+
+    @property
+    def fingerprint(self) -> int:
+        """How many numbers are kept of the past tokens."""
+        return self.dimension
 
     @property
     def total(self) -> int:
@@ -46,6 +63,34 @@ class Complexity:
     def covered(self) -> bool:
         """Whether all operations are among those of the paper's Definition 1."""
         return not (self.square_roots or self.logarithms or self.error_functions)
+
+    def to_json(self) -> dict[str, Any]:
+        numbers = ("dimension", "dimension_formula", "operations", "operations_formula", *_SPECIAL)
+        return {
+            **self.arch.to_json(),
+            "fingerprint": self.kept,
+            **{name: getattr(self, name) for name in (*numbers, "total", "position", "covered")},
+        }
+
+    def parts(self) -> Iterator[str]:
+        yield f"{self.arch.family} ({self.arch.model}) · one layer · {self.arch.sizes}"
+        if self.position is not None:
+            yield f"at token k = {self.position}"
+        yield f"  fingerprint  {self.dimension:>9,} numbers     p = {self.dimension_formula}"
+        yield f"               {self.kept}"
+        yield f"  completion   {self.operations:>9,} operations  t = {self.operations_formula}"
+        counts = {what: getattr(self, name) for name, what in _SPECIAL.items()}
+        if special := [f"{count:,} {what}" for what, count in counts.items() if count]:
+            yield f"               at most {', '.join(special)} among them"
+        upper = "an upper bound on the causal complexity"
+        yield f"  p + t        {self.total:>9,}             {upper}"
+        if self.position is not None:
+            yield "The fingerprint grows with k: no bound for right-hand indexing follows."
+        if not self.covered:
+            yield (
+                "sqrt, log and erf are not operations of the paper's Definition 1: Theorem 12a "
+                "does not apply as stated, the counting theorem of `ithbit bound` does."
+            )
 
 
 def mlp_operations(*widths: int) -> int:
@@ -93,7 +138,7 @@ def _inner(arch: Architecture) -> tuple[int, ...]:
 def _rnn(arch: Architecture) -> Complexity:
     d = arch.width
     net = mlp_operations(2 * d, *_inner(arch), d)
-    return Complexity("h_{k-1}", d, "d", 2 * net + d, "2 tM(2d, w, d) + d", 0)
+    return Complexity(arch, "h_{k-1}", d, "d", 2 * net + d, "2 tM(2d, w, d) + d", 0)
 
 
 def _ssm(arch: Architecture) -> Complexity:
@@ -103,7 +148,7 @@ def _ssm(arch: Architecture) -> Complexity:
         t, formula = 4 * d * d - d + net + d, "4d² − d + tM(2d, w, d) + d"
     else:
         t, formula = 2 * d**3 + 4 * d * d + net + d, "2d³ + 4d² + tM(2d, w, d) + d"
-    return Complexity("h_{k-1}", d, "d", t, formula, 0)
+    return Complexity(arch, "h_{k-1}", d, "d", t, formula, 0)
 
 
 def _sums(arch: Architecture) -> tuple[str, int, str]:
@@ -121,19 +166,19 @@ def _linear(arch: Architecture) -> Complexity:
     d, d_h = arch.width, arch.head_width
     t = 6 * d * d + 2 * d * d_h + 9 * d - arch.heads + mlp_operations(d, *_inner(arch), d)
     exponentials = 2 * d if arch.feature == "elu" else 0
-    return Complexity(*_sums(arch), t, "6d² + 2d d_h + 9d − H + tM(d, w, d)", exponentials)
+    return Complexity(arch, *_sums(arch), t, "6d² + 2d d_h + 9d − H + tM(d, w, d)", exponentials)
 
 
 def _softmax(arch: Architecture, k: int) -> Complexity:
     d, H = arch.width, arch.heads
     t = 6 * d * d - d + (4 * d + H) * k - H + mlp_operations(d, *_inner(arch), d)
     formula = "6d² − d + (4d + H) k − H + tM(d, w, d)"
-    return Complexity(*_tokens(arch, k), t, formula, H * k, grows_with="k")
+    return Complexity(arch, *_tokens(arch, k), t, formula, H * k, position=k)
 
 
 def _gru(arch: Architecture) -> Complexity:
     d = arch.width
-    return Complexity("h_{k-1}", d, "d", 12 * d * d + 16 * d, "6d (d + d) + 16d", 3 * d)
+    return Complexity(arch, "h_{k-1}", d, "d", 12 * d * d + 16 * d, "6d (d + d) + 16d", 3 * d)
 
 
 def _pre_ln_linear(arch: Architecture) -> Complexity:
@@ -142,7 +187,7 @@ def _pre_ln_linear(arch: Architecture) -> Complexity:
     t = 8 * d * d + 2 * d * d_h + 23 * d + 4 * d * w + (4 if gelu else 1) * w + 6
     formula = f"8d² + 2d d_h + 23d + 4dw + {'4w' if gelu else 'w'} + 6"
     erfs = w if gelu else 0
-    return Complexity(*_sums(arch), t, formula, 2 * d, square_roots=2, error_functions=erfs)
+    return Complexity(arch, *_sums(arch), t, formula, 2 * d, square_roots=2, error_functions=erfs)
 
 
 def _bert(arch: Architecture, k: int) -> Complexity:
@@ -152,7 +197,7 @@ def _bert(arch: Architecture, k: int) -> Complexity:
     formula = f"8d² + (4d + H) k − H + 17d + 6 + 4dw + {'4w' if gelu else 'w'}"
     erfs = w if gelu else 0
     return Complexity(
-        *_tokens(arch, k), t, formula, H * k, square_roots=2, error_functions=erfs, grows_with="k"
+        arch, *_tokens(arch, k), t, formula, H * k, 2, error_functions=erfs, position=k
     )
 
 
@@ -160,7 +205,8 @@ def _mamba2(arch: Architecture) -> Complexity:
     d, H, N, c, v = arch.width, arch.heads, arch.state, arch.conv_channels, arch.conv
     t = 6 + 16 * d + (2 * d - 1) * (2 * d + 2 * N + H) + (2 * v + 4) * c + 6 * H
     return Complexity(
-        fingerprint="the state (d × N) and the last v − 1 inputs of the convolution",
+        arch,
+        kept="the state (d × N) and the last v − 1 inputs of the convolution",
         dimension=d * N + (v - 1) * c,
         dimension_formula="dN + (v − 1) c",
         operations=t + 5 * d * N + 2 * d * d,

@@ -17,10 +17,10 @@ from ithbit.errors import SpecError
 from ithbit.families import FAMILIES
 from ithbit.shown import Shown
 from ithbit.tasks.indexing import Instance
-from ithbit.theory.constructions.trained import content_of
+from ithbit.theory.constructions import bert_angle, linear_window, mamba2_window
+from ithbit.theory.constructions.content import columns
 from ithbit.theory.layers import Array, Attention
-from ithbit.theory.solution import AnySolution, Solution
-from ithbit.theory.trained_solution import TrainedSolution
+from ithbit.theory.solution import AnySolution, Solution, TrainedSolution
 
 INDEX, ASKED, QUIET = "cyan", "bold green", "dim"
 _BAR = 24
@@ -162,9 +162,9 @@ def explain(solution: AnySolution, bits: Sequence[int], index: int) -> Explanati
         raise SpecError(f"these weights are for n = {solution.n_bits}, got {n} bits")
     embedded, traces = solution.trace(instance.bits, index)
     stories = STORIES.get(solution.variant) or STORIES.get(f"{solution.variant} {solution.task}")
-    steps, x = [], _held(solution, embedded)
+    steps, x = [], content_of(solution, embedded[0])
     for depth, trace in enumerate(traces):
-        outputs = _held(solution, trace.output)
+        outputs = content_of(solution, trace.output[0])
         attention = None if trace.attention is None else trace.attention[0]
         states, sums = None if trace.states is None else trace.states[0], None
         if isinstance(solution, TrainedSolution):
@@ -185,10 +185,22 @@ def explain(solution: AnySolution, bits: Sequence[int], index: int) -> Explanati
 _KINDS = {"softmax": "softmax attention", "linear": "linear attention", "gru": "GRU"}
 
 
-def _held(solution: AnySolution, stream: Array) -> Array:
-    """What one input's stream holds; for trained blocks, the numbers of the construction."""
-    one: Array = stream[0]
-    return content_of(solution, one) if isinstance(solution, TrainedSolution) else one
+def content_of(solution: AnySolution, x: Array) -> Array:
+    """What one input's stream holds, `token content`; in trained blocks, what the proof names.
+
+    >>> from ithbit.theory.constructions import construct_trained
+    >>> solution = construct_trained("rhi", "softmax-full", 2)
+    >>> content_of(solution, solution.tokens(np.array([[1, 0]]), np.array([2]))[0]).tolist()
+    [[1.0, 0.0, 1.0], [1.0, 0.5, -1.0], [-1.0, -0.5, 0.0]]
+    """
+    if isinstance(solution, Solution):
+        return x
+    if FAMILIES[solution.family].attention:
+        window = solution.variant == "window"
+        order = linear_window.ORDER if window else bert_angle.ORDERS[solution.task]
+        U = columns(solution.width, order)
+        return x @ U / (U * U).sum(0)
+    return x[..., : mamba2_window.LEAST_WIDTH if solution.variant == "window" else 3]
 
 
 def _grid(*headings: str, right: Iterable[int] = ()) -> Table:

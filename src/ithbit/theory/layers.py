@@ -1,7 +1,8 @@
 """The paper's (n, d)-layers, exactly as Definitions 5, 6, 8 and 9 give them, and their size.
 
 These are the layers of the theorems, not the trained blocks: one head, no scaling by sqrt(d), no
-output projection, no normalisation. The query token is included in its own sum.
+output projection, no normalisation. The query token is included in its own sum. One trained layer
+is among them, the GRU as PyTorch computes it.
 
 Letters: x_k, y_k input and output of token k; K, Q, V the three matrices; N the layer's MLP; phi
 the feature map of linear attention or the readout of an SSM; h_k the state; AC the arithmetic
@@ -12,14 +13,15 @@ Weights are kept as float64 numbers, each an exact dyadic rational. Every layer 
 float64; a layer without exponentials also runs exactly, on object arrays of `Fraction`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ithbit.errors import SpecError, raise_problems
+from ithbit.errors import SpecError
 
 Array = NDArray[Any]  # float32, float64, or objects holding Fractions
 FloatArray = NDArray[np.float64]
@@ -46,9 +48,7 @@ def like(weights: FloatArray, x: Array) -> Array:
     """
     if x.dtype != object:
         return weights.astype(x.dtype)
-    exact = np.empty(weights.size, dtype=object)
-    exact[:] = [Fraction(value) for value in weights.flat]
-    return exact.reshape(weights.shape)
+    return np.vectorize(Fraction, otypes=[object])(weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ class Attention:
         shapes = {array.shape for array in (K, self.Q, self.V)} | {(net.d_out, net.d_in)}
         if len(shapes) > 1 or K.shape[0] != K.shape[1]:
             problem = f"K, Q, V and N must share one width, got shapes {sorted(shapes)}"
-            raise_problems("attention layer", [problem])
+            raise SpecError(f"attention layer: {problem}")
 
     @property
     def d_in(self) -> int:
@@ -172,7 +172,7 @@ class SoftmaxAttention(Attention):
     nothing in real arithmetic.
     """
 
-    kind: str = "softmax"
+    kind: ClassVar[str] = "softmax"
 
     def _attend(self, x: Array, start: int, stop: int) -> Array:
         """Attention weights of the queries start … stop − 1."""
@@ -184,8 +184,7 @@ class SoftmaxAttention(Attention):
             later = np.arange(x.shape[1]) > np.arange(start, stop)[:, None]
             scores[:, later] = -np.inf
         weights = np.exp(scores - scores.max(axis=2, keepdims=True))
-        normalised: Array = weights / weights.sum(axis=2, keepdims=True)
-        return normalised
+        return weights / weights.sum(axis=2, keepdims=True)
 
     def __call__(self, x: Array, last: bool = False) -> Array:
         batch, length, _ = x.shape
@@ -208,7 +207,7 @@ class LinearAttention(Attention):
     """
 
     feature: FeatureMap = "elu+1"
-    kind: str = "linear"
+    kind: ClassVar[str] = "linear"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -241,14 +240,39 @@ class LinearAttention(Attention):
         return Trace(self(x), attention=weights / weights.sum(axis=2, keepdims=True))
 
 
-def _read(net: ReluNet, x: Array, states: Array, last: bool) -> Array:
-    """y_k = net(x_k, h_k), for the last token alone if `last`."""
-    first = x.shape[1] - 1 if last else 0
-    return net(np.concatenate([x[:, first:], states[:, first:]], axis=2))
+def scan(x: Array, h: Array, step: Callable[[int, Array], Array]) -> Array:
+    """h_1 … h_T from h_0 = h: `step` gives the state after token k, counted from 0."""
+    states = np.empty((*x.shape[:2], h.shape[1]), x.dtype)
+    for k in range(x.shape[1]):
+        states[:, k] = h = step(k, h)
+    return states
 
 
 @dataclass(frozen=True, eq=False)
-class Ssm:
+class Recurrent:
+    """A state h_k after each token, and the output y_k = readout(x_k, h_k); h_k without readout."""
+
+    @property
+    def readout(self) -> ReluNet | None:
+        return None
+
+    def states(self, x: Array) -> Array:
+        """h_1 … h_T."""
+        raise NotImplementedError
+
+    def __call__(self, x: Array, last: bool = False) -> Array:
+        return self.trace(x, last).output
+
+    def trace(self, x: Array, last: bool = False) -> Trace:
+        first, states = x.shape[1] - 1 if last else 0, self.states(x)
+        output = states[:, first:]
+        if self.readout is not None:
+            output = self.readout(np.concatenate([x[:, first:], output], axis=2))
+        return Trace(output, states=states)
+
+
+@dataclass(frozen=True, eq=False)
+class Ssm(Recurrent):
     """Definition 8: h_k = A(x_k) h_{k-1} + B(x_k), y_k = phi(x_k, h_k), with A, B, phi as MLPs.
 
     `A` has d^2 outputs, read as a d × d matrix by rows; a constant A is an affine map with zero
@@ -259,7 +283,7 @@ class Ssm:
     B: ReluNet
     phi: ReluNet
     h0: FloatArray
-    kind: str = "ssm"
+    kind: ClassVar[str] = "ssm"
 
     def __post_init__(self) -> None:
         d = len(self.h0)
@@ -278,32 +302,24 @@ class Ssm:
         d = self.d_in
         return d * d + 2 * d + self.A.operations + self.B.operations + self.phi.operations
 
+    @property
+    def readout(self) -> ReluNet:
+        return self.phi
+
     def states(self, x: Array) -> Array:
-        """h_1 … h_T."""
         batch, length, d = x.shape
-        matrices = self.A(x).reshape(batch, length, d, d)
-        inputs = self.B(x)
-        h = np.broadcast_to(like(self.h0, x), (batch, d))
-        states = np.empty_like(x)
-        for k in range(length):
-            h = (matrices[:, k] * h[:, None, :]).sum(axis=2) + inputs[:, k]
-            states[:, k] = h
-        return states
-
-    def __call__(self, x: Array, last: bool = False) -> Array:
-        return _read(self.phi, x, self.states(x), last)
-
-    def trace(self, x: Array) -> Trace:
-        return Trace(self(x), states=self.states(x))
+        A, B = self.A(x).reshape(batch, length, d, d), self.B(x)
+        start = np.broadcast_to(like(self.h0, x), (batch, d))
+        return scan(x, start, lambda k, h: (A[:, k] * h[:, None, :]).sum(axis=2) + B[:, k])
 
 
 @dataclass(frozen=True, eq=False)
-class Rnn:
+class Rnn(Recurrent):
     """Definition 9: h_0 = 0, h_k = N1(x_k, h_{k-1}), y_k = N2(x_k, h_k). Size d + |N1| + |N2|."""
 
     N1: ReluNet
     N2: ReluNet
-    kind: str = "rnn"
+    kind: ClassVar[str] = "rnn"
 
     def __post_init__(self) -> None:
         got = [(net.d_in, net.d_out) for net in (self.N1, self.N2)]
@@ -321,17 +337,63 @@ class Rnn:
     def size(self) -> int:
         return self.d_in + self.N1.n_parameters + self.N2.n_parameters
 
+    @property
+    def readout(self) -> ReluNet:
+        return self.N2
+
     def states(self, x: Array) -> Array:
-        """h_1 … h_T."""
-        states = np.empty_like(x)
-        h = x[:, 0] * 0
-        for k in range(x.shape[1]):
-            h = self.N1(np.concatenate([x[:, k], h], axis=1))
-            states[:, k] = h
-        return states
+        return scan(x, x[:, 0] * 0, lambda k, h: self.N1(np.concatenate([x[:, k], h], axis=1)))
 
-    def __call__(self, x: Array, last: bool = False) -> Array:
-        return _read(self.N2, x, self.states(x), last)
 
-    def trace(self, x: Array) -> Trace:
-        return Trace(self(x), states=self.states(x))
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e^{−x}), without overflow."""
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
+
+
+@dataclass(frozen=True, eq=False)
+class Gru(Recurrent):
+    """PyTorch's GRU layer: gates r, z and candidate n stacked in this order in every weight.
+
+    r = sigmoid(W_r x + U_r h), z likewise, n = tanh(W_n x + r ∘ (U_n h)), h' = (1 − z) ∘ n + z ∘ h,
+    each with both biases. Not one of the paper's layers; `size` is its number of parameters.
+    """
+
+    weight_ih: FloatArray  # (3 d, d_in)
+    weight_hh: FloatArray  # (3 d, d)
+    bias_ih: FloatArray  # (3 d,)
+    bias_hh: FloatArray  # (3 d,)
+    kind: ClassVar[str] = "gru"
+
+    def __post_init__(self) -> None:
+        rows, d = self.weight_hh.shape
+        if rows != 3 * d or {len(self.weight_ih), len(self.bias_ih), len(self.bias_hh)} != {rows}:
+            raise SpecError(f"a GRU of width {d} needs {3 * d} rows in each weight and bias")
+
+    @property
+    def d_in(self) -> int:
+        return int(self.weight_ih.shape[1])
+
+    @property
+    def d_out(self) -> int:
+        return int(self.weight_hh.shape[1])
+
+    @property
+    def size(self) -> int:
+        return int(self.weight_ih.size + self.weight_hh.size + 2 * len(self.bias_ih))
+
+    def states(self, x: Array) -> Array:
+        if x.dtype == object:
+            raise SpecError("a GRU needs exponentials and has no exact arithmetic; use float64")
+        weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        W, U, b, c = (like(weight, x) for weight in weights)
+        d, inputs = self.d_out, x @ W.T + b
+
+        def step(k: int, h: Array) -> Array:
+            given, recalled = inputs[:, k], h @ U.T + c
+            gates = sigmoid(given[:, : 2 * d] + recalled[:, : 2 * d])
+            r, z = gates[:, :d], gates[:, d:]
+            candidate = np.tanh(given[:, 2 * d :] + r * recalled[:, 2 * d :])
+            return candidate + z * (h - candidate)
+
+        return scan(x, np.zeros((len(x), d), x.dtype), step)

@@ -12,8 +12,13 @@ import numpy as np
 
 from ithbit.families import FAMILIES
 from ithbit.theory.layers import Array
-from ithbit.theory.solution import AnySolution, Enumeration, comparable_margins, enumerate_inputs
-from ithbit.theory.trained_solution import TrainedSolution
+from ithbit.theory.solution import (
+    AnySolution,
+    Enumeration,
+    TrainedSolution,
+    comparable_margins,
+    enumerate_inputs,
+)
 
 _BUDGET = 3e7  # numbers of attention (or states) that one spot check may compute
 
@@ -101,13 +106,13 @@ def observed(solution: AnySolution) -> dict[str, Any]:
     seen: dict[str, Any] = {"kind": "observed, not certified"}
     every = every_input(solution)
     if every is not None:
-        seen["every_input"] = {"inputs_run": every.inputs, "smallest_margin": _finite(every.margin)}
+        seen["every_input"] = {"inputs_run": every.inputs, "smallest_margin": finite(every.margin)}
     for run in float_runs(solution):
         safe = safe_n(solution, run.dtype)
         seen[run.dtype] = {
             "inputs_run": run.inputs,
             "wrong": run.wrong,
-            "smallest_margin": _finite(run.margin),
+            "smallest_margin": finite(run.margin),
             "right_up_to_n": safe and safe.right,
             "wrong_from_n": safe and safe.wrong,
         }
@@ -143,6 +148,6 @@ def spot_inputs(solution: AnySolution) -> tuple[Array, Array]:
     return bits, index
 
 
-def _finite(margin: float) -> float | None:
+def finite(margin: float) -> float | None:
     """JSON has no infinities."""
     return margin if np.isfinite(margin) else None

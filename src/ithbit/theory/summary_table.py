@@ -17,8 +17,7 @@ from ithbit.theory.architecture import (
 )
 from ithbit.theory.bounds import Route, bound, growth
 from ithbit.theory.certificate import Certificate
-from ithbit.theory.constructions import CONSTRUCTIONS, entry_of
-from ithbit.theory.constructions.trained import TRAINED
+from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED, entry_of
 from ithbit.theory.verdicts import certificate_record, lower_theorem, possible
 
 DEPTHS_SHOWN = (1, 2, 3, 4)

@@ -14,8 +14,7 @@ import numpy as np
 
 from ithbit.families import FAMILIES
 from ithbit.spec import ModelSpec
-from ithbit.theory.gru_layer import gru_states, sigmoid
-from ithbit.theory.layers import SLICE, Array, Trace
+from ithbit.theory.layers import SLICE, Array, Gru, Trace, features, sigmoid
 
 Params = dict[str, Array]
 
@@ -80,22 +79,19 @@ def forward(
 def _layer_norm(x: Array, params: Params, name: str, eps: float) -> Array:
     centred = x - x.mean(-1, keepdims=True)
     scale = np.sqrt((centred * centred).mean(-1, keepdims=True) + x.dtype.type(eps))
-    normal: Array = centred / scale * params[f"{name}.weight"] + params[f"{name}.bias"]
-    return normal
+    return centred / scale * params[f"{name}.weight"] + params[f"{name}.bias"]
 
 
 def _rms_norm(x: Array, weight: Array, eps: float) -> Array:
     scale = np.sqrt((x * x).mean(-1, keepdims=True) + x.dtype.type(eps))
-    normal: Array = x / scale * weight
-    return normal
+    return x / scale * weight
 
 
 def _feed_forward(x: Array, params: Params) -> Array:
     """The feed-forward part; GELU units that write nothing are skipped."""
     used = np.flatnonzero(params["down.weight"].any(0))
     hidden = x @ params["up.weight"][used].T + params["up.bias"][used]
-    out: Array = _gelu(hidden) @ params["down.weight"][:, used].T + params["down.bias"]
-    return out
+    return _gelu(hidden) @ params["down.weight"][:, used].T + params["down.bias"]
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -104,8 +100,7 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 def _gelu(x: Array) -> Array:
     if not x.size:
         return x
-    out: Array = (x * (0.5 * (1 + _erf(x.astype(np.float64) / math.sqrt(2))))).astype(x.dtype)
-    return out
+    return (x * (0.5 * (1 + _erf(x.astype(np.float64) / math.sqrt(2))))).astype(x.dtype)
 
 
 def _heads(x: Array, heads: int) -> Array:
@@ -164,13 +159,12 @@ def _linear(params: Params, spec: ModelSpec, x: Array, last: bool) -> Trace:
     normal = _layer_norm(x, params, "norm1", LINEAR_EPS)
     q, k, v = np.split(normal @ params["qkv.weight"].T, 3, axis=-1)
     x, q = (x[:, -1:], q[:, -1:]) if last else (x, q)
-    q, k = (np.maximum(t, 0) + np.exp(np.minimum(t, 0)) for t in (q, k))
+    q, k = (features("elu+1", t) for t in (q, k))
 
     def weigh(products: Array, seen: Array) -> Array:
         products = products * seen
         total = products.sum(-1, keepdims=True) + x.dtype.type(DENOMINATOR_EPS)
-        weights: Array = products / total
-        return weights
+        return products / total
 
     mixed, attention = _attend(spec, q, k, v, weigh)
     x = x + mixed @ params["out.weight"].T
@@ -180,13 +174,11 @@ def _linear(params: Params, spec: ModelSpec, x: Array, last: bool) -> Trace:
 
 def _gru(params: Params, spec: ModelSpec, x: Array, last: bool) -> Trace:
     names = ("ih.weight", "hh.weight", "ih.bias", "hh.bias")
-    states = gru_states(x, *(params[name] for name in names))
-    return Trace(states, states=states)
+    return Gru(*(params[name] for name in names)).trace(x)
 
 
 def _silu(x: Array) -> Array:
-    out: Array = x * sigmoid(x)
-    return out
+    return x * sigmoid(x)
 
 
 def _mamba2(params: Params, spec: ModelSpec, x: Array, last: bool) -> Trace:

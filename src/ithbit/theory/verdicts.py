@@ -25,12 +25,14 @@ from ithbit.theory.architecture import Architecture, Model, architecture
 from ithbit.theory.bounds import NoBoundError, Route, bound
 from ithbit.theory.bounds.stages import TooDeepError
 from ithbit.theory.certificate import LONGEST, Certificate, certify
-from ithbit.theory.certificate_file import summary
 from ithbit.theory.certifiers.every_n import every_n, trained_every_n
-from ithbit.theory.constructions import CONSTRUCTIONS, Construction, construct, entry_of
-from ithbit.theory.constructions.trained import (
+from ithbit.theory.constructions import (
+    CONSTRUCTIONS,
     TRAINED,
+    Construction,
     TrainedConstruction,
+    construct,
+    entry_of,
     too_large,
     too_small,
 )
@@ -115,7 +117,7 @@ def certificate_record(certificate: Certificate | None) -> dict[str, Any] | None
     """What a verdict's record has of a certificate."""
     if certificate is None:
         return None
-    claims = summary(certificate)
+    claims = certificate.summary()
     return {name: claims[name] for name in _RECORDED}
 
 

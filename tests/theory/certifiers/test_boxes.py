@@ -5,17 +5,15 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ithbit.theory.certifiers.arithmetic.fractional import Terms
-from ithbit.theory.certifiers.arithmetic.intervals import Interval
-from ithbit.theory.certifiers.arithmetic.relu_forms import output_range
-from ithbit.theory.certifiers.boxes.attention import attend
-from ithbit.theory.certifiers.boxes.cases import embed
-from ithbit.theory.certifiers.boxes.generic import certify_boxes
+from ithbit.theory.certificate_file import solution_from_json, weights_to_json
+from ithbit.theory.certifiers.attention import Terms, attend
+from ithbit.theory.certifiers.boxes import certify_boxes, output_range
+from ithbit.theory.certifiers.cases import embed
+from ithbit.theory.certifiers.intervals import Interval
 from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED_CONSTRUCTIONS, construct
 from ithbit.theory.gadgets import hat
 from ithbit.theory.layers import ReluNet, matrix
 from ithbit.theory.solution import Solution, enumerate_inputs
-from ithbit.theory.weights_json import solution_from_json, weights_to_json
 
 ENTRIES = [
     (entry.task, entry.family, variant)
@@ -92,7 +90,7 @@ def test_thirty_two_bits_are_certified(task, family, variant):
 def test_blocks_of_cases_do_not_change_the_bound(monkeypatch):
     solutions = [construct("lhi", "linear-full", 6), construct("rhi", "softmax-full", 6)]
     whole = [certify_boxes(solution) for solution in solutions]
-    monkeypatch.setattr("ithbit.theory.certifiers.boxes.generic._BLOCK", 500)
+    monkeypatch.setattr("ithbit.theory.certifiers.boxes._BLOCK", 500)
     assert [certify_boxes(solution) for solution in solutions] == whole
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flint import arb, ctx
 
-from ithbit.theory.certifiers.arithmetic.intervals import (
+from ithbit.theory.certifiers.intervals import (
     EXP_LIMIT,
     Interval,
     choose,

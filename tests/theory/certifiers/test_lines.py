@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from flint import fmpq
 
-from ithbit.theory.certifiers.arguments.fixed_states import certify_states
-from ithbit.theory.certifiers.arguments.marker import certify_marker
-from ithbit.theory.certifiers.arithmetic.exact import exact
-from ithbit.theory.certifiers.arithmetic.lines import Line, line_direction, line_of
-from ithbit.theory.certifiers.bound import UnsuitableError
+from ithbit.theory.certifiers.exact import Line, UnsuitableError, exact, line_direction, line_of
+from ithbit.theory.certifiers.fixed_states import certify_states
+from ithbit.theory.certifiers.marker import certify_marker
 from ithbit.theory.constructions import construct
 from ithbit.theory.gadgets import affine, constant, hat, ramp, two_step, window
 from ithbit.theory.layers import ReluNet, matrix

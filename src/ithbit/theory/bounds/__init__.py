@@ -12,18 +12,17 @@ A bound says nothing at n <= n*: there it is *vacuous*.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from ithbit.errors import IthbitError, SpecError
 from ithbit.families import Task, task_named
+from ithbit.shown import Shown
 from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds.cited import program, vc_with_exponentials, vc_without_exponentials
 from ithbit.theory.bounds.counting import n_star
 from ithbit.theory.bounds.narrow import narrow
 from ithbit.theory.bounds.stages import fixed_bits, stages
 from ithbit.theory.bounds.state import state_bits
-
-__all__ = ["NoBoundError", "Route", "all_routes", "bound", "conditions", "growth"]
 
 Status = Literal["proved", "cited", "conditional"]
 
@@ -62,6 +61,65 @@ class Route:
     def vacuous_at(self, lengths: tuple[int, ...] = PAPER_LENGTHS) -> tuple[int, ...]:
         """The lengths at which this bound says nothing."""
         return tuple(n for n in lengths if n <= self.n_star)
+
+
+@dataclass(frozen=True, repr=False)
+class Bounds(Shown):
+    """The tightest bound of a family in real arithmetic, and every route to one."""
+
+    task: str
+    arch: Architecture
+    n: int | None
+    best: Route
+    routes: tuple[Route, ...]  # tightest first, including the state in finite precision
+    all: bool = False  # whether the routes are shown
+
+    @property
+    def n_star(self) -> int:
+        """Impossible for every n past this."""
+        return self.best.n_star
+
+    @property
+    def rests_on(self) -> str:
+        return self.best.rests_on
+
+    def to_json(self) -> dict[str, Any]:
+        record = {"task": self.task, **self.arch.to_json(), "n": self.n, **self._route(self.best)}
+        if self.all:
+            record["routes"] = [self._route(route) for route in self.routes]
+        return record
+
+    def _route(self, route: Route) -> dict[str, Any]:
+        lengths = PAPER_LENGTHS if self.n is None else (self.n,)
+        return {
+            "route": route.name,
+            "n_star": route.n_star,
+            "status": route.status,
+            "rests_on": route.rests_on,
+            "conditions": list(route.conditions),
+            "real_arithmetic": route.real_arithmetic,
+            "vacuous_at": list(route.vacuous_at(lengths)),
+        }
+
+    def parts(self) -> Iterator[str]:
+        arch, best = self.arch, self.best
+        yield f"{self.task} · {arch.family} ({arch.model}) · {arch.depth} · {arch.sizes}"
+        yield f"impossible for every n > {best.n_star:,}, whatever the weights, in real arithmetic"
+        yield f"  {best.rests_on}"
+        proved = [r.n_star for r in self.routes if r.real_arithmetic and not r.cited]
+        if best.cited and proved:
+            yield f"  without the cited constant: impossible for every n > {min(proved):,}"
+        if self.n is not None:
+            vacuous = "vacuous: the bound says nothing"
+            yield f"  at n = {self.n:,}: {'impossible' if self.n > best.n_star else vacuous}"
+        elif best.vacuous_at():
+            lengths = ", ".join(map(str, best.vacuous_at()))
+            yield f"  vacuous at the paper's lengths n = {lengths}"
+        if self.all:
+            yield "\nevery route, tightest first:"
+            for route in self.routes:
+                yield f"  {route.n_star:>22,}  {route.name}"
+                yield f"  {'':>22}  {route.rests_on}"
 
 
 def bound(task: str, arch: Architecture) -> Route:
@@ -162,8 +220,8 @@ def _narrow(task: Task, arch: Architecture) -> Iterator[Route]:
 
 
 def _cited(task: Task, arch: Architecture) -> Iterator[Route]:
-    if steps := program(task, arch):
-        p, t, q = steps.parameters, steps.operations, steps.exponentials
+    if found := program(task, arch):
+        p, t, q = found
         name = "8.14" if q else "8.4"
         star = vc_with_exponentials(p, t, q) if q else vc_without_exponentials(p, t)
         theorem = f"Anthony–Bartlett, Theorem {name}, p = {p}, t = {t}, q = {q}"

@@ -10,20 +10,13 @@ guarded by one comparison.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ithbit.families import Task
 from ithbit.theory.architecture import Architecture
 from ithbit.theory.complexity import causal_complexity, mlp_operations
 
-
-@dataclass(frozen=True)
-class Program:
-    """The decision as an algorithm: p parameters, t operations, q of them exponentials."""
-
-    parameters: int
-    operations: int
-    exponentials: int
+Program = tuple[int, int, int]  # p parameters, t operations, q of them exponentials
 
 
 def vc_without_exponentials(parameters: int, operations: int) -> int:
@@ -60,7 +53,7 @@ def program(task: Task, arch: Architecture) -> Program | None:
 
     >>> from ithbit.theory.architecture import architecture
     >>> program("rhi", architecture("rnn"))
-    Program(parameters=16, operations=12449, exponentials=0)
+    (16, 12449, 0)
     """
     d, L = arch.width, arch.n_layers
     readout = 2 * d + 1
@@ -74,11 +67,8 @@ def program(task: Task, arch: Architecture) -> Program | None:
         return None
     linear = arch.kind == "linear"
     guards = L * arch.heads if linear else 0
-    return Program(
-        parameters=L * layer.dimension,
-        operations=L * (layer.operations - d) + guards + readout,
-        exponentials=layer.exponentials * (L - 1 if linear else L),
-    )
+    operations = L * (layer.operations - d) + guards + readout
+    return L * layer.dimension, operations, layer.exponentials * (L - 1 if linear else L)
 
 
 def _lhi_program(arch: Architecture, readout: int) -> Program | None:
@@ -87,9 +77,9 @@ def _lhi_program(arch: Architecture, readout: int) -> Program | None:
     if arch.attention:
         # alpha + beta and gamma + rho, the guarded quotients, the residual, the MLP.
         operations = (d + H) + (H + d) + d + mlp_operations(d, *inner, d)
-        return Program(d + H, operations + readout, 0)
+        return d + H, operations + readout, 0
     if arch.kind == "ssm":
         constant = arch.transition == "constant"
         operations = (d if constant else 2 * d * d) + mlp_operations(2 * d, *inner, d)
-        return Program(d if constant else d * d + d, operations + readout, 0)
+        return d if constant else d * d + d, operations + readout, 0
     return None

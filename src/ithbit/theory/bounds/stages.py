@@ -75,33 +75,22 @@ def _relu(what: str, p: int, tests: int, degree: int = 1) -> tuple[Stage, ...]:
     return (Stage(what, p, tests, degree),) if tests else ()
 
 
-def _rnn_rhi(arch: Architecture) -> tuple[Stage, ...]:
-    """h' = N1(x, h), y = N2(x, h'): every preactivation is affine in the states kept so far."""
-    d, w = arch.width, arch.hidden
-    hidden = [
-        Stage(f"layer {layer}, hidden layer of {net}", layer * d, w)
-        for layer in range(1, arch.n_layers + 1)
-        for net in ("N1", "N2")
-    ]
-    return (*hidden, Stage("readout", arch.n_layers * d, 1))
+def _recurrent_rhi(arch: Architecture) -> tuple[Stage, ...]:
+    """RNN, h' = N1(x, h), y = N2(x, h'): every preactivation is affine in the states kept so far.
 
-
-def _ssm_rhi(arch: Architecture) -> tuple[Stage, ...]:
-    """h' = A(x) h + B(x): affine in theta if A is constant, else of one degree more per layer.
-
-    In the first layer x is the index's embedding, so A and B may be any maps there.
+    SSM, h' = A(x) h + B(x), y = phi(x, h'): affine in theta if A is constant, else of one degree
+    more per layer. In the first layer x is the index's embedding, so A and B may be any maps there.
     """
     d, L = arch.width, arch.n_layers
-
-    def degree(layer: int) -> int:
-        return 1 if arch.transition == "constant" else layer
-
+    nets = ("N1", "N2") if arch.kind == "rnn" else ("phi",)
+    affine = arch.kind == "rnn" or arch.transition == "constant"
     hidden = [
         stage
-        for layer in range(1, L + 1)
-        for stage in _relu(f"layer {layer}, hidden", layer * d, arch.hidden, degree(layer))
+        for k in range(1, L + 1)
+        for net in nets
+        for stage in _relu(f"layer {k}, {net}", k * d, arch.hidden, 1 if affine else k)
     ]
-    return (*hidden, Stage("readout", L * d, 1, degree(L)))
+    return (*hidden, Stage("readout", L * d, 1, 1 if affine else L))
 
 
 def _linear_rhi(arch: Architecture) -> tuple[Stage, ...]:
@@ -273,8 +262,8 @@ def _mamba2_lhi(arch: Architecture) -> tuple[Stage, ...]:
 
 
 _RHI = {
-    ("formal", "rnn"): _rnn_rhi,
-    ("formal", "ssm"): _ssm_rhi,
+    ("formal", "rnn"): _recurrent_rhi,
+    ("formal", "ssm"): _recurrent_rhi,
     ("formal", "linear"): _linear_rhi,
     ("trained", "gru"): _gru_rhi,
     ("trained", "mamba2"): _mamba2_rhi,

@@ -11,10 +11,11 @@ user's claim, and a measured rank is the least size that a smooth state can have
 *conditional* on it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ithbit.families import Task
 from ithbit.theory.architecture import Architecture
+from ithbit.theory.complexity import causal_complexity
 
 BITS = 32  # float32
 
@@ -31,14 +32,12 @@ def state_bits(task: Task, arch: Architecture, bits: int = BITS) -> int | None:
     512
     """
     assert bits >= 1
-    L, d = arch.n_layers, arch.width
-    if task == "lhi" or not (arch.causal or L == 1):
+    L = arch.n_layers
+    if task == "lhi" or arch.kind == "softmax" or not (arch.causal or L == 1):
         return None
-    if arch.kind == "mamba2":
-        old = arch.conv - 1
-        return bits * (L * d * arch.state + (L - 1) * old * arch.conv_channels) + old
-    a_layer = {"rnn": d, "ssm": d, "gru": d, "linear": d * (arch.head_width + 1)}
-    return bits * L * a_layer[arch.kind] if arch.kind in a_layer else None
+    kept = L * causal_complexity(replace(arch, family=arch.causal_twin)).dimension
+    old = arch.conv - 1 if arch.kind == "mamba2" else 0
+    return bits * (kept - old * arch.conv_channels) + old
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from flint import arb, ctx, fmpq
 
 from ithbit.families import FAMILIES
-from ithbit.theory.certifiers.arithmetic.exact import Ball, exact, rounded_down
-from ithbit.theory.certifiers.trained.window import gelu, silu, silu_at
-from ithbit.theory.constructions.trained import bert_left, bert_right, linear_window
-from ithbit.theory.constructions.trained.content import columns, norms
-from ithbit.theory.constructions.trained.gru_latch import HEAD
+from ithbit.theory.certifiers.exact import Ball, exact, rounded_down
+from ithbit.theory.certifiers.windows import gelu, silu, silu_at
+from ithbit.theory.constructions import bert_angle, linear_window
+from ithbit.theory.constructions.content import columns, norms
+from ithbit.theory.constructions.gru_latch import HEAD
 from ithbit.theory.trained_blocks import BERT_EPS, DENOMINATOR_EPS, LINEAR_EPS, MAMBA_EPS
 
 _FORMAL_PRECISION, _PRECISION = 80, 128
@@ -141,11 +141,11 @@ def _read(y: Ball, d: int, bit: Ball, eps: Ball) -> Ball:
 
 
 def angle_right(d: int) -> Ball:
-    """The margin of `bert_right`, by steps 1 to 3 of its proof."""
-    one, place, bit = (arb(x) for x in norms(columns(d, bert_right.ORDER)))
+    """The margin of `bert_angle` on RHI, by steps 1 to 3 of its proof."""
+    one, place, bit = (arb(x) for x in norms(columns(d, bert_angle.ORDERS["rhi"])))
     eps = arb(exact(BERT_EPS))
     c2 = (one + bit + d * eps) / place
-    gamma = bert_right.GAIN * _sharpness(arb(2))
+    gamma = bert_angle.GAINS["rhi"] * _sharpness(arb(2))
     r = _tail(gamma)
     own = (-gamma / _sharpness(c2)).exp()
     share = (1 - (1 + 1 / c2).sqrt() * r) / (1 + r + own)
@@ -153,8 +153,8 @@ def angle_right(d: int) -> Ball:
 
 
 def angle_left(d: int) -> Ball:
-    """The margin of `bert_left`, by steps 1 to 4; what decreases in n is taken at n = 1."""
-    one, place, bit, flag, index = (arb(x) for x in norms(columns(d, bert_left.ORDER)))
+    """The margin of `bert_angle` on LHI, by steps 1 to 4; what decreases in n is taken at n = 1."""
+    one, place, bit, flag, index = (arb(x) for x in norms(columns(d, bert_angle.ORDERS["lhi"])))
     eps, n = arb(exact(BERT_EPS)), 1
     more = 1 + eps + eps**2
     alpha = (one + bit) / place + d * eps**3 / (place * more)
@@ -163,7 +163,7 @@ def angle_left(d: int) -> Ball:
     to_index = b / arb(6).sqrt() / loss
     leak = (-2 * to_index).exp()  # w^2
     W = 1 / (1 + (n + 1) * (-to_index * ((one + place + bit) / one).sqrt()).exp())
-    gain = bert_left.GAIN * arb(fmpq(3, 4)).sqrt() * _sharpness(arb(2)) / _sharpness(alpha)
+    gain = bert_angle.GAINS["lhi"] * arb(fmpq(3, 4)).sqrt() * _sharpness(arb(2)) / _sharpness(alpha)
     ends = alpha / flag, (alpha + 1) / (flag + index)
     least = gain * W / (more * (1 + eps + eps**2 / 2) * (1 + d * eps / flag)).sqrt()  # G / N^2
     most = gain * (2 * ends[0].max(ends[1]) / ends[0].min(ends[1])).sqrt() * (1 + d * eps / one)

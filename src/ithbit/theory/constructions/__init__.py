@@ -1,9 +1,13 @@
 """The constructions: explicit weights for every positive entry of the paper's summary table.
 
-`construct` builds one. `CONSTRUCTIONS` is the ordered table for the formal families;
-`TRAINED_CONSTRUCTIONS` adds the GRU layer with a free embedding (the blocks of the experiments are
-in `trained`). The first variant of an entry is the default; the others are the paper's own sketches
-or alternatives.
+One module per construction, with the proof in its head. `CONSTRUCTIONS` is the ordered table for
+the formal families, and `construct` builds one of them; the first variant of an entry is the
+default, the others are the paper's own sketches or alternatives. `TRAINED_CONSTRUCTIONS` adds the
+GRU layer with a free embedding.
+
+`TRAINED` has the blocks of the experiments, with their own features and positions.
+`construct_trained` builds one for any n and any width from the least one on (16 in the
+experiments); layers above those needed pass their input on.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,21 +15,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from ithbit.errors import SpecError, whole
+from ithbit.errors import SpecError, one_of, whole
 from ithbit.families import FAMILIES, TASKS, Task, task_named
-from ithbit.theory.architecture import FORMAL_FAMILIES, need_theory
+from ithbit.spec import ModelSpec
+from ithbit.theory.architecture import FORMAL_FAMILIES, Model, need_theory
 from ithbit.theory.constructions import (
     attention_marker,
+    bert_angle,
     gru_latch,
     linear_heavy,
+    linear_window,
+    mamba2_window,
     rnn_counter,
-    softmax_cosine,
-    softmax_parabola,
+    softmax_focus,
     ssm_sum,
 )
-from ithbit.theory.solution import Parts, Solution, constructed
+from ithbit.theory.constructions.content import LEAST_WIDTH, Weights
+from ithbit.theory.solution import Parts, Solution, TrainedSolution, constructed
 
 LONGEST = 100_000  # bits; weights have one row per token, and working with them takes time
+MOST_WEIGHTS = 4_000_000
 
 Builder = Callable[[str, int], Parts]  # (family, n_bits) -> the weights
 
@@ -51,9 +60,26 @@ class Construction(Positive):
         return next(iter(self.variants))
 
 
+@dataclass(frozen=True)
+class TrainedConstruction(Positive):
+    """An entry of trained blocks."""
+
+    variant: str
+    weights: Callable[[ModelSpec], Weights]
+    least_width: int
+    least_head: int = 1  # coordinates that one head needs
+    least_ff: int = 1
+
+    def build(self, spec: ModelSpec) -> TrainedSolution:
+        one = "the trained layer itself" if self.family == "gru" else "the trained block itself"
+        own = one if self.depth == 1 else "the trained blocks themselves"
+        theorem = f"beside {self.theorem}: {own}"
+        return TrainedSolution(spec, self.weights(spec), theorem, self.variant)
+
+
 _FOCUS: dict[str, Builder] = {
-    "parabola": softmax_parabola.parabola,
-    "cosine": softmax_cosine.cosine,
+    "parabola": softmax_focus.parabola,
+    "cosine": softmax_focus.cosine,
 }
 _FIND: dict[str, Builder] = {
     "marker": partial(attention_marker.marker, "rhi"),
@@ -83,6 +109,24 @@ TRAINED_CONSTRUCTIONS: tuple[Construction, ...] = (
     Construction("lhi", "gru", 1, "beside Theorem 14a: the trained layer itself", _LATCH),
 )
 
+_POINT_RIGHT = ("angle", bert_angle.build, LEAST_WIDTH[3], 2)
+_POINT_LEFT = ("angle", bert_angle.build, LEAST_WIDTH[5], 2)
+_OPEN = ("window", linear_window.build, LEAST_WIDTH[5], 1, linear_window.LEAST_FF)
+_OPEN_MAMBA = ("window", mamba2_window.build, mamba2_window.LEAST_WIDTH)
+_KEEP = ("latch", gru_latch.build, gru_latch.LEAST_WIDTH)
+
+TRAINED: tuple[TrainedConstruction, ...] = (
+    TrainedConstruction("rhi", "softmax-full", 1, "Theorem 12c", *_POINT_RIGHT),
+    TrainedConstruction("rhi", "softmax-causal", 1, "Theorem 12c", *_POINT_RIGHT),
+    TrainedConstruction("rhi", "linear-full", 2, "Theorem 12b", *_OPEN),
+    TrainedConstruction("lhi", "softmax-full", 2, "Theorem 14c", *_POINT_LEFT),
+    TrainedConstruction("lhi", "softmax-causal", 2, "Theorem 14c", *_POINT_LEFT),
+    TrainedConstruction("lhi", "linear-full", 2, "Theorem 14c", *_OPEN),
+    TrainedConstruction("lhi", "linear-causal", 2, "Theorem 14c", *_OPEN),
+    TrainedConstruction("lhi", "gru", 1, "Theorem 14a", *_KEEP),
+    TrainedConstruction("lhi", "mamba2", 2, "Theorem 14c", *_OPEN_MAMBA),
+)
+
 
 P = TypeVar("P", bound=Positive)
 
@@ -107,24 +151,29 @@ def construction_named(task: str, family: str) -> Construction:
     >>> construction_named("rhi", "linear-full").depth
     2
     """
+    return _entry(CONSTRUCTIONS + TRAINED_CONSTRUCTIONS, "formal", task, family)
+
+
+def _entry(entries: Iterable[P], model: Model, task: str, family: str) -> P:
     named = task_named(task)
-    if entry := entry_of(CONSTRUCTIONS + TRAINED_CONSTRUCTIONS, named, family):
+    if entry := entry_of(entries, named, family):
         return entry
     need_theory(family)
-    formal = FAMILIES[family].formal if family in FAMILIES else family
-    if formal not in FORMAL_FAMILIES:
+    known, asked, how, command = tuple(FAMILIES), family, " as it is trained", "bound"
+    if model == "formal":
+        known, how, command = FORMAL_FAMILIES, "", "verdict"
+        asked = (FAMILIES[family].formal if family in FAMILIES else None) or family
+    one_of(f"unknown {model} family", asked, known)
+    if family != asked:
         raise SpecError(
-            f"unknown formal family {family!r}; choose one of {', '.join(FORMAL_FAMILIES)}"
-        )
-    if family != formal:
-        raise SpecError(
-            f"{family!r} is a trained family; its formal counterpart is {formal!r}, "
+            f"{family!r} is a trained family; its formal counterpart is {asked!r}, "
             "or take model 'trained', which has explicit weights for lhi"
         )
     other = next(task for task in TASKS if task != named)
+    options = " --model trained" if model == "trained" else ""
     raise SpecError(
-        f"no construction is known for {named} by {family}, only for {other}; "
-        f"`ithbit verdict {named} {family}` says what is proved instead"
+        f"no construction is known for {named} by {family}{how}, only for {other}; "
+        f"`ithbit {command} {named} {family}{options}` says what is proved instead"
     )
 
 
@@ -136,8 +185,57 @@ def construct(task: str, family: str, n_bits: int, variant: str | None = None) -
     entry = construction_named(task, family)
     n_bits = length_of(n_bits)
     name = entry.default if variant is None else variant
-    if name not in entry.variants:
-        raise SpecError(
-            f"{task} by {family} has no variant {name!r}; choose one of {', '.join(entry.variants)}"
+    build = entry.variants[one_of(f"{task} by {family} has no variant", name, entry.variants)]
+    return constructed(family, (entry.theorem, name), *build(family, n_bits))
+
+
+def construct_trained(
+    task: str,
+    family: str,
+    n_bits: int,
+    *,
+    layers: int | None = None,
+    width: int = 16,
+    heads: int = 2,
+    ff: int = 64,
+    state: int = 16,
+) -> TrainedSolution:
+    """Explicit weights of the trained blocks that solve `task` for strings of `n_bits` bits.
+
+    >>> construct_trained("rhi", "softmax-full", 8).weights["head.weight"].shape
+    (1, 16)
+    """
+    entry = _entry(TRAINED, "trained", task, family)
+    n_layers = entry.depth if layers is None else layers
+    spec = ModelSpec(entry.task, family, length_of(n_bits), n_layers, width, heads, ff, state)
+    if problem := too_small(entry, spec) or too_large(spec):
+        raise SpecError(problem)
+    return entry.build(spec)
+
+
+def too_small(entry: TrainedConstruction, spec: ModelSpec) -> str | None:
+    """What the construction needs and the spec lacks, or None."""
+    needed = [
+        f"{least} {what}"
+        for what, least, given in (
+            ("layers", entry.depth, spec.n_layers),
+            ("coordinates of width", entry.least_width, spec.d_model),
+            ("coordinates in a head", entry.least_head, spec.d_head),
+            ("feed-forward units", entry.least_ff, spec.d_ff),
         )
-    return constructed(family, (entry.theorem, name), *entry.variants[name](family, n_bits))
+        if given < least and (what != "coordinates in a head" or FAMILIES[entry.family].has_heads)
+    ]
+    if not needed:
+        return None
+    return f"the weights for {entry.task} by {entry.family} need {' and '.join(needed)}"
+
+
+def too_large(spec: ModelSpec) -> str | None:
+    """Why weights of this size are not built, or None if they are; n does not matter here."""
+    block = spec.d_model * (4 * spec.d_model + 2 * spec.d_ff + 3 * spec.d_state)
+    if spec.n_layers * block <= MOST_WEIGHTS:
+        return None
+    return (
+        f"explicit weights are built up to {MOST_WEIGHTS:,} numbers, got about "
+        f"{spec.n_layers * block:,}; take fewer layers or a smaller width"
+    )

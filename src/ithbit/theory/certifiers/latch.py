@@ -1,27 +1,16 @@
 """`nn.GRU` with a latch: the margin over all inputs, in O(n) balls.
 
-The argument of `constructions/trained/gru_latch.py`, with the numbers of the stored weights. Units
+The argument of `constructions/gru_latch.py`, with the numbers of the stored weights. Units
 0, 1 and 2 are h_1, h_2, h_3 of its docstring; all weights except those named there must be 0.
 """
 
 import numpy as np
-from flint import arb, ctx
+from flint import arb
 
-from ithbit.theory.certifiers.arithmetic.exact import Ball, exact
-from ithbit.theory.certifiers.bound import Bound, need
-from ithbit.theory.certifiers.trained.reading import PRECISION, least_of
+from ithbit.theory.certifiers.exact import Ball, Bound, exact, need
+from ithbit.theory.certifiers.reading import in_balls, least_of
 from ithbit.theory.layers import FloatArray
-from ithbit.theory.trained_solution import Column, TrainedSolution
-
-
-def certify_latch(solution: TrainedSolution) -> Bound:
-    """A lower bound on the margin over all inputs; `UnsuitableError` if it does not apply."""
-    need(
-        solution.family == "gru" and solution.task == "lhi", "the argument is about nn.GRU and LHI"
-    )
-    need(solution.width >= 3, "width 3 is needed")
-    with ctx.workprec(PRECISION):
-        return _certify(solution)
+from ithbit.theory.solution import Column, TrainedSolution
 
 
 def _sigmoid(x: Ball) -> Ball:
@@ -38,7 +27,13 @@ def _take(array: FloatArray, places: list[tuple[int, ...]], what: str) -> list[B
     return found
 
 
-def _certify(solution: TrainedSolution) -> Bound:
+@in_balls
+def certify_latch(solution: TrainedSolution) -> Bound:
+    """A lower bound on the margin over all inputs; `UnsuitableError` if it does not apply."""
+    need(
+        solution.family == "gru" and solution.task == "lhi", "the argument is about nn.GRU and LHI"
+    )
+    need(solution.width >= 3, "width 3 is needed")
     w, d, n, N = solution.weights, solution.width, solution.n_bits, solution.n_tokens - 1
     r, z, c = 0, d, 2 * d
     first, step, off, on = _take(

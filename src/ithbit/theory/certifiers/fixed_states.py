@@ -17,9 +17,16 @@ import numpy as np
 from flint import fmpq
 from numpy.typing import NDArray
 
-from ithbit.theory.certifiers.arithmetic.exact import Rational, dot, exact_row, rounded_down
-from ithbit.theory.certifiers.arithmetic.lines import Line
-from ithbit.theory.certifiers.bound import EXACT, Bound, need
+from ithbit.theory.certifiers.exact import (
+    EXACT,
+    Bound,
+    Line,
+    Rational,
+    dot,
+    exact_row,
+    need,
+    rounded_down,
+)
 from ithbit.theory.layers import FloatArray, ReluNet, Rnn
 from ithbit.theory.solution import Solution
 

@@ -2,10 +2,20 @@
 
 For fixed index i and answer sigma_i (a *case*), every token and every value of its own bit gets a
 box that holds for all values of the other bits. Boxes go through the layers one by one: attention
-by a fractional program (`attention.py`), MLPs by affine forms (`relu_forms.py`), states step by
-step: the state after a token is enclosed for each value of the token's own bit, and the hull over
-the allowed bits is carried to the next token. With index and answer fixed, as in a case, the
-constructions' states are single points or narrow intervals, so the hull loses nothing there.
+by a fractional program (`attention.py`), MLPs by affine forms, states step by step: the state after
+a token is enclosed for each value of the token's own bit, and the hull over the allowed bits is
+carried to the next token. With index and answer fixed, as in a case, the constructions' states are
+single points or narrow intervals, so the hull loses nothing there.
+
+In an MLP every neuron is held as  constant + sum_g coefficient_g · symbol_g,  the symbols being the
+input coordinates (in their box) and one number in [0, 1] per undecided neuron. A neuron whose range
+does not change sign is affine or zero, so no precision is lost there: the zeros of a hat stay exact
+zeros. An undecided one, with range [l, u], l < 0 < u, is enclosed by
+
+    relu(z) = lambda z + beta · symbol,   beta = max(−lambda l, (1 − lambda) u),  0 <= symbol <= 1
+
+for lambda = u / (u − l); any lambda in [0, 1] is sound. (These are zonotopes, kept in the input's
+own coordinates instead of centre and radius.)
 
 The bound is *certified*: it never exceeds the true minimum, whatever the weights. It is tight where
 boxes lose nothing, as in all constructions here; for other weights it may be far below. Time grows
@@ -16,17 +26,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ithbit.theory.certifiers.arithmetic.intervals import Interval, concatenate, sigmoid, tanh
-from ithbit.theory.certifiers.arithmetic.relu_forms import output_range
-from ithbit.theory.certifiers.bound import Bound
-from ithbit.theory.certifiers.boxes.attention import attend
-from ithbit.theory.certifiers.boxes.cases import Cases, Embedded, blocks, embed, linear
-from ithbit.theory.gru_layer import Gru
-from ithbit.theory.layers import Attention, Rnn, Ssm
+from ithbit.theory.certifiers.attention import attend
+from ithbit.theory.certifiers.cases import Cases, Embedded, blocks, embed, linear
+from ithbit.theory.certifiers.exact import Bound
+from ithbit.theory.certifiers.intervals import Interval, concatenate, sigmoid, tanh
+from ithbit.theory.layers import Attention, FloatArray, Gru, ReluNet, Rnn, Ssm
 from ithbit.theory.solution import Layer, Solution
 
 ARITHMETIC = "float64 intervals rounded outward, exponentials from arb balls"
 _BLOCK = 2_000_000  # numbers in the largest array of a block of cases
+# Coefficients held at once for one affine map: bounds the memory of a wide batch.
+_BATCH = 400_000
 
 
 def certify_boxes(solution: Solution) -> Bound:
@@ -66,11 +76,10 @@ def _through(layer: Layer, cases: Cases | Embedded) -> Interval:
         out = output_range(layer.net, sums.reshape(count * length * 2, layer.d_in))
     else:
         after = _states(layer, cases, last=False)
-        if isinstance(layer, Gru):
+        if layer.readout is None:
             return after
         joined = concatenate([cases.box, after], axis=3)
-        net = layer.phi if isinstance(layer, Ssm) else layer.N2
-        out = output_range(net, joined.reshape(count * length * 2, 2 * layer.d_in))
+        out = output_range(layer.readout, joined.reshape(count * length * 2, 2 * layer.d_in))
     return out.simplified().reshape(count, length, 2, layer.d_out)
 
 
@@ -81,11 +90,10 @@ def _read(solution: Solution, cases: Cases | Embedded) -> Interval:
     if isinstance(layer, Attention):
         return output_range(layer.net, attend(layer, cases, last=True)[:, 0], then)[:, 0]
     after = _states(layer, cases, last=True)[:, -1, 0]
-    if isinstance(layer, Gru):
+    if layer.readout is None:
         return linear(then[1], linear(then[0], after))[:, 0]
-    net = layer.phi if isinstance(layer, Ssm) else layer.N2
     x = cases.token(solution.n_tokens - 1)[:, 0].spread(len(cases.allowed), layer.d_in)
-    return output_range(net, concatenate([x, after], axis=1), then)[:, 0]
+    return output_range(layer.readout, concatenate([x, after], axis=1), then)[:, 0]
 
 
 def _states(layer: Ssm | Rnn | Gru, cases: Cases | Embedded, last: bool) -> Interval:
@@ -135,3 +143,71 @@ def _gru_step(layer: Gru, x: Interval, h: Interval) -> Interval:
 
 
 _STEPS: dict[str, Callable[..., Interval]] = {"ssm": _ssm_step, "rnn": _rnn_step, "gru": _gru_step}
+
+
+def output_range(net: ReluNet, box: Interval, then: tuple[FloatArray, ...] = ()) -> Interval:
+    """An enclosure of {net(x) : x in box}, `batch dim`; `then` are linear maps applied after it.
+
+    The maps in `then` keep the correlations between the outputs, which the difference of two logits
+    needs. *Certified*: the enclosure holds for every real x in the box.
+
+    >>> from ithbit.theory.gadgets import hat
+    >>> far = output_range(hat(0.5), Interval(np.array([[0.75]]), np.array([[9.0]])))
+    >>> far.lo.item(), far.hi.item()
+    (0.0, 0.0)
+    """
+    steps = [(w, b, j > 0) for j, (w, b) in enumerate(zip(net.weights, net.biases, strict=True))]
+    steps += [(w, np.zeros(len(w)), False) for w in then]
+    widest = max(weight.size for weight, _, _ in steps) * (net.d_in + 2)
+    size = max(1, _BATCH // widest)
+    if box.shape[0] > size:
+        starts = range(0, box.shape[0], size)
+        return concatenate([_propagate(steps, box[s : s + size]) for s in starts], axis=0)
+    return _propagate(steps, box)
+
+
+def _propagate(steps: list[tuple[FloatArray, FloatArray, bool]], box: Interval) -> Interval:
+    """Push the box through the steps (weight, bias, relu first?)."""
+    batch, d = box.shape
+    symbols, reach = box, box
+    coefficients = Interval.point(np.broadcast_to(np.eye(d), (batch, d, d)))
+    constants = Interval.point(np.zeros((batch, d)))
+    for weight, bias, relu_first in steps:
+        if relu_first:
+            coefficients, constants, symbols = _relu(coefficients, constants, symbols, reach)
+            reach = reach.relu()
+        # The range from neuron ranges alone is kept with that of the affine forms: it is better
+        # where several neurons are undecided, and it carries a NaN (an overflow) to the end.
+        coefficients = (coefficients[:, None] * weight[None, :, :, None]).total(axis=2)
+        constants = (constants[:, None] * weight).total(axis=2) + bias
+        plain = (reach[:, None] * weight).total(axis=2) + bias
+        formed = (coefficients * symbols[:, None]).total(axis=2) + constants
+        reach = formed.meet(plain)
+    return reach
+
+
+def _relu(
+    coefficients: Interval, constants: Interval, symbols: Interval, reach: Interval
+) -> tuple[Interval, Interval, Interval]:
+    """Affine forms of relu(z) from those and the range of z; one symbol per undecided neuron."""
+    low, high = reach.lo, reach.hi
+    active, undecided = low >= 0, (low < 0) & (high > 0)
+    with np.errstate(all="ignore"):
+        share = np.clip(np.nan_to_num(high / (high - low)), 0.0, 1.0)
+    slope = np.where(active, 1.0, np.where(undecided, share, 0.0))
+    coefficients = coefficients * slope[..., None]
+    constants = constants * slope
+    columns = np.flatnonzero(undecided.any(axis=0))
+    if not len(columns):
+        return coefficients, constants, symbols
+    # beta, rounded up; zero where the neuron is decided for this batch entry.
+    left, right = Interval.point(slope) * (-low), (Interval.point(1.0) - slope) * high
+    beta = np.where(undecided, np.maximum(left.hi, right.hi), 0.0)
+    fresh = np.zeros((*beta.shape, len(columns)))
+    fresh[:, columns, np.arange(len(columns))] = beta[:, columns]
+    unit = Interval(np.zeros((len(beta), len(columns))), np.ones((len(beta), len(columns))))
+    return (
+        concatenate([coefficients, Interval.point(fresh)], axis=2),
+        constants,
+        concatenate([symbols, unit], axis=1),
+    )

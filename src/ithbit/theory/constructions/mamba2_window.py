@@ -36,15 +36,15 @@ import math
 import numpy as np
 
 from ithbit.spec import ModelSpec
-from ithbit.theory.constructions.trained.content import zeros
-from ithbit.theory.constructions.trained.linear_window import UNITS
-from ithbit.theory.trained_solution import Column, TrainedSolution
+from ithbit.theory.constructions.content import Weights, zeros
+from ithbit.theory.constructions.linear_window import UNITS
+from ithbit.theory.solution import Column
 
 ONE, PLACE, VALUE_OF_BIT, FLAG, INDEX, FOUND = range(6)
 LEAST_WIDTH = 6
 
 
-def build(spec: ModelSpec) -> TrainedSolution:
+def build(spec: ModelSpec) -> Weights:
     """LHI by two Mamba2 blocks; margin >= 1.6 for every n."""
     d, n, state = spec.d_model, spec.n_bits, spec.d_state
     N, T = n + 1, n + 2
@@ -75,4 +75,4 @@ def build(spec: ModelSpec) -> TrainedSolution:
         x[unit, VALUE_OF_BIT] = -2 * sign * kappa / S
         out[FOUND, unit] = sign * (1 if mu else -2) * 10 * T * kappa * C / root
     w["head.weight"][0] = np.eye(d)[FOUND] * 2 / root
-    return TrainedSolution(spec, w, "beside Theorem 14c: the trained blocks themselves", "window")
+    return w

@@ -21,6 +21,8 @@ from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.trained_blocks import shapes
 
+Weights = dict[str, FloatArray]  # the parameters of trained blocks, by name
+
 # Columns of the narrowest streams, by the number of contents; each line is one column.
 _NARROW = {
     3: ((1, -1, 0, 0), (0, 0, 1, -1), (1, 1, -1, -1)),
@@ -68,7 +70,7 @@ def writer(U: FloatArray, coefficients: dict[int, float]) -> FloatArray:
     return sum((c * U[:, j] for j, c in coefficients.items()), np.zeros(len(U)))
 
 
-def zeros(spec: ModelSpec) -> dict[str, FloatArray]:
+def zeros(spec: ModelSpec) -> Weights:
     """All parameters at 0, except the gains of norms at 1."""
     return {
         name: np.full(shape, 1.0 if is_norm(name) and name.endswith("weight") else 0.0)

@@ -26,23 +26,30 @@ its negative parts and that of its positive parts.
 Exact rationals throughout; the exponential sums of (C1) are arb balls. O(n log n).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
 
 import numpy as np
 from flint import arb, ctx, fmpq
 
-from ithbit.theory.certifiers.arithmetic.exact import (
+from ithbit.theory.certifiers.exact import (
+    BALLS,
+    EXACT,
+    Ball,
+    Bound,
+    Line,
     Rational,
+    UnsuitableError,
     dyadic,
     exact,
     exact_row,
+    line_direction,
+    line_of,
+    linear_line,
+    need,
     rounded_down,
 )
-from ithbit.theory.certifiers.arithmetic.intervals import Interval
-from ithbit.theory.certifiers.arithmetic.lines import Line, line_direction, line_of
-from ithbit.theory.certifiers.bound import BALLS, EXACT, Bound, UnsuitableError, need
+from ithbit.theory.certifiers.intervals import Interval
 from ithbit.theory.layers import FloatArray, LinearAttention, ReluNet, SoftmaxAttention, Ssm
 from ithbit.theory.solution import Solution
 
@@ -74,13 +81,13 @@ def certify_marker(solution: Solution) -> Bound:
     need(narrow, "the argument needs two layers of width 1")
     approach = approach_of(solution)
     _check_marks(approach)
-    read, collect = _second_layer(solution)
-    _, unmarked = read.range(*collect((fmpq(0), fmpq(0))))
+    read, put, start = _second_layer(solution)
+    _, unmarked = read.range(*_shifted(put.range(fmpq(0), fmpq(0)), start))
     worst: tuple[Rational, int, int] = (-unmarked, 1, 0)
     for i, (low, high) in enumerate(approach.spread, 1):
         s = approach.ones[i - 1] + approach.offset[i - 1]
         marked = approach.marker.range(s + low, s + high)
-        margin, _ = read.range(*collect(marked))
+        margin, _ = read.range(*_shifted(put.range(*marked), start))
         if margin < worst[0]:
             worst = (margin, i, 1)
     recurrent = isinstance(solution.layers[0], Ssm)
@@ -111,43 +118,36 @@ def _check_marks(approach: Approach) -> None:
         offset, spread = parts[i - 1]
         ranges: dict[str, Spread] = {"index": approach.at_index[i - 1]}
         if approach.base_end is not None:
-            s = approach.base_end + offset
-            ranges["end"] = (s + spread[0], s + spread[1])
+            ranges["end"] = _shifted(spread, approach.base_end + offset)
         for token, (bottom, top) in ranges.items():
             out = top <= left or bottom >= right
             need(out, f"with index {i}, the {token} token may be marked")
 
 
-def _second_layer(solution: Solution) -> tuple[Line, Callable[[Spread], Spread]]:
-    """alpha_1 − alpha_0 as a function of what layer 2 collects, and that as one of the mark."""
+def _shifted(spread: Spread, by: Rational) -> Spread:
+    return spread[0] + by, spread[1] + by
+
+
+def _second_layer(solution: Solution) -> tuple[Line, Line, Rational]:
+    """alpha_1 − alpha_0 as a function of what layer 2 collects; what a mark adds; what is there."""
     layer = solution.layers[1]
     if isinstance(layer, SoftmaxAttention | LinearAttention):
         K, Q, V = (exact(w[0, 0]) for w in (layer.K, layer.Q, layer.V))
         score = K * Q if isinstance(layer, SoftmaxAttention) else K
         need(score == 0, "the second layer does not take the plain mean")
         net, at, along = layer.net, np.zeros(1), np.ones(1)
-        share = V / solution.n_tokens
-
-        def collect(marked: Spread) -> Spread:
-            low, high = sorted((share * marked[0], share * marked[1]))
-            return low, high
-
+        put, start = linear_line(V / solution.n_tokens), fmpq(0)
     elif isinstance(layer, Ssm):
         require_unit_memory(layer)
         put, start = line_of(layer.B, np.zeros(1), np.ones(1), np.ones(1)), exact(layer.h0[0])
         silent = put(fmpq(0)) == 0
         need(silent, "the second layer adds something for tokens without a mark")
         net, at, along = layer.phi, np.zeros(2), np.array([0.0, 1.0])
-
-        def collect(marked: Spread) -> Spread:
-            low, high = put.range(*marked)
-            return start + low, start + high
-
     else:
         raise UnsuitableError("the argument covers attention and SSM layers only")
     one, zero = (line_of(net, at, along, solution.output[answer]) for answer in (1, 0))
     minus = tuple((-out, slope, shift) for out, slope, shift in zero.units)
-    return Line(one.units + minus, one.constant - zero.constant), collect
+    return Line(one.units + minus, one.constant - zero.constant), put, start
 
 
 def approach_of(solution: Solution) -> Approach:
@@ -176,7 +176,7 @@ def _attention(solution: Solution, layer: SoftmaxAttention | LinearAttention) ->
     need(not softmax or g < 0, "K Q must be negative in the first layer")
     rate = g * exact(smallest) if softmax else exact(layer.K[0, 0])
 
-    def weight(x: float) -> Any:
+    def weight(x: float) -> Ball:
         inner = rate * exact(x)
         if isinstance(layer, LinearAttention) and (inner > 0 or layer.feature == "relu+1"):
             return arb(max(inner, fmpq(0)) + 1)
@@ -210,12 +210,9 @@ def _attention(solution: Solution, layer: SoftmaxAttention | LinearAttention) ->
     )
 
 
-def _largest(balls: list[Any]) -> Any:
+def _largest(balls: list[Ball]) -> Ball:
     """A ball whose upper end is at least every ball's."""
-    best = balls[0]
-    for ball in balls[1:]:
-        best = best.max(ball)
-    return best
+    return reduce(arb.max, balls)
 
 
 def _softmax_index(

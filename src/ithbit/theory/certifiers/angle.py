@@ -1,8 +1,8 @@
 """BERT blocks that point at an angle: the margin over all inputs, in O(n) balls.
 
-The argument of `constructions/trained/bert_right.py` and `bert_left.py`, with the numbers of the
-stored weights. Checked exactly: which content every map reads and writes, that bits are
-(a_0, p, ±v), that norms are plain and that feed-forward parts write nothing. Then:
+The argument of `constructions/bert_angle.py`, with the numbers of the stored weights. Checked
+exactly: which content every map reads and writes, that bits are (a_0, p, ±v), that norms are plain
+and that feed-forward parts write nothing. Then:
 
 * Bit k scores (A_i + B_i p) s(p) at the reading token, s(p) = sqrt(d) / sqrt(D0 + D1 p^2). For
   A, B >= 0 its derivative has the sign of B D0 − A D1 p, so it rises up to the place p* =
@@ -15,28 +15,29 @@ stored weights. Checked exactly: which content every map reads and writes, that 
 
 from dataclasses import dataclass
 
-from flint import arb, ctx, fmpq
+from flint import arb, fmpq
 
-from ithbit.theory.certifiers.arithmetic.exact import Ball, Rational, exact
-from ithbit.theory.certifiers.bound import Bound, need
-from ithbit.theory.certifiers.trained.reading import (
-    PRECISION,
+from ithbit.theory.certifiers.exact import Ball, Bound, Rational, exact, need
+from ithbit.theory.certifiers.reading import (
+    BITS,
+    ONE,
+    PLACE,
     Matrix,
     Reader,
     bits_of,
+    in_balls,
     least_of,
     only,
     only_entries,
     places_of,
     tokens,
 )
-from ithbit.theory.constructions.trained import bert_left, bert_right
-from ithbit.theory.constructions.trained.content import columns
+from ithbit.theory.constructions.bert_angle import FLAG, INDEX, ORDERS
+from ithbit.theory.constructions.content import columns
+from ithbit.theory.solution import TrainedSolution
 from ithbit.theory.trained_blocks import BERT_EPS
-from ithbit.theory.trained_solution import TrainedSolution
 
 WINDOW = 5  # places on each side of the index that are evaluated one by one
-ONE, PLACE, BITS, FLAG, INDEX = range(5)
 
 
 @dataclass(frozen=True)
@@ -50,22 +51,20 @@ class Pointed:
     value: Ball  # |a_2| of a bit, times what the value and output maps make of it
 
 
+@in_balls
 def certify_angle(solution: TrainedSolution) -> Bound:
     """A lower bound on the margin over all inputs; `UnsuitableError` if it does not apply."""
     need(solution.family.startswith("softmax"), "the argument is about BERT blocks")
     right = solution.task == "rhi"
-    entry = bert_right if right else bert_left
     need(solution.depth >= (1 if right else 2), "too few layers")
-    with ctx.workprec(PRECISION):
-        reader = Reader(solution, columns(solution.width, entry.ORDER))
-        reader.zero("enter.type")
-        for layer in range(solution.depth):
-            block = f"blocks.{layer}."
-            reader.zero(*(block + name for name in ("qkv.bias", "out.bias", "down.weight")))
-            reader.zero(block + "down.bias")
-        used = 1 if right else 2
-        reader.zero(*(f"blocks.{layer}.out.weight" for layer in range(used, solution.depth)))
-        return _right(solution, reader) if right else _left(solution, reader)
+    reader = Reader(solution, columns(solution.width, ORDERS[solution.task]))
+    reader.zero("enter.type")
+    for layer in range(solution.depth):
+        names = ("qkv.bias", "out.bias", "down.weight", "down.bias")
+        reader.zero(*(f"blocks.{layer}.{name}" for name in names))
+    used = 1 if right else 2
+    reader.zero(*(f"blocks.{layer}.out.weight" for layer in range(used, solution.depth)))
+    return _right(solution, reader) if right else _left(solution, reader)
 
 
 def _head_maps(reader: Reader, layer: int) -> tuple[Matrix, Matrix]:

@@ -36,8 +36,8 @@ and n + 1 for LHI, T tokens, g = (i − 1)/n or i / N, so that g = p_i; e = d ep
 import math
 
 from ithbit.spec import ModelSpec
-from ithbit.theory.constructions.trained.content import columns, norms, reader, writer, zeros
-from ithbit.theory.trained_solution import Column, TrainedSolution
+from ithbit.theory.constructions.content import Weights, columns, norms, reader, writer, zeros
+from ithbit.theory.solution import Column
 
 ONE, PLACE, VALUE_OF_BIT, INDEX, FOUND = range(5)
 ORDER = (2, 0, 1, 3, 4)  # units read one, place and bit; keys read one and index
@@ -45,7 +45,7 @@ UNITS = tuple((sign, step) for sign in (1, -1) for step in (-1, 0, 1))
 LEAST_FF = len(UNITS)
 
 
-def build(spec: ModelSpec) -> TrainedSolution:
+def build(spec: ModelSpec) -> Weights:
     """RHI by full, LHI by full or causal linear attention; margins >= 1.4 and 2.0 for every n."""
     d, n, right = spec.d_model, spec.n_bits, spec.task == "rhi"
     N, T = (n, n + 1) if right else (n + 1, n + 2)
@@ -81,5 +81,4 @@ def build(spec: ModelSpec) -> TrainedSolution:
     w["blocks.1.qkv.weight"][2 * d] = reader(U, {FOUND: 1 / S})
     w["blocks.1.out.weight"][:, 0] = writer(U, {FOUND: T})
     w["head.weight"][0] = reader(U, {FOUND: 1})
-    theorem = f"beside Theorem {'12b' if right else '14c'}: the trained blocks themselves"
-    return TrainedSolution(spec, w, theorem, "window")
+    return w

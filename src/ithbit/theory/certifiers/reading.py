@@ -1,30 +1,35 @@
 """What the stored weights of a trained block read and write, as exact rationals.
 
-The arguments of this folder are about contents (`constructions/trained/content.py`). Here stored
+The arguments of this folder are about contents (`constructions/content.py`). Here stored
 float64 weights become maps between contents, exactly: every row that reads and every column that
 writes must lie in the span of U, and everything an argument takes to be 0 or 1 must be exactly
 that. Otherwise `UnsuitableError` names what is not. Both ends of a ball are balls of radius 0.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from flint import fmpq
+from flint import ctx, fmpq
 
-from ithbit.theory.certifiers.arithmetic.exact import (
+from ithbit.theory.certifiers.exact import (
+    BALLS,
     Ball,
+    Bound,
     Rational,
     dot,
     exact_row,
+    need,
     rounded_down,
 )
-from ithbit.theory.certifiers.bound import BALLS, Bound, need
-from ithbit.theory.constructions.trained.content import is_norm
+from ithbit.theory.constructions.content import is_norm
 from ithbit.theory.layers import FloatArray
-from ithbit.theory.trained_solution import Column, TrainedSolution
+from ithbit.theory.solution import Column, TrainedSolution
 
-PRECISION = 160  # bits; scores are of size n^2 and their gaps of size 1
 Matrix = list[list[Rational]]
+Argument = Callable[[TrainedSolution], Bound]
+# Decorates an argument. In bits: scores are of size n^2 and their gaps of size 1.
+in_balls: Callable[[Argument], Argument] = ctx.workprec(160)
+ONE, PLACE, BITS = range(3)  # the first contents of every construction
 
 
 def least_of(margins: list[Ball]) -> Bound:
@@ -35,14 +40,17 @@ def least_of(margins: list[Ball]) -> Bound:
 
 
 class Reader:
-    """The weights of a solution as maps between contents."""
+    """The weights of a solution as maps between contents; every norm must be plain."""
 
     def __init__(self, solution: TrainedSolution, U: FloatArray) -> None:
         self.solution, self.weights = solution, solution.weights
         self.columns = [[fmpq(int(value)) for value in column] for column in U.T]
         self.norms = [dot(column, column) for column in self.columns]
         self.m = len(self.norms)
-        self._check_norms()
+        for name, value in self.weights.items():
+            if is_norm(name):
+                wanted = 1.0 if name.endswith("weight") else 0.0
+                need(bool((value == wanted).all()), f"{name} must be {wanted:g} throughout")
 
     def rows(self, weights: FloatArray, what: str) -> Matrix:
         """What each row reads of the content, including rows of zeros."""
@@ -95,13 +103,6 @@ class Reader:
         for name in names:
             need(not self.weights[name].any(), f"{name} must be 0")
 
-    def _check_norms(self) -> None:
-        """Raise unless every norm has gains of 1 and offsets of 0."""
-        for name, value in self.weights.items():
-            if is_norm(name):
-                wanted = 1.0 if name.endswith("weight") else 0.0
-                need(bool((value == wanted).all()), f"{name} must be {wanted:g} throughout")
-
     def head(self, coordinate: int) -> Rational:
         """The factor by which the head reads this coordinate; it must read nothing else."""
         (row,) = self.rows(self.weights["head.weight"], "the head")
@@ -146,11 +147,11 @@ def tokens(reader: Reader) -> Tokens:
 
 def bits_of(t: Tokens) -> tuple[Rational, Rational, Rational]:
     """(a_0, slope of the place, v): bits hold (a_0, slope p, ±v) in the first three contents."""
-    only(t.bit, {0, 2}, "the bit's type")
-    only(t.value, {2}, "the bit's value")
-    only(t.place, {1}, "the position")
-    one, slope, v = t.bit[0], t.place[1], t.bit[2] + t.value[2]
-    need(v > 0 and t.bit[2] == -v, "a bit must be written as ±v")
+    only(t.bit, {ONE, BITS}, "the bit's type")
+    only(t.value, {BITS}, "the bit's value")
+    only(t.place, {PLACE}, "the position")
+    one, slope, v = t.bit[ONE], t.place[PLACE], t.bit[BITS] + t.value[BITS]
+    need(v > 0 and t.bit[BITS] == -v, "a bit must be written as ±v")
     need(one > 0 and slope > 0, "bits must hold a constant and their place")
     return one, slope, v
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ithbit.theory.certifiers.arithmetic.intervals import Interval, concatenate
+from ithbit.theory.certifiers.intervals import Interval, concatenate
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.solution import Solution
 
@@ -35,8 +35,7 @@ class Cases:
     def scores(self, u: FloatArray, bit: int) -> FloatArray:
         """u · x at the midpoints, `case query token`, for tokens that hold this bit: in floats."""
         middle = (self.box.lo[:, :, bit] + self.box.hi[:, :, bit]) / 2
-        product: FloatArray = u @ middle.swapaxes(1, 2)
-        return product
+        return u @ middle.swapaxes(1, 2)
 
     def gather(self, case: Numbers, token: Numbers) -> Interval:
         """The boxes of chosen tokens, both bits."""
@@ -58,9 +57,7 @@ class Cases:
     @cached_property
     def radius(self) -> FloatArray:
         """An upper bound on the radius of any box, `case dim`: the largest width."""
-        radii = (self.box.hi - self.box.lo).reshape(self.box.shape[0], -1, self.box.shape[3])
-        largest: FloatArray = radii.max(axis=1)
-        return largest
+        return (self.box.hi - self.box.lo).max(axis=(1, 2))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,19 +1,89 @@
-"""ReLU functions of one real variable, exactly: f(t) = sum_u o_u (w_u t + b_u)+ + c over rationals.
+"""Exact arguments about stored weights: rationals and balls (python-flint), and what they give.
 
-An MLP with one hidden layer that reads a single number is of this form. Between its breakpoints it
-is affine, so its range on an interval is attained at the ends or at breakpoints, and where it
-vanishes can be decided. *Exact*: python-flint rationals throughout.
+Every argument gives a `Bound`: a lower bound on the margin, rounded down to a float.
+
+A `Line` is a ReLU function of one real variable, f(t) = sum_u o_u (w_u t + b_u)+ + c. An MLP with
+one hidden layer that reads a single number is of this form. Between its breakpoints it is affine,
+so its range on an interval is attained at the ends or at breakpoints, and where it vanishes can be
+decided. *Exact*: rationals throughout.
 """
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from flint import fmpq
+from flint import arb, fmpq
 
-from ithbit.theory.certifiers.arithmetic.exact import Rational, dot, exact, exact_row
-from ithbit.theory.certifiers.bound import need
 from ithbit.theory.layers import FloatArray, ReluNet
+
+EXACT = "exact rationals"
+BALLS = "exact rationals and arb balls"
+
+
+class UnsuitableError(Exception):
+    """The weights do not have the form that an argument needs; the message says which part."""
+
+
+def need(condition: bool, what: str) -> None:
+    """Raise `UnsuitableError` with this message unless the condition holds."""
+    if not condition:
+        raise UnsuitableError(what)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A certified lower bound on the margin and the case (index, answer) where it is least."""
+
+    margin: float
+    index: int
+    answer: int
+    arithmetic: str
+
+
+Rational = Any  # flint.fmpq, which has no type stubs
+Ball = Any  # flint.arb
+
+
+def exact(value: float) -> Rational:
+    """The float as a rational number, exactly.
+
+    >>> exact(0.75)
+    3/4
+    """
+    return fmpq(*float(value).as_integer_ratio())
+
+
+def exact_row(values: Iterable[float]) -> list[Rational]:
+    return [exact(value) for value in values]
+
+
+def dot(a: Iterable[Rational], b: Iterable[Rational]) -> Rational:
+    return sum((x * y for x, y in zip(a, b, strict=True) if x != 0 and y != 0), fmpq(0))
+
+
+def dyadic(ball: Ball) -> Rational:
+    """A ball of radius 0 as a rational."""
+    mantissa, exponent = ball.man_exp()
+    return fmpq(mantissa) * fmpq(2) ** int(exponent)
+
+
+def rounded_down(value: Rational | Ball) -> float:
+    """A float that is at most the rational, or at most every number in the ball.
+
+    >>> rounded_down(fmpq(1, 4)), Fraction(rounded_down(fmpq(1, 3))) <= Fraction(1, 3)
+    (0.25, True)
+    >>> rounded_down(arb(1) / 4), rounded_down(arb(1) / 3) <= 1 / 3
+    (0.25, True)
+    """
+    if isinstance(value, arb):
+        need(bool(value.is_finite()), "the margin cannot be bounded")
+        value = dyadic(value.lower())
+    below = Fraction(int(value.p), int(value.q))
+    nearest = float(below)
+    return nearest if Fraction(nearest) <= below else math.nextafter(nearest, -math.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +125,11 @@ class Line:
         return points[0], points[-1]
 
 
+def linear_line(slope: Rational, constant: Rational = fmpq(0)) -> Line:
+    """t -> slope t + constant."""
+    return Line(((fmpq(1), slope, fmpq(0)), (fmpq(-1), -slope, fmpq(0))), constant)
+
+
 def line_of(net: ReluNet, through: FloatArray, direction: Any, row: FloatArray) -> Line:
     """t -> row · net(through + t · direction), for a net with at most one hidden layer."""
     need(len(net.weights) <= 2, "an MLP has more than one hidden layer")
@@ -65,8 +140,7 @@ def line_of(net: ReluNet, through: FloatArray, direction: Any, row: FloatArray) 
         dot(weights, at) + exact(bias) for weights, bias in zip(inner, net.biases[0], strict=True)
     ]
     if len(net.weights) == 1:
-        slope = dot(read, slopes)
-        return Line(((fmpq(1), slope, fmpq(0)), (fmpq(-1), -slope, fmpq(0))), dot(read, starts))
+        return linear_line(dot(read, slopes), dot(read, starts))
     outs = [dot(read, exact_row(column)) for column in net.weights[1].T]
     units = tuple(zip(outs, slopes, starts, strict=True))
     return Line(units, dot(read, exact_row(net.biases[1])))

@@ -1,1 +1,0 @@
-"""Arguments made for one kind of construction."""

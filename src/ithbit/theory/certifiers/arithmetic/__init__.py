@@ -1,1 +1,0 @@
-"""Sound arithmetic: intervals, affine forms, exact lines, fractional programs."""

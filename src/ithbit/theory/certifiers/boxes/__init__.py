@@ -1,1 +1,0 @@
-"""The generic certifier: boxes through any layers."""

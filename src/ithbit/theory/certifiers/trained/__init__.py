@@ -1,1 +1,0 @@
-"""Arguments for explicit weights in the trained blocks: exact hypotheses, bounds in balls."""
