@@ -77,9 +77,8 @@ def _places(spec: ModelSpec) -> tuple[dict[str, int], Any, Any]:
     for name, value in init(spec, 0).items():
         starts[name], start = start, start + value.numel()
     at = [list(part(starts, f"blocks.{layer}").values()) for layer in range(spec.n_layers)]
-    sizes = [spec.d_model, spec.n_heads, spec.d_ff]
-    if family_named(spec.family).kind == "mamba2":
-        sizes[2:] = [spec.d_state, starts["leave.norm.weight"]]
+    inner = spec.d_state if family_named(spec.family).kind == "mamba2" else spec.d_ff
+    sizes = [spec.d_model, spec.n_heads, inner, starts.get("leave.norm.weight", 0)]
     return starts, np.array(at), np.array(sizes)
 
 
