@@ -102,15 +102,15 @@ def mix(layer: Layer, m: Floats, state: int, q: int, kv: int, mixed: int, below:
     """What the tokens asked for see."""
     d, heads = layer.d, layer.heads
     size = d // heads
-    for h in range(heads):
-        clear(m, state, size * (size + 1))
-        for t in range(layer.tokens):
-            key = kv + t * 2 * d + h * size
-            _grow(m, state, size, key, key + d, -1)
-            since, until = _due(layer, t)
+    clear(m, state, d * (size + 1))
+    for t in range(layer.tokens):
+        since, until = _due(layer, t)
+        for h in range(heads):
+            own, key = state + h * size * (size + 1), kv + t * 2 * d + h * size
+            _grow(m, own, size, key, key + d, -1)
             for a in range(since, until):
                 here = a * d + h * size
-                _query(m, state, size, q + here, mixed + here, below + a * heads + h)
+                _query(m, own, size, q + here, mixed + here, below + a * heads + h)
 
 
 @part
@@ -135,33 +135,33 @@ def mix_back(
     """The gradients of queries, keys and values from g, that of what was mixed."""
     d, heads = layer.d, layer.heads
     size = d // heads
-    for h in range(heads):
-        clear(m, state, size * (size + 1))
-        for t in range(layer.tokens):
-            key = kv + t * 2 * d + h * size
-            _grow(m, state, size, key, key + d, -1)
-            since, until = _due(layer, t)
+    clear(m, state, d * (size + 1))
+    for t in range(layer.tokens):
+        since, until = _due(layer, t)
+        for h in range(heads):
+            own, key = state + h * size * (size + 1), kv + t * 2 * d + h * size
+            _grow(m, own, size, key, key + d, -1)
             for a in range(since, until):
                 here, at = a * d + h * size, a * heads + h
-                _query_back(m, state, size, mixed + here, below + at, g + here, gz + at, gq + here)
-        clear(m, state, size * (size + 1))
-        for t in range(layer.tokens - 1, -1, -1):
-            since, until = _due(layer, t)
+                _query_back(m, own, size, mixed + here, below + at, g + here, gz + at, gq + here)
+    clear(m, state, d * (size + 1))
+    for t in range(layer.tokens - 1, -1, -1):
+        since, until = _due(layer, t)
+        for h in range(heads):
+            own, key = state + h * size * (size + 1), t * 2 * d + h * size
             for a in range(until - 1, since - 1, -1):
                 here = a * d + h * size
-                _grow(m, state, size, q + here, g + here, gz + a * heads + h)
-            key = t * 2 * d + h * size
-            _right(m, state, size, kv + key + d, -1, gkv + key)
-            _left(m, state, size, kv + key, gkv + key + d)
+                _grow(m, own, size, q + here, g + here, gz + a * heads + h)
+            _right(m, own, size, kv + key + d, -1, gkv + key)
+            _left(m, own, size, kv + key, gkv + key + d)
 
 
 def parts(T: int, asked: int, d: int, heads: int, inner: int) -> Parts:
-    """See `entry`; in the order in which both passes take them."""
-    row, some, wide, size = T * d, asked * d, asked * inner, d // heads
-    kept = (row, some, 2 * row, some, some, *[row] * 3, some, some)
-    kept += (asked * heads, T, asked, wide, wide)
-    state = size * (size + 1)
-    return kept, (row, row, some, some, row, some, 2 * row, wide, asked * heads, state)
+    """See `entry`; in the order in which both passes take them. As if all tokens were asked for:
+    parts that lie closer together are slower."""
+    row, wide = T * d, T * inner
+    kept = (row, row, 2 * row, *[row] * 7, T * heads, T, T, wide, wide)
+    return kept, (*[row] * 6, 2 * row, wide, T * heads, d * (d // heads + 1))
 
 
 @group
