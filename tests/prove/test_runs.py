@@ -16,9 +16,9 @@ import ithbit
 from ithbit.errors import SpecError
 from ithbit.prove.bounded import bounds_for
 from ithbit.prove.certificate import weights_of
+from ithbit.prove.one_layer import Float32
 from ithbit.prove.runs import attempt, prove_run, tables_of
 from ithbit.prove.search import read_part
-from ithbit.prove.single import Float32
 from ithbit.store.folder import keep_verification
 from ithbit.store.reading import read_verification
 from ithbit.store.records import Proof, Verified

@@ -12,13 +12,11 @@ from shipped import completions, folders, read, solution
 from test_forms import NODES, D, contained, form, norm
 
 from ithbit.prove import points
+from ithbit.prove.attention import chosen, convex, dot, product, separable_ratio
 from ithbit.prove.bands import STEP, Bands, bands_of, everything
 from ithbit.prove.bounded import bounds_for
-from ithbit.prove.cells import in_cells
 from ithbit.prove.certificate import weights_of
-from ithbit.prove.forms import Form, layer_norm
-from ithbit.prove.products import chosen, convex, dot, product
-from ithbit.prove.ratios import separable_ratio
+from ithbit.prove.forms import Form, in_cells, layer_norm
 from ithbit.prove.two_layers import TwoLayers
 
 FAMILIES = [

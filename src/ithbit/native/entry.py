@@ -11,8 +11,8 @@ import numpy as np
 from numba import boolean, config, float32, int64, njit, types, uint8
 
 from ithbit.native.building import folder, mark
-from ithbit.native.simd import LANES
-from ithbit.native.tokens import finish, load
+from ithbit.native.simd import LANES, Layer
+from ithbit.native.tokens import finish, head, load
 from ithbit.native.tokenwise import clear
 
 _DATA = types.Tuple(
@@ -30,49 +30,71 @@ _HOW = types.Tuple(
     (
         int64[:, ::1],  # where each parameter starts: layer parameter
         int64,  # where the head starts
-        int64[::1],  # sizes
+        int64[::1],  # d, heads, inner and leave of every `Layer`
         int64,  # 1 for LHI, 0 for RHI
         boolean,  # causal
         boolean,  # whether to train
-        int64[::1],  # where the parts of the memory start, the last one being the gradients
+        int64[:, ::1],  # where the memory has what a layer keeps: layer part, and one layer more
+        int64[::1],  # where it has the temporary parts, followed by the gradients
     )
 )
 _SIGNATURE = types.void(_DATA, _HOW, float32[::1])  # the last is working memory
 
+Parts = tuple[tuple[int, ...], tuple[int, ...]]
 _here = threading.local()
 
-# What a family does with a group of examples of one run, given the first of them; `run` is the
-# run's part of the data without `grads`. It adds up the gradients of the parameters, followed by
-# the sums of `collect`, at the last of its places. Inlined by numba, as `drive` is: otherwise LLVM
-# would process the same code again for each.
+# A family has a forward and a backward pass of one layer, for a group of examples of one run: with
+# the table, it returns where the last token's output is; with the table's gradient, it turns g, the
+# gradient of its output, into gx. Inlined by numba, as `drive` is: otherwise LLVM would process the
+# same code again for each.
 group = njit(inline="always")
 
 
 @group
-def drive(work: Any, data: Any, how: Any, m: Any) -> None:
+def _layer(p: Any, how: Any, i: Any, n: Any) -> Any:
+    at, _, (d, heads, inner, leave), lhi, causal, _, kept, used = how
+    T, places = n + 1 + lhi, (used[-1], at[i], kept[i], kept[i + 1, 0], used)
+    asked = 1 if i == len(at) - 1 else T
+    return Layer(p, *places, d, heads, inner, leave, T, asked, i == 0, causal)
+
+
+@group
+def drive(forward: Any, backward: Any, data: Any, how: Any, m: Any) -> None:
     """Process all groups of all runs."""
     values, grads, wide, d_wide, bits, index, logits = data
-    gp, n, count = how[6][-1], bits.shape[2], values.shape[1]
+    at, head_at, sizes, _, _, train, _, used = how
+    layers, n, d, gp = len(at), bits.shape[2], sizes[0], used[-1]
     for k in range(len(values)):
-        clear(m, gp, count + 2 * n * wide.shape[2])
+        p = values[k]
+        clear(m, gp, len(p) + 2 * n * wide.shape[2])
         for first in range(0, bits.shape[1], LANES):
             load(bits[k], index[k], first, m)
-            work((values[k], wide[k], d_wide[k], bits[k], index[k], logits[k]), how, first, m)
-        if how[5]:
-            finish(n, m, gp, grads[k], gp + count, d_wide[k])
+            end, g, gx = 0, used[0], used[1]
+            for i in range(layers):
+                end = forward(_layer(p, how, i, n), wide[k], m)
+            head(p, gp, head_at, d, m, end, bits[k], index[k], first, logits[k], train, g)
+            for i in range(layers - 1, -1 if train else layers - 1, -1):
+                backward(_layer(p, how, i, n), d_wide[k], m, g, gx)
+                g, gx = gx, g
+        if train:
+            finish(n, m, gp, grads[k], gp + len(p), d_wide[k])
 
 
-def entry(parts: Callable[..., tuple[int, ...]]) -> Callable[[Any], Callable[..., None]]:
-    """A family's function, compiled for this CPU; `parts` has the sizes of its memory, in vectors,
-    after the group of examples.
+def entry(parts: Callable[..., Parts]) -> Callable[[Any], Callable[..., None]]:
+    """A family's function, compiled for this CPU; `parts` has the sizes of its memory, in vectors:
+    of what a layer keeps, and of what is temporary, of which g and gx are the first.
 
     It sets the logits of every run's examples and, in training, the gradients of each run's mean
     loss, in arrays that start at 0.
     """
 
     @cache
-    def places(layers: int, n: int, lhi: int, *sizes: int) -> Any:
-        return np.array([*accumulate(parts(layers, n + 1 + lhi, *sizes), initial=n + 1)])
+    def places(layers: int, n: int, lhi: int, d: int, heads: int, inner: int, _: int) -> Any:
+        asked = [n + 1 + lhi] * (layers - 1) + [1, 1]  # the last one is for the output
+        sizes = [parts(n + 1 + lhi, some, d, heads, inner) for some in asked]
+        kept = [size for own, _ in sizes for size in own]
+        starts = np.array([*accumulate([*kept, *sizes[0][1]], initial=n + 1)])
+        return starts[: len(kept)].reshape(layers + 1, -1), starts[len(kept) :]
 
     def made(function: Callable[..., None]) -> Callable[..., None]:
         there, before = folder(), config.CACHE_DIR
@@ -86,12 +108,12 @@ def entry(parts: Callable[..., tuple[int, ...]]) -> Callable[[Any], Callable[...
 
         def run(data: Any, how: Any) -> None:
             values, wide, n, (at, _, sizes, lhi, *_) = data[0], data[2], data[4].shape[2], how
-            found = places(len(at), n, lhi, *sizes.tolist())
-            least = LANES * int(found[-1] + values.shape[1] + 2 * n * wide.shape[2])
+            kept, used = places(len(at), n, lhi, *sizes.tolist())
+            least = LANES * int(used[-1] + values.shape[1] + 2 * n * wide.shape[2])
             # Working memory: this thread's, kept for the next call.
             if len(getattr(_here, "memory", ())) < least:
                 _here.memory = np.zeros(least, np.float32)
-            compiled(data, (*how, found), _here.memory)
+            compiled(data, (*how, kept, used), _here.memory)
 
         return run
 

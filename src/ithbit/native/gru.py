@@ -1,12 +1,12 @@
-"""GRU, all layers of a model: the twin of `models/gru.py`, gates in the order r, z, n."""
+"""GRU, a layer of a model: the twin of `models/gru.py`, gates in the order r, z, n."""
 
 from typing import Any
 
 import numpy as np
 
-from ithbit.native.entry import drive, entry, group
-from ithbit.native.simd import Floats, fma, get, part, put, sigmoid, splat, tanh
-from ithbit.native.tokens import collect, head, spread
+from ithbit.native.entry import Parts, drive, entry, group
+from ithbit.native.simd import Floats, Layer, fma, get, part, put, sigmoid, splat, tanh
+from ithbit.native.tokens import collect, spread
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
 _ONE = np.float32(1)
@@ -14,12 +14,12 @@ _ONE = np.float32(1)
 
 @part
 def recur(
-    p: Floats, hh: int, bias: int, d: int, m: Floats, gates: int, hidden: int, h: int, rzn: int,
-    candidate: int, tokens: int,
-) -> None:  # fmt: skip
+    layer: Layer, m: Floats, gates: int, hidden: int, h: int, rzn: int, candidate: int
+) -> None:
     """States after each token, from the gates' inputs; the state before the first is at h."""
+    p, d, (_, hh, _, bias) = layer.p, layer.d, layer.at
     clear(m, h, d)
-    for t in range(tokens):
+    for t in range(layer.tokens):
         before, gate = h + t * d, t * 3 * d
         linear(p, hh, bias, m, before, d, hidden, 3 * d, 1)
         for i in range(d):
@@ -37,17 +37,17 @@ def recur(
 
 @part
 def recur_back(
-    p: Floats, gp: int, hh: int, bias: int, d: int, m: Floats, h: int, rzn: int, candidate: int,
-    g: int, last_only: bool, carry: int, g_hidden: int, g_gates: int, tokens: int,
+    layer: Layer, m: Floats, h: int, rzn: int, candidate: int, g: int, carry: int, g_hidden: int,
+    g_gates: int,
 ) -> None:  # fmt: skip
     """The gradient of the gates' inputs from g, that of the states or of only the last one."""
+    p, d, tokens, (_, hh, _, bias) = layer.p, layer.d, layer.tokens, layer.at
     one = splat(_ONE)
     clear(m, carry, d)
     for t in range(tokens - 1, -1, -1):
-        if not last_only:
-            add(m, carry, g + t * d, d)
-        elif t == tokens - 1:
-            add(m, carry, g, d)
+        own = t - tokens + layer.asked
+        if own >= 0:
+            add(m, carry, g + own * d, d)
         gate = t * 3 * d
         for i in range(d):
             at = rzn + gate + i
@@ -65,47 +65,44 @@ def recur_back(
             put(m, at + 2 * d, dn * r)
             put(m, carry + i, dh * z)
         linear_back(p, hh, m, g_hidden + gate, 3 * d, carry, d, 1)
-    linear_weights(gp, hh, bias, m, g_hidden, 3 * d, h, d, tokens)
+    linear_weights(layer.gp, hh, bias, m, g_hidden, 3 * d, h, d, tokens)
 
 
-def parts(layers: int, T: int, d: int, *_: int) -> tuple[int, ...]:
-    """The sizes of the parts of the memory, in the order in which `_gru` takes them."""
+def parts(T: int, asked: int, d: int, heads: int, inner: int) -> Parts:
+    """See `entry`; in the order in which both passes take them. What a layer reads has a row of
+    zeros before it: the state with which the layer below it starts."""
     row = (T + 1) * d
-    return layers * row, 3 * layers * row, layers * row, *[3 * row] * 3, row, 3 * d, d
+    return (row, 3 * row, row), (row, row, *[3 * row] * 3, 3 * d, d)
 
 
 @group
-def _gru(run: Any, how: Any, first: int, m: Any) -> None:
+def forward(layer: Any, table: Any, m: Any) -> int:
     """See `group`."""
-    p, table, d_table, bits, index, logits = run
-    at, head_at, sizes, lhi, _, train, places = how
-    layers, d, n = len(at), sizes[0], bits.shape[1]
-    T = n + 1 + lhi
-    row = (T + 1) * d
-    h, rzn, candidate, gates, g_gates, g_hidden, g, hidden, carry, gp = places
-    sums = gp + len(p)
-    spread(table, 0, 3 * d, T, m, gates)
-    for layer in range(layers):
-        here, (ih, hh, ih_bias, hh_bias) = layer * row, at[layer]
-        if layer:
-            linear(p, ih, ih_bias, m, h + here - row + d, d, gates, 3 * d, T)
-        recur(p, hh, hh_bias, d, m, gates, hidden, h + here, rzn + 3 * here, candidate + here, T)
-    head(p, gp, head_at, d, m, h + layers * row - d, bits, index, first, logits, train, g)
-    for layer in range(layers - 1, -1 if train else layers - 1, -1):
-        here, (ih, hh, ih_bias, hh_bias) = layer * row, at[layer]
-        recur_back(
-            p, gp, hh, hh_bias, d, m, h + here, rzn + 3 * here, candidate + here, g,
-            layer == layers - 1, carry, g_hidden, g_gates, T,
-        )  # fmt: skip
-        if layer:
-            clear(m, g, row)
-            linear_back(p, ih, m, g_gates, 3 * d, g, d, T)
-            linear_weights(gp, ih, ih_bias, m, g_gates, 3 * d, h + here - row + d, d, T)
-        else:
-            collect(d_table, 0, 3 * d, T, m, g_gates, sums)
+    d, T, (ih, _, ih_bias, _) = layer.d, layer.tokens, layer.at
+    (x, rzn, candidate), (_, _, gates, _, _, hidden, _, _) = layer.kept, layer.used
+    if layer.first:
+        spread(table, 0, 3 * d, T, m, gates)
+    else:
+        linear(layer.p, ih, ih_bias, m, x + d, d, gates, 3 * d, T)
+    recur(layer, m, gates, hidden, layer.above, rzn, candidate)
+    return layer.above + T * d
+
+
+@group
+def backward(layer: Any, d_table: Any, m: Any, g: int, gx: int) -> None:
+    """See `group`."""
+    p, gp, d, T, (ih, _, ih_bias, _) = layer.p, layer.gp, layer.d, layer.tokens, layer.at
+    (x, rzn, candidate), (_, _, _, g_gates, g_hidden, _, carry, _) = layer.kept, layer.used
+    recur_back(layer, m, layer.above, rzn, candidate, g, carry, g_hidden, g_gates)
+    if layer.first:
+        collect(d_table, 0, 3 * d, T, m, g_gates, gp + len(p))
+    else:
+        clear(m, gx, T * d)
+        linear_back(p, ih, m, g_gates, 3 * d, gx, d, T)
+        linear_weights(gp, ih, ih_bias, m, g_gates, 3 * d, x + d, d, T)
 
 
 @entry(parts)
 def run(data: Any, how: Any, m: Any) -> None:
     """See `entry`."""
-    drive(_gru, data, how, m)
+    drive(forward, backward, data, how, m)

@@ -1,4 +1,4 @@
-"""Linear attention, all blocks of a model: the twin of `models/linear_attention.py`.
+"""Linear attention, a block of a model: the twin of `models/linear_attention.py`.
 
 The state of a head is S, the sum of keys times values, and Z, the sum of keys. Full attention reads
 the state after all tokens, causal attention after each. The backward pass has the same shape: a
@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ithbit.native.entry import drive, entry, group
+from ithbit.native.entry import Parts, drive, entry, group
 from ithbit.native.feed_forward import feed_forward, feed_forward_back
 from ithbit.native.fours import fma4, put4, zero4
 from ithbit.native.norms import norm, norm_back
-from ithbit.native.simd import Floats, exp, fma, get, largest, part, put, splat, zero
-from ithbit.native.tokens import collect, head, spread
+from ithbit.native.simd import Floats, Layer, exp, fma, get, inline, largest, part, put, splat, zero
+from ithbit.native.tokens import take, take_back
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
 _ONE, _EPS = np.float32(1), np.float32(1e-6)
@@ -75,182 +75,145 @@ def _right(m: Floats, state: int, size: int, b: int, z: int, y: int) -> None:
         at += size + 1
 
 
+@inline
+def _due(layer: Any, t: Any) -> Any:
+    """The queries that read the state after token t: the first, and the one past the last."""
+    own = t - layer.tokens + layer.asked  # the query of that token
+    if layer.causal:
+        return max(own, 0), own + 1
+    return 0, layer.asked if t == layer.tokens - 1 else 0
+
+
 @part
-def _key(m: Floats, state: int, kv: int, d: int, heads: int) -> None:
-    """Add a token to the state."""
+def _query(m: Floats, state: int, size: int, q: int, mixed: int, below: int) -> None:
+    """What a query reads from the state; the inverse of the denominator is kept."""
+    _left(m, state, size, q, mixed)
+    whole = splat(_EPS)
+    for f in range(size):
+        whole = fma(get(m, q + f), get(m, state + f * (size + 1) + size), whole)
+    share = splat(_ONE) / whole
+    put(m, below, share)
+    for f in range(mixed, mixed + size):
+        put(m, f, get(m, f) * share)
+
+
+@part
+def mix(layer: Layer, m: Floats, state: int, q: int, kv: int, mixed: int, below: int) -> None:
+    """What the tokens asked for see."""
+    d, heads = layer.d, layer.heads
     size = d // heads
-    for h in range(heads):
-        _grow(m, state + h * size * (size + 1), size, kv + h * size, kv + d + h * size, -1)
-
-
-@part
-def _query(m: Floats, state: int, q: int, mixed: int, below: int, d: int, heads: int) -> None:
-    """What a query reads from the state; the inverses of the denominators are kept."""
-    size = d // heads
-    for h in range(heads):
-        here, at = h * size, state + h * size * (size + 1)
-        _left(m, at, size, q + here, mixed + here)
-        whole = splat(_EPS)
-        for f in range(size):
-            whole = fma(get(m, q + here + f), get(m, at + f * (size + 1) + size), whole)
-        share = splat(_ONE) / whole
-        put(m, below + h, share)
-        for f in range(here, here + size):
-            put(m, mixed + f, get(m, mixed + f) * share)
-
-
-@part
-def mix(
-    m: Floats, state: int, q: int, kv: int, mixed: int, below: int, tokens: int, queries: int,
-    d: int, heads: int, causal: bool,
-) -> None:  # fmt: skip
-    """What the last `queries` tokens see."""
-    each = causal and queries > 1
-    clear(m, state, d * (d // heads + 1))
-    for t in range(tokens):
-        _key(m, state, kv + t * 2 * d, d, heads)
-        if each:
-            _query(m, state, q + t * d, mixed + t * d, below + t * heads, d, heads)
-    for a in range(0 if each else queries):
-        _query(m, state, q + a * d, mixed + a * d, below + a * heads, d, heads)
+    clear(m, state, d * (size + 1))
+    for t in range(layer.tokens):
+        since, until = _due(layer, t)
+        for h in range(heads):
+            own, key = state + h * size * (size + 1), kv + t * 2 * d + h * size
+            _grow(m, own, size, key, key + d, -1)
+            for a in range(since, until):
+                here = a * d + h * size
+                _query(m, own, size, q + here, mixed + here, below + a * heads + h)
 
 
 @part
 def _query_back(
-    m: Floats, state: int, mixed: int, below: int, g: int, gz: int, gq: int, d: int, heads: int
+    m: Floats, state: int, size: int, mixed: int, below: int, g: int, gz: int, gq: int
 ) -> None:
-    """The gradient of a query; g becomes that of its numerators, gz that of its denominators."""
-    size = d // heads
-    for h in range(heads):
-        share, slope = get(m, below + h), zero()
-        for f in range(h * size, (h + 1) * size):
-            v = get(m, g + f) * share
-            slope = slope - v * get(m, mixed + f)
-            put(m, g + f, v)
-        put(m, gz + h, slope)
-        _right(m, state + h * size * (size + 1), size, g + h * size, gz + h, gq + h * size)
-
-
-@part
-def _key_back(m: Floats, state: int, kv: int, gkv: int, d: int, heads: int) -> None:
-    """The gradients of a key and its value."""
-    size = d // heads
-    for h in range(heads):
-        at, here = state + h * size * (size + 1), h * size
-        _right(m, at, size, kv + d + here, -1, gkv + here)
-        _left(m, at, size, kv + here, gkv + d + here)
+    """The gradient of a query; g becomes that of its numerators, gz that of its denominator."""
+    share, slope = get(m, below), zero()
+    for f in range(size):
+        v = get(m, g + f) * share
+        slope = slope - v * get(m, mixed + f)
+        put(m, g + f, v)
+    put(m, gz, slope)
+    _right(m, state, size, g, gz, gq)
 
 
 @part
 def mix_back(
-    m: Floats, state: int, q: int, kv: int, mixed: int, below: int, g: int, gz: int, gq: int,
-    gkv: int, tokens: int, queries: int, d: int, heads: int, causal: bool,
+    layer: Layer, m: Floats, state: int, q: int, kv: int, mixed: int, below: int, g: int, gz: int,
+    gq: int, gkv: int,
 ) -> None:  # fmt: skip
     """The gradients of queries, keys and values from g, that of what was mixed."""
-    size, each = d // heads, causal and queries > 1
+    d, heads = layer.d, layer.heads
+    size = d // heads
     clear(m, state, d * (size + 1))
-    for t in range(tokens):
-        _key(m, state, kv + t * 2 * d, d, heads)
-        if each:
-            here, at = t * d, t * heads
-            _query_back(m, state, mixed + here, below + at, g + here, gz + at, gq + here, d, heads)
-    for a in range(0 if each else queries):
-        here, at = a * d, a * heads
-        _query_back(m, state, mixed + here, below + at, g + here, gz + at, gq + here, d, heads)
-    clear(m, state, d * (size + 1))
-    for a in range(queries - 1, -1, -1):
+    for t in range(layer.tokens):
+        since, until = _due(layer, t)
         for h in range(heads):
-            here = a * d + h * size
-            _grow(m, state + h * size * (size + 1), size, q + here, g + here, gz + a * heads + h)
-        if each:
-            _key_back(m, state, kv + a * 2 * d, gkv + a * 2 * d, d, heads)
-    for t in range(0 if each else tokens):
-        _key_back(m, state, kv + t * 2 * d, gkv + t * 2 * d, d, heads)
+            own, key = state + h * size * (size + 1), kv + t * 2 * d + h * size
+            _grow(m, own, size, key, key + d, -1)
+            for a in range(since, until):
+                here, at = a * d + h * size, a * heads + h
+                _query_back(m, own, size, mixed + here, below + at, g + here, gz + at, gq + here)
+    clear(m, state, d * (size + 1))
+    for t in range(layer.tokens - 1, -1, -1):
+        since, until = _due(layer, t)
+        for h in range(heads):
+            own, key = state + h * size * (size + 1), t * 2 * d + h * size
+            for a in range(until - 1, since - 1, -1):
+                here = a * d + h * size
+                _grow(m, own, size, q + here, g + here, gz + a * heads + h)
+            _right(m, own, size, kv + key + d, -1, gkv + key)
+            _left(m, own, size, kv + key, gkv + key + d)
 
 
-def parts(layers: int, T: int, d: int, heads: int, up_to: int, *_: int) -> tuple[int, ...]:
-    """The sizes of the parts of the memory, in the order in which `_linear_attention` takes
-    them."""
-    row, wider = T * d, T * up_to
-    kept = ((layers + 1) * row, layers * row, 2 * layers * row, *[layers * row] * 7)
-    kept += (layers * T * heads, *[layers * T] * 2, *[layers * wider] * 2)
-    return (*kept, *[row] * 6, 2 * row, wider, T * heads, d * (d // heads + 1))
+def parts(T: int, asked: int, d: int, heads: int, inner: int) -> Parts:
+    """See `entry`; in the order in which both passes take them. As if all tokens were asked for:
+    parts that lie closer together are slower."""
+    row, wide = T * d, T * inner
+    kept = (row, row, 2 * row, *[row] * 7, T * heads, T, T, wide, wide)
+    return kept, (*[row] * 6, 2 * row, wide, T * heads, d * (d // heads + 1))
 
 
 @group
-def _linear_attention(run: Any, how: Any, first: int, m: Any) -> None:
+def forward(layer: Any, table: Any, m: Any) -> int:
     """See `group`."""
-    p, table, d_table, bits, index, logits = run
-    at, head_at, sizes, lhi, causal, train, places = how
-    layers, d, heads, up_to, n = len(at), sizes[0], sizes[1], sizes[2], bits.shape[1]
-    T = n + 1 + lhi
-    row, wider = T * d, T * up_to
-    # Kept for every layer:
-    x, q, kv, mixed, slope_q, slope_k, z1, y1, z2, y2 = places[:10]
-    below, scale1, scale2, h, slope = places[10:15]
-    # Temporary:
-    y, g, gx, gy, gm, gq, gkv, gh, gz, state, gp = places[15:]
-    sums = gp + len(p)
-    for layer in range(layers):
-        asked = 1 if layer == layers - 1 else T
-        here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
-        norm1, _, qkv, out, norm2, _, up, _, down, _ = at[layer]
-        x_, q_, kv_, mixed_ = x + here, q + here, kv + 2 * here, mixed + here
-        if layer:
-            norm(p, norm1, norm1 + d, False, m, x_, d, y1 + here, z1 + here, scale1 + scales, T)
-            linear(p, qkv, -1, m, y1 + here + mine, d, q_, d, asked)
-            linear(p, qkv + d * d, -1, m, y1 + here, d, kv_, 2 * d, T)
-            _features(m, q_, slope_q + here, d, d, asked)
-            _features(m, kv_, slope_k + here, d, 2 * d, T)
-        else:
-            spread(table, 0, d, asked, m, x_ + mine)
-            spread(table, d, d, asked, m, q_)
-            spread(table, 2 * d, 2 * d, T, m, kv_)
-        mix(m, state, q_, kv_, mixed_, below + scales * heads, T, asked, d, heads, causal)
-        linear(p, out, -1, m, mixed_, d, y, d, asked)
-        add(m, y, x_ + mine, asked * d)
-        norm(p, norm2, norm2 + d, False, m, y, d, y2 + here, z2 + here, scale2 + scales, asked)
-        feed_forward(
-            p, up, down, d, up_to, m, y2 + here, h + hidden, slope + hidden, x_ + row, asked
-        )
-        add(m, x_ + row, y, asked * d)
-    head(p, gp, head_at, d, m, x + layers * row, bits, index, first, logits, train, g)
-    for layer in range(layers - 1, -1 if train else layers - 1, -1):
-        asked = 1 if layer == layers - 1 else T
-        here, mine, hidden, scales = layer * row, (T - asked) * d, layer * wider, layer * T
-        norm1, _, qkv, out, norm2, _, up, _, down, _ = at[layer]
-        q_, kv_, mixed_, some = q + here, kv + 2 * here, mixed + here, asked * d
-        clear(m, gy, some)
-        feed_forward_back(
-            p, gp, up, down, d, up_to, m, y2 + here, h + hidden, slope + hidden, g, gh, gy, asked
-        )
-        clear(m, gx, row)
-        add(m, gx + mine, g, some)
-        norm_back(p, gp, norm2, norm2 + d, m, gy, d, z2 + here, scale2 + scales, gx + mine, asked)
-        clear(m, gm, some)
-        linear_back(p, out, m, gx + mine, d, gm, d, asked)
-        linear_weights(gp, out, -1, m, gx + mine, d, mixed_, d, asked)
-        mix_back(
-            m, state, q_, kv_, mixed_, below + scales * heads, gm, gz, gq, gkv, T, asked, d, heads,
-            causal,
-        )  # fmt: skip
-        if layer:
-            _features_back(m, gq, slope_q + here, d, d, asked)
-            _features_back(m, gkv, slope_k + here, d, 2 * d, T)
-            clear(m, gy, row)
-            linear_back(p, qkv, m, gq, d, gy + mine, d, asked)
-            linear_weights(gp, qkv, -1, m, gq, d, y1 + here + mine, d, asked)
-            linear_back(p, qkv + d * d, m, gkv, 2 * d, gy, d, T)
-            linear_weights(gp, qkv + d * d, -1, m, gkv, 2 * d, y1 + here, d, T)
-            norm_back(p, gp, norm1, norm1 + d, m, gy, d, z1 + here, scale1 + scales, gx, T)
-            g, gx = gx, g
-        else:
-            collect(d_table, 0, d, asked, m, gx + mine, sums)
-            collect(d_table, d, d, asked, m, gq, sums)
-            collect(d_table, 2 * d, 2 * d, T, m, gkv, sums)
+    p, d, T, asked = layer.p, layer.d, layer.tokens, layer.asked
+    norm1, _, qkv, out, norm2, _, up, _, down, _ = layer.at
+    x, q, kv, mixed, slope_q, slope_k, z1, y1, z2, y2, below, scale1, scale2, h, slope = layer.kept
+    y, state, some = layer.used[2], layer.used[9], asked * d
+    if not layer.first:
+        norm(p, norm1, norm1 + d, False, m, x, d, y1, z1, scale1, T)
+    take(layer, table, qkv, -1, m, x, y1, q, kv)
+    if not layer.first:
+        _features(m, q, slope_q, d, d, asked)
+        _features(m, kv, slope_k, d, 2 * d, T)
+    mix(layer, m, state, q, kv, mixed, below)
+    linear(p, out, -1, m, mixed, d, y, d, asked)
+    add(m, y, x + T * d - some, some)
+    norm(p, norm2, norm2 + d, False, m, y, d, y2, z2, scale2, asked)
+    feed_forward(layer, up, down, m, y2, h, slope, layer.above)
+    add(m, layer.above, y, some)
+    return layer.above
+
+
+@group
+def backward(layer: Any, d_table: Any, m: Any, g: int, gx: int) -> None:
+    """See `group`."""
+    p, gp, d, T, asked = layer.p, layer.gp, layer.d, layer.tokens, layer.asked
+    norm1, _, qkv, out, norm2, _, up, _, down, _ = layer.at
+    _, q, kv, mixed, slope_q, slope_k, z1, y1, z2, y2, below, scale1, scale2, h, slope = layer.kept
+    gm, gy, gq, gkv, gh, gz, state = layer.used[3:10]
+    some = asked * d
+    last = gx + T * d - some
+    clear(m, gy, some)
+    feed_forward_back(layer, up, down, m, y2, h, slope, g, gh, gy)
+    clear(m, gx, T * d)
+    add(m, last, g, some)
+    norm_back(p, gp, norm2, norm2 + d, m, gy, d, z2, scale2, last, asked)
+    clear(m, gm, some)
+    linear_back(p, out, m, last, d, gm, d, asked)
+    linear_weights(gp, out, -1, m, last, d, mixed, d, asked)
+    mix_back(layer, m, state, q, kv, mixed, below, gm, gz, gq, gkv)
+    if not layer.first:
+        _features_back(m, gq, slope_q, d, d, asked)
+        _features_back(m, gkv, slope_k, d, 2 * d, T)
+        clear(m, gy, T * d)
+    take_back(layer, d_table, qkv, -1, m, y1, gx, gq, gkv, gy)
+    if not layer.first:
+        norm_back(p, gp, norm1, norm1 + d, m, gy, d, z1, scale1, gx, T)
 
 
 @entry(parts)
 def run(data: Any, how: Any, m: Any) -> None:
     """See `entry`."""
-    drive(_linear_attention, data, how, m)
+    drive(forward, backward, data, how, m)

@@ -1,4 +1,4 @@
-"""Mamba2, all blocks of a model: the twin of `models/mamba2.py`, in the dual form as there.
+"""Mamba2, a block of a model: the twin of `models/mamba2.py`, in the dual form as there.
 
 Going back from a query token by token, the decay is a running product: no exponentials of
 differences, so nothing needs double precision. After the convolution a token has `conv` numbers:
@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ithbit.native.entry import drive, entry, group
+from ithbit.native.entry import Parts, drive, entry, group
 from ithbit.native.fours import fma4, get4, put4
 from ithbit.native.norms import norm, norm_back
 from ithbit.native.simd import (
     Floats,
+    Layer,
     each,
     exp,
     fma,
@@ -27,7 +28,7 @@ from ithbit.native.simd import (
     splat,
     zero,
 )
-from ithbit.native.tokens import collect, head, spread
+from ithbit.native.tokens import take, take_back
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights, times
 
 _ONE, _TAPS = np.float32(1), 3
@@ -41,12 +42,11 @@ def _silu(x: Any) -> Any:
 
 
 @part
-def _convolve(
-    p: Floats, w: int, b: int, m: Floats, u: int, step: int, y: int, slope: int, conv: int,
-    tokens: int,
-) -> None:  # fmt: skip
+def _convolve(layer: Layer, w: int, b: int, m: Floats, u: int, y: int, slope: int) -> None:
     """y = SiLU of the causal, depthwise convolution, and its derivative."""
-    for t in range(tokens):
+    p, conv = layer.p, layer.d + 2 * layer.inner
+    step = conv + layer.heads
+    for t in range(layer.tokens):
         for i in range(conv):
             v = each(p, b + i)
             for tap in range(max(0, _TAPS - 1 - t), _TAPS):
@@ -58,11 +58,10 @@ def _convolve(
 
 
 @part
-def _convolve_back(
-    p: Floats, gp: int, w: int, b: int, m: Floats, u: int, step: int, g: int, gu: int,
-    conv: int, tokens: int,
-) -> None:  # fmt: skip
+def _convolve_back(layer: Layer, w: int, b: int, m: Floats, u: int, g: int, gu: int) -> None:
     """gu += the gradient of u, from g, that of the convolution."""
+    p, gp, conv, tokens = layer.p, layer.gp, layer.d + 2 * layer.inner, layer.tokens
+    step = conv + layer.heads
     for i in range(conv):
         whole = zero()
         for t in range(tokens):
@@ -79,13 +78,14 @@ def _convolve_back(
 
 @part
 def _steps(
-    p: Floats, bias: int, a_log: int, m: Floats, u: int, step: int, conv: int, dt: int, rise: int,
-    decay: int, heads: int, tokens: int,
-) -> None:  # fmt: skip
+    layer: Layer, bias: int, a_log: int, m: Floats, u: int, dt: int, rise: int, decay: int
+) -> None:
     """Each token's step dt, its derivative and its decay exp(dt A), for each head."""
+    p, heads, conv = layer.p, layer.heads, layer.d + 2 * layer.inner
+    step = conv + heads
     for h in range(heads):
         a = zero() - exp(each(p, a_log + h))
-        for t in range(tokens):
+        for t in range(layer.tokens):
             v, at = get(m, u + t * step + conv + h) + each(p, bias + h), t * heads + h
             put(m, rise + at, sigmoid(v))
             v = softplus(v)
@@ -95,14 +95,16 @@ def _steps(
 
 @part
 def _steps_back(
-    p: Floats, gp: int, bias: int, a_log: int, m: Floats, dt: int, rise: int, g_dt: int,
-    g_sum: int, gu: int, step: int, conv: int, heads: int, tokens: int,
+    layer: Layer, bias: int, a_log: int, m: Floats, dt: int, rise: int, g_dt: int, g_sum: int,
+    gu: int,
 ) -> None:  # fmt: skip
     """The gradients of the steps' inputs, of dt_bias and of a_log."""
+    p, gp, heads, conv = layer.p, layer.gp, layer.heads, layer.d + 2 * layer.inner
+    step = conv + heads
     for h in range(heads):
         a = zero() - exp(each(p, a_log + h))
         after, for_a, for_bias = zero(), zero(), zero()
-        for t in range(tokens - 1, -1, -1):
+        for t in range(layer.tokens - 1, -1, -1):
             at = t * heads + h
             after = after + get(m, g_sum + at)
             for_a = fma(after, get(m, dt + at), for_a)
@@ -115,11 +117,12 @@ def _steps_back(
 
 @part
 def mix(
-    p: Floats, skip: int, m: Floats, c: int, dt: int, decay: int, scores: int, weights: int, y: int,
-    d: int, state: int, heads: int, tokens: int, queries: int,
+    layer: Layer, skip: int, m: Floats, c: int, dt: int, decay: int, scores: int, weights: int,
+    y: int,
 ) -> None:  # fmt: skip
-    """y at the last `queries` tokens; the scores C_t . B_s are kept."""
-    conv, size = d + 2 * state, d // heads
+    """y at the tokens asked for; the scores C_t . B_s are kept."""
+    p, d, state, heads = layer.p, layer.d, layer.inner, layer.heads
+    tokens, queries, conv, size = layer.tokens, layer.asked, d + 2 * state, d // heads
     for a in range(queries):
         t = tokens - queries + a
         mine, row = c + t * conv, scores + a * tokens
@@ -145,13 +148,13 @@ def mix(
 
 @part
 def mix_back(
-    p: Floats, gp: int, skip: int, m: Floats, c: int, dt: int, decay: int, scores: int, g: int,
-    gs: int, gc: int, g_dt: int, g_sum: int, d: int, state: int, heads: int, tokens: int,
-    queries: int,
+    layer: Layer, skip: int, m: Floats, c: int, dt: int, decay: int, scores: int, g: int, gs: int,
+    gc: int, g_dt: int, g_sum: int,
 ) -> None:  # fmt: skip
     """From g, the gradient of y: those of the convolved numbers, of the steps where they scale, and
     of the sums of dt A up to each token."""
-    conv, size = d + 2 * state, d // heads
+    p, gp, d, state, heads = layer.p, layer.gp, layer.d, layer.inner, layer.heads
+    tokens, queries, conv, size = layer.tokens, layer.asked, d + 2 * state, d // heads
     clear(m, gc, tokens * conv)
     clear(m, g_dt, tokens * heads)
     clear(m, g_sum, tokens * heads)
@@ -206,101 +209,72 @@ def _gate_back(m: Floats, g: int, y: int, gate: int, g_gate: int, count: int) ->
         put(m, g + i, v * opened)
 
 
-def parts(layers: int, T: int, d: int, heads: int, state: int, *_: int) -> tuple[int, ...]:
-    """The sizes of the parts of the memory, in the order in which `_mamba2` takes them."""
-    row, conv = T * d, d + 2 * state
-    kept = ((layers + 1) * row, *[layers * row] * 6, *[layers * T] * 2)
-    kept += (layers * T * (conv + heads), *[layers * T * conv] * 2, *[layers * T * heads] * 3)
-    kept += ((layers - 1) * T * T + T,)
-    own = (d, d, 1, T, *[row] * 5, T * conv, T * (conv + heads), T, T * heads, T * heads)
-    return kept + own
+def parts(T: int, asked: int, d: int, heads: int, inner: int) -> Parts:
+    """See `entry`; in the order in which both passes take them."""
+    row, some, conv, dts = T * d, asked * d, T * (d + 2 * inner), T * heads
+    kept = (row, some, conv + dts, some, row, row, some, some, T, asked)
+    more = (conv, conv, dts, dts, dts, asked * T)
+    used = (row, row, d, d, 1, T, some, row, some, conv, conv + dts, T, dts, dts)
+    return kept + more, used
 
 
 @group
-def _mamba2(run: Any, how: Any, first: int, m: Any) -> None:
+def forward(layer: Any, table: Any, m: Any) -> int:
     """See `group`."""
-    p, table, d_table, bits, index, logits = run
-    at, head_at, sizes, lhi, _, train, places = how
-    layers, d, heads, state, leave = len(at), sizes[0], sizes[1], sizes[2], sizes[3]
-    n = bits.shape[1]
-    T, conv = n + 1 + lhi, d + 2 * state
-    row, step, convs, dts = T * d, conv + heads, T * conv, T * heads
-    # Kept for every layer:
-    x, gate, y, z1, y1, z2, y2, scale1, scale2 = places[:9]
-    u, c, slope, dt, rise, decay, scores = places[9:16]
-    # Temporary:
-    end, end_z, end_scale, weights, gated, g, gx, gm, g_gate = places[16:25]
-    gc, gu, gs, g_dt, g_sum, gp = places[25:]
-    sums = gp + len(p)
-    for layer in range(layers):
-        asked = 1 if layer == layers - 1 else T
-        here, mine, scales = layer * row, (T - asked) * d, layer * T
-        before, into, taps, taps_bias, dt_bias, a_log, skip, after, out = at[layer]
-        x_, y_, gate_ = x + here, y + here, gate + here
-        u_, c_ = u + scales * step, c + layer * convs
-        dt_, decay_ = dt + layer * dts, decay + layer * dts
-        if layer:
-            norm(p, before, -1, False, m, x_, d, y1 + here, z1 + here, scale1 + scales, T)
-            linear(p, into, -1, m, y1 + here + mine, d, gate_, d, asked)
-            linear(p, into + d * d, -1, m, y1 + here, d, u_, step, T)
-        else:
-            spread(table, 0, d, asked, m, x_ + mine)
-            spread(table, d, d, asked, m, gate_)
-            spread(table, 2 * d, step, T, m, u_)
-        _convolve(p, taps, taps_bias, m, u_, step, c_, slope + layer * convs, conv, T)
-        _steps(p, dt_bias, a_log, m, u_, step, conv, dt_, rise + layer * dts, decay_, heads, T)
-        mix(
-            p, skip, m, c_, dt_, decay_, scores + layer * T * T, weights, y_, d, state, heads, T,
-            asked,
-        )  # fmt: skip
-        _gate(m, y_, gate_, gated, asked * d)
-        norm(p, after, -1, False, m, gated, d, y2 + here, z2 + here, scale2 + scales, asked)
-        linear(p, out, -1, m, y2 + here, d, x_ + row, d, asked)
-        add(m, x_ + row, x_ + mine, asked * d)
-    norm(p, leave, -1, False, m, x + layers * row, d, end, end_z, end_scale, 1)
-    head(p, gp, head_at, d, m, end, bits, index, first, logits, train, gm)
-    if train:
-        clear(m, g, d)
-        norm_back(p, gp, leave, -1, m, gm, d, end_z, end_scale, g, 1)
-    for layer in range(layers - 1, -1 if train else layers - 1, -1):
-        asked = 1 if layer == layers - 1 else T
-        here, mine, scales = layer * row, (T - asked) * d, layer * T
-        before, into, taps, taps_bias, dt_bias, a_log, skip, after, out = at[layer]
-        y_, gate_, u_, c_ = y + here, gate + here, u + scales * step, c + layer * convs
-        dt_, decay_, some = dt + layer * dts, decay + layer * dts, asked * d
-        clear(m, gx, row)
-        add(m, gx + mine, g, some)
-        clear(m, gated, some)
-        linear_back(p, out, m, g, d, gated, d, asked)
-        linear_weights(gp, out, -1, m, g, d, y2 + here, d, asked)
-        clear(m, gm, some)
-        norm_back(p, gp, after, -1, m, gated, d, z2 + here, scale2 + scales, gm, asked)
-        _gate_back(m, gm, y_, gate_, g_gate, some)
-        mix_back(
-            p, gp, skip, m, c_, dt_, decay_, scores + layer * T * T, gm, gs, gc, g_dt, g_sum, d,
-            state, heads, T, asked,
-        )  # fmt: skip
-        clear(m, gu, T * step)
-        _steps_back(
-            p, gp, dt_bias, a_log, m, dt_, rise + layer * dts, g_dt, g_sum, gu, step, conv, heads, T
-        )
-        times(m, gc, slope + layer * convs, convs)
-        _convolve_back(p, gp, taps, taps_bias, m, u_, step, gc, gu, conv, T)
-        if layer:
-            clear(m, gm, row)
-            linear_back(p, into, m, g_gate, d, gm + mine, d, asked)
-            linear_weights(gp, into, -1, m, g_gate, d, y1 + here + mine, d, asked)
-            linear_back(p, into + d * d, m, gu, step, gm, d, T)
-            linear_weights(gp, into + d * d, -1, m, gu, step, y1 + here, d, T)
-            norm_back(p, gp, before, -1, m, gm, d, z1 + here, scale1 + scales, gx, T)
-            g, gx = gx, g
-        else:
-            collect(d_table, 0, d, asked, m, gx + mine, sums)
-            collect(d_table, d, d, asked, m, g_gate, sums)
-            collect(d_table, 2 * d, step, T, m, gu, sums)
+    p, d, T, asked = layer.p, layer.d, layer.tokens, layer.asked
+    before, into, taps, taps_bias, dt_bias, a_log, skip, after, out = layer.at
+    x, gate, u, y, z1, y1, z2, y2, scale1, scale2 = layer.kept[:10]
+    c, slope, dt, rise, decay, scores = layer.kept[10:]
+    end, end_z, end_scale, weights, gated = layer.used[2:7]
+    if not layer.first:
+        norm(p, before, -1, False, m, x, d, y1, z1, scale1, T)
+    take(layer, table, into, -1, m, x, y1, gate, u)
+    _convolve(layer, taps, taps_bias, m, u, c, slope)
+    _steps(layer, dt_bias, a_log, m, u, dt, rise, decay)
+    mix(layer, skip, m, c, dt, decay, scores, weights, y)
+    _gate(m, y, gate, gated, asked * d)
+    norm(p, after, -1, False, m, gated, d, y2, z2, scale2, asked)
+    linear(p, out, -1, m, y2, d, layer.above, d, asked)
+    add(m, layer.above, x + (T - asked) * d, asked * d)
+    if asked == 1:
+        norm(p, layer.leave, -1, False, m, layer.above, d, end, end_z, end_scale, 1)
+    return end
+
+
+@group
+def backward(layer: Any, d_table: Any, m: Any, g: int, gx: int) -> None:
+    """See `group`."""
+    p, gp, d, T, asked = layer.p, layer.gp, layer.d, layer.tokens, layer.asked
+    before, into, taps, taps_bias, dt_bias, a_log, skip, after, out = layer.at
+    _, gate, u, y, z1, y1, z2, y2, scale1, scale2 = layer.kept[:10]
+    c, slope, dt, rise, decay, scores = layer.kept[10:]
+    end, end_z, end_scale, _, gated, gm, g_gate, gc, gu, gs, g_dt, g_sum = layer.used[2:14]
+    some, conv = asked * d, d + 2 * layer.inner
+    if asked == 1:
+        clear(m, end, d)
+        norm_back(p, gp, layer.leave, -1, m, g, d, end_z, end_scale, end, 1)
+        g = end
+    clear(m, gx, T * d)
+    add(m, gx + T * d - some, g, some)
+    clear(m, gated, some)
+    linear_back(p, out, m, g, d, gated, d, asked)
+    linear_weights(gp, out, -1, m, g, d, y2, d, asked)
+    clear(m, gm, some)
+    norm_back(p, gp, after, -1, m, gated, d, z2, scale2, gm, asked)
+    _gate_back(m, gm, y, gate, g_gate, some)
+    mix_back(layer, skip, m, c, dt, decay, scores, gm, gs, gc, g_dt, g_sum)
+    clear(m, gu, T * (conv + layer.heads))
+    _steps_back(layer, dt_bias, a_log, m, dt, rise, g_dt, g_sum, gu)
+    times(m, gc, slope, T * conv)
+    _convolve_back(layer, taps, taps_bias, m, u, gc, gu)
+    if not layer.first:
+        clear(m, gm, T * d)
+    take_back(layer, d_table, into, -1, m, y1, gx, g_gate, gu, gm)
+    if not layer.first:
+        norm_back(p, gp, before, -1, m, gm, d, z1, scale1, gx, T)
 
 
 @entry(parts)
 def run(data: Any, how: Any, m: Any) -> None:
     """See `entry`."""
-    drive(_mamba2, data, how, m)
+    drive(forward, backward, data, how, m)

@@ -23,27 +23,20 @@ from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import TokenTable
 
 
-def _softmax(params: Params, rows: Tensor) -> Tensor:
-    return torch.cat([rows, linear(rows, params["qkv.weight"], params["qkv.bias"])], -1)
-
-
-def _linear(params: Params, rows: Tensor) -> Tensor:
-    normal = layer_norm(rows, params["norm1.weight"], params["norm1.bias"], 1e-5)
-    qk, v = linear(normal, params["qkv.weight"]).tensor_split([2 * rows.shape[-1]], -1)
-    return torch.cat([rows, features(qk), v], -1)
-
-
-def _gru(params: Params, rows: Tensor) -> Tensor:
-    return linear(rows, params["ih.weight"], params["ih.bias"])
-
-
-def _mamba2(params: Params, rows: Tensor) -> Tensor:
-    normal = rms_norm(rows, params["norm.weight"], 1e-5)
-    return torch.cat([rows, linear(normal, params["in.weight"])], -1)
-
-
-# For each kind: how the first block takes a row of the table.
-_WIDE = {"softmax": _softmax, "linear": _linear, "gru": _gru, "mamba2": _mamba2}
+def _wide(kind: str, params: Params, rows: Tensor) -> Tensor:
+    """Rows of the table as the first block of a kind takes them."""
+    match kind:
+        case "softmax":
+            mapped = linear(rows, params["qkv.weight"], params["qkv.bias"])
+        case "linear":
+            normal = layer_norm(rows, params["norm1.weight"], params["norm1.bias"], 1e-5)
+            qk, v = linear(normal, params["qkv.weight"]).tensor_split([2 * rows.shape[-1]], -1)
+            mapped = torch.cat([features(qk), v], -1)
+        case "gru":
+            return linear(rows, params["ih.weight"], params["ih.bias"])
+        case _:
+            mapped = linear(rms_norm(rows, params["norm.weight"], 1e-5), params["in.weight"])
+    return torch.cat([rows, mapped], -1)
 
 
 def compiled(spec: ModelSpec) -> Callable[..., None]:
@@ -51,22 +44,6 @@ def compiled(spec: ModelSpec) -> Callable[..., None]:
     module = importlib.import_module(module_of(family_named(spec.family).kind))
     run: Callable[..., None] = module.run
     return run
-
-
-def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Examples) -> Tensor:
-    """The logit of answer 1 for every example: seed batch."""
-    with torch.no_grad():
-        return _run(params, spec, table, examples, train=False)[0]
-
-
-def gradients(
-    params: Params, spec: ModelSpec, table: TokenTable, examples: Examples
-) -> tuple[Tensor, Tensor]:
-    """Logits, and the gradient of each seed's mean loss: seed batch, seed parameter.
-
-    Parameters are in the order of `init`.
-    """
-    return _run(params, spec, table, examples, train=True)
 
 
 @cache
@@ -77,17 +54,26 @@ def _places(spec: ModelSpec) -> tuple[dict[str, int], Any, Any]:
     for name, value in init(spec, 0).items():
         starts[name], start = start, start + value.numel()
     at = [list(part(starts, f"blocks.{layer}").values()) for layer in range(spec.n_layers)]
-    sizes = [spec.d_model, spec.n_heads, spec.d_ff]
-    if family_named(spec.family).kind == "mamba2":
-        sizes[2:] = [spec.d_state, starts["leave.norm.weight"]]
+    inner = spec.d_state if family_named(spec.family).kind == "mamba2" else spec.d_ff
+    sizes = [spec.d_model, spec.n_heads, inner, starts.get("leave.norm.weight", 0)]
     return starts, np.array(at), np.array(sizes)
 
 
-def _run(
-    params: Params, spec: ModelSpec, table: TokenTable, examples: Examples, train: bool
+def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Examples) -> Tensor:
+    """The logit of answer 1 for every example: seed batch."""
+    with torch.no_grad():
+        return gradients(params, spec, table, examples, train=False)[0]
+
+
+def gradients(
+    params: Params, spec: ModelSpec, table: TokenTable, examples: Examples, train: bool = True
 ) -> tuple[Tensor, Tensor]:
+    """Logits, and the gradient of each seed's mean loss if `train`: seed batch, seed parameter.
+
+    Parameters are in the order of `init`.
+    """
     family = family_named(spec.family)
-    wide = _WIDE[family.kind](part(params, "blocks.0"), token_vectors(params, spec, table))
+    wide = _wide(family.kind, part(params, "blocks.0"), token_vectors(params, spec, table))
     starts, at, sizes = _places(spec)
     values = torch.cat([params[name].detach().flatten(1) for name in starts], 1)
     grads = torch.zeros_like(values) if train else values  # written to only in training

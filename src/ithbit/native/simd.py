@@ -7,7 +7,7 @@ there is referred to by the number of its first vector.
 """
 
 import operator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -27,7 +27,28 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
 Table = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 Bits = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
-_TYPES = {
+
+
+class Layer(NamedTuple):
+    """A layer of a run, as the parts of a kernel see it."""
+
+    p: Floats  # the run's parameters
+    gp: int  # where the memory has their gradients, followed by the sums of `collect`
+    at: Indices  # where each parameter of the layer starts in p
+    kept: Indices  # where the memory has what the layer keeps, first its input
+    above: int  # and its output, which the next layer keeps
+    used: Indices  # and what is temporary
+    d: int
+    heads: int
+    inner: int  # width of the feed-forward part, or of Mamba2's state
+    leave: int  # where the parameters of what follows the last layer start
+    tokens: int
+    asked: int  # how many of the last tokens are wanted: all or, of the last layer, one
+    first: bool
+    causal: bool
+
+
+_TYPES: dict[Any, Any] = {
     int: types.int64,
     bool: types.boolean,
     Floats: types.float32[::1],
@@ -35,6 +56,7 @@ _TYPES = {
     Bits: types.uint8[:, ::1],
     Indices: types.int64[::1],
 }
+_TYPES[Layer] = types.NamedTuple([_TYPES[kind] for kind in Layer.__annotations__.values()], Layer)
 # No Python wrapper and no reference counting: nothing is allocated.
 _INSIDE = {
     "no_cpython_wrapper": True,

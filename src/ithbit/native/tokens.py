@@ -13,6 +13,7 @@ from ithbit.native.simd import (
     Bits,
     Floats,
     Indices,
+    Layer,
     Table,
     each,
     fma,
@@ -24,6 +25,7 @@ from ithbit.native.simd import (
     splat,
     total,
 )
+from ithbit.native.tokenwise import linear, linear_back, linear_weights
 
 
 @part
@@ -82,6 +84,46 @@ def collect(
                 row = int(m[n * LANES + lane])
                 for c in range(width):
                     d_wide[row, column + c] += m[(at + c) * LANES + lane]
+
+
+@part
+def take(
+    layer: Layer, table: Table, w: int, b: int, m: Floats, x: int, y: int, q: int, kv: int
+) -> None:
+    """What a layer mixes: q at the tokens asked for, kv at all of them.
+
+    The first layer takes them, and x, from columns of the table; others map y by the weight w,
+    whose first d rows give q, with the bias b or, if b < 0, none.
+    """
+    p, d, tokens, asked = layer.p, layer.d, layer.tokens, layer.asked
+    width, mine = table.shape[1] - 2 * d, (tokens - asked) * d
+    if layer.first:
+        spread(table, 0, d, asked, m, x + mine)
+        spread(table, d, d, asked, m, q)
+        spread(table, 2 * d, width, tokens, m, kv)
+    else:
+        linear(p, w, b, m, y + mine, d, q, d, asked)
+        linear(p, w + d * d, b + d if b >= 0 else b, m, y, d, kv, width, tokens)
+
+
+@part
+def take_back(
+    layer: Layer, d_table: Table, w: int, b: int, m: Floats, y: int, gx: int, gq: int, gkv: int,
+    gy: int,
+) -> None:  # fmt: skip
+    """The backward pass of `take`: gy += the gradient of y."""
+    p, gp, d, tokens, asked = layer.p, layer.gp, layer.d, layer.tokens, layer.asked
+    width, mine = d_table.shape[1] - 2 * d, (tokens - asked) * d
+    if layer.first:
+        sums = gp + len(p)
+        collect(d_table, 0, d, asked, m, gx + mine, sums)
+        collect(d_table, d, d, asked, m, gq, sums)
+        collect(d_table, 2 * d, width, tokens, m, gkv, sums)
+    else:
+        linear_back(p, w, m, gq, d, gy + mine, d, asked)
+        linear_weights(gp, w, b, m, gq, d, y + mine, d, asked)
+        linear_back(p, w + d * d, m, gkv, width, gy, d, tokens)
+        linear_weights(gp, w + d * d, b + d if b >= 0 else b, m, gkv, width, y, d, tokens)
 
 
 @part

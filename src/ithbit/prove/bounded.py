@@ -73,7 +73,7 @@ def bounds_for(
 
     Functionals are what limits apply to; the bounds choose them unless they are given.
     """
-    from ithbit.prove.softmax import OneSoftmax
+    from ithbit.prove.one_layer import OneSoftmax
     from ithbit.prove.two_layers import TwoLayers
 
     need_fit(spec, params)

@@ -110,7 +110,7 @@ class OneLayer:
             half = []
             for j in free:
                 a, b = w[j], w[j + n]
-                D, low, high = D + (a + b) / 2, low + _least(a, b), high + _most(a, b)
+                D, low, high = D + (a + b) / 2, low + a.min(b), high + a.max(b)
                 for c in range(d):
                     N[c] += (a * v[j][c] + b * v[j + n][c]) / 2
                 pairs = zip(v[j], v[j + n], strict=True)
@@ -149,8 +149,8 @@ class OneLayer:
             at = sum(a * x for a, x in best) / sum(a for a, _ in best)
         near = arb(at)
         F = sum((a * (x - near) for a, x in rest), arb(0))
-        F += sum((_most(*(a * (x - near) for a, x in pair)) for pair in pairs), arb(0))
-        return near + _most(F, arb(0)) / low
+        F += sum((arb.max(*(a * (x - near) for a, x in pair)) for pair in pairs), arb(0))
+        return near + F.max(arb(0)) / low
 
     def _tail(self, x: Balls) -> Balls:
         """The block after attention, and the head."""
@@ -181,14 +181,6 @@ def _exps(scores: list[Ball]) -> list[Ball]:
 def _middle(x: Ball) -> Ball:
     """A point of the ball, exact."""
     return arb(float(x.mid()))
-
-
-def _least(a: Ball, b: Ball) -> Ball:
-    return (a + b - abs(a - b)) / 2
-
-
-def _most(a: Ball, b: Ball) -> Ball:
-    return (a + b + abs(a - b)) / 2
 
 
 def _linear(x: Balls, weight: Balls, bias: Balls) -> Balls:
@@ -222,16 +214,16 @@ def _normed(x: Balls, gain: list[Ball], bias: list[Ball]) -> Balls:
     u = [2 * sum((c[k] * G[k][s] for k in range(d)), arb(0)) / d for s in range(columns - 1)]
     gram = arb_mat(G).transpose() * arb_mat(G)
     square = sum((abs(y) for row in gram.tolist() for y in row), arb(0)) / d
-    square = _least(square, sum((y * y for y in r), arb(0)) / d)
+    square = square.min(sum((y * y for y in r), arb(0)) / d)
     reach = sum(map(abs, u), arb(0))
-    near = [_most(abs(a) - b, arb(0)) for a, b in zip(c, r, strict=True)]
+    near = [(abs(a) - b).max(arb(0)) for a, b in zip(c, r, strict=True)]
     far = [abs(a) + b for a, b in zip(c, r, strict=True)]
-    low = _most(v - reach, sum((y * y for y in near), arb(0)) / d + _EPS).lower()
-    low = _most(low, arb(_EPS)).lower()
-    high = _least(v + reach + square, sum((y * y for y in far), arb(0)) / d + _EPS).upper()
-    high = _most(high, low * (1 + arb(2) ** -40)).upper()
+    low = (v - reach).max(sum((y * y for y in near), arb(0)) / d + _EPS).lower()
+    low = low.max(arb(_EPS)).lower()
+    high = (v + reach + square).min(sum((y * y for y in far), arb(0)) / d + _EPS).upper()
+    high = high.max(low * (1 + arb(2) ** -40)).upper()
     slope = _middle(-1 / (low.sqrt() * high.sqrt() * (low.sqrt() + high.sqrt())))
-    above = _most(low.rsqrt() - slope * low, high.rsqrt() - slope * high)
+    above = (low.rsqrt() - slope * low).max(high.rsqrt() - slope * high)
     below = arb(1.5) * (-2 * slope).root(3)  # least of V^-½ - slope V, at any V > 0
     s = slope * (v + square / 2) + (above + below) / 2
     off = (above - below) / 2 + abs(slope) * square / 2
@@ -243,7 +235,7 @@ def _normed(x: Balls, gain: list[Ball], bias: list[Ball]) -> Balls:
         row = [c[k] * s, *(g * s + c[k] * m for g, m in zip(G[k], moved, strict=True)), c[k] * off]
         rest = r[k] * wave
         ends = [sign * c[k] + r[k] for sign in (1, -1)]  # of x and of -x
-        ends = [_least(_most(e * top, e * bottom), cap) for e in ends]
+        ends = [(e * top).max(e * bottom).min(cap) for e in ends]
         if not sum(map(abs, row[1:]), arb(0)) + rest <= (ends[0] + ends[1]) / 2:
             row = [(ends[0] - ends[1]) / 2, *[arb(0)] * columns]
             rest = (ends[0] + ends[1]) / 2
@@ -264,11 +256,11 @@ def _gelu(x: Balls) -> Balls:
         step = (high - low) / _PIECES
         points = [low + k * step for k in range(_PIECES)] + [high]
         values = [t * (1 + (t * root).erf()) / 2 for t in points]
-        slope = _middle((values[-1] - values[0]) / _most(high - low, arb(2) ** -40))
+        slope = _middle((values[-1] - values[0]) / (high - low).max(arb(2) ** -40))
         rest = [value - slope * t for value, t in zip(values, points, strict=True)]
         top, bottom = rest[0], rest[0]
         for each in rest[1:]:
-            top, bottom = _most(top, each), _least(bottom, each)
+            top, bottom = top.max(each), bottom.min(each)
         bend = step * step / 8
         top, bottom = top - bend * _BEND[0], bottom - bend * _BEND[1]
         out.append([slope * y for y in row])

@@ -22,11 +22,10 @@ from ithbit.models.stacked import linear
 from ithbit.prove import certificate
 from ithbit.prove.bounded import ARITHMETIC, NoBoundsError, bounds_for, is_one
 from ithbit.prove.certificate import Leaves
+from ithbit.prove.one_layer import Float32, Tables
 from ithbit.prove.search import Found, part_of, read_part, search
-from ithbit.prove.single import Float32
-from ithbit.prove.softmax import Tables
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.store.records import Case, Proof, Verification, Verified
+from ithbit.store.records import Case, Proof, Verified
 from ithbit.store.writing import write_whole
 from ithbit.tasks.tokens import token_table
 from ithbit.verify.search import alone
@@ -48,7 +47,28 @@ def prove_run(
     if record.found.verdict in ("refuted", "unsettled"):
         return record
     proof, case = attempt(run, weights, folder / FILE, seconds, watch)
-    return replace(record, found=_joined(record.found, proof, case, run, weights))
+    found = replace(record.found, proof=proof)
+    if proof.outcome == "proved":
+        found = replace(found, verdict="proved on all inputs", method="proof")
+    elif proof.outcome == "refuted":
+        assert case is not None
+        cpu = torch.device("cpu")
+        (ran,) = alone(model_of(run, weights, cpu), [case], cpu)
+        if ran.right:  # its margin is 0 within rounding
+            found = replace(found, verdict="unsettled", method="proof")
+        else:
+            found = replace(
+                found,
+                verdict="refuted",
+                method="proof",
+                n_evaluated=found.n_evaluated + 1,
+                n_wrong=1,
+                wrong_by_index={ran.index: 1},
+                worst=ran,
+                counterexample=ran,
+                exhaustive=False,
+            )
+    return replace(record, found=found)
 
 
 def attempt(
@@ -84,15 +104,13 @@ def attempt(
     case = Case(found.bits, found.index, found.least_found)
     proof = Proof(
         found.outcome,
-        None,
-        found.least_found if math.isfinite(found.least_found) else None,
-        None,
-        f"bits {found.bits}, index {found.index}",
-        found.share_closed,
-        found.nodes,
-        len(found.leaves),
-        found.seconds,
-        ARITHMETIC,
+        least_found=found.least_found if math.isfinite(found.least_found) else None,
+        found_at=f"bits {found.bits}, index {found.index}",
+        share_closed=found.share_closed,
+        nodes=found.nodes,
+        leaves=len(found.leaves),
+        seconds=found.seconds,
+        arithmetic=ARITHMETIC,
     )
     if found.outcome == "proved":
         at = found.leaves
@@ -108,7 +126,7 @@ def attempt(
 
 
 def _as_float32(spec: ModelSpec, weights: bytes, seconds: float) -> float | None:
-    """A lower bound on float32's margin on all inputs, see `single.py`; None if none is proved."""
+    """A lower bound on float32's margin on all inputs, see `Float32`; None if none is proved."""
     if not is_one(spec):
         return None
     bounds = Float32(spec, certificate.weights_of(weights), tables_of(spec, weights))
@@ -124,31 +142,3 @@ def tables_of(spec: ModelSpec, weights: bytes) -> Tables:
     q = linear(rows, weight[:, :d], bias[:, :d])  # apart from keys and values, as in the block
     k, v = linear(rows, weight[:, d:], bias[:, d:]).split(d, -1)
     return Tables(*(each[0].double().numpy() for each in (rows, q, k, v)))
-
-
-def _joined(
-    found: Verification, proof: Proof, case: Case | None, run: RunSpec, weights: bytes
-) -> Verification:
-    """Combine what was observed with what was proved."""
-    found = replace(found, proof=proof)
-    if proof.outcome == "proved":
-        return replace(found, verdict="proved on all inputs", method="proof")
-    if proof.outcome == "refuted":
-        assert case is not None
-        cpu = torch.device("cpu")
-        (ran,) = alone(model_of(run, weights, cpu), [case], cpu)
-        if ran.right:  # its margin is 0 within rounding
-            return replace(found, verdict="unsettled", method="proof")
-        count = {ran.index: 1}
-        return replace(
-            found,
-            verdict="refuted",
-            method="proof",
-            n_evaluated=found.n_evaluated + 1,
-            n_wrong=1,
-            wrong_by_index=count,
-            worst=ran,
-            counterexample=ran,
-            exhaustive=False,
-        )
-    return found

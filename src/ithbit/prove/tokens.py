@@ -5,7 +5,7 @@ are exact rationals, as `tasks/tokens.py` and `models/positions.py` define them.
 each place, bit 1 at each place, each query, and for LHI the end, as in the token table.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,8 +71,8 @@ def mapped(rows: Balls, weight: FloatArray, bias: FloatArray | None = None) -> B
     return out + ones * exact(bias)
 
 
-def part(balls: Balls, rows: range | None = None, columns: range | None = None) -> Balls:
-    """Some rows and columns of a matrix."""
+def part(balls: Balls, rows: Iterable[int] = (), columns: range | None = None) -> Balls:
+    """Some rows and columns of a matrix, or all of them."""
     rows, columns = rows or range(balls.nrows()), columns or range(balls.ncols())
     return arb_mat([[balls[i, j] for j in columns] for i in rows])
 
@@ -104,10 +104,21 @@ def _features(rows: Balls) -> Balls:
     )
 
 
-def exponentials(scores: list[Any]) -> FloatArray:
-    """e^s up to a common factor."""
-    top = arb(max(float(x.mid()) for x in scores))
-    return relative_floats([(x - top).exp() for x in scores])
+def weighed(q: Balls, k: Balls, spec: ModelSpec, seen: Mapping[int, Sequence[int]]) -> FloatArray:
+    """The weights (query head token) of the tokens that some queries see, for each query up to a
+    common factor: e^s or, for linear attention, products of features."""
+    size, softmax = spec.d_head, FAMILIES[spec.family].kind == "softmax"
+    heads, scale = [], arb(size).rsqrt()
+    for h in range(spec.n_heads):
+        at = range(h * size, (h + 1) * size)
+        products = part(q, seen, at) * part(k, columns=at).transpose()
+        rows = [[products[r, s] for s in row] for r, row in enumerate(seen.values())]
+        if softmax:
+            scores = [[x * scale for x in row] for row in rows]
+            tops = [arb(max(float(x.mid()) for x in row)) for row in scores]
+            rows = [[(x - top).exp() for x in row] for row, top in zip(scores, tops, strict=True)]
+        heads.append([relative_floats(row) for row in rows])
+    return np.array(heads).swapaxes(0, 1)
 
 
 ENTRY = 1e-24  # absolute error of a float of `floats`, besides its rounding

@@ -2,38 +2,44 @@
 
 Slots: for every bit one token with 0 and one with 1 (the same twice if the bit is fixed), then the
 query and, for LHI, the end; the answer is read at the last slot. Layer 1 mixes known tokens, so at
-every slot it is the ratio of `ratios.py`, with the slot's own bit fixed; its norms and feed-forward
-part give forms whose symbols are the free bits and the functionals of `bands.py`, all else in the
-error. Layer 2 is evaluated at the last slot: weights are exp(q (k - k_ref)), for a reference token
-that no free bit decides, or φ(q) φ(k) for linear attention, as scalar forms; the product with a
-value is bilinear; a free bit chooses between its two slots, X = (X₀ + X₁)/2 + ε (X₁ - X₀)/2. Convex
-functions lie between their chord and a tangent. The rest is as for one layer, with additional
-symbols for the remainders.
+every slot it is the ratio of `attention.py`, with the slot's own bit fixed; its norms and
+feed-forward part give forms whose symbols are the free bits and the functionals of `bands.py`, all
+else in the error. Layer 2 is evaluated at the last slot: weights are exp(q (k - k_ref)), for a
+reference token that no free bit decides, or φ(q) φ(k) for linear attention, as scalar forms; the
+product with a value is bilinear; a free bit chooses between its two slots,
+X = (X₀ + X₁)/2 + ε (X₁ - X₀)/2. Convex functions lie between their chord and a tangent. The rest is
+as for one layer, with additional symbols for the remainders.
 """
 
 import numpy as np
-from flint import arb, ctx
+from flint import ctx
 
 from ithbit.families import FAMILIES
+from ithbit.prove.attention import (
+    chosen,
+    collapsed,
+    convex,
+    dot,
+    of_bits,
+    product,
+    separable_ratio,
+)
 from ithbit.prove.bands import STEP, Bands, bands_of, everything
 from ithbit.prove.bounded import Bounded, Ints
-from ithbit.prove.cells import in_cells
-from ithbit.prove.forms import TINY, Form, add, block_tail, layer_norm, linear, slack, with_own
-from ithbit.prove.points import Points
-from ithbit.prove.products import chosen, collapsed, convex, dot, of_bits, product
-from ithbit.prove.ratios import separable_ratio
-from ithbit.prove.softmax import of_logit
-from ithbit.prove.tokens import (
-    ENTRY,
-    EPS,
-    PRECISION,
-    Params,
-    asked,
-    exponentials,
-    floats,
-    part,
-    relative_floats,
+from ithbit.prove.forms import (
+    TINY,
+    Form,
+    add,
+    block_tail,
+    in_cells,
+    layer_norm,
+    linear,
+    slack,
+    with_own,
 )
+from ithbit.prove.one_layer import of_logit
+from ithbit.prove.points import Points
+from ithbit.prove.tokens import ENTRY, EPS, PRECISION, Params, asked, floats, weighed
 from ithbit.spec import ModelSpec
 from ithbit.theory.certifiers.intervals import Interval
 from ithbit.theory.layers import FloatArray
@@ -64,18 +70,9 @@ class TwoLayers:
         with ctx.workprec(PRECISION):
             rows, q, k, v = asked(p, spec)
             self.x = floats(rows)
-            count = len(self.x)
-            self.w = np.empty((self.heads, count, count))
             self.v = np.stack(np.split(floats(v), self.heads, 1))
-            for h in range(self.heads):
-                at = range(h * self.size, (h + 1) * self.size)
-                products = part(q, columns=at) * part(k, columns=at).transpose()
-                for t in range(count):
-                    row = [products[t, s] for s in range(count)]
-                    if self.softmax:
-                        self.w[h, t] = exponentials([x * arb(self.size).rsqrt() for x in row])
-                    else:
-                        self.w[h, t] = relative_floats(row)
+            every = range(len(self.x))
+            self.w = weighed(q, k, spec, dict.fromkeys(every, every)).swapaxes(0, 1).copy()
         place = np.concatenate(
             [np.tile(np.arange(n) + self.lhi, 2), np.full(n, 0 if self.lhi else n)]
         )
