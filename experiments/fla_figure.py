@@ -49,7 +49,8 @@ def main() -> None:
             )  # fmt: skip
         axes.set_yticks(range(len(found)), names)
         axes.set_xticks(sorted({n for row in found for n in (row.solved_at, row.failed_at) if n}))
-        axes.set_xlabel("n: solved (mark), failed (end of the line); hollow: search not done")
+        hollow = "" if all(row.final for row in found) else "; hollow: search not done"
+        axes.set_xlabel(f"n: solved (mark), failed (end of the line){hollow}")
         axes.set_title("What one layer of width 16 learns (right-hand indexing)")
         axes.grid(axis="x")
     print(save(figure, given.figure))

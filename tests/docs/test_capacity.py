@@ -47,3 +47,60 @@ def test_layers_of_the_page_are_those_that_were_measured() -> None:
         assert rows[name]["declared"] == declared.replace(",", "")
         assert rows[name]["measured"] == measured
         assert f"{measured} from k = {first} to {last}" in rows[name]["ranks"]
+
+
+def shown(row: dict[str, str]) -> str:
+    """A bracket as the page shows it."""
+    if row["failed_at"]:
+        found = f"{row['solved_at']} – {row['failed_at']}"
+    else:
+        found = f"≥ {row['solved_at']}"
+    return found if row["final"] == "True" else f"{found} …"
+
+
+def test_brackets_of_the_page_are_those_that_were_found() -> None:
+    depths = {"one layer": "1", "two layers": "2", "three layers": "3"}
+    names = {
+        "GRU": "gru",
+        "Mamba2": "mamba2",
+        "causal linear": "linear-causal",
+        "full linear": "linear-full",
+        "full softmax": "softmax-full",
+    }
+    text = (ROOT / "results" / "capacity" / "atlas.csv").read_text(encoding="utf-8")
+    found = {
+        (row["task"], row["family"], row["layers"], row["width"]): shown(row)
+        for row in csv.DictReader(text.splitlines())
+    }
+    on_page = {}
+    for block in PAGE.split("\n\n"):
+        head, *lines = [[cell.strip() for cell in line.split("|")] for line in block.splitlines()]
+        if not re.match(r"\| (RHI|LHI)[ ,]", block):
+            continue
+        task, _, depth = head[1].partition(", ")
+        widths = [re.sub(r"\D", "", cell) for cell in head[2:-1]]
+        for _, label, *brackets, _ in lines[1:]:
+            name, _, own = label.partition(", ")
+            for width, bracket in zip(widths, brackets, strict=True):
+                key = (task.lower(), names[name], depths[own or depth], width)
+                on_page.update({key: bracket} if bracket else {})
+    assert on_page == found
+
+
+def test_what_layers_people_use_learn_is_what_was_found() -> None:
+    text = (ROOT / "results" / "capacity" / "fla_learnt.csv").read_text(encoding="utf-8")
+    rows = {row["family"]: shown(row) for row in csv.DictReader(text.splitlines())}
+    section = PAGE.split("**What they learn**")[1]
+    table = re.findall(r"^\| (\w+) \| [\d,]+ \| ([^|]+) \| ([^|]*) ?\|", section, re.M)
+    plain = {name: learns.strip() for name, learns, _ in table}
+    kernels = {name: f"{by.strip()} …" for name, _, by in table if by.strip()}
+    assert plain == {
+        family.split(":")[1]: bracket
+        for family, bracket in rows.items()
+        if family.startswith("fla_states.py:")
+    }
+    assert kernels == {
+        family.split(":")[1]: bracket
+        for family, bracket in rows.items()
+        if family.startswith("fla:")
+    }
