@@ -291,3 +291,16 @@ def test_damaged_weights_are_refused(gru, tmp_path) -> None:
     file.unlink()
     with pytest.raises(StoreError, match=r"has no weights\.safetensors that can be read"):
         ithbit.load(gru, store=tmp_path)
+
+
+def test_what_is_around_the_blocks_has_names_for_hooks_and_saved_weights(moved, tmp_path) -> None:
+    spec = ModelSpec("lhi", "softmax-full", n_bits=5, n_layers=2)
+    run = finished(tmp_path, spec, moved(spec))
+    module = ithbit.load(run.run_id, store=tmp_path, library=False).module
+    parts = ["embed", "positions", "enter", "body", "leave", "head"]
+    assert [name for name, _ in module.named_children()] == parts
+    around = {name for name in module.state_dict() if not name.startswith("body.")}
+    assert around == {
+        *("embed.own_weight", "positions.own_polynomial", "head.own_weight", "head.own_bias"),
+        *("enter.own_norm_weight", "enter.own_norm_bias", "enter.own_type"),
+    }

@@ -3,6 +3,7 @@ changed."""
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -53,6 +54,19 @@ def test_a_file_that_changed_before_a_worker_read_it(tmp_path: Path, layers, mon
     assert isinstance(error, LayerError)
     assert re.search(r"layers\.py:RunningMean has changed: .*put the file back", str(error))
     assert RunFolder(tmp_path / "runs", runs[0]).result() is None
+
+
+def test_a_file_that_changes_the_folder_leaves_the_store_where_it_is(
+    tmp_path: Path, layers: Path, monkeypatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    move = f"import os\nif os.getppid() != {os.getppid()}:\n"
+    layers.write_text(f"{move}    os.chdir({str(tmp_path / 'elsewhere')!r})\n" + layers.read_text())
+    monkeypatch.chdir(tmp_path)
+    runs = runs_of(f"{layers}:RunningMean", 0, 1)
+    outcomes = run_all(runs, Path("store"), "cpu", workers=2)
+    assert [type(done) for done in outcomes] == [Result, Result]
+    assert len(list((tmp_path / "store").glob("*/result.json"))) == 2
 
 
 def test_a_share_on_a_cluster_is_told(tmp_path: Path, layers: Path) -> None:

@@ -69,6 +69,9 @@ class Verified(Shown):
         if self.found.exhaustive and self.found.wrong_by_index:  # for a search they mean little
             wrong = sorted(self.found.wrong_by_index.items())
             yield "  wrong by index: " + ", ".join(f"{i}: {count:,}" for i, count in wrong)
+        proof = self.found.proof
+        if proof is not None and proof.outcome in ("open", "no bounds"):
+            yield f"  proof: {proof.sentence()}"
 
 
 class Verifications(Shown, list[Verified]):

@@ -47,27 +47,32 @@ class Plain(nn.Module):
     def __init__(self, run: RunSpec, params: Params) -> None:
         super().__init__()
         self.spec = spec = run.model
-        self.ends = Part({n: p for n, p in params.items() if not n.startswith("blocks.")})
+        self.embed = Part({"weight": params["embed"]})
+        self.positions = Part(part(params, "positions"))
+        self.enter = Part(part(params, "enter"))
         self.body = nn.ModuleList(
             own_layer.trained_module(spec, run.seed, layer, part(params, f"blocks.{layer}"))
             if spec.code
             else Block(part(params, f"blocks.{layer}"), spec)
             for layer in range(spec.n_layers)
         )
+        self.leave = Part(part(params, "leave"))
+        self.head = Part(part(params, "head"))
 
     def forward(self, bits: Tensor, index: Tensor) -> Tensor:
         """The logit of answer 1, batch, for bits (batch, n) and index (batch) from 1."""
-        spec, blocks, ends = self.spec, blocks_of(self.spec), self.ends.stacked()
-        weight = ends["embed"][0]
+        spec, blocks = self.spec, blocks_of(self.spec)
+        weight = self.embed.stacked()["weight"][0]
         x = dense_features(spec.task, bits, index, weight.dtype) @ weight.T
         places = torch.arange(x.shape[1], device=x.device)
-        added = positions.encode(part(ends, "positions"), spec, places, x.dtype)
+        added = positions.encode(self.positions.stacked(), spec, places, x.dtype)
         x = x if added is None else x + added
-        x = blocks.enter(part(ends, "enter"), x.flatten(0, 1).unsqueeze(0)).view_as(x)
+        x = blocks.enter(self.enter.stacked(), x.flatten(0, 1).unsqueeze(0)).view_as(x)
         for block in self.body:
             x = block(x)
-        last = blocks.leave(part(ends, "leave"), x[:, -1].unsqueeze(0))[0]
-        return (last * ends["head.weight"][0]).sum(-1) + ends["head.bias"][0]
+        last = blocks.leave(self.leave.stacked(), x[:, -1].unsqueeze(0))[0]
+        head = self.head.stacked()
+        return (last * head["weight"][0]).sum(-1) + head["bias"][0]
 
     def block_params(self) -> Params:
         """The parameters of the blocks of a family by our names, without a seed axis."""

@@ -327,4 +327,5 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     choices = switch_named(kernels), switch_named(compile)
-    serve(Path(store), device_name, choices[0], sys.stdin, answers, choices[1])
+    here = Path(store).absolute()  # a user's file may change the folder when it is imported
+    serve(here, device_name, choices[0], sys.stdin, answers, choices[1])
