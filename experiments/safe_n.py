@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED_CONSTRUCTIONS, construct
+from ithbit.theory.constructions import CONSTRUCTIONS, FREE_GRU, construct
 from ithbit.theory.solution import Solution
 
 BUDGET = 4e8  # numbers of attention or state computed per length
@@ -60,7 +60,7 @@ def measure(task: str, family: str, variant: str, dtype: type, limit: int) -> tu
 
 
 if __name__ == "__main__":
-    entries = CONSTRUCTIONS + TRAINED_CONSTRUCTIONS
+    entries = CONSTRUCTIONS + FREE_GRU
     names = sorted({name for entry in entries for name in entry.variants})
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("variant", nargs="*", help=f"only these: {', '.join(names)}")

@@ -7,11 +7,11 @@ import torch
 import ithbit
 from ithbit.errors import SpecError
 from ithbit.tasks.indexing import all_inputs
-from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED_CONSTRUCTIONS
+from ithbit.theory.constructions import CONSTRUCTIONS, FREE_GRU
 
 VARIANTS = [
     (entry.task, entry.family, variant)
-    for entry in CONSTRUCTIONS + TRAINED_CONSTRUCTIONS
+    for entry in CONSTRUCTIONS + FREE_GRU
     for variant in entry.variants
 ]
 

@@ -18,14 +18,14 @@ from ithbit.theory.certifiers.every_n import (
 )
 from ithbit.theory.certifiers.exact import exact
 from ithbit.theory.certifiers.marker import approach_of
-from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED_CONSTRUCTIONS, construct
+from ithbit.theory.constructions import CONSTRUCTIONS, FREE_GRU, construct
 from ithbit.theory.gadgets import hat, ramp
 from ithbit.theory.layers import matrix
 from ithbit.theory.solution import Solution, enumerate_inputs
 
 ENTRIES = [
     (entry.task, entry.family, variant)
-    for entry in CONSTRUCTIONS + TRAINED_CONSTRUCTIONS
+    for entry in CONSTRUCTIONS + FREE_GRU
     for variant in entry.variants
 ]
 LINEAR_TIME = [entry for entry in ENTRIES if entry[2] not in ("heavy", "latch", "cosine")]

@@ -18,12 +18,12 @@ from ithbit.theory.certificate_file import (
     weights_to_json,
     write_certificate,
 )
-from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED_CONSTRUCTIONS, construct
+from ithbit.theory.constructions import CONSTRUCTIONS, FREE_GRU, construct
 from ithbit.theory.layers import matrix
 
 ENTRIES = [
     (entry.task, entry.family, variant)
-    for entry in CONSTRUCTIONS + TRAINED_CONSTRUCTIONS
+    for entry in CONSTRUCTIONS + FREE_GRU
     for variant in entry.variants
 ]
 

@@ -11,7 +11,7 @@ from ithbit.families import FAMILIES
 from ithbit.tasks.indexing import all_inputs
 from ithbit.theory.constructions import (
     CONSTRUCTIONS,
-    TRAINED_CONSTRUCTIONS,
+    FREE_GRU,
     construct,
     linear_heavy,
 )
@@ -23,7 +23,7 @@ from ithbit.theory.solution import Embedding, constructed, enumerate_inputs
 
 ENTRIES = [
     (entry.task, entry.family, variant)
-    for entry in CONSTRUCTIONS + TRAINED_CONSTRUCTIONS
+    for entry in CONSTRUCTIONS + FREE_GRU
     for variant in entry.variants
 ]
 

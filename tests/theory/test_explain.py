@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from ithbit.errors import SpecError
-from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED_CONSTRUCTIONS, construct
+from ithbit.theory.constructions import CONSTRUCTIONS, FREE_GRU, construct
 from ithbit.theory.explain import LONGEST, STORIES, explain, number
 
 ENTRIES = [
     (entry.task, entry.family, variant)
-    for entry in CONSTRUCTIONS + TRAINED_CONSTRUCTIONS
+    for entry in CONSTRUCTIONS + FREE_GRU
     for variant in entry.variants
 ]
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED_CONSTRUCTIONS, construct
+from ithbit.theory.constructions import CONSTRUCTIONS, FREE_GRU, construct
 from ithbit.theory.precision import float_runs, observed, safe_n
 
 ENTRIES = [
     (entry.task, entry.family, variant)
-    for entry in CONSTRUCTIONS + TRAINED_CONSTRUCTIONS
+    for entry in CONSTRUCTIONS + FREE_GRU
     for variant in entry.variants
 ]
 

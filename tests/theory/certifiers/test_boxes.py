@@ -10,14 +10,14 @@ from ithbit.theory.certifiers.attention import Terms, attend
 from ithbit.theory.certifiers.boxes import certify_boxes, output_range
 from ithbit.theory.certifiers.cases import embed
 from ithbit.theory.certifiers.intervals import Interval
-from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED_CONSTRUCTIONS, construct
+from ithbit.theory.constructions import CONSTRUCTIONS, FREE_GRU, construct
 from ithbit.theory.gadgets import hat
 from ithbit.theory.layers import ReluNet, matrix
 from ithbit.theory.solution import Solution, enumerate_inputs
 
 ENTRIES = [
     (entry.task, entry.family, variant)
-    for entry in CONSTRUCTIONS + TRAINED_CONSTRUCTIONS
+    for entry in CONSTRUCTIONS + FREE_GRU
     for variant in entry.variants
 ]
 # What the rounding of a float enumeration may hide.

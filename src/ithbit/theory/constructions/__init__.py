@@ -2,7 +2,7 @@
 
 One module per construction, with the proof in its head. `CONSTRUCTIONS` is the ordered table for
 the formal families, and `construct` builds one of them; the first variant of an entry is the
-default, the others are the paper's own sketches or alternatives. `TRAINED_CONSTRUCTIONS` adds the
+default, the others are the paper's own sketches or alternatives. `FREE_GRU` is the
 GRU layer with a free embedding.
 
 `TRAINED` has the blocks of the experiments, with their own features and positions.
@@ -105,7 +105,7 @@ CONSTRUCTIONS: tuple[Construction, ...] = (
     Construction("lhi", "rnn", 1, "Theorem 14a", _COUNT),
 )
 
-TRAINED_CONSTRUCTIONS: tuple[Construction, ...] = (
+FREE_GRU: tuple[Construction, ...] = (
     Construction("lhi", "gru", 1, "beside Theorem 14a: the trained layer itself", _LATCH),
 )
 
@@ -151,7 +151,7 @@ def construction_named(task: str, family: str) -> Construction:
     >>> construction_named("rhi", "linear-full").depth
     2
     """
-    return _entry(CONSTRUCTIONS + TRAINED_CONSTRUCTIONS, "formal", task, family)
+    return _entry(CONSTRUCTIONS + FREE_GRU, "formal", task, family)
 
 
 def _entry(entries: Iterable[P], model: Model, task: str, family: str) -> P:
