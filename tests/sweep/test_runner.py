@@ -181,8 +181,10 @@ def test_a_run_whose_workers_die_is_recorded_and_its_neighbours_go_on(
         assert kept(store, runs[k]) == expected[k]
 
     assert run_all(runs, store, "cpu", workers=2)[1] == results[1]  # not tried again unasked
-    run_all(runs, store, "cpu", workers=1, retry_failed=True)
+    told: list[Event] = []
+    run_all(runs, store, "cpu", workers=1, watch=told.append, retry_failed=True)
     assert kept(store, bad) == expected[1]
+    assert not any(isinstance(event.what, Failure) for event in told)  # it is tried again instead
 
 
 def test_workers_that_cannot_start_are_recorded(tmp_path, monkeypatch) -> None:
