@@ -11,7 +11,6 @@ decided. *Exact*: rationals throughout.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -64,26 +63,19 @@ def dot(a: Iterable[Rational], b: Iterable[Rational]) -> Rational:
     return sum((x * y for x, y in zip(a, b, strict=True) if x != 0 and y != 0), fmpq(0))
 
 
-def dyadic(ball: Ball) -> Rational:
-    """A ball of radius 0 as a rational."""
-    mantissa, exponent = ball.man_exp()
-    return fmpq(mantissa) * fmpq(2) ** int(exponent)
-
-
 def rounded_down(value: Rational | Ball) -> float:
     """A float that is at most the rational, or at most every number in the ball.
 
-    >>> rounded_down(fmpq(1, 4)), Fraction(rounded_down(fmpq(1, 3))) <= Fraction(1, 3)
+    >>> rounded_down(fmpq(1, 4)), exact(rounded_down(fmpq(1, 3))) <= fmpq(1, 3)
     (0.25, True)
     >>> rounded_down(arb(1) / 4), rounded_down(arb(1) / 3) <= 1 / 3
     (0.25, True)
     """
     if isinstance(value, arb):
         need(bool(value.is_finite()), "the margin cannot be bounded")
-        value = dyadic(value.lower())
-    below = Fraction(int(value.p), int(value.q))
-    nearest = float(below)
-    return nearest if Fraction(nearest) <= below else math.nextafter(nearest, -math.inf)
+        value = value.lower().fmpq()
+    nearest = float(value)
+    return nearest if exact(nearest) <= value else math.nextafter(nearest, -math.inf)
 
 
 @dataclass(frozen=True, eq=False)

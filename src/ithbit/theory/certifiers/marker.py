@@ -40,7 +40,6 @@ from ithbit.theory.certifiers.exact import (
     Line,
     Rational,
     UnsuitableError,
-    dyadic,
     exact,
     exact_row,
     line_direction,
@@ -193,7 +192,7 @@ def _attention(solution: Solution, layer: SoftmaxAttention | LinearAttention) ->
     for e in index:
         e_exact = exact(e)
         share = weight(-float(e)) if softmax else 1 / weight(float(e))
-        bound = dyadic((arb(v) * share * (moment - arb(e_exact) * mass)).upper())
+        bound = (arb(v) * share * (moment - arb(e_exact) * mass)).upper().fmpq()
         offset.append(v * e_exact)
         spread.append((fmpq(0), bound))
         at_index.append((e_exact + v * e_exact, e_exact + v * e_exact + bound))
@@ -239,7 +238,7 @@ def _softmax_index(
         gap = x_max - exact(e)
         own = arb(gap) * arb(-g * exact(e) * gap).exp()
         s = exact(e) + v * x_max
-        spreads.append((s - v * dyadic((pull + own).upper()), s))
+        spreads.append((s - v * (pull + own).upper().fmpq(), s))
     return spreads
 
 
