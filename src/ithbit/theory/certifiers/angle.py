@@ -17,12 +17,11 @@ from dataclasses import dataclass
 
 from flint import arb, fmpq
 
-from ithbit.theory.certifiers.exact import Ball, Bound, Rational, exact, need
+from ithbit.theory.certifiers.exact import Ball, Bound, Matrix, Rational, exact, need
 from ithbit.theory.certifiers.reading import (
     BITS,
     ONE,
     PLACE,
-    Matrix,
     Reader,
     bits_of,
     in_balls,
@@ -73,7 +72,7 @@ def _head_maps(reader: Reader, layer: int) -> tuple[Matrix, Matrix]:
     weight = reader.weights[f"blocks.{layer}.qkv.weight"]
     q = reader.rows(weight[:size], f"{what}, query")
     k = reader.rows(weight[d : d + size], f"{what}, key")
-    return reader.combined(zip(q, k, strict=True)), reader.values(layer)
+    return q.transpose() * k, reader.values(layer)
 
 
 def _root(d: int, square: Rational | Ball) -> Ball:
@@ -92,12 +91,12 @@ def _pointed(
     what = f"of block {layer + 1}"
     scores, moved = _head_maps(reader, layer)
     only_entries(moved, {(BITS, BITS)}, f"the value {what}")
-    for row in scores:
+    for row in scores.tolist():
         only(row, {ONE, PLACE}, f"the key {what}")
-    need(moved[BITS][BITS] > 0, "the value must keep the sign of the bit")
+    need(moved[BITS, BITS] > 0, "the value must keep the sign of the bit")
     places, (D0, D1) = places_of(reader.solution, slope), D
     scale = [_root(reader.solution.width, D0 + D1 * p * p) for p in places]
-    value = arb(v * moved[BITS][BITS])
+    value = arb(v * moved[BITS, BITS])
     return scores, Pointed([arb(p) for p in places], scale, shrink, arb(D0 / D1), value)
 
 
@@ -114,7 +113,7 @@ def _right(solution: TrainedSolution, reader: Reader) -> Bound:
         only(a, {ONE, PLACE}, "the index token")
         square = nu[ONE] * a[ONE] ** 2 + nu[PLACE] * a[PLACE] ** 2
         s = _root(d, square + d * eps)
-        read = [sum((a[r] * scores[r][c] for r in (ONE, PLACE)), fmpq(0)) for c in (ONE, PLACE)]
+        read = [sum((a[r] * scores[r, c] for r in (ONE, PLACE)), fmpq(0)) for c in (ONE, PLACE)]
         A, B = (s * scale * arb(x * y) for x, y in zip(read, (one, fmpq(1)), strict=True))
         own = s * s * scale * arb(read[0] * a[ONE] + read[1] * a[PLACE])
         y = _pull(seen, i, A, B, [own])
@@ -176,9 +175,9 @@ def _left(solution: TrainedSolution, reader: Reader) -> Bound:
     only_entries(scores, {(ONE, FLAG)}, "the scores of block 1")
     pairs = {(r, c) for r in (FLAG, INDEX) for c in (FLAG, INDEX)}
     only_entries(moved, pairs, "the value of block 1")
-    need(scores[ONE][FLAG] < 0, "the end must look for the index, and bits must not")
+    need(scores[ONE, FLAG] < 0, "the end must look for the index, and bits must not")
     scale = 1 / arb(solution.spec.d_head).sqrt()
-    look = scale * arb(scores[ONE][FLAG])
+    look = scale * arb(scores[ONE, FLAG])
     s_end = _root(d, nu[ONE] * end[ONE] ** 2 + d * eps)
 
     index = [t.index(i, n, fmpq(0)) for i in range(1, n + 1)]
@@ -187,7 +186,7 @@ def _left(solution: TrainedSolution, reader: Reader) -> Bound:
     ]
     need(all(a[FLAG] > 0 and a[INDEX] >= 0 for a in index), "the index must hold a positive flag")
     brought = [
-        [s * arb(moved[r][FLAG] * a[FLAG] + moved[r][INDEX] * a[INDEX]) for r in (FLAG, INDEX)]
+        [s * arb(moved[r, FLAG] * a[FLAG] + moved[r, INDEX] * a[INDEX]) for r in (FLAG, INDEX)]
         for s, a in zip(s_index, index, strict=True)
     ]
     places = places_of(solution, slope)
@@ -218,7 +217,7 @@ def _left(solution: TrainedSolution, reader: Reader) -> Bound:
         s2 = (d / ((1 + arb(eps)) * square + d * arb(eps) ** 2)).sqrt()
         held = {c: x * s2 for c, x in held.items()}
         read = [
-            sum((held[r] * arb(scores[r][c]) for r in held if scores[r][c] != 0), arb(0)) * scale
+            sum((held[r] * arb(scores[r, c]) for r in held if scores[r, c] != 0), arb(0)) * scale
             for c in (ONE, PLACE)
         ]
         rest = [arb(0), read[0] * held[ONE]]  # the index token's key is 0; the end's own key

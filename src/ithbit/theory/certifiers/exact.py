@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flint import arb, fmpq
+from flint import arb, fmpq, fmpq_mat
 
 from ithbit.theory.layers import FloatArray, ReluNet
 
@@ -44,6 +44,7 @@ class Bound:
 
 Rational = Any  # flint.fmpq, which has no type stubs
 Ball = Any  # flint.arb
+Matrix = Any  # flint.fmpq_mat
 
 
 def exact(value: float) -> Rational:
@@ -57,6 +58,10 @@ def exact(value: float) -> Rational:
 
 def exact_row(values: Iterable[float]) -> list[Rational]:
     return [exact(value) for value in values]
+
+
+def exact_matrix(values: FloatArray) -> Matrix:
+    return fmpq_mat(*values.shape, exact_row(values.ravel()))
 
 
 def dot(a: Iterable[Rational], b: Iterable[Rational]) -> Rational:

@@ -6,18 +6,18 @@ writes must lie in the span of U, and everything an argument takes to be 0 or 1 
 that. Otherwise `UnsuitableError` names what is not. Both ends of a ball are balls of radius 0.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flint import ctx, fmpq
+from flint import ctx, fmpq, fmpq_mat
 
 from ithbit.theory.certifiers.exact import (
     BALLS,
     Ball,
     Bound,
+    Matrix,
     Rational,
-    dot,
-    exact_row,
+    exact_matrix,
     need,
     rounded_down,
 )
@@ -25,7 +25,6 @@ from ithbit.theory.constructions.content import is_norm
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.solution import Column, TrainedSolution
 
-Matrix = list[list[Rational]]
 Argument = Callable[[TrainedSolution], Bound]
 # Decorates an argument. In bits: scores are of size n^2 and their gaps of size 1.
 in_balls: Callable[[Argument], Argument] = ctx.workprec(160)
@@ -44,50 +43,37 @@ class Reader:
 
     def __init__(self, solution: TrainedSolution, U: FloatArray) -> None:
         self.solution, self.weights = solution, solution.weights
-        self.columns = [[fmpq(int(value)) for value in column] for column in U.T]
-        self.norms = [dot(column, column) for column in self.columns]
-        self.m = len(self.norms)
+        self.U = exact_matrix(U)
+        self.norms = [fmpq(int(value)) for value in (U * U).sum(0)]
+        self.dual = fmpq_mat(
+            [[x / nu for x, nu in zip(row, self.norms, strict=True)] for row in self.U.tolist()]
+        )
         for name, value in self.weights.items():
             if is_norm(name):
                 wanted = 1.0 if name.endswith("weight") else 0.0
                 need(bool((value == wanted).all()), f"{name} must be {wanted:g} throughout")
 
     def rows(self, weights: FloatArray, what: str) -> Matrix:
-        """What each row reads of the content, including rows of zeros."""
-        return [self._row(row, what) for row in weights]
+        """What each row reads of the content."""
+        self._factors(weights, f"{what} reads more of the stream than the content")
+        return exact_matrix(weights) * self.U
 
-    def _row(self, row: FloatArray, what: str) -> list[Rational]:
-        if not row.any():
-            return [fmpq(0)] * self.m
-        values = exact_row(row)
-        found = [dot(values, column) for column in self.columns]
-        factors = [c / nu for c, nu in zip(found, self.norms, strict=True)]
-        need(values == self._lift(factors), f"{what} reads more of the stream than the content")
-        return found
+    def writes(self, columns: FloatArray, what: str) -> Matrix:
+        """The content that each column of the stream holds, one in a row."""
+        return self._factors(columns.T, f"{what} writes more to the stream than content")
 
-    def _lift(self, content: list[Rational]) -> list[Rational]:
-        parts = [(c, column) for c, column in zip(content, self.columns, strict=True) if c != 0]
-        return [
-            sum((c * column[k] for c, column in parts), fmpq(0)) for k in range(self.solution.width)
-        ]
-
-    def write(self, column: FloatArray, what: str) -> list[Rational]:
-        """The content that a column of the stream holds."""
-        values = exact_row(column)
-        factors = [dot(values, c) / nu for c, nu in zip(self.columns, self.norms, strict=True)]
-        need(values == self._lift(factors), f"{what} writes more to the stream than content")
+    def _factors(self, vectors: FloatArray, otherwise: str) -> Matrix:
+        """The vectors, one in a row, as combinations of the columns of U."""
+        given = exact_matrix(vectors)
+        factors = given * self.dual
+        need(given == factors * self.U.transpose(), otherwise)
         return factors
 
     def product(self, out: FloatArray, inner: FloatArray, what: str) -> Matrix:
         """The map out · inner between contents: what the channels in between pass on."""
-        used = [k for k in range(len(inner)) if inner[k].any() and out[:, k].any()]
-        pairs = [(self._row(inner[k], what), self.write(out[:, k], what)) for k in used]
-        return self.combined((written, read) for read, written in pairs)
-
-    def combined(self, pairs: Iterable[tuple[list[Rational], list[Rational]]]) -> Matrix:
-        """The sum of a bᵀ over pairs of rows."""
-        pairs, of = list(pairs), range(self.m)
-        return [[sum((a[r] * b[c] for a, b in pairs), fmpq(0)) for c in of] for r in of]
+        used = inner.any(1) & out.any(0)
+        read = self.rows(inner[used], what)
+        return self.writes(out[:, used], what).transpose() * read
 
     def values(self, layer: int) -> Matrix:
         """What head 0 of a block moves between contents; the other heads must write nothing."""
@@ -95,7 +81,7 @@ class Reader:
         given = self.weights[f"blocks.{layer}.qkv.weight"][2 * d :]
         out = self.weights[f"blocks.{layer}.out.weight"]
         spare = self.product(out[:, size:], given[size:], what)
-        need(not any(any(row) for row in spare), f"{what}: only the first head may write")
+        need(not any(spare.entries()), f"{what}: only the first head may write")
         return self.product(out[:, :size], given[:size], what)
 
     def zero(self, *names: str) -> None:
@@ -105,7 +91,7 @@ class Reader:
 
     def head(self, coordinate: int) -> Rational:
         """The factor by which the head reads this coordinate; it must read nothing else."""
-        (row,) = self.rows(self.weights["head.weight"], "the head")
+        (row,) = self.rows(self.weights["head.weight"], "the head").tolist()
         only(row, {coordinate}, "the head")
         self.zero("head.bias")
         need(row[coordinate] > 0, "the head must read the answer with a positive factor")
@@ -117,10 +103,10 @@ class Tokens:
     """The contents of all tokens, affine in features: content = sum of columns times features."""
 
     bit: list[Rational]
-    value: list[Rational]
     query: list[Rational]
-    fraction: list[Rational]
     end: list[Rational]
+    value: list[Rational]
+    fraction: list[Rational]
     place: list[Rational]
 
     def index(self, i: int, n: int, place: Rational) -> list[Rational]:
@@ -139,10 +125,9 @@ def tokens(reader: Reader) -> Tokens:
     embed, places = reader.weights["embed"], reader.weights["positions.polynomial"]
     need(not embed[:, Column.SQUARE].any(), "the square of the index feature must be unused")
     need(not places[:, 1].any(), "the square of the position must be unused")
-    order = (Column.BIT, Column.VALUE, Column.QUERY, Column.FRACTION, Column.END)
-    parts = [reader.write(embed[:, k], "the embedding") for k in order]
-    parts.append(reader.write(places[:, 0], "the map of positions"))
-    return Tokens(*parts)
+    features = reader.writes(embed[:, : Column.SQUARE], "the embedding")
+    place = reader.writes(places[:, :1], "the map of positions")
+    return Tokens(*features.tolist(), *place.tolist())
 
 
 def bits_of(t: Tokens) -> tuple[Rational, Rational, Rational]:
@@ -170,6 +155,6 @@ def only(values: Sequence[Rational], allowed: set[int], what: str) -> None:
 
 def only_entries(found: Matrix, allowed: set[tuple[int, int]], what: str) -> None:
     """Raise unless a map between contents has no entries but the allowed ones."""
-    for r, row in enumerate(found):
+    for r, row in enumerate(found.tolist()):
         for c, value in enumerate(row):
             need(value == 0 or (r, c) in allowed, f"{what} maps content {c} to {r}")

@@ -24,7 +24,6 @@ from ithbit.theory.certifiers.reading import (
     BITS,
     ONE,
     PLACE,
-    Matrix,
     Reader,
     Tokens,
     bits_of,
@@ -39,6 +38,8 @@ from ithbit.theory.constructions import linear_window, mamba2_window
 from ithbit.theory.constructions.content import columns
 from ithbit.theory.solution import TrainedSolution
 from ithbit.theory.trained_blocks import DENOMINATOR_EPS, LINEAR_EPS, MAMBA_EPS
+
+Contents = list[list[Rational]]
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def window_of(
     activation: Activation,
     tokens: tuple[Rational, Rational],
     step: Rational,
-    rows: Matrix,
+    rows: Contents,
     writes: list[Rational],
 ) -> Window:
     """The window of the units behind the rows that write something."""
@@ -190,14 +191,14 @@ def certify_linear(solution: TrainedSolution) -> Bound:
 
     weight = reader.weights["blocks.0.qkv.weight"]
     need(not weight[:d].any(), "block 1 must ask nothing: its queries are 0")
-    keys = reader.rows(weight[d : d + size], "block 1, key")
+    keys = reader.rows(weight[d : d + size], "block 1, key").tolist()
     need(all(row == keys[0] for row in keys), "the keys of the first head must be alike")
     only(keys[0], {ONE, INDEX}, "the key of block 1")
     common, heavy = keys[0][ONE], keys[0][INDEX]
     need(common < 0 < heavy, "only the index may weigh much")
     moved = reader.values(0)
     only_entries(moved, {(PLACE, INDEX)}, "the value of block 1")
-    need(moved[PLACE][INDEX] < 0, "the index must be subtracted from the place")
+    need(moved[PLACE, INDEX] < 0, "the index must be subtracted from the place")
 
     places = places_of(solution, slope)
     light = (scale(nu[PLACE] * slope**2, nu[BITS] * v**2).lower() * arb(common * C)).exp()
@@ -210,16 +211,16 @@ def certify_linear(solution: TrainedSolution) -> Bound:
         s = scale(nu[INDEX] * held * held)
         own = size * (1 + s * arb(common * C + heavy * held))
         need(bool(own > size), "the index must weigh more than the others")
-        whole = -s * arb(moved[PLACE][INDEX] * held)
+        whole = -s * arb(moved[PLACE, INDEX] * held)
         taken.append((whole * own / (own + others + eps)).lower().union(whole.upper()))
     farthest = max((a.upper() for a in taken), key=float)
 
     up, down = reader.weights["blocks.0.up.weight"], reader.weights["blocks.0.down.weight"]
-    used = [k for k in range(len(up)) if down[:, k].any()]
-    written = [reader.write(down[:, k], "a unit") for k in used]
+    used = down.any(0)
+    written = reader.writes(down[:, used], "a unit").tolist()
     for column in written:
         only(column, {FOUND}, "a unit's output")
-    rows, writes = reader.rows(up[used], "a unit"), [c[FOUND] for c in written]
+    rows, writes = reader.rows(up[used], "a unit").tolist(), [c[FOUND] for c in written]
     window = window_of(gelu(), (C, v), slope / (T - 1), rows, writes)
     reach = arb(nu[PLACE]) * farthest.max(arb(slope)) ** 2
     least, most = scale(nu[BITS] * v * v, reach).lower(), scale(nu[BITS] * v * v).upper()
@@ -228,8 +229,8 @@ def certify_linear(solution: TrainedSolution) -> Bound:
     need(not weight[: 2 * d].any(), "block 2 must take the plain mean: queries and keys are 0")
     moved = reader.values(1)
     only_entries(moved, {(FOUND, FOUND)}, "the value of block 2")
-    need(moved[FOUND][FOUND] > 0, "block 2 must keep the sign of the mark")
-    factor = arb(moved[FOUND][FOUND] * reader.head(FOUND)) * size / (T * size + eps)
+    need(moved[FOUND, FOUND] > 0, "block 2 must keep the sign of the mark")
+    factor = arb(moved[FOUND, FOUND] * reader.head(FOUND)) * size / (T * size + eps)
 
     margins: list[Ball] = []
     for i in range(1, n + 1):
@@ -249,7 +250,7 @@ class _Block:
         names = ("in.weight", "conv.weight", "conv.bias", "dt_bias", "a_log", "out.weight")
         own = (reader.weights[f"blocks.{layer}.{name}"] for name in names)
         weights, conv, bias, steps, logs, out = own
-        gates = reader.rows(weights[:d], f"{what}, gate")
+        gates = reader.rows(weights[:d], f"{what}, gate").tolist()
         need(all(row == gates[0] for row in gates), f"{what}: the gates must be alike")
         only(gates[0], {ONE}, f"{what}, gate")
         need(gates[0][ONE] > 0, f"{what}: the gate must be open")
@@ -267,8 +268,8 @@ class _Block:
         dt = (1 + arb(float(steps[0])).exp()).log()
         self.decay = (-dt * arb(float(logs[0])).exp()).exp()
         self.gain = dt * same
-        self.rows: Matrix = reader.rows(weights[d : 2 * d], f"{what}, channel")
-        self.writes: Matrix = [reader.write(column, f"{what}, output") for column in out.T]
+        self.rows: Contents = reader.rows(weights[d : 2 * d], f"{what}, channel").tolist()
+        self.writes: Contents = reader.writes(out, f"{what}, output").tolist()
 
 
 @in_balls
