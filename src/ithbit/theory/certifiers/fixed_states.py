@@ -10,12 +10,12 @@ of t with few breakpoints: between two of them it is affine, and either equals h
 checked at the few tokens that lie there. Exact rationals; O(n log n) for n indices.
 """
 
-from fractions import Fraction
+from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 from flint import fmpq
-from numpy.typing import NDArray
 
 from ithbit.theory.certifiers.exact import (
     EXACT,
@@ -41,10 +41,12 @@ class _Net:
         self.hidden, self.out = ([exact_row(row) for row in W] for W in net.weights)
         self.shift, self.bias = map(exact_row, net.biases)
 
-    def __call__(self, *parts: State) -> State:
-        x = [value for part in parts for value in part]
-        inner = [dot(row, x) + b for row, b in zip(self.hidden, self.shift, strict=True)]
-        relu = [value if value > 0 else fmpq(0) for value in inner]
+    def inner(self, x: Sequence[Rational]) -> list[Rational]:
+        """What the hidden units see."""
+        return [dot(row, x) + b for row, b in zip(self.hidden, self.shift, strict=True)]
+
+    def __call__(self, x: State, h: State) -> State:
+        relu = [max(value, fmpq(0)) for value in self.inner(x + h)]
         return tuple(dot(row, relu) + b for row, b in zip(self.out, self.bias, strict=True))
 
 
@@ -91,12 +93,11 @@ class _TokenLine:
         flat = bits.reshape(-1, bits.shape[-1])
         moving = np.flatnonzero((flat != flat[0]).any(axis=0))
         need(len(moving) <= 1, "the bit tokens differ in more than one coordinate")
-        self.axis = int(moving[0]) if len(moving) else 0
-        self.order: NDArray[np.int64] = np.argsort(flat[:, self.axis], kind="stable")
-        self.sorted = flat[self.order, self.axis]
-        self.rest = _row(flat[0])
+        self.axis = axis = int(moving[0]) if len(moving) else 0
+        self.tokens = [_row(token) for token in flat]  # entries 2 (k − 1) + b
+        self.order = sorted(range(len(flat)), key=lambda entry: self.tokens[entry][axis])
+        self.sorted = [self.tokens[entry][axis] for entry in self.order]
         self.update = update
-        self.bits = bits
         self.moved: dict[State, list[int]] = {}
 
     def require_still(self, state: State, first: int, last: int, index: int) -> None:
@@ -109,32 +110,21 @@ class _TokenLine:
             need(still, f"with index {index}, position {k + 1} holding {bit} moves the state")
 
     def _moved_by(self, state: State) -> list[int]:
-        """Entries 2 (k − 1) + b that change this state."""
-        net, base = self.update, [*self.rest, *state]
+        """The tokens that change this state."""
+        net, base = self.update, [*self.tokens[0], *state]
         base[self.axis] = fmpq(0)
         slopes = [row[self.axis] for row in net.hidden]
-        shifts = [dot(row, base) + b for row, b in zip(net.hidden, net.shift, strict=True)]
+        shifts = net.inner(base)
         lines = [
             Line(tuple(zip(out, slopes, shifts, strict=True)), bias)
             for out, bias in zip(net.out, net.bias, strict=True)
         ]
         kinks = lines[0].breakpoints()
-        # The float nearest to a breakpoint splits the tokens as the breakpoint does, except for
-        # tokens equal to that float: they belong to no open piece and are tested one by one.
-        floats = [float(Fraction(int(t.p), int(t.q))) for t in kinks]
-        stops = np.searchsorted(self.sorted, floats, side="left").tolist() if kinks else []
-        starts = np.searchsorted(self.sorted, floats, side="right").tolist() if kinks else []
-        suspects: list[int] = []
-        for a, b in zip(stops, starts, strict=True):
-            suspects.extend(self.order[a:b].tolist())
-        # The update is affine on each piece: if it fixes the state at two points, it always does.
         edges = [kinks[0] - 1, *kinks, kinks[-1] + 1] if kinks else [fmpq(0), fmpq(1)]
-        pieces = zip(pairwise(edges), [0, *starts], [*stops, len(self.sorted)], strict=True)
-        for ends, a, b in pieces:
-            if a < b and any(f(t) != h for f, h in zip(lines, state, strict=True) for t in ends):
-                suspects.extend(self.order[a:b].tolist())
-        return [entry for entry in dict.fromkeys(suspects) if self._moves(entry, state)]
-
-    def _moves(self, entry: int, state: State) -> bool:
-        k, bit = divmod(entry, 2)
-        return self.update(_row(self.bits[k, bit]), state) != state
+        cuts = [0, *(bisect_left(self.sorted, t) for t in kinks), len(self.sorted)]
+        moved: list[int] = []
+        for ends, (a, b) in zip(pairwise(edges), pairwise(cuts), strict=True):
+            # Affine on this piece: if it fixes the state at both ends, it does so in between.
+            if any(f(t) != h for f, h in zip(lines, state, strict=True) for t in ends):
+                moved += [k for k in self.order[a:b] if net(self.tokens[k], state) != state]
+        return moved
