@@ -26,6 +26,7 @@ its negative parts and that of its positive parts.
 Exact rationals throughout; the exponential sums of (C1) are arb balls. O(n log n).
 """
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import reduce
 
@@ -48,7 +49,6 @@ from ithbit.theory.certifiers.exact import (
     need,
     rounded_down,
 )
-from ithbit.theory.certifiers.intervals import Interval
 from ithbit.theory.layers import FloatArray, LinearAttention, ReluNet, SoftmaxAttention, Ssm
 from ithbit.theory.solution import Solution
 
@@ -61,12 +61,11 @@ class Approach:
     """What the first MLP sees: `marker` as a function of s, and the parts of s."""
 
     marker: Line
-    base: Interval  # (n, 2): of position k, bit b
+    base: list[Rational]  # of position k holding bit b, at 2 (k − 1) + b
     base_end: Rational | None
     offset: list[Rational]  # per index
     spread: list[Spread]  # per index
     at_index: list[Spread]  # the range of s at the index token itself
-    ones: list[Rational]  # base(i, 1), exactly
 
 
 def certify_marker(solution: Solution) -> Bound:
@@ -84,7 +83,7 @@ def certify_marker(solution: Solution) -> Bound:
     _, unmarked = read.range(*_shifted(put.range(fmpq(0), fmpq(0)), start))
     worst: tuple[Rational, int, int] = (-unmarked, 1, 0)
     for i, (low, high) in enumerate(approach.spread, 1):
-        s = approach.ones[i - 1] + approach.offset[i - 1]
+        s = approach.base[2 * i - 1] + approach.offset[i - 1]
         marked = approach.marker.range(s + low, s + high)
         margin, _ = read.range(*_shifted(put.range(*marked), start))
         if margin < worst[0]:
@@ -96,26 +95,19 @@ def certify_marker(solution: Solution) -> Bound:
 def _check_marks(approach: Approach) -> None:
     """(C2): for each i, nothing but position i holding a 1 can meet the marker's support."""
     left, right = approach.marker.support()
-    # Position (k, b) may meet the support iff low < base < high, rounded to floats outward.
-    parts = list(zip(approach.offset, approach.spread, strict=True))
-    low = np.array([rounded_down(left - offset - spread[1]) for offset, spread in parts])
-    high = np.array([-rounded_down(-(right - offset - spread[0])) for offset, spread in parts])
-    base_low, base_high = approach.base.lo.ravel(), approach.base.hi.ravel()
-    order = np.argsort(base_low)
-    width = float((base_high - base_low).max())
-    if width:
-        low = np.nextafter(low - width, -np.inf)
-    first = np.searchsorted(base_low[order], low, side="right")
-    stop = np.searchsorted(base_low[order], high, side="left")
-    for i, (a, b) in enumerate(zip(first, stop, strict=True), 1):
-        strays = [entry for entry in order[a:b] if entry != 2 * i - 1]
+    order = sorted(range(len(approach.base)), key=approach.base.__getitem__)
+    bases = [approach.base[entry] for entry in order]
+    parts = zip(approach.offset, approach.spread, approach.at_index, strict=True)
+    for i, (offset, spread, at_index) in enumerate(parts, 1):
+        first = bisect_right(bases, left - offset - spread[1])
+        stop = bisect_left(bases, right - offset - spread[0])
+        strays = [entry for entry in order[first:stop] if entry != 2 * i - 1]
         if strays:
-            k, bit = divmod(int(strays[0]), 2)
+            k, bit = divmod(strays[0], 2)
             raise UnsuitableError(
                 f"with index {i}, position {k + 1} holding {bit} may be marked too"
             )
-        offset, spread = parts[i - 1]
-        ranges: dict[str, Spread] = {"index": approach.at_index[i - 1]}
+        ranges: dict[str, Spread] = {"index": at_index}
         if approach.base_end is not None:
             ranges["end"] = _shifted(spread, approach.base_end + offset)
         for token, (bottom, top) in ranges.items():
@@ -200,12 +192,11 @@ def _attention(solution: Solution, layer: SoftmaxAttention | LinearAttention) ->
         at_index = _softmax_index(layer, others, index, v, g)
     return Approach(
         marker=line_of(layer.net, np.zeros(1), np.ones(1), np.ones(1)),
-        base=Interval.point(bits),
+        base=exact_row(bits.ravel()),
         base_end=None if table.end is None else exact(table.end[0]),
         offset=offset,
         spread=spread,
         at_index=at_index,
-        ones=exact_row(bits[:, 1]),
     )
 
 
@@ -260,12 +251,11 @@ def _ssm(solution: Solution, layer: Ssm) -> Approach:
     along = [fmpq(0), 1 / q]  # p x + q h grows by one along it
     return Approach(
         marker=line_of(layer.phi, np.zeros(2), along, np.ones(1)),
-        base=Interval.point(table.bit[..., 0]) * float(line_direction(layer.phi)[0]),
+        base=[p * x for x in exact_row(table.bit.ravel())],
         base_end=p * exact(table.end[0]),
         offset=[q * h for h in states],
         spread=[(low, high)] * solution.n_bits,
         at_index=[(s, s) for s in at_index],
-        ones=[p * exact(x) for x in table.bit[:, 1, 0]],
     )
 
 
