@@ -87,17 +87,6 @@ def _hard(n: int) -> Iterator[tuple[str, list[int], int]]:
             yield "edge", [value] * i + [other] * (n - i), i
 
 
-def exhaustive_set(n_bits: int) -> InputSet:
-    """All n 2^n inputs, for n up to 16."""
-    if n_bits > MOST_EXHAUSTIVE:
-        raise SpecError(
-            f"all inputs are written for n up to {MOST_EXHAUSTIVE}, got n = {n_bits}; leave "
-            "--exhaustive out"
-        )
-    bits, index = map(np.concatenate, zip(*all_inputs(n_bits), strict=True))
-    return InputSet("exhaustive", bits, index, [])
-
-
 def _made(n_bits: int, seeds: list[int], exhaustive: bool) -> list[InputSet]:
     """The sets of a length; raise before making them if they do not fit in memory."""
     held_out = len(seeds) * Protocol().held_out_examples * n_bits * BYTES_A_BIT
@@ -105,7 +94,15 @@ def _made(n_bits: int, seeds: list[int], exhaustive: bool) -> list[InputSet]:
     advice = "take a smaller n or fewer seeds"
     need_memory(f"making the inputs of n = {n_bits:,}", max(held_out, adversarial), advice)
     sets = [held_out_set(n_bits, seeds), adversarial_set(n_bits)]
-    return [*sets, exhaustive_set(n_bits)] if exhaustive else sets
+    if exhaustive and n_bits > MOST_EXHAUSTIVE:
+        raise SpecError(
+            f"all inputs are written for n up to {MOST_EXHAUSTIVE}, got n = {n_bits}; leave "
+            "--exhaustive out"
+        )
+    if exhaustive:
+        bits, index = map(np.concatenate, zip(*all_inputs(n_bits), strict=True))
+        sets.append(InputSet("exhaustive", bits, index, []))
+    return sets
 
 
 def write_sets(

@@ -46,6 +46,7 @@ WRONG_PROTOCOL = "protocol must be a Protocol, as in ithbit.Protocol"
         ("check_certificate", (MODEL,), {}, "file must be a path, got ModelSpec"),
         ("bound", ("rhi", 3), {}, "theory is about families by name, got 3; choose one of"),
         ("bound", ("rhi", "rnn"), {"n": "8"}, "n must be a whole number, got '8'"),
+        ("complexity", ("softmax-causal",), {"position": 1.5}, "position must be a whole number"),
         ("score", ([0, 1],), {}, "predictions must be a path, got .0, 1."),
         ("data", ("rhi",), {"n": "8"}, "n must be a whole number, got '8'"),
         ("sample", ("rhi",), {"count": "8"}, "count must be a whole number, got '8'"),

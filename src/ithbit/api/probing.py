@@ -96,9 +96,7 @@ def probe(
     if train_families and train:
         from ithbit.probe.families import family_runs
 
-        runs = family_runs(
-            width, list(plan.lengths), list(plan.layers), list(plan.seeds), plan.protocol
-        )
+        runs = family_runs(width, plan.lengths, plan.layers, plan.seeds, plan.protocol)
         run_here(runs, store, device, workers, progress=progress)
 
     def said(text: str) -> None:

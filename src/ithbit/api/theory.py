@@ -289,7 +289,7 @@ def complexity(
         state=state,
         conv=conv,
     )
-    return causal_complexity(arch, position)
+    return causal_complexity(arch, whole("position", position))
 
 
 @checked

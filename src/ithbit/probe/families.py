@@ -45,24 +45,15 @@ def family_rows(
     A run that stopped at its first perfect epoch counts like any other: the criterion is the same.
     Published counts appear only at the paper's width, 16.
     """
-    ours = _counts(store, width, protocol)
-    printed = {
+    counts = {
         (row.task, family, row.n_layers, n): Count(k, RUNS_PER_CELL, "published")
         for row in published().successes
         for family in row.families
         for n, k in row.successes.items()
         if width == _PAPER_WIDTH
-    }
+    } | _counts(store, width, protocol)
     return [
-        FamilyRow(
-            task,
-            family,
-            depth,
-            {
-                n: ours.get((task, family, depth, n)) or printed.get((task, family, depth, n))
-                for n in lengths
-            },
-        )
+        FamilyRow(task, family, depth, {n: counts.get((task, family, depth, n)) for n in lengths})
         for task in TASKS
         for depth in layers
         for family in FAMILIES
@@ -91,7 +82,11 @@ def _counts(store: Path, width: int, protocol: Protocol) -> dict[tuple[str, str,
 
 
 def family_runs(
-    width: int, lengths: list[int], layers: list[int], seeds: list[int], protocol: Protocol
+    width: int,
+    lengths: Sequence[int],
+    layers: Sequence[int],
+    seeds: Sequence[int],
+    protocol: Protocol,
 ) -> list[RunSpec]:
     """The runs that fill every row."""
     heads = 2 if width % 2 == 0 else 1

@@ -43,7 +43,6 @@ from ithbit.sweep.runner import run_all
 from ithbit.theory.bounds.state import StateBound, state_bounds
 from ithbit.verify.verify import verify_run
 
-RANK_LENGTH = 32
 _FEWEST_ROWS = 32  # of the Jacobian, each as long as what it is measured on
 _EXHAUSTIVE = 1 << 14  # up to this many inputs, all are tried after training: n up to 10
 _PROTOCOL = Protocol()
@@ -57,7 +56,7 @@ class Plan:
     lengths: tuple[int, ...] = (8,)
     layers: tuple[int, ...] = (1, 2)
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    rank_length: int = RANK_LENGTH
+    rank_length: int = 32
     train: bool = True
     protocol: Protocol = _PROTOCOL
     minutes: float = math.inf  # for everything; runs not done by then keep their state
@@ -241,17 +240,13 @@ def probe_layer(
         tuple(families),
     )
     if runs and layer.code:
-        path = report_path(store, layer, plan.protocol)
+        # The latest report on the layer, for the store's report page.
+        settings = json.dumps(plain(plan.protocol), sort_keys=True)
+        digest = hashlib.sha256((layer.digest + settings).encode()).hexdigest()[:12]
+        name = "".join(c if c.isalnum() or c in "-_" else "-" for c in layer.name)
+        path = store / "probe" / f"{name}-{digest}" / "report.json"
         write_text(path, json.dumps(report.to_json(), indent=1) + "\n")
     return report
-
-
-def report_path(store: Path, layer: Layer, protocol: Protocol) -> Path:
-    """Where the latest report on a layer is stored, for the store's report page."""
-    settings = json.dumps(plain(protocol), sort_keys=True)
-    digest = hashlib.sha256((layer.digest + settings).encode()).hexdigest()[:12]
-    name = "".join(c if c.isalnum() or c in "-_" else "-" for c in layer.name)
-    return store / "probe" / f"{name}-{digest}" / "report.json"
 
 
 def _rank(module: torch.nn.Module, name: str, plan: Plan, remarks: list[str]) -> CausalRank:

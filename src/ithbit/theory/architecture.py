@@ -39,18 +39,15 @@ FORMAL_FAMILIES = tuple(_named("formal"))
 TRAINED_FAMILIES = tuple(_named("trained"))
 
 
-def need_theory(family: str) -> None:
+def need_theory(family: object) -> None:
     """Raise `SpecError` if the family is known but no theorem covers it, or is not a name."""
     if not isinstance(family, str):
-        raise SpecError(
-            f"theory is about families by name, got {family!r}; choose one of "
-            f"{', '.join(_named('formal'))}"
-        )
-    if (family in FAMILIES or ":" in family) and not family_named(family).formal:
-        raise SpecError(
-            f"no theory for the family {family!r}: it has no formal counterpart; choose one of "
-            f"{', '.join(_named('formal'))}"
-        )
+        problem = f"theory is about families by name, got {family!r}"
+    elif (family in FAMILIES or ":" in family) and not family_named(family).formal:
+        problem = f"no theory for the family {family!r}: it has no formal counterpart"
+    else:
+        return
+    raise SpecError(f"{problem}; choose one of {', '.join(_named('formal'))}")
 
 
 @dataclass(frozen=True)

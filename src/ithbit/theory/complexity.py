@@ -96,11 +96,12 @@ class Complexity(Shown):
 def mlp_operations(*widths: int) -> int:
     """Operations of affine, ReLU, …, affine through these widths: tM, without the outputs.
 
-    An affine row of length m costs 2m, a ReLU 1.
+    An affine row of length m costs 2m, a ReLU 1. A hidden layer of width 0 is none.
 
-    >>> mlp_operations(16, 64, 16)
-    4160
+    >>> mlp_operations(16, 64, 16), mlp_operations(16, 0, 16)
+    (4160, 512)
     """
+    widths = tuple(width for width in widths if width)
     rows = sum(2 * a * b for a, b in pairwise(widths))
     return rows + sum(widths[1:-1])
 
@@ -119,109 +120,77 @@ def causal_complexity(arch: Architecture, position: int | None = None) -> Comple
         raise SpecError(
             f"{arch.family} is not causal, so it has no causal complexity; take {arch.causal_twin}"
         )
-    if arch.kind == "softmax":
-        if position is None or position < 1:
-            raise SpecError(
-                f"the completion of {arch.family} grows with the position k of the token: "
-                f"k must be at least 1, got {position}"
-            )
-        return (_softmax if arch.model == "formal" else _bert)(arch, position)
-    if (arch.model, arch.kind) not in _FORMULAS:
+    grows = arch.kind == "softmax"
+    if grows and (position is None or position < 1):
+        raise SpecError(
+            f"the completion of {arch.family} grows with the position k of the token: "
+            f"k must be at least 1, got {position}"
+        )
+    formulas = _formulas(arch).get((arch.model, arch.kind))
+    if formulas is None:
         raise SpecError(f"no causal complexity is known for {arch.family} ({arch.model})")
-    return _FORMULAS[arch.model, arch.kind](arch)
+    kept, *written = formulas
+    p, t, *special = (eval(formula, _letters(arch, position)) for formula in written)
+    p_text, t_text = (_as_people_write(formula) for formula in written[:2])
+    counts = dict(zip(_SPECIAL, special, strict=False))
+    k = position if grows else None
+    return Complexity(arch, kept, p, p_text, t, t_text, **counts, position=k)
 
 
-def _inner(arch: Architecture) -> tuple[int, ...]:
-    return (arch.hidden,) if arch.hidden else ()
+def _letters(arch: Architecture, position: int | None) -> dict[str, Any]:
+    """What the letters of the module head stand for."""
+    return {
+        "d": arch.width,
+        "H": arch.heads,
+        "d_h": arch.head_width,
+        "w": arch.hidden,
+        "k": position,
+        "N": arch.state,
+        "c": arch.conv_channels,
+        "v": arch.conv,
+        "tM": mlp_operations,
+    }
 
 
-def _rnn(arch: Architecture) -> Complexity:
-    d = arch.width
-    net = mlp_operations(2 * d, *_inner(arch), d)
-    return Complexity(arch, "h_{k-1}", d, "d", 2 * net + d, "2 tM(2d, w, d) + d", 0)
+def _as_people_write(formula: str) -> str:
+    """A formula without Python's signs: 2*d**2 - d is 2d² − d."""
+    for sign, written in ((" * ", " "), ("**2", "²"), ("**3", "³"), ("*", ""), ("-", "−")):
+        formula = formula.replace(sign, written)
+    return formula
 
 
-def _ssm(arch: Architecture) -> Complexity:
-    d = arch.width
-    net = mlp_operations(2 * d, *_inner(arch), d)
-    if arch.transition == "constant":
-        t, formula = 4 * d * d - d + net + d, "4d² − d + tM(2d, w, d) + d"
-    else:
-        t, formula = 2 * d**3 + 4 * d * d + net + d, "2d³ + 4d² + tM(2d, w, d) + d"
-    return Complexity(arch, "h_{k-1}", d, "d", t, formula, 0)
-
-
-def _sums(arch: Architecture) -> tuple[str, int, str]:
-    """What linear attention keeps."""
-    p = arch.width * (arch.head_width + 1)
-    return "S = Σ v φ(k)ᵀ and z = Σ φ(k), per head", p, "d (d_h + 1)"
-
-
-def _tokens(arch: Architecture, k: int) -> tuple[str, int, str]:
-    """What softmax attention keeps."""
-    return "keys and values of the first k − 1 tokens", 2 * arch.width * (k - 1), "2d (k − 1)"
-
-
-def _linear(arch: Architecture) -> Complexity:
-    d, d_h = arch.width, arch.head_width
-    t = 6 * d * d + 2 * d * d_h + 9 * d - arch.heads + mlp_operations(d, *_inner(arch), d)
-    exponentials = 2 * d if arch.feature == "elu" else 0
-    return Complexity(arch, *_sums(arch), t, "6d² + 2d d_h + 9d − H + tM(d, w, d)", exponentials)
-
-
-def _softmax(arch: Architecture, k: int) -> Complexity:
-    d, H = arch.width, arch.heads
-    t = 6 * d * d - d + (4 * d + H) * k - H + mlp_operations(d, *_inner(arch), d)
-    formula = "6d² − d + (4d + H) k − H + tM(d, w, d)"
-    return Complexity(arch, *_tokens(arch, k), t, formula, H * k, position=k)
-
-
-def _gru(arch: Architecture) -> Complexity:
-    d = arch.width
-    return Complexity(arch, "h_{k-1}", d, "d", 12 * d * d + 16 * d, "6d (d + d) + 16d", 3 * d)
-
-
-def _pre_ln_linear(arch: Architecture) -> Complexity:
-    d, d_h, w = arch.width, arch.head_width, arch.hidden
-    gelu = arch.activation == "gelu"
-    t = 8 * d * d + 2 * d * d_h + 23 * d + 4 * d * w + (4 if gelu else 1) * w + 6
-    formula = f"8d² + 2d d_h + 23d + 4dw + {'4w' if gelu else 'w'} + 6"
-    erfs = w if gelu else 0
-    return Complexity(arch, *_sums(arch), t, formula, 2 * d, square_roots=2, error_functions=erfs)
-
-
-def _bert(arch: Architecture, k: int) -> Complexity:
-    d, H, w = arch.width, arch.heads, arch.hidden
-    gelu = arch.activation == "gelu"
-    t = 8 * d * d + (4 * d + H) * k - H + 17 * d + 6 + 4 * d * w + (4 if gelu else 1) * w
-    formula = f"8d² + (4d + H) k − H + 17d + 6 + 4dw + {'4w' if gelu else 'w'}"
-    erfs = w if gelu else 0
-    return Complexity(
-        arch, *_tokens(arch, k), t, formula, H * k, 2, error_functions=erfs, position=k
-    )
-
-
-def _mamba2(arch: Architecture) -> Complexity:
-    d, H, N, c, v = arch.width, arch.heads, arch.state, arch.conv_channels, arch.conv
-    t = 6 + 16 * d + (2 * d - 1) * (2 * d + 2 * N + H) + (2 * v + 4) * c + 6 * H
-    return Complexity(
-        arch,
-        kept="the state (d × N) and the last v − 1 inputs of the convolution",
-        dimension=d * N + (v - 1) * c,
-        dimension_formula="dN + (v − 1) c",
-        operations=t + 5 * d * N + 2 * d * d,
-        operations_formula="6 + 16d + (2d − 1)(2d + 2N + H) + (2v + 4)c + 6H + 5dN + 2d²",
-        exponentials=c + 2 * H + d,
-        square_roots=2,
-        logarithms=H,
-    )
-
-
-_FORMULAS = {
-    ("formal", "rnn"): _rnn,
-    ("formal", "ssm"): _ssm,
-    ("formal", "linear"): _linear,
-    ("trained", "gru"): _gru,
-    ("trained", "linear"): _pre_ln_linear,
-    ("trained", "mamba2"): _mamba2,
-}
+def _formulas(arch: Architecture) -> dict[tuple[str, str], tuple[str, ...]]:
+    """For each layer what it keeps, in words, and the formulas of p, t and the special operations
+    among t, in the order of `_SPECIAL`."""
+    sums = ("S = Σ v φ(k)ᵀ and z = Σ φ(k), per head", "d * (d_h + 1)")
+    tokens = ("keys and values of the first k − 1 tokens", "2*d * (k - 1)")
+    window = ("the state (d × N) and the last v − 1 inputs of the convolution", "d*N + (v - 1) * c")
+    step = "4*d**2 - d" if arch.transition == "constant" else "2*d**3 + 4*d**2"
+    elus = "2*d" if arch.feature == "elu" else "0"
+    activation, erfs = ("4*w", "w") if arch.activation == "gelu" else ("w", "0")
+    return {
+        ("formal", "rnn"): ("h_{k-1}", "d", "2 * tM(2*d, w, d) + d", "0"),
+        ("formal", "ssm"): ("h_{k-1}", "d", f"{step} + tM(2*d, w, d) + d", "0"),
+        ("formal", "linear"): (*sums, "6*d**2 + 2*d * d_h + 9*d - H + tM(d, w, d)", elus),
+        ("formal", "softmax"): (
+            *tokens,
+            "6*d**2 - d + (4*d + H) * k - H + tM(d, w, d)",
+            "H*k",
+        ),
+        ("trained", "gru"): ("h_{k-1}", "d", "6*d * (d + d) + 16*d", "3*d"),
+        ("trained", "linear"): (
+            *sums,
+            f"8*d**2 + 2*d * d_h + 23*d + 4*d*w + {activation} + 6",
+            *("2*d", "2", "0", erfs),
+        ),
+        ("trained", "softmax"): (
+            *tokens,
+            f"8*d**2 + (4*d + H) * k - H + 17*d + 6 + 4*d*w + {activation}",
+            *("H*k", "2", "0", erfs),
+        ),
+        ("trained", "mamba2"): (
+            *window,
+            "6 + 16*d + (2*d - 1)*(2*d + 2*N + H) + (2*v + 4)*c + 6*H + 5*d*N + 2*d**2",
+            *("c + 2*H + d", "2", "H"),
+        ),
+    }

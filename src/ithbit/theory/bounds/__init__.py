@@ -130,10 +130,10 @@ def bound(task: str, arch: Architecture) -> Route:
     Raises:
         NoBoundError: none exists or none is known; the message says which.
     """
-    routes = [route for route in all_routes(task, arch) if route.real_arithmetic]
-    if not routes:
-        raise NoBoundError(_no_bound(task_named(task), arch))
-    return min(routes, key=lambda route: (route.n_star, route.cited))
+    for route in all_routes(task, arch):
+        if route.real_arithmetic:
+            return route
+    raise NoBoundError(_no_bound(task_named(task), arch))
 
 
 @cache
@@ -150,9 +150,7 @@ def all_routes(task: str, arch: Architecture, bits: int = 32) -> tuple[Route, ..
     """
     if bits < 1:
         raise SpecError(f"a number has at least 1 bit, got {bits}")
-    name = task_named(task)
-    routes = [*_counting(name, arch), *_narrow(name, arch)]
-    routes += [*_cited(name, arch), *_state(name, arch, bits)]
+    routes = _routes(task_named(task), arch, bits)
     return tuple(sorted(routes, key=lambda route: (route.n_star, route.cited)))
 
 
@@ -196,44 +194,31 @@ def growth(arch: Architecture) -> str:
     return "n* = O(L⁵), so L = Ω(n^(1/5))"
 
 
-def _counting(task: Task, arch: Architecture) -> Iterator[Route]:
-    found = stages(task, arch)
-    if found is None:
-        return
-    kinds = {stage.kind for stage in found}
+def _routes(task: Task, arch: Architecture, bits: int) -> Iterator[Route]:
     held, fixed = conditions(arch), fixed_bits(task, arch)
-    rigorous = "(K)" if "K" in kinds else "(P')" if "P" in kinds else "(A)"
-    theorem = f"the counting theorem {rigorous}"
-    theorem += ", from Khovanskii's theorem" if "K" in kinds else ""
-    star = n_star(found, "bezout") + fixed
-    yield Route(f"counting {rigorous}", star, theorem, False, held)
-    if "P" in kinds:
-        theorem = "the counting theorem (P), with the constant of Anthony–Bartlett, Theorem 8.3"
-        name = "counting (P)" if "K" not in kinds else "counting (P, K)"
-        yield Route(name, n_star(found, "warren") + fixed, theorem, True, held)
-
-
-def _narrow(task: Task, arch: Architecture) -> Iterator[Route]:
-    if found := narrow(task, arch):
-        star = found.n_star + fixed_bits(task, arch)
-        yield Route("sign changes", star, found.theorem, False, conditions(arch))
-
-
-def _cited(task: Task, arch: Architecture) -> Iterator[Route]:
-    if found := program(task, arch):
-        p, t, q = found
+    if counted := stages(task, arch):
+        kinds = {stage.kind for stage in counted}
+        rigorous = "(K)" if "K" in kinds else "(P')" if "P" in kinds else "(A)"
+        theorem = f"the counting theorem {rigorous}"
+        theorem += ", from Khovanskii's theorem" if "K" in kinds else ""
+        star = n_star(counted, "bezout") + fixed
+        yield Route(f"counting {rigorous}", star, theorem, False, held)
+        if "P" in kinds:
+            theorem = "the counting theorem (P), with the constant of Anthony–Bartlett, Theorem 8.3"
+            name = "counting (P)" if "K" not in kinds else "counting (P, K)"
+            yield Route(name, n_star(counted, "warren") + fixed, theorem, True, held)
+    if few := narrow(task, arch):
+        yield Route("sign changes", few.n_star + fixed, few.theorem, False, held)
+    if algorithm := program(task, arch):
+        p, t, q = algorithm
         name = "8.14" if q else "8.4"
         star = vc_with_exponentials(p, t, q) if q else vc_without_exponentials(p, t)
         theorem = f"Anthony–Bartlett, Theorem {name}, p = {p}, t = {t}, q = {q}"
         yield Route(f"Anthony–Bartlett {name}", star, theorem, cited=True)
-
-
-def _state(task: Task, arch: Architecture, bits: int) -> Iterator[Route]:
-    found = state_bits(task, arch, bits)
-    if found is not None:
+    if (kept := state_bits(task, arch, bits)) is not None:
         condition = f"recurrent, deterministic evaluation with a state of {bits}-bit numbers"
         name, theorem = f"state of {bits}-bit numbers", "equal states give equal answers"
-        yield Route(name, found, theorem, False, (condition,), real_arithmetic=False)
+        yield Route(name, kept, theorem, False, (condition,), real_arithmetic=False)
 
 
 def _no_bound(task: Task, arch: Architecture) -> str:

@@ -73,13 +73,12 @@ def program(task: Task, arch: Architecture) -> Program | None:
 
 def _lhi_program(arch: Architecture, readout: int) -> Program | None:
     d, H = arch.width, arch.heads
-    inner = (arch.hidden,) if arch.hidden else ()
     if arch.attention:
         # alpha + beta and gamma + rho, the guarded quotients, the residual, the MLP.
-        operations = (d + H) + (H + d) + d + mlp_operations(d, *inner, d)
+        operations = (d + H) + (H + d) + d + mlp_operations(d, arch.hidden, d)
         return d + H, operations + readout, 0
     if arch.kind == "ssm":
         constant = arch.transition == "constant"
-        operations = (d if constant else 2 * d * d) + mlp_operations(2 * d, *inner, d)
+        operations = (d if constant else 2 * d * d) + mlp_operations(2 * d, arch.hidden, d)
         return d if constant else d * d + d, operations + readout, 0
     return None

@@ -117,6 +117,15 @@ def log2_cells(hyperplanes: int, dimension: int) -> float:
     return min(float(N), largest + math.log2(total))
 
 
+def cells(hyperplanes: int, dimension: int) -> int:
+    """sum_{r <= p} C(N, r), exact."""
+    total = term = 1
+    for r in range(1, min(dimension, hyperplanes) + 1):
+        term = term * (hyperplanes - r + 1) // r
+        total += term
+    return total
+
+
 @cache
 def chain_exponent(stage: Stage) -> float:
     """The exponent beta of (K), from Khovanskii's theorem."""
@@ -197,14 +206,4 @@ def _excluded(stages: tuple[Stage, ...], n: int, polynomial: Polynomial) -> bool
         return True  # n > p hyperplanes in R^p never have 2^n cells
     if any(stage.kind != "A" or stage.parameters > _WHOLE for stage in stages):
         return False
-    answers = math.prod(_cells(n * stage.tests, stage.parameters) for stage in stages)
-    return answers < 1 << n
-
-
-def _cells(hyperplanes: int, dimension: int) -> int:
-    """sum_{r <= p} C(N, r), exact."""
-    total = term = 1
-    for r in range(1, min(dimension, hyperplanes) + 1):
-        term = term * (hyperplanes - r + 1) // r
-        total += term
-    return total
+    return math.prod(cells(n * stage.tests, stage.parameters) for stage in stages) < 1 << n

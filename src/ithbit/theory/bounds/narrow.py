@@ -61,6 +61,7 @@ from math import comb
 
 from ithbit.families import Task
 from ithbit.theory.architecture import Architecture
+from ithbit.theory.bounds.counting import cells
 
 GRU_SIGN_CHANGES = 17
 
@@ -92,14 +93,20 @@ def narrow(task: Task, arch: Architecture) -> Narrow | None:
         return Narrow("LayerNorm of one number forgets it", lambda n: 1)
     if arch.n_layers > 1 or arch.width > 2:
         return None
+    if arch.kind == "gru" and task == "rhi" and arch.width == 1:
+        return _line(GRU_SIGN_CHANGES, "zeros of exponential polynomials, and Rolle's theorem")
     if arch.kind == "gru" and task == "rhi":
-        return _gru(arch.width)
+        pair = 2**28 * 2**4 * 4**2 * 17**8
+        single = 2**15 * (2 * 2 * 4 * 7) * 16**6
+        return Narrow(
+            "cells of curves in a plane, counted by Khovanskii's theorem",
+            lambda n: 1 + n * single + comb(n, 2) * pair,
+        )
     if arch.width > 1:
         return None
     if arch.kind == "mamba2" and task == "rhi":
-        state = arch.state
         what = "the logit is monotone in an affine function of the state: counting hyperplanes"
-        return Narrow(what, lambda n: sum(comb(n, r) for r in range(min(n, state) + 1)))
+        return Narrow(what, lambda n: cells(n, arch.state))
     if arch.model == "trained" or arch.heads > 1:
         return None
     pieces = arch.hidden + 1
@@ -115,14 +122,3 @@ def narrow(task: Task, arch: Architecture) -> Narrow | None:
 
 def _line(turns: int, what: str) -> Narrow:
     return Narrow(f"{what}: at most {turns} sign changes per index", lambda n: 1 + n * turns)
-
-
-def _gru(width: int) -> Narrow:
-    if width == 1:
-        return _line(GRU_SIGN_CHANGES, "zeros of exponential polynomials, and Rolle's theorem")
-    pair = 2**28 * 2**4 * 4**2 * 17**8
-    single = 2**15 * (2 * 2 * 4 * 7) * 16**6
-    return Narrow(
-        "cells of curves in a plane, counted by Khovanskii's theorem",
-        lambda n: 1 + n * single + comb(n, 2) * pair,
-    )
