@@ -299,7 +299,7 @@ def test_a_loss_that_is_not_finite_fails_its_run_alone(tmp_path, kept, save_ofte
     results = train(runs, store, CPU)
     assert [type(result) for result in results] == [Result, Failure, Result]
     assert "the loss is not finite in epoch 3: " in results[1].error
-    assert results[1] == folder.failure()
+    assert results[1] == folder.outcome()
     assert folder.result() is None
     assert [epoch.epoch for epoch in folder.history()] == [1, 2]
     for k in (0, 2):
@@ -342,7 +342,7 @@ def test_a_watcher_that_raises_is_no_failure_of_the_run(tmp_path) -> None:
 
     with pytest.raises(BrokenPipeError, match="nobody listens"):
         train([run], tmp_path, CPU, watch=reader_is_gone)
-    assert RunFolder(tmp_path, run).failure() is None
+    assert not isinstance(RunFolder(tmp_path, run).outcome(), Failure)
     assert isinstance(train([run], tmp_path, CPU)[0], Result)
 
 

@@ -186,7 +186,7 @@ def test_a_lost_device_ends_the_training_and_fails_no_run(tmp_path, kept, monkey
         train(runs, tmp_path, LostDevice(torch.device("cpu"), "for a test"))
     for run in runs:
         folder = RunFolder(tmp_path, run)
-        assert folder.failure() is None
+        assert not isinstance(folder.outcome(), Failure)
         with folder.claimed() as free:
             assert free
 

@@ -18,9 +18,8 @@ from ithbit.engine.loop import train
 from ithbit.engine.steppers.plain import Plain
 from ithbit.errors import IthbitError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.store.export import export
 from ithbit.store.folder import RunFolder
-from ithbit.store.frame import load_rows
+from ithbit.store.frame import export, load_rows
 from ithbit.store.records import Failure, Result
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "same_science.py"

@@ -11,9 +11,8 @@ from ithbit.report.cells import gather, summary
 from ithbit.report.comparison.compare import compare
 from ithbit.report.tables.main import TABLES, table_named
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.store.export import export
 from ithbit.store.folder import RunFolder
-from ithbit.store.frame import Records, load_rows
+from ithbit.store.frame import Records, export, load_rows
 from ithbit.store.records import Epoch, Failure
 
 GRU, SOFTMAX, SSM = (Variant("lhi", family, 1) for family in ("gru", "softmax-full", "mamba2"))

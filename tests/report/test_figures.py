@@ -17,8 +17,7 @@ from ithbit.report.figures.curves import curves_figure
 from ithbit.report.figures.grid import SHADES
 from ithbit.report.figures.style import looks
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.store.export import export
-from ithbit.store.frame import Records, load_rows
+from ithbit.store.frame import Records, export, load_rows
 
 RESULTS = Path(__file__).parents[2] / "results"
 

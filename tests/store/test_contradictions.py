@@ -14,9 +14,8 @@ from ithbit.errors import StoreError
 from ithbit.published import Variant
 from ithbit.report.cells import gather
 from ithbit.spec import ModelSpec, RunSpec, spec_id
-from ithbit.store.export import export
 from ithbit.store.folder import RunFolder
-from ithbit.store.frame import COLUMNS, load_rows
+from ithbit.store.frame import COLUMNS, export, load_rows
 from ithbit.store.reading import read_verification
 from ithbit.store.records import Epoch
 from ithbit.store.status import folder_status, recorded

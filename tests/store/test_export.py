@@ -6,8 +6,7 @@ import polars as pl
 import pytest
 
 from ithbit.errors import OutputError, SpecError
-from ithbit.store.export import export
-from ithbit.store.frame import Records
+from ithbit.store.frame import Records, export
 from ithbit.store.reading import read_history
 
 

@@ -15,8 +15,7 @@ from ithbit.report.comparison.compare import compare
 from ithbit.report.page.curves import thin_curve, thin_epochs
 from ithbit.report.page.page import render_page
 from ithbit.report.tables.main import TABLES, table_named
-from ithbit.store.export import export
-from ithbit.store.frame import Records, load_rows
+from ithbit.store.frame import Records, export, load_rows
 from ithbit.store.records import Epoch
 
 RESULTS = Path(ithbit.__file__).parents[2] / "results"

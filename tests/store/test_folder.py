@@ -23,7 +23,7 @@ from ithbit.errors import StoreError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.reading import read_history
-from ithbit.store.records import Epoch, LayerOrigin, Result
+from ithbit.store.records import Epoch, Failure, LayerOrigin, Result
 from ithbit.store.status import check_store
 from ithbit.store.writing import write_atomically
 
@@ -164,7 +164,7 @@ def test_a_checkpoint_that_cannot_be_read_is_left_and_said(stopped) -> None:
     with pytest.raises(StoreError, match=r"cannot read .*state\.safetensors: .*; make it readable"):
         train([RUN], stopped.path.parent, CPU)
     assert state.is_dir()
-    assert stopped.failure() is None
+    assert not isinstance(stopped.outcome(), Failure)
 
 
 def test_a_damaged_checkpoint_beside_a_result_changes_nothing(tmp_path) -> None:

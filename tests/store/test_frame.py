@@ -11,8 +11,7 @@ from synthetic_store import Plan, paper_plans, write_run
 
 from ithbit.errors import StoreError
 from ithbit.spec import ModelSpec, Protocol, RunSpec, spec_id
-from ithbit.store.export import export
-from ithbit.store.frame import COLUMNS, Records, load_rows
+from ithbit.store.frame import COLUMNS, Records, export, load_rows
 
 
 def test_rows_hold_what_the_records_say(paper_records: Records) -> None:
@@ -164,7 +163,7 @@ def test_stores_that_are_none(tmp_path: Path) -> None:
 
 def test_reports_need_no_torch() -> None:
     code = (
-        "import sys, ithbit.report.page.page, ithbit.store.export, ithbit.api.records;"
+        "import sys, ithbit.report.page.page, ithbit.store.frame, ithbit.api.records;"
         "sys.exit('torch' in sys.modules)"
     )
     assert run([sys.executable, "-c", code], check=False).returncode == 0

@@ -22,9 +22,8 @@ from ithbit.cli import app
 from ithbit.engine.device import choose_device
 from ithbit.engine.loop import Event, train
 from ithbit.spec import ModelSpec, Protocol, run_from_json
-from ithbit.store.export import export
 from ithbit.store.folder import RunFolder
-from ithbit.store.frame import COLUMNS, load_rows
+from ithbit.store.frame import COLUMNS, export, load_rows
 from ithbit.store.merging import merge
 from ithbit.store.probed import ProbedRun, probed_layers
 from ithbit.store.reading import read_verification, run_folders

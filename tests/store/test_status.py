@@ -112,7 +112,7 @@ def test_one_that_could_not_be_run_takes_nobody_s_place(store: Path, tmp_path: P
         RunFolder(where, run).create()
         RunFolder(where, run).fail(Failure(run, error, "", 1))
     assert merge(store, target).already_there == [RUNS[2].name]
-    assert [RunFolder(target, run).failure().error for run in RUNS[2:]] == [nan, nan]
+    assert [RunFolder(target, run).outcome().error for run in RUNS[2:]] == [nan, nan]
 
 
 @pytest.mark.parametrize(

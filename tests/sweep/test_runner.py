@@ -175,7 +175,7 @@ def test_a_run_whose_workers_die_is_recorded_and_its_neighbours_go_on(
     assert len(killed) == processes.MAX_ATTEMPTS == 3
     assert isinstance(results[1], Failure)
     assert results[1].error == "its worker process died 3 times, last with signal 9"
-    assert RunFolder(store, bad).failure() == results[1]
+    assert RunFolder(store, bad).outcome() == results[1]
     assert len(holders - {None}) >= 2  # each of the two, or who was started for the dead
     for k in (0, *range(2, 6)):
         assert kept(store, runs[k]) == expected[k]
@@ -253,7 +253,7 @@ def test_workers_end_with_their_parent(tmp_path) -> None:
         parent.communicate()
     wait_until(lambda: not any(map(is_alive, workers)), "the workers end")
     for run in runs:
-        assert RunFolder(tmp_path, run).failure() is None
+        assert not isinstance(RunFolder(tmp_path, run).outcome(), Failure)
         with RunFolder(tmp_path, run).claimed() as free:
             assert free
 

@@ -205,7 +205,7 @@ def test_an_interruption_ends_all_threads(tmp_path) -> None:
         assert ours() == set()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         for run in (run for stack in LONG for run in stack):
-            assert RunFolder(store, run).result() is RunFolder(store, run).failure() is None
+            assert RunFolder(store, run).outcome() is None
             if RunFolder(store, run).path.exists():
                 with RunFolder(store, run).claimed() as free:
                     assert free

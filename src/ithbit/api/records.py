@@ -234,6 +234,6 @@ def export(
     ...     [path.name for path in export(store, out=f"{store}/tables", format="csv")]
     ['runs.csv', 'histories.csv']
     """
-    from ithbit.store.export import export as export_records
+    from ithbit.store.frame import export as export_records
 
     return export_records(_records(store, with_histories=True), Path(out), format)

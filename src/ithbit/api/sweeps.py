@@ -15,7 +15,7 @@ from ithbit.models.layer_source import layer_for
 from ithbit.shown import Shown, clock, counted
 from ithbit.spec import RunSpec
 from ithbit.store.reading import check_kind, run_folders
-from ithbit.store.status import STATUSES, RunStatus, folder_status, need_store, reason, statuses
+from ithbit.store.status import STATUSES, RunStatus, folder_status, need_store, recorded, statuses
 from ithbit.sweep.select import Filter, sweep_runs
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Status(Shown):
 
     def to_json(self) -> dict[str, Any]:
         ended = [folder for folder, each in self.runs.items() if each in _EXPLAINED]
-        reasons = {folder: reason(self.store / folder) for folder in ended}
+        reasons = {folder: recorded(self.store / folder)[1] for folder in ended}
         return {"counts": self.counts, "runs": self.runs, "reasons": reasons}
 
     def parts(self) -> Iterator[str]:
@@ -55,7 +55,7 @@ class Status(Shown):
         for shown in ("running", "queued", "stopped", "failed", "set aside"):
             folders = [folder for folder, each in self.runs.items() if each == shown]
             for folder in folders[:_MOST]:
-                why = reason(self.store / folder) if shown in _EXPLAINED else None
+                why = recorded(self.store / folder)[1] if shown in _EXPLAINED else None
                 in_a_line = f": {' '.join(why.split())[:_LONGEST]}" if why else ""
                 yield f"  {shown:9} {folder}{in_a_line}"
             if len(folders) > _MOST:

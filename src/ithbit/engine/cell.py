@@ -127,7 +127,7 @@ class Cell:
                     self.busy.append(folder)
                     continue
                 # Checked again now that we hold the folder: another process may have ended the run.
-                done, shorter = folder.result() or folder.failure(), folder.shorter()
+                done, shorter = folder.outcome(), folder.shorter()
                 if done or (shorter and (done := folder.end_as(shorter))):
                     self.tell(Event(folder.run, done))
                 else:

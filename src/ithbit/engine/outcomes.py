@@ -17,8 +17,7 @@ _NAMED = 5  # damaged runs named in a message
 
 def outcome(store: Path, run: RunSpec) -> Result | Failure | None:
     """A run's outcome in the store, or None if it is still to be trained."""
-    folder = RunFolder(store, run)
-    return folder.result() or folder.failure()
+    return RunFolder(store, run).outcome()
 
 
 def to_train(runs: Sequence[RunSpec], how: How, retry_failed: bool) -> tuple[list[RunSpec], int]:
@@ -53,7 +52,7 @@ def record_failure(store: Path, run: RunSpec, error: str) -> Failure:
 
 def forget_failures(runs: Iterable[RunSpec], store: Path) -> list[RunSpec]:
     """Clear the failures among these runs, so that they are tried again; return those runs."""
-    failed = [run for run in runs if RunFolder(store, run).failure() is not None]
+    failed = [run for run in runs if isinstance(outcome(store, run), Failure)]
     for run in failed:
         RunFolder(store, run).forget_failure()
     return failed

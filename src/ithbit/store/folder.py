@@ -26,7 +26,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -36,7 +35,6 @@ from torch import Tensor
 from ithbit.errors import StoreError
 from ithbit.spec import RunSpec
 from ithbit.store.reading import (
-    State,
     read_history,
     read_json,
     read_layer,
@@ -114,24 +112,23 @@ class RunFolder:
             else:
                 yield True
 
-    def result(self) -> Result | None:
-        """The finished run's record, or None; raises `StoreError` if it is damaged."""
-        state, record = self._read()
-        return result_from_json(record) if state == "finished" else None
-
-    def failure(self) -> Failure | None:
-        """The failed run's record, or None; raises `StoreError` if it is damaged."""
-        state, record = self._read()
-        return failure_from_json(record) if state == "failed" else None
-
-    def _read(self) -> tuple[State, dict[str, Any]]:
+    def outcome(self) -> Result | Failure | None:
+        """The record of how the run ended, or None; raises `StoreError` if it is damaged."""
         ends = (self.path / "result.json", self.path / "failure.json")
         if not any(map(os.path.lexists, ends)):
-            return "unfinished", {}  # another process may be about to write the spec
+            return None  # another process may be about to write the spec
         try:
-            return read_run(str(self.path))
+            state, record = read_run(str(self.path))
         except UnreadableError as reason:
             raise self._damaged(reason) from None
+        if state == "unfinished":
+            return None
+        return result_from_json(record) if state == "finished" else failure_from_json(record)
+
+    def result(self) -> Result | None:
+        """The finished run's record, or None; raises `StoreError` if it is damaged."""
+        found = self.outcome()
+        return found if isinstance(found, Result) else None
 
     def _damaged(self, reason: UnreadableError) -> StoreError:
         return StoreError(

@@ -16,6 +16,7 @@ run that diverged counts with what it had reached: its `max_accuracy` is over it
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, replace
 from functools import cached_property
@@ -24,14 +25,15 @@ from typing import Any, get_args
 
 import polars as pl
 
-from ithbit.errors import SpecError, StoreError
+from ithbit.errors import OutputError, SpecError, StoreError, one_of
 from ithbit.families import family_named, group
 from ithbit.spec import ModelSpec, Protocol
-from ithbit.store import contradictions
 from ithbit.store.reading import (
     RESULT,
     TABLE_FORMATS,
     State,
+    check_result,
+    check_spec,
     in_order,
     is_export,
     read_history,
@@ -41,6 +43,7 @@ from ithbit.store.reading import (
 from ithbit.store.records import NOT_FINITE, VERDICTS_0_1, Epoch, Failure
 from ithbit.store.schema import ContradictionError, Field, UnreadableError, check, must, schema
 from ithbit.store.status import need_runs
+from ithbit.store.writing import in_memory, write_whole
 
 _MODEL, _PROTOCOL, _EPOCH = schema(ModelSpec), schema(Protocol), schema(Epoch)
 _SETTINGS = ("paper", "early stop", "other")
@@ -256,13 +259,34 @@ def _check_exported(row: dict[str, Any], where: str) -> None:
         raise UnreadableError(f"{where} has family = {row['family']!r:.40}") from None
     if row["group"] != group(row["task"], row["family"], row["n_layers"]):
         raise UnreadableError(f"{where} has group = {row['group']!r:.40}")
-    contradictions.in_spec(row, row["seed"], row, where)
+    check_spec(row, row["seed"], row, where)
     if row["status"] == "finished":
         result = {name: _part(row[name], field) for name, field in RESULT.items()}
         check(result, RESULT, where)
-        contradictions.in_result(result, row, where)
+        check_result(result, row, where)
     elif row["status"] == "failed":
         check(row, _FAILURE, where)
+
+
+def export(records: Records, folder: Path, form: str) -> list[Path]:
+    """Write `runs` and `histories` into a folder as Parquet or CSV; return the two paths.
+
+    A folder that has either table in the other format is refused before anything is written.
+    """
+    one_of("unknown format", form, TABLE_FORMATS)
+    names = ("runs", "histories")
+    others = [f"{name}.{other}" for name in names for other in TABLE_FORMATS if other != form]
+    for other in others:
+        if os.path.isfile(folder / other):
+            raise OutputError(
+                f"{folder} already has {other}, and a table in two formats cannot be read; "
+                "name another folder with --out, or move that file away"
+            )
+    paths = []
+    for name, frame in zip(names, (records.rows, records.histories()), strict=True):
+        write = frame.write_parquet if form == "parquet" else frame.write_csv
+        paths.append(write_whole(folder / f"{name}.{form}", in_memory(write)))
+    return paths
 
 
 def _table_path(folder: Path, name: str) -> Path | None:

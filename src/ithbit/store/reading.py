@@ -10,26 +10,36 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ithbit.errors import SpecError, StoreError, whole
 from ithbit.families import family_named, task_named
-from ithbit.spec import ModelSpec, Protocol, spec_id
-from ithbit.store import contradictions
+from ithbit.spec import ModelSpec, Protocol, RunSpec, spec_id
 from ithbit.store.records import (
     SCHEMA,
     VERDICTS_0_1,
+    Case,
     Epoch,
     Failure,
     LayerOrigin,
     Result,
+    Verification,
     Verified,
 )
-from ithbit.store.schema import UnreadableError, check, must, read_as, schema
+from ithbit.store.schema import (
+    MAX_INT,
+    ContradictionError,
+    UnreadableError,
+    check,
+    must,
+    read_as,
+    schema,
+)
 
+Data = Mapping[str, Any]  # by field name: a JSON record, or a row of a table
 State = Literal["finished", "failed", "unfinished"]
 
 TABLE_FORMATS = ("parquet", "csv")  # of an export
@@ -99,7 +109,7 @@ def read_run(folder: str) -> tuple[State, dict[str, Any]]:
     if result is not None:
         _check_head(folder, result, "result.json")
         check(result, RESULT, "result.json")
-        contradictions.in_result(result, result["spec"]["protocol"], "result.json")
+        check_result(result, result["spec"]["protocol"], "result.json")
         return "finished", result
     failure = read_json(f"{folder}/failure.json")
     if failure is not None:
@@ -134,7 +144,79 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
     check(spec, _SEED, f"{file}: spec")
     if spec_id(spec) != record["run_id"]:
         raise UnreadableError(f"{file} has the spec of another run")
-    contradictions.in_spec(model, spec["seed"], protocol, file)
+    check_spec(model, spec["seed"], protocol, file)
+
+
+def check_spec(model: Data, seed: int, protocol: Data, where: str) -> None:
+    """Refuse a model or protocol that cannot be built; fields this version lacks are ignored."""
+    known = [
+        {name: part[name] for name in schema(kind) if part.get(name) is not None}
+        for kind, part in ((ModelSpec, model), (Protocol, protocol))
+    ]
+    for name, value in (known[0] | known[1] | {"seed": seed}).items():
+        if isinstance(value, int) and abs(value) > MAX_INT:
+            raise ContradictionError(f"{where} has {name} = {value!r:.40}, which is too large")
+    try:
+        RunSpec(ModelSpec(**known[0]), seed, Protocol(**known[1]))
+    except SpecError as error:
+        raise ContradictionError(f"{where}: {error}") from None
+
+
+def check_result(result: Data, protocol: Data, where: str) -> None:
+    """Refuse values that contradict each other; `solved` must be what the accuracy says."""
+    solved, ended, epochs = (result[name] for name in ("solved", "stopped_by", "epochs"))
+    best, final = result["max_accuracy"], result["final_accuracy"]
+    first, given = result.get("first_solved_epoch"), protocol.get("max_epochs")
+    most = Protocol.max_epochs if given is None else given
+    _raise_first(
+        where,
+        (solved != (best == 1), f"solved = {solved}, but max_accuracy = {best}"),
+        (ended == "solved" and best != 1, f"stopped_by = {ended!r}, but max_accuracy = {best}"),
+        (final > best, f"final_accuracy = {final}, but max_accuracy = {best}"),
+        (epochs > most, f"epochs = {epochs}, but max_epochs = {most}"),
+        (
+            (first is not None) != (best == 1),
+            f"first_solved_epoch = {first}, but max_accuracy = {best}",
+        ),
+        ((first or 0) > epochs, f"first_solved_epoch = {first}, but epochs = {epochs}"),
+    )
+
+
+def _check_verification(found: Verification, where: str) -> None:
+    """Refuse a verdict that the numbers contradict."""
+    verdict, wrong, case = found.verdict, found.n_wrong, found.counterexample
+    is_proved = verdict == "proved on all inputs"
+    is_right = is_proved or verdict == "right on all inputs"
+    proof = found.proof
+    holds = proof is not None and proof.outcome == "proved" and (proof.least_margin or 0) > 0
+    _raise_first(
+        where,
+        (
+            (verdict == "refuted") != (case is not None),
+            f"verdict = {verdict!r}, but counterexample = {case}",
+        ),
+        (is_right and wrong > 0, f"verdict = {verdict!r}, but n_wrong = {wrong}"),
+        (
+            is_right and not is_proved and not found.exhaustive,
+            f"verdict = {verdict!r}, but exhaustive = False",
+        ),
+        (is_proved and not holds, f"verdict = {verdict!r}, but proof = {proof}"),
+        (
+            any(not _is_input(each, found.n_bits) for each in (found.worst, case) if each),
+            f"n_bits = {found.n_bits}, but worst = {found.worst}, counterexample = {case}",
+        ),
+        (wrong > found.n_evaluated, f"n_wrong = {wrong}, but n_evaluated = {found.n_evaluated}"),
+    )
+
+
+def _is_input(case: Case, n_bits: int) -> bool:
+    return len(case.bits) == n_bits and set(case.bits) <= set("01") and case.index <= n_bits
+
+
+def _raise_first(where: str, *denials: tuple[bool, str]) -> None:
+    for is_so, reason in denials:
+        if is_so:
+            raise ContradictionError(f"{where} has {reason}")
 
 
 def read_verification(folder: str) -> Verified | None:
@@ -150,7 +232,7 @@ def read_verification(folder: str) -> Verified | None:
             return None
         record["verdict"] = VERDICTS_0_1.get(str(record.get("verdict")), record.get("verdict"))
         verified = read_as(Verified, record | {"found": record}, "verification.json")
-        contradictions.in_verification(verified.found, "verification.json")
+        _check_verification(verified.found, "verification.json")
         wrong = {int(i): whole("a count", count) for i, count in record["wrong_by_index"].items()}
         _ = verified.found.effort, verified.found.sentence()  # stages and margins that can be said
     except (UnreadableError, SpecError, ValueError, KeyError, TypeError, OverflowError):

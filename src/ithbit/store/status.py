@@ -61,7 +61,7 @@ def need_runs(store: Path) -> list[tuple[str, str]]:
 def folder_status(folder: Path) -> RunStatus:
     """The status of the run in a folder; *running* means that a process holds its lock.
 
-    *set aside*: its record is not valid, and no table counts it; `reason` says why.
+    *set aside*: its record is not valid, and no table counts it; `recorded` says why.
 
     Only a queue knows what is queued, and a lock held on another machine may not be visible: see
     `executors.ledger.live_runs`.
@@ -86,11 +86,6 @@ def recorded(folder: Path) -> tuple[RunStatus, str | None]:
     if state == "failed":
         return "failed", str(record["error"])
     return "done" if state == "finished" else "stopped", None
-
-
-def reason(folder: Path) -> str | None:
-    """Why the run of a folder is set aside or failed, or None."""
-    return recorded(folder)[1]
 
 
 def statuses(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, RunStatus]:
