@@ -3,12 +3,14 @@ such text is made of."""
 
 import io
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions
+    from rich.table import Table
 
 COLUMNS = 80  # of a terminal
 _PAGE = '<pre style="line-height: 1.2; font-family: monospace">{code}</pre>'
@@ -60,6 +62,36 @@ def _console(**settings: Any) -> "Console":
 def _print(console: "Console", parts: Iterable[Any]) -> None:
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, str))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A table that leaves out its last columns where they do not fit, and names them: a number is
+    shown whole or not at all. `rows` may be shorter than `heads`."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> Iterator[Any]:
+        unlimited = options.update_width(10_000)
+        for shown in range(len(self.heads), 0, -1):
+            table = self._first(shown)
+            # Without any wrapping: rich may cut a word short where it wraps another column.
+            if console.measure(table, options=unlimited).maximum <= options.max_width or shown == 1:
+                yield table
+                return
+
+    def _first(self, shown: int) -> "Table":
+        from rich.table import Table
+
+        left_out = ", ".join(self.heads[shown:])
+        table = Table(title=self.title, caption=f"no room for: {left_out}" if left_out else None)
+        for head in self.heads[:shown]:
+            table.add_column(head, justify="right")
+        for row in self.rows:
+            table.add_row(*row[:shown])
+        return table
 
 
 def counted(count: int, noun: str) -> str:

@@ -90,6 +90,17 @@ def test_comparison_prints() -> None:
     assert str(agreement).startswith("Agreement: none of 255 comparisons differs.")
 
 
+@pytest.mark.parametrize("columns", [20, 40, 50, 60, 70, 80])
+def test_numbers_stay_whole_in_a_narrow_terminal(results, monkeypatch, columns) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = str(results)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= columns
+    assert ("s/epoch ┃" in text) == (columns == 80)  # else it is named below the table
+    if columns >= 40:
+        assert all(f" {each.max_accuracy:.4f} │" in text for each in results)
+
+
 def test_results_are_a_list(results) -> None:
     assert len(results) == 2
     assert results == list(results)

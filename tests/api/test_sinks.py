@@ -1,6 +1,8 @@
 """Training told to others: what TensorBoard reads back is what the store has."""
 
+import errno
 import json
+import os
 
 import pytest
 
@@ -52,3 +54,26 @@ def test_mistakes_are_told_before_training(tmp_path, monkeypatch) -> None:
     with pytest.raises(SpecError, match=r"pip install 'ithbit\[tensorboard\]'"):
         ithbit.train("lhi", "gru", tensorboard=tmp_path / "b", store=tmp_path / "a", **SETTINGS)
     assert not (tmp_path / "a").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_training(tmp_path) -> None:
+    pytest.importorskip("tensorboard")
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"cannot write .*file/board: Not a directory"):
+        ithbit.train("lhi", "gru", tensorboard=tmp_path / "file/board", store="a", **SETTINGS)
+
+
+def test_a_full_disk_ends_the_curves_and_not_the_runs(tmp_path, monkeypatch, capfd) -> None:
+    writer = pytest.importorskip("tensorboard.summary.writer.record_writer")
+
+    def full(self, data) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writer.RecordWriter, "write", full)
+    runs = ithbit.train("lhi", "gru", store=tmp_path / "a", tensorboard=tmp_path / "b", **SETTINGS)
+    assert [run.epochs for run in runs] == [2, 2]
+    (said,) = capfd.readouterr().err.splitlines()
+    assert said == (
+        f"ithbit: cannot write {tmp_path / 'b'}: No space left on device; training goes on "
+        "without TensorBoard"
+    )

@@ -7,15 +7,17 @@ all a tracker needs; TensorBoard below is one such function.
 """
 
 import math
+import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -30,6 +32,7 @@ from ithbit.families import family_named
 from ithbit.shown import clock, counted
 from ithbit.spec import RunSpec
 from ithbit.store.records import Epoch, Failure, Result
+from ithbit.store.writing import check_writable
 from ithbit.sweep.estimate import nominal_epoch_seconds
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ _ROWS = 12  # runs shown at once
 _QUIET_SECONDS = 15.0  # between two lines where there is no terminal
 _RECENT, _FEWEST = (0.15, 0.25, 0.4), 4  # shares of recent epochs used to predict; at least four
 _AGREE = 1.3  # factor within which the three predictions must agree
+_EVENTS = "events.out.tfevents"  # how names of files that TensorBoard reads begin
 _FLAT = 1e-3  # fall of the log loss per epoch below which it counts as flat
 
 
@@ -246,10 +250,11 @@ def _outcome_text(outcome: Result | Failure) -> str:
 
 
 class TensorBoard:
-    """Writes every epoch's numbers to `folder`/RUN FOLDER; closes a run's file when the run ends.
+    """Appends every epoch's numbers to a file in `folder`/RUN FOLDER; see `watching`.
 
     Epochs that an earlier command trained are not written again, so a resumed run continues its
-    curve.
+    curve. Each epoch is written at once and by this thread (TensorBoard's own writer has another),
+    so that a full disk is noticed here: it ends the curves, not the runs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -257,27 +262,39 @@ class TensorBoard:
             raise SpecError("--tensorboard needs TensorBoard: pip install 'ithbit[tensorboard]'")
         if folder.exists() and not folder.is_dir():
             raise OutputError(f"{folder} is a file; TensorBoard needs a folder")
-        self.folder = folder
-        self._writers: dict[str, Any] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot write {folder}: {error.strerror or error}") from error
+        check_writable(folder / _EVENTS)
+        self.folder, self._broken = folder, False
+        self._file = f"{_EVENTS}.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
 
     def __call__(self, event: "Event") -> None:
-        from torch.utils.tensorboard.writer import SummaryWriter
+        if self._broken or not isinstance(event.what, Epoch):
+            return
+        try:
+            self._write(self.folder / event.run.folder / self._file, event.what)
+        except OSError as error:
+            self._broken = True
+            why = f"cannot write {self.folder}: {error.strerror or error}"
+            print(f"ithbit: {why}; training goes on without TensorBoard", file=sys.stderr)
 
-        run = event.run.folder
-        if isinstance(event.what, Epoch):
-            if run not in self._writers:
-                self._writers[run] = SummaryWriter(str(self.folder / run))
-            numbers = asdict(event.what)
-            step = numbers.pop("epoch")
-            for name, value in numbers.items():
-                self._writers[run].add_scalar(name, value, step)
-        elif not isinstance(event.what, str) and run in self._writers:
-            self._writers.pop(run).close()
+    def _write(self, file: Path, epoch: Epoch) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event as Record
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-    def close(self) -> None:
-        """Close the files of runs that have not ended."""
-        while self._writers:
-            self._writers.popitem()[1].close()
+        numbers = asdict(epoch)
+        step = numbers.pop("epoch")
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        records = [Record(wall_time=time.time(), step=step, summary=Summary(value=values))]
+        file.parent.mkdir(exist_ok=True)
+        if not file.exists():
+            records.insert(0, Record(wall_time=time.time(), file_version="brain.Event:2"))
+        with open(file, "ab") as out:
+            for record in records:
+                RecordWriter(out).write(record.SerializeToString())
 
 
 @contextmanager
@@ -295,7 +312,7 @@ def watching(
     with ExitStack() as stack:
         told: list[Watch] = []
         if tensorboard is not None:
-            told.append(stack.enter_context(closing(TensorBoard(Path(tensorboard)))))
+            told.append(TensorBoard(Path(tensorboard)))
         if watch is not None:
             told.append(watch)
         if progress:

@@ -17,7 +17,7 @@ from ithbit.api.arguments import (
 )
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
-from ithbit.shown import Shown, counted
+from ithbit.shown import Columns, Shown, counted
 from ithbit.spec import Protocol, RunSpec, cell
 from ithbit.store.reading import check_kind, read_history
 from ithbit.store.records import Failure, Result
@@ -94,23 +94,19 @@ class Results(Shown, list[Result | Failure]):
         if len(self.failures) > _NAMED:
             yield f"  failed: … and {len(self.failures) - _NAMED} more"
 
-    def _table(self) -> Any:
-        from rich.table import Table
-
+    def _table(self) -> Columns:
         run = self[0].spec
         m = run.model
         title = f"{m.task.upper()} {m.family} L={m.n_layers} n={m.n_bits}, {m.positions} positions"
-        table = Table(title=f"{title} ({run.group})")
         # As many columns as fit in eighty characters.
         heads = ("seed", "solved", "best acc.", "epochs", "ended by", "at n/2", "at 2n", "s/epoch")
-        for head in heads:
-            table.add_column(head, justify="right")
+        rows = []
         for outcome in self:
             if not isinstance(outcome, Result):
-                table.add_row(str(outcome.spec.seed), "diverged" if outcome.diverged else "failed")
+                rows.append([str(outcome.spec.seed), "diverged" if outcome.diverged else "failed"])
                 continue
             half, double = outcome.half_length_accuracy, outcome.double_length_accuracy
-            table.add_row(
+            row = [
                 str(outcome.spec.seed),
                 f"epoch {outcome.first_solved_epoch}" if outcome.solved else "no",
                 f"{outcome.max_accuracy:.4f}",
@@ -119,8 +115,9 @@ class Results(Shown, list[Result | Failure]):
                 "–" if half is None else f"{half:.3f}",
                 "–" if double is None else f"{double:.3f}",
                 f"{outcome.seconds_per_epoch:.3f}",
-            )
-        return table
+            ]
+            rows.append(row)
+        return Columns(f"{title} ({run.group})", heads, rows)
 
 
 @checked
