@@ -30,7 +30,7 @@ from ithbit.store.records import Epoch, Failure, Result
 from ithbit.sweep.runner import run_all
 from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.sampling import HELD_OUT_SEED, Examples, draw_examples, stream_keys
-from ithbit.tasks.tokens import N_FEATURES, token_rows, token_table
+from ithbit.tasks.tokens import N_FEATURES, token_table
 
 WIDTH = 16
 BARS = {"LoopRecurrence": 15, "Lstm": 5, "Encoder": 5, "CausalConv": 5}
@@ -121,7 +121,9 @@ def eager_seconds(layer: type[nn.Module], n_bits: int, protocol: Protocol, devic
     keys, held_out_keys = (stream_keys([seed], where) for seed in (0, HELD_OUT_SEED))
 
     def logits(examples: Examples) -> Tensor:
-        out: Tensor = model(table.features[token_rows("rhi", examples.bits, examples.index)[0]])
+        bits, query = examples.bits[0].long(), 2 * n_bits + examples.index[0, :, None] - 1
+        bit_rows = torch.arange(n_bits, device=where) + n_bits * bits
+        out: Tensor = model(table.features[torch.cat([bit_rows, query], -1)])
         return out
 
     def step(first: int, count: int) -> Tensor:

@@ -7,6 +7,7 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 import triton
 import triton.language as tl
+from every_token import token_rows
 from stacked_truth import DEVICE
 
 from ithbit.kernels.gru.tokens import draw, features, turned
@@ -14,7 +15,7 @@ from ithbit.kernels.tile import token_features
 from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.stream import CUTS, words_per_example
-from ithbit.tasks.tokens import token_rows, token_table
+from ithbit.tasks.tokens import token_table
 
 COUNT = 3
 FIRST = 1_000_000_007

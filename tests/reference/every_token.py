@@ -1,13 +1,29 @@
-"""The stacked models without their savings: every token goes through every block."""
+"""The stacked models without their savings: every token of every example, through every block."""
 
 import torch
 from torch import Tensor
 
+from ithbit.families import Task
 from ithbit.models.classifier import blocks_of, token_vectors
 from ithbit.models.stacked import Params, Sequence, part
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples
-from ithbit.tasks.tokens import TokenTable, token_rows
+from ithbit.tasks.tokens import TokenTable
+
+
+def token_rows(task: Task, bits: Tensor, index: Tensor) -> Tensor:
+    """Rows of the token table for instances: bits (..., n), index (...) from 1 -> (..., token).
+
+    >>> token_rows("lhi", torch.tensor([1, 0]), torch.tensor(2)).tolist()
+    [5, 2, 1, 6]
+    """
+    n = bits.shape[-1]
+    bit_rows = torch.arange(n, device=bits.device) + n * bits.long()
+    query_row = (2 * n + index.long() - 1).unsqueeze(-1)
+    rows = [bit_rows, query_row] if task == "rhi" else [query_row, bit_rows]
+    if task == "lhi":
+        rows.append(torch.full_like(query_row, 3 * n))
+    return torch.cat(rows, dim=-1)
 
 
 def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Examples) -> Tensor:

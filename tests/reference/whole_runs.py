@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ithbit.models.stacked import Params
+from ithbit.reference import weights
 from ithbit.reference.train import optimiser_of, start, step_on
 from ithbit.spec import RunSpec
 from ithbit.tasks.sampling import HELD_OUT_SEED, Examples, draw_examples, stream_keys
@@ -52,7 +53,9 @@ def train(
     (2, 0.001)
     """
     device, protocol, n = torch.device(device), run.protocol, run.model.n_bits
-    module = start(run.model, run.seed, device, params)
+    module = start(run.model, run.seed, device)
+    if params is not None:
+        weights.load(module, run.model, params)
     optimiser = optimiser_of(module, protocol)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
         optimiser,

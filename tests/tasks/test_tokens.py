@@ -1,9 +1,10 @@
 import pytest
 import torch
+from every_token import token_rows
 
 from ithbit.reference.models import dense_features
 from ithbit.tasks.indexing import all_inputs, n_tokens
-from ithbit.tasks.tokens import token_rows, token_table
+from ithbit.tasks.tokens import token_table
 
 
 @pytest.mark.parametrize("task", ["rhi", "lhi"])

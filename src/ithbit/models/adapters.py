@@ -47,11 +47,6 @@ class Encoder(nn.Module):
             width, 2 if width % 2 == 0 else 1, 4 * width, dropout=0.0, batch_first=True
         )
 
-    def train(self, mode: bool = True) -> "Encoder":
-        # Evaluation mode takes a fused path that torch.func refuses; without dropout both modes
-        # compute the same function.
-        return super().train(True)
-
     def forward(self, x: Tensor) -> Tensor:
         ahead = nn.Transformer.generate_square_subsequent_mask(x.shape[1], x.device, x.dtype)
         out: Tensor = self.layer(x, src_mask=ahead if self.causal else None)

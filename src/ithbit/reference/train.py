@@ -10,8 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ithbit.models.stacked import Params
-from ithbit.reference import weights
 from ithbit.reference.models import build
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.tasks.sampling import Examples, draw_examples, stream_keys
@@ -42,17 +40,12 @@ def stepper(
     return step
 
 
-def start(
-    spec: ModelSpec, seed: int, device: torch.device, params: Params | None = None
-) -> nn.Module:
-    """A module to train: from `params` (one seed, no seed axis), or from its library's weights."""
+def start(spec: ModelSpec, seed: int, device: torch.device) -> nn.Module:
+    """A module to train, with its library's weights."""
     # The libraries draw only from torch's global generator; its state is restored afterwards.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        module = build(spec, device)
-    if params is not None:
-        weights.load(module, spec, params)
-    return module.train()
+        return build(spec, device).train()
 
 
 def optimiser_of(module: nn.Module, protocol: Protocol) -> torch.optim.AdamW:

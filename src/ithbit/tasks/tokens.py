@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ithbit.families import Task
-from ithbit.tasks.indexing import n_tokens
 
 N_FEATURES = 6
 
@@ -56,20 +55,3 @@ def token_table(
     end = torch.full((int(task == "lhi"),), n + 1)
     positions = torch.cat([bits, bits, query, end])
     return TokenTable(task, n, features.to(device, dtype), positions.to(device))
-
-
-def token_rows(task: Task, bits: Tensor, index: Tensor) -> Tensor:
-    """Rows of the token table for instances: bits (..., n), index (...) from 1 -> (..., token).
-
-    >>> token_rows("lhi", torch.tensor([1, 0]), torch.tensor(2)).tolist()
-    [5, 2, 1, 6]
-    """
-    n = bits.shape[-1]
-    bit_rows = torch.arange(n, device=bits.device) + n * bits.long()
-    query_row = (2 * n + index.long() - 1).unsqueeze(-1)
-    rows = [bit_rows, query_row] if task == "rhi" else [query_row, bit_rows]
-    if task == "lhi":
-        rows.append(torch.full_like(query_row, 3 * n))
-    out = torch.cat(rows, dim=-1)
-    assert out.shape[-1] == n_tokens(task, n)
-    return out
