@@ -8,6 +8,7 @@ import pytest
 
 from ithbit.errors import SpecError
 from ithbit.families import FAMILIES
+from ithbit.tasks.indexing import all_inputs
 from ithbit.theory.constructions import CONSTRUCTIONS, FREE_GRU, construct
 from ithbit.theory.constructions.linear_heavy import FOUND, INDEX
 from ithbit.theory.constructions.softmax_focus import cosine_scale

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import ithbit
+from ithbit import verdict
 from ithbit.errors import SpecError
 from ithbit.models import classifier
 from ithbit.reference import models as reference
@@ -32,7 +33,6 @@ from ithbit.theory.precision import smallest_margin
 from ithbit.theory.solution import TrainedSolution
 from ithbit.theory.summary_table import table
 from ithbit.theory.trained_blocks import shapes
-from ithbit.theory.verdicts import verdict
 
 ENTRIES = [pytest.param(entry, id=f"{entry.task}-{entry.family}") for entry in TRAINED]
 # Certificates cover both masks at once; where runs do not matter, one of them will do.
@@ -261,9 +261,9 @@ def test_weights_load_as_models_and_as_a_run(tmp_path):
 
 def test_what_is_too_small_or_unknown_is_said():
     with pytest.raises(SpecError, match="need 6 coordinates of width"):
-        construct_trained("lhi", "softmax-full", 4, width=4)
+        construct_trained("lhi", "softmax-full", 4, d_model=4)
     with pytest.raises(SpecError, match="need 6 feed-forward units"):
-        construct_trained("lhi", "linear-full", 4, ff=4)
+        construct_trained("lhi", "linear-full", 4, d_ff=4)
     with pytest.raises(SpecError, match="need 2 layers"):
         construct_trained("lhi", "mamba2", 4, layers=1)
     with pytest.raises(SpecError, match="no construction is known for rhi by gru as it is trained"):

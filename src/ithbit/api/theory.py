@@ -68,7 +68,7 @@ def construct(
     if variant is not None:
         raise SpecError("trained blocks have one construction each; leave the variant out")
     solution = construct_trained(
-        task, family, n, layers=layers, width=width, heads=heads, ff=ff, state=state
+        task, family, n, layers, d_model=width, n_heads=heads, d_ff=ff, d_state=state
     )
     if out is not None:
         from ithbit.loading.constructed import write_run
@@ -328,11 +328,19 @@ def verdict(
     from ithbit.theory.summary_table import table
     from ithbit.theory.verdicts import verdict as decide
 
-    at_least_one(n=whole("n", n))
+    n = whole("n", n)
+    at_least_one(n=n)
     if task is None or family is None:
         own = ff if model == "formal" else 64
         return table(n, model=model, width=width, hidden=own, heads=heads)
-    depth = 1 if layers is None else layers
-    return decide(
-        task, family, depth, n, model=model, width=width, hidden=ff, heads=heads, state=state
+    named = task_named(task)
+    arch = architecture(
+        family,
+        model,
+        n_layers=1 if layers is None else layers,
+        width=width,
+        heads=None if model == "formal" else heads,  # formal layers have one head
+        hidden=ff,
+        state=state,
     )
+    return decide(named, arch, n, heads)

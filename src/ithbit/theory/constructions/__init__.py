@@ -13,7 +13,7 @@ experiments); layers above those needed pass their input on.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ithbit.errors import SpecError, one_of, whole
 from ithbit.families import FAMILIES, TASKS, Task, task_named
@@ -145,15 +145,6 @@ def length_of(n_bits: int) -> int:
     return n_bits
 
 
-def construction_named(task: str, family: str) -> Construction:
-    """The entry for a task and a formal family (or `gru`).
-
-    >>> construction_named("rhi", "linear-full").depth
-    2
-    """
-    return _entry(CONSTRUCTIONS + FREE_GRU, "formal", task, family)
-
-
 def _entry(entries: Iterable[P], model: Model, task: str, family: str) -> P:
     named = task_named(task)
     if entry := entry_of(entries, named, family):
@@ -182,7 +173,7 @@ def construct(task: str, family: str, n_bits: int, variant: str | None = None) -
 
     `certify` gives the proof. Raises `SpecError` if there is no such construction.
     """
-    entry = construction_named(task, family)
+    entry = _entry(CONSTRUCTIONS + FREE_GRU, "formal", task, family)
     n_bits = length_of(n_bits)
     name = entry.default if variant is None else variant
     build = entry.variants[one_of(f"{task} by {family} has no variant", name, entry.variants)]
@@ -190,24 +181,17 @@ def construct(task: str, family: str, n_bits: int, variant: str | None = None) -
 
 
 def construct_trained(
-    task: str,
-    family: str,
-    n_bits: int,
-    *,
-    layers: int | None = None,
-    width: int = 16,
-    heads: int = 2,
-    ff: int = 64,
-    state: int = 16,
+    task: str, family: str, n_bits: int, layers: int | None = None, **sizes: Any
 ) -> TrainedSolution:
-    """Explicit weights of the trained blocks that solve `task` for strings of `n_bits` bits.
+    """Explicit weights of the trained blocks that solve `task` for strings of `n_bits` bits, with
+    as few layers as suffice unless given; the sizes are the fields of `ModelSpec`.
 
     >>> construct_trained("rhi", "softmax-full", 8).weights["head.weight"].shape
     (1, 16)
     """
     entry = _entry(TRAINED, "trained", task, family)
     n_layers = entry.depth if layers is None else layers
-    spec = ModelSpec(entry.task, family, length_of(n_bits), n_layers, width, heads, ff, state)
+    spec = ModelSpec(entry.task, family, length_of(n_bits), n_layers, **sizes)
     if problem := too_small(entry, spec) or too_large(spec):
         raise SpecError(problem)
     return entry.build(spec)
