@@ -21,8 +21,9 @@ from ithbit.theory.architecture import (
     architecture,
     need_theory,
 )
-from ithbit.theory.bounds import Bounds
-from ithbit.theory.complexity import Complexity
+from ithbit.theory.bounds import Bounds, all_routes
+from ithbit.theory.bounds import bound as tightest
+from ithbit.theory.complexity import Complexity, causal_complexity
 
 if TYPE_CHECKING:
     from ithbit.prove.certificate import Confirmed
@@ -225,9 +226,6 @@ def bound(
     >>> bound("rhi", "rnn").n_star
     487
     """
-    from ithbit.theory.bounds import all_routes
-    from ithbit.theory.bounds import bound as tightest
-
     at_least_one(n=n)
     bits = whole("bits", bits)
     arch = architecture(
@@ -270,8 +268,6 @@ def complexity(
     >>> complexity("rnn").operations
     12432
     """
-    from ithbit.theory.complexity import causal_complexity
-
     need_theory(family)
     if family not in (*FORMAL_FAMILIES, *TRAINED_FAMILIES):
         names = FORMAL_FAMILIES if model == "formal" else TRAINED_FAMILIES
