@@ -183,16 +183,6 @@ def embedding_of(index: Any, bit: Any, end: Any = None) -> Embedding:
 Parts = tuple[Embedding, Sequence[Layer], Any]  # and the output matrix
 
 
-def constructed(
-    family: str, named: tuple[str, str], embedding: Embedding, layers: Sequence[Layer], output: Any
-) -> Solution:
-    """A construction's solution; `named` is (theorem, variant), the embedding sets task and n."""
-    task: Task = "rhi" if embedding.end is None else "lhi"
-    n_bits, (theorem, variant) = embedding.n_bits, named
-    A = matrix(output)
-    return Solution(task, family, n_bits, tuple(layers), embedding, A, theorem, variant)
-
-
 class Column(IntEnum):
     """The columns of `embed`: a token's features."""
 

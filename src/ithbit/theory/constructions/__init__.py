@@ -31,7 +31,8 @@ from ithbit.theory.constructions import (
     ssm_sum,
 )
 from ithbit.theory.constructions.content import LEAST_WIDTH, Weights
-from ithbit.theory.solution import Parts, Solution, TrainedSolution, constructed
+from ithbit.theory.layers import matrix
+from ithbit.theory.solution import Parts, Solution, TrainedSolution
 
 LONGEST = 100_000  # bits; weights have one row per token, and working with them takes time
 MOST_WEIGHTS = 4_000_000
@@ -177,7 +178,9 @@ def construct(task: str, family: str, n_bits: int, variant: str | None = None) -
     n_bits = length_of(n_bits)
     name = entry.default if variant is None else variant
     build = entry.variants[one_of(f"{task} by {family} has no variant", name, entry.variants)]
-    return constructed(family, (entry.theorem, name), *build(family, n_bits))
+    embedding, layers, output = build(family, n_bits)
+    parts = (tuple(layers), embedding, matrix(output))
+    return Solution(entry.task, family, n_bits, *parts, entry.theorem, name)
 
 
 def construct_trained(
