@@ -24,7 +24,7 @@ import numpy as np
 
 from ithbit.theory.gadgets import affine, two_step
 from ithbit.theory.layers import ReluNet, Rnn, Ssm, matrix
-from ithbit.theory.solution import Embedding, Solution, constructed, embedding_of
+from ithbit.theory.solution import Embedding, Layer, Solution, embedding_of
 
 RHO = 0.25
 NAMED = ("below the bound at width 1", "gray code")
@@ -53,24 +53,29 @@ def _embedding(n_bits: int, index: list[float]) -> Embedding:
     return embedding_of(np.array(index)[:, None], bits)
 
 
+def _solution(family: str, embedding: Embedding, layer: Layer) -> Solution:
+    output = matrix([[0], [1]])
+    return Solution("rhi", family, embedding.n_bits, (layer,), embedding, output, *NAMED)
+
+
 def gray_ssm(n_bits: int) -> Solution:
     """RHI for this n by one SSM layer of width 1 with 2^(n−1) hidden units.
 
-    >>> from ithbit.theory.solution import enumerate_inputs
-    >>> enumerate_inputs(gray_ssm(4), object).solves
+    >>> from ithbit.theory.precision import smallest_margin
+    >>> smallest_margin(gray_ssm(4), object) > 0
     True
     """
     fold, keep = affine([[-2 * RHO]], [RHO]), affine([[1.0]], [0.0])
     layer = Ssm(A=fold, B=keep, phi=_zigzag(n_bits, (-1.0, 1.0)), h0=matrix([0.0], 1))
     embedding = _embedding(n_bits, [(1 - RHO ** (i - 2)) / 2 for i in range(1, n_bits + 1)])
-    return constructed("ssm", NAMED, embedding, [layer], [[0], [1]])
+    return _solution("ssm", embedding, layer)
 
 
 def gray_rnn(n_bits: int) -> Solution:
     """RHI for this n by one RNN layer of width 1 with max(2n + 3, 2^(n−1)) hidden units.
 
-    >>> from ithbit.theory.solution import enumerate_inputs
-    >>> enumerate_inputs(gray_rnn(4), object).solves
+    >>> from ithbit.theory.precision import smallest_margin
+    >>> smallest_margin(gray_rnn(4), object) > 0
     True
     """
     n = n_bits
@@ -86,4 +91,4 @@ def gray_rnn(n_bits: int) -> Solution:
         slope = wanted
     layer = Rnn(two_step(inner, bias, [outer], [0.0]), _zigzag(n, (0.0, 1.0)))
     embedding = _embedding(n, [float(i - n - 1) for i in range(1, n + 1)])
-    return constructed("rnn", NAMED, embedding, [layer], [[0], [1]])
+    return _solution("rnn", embedding, layer)

@@ -28,7 +28,7 @@ from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
 from ithbit.theory.architecture import Architecture, architecture
 from ithbit.theory.bounds import bound
-from ithbit.theory.solution import enumerate_inputs
+from ithbit.theory.precision import smallest_margin
 from ithbit.theory.verdicts import hidden_units
 
 WEIGHTS = Path(__file__).with_name("small_weights.json")
@@ -55,7 +55,7 @@ def gray_row(family: str, hidden: int) -> Row:
     while hidden_units(build(n + 1)) <= hidden:
         n += 1
     exact = n <= 5
-    assert enumerate_inputs(build(n), object if exact else np.float64).solves
+    assert smallest_margin(build(n), object if exact else np.float64) > 0
     how = f"explicit weights, all inputs in {'rationals' if exact else 'float64'}"
     high = bound("rhi", architecture(family, width=1, hidden=hidden)).n_star
     return Row(f"formal {family.upper()}, width 1, hidden {hidden}", n, high, how)

@@ -68,7 +68,7 @@ def measure(
     """The largest n in the doubling that was right, the first that was not, and least margins."""
     good, bad, margins, n = 0, None, {}, 2
     while n <= limit and bad is None:
-        count, least = wrong(construct_trained(task, family, n, width=width), dtype, device)
+        count, least = wrong(construct_trained(task, family, n, d_model=width), dtype, device)
         margins[n] = round(least, 4)
         good, bad, n = (n, None, 2 * n) if not count else (good, n, n)
     return {"right": good, "wrong": bad, "margins": margins}

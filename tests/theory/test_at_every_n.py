@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from typer.testing import CliRunner
 
+from ithbit import verdict
 from ithbit.cli import app
 from ithbit.errors import SpecError
 from ithbit.families import TASKS
@@ -17,12 +18,12 @@ from ithbit.theory.bounds.stages import MOST_LAYERS
 from ithbit.theory.certificate import certify
 from ithbit.theory.constructions import CONSTRUCTIONS, LONGEST, construct, construct_trained
 from ithbit.theory.summary_table import table
-from ithbit.theory.verdicts import CERTIFIED_N, hidden_units, verdict
+from ithbit.theory.verdicts import CERTIFIED_N, hidden_units
 
 LENGTHS = (1, 9, CERTIFIED_N + 1, 10_000, 10_001, 14_268, 10**6, 10**9, 10**12)
 DEPTHS = (1, 2, 3, MOST_LAYERS, MOST_LAYERS + 1, 10**6)
 PAIRS = [(task, family) for task in TASKS for family in FORMAL_FAMILIES]
-SIZES = ({}, {"width": 1, "hidden": 3}, {"width": 10**12, "hidden": 10**12})
+SIZES = ({}, {"width": 1, "ff": 3}, {"width": 10**12, "ff": 10**12})
 
 
 def commands(text):
@@ -51,7 +52,7 @@ def test_answers_never_contradict_each_other_as_n_grows(task, family, sizes):
 
 
 @pytest.mark.parametrize(("task", "family"), [(t, f) for t in TASKS for f in TRAINED_FAMILIES])
-@pytest.mark.parametrize("sizes", [{}, {"width": 10**5, "hidden": 10**5}, {"width": 2, "heads": 1}])
+@pytest.mark.parametrize("sizes", [{}, {"width": 10**5, "ff": 10**5}, {"width": 2, "heads": 1}])
 def test_answers_of_trained_blocks_never_contradict_each_other(task, family, sizes):
     lengths = (9, CERTIFIED_N + 1, 10**12)
     for depth in (1, 2, 10**6):

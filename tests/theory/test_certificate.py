@@ -21,7 +21,8 @@ from ithbit.theory.certifiers.marker import approach_of
 from ithbit.theory.constructions import CONSTRUCTIONS, FREE_GRU, construct
 from ithbit.theory.gadgets import hat, ramp
 from ithbit.theory.layers import matrix
-from ithbit.theory.solution import Solution, enumerate_inputs
+from ithbit.theory.precision import smallest_margin
+from ithbit.theory.solution import Solution
 
 ENTRIES = [
     (entry.task, entry.family, variant)
@@ -41,7 +42,7 @@ def least_margin(variant: str, n: int) -> float:
 def test_certificates_agree_with_enumeration(task, family, variant):
     for n in (1, 2, 5, 8):
         solution = construct(task, family, n, variant)
-        certificate, truth = certify(solution), enumerate_inputs(solution).margin
+        certificate, truth = certify(solution), smallest_margin(solution)
         assert certificate.certified
         assert certificate.inputs == n * 2**n
         assert truth - 1e-7 <= certificate.margin <= truth + 1e-12
@@ -172,7 +173,7 @@ def test_marker_and_boxes_agree_on_weights_that_are_merely_different():
             good.layers[1], net=ramp(rng.uniform(1, 4) * (n + 2), -rng.uniform(0.5, 2))
         )
         solution = replace(good, layers=(first, second))
-        truth = enumerate_inputs(solution).margin
+        truth = smallest_margin(solution)
         for method in ("marker", "boxes"):
             try:
                 bound = certify(solution, method).margin
@@ -193,7 +194,7 @@ def test_an_rnn_whose_state_is_moved_by_other_tokens_is_refused():
     certificate = certify(replace(good, layers=(replace(layer, N1=moved),)))
     assert certificate.method == "boxes"
     assert "moves the state" in certificate.refused[1]
-    truth = enumerate_inputs(replace(good, layers=(replace(layer, N1=moved),))).margin
+    truth = smallest_margin(replace(good, layers=(replace(layer, N1=moved),)))
     assert certificate.margin <= truth
 
 

@@ -11,7 +11,7 @@ from ithbit.theory.architecture import architecture
 from ithbit.theory.bounds import bound
 from ithbit.theory.bounds.narrow import GRU_SIGN_CHANGES, narrow
 from ithbit.theory.layers import sigmoid
-from ithbit.theory.solution import enumerate_inputs
+from ithbit.theory.precision import smallest_margin
 from ithbit.theory.verdicts import hidden_units
 
 Polynomial = dict[tuple[int, int, int], float]  # exponents of h, X, E
@@ -127,8 +127,8 @@ def test_the_count_for_two_units_is_the_one_in_the_head():
 def test_gray_code_weights_are_right_on_all_inputs(build):
     for n in range(1, 6):
         solution = build(n)
-        assert enumerate_inputs(solution, object).margin >= 1  # rationals: exact
+        assert smallest_margin(solution, object) >= 1  # rationals: exact
         w = hidden_units(solution)
         assert n <= bound("rhi", architecture(solution.family, width=1, hidden=w)).n_star
-    assert enumerate_inputs(build(7)).solves
+    assert smallest_margin(build(7)) > 0
     assert hidden_units(build(7)) == 64

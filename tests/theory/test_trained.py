@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import ithbit
+from ithbit import verdict
 from ithbit.errors import SpecError
 from ithbit.models import classifier
 from ithbit.reference import models as reference
@@ -28,10 +29,10 @@ from ithbit.theory.certificate_file import (
 from ithbit.theory.certifiers.every_n import trained_every_n, window_linear, window_mamba2
 from ithbit.theory.constructions import TRAINED, construct_trained
 from ithbit.theory.explain import explain
-from ithbit.theory.solution import TrainedSolution, enumerate_inputs
+from ithbit.theory.precision import smallest_margin
+from ithbit.theory.solution import TrainedSolution
 from ithbit.theory.summary_table import table
 from ithbit.theory.trained_blocks import shapes
-from ithbit.theory.verdicts import verdict
 
 ENTRIES = [pytest.param(entry, id=f"{entry.task}-{entry.family}") for entry in TRAINED]
 # Certificates cover both masks at once; where runs do not matter, one of them will do.
@@ -78,7 +79,7 @@ def in_torch(solution, bits, index):
 def test_every_input_is_answered_and_the_certificate_is_below(entry):
     for n in (1, 2, 6):
         for solution in sized(entry, n):
-            true = enumerate_inputs(solution).margin
+            true = smallest_margin(solution)
             bound = certify(solution).margin
             assert floor_of(entry) < bound <= true + 1e-9
             if solution.variant == "angle":
@@ -188,7 +189,7 @@ def test_a_broken_weight_never_certifies_more_than_is_true(entry):
                 bound = bound_or_none(bad)
                 refused += bound is None or bound <= 0
                 if bound is not None:
-                    assert bound <= enumerate_inputs(bad).margin + 1e-9, (name, place, new)
+                    assert bound <= smallest_margin(bad) + 1e-9, (name, place, new)
     assert refused > 20
 
 
@@ -206,7 +207,7 @@ def test_a_blunt_pointer_is_not_certified():
     weights = {name: np.array(value) for name, value in good.weights.items()}
     weights["blocks.0.qkv.weight"][:16] /= 30
     blunt = replace(good, weights=weights)
-    assert certify(blunt).margin <= enumerate_inputs(blunt).margin < 0
+    assert certify(blunt).margin <= smallest_margin(blunt) < 0
 
 
 def test_files_verify_again_and_changes_are_refused(tmp_path):
@@ -238,8 +239,8 @@ def test_layers_above_those_needed_pass_their_input_on():
             construct_trained(entry.task, entry.family, 5, layers=entry.depth + extra)
             for extra in (0, 2)
         )
-        true = enumerate_inputs(deep).margin
-        assert true == pytest.approx(enumerate_inputs(base).margin, abs=1e-6)
+        true = smallest_margin(deep)
+        assert true == pytest.approx(smallest_margin(base), abs=1e-6)
         assert floor_of(entry) < certify(deep).margin <= true + 1e-9
 
 
@@ -260,9 +261,9 @@ def test_weights_load_as_models_and_as_a_run(tmp_path):
 
 def test_what_is_too_small_or_unknown_is_said():
     with pytest.raises(SpecError, match="need 6 coordinates of width"):
-        construct_trained("lhi", "softmax-full", 4, width=4)
+        construct_trained("lhi", "softmax-full", 4, d_model=4)
     with pytest.raises(SpecError, match="need 6 feed-forward units"):
-        construct_trained("lhi", "linear-full", 4, ff=4)
+        construct_trained("lhi", "linear-full", 4, d_ff=4)
     with pytest.raises(SpecError, match="need 2 layers"):
         construct_trained("lhi", "mamba2", 4, layers=1)
     with pytest.raises(SpecError, match="no construction is known for rhi by gru as it is trained"):

@@ -3,14 +3,15 @@
 import pytest
 from deepening import deepened
 
+from ithbit import verdict
 from ithbit.errors import SpecError
 from ithbit.families import FAMILIES, TASKS
 from ithbit.theory.architecture import architecture
 from ithbit.theory.bounds import NoBoundError, bound
 from ithbit.theory.constructions import CONSTRUCTIONS, construct
-from ithbit.theory.solution import enumerate_inputs
+from ithbit.theory.precision import smallest_margin
 from ithbit.theory.summary_table import table
-from ithbit.theory.verdicts import hidden_units, verdict
+from ithbit.theory.verdicts import hidden_units
 
 
 def test_the_derived_table_is_the_papers():
@@ -41,8 +42,8 @@ def test_entries_stand_on_certificates_and_bounds():
 
 def test_past_n_star_of_every_one_layer_bound_the_separation_is_literal():
     """At one n beyond all n*: k layers possible, k - 1 layers impossible, at the same sizes."""
-    sizes = {"width": 2, "hidden": 5}
-    for entry in table(8, **sizes):
+    sizes = {"width": 2, "ff": 5}
+    for entry in verdict(n=8, **sizes):
         if entry.min_layers != 2:
             continue
         n = entry.fewer.n_star + 1
@@ -57,8 +58,8 @@ def test_past_n_star_of_every_one_layer_bound_the_separation_is_literal():
         ("rhi", "softmax-full", 1, 8, {}, "possible", "1 layer of width 2"),
         ("rhi", "softmax-causal", 3, 8, {}, "possible", "and 2 identity layers, certified"),
         ("rhi", "softmax-full", 1, 8, {"width": 1}, "open", "needs width 2"),
-        ("lhi", "rnn", 1, 8, {"hidden": 3}, "open", "no bound is known either"),
-        ("lhi", "rnn", 1, 8, {"hidden": 0}, "impossible", "past n* = 1;"),
+        ("lhi", "rnn", 1, 8, {"ff": 3}, "open", "no bound is known either"),
+        ("lhi", "rnn", 1, 8, {"ff": 0}, "impossible", "past n* = 1;"),
         ("rhi", "rnn", 1, 488, {}, "impossible", "past n* = 487; proved here"),
         (
             "rhi",
@@ -89,8 +90,8 @@ def test_identity_layers_change_no_margin(entry):
     solution = construct(entry.task, entry.family, 4)
     deeper = deepened(solution, entry.depth + 2)
     assert deeper.depth == entry.depth + 2
-    before, after = enumerate_inputs(solution), enumerate_inputs(deeper)
-    assert after.margin == pytest.approx(before.margin, rel=1e-12)
+    before, after = smallest_margin(solution), smallest_margin(deeper)
+    assert after == pytest.approx(before, rel=1e-12)
     assert hidden_units(deeper) == max(hidden_units(solution), 2 * solution.width)
 
 

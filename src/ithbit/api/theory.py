@@ -21,8 +21,9 @@ from ithbit.theory.architecture import (
     architecture,
     need_theory,
 )
-from ithbit.theory.bounds import Bounds
-from ithbit.theory.complexity import Complexity
+from ithbit.theory.bounds import Bounds, all_routes
+from ithbit.theory.bounds import bound as tightest
+from ithbit.theory.complexity import Complexity, causal_complexity
 
 if TYPE_CHECKING:
     from ithbit.prove.certificate import Confirmed
@@ -68,7 +69,7 @@ def construct(
     if variant is not None:
         raise SpecError("trained blocks have one construction each; leave the variant out")
     solution = construct_trained(
-        task, family, n, layers=layers, width=width, heads=heads, ff=ff, state=state
+        task, family, n, layers, d_model=width, n_heads=heads, d_ff=ff, d_state=state
     )
     if out is not None:
         from ithbit.loading.constructed import write_run
@@ -225,9 +226,6 @@ def bound(
     >>> bound("rhi", "rnn").n_star
     487
     """
-    from ithbit.theory.bounds import all_routes
-    from ithbit.theory.bounds import bound as tightest
-
     at_least_one(n=n)
     bits = whole("bits", bits)
     arch = architecture(
@@ -270,8 +268,6 @@ def complexity(
     >>> complexity("rnn").operations
     12432
     """
-    from ithbit.theory.complexity import causal_complexity
-
     need_theory(family)
     if family not in (*FORMAL_FAMILIES, *TRAINED_FAMILIES):
         names = FORMAL_FAMILIES if model == "formal" else TRAINED_FAMILIES
@@ -328,11 +324,19 @@ def verdict(
     from ithbit.theory.summary_table import table
     from ithbit.theory.verdicts import verdict as decide
 
-    at_least_one(n=whole("n", n))
+    n = whole("n", n)
+    at_least_one(n=n)
     if task is None or family is None:
         own = ff if model == "formal" else 64
         return table(n, model=model, width=width, hidden=own, heads=heads)
-    depth = 1 if layers is None else layers
-    return decide(
-        task, family, depth, n, model=model, width=width, hidden=ff, heads=heads, state=state
+    named = task_named(task)
+    arch = architecture(
+        family,
+        model,
+        n_layers=1 if layers is None else layers,
+        width=width,
+        heads=None if model == "formal" else heads,  # formal layers have one head
+        hidden=ff,
+        state=state,
     )
+    return decide(named, arch, n, heads)

@@ -156,9 +156,9 @@ class Certificate(Shown):
         table.add_row("worst found", f"{found} (observed)")
         every = every_input(solution)
         if every is not None:
-            margin = f"smallest margin {every.margin:.9g}"
+            margin = f"smallest margin {every:.9g}"
             table.add_row(
-                "enumerated", f"all {every.inputs} inputs run one by one, {margin} (observed)"
+                "enumerated", f"all {self.inputs} inputs run one by one, {margin} (observed)"
             )
         for run in float_runs(solution):
             safe = safe_n(solution, run.dtype)

@@ -50,11 +50,6 @@ class Complexity(Shown):
     position: int | None = None  # k, if the fingerprint grows with it: no bound follows
 
     @property
-    def fingerprint(self) -> int:
-        """How many numbers are kept of the past tokens."""
-        return self.dimension
-
-    @property
     def total(self) -> int:
         """p + t, an upper bound on the causal complexity."""
         return self.dimension + self.operations

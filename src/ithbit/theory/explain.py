@@ -6,7 +6,8 @@ colour.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
+from typing import Any, Literal
 
 import numpy as np
 from rich.padding import Padding
@@ -94,7 +95,7 @@ class LayerStep:
     inputs: Array  # token dim
     attention: Array | None  # query key
     sums: Array | None  # token dim: x + a, what the MLP of an attention layer reads
-    states: Array | None  # token dim
+    states: Array | None  # token dim; of a trained block, its outputs
     outputs: Array  # token dim
 
 
@@ -135,13 +136,7 @@ class Explanation(Shown):
         for depth, step in enumerate(self.steps, 1):
             story = f". {step.story}" if step.story else ""
             yield Text.assemble((f"Layer {depth}, {step.kind}", "bold"), story)
-            if step.attention is None:
-                table = _states(self, step)
-            elif depth == len(self.steps):
-                table = _readout(self, step)
-            else:
-                table = _attention(self, step)
-            yield Padding(table, (1, 0, 1, 2))
+            yield Padding(_table(self, step), (1, 0, 1, 2))
         zero, one = self.logits
         sign = ">" if one > zero else "<="
         mark = "✓" if self.answer == instance.answer else "✗ wrong"
@@ -168,7 +163,7 @@ def explain(solution: AnySolution, bits: Sequence[int], index: int) -> Explanati
         attention = None if trace.attention is None else trace.attention[0]
         states, sums = None if trace.states is None else trace.states[0], None
         if isinstance(solution, TrainedSolution):
-            kind, states = FAMILIES[solution.family].label, outputs if attention is None else None
+            kind, states = FAMILIES[solution.family].label, outputs
         else:
             layer = solution.layers[depth]
             kind = _KINDS.get(layer.kind, layer.kind.upper())
@@ -203,85 +198,77 @@ def content_of(solution: AnySolution, x: Array) -> Array:
     return x[..., : mamba2_window.LEAST_WIDTH if solution.variant == "window" else 3]
 
 
-def _grid(*headings: str, right: Iterable[int] = ()) -> Table:
+Column = tuple[str, Literal["left", "right"], list[Text]]  # heading, alignment, a cell per token
+
+
+def _table(run: Explanation, step: LayerStep) -> Table:
+    """One layer, a row per token."""
+    labels, readout = run.labels, step is run.steps[-1] and step.attention is not None
+    styles = [INDEX if label.startswith("index") else "" for label in labels]
+    styles[run.asked] = ASKED
+    tokens = _styled(labels, styles)
+    tokens[run.asked].append(" ◂")
+    inputs = [Text(vector(x)) for x in step.inputs]
+    if readout:
+        tokens.append(Text("output y", style="bold"))
+        inputs.append(Text(vector(step.outputs[-1]), style="bold"))
+    look = _states if step.attention is None else _bars if readout else _strips
     table = Table(box=None, padding=(0, 2, 0, 0), header_style=QUIET)
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place in right else "left", no_wrap=True)
+    columns: list[Column] = [("token", "left", tokens), ("x", "right", inputs)]
+    columns += look(step, labels, styles)
+    for heading, justify, _ in columns:
+        table.add_column(heading, justify=justify, no_wrap=True)
+    for row in zip_longest(*(cells for _, _, cells in columns)):
+        table.add_row(*row)
     return table
 
 
-def _label(run: Explanation, token: int) -> Text:
-    mark = " ◂" if token == run.asked else ""
-    return Text(f"{run.labels[token]}{mark}", style=_style(run, token))
+def _styled(texts: Iterable[str], styles: Sequence[str]) -> list[Text]:
+    return [Text(text, style) for text, style in zip(texts, styles, strict=True)]
 
 
-def _style(run: Explanation, token: int) -> str:
-    if token == run.asked:
-        return ASKED
-    return INDEX if run.labels[token].startswith("index") else ""
-
-
-def _attention(run: Explanation, step: LayerStep) -> Table:
+def _strips(step: LayerStep, labels: Sequence[str], styles: Sequence[str]) -> Iterator[Column]:
     """A layer in the middle: every token's attention as a strip of shades, one per key token."""
     assert step.attention is not None
+    strips = [_styled((shade(float(weight)) for weight in row), styles) for row in step.attention]
+    yield "attends to", "left", [Text().join(strip) for strip in strips]
     # What fits beside input, strip and output in eighty columns.
     narrow = step.sums is not None and step.inputs.shape[1] <= 2
-    short = narrow and len(step.inputs) <= 20
-    middle = ["attends to", *(["mostly"] if short else []), *(["x + a"] if narrow else [])]
-    table = _grid("token", "x", *middle, "output", right=(1, *range(2 + short + 1, 6)))
-    for token, row in enumerate(step.attention):
-        strip = Text()
-        for key, weight in enumerate(row):
-            strip.append(shade(float(weight)), style=_style(run, key))
-        cells = [_label(run, token), Text(vector(step.inputs[token])), strip]
-        if short:
-            top = int(row.argmax())
-            weight = f"{run.labels[top]}: {number(float(row[top]))}"
-            cells.append(Text(weight, style=_style(run, top)))
-        if narrow:
-            assert step.sums is not None
-            cells.append(Text(vector(step.sums[token]), style=_style(run, token)))
-        lit = "bold" if step.outputs[token].any() else QUIET
-        table.add_row(*cells, Text(vector(step.outputs[token]), style=lit))
-    return table
+    if narrow and len(labels) <= 20:
+        tops, weights = step.attention.argmax(axis=1), step.attention.max(axis=1)
+        mostly = [
+            f"{labels[top]}: {number(float(w))}" for top, w in zip(tops, weights, strict=True)
+        ]
+        yield "mostly", "left", _styled(mostly, [styles[top] for top in tops])
+    if narrow:
+        assert step.sums is not None
+        yield "x + a", "right", _styled(map(vector, step.sums), styles)
+    lit = ["bold" if output.any() else QUIET for output in step.outputs]
+    yield "output", "right", _styled(map(vector, step.outputs), lit)
 
 
-def _readout(run: Explanation, step: LayerStep) -> Table:
-    """The last attention layer: what the last token attends to, as bars, and its output."""
+def _bars(step: LayerStep, labels: Sequence[str], styles: Sequence[str]) -> Iterator[Column]:
+    """The last attention layer: what the last token attends to, as bars."""
     assert step.attention is not None
-    weights = step.attention[-1]
-    table = _grid("token", "x", "weight", f"seen from {run.labels[-1]!r}", right=(1, 2))
-    for token, weight in enumerate(weights):
-        length = round(float(weight) * _BAR)
-        bar = Text("█" * length or "·", style=_style(run, token))
-        table.add_row(_label(run, token), vector(step.inputs[token]), number(float(weight)), bar)
-    table.add_row(Text("output y", style="bold"), Text(vector(step.outputs[-1]), style="bold"))
-    return table
+    weights = [float(weight) for weight in step.attention[-1]]
+    yield "weight", "right", [Text(number(weight)) for weight in weights]
+    bars = ["█" * round(weight * _BAR) or "·" for weight in weights]
+    yield f"seen from {labels[-1]!r}", "left", _styled(bars, styles)
 
 
-def _states(run: Explanation, step: LayerStep) -> Table:
+def _states(step: LayerStep, labels: Sequence[str], styles: Sequence[str]) -> Iterator[Column]:
     """A recurrent layer: the state after every token, with an arrow where it changes."""
     assert step.states is not None
-    shows_output = step.kind != "GRU"
-    table = _grid("token", "x", "", "state h", *(["output y"] if shows_output else []), right=(1,))
-    before = step.states[0] * 0
-    for token, state in enumerate(step.states):
-        moved = bool((abs(state - before) > 1e-3).any())
-        style = _style(run, token) if moved else QUIET
-        cells = [
-            _label(run, token),
-            Text(vector(step.inputs[token])),
-            Text("→" if moved else "", style=style),
-            Text(vector(state), style=style),
-        ]
-        if shows_output:
-            output = step.outputs[token]
-            final = token == len(step.states) - 1
-            lit = _style(run, token) or ("bold" if final else "")
-            cells.append(Text(vector(output), style=lit if output.any() else QUIET))
-        table.add_row(*cells)
-        before = state
-    return table
+    changes = np.abs(np.diff(step.states, axis=0, prepend=0))
+    moved = [change.max() > 1e-3 for change in changes]
+    lit = [style if move else QUIET for style, move in zip(styles, moved, strict=True)]
+    yield "", "left", _styled(["→" if move else "" for move in moved], lit)
+    yield "state h", "left", _styled(map(vector, step.states), lit)
+    if step.kind != "GRU":  # its output is its state
+        own = [*styles[:-1], styles[-1] or "bold"]
+        written = zip(own, step.outputs, strict=True)
+        lit = [style if output.any() else QUIET for style, output in written]
+        yield "output y", "left", _styled(map(vector, step.outputs), lit)
 
 
 def shade(weight: float) -> str:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ithbit.errors import SpecError, raise_problems
 from ithbit.families import FAMILIES, Task
 from ithbit.spec import ModelSpec
-from ithbit.tasks.indexing import all_inputs, n_tokens
+from ithbit.tasks.indexing import n_tokens
 from ithbit.theory.layers import (
     Array,
     FloatArray,
@@ -183,16 +183,6 @@ def embedding_of(index: Any, bit: Any, end: Any = None) -> Embedding:
 Parts = tuple[Embedding, Sequence[Layer], Any]  # and the output matrix
 
 
-def constructed(
-    family: str, named: tuple[str, str], embedding: Embedding, layers: Sequence[Layer], output: Any
-) -> Solution:
-    """A construction's solution; `named` is (theorem, variant), the embedding sets task and n."""
-    task: Task = "rhi" if embedding.end is None else "lhi"
-    n_bits, (theorem, variant) = embedding.n_bits, named
-    A = matrix(output)
-    return Solution(task, family, n_bits, tuple(layers), embedding, A, theorem, variant)
-
-
 class Column(IntEnum):
     """The columns of `embed`: a token's features."""
 
@@ -304,43 +294,3 @@ class TrainedSolution:
 
 
 AnySolution = Solution | TrainedSolution
-
-
-@dataclass(frozen=True)
-class Enumeration:
-    """The smallest margin over all n · 2^n inputs, each run on its own."""
-
-    margin: float
-    inputs: int
-
-    @property
-    def solves(self) -> bool:
-        """Whether every input had its answer as the strict argmax (a NaN counts as wrong)."""
-        return self.margin > 0
-
-
-def comparable_margins(
-    solution: AnySolution, bits: NDArray[Any], index: NDArray[Any], dtype: Any = np.float64
-) -> FloatArray:
-    """Margins with NaN, which wrong weights may give and does not compare, as −inf."""
-    with np.errstate(all="ignore"):
-        margins = solution.margins(bits, index, dtype)
-    return np.where(margins == margins, margins, -np.inf).astype(np.float64)
-
-
-def enumerate_inputs(solution: AnySolution, dtype: Any = np.float64) -> Enumeration:
-    """Run all n · 2^n inputs one by one; for n up to about 12.
-
-    *Exact* if `dtype` is object; in floats *observed*: every input was run, with rounding.
-
-    >>> from ithbit.theory.constructions import construct
-    >>> enumerate_inputs(construct("lhi", "rnn", 3)).margin
-    7.0
-    """
-    batch = max(1, 2_000_000 // solution.n_tokens**2)
-    n = solution.n_bits
-    least = min(
-        float(comparable_margins(solution, bits, index, dtype).min())
-        for bits, index in all_inputs(n, batch)
-    )
-    return Enumeration(least, n << n)

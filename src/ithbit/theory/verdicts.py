@@ -17,11 +17,10 @@ from dataclasses import dataclass, fields
 from math import floor
 from typing import Any, Literal
 
-from ithbit.errors import SpecError, whole
-from ithbit.families import Task, task_named
+from ithbit.families import Task
 from ithbit.shown import Shown, counted
 from ithbit.spec import ModelSpec
-from ithbit.theory.architecture import Architecture, Model, architecture
+from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds import NoBoundError, Route, bound
 from ithbit.theory.bounds.stages import TooDeepError
 from ithbit.theory.certificate import LONGEST, Certificate, certify
@@ -121,44 +120,21 @@ def certificate_record(certificate: Certificate | None) -> dict[str, Any] | None
     return {name: claims[name] for name in _RECORDED}
 
 
-def verdict(
-    task: str,
-    family: str,
-    n_layers: int,
-    n_bits: int,
-    *,
-    model: Model = "formal",
-    width: int = 16,
-    hidden: int = 64,
-    heads: int = 2,
-    state: int = 16,
-) -> Verdict:
-    """Whether `n_layers` layers of these sizes can solve the task at `n_bits`.
+def verdict(task: Task, arch: Architecture, n_bits: int, heads: int = 2) -> Verdict:
+    """Whether layers of these sizes can solve the task at `n_bits`.
 
     If possible: *certified*, or *proved* by closed form past `CERTIFIED_N` and for trained blocks
     too large or too deep to certify. If impossible: *proved*, or cited, as the bound states.
-    `heads` and `state` apply to trained blocks.
+    `heads` are those of the explicit weights of trained blocks.
 
-    >>> verdict("lhi", "mamba2", 2, 64, model="trained").answer
+    >>> from ithbit.theory.architecture import architecture
+    >>> verdict("lhi", architecture("mamba2", "trained", n_layers=2), 64).answer
     'possible'
-    >>> verdict("rhi", "gru", 1, 7, model="trained", width=1).answer
+    >>> verdict("rhi", architecture("gru", "trained", width=1), 7).answer
     'impossible'
     """
-    name = task_named(task)
-    n_bits = whole("n", n_bits)
-    if n_bits < 1:
-        raise SpecError(f"n must be at least 1, got {n_bits}")
-    arch = architecture(
-        family,
-        model,
-        n_layers=n_layers,
-        width=width,
-        heads=None if model == "formal" else heads,  # formal layers have one head
-        hidden=hidden,
-        state=state,
-    )
-    found = possible(name, arch, n_bits, heads)
-    return found if isinstance(found, Verdict) else _by_bounds(name, arch, n_bits, found)
+    found = possible(task, arch, n_bits, heads)
+    return found if isinstance(found, Verdict) else _by_bounds(task, arch, n_bits, found)
 
 
 def possible(task: Task, arch: Architecture, n_bits: int, heads: int = 2) -> Verdict | str:

@@ -13,7 +13,8 @@ from ithbit.theory.certifiers.intervals import Interval
 from ithbit.theory.constructions import CONSTRUCTIONS, FREE_GRU, construct
 from ithbit.theory.gadgets import hat
 from ithbit.theory.layers import ReluNet, matrix
-from ithbit.theory.solution import Solution, enumerate_inputs
+from ithbit.theory.precision import smallest_margin
+from ithbit.theory.solution import Solution
 
 ENTRIES = [
     (entry.task, entry.family, variant)
@@ -56,7 +57,7 @@ def check_damages(task: str, family: str, variant: str, count: int, seed: int) -
         good = construct(task, family, int(rng.integers(2, 6)), variant)
         solution = damaged(good, rng, 10.0 ** rng.uniform(-6, 0))
         with np.errstate(all="ignore"):
-            truth = enumerate_inputs(solution).margin
+            truth = smallest_margin(solution)
         bound = certify_boxes(solution).margin
         assert bound <= truth + ROUNDING * max(1.0, abs(truth))
         missed += truth > ROUNDING and bound <= 0
@@ -78,7 +79,7 @@ def test_the_bound_never_exceeds_the_minimum_of_many_damaged_weights(task, famil
 def test_the_bound_is_tight_on_the_constructions(task, family, variant):
     for n in (1, 2, 7):
         solution = construct(task, family, n, variant)
-        truth = enumerate_inputs(solution).margin
+        truth = smallest_margin(solution)
         assert truth - 4e-8 <= certify_boxes(solution).margin <= truth + 1e-12
 
 

@@ -10,6 +10,7 @@ from ithbit.families import family_named
 from ithbit.published import RUNS_PER_CELL, Variant, published
 from ithbit.report.cells import Cells
 from ithbit.report.tables.table import NOTHING
+from ithbit.theory.architecture import architecture
 from ithbit.theory.summary_table import table as derived_table
 from ithbit.theory.verdicts import Verdict
 from ithbit.theory.verdicts import verdict as verdict_of
@@ -53,8 +54,8 @@ def _verdict(cells: Cells, variant: Variant, n_bits: int) -> Verdict | None:
         return None
     sizes = {"width": "d_model", "heads": "n_heads", "hidden": "d_ff", "state": "d_state"}
     given = {name: run[column] for name, column in sizes.items()}
-    asked = (variant.task, variant.family, variant.n_layers, n_bits)
-    return verdict_of(*asked, model="trained", **given)
+    arch = architecture(variant.family, "trained", n_layers=variant.n_layers, **given)
+    return verdict_of(variant.task, arch, n_bits, run["n_heads"])
 
 
 def _said(verdict: Verdict) -> str:

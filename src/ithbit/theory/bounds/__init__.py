@@ -58,10 +58,6 @@ class Route:
             return f"conditional on {'; '.join(self.conditions)} ({source})"
         return source
 
-    def vacuous_at(self, lengths: tuple[int, ...] = PAPER_LENGTHS) -> tuple[int, ...]:
-        """The lengths at which this bound says nothing."""
-        return tuple(n for n in lengths if n <= self.n_star)
-
 
 @dataclass(frozen=True, repr=False)
 class Bounds(Shown):
@@ -89,8 +85,12 @@ class Bounds(Shown):
             record["routes"] = [self._route(route) for route in self.routes]
         return record
 
-    def _route(self, route: Route) -> dict[str, Any]:
+    def _vacuous_at(self, route: Route) -> list[int]:
+        """The lengths asked about, or else the paper's, at which a bound says nothing."""
         lengths = PAPER_LENGTHS if self.n is None else (self.n,)
+        return [n for n in lengths if n <= route.n_star]
+
+    def _route(self, route: Route) -> dict[str, Any]:
         return {
             "route": route.name,
             "n_star": route.n_star,
@@ -98,7 +98,7 @@ class Bounds(Shown):
             "rests_on": route.rests_on,
             "conditions": list(route.conditions),
             "real_arithmetic": route.real_arithmetic,
-            "vacuous_at": list(route.vacuous_at(lengths)),
+            "vacuous_at": self._vacuous_at(route),
         }
 
     def parts(self) -> Iterator[str]:
@@ -109,12 +109,12 @@ class Bounds(Shown):
         proved = [r.n_star for r in self.routes if r.real_arithmetic and not r.cited]
         if best.cited and proved:
             yield f"  without the cited constant: impossible for every n > {min(proved):,}"
+        vacuous = self._vacuous_at(best)
         if self.n is not None:
-            vacuous = "vacuous: the bound says nothing"
-            yield f"  at n = {self.n:,}: {'impossible' if self.n > best.n_star else vacuous}"
-        elif best.vacuous_at():
-            lengths = ", ".join(map(str, best.vacuous_at()))
-            yield f"  vacuous at the paper's lengths n = {lengths}"
+            said = "vacuous: the bound says nothing" if vacuous else "impossible"
+            yield f"  at n = {self.n:,}: {said}"
+        elif vacuous:
+            yield f"  vacuous at the paper's lengths n = {', '.join(map(str, vacuous))}"
         if self.all:
             yield "\nevery route, tightest first:"
             for route in self.routes:

@@ -13,7 +13,7 @@ experiments); layers above those needed pass their input on.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ithbit.errors import SpecError, one_of, whole
 from ithbit.families import FAMILIES, TASKS, Task, task_named
@@ -31,7 +31,8 @@ from ithbit.theory.constructions import (
     ssm_sum,
 )
 from ithbit.theory.constructions.content import LEAST_WIDTH, Weights
-from ithbit.theory.solution import Parts, Solution, TrainedSolution, constructed
+from ithbit.theory.layers import matrix
+from ithbit.theory.solution import Parts, Solution, TrainedSolution
 
 LONGEST = 100_000  # bits; weights have one row per token, and working with them takes time
 MOST_WEIGHTS = 4_000_000
@@ -145,15 +146,6 @@ def length_of(n_bits: int) -> int:
     return n_bits
 
 
-def construction_named(task: str, family: str) -> Construction:
-    """The entry for a task and a formal family (or `gru`).
-
-    >>> construction_named("rhi", "linear-full").depth
-    2
-    """
-    return _entry(CONSTRUCTIONS + FREE_GRU, "formal", task, family)
-
-
 def _entry(entries: Iterable[P], model: Model, task: str, family: str) -> P:
     named = task_named(task)
     if entry := entry_of(entries, named, family):
@@ -182,32 +174,27 @@ def construct(task: str, family: str, n_bits: int, variant: str | None = None) -
 
     `certify` gives the proof. Raises `SpecError` if there is no such construction.
     """
-    entry = construction_named(task, family)
+    entry = _entry(CONSTRUCTIONS + FREE_GRU, "formal", task, family)
     n_bits = length_of(n_bits)
     name = entry.default if variant is None else variant
     build = entry.variants[one_of(f"{task} by {family} has no variant", name, entry.variants)]
-    return constructed(family, (entry.theorem, name), *build(family, n_bits))
+    embedding, layers, output = build(family, n_bits)
+    parts = (tuple(layers), embedding, matrix(output))
+    return Solution(entry.task, family, n_bits, *parts, entry.theorem, name)
 
 
 def construct_trained(
-    task: str,
-    family: str,
-    n_bits: int,
-    *,
-    layers: int | None = None,
-    width: int = 16,
-    heads: int = 2,
-    ff: int = 64,
-    state: int = 16,
+    task: str, family: str, n_bits: int, layers: int | None = None, **sizes: Any
 ) -> TrainedSolution:
-    """Explicit weights of the trained blocks that solve `task` for strings of `n_bits` bits.
+    """Explicit weights of the trained blocks that solve `task` for strings of `n_bits` bits, with
+    as few layers as suffice unless given; the sizes are the fields of `ModelSpec`.
 
     >>> construct_trained("rhi", "softmax-full", 8).weights["head.weight"].shape
     (1, 16)
     """
     entry = _entry(TRAINED, "trained", task, family)
     n_layers = entry.depth if layers is None else layers
-    spec = ModelSpec(entry.task, family, length_of(n_bits), n_layers, width, heads, ff, state)
+    spec = ModelSpec(entry.task, family, length_of(n_bits), n_layers, **sizes)
     if problem := too_small(entry, spec) or too_large(spec):
         raise SpecError(problem)
     return entry.build(spec)

@@ -14,8 +14,8 @@ It needs care in two places:
   token weighs 5. For the ratio 100 n^2 : 1 the heavy key must be c + 5 = 500 n^2. Then every token
   finds i up to i n / (100 n^2 + n) < 0.01, as the sketch says.
 * The residual x + a adds a token's own coordinates. If V wrote the index where the index token
-  stores it (`separate=False`), that token would see 2i and fake a marker whenever 2i = n + 1,
-  so some answer is wrong at every odd n. Hence the separate coordinate `found`.
+  stores it, that token would see 2i and fake a marker whenever 2i = n + 1, so some answer is wrong
+  at every odd n. Hence the separate coordinate `found`.
 
 The second layer finds the marked token in the same way: margin 1 − 2 / (100 n + 1) if sigma_i = 1,
 and 1 if sigma_i = 0. The product m · sigma is (m + sigma − 1)+, a second hidden layer.
@@ -37,12 +37,8 @@ def _copy(source: int, target: int) -> list[list[float]]:
     return list(moved)
 
 
-def heavy(family: str, n_bits: int, separate: bool = True) -> Parts:
-    """RHI by two full linear-attention layers with one heavy token, as sketched; margin >= 0.98.
-
-    With `separate=False` the found index is added onto the stored one, which fails at odd n.
-    """
-    found = FOUND if separate else INDEX
+def heavy(family: str, n_bits: int) -> Parts:
+    """RHI by two full linear-attention layers with one heavy token, as sketched; margin >= 0.98."""
     key = 500.0 * n_bits**2 - 5
     k = np.arange(1, n_bits + 1, dtype=np.float64)
     bits, index = np.zeros((n_bits, 2, 5)), np.zeros((n_bits, 5))
@@ -51,7 +47,7 @@ def heavy(family: str, n_bits: int, separate: bool = True) -> Parts:
     index[:, KEY], index[:, INDEX], index[:, POSITION] = key, k, n_bits + 1
 
     offset = np.zeros(5)
-    offset[POSITION], offset[found] = 1, -1
+    offset[POSITION], offset[FOUND] = 1, -1
     near = window(0.25, 0.75, tuple(offset))
     bit_row = np.eye(5)[BIT][None]
     mark = ReluNet(
@@ -69,7 +65,7 @@ def heavy(family: str, n_bits: int, separate: bool = True) -> Parts:
     read = two_step(list(bit_row), [0], [[0], [0], [0], [0], [2]], [0, 0, 0, 0, -1])
     K, Q = matrix(_copy(KEY, KEY)), matrix(np.zeros((5, 5)))
     layers = (
-        LinearAttention(causal=False, K=K, Q=Q, V=matrix(_copy(INDEX, found)), net=mark),
+        LinearAttention(causal=False, K=K, Q=Q, V=matrix(_copy(INDEX, FOUND)), net=mark),
         LinearAttention(causal=False, K=K, Q=Q, V=matrix(_copy(BIT, BIT)), net=read),
     )
     return embedding_of(index, bits), layers, [[0] * 5, [0, 0, 0, 0, 1]]
