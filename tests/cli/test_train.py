@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from one_stack import train
 from typer.testing import CliRunner
 
 from ithbit.cli import app, main
-from ithbit.engine.loop import train
 from ithbit.errors import SpecError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from one_stack import train
 
 from ithbit.engine import cell, loop
 from ithbit.engine.device import choose_device
 from ithbit.engine.evaluate import bce
 from ithbit.engine.how import Event
-from ithbit.engine.loop import train
 from ithbit.engine.optim import AdamState
 from ithbit.engine.stack import Stack, fresh_state
 from ithbit.families import FAMILIES

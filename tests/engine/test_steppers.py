@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from one_stack import train
 
 from ithbit.engine import cell as cells
 from ithbit.engine import loop
@@ -13,7 +14,7 @@ from ithbit.engine.cell import stack_size
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.evaluate import ordered_mean, structured_answers
 from ithbit.engine.how import Event, How, Notice
-from ithbit.engine.loop import train, train_cell
+from ithbit.engine.loop import train_cell
 from ithbit.engine.steppers.choice import refusal
 from ithbit.errors import DeviceError
 from ithbit.spec import ModelSpec, Protocol, RunSpec

@@ -15,12 +15,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+from one_stack import train
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from ithbit.cli import app
 from ithbit.engine.device import choose_device
-from ithbit.engine.loop import Event, train
+from ithbit.engine.how import Event
 from ithbit.spec import ModelSpec, Protocol, run_from_json
 from ithbit.store.folder import RunFolder
 from ithbit.store.frame import COLUMNS, export, load_rows

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from one_stack import train
 
 from ithbit.engine.cell import stack_size
 from ithbit.engine.device import choose_device
 from ithbit.engine.how import Event, How, Notice, Pause
-from ithbit.engine.loop import train
 from ithbit.errors import StoreError
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, Protocol, RunSpec

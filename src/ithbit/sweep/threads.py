@@ -17,12 +17,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from ithbit.engine.device import one_thread
-from ithbit.engine.how import Event, How, Notice, Pause, Unfinished, Watcher
+from ithbit.engine.how import Event, How, Left, Notice, Pause, Watcher
 from ithbit.engine.loop import train_cell
 from ithbit.errors import BusyError
 from ithbit.spec import RunSpec
@@ -36,19 +36,11 @@ BUSY_SECONDS = 1.0  # between two checks of a run that another process is traini
 Stack = list[RunSpec]
 
 
-@dataclass(frozen=True)
-class Turn:
-    """A stack, and how long it may be trained before it goes back."""
-
-    stack: Stack
-    seconds: float = math.inf
-
-
 class Turns:
     """A queue of stacks that threads share."""
 
     def __init__(self, stacks: Iterable[Stack], minutes: float | None = None) -> None:
-        self.left: dict[RunSpec, Unfinished] = {}  # by run: where it last stopped
+        self.left: Left = {}  # where each run last stopped
         self._waiting, self._lock = deque(stacks), threading.Lock()
         self._until = math.inf if minutes is None else time.monotonic() + 60 * minutes
         self._had_one: set[RunSpec] = set()
@@ -57,8 +49,11 @@ class Turns:
         """Whether a stack is waiting."""
         return bool(self._waiting)
 
-    def take(self, fits: Callable[[Stack], bool] = lambda stack: True) -> Turn | None:
-        """The first stack that fits, with its time limit; None if none does now."""
+    def take(
+        self, fits: Callable[[Stack], bool] = lambda stack: True
+    ) -> tuple[Stack, float] | None:
+        """The first stack that fits, and for how many seconds it may be trained before it goes
+        back; None if none fits now."""
         with self._lock:
             over = time.monotonic() >= self._until
             for stack in list(self._waiting):
@@ -67,7 +62,7 @@ class Turns:
                 elif fits(stack):
                     self._waiting.remove(stack)
                     self._had_one.update(stack)
-                    return Turn(stack, self._seconds())
+                    return stack, self._seconds()
         return None
 
     def _seconds(self) -> float:
@@ -80,11 +75,11 @@ class Turns:
         with self._lock:
             self._waiting.append(stack)
 
-    def put_back(self, left: list[Unfinished]) -> None:
+    def put_back(self, left: Left) -> None:
         """Put the runs that a turn left unfinished back in the queue."""
-        self.left |= {unfinished.spec: unfinished for unfinished in left}
+        self.left |= left
         if left:
-            self.wait_again([unfinished.spec for unfinished in left])
+            self.wait_again(list(left))
 
 
 def at_once(device_name: str) -> int:
@@ -127,11 +122,12 @@ def train_in_threads(
                 if turn is None:
                     time.sleep(_READY_SECONDS)
                     continue
+                stack, seconds = turn
                 try:
-                    pause = how.pause.within(turn.seconds)
-                    turns.put_back(train_cell(turn.stack, replace(how, pause=pause)))
+                    pause = how.pause.within(seconds)
+                    turns.put_back(train_cell(stack, replace(how, pause=pause)))
                 except BusyError:
-                    turns.wait_again(turn.stack)
+                    turns.wait_again(stack)
                     time.sleep(BUSY_SECONDS)
         except BaseException as error:
             how.pause.ask()

@@ -37,8 +37,9 @@ def train_share(path: Path, index: int) -> None:
     import torch
 
     from ithbit.engine.device import choose_device
-    from ithbit.engine.how import Event, Pause
-    from ithbit.engine.loop import train
+    from ithbit.engine.how import Event, How, Pause
+    from ithbit.engine.loop import train_cell
+    from ithbit.engine.outcomes import to_train
 
     def print_remark(event: Event) -> None:
         if isinstance(event.what, str):
@@ -49,11 +50,11 @@ def train_share(path: Path, index: int) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda signum, frame: pause.ask())
     try:
-        device = choose_device(batch.device)
+        how = How(batch.store, choose_device(batch.device), watch=print_remark, pause=pause)
         batch.note(index, "ready")
         while not pause.asked:
             try:
-                train(runs, batch.store, device, watch=print_remark, pause=pause)
+                train_cell(to_train(runs, how, retry_failed=False)[0], how)
                 return
             except BusyError:
                 drop_stale_locks(batch.store, runs)
