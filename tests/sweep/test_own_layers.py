@@ -79,7 +79,7 @@ def test_a_share_on_a_cluster_is_told(tmp_path: Path, layers: Path) -> None:
     done = subprocess.run(node, capture_output=True, text=True)
     assert done.returncode == 2
     assert "layers.py:RunningMean has changed" in done.stderr
-    assert "layers.py:RunningMean has changed" in batch.trace(0)[-1]
+    assert "layers.py:RunningMean has changed" in batch.shares[0].trace()[-1]
     assert read_batch(batch.path) == batch  # reading needs no code
     train_share(batch.path, 0)  # here the code is known as it was
     assert isinstance(RunFolder(tmp_path / "runs", run).result(), Result)

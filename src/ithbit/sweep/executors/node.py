@@ -46,21 +46,21 @@ def train_share(path: Path, index: int) -> None:
             print(event.what, flush=True)
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    runs, pause = batch.shares[index].runs, Pause()
+    share, pause = batch.shares[index], Pause()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda signum, frame: pause.ask())
     try:
         how = How(batch.store, choose_device(batch.device), watch=print_remark, pause=pause)
-        batch.note(index, "ready")
+        share.note("ready")
         while not pause.asked:
             try:
-                train_cell(to_train(runs, how, retry_failed=False)[0], how)
+                train_cell(to_train(share.runs, how, retry_failed=False)[0], how)
                 return
             except BusyError:
-                drop_stale_locks(batch.store, runs)
+                drop_stale_locks(batch.store, share.runs)
                 time.sleep(_BUSY_SECONDS)
     except IthbitError as error:
-        batch.note(index, f"error {error}")
+        share.note(f"error {error}")
         raise
 
 
