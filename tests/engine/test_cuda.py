@@ -114,7 +114,7 @@ def test_the_rate_reaches_the_captured_step(kernels) -> None:
     stack = stack_of(runs_of("gru", range(2)), kernels)
     stack.train_epoch([0, 0])
     before = stack.state.values.clone()
-    stack.set_rates([1e-30, 1e-3])
+    stack.keep([1e-30, 1e-3])
     stack.train_epoch([1, 1])
     moved = (stack.state.values - before).abs().amax(1)
     assert moved[0] == 0

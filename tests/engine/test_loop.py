@@ -25,7 +25,7 @@ from ithbit.families import FAMILIES
 from ithbit.models import classifier
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
-from ithbit.store.records import Epoch, Failure, Result, result_from_json
+from ithbit.store.records import Epoch, Failure, Result, from_json
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.structured import every_index, structured_strings
 from ithbit.tasks.tokens import token_table
@@ -243,8 +243,8 @@ def test_structured_inputs_are_tried_at_the_end(tmp_path) -> None:
     assert right.structured_sentence() == "right on 160 structured inputs"
     # A record of 0.1 has none of it.
     old = {k: v for k, v in result.to_json().items() if not k.startswith("structured")}
-    assert result_from_json(old).structured_sentence() is None
-    assert result_from_json(old).to_json().keys() == old.keys()
+    assert from_json(Result, old).structured_sentence() is None
+    assert from_json(Result, old).to_json().keys() == old.keys()
 
 
 def test_mixed_examples_train_another_model_on_the_same_held_out_set(tmp_path) -> None:

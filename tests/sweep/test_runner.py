@@ -327,5 +327,3 @@ def test_events_travel_between_processes(tmp_path) -> None:
         line = json.loads(json.dumps(event_to_json(event)))
         assert event_from_json(line, event.run) == event
         assert type(event_from_json(line, event.run).what) is type(event.what)
-    with pytest.raises(ValueError, match="no event: left"):
-        event_from_json({"kind": "left", "data": {}}, sound)

@@ -95,8 +95,7 @@ def _epochs(cell: Cell) -> None:
             progress.history.append(epoch)
             progress.evaluation_seconds = (evaluated - trained) / len(company)
             progress.rate = progress.plateau.next_rate(progress.rate, epoch.train_loss, protocol)
-        stack.set_rates([p.rate for p in company])
-        stack.keep()
+        stack.keep([p.rate for p in company])
         sound = [p for p in company if _stop_reason(p) != "failed"]
         for progress in sound:
             progress.folder.append_epoch(progress.history[-1])
