@@ -249,7 +249,7 @@ def _selected(
     examples: str | None,
 ) -> list[RunSpec]:
     """The runs of a sweep that pass the filters."""
-    keep = {
+    keep: dict[str, list[Any]] = {
         "task": [task_named(each) for each in listed(task)],
         "family": [family_named(each).name for each in listed(family)],
         "layers": [whole("layers", each) for each in listed(layers)],
