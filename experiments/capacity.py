@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 from ithbit.capacity.result import Capacities, read_rows, row
@@ -37,7 +38,7 @@ from ithbit.engine.steppers.choice import refusal
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.records import Failure, Result
-from ithbit.store.writing import write_text, write_whole
+from ithbit.store.writing import in_memory, write_text, write_whole
 from ithbit.sweep.runner import run_all
 
 RECORDS = ("spec.json", "result.json", "failure.json", "verification.json")
@@ -82,8 +83,8 @@ def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], pa
                 if isinstance(done, Result) and done.solved and not done.structured_wrong:
                     kept.add(run.folder)
 
-    def fill(whole: Path) -> None:
-        with tarfile.open(whole, "w:gz") as tar:
+    def fill(whole: BytesIO) -> None:
+        with tarfile.open(fileobj=whole, mode="w:gz") as tar:
             for folder in sorted(store.iterdir()) if store.is_dir() else ():
                 for name in (*RECORDS, *(("weights.safetensors",) if folder.name in kept else ())):
                     if (folder / name).is_file() and any(
@@ -91,7 +92,7 @@ def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], pa
                     ):
                         tar.add(folder / name, f"{folder.name}/{name}")
 
-    write_whole(path, fill)
+    write_whole(path, in_memory(fill))
 
 
 def ahead(
