@@ -384,13 +384,6 @@ def test_a_worker_whose_input_ends_saves_what_it_trains(tmp_path, monkeypatch) -
         assert 0 < epochs == saved_epochs(tmp_path, run) == len(RunFolder(tmp_path, run).history())
 
 
-def test_an_error_of_a_worker_keeps_its_class() -> None:
-    line = {"kind": "error", "data": {"type": "DeviceError", "text": "the GPU failed"}}
-    error = processes.error_from_json(line)
-    assert isinstance(error, DeviceError)
-    assert str(error) == "the GPU failed"
-
-
 @pytest.mark.parametrize(
     ("asked", "n_gpus", "workers", "devices"),
     [

@@ -190,7 +190,7 @@ def train_in_processes(turns: Turns, how: How, devices: list[str], runs: list[Ru
                 turns.wait_again(worker.stacks.pop(answer["number"]))
                 time.sleep(BUSY_SECONDS)
             elif answer["kind"] == "error":
-                raise error_from_json(answer)
+                raise getattr(errors, answer["data"]["type"])(answer["data"]["text"])
             else:
                 how.watch(event_from_json(answer, by_id[answer["run_id"]]))
     while not answers.empty():  # sent after their input was closed
@@ -247,13 +247,6 @@ def event_to_json(event: Event) -> dict[str, Any]:
 def event_from_json(line: dict[str, Any], run: RunSpec) -> Event:
     """The event that `event_to_json` wrote about a run."""
     return Event(run, _KINDS[line["kind"]][2](line["data"]))
-
-
-def error_from_json(line: dict[str, Any]) -> IthbitError:
-    """The error that a worker reported, of the same class."""
-    data = line["data"]
-    kind: type[IthbitError] = getattr(errors, data["type"])
-    return kind(data["text"])
 
 
 def serve(

@@ -11,12 +11,10 @@ or the user interrupts, every thread stops between two steps, with its runs save
 """
 
 import math
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -28,7 +26,7 @@ from ithbit.errors import BusyError
 from ithbit.spec import RunSpec
 
 STACKS_A_GPU = 8  # at once; while one waits for the host or for its own results, others run
-_SIGNAL_SECONDS = 0.5  # between two checks for an interruption
+_ENDED_SECONDS = 0.05  # between two checks whether all threads have ended
 _READY_SECONDS = 0.2  # between two checks of stacks that are not ready
 TURN_SECONDS = 10.0
 BUSY_SECONDS = 1.0  # between two checks of a run that another process is training
@@ -112,7 +110,7 @@ def train_in_threads(
 ) -> None:
     """Train stacks in order, `n_threads` at once; one that is not ready lets others go first, and
     runs held by another process are waited for."""
-    ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    ends: list[BaseException | None] = []  # how each thread ended
 
     def work() -> None:
         end = None
@@ -132,42 +130,33 @@ def train_in_threads(
         except BaseException as error:
             how.pause.ask()
             end = error
-        ends.put(end)
+        ends.append(end)
 
     # Before the threads start, since they inherit these settings. And around all of the work: an
     # interruption within it may keep torch from restoring the user's settings there.
     with one_thread(), torch.enable_grad():
         if n_threads == 1:
             work()
-            found = [ends.get()]
         else:
-            found = _run_threads(work, n_threads, how.pause, ends)
-    for error in found:
+            # Daemons: a second interruption ends the process without waiting for them.
+            threads = [threading.Thread(target=work, daemon=True) for _ in range(n_threads)]
+            _run_threads(threads, how.pause, lambda: len(ends) == n_threads)
+    for error in ends:
         if error is not None:
             raise error
 
 
 def _run_threads(
-    work: Callable[[], None],
-    n_threads: int,
-    pause: Pause,
-    ends: "queue.SimpleQueue[BaseException | None]",
-) -> list[BaseException | None]:
-    """Run the work in threads until all have ended; return how each ended, in that order."""
-    # Daemons: a second interruption ends the process without waiting for them.
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(n_threads)]
+    threads: list[threading.Thread], pause: Pause, all_ended: Callable[[], bool]
+) -> None:
+    """Run threads until all have ended."""
     started: list[threading.Thread] = []
-    found: list[BaseException | None] = []
     try:
         for thread in threads:
             thread.start()
             started.append(thread)
-        while len(found) < n_threads:
-            # With a timeout: a signal that comes just before the wait is seen only after it. And
-            # not with `join`, which is left in a broken state when a handler raises in it.
-            with suppress(queue.Empty):
-                found.append(ends.get(timeout=_SIGNAL_SECONDS))
-        return found
+        while not all_ended():
+            time.sleep(_ENDED_SECONDS)  # not `join`, which breaks when a handler raises in it
     except BaseException:
         if pause.asked:
             started.clear()  # interrupted again: wait for no thread
