@@ -33,11 +33,11 @@ from ithbit.capacity.rounds import PROTOCOL, Search, Standing, round_minutes, ro
 from ithbit.capacity.search import Ask, next_length
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.how import Event
-from ithbit.engine.outcomes import outcome
 from ithbit.engine.steppers.choice import refusal
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.store.records import Failure, Result
+from ithbit.store.folder import RunFolder
+from ithbit.store.records import Failure
 from ithbit.store.writing import in_memory, write_text, write_whole
 from ithbit.sweep.runner import run_all
 
@@ -79,8 +79,8 @@ def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], pa
         lengths = solved[-1:] if standing.done else [*solved, standing.trying]
         for n in filter(None, lengths):
             for run in searches[standing.model].runs(standing.model, n).values():
-                done = outcome(store, run)
-                if isinstance(done, Result) and done.solved and not done.structured_wrong:
+                done = RunFolder(store, run).result()
+                if done and done.solved and not done.structured_wrong:
                     kept.add(run.folder)
 
     def fill(whole: BytesIO) -> None:

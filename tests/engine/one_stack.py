@@ -6,9 +6,10 @@ from pathlib import Path
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.how import How, Pause, Watcher
 from ithbit.engine.loop import train_cell
-from ithbit.engine.outcomes import outcome, to_train
+from ithbit.engine.outcomes import to_train
 from ithbit.engine.steppers import Switch
 from ithbit.spec import RunSpec
+from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result
 
 
@@ -25,4 +26,4 @@ def train(
     """Train what is not finished, and return the outcomes, in the order of the runs."""
     how = How(store, device or choose_device(), kernels, watch, pause or Pause(), compile)
     train_cell(to_train(runs, how, retry_failed)[0], how)
-    return [done for run in runs if (done := outcome(store, run))]
+    return [done for run in runs if (done := RunFolder(store, run).outcome())]

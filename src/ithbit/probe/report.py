@@ -22,7 +22,6 @@ import torch
 from ithbit.engine.device import Device, choose_device, one_thread
 from ithbit.engine.how import Event
 from ithbit.engine.memory import need_memory
-from ithbit.engine.outcomes import outcome
 from ithbit.errors import LayerError, SpecError
 from ithbit.families import FAMILIES, TASKS, Task, family_named
 from ithbit.models.classifier import n_parameters
@@ -292,7 +291,7 @@ def _train(
 
     left = None if math.isinf(until) else max(until - time.monotonic(), 0.0) / 60
     run_all(runs, store, device_name, workers, watch, minutes=left)
-    outcomes = [outcome(store, run) for run in runs]
+    outcomes = [RunFolder(store, run).outcome() for run in runs]
     found = [_as_stored(store, *each, device) for each in zip(runs, outcomes, strict=True)]
     failures = [done for done in outcomes if isinstance(done, Failure)]
     if diverged := sum(done.diverged for done in failures):

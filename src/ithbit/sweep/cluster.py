@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ithbit.engine.device import Device
 from ithbit.engine.how import Event, Notice, Pause, Watcher
-from ithbit.engine.outcomes import forget_failures, outcome, record_failure
+from ithbit.engine.outcomes import forget_failures, record_failure
 from ithbit.errors import ClusterError, first_of
 from ithbit.spec import RunSpec
 from ithbit.store.folder import RunFolder
@@ -229,12 +229,11 @@ class ClusterSweep:
         """Report what is new in the store to the watcher; return whether a run was completed."""
         n_before = len(self._done)
         for run in self._unfinished:
-            done = outcome(self.store, run)
-            if done is not None:
+            folder = RunFolder(self.store, run)
+            if done := folder.outcome():
                 self._done[run] = done
                 self.watch(Event(run, done))
                 continue
-            folder = RunFolder(self.store, run)
             history = folder.path / "history.jsonl"
             size = history.stat().st_size if history.exists() else 0
             if size != self._history_sizes.get(run.run_id, 0):

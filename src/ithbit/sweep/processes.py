@@ -34,12 +34,13 @@ from ithbit import errors
 from ithbit.engine.device import Device, choose_device, one_thread, usable_cores
 from ithbit.engine.how import Event, How, Notice, Pause
 from ithbit.engine.loop import train_cell
-from ithbit.engine.outcomes import outcome, record_failure
+from ithbit.engine.outcomes import record_failure
 from ithbit.engine.steppers import Switch
 from ithbit.engine.steppers.choice import switch_named
 from ithbit.errors import BusyError, IthbitError
 from ithbit.models.layer_source import learn, sources
 from ithbit.spec import RunSpec, run_from_json
+from ithbit.store.folder import RunFolder
 from ithbit.store.records import Epoch, Failure, Result, from_json
 from ithbit.sweep.threads import BUSY_SECONDS, Stack, Turns, at_once, shared
 
@@ -224,7 +225,7 @@ def _after_death(worker: Worker, how: How, attempts: dict[str, int]) -> list[Sta
     how_it_died = f"signal {-status}" if status < 0 else f"status {status}"
     again = []
     for run in (run for stack in worker.stacks.values() for run in stack):
-        if outcome(how.store, run) is not None:
+        if RunFolder(how.store, run).outcome() is not None:
             continue
         attempts[run.run_id] += 1
         if attempts[run.run_id] < MAX_ATTEMPTS:

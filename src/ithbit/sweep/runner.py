@@ -13,11 +13,12 @@ from ithbit.engine.cell import stack_size
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.how import How, Pause, Watcher, ctrl_c_pauses, stopped
 from ithbit.engine.memory import host_bytes
-from ithbit.engine.outcomes import outcome, to_train
+from ithbit.engine.outcomes import to_train
 from ithbit.engine.steppers import Switch
 from ithbit.engine.steppers.choice import compiling, why_alone
 from ithbit.models.layer_source import bound_here
 from ithbit.spec import RunSpec
+from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result
 from ithbit.sweep.processes import train_in_processes, worker_devices
 from ithbit.sweep.threads import BUSY_SECONDS, Stack, Turns, at_once, shared, train_in_threads
@@ -60,9 +61,9 @@ def run_all(
                 time.sleep(BUSY_SECONDS)
             train_in_processes(turns, how, devices, todo)
     if pause.asked:
-        left = [run for run in todo if run in turns.left and outcome(store, run) is None]
+        left = [run for run in todo if run in turns.left and not RunFolder(store, run).outcome()]
         raise stopped({run: turns.left[run] for run in left})
-    return [done for run in runs if (done := outcome(store, run))]
+    return [done for run in runs if (done := RunFolder(store, run).outcome())]
 
 
 def group(
