@@ -73,7 +73,8 @@ class Worker:
     def __init__(self, how: How, device_name: str, answers: "queue.SimpleQueue[Answer]") -> None:
         self.device_name = device_name
         self.stacks: dict[int, Stack] = {}
-        self._n_given, self._alone = 0, False  # the last stack must have the worker to itself
+        self._n_given = 0
+        self._alone = False  # the last stack must have the worker to itself
         self.process = subprocess.Popen(
             worker_command(how, device_name),
             stdin=subprocess.PIPE,
