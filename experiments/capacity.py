@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 from ithbit.capacity.result import Capacities, read_rows, row
@@ -32,12 +33,12 @@ from ithbit.capacity.rounds import PROTOCOL, Search, Standing, round_minutes, ro
 from ithbit.capacity.search import Ask, next_length
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.how import Event
-from ithbit.engine.outcomes import outcome
 from ithbit.engine.steppers.choice import refusal
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.store.records import Failure, Result
-from ithbit.store.writing import write_text, write_whole
+from ithbit.store.folder import RunFolder
+from ithbit.store.records import Failure
+from ithbit.store.writing import in_memory, write_text, write_whole
 from ithbit.sweep.runner import run_all
 
 RECORDS = ("spec.json", "result.json", "failure.json", "verification.json")
@@ -78,12 +79,12 @@ def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], pa
         lengths = solved[-1:] if standing.done else [*solved, standing.trying]
         for n in filter(None, lengths):
             for run in searches[standing.model].runs(standing.model, n).values():
-                done = outcome(store, run)
-                if isinstance(done, Result) and done.solved and not done.structured_wrong:
+                done = RunFolder(store, run).result()
+                if done and done.solved and not done.structured_wrong:
                     kept.add(run.folder)
 
-    def fill(whole: Path) -> None:
-        with tarfile.open(whole, "w:gz") as tar:
+    def fill(whole: BytesIO) -> None:
+        with tarfile.open(fileobj=whole, mode="w:gz") as tar:
             for folder in sorted(store.iterdir()) if store.is_dir() else ():
                 for name in (*RECORDS, *(("weights.safetensors",) if folder.name in kept else ())):
                     if (folder / name).is_file() and any(
@@ -91,7 +92,7 @@ def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], pa
                     ):
                         tar.add(folder / name, f"{folder.name}/{name}")
 
-    write_whole(path, fill)
+    write_whole(path, in_memory(fill))
 
 
 def ahead(

@@ -40,7 +40,6 @@ from ithbit.engine import loop
 from ithbit.engine.device import choose_device, describe_environment
 from ithbit.engine.evaluate import bce
 from ithbit.engine.how import Event
-from ithbit.engine.outcomes import outcome
 from ithbit.engine.steppers import StepperName, Switch
 from ithbit.engine.steppers.plain import Plain
 from ithbit.errors import IthbitError, StoreError
@@ -144,7 +143,7 @@ def reused(run: RunSpec, side: StepperName, known: Known) -> bool | None:
 
 def side_of(runs: Sequence[RunSpec], side: StepperName, store: Path, known: Known) -> Side:
     """The counts for one side of a cell."""
-    own = [outcome(store / side, run) for run in runs]
+    own = [RunFolder(store / side, run).outcome() for run in runs]
     for found in own:
         if isinstance(found, Result):
             assert found.environment["path"] == side, f"{found.spec.name} is not of {side}"

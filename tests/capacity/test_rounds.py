@@ -19,10 +19,10 @@ from ithbit.capacity.rounds import Search, Standing, rounds
 from ithbit.capacity.search import Ask
 from ithbit.capacity.state import beside
 from ithbit.engine.device import choose_device
-from ithbit.engine.outcomes import outcome, record_failure
+from ithbit.engine.outcomes import record_failure
 from ithbit.errors import SpecError, StoreError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.store.folder import keep_verification
+from ithbit.store.folder import RunFolder, keep_verification
 from ithbit.store.records import Result
 from ithbit.sweep.runner import run_all
 from ithbit.verify.verify import verified
@@ -77,7 +77,7 @@ def test_a_run_that_is_refuted_does_not_count(store, tmp_path) -> None:
     of = Search(ASK, store, SHORT)
     low = found.bracket.low
     at_low = of.runs(MODEL, low).values()
-    right = [r for r in at_low if isinstance(d := outcome(store, r), Result) and d.solved]
+    right = [r for r in at_low if (d := RunFolder(store, r).result()) and d.solved]
     kept = {run: (store / run.folder / "verification.json") for run in right}
     before = {path: path.read_bytes() for path in kept.values() if path.exists()}
     try:
@@ -131,7 +131,7 @@ def test_records_travel_with_the_weights_that_may_have_to_be_verified(store, tmp
     pack({MODEL: asked}, [Standing(MODEL, trying=low, train=runs)], tmp_path / "records.tar.gz")
     with tarfile.open(tmp_path / "records.tar.gz") as tar:
         names = set(tar.getnames())
-    ended = {run: outcome(store, run) for run in runs}
+    ended = {run: RunFolder(store, run).outcome() for run in runs}
     solved = [
         run
         for run, done in ended.items()

@@ -8,11 +8,11 @@ from statistics import mean
 
 import polars as pl
 import pytest
+from one_stack import train
 
 from ithbit.api.progress import Board, _Line, bar
 from ithbit.engine.device import choose_device
 from ithbit.engine.how import Event
-from ithbit.engine.loop import train
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.records import Epoch, Failure
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from one_stack import train
 from typer.testing import CliRunner
 
 from ithbit.cli import app, main
-from ithbit.engine.loop import train
 from ithbit.errors import SpecError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
-from ithbit.store.records import Epoch, Failure, Result, result_from_json
+from ithbit.store.records import Epoch, Failure, Result, from_json
 from ithbit.sweep.select import parse_seeds, sweep_runs
 
 # Whole epochs of 50,000 examples: three bits, one layer and few steps make them short.
@@ -196,7 +196,7 @@ def test_training_and_reading_it_again(tmp_path) -> None:
     assert [entry["spec"]["seed"] for entry in found] == [0, 2]
     assert [entry["epochs"] for entry in found] == [1, 1]
     specs = quick_runs([0, 2], max_epochs=1)
-    assert [result_from_json(entry) for entry in found] == [
+    assert [from_json(Result, entry) for entry in found] == [
         RunFolder(tmp_path, spec).result() for spec in specs
     ]
     assert json.loads(run(*arguments, "--json")) == found  # now read, not trained

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from one_stack import train
 from synthetic_store import Plan, write_run, write_verification
 
 from ithbit.engine.device import choose_device
-from ithbit.engine.loop import train
 from ithbit.spec import ModelSpec, Protocol, RunSpec, spec_id
 from ithbit.store.folder import RunFolder
 

@@ -6,11 +6,11 @@ import sys
 from dataclasses import replace
 
 import pytest
+from one_stack import train
 
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device
 from ithbit.engine.how import Event, Notice
-from ithbit.engine.loop import train
 from ithbit.engine.steppers import choice, plain
 from ithbit.errors import DeviceError
 from ithbit.native import building

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from one_stack import train
 
 from ithbit.engine import cell, loop
 from ithbit.engine.device import choose_device
 from ithbit.engine.evaluate import bce
 from ithbit.engine.how import Event
-from ithbit.engine.loop import train
 from ithbit.engine.optim import AdamState
 from ithbit.engine.stack import Stack, fresh_state
 from ithbit.families import FAMILIES
@@ -114,7 +114,7 @@ def test_the_rate_reaches_the_captured_step(kernels) -> None:
     stack = stack_of(runs_of("gru", range(2)), kernels)
     stack.train_epoch([0, 0])
     before = stack.state.values.clone()
-    stack.set_rates([1e-30, 1e-3])
+    stack.keep([1e-30, 1e-3])
     stack.train_epoch([1, 1])
     moved = (stack.state.values - before).abs().amax(1)
     assert moved[0] == 0

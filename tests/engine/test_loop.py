@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 import whole_runs
+from one_stack import train
 from safetensors.torch import load_file
 
 from ithbit.engine import loop
@@ -18,14 +19,13 @@ from ithbit.engine.cell import stack_size
 from ithbit.engine.device import choose_device
 from ithbit.engine.evaluate import held_out_examples
 from ithbit.engine.how import Event
-from ithbit.engine.loop import train
 from ithbit.engine.stack import fresh_state
-from ithbit.errors import BusyError, SpecError
+from ithbit.errors import BusyError
 from ithbit.families import FAMILIES
 from ithbit.models import classifier
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
-from ithbit.store.records import Epoch, Failure, Result, result_from_json
+from ithbit.store.records import Epoch, Failure, Result, from_json
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.structured import every_index, structured_strings
 from ithbit.tasks.tokens import token_table
@@ -152,10 +152,11 @@ import json, sys
 from pathlib import Path
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device
+from ithbit.engine.how import How
 from ithbit.spec import run_from_json
 loop.SAVE_SECONDS = 0.0
 runs = [run_from_json(data) for data in json.loads(sys.argv[2])]
-loop.train(runs, Path(sys.argv[1]), choose_device("cpu"))
+loop.train_cell(runs, How(Path(sys.argv[1]), choose_device("cpu")))
 """
 
 
@@ -242,8 +243,8 @@ def test_structured_inputs_are_tried_at_the_end(tmp_path) -> None:
     assert right.structured_sentence() == "right on 160 structured inputs"
     # A record of 0.1 has none of it.
     old = {k: v for k, v in result.to_json().items() if not k.startswith("structured")}
-    assert result_from_json(old).structured_sentence() is None
-    assert result_from_json(old).to_json().keys() == old.keys()
+    assert from_json(Result, old).structured_sentence() is None
+    assert from_json(Result, old).to_json().keys() == old.keys()
 
 
 def test_mixed_examples_train_another_model_on_the_same_held_out_set(tmp_path) -> None:
@@ -375,16 +376,6 @@ def test_runs_held_by_another_are_left_to_it(tmp_path) -> None:
     assert folder.result() is None
     assert [RunFolder(tmp_path, runs[k]).result() is None for k in (0, 2)] == [False, False]
     assert len(train(runs, tmp_path, CPU)) == 3
-
-
-def test_what_is_trained_together_differs_by_seed_alone(tmp_path) -> None:
-    one, other = runs_of([0]) + runs_of([1], n_bits=3)
-    with pytest.raises(SpecError, match="must share model and protocol"):
-        train([one, other], tmp_path, CPU)
-    with pytest.raises(SpecError, match="every seed may be given once"):
-        train([one, one], tmp_path, CPU)
-    with pytest.raises(SpecError, match="must share"):
-        train([], tmp_path, CPU)
 
 
 @pytest.mark.parametrize("n_bits", [1, 8, 64, 4096])

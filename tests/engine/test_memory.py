@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from one_stack import train
 
 from ithbit.engine import memory
 from ithbit.engine.device import choose_device
 from ithbit.engine.evaluate import batch_that_fits
 from ithbit.engine.how import How
-from ithbit.engine.loop import train
 from ithbit.engine.memory import check_memory, training_bytes
 from ithbit.errors import TooLargeError
 from ithbit.families import FAMILIES, POSITIONS
@@ -75,7 +75,8 @@ _MEASURE = """
 import json, sys, tempfile
 from pathlib import Path
 from ithbit.engine.device import choose_device
-from ithbit.engine.loop import train
+from ithbit.engine.how import How
+from ithbit.engine.loop import train_cell
 from ithbit.engine.memory import training_bytes
 from ithbit.spec import run_from_json
 run = run_from_json(json.loads(sys.argv[1]))
@@ -84,7 +85,7 @@ def peak():  # of this program, not of the one that started it
 
 before = peak()
 with tempfile.TemporaryDirectory() as store:
-    print(train([run], Path(store), choose_device("cpu"))[0].epochs, file=sys.stderr)
+    print(train_cell([run], How(Path(store), choose_device("cpu"))), file=sys.stderr)
 print(json.dumps([training_bytes(run), 1024 * (peak() - before)]))
 """
 

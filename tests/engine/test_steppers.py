@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from one_stack import train
 
 from ithbit.engine import cell as cells
 from ithbit.engine import loop
@@ -13,7 +14,7 @@ from ithbit.engine.cell import stack_size
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.evaluate import ordered_mean, structured_answers
 from ithbit.engine.how import Event, How, Notice
-from ithbit.engine.loop import train, train_cell
+from ithbit.engine.loop import train_cell
 from ithbit.engine.steppers.choice import refusal
 from ithbit.errors import DeviceError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
@@ -90,7 +91,7 @@ def test_kernels_that_fail_give_way_to_the_plain_models(tmp_path, kept, request)
     runs, told = runs_of(range(3), d_model=12), []
     train(runs, tmp_path / "plain", CPU)
     request.getfixturevalue("by_kernels")
-    assert train_cell(runs, How(tmp_path / "fallen", CPU, "auto", told.append)) == []
+    assert train_cell(runs, How(tmp_path / "fallen", CPU, "auto", told.append)) == {}
     for run in runs:
         assert kept(tmp_path / "fallen", run) == kept(tmp_path / "plain", run)
     (notice,) = [event.what for event in told if isinstance(event.what, str)]

@@ -9,10 +9,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+from one_stack import train
 from safetensors.torch import load_file, save_file
 
 from ithbit.engine.device import choose_device
-from ithbit.engine.loop import train
 from ithbit.errors import StoreError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder

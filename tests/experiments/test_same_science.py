@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from one_stack import train
 from torch import Tensor, uint8
 
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device
-from ithbit.engine.loop import train
 from ithbit.engine.steppers.plain import Plain
 from ithbit.errors import IthbitError
 from ithbit.spec import ModelSpec, Protocol, RunSpec

@@ -17,7 +17,7 @@ from ithbit.probe.report import Plan, ProbeReport
 from ithbit.probe.text import report_text
 from ithbit.report.page.probe import render_probe
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.store.probed import probed_layers
+from ithbit.store.probed import ProbedCell, probed_layers
 from ithbit.store.status import folder_status
 from ithbit.theory.bounds.state import state_bounds
 
@@ -147,7 +147,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> ProbeReport:
 
 
 def test_training_stands_beside_the_families(trained: ProbeReport) -> None:
-    assert [run.spec.seed for run in trained.runs] == [0, 1, 0, 1]
+    assert [run.seed for run in trained.runs] == [0, 1, 0, 1]
     text = report_text(trained)
     assert "> <b>mine" in text
     assert "At most 1 epochs (the paper has 500); not the paper's: epoch_examples = 512" in flat(
@@ -167,15 +167,14 @@ def test_a_terminal_of_eighty_columns_holds_every_line(
 ) -> None:
     lengths = [8, 16, 32, 64]
     plan = Plan(lengths=tuple(lengths), layers=tuple(layers))
-    cells = [(task, n, depth) for task in TASKS for n in lengths for depth in layers]
-    models = [ModelSpec(task, "torch:rnn", n, depth, code="0" * 12) for task, n, depth in cells]
+    cells = [ProbedCell(task, n, depth, 16) for task in TASKS for n in lengths for depth in layers]
     first = replace(trained.runs[0], max_accuracy=0.75)
     many = replace(
         trained,
         layer=name,
         plan=plan,
         rank=replace(trained.rank, ranks=tuple(range(0, 800, 16))),
-        runs=tuple(replace(first, spec=replace(first.spec, model=model)) for model in models),
+        runs=tuple(replace(first, cell=cell) for cell in cells),
         families=tuple(family_rows(tmp_path, 16, lengths, layers, plan.protocol)),
     )
     lines = report_text(many).splitlines()
@@ -268,13 +267,13 @@ def test_runs_are_ordinary_ones_of_the_store(tmp_path: Path) -> None:
     rhi = report.runs[0]
     assert (rhi.solved, rhi.stopped_by, rhi.verdict) == (True, "solved", "right on all inputs")
     assert rhi.first_solved_epoch == rhi.epochs < 30
-    folder = tmp_path / rhi.spec.folder
+    (folder,) = tmp_path.glob(f"*-{rhi.run_id}")
     assert folder_status(folder) == "done"
     assert json.loads((folder / "verification.json").read_text())["verdict"] == rhi.verdict
     (result,) = ithbit.train(
         "rhi", "torch:lstm", n=2, width=8, seeds=[0], protocol=protocol, store=tmp_path
     )
-    assert (result.spec, result.epochs) == (rhi.spec, rhi.epochs)
+    assert (result.spec.run_id, result.epochs) == (rhi.run_id, rhi.epochs)
     written = (folder / "result.json").stat().st_mtime_ns
     assert ithbit.probe("torch:lstm", store=tmp_path, **more).runs == report.runs
     assert (folder / "result.json").stat().st_mtime_ns == written

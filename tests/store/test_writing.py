@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ithbit.errors import OutputError
-from ithbit.store.writing import write_text, write_whole
+from ithbit.store.writing import write_text
 
 
 def test_writes_and_makes_folders(tmp_path: Path) -> None:
@@ -16,15 +16,15 @@ def test_writes_and_makes_folders(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o444
 
 
-def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch) -> None:
     path = write_text(tmp_path / "page.html", "old")
 
-    def breaks(at: Path) -> None:
-        at.write_text("ne")
+    def breaks(file: int) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(os, "fsync", breaks)
     with pytest.raises(KeyboardInterrupt):
-        write_whole(path, breaks)
+        write_text(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["page.html"]
 

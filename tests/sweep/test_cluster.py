@@ -15,7 +15,7 @@ from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result
 from ithbit.sweep import cluster
 from ithbit.sweep.cluster import MAX_RELEASES, ClusterSweep, cancel
-from ithbit.sweep.executors.ledger import Batch, Handle, Job, Ledger, live_runs
+from ithbit.sweep.executors.ledger import Batch, Handle, Job, Ledger, Share, live_runs
 from ithbit.sweep.executors.node import train_share
 from ithbit.sweep.processes import MAX_ATTEMPTS
 
@@ -32,7 +32,7 @@ class Toy:
 
     def __init__(self, *instead: str, largest: int = 100) -> None:
         self.instead, self.largest = list(instead), largest
-        self.waiting: dict[Handle, Batch] = {}
+        self.waiting: dict[Handle, Share] = {}
         self.submissions: list[Batch] = []
         self.released = 0
         self.refuse: list[str] = []
@@ -45,29 +45,29 @@ class Toy:
         if self.refuse:
             raise ClusterError(self.refuse.pop(0))
         self.submissions.append(batch)
-        self.waiting |= dict.fromkeys(batch.handles, batch)
+        self.waiting |= {share.handle: share for share in batch.shares}
         (batch.folder / "submitted").write_text("1\n")
         return "1"
 
     def alive(self) -> dict[Handle, Job]:
-        seen = {handle: Job(handle, "1", "RUNNING") for handle in self.waiting}
-        for handle, batch in list(self.waiting.items()):
+        seen = {handle: Job(str(handle), "RUNNING") for handle in self.waiting}
+        for handle, share in list(self.waiting.items()):
             what = self.instead.pop(0) if self.instead else "train"
             if what == "stay":
                 continue
             if what == "hold":
-                seen[handle] = Job(handle, "1", "PENDING", "launch failed requeued held")
+                seen[handle] = Job(str(handle), "PENDING", "launch failed requeued held")
                 continue
             if what != "vanish":
-                batch.note(handle.index, "started on toy as toy")
+                share.note("started on toy as toy")
             if what == "train":
-                train_share(batch.path, handle.index)
+                train_share(share.folder.with_suffix(".json"), share.index)
             elif what == "die":
-                batch.note(handle.index, "ready")
+                share.note("ready")
             elif what.startswith("error"):
-                batch.note(handle.index, what)
+                share.note(what)
             elif what == "log":
-                batch.log(handle.index).write_text("python: not found\n")
+                share.log.write_text("python: not found\n")
             del self.waiting[handle]
         return seen
 
@@ -75,8 +75,8 @@ class Toy:
         self.released += 1
 
     def cancel(self, jobs: Iterable[Job]) -> None:
-        for job in jobs:
-            del self.waiting[job.handle]
+        gone = {job.job_id for job in jobs}
+        self.waiting = {at: share for at, share in self.waiting.items() if str(at) not in gone}
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from ithbit.store.folder import RunFolder
 from ithbit.store.records import Result
 from ithbit.sweep.executors.ledger import Ledger, Share, read_batch
 from ithbit.sweep.executors.node import train_share
-from ithbit.sweep.processes import error_from_json, serve
+from ithbit.sweep.processes import serve
 from ithbit.sweep.runner import run_all
 
 TOYS = Path(__file__).parents[1] / "models" / "toy_layers.py"
@@ -50,10 +50,17 @@ def test_a_file_that_changed_before_a_worker_read_it(tmp_path: Path, layers, mon
     answers = io.StringIO()
     line = io.StringIO(json.dumps(order | {"seconds": 60.0}) + "\n")
     serve(tmp_path / "runs", "cpu", "auto", line, answers)
-    error = error_from_json(json.loads(answers.getvalue()))
-    assert isinstance(error, LayerError)
-    assert re.search(r"layers\.py:RunningMean has changed: .*put the file back", str(error))
+    error = json.loads(answers.getvalue())["data"]
+    assert error["type"] == "LayerError"
+    assert re.search(r"layers\.py:RunningMean has changed: .*put the file back", error["text"])
     assert RunFolder(tmp_path / "runs", runs[0]).result() is None
+
+
+def test_an_error_of_a_worker_keeps_its_class(tmp_path: Path, layers) -> None:
+    runs = [run for n in (2, 3) for run in runs_of(f"{layers}:RunningMean", 0, n=n)]
+    layers.write_text(layers.read_text() + "# changed\n")
+    with pytest.raises(LayerError, match="has changed"):
+        run_all(runs, tmp_path / "runs", "cpu", workers=2)
 
 
 def test_a_file_that_changes_the_folder_leaves_the_store_where_it_is(
@@ -79,7 +86,7 @@ def test_a_share_on_a_cluster_is_told(tmp_path: Path, layers: Path) -> None:
     done = subprocess.run(node, capture_output=True, text=True)
     assert done.returncode == 2
     assert "layers.py:RunningMean has changed" in done.stderr
-    assert "layers.py:RunningMean has changed" in batch.trace(0)[-1]
+    assert "layers.py:RunningMean has changed" in batch.shares[0].trace()[-1]
     assert read_batch(batch.path) == batch  # reading needs no code
     train_share(batch.path, 0)  # here the code is known as it was
     assert isinstance(RunFolder(tmp_path / "runs", run).result(), Result)

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from one_stack import train
 
-from ithbit.engine.how import Event, Pause, Unfinished
-from ithbit.engine.loop import train
+from ithbit.engine.how import Event, Pause
 from ithbit.engine.stack import Stack, fresh_state
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
@@ -103,8 +103,7 @@ def test_a_pause_in_the_middle_of_an_epoch_abandons_it(tmp_path, kept, monkeypat
             pause.ask()
 
     monkeypatch.setattr(Stack, "_take", interrupted)
-    left = train(runs, tmp_path / "broken", pause=pause)
-    assert left == [Unfinished(run, 3) for run in runs]
+    assert train(runs, tmp_path / "broken", pause=pause) == []
     assert len(steps) == 7
     assert [saved_epochs(tmp_path / "broken", run) for run in runs] == [3, 3]
     monkeypatch.undo()
@@ -138,8 +137,7 @@ def test_a_limit_in_minutes_gives_every_run_its_turns(workers, tmp_path, kept, m
     store = tmp_path / "turns"
     done = 2 - workers  # for two workers the turns alone, which end as this does
     if done:
-        left = run_all(runs, store, "cpu", workers, minutes=0.0)
-        assert left == [Unfinished(run, 1) for run in runs]
+        assert run_all(runs, store, "cpu", workers, minutes=0.0) == []
         assert [saved_epochs(store, run) for run in runs] == [1] * 6
     told: list[Event] = []
     results = run_all(runs, store, "cpu", workers, told.append, minutes=60.0)
@@ -157,19 +155,18 @@ def test_a_limit_in_minutes_gives_every_run_its_turns(workers, tmp_path, kept, m
 def test_turns() -> None:
     stacks = [runs_of([seed]) for seed in range(3)]
     queue = Turns(stacks, minutes=1.0)
-    first = queue.take()
-    assert (first.stack, first.seconds) == (stacks[0], threads.TURN_SECONDS)
-    queue.put_back([Unfinished(run, 2) for run in first.stack])
-    assert [queue.take(lambda stack: stack != stacks[1]).stack for _ in range(2)] == [
+    assert queue.take() == (stacks[0], threads.TURN_SECONDS)
+    queue.put_back(dict.fromkeys(stacks[0], 2))
+    assert [queue.take(lambda stack: stack != stacks[1])[0] for _ in range(2)] == [
         stacks[2],
         stacks[0],
     ]
-    last = queue.take()
-    assert last.stack == stacks[1]
-    assert threads.TURN_SECONDS < last.seconds <= 60  # nobody waits
+    last, seconds = queue.take()
+    assert last == stacks[1]
+    assert threads.TURN_SECONDS < seconds <= 60  # nobody waits
     assert not queue
     assert queue.take() is None
-    assert Turns(stacks).take().seconds == float("inf")
+    assert Turns(stacks).take()[1] == float("inf")
 
 
 _PROGRAM = """

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from one_stack import train
 
 from ithbit.engine.cell import stack_size
 from ithbit.engine.device import choose_device
 from ithbit.engine.how import Event, How, Notice, Pause
-from ithbit.engine.loop import train
 from ithbit.errors import StoreError
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, Protocol, RunSpec
@@ -327,5 +327,3 @@ def test_events_travel_between_processes(tmp_path) -> None:
         line = json.loads(json.dumps(event_to_json(event)))
         assert event_from_json(line, event.run) == event
         assert type(event_from_json(line, event.run).what) is type(event.what)
-    with pytest.raises(ValueError, match="no event: left"):
-        event_from_json({"kind": "left", "data": {}}, sound)

@@ -7,7 +7,7 @@ import pytest
 from ithbit.errors import SpecError
 from ithbit.families import FAMILIES
 from ithbit.sweep.presets import demo, paper, smoke
-from ithbit.sweep.select import Filter, parse_seeds, read_sweep, sweep_runs
+from ithbit.sweep.select import parse_seeds, read_sweep, selected, sweep_runs
 
 GOOD = """
 task = ["rhi", "lhi"]
@@ -28,12 +28,13 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_filters_keep_and_replace() -> None:
-    runs = sweep_runs("paper", Filter(tasks=["lhi"], families=["mamba2"], n_bits=[8, 16]))
+    runs = selected(paper(), "paper", {"task": ["lhi"], "family": ["mamba2"], "n": [8, 16]})
     assert len(runs) == 2 * 2 * 5
     assert {run.model.task for run in runs} == {"lhi"}
-    more = sweep_runs("paper", Filter(families=["gru"], layers=[1], n_bits=[8], seeds=range(20)))
+    keep = {"family": ["gru"], "layers": [1], "n": [8]}
+    more = selected(paper(), "paper", keep, range(20))
     assert len(more) == 2 * 20
-    short = Filter(max_epochs=3, stop_when_solved=True).apply(paper()[:5])
+    short = selected(paper()[:5], "paper", {}, max_epochs=3, stop_when_solved=True)
     assert all(run.protocol.max_epochs == 3 and run.protocol.stop_when_solved for run in short)
     assert {run.run_id for run in short}.isdisjoint(run.run_id for run in paper())
 
@@ -100,18 +101,20 @@ def test_what_cannot_be_a_sweep() -> None:
 @pytest.mark.parametrize(
     ("keep", "said"),
     [
-        (Filter(n_bits=[7, 96]), "it has only --n 8, 16, 32, 64"),
-        (Filter(layers=[9], n_bits=[96]), "it has only --layers 1, 2, 3, 4"),
-        (Filter(tasks=["lhi"], layers=[4]), "with --task lhi it has only --layers 1, 2"),
+        ({"n": [7, 96]}, "it has only --n 8, 16, 32, 64"),
+        ({"layers": [9], "n": [96]}, "it has only --layers 1, 2, 3, 4"),
+        ({"task": ["lhi"], "layers": [4]}, "with --task lhi it has only --layers 1, 2"),
         (
-            Filter(tasks=["lhi"], families=["gru", "mamba2"], layers=[4]),
+            {"task": ["lhi"], "family": ["gru", "mamba2"], "layers": [4]},
             "with --task lhi --family gru, mamba2 it has only --layers 1, 2",
         ),
     ],
 )
-def test_filters_that_leave_nothing_are_told_what_there_is(keep: Filter, said: str) -> None:
+def test_filters_that_leave_nothing_are_told_what_there_is(
+    keep: dict[str, list], said: str
+) -> None:
     with pytest.raises(SpecError) as error:
-        sweep_runs("paper", keep)
+        selected(paper(), "paper", keep)
     assert str(error.value) == f"no run of paper passes the filters: {said}"
 
 
@@ -134,7 +137,7 @@ def test_families_from_files_beside_the_sweep(tmp_path: Path) -> None:
     assert len(cells) == 4
     # Two tasks, depths and three seeds; heads count for the GRU's name alone, rotary for none.
     assert len(set(runs)) == 2 * 2 * 3 * (2 + 3)
-    kept = Filter(families=["a/layers.py:Mine"]).apply(runs)
+    kept = selected(runs, "mine.toml", {"family": ["a/layers.py:Mine"]})
     assert {run.model.family for run in kept} == {"layers.py:Mine"}
 
 

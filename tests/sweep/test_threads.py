@@ -11,18 +11,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from one_stack import train
 
 from ithbit.engine import loop
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.how import Event, How, Notice, Pause, ctrl_c_pauses, stopped
-from ithbit.engine.loop import train
 from ithbit.engine.stack import fresh_state
 from ithbit.errors import DeviceError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Epoch, Failure, Result
 from ithbit.sweep import processes
-from ithbit.sweep.processes import LocalPool, usable_cores, worker_devices
+from ithbit.sweep.processes import usable_cores, worker_command, worker_devices
 from ithbit.sweep.threads import Turns, shared, train_in_threads
 
 CPU = choose_device("cpu")
@@ -58,7 +58,7 @@ def side_by_side(
     with ctrl_c_pauses(pause):
         train_in_threads(turns, how, n_threads, ready)
     if pause.asked:
-        raise stopped(list(turns.left.values()))
+        raise stopped(turns.left)
 
 
 def saved_epochs(store, run: RunSpec) -> int:
@@ -384,13 +384,6 @@ def test_a_worker_whose_input_ends_saves_what_it_trains(tmp_path, monkeypatch) -
         assert 0 < epochs == saved_epochs(tmp_path, run) == len(RunFolder(tmp_path, run).history())
 
 
-def test_an_error_of_a_worker_keeps_its_class() -> None:
-    line = {"kind": "error", "data": {"type": "DeviceError", "text": "the GPU failed"}}
-    error = processes.error_from_json(line)
-    assert isinstance(error, DeviceError)
-    assert str(error) == "the GPU failed"
-
-
 @pytest.mark.parametrize(
     ("asked", "n_gpus", "workers", "devices"),
     [
@@ -403,7 +396,7 @@ def test_an_error_of_a_worker_keeps_its_class() -> None:
 def test_a_worker_a_gpu(asked, n_gpus, workers, devices, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     assert worker_devices(asked, GPU, workers) == devices
-    command = LocalPool(How(tmp_path, GPU, "off")).command(devices[-1])
+    command = worker_command(How(tmp_path, GPU, "off"), devices[-1])
     assert command[-4:] == [str(tmp_path), devices[-1], "off", "auto"]
 
 

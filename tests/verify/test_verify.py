@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from one_stack import train
 from safetensors.torch import save
 
 from ithbit.engine.device import choose_device
-from ithbit.engine.loop import train
 from ithbit.engine.steppers.choice import evaluator_here
 from ithbit.errors import SpecError, StoreError, TooLargeError
 from ithbit.models import classifier

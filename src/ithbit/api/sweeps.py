@@ -16,7 +16,7 @@ from ithbit.shown import Shown, clock, counted
 from ithbit.spec import RunSpec
 from ithbit.store.reading import check_kind, run_folders
 from ithbit.store.status import STATUSES, RunStatus, folder_status, need_store, recorded, statuses
-from ithbit.sweep.select import Filter, sweep_runs
+from ithbit.sweep.select import selected, sweep_runs
 
 if TYPE_CHECKING:
     from ithbit.engine.device import Device
@@ -249,18 +249,17 @@ def _selected(
     examples: str | None,
 ) -> list[RunSpec]:
     """The runs of a sweep that pass the filters."""
-    keep = Filter(
-        [task_named(each) for each in listed(task)],
-        [family_named(each).name for each in listed(family)],
-        [whole("layers", each) for each in listed(layers)],
-        [whole("n", each) for each in listed(n)],
-        [] if seeds is None else seeds_of(seeds),
-        max_epochs,
-        stop_when_solved,
-        examples,
-    )
+    keep: dict[str, list[Any]] = {
+        "task": [task_named(each) for each in listed(task)],
+        "family": [family_named(each).name for each in listed(family)],
+        "layers": [whole("layers", each) for each in listed(layers)],
+        "n": [whole("n", each) for each in listed(n)],
+    }
+    others = [] if seeds is None else seeds_of(seeds)
+    early = stop_when_solved or None
+    changes = {"max_epochs": max_epochs, "stop_when_solved": early, "examples": examples}
     if isinstance(name, str | Path):
-        return sweep_runs(str(name), keep)
+        return selected(sweep_runs(str(name)), str(name), keep, others, **changes)
     runs: list[Any] = list(name) if isinstance(name, Iterable) else [name]
     for each in runs:
         if not isinstance(each, RunSpec):
@@ -269,7 +268,7 @@ def _selected(
                 f"a sweep is the name of a preset, a .toml file or a list of RunSpec, got "
                 f"{each!r:.60}{where}"
             )
-    return keep.apply(runs)
+    return selected(runs, "the sweep", keep, others, **changes)
 
 
 def node_device(name: str, gpu_asked: bool) -> "Device":

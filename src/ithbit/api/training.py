@@ -188,7 +188,6 @@ def run_here(
     # These import torch, which takes seconds: report mistakes first.
     from ithbit.api.progress import watching
     from ithbit.engine.device import choose_device
-    from ithbit.engine.how import Unfinished
     from ithbit.engine.steppers.choice import switch_named
     from ithbit.sweep.runner import run_all
 
@@ -198,7 +197,7 @@ def run_here(
         outcomes = run_all(
             runs, store, device, workers, watcher, retry_failed, choice, minutes, compiled
         )
-    return Results((done for done in outcomes if not isinstance(done, Unfinished)), store)
+    return Results(outcomes, store)
 
 
 @checked

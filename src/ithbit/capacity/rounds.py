@@ -20,11 +20,12 @@ from textwrap import shorten
 
 from ithbit.capacity.search import Ask, Bracket, Tried, Try, bracket, replay
 from ithbit.engine.device import Device
-from ithbit.engine.outcomes import forget_failures, outcome
+from ithbit.engine.outcomes import forget_failures
 from ithbit.errors import StoreError
 from ithbit.families import family_named
 from ithbit.shown import counted
 from ithbit.spec import ModelSpec, Protocol, RunSpec, cell
+from ithbit.store.folder import RunFolder
 from ithbit.store.reading import check_kind, read_verification
 from ithbit.store.records import Failure, Result, Verified
 from ithbit.verify.verify import ALWAYS, is_enough, verify_run
@@ -141,7 +142,7 @@ class Search:
         """Whether each run of a length stands, for the runs that finished or diverged."""
         stands = {}
         for each, run in self.runs(model, n).items():
-            if run not in self._ended and (found := outcome(self.store, run)) is not None:
+            if run not in self._ended and (found := RunFolder(self.store, run).outcome()):
                 self._ended[run] = found
             done = self._ended.get(run)
             if isinstance(done, Result) or (done is not None and done.diverged):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from ithbit.engine.device import Device
-from ithbit.engine.how import Event, How, Notice, Unfinished
+from ithbit.engine.how import Event, How, Left, Notice
 from ithbit.engine.optim import AdamState, Plateau
 from ithbit.engine.stack import Stack, fresh_state
 from ithbit.engine.steppers.choice import choose_stepper, faster, why_alone
@@ -200,7 +200,7 @@ class Cell:
         self.seated = [other for other in self.seated if other is not progress]
         progress.claim.close()
 
-    def leave(self, save: bool = True) -> list[Unfinished]:
+    def leave(self, save: bool = True) -> Left:
         """Release all runs; return the unfinished ones, those that waited longest first."""
         try:
             if save:
@@ -212,9 +212,8 @@ class Cell:
                 self._stack.close()
             for progress in (*self.seated, *self.halted):
                 progress.claim.close()
-        waiting = [Unfinished(folder.run, 0) for folder in self.waiting]
-        begun = [Unfinished(p.run, p.epochs_saved) for p in (*self.halted, *self.seated)]
-        return waiting + begun
+        waiting = {folder.run: 0 for folder in self.waiting}
+        return waiting | {p.run: p.epochs_saved for p in (*self.halted, *self.seated)}
 
 
 def _goes_on(shorter: RunFolder, checkpoint: Checkpoint | None) -> str:

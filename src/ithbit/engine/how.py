@@ -9,7 +9,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,15 +40,7 @@ class Event:
 Watcher = Callable[[Event], None]
 
 
-@dataclass(frozen=True)
-class Unfinished:
-    """A run that stopped before its end: saved after `epochs` epochs, and resumed from there."""
-
-    spec: RunSpec
-    epochs: int
-
-
-Outcome = Result | Failure | Unfinished
+Left = dict[RunSpec, int]  # runs that stopped before their end: epochs saved, to resume from
 
 
 class StoppedError(KeyboardInterrupt):
@@ -118,28 +110,27 @@ def ctrl_c_pauses(pause: Pause) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def stopped(left: Sequence[Unfinished]) -> StoppedError:
-    """The error that a Ctrl-C ends with, given the runs that were training.
+def stopped(left: Mapping[RunSpec, int]) -> StoppedError:
+    """The error that a Ctrl-C ends with, given the epochs saved of the runs that were training.
 
     >>> from ithbit.spec import ModelSpec
-    >>> left = [Unfinished(RunSpec(ModelSpec("rhi", "gru", 8), seed), 12 - seed) for seed in (0, 1)]
-    >>> print(stopped(left))
+    >>> one, other = (RunSpec(ModelSpec("rhi", "gru", 8), seed) for seed in (0, 1))
+    >>> print(stopped({one: 12, other: 11}))
     stopped; 2 runs saved (gru s0 after epoch 12, gru s1 after epoch 11); the same command goes on from there
-    >>> print(stopped([Unfinished(left[0].spec, 0)]))
+    >>> print(stopped({one: 0}))
     stopped before a run had a whole epoch to save; the same command begins again
     """  # noqa: E501
     if not left:
         return StoppedError("stopped while no run was under way; the same command goes on")
-    saved = [run for run in left if run.epochs]
+    saved = {run: epochs for run, epochs in left.items() if epochs}
     if not saved:
         return StoppedError(
             "stopped before a run had a whole epoch to save; the same command begins again"
         )
-    alike = len({run.spec.model for run in saved}) == 1
+    alike = len({run.model for run in saved}) == 1
     names = [
-        (f"{run.spec.model.family} s{run.spec.seed}" if alike else run.spec.name)
-        + f" after epoch {run.epochs}"
-        for run in saved
+        (f"{run.model.family} s{run.seed}" if alike else run.name) + f" after epoch {epochs}"
+        for run, epochs in saved.items()
     ]
     runs = counted(len(saved), "run")
     return StoppedError(

@@ -1,4 +1,4 @@
-"""Training: `train(runs)` takes runs of one spec from their state in the store to their results.
+"""Training: `train_cell` takes runs of one spec from their state in the store to their results.
 
 `_epochs` is the loop: train, evaluate, record and schedule an epoch; then runs stop or continue,
 and are saved. A run that stops leaves the stack and a waiting one takes its place; a run whose loss
@@ -16,10 +16,8 @@ import math
 import os
 import time
 import traceback
-from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median
 from textwrap import shorten
 from typing import Literal
@@ -27,12 +25,10 @@ from typing import Literal
 import torch
 
 from ithbit.engine.cell import Cell, Progress
-from ithbit.engine.device import Device, choose_device, describe_environment, one_thread
+from ithbit.engine.device import describe_environment, one_thread
 from ithbit.engine.evaluate import shifted_accuracy, structured_answers
-from ithbit.engine.how import Event, How, Notice, Outcome, Pause, Unfinished, Watcher
+from ithbit.engine.how import Event, How, Left, Notice
 from ithbit.engine.lanes import CaptureError, give_memory_back, lane, no_capture
-from ithbit.engine.outcomes import outcome, to_train
-from ithbit.engine.steppers import Switch
 from ithbit.engine.steppers.plain import evaluator
 from ithbit.errors import BusyError, IthbitError, SpecError
 from ithbit.models.classifier import init, n_parameters
@@ -44,39 +40,15 @@ SAVE_SECONDS = 10.0  # a crash costs at most this much work, plus one epoch
 _SAVE_SETTING = "ITHBIT_SAVE_SECONDS"  # overrides it, for slow file systems or frequent crashes
 
 
-def train(
-    runs: Sequence[RunSpec],
-    store: Path,
-    device: Device | None = None,
-    watch: Watcher = lambda event: None,
-    retry_failed: bool = False,
-    kernels: Switch = "auto",
-    pause: Pause | None = None,
-    compile: Switch = "auto",
-) -> list[Outcome]:
-    """Train what is not finished, and return every run's outcome, in order.
+def train_cell(runs: list[RunSpec], how: How) -> Left:
+    """Train runs of one spec from their state in the store; return those that a pause left.
 
-    The runs must differ only in the seed. A finished run is read, never trained again; an
-    unfinished one resumes from its checkpoint and ends as if it had never been stopped.
-    """
-    if len({(run.model, run.protocol) for run in runs}) != 1:
-        raise SpecError("runs trained together must share model and protocol and have a seed each")
-    if len({run.seed for run in runs}) != len(runs):
-        raise SpecError("every seed may be given once")
-    how = How(store, device or choose_device(), kernels, watch, pause or Pause(), compile)
-    todo, _ = to_train(runs, how, retry_failed)
-    left = {unfinished.spec: unfinished for unfinished in train_cell(todo, how)}
-    return [outcome(store, run) or left.get(run, Unfinished(run, 0)) for run in runs]
-
-
-def train_cell(runs: list[RunSpec], how: How) -> list[Unfinished]:
-    """Train runs of one spec that have no outcome yet; return those that a pause left unfinished.
-
-    Runs that another process is training are left to it, and `BusyError` is raised once the others
-    are done.
+    An unfinished run resumes from its checkpoint and ends as if it had never been stopped. Runs
+    that another process is training are left to it, and `BusyError` is raised once the others are
+    done.
     """
     if not runs:
-        return []
+        return {}
     with how.device.said_if_lost(), one_thread(), lane(how.device):
         cell = Cell(runs, how)
         try:
@@ -90,7 +62,7 @@ def train_cell(runs: list[RunSpec], how: How) -> list[Unfinished]:
     if not how.pause.due and cell.busy:
         names = ", ".join(folder.run.name for folder in cell.busy)
         raise BusyError(f"another process is training {names}; wait for it")
-    return left + [Unfinished(folder.run, 0) for folder in cell.busy]
+    return left | {folder.run: 0 for folder in cell.busy}
 
 
 def _epochs(cell: Cell) -> None:
@@ -123,8 +95,7 @@ def _epochs(cell: Cell) -> None:
             progress.history.append(epoch)
             progress.evaluation_seconds = (evaluated - trained) / len(company)
             progress.rate = progress.plateau.next_rate(progress.rate, epoch.train_loss, protocol)
-        stack.set_rates([p.rate for p in company])
-        stack.keep()
+        stack.keep([p.rate for p in company])
         sound = [p for p in company if _stop_reason(p) != "failed"]
         for progress in sound:
             progress.folder.append_epoch(progress.history[-1])

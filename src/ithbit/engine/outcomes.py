@@ -15,11 +15,6 @@ from ithbit.store.status import check_store
 _NAMED = 5  # damaged runs named in a message
 
 
-def outcome(store: Path, run: RunSpec) -> Result | Failure | None:
-    """A run's outcome in the store, or None if it is still to be trained."""
-    return RunFolder(store, run).outcome()
-
-
 def to_train(runs: Sequence[RunSpec], how: How, retry_failed: bool) -> tuple[list[RunSpec], int]:
     """The runs to train, and the most memory that one of them needs; raises if they cannot be.
 
@@ -52,20 +47,21 @@ def record_failure(store: Path, run: RunSpec, error: str) -> Failure:
 
 def forget_failures(runs: Iterable[RunSpec], store: Path) -> list[RunSpec]:
     """Clear the failures among these runs, so that they are tried again; return those runs."""
-    failed = [run for run in runs if isinstance(outcome(store, run), Failure)]
-    for run in failed:
-        RunFolder(store, run).forget_failure()
-    return failed
+    folders = [RunFolder(store, run) for run in runs]
+    failed = [folder for folder in folders if isinstance(folder.outcome(), Failure)]
+    for folder in failed:
+        folder.forget_failure()
+    return [folder.run for folder in failed]
 
 
 def _outcomes(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, Result | Failure | None]:
     """Each run's outcome in the store; one error reports all damaged runs."""
     found, damaged = {}, []
-    for run in runs:
+    for folder in (RunFolder(store, run) for run in runs):
         try:
-            found[run] = outcome(store, run)
+            found[folder.run] = folder.outcome()
         except StoreError as error:
-            damaged.append((RunFolder(store, run).path, error))
+            damaged.append((folder.path, error))
     if len(damaged) == 1:
         raise damaged[0][1]
     if damaged:

@@ -85,15 +85,12 @@ class Stack:
             loss, accuracy = self._evaluated
             return loss.tolist(), accuracy.tolist()
 
-    def set_rates(self, rates: list[float]) -> None:
-        """Set each run's learning rate from now on."""
+    def keep(self, rates: list[float]) -> None:
+        """After a whole epoch, set each run's learning rate for the next and copy the state, on the
+        device."""
         with lane(self.device):
             new = torch.tensor(rates, dtype=torch.float64).unsqueeze(1)
             self.state.learning_rate.copy_(new)
-
-    def keep(self) -> None:
-        """Copy the state, on the device, after a whole epoch."""
-        with lane(self.device):
             for kept, now in zip(vars(self.kept).values(), vars(self.state).values(), strict=True):
                 kept.copy_(now)
 

@@ -19,7 +19,7 @@ from ithbit.families import family_named
 from ithbit.selfcontained import scripted_page
 from ithbit.spec import ModelSpec
 from ithbit.store.reading import read_verification
-from ithbit.store.records import Case, result_from_json
+from ithbit.store.records import Case, Result, from_json
 from ithbit.store.writing import write_text
 from ithbit.theory.certificate import certify
 from ithbit.theory.constructions import TRAINED, entry_of, too_large, too_small
@@ -80,7 +80,7 @@ def of_run(folder: Path) -> Entry:
         raise SpecError(f"{run.name} has a layer of your own; the page runs only the six families")
     if spec.n_bits > LONGEST:
         raise SpecError(f"the page shows up to n = {LONGEST}, got n = {spec.n_bits} in {run.name}")
-    result, verified = result_from_json(read_result(folder)), read_verification(str(folder))
+    result, verified = from_json(Result, read_result(folder)), read_verification(str(folder))
     found = verified.found if verified else None
     label, origin = words.origin(result)
     return Entry(

@@ -22,7 +22,6 @@ import torch
 from ithbit.engine.device import Device, choose_device, one_thread
 from ithbit.engine.how import Event
 from ithbit.engine.memory import need_memory
-from ithbit.engine.outcomes import outcome
 from ithbit.errors import LayerError, SpecError
 from ithbit.families import FAMILIES, TASKS, Task, family_named
 from ithbit.models.classifier import n_parameters
@@ -34,7 +33,7 @@ from ithbit.probe.rank import CausalRank, causal_rank
 from ithbit.shown import Shown, counted
 from ithbit.spec import ModelSpec, Protocol, RunSpec, cell, plain
 from ithbit.store.folder import RunFolder
-from ithbit.store.probed import ProbedCell
+from ithbit.store.probed import ProbedCell, ProbedRun, ProbeEnd
 from ithbit.store.reading import read_verification
 from ithbit.store.records import Failure, Result
 from ithbit.store.status import check_store
@@ -76,33 +75,6 @@ class Plan:
             raise SpecError(f"give every seed once, and at least one, got {list(self.seeds)}")
 
 
-@dataclass(frozen=True)
-class ProbeRun:
-    """A run as the store has it. `verdict` comes from trying all inputs of a solved run, if there
-    are few."""
-
-    spec: RunSpec
-    epochs: int
-    stopped_by: str  # solved, loss or epochs; not finite; time, if it may go on
-    max_accuracy: float
-    first_solved_epoch: int | None
-    n_parameters: int
-    seconds: float
-    verdict: str | None
-
-    @property
-    def solved(self) -> bool:
-        return self.max_accuracy == 1.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data, in the words of 0.1's reports."""
-        spec, model = self.spec, self.spec.model
-        cell = ProbedCell(model.task, model.n_bits, model.n_layers, model.d_model)
-        head = {"run_id": spec.run_id, "layer": family_named(model.family).label}
-        data = {name: value for name, value in vars(self).items() if name != "spec"}
-        return {**head, "cell": asdict(cell), "seed": spec.seed, **data, "solved": self.solved}
-
-
 @dataclass(frozen=True, repr=False)
 class ProbeReport(Shown):
     """Everything that was found. `runs` and `families` are empty if nothing was trained."""
@@ -115,7 +87,7 @@ class ProbeReport(Shown):
     rank: CausalRank
     bounds: tuple[StateBound, ...]
     remarks: tuple[str, ...]
-    runs: tuple[ProbeRun, ...]
+    runs: tuple[ProbedRun, ...]
     families: tuple[FamilyRow, ...]
 
     @property
@@ -123,11 +95,11 @@ class ProbeReport(Shown):
         """Lengths and depths that were trained, in order."""
         return [(n, depth) for n in self.plan.lengths for depth in self.plan.layers]
 
-    def of(self, task: Task, n_bits: int, n_layers: int) -> list[ProbeRun]:
+    def of(self, task: Task, n_bits: int, n_layers: int) -> list[ProbedRun]:
         """The layer's runs of one cell."""
         cell = (task, n_bits, n_layers)
-        models = ((run, run.spec.model) for run in self.runs)
-        return [run for run, m in models if (m.task, m.n_bits, m.n_layers) == cell]
+        cells = ((run, run.cell) for run in self.runs)
+        return [run for run, c in cells if (c.task, c.n_bits, c.n_layers) == cell]
 
     def counts(self, task: Task) -> list[tuple[str, list[Count | None]]]:
         """Successes in every cell: of the layer, then of the six families."""
@@ -182,7 +154,9 @@ class ProbeReport(Shown):
             "bounds": [asdict(bound) | {"n_star": bound.n_star} for bound in self.bounds],
             "remarks": list(self.remarks),
             "protocol": plain(self.plan.protocol),
-            "runs": [run.to_json() for run in self.runs],
+            "runs": [
+                {"run_id": run.run_id, **asdict(run), "solved": run.solved} for run in self.runs
+            ],
             "families": [asdict(row) for row in self.families],
         }
 
@@ -214,7 +188,7 @@ def probe_layer(
     declared, causal = seen.declared_state, seen.leak is None
     remarks += _declared(layer.name, declared, rank)
     bounds = state_bounds(rank.state, declared, causal, list(plan.layers))
-    runs: list[ProbeRun] = []
+    runs: list[ProbedRun] = []
     families: list[FamilyRow] = []
     if plan.train and seen.ignores_input:
         remarks.append("not trained: a layer that ignores its input can only guess")
@@ -292,7 +266,7 @@ def _train(
     remarks: list[str],
     tell: Callable[[str], None],
     until: float,
-) -> list[ProbeRun]:
+) -> list[ProbedRun]:
     """Train the layer's runs like any others; return each as the store has it afterwards."""
     device = choose_device(device_name)
     models = [
@@ -317,7 +291,7 @@ def _train(
 
     left = None if math.isinf(until) else max(until - time.monotonic(), 0.0) / 60
     run_all(runs, store, device_name, workers, watch, minutes=left)
-    outcomes = [outcome(store, run) for run in runs]
+    outcomes = [RunFolder(store, run).outcome() for run in runs]
     found = [_as_stored(store, *each, device) for each in zip(runs, outcomes, strict=True)]
     failures = [done for done in outcomes if isinstance(done, Failure)]
     if diverged := sum(done.diverged for done in failures):
@@ -332,7 +306,7 @@ def _train(
 
 def _as_stored(
     store: Path, spec: RunSpec, done: Result | Failure | None, device: Device
-) -> ProbeRun:
+) -> ProbedRun:
     """A run as the store has it; if it is solved and has few inputs, all of them are tried."""
     folder = RunFolder(store, spec)
     history, verdict, n = folder.history(), None, spec.model.n_bits
@@ -340,24 +314,28 @@ def _as_stored(
     if isinstance(done, Result) and solved and n << n <= _EXHAUSTIVE:
         record = read_verification(str(folder.path))
         verdict = (record.found if record else verify_run(folder.path, device)).verdict
-    epochs, ended = len(history), "time"
+    model, epochs = spec.model, len(history)
+    ended: ProbeEnd = "time"
     if isinstance(done, Result):
         ended = done.stopped_by
     elif done is not None:
         epochs, ended = done.epoch, "not finite" if done.diverged else "failed"
-    return ProbeRun(
-        spec,
+    return ProbedRun(
+        family_named(model.family).label,
+        ProbedCell(model.task, n, model.n_layers, model.d_model),
+        spec.seed,
         epochs,
         ended,
         max((epoch.held_out_accuracy for epoch in history), default=0.0),
         solved[0] if solved else None,
-        n_parameters(spec.model),
+        n_parameters(model),
         sum(epoch.seconds for epoch in history),
         verdict,
+        spec.run_id,
     )
 
 
-def _cut_short(runs: list[ProbeRun], plan: Plan) -> list[str]:
+def _cut_short(runs: list[ProbedRun], plan: Plan) -> list[str]:
     epochs = [run.epochs for run in runs if run.stopped_by == "time"]
     if not epochs:
         return []

@@ -35,10 +35,9 @@ from torch import Tensor
 from ithbit.errors import StoreError
 from ithbit.spec import RunSpec
 from ithbit.store.reading import (
+    ended,
     read_history,
     read_json,
-    read_layer,
-    read_run,
     read_verification,
 )
 from ithbit.store.records import (
@@ -48,11 +47,9 @@ from ithbit.store.records import (
     LayerOrigin,
     Result,
     Verified,
-    failure_from_json,
     head,
-    result_from_json,
 )
-from ithbit.store.schema import UnreadableError
+from ithbit.store.schema import UnreadableError, read_as
 from ithbit.store.writing import json_bytes, said_as_store_error, write_atomically
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
@@ -118,12 +115,9 @@ class RunFolder:
         if not any(map(os.path.lexists, ends)):
             return None  # another process may be about to write the spec
         try:
-            state, record = read_run(str(self.path))
+            return ended(str(self.path))
         except UnreadableError as reason:
             raise self._damaged(reason) from None
-        if state == "unfinished":
-            return None
-        return result_from_json(record) if state == "finished" else failure_from_json(record)
 
     def result(self) -> Result | None:
         """The finished run's record, or None; raises `StoreError` if it is damaged."""
@@ -256,8 +250,8 @@ class RunFolder:
         found = []
         for path in self.path.parent.glob(f"{glob.escape(self.run.name)}-*/result.json"):
             with suppress(UnreadableError):
-                state, record = read_run(str(path.parent))
-                run = result_from_json(record).spec if state == "finished" else self.run
+                done = ended(str(path.parent))
+                run = done.spec if isinstance(done, Result) else self.run
                 epochs = run.protocol.max_epochs
                 if epochs < self.run.protocol.max_epochs and self.run == replace(
                     run, protocol=replace(run.protocol, max_epochs=self.run.protocol.max_epochs)
@@ -295,7 +289,7 @@ class RunFolder:
         """Record where the layer of the run was loaded from, and a copy of its code."""
         origin = LayerOrigin(self.run.model.family, self.run.model.code, source)
         with suppress(UnreadableError):
-            if read_layer(str(self.path)) == origin:
+            if self._read_layer() == origin:
                 return
         if code:
             self._write("layer.py", code)
@@ -304,12 +298,16 @@ class RunFolder:
     def layer(self) -> LayerOrigin | None:
         """Where the layer of the run was loaded from, or None if that was not recorded."""
         try:
-            origin, model = read_layer(str(self.path)), self.run.model
+            origin, model = self._read_layer(), self.run.model
             if origin and (origin.family, origin.code) != (model.family, model.code):
                 raise UnreadableError("layer.json belongs to another layer")
         except UnreadableError as reason:
             raise self._damaged(reason) from None
         return origin
+
+    def _read_layer(self) -> LayerOrigin | None:
+        record = read_json(f"{self.path}/layer.json")
+        return None if record is None else read_as(LayerOrigin, record, "layer.json")
 
     def _write(self, name: str, data: bytes) -> None:
         with said_as_store_error(self.path):

@@ -27,10 +27,12 @@ import polars as pl
 
 from ithbit.errors import OutputError, SpecError, StoreError, one_of
 from ithbit.families import family_named, group
+from ithbit.shown import counted
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.store.reading import (
     RESULT,
     TABLE_FORMATS,
+    WHOSE,
     State,
     check_result,
     check_spec,
@@ -46,12 +48,15 @@ from ithbit.store.status import need_runs
 from ithbit.store.writing import in_memory, write_whole
 
 _MODEL, _PROTOCOL, _EPOCH = schema(ModelSpec), schema(Protocol), schema(Epoch)
-_SETTINGS = ("paper", "early stop", "other")
 _SIZES = ("d_model", "n_heads", "d_ff", "d_state")
 _KINDS: dict[type, Any] = {str: pl.String, int: pl.Int64, float: pl.Float64, bool: pl.Boolean}
-_WHOSE = {"run_id": must(str), "name": must(str)}
-_HEAD = _WHOSE | {name: must(str) for name in ("folder", "status", "settings", "group")}
-_HEAD |= {"seed": must(int)}
+_HEAD = WHOSE | {
+    "folder": must(str),
+    "status": must(str, get_args(State)),
+    "settings": must(str, ("paper", "early stop", "other")),
+    "group": must(str),
+    "seed": must(int),
+}
 _FAILURE = {
     "error": schema(Failure)["error"],
     "failed_epoch": replace(schema(Failure)["epoch"], may_be_null=True),
@@ -68,7 +73,7 @@ COLUMNS: dict[str, Any] = {
     "verification": pl.String,  # the verdict of `ithbit verify`, null if it was not run
     **_columns(_FAILURE, _PROTOCOL),
 }
-HISTORY_COLUMNS: dict[str, Any] = _columns(_WHOSE, _EPOCH)
+HISTORY_COLUMNS: dict[str, Any] = _columns(WHOSE, _EPOCH)
 _BEST = pl.col("max_accuracy")
 _AT_ONCE = pl.col("error").str.starts_with(NOT_FINITE) & (pl.col("failed_epoch") <= 1)
 _SOLVED = pl.when(_BEST.is_null() & _AT_ONCE).then(False).otherwise(_BEST == 1)
@@ -99,9 +104,8 @@ class Records:
         named = "; ".join(f"{item.folder}: {item.reason}" for item in self.set_aside[:3])
         more = len(self.set_aside) - 3
         rest = f"; and {more} more" if more > 0 else ""
-        what = "row" if self.is_export else "run folder"
-        plural = "" if len(self.set_aside) == 1 else "s"
-        return f"set aside {len(self.set_aside)} {what}{plural} ({named}{rest})"
+        what = counted(len(self.set_aside), "row" if self.is_export else "run folder")
+        return f"set aside {what} ({named}{rest})"
 
     @cached_property
     def _exported(self) -> dict[str, pl.DataFrame] | None:
@@ -250,9 +254,6 @@ def _exported_rows(store: Path, path: Path) -> Records:
 def _check_exported(row: dict[str, Any], where: str) -> None:
     """Raise `UnreadableError` if a row is not valid, `ContradictionError` if it cannot be true."""
     check(row, _HEAD | _MODEL, where)
-    for name, allowed in (("status", get_args(State)), ("settings", _SETTINGS)):
-        if row[name] not in allowed:
-            raise UnreadableError(f"{where} has {name} = {row[name]!r:.40}")
     try:
         family_named(row["family"])
     except SpecError:

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ithbit.families import Task
+from ithbit.spec import since_0_2
 from ithbit.store.reading import read_json
 from ithbit.store.records import Amount, Count, FromOne, Share
 from ithbit.store.schema import UnreadableError, read_as
+
+ProbeEnd = Literal["solved", "loss", "epochs", "time", "not finite", "failed"]
 
 
 @dataclass(frozen=True)
@@ -27,18 +30,20 @@ class ProbedCell:
 
 @dataclass(frozen=True)
 class ProbedRun:
-    """A run that ended. `verdict` comes from trying all inputs of a solved run, if they are few."""
+    """A run of a layer so far. `verdict` comes from trying all inputs of a solved run, if they are
+    few; `time` means that the run may go on."""
 
     layer: str
     cell: ProbedCell
     seed: int
     epochs: FromOne
-    stopped_by: Literal["solved", "loss", "epochs", "time", "not finite", "failed"]
+    stopped_by: ProbeEnd
     max_accuracy: Share
     first_solved_epoch: FromOne | None
     n_parameters: Count
     seconds: Amount
     verdict: str | None
+    run_id: str = since_0_2("")
 
     @property
     def solved(self) -> bool:

@@ -24,10 +24,10 @@ from ithbit.store.records import (
     Case,
     Epoch,
     Failure,
-    LayerOrigin,
     Result,
     Verification,
     Verified,
+    from_json,
 )
 from ithbit.store.schema import (
     MAX_INT,
@@ -44,7 +44,7 @@ State = Literal["finished", "failed", "unfinished"]
 
 TABLE_FORMATS = ("parquet", "csv")  # of an export
 _RUN_FOLDER = re.compile(r"(?P<name>.+)-[0-9a-f]{12}")
-_HEAD = {"run_id": must(str), "name": must(str)}
+WHOSE = {"run_id": must(str), "name": must(str)}
 _SEED = {"seed": must(int)}
 RESULT = {name: field for name, field in schema(Result).items() if name != "spec"}
 RESULT |= {"solved": must(bool)}
@@ -119,6 +119,14 @@ def read_run(folder: str) -> tuple[State, dict[str, Any]]:
     return "unfinished", spec
 
 
+def ended(folder: str) -> Result | Failure | None:
+    """How the run of a folder ended, or None if it has not; raises `UnreadableError`."""
+    state, record = read_run(folder)
+    if state == "unfinished":
+        return None
+    return from_json(Result, record) if state == "finished" else from_json(Failure, record)
+
+
 def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
     """Check what all three files have in common: the run's id and name, and its complete spec."""
     if not folder.endswith(f"-{record.get('run_id')}"):
@@ -140,7 +148,7 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
     # A field that the protocol lacks did not exist yet: its default applies.
     given = {n: f for n, f in schema(Protocol).items() if protocol.get(n) is not None}
     check(protocol, given, f"{file}: protocol")
-    check(record, _HEAD, file)
+    check(record, WHOSE, file)
     check(spec, _SEED, f"{file}: spec")
     if spec_id(spec) != record["run_id"]:
         raise UnreadableError(f"{file} has the spec of another run")
@@ -244,13 +252,6 @@ def read_verification(folder: str) -> Verified | None:
     except OSError:
         pass
     return replace(verified, found=replace(verified.found, wrong_by_index=wrong))
-
-
-def read_layer(folder: str) -> LayerOrigin | None:
-    """Where the layer of a run folder came from, or None for one of the six families; raises
-    `UnreadableError`."""
-    record = read_json(f"{folder}/layer.json")
-    return None if record is None else read_as(LayerOrigin, record, "layer.json")
 
 
 def read_history(folder: str) -> list[Epoch]:

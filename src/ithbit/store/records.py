@@ -4,10 +4,10 @@ verify` found, and where a user's layer came from.
 The annotations are the schema: see `schema.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from ithbit.spec import RunSpec, plain, run_from_json, since_0_2
 from ithbit.store.schema import MAX_FLOAT, MAX_INT, built
@@ -29,6 +29,8 @@ Share = Annotated[float, (0, 1)]  # the range
 Amount = Annotated[float, (0, MAX_FLOAT)]  # a loss, a rate, seconds
 Count = Annotated[int, (0, MAX_INT)]
 FromOne = Annotated[int, (1, MAX_INT)]
+
+R = TypeVar("R", "Result", "Failure")
 
 
 @dataclass(frozen=True)
@@ -141,14 +143,10 @@ def _to_json(record: Result | Failure) -> dict[str, Any]:
     return head(record.spec) | {k: v for k, v in plain(record).items() if k != "spec"}
 
 
-def result_from_json(data: Mapping[str, Any]) -> Result:
-    """The result that `Result.to_json` wrote; raises KeyError or TypeError on anything else."""
-    return built(Result, {**data, "spec": run_from_json(data["spec"])})
-
-
-def failure_from_json(data: Mapping[str, Any]) -> Failure:
-    """The failure that `Failure.to_json` wrote."""
-    return built(Failure, {**data, "spec": run_from_json(data["spec"])})
+def from_json(record: Callable[..., R], data: Mapping[str, Any]) -> R:
+    """The result or failure that `to_json` wrote; raises KeyError, TypeError or ValueError on
+    anything else."""
+    return built(record, {**data, "spec": run_from_json(data["spec"])})
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,9 @@ class Field:
         return self.default is MISSING and not self.may_be_null
 
 
-def must(kind: type) -> Field:
-    """A required field with any value of its kind."""
-    return Field(kind, False, (), None, MISSING)
+def must(kind: type, choices: tuple[str, ...] = ()) -> Field:
+    """A required field with any value of its kind, or one of these."""
+    return Field(kind, False, choices, None, MISSING)
 
 
 @cache

@@ -12,8 +12,6 @@ from uuid import uuid4
 
 from ithbit.errors import OutputError, StoreError
 
-Content = bytes | Callable[[Path], object]  # the contents of a file, or a function that writes them
-
 
 def in_memory(write: Callable[[BytesIO], object]) -> bytes:
     """What a library writes, as bytes: a full disk then raises in our code, not in its own."""
@@ -22,7 +20,7 @@ def in_memory(write: Callable[[BytesIO], object]) -> bytes:
     return buffer.getvalue()
 
 
-def write_atomically(path: Path, content: Content) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Put a file in place in one step, after it has been flushed to disk.
 
     An earlier file at `path` stays until then.
@@ -33,23 +31,21 @@ def write_atomically(path: Path, content: Content) -> None:
         _write_and_move(path, content)
 
 
-def _write_and_move(path: Path, content: Content) -> None:
-    # Not mkstemp, whose files only one user can read: a store may be shared. The suffix is kept:
-    # matplotlib and polars infer the format from it.
+def _write_and_move(path: Path, content: bytes) -> None:
+    # Not mkstemp, whose files only one user can read: a store may be shared. The suffix is kept: a
+    # run folder is cleared of what a killed process left by it.
     temporary = path.with_name(f".ithbit-{uuid4().hex}{path.suffix}")
     try:
-        if isinstance(content, bytes):
-            temporary.write_bytes(content)
-        else:
-            content(temporary)
-        with open(temporary, "r+b") as file:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: Content) -> Path:
+def write_whole(path: Path, content: bytes) -> Path:
     """Write a file that the user asked for, creating its folders. Raises `OutputError`."""
     try:
         if path.is_dir():

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from ithbit.engine.device import Device
 from ithbit.engine.how import Event, Notice, Pause, Watcher
-from ithbit.engine.outcomes import forget_failures, outcome, record_failure
+from ithbit.engine.outcomes import forget_failures, record_failure
 from ithbit.errors import ClusterError, first_of
 from ithbit.spec import RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result
 from ithbit.store.status import check_store, statuses
-from ithbit.sweep.executors.ledger import Batch, Handle, Job, Ledger, Share, latest_shares
+from ithbit.sweep.executors.ledger import Handle, Job, Ledger, Share
 from ithbit.sweep.executors.slurm import Slurm
 from ithbit.sweep.processes import MAX_ATTEMPTS
 from ithbit.sweep.runner import group
@@ -57,7 +57,7 @@ class ClusterSweep:
         self._gone_since: dict[Handle, float] = {}
         self._releases: Counter[Handle] = Counter()
         self._has_looked = False
-        self._settled_before: set[Handle] = set()  # closed when this process first looked
+        self._settled: set[Handle] = set()  # closed when this process first looked
         self._anew: set[str] = set()  # ids of failed runs to try again
         self._refused: list[float] = []  # when, in a row
 
@@ -105,36 +105,35 @@ class ClusterSweep:
                 return 0, True
             if not self._has_looked:
                 self._first_look(live)
-            batches = self.ledger.batches()
-            self._free_held(batches, live)
+            submitted = self.ledger.shares()
+            self._free_held(submitted, live)
             self._tell()  # after the query: a share that had left the queue has its results
-            fresh, lost, settling = self._missing(batches, live)
+            fresh, lost, settling = self._missing(submitted, live)
             n_live = len(self._unfinished) - len(fresh) - sum(map(len, lost.values()))
-            by_name = {batch.name: batch for batch in batches}
-            self._raise_problems(by_name, lost)
+            _raise_problems(lost)
             stacks = group(fresh, self.device, n_workers=1, size=self.runs_per_job)
             shares = [self._share(stack) for stack in stacks]
-            for handle, runs in lost.items():
-                shares += self._again(by_name[handle.batch], handle, runs)
+            for share, runs in lost.items():
+                shares += self._again(share, runs)
             return n_live + self._hand_over(shares, lock, n_live, patient), settling
 
     def _missing(
-        self, batches: list[Batch], live: dict[Handle, Job]
-    ) -> tuple[list[RunSpec], dict[Handle, list[RunSpec]], bool]:
+        self, submitted: list[Share], live: dict[Handle, Job]
+    ) -> tuple[list[RunSpec], dict[Share, list[RunSpec]], bool]:
         """The runs that are in no share, those of shares that ended, by share, and whether there
         are others whose share has only just left the queue."""
-        latest = latest_shares(batches)
+        latest = {run.run_id: share for share in submitted for run in share.runs}
         fresh: list[RunSpec] = []
-        lost: dict[Handle, list[RunSpec]] = defaultdict(list)
+        lost: dict[Share, list[RunSpec]] = defaultdict(list)
         settling, now = False, time.monotonic()
         for run in self._unfinished:
-            handle = latest.get(run.run_id)
-            if handle in live:
-                self._gone_since.pop(handle, None)
-            elif handle is None or handle in self._settled_before or run.run_id in self._anew:
+            share = latest.get(run.run_id)
+            if share is not None and share.handle in live:
+                self._gone_since.pop(share.handle, None)
+            elif share is None or share.handle in self._settled or run.run_id in self._anew:
                 fresh.append(run)
-            elif now - self._gone_since.setdefault(handle, now) >= SETTLE_SECONDS:
-                lost[handle].append(run)
+            elif now - self._gone_since.setdefault(share.handle, now) >= SETTLE_SECONDS:
+                lost[share].append(run)
             else:
                 settling = True
         self._anew = set()
@@ -146,42 +145,26 @@ class ClusterSweep:
         for batch in self.ledger.batches():
             runs = [run for share in batch.shares for run in share.runs]
             done = all(status == "done" for status in statuses(self.store, runs).values())
-            if done and not any(handle in live for handle in batch.handles):
+            if done and not any(share.handle in live for share in batch.shares):
                 self.ledger.remove(batch)
-            closed = (handle for handle in batch.handles if batch.is_closed(handle.index))
-            self._settled_before.update(closed)
+            self._settled.update(share.handle for share in batch.shares if share.is_closed)
         if self.retry_failed:
             self._anew = {run.run_id for run in forget_failures(self.runs, self.store)}
 
-    def _free_held(self, batches: list[Batch], live: dict[Handle, Job]) -> None:
+    def _free_held(self, submitted: list[Share], live: dict[Handle, Job]) -> None:
         """Release shares that are held after a failed launch, a few times; then cancel them."""
-        for batch in batches:
-            for handle in batch.handles:
-                job = live.get(handle)
-                if job is None or not job.failed_to_launch:
-                    continue
-                self._releases[handle] += 1
-                if self._releases[handle] <= MAX_RELEASES:
-                    self._remark(f"job {job.job_id} was held after a failed launch; released")
-                    self.cluster.release(job)
-                else:
-                    self._remark(f"job {job.job_id} was held again and again; cancelled")
-                    batch.note(handle.index, "held")
-                    self.cluster.cancel([job])
-
-    def _raise_problems(self, batches: dict[str, Batch], lost: dict[Handle, list[RunSpec]]) -> None:
-        """Raise what the user must fix; the shares concerned are closed, so that it is raised
-        once."""
-        problems = []
-        for handle in lost:
-            batch = batches[handle.batch]
-            problem = problem_of(batch, handle.index)
-            if problem:
-                batch.close(handle.index)
-                problems.append(problem)
-        if problems:
-            more = f" ({len(problems)} jobs ended this way)" if len(problems) > 1 else ""
-            raise ClusterError(f"{problems[0]}{more}; nothing was resubmitted, other jobs continue")
+        for share in submitted:
+            job = live.get(share.handle)
+            if job is None or not job.failed_to_launch:
+                continue
+            self._releases[share.handle] += 1
+            if self._releases[share.handle] <= MAX_RELEASES:
+                self._remark(f"job {job.job_id} was held after a failed launch; released")
+                self.cluster.release(job)
+            else:
+                self._remark(f"job {job.job_id} was held again and again; cancelled")
+                share.note("held")
+                self.cluster.cancel([job])
 
     def _share(self, runs: list[RunSpec], attempt: int = 1) -> Share:
         return Share(tuple(runs), attempt, self._epochs(runs))
@@ -189,14 +172,13 @@ class ClusterSweep:
     def _epochs(self, runs: Iterable[RunSpec]) -> int:
         return sum(len(RunFolder(self.store, run).history()) for run in runs)
 
-    def _again(self, batch: Batch, handle: Handle, runs: list[RunSpec]) -> list[Share]:
+    def _again(self, share: Share, runs: list[RunSpec]) -> list[Share]:
         """The shares that replace a lost share; runs lost too often are recorded as failed.
 
         Runs lost without a new epoch are separated, so that a run that brings its share down does
         so alone.
         """
-        share = batch.shares[handle.index]
-        if not batch.submitted and not batch.trace(handle.index):
+        if not share.submitted and not share.trace():
             return [self._share(runs, share.attempt)]  # it never reached the queue
         if self._epochs(share.runs) > share.epochs:
             self._remark(f"a job ended early, its runs go on: {_names(runs)}")
@@ -207,7 +189,7 @@ class ClusterSweep:
         for run in runs:
             error = (
                 f"its job on the cluster ended {MAX_ATTEMPTS} times in a row without a new "
-                f"epoch; the last one's log is {batch.log(handle.index)}"
+                f"epoch; the last one's log is {share.log}"
             )
             record_failure(self.store, run, error)
         return []
@@ -247,12 +229,11 @@ class ClusterSweep:
         """Report what is new in the store to the watcher; return whether a run was completed."""
         n_before = len(self._done)
         for run in self._unfinished:
-            done = outcome(self.store, run)
-            if done is not None:
+            folder = RunFolder(self.store, run)
+            if done := folder.outcome():
                 self._done[run] = done
                 self.watch(Event(run, done))
                 continue
-            folder = RunFolder(self.store, run)
             history = folder.path / "history.jsonl"
             size = history.stat().st_size if history.exists() else 0
             if size != self._history_sizes.get(run.run_id, 0):
@@ -265,24 +246,36 @@ class ClusterSweep:
         self.watch(Event(self.runs[0], Notice(text)))
 
 
-def problem_of(batch: Batch, index: int) -> str | None:
+def _raise_problems(lost: Iterable[Share]) -> None:
+    """Raise what the user must fix; the shares concerned are closed, so that it is raised once."""
+    found = {share: problem for share in lost if (problem := problem_of(share))}
+    for share in found:
+        share.close()
+    if found:
+        problem = next(iter(found.values()))
+        more = f" ({len(found)} jobs ended this way)" if len(found) > 1 else ""
+        raise ClusterError(f"{problem}{more}; nothing was resubmitted, other jobs continue")
+
+
+def problem_of(share: Share) -> str | None:
     """What the user must fix before a share that ended is tried again, or None."""
-    if batch.is_closed(index):
-        return f"job {index} of {batch.name} was cancelled; run the command again to continue"
-    if not batch.submitted:
+    job = f"job {share.index} of {share.folder.name}"
+    if share.is_closed:
+        return f"{job} was cancelled; run the command again to continue"
+    if not share.submitted:
         return None
-    trace = batch.trace(index)
+    trace = share.trace()
     if not trace:
         return (
-            f"job {index} of {batch.name} ended without a trace in {batch.store}: its node cannot "
-            "write there, or it was cancelled before it began; give a --store that every node "
-            "sees under the same path"
+            f"{job} ended without a trace in {share.folder.parents[1]}: its node cannot write "
+            "there, or it was cancelled before it began; give a --store that every node sees under "
+            "the same path"
         )
     if trace[-1].startswith("error "):
         return trace[-1].removeprefix("error ")
-    if trace[-1].startswith("started") and batch.shares[index].attempt > 1:
-        log = batch.log(index)
-        said = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    if trace[-1].startswith("started") and share.attempt > 1:
+        log = share.log.read_text(errors="replace") if share.log.exists() else ""
+        said = log.strip().splitlines()
         last = f": {said[-1]}" if said else ""
         return f"ithbit did not come up on a node, {trace[-1].removeprefix('started ')}{last}"
     return None
@@ -294,18 +287,15 @@ def cancel(runs: Iterable[RunSpec], store: Path, cluster: Slurm) -> int:
     ledger = Ledger(store)
     wanted = {run.run_id for run in runs}
     with ledger.locked():
-        live = cluster.alive()
-        jobs = []
-        for batch in ledger.batches():
-            for handle, share in zip(batch.handles, batch.shares, strict=True):
-                if handle in live and any(run.run_id in wanted for run in share.runs):
-                    batch.close(handle.index)
-                    jobs.append(live[handle])
-        cluster.cancel(jobs)
+        live, jobs = cluster.alive(), {}
+        for share in ledger.shares():
+            if share.handle in live and any(run.run_id in wanted for run in share.runs):
+                share.close()
+                jobs[share.handle] = live[share.handle]
+        cluster.cancel(jobs.values())
     deadline = time.monotonic() + _CANCEL_SECONDS
     while jobs and time.monotonic() < deadline:
-        live = cluster.alive()
-        if not any(job.handle in live for job in jobs):
+        if jobs.keys().isdisjoint(cluster.alive()):
             break
         time.sleep(_STORE_SECONDS)
     return len(jobs)

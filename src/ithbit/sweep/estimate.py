@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ithbit.families import family_named
 from ithbit.spec import RunSpec
-from ithbit.store.reading import read_run, run_folders
-from ithbit.store.records import result_from_json
+from ithbit.store.reading import ended, run_folders
+from ithbit.store.records import Result
 from ithbit.store.schema import UnreadableError
 
 _STEP_OVERHEAD = 1.0  # milliseconds
@@ -41,12 +41,9 @@ def observed_pace(store: Path, cuda: bool, most: int = 200) -> float | None:
             if len(ratios) >= most:
                 break
             try:
-                state, record = read_run(f"{store}/{folder}")
-                if state != "finished":
-                    continue
-                result = result_from_json(record)
+                done = ended(f"{store}/{folder}")
             except (UnreadableError, ValueError, TypeError):
                 continue
-            if (result.environment.get("device") == "cuda") == cuda:
-                ratios.append(result.seconds_per_epoch / nominal_epoch_seconds(result.spec))
+            if isinstance(done, Result) and (done.environment.get("device") == "cuda") == cuda:
+                ratios.append(done.seconds_per_epoch / nominal_epoch_seconds(done.spec))
     return statistics.median(ratios) if ratios else None

@@ -21,10 +21,10 @@ import threading
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,16 +32,17 @@ import torch
 
 from ithbit import errors
 from ithbit.engine.device import Device, choose_device, one_thread, usable_cores
-from ithbit.engine.how import Event, How, Notice, Pause, Unfinished
+from ithbit.engine.how import Event, How, Notice, Pause
 from ithbit.engine.loop import train_cell
-from ithbit.engine.outcomes import outcome, record_failure
+from ithbit.engine.outcomes import record_failure
 from ithbit.engine.steppers import Switch
 from ithbit.engine.steppers.choice import switch_named
 from ithbit.errors import BusyError, IthbitError
 from ithbit.models.layer_source import learn, sources
 from ithbit.spec import RunSpec, run_from_json
-from ithbit.store.records import Epoch, Failure, Result, failure_from_json, result_from_json
-from ithbit.sweep.threads import BUSY_SECONDS, Stack, Turn, Turns, at_once, shared
+from ithbit.store.folder import RunFolder
+from ithbit.store.records import Epoch, Failure, Result, from_json
+from ithbit.sweep.threads import BUSY_SECONDS, Stack, Turns, at_once, shared
 
 MAX_ATTEMPTS = 3  # deaths of its worker after which a run is recorded as failed
 LEAVE_SECONDS = 60.0  # for a worker to save what it is training and exit; then it is killed
@@ -59,103 +60,88 @@ main()
 # What an event may hold, by its kind: its class, and how it is written to a line and read back.
 _KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "epoch": (Epoch, asdict, lambda data: Epoch(**data)),
-    "result": (Result, Result.to_json, result_from_json),
-    "failure": (Failure, Failure.to_json, failure_from_json),
+    "result": (Result, Result.to_json, lambda data: from_json(Result, data)),
+    "failure": (Failure, Failure.to_json, lambda data: from_json(Failure, data)),
     "notice": (Notice, str, Notice),
     "remark": (str, str, str),
 }
 
 
-@dataclass(eq=False)
 class Worker:
-    """One worker process and the stacks it is training, by number."""
+    """A worker process and the stacks it is training, by number; its answers go to a queue."""
 
-    process: subprocess.Popen[str]
-    device_name: str
-    stacks: dict[int, Stack] = field(default_factory=dict)
-    n_given: int = 0
-    alone: bool = False  # the last stack must have the worker to itself
+    def __init__(self, how: How, device_name: str, answers: "queue.SimpleQueue[Answer]") -> None:
+        self.device_name = device_name
+        self.stacks: dict[int, Stack] = {}
+        self._n_given = 0
+        self._alone = False  # the last stack must have the worker to itself
+        self.process = subprocess.Popen(
+            worker_command(how, device_name),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        self.listener = threading.Thread(target=self._listen, args=(answers,), daemon=True)
+        self.listener.start()
 
     @property
     def has_room(self) -> bool:
-        return not self.stacks or (not self.alone and len(self.stacks) < at_once(self.device_name))
+        return not self.stacks or (not self._alone and len(self.stacks) < at_once(self.device_name))
 
-    def give(self, turn: Turn, alone: bool = False) -> None:
+    def give(self, stack: Stack, seconds: float, alone: bool) -> None:
         """Send it a stack; if the worker is already gone, its listener reports that."""
-        self.n_given, self.alone = self.n_given + 1, alone
-        self.stacks[self.n_given] = turn.stack
-        runs, layers = [run.to_json() for run in turn.stack], sources(turn.stack)
-        line = {"number": self.n_given, "runs": runs, "layers": layers, "seconds": turn.seconds}
+        self._n_given, self._alone = self._n_given + 1, alone
+        self.stacks[self._n_given] = stack
+        runs, layers = [run.to_json() for run in stack], sources(stack)
+        line = {"number": self._n_given, "runs": runs, "layers": layers, "seconds": seconds}
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps(line) + "\n")
             self.process.stdin.flush()
 
+    def _listen(self, answers: "queue.SimpleQueue[Answer]") -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                try:
+                    answers.put((self, json.loads(line)))
+                except ValueError:  # cut off in the middle of a line: the end follows
+                    break
+        self.process.wait()
+        answers.put((self, None))
+
 
 Answer = tuple[Worker, dict[str, Any] | None]  # None: the worker is gone
 
 
-class LocalPool:
-    """Workers on one store; a context manager that stops all of them on exit."""
+def worker_command(how: How, device_name: str) -> list[str]:
+    """The command that starts a worker on a device."""
+    arguments = [str(how.store), device_name, how.kernels, how.compile]
+    return [sys.executable, "-c", _START, *arguments]
 
-    def __init__(self, how: How) -> None:
-        self.how = how
-        self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self._workers: list[Worker] = []
-        self._listeners: list[threading.Thread] = []
 
-    def __enter__(self) -> "LocalPool":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
+@contextmanager
+def _all_stopped(workers: list[Worker]) -> Iterator[None]:
+    """At the end of this context, stop all the workers that the list then has."""
+    try:
+        yield
+    finally:
         deadline = time.monotonic() + LEAVE_SECONDS
         try:
-            for worker in self._workers:
+            for worker in workers:
                 assert worker.process.stdin is not None
                 with suppress(BrokenPipeError):  # it died before it read a stack
                     worker.process.stdin.close()
-            for worker in self._workers:
+            for worker in workers:
                 with suppress(subprocess.TimeoutExpired):
                     worker.process.wait(max(0.0, deadline - time.monotonic()))
         finally:  # also after a second interruption, which does not wait
-            for worker in self._workers:
+            for worker in workers:
                 worker.process.kill()
-            for worker, listener in zip(self._workers, self._listeners, strict=True):
+            for worker in workers:
                 worker.process.wait()
-                listener.join()
-
-    def command(self, device_name: str) -> list[str]:
-        """The command that starts a worker on a device."""
-        arguments = [str(self.how.store), device_name, self.how.kernels, self.how.compile]
-        return [sys.executable, "-c", _START, *arguments]
-
-    def start_worker(self, device_name: str) -> Worker:
-        """Start one more worker; its answers arrive in the queue."""
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(
-            self.command(device_name),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        worker = Worker(process, device_name)
-        self._workers.append(worker)
-        listener = threading.Thread(target=self._listen, args=(worker,), daemon=True)
-        self._listeners.append(listener)
-        listener.start()
-        return worker
-
-    def _listen(self, worker: Worker) -> None:
-        assert worker.process.stdout is not None
-        with worker.process.stdout as lines:
-            for line in lines:
-                try:
-                    self.answers.put((worker, json.loads(line)))
-                except ValueError:  # cut off in the middle of a line: the end follows
-                    break
-        worker.process.wait()
-        self.answers.put((worker, None))
+                worker.listener.join()
 
 
 def worker_devices(asked: str, device: Device, workers: int | None) -> list[str]:
@@ -175,42 +161,44 @@ def train_in_processes(turns: Turns, how: How, devices: list[str], runs: list[Ru
     """Send the stacks to workers, one per device listed, until every run has an outcome."""
     by_id = {run.run_id: run for run in runs}
     attempts: dict[str, int] = defaultdict(int)
-    pool = LocalPool(how)
-    with pool:
-        at_work = [pool.start_worker(device_name) for device_name in devices]
+    answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+    workers: list[Worker] = []  # also those that are gone
+
+    def put_back(answer: dict[str, Any]) -> None:
+        turns.put_back({by_id[run_id]: epochs for run_id, epochs in answer["data"].items()})
+
+    with _all_stopped(workers):
+        workers += (Worker(how, device_name, answers) for device_name in devices)
+        at_work = list(workers)
         while at_work and not how.pause.asked:
             _deal(turns, at_work, attempts)
             if not turns and not any(worker.stacks for worker in at_work):
                 break
             try:
-                worker, answer = pool.answers.get(timeout=_SIGNAL_SECONDS)
+                worker, answer = answers.get(timeout=_SIGNAL_SECONDS)
             except queue.Empty:
                 continue
             if answer is None:
-                if worker in at_work:
-                    at_work.remove(worker)
-                    for stack in _after_death(worker, how, attempts):
-                        turns.wait_again(stack)
-                    if turns:
-                        at_work.append(pool.start_worker(worker.device_name))
+                at_work.remove(worker)
+                for stack in _after_death(worker, how, attempts):
+                    turns.wait_again(stack)
+                if turns:
+                    workers.append(Worker(how, worker.device_name, answers))
+                    at_work.append(workers[-1])
             elif answer["kind"] == "left":
                 worker.stacks.pop(answer["number"])
-                turns.put_back(_left(answer, by_id))
+                put_back(answer)
             elif answer["kind"] == "busy":
                 turns.wait_again(worker.stacks.pop(answer["number"]))
                 time.sleep(BUSY_SECONDS)
             elif answer["kind"] == "error":
-                raise error_from_json(answer)
+                raise getattr(errors, answer["data"]["type"])(answer["data"]["text"])
             else:
                 how.watch(event_from_json(answer, by_id[answer["run_id"]]))
-    while not pool.answers.empty():  # sent after their input was closed
-        _, answer = pool.answers.get()
+    while not answers.empty():  # sent after their input was closed
+        _, answer = answers.get()
         if answer is not None and answer["kind"] == "left":
-            turns.put_back(_left(answer, by_id))
-
-
-def _left(answer: dict[str, Any], by_id: dict[str, RunSpec]) -> list[Unfinished]:
-    return [Unfinished(by_id[run_id], epochs) for run_id, epochs in answer["data"].items()]
+            put_back(answer)
 
 
 def _deal(turns: Turns, at_work: list[Worker], attempts: dict[str, int]) -> None:
@@ -228,7 +216,7 @@ def _deal(turns: Turns, at_work: list[Worker], attempts: dict[str, int]) -> None
         turn = turns.take(fits) if worker.has_room else None
         if turn is None:
             break
-        worker.give(turn, alone=is_last(turn.stack))
+        worker.give(*turn, alone=is_last(turn[0]))
 
 
 def _after_death(worker: Worker, how: How, attempts: dict[str, int]) -> list[Stack]:
@@ -238,7 +226,7 @@ def _after_death(worker: Worker, how: How, attempts: dict[str, int]) -> list[Sta
     how_it_died = f"signal {-status}" if status < 0 else f"status {status}"
     again = []
     for run in (run for stack in worker.stacks.values() for run in stack):
-        if outcome(how.store, run) is not None:
+        if RunFolder(how.store, run).outcome() is not None:
             continue
         attempts[run.run_id] += 1
         if attempts[run.run_id] < MAX_ATTEMPTS:
@@ -260,16 +248,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 def event_from_json(line: dict[str, Any], run: RunSpec) -> Event:
     """The event that `event_to_json` wrote about a run."""
-    if line["kind"] not in _KINDS:
-        raise ValueError(f"no event: {line['kind']}")
     return Event(run, _KINDS[line["kind"]][2](line["data"]))
-
-
-def error_from_json(line: dict[str, Any]) -> IthbitError:
-    """The error that a worker reported, of the same class."""
-    data = line["data"]
-    kind: type[IthbitError] = getattr(errors, data["type"])
-    return kind(data["text"])
 
 
 def serve(
@@ -300,7 +279,7 @@ def serve(
         runs = [run_from_json(data) for data in order["runs"]]
         try:
             left = train_cell(runs, replace(how, pause=pause.within(order["seconds"])))
-            data = {unfinished.spec.run_id: unfinished.epochs for unfinished in left}
+            data = {run.run_id: epochs for run, epochs in left.items()}
             say({"kind": "left", "number": order["number"], "data": data})
         except BusyError:
             say({"kind": "busy", "number": order["number"]})

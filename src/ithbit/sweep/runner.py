@@ -11,13 +11,15 @@ from pathlib import Path
 
 from ithbit.engine.cell import stack_size
 from ithbit.engine.device import Device, choose_device
-from ithbit.engine.how import How, Outcome, Pause, Unfinished, Watcher, ctrl_c_pauses, stopped
+from ithbit.engine.how import How, Pause, Watcher, ctrl_c_pauses, stopped
 from ithbit.engine.memory import host_bytes
-from ithbit.engine.outcomes import outcome, to_train
+from ithbit.engine.outcomes import to_train
 from ithbit.engine.steppers import Switch
 from ithbit.engine.steppers.choice import compiling, why_alone
 from ithbit.models.layer_source import bound_here
 from ithbit.spec import RunSpec
+from ithbit.store.folder import RunFolder
+from ithbit.store.records import Failure, Result
 from ithbit.sweep.processes import train_in_processes, worker_devices
 from ithbit.sweep.threads import BUSY_SECONDS, Stack, Turns, at_once, shared, train_in_threads
 
@@ -32,12 +34,12 @@ def run_all(
     kernels: Switch = "auto",
     minutes: float | None = None,
     compile: Switch = "auto",
-) -> list[Outcome]:
-    """Train every run that has no result yet; return the outcome of each, in the order given.
+) -> list[Result | Failure]:
+    """Train every run that has no result yet; return the outcomes, in the order of the runs.
 
     There is one process per GPU, which trains several stacks side by side; on a CPU there is one
     worker per core, unless `workers` is given. Runs held by another process are waited for. With a
-    limit in minutes runs train in turns, and those that have not ended by then are `Unfinished`:
+    limit in minutes runs train in turns, and those that have not ended by then have no outcome:
     they resume from there when asked for again. Ctrl-C saves all runs and raises `StoppedError`.
     """
     runs = list(dict.fromkeys(runs))
@@ -59,9 +61,9 @@ def run_all(
                 time.sleep(BUSY_SECONDS)
             train_in_processes(turns, how, devices, todo)
     if pause.asked:
-        left = [turns.left[run] for run in todo if run in turns.left]
-        raise stopped([run for run in left if outcome(store, run.spec) is None])
-    return [outcome(store, run) or turns.left.get(run, Unfinished(run, 0)) for run in runs]
+        left = [run for run in todo if run in turns.left and not RunFolder(store, run).outcome()]
+        raise stopped({run: turns.left[run] for run in left})
+    return [done for run in runs if (done := RunFolder(store, run).outcome())]
 
 
 def group(

@@ -18,7 +18,7 @@ A sweep file uses the vocabulary of the command line; every list is crossed with
 import itertools
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,12 +33,6 @@ Made = TypeVar("Made")
 _MAX_SEEDS = 10_000  # in one range: seed 10,000 trains on the stream that seed 0 is tested on
 _NEEDED = ("task", "family", "layers", "n", "seeds")
 _OPTIONAL = ("positions", "width", "heads", "ff")
-_KEPT = (  # options that select runs, with the fields of `Filter` and of the model's spec
-    ("--task", "tasks", "task"),
-    ("--family", "families", "family"),
-    ("--layers", "layers", "n_layers"),
-    ("--n", "n_bits", "n_bits"),
-)
 _FIELDS = {  # keys of a sweep file that are fields of the model's spec, in the order of the runs
     "task": "task",
     "family": "family",
@@ -74,59 +68,55 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-@dataclass(frozen=True)
-class Filter:
-    """What to keep of a sweep, and what to replace in it. An empty field keeps all."""
+def sweep_runs(name: str) -> list[RunSpec]:
+    """The runs of a preset, or of a TOML file if the name ends in .toml; raises if there are none.
 
-    tasks: Sequence[str] = ()
-    families: Sequence[str] = ()
-    layers: Sequence[int] = ()
-    n_bits: Sequence[int] = ()
-    seeds: Sequence[int] = ()  # instead of the sweep's own
-    max_epochs: int | None = None
-    stop_when_solved: bool = False
-    examples: str | None = None
-
-    def apply(self, runs: Sequence[RunSpec], name: str = "the sweep") -> list[RunSpec]:
-        """The runs that pass, each once; raises `SpecError` naming the option that leaves none."""
-        kept, passed = list(runs), ""
-        for option, field, of_model in _KEPT:
-            if not (wanted := getattr(self, field)):
-                continue
-            there = dict.fromkeys(getattr(run.model, of_model) for run in kept)
-            if of_model == "family":  # a layer's folder is not part of its name
-                wanted = [name.rpartition("/")[2] for name in wanted]
-            kept = [run for run in kept if getattr(run.model, of_model) in wanted]
-            if not kept:
-                given = f" with{passed}" if passed else ""
-                raise SpecError(
-                    f"no run of {name} passes the filters:{given} it has only {option} "
-                    f"{', '.join(map(str, there))}"
-                )
-            passed += f" {option} {', '.join(map(str, wanted))}"
-        if self.seeds:
-            kept = [replace(run, seed=seed) for run in kept for seed in self.seeds]
-        changes = {
-            "max_epochs": self.max_epochs,
-            "stop_when_solved": self.stop_when_solved or None,
-            "examples": self.examples,
-        }
-        changed = (replace(run, protocol=run.protocol.changed(**changes)) for run in kept)
-        return list(dict.fromkeys(changed))
-
-
-def sweep_runs(name: str, keep: Filter = Filter()) -> list[RunSpec]:
-    """The runs of a preset, or of a TOML file if the name ends in .toml; raises if none is left.
-
-    >>> len(sweep_runs("paper", Filter(families=["gru"], n_bits=[8])))
-    25
+    >>> len(sweep_runs("paper"))
+    540
     """
     runs = read_sweep(Path(name)) if name.endswith(".toml") else preset(name)
     if not runs:
         raise SpecError(
             f"{name} has no runs: every list needs a value, and rotary positions a softmax family"
         )
-    return keep.apply(runs, name)
+    return runs
+
+
+def selected(
+    runs: Sequence[RunSpec],
+    name: str,
+    keep: Mapping[str, Sequence[Any]],
+    seeds: Sequence[int] = (),
+    **changes: Any,
+) -> list[RunSpec]:
+    """The runs of a sweep with one of the values to keep, by key of a sweep file; no values keep
+    all. Each once, with these seeds instead of its own and these changes of its protocol.
+
+    Raises `SpecError` naming the option that leaves none.
+
+    >>> len(selected(sweep_runs("paper"), "paper", {"family": ["gru"], "n": [8]}))
+    25
+    """
+    kept, passed = list(runs), ""
+    for key, wanted in keep.items():
+        if not wanted:
+            continue
+        field = _FIELDS[key]
+        there = dict.fromkeys(getattr(run.model, field) for run in kept)
+        if key == "family":  # a layer's folder is not part of its name
+            wanted = [each.rpartition("/")[2] for each in wanted]
+        kept = [run for run in kept if getattr(run.model, field) in wanted]
+        if not kept:
+            given = f" with{passed}" if passed else ""
+            raise SpecError(
+                f"no run of {name} passes the filters:{given} it has only --{key} "
+                f"{', '.join(map(str, there))}"
+            )
+        passed += f" --{key} {', '.join(map(str, wanted))}"
+    if seeds:
+        kept = [replace(run, seed=seed) for run in kept for seed in seeds]
+    changed = (replace(run, protocol=run.protocol.changed(**changes)) for run in kept)
+    return list(dict.fromkeys(changed))
 
 
 def read_toml(path: Path) -> dict[str, Any]:

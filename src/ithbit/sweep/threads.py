@@ -11,24 +11,22 @@ or the user interrupts, every thread stops between two steps, with its runs save
 """
 
 import math
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from ithbit.engine.device import one_thread
-from ithbit.engine.how import Event, How, Notice, Pause, Unfinished, Watcher
+from ithbit.engine.how import Event, How, Left, Notice, Pause, Watcher
 from ithbit.engine.loop import train_cell
 from ithbit.errors import BusyError
 from ithbit.spec import RunSpec
 
 STACKS_A_GPU = 8  # at once; while one waits for the host or for its own results, others run
-_SIGNAL_SECONDS = 0.5  # between two checks for an interruption
+_ENDED_SECONDS = 0.05  # between two checks whether all threads have ended
 _READY_SECONDS = 0.2  # between two checks of stacks that are not ready
 TURN_SECONDS = 10.0
 BUSY_SECONDS = 1.0  # between two checks of a run that another process is training
@@ -36,19 +34,11 @@ BUSY_SECONDS = 1.0  # between two checks of a run that another process is traini
 Stack = list[RunSpec]
 
 
-@dataclass(frozen=True)
-class Turn:
-    """A stack, and how long it may be trained before it goes back."""
-
-    stack: Stack
-    seconds: float = math.inf
-
-
 class Turns:
     """A queue of stacks that threads share."""
 
     def __init__(self, stacks: Iterable[Stack], minutes: float | None = None) -> None:
-        self.left: dict[RunSpec, Unfinished] = {}  # by run: where it last stopped
+        self.left: Left = {}  # where each run last stopped
         self._waiting, self._lock = deque(stacks), threading.Lock()
         self._until = math.inf if minutes is None else time.monotonic() + 60 * minutes
         self._had_one: set[RunSpec] = set()
@@ -57,8 +47,11 @@ class Turns:
         """Whether a stack is waiting."""
         return bool(self._waiting)
 
-    def take(self, fits: Callable[[Stack], bool] = lambda stack: True) -> Turn | None:
-        """The first stack that fits, with its time limit; None if none does now."""
+    def take(
+        self, fits: Callable[[Stack], bool] = lambda stack: True
+    ) -> tuple[Stack, float] | None:
+        """The first stack that fits, and for how many seconds it may be trained before it goes
+        back; None if none fits now."""
         with self._lock:
             over = time.monotonic() >= self._until
             for stack in list(self._waiting):
@@ -67,7 +60,7 @@ class Turns:
                 elif fits(stack):
                     self._waiting.remove(stack)
                     self._had_one.update(stack)
-                    return Turn(stack, self._seconds())
+                    return stack, self._seconds()
         return None
 
     def _seconds(self) -> float:
@@ -80,11 +73,11 @@ class Turns:
         with self._lock:
             self._waiting.append(stack)
 
-    def put_back(self, left: list[Unfinished]) -> None:
+    def put_back(self, left: Left) -> None:
         """Put the runs that a turn left unfinished back in the queue."""
-        self.left |= {unfinished.spec: unfinished for unfinished in left}
+        self.left |= left
         if left:
-            self.wait_again([unfinished.spec for unfinished in left])
+            self.wait_again(list(left))
 
 
 def at_once(device_name: str) -> int:
@@ -117,7 +110,7 @@ def train_in_threads(
 ) -> None:
     """Train stacks in order, `n_threads` at once; one that is not ready lets others go first, and
     runs held by another process are waited for."""
-    ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    ends: list[BaseException | None] = []  # how each thread ended
 
     def work() -> None:
         end = None
@@ -127,51 +120,43 @@ def train_in_threads(
                 if turn is None:
                     time.sleep(_READY_SECONDS)
                     continue
+                stack, seconds = turn
                 try:
-                    pause = how.pause.within(turn.seconds)
-                    turns.put_back(train_cell(turn.stack, replace(how, pause=pause)))
+                    pause = how.pause.within(seconds)
+                    turns.put_back(train_cell(stack, replace(how, pause=pause)))
                 except BusyError:
-                    turns.wait_again(turn.stack)
+                    turns.wait_again(stack)
                     time.sleep(BUSY_SECONDS)
         except BaseException as error:
             how.pause.ask()
             end = error
-        ends.put(end)
+        ends.append(end)
 
     # Before the threads start, since they inherit these settings. And around all of the work: an
     # interruption within it may keep torch from restoring the user's settings there.
     with one_thread(), torch.enable_grad():
         if n_threads == 1:
             work()
-            found = [ends.get()]
         else:
-            found = _run_threads(work, n_threads, how.pause, ends)
-    for error in found:
+            # Daemons: a second interruption ends the process without waiting for them.
+            threads = [threading.Thread(target=work, daemon=True) for _ in range(n_threads)]
+            _run_threads(threads, how.pause, lambda: len(ends) == n_threads)
+    for error in ends:
         if error is not None:
             raise error
 
 
 def _run_threads(
-    work: Callable[[], None],
-    n_threads: int,
-    pause: Pause,
-    ends: "queue.SimpleQueue[BaseException | None]",
-) -> list[BaseException | None]:
-    """Run the work in threads until all have ended; return how each ended, in that order."""
-    # Daemons: a second interruption ends the process without waiting for them.
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(n_threads)]
+    threads: list[threading.Thread], pause: Pause, all_ended: Callable[[], bool]
+) -> None:
+    """Run threads until all have ended."""
     started: list[threading.Thread] = []
-    found: list[BaseException | None] = []
     try:
         for thread in threads:
             thread.start()
             started.append(thread)
-        while len(found) < n_threads:
-            # With a timeout: a signal that comes just before the wait is seen only after it. And
-            # not with `join`, which is left in a broken state when a handler raises in it.
-            with suppress(queue.Empty):
-                found.append(ends.get(timeout=_SIGNAL_SECONDS))
-        return found
+        while not all_ended():
+            time.sleep(_ENDED_SECONDS)  # not `join`, which breaks when a handler raises in it
     except BaseException:
         if pause.asked:
             started.clear()  # interrupted again: wait for no thread

@@ -8,7 +8,7 @@ import pytest
 
 from ithbit.errors import StoreError
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.sweep.executors.ledger import Handle, Ledger, Share, latest_shares, read_batch
+from ithbit.sweep.executors.ledger import Job, Ledger, Share, live_runs, read_batch
 
 RUN = RunSpec(ModelSpec("rhi", "gru", n_bits=3), seed=0)
 OTHER = replace(RUN, seed=1)
@@ -21,11 +21,10 @@ def test_a_batch_comes_back_as_it_was_written(tmp_path):
         second = ledger.write([Share((OTHER,))], "cuda")
     assert ledger.batches() == [first, second]
     assert (first.name[:6], second.name[:6]) == ("00001-", "00002-")
-    assert not first.submitted
-    assert latest_shares([first, second]) == {
-        RUN.run_id: Handle(first.name, 0),
-        OTHER.run_id: Handle(second.name, 0),
-    }
+    assert [share.handle for share in ledger.shares()] == [(first.name, 0), (second.name, 0)]
+    assert not first.shares[0].submitted
+    job = Job("17_0", "RUNNING")
+    assert live_runs(tmp_path / "runs", {(second.name, 0): job}) == {OTHER: job}
     ledger.remove(first)
     assert ledger.batches() == [second]
     assert read_batch(first.path) is None
@@ -35,10 +34,10 @@ def test_closed_jobs_and_traces(tmp_path):
     ledger = Ledger(tmp_path)
     with ledger.locked():
         batch = ledger.write([Share((RUN,)), Share((OTHER,))], "cpu")
-    batch.close(1)
+    batch.shares[1].close()
     (batch.folder / "0.trace").write_text("started on a as b\nready\n")
-    assert [batch.is_closed(index) for index in (0, 1)] == [False, True]
-    assert [batch.trace(index) for index in (0, 1)] == [["started on a as b", "ready"], []]
+    assert [share.is_closed for share in batch.shares] == [False, True]
+    assert [share.trace() for share in batch.shares] == [["started on a as b", "ready"], []]
 
 
 @pytest.mark.parametrize(

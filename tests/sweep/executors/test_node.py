@@ -40,7 +40,7 @@ def test_trains_its_runs_and_leaves_a_trace(tmp_path):
     train_share(batch.path, 0)
     for run in batch.shares[0].runs:
         assert isinstance(RunFolder(tmp_path, run).result(), Result)
-    assert batch.trace(0) == ["ready"]
+    assert batch.shares[0].trace() == ["ready"]
     result = RunFolder(tmp_path, QUICK).path / "result.json"
     before = result.read_bytes()
     train_share(batch.path, 0)
@@ -56,7 +56,7 @@ def test_an_error_is_left_in_the_trace(tmp_path):
     batch = batch_of(tmp_path, QUICK, device="tpu")
     with pytest.raises(DeviceError, match="unknown device 'tpu'"):
         train_share(batch.path, 0)
-    assert batch.trace(0) == ["error unknown device 'tpu'; choose one of auto, cpu, cuda"]
+    assert batch.shares[0].trace() == ["error unknown device 'tpu'; choose one of auto, cpu, cuda"]
 
 
 def test_two_copies_without_a_lock_between_them(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from ithbit.errors import ClusterError
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.sweep.executors.ledger import Batch, Handle, Job, Share
+from ithbit.sweep.executors.ledger import Batch, Job, Share
 from ithbit.sweep.executors.slurm import Slurm, array_limit, job_script, parse_queue, sbatch_command
 
 RUN = RunSpec(ModelSpec("rhi", "gru", n_bits=3), seed=0)
@@ -58,8 +58,8 @@ def test_the_script_is_plain_shell(tmp_path):
         ["sh"], input=script, env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout == f"-m ithbit.sweep.executors.node {batch.path} 1\n"
-    assert batch.trace(1)[0].endswith("as n7")
-    assert batch.trace(0) == []
+    assert batch.shares[1].trace()[0].endswith("as n7")
+    assert batch.shares[0].trace() == []
 
 
 def test_the_script_fails_where_the_store_is_not(tmp_path):
@@ -83,12 +83,12 @@ CLUSTER: north
 def test_the_queue_is_read():
     jobs = parse_queue(QUEUE)
     first, second, third = (
-        Handle("00002-ab12", 0),
-        Handle("00002-ab12", 1),
-        Handle("00003-ff00", 3),
+        ("00002-ab12", 0),
+        ("00002-ab12", 1),
+        ("00003-ff00", 3),
     )
     assert set(jobs) == {first, second, third}
-    assert jobs[first] == Job(first, "17_0", "RUNNING")
+    assert jobs[first] == Job("17_0", "RUNNING")
     assert jobs[first].is_running
     assert not jobs[first].failed_to_launch
     assert jobs[second].failed_to_launch
@@ -97,11 +97,11 @@ def test_the_queue_is_read():
 
 @pytest.mark.parametrize("reason", ["JobHeldUser", "JobHeldAdmin", "Resources", ""])
 def test_only_a_failed_launch_is_released(reason):
-    assert not Job(Handle("b", 0), "1_0", "PENDING", reason).failed_to_launch
+    assert not Job("1_0", "PENDING", reason).failed_to_launch
 
 
 def test_a_failed_launch_by_either_spelling():
-    assert Job(Handle("b", 0), "1_0", "PENDING", "launch_failed_requeued_held").failed_to_launch
+    assert Job("1_0", "PENDING", "launch_failed_requeued_held").failed_to_launch
 
 
 def test_array_limit_of_an_unknown_answer():

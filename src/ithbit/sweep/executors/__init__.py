@@ -2,7 +2,7 @@
 
 A *share* is a few runs of one spec, trained one stack after another by one process. A *batch* is a
 list of shares submitted at once; it is written to the store first (see `ledger`), so that later
-processes know what was submitted. A *handle* names a share by its batch and its place in it. The
+processes know what was submitted. A *handle* names a share: its batch and its place there. The
 cluster (see `slurm`) reports which handles are queued or running, nothing more: the store records
 what is done.
 

@@ -19,9 +19,8 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ithbit.errors import StoreError
 from ithbit.models.layer_source import learn, sources
@@ -31,20 +30,13 @@ from ithbit.store.records import SCHEMA
 from ithbit.store.schema import UnreadableError
 from ithbit.store.writing import said_as_store_error, write_atomically
 
-
-@dataclass(frozen=True)
-class Handle:
-    """A share that was submitted."""
-
-    batch: str
-    index: int
+Handle = tuple[str, int]  # of a share that was submitted: its batch's name, and its place there
 
 
 @dataclass(frozen=True)
 class Job:
-    """A share that a cluster has queued or is running."""
+    """What a cluster says of a share that it has queued or is running."""
 
-    handle: Handle
     job_id: str  # the cluster's own name for it
     state: str  # such as PENDING or RUNNING
     reason: str = ""  # why it is not running, if known
@@ -61,15 +53,48 @@ class Job:
 
 @dataclass(frozen=True)
 class Share:
-    """Runs of one spec for one process."""
+    """Runs of one spec for one process; its batch sets its place."""
 
     runs: tuple[RunSpec, ...]
     attempt: int = 1  # number in a row without a new epoch
     epochs: int = 0  # of the runs together when it was submitted
+    folder: Path = Path()  # of its batch
+    index: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        runs = [run.to_json() for run in self.runs]
-        return {"runs": runs, "attempt": self.attempt, "epochs": self.epochs}
+    @property
+    def handle(self) -> Handle:
+        return self.folder.name, self.index
+
+    @property
+    def submitted(self) -> bool:
+        """Whether the cluster is known to have accepted its batch."""
+        return (self.folder / "submitted").exists()
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.index}.log"
+
+    def trace(self) -> list[str]:
+        """The stages that it reached, in order, including those of earlier starts."""
+        # Creating a file here makes a network file system ask its server for the folder's contents.
+        with tempfile.TemporaryFile(dir=self.folder):
+            pass
+        try:
+            return (self.folder / f"{self.index}.trace").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def note(self, line: str) -> None:
+        """Add a line to its trace."""
+        with open(self.folder / f"{self.index}.trace", "a") as file:
+            file.write(line + "\n")
+
+    @property
+    def is_closed(self) -> bool:
+        return (self.folder / f"{self.index}.closed").exists()
+
+    def close(self) -> None:
+        (self.folder / f"{self.index}.closed").touch()
 
 
 @dataclass(frozen=True)
@@ -81,6 +106,10 @@ class Batch:
     device: str  # cpu or cuda
     shares: tuple[Share, ...]
 
+    def __post_init__(self) -> None:
+        placed = (replace(s, folder=self.folder, index=k) for k, s in enumerate(self.shares))
+        object.__setattr__(self, "shares", tuple(placed))
+
     @property
     def path(self) -> Path:
         return self.store / ".jobs" / f"{self.name}.json"
@@ -88,39 +117,6 @@ class Batch:
     @property
     def folder(self) -> Path:
         return self.store / ".jobs" / self.name
-
-    @property
-    def handles(self) -> list[Handle]:
-        return [Handle(self.name, index) for index in range(len(self.shares))]
-
-    @property
-    def submitted(self) -> bool:
-        """Whether the cluster is known to have accepted it."""
-        return (self.folder / "submitted").exists()
-
-    def log(self, index: int) -> Path:
-        return self.folder / f"{index}.log"
-
-    def trace(self, index: int) -> list[str]:
-        """The stages that a share reached, in order, including those of earlier starts."""
-        # Creating a file here makes a network file system ask its server for the folder's contents.
-        with tempfile.TemporaryFile(dir=self.folder):
-            pass
-        try:
-            return (self.folder / f"{index}.trace").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-
-    def note(self, index: int, line: str) -> None:
-        """Add a line to a share's trace."""
-        with open(self.folder / f"{index}.trace", "a") as file:
-            file.write(line + "\n")
-
-    def is_closed(self, index: int) -> bool:
-        return (self.folder / f"{index}.closed").exists()
-
-    def close(self, index: int) -> None:
-        (self.folder / f"{index}.closed").touch()
 
 
 def read_batch(path: Path) -> Batch | None:
@@ -163,12 +159,23 @@ class Ledger:
         found = (read_batch(path) for path in sorted(self.folder.glob("*.json")))
         return [batch for batch in found if batch is not None]
 
+    def shares(self) -> list[Share]:
+        """The shares of all batches, oldest first."""
+        return [share for batch in self.batches() for share in batch.shares]
+
     def write(self, shares: Sequence[Share], device: str) -> Batch:
         """Record a batch that is about to be submitted; the lock must be held."""
         names = [path.stem for path in self.folder.glob("*.json")]
         number = max((int(name.partition("-")[0]) for name in names), default=0) + 1
         batch = Batch(f"{number:05d}-{secrets.token_hex(4)}", self.store, device, tuple(shares))
-        entries = [share.to_json() for share in batch.shares]
+        entries = [
+            {
+                "runs": [run.to_json() for run in share.runs],
+                "attempt": share.attempt,
+                "epochs": share.epochs,
+            }
+            for share in shares
+        ]
         record = {"schema": SCHEMA, "device": device, "tasks": entries}
         if layers := sources(run for share in shares for run in share.runs):
             record["layers"] = layers
@@ -183,22 +190,7 @@ class Ledger:
         shutil.rmtree(batch.folder, ignore_errors=True)
 
 
-def latest_shares(batches: Sequence[Batch]) -> dict[str, Handle]:
-    """The share that each run was last submitted in, by run id."""
-    return {
-        run.run_id: handle
-        for batch in batches
-        for handle, share in zip(batch.handles, batch.shares, strict=True)
-        for run in share.runs
-    }
-
-
 def live_runs(store: Path, live: dict[Handle, Job]) -> dict[RunSpec, Job]:
     """The runs of a store whose share is queued or running, each with its job."""
-    return {
-        run: live[handle]
-        for batch in Ledger(store).batches()
-        for handle, share in zip(batch.handles, batch.shares, strict=True)
-        if handle in live
-        for run in share.runs
-    }
+    shares = [share for share in Ledger(store).shares() if share.handle in live]
+    return {run: live[share.handle] for share in shares for run in share.runs}

@@ -37,29 +37,30 @@ def train_share(path: Path, index: int) -> None:
     import torch
 
     from ithbit.engine.device import choose_device
-    from ithbit.engine.how import Event, Pause
-    from ithbit.engine.loop import train
+    from ithbit.engine.how import Event, How, Pause
+    from ithbit.engine.loop import train_cell
+    from ithbit.engine.outcomes import to_train
 
     def print_remark(event: Event) -> None:
         if isinstance(event.what, str):
             print(event.what, flush=True)
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    runs, pause = batch.shares[index].runs, Pause()
+    share, pause = batch.shares[index], Pause()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda signum, frame: pause.ask())
     try:
-        device = choose_device(batch.device)
-        batch.note(index, "ready")
+        how = How(batch.store, choose_device(batch.device), watch=print_remark, pause=pause)
+        share.note("ready")
         while not pause.asked:
             try:
-                train(runs, batch.store, device, watch=print_remark, pause=pause)
+                train_cell(to_train(share.runs, how, retry_failed=False)[0], how)
                 return
             except BusyError:
-                drop_stale_locks(batch.store, runs)
+                drop_stale_locks(batch.store, share.runs)
                 time.sleep(_BUSY_SECONDS)
     except IthbitError as error:
-        batch.note(index, f"error {error}")
+        share.note(f"error {error}")
         raise
 
 

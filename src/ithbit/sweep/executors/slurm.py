@@ -135,7 +135,7 @@ def parse_queue(text: str) -> dict[Handle, Job]:
     """Our shares in the output of `squeue`; other jobs are skipped.
 
     >>> list(parse_queue("71_2|PENDING|Resources|ithbit-00003-1f0c\\n80|RUNNING|None|bash\\n"))
-    [Handle(batch='00003-1f0c', index=2)]
+    [('00003-1f0c', 2)]
     """
     jobs = {}
     for line in text.splitlines():
@@ -145,8 +145,8 @@ def parse_queue(text: str) -> dict[Handle, Job]:
         job_id, state, reason, name = fields
         index = job_id.partition("_")[2]
         if index.isdecimal():
-            handle = Handle(name.strip().removeprefix(_PREFIX), int(index))
-            jobs[handle] = Job(handle, job_id, state, "" if reason == "None" else reason)
+            handle = name.strip().removeprefix(_PREFIX), int(index)
+            jobs[handle] = Job(job_id, state, "" if reason == "None" else reason)
     return jobs
 
 
