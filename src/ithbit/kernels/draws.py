@@ -1,13 +1,13 @@
 """Examples drawn in place: any program can draw any bit of any example for itself.
 
-Words and examples are those of `tasks/stream.py`, bit for bit. An example is identified by its
+Words and examples are those of `tasks/sampling.py`, bit for bit. An example is identified by its
 number in the seed's stream.
 """
 
 import triton
 import triton.language as tl
 
-from ithbit.tasks.stream import (
+from ithbit.tasks.sampling import (
     BELOW,
     BLOCKS_BELOW,
     BLOCKS_RISE,
@@ -39,7 +39,7 @@ _RISE, _RUN, _BELOW = tl.constexpr(RISE), tl.constexpr(RUN), tl.constexpr(BELOW)
 
 @triton.jit
 def stream_word(key, example, j, WORDS):
-    """Word j of an example (see `tasks/stream.py`), as uint64."""
+    """Word j of an example (see `tasks/sampling.py`), as uint64."""
     counter = (example.to(tl.int64) * WORDS + 1 + j).to(tl.uint64, bitcast=True)
     return stirred(key + counter * _GAMMA)
 
