@@ -11,12 +11,14 @@ it is Hugging Face's: the same function with the same parameters, but different 
 weights. Its chunk is the sequence, not the default 256: the scan pads a sequence to whole chunks
 and its work grows with the square of the chunk, which would be far too slow on a CPU.
 
-`InDouble` is such a model in double precision throughout, as an oracle for gradients and outputs.
+After `double()` such a model computes in double precision throughout, as an oracle for outputs and
+gradients.
 """
 
 import importlib.util
 from collections.abc import Callable, Iterable
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -75,10 +77,30 @@ class Reference(nn.Module):
 
     def forward(self, bits: Tensor, index: Tensor) -> Tensor:
         """The logit of answer 1, batch, for bits (batch, n) and index (batch) from 1."""
-        x = self.embed(dense_features(self.task, bits, index, self.embed.weight.dtype))
-        if self.positions is not None:
-            x = x + self.positions(torch.arange(x.shape[1], device=x.device))
-        return self.head(self.body(x)[:, -1]).squeeze(-1)
+        dtype = self.embed.weight.dtype
+        with _KeepDouble() if dtype == torch.float64 else nullcontext():
+            x = self.embed(dense_features(self.task, bits, index, dtype))
+            if self.positions is not None:
+                x = x + self.positions(torch.arange(x.shape[1], device=x.device))
+            return self.head(self.body(x)[:, -1]).squeeze(-1)
+
+    def double(self) -> Self:
+        """In float64 throughout: the tables of sines, made in single precision, are rebuilt.
+
+        >>> oracle = build(ModelSpec("rhi", "gru", n_bits=2)).double()
+        >>> oracle(torch.tensor([[0, 1]]), torch.tensor([1])).dtype
+        torch.float64
+        """
+        super().double()
+        for part in self.modules():
+            if isinstance(part, Sinusoidal):
+                table = part.get_buffer("table")
+                pair = torch.stack(waves(*table.shape), -1)
+                part.register_buffer("table", pair.flatten(1).to(table.device))
+            elif type(part).__name__ == "RoFormerSinusoidalPositionalEmbedding":
+                assert isinstance(part, nn.Embedding)
+                part.weight.data = torch.cat(waves(*part.weight.shape), -1).to(part.weight.device)
+        return self
 
 
 def _positions(spec: ModelSpec) -> nn.Module | None:
@@ -283,38 +305,9 @@ def _mamba2(spec: ModelSpec, device: torch.device) -> nn.Module:
     return FromEmbeddings(Mamba2Model(config))
 
 
-class InDouble(nn.Module):
-    """The module, converted to float64 in place; its logits are computed entirely in float64.
-
-    `module.double()` is not enough: Mamba2 casts its states to single precision whatever the
-    model's dtype, and the tables of sines are made in single precision. Here such casts are
-    intercepted, and the tables are rebuilt.
-
-    >>> oracle = InDouble(build(ModelSpec("rhi", "gru", n_bits=2)))
-    >>> oracle(torch.tensor([[0, 1]]), torch.tensor([1])).dtype
-    torch.float64
-    """
-
-    def __init__(self, module: Reference) -> None:
-        super().__init__()
-        self.module = module.double()
-        for part in module.modules():
-            if isinstance(part, Sinusoidal):
-                table = part.get_buffer("table")
-                pair = torch.stack(waves(*table.shape), -1)
-                part.register_buffer("table", pair.flatten(1).to(table.device))
-            elif type(part).__name__ == "RoFormerSinusoidalPositionalEmbedding":
-                assert isinstance(part, nn.Embedding)
-                part.weight.data = torch.cat(waves(*part.weight.shape), -1).to(part.weight.device)
-
-    def forward(self, bits: Tensor, index: Tensor) -> Tensor:
-        """The logit of answer 1: batch."""
-        with _KeepDouble():
-            return self.module(bits, index)
-
-
 class _KeepDouble(TorchFunctionMode):
-    """Context in which a library's casts to float32 become casts to float64."""
+    """Context in which a library's casts to float32 become casts to float64: Mamba2 casts its
+    states whatever the model's dtype."""
 
     def __torch_function__(
         self,
