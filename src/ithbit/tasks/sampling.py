@@ -3,8 +3,9 @@
 Example k of seed s is a pure function of (s, k): words of a counter-based generator (SplitMix64;
 Steele, Lea and Flood, 2014) at the example's own counters. There is no state between draws, so a
 run sees the same data on CPU and GPU, alone and in a stack, stopped and resumed. `kernels/draws.py`
-computes the same words with Triton; tests compare both, bit for bit, with plain integers. Bits and
-indices do not depend on the task; only the order of the tokens does.
+draws the same examples with Triton, and the tests with plain integers: all three agree bit for bit,
+which integer arithmetic makes possible. Bits and indices do not depend on the task; only the order
+of the tokens does.
 
 *Uniform* examples have fair bits. In *mixed* examples and in *blocks*, examples of even number are
 uniform, and those of odd number alternate between two densities: up to a cut every bit is 0 with
