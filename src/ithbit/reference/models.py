@@ -32,14 +32,17 @@ from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.tokens import N_FEATURES
 
 
-def build(spec: ModelSpec, device: torch.device | str = "cpu") -> "Reference":
-    """The library model of a spec, with weights drawn from torch's global generator.
+def build(spec: ModelSpec, device: torch.device | str = "cpu", seed: int = 0) -> "Reference":
+    """The library model of a spec, with its library's initial weights for a seed.
 
     >>> module = build(ModelSpec("lhi", "gru", n_bits=4))
     >>> module(torch.tensor([[1, 0, 0, 1]]), torch.tensor([2])).shape
     torch.Size([1])
     """
-    return Reference(spec, torch.device(device)).to(device)
+    # The libraries draw from torch's global generator; its state is restored afterwards.
+    with torch.random.fork_rng([]):
+        torch.default_generator.manual_seed(seed)
+        return Reference(spec, torch.device(device)).to(device)
 
 
 def dense_features(task: Task, bits: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
