@@ -14,6 +14,7 @@ import csv
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -21,9 +22,12 @@ import torch
 from safetensors.torch import load_file
 
 from ithbit.engine.evaluate import shifted_accuracy
-from ithbit.spec import RunSpec
+from ithbit.models.classifier import logits
+from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.sweep.presets import CONSTRUCTIVE, cross
+from ithbit.tasks.sampling import Examples
+from ithbit.tasks.tokens import TokenTable
 
 LENGTHS = (8, 16, 32, 64)
 FIELDS = ("task", "family", "layers", "n", "seed", "query_by", "half", "double")
@@ -35,12 +39,23 @@ def stacked(store: Path, runs: list[RunSpec]) -> dict[str, torch.Tensor]:
     return {name: torch.stack([member[name] for member in members]) for name in members[0]}
 
 
+def by_training_length(
+    params: dict[str, torch.Tensor], spec: ModelSpec, table: TokenTable, examples: Examples
+) -> torch.Tensor:
+    """As `logits`, but query i has (i-1)/n and its square for the training length n; exact, since
+    the two lengths differ by a factor of two."""
+    scale = table.n_bits / spec.n_bits
+    units = torch.tensor([1, 1, 1, 1, scale, scale**2], dtype=table.features.dtype)
+    features = table.features * units.to(table.features.device)
+    return logits(params, spec, replace(table, features=features), examples)
+
+
 def rows(store: Path, runs: list[RunSpec]) -> Iterator[dict[str, object]]:
     """Each run of a cell, scaled both ways."""
     model, protocol = runs[0].model, runs[0].protocol
     params, seeds = stacked(store, runs), [run.seed for run in runs]
-    for query_by, length in (("instance", None), ("training", model.n_bits)):
-        half, double = shifted_accuracy(params, model, protocol, seeds, query_length=length)
+    for query_by, ask in (("instance", logits), ("training", by_training_length)):
+        half, double = shifted_accuracy(params, model, protocol, seeds, logits=ask)
         assert half is not None  # no training length here is one bit
         for k, seed in enumerate(seeds):
             cell = (model.task, model.family, model.n_layers, model.n_bits)

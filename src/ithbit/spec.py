@@ -42,7 +42,7 @@ _SIZES = {  # of a model, as messages call them
     "d_ff": "feed-forward width",
     "d_state": "state",
 }
-EXAMPLES = ("uniform", "mixed", "blocks")  # what training draws, see `tasks/stream.py`
+EXAMPLES = ("uniform", "mixed", "blocks")  # what training draws, see `tasks/sampling.py`
 
 
 @dataclass(frozen=True)

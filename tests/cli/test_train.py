@@ -376,7 +376,7 @@ def test_sample_refuses_with_a_reason(refused, wrong) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["train", "--help"], ["sample", "lhi", "--n", "5"]]
+    "arguments", [["--help"], ["train", "--help"], ["verdict", "rhi", "rnn", "--n", "5"]]
 )
 def test_what_needs_no_tensors_does_not_wait_for_them(arguments) -> None:
     program = (

@@ -1,5 +1,6 @@
 """Compiled code as a stepper: what it trains, when it takes over, and where it is not to be had."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -70,7 +71,7 @@ def test_compiled_a_run_depends_on_its_own_seed_alone(tmp_path, kept, monkeypatc
 
 def test_a_short_run_is_left_to_the_plain_models(tmp_path) -> None:
     """Also where its family is compiled: what a run does follows from its spec."""
-    building.build(["gru"])
+    importlib.import_module(building.module_of("gru"))
     assert paths(train(runs_of([0]), tmp_path, CPU)) == {"stacked"}
 
 

@@ -10,7 +10,6 @@ import ithbit
 from ithbit.errors import SpecError
 from ithbit.exchange import adversarial_set, held_out_set, read_sets, score, write_sets
 from ithbit.tasks.sampling import HELD_OUT_SEED
-from ithbit.tasks.stream import draw
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +25,7 @@ def answers(data: Path) -> dict[str, np.ndarray]:
 
 def test_the_held_out_set_is_the_one_runs_are_judged_by() -> None:
     found = held_out_set(8, [3])
-    first = draw("rhi", 8, 3 + HELD_OUT_SEED, 0)
+    (first,) = ithbit.sample("rhi", n=8, seed=3 + HELD_OUT_SEED)
     assert (tuple(found.bits[0]), found.index[0]) == (first.bits, first.index)
     assert len(found.index) == 2000
 

@@ -13,8 +13,7 @@ from stacked_truth import DEVICE
 from ithbit.kernels.gru.tokens import draw, features, turned
 from ithbit.kernels.tile import token_features
 from ithbit.tasks.indexing import n_tokens
-from ithbit.tasks.sampling import draw_examples, stream_keys
-from ithbit.tasks.stream import CUTS, words_per_example
+from ithbit.tasks.sampling import CUTS, draw_examples, stream_keys, words_per_example
 from ithbit.tasks.tokens import token_table
 
 COUNT = 3

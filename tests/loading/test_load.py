@@ -53,6 +53,14 @@ def engine_logits(spec: ModelSpec, params, inputs: Examples, dtype: torch.dtype)
     return classifier.logits(stacked, spec, token_table(spec.task, 5, dtype=dtype), inputs)[0]
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loading_leaves_the_global_generator_alone(family, moved, tmp_path, library) -> None:
+    spec = ModelSpec("lhi", family, 5, 2)
+    run, state = finished(tmp_path, spec, moved(spec, dtype=torch.float32)), torch.get_rng_state()
+    ithbit.load(run, store=tmp_path)
+    assert torch.equal(state, torch.get_rng_state())
+
+
 @pytest.mark.parametrize("spec", CASES, ids=label)
 @pytest.mark.parametrize("library", [True, False], ids=["library", "plain"])
 def test_it_answers_as_the_engine_does(spec, library, moved, inputs, tmp_path, request) -> None:

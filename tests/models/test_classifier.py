@@ -4,7 +4,7 @@ import torch
 from ithbit.families import FAMILIES, POSITIONS, family_named
 from ithbit.models import classifier
 from ithbit.reference import weights
-from ithbit.reference.models import InDouble, build
+from ithbit.reference.models import build
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
@@ -62,25 +62,11 @@ def test_other_lengths_than_the_trained_can_be_read(
     """Half and twice the length, as the reference reads them."""
     spec = ModelSpec(task, family, n_bits=6, n_layers=2, positions=positions)
     params = moved(spec)
-    module = build(spec)
-    oracle = InDouble(module)
+    module = build(spec).double()
     weights.load(module, spec, params)
     for n in (3, 12):
         examples = draw_examples(stream_keys([0]), n, first=0, count=5)
         table = token_table(task, n, dtype=torch.float64)
         ours = classifier.logits(classifier.stack([params]), spec, table, examples)[0]
-        theirs = oracle(examples.bits[0], examples.index[0]).detach()
+        theirs = module(examples.bits[0], examples.index[0]).detach()
         assert (ours - theirs).norm() <= 1e-10 * theirs.norm()
-
-
-def test_the_query_can_be_scaled_by_another_length(moved) -> None:
-    """Index 3 of 12 told in units of 6 is the query that a model trained at 6 knows as 3 of 6."""
-    spec = ModelSpec("rhi", "gru", n_bits=6)
-    params = classifier.stack([moved(spec)])
-    examples = draw_examples(stream_keys([0]), 12, first=0, count=5)
-    logits = [
-        classifier.logits(params, spec, token_table("rhi", 12, length, torch.float64), examples)
-        for length in (None, 12, 6)
-    ]
-    assert torch.equal(logits[0], logits[1])
-    assert not torch.allclose(logits[0], logits[2])

@@ -12,7 +12,7 @@ from ithbit.models import classifier
 from ithbit.models.classifier import BLOCKS
 from ithbit.models.stacked import Params, Sequence, part
 from ithbit.reference import weights
-from ithbit.reference.models import InDouble, build
+from ithbit.reference.models import build
 from ithbit.spec import ModelSpec
 from ithbit.tasks.sampling import Examples, draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
@@ -62,11 +62,10 @@ def assert_close(
 @pytest.mark.parametrize("savings", [True, False], ids=["savings", "plain"])
 def test_forward_and_gradients_equal_the_reference(spec, dtype, savings, moved, library) -> None:
     params = moved(spec, dtype=dtype)
-    module = build(spec)
-    oracle = InDouble(module) if dtype == torch.float64 else module
+    module = build(spec).double() if dtype == torch.float64 else build(spec)
     weights.load(module, spec, params)
     examples = examples_of(spec)
-    theirs = oracle(examples.bits[0], examples.index[0])
+    theirs = module(examples.bits[0], examples.index[0])
     (theirs * direction(dtype)).sum().backward()
 
     logits, gradients = outputs(classifier.stack([params]), spec, examples, savings)

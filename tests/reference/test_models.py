@@ -59,13 +59,11 @@ def _assert_same_spread(spec: ModelSpec, device: str) -> None:
     draws: dict[str, dict[str, list[torch.Tensor]]] = defaultdict(
         lambda: {"ours": [], "theirs": []}
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        for seed in range(60):
-            for name, value in classifier.init(spec, seed).items():
-                draws[name]["ours"].append(value)
-            for name, value in weights.export(build(spec, device), spec).items():
-                draws[name]["theirs"].append(value.cpu())
+    for seed in range(60):
+        for name, value in classifier.init(spec, seed).items():
+            draws[name]["ours"].append(value)
+        for name, value in weights.export(build(spec, device, seed), spec).items():
+            draws[name]["theirs"].append(value.cpu())
     for name, pair in draws.items():
         ours, theirs = (torch.stack(pair[side]) for side in ("ours", "theirs"))
         if theirs.std() == 0:

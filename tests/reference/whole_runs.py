@@ -14,7 +14,8 @@ from torch import nn
 
 from ithbit.models.stacked import Params
 from ithbit.reference import weights
-from ithbit.reference.train import optimiser_of, start, step_on
+from ithbit.reference.models import build
+from ithbit.reference.train import optimiser_of, step_on
 from ithbit.spec import RunSpec
 from ithbit.tasks.sampling import HELD_OUT_SEED, Examples, draw_examples, stream_keys
 
@@ -53,7 +54,7 @@ def train(
     (2, 0.001)
     """
     device, protocol, n = torch.device(device), run.protocol, run.model.n_bits
-    module = start(run.model, run.seed, device)
+    module = build(run.model, device, run.seed)
     if params is not None:
         weights.load(module, run.model, params)
     optimiser = optimiser_of(module, protocol)

@@ -6,18 +6,100 @@ import math
 import pytest
 import torch
 
+from ithbit.families import Task
 from ithbit.spec import EXAMPLES
+from ithbit.tasks.indexing import Instance
 from ithbit.tasks.sampling import (
+    BELOW,
+    BLOCKS_BELOW,
+    BLOCKS_RISE,
+    CUT,
+    CUTS,
     DOUBLE_LENGTH_SEED,
+    GAMMA,
     HALF_LENGTH_SEED,
     HELD_OUT_SEED,
+    LAST_SHIFT,
+    MIX,
+    MORE_CUT,
+    OTHER_HALF,
+    RISE,
+    RUN,
+    SHARE,
+    STEP,
     draw_examples,
     stream_keys,
+    words_per_example,
+    words_per_odd,
 )
-from ithbit.tasks.stream import draw, stream_word, zeros
 
 SIGMAS = 5  # the seeds are fixed, so a bound that holds once holds always
 N_DRAWN = 40_000
+_MASK = (1 << 64) - 1
+
+
+def stirred(word: int) -> int:
+    for shift, factor in MIX:
+        word = ((word ^ (word >> shift)) * factor) & _MASK
+    return word ^ (word >> LAST_SHIFT)
+
+
+def _key(seed: int) -> int:
+    return stirred(((seed + 1) * GAMMA) & _MASK)
+
+
+def stream_word(seed: int, counter: int) -> int:
+    """The 64-bit word of a seed's stream at a counter.
+
+    >>> stream_word(0, 0) == stream_word(0, 0) != stream_word(1, 0)
+    True
+    """
+    return stirred((_key(seed) + (counter + 1) * GAMMA) & _MASK)
+
+
+def zeros(step: int, n_cuts: int = 1) -> int:
+    """In how many of 2^16 cases a bit is 0, for a random 10-bit number.
+
+    >>> zeros(0), zeros(512), zeros(1023), zeros(300, n_cuts=5)
+    (0, 32813, 65536, 5696)
+    """
+    odd = 2 * step + 1
+    chance = RISE * odd // RUN - BELOW if n_cuts == 1 else BLOCKS_RISE * odd - BLOCKS_BELOW
+    return min(max(chance, 0), 1 << SHARE)
+
+
+def draw(task: Task, n_bits: int, seed: int, k: int, examples: str = "uniform") -> Instance:
+    """Example k of a seed: index uniform (to 2^-32), bits independent given the densities.
+
+    >>> draw("rhi", 4, seed=0, k=0)
+    Instance(task='rhi', bits=(0, 1, 1, 1), index=3)
+    >>> "".join(map(str, draw("rhi", 32, seed=0, k=11, examples="mixed").bits))
+    '00000111111111111111111111111111'
+    >>> "".join(map(str, draw("rhi", 32, seed=0, k=11, examples="blocks").bits))
+    '11111000000000000111111111111111'
+    """
+    first = k * words_per_example(n_bits)
+    word = stream_word(seed, first)
+    index = 1 + (((word >> 32) * n_bits) >> 32)
+    if CUTS[examples] and k % 2:
+        return Instance(task, _two_densities(n_bits, seed, k, word, CUTS[examples]), index)
+    bits = tuple((stream_word(seed, first + 1 + j // 64) >> (j % 64)) & 1 for j in range(n_bits))
+    return Instance(task, bits, index)
+
+
+def _two_densities(n_bits: int, seed: int, k: int, word: int, n_cuts: int) -> tuple[int, ...]:
+    first, steps = OTHER_HALF + k * words_per_odd(n_bits), (1 << STEP) - 1
+    one, other = zeros(word & steps, n_cuts), zeros(word >> STEP & steps, n_cuts)
+    cuts = [(word >> (32 - CUT) & (1 << CUT) - 1) * (n_bits + 1) >> CUT]
+    for at in range(0, (n_cuts - 1) * MORE_CUT, MORE_CUT):
+        share = stirred(word) >> at & (1 << MORE_CUT) - 1
+        cuts.append(share * 2 * (n_bits + 1) >> MORE_CUT)
+    drawn = (
+        stream_word(seed, first + j * SHARE // 64) >> (j * SHARE % 64) & (1 << SHARE) - 1
+        for j in range(n_bits)
+    )
+    ahead = (sum(j < cut for cut in cuts) for j in range(n_bits))  # number of cuts after bit j
+    return tuple(int(x >= (one if c % 2 else other)) for x, c in zip(drawn, ahead, strict=True))
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)

@@ -30,10 +30,3 @@ def test_rows_keep_leading_axes() -> None:
     for i in range(3):
         for j in range(2):
             assert torch.equal(rows[i, j], token_rows("lhi", bits[i, j], index[i, j]))
-
-
-def test_the_query_counts_in_units_of_the_length_given() -> None:
-    own, other = token_table("rhi", 4), token_table("rhi", 4, query_length=8)
-    assert own.features[11, 4:].tolist() == [0.75, 0.5625]
-    assert other.features[11, 4:].tolist() == [0.375, 0.140625]
-    assert torch.equal(own.features[:8], other.features[:8])

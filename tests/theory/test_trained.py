@@ -13,7 +13,6 @@ from ithbit.errors import SpecError
 from ithbit.models import classifier
 from ithbit.reference import models as reference
 from ithbit.reference import weights as reference_weights
-from ithbit.reference.models import InDouble
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import all_inputs
 from ithbit.tasks.sampling import Examples
@@ -151,9 +150,9 @@ def test_logits_agree_in_numpy_in_torch_and_in_the_library(entry):
         bits, index = next(all_inputs(n))
         ours = in_torch(solution, bits, index)
         np.testing.assert_allclose(solution.logits(bits, index), ours, atol=1e-9, rtol=0)
-        module = InDouble(reference.build(solution.spec))
+        module = reference.build(solution.spec).double()
         params = {name: torch.tensor(np.array(v)) for name, v in solution.weights.items()}
-        reference_weights.load(module.module, solution.spec, params)
+        reference_weights.load(module, solution.spec, params)
         with torch.no_grad():
             theirs = module(torch.tensor(bits), torch.tensor(index)).numpy()
         np.testing.assert_allclose(theirs, ours, atol=1e-9, rtol=0)

@@ -242,8 +242,6 @@ def sample(
     bit 0 | bit 1 | bit 1 | bit 1 | index 3
     index 3 asks for bit number 3: 1
     """
-    from ithbit.tasks.stream import draw
-
     chosen = task_named(task)
     n, seed, count = whole("n", n), whole("seed", seed), whole("count", count)
     if n < 1 or seed < 0 or count < 1:
@@ -256,4 +254,9 @@ def sample(
             f"sample shows at most {_MOST_SHOWN:,} bits, got n={n} with count={count}; take fewer"
         )
     kind = protocol_of(None, examples=examples).examples
-    return Samples(draw(chosen, n, seed, k, kind) for k in range(count))
+    from ithbit.tasks.indexing import Instance
+    from ithbit.tasks.sampling import draw_examples, stream_keys
+
+    drawn = draw_examples(stream_keys([seed]), n, 0, count, kind)
+    rows = zip(drawn.bits[0].tolist(), drawn.index[0].tolist(), strict=True)
+    return Samples(Instance(chosen, tuple(bits), index) for bits, index in rows)

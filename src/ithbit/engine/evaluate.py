@@ -97,14 +97,13 @@ def shifted_accuracy(
     protocol: Protocol,
     seeds: list[int],
     *,
-    query_length: int | None = None,
     logits: Logits = logits,
 ) -> tuple[list[float] | None, list[float] | None]:
     """Accuracy of each seed at n/2 and 2n bits; None where there is no such length, or a user's
     layer refuses it.
 
-    The query's features are scaled by the instance's own length, as in the paper, unless
-    `query_length` is given; the polynomial positions keep the training length.
+    As in the paper, the query's features are scaled by the instance's own length, while the
+    polynomial positions keep the training length.
     """
 
     params = with_buffers(params, spec, seeds)
@@ -113,7 +112,7 @@ def shifted_accuracy(
         device = params["embed"].device
         keys = stream_keys([seed + first_seed for seed in seeds], device)
         examples = draw_examples(keys, n_bits, 0, protocol.held_out_examples)
-        table = token_table(spec.task, n_bits, query_length, params["embed"].dtype, device)
+        table = token_table(spec.task, n_bits, params["embed"].dtype, device)
         wanted = _GPU_BATCH if device.type == "cuda" else protocol.batch_size
         batch_size = batch_that_fits(spec, n_bits, wanted)
         try:
@@ -136,7 +135,7 @@ def structured_answers(
     were tried (as many as the token budget allows), how many were wrong, and the first wrong one.
     """
     params, embed = with_buffers(params, spec, [seed]), params["embed"]
-    table = token_table(spec.task, spec.n_bits, None, embed.dtype, embed.device)
+    table = token_table(spec.task, spec.n_bits, embed.dtype, embed.device)
     limit = _STRUCTURED_TOKENS // n_tokens(spec.task, spec.n_bits)
     wanted = 4 * _GPU_BATCH if embed.is_cuda else _GPU_BATCH
     batch = batch_that_fits(spec, spec.n_bits, wanted)

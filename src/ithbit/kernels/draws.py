@@ -1,45 +1,33 @@
 """Examples drawn in place: any program can draw any bit of any example for itself.
 
-Words and examples are those of `tasks/stream.py`, bit for bit. An example is identified by its
+Words and examples are those of `tasks/sampling.py`, bit for bit. An example is identified by its
 number in the seed's stream.
 """
 
 import triton
 import triton.language as tl
 
-from ithbit.tasks.stream import (
-    BELOW,
-    BLOCKS_BELOW,
-    BLOCKS_RISE,
-    CUT,
-    GAMMA,
-    LAST_SHIFT,
-    MIX,
-    MORE_CUT,
-    OTHER_HALF,
-    RISE,
-    RUN,
-    SHARE,
-    STEP,
-)
+from ithbit.tasks import sampling
 
-_GAMMA = tl.constexpr(GAMMA)
-_SHIFT_1, _FACTOR_1 = tl.constexpr(MIX[0][0]), tl.constexpr(MIX[0][1])
-_SHIFT_2, _FACTOR_2 = tl.constexpr(MIX[1][0]), tl.constexpr(MIX[1][1])
-_SHIFT_3 = tl.constexpr(LAST_SHIFT)
-_OTHER_HALF = tl.constexpr(OTHER_HALF * GAMMA % (1 << 64))  # offset of the other half's counters
-SHARES = tl.constexpr(64 // SHARE)  # bits of an odd example that a word decides
-_SHARE, _CASES = tl.constexpr(SHARE), tl.constexpr(1 << SHARE)
-_STEP, _STEPS = tl.constexpr(STEP), tl.constexpr(1 << STEP)
-_CUT = tl.constexpr(CUT)
-_MORE_CUT, _MORE_CUTS = tl.constexpr(MORE_CUT), tl.constexpr(1 << MORE_CUT)
-_BLOCKS_RISE, _BLOCKS_BELOW = tl.constexpr(BLOCKS_RISE), tl.constexpr(BLOCKS_BELOW)
-_RISE, _RUN, _BELOW = tl.constexpr(RISE), tl.constexpr(RUN), tl.constexpr(BELOW)
+_GAMMA = tl.constexpr(sampling.GAMMA)
+_SHIFT_1, _FACTOR_1 = map(tl.constexpr, sampling.MIX[0])
+_SHIFT_2, _FACTOR_2 = map(tl.constexpr, sampling.MIX[1])
+_SHIFT_3 = tl.constexpr(sampling.LAST_SHIFT)
+# Offset of the other half's counters.
+_OTHER_HALF = tl.constexpr(sampling.OTHER_HALF * sampling.GAMMA % (1 << 64))
+SHARES = tl.constexpr(64 // sampling.SHARE)  # bits of an odd example that a word decides
+_SHARE, _CASES = tl.constexpr(sampling.SHARE), tl.constexpr(1 << sampling.SHARE)
+_STEP, _STEPS = tl.constexpr(sampling.STEP), tl.constexpr(1 << sampling.STEP)
+_CUT = tl.constexpr(sampling.CUT)
+_MORE_CUT, _MORE_CUTS = tl.constexpr(sampling.MORE_CUT), tl.constexpr(1 << sampling.MORE_CUT)
+_BLOCKS_RISE = tl.constexpr(sampling.BLOCKS_RISE)
+_BLOCKS_BELOW = tl.constexpr(sampling.BLOCKS_BELOW)
+_RISE, _RUN, _BELOW = map(tl.constexpr, (sampling.RISE, sampling.RUN, sampling.BELOW))
 
 
 @triton.jit
 def stream_word(key, example, j, WORDS):
-    """Word j of an example (see `tasks/stream.py`), as uint64."""
+    """Word j of an example (see `tasks/sampling.py`), as uint64."""
     counter = (example.to(tl.int64) * WORDS + 1 + j).to(tl.uint64, bitcast=True)
     return stirred(key + counter * _GAMMA)
 

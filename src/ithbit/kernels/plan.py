@@ -9,7 +9,7 @@ from torch import Tensor
 from ithbit.models.classifier import init
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
-from ithbit.tasks.stream import CUTS, words_per_example
+from ithbit.tasks.sampling import CUTS, words_per_example
 
 
 @dataclass(frozen=True)

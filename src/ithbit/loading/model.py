@@ -17,7 +17,7 @@ from ithbit.loading.plain import Plain
 from ithbit.models.softmax_attention import softmax_weights
 from ithbit.models.stacked import Params, part
 from ithbit.reference import weights
-from ithbit.reference.models import InDouble, Reference, build, missing_library
+from ithbit.reference.models import Reference, build, missing_library
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.theory.solution import Solution, TrainedSolution
 from ithbit.verify.verify import params_of, read_run
@@ -70,20 +70,17 @@ class Trained(Model):
     ) -> None:
         super().__init__()
         self.run = run
-        if run.model.code or not library or missing_library(run.model):
-            plain = Plain(run, params).to(device)
-            self.module = plain.double() if dtype == torch.float64 else plain
-            return
-        module = build(run.model, device)
-        self.module = InDouble(module) if dtype == torch.float64 else module
-        weights.load(module, run.model, params)  # only now, so that float64 weights are not rounded
+        plain = run.model.code or not library or missing_library(run.model)
+        module = Plain(run, params).to(device) if plain else build(run.model, device)
+        self.module = module.double() if dtype == torch.float64 else module
+        if not plain:  # only now, so that float64 weights are not rounded
+            weights.load(module, run.model, params)
 
     @property
     def network(self) -> Reference | Plain:
         """The whole model: embedding, positions, body and head."""
-        found = self.module.module if isinstance(self.module, InDouble) else self.module
-        assert isinstance(found, Reference | Plain)
-        return found
+        assert isinstance(self.module, Reference | Plain)
+        return self.module
 
     @property
     def body(self) -> nn.Module:

@@ -21,7 +21,6 @@ from ithbit.spec import ModelSpec
 _SERVED = ("softmax-full", "softmax-causal", "linear-full", "linear-causal", "gru", "mamba2")
 _GAINS = ("mamba2", "softmax", "gru", "linear")  # kinds, by how much compiling helps
 _TILE = 4  # coordinates of a head that are mixed at a time
-_BUILD = "import sys; from ithbit.native.building import build; build(sys.argv[1:])"
 
 
 def refusal(spec: ModelSpec) -> str | None:
@@ -73,12 +72,6 @@ def mark(module: str) -> None:
             (there / module.rpartition(".")[2]).touch()
 
 
-def build(kinds: Iterable[str]) -> None:
-    """Compile what is missing for some kinds of families; later processes load it."""
-    for kind in kinds:
-        importlib.import_module(module_of(kind))
-
-
 @contextmanager
 def building(specs: Iterable[ModelSpec], say: Callable[[str], None]) -> Iterator[None]:
     """Compile in a separate process what these models need and this machine lacks.
@@ -91,7 +84,7 @@ def building(specs: Iterable[ModelSpec], say: Callable[[str], None]) -> Iterator
         yield
         return
     process = subprocess.Popen(
-        [sys.executable, "-c", _BUILD, *kinds],
+        [sys.executable, "-c", f"import {', '.join(map(module_of, kinds))}"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

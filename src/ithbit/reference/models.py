@@ -11,12 +11,14 @@ it is Hugging Face's: the same function with the same parameters, but different 
 weights. Its chunk is the sequence, not the default 256: the scan pads a sequence to whole chunks
 and its work grows with the square of the chunk, which would be far too slow on a CPU.
 
-`InDouble` is such a model in double precision throughout, as an oracle for gradients and outputs.
+After `double()` such a model computes in double precision throughout, as an oracle for outputs and
+gradients.
 """
 
 import importlib.util
 from collections.abc import Callable, Iterable
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -30,14 +32,17 @@ from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.tokens import N_FEATURES
 
 
-def build(spec: ModelSpec, device: torch.device | str = "cpu") -> "Reference":
-    """The library model of a spec, with weights drawn from torch's global generator.
+def build(spec: ModelSpec, device: torch.device | str = "cpu", seed: int = 0) -> "Reference":
+    """The library model of a spec, with its library's initial weights for a seed.
 
     >>> module = build(ModelSpec("lhi", "gru", n_bits=4))
     >>> module(torch.tensor([[1, 0, 0, 1]]), torch.tensor([2])).shape
     torch.Size([1])
     """
-    return Reference(spec, torch.device(device)).to(device)
+    # The libraries draw from torch's global generator; its state is restored afterwards.
+    with torch.random.fork_rng([]):
+        torch.default_generator.manual_seed(seed)
+        return Reference(spec, torch.device(device)).to(device)
 
 
 def dense_features(task: Task, bits: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
@@ -67,7 +72,7 @@ class Reference(nn.Module):
 
     def __init__(self, spec: ModelSpec, device: torch.device) -> None:
         super().__init__()
-        self.task = spec.task
+        self.spec = spec
         self.embed = nn.Linear(N_FEATURES, spec.d_model, bias=False)
         self.positions = _positions(spec)
         self.body = _body(spec, device)
@@ -75,10 +80,28 @@ class Reference(nn.Module):
 
     def forward(self, bits: Tensor, index: Tensor) -> Tensor:
         """The logit of answer 1, batch, for bits (batch, n) and index (batch) from 1."""
-        x = self.embed(dense_features(self.task, bits, index, self.embed.weight.dtype))
-        if self.positions is not None:
-            x = x + self.positions(torch.arange(x.shape[1], device=x.device))
-        return self.head(self.body(x)[:, -1]).squeeze(-1)
+        dtype = self.embed.weight.dtype
+        with _KeepDouble() if dtype == torch.float64 else nullcontext():
+            x = self.embed(dense_features(self.spec.task, bits, index, dtype))
+            if self.positions is not None:
+                x = x + self.positions(torch.arange(x.shape[1], device=x.device))
+            return self.head(self.body(x)[:, -1]).squeeze(-1)
+
+    def double(self) -> Self:
+        """In float64 throughout: the tables of sines, made in single precision, are rebuilt.
+
+        >>> oracle = build(ModelSpec("rhi", "gru", n_bits=2)).double()
+        >>> oracle(torch.tensor([[0, 1]]), torch.tensor([1])).dtype
+        torch.float64
+        """
+        super().double()
+        if self.spec.positions == "sinusoidal":
+            self.positions = _sinusoidal(self.spec, torch.float64).to(self.embed.weight.device)
+        for part in self.modules():
+            if type(part).__name__ == "RoFormerSinusoidalPositionalEmbedding":
+                assert isinstance(part, nn.Embedding)
+                part.weight.data = torch.cat(waves(*part.weight.shape), -1).to(part.weight.device)
+        return self
 
 
 def _positions(spec: ModelSpec) -> nn.Module | None:
@@ -88,7 +111,7 @@ def _positions(spec: ModelSpec) -> nn.Module | None:
     if spec.positions == "learned":
         return nn.Embedding(n_tokens(spec.task, 2 * spec.n_bits), spec.d_model)
     if spec.positions == "sinusoidal":
-        return Sinusoidal(spec)
+        return _sinusoidal(spec, torch.float32)
     return None
 
 
@@ -105,16 +128,10 @@ class Polynomial(nn.Module):
         return self.project(torch.stack([p, p**2], dim=-1))
 
 
-class Sinusoidal(nn.Module):
-    """Sine and cosine of t / 10000^(2j/d), interleaved, as in the first transformer."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        table = torch.stack(waves(n_tokens(spec.task, 2 * spec.n_bits), spec.d_model), -1)
-        self.register_buffer("table", table.flatten(1).float())
-
-    def forward(self, positions: Tensor) -> Tensor:
-        return self.get_buffer("table")[positions]
+def _sinusoidal(spec: ModelSpec, dtype: torch.dtype) -> nn.Embedding:
+    """Sine and cosine of t / 10000^(2j/d), interleaved, as in the first transformer; frozen."""
+    table = torch.stack(waves(n_tokens(spec.task, 2 * spec.n_bits), spec.d_model), -1)
+    return nn.Embedding.from_pretrained(table.flatten(1).to(dtype))
 
 
 def waves(rows: int, d: int) -> tuple[Tensor, Tensor]:
@@ -283,38 +300,9 @@ def _mamba2(spec: ModelSpec, device: torch.device) -> nn.Module:
     return FromEmbeddings(Mamba2Model(config))
 
 
-class InDouble(nn.Module):
-    """The module, converted to float64 in place; its logits are computed entirely in float64.
-
-    `module.double()` is not enough: Mamba2 casts its states to single precision whatever the
-    model's dtype, and the tables of sines are made in single precision. Here such casts are
-    intercepted, and the tables are rebuilt.
-
-    >>> oracle = InDouble(build(ModelSpec("rhi", "gru", n_bits=2)))
-    >>> oracle(torch.tensor([[0, 1]]), torch.tensor([1])).dtype
-    torch.float64
-    """
-
-    def __init__(self, module: Reference) -> None:
-        super().__init__()
-        self.module = module.double()
-        for part in module.modules():
-            if isinstance(part, Sinusoidal):
-                table = part.get_buffer("table")
-                pair = torch.stack(waves(*table.shape), -1)
-                part.register_buffer("table", pair.flatten(1).to(table.device))
-            elif type(part).__name__ == "RoFormerSinusoidalPositionalEmbedding":
-                assert isinstance(part, nn.Embedding)
-                part.weight.data = torch.cat(waves(*part.weight.shape), -1).to(part.weight.device)
-
-    def forward(self, bits: Tensor, index: Tensor) -> Tensor:
-        """The logit of answer 1: batch."""
-        with _KeepDouble():
-            return self.module(bits, index)
-
-
 class _KeepDouble(TorchFunctionMode):
-    """Context in which a library's casts to float32 become casts to float64."""
+    """Context in which a library's casts to float32 become casts to float64: Mamba2 casts its
+    states whatever the model's dtype."""
 
     def __torch_function__(
         self,

@@ -27,8 +27,7 @@ def stepper(
     >>> step() != step()
     tensor(True)
     """
-    device, size = torch.device(device), protocol.batch_size
-    module = start(spec, 0, device)
+    module, size = build(spec, device), protocol.batch_size
     optimiser = optimiser_of(module, protocol)
     key = stream_keys([0], device)
     firsts = count(0, size)
@@ -38,14 +37,6 @@ def stepper(
         return step_on(module, optimiser, protocol, examples)
 
     return step
-
-
-def start(spec: ModelSpec, seed: int, device: torch.device) -> nn.Module:
-    """A module to train, with its library's weights."""
-    # The libraries draw only from torch's global generator; its state is restored afterwards.
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        return build(spec, device).train()
 
 
 def optimiser_of(module: nn.Module, protocol: Protocol) -> torch.optim.AdamW:

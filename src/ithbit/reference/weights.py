@@ -5,7 +5,7 @@ A parameter of ours is one tensor of the library, or several concatenated along 
 """
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ithbit.families import family_named
 from ithbit.models import classifier
@@ -66,14 +66,9 @@ def export(module: nn.Module, spec: ModelSpec) -> Params:
     >>> params["blocks.0.hh.weight"].shape
     torch.Size([48, 16])
     """
-    return as_ours(spec, {name: p.detach() for name, p in module.named_parameters()})
-
-
-def as_ours(spec: ModelSpec, theirs: dict[str, Tensor]) -> Params:
-    """Tensors by the names of a reference module, as copies by ours."""
-    out: Params = {}
+    theirs, out = dict(module.named_parameters()), Params()
     for name, like in classifier.init(spec, seed=0).items():
-        value = torch.cat([theirs[part] for part in _sources(name, spec)])
+        value = torch.cat([theirs[part].detach() for part in _sources(name, spec)])
         if _is_convolution(name):
             value = value.squeeze(1).T
         out[name] = value.reshape(like.shape).clone(memory_format=torch.contiguous_format)

@@ -1,7 +1,26 @@
 """Seeded examples as tensors: online batches for training, held-out and length-shifted sets.
 
-The same stream as in `stream.py`, word for word, for a stack of seeds at once and on any device.
-Bits and indices do not depend on the task; only the order of the tokens does.
+Example k of seed s is a pure function of (s, k): words of a counter-based generator (SplitMix64;
+Steele, Lea and Flood, 2014) at the example's own counters. There is no state between draws, so a
+run sees the same data on CPU and GPU, alone and in a stack, stopped and resumed. `kernels/draws.py`
+draws the same examples with Triton, and the tests with plain integers: all three agree bit for bit,
+which integer arithmetic makes possible. Bits and indices do not depend on the task; only the order
+of the tokens does.
+
+*Uniform* examples have fair bits. In *mixed* examples and in *blocks*, examples of even number are
+uniform, and those of odd number alternate between two densities: up to a cut every bit is 0 with
+one probability, after it with another, after a second cut with the first again, and so on. This
+makes strings frequent that fair bits never show: constant ones, few bits set, long constant blocks.
+
+- *Mixed* has one cut, uniform in 0 … n, and each probability is 1.4 u - 0.2 for a uniform u,
+  clipped to [0, 1]: one in seven is 0 and one in seven is 1.
+- *Blocks* has four more cuts, each uniform in 0 … 2 n + 1, so that each falls into the string with
+  probability 1/2; the probabilities are 2 u - 0.5, clipped: one in four is 0, one in four is 1.
+
+The index is that of the uniform example, from the upper half of its word; the lower half gives the
+first cut (12 bits, so uniform to 2^-12) and both u (10 bits each). The same word stirred once more
+gives the other cuts, 16 bits each. The bits take 16 bits of a word each, four per word, from the
+other half of the stream: counters from 2^63.
 """
 
 from dataclasses import dataclass
@@ -9,26 +28,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ithbit.tasks.stream import (
-    BELOW,
-    BLOCKS_BELOW,
-    BLOCKS_RISE,
-    CUT,
-    CUTS,
-    GAMMA,
-    LAST_SHIFT,
-    MIX,
-    MORE_CUT,
-    OTHER_HALF,
-    RISE,
-    RUN,
-    SHARE,
-    STEP,
-    stream_key,
-    words_per_example,
-    words_per_odd,
-)
-
+GAMMA = 0x9E3779B97F4A7C15
+MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+LAST_SHIFT = 31
+OTHER_HALF = 1 << 63
+SHARE = 16  # bits of a word that decide one bit of an odd example
+STEP, CUT = 10, 12  # bits of a word that decide a density, and the first cut
+# Probabilities in units of 2^-SHARE, where u is an odd multiple of 2^-11: for one cut and for more.
+RISE, RUN, BELOW = 224, 5, 13107  # 1.4 u - 0.2
+BLOCKS_RISE, BLOCKS_BELOW = 64, 32768  # 2 u - 0.5
+CUTS = {"uniform": 0, "mixed": 1, "blocks": 5}  # at most, in an odd example
+MORE_CUT = 16  # bits of a word that decide a cut after the first
 HELD_OUT_SEED = 10_000
 HALF_LENGTH_SEED = 20_000
 DOUBLE_LENGTH_SEED = 30_000
@@ -59,8 +69,20 @@ def _shift_right(word: Tensor, by: int) -> Tensor:
 
 
 def stream_keys(seeds: list[int], device: torch.device | str = "cpu") -> Tensor:
-    """The start of each seed's stream, as int64, for `draw_examples`."""
-    return torch.tensor([_signed(stream_key(seed)) for seed in seeds], device=device)
+    """The start of each seed's stream, as int64, for `draw_examples`; stirred, so that the streams
+    of neighbouring seeds do not overlap."""
+    starts = [_signed((seed + 1) * GAMMA % (1 << 64)) for seed in seeds]
+    return _stirred(torch.tensor(starts, dtype=torch.int64)).to(device)
+
+
+def words_per_example(n_bits: int) -> int:
+    """Counters that an example takes: one word for the index, then one per 64 bits."""
+    return 1 + -(-n_bits // 64)
+
+
+def words_per_odd(n_bits: int) -> int:
+    """Counters that an odd example takes in the other half of the stream, unless it is uniform."""
+    return -(-n_bits * SHARE // 64)
 
 
 def draw_examples(
@@ -69,7 +91,7 @@ def draw_examples(
     """Examples first … first + count - 1 of every seed of the stack.
 
     `first` may be a tensor (seed, 1) on the device, one start per seed, which a captured step
-    advances. `examples` is "uniform", "mixed" or "blocks" (see `stream.py`).
+    advances. `examples` is "uniform", "mixed" or "blocks".
 
     >>> examples = draw_examples(stream_keys([0, 7]), n_bits=4, first=0, count=3)
     >>> examples.bits[0, 0].tolist(), examples.index.shape, examples.answer.tolist()[0][0]
@@ -103,6 +125,7 @@ def _words(keys: Tensor, first: int | Tensor, count: int, n_words: int, start: i
 
 
 def _stirred(word: Tensor) -> Tensor:
+    """SplitMix64's last step, which makes neighbouring words unlike each other."""
     for shift, factor in MIX:
         word = (word ^ _shift_right(word, shift)) * _signed(factor)
     return word ^ _shift_right(word, LAST_SHIFT)

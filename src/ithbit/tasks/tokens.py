@@ -29,13 +29,11 @@ class TokenTable:
 def token_table(
     task: Task,
     n_bits: int,
-    query_length: int | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> TokenTable:
-    """The token table of a task; query i has features (i-1)/m and its square, m = `query_length`.
-
-    By default m is the instance's own n, as in the paper, even for lengths not trained on.
+    """The token table of a task. As in the paper, n is the instance's own, even where it is not the
+    length trained on.
 
     >>> table = token_table("rhi", 2)
     >>> table.features.tolist()[3], table.features.tolist()[5], table.positions.tolist()
@@ -46,7 +44,7 @@ def token_table(
     features[: 2 * n, 0] = 1
     features[n : 2 * n, 3] = 1
     features[2 * n : 3 * n, 1] = 1
-    fraction = torch.arange(n, dtype=torch.float64) / (query_length or n)
+    fraction = torch.arange(n, dtype=torch.float64) / n
     features[2 * n : 3 * n, 4] = fraction
     features[2 * n : 3 * n, 5] = fraction**2
     features[3 * n :, 2] = 1

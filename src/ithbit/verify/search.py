@@ -6,7 +6,7 @@ the sign of a margin within rounding of 0 may depend on the batch that the input
 inputs with a margin near 0 are evaluated again one by one.
 
 *Structured* inputs are plain strings (`tasks/structured.py`); those with *two bits* are so many
-that they come later. *Densities* are strings of two densities with a cut (`tasks/stream.py`).
+that they come later. *Densities* are strings of two densities with a cut (`tasks/sampling.py`).
 *Descent* starts from the inputs of least margin so far and makes single changes, trying all n bit
 flips and all n - 1 other indices, as long as the margin falls. *Search* spends a budget: first on
 random inputs, half of them densities, every index equally often; then on descent from those of
