@@ -134,7 +134,7 @@ class Cells:
 
     def length_runs(self, n_bits: int, variant: Variant | None, differs: str = "") -> pl.DataFrame:
         """Runs under the whole protocol at n of one variant, or of the nine constructive ones."""
-        pooled = [replace(row.variant, differs=differs) for row in published().cost]
+        pooled = [replace(each, differs=differs) for each in published().cost]
         return whole(self.of(Cell(v, n_bits) for v in ([variant] if variant else pooled)))
 
     def positions_seeds(self) -> list[int]:
@@ -166,8 +166,8 @@ class Cells:
 
     def variants_at(self, n_bits: int) -> list[Variant]:
         """The paper's constructive variants, and those with runs that the paper does not have."""
-        paper = [] if self.none_of_the_paper else [row.variant for row in published().cost]
-        return paper + [v for v in self.own() if not self.runs(v, n_bits).is_empty()]
+        paper = [] if self.none_of_the_paper else published().cost
+        return [*paper, *(v for v in self.own() if not self.runs(v, n_bits).is_empty())]
 
     def settings_shown(self) -> list[str]:
         """What differs from the paper, in row order: "" first, unless all runs differ from it."""

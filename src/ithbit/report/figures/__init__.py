@@ -46,8 +46,7 @@ def has_ours(name: str, cells: Cells) -> bool:
     if name == "length":
         return has_lengths(cells)
     if name == "epochs":
-        paper = [row.variant for row in published().cost]
-        return any(v in paper for v in cells.variants()) or bool(cells.own())
+        return any(v in published().cost for v in cells.variants()) or bool(cells.own())
     return table_named("positions" if name == "positions" else "main", cells).has_ours
 
 

@@ -118,7 +118,7 @@ _EPOCH_MARKS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 def epochs_figure(cells: Cells) -> Figure:
     """Epochs until solved, by seed: the nine constructive variants, and any beyond the paper."""
-    paper = {row.variant: row for row in published().cost}
+    paper = published().cost
     shown = [v for v in paper if v in cells.variants()] + cells.own()
     figure, panels = _panels(len(shown), 3, 3.05, 2.1, 0.8)
     lengths = cells.lengths()

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ithbit.published import LengthRow, Mean, Variant, published
+from ithbit.published import Mean, Variant, published
 from ithbit.report.cells import Cells, solved, summary
 from ithbit.report.figures.style import FAINT, INK, chance_line, lengths_axis
 from ithbit.report.figures.texts import LINE, legend_below, n_lines, row_label, width_of, wrapped
@@ -78,7 +78,7 @@ def _ours(
 
 def _draw_by_n(axes: Axes, cells: Cells) -> list[Line2D]:
     """The nine constructive variants together; returns a handle for each kind of settings."""
-    paper = {row.n_bits: row for row in published().length_by_n}
+    paper = published().length_by_n
     lengths = cells.lengths()
     told = []
     for differs, dash in zip(cells.settings_shown(), cycle(_DASHES), strict=False):
@@ -126,7 +126,7 @@ def _tall(name: str) -> float:
 
 def _draw_by_family(axes: Axes, cells: Cells) -> None:
     n_bits = cells.length_shown()
-    paper: dict[Variant | None, LengthRow] = {r.variant: r for r in published().length_by_family}
+    paper = published().length_by_family if n_bits == 64 else {}
     rows = [
         v for v in cells.variants_at(n_bits) if not solved(cells.length_runs(n_bits, v)).is_empty()
     ]
@@ -134,7 +134,7 @@ def _draw_by_family(axes: Axes, cells: Cells) -> None:
     ends = list(accumulate(map(_tall, names), initial=-0.5))
     middles = [(top + bottom) / 2 for top, bottom in pairwise(ends)]
     for y, variant in zip(middles, rows, strict=True):
-        printed = paper.get(variant) if n_bits == 64 else None
+        printed = paper.get(variant)
         for side, _, colour, marker in _SIDES:
             below = -0.2 if side == "half" else 0.16
             theirs = getattr(printed, side) if printed else None

@@ -20,9 +20,9 @@ def entries(cells: Cells) -> list[dict[str, Any]]:
     in its order."""
     derived = {(entry.family, entry.task): entry.layers_text for entry in derived_table()}
     printed = {
-        (Variant(row.task, family, row.n_layers), n): f"{k}/{RUNS_PER_CELL}"
+        (variant, n): f"{k}/{RUNS_PER_CELL}"
         for row in published().successes
-        for family in row.families
+        for variant in row.variants
         for n, k in row.successes.items()
     }
     found = []

@@ -82,12 +82,13 @@ def main_table(cells: Cells) -> Table:
         )
         for row in printed
     ]
-    known = {Variant(r.task, f, r.n_layers) for r in paper.successes for f in r.families}
+    known = {variant for row in paper.successes for variant in row.variants}
     extra = [variant for variant in cells.variants() if variant not in known]
     rows += [Row(marked_labels(v, cells), values([v], {}, 0), "extra", v) for v in extra]
     for name, mark in MARKS.items() if printed else ():
-        variants = [row.counted for row in printed if row.group == name]
-        totals = values(variants, paper.totals[name], paper.runs_per_total[name])
+        of = [row for row in printed if row.group == name]
+        theirs = {n_bits: sum(row.successes[n_bits] for row in of) for n_bits in LENGTHS}
+        totals = values([row.counted for row in of], theirs, RUNS_PER_CELL * len(of))
         rows.append(Row(("", f"Total, {name}", "", mark), totals, "total"))
     notes = [MARKS_NOTE]
     if printed:
@@ -109,10 +110,9 @@ def _twins(cells: Cells) -> str:
     """
     found = []
     for row in published().successes:
-        for family in row.families[1:]:
+        for causal in row.variants[1:]:
             for n_bits in LENGTHS:
-                causal = cells.runs(Variant(row.task, family, row.n_layers), n_bits)
-                both = cells.runs(row.counted, n_bits).join(causal, on="seed")
+                both = cells.runs(row.counted, n_bits).join(cells.runs(causal, n_bits), on="seed")
                 if not both["solved"].equals(both["solved_right"]):
                     at = f"{row.task.upper()} {row.label} n={n_bits}"
                     found.append(f"{at} {both['solved_right'].sum()}/{both.height}")
@@ -190,7 +190,7 @@ def _number(value: float | None, form: str, mark: str) -> str | None:
 def cost_table(cells: Cells) -> Table:
     """Solved runs, parameters, median epochs and seconds at one length."""
     n_bits, rows = cells.length_shown(), []
-    paper = {row.variant: row for row in published().cost} if n_bits == 64 else {}
+    paper = published().cost if n_bits == 64 else {}
     for variant in cells.variants_at(n_bits):
         every, row = cells.runs(variant, n_bits), paper.get(variant)
         runs, sizes = whole(every), sorted(set(every["n_parameters"].drop_nulls()))
@@ -253,7 +253,7 @@ def _shifted(
 
 def length_by_n_table(cells: Cells) -> Table:
     """Length-shifted accuracy by training length, all constructive variants together."""
-    paper = {row.n_bits: row for row in published().length_by_n}
+    paper = published().length_by_n
     rows = []
     for differs, n_bits in itertools.product(cells.settings_shown(), cells.shown_lengths()):
         runs = cells.length_runs(n_bits, None, differs)
@@ -267,7 +267,7 @@ def length_by_n_table(cells: Cells) -> Table:
 def length_by_family_table(cells: Cells) -> Table:
     """Length-shifted accuracy of each variant trained at one length."""
     n_bits = cells.length_shown()
-    paper = {row.variant: row for row in published().length_by_family} if n_bits == 64 else {}
+    paper = published().length_by_family if n_bits == 64 else {}
     rows = [
         _shifted(variant_labels(v, cells), cells.length_runs(n_bits, v), paper.get(v), v)
         for v in cells.variants_at(n_bits)
