@@ -12,7 +12,7 @@ from ithbit.errors import SpecError, StoreError
 from ithbit.families import FAMILIES
 from ithbit.published import Variant
 from ithbit.report.cells import Cells, gather
-from ithbit.report.figures import FIGURES, check_figure_format, draw, save, to_svg
+from ithbit.report.figures import FIGURES, check_figure_format, draw, for_page, save
 from ithbit.report.figures.curves import curves_figure
 from ithbit.report.figures.grid import SHADES
 from ithbit.report.figures.style import looks
@@ -25,9 +25,18 @@ RESULTS = Path(__file__).parents[2] / "results"
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_drawn(name: str, paper_cells: Cells, mixed_records: Records) -> None:
     for cells in (paper_cells, gather(mixed_records)):
-        svg = to_svg(draw(name, cells), name)
+        svg = for_page(draw(name, cells), name)
         assert svg.startswith("<svg")
         assert svg.rstrip().endswith("</svg>")
+
+
+def test_runs_of_a_causal_twin_alone_have_their_accuracy_drawn(tmp_path: Path) -> None:
+    """The main table counts the full twin, but accuracies are shown of both."""
+    run = RunSpec(ModelSpec("lhi", "softmax-causal", 8, 1), 0)
+    cells = gather(load_rows(write_store(tmp_path, [Plan(run, False, 0.8, 3)])))
+    assert len(draw("accuracy", cells).axes) == 1
+    with pytest.raises(StoreError, match="no finished run of the store belongs in the figure"):
+        draw("successes", cells)
 
 
 def test_formats_by_ending(tmp_path: Path, paper_cells: Cells) -> None:
@@ -66,7 +75,7 @@ def test_equal_figures_give_equal_files(tmp_path: Path, paper_cells: Cells) -> N
 
 def test_ids_of_two_figures_do_not_meet(paper_cells: Cells) -> None:
     def ids(name: str) -> set[str]:
-        svg = to_svg(draw(name, paper_cells), name)
+        svg = for_page(draw(name, paper_cells), name)
         # What a url or a link refers to is what must not be taken from another figure.
         return set(re.findall(r'(?:url\(#|href="#)([^)"]+)', svg))
 

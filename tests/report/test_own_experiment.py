@@ -17,7 +17,7 @@ from ithbit.published import Variant
 from ithbit.report.cells import Cells, gather
 from ithbit.report.comparison.compare import compare
 from ithbit.report.differences import told_apart
-from ithbit.report.figures import FIGURES, draw, has_ours, to_svg
+from ithbit.report.figures import FIGURES, draw, drawn, for_page
 from ithbit.report.figures.curves import curves_figure
 from ithbit.report.page.page import render_page
 from ithbit.report.tables.main import TABLES, table_named
@@ -75,7 +75,7 @@ def test_tables_and_comparison_never_pool(every_kind: Records) -> None:
 
 def test_figures_and_curves_name_the_difference(every_kind: Records) -> None:
     cells = gather(every_kind)
-    shown = {name: words(draw(name, cells)) for name in FIGURES if has_ours(name, cells)}
+    shown = {name: words(figure) for name in FIGURES if (figure := drawn(name, cells))}
     assert set(shown) == {"successes", "accuracy", "epochs", "length"}
     softmax = Variant("lhi", "softmax-full", 2)
     curves = curves_figure(every_kind, softmax, 8, "polynomial")
@@ -206,7 +206,7 @@ def test_curves_have_ticks_at_whole_epochs(tmp_path: Path) -> None:
     run = RunSpec(ModelSpec("lhi", "gru", 8), 0)
     records = load_rows(write_store(tmp_path, [Plan(run, True, 1.0, 2)]))
     figure = curves_figure(records, Variant("lhi", "gru", 1), 8, "polynomial")
-    to_svg(figure, "curves")
+    for_page(figure, "curves")
     for axes in figure.axes:
         assert all(tick == int(tick) for tick in axes.get_xticks())
     panel = draw("epochs", gather(records)).axes[0]

@@ -14,7 +14,7 @@ from synthetic_store import Plan, write_run, write_store
 from ithbit.families import FAMILIES
 from ithbit.published import Variant
 from ithbit.report.cells import gather
-from ithbit.report.figures import FIGURES, draw, has_ours
+from ithbit.report.figures import FIGURES, draw, drawn
 from ithbit.report.figures.curves import curves_figure
 from ithbit.report.figures.style import looks
 from ithbit.report.figures.texts import wrapped
@@ -105,9 +105,9 @@ def check_texts(figure: Figure) -> None:
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_text_is_inside_and_over_no_other(name: str, records: Records) -> None:
     cells = gather(records)
-    if not has_ours(name, cells):
+    figure = drawn(name, cells)
+    if figure is None:
         pytest.skip("none of the runs belongs in this figure")
-    figure = draw(name, cells)
     check_texts(figure)
     for axes in figure.axes:
         assert axes.bbox.width > 100  # labels leave room for what they are about

@@ -121,13 +121,15 @@ def _draw_line(axes: Axes, y: float, line: Line, cells: Cells, lengths: list[int
     axes.text(-0.25, y + 0.53, label, ha="right", va="center")
 
 
-def success_grid(cells: Cells) -> Figure:
+def success_grid(cells: Cells) -> Figure | None:
     """Solved runs of all configurations; a ring marks a rate nearer to another count of five.
 
     Published counts are drawn beside runs of the same configuration and length.
     """
     lengths = cells.lengths()
     blocks = {task: found for task in TASKS if (found := _blocks(cells, task))}
+    if not blocks:
+        return None
     every = [line for found in blocks.values() for _, lines in found for line in lines]
     sides = ["ours", *(["published"] if any(theirs for _, _, theirs in every) else [])]
     left = -_room(part for label, _, _ in every for part in label.split("\n"))

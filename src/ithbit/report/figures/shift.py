@@ -19,12 +19,14 @@ _EDGE: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
 _DIAMOND: dict[str, Any] = {"marker": "D", "color": "#E69F00", "markeredgecolor": INK}
 
 
-def positions_figure(cells: Cells) -> Figure:
+def positions_figure(cells: Cells) -> Figure | None:
     """Share of solved runs and mean maximum accuracy of each encoding; diamonds are published."""
-    figure = Figure(figsize=(10, 3.9), layout="constrained")
-    left, right = figure.subplots(1, 2)
     runs = {row: cells.positions_runs(row.positions, row.n_bits) for row in published().positions}
     rows = [row for row in runs if not runs[row].is_empty()]
+    if not rows:
+        return None
+    figure = Figure(figsize=(10, 3.9), layout="constrained")
+    left, right = figure.subplots(1, 2)
     names = list(dict.fromkeys(row.positions for row in rows))
     for row in rows:
         colour, hatch = _LENGTH_FILLS[row.n_bits]
@@ -154,16 +156,14 @@ def _draw_by_family(axes: Axes, cells: Cells) -> None:
     axes.set_title(f"trained at n = {n_bits}")
 
 
-def has_lengths(cells: Cells) -> bool:
-    """Whether the figure of other lengths would have a run in it: only solved ones are."""
-    n_bits = cells.length_shown()
-    drawn = [(n, None) for n in cells.lengths()] + [(n_bits, v) for v in cells.variants_at(n_bits)]
-    return any(not solved(cells.length_runs(*each)).is_empty() for each in drawn)
-
-
-def length_figure(cells: Cells) -> Figure:
+def length_figure(cells: Cells) -> Figure | None:
     """Accuracy at n/2 and 2n of the runs that were solved at n; bars are ± one sd."""
-    names = [_named(cells, v) for v in cells.variants_at(cells.length_shown())]
+    n_bits = cells.length_shown()
+    variants = cells.variants_at(n_bits)
+    shown = [*((n, None) for n in cells.lengths()), *((n_bits, v) for v in variants)]
+    if all(solved(cells.length_runs(*each)).is_empty() for each in shown):
+        return None
+    names = [_named(cells, v) for v in variants]
     width = max((width_of(line, 9) for name in names for line in name.split("\n")), default=0)
     size = (10.5 + max(0.0, width - 1.8), max(4.8, 1.2 + _ROW * sum(map(_tall, names))))
     figure = Figure(figsize=size, layout="constrained")

@@ -5,22 +5,22 @@
 import json
 import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 from markupsafe import Markup, escape
 
 from ithbit.errors import StoreError
-from ithbit.families import TASKS, Group, group
+from ithbit.families import TASKS, Group
 from ithbit.published import published
-from ithbit.report.cells import SHORT, Cell, Cells, gather, labels, layers_of
-from ithbit.report.comparison.agreement import DIFFERS, TOO_FEW, Agreement, Comparison
+from ithbit.report.cells import SHORT, Cells, gather, labels, layers_of
+from ithbit.report.comparison.agreement import DIFFERS, Agreement, Comparison
 from ithbit.report.comparison.compare import cell_name, compare
 from ithbit.report.differences import differences, natural, told_apart, with_differences
-from ithbit.report.figures import FIGURES, draw, for_page, has_ours
+from ithbit.report.figures import FIGURES, drawn, for_page
 from ithbit.report.figures.style import looks
 from ithbit.report.page.curves import thin_curve, thin_epochs
 from ithbit.report.page.probe import rank_figure
@@ -63,30 +63,7 @@ RUN_COLUMNS = (
     "n_heads",
     "error",
 )
-CAPTIONS = {  # and what to add where the paper's numbers are shown
-    "successes": (
-        "Solved runs by configuration and length. The bar in a square shows how they stand; "
-        "runs that were not tried leave a gap.",
-        "A ring marks a rate that is nearer to another count of five than to the published one.",
-    ),
-    "accuracy": (
-        "Maximum held-out accuracy against length, mean and one standard deviation over seeds.",
-        "Open marks are the published means.",
-    ),
-    "epochs": (
-        "Epochs to the first perfect epoch and to the end of training, seed by seed.",
-        "The star is the published median.",
-    ),
-    "positions": (
-        "Encodings of positions: share of solved runs, how these stand, and mean maximum accuracy.",
-        "Diamonds are published.",
-    ),
-    "length": (
-        "Accuracy at half and twice the trained length, of runs that were solved at n.",
-        "Open marks are the published means.",
-    ),
-}
-GROUPS: tuple[Group, ...] = ("constructive", "stress test", "own layer")
+GROUPS = get_args(Group)
 
 
 def _page_cell(
@@ -114,17 +91,18 @@ def _page_cell(
 
 def _stands(cells: Cells) -> list[tuple[str, Standing]]:
     """How runs stand, by group and settings: all families, depths and lengths of one kind."""
-    kinds: dict[tuple[bool, int, int, str], list[Cell]] = defaultdict(list)
-    settings = cells.settings_shown()
-    for cell in cells.by_cell:
-        v, other = cell.variant, cell.positions != "polynomial"
-        of = GROUPS.index(group(v.task, v.family, v.n_layers))
-        kinds[other, settings.index(v.differs), of, cell.positions].append(cell)
+
+    def place(kind: tuple[str, ...]) -> tuple[Any, ...]:
+        differs, of, encoding = kind
+        return encoding != "polynomial", natural(differs), GROUPS.index(of), encoding
+
+    runs = cells.of(cells.by_cell)
+    kinds = runs.partition_by("differs", "group", "encoding", as_dict=True)
     stands = []
-    for (other, at, of, positions), found in sorted(kinds.items()):
-        encoding = f", {positions} positions" if other else ""
-        name = f"{GROUPS[of]}{cells.suffix(settings[at])}{encoding}"
-        stands.append((name, standing(cells.of(found))))
+    for differs, of, encoding in sorted(kinds, key=place):
+        said = "" if encoding == "polynomial" else f", {encoding} positions"
+        name = f"{of}{cells.suffix(differs)}{said}"
+        stands.append((name, standing(kinds[differs, of, encoding])))
     return stands
 
 
@@ -203,25 +181,11 @@ def _gathered(records: Records, settings: str) -> tuple[Cells, Agreement | None,
     return cells, compare(cells), None
 
 
-def _uncompared(agreement: Agreement | None) -> str:
-    """What is shown instead of a comparison where there is none."""
-    if agreement and agreement.count(TOO_FEW):
-        return agreement.verdict()
-    return (
-        "None of these runs belongs to a cell of the paper: nothing is compared with its numbers."
-    )
-
-
 def render_page(records: Records, settings: str = "any") -> str:
     """The whole page as HTML."""
     cells, agreement, problem = _gathered(records, settings)
     found = {(c.kind, c.cell): c for c in agreement.comparisons} if agreement else {}
-    tables = [table_named(name, cells) for name in TABLES] if cells.by_cell else []
-    rows = records.rows
-    status = {
-        name: rows.filter(status=name).height for name in ("finished", "failed", "unfinished")
-    }
-    said = 1 if cells.none_of_the_paper else 2
+    tables = [table_named(name, cells) for name in TABLES]
     return scripted_page(
         "ithbit.report.page",
         ["page.js"],
@@ -230,15 +194,13 @@ def render_page(records: Records, settings: str = "any") -> str:
         records=records,
         cells=cells,
         paper=published(),
-        status=status,
+        status=Counter(records.rows["status"]),
         settings=settings,
         problem=problem,
-        any_runs=bool(rows.height or records.set_aside),
         stands=_stands(cells),
         solved=SOLVED,
         words=WORDS,
-        agreement=agreement if agreement and agreement.n_compared else None,
-        uncompared=_uncompared(agreement),
+        agreement=agreement,
         tables=[table for table in tables if table.has_ours],
         page_cell=partial(_page_cell, found),
         probed=[
@@ -248,11 +210,9 @@ def render_page(records: Records, settings: str = "any") -> str:
         rank_figure=rank_figure,
         entries=entries(cells),
         figures=[
-            (name, " ".join(CAPTIONS[name][:said]), for_page(draw(name, cells), name))
-            for name in FIGURES
-            if has_ours(name, cells)
+            (name, for_page(figure, name)) for name in FIGURES if (figure := drawn(name, cells))
         ],
-        machines=_machines(rows),
+        machines=_machines(records.rows),
         nothing=NOTHING,
     )
 
