@@ -8,6 +8,7 @@ import pytest
 from matplotlib.colors import to_hex
 from synthetic_store import Plan, write_store
 
+import ithbit
 from ithbit.errors import SpecError, StoreError
 from ithbit.families import FAMILIES
 from ithbit.published import Variant
@@ -193,7 +194,7 @@ def test_curves_of_a_cell_without_runs(mixed_records: Records) -> None:
 
 def test_unknown_figure() -> None:
     with pytest.raises(SpecError, match="unknown figure 'pie'; choose one of successes, accuracy"):
-        draw("pie", Cells())
+        ithbit.plot("pie")
 
 
 def test_curves_of_other_settings_are_told_apart(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from ithbit.report.figures import draw
 from ithbit.report.figures.grid import STANDING
 from ithbit.report.page.page import render_page
 from ithbit.report.standing import WORDS, Standing
-from ithbit.report.tables.main import TABLES, table_named
-from ithbit.report.tables.render import render
+from ithbit.report.tables.main import TABLES
+from ithbit.report.tables.render import FORMATS
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.frame import Records, load_rows
 
@@ -51,20 +51,20 @@ def test_each_word_is_counted_once(records: Records) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_has_them(records: Records, name: str) -> None:
-    table = table_named(name, gather(records))
+    table = TABLES[name](gather(records))
     # The ablation of encodings has the seeds 0, 1 and 2.
     counts = ("1", "2") if name == "positions" else ("2", "2", "1", "1")
     said = dict(zip(WORDS, counts, strict=False))
     for form in ("text", "markdown", "latex"):
-        text = " ".join(render(table, form, "ours").split())
+        text = " ".join(FORMATS[form](table, "ours").split())
         assert " ".join(f"{n}{WORDS[word][0]}" for word, n in said.items()) in text
         for word in said:
             assert text.count(f"{WORDS[word][0]} {word} (") == 1  # explained once
-    rows = csv.DictReader(io.StringIO(render(table, "csv", "both")))
+    rows = csv.DictReader(io.StringIO(FORMATS["csv"](table, "both")))
     told = [[v for head, v in row.items() if head.endswith(tuple(WORDS)) and v] for row in rows]
     assert {tuple(each) for each in told if each} == {counts}
     # Where the published numbers stand alone nothing is said of ours.
-    assert "refuted" not in render(table, "text", "published")
+    assert "refuted" not in FORMATS["text"](table, "published")
 
 
 def test_the_grid_has_a_bar_for_each_cell(records: Records) -> None:

@@ -68,9 +68,9 @@ class PaperTable(Shown):
     out: Path | None = None  # where it was written
 
     def __str__(self) -> str:
-        from ithbit.report.tables.render import render
+        from ithbit.report.tables.render import FORMATS
 
-        return render(self.table, self.format, self.show).removesuffix("\n")
+        return FORMATS[self.format](self.table, self.show).removesuffix("\n")
 
     def parts(self) -> Iterator[str]:
         yield str(self) if self.out is None else str(self.out)
@@ -98,16 +98,17 @@ def table(
     8,45/45,0.629±0.091,0.535±0.026
     ...
     """
-    from ithbit.report.tables.main import TABLES, table_named
+    from ithbit.report.cells import Cells
+    from ithbit.report.tables.main import TABLES
     from ithbit.report.tables.render import FORMATS, SHOWS
     from ithbit.store.writing import write_text
 
     one_of("unknown table", name, TABLES)
     one_of("unknown format", format, FORMATS)
     one_of("cannot show", show, SHOWS)
-    cells = None if show == "published" else _cells(store, settings)
+    cells = Cells() if show == "published" else _cells(store, settings)
     path = None if out is None else Path(out)
-    made = PaperTable(table_named(name, cells), format, show, path)
+    made = PaperTable(TABLES[name](cells), format, show, path)
     if made.out is not None:
         write_text(made.out, f"{made}\n")
     return made

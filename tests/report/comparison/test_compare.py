@@ -18,7 +18,7 @@ from ithbit.report.comparison.agreement import (
     Kind,
 )
 from ithbit.report.comparison.compare import compare
-from ithbit.report.tables.main import table_named
+from ithbit.report.tables.main import TABLES
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.frame import load_rows
 
@@ -58,7 +58,7 @@ def test_a_seed_that_fails_leaves_nothing_incomplete(tmp_path: Path) -> None:
     agreement = compared(tmp_path, plans)
     assert agreement.complete
     cells = gather(load_rows(tmp_path))
-    assert not any("fewer finished" in note for note in table_named("length-by-n", cells).notes)
+    assert not any("fewer finished" in note for note in TABLES["length-by-n"](cells).notes)
 
 
 def test_differences_are_found_with_their_runs(differing_store: Path) -> None:

@@ -232,8 +232,10 @@ def _kinds(cells: Cells) -> Iterator[tuple[str, list[Measured]]]:
     )
     yield "median ratios", [_epochs(cells, *row) for row in paper.cost.items()]
     yield "Fisher, Holm", [(_encoding(cells, row), None) for row in paper.positions]
-    shifted = [(n, None, row) for n, row in paper.length_by_n.items()]
-    shifted += [(64, variant, row) for variant, row in paper.length_by_family.items()]
+    shifted = [
+        *((n, None, row) for n, row in paper.length_by_n.items()),
+        *((64, variant, row) for variant, row in paper.length_by_family.items()),
+    ]
     yield "Welch intervals", [each for row in shifted for each in _lengths(cells, *row)]
     yield "equality", [(_parameters(cells, *row), None) for row in paper.cost.items()]
 

@@ -8,7 +8,7 @@ import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from ithbit.errors import SpecError, StoreError, one_of
+from ithbit.errors import SpecError, StoreError
 from ithbit.report.cells import Cells
 from ithbit.report.figures.accuracy import accuracy_figure, epochs_figure
 from ithbit.report.figures.grid import NONE, success_grid
@@ -30,7 +30,7 @@ FIGURE_FORMATS = ("png", "svg", "pdf")
 @mpl.rc_context(RC)
 def drawn(name: str, cells: Cells) -> Figure | None:
     """The figure of that name; None if it would have no run in it."""
-    figure = FIGURES[one_of("unknown figure", name, FIGURES)](cells)
+    figure = FIGURES[name](cells)
     if figure and cells.shared:
         headline(figure, f"all runs: {', '.join(cells.shared)}")
     return figure

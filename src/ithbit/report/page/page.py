@@ -26,7 +26,7 @@ from ithbit.report.page.curves import thin_curve, thin_epochs
 from ithbit.report.page.probe import rank_figure
 from ithbit.report.page.proved import entries
 from ithbit.report.standing import SOLVED, WORDS, Standing, standing, words
-from ithbit.report.tables.main import TABLES, table_named
+from ithbit.report.tables.main import TABLES
 from ithbit.report.tables.table import NOTHING, Row, Table
 from ithbit.selfcontained import scripted_page
 from ithbit.store.frame import Records
@@ -185,7 +185,7 @@ def render_page(records: Records, settings: str = "any") -> str:
     """The whole page as HTML."""
     cells, agreement, problem = _gathered(records, settings)
     found = {(c.kind, c.cell): c for c in agreement.comparisons} if agreement else {}
-    tables = [table_named(name, cells) for name in TABLES]
+    tables = [TABLES[name](cells) for name in TABLES]
     return scripted_page(
         "ithbit.report.page",
         ["page.js"],
@@ -208,7 +208,7 @@ def render_page(records: Records, settings: str = "any") -> str:
             for layer in probed_layers(records.store)
         ],
         rank_figure=rank_figure,
-        entries=entries(cells),
+        entries=list(entries(cells)),
         figures=[
             (name, for_page(figure, name)) for name in FIGURES if (figure := drawn(name, cells))
         ],

@@ -8,7 +8,6 @@ import csv
 import io
 from collections.abc import Callable, Iterator
 
-from ithbit.errors import one_of
 from ithbit.report.standing import WORDS
 from ithbit.report.tables.table import NOTHING, Row, Table
 from ithbit.shown import COLUMNS, aligned, wrapped
@@ -198,14 +197,3 @@ FORMATS: dict[str, Callable[[Table, str], str]] = {
     "csv": to_csv,
     "latex": to_latex,
 }
-
-
-def render(table: Table, form: str, show: str) -> str:
-    """The table in one of the formats.
-
-    >>> from ithbit.report.tables.main import table_named
-    >>> print(render(table_named("length-by-n", None), "csv", "published").splitlines()[1])
-    8,45/45,0.629±0.091,0.535±0.026
-    """
-    write = FORMATS[one_of("unknown format", form, FORMATS)]
-    return write(table, one_of("cannot show", show, SHOWS))
