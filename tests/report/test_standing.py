@@ -22,6 +22,7 @@ from ithbit.store.frame import Records, load_rows
 
 GRU = Variant("lhi", "gru", 1)
 # Of the eight runs at n = 64: one was wrong at the end of its training, the last is not solved.
+COUNTS = dict(zip(WORDS, (2, 2, 1, 1), strict=True))
 SAID = ["refuted", "not refuted", "unsettled", "right on all inputs", "proved on all inputs"]
 SAID += [None, None, "refuted"]
 
@@ -40,7 +41,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
 
 def test_each_word_is_counted_once(records: Records) -> None:
     found = gather(records).standing([GRU], 64)
-    assert found == Standing(8, 7, (2, 2, 1, 1))
+    assert found == Standing(8, 7, COUNTS)
     assert found.marks() == "2r 2n 1a 1p"
     assert found.sentence() == (
         "7 of 8 runs solved; of these 2 refuted, 2 not refuted, 1 right on all inputs, 1 proved, "
@@ -79,7 +80,7 @@ def test_the_comparison_is_of_samples_and_says_what_that_is_worth(records: Recor
     agreement = compare(gather(records))
     (cell,) = [c for c in agreement.kinds[0].comparisons if c.cell == "LHI GRU L=1 n=64"]
     assert (cell.ours, cell.published) == ("7/8", "5/5")
-    assert agreement.standing == Standing(9, 8, (2, 2, 1, 1))
+    assert agreement.standing == Standing(9, 8, COUNTS)
     shown = str(replace(agreement, all=True))
     assert "Main table: 8 of 9 runs solved" in shown
     assert "ours 7/8 2r 2n 1a 1p, published 5/5" in shown

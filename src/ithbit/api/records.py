@@ -130,14 +130,13 @@ def compare(
     """
     from ithbit.report.comparison.compare import compare as compare_cells
 
-    cells = _cells(store, settings)
-    agreement = compare_cells(cells, number("alpha", alpha))
+    agreement = compare_cells(_cells(store, settings), number("alpha", alpha))
     if not agreement.n_compared:
         raise StoreError(
             f"nothing to compare: the store {store} has no finished run of a cell that the paper "
             "has; `ithbit sweep paper` trains them"
         )
-    return replace(agreement, notes=(*cells.notes(), *cells.early_notes()), all=all)
+    return replace(agreement, all=all)
 
 
 @checked

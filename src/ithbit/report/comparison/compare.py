@@ -274,4 +274,5 @@ def compare(cells: Cells, alpha: float = 0.05) -> Agreement:
     of_paper = cells.of(
         Cell(row.counted, n) for row in published().successes for n in row.successes
     )
-    return Agreement(alpha, tuple(judged), standing(of_paper))
+    notes = (*cells.notes(), *cells.early_notes())
+    return Agreement(alpha, tuple(judged), standing(of_paper), notes)

@@ -63,7 +63,8 @@ def _square(axes: Axes, x: float, y: float, share: float | None, text: str, ring
 def _bar(axes: Axes, x: float, y: float, found: Standing) -> None:
     """Draw at the bottom how the solved runs stand; those not tried leave a gap."""
     left = x + 0.1
-    for colour, n in zip(STANDING.values(), found.counts, strict=True):
+    for word, colour in STANDING.items():
+        n = found.counts[word]
         width = 0.8 * n / max(1, found.solved)
         if n:
             patch = Rectangle((left, y + 0.73), width, 0.18, facecolor=colour, edgecolor="none")
@@ -180,5 +181,5 @@ def _legend(cells: Cells, lines: list[Line]) -> list[Patch]:
     return keys + [
         Patch(facecolor=colour, label=f"bar: {word}", **edge)
         for word, colour in STANDING.items()
-        if any(each.count(word) for each in found)
+        if any(each.counts[word] for each in found)
     ]

@@ -46,7 +46,7 @@ def positions_figure(cells: Cells) -> Figure | None:
             axes.bar(x, height, 0.36, color=colour, hatch=hatch, **_EDGE)
             axes.plot(x, theirs, markersize=6, **_DIAMOND)
     stands = [standing(runs[row]) for row in rows]
-    letters = [f"{w[0]} {word}" for word, w in WORDS.items() if any(s.count(word) for s in stands)]
+    letters = [f"{w[0]} {word}" for word, w in WORDS.items() if any(s.counts[word] for s in stands)]
     for axes, title in (
         (left, f"share of solved runs ({', '.join(letters)})".removesuffix(" ()")),
         (right, "mean max. held-out accuracy, from chance up"),
