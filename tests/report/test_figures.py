@@ -12,7 +12,7 @@ import ithbit
 from ithbit.errors import SpecError, StoreError
 from ithbit.families import FAMILIES
 from ithbit.published import Variant
-from ithbit.report.cells import Cells, gather
+from ithbit.report.cells import Cell, Cells, gather
 from ithbit.report.figures import FIGURES, check_figure_format, draw, for_page, save
 from ithbit.report.figures.curves import curves_figure
 from ithbit.report.figures.grid import SHADES
@@ -143,7 +143,7 @@ def test_a_family_is_drawn_alike_everywhere(mixed_records: Records) -> None:
     for name, family in FAMILIES.items():
         if family.attention:
             assert drawn[name, ""].dash == ("--" if family.causal else "-")
-    curves = curves_figure(mixed_records, Variant("lhi", "gru", 1), 64, "polynomial")
+    curves = curves_figure(mixed_records, Cell(Variant("lhi", "gru", 1), 64))
     colours = {line.get_color() for line in curves.axes[0].get_lines()[:5]}
     assert colours == {drawn["gru", ""].colour}
 
@@ -158,7 +158,7 @@ def test_shades_darken_steadily_in_grey() -> None:
 
 
 def test_curves_have_a_line_a_seed(mixed_records: Records) -> None:
-    figure = curves_figure(mixed_records, Variant("lhi", "gru", 1), 8, "polynomial")
+    figure = curves_figure(mixed_records, Cell(Variant("lhi", "gru", 1), 8))
     labels = figure.axes[0].get_legend_handles_labels()[1]
     assert labels == [f"seed {seed}" for seed in range(5)]
 
@@ -169,7 +169,7 @@ def test_many_curves_are_thin_and_told_by_how_they_ended(tmp_path: Path) -> None
     plans = [Plan(run, run.seed > 0, 1.0 if run.seed else 0.7, 9) for run in early]
     plans.append(Plan(RunSpec(model, 6), True, 1.0, 9))
     records = load_rows(write_store(tmp_path, plans))
-    figure = curves_figure(records, Variant("lhi", "gru", 1), 8, "polynomial")
+    figure = curves_figure(records, Cell(Variant("lhi", "gru", 1), 8))
     assert figure.axes[0].get_title("left").endswith(", 7 runs")
     ends = [line for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
     assert len(ends) == 5
@@ -182,14 +182,14 @@ def test_curves_without_histories(tmp_path: Path) -> None:
     plan = Plan(RunSpec(ModelSpec("lhi", "gru", 8), 0), True, 1.0, 9)
     export(load_rows(write_store(tmp_path / "store", [plan])), tmp_path, "csv")[1].unlink()
     with pytest.raises(StoreError, match=r"n = 8, .* has no table of histories: there are no"):
-        curves_figure(load_rows(tmp_path), Variant("lhi", "gru", 1), 8, "polynomial")
+        curves_figure(load_rows(tmp_path), Cell(Variant("lhi", "gru", 1), 8))
 
 
 def test_curves_of_a_cell_without_runs(mixed_records: Records) -> None:
     with pytest.raises(
         StoreError, match=r"of rhi mamba2, L = 3, n = 16, learned .*; it has runs of lhi"
     ):
-        curves_figure(mixed_records, Variant("rhi", "mamba2", 3), 16, "learned")
+        curves_figure(mixed_records, Cell(Variant("rhi", "mamba2", 3), 16, "learned"))
 
 
 def test_unknown_figure() -> None:
@@ -201,7 +201,7 @@ def test_curves_of_other_settings_are_told_apart(tmp_path: Path) -> None:
     models = [ModelSpec("lhi", "gru", 8, d_model=width) for width in (16, 32, 8)]
     plans = [Plan(RunSpec(model, 0), True, 1.0, 4) for model in models]
     records = load_rows(write_store(tmp_path, plans))
-    axes = curves_figure(records, Variant("lhi", "gru", 1), 8, "polynomial").axes[0]
+    axes = curves_figure(records, Cell(Variant("lhi", "gru", 1), 8)).axes[0]
     lines = [line for line in axes.get_lines() if str(line.get_label()).startswith("seed")]
     assert [line.get_label() for line in lines] == [
         "seed 0, the paper's settings",

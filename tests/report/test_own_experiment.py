@@ -14,7 +14,7 @@ from synthetic_store import Plan, write_run, write_store
 import ithbit
 from ithbit.errors import StoreError
 from ithbit.published import Variant
-from ithbit.report.cells import Cells, gather
+from ithbit.report.cells import Cell, Cells, gather
 from ithbit.report.comparison.compare import compare
 from ithbit.report.differences import told_apart
 from ithbit.report.figures import FIGURES, draw, drawn, for_page
@@ -78,13 +78,13 @@ def test_figures_and_curves_name_the_difference(every_kind: Records) -> None:
     shown = {name: words(figure) for name in FIGURES if (figure := drawn(name, cells))}
     assert set(shown) == {"successes", "accuracy", "epochs", "length"}
     softmax = Variant("lhi", "softmax-full", 2)
-    curves = curves_figure(every_kind, softmax, 8, "polynomial")
+    curves = curves_figure(every_kind, Cell(softmax, 8))
     lines = [line for line in curves.axes[0].get_lines() if line.get_label()[0] != "_"]
     assert len({str(line.get_color()) for line in lines}) == len(lines) == len(UNLIKE)
     for kind, (_, told, _) in UNLIKE.items():
         assert all(told in text for text in shown.values())
         assert told in words(curves) or kind == "positions"  # which has curves of its own
-    learned = words(curves_figure(every_kind, softmax, 8, "learned"))
+    learned = words(curves_figure(every_kind, Cell(softmax, 8, "learned")))
     assert "learned positions" in learned
 
 
@@ -205,7 +205,7 @@ def test_words_are_explained_where_they_are_met(tmp_path: Path) -> None:
 def test_curves_have_ticks_at_whole_epochs(tmp_path: Path) -> None:
     run = RunSpec(ModelSpec("lhi", "gru", 8), 0)
     records = load_rows(write_store(tmp_path, [Plan(run, True, 1.0, 2)]))
-    figure = curves_figure(records, Variant("lhi", "gru", 1), 8, "polynomial")
+    figure = curves_figure(records, Cell(Variant("lhi", "gru", 1), 8))
     for_page(figure, "curves")
     for axes in figure.axes:
         assert all(tick == int(tick) for tick in axes.get_xticks())

@@ -162,6 +162,7 @@ def plot(
     """
     from ithbit.families import family_named, task_named
     from ithbit.published import Variant
+    from ithbit.report.cells import Cell
     from ithbit.report.figures import FIGURES, check_figure_format, draw, save
     from ithbit.report.figures.curves import curves_figure
     from ithbit.spec import CODE_DIGITS, ModelSpec
@@ -178,8 +179,8 @@ def plot(
         named = family_named(family)
         code = "0" * CODE_DIGITS if named.own else ""  # any code will do: curves are found by name
         spec = ModelSpec(task_named(task), named.name, n, layers, positions=positions, code=code)
-        variant = Variant(spec.task, spec.family, layers)
-        figure = curves_figure(_records(store), variant, n, positions)
+        cell = Cell(Variant(spec.task, spec.family, layers), n, positions)
+        figure = curves_figure(_records(store), cell)
     else:
         cells = _cells(store, settings)
         figure = draw(name, cells)

@@ -22,7 +22,7 @@ from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS, family_named
 from ithbit.published import LENGTHS, Mean, Variant, published
 from ithbit.report.differences import natural, told_apart, with_differences
-from ithbit.report.standing import Standing, standing, words
+from ithbit.report.standing import STANDS, Standing, standing
 from ithbit.shown import counted
 from ithbit.store.frame import COLUMNS, Records
 
@@ -234,10 +234,11 @@ def gather(records: Records, settings: str = "any") -> Cells:
     # Of two runs with one seed, the whole one counts.
     counted = (
         with_differences(chosen)
+        .with_columns(STANDS)
         .sort("stop_when_solved", maintain_order=True)
         .unique([*_KEY, "seed"], keep="first", maintain_order=True)
+        .sort(*_KEY, "seed")
     )
-    counted = counted.with_columns(words(counted)).sort(*_KEY, "seed")
     by_key = counted.partition_by(_KEY, as_dict=True, maintain_order=True)
     return Cells(
         {Cell(Variant(*key[:-2]), *key[-2:]): runs for key, runs in by_key.items()},

@@ -22,6 +22,14 @@ WORDS = {  # letter in tables, and meaning
 }
 # An unsettled run was wrong within rounding alone: no wrong answer was found.
 _READ_AS = {"unsettled": "not refuted", "proved on all inputs": "proved"}
+_WRONG_AT_THE_END = pl.col("verification").is_null() & (pl.col("structured_wrong") > 0)
+# The word for each run, solved or not; null where it was not tried.
+STANDS = (
+    pl.when(_WRONG_AT_THE_END)
+    .then(pl.lit("refuted"))
+    .otherwise(pl.col("verification").replace(_READ_AS))
+    .alias("standing")
+)
 
 
 @dataclass(frozen=True)
@@ -76,14 +84,7 @@ def legend(shown: Iterable[Standing]) -> list[str]:
     ]
 
 
-def words(runs: pl.DataFrame) -> pl.Series:
-    """The word for each run, solved or not; null where it was not tried."""
-    wrong = pl.col("verification").is_null() & (pl.col("structured_wrong") > 0)
-    said = pl.when(wrong).then(pl.lit("refuted")).otherwise(pl.col("verification"))
-    return runs.select(standing=said.replace(_READ_AS)).to_series()
-
-
 def standing(runs: pl.DataFrame) -> Standing:
-    """How these finished runs stand; their `words` are in the column `standing`."""
+    """How these finished runs stand; the column `standing` is `STANDS`."""
     said = Counter(w for w, solved in zip(runs["standing"], runs["solved"], strict=True) if solved)
     return Standing(runs.height, said.total(), {word: said[word] for word in WORDS})

@@ -25,7 +25,7 @@ from ithbit.report.figures.style import looks
 from ithbit.report.page.curves import thin_curve, thin_epochs
 from ithbit.report.page.probe import rank_figure
 from ithbit.report.page.proved import entries
-from ithbit.report.standing import SOLVED, WORDS, Standing, standing, words
+from ithbit.report.standing import SOLVED, STANDS, WORDS, Standing, standing
 from ithbit.report.tables.main import TABLES
 from ithbit.report.tables.table import NOTHING, Row, Table
 from ithbit.selfcontained import scripted_page
@@ -106,12 +106,6 @@ def _stands(cells: Cells) -> list[tuple[str, Standing]]:
     return stands
 
 
-def _machines(rows: pl.DataFrame) -> list[tuple[int, dict[str, Any]]]:
-    """The environments of finished runs with the number of runs of each, most frequent first."""
-    counts = Counter(sorted(rows["environment"].drop_nulls()))
-    return [(number, json.loads(text)) for text, number in counts.most_common()]
-
-
 def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -125,7 +119,7 @@ def _runs_data(records: Records) -> dict[str, Any]:
     """Columns, rows and curves for the page's script."""
     # Where settings differ from the paper's, the page says in what.
     said = pl.when(pl.col("differs") != "").then("differs").otherwise("settings")
-    rows = with_differences(records.rows).with_columns(words(records.rows), settings=said)
+    rows = with_differences(records.rows).with_columns(STANDS, settings=said)
     styles = looks(layers_of(rows))
     shown = labels(styles)
     names = {_layer_key(*layer): shown[layer] for layer in styles}
@@ -212,7 +206,9 @@ def render_page(records: Records, settings: str = "any") -> str:
         figures=[
             (name, for_page(figure, name)) for name in FIGURES if (figure := drawn(name, cells))
         ],
-        machines=_machines(records.rows),
+        # Environments of finished runs, the most frequent first.
+        machines=Counter(sorted(records.rows["environment"].drop_nulls())).most_common(),
+        read_json=json.loads,
         nothing=NOTHING,
     )
 
