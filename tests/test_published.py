@@ -9,6 +9,7 @@ from ithbit.published import LENGTHS, Variant, published
 
 PAPER = published()
 TABLES = json.loads(files("ithbit").joinpath("published.json").read_text())["tables"]
+MAIN = TABLES["tab:expected-outcomes-and-results"]
 
 
 def test_rows_are_as_many_as_the_paper_has() -> None:
@@ -22,21 +23,24 @@ def test_rows_are_as_many_as_the_paper_has() -> None:
 
 
 def test_totals_are_the_sums_of_their_columns() -> None:
-    for name, totals in PAPER.totals.items():
+    for name, totals in MAIN["totals"].items():
         rows = [row for row in PAPER.successes if row.group == name]
-        assert 5 * len(rows) == PAPER.runs_per_total[name]
-        for n_bits in LENGTHS:
-            assert sum(row.successes[n_bits] for row in rows) == totals[n_bits]
-    assert list(PAPER.totals["constructive"].values()) == [40, 40, 40, 38]
-    assert list(PAPER.totals["stress test"].values()) == [70, 51, 13, 0]
-    assert PAPER.runs_per_total == {"constructive": 40, "stress test": 75}
+        assert 5 * len(rows) == MAIN["runs_per_total"][name]
+        assert [sum(row.successes[n_bits] for row in rows) for n_bits in LENGTHS] == totals
+    assert MAIN["totals"] == {"constructive": [40, 40, 40, 38], "stress test": [70, 51, 13, 0]}
+    assert MAIN["runs_per_total"] == {"constructive": 40, "stress test": 75}
+
+
+def test_every_table_by_length_has_the_papers_lengths() -> None:
+    for name in ("tab:expected-outcomes-and-results", "tab:supp-max-accuracy"):
+        assert tuple(TABLES[name]["n_bits"]) == LENGTHS
+    assert TABLES["tab:supp-ood-n64-family"]["n_bits"] == TABLES["tab:supp-cost-n64"]["n_bits"]
 
 
 def test_constructive_runs_succeed_as_stated() -> None:
-    stated = TABLES["tab:expected-outcomes-and-results"]["stated"]
-    assert stated["constructive"] == [successes := 158, runs := 160]
-    assert sum(PAPER.totals["constructive"].values()) == successes
-    assert runs == 4 * PAPER.runs_per_total["constructive"]
+    assert MAIN["stated"]["constructive"] == [successes := 158, runs := 160]
+    assert sum(MAIN["totals"]["constructive"]) == successes
+    assert runs == 4 * MAIN["runs_per_total"]["constructive"]
 
 
 def test_groups_and_theory_are_those_of_the_families() -> None:
@@ -50,11 +54,7 @@ def test_groups_and_theory_are_those_of_the_families() -> None:
 
 
 def test_merged_rows_cover_the_variants_once() -> None:
-    merged = [
-        Variant(row.task, family, row.n_layers)
-        for row in PAPER.successes
-        for family in row.families
-    ]
+    merged = [variant for row in PAPER.successes for variant in row.variants]
     assert len(set(merged)) == len(merged) == 27
     assert set(merged) == set(PAPER.accuracy)
     assert sum(variant.task == "rhi" for variant in merged) == 16
@@ -88,22 +88,18 @@ def test_one_polynomial_run_misses_and_explains_both_its_means() -> None:
 
 
 def test_cost_and_length_tables_count_the_same_successes() -> None:
-    main = {
-        Variant(row.task, family, row.n_layers): row.successes[64]
-        for row in PAPER.successes
-        for family in row.families
-    }
-    for cost, length in zip(PAPER.cost, PAPER.length_by_family, strict=True):
-        assert cost.variant == length.variant
-        assert cost.successes == length.successes == main[cost.variant]
-    assert [row.successes for row in PAPER.length_by_n] == [45, 45, 45, 43]
-    assert sum(row.successes for row in PAPER.length_by_family) == 43
+    main = {v: row.successes[64] for row in PAPER.successes for v in row.variants}
+    assert list(PAPER.cost) == list(PAPER.length_by_family)
+    for variant, cost in PAPER.cost.items():
+        assert cost.successes == PAPER.length_by_family[variant].successes == main[variant]
+    assert [row.successes for row in PAPER.length_by_n.values()] == [45, 45, 45, 43]
+    assert sum(row.successes for row in PAPER.length_by_family.values()) == 43
 
 
 def test_length_by_n_is_the_mean_of_length_by_family() -> None:
-    pooled = PAPER.length_by_n[-1]
+    pooled, rows = PAPER.length_by_n[64], PAPER.length_by_family.values()
     for side in ("half", "double"):
-        total = sum(row.successes * getattr(row, side).mean for row in PAPER.length_by_family)
+        total = sum(row.successes * getattr(row, side).mean for row in rows)
         # Each printed mean is half a unit of its third place off at most.
         assert abs(total / pooled.successes - getattr(pooled, side).mean) <= 0.001
 
@@ -111,8 +107,8 @@ def test_length_by_n_is_the_mean_of_length_by_family() -> None:
 def test_full_success_means_accuracy_one() -> None:
     for row in PAPER.successes:
         for n_bits, successes in row.successes.items():
-            for family in row.families:
-                cell = PAPER.accuracy[Variant(row.task, family, row.n_layers)][n_bits]
+            for variant in row.variants:
+                cell = PAPER.accuracy[variant][n_bits]
                 assert cell.half_unit == 0.005
                 if successes == 5:
                     assert (cell.mean, cell.sd) == (1.0, 0.0)

@@ -67,9 +67,13 @@ class SuccessRow:
     successes: dict[int, int]
 
     @property
+    def variants(self) -> tuple[Variant, ...]:
+        return tuple(Variant(self.task, family, self.n_layers) for family in self.families)
+
+    @property
     def counted(self) -> Variant:
         """The variant whose runs this project counts in the row: the first, i.e. the full one."""
-        return Variant(self.task, self.families[0], self.n_layers)
+        return self.variants[0]
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,6 @@ class PositionsRow:
 class CostRow:
     """Size and training length of one constructive variant at n = 64."""
 
-    variant: Variant
     successes: int
     runs: int
     n_parameters: int
@@ -98,10 +101,8 @@ class CostRow:
 
 @dataclass(frozen=True)
 class LengthRow:
-    """Accuracy at n/2 and 2n of the runs that succeeded at n; `variant` None pools them all."""
+    """Accuracy at n/2 and 2n of the runs that succeeded at n."""
 
-    n_bits: int
-    variant: Variant | None
     successes: int
     runs: int
     half: Mean
@@ -110,18 +111,16 @@ class LengthRow:
 
 @dataclass(frozen=True)
 class Published:
-    """All tables. `totals[group][n]` are the successes printed under the main table."""
+    """All tables."""
 
     successes: tuple[SuccessRow, ...]
-    totals: dict[Group, dict[int, int]]
-    runs_per_total: dict[Group, int]
     accuracy: dict[Variant, dict[int, Mean]]  # maximum held-out accuracy at each n
     positions: tuple[PositionsRow, ...]
     positions_variants: tuple[Variant, ...]
     positions_seeds: tuple[int, ...]
-    cost: tuple[CostRow, ...]
-    length_by_n: tuple[LengthRow, ...]
-    length_by_family: tuple[LengthRow, ...]
+    cost: dict[Variant, CostRow]
+    length_by_n: dict[int, LengthRow]  # of all constructive variants together
+    length_by_family: dict[Variant, LengthRow]  # at n = 64
     settings: dict[str, str | int | float]
     environment: dict[str, str]
 
@@ -131,61 +130,55 @@ def _variant(row: dict[str, Any]) -> Variant:
     return Variant(row.pop("task"), row.pop("family"), row.pop("n_layers"))
 
 
-def _by_n(table: dict[str, Any], values: Iterable[R]) -> dict[int, R]:
-    return dict(zip(table["n_bits"], values, strict=True))
+def _by_n(values: Iterable[R]) -> dict[int, R]:
+    return dict(zip(LENGTHS, values, strict=True))
 
 
-def _length_row(row: dict[str, Any], n_bits: int, runs: int, variant: Variant | None) -> LengthRow:
+def _length_row(row: dict[str, Any], runs: int) -> LengthRow:
     half, double = (
         Mean(row[f"{side}_mean"], row[f"{side}_sd"], row["successes"], 3)
         for side in ("half", "double")
     )
-    return LengthRow(n_bits, variant, row["successes"], runs, half, double)
+    return LengthRow(row["successes"], runs, half, double)
 
 
 @cache
 def published() -> Published:
     """The paper's tables.
 
-    >>> row = published().cost[0]
-    >>> row.variant.family, row.n_parameters, row.median_epochs
-    ('softmax-full', 3473, 185)
+    >>> row = published().cost[Variant("rhi", "softmax-full", 1)]
+    >>> row.n_parameters, row.median_epochs
+    (3473, 185)
     """
     text = files("ithbit").joinpath("published.json").read_text(encoding="utf-8")
     data = json.loads(text)
     tables = data["tables"]
-    main = tables["tab:expected-outcomes-and-results"]
     accuracy = tables["tab:supp-max-accuracy"]
     positions = tables["tab:supp-pe"]
     by_n = tables["tab:supp-ood-by-n"]
-    by_family = tables["tab:supp-ood-n64-family"]
     accuracy_mean = partial(Mean, runs=accuracy["runs_per_cell"], decimals=accuracy["decimals"])
     return Published(
         successes=tuple(
             SuccessRow(
                 families=tuple(row.pop("families")),
-                successes=_by_n(main, row.pop("successes")),
+                successes=_by_n(row.pop("successes")),
                 **row,
             )
-            for row in main["rows"]
+            for row in tables["tab:expected-outcomes-and-results"]["rows"]
         ),
-        totals={group: _by_n(main, counts) for group, counts in main["totals"].items()},
-        runs_per_total=main["runs_per_total"],
         accuracy={
-            _variant(row): _by_n(accuracy, map(accuracy_mean, row["mean"], row["sd"]))
+            _variant(row): _by_n(map(accuracy_mean, row["mean"], row["sd"]))
             for row in accuracy["rows"]
         },
         positions=tuple(PositionsRow(**row) for row in positions["rows"]),
         positions_variants=tuple(map(_variant, positions["configurations"])),
         positions_seeds=tuple(positions["seeds"]),
-        cost=tuple(CostRow(_variant(row), **row) for row in tables["tab:supp-cost-n64"]["rows"]),
-        length_by_n=tuple(
-            _length_row(row, row["n_bits"], by_n["runs"], None) for row in by_n["rows"]
-        ),
-        length_by_family=tuple(
-            _length_row(row, by_family["n_bits"], row["runs"], _variant(row))
-            for row in by_family["rows"]
-        ),
+        cost={_variant(row): CostRow(**row) for row in tables["tab:supp-cost-n64"]["rows"]},
+        length_by_n={row["n_bits"]: _length_row(row, by_n["runs"]) for row in by_n["rows"]},
+        length_by_family={
+            _variant(row): _length_row(row, row["runs"])
+            for row in tables["tab:supp-ood-n64-family"]["rows"]
+        },
         settings={
             row["setting"]: row["value"] for row in tables["tab:supp-experimental-setup"]["rows"]
         },

@@ -59,7 +59,7 @@ def paper_plans(seeds: Iterable[int] = range(5), protocol: Protocol = Protocol()
         for family in row.families
         for n_bits, k in row.successes.items()
     }
-    sizes = {row.variant: (row.n_parameters, row.median_epochs) for row in paper.cost}
+    sizes = {v: (row.n_parameters, row.median_epochs) for v, row in paper.cost.items()}
     plans = []
     seeds = list(seeds)
     for v, means in paper.accuracy.items():

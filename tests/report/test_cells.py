@@ -12,7 +12,7 @@ from ithbit.published import Variant
 from ithbit.report.cells import Cells, gather, median, summary, whole
 from ithbit.report.comparison.compare import compare
 from ithbit.report.standing import standing
-from ithbit.report.tables.main import TABLES, table_named
+from ithbit.report.tables.main import TABLES
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.frame import load_rows
 
@@ -111,7 +111,7 @@ def test_runs_that_differ_in_anything_but_the_seed_are_never_pooled(
     assert labels[0] == "Full softmax"
     assert labels[1].startswith("Full softmax, ")
     for name in TABLES:
-        rows = [row for row in table_named(name, cells).rows if row.kind == "extra"]
+        rows = [row for row in TABLES[name](cells).rows if row.kind == "extra"]
         assert all(value.published is None for row in rows for value in row.values)
 
 
@@ -128,7 +128,7 @@ def test_what_all_runs_share_is_a_note_and_what_tells_them_apart_a_label(tmp_pat
     models = [replace(MODEL, d_model=width) for width in (8, 32)]
     plans = [Plan(RunSpec(model, 0, shared), True, 1.0, 2) for model in models]
     cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)), "any")
-    table = table_named("main", cells)
+    table = TABLES["main"](cells)
     assert [row.labels[1] for row in table.rows] == ["GRU, d = 8", "GRU, d = 32"]
     assert "all runs differ from the paper's settings in: batch = 64, epochs = 3" in table.notes
     assert not compare(cells).n_compared

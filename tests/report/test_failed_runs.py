@@ -9,7 +9,7 @@ from ithbit.api.records import plot
 from ithbit.published import Variant
 from ithbit.report.cells import gather, summary
 from ithbit.report.comparison.compare import compare
-from ithbit.report.tables.main import TABLES, table_named
+from ithbit.report.tables.main import TABLES
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.frame import Records, export, load_rows
@@ -84,8 +84,8 @@ def test_a_run_that_diverged_counts_and_one_that_could_not_be_run_does_not(recor
 def test_tables_and_figures_of_such_a_store(sick: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = gather(load_rows(sick))
     for name in TABLES:
-        assert any("3 of the runs diverged" in note for note in table_named(name, cells).notes)
-    cost = {row.variant: row.values for row in table_named("cost", cells).rows}
+        assert any("3 of the runs diverged" in note for note in TABLES[name](cells).notes)
+    cost = {row.variant: row.values for row in TABLES["cost"](cells).rows}
     assert [value.ours for value in cost[GRU]][:3] == ["3/5", "1777", "9*"]
     plot("epochs", store=sick)
     assert capsys.readouterr().err.splitlines() == [f"ithbit: {note}" for note in cells.notes()]

@@ -8,11 +8,12 @@ import pytest
 from matplotlib.colors import to_hex
 from synthetic_store import Plan, write_store
 
+import ithbit
 from ithbit.errors import SpecError, StoreError
 from ithbit.families import FAMILIES
 from ithbit.published import Variant
-from ithbit.report.cells import Cells, gather
-from ithbit.report.figures import FIGURES, check_figure_format, draw, save, to_svg
+from ithbit.report.cells import Cell, Cells, gather
+from ithbit.report.figures import FIGURES, check_figure_format, draw, for_page, save
 from ithbit.report.figures.curves import curves_figure
 from ithbit.report.figures.grid import SHADES
 from ithbit.report.figures.style import looks
@@ -25,9 +26,18 @@ RESULTS = Path(__file__).parents[2] / "results"
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_drawn(name: str, paper_cells: Cells, mixed_records: Records) -> None:
     for cells in (paper_cells, gather(mixed_records)):
-        svg = to_svg(draw(name, cells), name)
+        svg = for_page(draw(name, cells), name)
         assert svg.startswith("<svg")
         assert svg.rstrip().endswith("</svg>")
+
+
+def test_runs_of_a_causal_twin_alone_have_their_accuracy_drawn(tmp_path: Path) -> None:
+    """The main table counts the full twin, but accuracies are shown of both."""
+    run = RunSpec(ModelSpec("lhi", "softmax-causal", 8, 1), 0)
+    cells = gather(load_rows(write_store(tmp_path, [Plan(run, False, 0.8, 3)])))
+    assert len(draw("accuracy", cells).axes) == 1
+    with pytest.raises(StoreError, match="no finished run of the store belongs in the figure"):
+        draw("successes", cells)
 
 
 def test_formats_by_ending(tmp_path: Path, paper_cells: Cells) -> None:
@@ -66,7 +76,7 @@ def test_equal_figures_give_equal_files(tmp_path: Path, paper_cells: Cells) -> N
 
 def test_ids_of_two_figures_do_not_meet(paper_cells: Cells) -> None:
     def ids(name: str) -> set[str]:
-        svg = to_svg(draw(name, paper_cells), name)
+        svg = for_page(draw(name, paper_cells), name)
         # What a url or a link refers to is what must not be taken from another figure.
         return set(re.findall(r'(?:url\(#|href="#)([^)"]+)', svg))
 
@@ -133,7 +143,7 @@ def test_a_family_is_drawn_alike_everywhere(mixed_records: Records) -> None:
     for name, family in FAMILIES.items():
         if family.attention:
             assert drawn[name, ""].dash == ("--" if family.causal else "-")
-    curves = curves_figure(mixed_records, Variant("lhi", "gru", 1), 64, "polynomial")
+    curves = curves_figure(mixed_records, Cell(Variant("lhi", "gru", 1), 64))
     colours = {line.get_color() for line in curves.axes[0].get_lines()[:5]}
     assert colours == {drawn["gru", ""].colour}
 
@@ -148,7 +158,7 @@ def test_shades_darken_steadily_in_grey() -> None:
 
 
 def test_curves_have_a_line_a_seed(mixed_records: Records) -> None:
-    figure = curves_figure(mixed_records, Variant("lhi", "gru", 1), 8, "polynomial")
+    figure = curves_figure(mixed_records, Cell(Variant("lhi", "gru", 1), 8))
     labels = figure.axes[0].get_legend_handles_labels()[1]
     assert labels == [f"seed {seed}" for seed in range(5)]
 
@@ -159,7 +169,7 @@ def test_many_curves_are_thin_and_told_by_how_they_ended(tmp_path: Path) -> None
     plans = [Plan(run, run.seed > 0, 1.0 if run.seed else 0.7, 9) for run in early]
     plans.append(Plan(RunSpec(model, 6), True, 1.0, 9))
     records = load_rows(write_store(tmp_path, plans))
-    figure = curves_figure(records, Variant("lhi", "gru", 1), 8, "polynomial")
+    figure = curves_figure(records, Cell(Variant("lhi", "gru", 1), 8))
     assert figure.axes[0].get_title("left").endswith(", 7 runs")
     ends = [line for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
     assert len(ends) == 5
@@ -172,26 +182,26 @@ def test_curves_without_histories(tmp_path: Path) -> None:
     plan = Plan(RunSpec(ModelSpec("lhi", "gru", 8), 0), True, 1.0, 9)
     export(load_rows(write_store(tmp_path / "store", [plan])), tmp_path, "csv")[1].unlink()
     with pytest.raises(StoreError, match=r"n = 8, .* has no table of histories: there are no"):
-        curves_figure(load_rows(tmp_path), Variant("lhi", "gru", 1), 8, "polynomial")
+        curves_figure(load_rows(tmp_path), Cell(Variant("lhi", "gru", 1), 8))
 
 
 def test_curves_of_a_cell_without_runs(mixed_records: Records) -> None:
     with pytest.raises(
         StoreError, match=r"of rhi mamba2, L = 3, n = 16, learned .*; it has runs of lhi"
     ):
-        curves_figure(mixed_records, Variant("rhi", "mamba2", 3), 16, "learned")
+        curves_figure(mixed_records, Cell(Variant("rhi", "mamba2", 3), 16, "learned"))
 
 
 def test_unknown_figure() -> None:
     with pytest.raises(SpecError, match="unknown figure 'pie'; choose one of successes, accuracy"):
-        draw("pie", Cells())
+        ithbit.plot("pie")
 
 
 def test_curves_of_other_settings_are_told_apart(tmp_path: Path) -> None:
     models = [ModelSpec("lhi", "gru", 8, d_model=width) for width in (16, 32, 8)]
     plans = [Plan(RunSpec(model, 0), True, 1.0, 4) for model in models]
     records = load_rows(write_store(tmp_path, plans))
-    axes = curves_figure(records, Variant("lhi", "gru", 1), 8, "polynomial").axes[0]
+    axes = curves_figure(records, Cell(Variant("lhi", "gru", 1), 8)).axes[0]
     lines = [line for line in axes.get_lines() if str(line.get_label()).startswith("seed")]
     assert [line.get_label() for line in lines] == [
         "seed 0, the paper's settings",

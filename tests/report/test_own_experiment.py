@@ -14,14 +14,14 @@ from synthetic_store import Plan, write_run, write_store
 import ithbit
 from ithbit.errors import StoreError
 from ithbit.published import Variant
-from ithbit.report.cells import Cells, gather
+from ithbit.report.cells import Cell, Cells, gather
 from ithbit.report.comparison.compare import compare
 from ithbit.report.differences import told_apart
-from ithbit.report.figures import FIGURES, draw, has_ours, to_svg
+from ithbit.report.figures import FIGURES, draw, drawn, for_page
 from ithbit.report.figures.curves import curves_figure
 from ithbit.report.page.page import render_page
-from ithbit.report.tables.main import TABLES, table_named
-from ithbit.report.tables.render import render
+from ithbit.report.tables.main import TABLES
+from ithbit.report.tables.render import FORMATS
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.frame import Records, load_rows
 
@@ -63,28 +63,28 @@ def every_kind(tmp_path_factory: pytest.TempPathFactory) -> Records:
 
 def test_tables_and_comparison_never_pool(every_kind: Records) -> None:
     cells = gather(every_kind)
-    main = {row.labels[1]: row.values for row in table_named("main", cells).rows if row.has_ours}
+    main = {row.labels[1]: row.values for row in TABLES["main"](cells).rows if row.has_ours}
     assert main["Full softmax"][0].ours == "1/2*"
     for _, told, _ in UNLIKE.values():
         assert main[f"Full softmax, {told}"][0].ours == "2/2"
         for name in TABLES.keys() - {"positions"}:
-            assert told in " ".join(render(table_named(name, cells), "csv", "ours").split())
+            assert told in " ".join(FORMATS["csv"](TABLES[name](cells), "ours").split())
     (cell,) = [c for c in compare(cells).kinds[0].comparisons if c.verdict != "missing"]
     assert (cell.ours, len(cell.runs)) == ("1/2", 2)
 
 
 def test_figures_and_curves_name_the_difference(every_kind: Records) -> None:
     cells = gather(every_kind)
-    shown = {name: words(draw(name, cells)) for name in FIGURES if has_ours(name, cells)}
+    shown = {name: words(figure) for name in FIGURES if (figure := drawn(name, cells))}
     assert set(shown) == {"successes", "accuracy", "epochs", "length"}
     softmax = Variant("lhi", "softmax-full", 2)
-    curves = curves_figure(every_kind, softmax, 8, "polynomial")
+    curves = curves_figure(every_kind, Cell(softmax, 8))
     lines = [line for line in curves.axes[0].get_lines() if line.get_label()[0] != "_"]
     assert len({str(line.get_color()) for line in lines}) == len(lines) == len(UNLIKE)
     for kind, (_, told, _) in UNLIKE.items():
         assert all(told in text for text in shown.values())
         assert told in words(curves) or kind == "positions"  # which has curves of its own
-    learned = words(curves_figure(every_kind, softmax, 8, "learned"))
+    learned = words(curves_figure(every_kind, Cell(softmax, 8, "learned")))
     assert "learned positions" in learned
 
 
@@ -108,7 +108,7 @@ def test_without_the_papers_settings_both_values_are_named(tmp_path: Path, kind:
     short = Protocol(max_epochs=3)
     plans = [*changed({}, short), *changed(by, short)]
     cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)))
-    table = table_named("main", cells)
+    table = TABLES["main"](cells)
     labels = {row.labels[1] for row in table.rows}
     assert labels == {f"Full softmax, {told}", f"Full softmax, {usual}"}
     assert "all runs differ from the paper's settings in: epochs = 3" in table.notes
@@ -156,17 +156,17 @@ def test_too_few_runs_to_judge_are_no_agreement(tmp_path: Path) -> None:
 def test_runs_of_a_few_of_the_papers_cells_stand_without_the_rest(tmp_path: Path) -> None:
     plans = [Plan(RunSpec(ModelSpec("lhi", "gru", 8), seed), True, 1.0, 30) for seed in range(5)]
     cells = gather(load_rows(write_store(tmp_path, plans)))
-    table = table_named("main", cells)
-    ours = render(table, "csv", "ours").splitlines()
+    table = TABLES["main"](cells)
+    ours = FORMATS["csv"](table, "ours").splitlines()
     assert ours[:2] == ["Task,Model family,L,Thm.,n=8", "LHI,GRU,1,✓,5/5"]
     assert len(ours) == 3  # and the total
-    assert len(render(table, "csv", "both").splitlines()) == 1 + 23 + 2
+    assert len(FORMATS["csv"](table, "both").splitlines()) == 1 + 23 + 2
     figure = draw("successes", cells)
     assert len(figure.axes) == 1
     assert "Mamba" not in words(figure)
     assert "Mamba" not in words(draw("accuracy", cells))
     # Epochs and sizes are published at n = 64 alone.
-    assert table_named("cost", cells).title.startswith("Size, training length and time at n = 8")
+    assert TABLES["cost"](cells).title.startswith("Size, training length and time at n = 8")
 
 
 def test_a_figure_that_none_of_the_runs_belongs_in_is_refused(tmp_path: Path) -> None:
@@ -175,8 +175,8 @@ def test_a_figure_that_none_of_the_runs_belongs_in_is_refused(tmp_path: Path) ->
     for each in (cells, Cells()):  # published numbers are never drawn alone
         with pytest.raises(StoreError, match="no finished run of the store belongs in the figure"):
             draw("positions", each)
-    assert "No finished run of the store belongs in this table" in render(
-        table_named("positions", cells), "text", "ours"
+    assert "No finished run of the store belongs in this table" in FORMATS["text"](
+        TABLES["positions"](cells), "ours"
     )
 
 
@@ -191,7 +191,7 @@ def test_told_apart() -> None:
 def test_words_are_explained_where_they_are_met(tmp_path: Path) -> None:
     run = RunSpec(ModelSpec("lhi", "mamba2", 8, 2), 0)
     records = load_rows(write_store(tmp_path, [Plan(run, True, 1.0, 9)]))
-    text = " ".join(render(table_named("main", gather(records)), "text", "ours").split())
+    text = " ".join(FORMATS["text"](TABLES["main"](gather(records)), "ours").split())
     page = render_page(records)
     for said in (text, page):
         assert "theorems give a small solution" in said
@@ -205,8 +205,8 @@ def test_words_are_explained_where_they_are_met(tmp_path: Path) -> None:
 def test_curves_have_ticks_at_whole_epochs(tmp_path: Path) -> None:
     run = RunSpec(ModelSpec("lhi", "gru", 8), 0)
     records = load_rows(write_store(tmp_path, [Plan(run, True, 1.0, 2)]))
-    figure = curves_figure(records, Variant("lhi", "gru", 1), 8, "polynomial")
-    to_svg(figure, "curves")
+    figure = curves_figure(records, Cell(Variant("lhi", "gru", 1), 8))
+    for_page(figure, "curves")
     for axes in figure.axes:
         assert all(tick == int(tick) for tick in axes.get_xticks())
     panel = draw("epochs", gather(records)).axes[0]

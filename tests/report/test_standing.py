@@ -15,13 +15,14 @@ from ithbit.report.figures import draw
 from ithbit.report.figures.grid import STANDING
 from ithbit.report.page.page import render_page
 from ithbit.report.standing import WORDS, Standing
-from ithbit.report.tables.main import TABLES, table_named
-from ithbit.report.tables.render import render
+from ithbit.report.tables.main import TABLES
+from ithbit.report.tables.render import FORMATS
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.frame import Records, load_rows
 
 GRU = Variant("lhi", "gru", 1)
 # Of the eight runs at n = 64: one was wrong at the end of its training, the last is not solved.
+COUNTS = dict(zip(WORDS, (2, 2, 1, 1), strict=True))
 SAID = ["refuted", "not refuted", "unsettled", "right on all inputs", "proved on all inputs"]
 SAID += [None, None, "refuted"]
 
@@ -40,7 +41,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
 
 def test_each_word_is_counted_once(records: Records) -> None:
     found = gather(records).standing([GRU], 64)
-    assert found == Standing(8, 7, (2, 2, 1, 1))
+    assert found == Standing(8, 7, COUNTS)
     assert found.marks() == "2r 2n 1a 1p"
     assert found.sentence() == (
         "7 of 8 runs solved; of these 2 refuted, 2 not refuted, 1 right on all inputs, 1 proved, "
@@ -51,20 +52,20 @@ def test_each_word_is_counted_once(records: Records) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_has_them(records: Records, name: str) -> None:
-    table = table_named(name, gather(records))
+    table = TABLES[name](gather(records))
     # The ablation of encodings has the seeds 0, 1 and 2.
     counts = ("1", "2") if name == "positions" else ("2", "2", "1", "1")
     said = dict(zip(WORDS, counts, strict=False))
     for form in ("text", "markdown", "latex"):
-        text = " ".join(render(table, form, "ours").split())
+        text = " ".join(FORMATS[form](table, "ours").split())
         assert " ".join(f"{n}{WORDS[word][0]}" for word, n in said.items()) in text
         for word in said:
             assert text.count(f"{WORDS[word][0]} {word} (") == 1  # explained once
-    rows = csv.DictReader(io.StringIO(render(table, "csv", "both")))
+    rows = csv.DictReader(io.StringIO(FORMATS["csv"](table, "both")))
     told = [[v for head, v in row.items() if head.endswith(tuple(WORDS)) and v] for row in rows]
     assert {tuple(each) for each in told if each} == {counts}
     # Where the published numbers stand alone nothing is said of ours.
-    assert "refuted" not in render(table, "text", "published")
+    assert "refuted" not in FORMATS["text"](table, "published")
 
 
 def test_the_grid_has_a_bar_for_each_cell(records: Records) -> None:
@@ -79,7 +80,7 @@ def test_the_comparison_is_of_samples_and_says_what_that_is_worth(records: Recor
     agreement = compare(gather(records))
     (cell,) = [c for c in agreement.kinds[0].comparisons if c.cell == "LHI GRU L=1 n=64"]
     assert (cell.ours, cell.published) == ("7/8", "5/5")
-    assert agreement.standing == Standing(9, 8, (2, 2, 1, 1))
+    assert agreement.standing == Standing(9, 8, COUNTS)
     shown = str(replace(agreement, all=True))
     assert "Main table: 8 of 9 runs solved" in shown
     assert "ours 7/8 2r 2n 1a 1p, published 5/5" in shown

@@ -14,7 +14,7 @@ from ithbit.report.cells import gather
 from ithbit.report.comparison.compare import compare
 from ithbit.report.page.curves import thin_curve, thin_epochs
 from ithbit.report.page.page import render_page
-from ithbit.report.tables.main import TABLES, table_named
+from ithbit.report.tables.main import TABLES
 from ithbit.store.frame import Records, export, load_rows
 from ithbit.store.records import Epoch
 
@@ -29,7 +29,7 @@ def test_round_trip(tmp_path: Path, mixed_records: Records, form: str) -> None:
     assert again.rows.equals(mixed_records.rows)
     assert again.histories().equals(mixed_records.histories())
     for name in TABLES:
-        theirs, ours = (table_named(name, gather(r)) for r in (mixed_records, again))
+        theirs, ours = (TABLES[name](gather(r)) for r in (mixed_records, again))
         assert (theirs.rows, theirs.columns) == (ours.rows, ours.columns)
     for run_id, folder in again.rows.select("run_id", "folder").iter_rows():
         curve = thin_curve(f"{mixed_records.store}/{folder}", 12)
@@ -60,7 +60,7 @@ def test_our_runs_say_what_the_docs_say() -> None:
     agreement = compare(cells)
     assert (agreement.n_compared, len(agreement.comparisons)) == (255, 255)
     assert agreement.agrees
-    totals = [row for row in table_named("main", cells).rows if row.kind == "total"]
+    totals = [row for row in TABLES["main"](cells).rows if row.kind == "total"]
     assert [[f"{value.ours} {value.marks}".strip() for value in row.values] for row in totals] == [
         ["160/160 40a", "160/160 40a", "159/160 21r 18n", "158/160 28r 12n"],
         ["286/300 71a", "192/300 11r 41a", "67/300 18r", "0/300"],

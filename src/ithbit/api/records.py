@@ -68,9 +68,9 @@ class PaperTable(Shown):
     out: Path | None = None  # where it was written
 
     def __str__(self) -> str:
-        from ithbit.report.tables.render import render
+        from ithbit.report.tables.render import FORMATS
 
-        return render(self.table, self.format, self.show).removesuffix("\n")
+        return FORMATS[self.format](self.table, self.show).removesuffix("\n")
 
     def parts(self) -> Iterator[str]:
         yield str(self) if self.out is None else str(self.out)
@@ -98,16 +98,17 @@ def table(
     8,45/45,0.629±0.091,0.535±0.026
     ...
     """
-    from ithbit.report.tables.main import TABLES, table_named
+    from ithbit.report.cells import Cells
+    from ithbit.report.tables.main import TABLES
     from ithbit.report.tables.render import FORMATS, SHOWS
     from ithbit.store.writing import write_text
 
     one_of("unknown table", name, TABLES)
     one_of("unknown format", format, FORMATS)
     one_of("cannot show", show, SHOWS)
-    cells = None if show == "published" else _cells(store, settings)
+    cells = Cells() if show == "published" else _cells(store, settings)
     path = None if out is None else Path(out)
-    made = PaperTable(table_named(name, cells), format, show, path)
+    made = PaperTable(TABLES[name](cells), format, show, path)
     if made.out is not None:
         write_text(made.out, f"{made}\n")
     return made
@@ -129,14 +130,13 @@ def compare(
     """
     from ithbit.report.comparison.compare import compare as compare_cells
 
-    cells = _cells(store, settings)
-    agreement = compare_cells(cells, number("alpha", alpha))
+    agreement = compare_cells(_cells(store, settings), number("alpha", alpha))
     if not agreement.n_compared:
         raise StoreError(
             f"nothing to compare: the store {store} has no finished run of a cell that the paper "
             "has; `ithbit sweep paper` trains them"
         )
-    return replace(agreement, notes=(*cells.notes(), *cells.early_notes()), all=all)
+    return replace(agreement, all=all)
 
 
 @checked
@@ -162,6 +162,7 @@ def plot(
     """
     from ithbit.families import family_named, task_named
     from ithbit.published import Variant
+    from ithbit.report.cells import Cell
     from ithbit.report.figures import FIGURES, check_figure_format, draw, save
     from ithbit.report.figures.curves import curves_figure
     from ithbit.spec import CODE_DIGITS, ModelSpec
@@ -178,8 +179,8 @@ def plot(
         named = family_named(family)
         code = "0" * CODE_DIGITS if named.own else ""  # any code will do: curves are found by name
         spec = ModelSpec(task_named(task), named.name, n, layers, positions=positions, code=code)
-        variant = Variant(spec.task, spec.family, layers)
-        figure = curves_figure(_records(store), variant, n, positions)
+        cell = Cell(Variant(spec.task, spec.family, layers), n, positions)
+        figure = curves_figure(_records(store), cell)
     else:
         cells = _cells(store, settings)
         figure = draw(name, cells)

@@ -21,52 +21,29 @@ from ithbit.families import FAMILIES, family_named
 from ithbit.report.comparison.statistics import student_quantile
 from ithbit.report.figures import for_page
 from ithbit.report.figures.style import INK, PAPER, RC, SPARE
-from ithbit.selfcontained import short_page
+from ithbit.selfcontained import filled_page
 from ithbit.shown import counted
 from ithbit.theory.bounds.state import BITS
 
 _FEWEST = 4  # distinct states needed to fit an exponent
 _FILLED = 0.95
 _MARKERS = "oDsv"  # by depth
-_STYLE = """th, td { text-align: right; border-bottom: 1px solid var(--line); }
-.large { font-size: 1.3rem; }
-"""
-_BODY = """<h1>{{ layers }}: how many bits?</h1>
-{% for line in lines %}<p class="large">{{ line }}</p>{% endfor %}
-<div class="scroll"><table><thead><tr>{% for head in heads %}<th>{{ head }}</th>{% endfor %}</tr>
-</thead><tbody>{% for row in rows %}
-<tr>{% for value in row %}<td>{{ value }}</td>{% endfor %}</tr>{% endfor %}
-</tbody></table></div>
-<p>{{ asked }}</p>
-<figure>{{ figure }}</figure>
-<p>{{ legend }}</p>
-"""
-_LEGEND = (
-    "Marks show the largest n solved; lines extend up to the n that failed. The state is the "
-    "causal rank of a layer times the number of layers, measured or counted (c). No model that is "
-    "evaluated recurrently in 32-bit numbers goes past 32·S; in real arithmetic no weights go past "
-    "n*, which is proved or conditional as marked."
-)
 
 
 def render_card(found: Capacities) -> str:
     """The card of a search as HTML, its cells shown among the known ones."""
     own = {each.cell for each in found}
     known = [each for each in atlas() if each.cell not in own]
-    exponents = [each.sentence() for each in fits(known)]
-    layers = ", ".join(dict.fromkeys(each.label for each in found))
-    fitted = f" Fitted, with 95 % intervals: {'; '.join(exponents)}." if exponents else ""
-    return short_page(
-        f"capacity: {layers}",
-        _STYLE,
-        _BODY,
-        layers=layers,
+    return filled_page(
+        "ithbit.capacity",
+        "card.html",
+        layers=", ".join(dict.fromkeys(each.label for each in found)),
         lines=[*(each.sentence() for each in found), *found.stuck],
         heads=HEADS,
         rows=[cells(each) for each in found],
         asked=found.asked,
         figure=for_page(capacity_figure(known, tuple(found)), "capacity"),
-        legend=_LEGEND + fitted,
+        exponents=[each.sentence() for each in fits(known)],
     )
 
 

@@ -22,7 +22,7 @@ from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS, family_named
 from ithbit.published import LENGTHS, Mean, Variant, published
 from ithbit.report.differences import natural, told_apart, with_differences
-from ithbit.report.standing import Standing, standing, words
+from ithbit.report.standing import STANDS, Standing, standing
 from ithbit.shown import counted
 from ithbit.store.frame import COLUMNS, Records
 
@@ -134,7 +134,7 @@ class Cells:
 
     def length_runs(self, n_bits: int, variant: Variant | None, differs: str = "") -> pl.DataFrame:
         """Runs under the whole protocol at n of one variant, or of the nine constructive ones."""
-        pooled = [replace(row.variant, differs=differs) for row in published().cost]
+        pooled = [replace(each, differs=differs) for each in published().cost]
         return whole(self.of(Cell(v, n_bits) for v in ([variant] if variant else pooled)))
 
     def positions_seeds(self) -> list[int]:
@@ -166,8 +166,8 @@ class Cells:
 
     def variants_at(self, n_bits: int) -> list[Variant]:
         """The paper's constructive variants, and those with runs that the paper does not have."""
-        paper = [] if self.none_of_the_paper else [row.variant for row in published().cost]
-        return paper + [v for v in self.own() if not self.runs(v, n_bits).is_empty()]
+        paper = [] if self.none_of_the_paper else published().cost
+        return [*paper, *(v for v in self.own() if not self.runs(v, n_bits).is_empty())]
 
     def settings_shown(self) -> list[str]:
         """What differs from the paper, in row order: "" first, unless all runs differ from it."""
@@ -234,10 +234,11 @@ def gather(records: Records, settings: str = "any") -> Cells:
     # Of two runs with one seed, the whole one counts.
     counted = (
         with_differences(chosen)
+        .with_columns(STANDS)
         .sort("stop_when_solved", maintain_order=True)
         .unique([*_KEY, "seed"], keep="first", maintain_order=True)
+        .sort(*_KEY, "seed")
     )
-    counted = counted.with_columns(words(counted)).sort(*_KEY, "seed")
     by_key = counted.partition_by(_KEY, as_dict=True, maintain_order=True)
     return Cells(
         {Cell(Variant(*key[:-2]), *key[-2:]): runs for key, runs in by_key.items()},

@@ -22,6 +22,14 @@ WORDS = {  # letter in tables, and meaning
 }
 # An unsettled run was wrong within rounding alone: no wrong answer was found.
 _READ_AS = {"unsettled": "not refuted", "proved on all inputs": "proved"}
+_WRONG_AT_THE_END = pl.col("verification").is_null() & (pl.col("structured_wrong") > 0)
+# The word for each run, solved or not; null where it was not tried.
+STANDS = (
+    pl.when(_WRONG_AT_THE_END)
+    .then(pl.lit("refuted"))
+    .otherwise(pl.col("verification").replace(_READ_AS))
+    .alias("standing")
+)
 
 
 @dataclass(frozen=True)
@@ -30,35 +38,30 @@ class Standing:
 
     runs: int
     solved: int
-    counts: tuple[int, ...] = (0,) * len(WORDS)  # in the order of `WORDS`
-
-    def count(self, word: str) -> int:
-        return self.counts[list(WORDS).index(word)]
+    counts: dict[str, int]  # by word, all of `WORDS` in their order
 
     def to_json(self) -> dict[str, int]:
-        said = dict(zip(WORDS, self.counts, strict=True))
-        return {"runs": self.runs, "solved": self.solved, **said}
+        return {"runs": self.runs, "solved": self.solved, **self.counts}
 
     @property
     def tried(self) -> int:
-        return sum(self.counts)
+        return sum(self.counts.values())
 
     def marks(self) -> str:
         """The counts of the words that apply to any, with their letters.
 
-        >>> Standing(20, 20, (13, 5, 0, 2)).marks()
+        >>> Standing(20, 20, {"refuted": 13, "not refuted": 5, "proved": 2}).marks()
         '13r 5n 2p'
         """
-        letters = (letter for letter, _ in WORDS.values())
-        return " ".join(f"{n}{at}" for n, at in zip(self.counts, letters, strict=True) if n)
+        return " ".join(f"{n}{WORDS[word][0]}" for word, n in self.counts.items() if n)
 
     def sentence(self) -> str:
         """The counts in a sentence.
 
-        >>> Standing(20, 20, (13, 5, 0, 0)).sentence()
+        >>> Standing(20, 20, {"refuted": 13, "not refuted": 5}).sentence()
         '20 of 20 runs solved; of these 13 refuted, 5 not refuted, 2 not tried'
         """
-        said = [f"{n} {word}" for n, word in zip(self.counts, WORDS, strict=True) if n]
+        said = [f"{n} {word}" for word, n in self.counts.items() if n]
         if untried := self.solved - self.tried:
             said.append(f"{untried} not tried")
         head = f"{self.solved} of {counted(self.runs, 'run')} solved"
@@ -71,7 +74,7 @@ def legend(shown: Iterable[Standing]) -> list[str]:
     said = [
         f"{letter} {word} ({meaning})"
         for word, (letter, meaning) in WORDS.items()
-        if any(each.count(word) for each in seen)
+        if any(each.counts[word] for each in seen)
     ]
     if not said:
         return []
@@ -81,14 +84,7 @@ def legend(shown: Iterable[Standing]) -> list[str]:
     ]
 
 
-def words(runs: pl.DataFrame) -> pl.Series:
-    """The word for each run, solved or not; null where it was not tried."""
-    wrong = pl.col("verification").is_null() & (pl.col("structured_wrong") > 0)
-    said = pl.when(wrong).then(pl.lit("refuted")).otherwise(pl.col("verification"))
-    return runs.select(standing=said.replace(_READ_AS)).to_series()
-
-
 def standing(runs: pl.DataFrame) -> Standing:
-    """How these finished runs stand; their `words` are in the column `standing`."""
+    """How these finished runs stand; the column `standing` is `STANDS`."""
     said = Counter(w for w, solved in zip(runs["standing"], runs["solved"], strict=True) if solved)
-    return Standing(runs.height, said.total(), tuple(said[word] for word in WORDS))
+    return Standing(runs.height, said.total(), {word: said[word] for word in WORDS})

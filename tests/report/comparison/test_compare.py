@@ -18,7 +18,8 @@ from ithbit.report.comparison.agreement import (
     Kind,
 )
 from ithbit.report.comparison.compare import compare
-from ithbit.report.tables.main import table_named
+from ithbit.report.standing import Standing
+from ithbit.report.tables.main import TABLES
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.frame import load_rows
 
@@ -58,7 +59,7 @@ def test_a_seed_that_fails_leaves_nothing_incomplete(tmp_path: Path) -> None:
     agreement = compared(tmp_path, plans)
     assert agreement.complete
     cells = gather(load_rows(tmp_path))
-    assert not any("fewer finished" in note for note in table_named("length-by-n", cells).notes)
+    assert not any("fewer finished" in note for note in TABLES["length-by-n"](cells).notes)
 
 
 def test_differences_are_found_with_their_runs(differing_store: Path) -> None:
@@ -132,6 +133,10 @@ def test_pooled_cells_wait_for_all_their_configurations(tmp_path: Path) -> None:
     )
 
 
+def agreement_of(cells: tuple[Comparison, ...]) -> Agreement:
+    return Agreement(0.05, (Kind("a", "by hand", cells),), Standing(0, 0, {}), ())
+
+
 def test_the_headline_says_how_much_was_compared() -> None:
     agreeing = Comparison("a", "one", "1", "1", AGREES)
     absent = Comparison("a", "two", "–", "1", MISSING)
@@ -142,7 +147,7 @@ def test_the_headline_says_how_much_was_compared() -> None:
         (absent, few): "Not compared with the published numbers",
     }
     for cells, headline in heads.items():
-        assert Agreement(0.05, (Kind("a", "by hand", cells),)).headline() == headline
+        assert agreement_of(cells).headline() == headline
 
 
 def test_no_cell_of_the_papers(tmp_path: Path) -> None:
@@ -177,7 +182,7 @@ def test_largest_puts_what_differs_first() -> None:
         Comparison("a", "three", "1", "2", AGREES, p_value=0.3),
         Comparison("a", "four", "1", "2", DIFFERS),
     )
-    agreement = Agreement(0.05, (Kind("a", "by hand", cells),))
+    agreement = agreement_of(cells)
     assert [c.cell for c in agreement.largest()] == ["four", "two", "one"]
     assert [c.cell for c in agreement.largest(1)] == ["four"]
     assert agreement.verdict() == "Disagreement: 2 of 4 comparisons differ."

@@ -229,3 +229,12 @@ def test_theory_stands_beside_training(paper_records: Records) -> None:
     assert hopeless[1] == "ω(1)"
     assert hopeless[2].startswith("open, impossible past n = ")
     assert hopeless[4] == "<b>0</b>/5"
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_longer_run_of_the_ablation_is_not_the_longest_of_its_variant(tmp_path: Path) -> None:
+    learned = RunSpec(ModelSpec("lhi", "gru", 32, 1, positions="learned"), 0)
+    for run in (RunSpec(ModelSpec("lhi", "gru", 8, 1), 0), learned):
+        write_run(tmp_path, Plan(run, True, 1.0, 3), with_history=False)
+    page = render_page(load_rows(tmp_path))
+    assert '<td class="num">8</td><td class="num"><b>1</b>/1</td>' in page

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import ithbit
 from ithbit.errors import SpecError
 from ithbit.report.cells import Cells, gather
-from ithbit.report.tables.main import TABLES, table_named
-from ithbit.report.tables.render import FORMATS, SHOWS, render
+from ithbit.report.tables.main import TABLES
+from ithbit.report.tables.render import FORMATS, SHOWS
 from ithbit.report.tables.table import Row, Table, Value
 from ithbit.store.frame import load_rows
 
@@ -29,16 +30,16 @@ TABLE = Table(
 
 def test_every_table_in_every_format_and_view(paper_cells: Cells) -> None:
     for name in TABLES:
-        table = table_named(name, paper_cells)
+        table = TABLES[name](paper_cells)
         for form in FORMATS:
             for show in SHOWS:
-                text = render(table, form, show)
+                text = FORMATS[form](table, show)
                 assert text.endswith("\n")
                 assert len(text.splitlines()) > len(table.rows)
 
 
 def test_text() -> None:
-    lines = render(TABLE, "text", "both").splitlines()
+    lines = FORMATS["text"](TABLE, "both").splitlines()
     assert lines[0] == "A toy; ours (published)"
     assert "RHI    A & B_1   3/4* (5)    1/1*" in lines
     assert "LHI    C            – (0)       –" in lines
@@ -57,8 +58,8 @@ def shipped_cells() -> Cells:
 def test_a_terminal_of_eighty_columns_holds_every_line(
     shipped_cells: Cells, name: str, show: str
 ) -> None:
-    table = table_named(name, shipped_cells)
-    text = render(table, "text", show)
+    table = TABLES[name](shipped_cells)
+    text = FORMATS["text"](table, show)
     assert max(map(len, text.splitlines())) <= 80
     # Nothing is lost by it, and no number is broken.
     words = text.split()
@@ -71,14 +72,14 @@ def test_a_terminal_of_eighty_columns_holds_every_line(
 
 
 def test_a_row_that_is_too_wide_has_the_published_below(shipped_cells: Cells) -> None:
-    lines = render(table_named("cost", shipped_cells), "text", "both").splitlines()
+    lines = FORMATS["text"](TABLES["cost"](shipped_cells), "both").splitlines()
     at = next(k for k, line in enumerate(lines) if line.startswith("LHI    Mamba"))
     assert lines[at].split()[:6] == ["LHI", "Mamba", "2", "20/20", "3261", "148"]
     assert lines[at + 1].split() == ["(4/5)", "(3261)", "(113)", "(9.01)", "(0.184)"]
 
 
 def test_totals_and_heads_break_before_rows_do(shipped_cells: Cells) -> None:
-    lines = render(table_named("main", shipped_cells), "text", "ours").splitlines()
+    lines = FORMATS["text"](TABLES["main"](shipped_cells), "ours").splitlines()
     row = "LHI   Mamba           2  ✓     20/20 5a     20/20 5a  19/20 1r 3n  20/20 2r 3n"
     assert row in lines
     assert "      Total, stress      ✗      286/300  192/300 11r   67/300 18r        0/300" in lines
@@ -86,7 +87,7 @@ def test_totals_and_heads_break_before_rows_do(shipped_cells: Cells) -> None:
 
 
 def test_published_leaves_out_what_the_paper_does_not_have() -> None:
-    text = render(TABLE, "text", "published")
+    text = FORMATS["text"](TABLE, "published")
     assert "n=128" not in text
     assert "D" not in text.replace("A toy", "").split("─")[-1]
     assert "how to read it" in text
@@ -94,14 +95,14 @@ def test_published_leaves_out_what_the_paper_does_not_have() -> None:
 
 
 def test_markdown() -> None:
-    lines = render(TABLE, "markdown", "ours").splitlines()
+    lines = FORMATS["markdown"](TABLE, "ours").splitlines()
     assert "| Task | Model | n=8 | n=128 |" in lines
     assert "| --- | --- | ---: | ---: |" in lines
     assert r"| RHI | A & B_1 | 3/4\* | 1/1\* |" in lines
 
 
 def test_csv_reads_back() -> None:
-    rows = list(csv.DictReader(io.StringIO(render(TABLE, "csv", "both"))))
+    rows = list(csv.DictReader(io.StringIO(FORMATS["csv"](TABLE, "both"))))
     assert rows[0] == {
         "Task": "RHI",
         "Model": "A & B_1",
@@ -110,7 +111,7 @@ def test_csv_reads_back() -> None:
         "n=128": "1/1*",
         "n=128 published": "",
     }
-    assert render(TABLE, "csv", "published").splitlines()[0].split(",") == [
+    assert FORMATS["csv"](TABLE, "published").splitlines()[0].split(",") == [
         "Task",
         "Model",
         "n=8",
@@ -118,7 +119,7 @@ def test_csv_reads_back() -> None:
 
 
 def test_latex_escapes_and_rules() -> None:
-    text = render(TABLE, "latex", "ours")
+    text = FORMATS["latex"](TABLE, "ours")
     assert r"\begin{tabular}{llrr}" in text
     assert r"RHI & A \& B\_1 & 3/4\textsuperscript{*} & 1/1\textsuperscript{*} \\" in text
     assert text.count(r"\midrule") == 2  # the row without runs of ours is left out
@@ -129,12 +130,14 @@ def test_latex_escapes_and_rules() -> None:
 
 def test_latex_of_the_papers_tables_is_ascii(paper_cells: Cells) -> None:
     for name in TABLES:
-        text = render(table_named(name, paper_cells), "latex", "both")
+        text = FORMATS["latex"](TABLES[name](paper_cells), "both")
         assert text.isascii(), {letter for letter in text if not letter.isascii()}
 
 
-def test_unknown_format_and_view() -> None:
+def test_unknown_table_format_and_view() -> None:
+    with pytest.raises(SpecError, match="unknown table 'mian'; choose one of main, accuracy"):
+        ithbit.table("mian")
     with pytest.raises(SpecError, match="unknown format 'xls'; choose one of text, markdown"):
-        render(TABLE, "xls", "ours")
+        ithbit.table("main", format="xls")
     with pytest.raises(SpecError, match="cannot show 'theirs'; choose one of ours, published"):
-        render(TABLE, "text", "theirs")
+        ithbit.table("main", show="theirs")

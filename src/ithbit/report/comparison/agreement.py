@@ -78,8 +78,8 @@ class Agreement(Shown):
 
     alpha: float
     kinds: tuple[Kind, ...]
-    standing: Standing = Standing(0, 0)  # noqa: RUF009 (frozen)
-    notes: tuple[str, ...] = ()
+    standing: Standing
+    notes: tuple[str, ...]
     all: bool = False  # whether every comparison is shown
 
     def to_json(self) -> dict[str, Any]:

@@ -153,34 +153,34 @@ def _accuracy(cells: Cells, variant: Variant, n_bits: int, theirs: Mean) -> Meas
     return _mean("accuracy", name, runs, "max_accuracy", theirs, runs.height < theirs.runs)
 
 
-def _epochs(cells: Cells, row: CostRow) -> Measured:
-    runs = whole(cells.runs(row.variant, 64))
+def _epochs(cells: Cells, variant: Variant, row: CostRow) -> Measured:
+    runs = whole(cells.runs(variant, 64))
     epochs, middle = list(map(float, runs["epochs"].drop_nulls())), median(runs, "epochs")
     difference = None
     if len(epochs) > 1:
         difference = median_ratio(epochs, row.median_epochs, row.runs, 0.5)
     texts = NOTHING if middle is None else f"{middle:g}", str(row.median_epochs)
     fewer = len(epochs) < row.runs
-    return _beside("epochs", cell_name(row.variant, 64), texts, runs, fewer, difference)
+    return _beside("epochs", cell_name(variant, 64), texts, runs, fewer, difference)
 
 
-def _lengths(cells: Cells, row: LengthRow) -> list[Measured]:
-    """Both sides of a row of length-shifted accuracies."""
-    n_bits, runs = row.n_bits, cells.length_runs(row.n_bits, row.variant)
-    ready = row.variant is not None or all(
-        whole(cells.runs(each.variant, n_bits)).height >= RUNS_PER_CELL for each in published().cost
+def _lengths(
+    cells: Cells, n_bits: int, variant: Variant | None, row: LengthRow
+) -> Iterator[Measured]:
+    """Both sides of a row of length-shifted accuracies, of one variant or of all together."""
+    runs = cells.length_runs(n_bits, variant)
+    ready = variant is not None or all(
+        whole(cells.runs(each, n_bits)).height >= RUNS_PER_CELL for each in published().cost
     )
-    cell = cell_name(row.variant, n_bits) if row.variant else f"all constructive n={n_bits}"
+    cell = cell_name(variant, n_bits) if variant else f"all constructive n={n_bits}"
     # Complete once as many have run: how many of them succeed is not ours to choose.
     fewer = runs.height < row.runs
-    found = []
     for where, column, theirs in (
         ("n/2", "half_length_accuracy", row.half),
         ("2n", "double_length_accuracy", row.double),
     ):
         name = f"{cell} at {where}"
-        found.append(_mean("length shift", name, solved(runs), column, theirs, fewer, ready))
-    return found
+        yield _mean("length shift", name, solved(runs), column, theirs, fewer, ready)
 
 
 def _encoding(cells: Cells, row: PositionsRow) -> Comparison:
@@ -195,12 +195,12 @@ def _encoding(cells: Cells, row: PositionsRow) -> Comparison:
     return _counted("encodings", name, runs, theirs, ready)
 
 
-def _parameters(cells: Cells, row: CostRow) -> Comparison:
-    runs = cells.runs(row.variant, 64)
+def _parameters(cells: Cells, variant: Variant, row: CostRow) -> Comparison:
+    runs = cells.runs(variant, 64)
     sizes = sorted(set(runs["n_parameters"].drop_nulls()))
     return Comparison(
         "parameters",
-        cell_name(row.variant, 64),
+        cell_name(variant, 64),
         " or ".join(map(str, sizes)) or NOTHING,
         str(row.n_parameters),
         (AGREES if sizes == [row.n_parameters] else DIFFERS) if sizes else MISSING,
@@ -230,11 +230,14 @@ def _kinds(cells: Cells) -> Iterator[tuple[str, list[Measured]]]:
             for n, theirs in row.items()
         ],
     )
-    yield "median ratios", [_epochs(cells, row) for row in paper.cost]
+    yield "median ratios", [_epochs(cells, *row) for row in paper.cost.items()]
     yield "Fisher, Holm", [(_encoding(cells, row), None) for row in paper.positions]
-    shifted = (*paper.length_by_n, *paper.length_by_family)
-    yield "Welch intervals", [each for row in shifted for each in _lengths(cells, row)]
-    yield "equality", [(_parameters(cells, row), None) for row in paper.cost]
+    shifted = [
+        *((n, None, row) for n, row in paper.length_by_n.items()),
+        *((64, variant, row) for variant, row in paper.length_by_family.items()),
+    ]
+    yield "Welch intervals", [each for row in shifted for each in _lengths(cells, *row)]
+    yield "equality", [(_parameters(cells, *row), None) for row in paper.cost.items()]
 
 
 def _judged(method: str, measured: list[Measured], alpha: float) -> Kind:
@@ -271,4 +274,5 @@ def compare(cells: Cells, alpha: float = 0.05) -> Agreement:
     of_paper = cells.of(
         Cell(row.counted, n) for row in published().successes for n in row.successes
     )
-    return Agreement(alpha, tuple(judged), standing(of_paper))
+    notes = (*cells.notes(), *cells.early_notes())
+    return Agreement(alpha, tuple(judged), standing(of_paper), notes)

@@ -2,7 +2,7 @@
 
 scipy has all but one of them, but importing its statistics takes longer than a whole `compare`; the
 tests check these functions against scipy where it is installed. Counts are compared in exact
-integers, and python-flint has the incomplete beta function.
+integers, and python-flint has polynomials and the incomplete beta function.
 
 Letters: k successes of m runs; alpha, the chance of a false alarm that is accepted.
 """
@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
+
+from flint import arb, fmpz_poly
 
 Count = tuple[int, int]  # successes, runs
 
@@ -72,9 +74,10 @@ def omnibus_exact(cells: Sequence[tuple[Count, Count]]) -> float:
 
     The statistic is the sum over cells of the squared distance between our successes and our
     expected share of the cell's successes, in units of its variance. Given each cell's successes
-    and runs, it is a sum over independent hypergeometric draws; their distributions are convolved
-    here in integers. *Exact* for the statistic as rounded here. Five runs against five cannot
-    show a difference in one of many cells after Holm's correction; this can, because cells add up.
+    and runs, it is a sum over independent hypergeometric draws; their distributions are multiplied
+    here as polynomials over the integers. *Exact* for the statistic as rounded here. Five runs
+    against five cannot show a difference in one of many cells after Holm's correction; this can,
+    because cells add up.
 
     >>> round(omnibus_exact([((0, 5), (5, 5))]), 4)
     0.0079
@@ -87,20 +90,16 @@ def omnibus_exact(cells: Sequence[tuple[Count, Count]]) -> float:
     # Coarser steps for more cells: the table of sums stays at a few thousand entries.
     largest = sum(max(square for square, _ in cell.values()) for cell in squares)
     steps = max(1, min(20, int(4000 / largest))) if squares else 1
-    ways = {0: 1}
-    seen = 0
-    for (ours, _), cell in zip(telling, squares, strict=True):
-        summed: dict[int, int] = {}
-        for split, (square, weight) in cell.items():
-            distance = round(steps * square)
-            if split == ours[0]:
-                seen += distance
-            for before, count in ways.items():
-                at = before + distance
-                summed[at] = summed.get(at, 0) + count * weight
-        ways = summed
-    extreme = sum(count for distance, count in ways.items() if distance >= seen)
-    return float(Fraction(extreme, sum(ways.values())))
+    # The coefficient of x^k is in how many ways the distances add up to k.
+    ways = fmpz_poly([1])
+    for cell in squares:
+        alone = fmpz_poly()
+        for square, weight in cell.values():
+            alone[round(steps * square)] += weight
+        ways *= alone
+    seen = sum(round(steps * cell[o[0]][0]) for (o, _), cell in zip(telling, squares, strict=True))
+    counts = list(map(int, ways.coeffs()))
+    return float(Fraction(sum(counts[seen:]), sum(counts)))
 
 
 def student_two_sided(t: float, df: float) -> float:
@@ -109,8 +108,6 @@ def student_two_sided(t: float, df: float) -> float:
     >>> round(student_two_sided(2.776445, 4), 6)
     0.05
     """
-    from flint import arb  # imported here: counts can be compared without it
-
     return float(arb(df / (df + t * t)).beta_lower(df / 2, 0.5, True))
 
 

@@ -8,18 +8,16 @@ import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from ithbit.errors import SpecError, StoreError, one_of
-from ithbit.published import published
+from ithbit.errors import SpecError, StoreError
 from ithbit.report.cells import Cells
 from ithbit.report.figures.accuracy import accuracy_figure, epochs_figure
 from ithbit.report.figures.grid import NONE, success_grid
-from ithbit.report.figures.shift import has_lengths, length_figure, positions_figure
+from ithbit.report.figures.shift import length_figure, positions_figure
 from ithbit.report.figures.style import FAINT, INK, PAPER, RC
 from ithbit.report.figures.texts import headline
-from ithbit.report.tables.main import table_named
 from ithbit.store.writing import in_memory, write_whole
 
-FIGURES: dict[str, Callable[[Cells], Figure]] = {
+FIGURES: dict[str, Callable[[Cells], Figure | None]] = {
     "successes": success_grid,
     "accuracy": accuracy_figure,
     "epochs": epochs_figure,
@@ -30,25 +28,19 @@ FIGURE_FORMATS = ("png", "svg", "pdf")
 
 
 @mpl.rc_context(RC)
-def draw(name: str, cells: Cells) -> Figure:
-    """The figure of that name; raises `StoreError` if it would have no run in it."""
-    one_of("unknown figure", name, FIGURES)
-    if not has_ours(name, cells):
-        raise StoreError(f"no finished run of the store belongs in the figure {name!r}")
+def drawn(name: str, cells: Cells) -> Figure | None:
+    """The figure of that name; None if it would have no run in it."""
     figure = FIGURES[name](cells)
-    if cells.shared:
+    if figure and cells.shared:
         headline(figure, f"all runs: {', '.join(cells.shared)}")
     return figure
 
 
-def has_ours(name: str, cells: Cells) -> bool:
-    """Whether a figure would have any of our runs in it."""
-    if name == "length":
-        return has_lengths(cells)
-    if name == "epochs":
-        paper = [row.variant for row in published().cost]
-        return any(v in paper for v in cells.variants()) or bool(cells.own())
-    return table_named("positions" if name == "positions" else "main", cells).has_ours
+def draw(name: str, cells: Cells) -> Figure:
+    """The figure of that name; raises `StoreError` if it would have no run in it."""
+    if (figure := drawn(name, cells)) is None:
+        raise StoreError(f"no finished run of the store belongs in the figure {name!r}")
+    return figure
 
 
 def check_figure_format(path: Path) -> str:
@@ -71,17 +63,12 @@ def save(figure: Figure, path: Path) -> Path:
         return write_whole(path, in_memory(write))
 
 
-def to_svg(figure: Figure, name: str) -> str:
-    """The figure as an SVG element; `name` keeps its ids apart from other figures' on one page."""
-    with mpl.rc_context({**RC, "svg.hashsalt": name, "svg.id": name}):
-        text = in_memory(partial(figure.savefig, format="svg", metadata={"Date": None})).decode()
-    return text[text.index("<svg") :]
-
-
 def for_page(figure: Figure, name: str) -> Markup:
     """The figure as an SVG element with the page's own ink, paper and faint lines, which the page
-    does not enlarge if it is small."""
-    svg = to_svg(figure, name)
+    does not enlarge if it is small. `name` keeps its ids apart from other figures' on the page."""
+    with mpl.rc_context({**RC, "svg.hashsalt": name, "svg.id": name}):
+        file = in_memory(partial(figure.savefig, format="svg", metadata={"Date": None})).decode()
+    svg = file[file.index("<svg") :]
     for colour, variable in ((INK, "ink"), (PAPER, "card"), (FAINT, "line"), (NONE, "s0")):
         svg = svg.replace(colour, f"var(--{variable})")
     small = figure.get_figwidth() < 6

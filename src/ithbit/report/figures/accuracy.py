@@ -67,7 +67,7 @@ def _panels(
     return figure, list(grid.flat[:count])
 
 
-def accuracy_figure(cells: Cells) -> Figure:
+def accuracy_figure(cells: Cells) -> Figure | None:
     """Mean maximum held-out accuracy by n, one panel per task and depth; bars are ± one sd.
 
     Published means are drawn beside runs of the same variant.
@@ -75,6 +75,8 @@ def accuracy_figure(cells: Cells) -> Figure:
     paper = published().accuracy
     variants, lengths = cells.variants(), cells.lengths()
     shown = sorted({(TASKS.index(v.task), v.n_layers) for v in variants})
+    if not shown:
+        return None
     figure, panels = _panels(len(shown), 4, 2.65, 2.4, 0.9)
     styles = looks((variant.layer for variant in variants), cells.layers)
     for number, (axes, (task, depth)) in enumerate(zip(panels, shown, strict=True)):
@@ -116,10 +118,12 @@ _EPOCH_MARKS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def epochs_figure(cells: Cells) -> Figure:
+def epochs_figure(cells: Cells) -> Figure | None:
     """Epochs until solved, by seed: the nine constructive variants, and any beyond the paper."""
-    paper = {row.variant: row for row in published().cost}
+    paper = published().cost
     shown = [v for v in paper if v in cells.variants()] + cells.own()
+    if not shown:
+        return None
     figure, panels = _panels(len(shown), 3, 3.05, 2.1, 0.8)
     lengths = cells.lengths()
     styles = looks((variant.layer for variant in shown), cells.layers)

@@ -10,8 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ithbit.errors import StoreError, first_of
 from ithbit.families import family_named
-from ithbit.published import Variant
-from ithbit.report.cells import SHORT, layers_of
+from ithbit.report.cells import SHORT, Cell, layers_of
 from ithbit.report.differences import natural, told_apart, with_differences
 from ithbit.report.figures.style import RC, SPARE, chance_line, looks
 from ithbit.report.figures.texts import LINE, grow, legend_below, n_lines, width_of, wrapped
@@ -26,22 +25,20 @@ _NAMED = 8  # cells named in a message
 
 
 @mpl.rc_context(RC)
-def curves_figure(
-    records: Records, variant: Variant, n_bits: int, positions: str = "polynomial"
-) -> Figure:
+def curves_figure(records: Records, cell: Cell) -> Figure:
     """Held-out accuracy and loss by epoch, one line per run, whatever its settings or status.
 
     Where runs differ in more than the seed, colours and the legend distinguish them.
 
     Raises `StoreError` if the cell has no run with a history.
     """
+    variant, n_bits, positions = cell
     rows = with_differences(records.rows).filter(
         task=variant.task,
         family=variant.family,
         n_layers=variant.n_layers,
         n_bits=n_bits,
         positions=positions,
-        **({"code": variant.code} if variant.code else {}),
     )
     runs = [
         (run, history)
@@ -49,7 +46,7 @@ def curves_figure(
         if (history := records.history(run["run_id"], run["folder"]))
     ]
     if not runs:
-        raise StoreError(_nothing(records, variant, n_bits, positions))
+        raise StoreError(_nothing(records, cell))
     runs.sort(key=lambda each: (each[0]["code"], natural(each[0]["differs"]), each[0]["seed"]))
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -98,12 +95,12 @@ def curves_figure(
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     label = family_named(variant.family).label
-    cell = f"{variant.task.upper()} {label}, L = {variant.n_layers}, n = {n_bits}"
+    name = f"{variant.task.upper()} {label}, L = {variant.n_layers}, n = {n_bits}"
     more = sum(run["status"] != "finished" for run, _ in runs)
     seeds = "" if few else f", {len(runs)} runs{f', {more} not finished' if more else ''}"
     shared = told_apart(differs for _, differs in kinds)[0]
     differs = f", {', '.join(shared)}" if shared else ""
-    title = f"{cell}{differs}, {positions} positions{seeds}"
+    title = f"{name}{differs}, {positions} positions{seeds}"
     title = wrapped(title, figure.get_figwidth() - 1.2, 10, "bold")
     left.set_title(title)  # has the width of both panels
     grow(figure, 10 * LINE * (n_lines(title) - 1))
@@ -130,8 +127,9 @@ def _named(kinds: list[tuple[str, str]]) -> list[str]:
     ]
 
 
-def _nothing(records: Records, variant: Variant, n_bits: int, positions: str) -> str:
+def _nothing(records: Records, cell: Cell) -> str:
     """Why there is no curve, and which cells may have some."""
+    variant, n_bits, positions = cell
     said = (
         f"the store {records.store} has no history of {variant.task} {variant.family}, "
         f"L = {variant.n_layers}, n = {n_bits}, {positions} positions"

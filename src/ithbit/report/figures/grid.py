@@ -63,7 +63,8 @@ def _square(axes: Axes, x: float, y: float, share: float | None, text: str, ring
 def _bar(axes: Axes, x: float, y: float, found: Standing) -> None:
     """Draw at the bottom how the solved runs stand; those not tried leave a gap."""
     left = x + 0.1
-    for colour, n in zip(STANDING.values(), found.counts, strict=True):
+    for word, colour in STANDING.items():
+        n = found.counts[word]
         width = 0.8 * n / max(1, found.solved)
         if n:
             patch = Rectangle((left, y + 0.73), width, 0.18, facecolor=colour, edgecolor="none")
@@ -121,13 +122,15 @@ def _draw_line(axes: Axes, y: float, line: Line, cells: Cells, lengths: list[int
     axes.text(-0.25, y + 0.53, label, ha="right", va="center")
 
 
-def success_grid(cells: Cells) -> Figure:
+def success_grid(cells: Cells) -> Figure | None:
     """Solved runs of all configurations; a ring marks a rate nearer to another count of five.
 
     Published counts are drawn beside runs of the same configuration and length.
     """
     lengths = cells.lengths()
     blocks = {task: found for task in TASKS if (found := _blocks(cells, task))}
+    if not blocks:
+        return None
     every = [line for found in blocks.values() for _, lines in found for line in lines]
     sides = ["ours", *(["published"] if any(theirs for _, _, theirs in every) else [])]
     left = -_room(part for label, _, _ in every for part in label.split("\n"))
@@ -178,5 +181,5 @@ def _legend(cells: Cells, lines: list[Line]) -> list[Patch]:
     return keys + [
         Patch(facecolor=colour, label=f"bar: {word}", **edge)
         for word, colour in STANDING.items()
-        if any(each.count(word) for each in found)
+        if any(each.counts[word] for each in found)
     ]

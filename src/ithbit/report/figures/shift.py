@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ithbit.published import LengthRow, Mean, Variant, published
+from ithbit.published import Mean, Variant, published
 from ithbit.report.cells import Cells, solved, summary
 from ithbit.report.figures.style import FAINT, INK, chance_line, lengths_axis
 from ithbit.report.figures.texts import LINE, legend_below, n_lines, row_label, width_of, wrapped
@@ -19,12 +19,14 @@ _EDGE: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
 _DIAMOND: dict[str, Any] = {"marker": "D", "color": "#E69F00", "markeredgecolor": INK}
 
 
-def positions_figure(cells: Cells) -> Figure:
+def positions_figure(cells: Cells) -> Figure | None:
     """Share of solved runs and mean maximum accuracy of each encoding; diamonds are published."""
-    figure = Figure(figsize=(10, 3.9), layout="constrained")
-    left, right = figure.subplots(1, 2)
     runs = {row: cells.positions_runs(row.positions, row.n_bits) for row in published().positions}
     rows = [row for row in runs if not runs[row].is_empty()]
+    if not rows:
+        return None
+    figure = Figure(figsize=(10, 3.9), layout="constrained")
+    left, right = figure.subplots(1, 2)
     names = list(dict.fromkeys(row.positions for row in rows))
     for row in rows:
         colour, hatch = _LENGTH_FILLS[row.n_bits]
@@ -44,7 +46,7 @@ def positions_figure(cells: Cells) -> Figure:
             axes.bar(x, height, 0.36, color=colour, hatch=hatch, **_EDGE)
             axes.plot(x, theirs, markersize=6, **_DIAMOND)
     stands = [standing(runs[row]) for row in rows]
-    letters = [f"{w[0]} {word}" for word, w in WORDS.items() if any(s.count(word) for s in stands)]
+    letters = [f"{w[0]} {word}" for word, w in WORDS.items() if any(s.counts[word] for s in stands)]
     for axes, title in (
         (left, f"share of solved runs ({', '.join(letters)})".removesuffix(" ()")),
         (right, "mean max. held-out accuracy, from chance up"),
@@ -78,7 +80,7 @@ def _ours(
 
 def _draw_by_n(axes: Axes, cells: Cells) -> list[Line2D]:
     """The nine constructive variants together; returns a handle for each kind of settings."""
-    paper = {row.n_bits: row for row in published().length_by_n}
+    paper = published().length_by_n
     lengths = cells.lengths()
     told = []
     for differs, dash in zip(cells.settings_shown(), cycle(_DASHES), strict=False):
@@ -126,7 +128,7 @@ def _tall(name: str) -> float:
 
 def _draw_by_family(axes: Axes, cells: Cells) -> None:
     n_bits = cells.length_shown()
-    paper: dict[Variant | None, LengthRow] = {r.variant: r for r in published().length_by_family}
+    paper = published().length_by_family if n_bits == 64 else {}
     rows = [
         v for v in cells.variants_at(n_bits) if not solved(cells.length_runs(n_bits, v)).is_empty()
     ]
@@ -134,7 +136,7 @@ def _draw_by_family(axes: Axes, cells: Cells) -> None:
     ends = list(accumulate(map(_tall, names), initial=-0.5))
     middles = [(top + bottom) / 2 for top, bottom in pairwise(ends)]
     for y, variant in zip(middles, rows, strict=True):
-        printed = paper.get(variant) if n_bits == 64 else None
+        printed = paper.get(variant)
         for side, _, colour, marker in _SIDES:
             below = -0.2 if side == "half" else 0.16
             theirs = getattr(printed, side) if printed else None
@@ -154,16 +156,14 @@ def _draw_by_family(axes: Axes, cells: Cells) -> None:
     axes.set_title(f"trained at n = {n_bits}")
 
 
-def has_lengths(cells: Cells) -> bool:
-    """Whether the figure of other lengths would have a run in it: only solved ones are."""
-    n_bits = cells.length_shown()
-    drawn = [(n, None) for n in cells.lengths()] + [(n_bits, v) for v in cells.variants_at(n_bits)]
-    return any(not solved(cells.length_runs(*each)).is_empty() for each in drawn)
-
-
-def length_figure(cells: Cells) -> Figure:
+def length_figure(cells: Cells) -> Figure | None:
     """Accuracy at n/2 and 2n of the runs that were solved at n; bars are ± one sd."""
-    names = [_named(cells, v) for v in cells.variants_at(cells.length_shown())]
+    n_bits = cells.length_shown()
+    variants = cells.variants_at(n_bits)
+    shown = [*((n, None) for n in cells.lengths()), *((n_bits, v) for v in variants)]
+    if all(solved(cells.length_runs(*each)).is_empty() for each in shown):
+        return None
+    names = [_named(cells, v) for v in variants]
     width = max((width_of(line, 9) for name in names for line in name.split("\n")), default=0)
     size = (10.5 + max(0.0, width - 1.8), max(4.8, 1.2 + _ROW * sum(map(_tall, names))))
     figure = Figure(figsize=size, layout="constrained")

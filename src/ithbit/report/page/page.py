@@ -5,28 +5,28 @@
 import json
 import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 from markupsafe import Markup, escape
 
 from ithbit.errors import StoreError
-from ithbit.families import TASKS, Group, group
+from ithbit.families import TASKS, Group
 from ithbit.published import published
-from ithbit.report.cells import SHORT, Cell, Cells, gather, labels, layers_of
-from ithbit.report.comparison.agreement import DIFFERS, TOO_FEW, Agreement, Comparison
+from ithbit.report.cells import SHORT, Cells, gather, labels, layers_of
+from ithbit.report.comparison.agreement import DIFFERS, Agreement, Comparison
 from ithbit.report.comparison.compare import cell_name, compare
 from ithbit.report.differences import differences, natural, told_apart, with_differences
-from ithbit.report.figures import FIGURES, draw, for_page, has_ours
+from ithbit.report.figures import FIGURES, drawn, for_page
 from ithbit.report.figures.style import looks
 from ithbit.report.page.curves import thin_curve, thin_epochs
 from ithbit.report.page.probe import rank_figure
 from ithbit.report.page.proved import entries
-from ithbit.report.standing import SOLVED, WORDS, Standing, standing, words
-from ithbit.report.tables.main import TABLES, table_named
+from ithbit.report.standing import SOLVED, STANDS, WORDS, Standing, standing
+from ithbit.report.tables.main import TABLES
 from ithbit.report.tables.table import NOTHING, Row, Table
 from ithbit.selfcontained import scripted_page
 from ithbit.store.frame import Records
@@ -63,30 +63,7 @@ RUN_COLUMNS = (
     "n_heads",
     "error",
 )
-CAPTIONS = {  # and what to add where the paper's numbers are shown
-    "successes": (
-        "Solved runs by configuration and length. The bar in a square shows how they stand; "
-        "runs that were not tried leave a gap.",
-        "A ring marks a rate that is nearer to another count of five than to the published one.",
-    ),
-    "accuracy": (
-        "Maximum held-out accuracy against length, mean and one standard deviation over seeds.",
-        "Open marks are the published means.",
-    ),
-    "epochs": (
-        "Epochs to the first perfect epoch and to the end of training, seed by seed.",
-        "The star is the published median.",
-    ),
-    "positions": (
-        "Encodings of positions: share of solved runs, how these stand, and mean maximum accuracy.",
-        "Diamonds are published.",
-    ),
-    "length": (
-        "Accuracy at half and twice the trained length, of runs that were solved at n.",
-        "Open marks are the published means.",
-    ),
-}
-GROUPS: tuple[Group, ...] = ("constructive", "stress test", "own layer")
+GROUPS = get_args(Group)
 
 
 def _page_cell(
@@ -114,24 +91,19 @@ def _page_cell(
 
 def _stands(cells: Cells) -> list[tuple[str, Standing]]:
     """How runs stand, by group and settings: all families, depths and lengths of one kind."""
-    kinds: dict[tuple[bool, int, int, str], list[Cell]] = defaultdict(list)
-    settings = cells.settings_shown()
-    for cell in cells.by_cell:
-        v, other = cell.variant, cell.positions != "polynomial"
-        of = GROUPS.index(group(v.task, v.family, v.n_layers))
-        kinds[other, settings.index(v.differs), of, cell.positions].append(cell)
+
+    def place(kind: tuple[str, ...]) -> tuple[Any, ...]:
+        differs, of, encoding = kind
+        return encoding != "polynomial", natural(differs), GROUPS.index(of), encoding
+
+    runs = cells.of(cells.by_cell)
+    kinds = runs.partition_by("differs", "group", "encoding", as_dict=True)
     stands = []
-    for (other, at, of, positions), found in sorted(kinds.items()):
-        encoding = f", {positions} positions" if other else ""
-        name = f"{GROUPS[of]}{cells.suffix(settings[at])}{encoding}"
-        stands.append((name, standing(cells.of(found))))
+    for differs, of, encoding in sorted(kinds, key=place):
+        said = "" if encoding == "polynomial" else f", {encoding} positions"
+        name = f"{of}{cells.suffix(differs)}{said}"
+        stands.append((name, standing(kinds[differs, of, encoding])))
     return stands
-
-
-def _machines(rows: pl.DataFrame) -> list[tuple[int, dict[str, Any]]]:
-    """The environments of finished runs with the number of runs of each, most frequent first."""
-    counts = Counter(sorted(rows["environment"].drop_nulls()))
-    return [(number, json.loads(text)) for text, number in counts.most_common()]
 
 
 def _finite(value: object) -> object:
@@ -147,7 +119,7 @@ def _runs_data(records: Records) -> dict[str, Any]:
     """Columns, rows and curves for the page's script."""
     # Where settings differ from the paper's, the page says in what.
     said = pl.when(pl.col("differs") != "").then("differs").otherwise("settings")
-    rows = with_differences(records.rows).with_columns(words(records.rows), settings=said)
+    rows = with_differences(records.rows).with_columns(STANDS, settings=said)
     styles = looks(layers_of(rows))
     shown = labels(styles)
     names = {_layer_key(*layer): shown[layer] for layer in styles}
@@ -203,25 +175,11 @@ def _gathered(records: Records, settings: str) -> tuple[Cells, Agreement | None,
     return cells, compare(cells), None
 
 
-def _uncompared(agreement: Agreement | None) -> str:
-    """What is shown instead of a comparison where there is none."""
-    if agreement and agreement.count(TOO_FEW):
-        return agreement.verdict()
-    return (
-        "None of these runs belongs to a cell of the paper: nothing is compared with its numbers."
-    )
-
-
 def render_page(records: Records, settings: str = "any") -> str:
     """The whole page as HTML."""
     cells, agreement, problem = _gathered(records, settings)
     found = {(c.kind, c.cell): c for c in agreement.comparisons} if agreement else {}
-    tables = [table_named(name, cells) for name in TABLES] if cells.by_cell else []
-    rows = records.rows
-    status = {
-        name: rows.filter(status=name).height for name in ("finished", "failed", "unfinished")
-    }
-    said = 1 if cells.none_of_the_paper else 2
+    tables = [TABLES[name](cells) for name in TABLES]
     return scripted_page(
         "ithbit.report.page",
         ["page.js"],
@@ -230,15 +188,13 @@ def render_page(records: Records, settings: str = "any") -> str:
         records=records,
         cells=cells,
         paper=published(),
-        status=status,
+        status=Counter(records.rows["status"]),
         settings=settings,
         problem=problem,
-        any_runs=bool(rows.height or records.set_aside),
         stands=_stands(cells),
         solved=SOLVED,
         words=WORDS,
-        agreement=agreement if agreement and agreement.n_compared else None,
-        uncompared=_uncompared(agreement),
+        agreement=agreement,
         tables=[table for table in tables if table.has_ours],
         page_cell=partial(_page_cell, found),
         probed=[
@@ -246,13 +202,13 @@ def render_page(records: Records, settings: str = "any") -> str:
             for layer in probed_layers(records.store)
         ],
         rank_figure=rank_figure,
-        entries=entries(cells),
+        entries=list(entries(cells)),
         figures=[
-            (name, " ".join(CAPTIONS[name][:said]), for_page(draw(name, cells), name))
-            for name in FIGURES
-            if has_ours(name, cells)
+            (name, for_page(figure, name)) for name in FIGURES if (figure := drawn(name, cells))
         ],
-        machines=_machines(rows),
+        # Environments of finished runs, the most frequent first.
+        machines=Counter(sorted(records.rows["environment"].drop_nulls())).most_common(),
+        read_json=json.loads,
         nothing=NOTHING,
     )
 

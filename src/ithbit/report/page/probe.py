@@ -17,38 +17,9 @@ from ithbit.families import Task
 from ithbit.report.figures import for_page
 from ithbit.report.figures.grid import SHADES
 from ithbit.report.figures.style import INK, RC
-from ithbit.selfcontained import short_page
+from ithbit.selfcontained import filled_page
 
 Counts = dict[Task, list[tuple[str, list[Any]]]]
-
-_STYLE = """th { text-align: left; font-weight: normal; } tr.user th { font-weight: bold; }
-td { text-align: center; border: 1px solid var(--card); }
-pre { overflow-x: auto; background: var(--box); padding: 1rem; }
-"""
-_BODY = """<h1>{{ report.layer }}</h1>
-<p>{{ report.behaviour.sentence }}. Causal rank: {{ report.causal_rank.sentence }}.</p>
-{% if report.causal_rank.fault is none %}
-<figure>{{ figure }}</figure>
-{% endif %}
-{% if report.runs %}
-<h2>Solved runs beside the six families</h2>
-<p>Width {{ report.width }}; solved runs of all. p: published. –: not in the store.
-Observed on samples, not proved.</p>
-{% for task, rows in grid %}
-<h3>{{ task }}</h3>
-<div class="scroll"><table><thead><tr><th></th>
-{% for head in heads %}<th>{{ head }}</th>{% endfor %}</tr></thead><tbody>
-{% for name, cells in rows %}
-<tr{% if loop.first %} class="user"{% endif %}><th scope="row">{{ name }}</th>
-{% for text, colour, ink in cells %}
-<td style="background:{{ colour }};color:{{ ink }}">{{ text }}</td>
-{% endfor %}</tr>{% endfor %}
-</tbody></table></div>
-{% endfor %}
-{% endif %}
-<h2>In full</h2>
-<pre>{{ text }}</pre>
-"""
 
 
 @mpl.rc_context(RC)
@@ -87,16 +58,12 @@ def render_probe(report: dict[str, Any], counts: Counts, text: str) -> str:
     """
     rank = report["causal_rank"]
     values = rank.get("singular_values", [])
-    return short_page(
-        f"probe: {report['layer']}",
-        _STYLE,
-        _BODY,
+    return filled_page(
+        "ithbit.report.page",
+        "probe.html",
         report=report,
-        heads=[f"n = {n}, L = {depth}" for n in report["lengths"] for depth in report["layers"]],
-        grid=[
-            (task.upper(), [(name, list(map(_cell, found))) for name, found in rows])
-            for task, rows in counts.items()
-        ],
+        counts=counts,
+        cell=_cell,
         figure=rank_figure(report["width"], rank["ranks"], values),
         text=text,
     )

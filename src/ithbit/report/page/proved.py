@@ -4,7 +4,7 @@
 or that none do. Of a run: that its own trained weights do.
 """
 
-from typing import Any
+from collections.abc import Iterator
 
 from ithbit.families import family_named
 from ithbit.published import RUNS_PER_CELL, Variant, published
@@ -16,35 +16,26 @@ from ithbit.theory.verdicts import Verdict
 from ithbit.theory.verdicts import verdict as verdict_of
 
 
-def entries(cells: Cells) -> list[dict[str, Any]]:
+def entries(cells: Cells) -> Iterator[tuple[Variant, int, str, Verdict | None, str]]:
     """Every variant that has runs, at the longest n that it was trained at; the paper's first and
-    in its order."""
+    in its order.
+
+    Each with that n, how many layers suffice by the paper's theorems, what is proved of its block,
+    and the published count.
+    """
     derived = {(entry.family, entry.task): entry.layers_text for entry in derived_table()}
     printed = {
-        (Variant(row.task, family, row.n_layers), n): f"{k}/{RUNS_PER_CELL}"
+        (variant, n): f"{k}/{RUNS_PER_CELL}"
         for row in published().successes
-        for family in row.families
+        for variant in row.variants
         for n, k in row.successes.items()
     }
-    found = []
     for variant in cells.variants():
-        n_bits = max(n for v, n, positions in cells.by_cell if v == variant)
-        verdict = _verdict(cells, variant, n_bits)
-        formal = family_named(variant.family).formal
-        found.append(
-            {
-                "variant": variant,
-                "label": cells.label(variant),
-                "n_bits": n_bits,
-                # Layers that suffice, by the paper's theorems.
-                "least": derived.get((formal or "", variant.task), NOTHING),
-                "proved": _said(verdict) if verdict else NOTHING,
-                "because": f"{verdict.because}{_beside(verdict)}" if verdict else "",
-                "standing": cells.standing([variant], n_bits),
-                "published": printed.get((variant, n_bits), NOTHING),
-            }
-        )
-    return found
+        n_bits = max(n for n in cells.lengths() if not cells.runs(variant, n).is_empty())
+        formal = family_named(variant.family).formal or ""
+        least = derived.get((formal, variant.task), NOTHING)
+        theirs = printed.get((variant, n_bits), NOTHING)
+        yield variant, n_bits, least, _verdict(cells, variant, n_bits), theirs
 
 
 def _verdict(cells: Cells, variant: Variant, n_bits: int) -> Verdict | None:
@@ -56,14 +47,3 @@ def _verdict(cells: Cells, variant: Variant, n_bits: int) -> Verdict | None:
     given = {name: run[column] for name, column in sizes.items()}
     arch = architecture(variant.family, "trained", n_layers=variant.n_layers, **given)
     return verdict_of(variant.task, arch, n_bits, run["n_heads"])
-
-
-def _said(verdict: Verdict) -> str:
-    if verdict.answer == "possible":
-        return f"possible for every n, margin ≥ {verdict.every_n}"
-    past = f"impossible past n = {verdict.n_star:,}" if verdict.n_star is not None else ""
-    return past if verdict.answer == "impossible" else ", ".join(filter(None, ["open", past]))
-
-
-def _beside(verdict: Verdict) -> str:
-    return f" ({verdict.theorem} of the paper)" if verdict.theorem else ""

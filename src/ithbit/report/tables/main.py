@@ -11,10 +11,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from ithbit.errors import one_of
-from ithbit.published import LENGTHS, RUNS_PER_CELL, CostRow, LengthRow, Variant, published
+from ithbit.published import LENGTHS, RUNS_PER_CELL, LengthRow, Variant, published
 from ithbit.report.cells import Cells, median, solved, summary, whole
-from ithbit.report.comparison.statistics import Count
 from ithbit.report.standing import standing
 from ithbit.report.tables.table import (
     MARKS,
@@ -82,12 +80,13 @@ def main_table(cells: Cells) -> Table:
         )
         for row in printed
     ]
-    known = {Variant(r.task, f, r.n_layers) for r in paper.successes for f in r.families}
+    known = {variant for row in paper.successes for variant in row.variants}
     extra = [variant for variant in cells.variants() if variant not in known]
     rows += [Row(marked_labels(v, cells), values([v], {}, 0), "extra", v) for v in extra]
     for name, mark in MARKS.items() if printed else ():
-        variants = [row.counted for row in printed if row.group == name]
-        totals = values(variants, paper.totals[name], paper.runs_per_total[name])
+        of = [row for row in printed if row.group == name]
+        theirs = {n_bits: sum(row.successes[n_bits] for row in of) for n_bits in LENGTHS}
+        totals = values([row.counted for row in of], theirs, RUNS_PER_CELL * len(of))
         rows.append(Row(("", f"Total, {name}", "", mark), totals, "total"))
     notes = [MARKS_NOTE]
     if printed:
@@ -109,10 +108,9 @@ def _twins(cells: Cells) -> str:
     """
     found = []
     for row in published().successes:
-        for family in row.families[1:]:
+        for causal in row.variants[1:]:
             for n_bits in LENGTHS:
-                causal = cells.runs(Variant(row.task, family, row.n_layers), n_bits)
-                both = cells.runs(row.counted, n_bits).join(causal, on="seed")
+                both = cells.runs(row.counted, n_bits).join(cells.runs(causal, n_bits), on="seed")
                 if not both["solved"].equals(both["solved_right"]):
                     at = f"{row.task.upper()} {row.label} n={n_bits}"
                     found.append(f"{at} {both['solved_right'].sum()}/{both.height}")
@@ -153,17 +151,11 @@ def positions_table(cells: Cells) -> Table:
     for row in published().positions:
         runs = cells.positions_runs(row.positions, row.n_bits)
         found, stand = summary(runs, "max_accuracy"), standing(runs)
-        k, m = stand.solved, stand.runs
-        short = "*" if m < row.runs else ""
+        count = count_value(stand, (row.successes, row.runs), bare=True)
+        short = "*" if stand.runs < row.runs else ""
         values = (
-            Value(f"{m}{short}" if m else None, str(row.runs)),
-            Value(
-                str(k) if m else None,
-                str(row.successes),
-                k / m if m else None,
-                row.successes / row.runs,
-                stand,
-            ),
+            Value(f"{stand.runs}{short}" if stand.runs else None, str(row.runs)),
+            replace(count, ours=str(stand.solved) if stand.runs else None),
             Value(f"{found.mean:.4f}" if found else None, f"{row.accuracy:.4f}"),
         )
         rows.append(Row((row.positions.capitalize(), str(row.n_bits)), values))
@@ -178,11 +170,6 @@ def positions_table(cells: Cells) -> Table:
     )
 
 
-def _counted(row: CostRow | LengthRow | None) -> Count | None:
-    """The published count of a row, where there is one."""
-    return (row.successes, row.runs) if row else None
-
-
 def _number(value: float | None, form: str, mark: str) -> str | None:
     return None if value is None else f"{value:{form}}{mark}"
 
@@ -190,7 +177,7 @@ def _number(value: float | None, form: str, mark: str) -> str | None:
 def cost_table(cells: Cells) -> Table:
     """Solved runs, parameters, median epochs and seconds at one length."""
     n_bits, rows = cells.length_shown(), []
-    paper = {row.variant: row for row in published().cost} if n_bits == 64 else {}
+    paper = published().cost if n_bits == 64 else {}
     for variant in cells.variants_at(n_bits):
         every, row = cells.runs(variant, n_bits), paper.get(variant)
         runs, sizes = whole(every), sorted(set(every["n_parameters"].drop_nulls()))
@@ -206,7 +193,7 @@ def cost_table(cells: Cells) -> Table:
             _number(median(runs, "evaluation_seconds"), ".4f", short),
         )
         values = (
-            count_value(cells.standing([variant], n_bits), _counted(row)),
+            count_value(standing(every), (row.successes, row.runs) if row else None),
             *itertools.starmap(Value, zip(ours, theirs, strict=True)),
         )
         kind = "row" if row else "extra"
@@ -232,54 +219,53 @@ def _whole_notes(cells: Cells, what: str) -> list[str]:
     return [f"{what} runs that were set to stop when first perfect"] if cells.n_early else []
 
 
-def _shifted(
-    labels: tuple[str, ...],
-    runs: pl.DataFrame,
-    row: LengthRow | None,
-    variant: Variant | None = None,
-) -> Row:
-    """A row of length-shifted accuracies."""
-    wanted = row.successes if row and runs.height < row.runs else 0
-    shifted = [
-        Value(
-            spread_text(summary(solved(runs), f"{side}_length_accuracy"), 3, wanted),
-            spread_text(getattr(row, side), 3) if row else None,
-        )
-        for side in ("half", "double")
-    ]
-    values = (count_value(standing(runs), _counted(row)), *shifted)
-    return Row(labels, values, "row" if row else "extra", variant)
+Shifted = tuple[tuple[str, ...], pl.DataFrame, LengthRow | None, Variant | None]
 
 
 def length_by_n_table(cells: Cells) -> Table:
     """Length-shifted accuracy by training length, all constructive variants together."""
-    paper = {row.n_bits: row for row in published().length_by_n}
-    rows = []
+    paper, found = published().length_by_n, list[Shifted]()
     for differs, n_bits in itertools.product(cells.settings_shown(), cells.shown_lengths()):
         runs = cells.length_runs(n_bits, None, differs)
         row = None if differs else paper.get(n_bits)
         if row or not runs.is_empty():
-            rows.append(_shifted((f"{n_bits}{cells.suffix(differs)}",), runs, row))
+            found.append(((f"{n_bits}{cells.suffix(differs)}",), runs, row, None))
     of = "the paper's nine constructive variants by training length"
-    return _length_table("length-by-n", of, ("Train n",), rows, cells)
+    return _length_table("length-by-n", of, ("Train n",), found, cells)
 
 
 def length_by_family_table(cells: Cells) -> Table:
     """Length-shifted accuracy of each variant trained at one length."""
     n_bits = cells.length_shown()
-    paper = {row.variant: row for row in published().length_by_family} if n_bits == 64 else {}
-    rows = [
-        _shifted(variant_labels(v, cells), cells.length_runs(n_bits, v), paper.get(v), v)
+    paper = published().length_by_family if n_bits == 64 else {}
+    found: list[Shifted] = [
+        (variant_labels(v, cells), cells.length_runs(n_bits, v), paper.get(v), v)
         for v in cells.variants_at(n_bits)
     ]
-    of = f"each variant trained at n = {n_bits}"
-    heads = ("Task", "Model family", "L")
-    return replace(_length_table("length-by-family", of, heads, rows, cells), n_bits=n_bits)
+    of, heads = f"each variant trained at n = {n_bits}", ("Task", "Model family", "L")
+    return _length_table("length-by-family", of, heads, found, cells, n_bits)
 
 
 def _length_table(
-    name: str, of: str, heads: tuple[str, ...], rows: list[Row], cells: Cells
+    name: str,
+    of: str,
+    heads: tuple[str, ...],
+    found: list[Shifted],
+    cells: Cells,
+    n_bits: int | None = None,
 ) -> Table:
+    rows = []
+    for labels, runs, row, variant in found:
+        wanted = row.successes if row and runs.height < row.runs else 0
+        shifted = [
+            Value(
+                spread_text(summary(solved(runs), f"{side}_length_accuracy"), 3, wanted),
+                spread_text(getattr(row, side), 3) if row else None,
+            )
+            for side in ("half", "double")
+        ]
+        count = count_value(standing(runs), (row.successes, row.runs) if row else None)
+        rows.append(Row(labels, (count, *shifted), "row" if row else "extra", variant))
     return Table(
         name,
         f"Length-shifted accuracy of {of}",
@@ -291,6 +277,7 @@ def _length_table(
             *_whole_notes(cells, "left out:"),
             *_notes(cells, rows),
         ),
+        n_bits,
     )
 
 
@@ -302,13 +289,3 @@ TABLES: dict[str, Callable[[Cells], Table]] = {
     "length-by-n": length_by_n_table,
     "length-by-family": length_by_family_table,
 }
-
-
-def table_named(name: str, cells: Cells | None) -> Table:
-    """The table of that name; without cells it has only the published numbers.
-
-    >>> table = table_named("length-by-n", None)
-    >>> [value.published for value in table.rows[0].values]
-    ['45/45', '0.629±0.091', '0.535±0.026']
-    """
-    return TABLES[one_of("unknown table", name, TABLES)](cells or Cells())

@@ -8,7 +8,6 @@ import csv
 import io
 from collections.abc import Callable, Iterator
 
-from ithbit.errors import one_of
 from ithbit.report.standing import WORDS
 from ithbit.report.tables.table import NOTHING, Row, Table
 from ithbit.shown import COLUMNS, aligned, wrapped
@@ -130,38 +129,36 @@ def to_csv(table: Table, show: str) -> str:
     for at in _columns(table, show):
         head, values = table.columns[at], [row.values[at] for row in rows]
         stands = [v.standing for v in values if v.standing and show != "published"]
-        said = [word for word in WORDS if any(each.count(word) for each in stands)]
+        said = [word for word in WORDS if any(each.counts[word] for each in stands)]
         heads += [head, f"{head} published"] if show == "both" else [head]
         heads += [f"{head} {word}" for word in said]
         for line, value in zip(lines, values, strict=True):
             line += [getattr(value, whose) or "" for whose in _WHOSE if show in (whose, "both")]
             found = value.standing if value.standing and value.standing.tried else None
-            line += [str(found.count(word)) if found else "" for word in said]
+            line += [str(found.counts[word]) if found else "" for word in said]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerows([heads, *lines])
     return stream.getvalue()
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "✓": r"\checkmark",
-    "✗": r"$\times$",
-    "±": r"$\pm$",
-    "–": "--",
-    "*": r"\textsuperscript{*}",
-}
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in text)
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "✓": r"\checkmark",
+        "✗": r"$\times$",
+        "±": r"$\pm$",
+        "–": "--",
+        "*": r"\textsuperscript{*}",
+    }
+)
 
 
 def to_latex(table: Table, show: str) -> str:
@@ -174,18 +171,18 @@ def to_latex(table: Table, show: str) -> str:
         r"\centering",
         rf"\begin{{tabular}}{{{shape}}}",
         r"\toprule",
-        " & ".join(_latex(head).replace("n=", "$n$=") for head in heads) + r" \\",
+        " & ".join(head.translate(_LATEX).replace("n=", "$n$=") for head in heads) + r" \\",
         r"\midrule",
     ]
     for number, row in enumerate(cells):
         if number and rows[number].breaks(rows[number - 1]):
             lines.append(r"\midrule")
-        lines.append(" & ".join(map(_latex, row)) + r" \\")
-    notes = ". ".join(_latex(note) for note in _notes(table, show))
+        lines.append(" & ".join(text.translate(_LATEX) for text in row) + r" \\")
+    notes = ". ".join(_notes(table, show)).translate(_LATEX)
     lines += [
         r"\bottomrule",
         r"\end{tabular}",
-        rf"\caption{{{_latex(_caption(table, show))}. {notes}.}}",
+        rf"\caption{{{_caption(table, show).translate(_LATEX)}. {notes}.}}",
         r"\end{table}",
         "",
     ]
@@ -198,14 +195,3 @@ FORMATS: dict[str, Callable[[Table, str], str]] = {
     "csv": to_csv,
     "latex": to_latex,
 }
-
-
-def render(table: Table, form: str, show: str) -> str:
-    """The table in one of the formats.
-
-    >>> from ithbit.report.tables.main import table_named
-    >>> print(render(table_named("length-by-n", None), "csv", "published").splitlines()[1])
-    8,45/45,0.629±0.091,0.535±0.026
-    """
-    write = FORMATS[one_of("unknown format", form, FORMATS)]
-    return write(table, one_of("cannot show", show, SHOWS))
