@@ -154,8 +154,7 @@ def by_kernels(start: Start, count: int, protocol: Protocol, step: Step) -> Take
     step.gradients(state.values, start.keys, first, count, loss_sum, state.steps)
     adamw(
         state.values, state.mean, state.square, step.grads, step.squares, state.steps,
-        state.learning_rate, beta1=protocol.beta1, beta2=protocol.beta2, eps=protocol.eps,
-        weight_decay=protocol.weight_decay, clip_norm=protocol.clip_norm,
+        state.learning_rate, protocol,
     )  # fmt: skip
     assert torch.equal(state.steps, start.state.steps + 1)
     assert torch.equal(first, start.first + count)

@@ -26,7 +26,7 @@ import triton
 
 from ithbit.kernels import optimiser
 from ithbit.kernels.step import Step
-from ithbit.spec import ModelSpec
+from ithbit.spec import ModelSpec, Protocol
 
 _MEMORY = 2 << 30  # free bytes of GPU memory per compiling process: half of it is left for training
 _FEW = 2  # with at most this many units, starting processes is not worth it
@@ -165,10 +165,7 @@ def _launch_all(model: ModelSpec, batch_size: int, device: torch.device, example
     first, steps = (row.clone() for row in counters)
     loss_sum, rate = (row.clone() for row in numbers)
     step.gradients(values, keys, first, batch_size, loss_sum[0], steps)
-    optimiser.adamw(
-        values, mean, square, step.grads, step.squares, steps, rate,
-        beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, clip_norm=5.0,
-    )  # fmt: skip
+    optimiser.adamw(values, mean, square, step.grads, step.squares, steps, rate, Protocol())
     step.logits(values, keys, batch_size)
     torch.cuda.synchronize(device)
 

@@ -7,34 +7,22 @@ number in the seed's stream.
 import triton
 import triton.language as tl
 
-from ithbit.tasks.stream import (
-    BELOW,
-    BLOCKS_BELOW,
-    BLOCKS_RISE,
-    CUT,
-    GAMMA,
-    LAST_SHIFT,
-    MIX,
-    MORE_CUT,
-    OTHER_HALF,
-    RISE,
-    RUN,
-    SHARE,
-    STEP,
-)
+from ithbit.tasks import stream
 
-_GAMMA = tl.constexpr(GAMMA)
-_SHIFT_1, _FACTOR_1 = tl.constexpr(MIX[0][0]), tl.constexpr(MIX[0][1])
-_SHIFT_2, _FACTOR_2 = tl.constexpr(MIX[1][0]), tl.constexpr(MIX[1][1])
-_SHIFT_3 = tl.constexpr(LAST_SHIFT)
-_OTHER_HALF = tl.constexpr(OTHER_HALF * GAMMA % (1 << 64))  # offset of the other half's counters
-SHARES = tl.constexpr(64 // SHARE)  # bits of an odd example that a word decides
-_SHARE, _CASES = tl.constexpr(SHARE), tl.constexpr(1 << SHARE)
-_STEP, _STEPS = tl.constexpr(STEP), tl.constexpr(1 << STEP)
-_CUT = tl.constexpr(CUT)
-_MORE_CUT, _MORE_CUTS = tl.constexpr(MORE_CUT), tl.constexpr(1 << MORE_CUT)
-_BLOCKS_RISE, _BLOCKS_BELOW = tl.constexpr(BLOCKS_RISE), tl.constexpr(BLOCKS_BELOW)
-_RISE, _RUN, _BELOW = tl.constexpr(RISE), tl.constexpr(RUN), tl.constexpr(BELOW)
+_GAMMA = tl.constexpr(stream.GAMMA)
+_SHIFT_1, _FACTOR_1 = map(tl.constexpr, stream.MIX[0])
+_SHIFT_2, _FACTOR_2 = map(tl.constexpr, stream.MIX[1])
+_SHIFT_3 = tl.constexpr(stream.LAST_SHIFT)
+# Offset of the other half's counters.
+_OTHER_HALF = tl.constexpr(stream.OTHER_HALF * stream.GAMMA % (1 << 64))
+SHARES = tl.constexpr(64 // stream.SHARE)  # bits of an odd example that a word decides
+_SHARE, _CASES = tl.constexpr(stream.SHARE), tl.constexpr(1 << stream.SHARE)
+_STEP, _STEPS = tl.constexpr(stream.STEP), tl.constexpr(1 << stream.STEP)
+_CUT = tl.constexpr(stream.CUT)
+_MORE_CUT, _MORE_CUTS = tl.constexpr(stream.MORE_CUT), tl.constexpr(1 << stream.MORE_CUT)
+_BLOCKS_RISE = tl.constexpr(stream.BLOCKS_RISE)
+_BLOCKS_BELOW = tl.constexpr(stream.BLOCKS_BELOW)
+_RISE, _RUN, _BELOW = map(tl.constexpr, (stream.RISE, stream.RUN, stream.BELOW))
 
 
 @triton.jit
@@ -50,6 +38,12 @@ def stirred(word):
     word = (word ^ (word >> _SHIFT_1)) * _FACTOR_1
     word = (word ^ (word >> _SHIFT_2)) * _FACTOR_2
     return word ^ (word >> _SHIFT_3)
+
+
+@triton.jit
+def stream_of(keys, firsts, seed):
+    """The key of a run's stream, and the number of its first example."""
+    return tl.load(keys + seed).to(tl.uint64, bitcast=True), tl.load(firsts + seed)
 
 
 @triton.jit

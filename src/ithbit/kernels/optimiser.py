@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ithbit.kernels.tile import SIZES
+from ithbit.spec import Protocol
 
 _BLOCK = 64  # parameters per program
 _ROWS = 64  # shares read at a time
@@ -113,21 +114,17 @@ def adamw(
     squares: Tensor,
     steps: Tensor,
     rate: Tensor,
-    *,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    weight_decay: float,
-    clip_norm: float,
+    protocol: Protocol,
 ) -> None:
     """Clip each run's gradient and take its AdamW step, in place."""
+    beta1, beta2 = protocol.beta1, protocol.beta2
     n_seeds, parameters = values.shape
     blocks = n_blocks(parameters)
     _adamw[(blocks, n_seeds)](
         values, mean, square, grads, squares, steps, rate,
         parameters, blocks,
         BETA1=beta1, BETA2=beta2, LOG_BETA1=math.log(beta1), LOG_BETA2=math.log(beta2),
-        EPS=eps, DECAY=weight_decay, CLIP=clip_norm,
+        EPS=protocol.eps, DECAY=protocol.weight_decay, CLIP=protocol.clip_norm,
         BLOCK=_BLOCK, MAX_BLOCKS=triton.next_power_of_2(blocks),
     )  # fmt: skip
 

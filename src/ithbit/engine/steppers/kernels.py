@@ -27,22 +27,12 @@ class Fused:
         self.answer = held_out_examples(self.model, self.protocol, seeds, device.torch).answer
 
     def step(self, count: int) -> None:
-        rows, state, protocol = self.rows, self.rows.state, self.protocol
+        rows, state = self.rows, self.rows.state
         self.fused.gradients(state.values, rows.keys, rows.first, count, rows.loss_sum, state.steps)
         adamw(
-            state.values,
-            state.mean,
-            state.square,
-            self.fused.grads,
-            self.fused.squares,
-            state.steps,
-            state.learning_rate,
-            beta1=protocol.beta1,
-            beta2=protocol.beta2,
-            eps=protocol.eps,
-            weight_decay=protocol.weight_decay,
-            clip_norm=protocol.clip_norm,
-        )
+            state.values, state.mean, state.square, self.fused.grads, self.fused.squares,
+            state.steps, state.learning_rate, self.protocol,
+        )  # fmt: skip
 
     def evaluate(self) -> tuple[Tensor, Tensor]:
         count = self.protocol.held_out_examples

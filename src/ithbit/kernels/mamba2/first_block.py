@@ -11,6 +11,8 @@ token, number).
 import triton
 import triton.language as tl
 
+from ithbit.kernels.draws import stream_of
+from ithbit.kernels.embedding import embedded
 from ithbit.kernels.mamba2.tile import (
     TAPS,
     load_rows,
@@ -19,7 +21,7 @@ from ithbit.kernels.mamba2.tile import (
     row_number,
     share_of_program,
 )
-from ithbit.kernels.mamba2.token_rows import embed, input_back, load_in, load_steps
+from ithbit.kernels.mamba2.token_rows import input_back, load_in, load_steps
 from ithbit.kernels.tile import (
     SIZES,
     dot,
@@ -179,8 +181,7 @@ def tokens_back(
     values += seed * PARAMETERS
     block = values + AT
     share = share_of_program(partials, PROGRAMS, PARAMETERS)
-    key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
-    start = tl.load(first + seed)
+    key, start = stream_of(keys, first, seed)
     KINDS: tl.constexpr = 2 * K.TOKENS
     for turn in tl.range(0, K.KIND_TURNS, num_stages=1, disable_licm=True):
         tl.debug_barrier()  # what the previous tile added is read again
@@ -209,15 +210,15 @@ def tokens_back(
         grad = load_rows(d_out, (row, token, known), K.D, K.D, K)
         weight, gain = load_in(block, K), load_vector(block, K.D)
         features = features_of(key, start, place, K.N, K.LHI, K.WORDS)
-        normal, inverse = rms(embed(values, features, waves, place, K), K.D)
+        ENCODING: tl.constexpr = K.ENCODING
+        x = embedded(features, values, K.POSITIONS, 0, waves, token, K.D, ENCODING, False)
+        normal, inverse = rms(x, K.D)
         gained = normal * gain
         d_gained = _columns_back(gained, weight, later, block, share + AT, turn, K)
         grad += input_back(
             d_gained, gained, normal, inverse, gain, steps, block, share + AT, turn, K
         )  # fmt: skip
-        ENCODING: tl.constexpr = K.ENCODING
         d_map = dot(tl.trans(features), grad)
-        POLYNOMIAL: tl.constexpr = ENCODING == "polynomial"
-        store_embedding(share, d_map, K.POSITIONS, 0, K.D, POLYNOMIAL, False, turn)
+        store_embedding(share, d_map, K.POSITIONS, 0, K.D, ENCODING, False, turn)
         if ENCODING == "learned":
             store_positions(share + K.POSITIONS, grad, tile, K.N, K.LHI, K.D, K.KIND_ROWS)

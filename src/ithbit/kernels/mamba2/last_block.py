@@ -10,7 +10,7 @@ bit, and in LHI the query. Names: x, b, c belong to the bits; with last_ or quer
 import triton
 import triton.language as tl
 
-from ithbit.kernels.draws import draw_bit, draw_index
+from ithbit.kernels.draws import stream_of
 from ithbit.kernels.mamba2.tile import (
     convolve,
     exp,
@@ -29,10 +29,10 @@ from ithbit.kernels.mamba2.tile import (
 )
 from ithbit.kernels.tile import (
     SIZES,
-    cross_entropy,
     load_matrix,
     load_transposed,
     load_vector,
+    loss_back,
     put_matrix,
     put_vector,
 )
@@ -43,7 +43,7 @@ def _bits_of(tile, count, K: tl.constexpr):
     """The place of a tile's bits."""
     r = tl.arange(0, K.GROUP * K.SPAN)
     example, i = tile * K.GROUP + r // K.SPAN, r % K.SPAN
-    return example, i + K.FIRST, (example < count) & (i < K.N)
+    return example, i + K.LHI, (example < count) & (i < K.N)
 
 
 @triton.jit
@@ -235,8 +235,7 @@ def finish(
     """The last block's sum and output at the last token, with logits to `results`; in training the
     losses instead, and the gradients back through the sum."""
     seed = tl.program_id(1)
-    key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
-    start = tl.load(first + seed)
+    key, start = stream_of(keys, first, seed)
     values += seed * PARAMETERS
     HEAD = PARAMETERS - K.D - 1  # last in a row, after the final norm and the unused word
     LEAVE = HEAD - 2 * K.D
@@ -265,11 +264,8 @@ def finish(
         logit = tl.sum(normal * gain * head, 1) + tl.load(values + HEAD + K.D)
         result = results + seed * K.CAPACITY + last[0]
         if TRAIN:
-            asked = draw_index(key, example, K.N, K.WORDS)
-            answer = draw_bit(key, example, asked, K.N, K.WORDS, CUTS)
-            loss, slope = cross_entropy(logit, answer)
-            tl.store(result, loss, mask=last[2])
-            slope = tl.where(last[2], slope / count, 0.0)[:, None]
+            slope = loss_back(result, logit, key, example, last[2], count, K.N, K.WORDS, CUTS)
+            slope = slope[:, None]
             put_vector(share + LEAVE, tl.sum(slope * head * normal, 0), turn, K.D)
             put_vector(share + HEAD, tl.sum(slope * gain * normal, 0), turn, K.D)
             put_vector(share + HEAD + K.D, tl.sum(slope, 0), turn, 1)

@@ -27,7 +27,6 @@ class Shape:
     LHI: int  # 1 for LHI, else 0
     WORDS: int
     TOKENS: int
-    FIRST: int  # token of the first bit
     TAIL: int  # last tokens of a sequence, which the convolution brings to the very last
     ALONE: int  # last tokens of a sequence that are mixed one by one
     CHUNKS: int  # of a sequence, before those
