@@ -18,7 +18,6 @@ import torch
 from ithbit.bench.work import step_flops
 from ithbit.families import FAMILIES
 from ithbit.kernels.compile_ahead import Ahead
-from ithbit.kernels.optimiser import adamw
 from ithbit.kernels.step import Step, refusal
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.tasks.sampling import stream_keys
@@ -40,7 +39,7 @@ def step_seconds(model: ModelSpec, seeds: int, device: torch.device) -> float:
 
     def one() -> None:
         step.gradients(values, keys, first, BATCH, loss_sum, steps)
-        adamw(values, mean, square, step.grads, step.squares, steps, rate, Protocol())
+        step.adamw(values, mean, square, steps, rate, Protocol())
 
     one()
     torch.cuda.synchronize(device)

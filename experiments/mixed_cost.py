@@ -13,7 +13,6 @@ import time
 import torch
 
 from ithbit.families import FAMILIES
-from ithbit.kernels.optimiser import adamw
 from ithbit.kernels.step import Step
 from ithbit.spec import EXAMPLES, ModelSpec, Protocol
 from ithbit.tasks.sampling import stream_keys
@@ -33,7 +32,7 @@ def captured(model: ModelSpec, examples: str, device: torch.device) -> torch.cud
 
     def one() -> None:
         step.gradients(values, keys, first, BATCH, loss_sum, steps)
-        adamw(values, mean, square, step.grads, step.squares, steps, rate, Protocol())
+        step.adamw(values, mean, square, steps, rate, Protocol())
 
     for _ in range(3):
         one()

@@ -2,18 +2,17 @@
 
 Of the encodings, polynomial is part of the map of token features (`tile.load_embedding`); learned
 and sinusoidal add a vector to the embedded token (`embedded`); rotary rotates queries and
-keys. Sinusoidal and rotary use a table of fixed numbers (`waves`). The gradient of the learned
-vectors is that of the embedded tokens summed over examples (`learned_back`; families whose backward
+keys. Sinusoidal and rotary use a table of fixed numbers (`Plan.waves`). The gradient of the learned
+vectors is that of the embedded tokens summed over examples (`embed_back`; families whose backward
 pass runs over the kinds of tokens sum it there).
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ithbit.kernels.draws import stream_of
-from ithbit.kernels.plan import Launches, Plan, shared_out
+from ithbit.kernels.plan import Launches, shared_out
 from ithbit.kernels.tile import (
     FEATURES,
     SIZES,
@@ -23,7 +22,6 @@ from ithbit.kernels.tile import (
     store_embedding,
     token_features,
 )
-from ithbit.models import positions
 
 _ROWS = 32  # tokens of a tile
 
@@ -103,63 +101,34 @@ def _learned_back(
     tl.store(share + token * D + d, total, mask=token < TOKENS)
 
 
-def offset(plan: Plan) -> int:
-    """Where the encoding's parameters start in a row; 0 if it has none."""
-    return plan.offsets.get(f"positions.{plan.model.positions}", 0)
-
-
-def waves(plan: Plan) -> Tensor:
-    """The fixed numbers of sinusoidal (token, D) or rotary (cosine or sine, token, D) positions; a
-    single 0 for other encodings."""
-    return plan.constant("waves", _waves)
-
-
-def _waves(plan: Plan) -> Tensor:
-    model, tokens = plan.model, torch.arange(plan.n_tokens)
-    table = torch.zeros(1)
-    if model.positions == "sinusoidal":
-        sine, cosine = positions.waves(tokens, model.d_model, torch.float32)
-        table = torch.stack([sine, cosine], -1).flatten(-2)
-    elif model.positions == "rotary":
-        sine, cosine = positions.waves(tokens, model.d_head, torch.float32)
-        pairs = torch.stack([cosine, sine]).repeat_interleave(2, -1)
-        table = pairs.repeat(1, 1, model.n_heads)
-    return table.contiguous().to(plan.device)
-
-
 def embed(batch: Launches, out: Tensor) -> None:
     """Embed the tokens of a batch into `out` (seed, sequence, 1+token, D)."""
     plan, model, sequences = batch.plan, batch.plan.model, out.shape[1]
     _embed[batch.grid(triton.cdiv(sequences * plan.n_tokens, _ROWS))](
-        batch.values, batch.keys, batch.first, out, waves(plan), offset(plan), plan.n_parameters,
-        N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, SEQUENCES=sequences, ROWS=_ROWS,
+        batch.values, batch.keys, batch.first, out, plan.waves, plan.encoding, plan.n_parameters,
+        **plan.draws, SEQUENCES=sequences, ROWS=_ROWS,
         D=model.d_model, ENCODING=model.positions, CUTS=batch.cuts,
     )  # fmt: skip
 
 
 def embed_back(batch: Launches, grads: Tensor, partials: Tensor, n_programs: int) -> None:
-    """Shares of the map of token features, from the gradients of embedded tokens (seed, sequence,
-    token, D), all of which count; the sequences are split evenly over `n_programs` programs."""
-    plan, model = batch.plan, batch.plan.model
+    """Shares of the map of token features and of the learned positions, from the gradients of
+    embedded tokens (seed, sequence, token, D). The map takes all sequences, split evenly over
+    `n_programs` programs; positions past the training length get none."""
+    plan, d, encoding = batch.plan, batch.plan.model.d_model, batch.plan.model.positions
     _embed_back[batch.grid(n_programs)](
-        batch.keys, batch.first, grads, partials, offset(plan), partials.shape[1],
-        plan.n_parameters,
-        N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words,
+        batch.keys, batch.first, grads, partials, plan.encoding, partials.shape[1],
+        plan.n_parameters, **plan.draws,
         SEQUENCES=grads.shape[1] // n_programs, STRIDE=grads.stride(2), ROWS=_ROWS,
-        D=model.d_model, ENCODING=model.positions, CUTS=batch.cuts,
+        D=d, ENCODING=encoding, CUTS=batch.cuts,
     )  # fmt: skip
-
-
-def learned_back(batch: Launches, grads: Tensor, partials: Tensor) -> None:
-    """Shares of the learned positions, from the gradients of embedded tokens (seed, sequence,
-    token, D) of the batch's sequences. Rows past the training length get none."""
-    plan, d = batch.plan, batch.plan.model.d_model
-    # At most as many programs as there are rows for their shares.
-    n_programs, each = shared_out(plan.capacity, partials.shape[1])
-    pad = triton.next_power_of_2(plan.n_tokens)
-    _learned_back[batch.grid(n_programs)](
-        grads, batch.count, partials, offset(plan), partials.shape[1], grads.shape[1],
-        plan.n_parameters,
-        TOKENS=plan.n_tokens, PAD=pad, STRIDE=grads.stride(2), EXAMPLES=each, D=d,
-        num_warps=4 if pad <= 256 else min(32, 4 * triton.cdiv(pad * d, 4096)),
-    )  # fmt: skip
+    if encoding == "learned":
+        # At most as many programs as there are rows for their shares.
+        n_programs, each = shared_out(plan.capacity, partials.shape[1])
+        pad = triton.next_power_of_2(plan.n_tokens)
+        _learned_back[batch.grid(n_programs)](
+            grads, batch.count, partials, plan.encoding, partials.shape[1], grads.shape[1],
+            plan.n_parameters,
+            TOKENS=plan.n_tokens, PAD=pad, STRIDE=grads.stride(2), EXAMPLES=each, D=d,
+            num_warps=4 if pad <= 256 else min(32, 4 * triton.cdiv(pad * d, 4096)),
+        )  # fmt: skip

@@ -1,7 +1,6 @@
 """What the kernels of a stack need to know, their working memory, and what a family must launch."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -10,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ithbit.models import positions
 from ithbit.models.classifier import init
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
@@ -49,12 +49,16 @@ class Plan:
         return n_tokens(self.model.task, self.model.n_bits)
 
     @property
-    def n_words(self) -> int:
-        return words_per_example(self.model.n_bits)
+    def draws(self) -> dict[str, int]:
+        """What kernels need to draw tokens: bits, 1 for LHI, and words of an example."""
+        model = self.model
+        lhi = int(model.task == "lhi")
+        return {"N": model.n_bits, "LHI": lhi, "WORDS": words_per_example(model.n_bits)}
 
     @property
-    def lhi(self) -> bool:
-        return self.model.task == "lhi"
+    def encoding(self) -> int:
+        """Where the parameters of the positions start in a row; 0 if there are none."""
+        return self.offsets.get(f"positions.{self.model.positions}", 0)
 
     def block(self, layer: int) -> int:
         """Where a layer's parameters start; they lie in the order of its `init_block`."""
@@ -71,11 +75,20 @@ class Plan:
         """The same for numbers of every token: (seed, example, token, …)."""
         return self.buffer(name, self.capacity, self.n_tokens, *shape)
 
-    def constant(self, name: str, make: "Callable[[Plan], Tensor]") -> Tensor:
-        """Fixed numbers by name, made on first use."""
-        if name not in self._buffers:
-            self._buffers[name] = make(self)
-        return self._buffers[name]
+    @cached_property
+    def waves(self) -> Tensor:
+        """The fixed numbers of sinusoidal (token, D) or rotary positions (cosine or sine, token,
+        D); a single 0 for other encodings."""
+        model, tokens = self.model, torch.arange(self.n_tokens)
+        table = torch.zeros(1)
+        if model.positions == "sinusoidal":
+            sine, cosine = positions.waves(tokens, model.d_model, torch.float32)
+            table = torch.stack([sine, cosine], -1).flatten(-2)
+        elif model.positions == "rotary":
+            sine, cosine = positions.waves(tokens, model.d_head, torch.float32)
+            pairs = torch.stack([cosine, sine]).repeat_interleave(2, -1)
+            table = pairs.repeat(1, 1, model.n_heads)
+        return table.contiguous().to(self.device)
 
 
 @dataclass(frozen=True)

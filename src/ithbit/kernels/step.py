@@ -4,9 +4,11 @@
 kernels do not.
 """
 
+import math
 import sys
 
 import torch
+import triton
 from torch import Tensor
 from triton.runtime.jit import JITCallable
 
@@ -16,7 +18,7 @@ from ithbit.kernels.attention import step as attention
 from ithbit.kernels.gru import step as gru
 from ithbit.kernels.mamba2 import step as mamba2
 from ithbit.kernels.plan import Launches, Plan
-from ithbit.spec import ModelSpec
+from ithbit.spec import ModelSpec, Protocol
 from ithbit.tasks.stream import CUTS
 
 MAX_BITS = 512
@@ -84,9 +86,11 @@ class Step:
         self.losses = plan.buffer("losses", capacity)
         self.partials = plan.buffer("partials", max(shares.values()), plan.n_parameters)
         of_each = [shares[name] for name, size in plan.sizes.items() for _ in range(size)]
-        self.shares = optimiser.most_shares(of_each, device)
+        blocks = range(0, plan.n_parameters, optimiser.BLOCK)
+        most = [max(of_each[at : at + optimiser.BLOCK]) for at in blocks]
+        self.shares = torch.tensor(most, dtype=torch.int32, device=device)
         self.grads = plan.buffer("grads", plan.n_parameters)
-        self.squares = plan.buffer("squares", optimiser.n_blocks(plan.n_parameters))
+        self.squares = plan.buffer("squares", len(blocks))
 
     def gradients(
         self,
@@ -100,9 +104,30 @@ class Step:
         """Fill `losses` and `grads`; count the step in `loss_sum` (seed), `steps` and `first`."""
         launches = self.family(self.plan, values, keys, first, count, self.cuts)
         launches.run(self.losses, self.partials)
-        optimiser.sum_shares(
+        optimiser.sum_shares[launches.grid(self.squares.shape[1])](
             self.partials, self.shares, self.grads, self.squares, self.losses, loss_sum, steps,
-            first, count,
+            first, count, self.plan.n_parameters, self.plan.capacity,
+            PROGRAMS=self.partials.shape[1], BLOCK=optimiser.BLOCK, ROWS=optimiser.ROWS,
+            LOSSES=triton.next_power_of_2(self.plan.capacity),
+        )  # fmt: skip
+
+    def adamw(
+        self,
+        values: Tensor,
+        mean: Tensor,
+        square: Tensor,
+        steps: Tensor,
+        rate: Tensor,
+        protocol: Protocol,
+    ) -> None:
+        """Clip each run's gradient and take its AdamW step, in place."""
+        blocks, beta1, beta2 = self.squares.shape[1], protocol.beta1, protocol.beta2
+        optimiser.adamw[(blocks, self.plan.n_seeds)](
+            values, mean, square, self.grads, self.squares, steps, rate,
+            self.plan.n_parameters, blocks,
+            BETA1=beta1, BETA2=beta2, LOG_BETA1=math.log(beta1), LOG_BETA2=math.log(beta2),
+            EPS=protocol.eps, DECAY=protocol.weight_decay, CLIP=protocol.clip_norm,
+            BLOCK=optimiser.BLOCK, MAX_BLOCKS=triton.next_power_of_2(blocks),
         )  # fmt: skip
 
     def logits(self, values: Tensor, keys: Tensor, count: int) -> Tensor:

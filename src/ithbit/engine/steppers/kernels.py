@@ -5,7 +5,6 @@ from torch import Tensor
 from ithbit.engine.device import Device
 from ithbit.engine.evaluate import bce, held_out_examples, ordered_mean
 from ithbit.engine.steppers import Rows, StepperName
-from ithbit.kernels.optimiser import adamw
 from ithbit.kernels.step import Step
 from ithbit.spec import RunSpec
 from ithbit.tasks.sampling import HELD_OUT_SEED, stream_keys
@@ -29,10 +28,9 @@ class Fused:
     def step(self, count: int) -> None:
         rows, state = self.rows, self.rows.state
         self.fused.gradients(state.values, rows.keys, rows.first, count, rows.loss_sum, state.steps)
-        adamw(
-            state.values, state.mean, state.square, self.fused.grads, self.fused.squares,
-            state.steps, state.learning_rate, self.protocol,
-        )  # fmt: skip
+        self.fused.adamw(
+            state.values, state.mean, state.square, state.steps, state.learning_rate, self.protocol
+        )
 
     def evaluate(self) -> tuple[Tensor, Tensor]:
         count = self.protocol.held_out_examples

@@ -19,7 +19,7 @@ import triton
 from torch import Tensor
 
 from ithbit.families import family_named
-from ithbit.kernels import embedding, token_kinds
+from ithbit.kernels import token_kinds
 from ithbit.kernels.attention import first_block, last_token, linear_mix, softmax_mix, token_rows
 from ithbit.kernels.attention.block import Shape
 from ithbit.kernels.plan import Launches, Plan, shared_out
@@ -147,11 +147,7 @@ class Attention(Launches):
     @property
     def positions(self) -> tuple[int, int]:
         """Where the encoding's and softmax attention's entering parameters start, if any."""
-        return embedding.offset(self.plan), self.plan.offsets.get("enter.type", 0)
-
-    @property
-    def tokens(self) -> dict[str, int]:
-        return {"N": self.plan.model.n_bits, "LHI": int(self.plan.lhi), "WORDS": self.plan.n_words}
+        return self.plan.encoding, self.plan.offsets.get("enter.type", 0)
 
     @property
     def row_tiles(self) -> tuple[int, int]:
@@ -161,8 +157,8 @@ class Attention(Launches):
     def _enter(self) -> None:
         token_rows.enter_rows[self.row_tiles](
             self.values, self.keys, self.first, self.count,
-            self.bits, self.rows("x0"), *self.qkv(0), embedding.waves(self.plan),
-            self.plan.block(0), *self.positions, *self.sizes, **self.tokens,
+            self.bits, self.rows("x0"), *self.qkv(0), self.plan.waves,
+            self.plan.block(0), *self.positions, *self.sizes, **self.plan.draws,
             ROWS=_ROWS, LAST=self.last == 0, CUTS=self.cuts, K=self.shape, **_FLAT,
         )  # fmt: skip
 
@@ -207,7 +203,7 @@ class Attention(Launches):
         plan, after = self.plan, layer + 1
         token_rows.block_end[self.row_tiles](
             self.values, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
-            self.raw(after), self.rows(f"x{after}"), *self.qkv(after), embedding.waves(plan),
+            self.raw(after), self.rows(f"x{after}"), *self.qkv(after), plan.waves,
             plan.block(layer), plan.block(after), *self.sizes, TOKENS=plan.n_tokens,
             ROWS=_ROWS, LAST=after == self.last, K=self.shape, **_FLAT,
         )  # fmt: skip
@@ -251,7 +247,7 @@ class Attention(Launches):
             self.rows(f"x{self.last}"), self.ones("last_mixed"), self.ones("d_last_mixed"),
             self.ones("last_dx"), results, shares,
             plan.block(self.last), plan.offsets["head.weight"], shares.shape[1], *self.sizes,
-            N=plan.model.n_bits, TOKENS=plan.n_tokens, WORDS=plan.n_words, ROWS=_ANSWERS,
+            N=plan.model.n_bits, TOKENS=plan.n_tokens, WORDS=plan.draws["WORDS"], ROWS=_ANSWERS,
             TRAIN=partials is not None, CUTS=self.cuts, K=self.shape, **_ANSWER,
         )  # fmt: skip
 
@@ -271,7 +267,7 @@ class Attention(Launches):
         q, k, _ = self.qkv(layer)
         token_rows.project_back[self.grid(n_programs)](
             self.values, self.count, self.rows(f"x{layer}"), self.rows("dx"),
-            self.ones("last_dx"), *self.d_qkv(layer), q, k, embedding.waves(plan), partials,
+            self.ones("last_dx"), *self.d_qkv(layer), q, k, plan.waves, partials,
             plan.block(layer), partials.shape[1], *self.sizes, TOKENS=plan.n_tokens,
             ROWS=_project_rows(plan), TILES=each, LAST=layer == self.last, K=self.shape,
             **_PROJECT_BACK,
@@ -285,12 +281,12 @@ class Attention(Launches):
         parts = len(grads) * max(1, d // first_block.COLUMNS.value)
         first_block.tally[self.grid((plan.n_tokens - 1) * parts)](
             self.count, self.bits, *grads, sums, plan.capacity,
-            N=plan.model.n_bits, LHI=int(plan.lhi), ROWS=_TALLIED,
+            N=plan.model.n_bits, LHI=plan.draws["LHI"], ROWS=_TALLIED,
             TILES=triton.cdiv(plan.capacity, _TALLIED), D=d, LAST=only, **_TALLY,
         )  # fmt: skip
         n_programs, each = _kind_tiles(plan)
         first_block.tokens_back[self.grid(n_programs)](
-            self.values, self.keys, self.first, self.count, *grads, sums, embedding.waves(plan),
+            self.values, self.keys, self.first, self.count, *grads, sums, plan.waves,
             partials, plan.block(0), *self.positions, partials.shape[1], *self.sizes,
-            **self.tokens, ROWS=_KIND_ROWS, TILES=each, LAST=only, K=self.shape, **_KINDS,
+            **self.plan.draws, ROWS=_KIND_ROWS, TILES=each, LAST=only, K=self.shape, **_KINDS,
         )  # fmt: skip

@@ -49,15 +49,12 @@ class Gru(Launches):
         if not _own_tokens(plan, 0):
             grads = _saved(plan, 0)[:, :, :, -1]
             embedding.embed_back(self, grads, partials, _recurrences(plan))
-            if plan.model.positions == "learned":
-                embedding.learned_back(self, grads, partials)
 
     def _shape(self, layer: int) -> dict[str, int]:
         """What a recurrence is compiled for."""
         plan = self.plan
         return {
-            "N": plan.model.n_bits, "LHI": int(plan.lhi), "WORDS": plan.n_words,
-            "D": plan.model.d_model, "SEQUENCES": _sequences(plan),
+            **plan.draws, "D": plan.model.d_model, "SEQUENCES": _sequences(plan),
             "FIRST": _own_tokens(plan, layer), "CUTS": self.cuts, "num_warps": _warps(plan),
         }  # fmt: skip
 
@@ -71,7 +68,7 @@ class Gru(Launches):
                 self.values, self.keys, self.first, self.count, _below(plan, layer),
                 _states(plan, layer), _saved(plan, layer) if keep else logits, logits,
                 plan.n_parameters, plan.capacity,
-                plan.block(layer), embedding.offset(plan), plan.offsets["head.weight"],
+                plan.block(layer), plan.encoding, plan.offsets["head.weight"],
                 SAVE=keep, READ=not train and layer == plan.model.n_layers - 1,
                 **self._shape(layer),
             )  # fmt: skip
@@ -82,7 +79,7 @@ class Gru(Launches):
             self.values, self.keys, self.first, self.count, _below(plan, layer),
             _states(plan, layer), _saved(plan, layer), _saved(plan, min(layer + 1, top)),
             losses, partials, partials.shape[1], plan.n_parameters, plan.capacity,
-            plan.block(layer), embedding.offset(plan), plan.offsets["head.weight"],
+            plan.block(layer), plan.encoding, plan.offsets["head.weight"],
             LAST=layer == top, AGAIN=_narrow(plan), **self._shape(layer),
         )  # fmt: skip
         if layer in _on_rows(plan):
@@ -154,10 +151,6 @@ def _warps(plan: Plan) -> int:
 
 
 def _sequences(plan: Plan) -> int:
-    """Sequences per program."""
-    return _rows(plan.model.d_model, _warps(plan))
-
-
-def _rows(width: int, warps: int) -> int:
-    """Rows to take at a time: so many that a thread has 16 weights of a matrix, and one unit."""
-    return max(1, 512 * warps // max(width, 16) // width)
+    """Sequences per program: so many that a thread has 16 weights of a matrix, and one unit."""
+    width = plan.model.d_model
+    return max(1, 512 * _warps(plan) // max(width, 16) // width)

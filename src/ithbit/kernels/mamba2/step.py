@@ -16,7 +16,7 @@ from functools import cached_property
 import triton
 from torch import Tensor
 
-from ithbit.kernels import embedding, token_kinds
+from ithbit.kernels import token_kinds
 from ithbit.kernels.mamba2 import first_block, last_block, mix, token_rows
 from ithbit.kernels.mamba2.tile import TAPS, Shape
 from ithbit.kernels.plan import Launches, Plan, shared_out
@@ -65,9 +65,7 @@ def shape(plan: Plan) -> Shape:
     conv = model.d_model + 2 * model.d_state
     single, chunks = alone(plan.n_tokens), chunks_of(plan.n_tokens)
     return Shape(
-        N=model.n_bits,
-        LHI=int(plan.lhi),
-        WORDS=plan.n_words,
+        **plan.draws,
         TOKENS=plan.n_tokens,
         TAIL=min(TAPS.value, plan.n_tokens),
         ALONE=single,
@@ -92,7 +90,7 @@ def shape(plan: Plan) -> Shape:
         WIDTH=model.d_model + conv,
         WIDE=triton.next_power_of_2(model.d_model + conv),
         STEPS=triton.next_power_of_2(3 * model.n_heads),
-        POSITIONS=embedding.offset(plan),
+        POSITIONS=plan.encoding,
         ENCODING=model.positions,
         IN=at["blocks.0.in.weight"] - start,
         CONV=at["blocks.0.conv.weight"] - start,
@@ -173,7 +171,7 @@ class Mamba2(Launches):
     def _project(self, layer: int) -> None:
         plan, before = self.plan, max(layer - 1, 0)  # the first has no layer before it
         token_rows.project[self.grid(triton.cdiv(plan.capacity * plan.n_tokens, _ROWS))](
-            self.values, self.keys, self.first, self.count, embedding.waves(plan),
+            self.values, self.keys, self.first, self.count, plan.waves,
             self.rows("bits"), self.rows("stream", before), self.rows("raw", before),
             self.rows("mixed", before), self.rows("stream", layer), self.rows("raw", layer),
             self.rows("steps", layer), plan.n_parameters, plan.block(before), plan.block(layer),
@@ -230,7 +228,7 @@ class Mamba2(Launches):
             TOP=top, K=of, num_warps=TALLY_WARPS, num_stages=1,
         )  # fmt: skip
         first_block.tokens_back[self.grid(_kind_tiles(plan)[0])](
-            self.values, self.keys, self.first, self.count, embedding.waves(plan), *grads, *sums,
+            self.values, self.keys, self.first, self.count, plan.waves, *grads, *sums,
             partials, partials.shape[1], plan.n_parameters, plan.block(0),
             TOP=top, K=of, num_warps=KIND_WARPS, num_stages=1, maxnreg=ROW_REGISTERS,
         )  # fmt: skip
