@@ -35,17 +35,9 @@ class Shape:
     FF: int  # hidden units of the feed-forward part
     H: int  # heads
     SOFTMAX: bool  # else linear
+    SCALE: float  # of softmax attention's scores
+    EPS: float  # of the LayerNorms
     ENCODING: str  # of positions
-
-    @property
-    def SCALE(self) -> float:
-        """Of softmax attention's scores."""
-        return float((self.D // self.H) ** -0.5)
-
-    @property
-    def EPS(self) -> float:
-        """The epsilon of the blocks' LayerNorms: BERT's for softmax attention, else PyTorch's."""
-        return 1e-12 if self.SOFTMAX else 1e-5
 
 
 @triton.constexpr_function

@@ -109,7 +109,15 @@ class Attention(Launches):
     def shape(self) -> Shape:
         model = self.plan.model
         softmax = family_named(model.family).kind == "softmax"
-        return Shape(model.d_model, model.d_ff, model.n_heads, softmax, model.positions)
+        return Shape(
+            D=model.d_model,
+            FF=model.d_ff,
+            H=model.n_heads,
+            SOFTMAX=softmax,
+            SCALE=model.d_head**-0.5,
+            EPS=1e-12 if softmax else 1e-5,  # BERT's, and PyTorch's
+            ENCODING=model.positions,
+        )
 
     def rows(self, name: str) -> Tensor:
         """(seed, example, token, D)."""

@@ -87,23 +87,24 @@ def _load_dt(steps, h, place, K: tl.constexpr):
 
 
 @triton.jit
-def _totals(dt, last_dt, a, K: tl.constexpr):
-    """Sums of dt A from the first bit, in double: up to every bit (GROUP SPAN), and to the last
-    token (GROUP)."""
-    terms = tl.reshape(dt.to(tl.float64) * a, [K.GROUP, K.SPAN])
-    return tl.cumsum(terms, 1), tl.sum(terms, 1) + last_dt.to(tl.float64) * a
-
-
-@triton.jit
 def _exp_of(total):
     high = total.to(tl.float32)
     return exp(high, (total - high.to(tl.float64)).to(tl.float32))
 
 
 @triton.jit
-def _in_head(h, K: tl.constexpr):
-    """1 in the columns of head h, else 0: 1 D."""
-    return tl.where(head_columns(K) == h, 1.0, 0.0)
+def _load_head(steps, block, bits, last, h, K: tl.constexpr):
+    """Of head h: 1 in its columns, else 0 (1 D); A; dt of the bits and of the last token, each with
+    its slope; the sum of dt A from the first bit to the last token (GROUP, in double); and the
+    decay from each bit to the last token."""
+    columns = tl.where(head_columns(K) == h, 1.0, 0.0)
+    a = load_rate(block, h, K)
+    dt, slope = _load_dt(steps, h, bits, K)
+    last_dt, last_slope = _load_dt(steps, h, last, K)
+    terms = tl.reshape(dt.to(tl.float64) * a, [K.GROUP, K.SPAN])
+    whole = tl.sum(terms, 1) + last_dt.to(tl.float64) * a
+    to_last = tl.reshape(_exp_of(whole[:, None] - tl.cumsum(terms, 1)), [K.GROUP * K.SPAN])
+    return columns, a, dt, slope, last_dt, last_slope, whole, to_last
 
 
 @triton.jit
@@ -125,12 +126,7 @@ def _mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K: tl.co
     weight = tl.full([K.GROUP * K.SPAN, K.D], 0, tl.float32)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
-        columns = _in_head(h, K)
-        a = load_rate(block, h, K)
-        dt, _ = _load_dt(steps, h, bits, K)
-        last_dt, _ = _load_dt(steps, h, last, K)
-        total, whole = _totals(dt, last_dt, a, K)
-        to_last = tl.reshape(_exp_of(whole[:, None] - total), [K.GROUP * K.SPAN])
+        columns, _, dt, _, last_dt, _, whole, to_last = _load_head(steps, block, bits, last, h, K)
         weight += (score * to_last * dt)[:, None] * columns
         y += (own * last_dt)[:, None] * columns * last_x
         if K.LHI:
@@ -181,13 +177,10 @@ def _mix_back(
         query_score, d_query_score = tl.sum(last_c * query_b, 1), tl.full([K.GROUP], 0, tl.float32)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
-        columns = _in_head(h, K)
-        a = load_rate(block, h, K)
-        dt, slope = _load_dt(steps, h, bits, K)
-        last_dt, last_slope = _load_dt(steps, h, last, K)
-        total, whole = _totals(dt, last_dt, a, K)
+        columns, a, dt, slope, last_dt, last_slope, whole, to_last = _load_head(
+            steps, block, bits, last, h, K
+        )
         # The last token and the bits it sees.
-        to_last = tl.reshape(_exp_of(whole[:, None] - total), [K.GROUP * K.SPAN])
         along = tl.sum(their_dy * x * columns, 1)
         weight += (score * to_last * dt)[:, None] * columns
         d_score += to_last * dt * along
