@@ -67,7 +67,7 @@ def _project_rows(plan: Plan) -> int:
 
 def _kind_tiles(plan: Plan) -> tuple[int, int]:
     """`shared_out` for `tokens_back`."""
-    return shared_out(token_kinds.tiles(plan, _KIND_ROWS)[1], _PROJECT_PROGRAMS)
+    return shared_out(token_kinds.tiles(plan, _KIND_ROWS), _PROJECT_PROGRAMS)
 
 
 class Attention(Launches):

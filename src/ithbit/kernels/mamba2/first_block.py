@@ -32,6 +32,7 @@ from ithbit.kernels.tile import (
 from ithbit.kernels.token_kinds import (
     added,
     features_of,
+    in_kinds,
     place_of,
     store_positions,
     store_sums,
@@ -188,14 +189,15 @@ def tokens_back(
         tile = tl.program_id(0) + turn * tl.num_programs(0)
         place = place_of(tile, count, K.N, K.LHI, K.KIND_ROWS)
         row, token, valid = place
-        if tile < K.KIND_TILES:
+        of_kinds = in_kinds(tile, K.N, K.LHI, K.KIND_ROWS)
+        if of_kinds:
             d_raw = slope_sums + seed * (TAPS * KINDS * K.WIDTH)
             d_step = step_sums + seed * (KINDS * 3 * K.HEADS)
             d_out = grad_sums + seed * (KINDS * K.D)
         else:
             d_raw, d_step = of_seed(slopes, K.WIDTH, K), of_seed(d_steps, 3 * K.HEADS, K)
             d_out = of_seed(grads, K.D, K)
-        LAG = tl.where(tile < K.KIND_TILES, KINDS * K.WIDTH, 0)
+        LAG = tl.where(of_kinds, KINDS * K.WIDTH, 0)
         # All loads before any store: no load is moved ahead of a store.
         c = tl.arange(0, K.WIDE)[None, :]
         later = ()

@@ -55,52 +55,7 @@ def _back_tiles(plan: Plan) -> tuple[int, int]:
 
 def _kind_tiles(plan: Plan) -> tuple[int, int]:
     """`shared_out` for the launch on kinds of tokens."""
-    return shared_out(token_kinds.tiles(plan, _KIND_ROWS)[1], MAX_PROGRAMS)
-
-
-def shape(plan: Plan) -> Shape:
-    """What the kernels of a plan's model are compiled for."""
-    model, at, start = plan.model, plan.offsets, plan.block(0)
-    _, mix_tiles, group, span = _mix_tiles(plan)
-    conv = model.d_model + 2 * model.d_state
-    single, chunks = alone(plan.n_tokens), chunks_of(plan.n_tokens)
-    return Shape(
-        **plan.draws,
-        TOKENS=plan.n_tokens,
-        TAIL=min(TAPS.value, plan.n_tokens),
-        ALONE=single,
-        CHUNKS=chunks,
-        CHUNKS_WIDE=triton.next_power_of_2(chunks),
-        STARTS=chunks + single,
-        CAPACITY=plan.capacity,
-        SPAN=span,
-        GROUP=group,
-        TILES=mix_tiles,
-        ROWS=_ROWS,
-        BACK_ROWS=_BACK_ROWS,
-        BACK_TILES=_back_tiles(plan)[1],
-        TALLIED=_TALLIED,
-        KIND_ROWS=_KIND_ROWS,
-        KIND_TILES=token_kinds.tiles(plan, _KIND_ROWS)[0],
-        KIND_TURNS=_kind_tiles(plan)[1],
-        D=model.d_model,
-        STATE=model.d_state,
-        HEADS=model.n_heads,
-        CONV_DIM=conv,
-        WIDTH=model.d_model + conv,
-        WIDE=triton.next_power_of_2(model.d_model + conv),
-        STEPS=triton.next_power_of_2(3 * model.n_heads),
-        POSITIONS=plan.encoding,
-        ENCODING=model.positions,
-        IN=at["blocks.0.in.weight"] - start,
-        CONV=at["blocks.0.conv.weight"] - start,
-        CONV_BIAS=at["blocks.0.conv.bias"] - start,
-        DT_BIAS=at["blocks.0.dt_bias"] - start,
-        A_LOG=at["blocks.0.a_log"] - start,
-        SKIP=at["blocks.0.skip"] - start,
-        GATE_NORM=at["blocks.0.gate_norm.weight"] - start,
-        OUT=at["blocks.0.out.weight"] - start,
-    )
+    return shared_out(token_kinds.tiles(plan, _KIND_ROWS), MAX_PROGRAMS)
 
 
 class Mamba2(Launches):
@@ -130,7 +85,48 @@ class Mamba2(Launches):
 
     @cached_property
     def shape(self) -> Shape:
-        return shape(self.plan)
+        """What the kernels are compiled for."""
+        plan, model, at = self.plan, self.plan.model, self.plan.offsets
+        start = plan.block(0)
+        _, mix_tiles, group, span = _mix_tiles(plan)
+        conv = model.d_model + 2 * model.d_state
+        single, chunks = alone(plan.n_tokens), chunks_of(plan.n_tokens)
+        return Shape(
+            **plan.draws,
+            TOKENS=plan.n_tokens,
+            TAIL=min(TAPS.value, plan.n_tokens),
+            ALONE=single,
+            CHUNKS=chunks,
+            CHUNKS_WIDE=triton.next_power_of_2(chunks),
+            STARTS=chunks + single,
+            CAPACITY=plan.capacity,
+            SPAN=span,
+            GROUP=group,
+            TILES=mix_tiles,
+            ROWS=_ROWS,
+            BACK_ROWS=_BACK_ROWS,
+            BACK_TILES=_back_tiles(plan)[1],
+            TALLIED=_TALLIED,
+            KIND_ROWS=_KIND_ROWS,
+            KIND_TURNS=_kind_tiles(plan)[1],
+            D=model.d_model,
+            STATE=model.d_state,
+            HEADS=model.n_heads,
+            CONV_DIM=conv,
+            WIDTH=model.d_model + conv,
+            WIDE=triton.next_power_of_2(model.d_model + conv),
+            STEPS=triton.next_power_of_2(3 * model.n_heads),
+            POSITIONS=plan.encoding,
+            ENCODING=model.positions,
+            IN=at["blocks.0.in.weight"] - start,
+            CONV=at["blocks.0.conv.weight"] - start,
+            CONV_BIAS=at["blocks.0.conv.bias"] - start,
+            DT_BIAS=at["blocks.0.dt_bias"] - start,
+            A_LOG=at["blocks.0.a_log"] - start,
+            SKIP=at["blocks.0.skip"] - start,
+            GATE_NORM=at["blocks.0.gate_norm.weight"] - start,
+            OUT=at["blocks.0.out.weight"] - start,
+        )
 
     def rows(self, name: str, layer: int = 0) -> Tensor:
         """Numbers of every token, by name and layer."""

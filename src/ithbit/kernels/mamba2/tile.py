@@ -41,8 +41,7 @@ class Shape:
     BACK_TILES: int  # such tiles per program
     TALLIED: int  # examples that are summed at a time
     KIND_ROWS: int  # of a tile of kinds of tokens
-    KIND_TILES: int  # such tiles, before those of queries
-    KIND_TURNS: int  # tiles of both sorts per program
+    KIND_TURNS: int  # such tiles and those of queries, per program
     D: int
     STATE: int
     HEADS: int
