@@ -18,9 +18,8 @@ import torch
 from ithbit.bench.work import step_flops
 from ithbit.families import FAMILIES
 from ithbit.kernels.compile_ahead import Ahead
-from ithbit.kernels.optimiser import adamw
 from ithbit.kernels.step import Step, refusal
-from ithbit.spec import ModelSpec
+from ithbit.spec import ModelSpec, Protocol
 from ithbit.tasks.sampling import stream_keys
 
 WIDTHS, LENGTHS = (16, 4, 8, 32), (64, 128, 256, 512)  # 16 first: the others are compared with it
@@ -40,10 +39,7 @@ def step_seconds(model: ModelSpec, seeds: int, device: torch.device) -> float:
 
     def one() -> None:
         step.gradients(values, keys, first, BATCH, loss_sum, steps)
-        adamw(
-            values, mean, square, step.grads, step.squares, steps, rate,
-            beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, clip_norm=5.0,
-        )  # fmt: skip
+        step.adamw(values, mean, square, steps, rate, Protocol())
 
     one()
     torch.cuda.synchronize(device)

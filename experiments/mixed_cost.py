@@ -13,9 +13,8 @@ import time
 import torch
 
 from ithbit.families import FAMILIES
-from ithbit.kernels.optimiser import adamw
 from ithbit.kernels.step import Step
-from ithbit.spec import EXAMPLES, ModelSpec
+from ithbit.spec import EXAMPLES, ModelSpec, Protocol
 from ithbit.tasks.sampling import stream_keys
 
 STEPS, REPETITIONS, SEEDS, BATCH = 16, 60, 5, 256
@@ -33,10 +32,7 @@ def captured(model: ModelSpec, examples: str, device: torch.device) -> torch.cud
 
     def one() -> None:
         step.gradients(values, keys, first, BATCH, loss_sum, steps)
-        adamw(
-            values, mean, square, step.grads, step.squares, steps, rate,
-            beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, clip_norm=5.0,
-        )  # fmt: skip
+        step.adamw(values, mean, square, steps, rate, Protocol())
 
     for _ in range(3):
         one()

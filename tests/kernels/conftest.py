@@ -11,7 +11,7 @@ def wide_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if not torch.cuda.is_available() and "blocks_of_its_own" not in request.fixturenames:
         from ithbit.kernels import optimiser
 
-        monkeypatch.setattr(optimiser, "_BLOCK", 2048)
+        monkeypatch.setattr(optimiser, "BLOCK", 2048)
 
 
 @pytest.fixture

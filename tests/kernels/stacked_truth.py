@@ -17,7 +17,6 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 from ithbit.engine.evaluate import bce
 from ithbit.engine.optim import AdamState, adamw_step, clip_rows
-from ithbit.kernels.optimiser import adamw
 from ithbit.kernels.step import Step
 from ithbit.models.classifier import init, logits
 from ithbit.models.stacked import Params, packed, unpacked
@@ -152,11 +151,7 @@ def by_kernels(start: Start, count: int, protocol: Protocol, step: Step) -> Take
     state, first = start.state.rows(list(range(n_seeds))), start.first.clone()
     loss_sum = torch.zeros(n_seeds, dtype=torch.float64, device=DEVICE)
     step.gradients(state.values, start.keys, first, count, loss_sum, state.steps)
-    adamw(
-        state.values, state.mean, state.square, step.grads, step.squares, state.steps,
-        state.learning_rate, beta1=protocol.beta1, beta2=protocol.beta2, eps=protocol.eps,
-        weight_decay=protocol.weight_decay, clip_norm=protocol.clip_norm,
-    )  # fmt: skip
+    step.adamw(state.values, state.mean, state.square, state.steps, state.learning_rate, protocol)
     assert torch.equal(state.steps, start.state.steps + 1)
     assert torch.equal(first, start.first + count)
     numbers = {

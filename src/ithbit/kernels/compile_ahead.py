@@ -15,7 +15,7 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -24,9 +24,8 @@ from textwrap import shorten
 import torch
 import triton
 
-from ithbit.kernels import optimiser
 from ithbit.kernels.step import Step
-from ithbit.spec import ModelSpec
+from ithbit.spec import ModelSpec, Protocol
 
 _MEMORY = 2 << 30  # free bytes of GPU memory per compiling process: half of it is left for training
 _FEW = 2  # with at most this many units, starting processes is not worth it
@@ -110,36 +109,31 @@ class Ahead:
     def _compile(self, units: list[list[ModelSpec]], n_processes: int) -> list[str]:
         """Compile units in processes; returns the last error lines of those that failed, each
         once."""
-        failed: dict[str, None] = {}
-        with ExitStack() as files:
-            processes = []
-            for k in range(min(n_processes, len(units))):
-                order = {
-                    "units": [[asdict(model) for model in unit] for unit in units[k::n_processes]],
-                    "batch_size": self._batch_size,
-                    "device": str(self._device),
-                    "examples": self._examples,
-                }
-                # Not a pipe, which would block a process that writes a lot.
-                said = files.enter_context(tempfile.TemporaryFile("w+"))
-                with self._lock:
-                    if self._stopped:
-                        break
-                    process = subprocess.Popen(
-                        _COMMAND, stdin=subprocess.PIPE, stderr=said, text=True
-                    )
-                    self._processes.append(process)
-                processes.append((process, said))
-                assert process.stdin is not None
-                with suppress(BrokenPipeError):  # it ended at once, as its exit status will show
-                    process.stdin.write(json.dumps(order))
-                    process.stdin.close()
-            for process, said in processes:
-                if process.wait() and not self._stopped:
-                    said.seek(0)
-                    lines = said.read().strip().splitlines() or [f"status {process.returncode}"]
-                    failed[shorten(lines[-1], 200, placeholder="…")] = None
-        return list(failed)
+        parts = [units[k::n_processes] for k in range(min(n_processes, len(units)))]
+        with ThreadPoolExecutor(len(parts) or 1) as threads:
+            return list(dict.fromkeys(filter(None, threads.map(self._compile_part, parts))))
+
+    def _compile_part(self, units: list[list[ModelSpec]]) -> str | None:
+        """Compile units in a process; returns its last error line if it failed."""
+        order = {
+            "units": [[asdict(model) for model in unit] for unit in units],
+            "batch_size": self._batch_size,
+            "device": str(self._device),
+            "examples": self._examples,
+        }
+        # Not a pipe, which the process's own children would hold open after it was stopped.
+        with tempfile.TemporaryFile("w+") as said:
+            with self._lock:
+                if self._stopped:
+                    return None
+                process = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stderr=said, text=True)
+                self._processes.append(process)
+            process.communicate(json.dumps(order))
+            if not process.returncode or self._stopped:
+                return None
+            said.seek(0)
+            lines = said.read().strip().splitlines() or [f"status {process.returncode}"]
+            return shorten(lines[-1], 200, placeholder="…")
 
 
 def main() -> None:
@@ -157,18 +151,12 @@ def main() -> None:
 def _launch_all(model: ModelSpec, batch_size: int, device: torch.device, examples: str) -> None:
     """Launch once every kernel that training the model needs."""
     step = Step(model, 1, batch_size, device, examples)
-    rows = torch.zeros(3, 1, step.plan.n_parameters, device=device)
-    keys = torch.zeros(1, dtype=torch.int64, device=device)
-    counters = torch.zeros(2, 1, 1, dtype=torch.int64, device=device)
-    numbers = torch.zeros(2, 1, 1, dtype=torch.float64, device=device)
-    values, mean, square = (row.clone() for row in rows)
-    first, steps = (row.clone() for row in counters)
-    loss_sum, rate = (row.clone() for row in numbers)
-    step.gradients(values, keys, first, batch_size, loss_sum[0], steps)
-    optimiser.adamw(
-        values, mean, square, step.grads, step.squares, steps, rate,
-        beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, clip_norm=5.0,
-    )  # fmt: skip
+    n_parameters = step.plan.n_parameters
+    values, mean, square = (torch.zeros(1, n_parameters, device=device) for _ in range(3))
+    keys, first, steps = (torch.zeros(1, 1, dtype=torch.int64, device=device) for _ in range(3))
+    loss_sum, rate = (torch.zeros(1, 1, dtype=torch.float64, device=device) for _ in range(2))
+    step.gradients(values, keys, first, batch_size, loss_sum, steps)
+    step.adamw(values, mean, square, steps, rate, Protocol())
     step.logits(values, keys, batch_size)
     torch.cuda.synchronize(device)
 

@@ -41,6 +41,12 @@ def stirred(word):
 
 
 @triton.jit
+def stream_of(keys, firsts, seed):
+    """The key of a run's stream, and the number of its first example."""
+    return tl.load(keys + seed).to(tl.uint64, bitcast=True), tl.load(firsts + seed)
+
+
+@triton.jit
 def draw_index(key, example, N, WORDS):
     """The index that an example asks for, from 0."""
     word = stream_word(key, example, 0, WORDS) >> 32

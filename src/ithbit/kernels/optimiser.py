@@ -5,21 +5,17 @@ so that the order of the sum does not depend on which program ran first. Two lau
 run's whole gradient is needed before any parameter changes.
 """
 
-import math
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from ithbit.kernels.tile import SIZES
 
-_BLOCK = 64  # parameters per program
-_ROWS = 64  # shares read at a time
+BLOCK = 64  # parameters per program
+ROWS = 64  # shares read at a time
 
 
 @triton.jit(do_not_specialize=["count", "PARAMETERS"])
-def _sum_shares(
+def sum_shares(
     partials, shares, grads, squares, losses, loss_sum, steps, first, count,
     PARAMETERS, CAPACITY,
     PROGRAMS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, LOSSES: tl.constexpr,
@@ -48,7 +44,7 @@ def _sum_shares(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def _adamw(
+def adamw(
     values, mean, square, grads, squares, steps, rate,
     PARAMETERS, BLOCKS,
     BETA1: tl.constexpr, BETA2: tl.constexpr, LOG_BETA1: tl.constexpr, LOG_BETA2: tl.constexpr,
@@ -82,62 +78,3 @@ def _adamw(
     tl.store(mean + at, m, mask=inside)
     tl.store(square + at, v, mask=inside)
     tl.store(values + at, value, mask=inside)
-
-
-def sum_shares(
-    partials: Tensor,
-    shares: Tensor,
-    grads: Tensor,
-    squares: Tensor,
-    losses: Tensor,
-    loss_sum: Tensor,
-    steps: Tensor,
-    first: Tensor,
-    count: int,
-) -> None:
-    """Fill `grads` from the shares, and advance the run's counters by a step of `count` examples.
-    `shares` is the number of rows of `partials` that each block's parameters have."""
-    n_seeds, programs, parameters = partials.shape
-    _sum_shares[(n_blocks(parameters), n_seeds)](
-        partials, shares, grads, squares, losses, loss_sum, steps, first, count,
-        parameters, losses.shape[1],
-        PROGRAMS=programs, BLOCK=_BLOCK, ROWS=_ROWS, LOSSES=triton.next_power_of_2(losses.shape[1]),
-    )  # fmt: skip
-
-
-def adamw(
-    values: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    grads: Tensor,
-    squares: Tensor,
-    steps: Tensor,
-    rate: Tensor,
-    *,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    weight_decay: float,
-    clip_norm: float,
-) -> None:
-    """Clip each run's gradient and take its AdamW step, in place."""
-    n_seeds, parameters = values.shape
-    blocks = n_blocks(parameters)
-    _adamw[(blocks, n_seeds)](
-        values, mean, square, grads, squares, steps, rate,
-        parameters, blocks,
-        BETA1=beta1, BETA2=beta2, LOG_BETA1=math.log(beta1), LOG_BETA2=math.log(beta2),
-        EPS=eps, DECAY=weight_decay, CLIP=clip_norm,
-        BLOCK=_BLOCK, MAX_BLOCKS=triton.next_power_of_2(blocks),
-    )  # fmt: skip
-
-
-def most_shares(shares: list[int], device: torch.device) -> Tensor:
-    """The largest number of shares of a parameter in each block, from the number of each."""
-    blocks = [max(shares[at : at + _BLOCK]) for at in range(0, len(shares), _BLOCK)]
-    return torch.tensor(blocks, dtype=torch.int32, device=device)
-
-
-def n_blocks(parameters: int) -> int:
-    """Programs per run of this module's kernels."""
-    return triton.cdiv(parameters, _BLOCK)

@@ -4,11 +4,11 @@
 kernels do not.
 """
 
+import math
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
+import triton
 from torch import Tensor
 from triton.runtime.jit import JITCallable
 
@@ -17,8 +17,9 @@ from ithbit.kernels import optimiser
 from ithbit.kernels.attention import step as attention
 from ithbit.kernels.gru import step as gru
 from ithbit.kernels.mamba2 import step as mamba2
-from ithbit.kernels.plan import Plan
-from ithbit.spec import ModelSpec
+from ithbit.kernels.plan import Launches, Plan
+from ithbit.spec import ModelSpec, Protocol
+from ithbit.tasks.stream import CUTS
 
 MAX_BITS = 512
 _LEAST = 4  # smallest width, of a token, a hidden layer or a state
@@ -40,33 +41,11 @@ def _name_kernels() -> None:
 _name_kernels()
 
 
-@dataclass(frozen=True)
-class Launches:
-    """A family's launches.
-
-    `backward` draws examples first … first + count - 1 of every run and writes their losses to
-    `losses` (seed, capacity), and each program's share of the gradient of their mean to `partials`
-    (seed, program, parameter). There are `programs` rows of shares; a named parameter has shares in
-    the first `shares(plan, name)` of them. `forward` writes logits to `logits` (seed, capacity).
-    """
-
-    programs: Callable[[Plan], int]
-    shares: Callable[[Plan, str], int]
-    backward: Callable[[Plan, Tensor, Tensor, Tensor, int, Tensor, Tensor], None]
-    forward: Callable[[Plan, Tensor, Tensor, Tensor, int, Tensor], None]
-
-    def shares_of(self, plan: Plan) -> list[int]:
-        """How many shares each number of a row of parameters has."""
-        of = [self.shares(plan, name) for name in plan.sizes]
-        return [n for n, size in zip(of, plan.sizes.values(), strict=True) for _ in range(size)]
-
-
-_ATTENTION = Launches(attention.programs, attention.shares, attention.backward, attention.forward)
-_BY_KIND = {
-    "softmax": _ATTENTION,
-    "linear": _ATTENTION,
-    "gru": Launches(gru.programs, gru.shares, gru.backward, gru.forward),
-    "mamba2": Launches(mamba2.programs, mamba2.shares, mamba2.backward, mamba2.forward),
+_BY_KIND: dict[str, type[Launches]] = {
+    "softmax": attention.Attention,
+    "linear": attention.Attention,
+    "gru": gru.Gru,
+    "mamba2": mamba2.Mamba2,
 }
 
 
@@ -101,13 +80,17 @@ class Step:
         device: torch.device,
         examples: str = "uniform",
     ) -> None:
-        self.plan = plan = Plan.of(model, n_seeds, capacity, device, examples)
-        self.family = _BY_KIND[family_named(model.family).kind]
+        self.plan = plan = Plan(model, n_seeds, capacity, device)
+        self.family, self.cuts = _BY_KIND[family_named(model.family).kind], CUTS[examples]
+        shares = {name: self.family.shares(plan, name) for name in plan.sizes}
         self.losses = plan.buffer("losses", capacity)
-        self.partials = plan.buffer("partials", self.family.programs(plan), plan.n_parameters)
-        self.shares = optimiser.most_shares(self.family.shares_of(plan), device)
+        self.partials = plan.buffer("partials", max(shares.values()), plan.n_parameters)
+        of_each = [shares[name] for name, size in plan.sizes.items() for _ in range(size)]
+        blocks = range(0, plan.n_parameters, optimiser.BLOCK)
+        most = [max(of_each[at : at + optimiser.BLOCK]) for at in blocks]
+        self.shares = torch.tensor(most, dtype=torch.int32, device=device)
         self.grads = plan.buffer("grads", plan.n_parameters)
-        self.squares = plan.buffer("squares", optimiser.n_blocks(plan.n_parameters))
+        self.squares = plan.buffer("squares", len(blocks))
 
     def gradients(
         self,
@@ -119,10 +102,32 @@ class Step:
         steps: Tensor,
     ) -> None:
         """Fill `losses` and `grads`; count the step in `loss_sum` (seed), `steps` and `first`."""
-        self.family.backward(self.plan, values, keys, first, count, self.losses, self.partials)
-        optimiser.sum_shares(
+        launches = self.family(self.plan, values, keys, first, count, self.cuts)
+        launches.run(self.losses, self.partials)
+        optimiser.sum_shares[launches.grid(self.squares.shape[1])](
             self.partials, self.shares, self.grads, self.squares, self.losses, loss_sum, steps,
-            first, count,
+            first, count, self.plan.n_parameters, self.plan.capacity,
+            PROGRAMS=self.partials.shape[1], BLOCK=optimiser.BLOCK, ROWS=optimiser.ROWS,
+            LOSSES=triton.next_power_of_2(self.plan.capacity),
+        )  # fmt: skip
+
+    def adamw(
+        self,
+        values: Tensor,
+        mean: Tensor,
+        square: Tensor,
+        steps: Tensor,
+        rate: Tensor,
+        protocol: Protocol,
+    ) -> None:
+        """Clip each run's gradient and take its AdamW step, in place."""
+        blocks, beta1, beta2 = self.squares.shape[1], protocol.beta1, protocol.beta2
+        optimiser.adamw[(blocks, self.plan.n_seeds)](
+            values, mean, square, self.grads, self.squares, steps, rate,
+            self.plan.n_parameters, blocks,
+            BETA1=beta1, BETA2=beta2, LOG_BETA1=math.log(beta1), LOG_BETA2=math.log(beta2),
+            EPS=protocol.eps, DECAY=protocol.weight_decay, CLIP=protocol.clip_norm,
+            BLOCK=optimiser.BLOCK, MAX_BLOCKS=triton.next_power_of_2(blocks),
         )  # fmt: skip
 
     def logits(self, values: Tensor, keys: Tensor, count: int) -> Tensor:
@@ -132,6 +137,6 @@ class Step:
             size = min(plan.capacity, count - start)
             first = torch.full((plan.n_seeds, 1), start, dtype=torch.int64, device=plan.device)
             out = plan.buffer("logits", plan.capacity)
-            self.family.forward(plan, values, keys, first, size, out)
+            self.family(plan, values, keys, first, size, cuts=0).run(out, None)
             parts.append(out[:, :size].clone())
         return torch.cat(parts, 1)

@@ -87,7 +87,7 @@ def token_features(key, example, position, N, LHI, WORDS, CUTS: tl.constexpr):
 
 @triton.jit
 def load_embedding(
-    values, positions, kind, D: tl.constexpr, POLYNOMIAL: tl.constexpr, TYPE: tl.constexpr
+    values, positions, kind, D: tl.constexpr, ENCODING: tl.constexpr, TYPE: tl.constexpr
 ):
     """The map from token features to width D: FEATURES D. `positions` and `kind` are offsets.
 
@@ -96,7 +96,7 @@ def load_embedding(
     c = tl.arange(0, FEATURES)[:, None]
     d = tl.arange(0, D)[None, :]
     out = tl.load(values + d * _TOKEN_FEATURES + c, mask=c < _TOKEN_FEATURES, other=0.0)
-    if POLYNOMIAL:
+    if ENCODING == "polynomial":
         out += tl.load(values + positions + d * 2 + c - 6, mask=(c == 6) | (c == 7), other=0.0)
     if TYPE:
         out += tl.load(values + kind + d + c * 0, mask=c == 8, other=0.0)
@@ -110,7 +110,7 @@ def store_embedding(
     positions,
     kind,
     D: tl.constexpr,
-    POLYNOMIAL: tl.constexpr,
+    ENCODING: tl.constexpr,
     TYPE: tl.constexpr,
     again=0,
 ):
@@ -119,10 +119,18 @@ def store_embedding(
     c = tl.arange(0, FEATURES)[:, None]
     d = tl.arange(0, D)[None, :]
     put_where(c < _TOKEN_FEATURES, partial + d * _TOKEN_FEATURES + c, grad, again)
-    if POLYNOMIAL:
+    if ENCODING == "polynomial":
         put_where((c == 6) | (c == 7), partial + positions + d * 2 + c - 6, grad, again)
     if TYPE:
         put_where(c == 8, partial + kind + d + c * 0, grad, again)
+
+
+@triton.jit
+def rows_of(tile, count, TOKENS, ROWS: tl.constexpr):
+    """The tokens of a flat tile over `count` sequences, by row: the sequence, the position in it,
+    and whether there is such a token."""
+    row = tile * ROWS + tl.arange(0, ROWS)
+    return row // TOKENS, row % TOKENS, row < count * TOKENS
 
 
 @triton.constexpr_function
@@ -185,8 +193,7 @@ def load_vector(pointer, SIZE: tl.constexpr):
 @triton.jit
 def load_matrix(pointer, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """A matrix as it is stored: ROWS COLUMNS."""
-    r, c = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
-    return tl.load(pointer + r * COLUMNS + c)
+    return tl.load(matrix_at(pointer, ROWS, COLUMNS))
 
 
 @triton.jit
@@ -203,8 +210,7 @@ def store_vector(pointer, row, SIZE: tl.constexpr):
 
 @triton.jit
 def store_matrix(pointer, matrix, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    r, c = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
-    tl.store(pointer + r * COLUMNS + c, matrix)
+    tl.store(matrix_at(pointer, ROWS, COLUMNS), matrix)
 
 
 @triton.jit
@@ -255,11 +261,7 @@ def put_vector(pointer, row, again, SIZE: tl.constexpr):
 @triton.jit
 def put_matrix(pointer, matrix, again, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """`put` for a stored matrix."""
-    put(
-        pointer + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :],
-        matrix,
-        again,
-    )
+    put(matrix_at(pointer, ROWS, COLUMNS), matrix, again)
 
 
 @triton.jit
@@ -330,7 +332,10 @@ def softplus(x):
 
 
 @triton.jit
-def cross_entropy(logit, answer):
-    """Binary cross-entropy with logits, and its derivative by the logit."""
+def loss_back(to, logit, key, example, live, count, N, WORDS, CUTS: tl.constexpr):
+    """Store the binary cross-entropy of each example's logit; returns the derivative of their mean
+    by it, 0 where not live: row."""
+    answer = draw_bit(key, example, draw_index(key, example, N, WORDS), N, WORDS, CUTS)
     log, logistic = softplus(logit)
-    return log - logit * answer, logistic - answer
+    tl.store(to, log - logit * answer, mask=live)
+    return tl.where(live, (logistic - answer) / count, 0.0)

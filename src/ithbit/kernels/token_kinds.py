@@ -41,10 +41,9 @@ def store_sums(pointer, sums, live, STRIDE, TOKENS):
         tl.store(at, tl.sum(sums[i], 0).to(tl.float32), mask=live)
 
 
-def tiles(plan: Plan, rows: int) -> tuple[int, int]:
-    """How many tiles of `rows` rows the kinds fill, and how many there are with the queries'."""
-    of_kinds = triton.cdiv(2 * (plan.n_tokens - 1), rows)
-    return of_kinds, of_kinds + triton.cdiv(plan.capacity, rows)
+def tiles(plan: Plan, rows: int) -> int:
+    """How many tiles of `rows` rows the kinds and the queries fill."""
+    return triton.cdiv(2 * (plan.n_tokens - 1), rows) + triton.cdiv(plan.capacity, rows)
 
 
 @triton.jit

@@ -5,7 +5,6 @@ from torch import Tensor
 from ithbit.engine.device import Device
 from ithbit.engine.evaluate import bce, held_out_examples, ordered_mean
 from ithbit.engine.steppers import Rows, StepperName
-from ithbit.kernels.optimiser import adamw
 from ithbit.kernels.step import Step
 from ithbit.spec import RunSpec
 from ithbit.tasks.sampling import HELD_OUT_SEED, stream_keys
@@ -27,21 +26,10 @@ class Fused:
         self.answer = held_out_examples(self.model, self.protocol, seeds, device.torch).answer
 
     def step(self, count: int) -> None:
-        rows, state, protocol = self.rows, self.rows.state, self.protocol
+        rows, state = self.rows, self.rows.state
         self.fused.gradients(state.values, rows.keys, rows.first, count, rows.loss_sum, state.steps)
-        adamw(
-            state.values,
-            state.mean,
-            state.square,
-            self.fused.grads,
-            self.fused.squares,
-            state.steps,
-            state.learning_rate,
-            beta1=protocol.beta1,
-            beta2=protocol.beta2,
-            eps=protocol.eps,
-            weight_decay=protocol.weight_decay,
-            clip_norm=protocol.clip_norm,
+        self.fused.adamw(
+            state.values, state.mean, state.square, state.steps, state.learning_rate, self.protocol
         )
 
     def evaluate(self) -> tuple[Tensor, Tensor]:

@@ -10,13 +10,13 @@ import triton
 import triton.language as tl
 
 from ithbit.kernels.attention.block import (
-    norm_eps,
     norm_input,
     param_at,
     project_one,
     projections_back,
 )
-from ithbit.kernels.attention.token_rows import embed
+from ithbit.kernels.draws import stream_of
+from ithbit.kernels.embedding import embedded
 from ithbit.kernels.tile import (
     LENGTHS,
     SIZES,
@@ -111,65 +111,64 @@ def _load_grad(
 @triton.jit(do_not_specialize=SIZES + LENGTHS)
 def tokens_back(
     parameters, streams, firsts, count, d_queries, d_keys, d_values, dx, sums, waves, partials,
-    block, positions, enter, PROGRAMS, CAPACITY, PARAMETERS,
-    N, LHI, WORDS, ROWS: tl.constexpr, TILES: tl.constexpr,
-    D: tl.constexpr, FF: tl.constexpr, SOFTMAX: tl.constexpr, POSITIONS: tl.constexpr,
-    LAST: tl.constexpr,
+    block, positions, enter, PROGRAMS, CAPACITY, PARAMETERS, N, LHI, WORDS,
+    ROWS: tl.constexpr, TILES: tl.constexpr, LAST: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """Shares of the embedding and of the first block's projections: tiles of what `tally` left, two
     rows per position, then tiles of queries, one row per example."""
     program, seed = tl.program_id(0), tl.program_id(1).to(tl.int64)
     TOKENS = N + 1 + LHI
-    ROTARY: tl.constexpr = POSITIONS == "rotary"
     parameters += seed * PARAMETERS
     w = parameters + block
     share = partials + (seed * PROGRAMS + program) * PARAMETERS
     p = share + block
-    key = tl.load(streams + seed).to(tl.uint64, bitcast=True)
-    first = tl.load(firsts + seed)
+    key, first = stream_of(streams, firsts, seed)
     for turn in tl.range(0, TILES, num_stages=1, disable_licm=True):
         tl.debug_barrier()  # what the previous tile added is read again
         tile = program + turn * tl.num_programs(0)
         place = place_of(tile, count, N, LHI, ROWS)
         token, of_kinds = place[1], in_kinds(tile, N, LHI, ROWS)
         # All loads before any store: no load is moved ahead of a store.
-        dq = _load_grad(sums, d_queries, 0, place, of_kinds, CAPACITY, TOKENS, D, LAST)
-        dk = _load_grad(sums, d_keys, 1, place, of_kinds, CAPACITY, TOKENS, D, False)
-        dv = _load_grad(sums, d_values, 2, place, of_kinds, CAPACITY, TOKENS, D, False)
-        grad = _load_grad(sums, dx, 3, place, of_kinds, CAPACITY, TOKENS, D, LAST)
+        dq = _load_grad(sums, d_queries, 0, place, of_kinds, CAPACITY, TOKENS, K.D, LAST)
+        dk = _load_grad(sums, d_keys, 1, place, of_kinds, CAPACITY, TOKENS, K.D, False)
+        dv = _load_grad(sums, d_values, 2, place, of_kinds, CAPACITY, TOKENS, K.D, False)
+        grad = _load_grad(sums, dx, 3, place, of_kinds, CAPACITY, TOKENS, K.D, LAST)
         features = features_of(key, first, place, N, LHI, WORDS)
-        rows = embed(features, waves, token, parameters, positions, enter, D, SOFTMAX, POSITIONS)
+        ENCODING: tl.constexpr = K.ENCODING
+        rows = embedded(
+            features, parameters, positions, enter, waves, token, K.D, ENCODING, K.SOFTMAX
+        )
         q, k = dq, dk
-        if SOFTMAX:
-            entering, inverse = normalise(rows, D, norm_eps(SOFTMAX))
-            enter_gain = load_vector(parameters + enter + D, D)
-            rows = entering * enter_gain + load_vector(parameters + enter + 2 * D, D)
+        if K.SOFTMAX:
+            entering, inverse = normalise(rows, K.D, K.EPS)
+            enter_gain = load_vector(parameters + enter + K.D, K.D)
+            rows = entering * enter_gain + load_vector(parameters + enter + 2 * K.D, K.D)
         else:  # the slope of the feature map needs q and k
-            normal = norm_input(rows, w, D, FF, SOFTMAX)
-            q = project_one(normal, w, waves, token, 0, TOKENS, D, FF, SOFTMAX, ROTARY)
-            k = project_one(normal, w, waves, token, 1, TOKENS, D, FF, SOFTMAX, ROTARY)
+            normal = norm_input(rows, w, K)
+            q = project_one(normal, w, waves, token, 0, TOKENS, K)
+            k = project_one(normal, w, waves, token, 1, TOKENS, K)
         normal, dq, dk, dv, d_normal, by, gain = projections_back(
-            rows, dq, dk, dv, q, k, w, waves, token, TOKENS, D, FF, SOFTMAX, ROTARY
+            rows, dq, dk, dv, q, k, w, waves, token, TOKENS, K
         )
         grad += by
         d_rows = grad
-        if SOFTMAX:
-            grad = normalise_back(grad * enter_gain, entering, inverse, D)
-        weight = p + param_at("qkv.weight", D, FF, SOFTMAX)
-        put_matrix(weight, dot(tl.trans(dq), normal), turn, D, D)
-        put_matrix(weight + D * D, dot(tl.trans(dk), normal), turn, D, D)
-        put_matrix(weight + 2 * D * D, dot(tl.trans(dv), normal), turn, D, D)
-        if SOFTMAX:
-            bias = p + param_at("qkv.bias", D, FF, SOFTMAX)
-            put_vector(bias, tl.sum(dq, 0), turn, D)
-            put_vector(bias + D, tl.sum(dk, 0), turn, D)
-            put_vector(bias + 2 * D, tl.sum(dv, 0), turn, D)
-            put_vector(share + enter + D, tl.sum(d_rows * entering, 0), turn, D)
-            put_vector(share + enter + 2 * D, tl.sum(d_rows, 0), turn, D)
+        if K.SOFTMAX:
+            grad = normalise_back(grad * enter_gain, entering, inverse, K.D)
+        weight = p + param_at("qkv.weight", K)
+        put_matrix(weight, dot(tl.trans(dq), normal), turn, K.D, K.D)
+        put_matrix(weight + K.D * K.D, dot(tl.trans(dk), normal), turn, K.D, K.D)
+        put_matrix(weight + 2 * K.D * K.D, dot(tl.trans(dv), normal), turn, K.D, K.D)
+        if K.SOFTMAX:
+            bias = p + param_at("qkv.bias", K)
+            put_vector(bias, tl.sum(dq, 0), turn, K.D)
+            put_vector(bias + K.D, tl.sum(dk, 0), turn, K.D)
+            put_vector(bias + 2 * K.D, tl.sum(dv, 0), turn, K.D)
+            put_vector(share + enter + K.D, tl.sum(d_rows * entering, 0), turn, K.D)
+            put_vector(share + enter + 2 * K.D, tl.sum(d_rows, 0), turn, K.D)
         else:
-            put_vector(p + param_at("norm1.weight", D, FF, SOFTMAX), tl.sum(gain, 0), turn, D)
-            put_vector(p + param_at("norm1.bias", D, FF, SOFTMAX), tl.sum(d_normal, 0), turn, D)
+            put_vector(p + param_at("norm1.weight", K), tl.sum(gain, 0), turn, K.D)
+            put_vector(p + param_at("norm1.bias", K), tl.sum(d_normal, 0), turn, K.D)
         d_map = dot(tl.trans(features), grad)
-        store_embedding(share, d_map, positions, enter, D, POSITIONS == "polynomial", SOFTMAX, turn)
-        if POSITIONS == "learned":
-            store_positions(share + positions, grad, tile, N, LHI, D, ROWS)
+        store_embedding(share, d_map, positions, enter, K.D, ENCODING, K.SOFTMAX, turn)
+        if ENCODING == "learned":
+            store_positions(share + positions, grad, tile, N, LHI, K.D, ROWS)

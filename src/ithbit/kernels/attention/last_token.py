@@ -16,25 +16,32 @@ _DENOMINATOR_EPS = tl.constexpr(1e-6)  # of linear attention
 
 
 @triton.jit
-def _sequences(
-    count, TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr
-):
-    """Whole sequences of a tile: where their tokens lie (sequence token D), which tokens exist
-    (sequence token), where their one query lies in (example, D) and which sequences exist."""
+def _load_whole(
+    queries, keys, values, count, CAPACITY,
+    TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """Whole sequences of a tile: their one query (sequence D), keys and values (sequence token D);
+    where these lie and which sequences exist, and where those lie and which tokens exist."""
+    seed = tl.program_id(1).to(tl.int64)
     example = tl.program_id(0) * GROUP + tl.arange(0, GROUP)
-    token, d = tl.arange(0, PAD), tl.arange(0, D)
-    at = (example[:, None, None] * TOKENS + token[None, :, None]) * D + d[None, None, :]
+    token, d = tl.arange(0, PAD), tl.arange(0, K.D)
+    at = (example[:, None, None] * TOKENS + token[None, :, None]) * K.D + d[None, None, :]
     live = example < count
     there = live[:, None] & (token < TOKENS)[None, :]
-    return at, there, example[:, None] * D + d[None, :], live
+    one = example[:, None] * K.D + d[None, :]
+    at, one = at + seed * CAPACITY * TOKENS * K.D, one + seed * CAPACITY * K.D
+    q = tl.load(queries + one, mask=live[:, None], other=0.0)
+    k = tl.load(keys + at, mask=there[:, :, None], other=0.0)
+    v = tl.load(values + at, mask=there[:, :, None], other=0.0)
+    return q, k, v, one, live[:, None], at, there
 
 
 @triton.jit
-def _read_weights(q, k, there, SCALE: tl.constexpr, SOFTMAX: tl.constexpr):
+def _read_weights(q, k, there, K: tl.constexpr):
     """Weights of one head (sequence token) and 1 / their sum (sequence)."""
     score = tl.sum(q[:, None, :] * k, 2)
-    if SOFTMAX:
-        score = tl.where(there, score * SCALE, -1e30)
+    if K.SOFTMAX:
+        score = tl.where(there, score * K.SCALE, -1e30)
         a = tl.where(there, tl.exp(score - tl.max(score, 1)[:, None]), 0.0)
         total = tl.maximum(tl.sum(a, 1), 1.0)
     else:
@@ -46,84 +53,76 @@ def _read_weights(q, k, there, SCALE: tl.constexpr, SOFTMAX: tl.constexpr):
 @triton.jit(do_not_specialize=SIZES)
 def read(
     queries, keys, values, out, count, CAPACITY,
-    TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr,
-    D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr, SOFTMAX: tl.constexpr,
+    TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """Mixed values at the last token; queries and `out` are (seed, example, D)."""
-    seed = tl.program_id(1).to(tl.int64)
-    at, there, one, live = _sequences(count, TOKENS, PAD, GROUP, D)
-    at, one = at + seed * CAPACITY * TOKENS * D, one + seed * CAPACITY * D
-    q = tl.load(queries + one, mask=live[:, None], other=0.0)
-    k = tl.load(keys + at, mask=there[:, :, None], other=0.0)
-    v = tl.load(values + at, mask=there[:, :, None], other=0.0)
-    head = tl.arange(0, D)[None, :] // (D // H)
+    q, k, v, one, live, _, there = _load_whole(
+        queries, keys, values, count, CAPACITY, TOKENS, PAD, GROUP, K
+    )
+    H: tl.constexpr = K.H
+    head = tl.arange(0, K.D)[None, :] // (K.D // K.H)
     mixed = tl.zeros_like(q)
     for h in tl.static_range(H):
-        a, inverse = _read_weights(tl.where(head == h, q, 0.0), k, there, SCALE, SOFTMAX)
+        a, inverse = _read_weights(tl.where(head == h, q, 0.0), k, there, K)
         mixed = tl.where(head == h, tl.sum(a[:, :, None] * v, 1) * inverse[:, None], mixed)
-    tl.store(out + one, mixed, mask=live[:, None])
+    tl.store(out + one, mixed, mask=live)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def read_back(
     queries, keys, values, out, d_out, d_queries, d_keys, d_values, count, CAPACITY,
-    TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr,
-    D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr, SOFTMAX: tl.constexpr,
+    TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """Gradients of `read`'s queries, keys and values."""
-    seed = tl.program_id(1).to(tl.int64)
-    at, there, one, live = _sequences(count, TOKENS, PAD, GROUP, D)
-    at, one = at + seed * CAPACITY * TOKENS * D, one + seed * CAPACITY * D
-    q = tl.load(queries + one, mask=live[:, None], other=0.0)
-    k = tl.load(keys + at, mask=there[:, :, None], other=0.0)
-    v = tl.load(values + at, mask=there[:, :, None], other=0.0)
-    mixed = tl.load(out + one, mask=live[:, None], other=0.0)
-    grad = tl.load(d_out + one, mask=live[:, None], other=0.0)
-    head = tl.arange(0, D)[None, :] // (D // H)
+    q, k, v, one, live, at, there = _load_whole(
+        queries, keys, values, count, CAPACITY, TOKENS, PAD, GROUP, K
+    )
+    H: tl.constexpr = K.H
+    mixed = tl.load(out + one, mask=live, other=0.0)
+    grad = tl.load(d_out + one, mask=live, other=0.0)
+    head = tl.arange(0, K.D)[None, :] // (K.D // K.H)
     dq, dk, dv = tl.zeros_like(q), tl.zeros_like(k), tl.zeros_like(v)
     for h in tl.static_range(H):
         qh = tl.where(head == h, q, 0.0)
-        a, inverse = _read_weights(qh, k, there, SCALE, SOFTMAX)
+        a, inverse = _read_weights(qh, k, there, K)
         g = tl.where(head == h, grad * inverse[:, None], 0.0)
         dv += a[:, :, None] * g[:, None, :]
         da = tl.sum(g[:, None, :] * v, 2) - tl.sum(g * mixed, 1)[:, None]
-        da = a * da * SCALE if SOFTMAX else tl.where(there, da, 0.0)
+        da = a * da * K.SCALE if K.SOFTMAX else tl.where(there, da, 0.0)
         dq = tl.where(head == h, tl.sum(da[:, :, None] * k, 1), dq)
         dk += da[:, :, None] * qh[:, None, :]
-    tl.store(d_queries + one, dq, mask=live[:, None])
+    tl.store(d_queries + one, dq, mask=live)
     tl.store(d_keys + at, dk, mask=there[:, :, None])
     tl.store(d_values + at, dv, mask=there[:, :, None])
 
 
 @triton.jit
-def _heads(rows, H: tl.constexpr, D: tl.constexpr):
+def _heads(rows, K: tl.constexpr):
     """One row per head, 0 outside that head: H D."""
-    h, d = tl.arange(0, H)[:, None], tl.arange(0, D)[None, :]
-    return tl.where(h == d // (D // H), rows, 0.0)
+    h, d = tl.arange(0, K.H)[:, None], tl.arange(0, K.D)[None, :]
+    return tl.where(h == d // (K.D // K.H), rows, 0.0)
 
 
 @triton.jit
-def _part(start, TOKENS: tl.constexpr, PAD: tl.constexpr, D: tl.constexpr):
-    """PAD tokens from `start` on: where they lie (token D), and which exist (token)."""
+def _part(q, keys, start, TOKENS: tl.constexpr, PAD: tl.constexpr, K: tl.constexpr):
+    """PAD tokens from `start` on: where they lie (token D), which exist (token), their keys (token
+    D), and the scores of each head's query (H D) with these: H token."""
     token = start + tl.arange(0, PAD)
-    return token[:, None] * D + tl.arange(0, D)[None, :], token < TOKENS
-
-
-@triton.jit
-def _scores(q, k, there, SCALE: tl.constexpr, SOFTMAX: tl.constexpr):
-    """Scores of each head's query (H D) with keys (token D): H token."""
+    at, there = token[:, None] * K.D + tl.arange(0, K.D)[None, :], token < TOKENS
+    k = tl.load(keys + at, mask=there[:, None], other=0.0)
     score = tl.sum(q[:, None, :] * k[None, :, :], 2)
-    if SOFTMAX:
-        return tl.where(there[None, :], score * SCALE, -1e30)
+    if K.SOFTMAX:
+        score = tl.where(there[None, :], score * K.SCALE, -1e30)
     else:
-        return tl.where(there[None, :], score, 0.0)
+        score = tl.where(there[None, :], score, 0.0)
+    return at, there, k, score
 
 
 @triton.jit
-def _taken(score, top, total, SOFTMAX: tl.constexpr):
+def _taken(score, top, total, K: tl.constexpr):
     """Weights (H token), the largest score and the sum of weights so far (H), including these, and
     the factor for earlier sums."""
-    if SOFTMAX:
+    if K.SOFTMAX:
         higher = tl.maximum(top, tl.max(score, 1))
         shrink = tl.exp(top - higher)
         a = tl.exp(score - higher[:, None])
@@ -135,63 +134,55 @@ def _taken(score, top, total, SOFTMAX: tl.constexpr):
 @triton.jit(do_not_specialize=SIZES)
 def read_long(
     queries, keys, values, out, count, CAPACITY,
-    TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr,
-    D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr, SOFTMAX: tl.constexpr,
+    TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """`read` of one long sequence; GROUP is 1."""
-    example, d = tl.program_id(0), tl.arange(0, D)
+    example, d = tl.program_id(0), tl.arange(0, K.D)
     if example < count:
         row = tl.program_id(1).to(tl.int64) * CAPACITY + example
-        keys, values = keys + row * TOKENS * D, values + row * TOKENS * D
-        q = _heads(tl.load(queries + row * D + d)[None, :], H, D)
-        top, total = tl.full([H], -1e30, tl.float32), tl.zeros([H], tl.float32)
-        mixed = tl.zeros([H, D], tl.float32)
+        keys, values = keys + row * TOKENS * K.D, values + row * TOKENS * K.D
+        q = _heads(tl.load(queries + row * K.D + d)[None, :], K)
+        top, total = tl.full([K.H], -1e30, tl.float32), tl.full([K.H], 0.0, tl.float32)
+        mixed = tl.full([K.H, K.D], 0.0, tl.float32)
         for start in range(0, TOKENS, PAD):
-            at, there = _part(start, TOKENS, PAD, D)
-            k = tl.load(keys + at, mask=there[:, None], other=0.0)
+            at, there, _, score = _part(q, keys, start, TOKENS, PAD, K)
             v = tl.load(values + at, mask=there[:, None], other=0.0)
-            score = _scores(q, k, there, SCALE, SOFTMAX)
-            a, top, total, shrink = _taken(score, top, total, SOFTMAX)
+            a, top, total, shrink = _taken(score, top, total, K)
             mixed = mixed * shrink[:, None] + tl.sum(a[:, :, None] * v[None, :, :], 1)
-        if not SOFTMAX:
+        if not K.SOFTMAX:
             total += _DENOMINATOR_EPS
-        tl.store(out + row * D + d, tl.sum(_heads(mixed / total[:, None], H, D), 0))
+        tl.store(out + row * K.D + d, tl.sum(_heads(mixed / total[:, None], K), 0))
 
 
 @triton.jit(do_not_specialize=SIZES)
 def read_long_back(
     queries, keys, values, out, d_out, d_queries, d_keys, d_values, count, CAPACITY,
-    TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr,
-    D: tl.constexpr, H: tl.constexpr, SCALE: tl.constexpr, SOFTMAX: tl.constexpr,
+    TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """`read_back` of one long sequence."""
-    example, d = tl.program_id(0), tl.arange(0, D)
+    example, d = tl.program_id(0), tl.arange(0, K.D)
     if example < count:
         row = tl.program_id(1).to(tl.int64) * CAPACITY + example
-        first, one = row * TOKENS * D, row * D + d
+        first, one = row * TOKENS * K.D, row * K.D + d
         keys, values = keys + first, values + first
-        q = _heads(tl.load(queries + one)[None, :], H, D)
-        grad = _heads(tl.load(d_out + one)[None, :], H, D)
-        top, total = tl.full([H], -1e30, tl.float32), tl.zeros([H], tl.float32)
+        q = _heads(tl.load(queries + one)[None, :], K)
+        grad = _heads(tl.load(d_out + one)[None, :], K)
+        top, total = tl.full([K.H], -1e30, tl.float32), tl.full([K.H], 0.0, tl.float32)
         for start in range(0, TOKENS, PAD):
-            at, there = _part(start, TOKENS, PAD, D)
-            k = tl.load(keys + at, mask=there[:, None], other=0.0)
-            score = _scores(q, k, there, SCALE, SOFTMAX)
-            _, top, total, _ = _taken(score, top, total, SOFTMAX)
-        if not SOFTMAX:
+            _, _, _, score = _part(q, keys, start, TOKENS, PAD, K)
+            _, top, total, _ = _taken(score, top, total, K)
+        if not K.SOFTMAX:
             total += _DENOMINATOR_EPS
         g = grad / total[:, None]
         own = tl.sum(g * tl.load(out + one)[None, :], 1)[:, None]
-        dq = tl.zeros([H, D], tl.float32)
+        dq = tl.full([K.H, K.D], 0.0, tl.float32)
         for start in range(0, TOKENS, PAD):
-            at, there = _part(start, TOKENS, PAD, D)
-            k = tl.load(keys + at, mask=there[:, None], other=0.0)
+            at, there, k, a = _part(q, keys, start, TOKENS, PAD, K)
             v = tl.load(values + at, mask=there[:, None], other=0.0)
-            a = _scores(q, k, there, SCALE, SOFTMAX)
             da = tl.sum(g[:, None, :] * v[None, :, :], 2) - own
-            if SOFTMAX:
+            if K.SOFTMAX:
                 a = tl.exp(a - top[:, None])
-                da = a * da * SCALE
+                da = a * da * K.SCALE
             else:
                 da = tl.where(there[None, :], da, 0.0)
             dq += tl.sum(da[:, :, None] * k[None, :, :], 1)
@@ -199,4 +190,4 @@ def read_long_back(
             dv = tl.sum(a[:, :, None] * g[:, None, :], 0)
             tl.store(d_keys + first + at, dk, mask=there[:, None])
             tl.store(d_values + first + at, dv, mask=there[:, None])
-        tl.store(d_queries + one, tl.sum(_heads(dq, H, D), 0))
+        tl.store(d_queries + one, tl.sum(_heads(dq, K), 0))

@@ -13,15 +13,16 @@ the second block on, also before its LayerNorm), queries, keys, values and mixed
 recomputed in the backward pass.
 """
 
-from dataclasses import dataclass
+from functools import cached_property
 
 import triton
 from torch import Tensor
 
 from ithbit.families import family_named
-from ithbit.kernels import embedding, token_kinds
+from ithbit.kernels import token_kinds
 from ithbit.kernels.attention import first_block, last_token, linear_mix, softmax_mix, token_rows
-from ithbit.kernels.plan import Plan
+from ithbit.kernels.attention.block import Shape
+from ithbit.kernels.plan import Launches, Plan, shared_out
 
 _ROWS = 32  # tokens of a flat tile
 _BACK_ROWS = 64
@@ -49,21 +50,15 @@ _READ: dict[str, int] = {"num_warps": 4}
 _ANSWER: dict[str, int] = {"num_warps": 2}
 
 
-def _shared_out(tiles: int, most: int) -> tuple[int, int]:
-    """Programs per run, at most `most`, and how many of its tiles each goes over."""
-    each = triton.cdiv(tiles, most)
-    return triton.cdiv(tiles, each), each
-
-
 def _back_tiles(plan: Plan) -> tuple[int, int]:
-    """`_shared_out` for `block_end_back`."""
-    return _shared_out(triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS), _BACK_PROGRAMS)
+    """`shared_out` for `block_end_back`."""
+    return shared_out(triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS), _BACK_PROGRAMS)
 
 
 def _project_tiles(plan: Plan) -> tuple[int, int]:
-    """`_shared_out` for `project_back`."""
+    """`shared_out` for `project_back`."""
     tiles = triton.cdiv(plan.capacity * plan.n_tokens, _project_rows(plan))
-    return _shared_out(tiles, _PROJECT_PROGRAMS)
+    return shared_out(tiles, _PROJECT_PROGRAMS)
 
 
 def _project_rows(plan: Plan) -> int:
@@ -71,57 +66,82 @@ def _project_rows(plan: Plan) -> int:
 
 
 def _kind_tiles(plan: Plan) -> tuple[int, int]:
-    """`_shared_out` for `tokens_back`."""
-    return _shared_out(token_kinds.tiles(plan, _KIND_ROWS)[1], _PROJECT_PROGRAMS)
+    """`shared_out` for `tokens_back`."""
+    return shared_out(token_kinds.tiles(plan, _KIND_ROWS), _PROJECT_PROGRAMS)
 
 
-def programs(plan: Plan) -> int:
-    """Rows of gradient shares per run: the most programs that any kernel has."""
-    return max(shares(plan, name) for name in plan.offsets)
+class Attention(Launches):
+    """The launches of a stack of softmax or linear attention models."""
 
+    @staticmethod
+    def shares(plan: Plan, name: str) -> int:
+        last = f"blocks.{plan.model.n_layers - 1}."
+        projected = ".qkv." in name
+        if family_named(plan.model.family).kind != "softmax":
+            projected |= ".norm1." in name
+        if name.startswith("head.") or (name.startswith(last) and not projected):
+            return triton.cdiv(plan.capacity, _ANSWERS)
+        if not name.startswith("blocks.") or (name.startswith("blocks.0.") and projected):
+            return _kind_tiles(plan)[0]
+        return _project_tiles(plan)[0] if projected else _back_tiles(plan)[0]
 
-def _softmax(plan: Plan) -> bool:
-    return family_named(plan.model.family).kind == "softmax"
+    def run(self, results: Tensor, partials: Tensor | None) -> None:
+        self._enter()
+        for layer in range(self.last):
+            self._mix(layer)
+            self._block_end(layer)
+        self._read()
+        self._answer(results, partials)
+        if partials is not None:
+            self._read_back()
+            for layer in range(self.last, 0, -1):
+                self._project_back(layer, partials)
+                self._block_end_back(layer - 1, partials)
+                self._mix_back(layer - 1)
+            self._tokens_back(partials)
 
+    @property
+    def last(self) -> int:
+        """The last layer."""
+        return self.plan.model.n_layers - 1
 
-def shares(plan: Plan, name: str) -> int:
-    """In how many of those rows a parameter has shares: as many as the kernel that stores them has
-    programs."""
-    last = f"blocks.{plan.model.n_layers - 1}."
-    projected = ".qkv." in name
-    if not _softmax(plan):
-        projected |= ".norm1." in name
-    if name.startswith("head.") or (name.startswith(last) and not projected):
-        return triton.cdiv(plan.capacity, _ANSWERS)
-    if not name.startswith("blocks.") or (name.startswith("blocks.0.") and projected):
-        return _kind_tiles(plan)[0]
-    return _project_tiles(plan)[0] if projected else _back_tiles(plan)[0]
-
-
-@dataclass(frozen=True)
-class _Launch:
-    """The launches of a plan on one batch, and the arguments that several of them share."""
-
-    plan: Plan
-    parameters: Tensor
-    streams: Tensor
-    first: Tensor
-    count: int
-    cuts: int = 0
+    @cached_property
+    def shape(self) -> Shape:
+        model = self.plan.model
+        softmax = family_named(model.family).kind == "softmax"
+        return Shape(
+            D=model.d_model,
+            FF=model.d_ff,
+            H=model.n_heads,
+            SOFTMAX=softmax,
+            SCALE=model.d_head**-0.5,
+            EPS=1e-12 if softmax else 1e-5,  # BERT's, and PyTorch's
+            ENCODING=model.positions,
+        )
 
     def rows(self, name: str) -> Tensor:
         """(seed, example, token, D)."""
-        plan = self.plan
-        return plan.buffer(name, plan.capacity, plan.n_tokens, plan.model.d_model)
+        return self.plan.rows(name, self.plan.model.d_model)
 
     def ones(self, name: str) -> Tensor:
         """(seed, example, D): for the last token."""
         return self.plan.buffer(name, self.plan.capacity, self.plan.model.d_model)
 
     def qkv(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        last = layer == self.plan.model.n_layers - 1
-        q = self.ones("last_q") if last else self.rows(f"q{layer}")
+        q = self.ones("last_q") if layer == self.last else self.rows(f"q{layer}")
         return q, self.rows(f"k{layer}"), self.rows(f"v{layer}")
+
+    def d_qkv(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        dq = self.ones("last_dq") if layer == self.last else self.rows("dq")
+        return dq, self.rows("dk"), self.rows("dv")
+
+    def sums(self, layer: int) -> Tensor:
+        """What `mix` keeps of the weights' sums for `mix_back`; at most seed example token D."""
+        return self.rows(f"sums{layer}")
+
+    def raw(self, layer: int) -> Tensor:
+        """A block's input, before the LayerNorm that softmax attention has there."""
+        return self.rows(f"raw{layer}" if self.shape.SOFTMAX else f"x{layer}")
 
     @property
     def bits(self) -> Tensor:
@@ -135,231 +155,146 @@ class _Launch:
     @property
     def positions(self) -> tuple[int, int]:
         """Where the encoding's and softmax attention's entering parameters start, if any."""
-        return embedding.offset(self.plan), self.plan.offsets.get("enter.type", 0)
+        return self.plan.encoding, self.plan.offsets.get("enter.type", 0)
 
     @property
-    def waves(self) -> Tensor:
-        return embedding.waves(self.plan)
+    def row_tiles(self) -> tuple[int, int]:
+        """The grid of a forward launch on all rows."""
+        return self.grid(triton.cdiv(self.plan.capacity * self.plan.n_tokens, _ROWS))
 
-    @property
-    def tokens(self) -> dict[str, int]:
-        return {"N": self.plan.model.n_bits, "LHI": int(self.plan.lhi), "WORDS": self.plan.n_words}
-
-    @property
-    def widths(self) -> dict[str, object]:
-        model = self.plan.model
-        return {"D": model.d_model, "FF": model.d_ff, "SOFTMAX": _softmax(self.plan)}
-
-    @property
-    def heads(self) -> dict[str, object]:
-        model = self.plan.model
-        return {
-            "D": model.d_model,
-            "H": model.n_heads,
-            "SCALE": model.d_head**-0.5,
-            "SOFTMAX": _softmax(self.plan),
-        }
-
-    def grid(self, n_programs: int) -> tuple[int, int]:
-        return n_programs, self.plan.n_seeds
-
-    def enter(self) -> None:
-        plan = self.plan
-        token_rows.enter_rows[self.grid(triton.cdiv(plan.capacity * plan.n_tokens, _ROWS))](
-            self.parameters, self.streams, self.first, self.count,
-            self.bits, self.rows("x0"), *self.qkv(0), self.waves,
-            plan.block(0), *self.positions, *self.sizes,
-            **self.tokens, ROWS=_ROWS, **self.widths, POSITIONS=plan.model.positions,
-            LAST=plan.model.n_layers == 1, CUTS=self.cuts, **_FLAT,
+    def _enter(self) -> None:
+        token_rows.enter_rows[self.row_tiles](
+            self.values, self.keys, self.first, self.count,
+            self.bits, self.rows("x0"), *self.qkv(0), self.plan.waves,
+            self.plan.block(0), *self.positions, *self.sizes, **self.plan.draws,
+            ROWS=_ROWS, LAST=self.last == 0, CUTS=self.cuts, K=self.shape, **_FLAT,
         )  # fmt: skip
 
-    def mix(self, layer: int) -> None:
-        softmax, grid, constants = self._mix_shape()
-        kernel = softmax_mix.mix if softmax else linear_mix.mix
+    def _mix(self, layer: int) -> None:
+        grid, constants = self._mix_shape()
+        kernel = softmax_mix.mix if self.shape.SOFTMAX else linear_mix.mix
         kernel[grid](
             *self.qkv(layer), self.rows(f"mixed{layer}"), self.sums(layer),
             self.count, self.plan.capacity, **constants,
         )  # fmt: skip
 
-    def mix_back(self, layer: int) -> None:
-        softmax, grid, constants = self._mix_shape()
+    def _mix_back(self, layer: int) -> None:
+        grid, constants = self._mix_shape()
         q, k, v = self.qkv(layer)
-        sums, grad = self.sums(layer), self.rows("d_mixed")
-        dq, dk, dv = self.rows("dq"), self.rows("dk"), self.rows("dv")
+        mixed, sums, grad = self.rows(f"mixed{layer}"), self.sums(layer), self.rows("d_mixed")
+        dq, dk, dv = self.d_qkv(layer)
         sizes = self.count, self.plan.capacity
-        if softmax:
-            softmax_mix.queries_back[grid](
-                q, k, v, self.rows(f"mixed{layer}"), sums, grad, dq, *sizes, **constants
-            )
+        if self.shape.SOFTMAX:
+            softmax_mix.queries_back[grid](q, k, v, mixed, sums, grad, dq, *sizes, **constants)
             softmax_mix.keys_back[grid](q, k, v, sums, grad, dk, dv, *sizes, **constants)
         else:
             linear_mix.mix_back[grid](
-                q, k, v, self.rows(f"mixed{layer}"), sums, grad, dq, dk, dv, *sizes, **constants
-            )
+                q, k, v, mixed, sums, grad, dq, dk, dv, *sizes, **constants
+            )  # fmt: skip
 
-    def sums(self, layer: int) -> Tensor:
-        """What `mix` keeps of the weights' sums for `mix_back`; at most seed example token D."""
-        return self.rows(f"sums{layer}")
-
-    def raw(self, layer: int) -> Tensor:
-        """A block's input, before the LayerNorm that softmax attention has there."""
-        return self.rows(f"raw{layer}" if _softmax(self.plan) else f"x{layer}")
-
-    def _mix_shape(self) -> tuple[bool, tuple[int, int], dict[str, object]]:
-        """Whether this is softmax attention, then grid and constants: lanes there, otherwise one
-        warp per sequence."""
+    def _mix_shape(self) -> tuple[tuple[int, int], dict[str, object]]:
+        """Grid and constants: lanes for softmax attention, otherwise one warp per sequence."""
         plan, model = self.plan, self.plan.model
         causal = family_named(model.family).causal
         constants: dict[str, object] = {
             "TOKENS": plan.n_tokens, "D": model.d_model, "H": model.n_heads, "CAUSAL": causal,
         }  # fmt: skip
-        if not _softmax(plan):
-            return False, self.grid(plan.capacity), {**constants, **_LINEAR_MIX}
+        if not self.shape.SOFTMAX:
+            return self.grid(plan.capacity), {**constants, **_LINEAR_MIX}
         lots = triton.cdiv(plan.n_tokens, softmax_mix.SLOTS.value)
         groups = triton.cdiv(lots, max(1, _LANE_NUMBERS // max(model.d_head, _LEAST_KEPT)))
-        constants |= {"SCALE": model.d_head**-0.5, "PARTS": triton.cdiv(lots, groups)}
+        constants |= {"SCALE": self.shape.SCALE, "PARTS": triton.cdiv(lots, groups)}
         warps = max(1, model.n_heads * softmax_mix.SLOTS.value // 32)
-        return True, self.grid(plan.capacity * groups), {**constants, "num_warps": warps}
+        return self.grid(plan.capacity * groups), {**constants, "num_warps": warps}
 
-    def block_end(self, layer: int) -> None:
-        plan, last = self.plan, self.plan.model.n_layers - 1
-        token_rows.block_end[self.grid(triton.cdiv(plan.capacity * plan.n_tokens, _ROWS))](
-            self.parameters, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
-            self.raw(layer + 1), self.rows(f"x{layer + 1}"), *self.qkv(layer + 1),
-            self.waves,
-            plan.block(layer), plan.block(layer + 1), *self.sizes,
-            TOKENS=plan.n_tokens, ROWS=_ROWS, **self.widths,
-            ROTARY=plan.model.positions == "rotary", LAST=layer + 1 == last, **_FLAT,
+    def _block_end(self, layer: int) -> None:
+        plan, after = self.plan, layer + 1
+        token_rows.block_end[self.row_tiles](
+            self.values, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
+            self.raw(after), self.rows(f"x{after}"), *self.qkv(after), plan.waves,
+            plan.block(layer), plan.block(after), *self.sizes, TOKENS=plan.n_tokens,
+            ROWS=_ROWS, LAST=after == self.last, K=self.shape, **_FLAT,
+        )  # fmt: skip
+
+    def _read(self) -> None:
+        grid, constants = self._read_shape()
+        kernel = last_token.read_long if self._long else last_token.read
+        kernel[grid](
+            *self.qkv(self.last), self.ones("last_mixed"), self.count, self.plan.capacity,
+            **constants,
+        )  # fmt: skip
+
+    def _read_back(self) -> None:
+        grid, constants = self._read_shape()
+        kernel = last_token.read_long_back if self._long else last_token.read_back
+        kernel[grid](
+            *self.qkv(self.last), self.ones("last_mixed"), self.ones("d_last_mixed"),
+            *self.d_qkv(self.last), self.count, self.plan.capacity, **constants,
         )  # fmt: skip
 
     @property
-    def long(self) -> bool:
+    def _long(self) -> bool:
         """Whether a sequence is too long for `read` to take whole."""
         return self.plan.n_tokens > _READ_WHOLE
 
     def _read_shape(self) -> tuple[tuple[int, int], dict[str, object]]:
         plan = self.plan
         pad = triton.next_power_of_2(plan.n_tokens)
-        if self.long:
+        if self._long:
             pad = min(256, max(16, _READ_NUMBERS // (plan.model.d_model * plan.model.n_heads)))
-        group = max(1, _READ_TOKENS // pad) if not self.long else 1
-        grid = self.grid(triton.cdiv(plan.capacity, group))
-        return grid, {
-            "TOKENS": plan.n_tokens,
-            "PAD": pad,
-            "GROUP": group,
-            **self.heads,
-            **_READ,
-        }
+        group = max(1, _READ_TOKENS // pad) if not self._long else 1
+        constants = {"TOKENS": plan.n_tokens, "PAD": pad, "GROUP": group, "K": self.shape, **_READ}
+        return self.grid(triton.cdiv(plan.capacity, group)), constants
 
-    def read(self) -> None:
-        grid, constants = self._read_shape()
-        qkv = self.qkv(self.plan.model.n_layers - 1)
-        kernel = last_token.read_long if self.long else last_token.read
-        kernel[grid](*qkv, self.ones("last_mixed"), self.count, self.plan.capacity, **constants)
-
-    def read_back(self) -> None:
-        grid, constants = self._read_shape()
-        kernel = last_token.read_long_back if self.long else last_token.read_back
-        kernel[grid](
-            *self.qkv(self.plan.model.n_layers - 1), self.ones("last_mixed"),
-            self.ones("d_last_mixed"), self.ones("last_dq"), self.rows("dk"), self.rows("dv"),
-            self.count, self.plan.capacity, **constants,
-        )  # fmt: skip
-
-    def answer(self, results: Tensor, partials: Tensor | None) -> None:
+    def _answer(self, results: Tensor, partials: Tensor | None) -> None:
         """The end of the last block; with `partials` also its backward pass."""
-        plan, last = self.plan, self.plan.model.n_layers - 1
+        plan = self.plan
+        shares = results if partials is None else partials
         token_rows.answer_rows[self.grid(triton.cdiv(plan.capacity, _ANSWERS))](
-            self.parameters, self.streams, self.first, self.count,
-            self.rows(f"x{last}"), self.ones("last_mixed"), self.ones("d_last_mixed"),
-            self.ones("last_dx"), results, results if partials is None else partials,
-            plan.block(last), plan.offsets["head.weight"], programs(plan), *self.sizes,
-            N=plan.model.n_bits, TOKENS=plan.n_tokens, WORDS=plan.n_words, ROWS=_ANSWERS,
-            **self.widths, TRAIN=partials is not None, CUTS=self.cuts, **_ANSWER,
+            self.values, self.keys, self.first, self.count,
+            self.rows(f"x{self.last}"), self.ones("last_mixed"), self.ones("d_last_mixed"),
+            self.ones("last_dx"), results, shares,
+            plan.block(self.last), plan.offsets["head.weight"], shares.shape[1], *self.sizes,
+            N=plan.model.n_bits, TOKENS=plan.n_tokens, WORDS=plan.draws["WORDS"], ROWS=_ANSWERS,
+            TRAIN=partials is not None, CUTS=self.cuts, K=self.shape, **_ANSWER,
         )  # fmt: skip
 
-    def block_end_back(self, layer: int, partials: Tensor) -> None:
+    def _block_end_back(self, layer: int, partials: Tensor) -> None:
         plan = self.plan
         n_programs, each = _back_tiles(plan)
         token_rows.block_end_back[self.grid(n_programs)](
-            self.parameters, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
+            self.values, self.count, self.rows(f"x{layer}"), self.rows(f"mixed{layer}"),
             self.raw(layer + 1), self.rows("dx"), self.rows("d_mixed"), partials,
-            plan.block(layer), programs(plan), *self.sizes,
-            TOKENS=plan.n_tokens, ROWS=_BACK_ROWS, TILES=each, **self.widths, **_BACK,
+            plan.block(layer), partials.shape[1], *self.sizes, TOKENS=plan.n_tokens,
+            ROWS=_BACK_ROWS, TILES=each, K=self.shape, **_BACK,
         )  # fmt: skip
 
-    def project_back(self, layer: int, partials: Tensor) -> None:
+    def _project_back(self, layer: int, partials: Tensor) -> None:
         plan = self.plan
-        last = layer == plan.model.n_layers - 1
         n_programs, each = _project_tiles(plan)
         q, k, _ = self.qkv(layer)
         token_rows.project_back[self.grid(n_programs)](
-            self.parameters, self.count, self.rows(f"x{layer}"), self.rows("dx"),
-            self.ones("last_dx"), *self.d_qkv(layer), q, k, self.waves, partials,
-            plan.block(layer), programs(plan), *self.sizes,
-            TOKENS=plan.n_tokens, ROWS=_project_rows(plan), TILES=each, **self.widths,
-            ROTARY=plan.model.positions == "rotary", LAST=last, **_PROJECT_BACK,
+            self.values, self.count, self.rows(f"x{layer}"), self.rows("dx"),
+            self.ones("last_dx"), *self.d_qkv(layer), q, k, plan.waves, partials,
+            plan.block(layer), partials.shape[1], *self.sizes, TOKENS=plan.n_tokens,
+            ROWS=_project_rows(plan), TILES=each, LAST=layer == self.last, K=self.shape,
+            **_PROJECT_BACK,
         )  # fmt: skip
 
-    def d_qkv(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        last = layer == self.plan.model.n_layers - 1
-        return self.ones("last_dq") if last else self.rows("dq"), self.rows("dk"), self.rows("dv")
-
-    def tokens_back(self, partials: Tensor) -> None:
+    def _tokens_back(self, partials: Tensor) -> None:
         """From the first mixing back to the embedding."""
-        plan, d = self.plan, self.plan.model.d_model
-        last = plan.model.n_layers == 1
-        grads = *self.d_qkv(0), self.ones("last_dx") if last else self.rows("dx")
+        plan, d, only = self.plan, self.plan.model.d_model, self.last == 0
+        grads = *self.d_qkv(0), self.ones("last_dx") if only else self.rows("dx")
         sums = plan.buffer("sums by kind", len(grads), 2, plan.n_tokens, d)
         parts = len(grads) * max(1, d // first_block.COLUMNS.value)
         first_block.tally[self.grid((plan.n_tokens - 1) * parts)](
             self.count, self.bits, *grads, sums, plan.capacity,
-            N=plan.model.n_bits, LHI=int(plan.lhi), ROWS=_TALLIED,
-            TILES=triton.cdiv(plan.capacity, _TALLIED), D=d, LAST=last, **_TALLY,
+            N=plan.model.n_bits, LHI=plan.draws["LHI"], ROWS=_TALLIED,
+            TILES=triton.cdiv(plan.capacity, _TALLIED), D=d, LAST=only, **_TALLY,
         )  # fmt: skip
         n_programs, each = _kind_tiles(plan)
         first_block.tokens_back[self.grid(n_programs)](
-            self.parameters, self.streams, self.first, self.count, *grads, sums, self.waves,
-            partials, plan.block(0), *self.positions, programs(plan), *self.sizes,
-            **self.tokens, ROWS=_KIND_ROWS, TILES=each, **self.widths,
-            POSITIONS=plan.model.positions, LAST=last, **_KINDS,
+            self.values, self.keys, self.first, self.count, *grads, sums, plan.waves,
+            partials, plan.block(0), *self.positions, partials.shape[1], *self.sizes,
+            **self.plan.draws, ROWS=_KIND_ROWS, TILES=each, LAST=only, K=self.shape, **_KINDS,
         )  # fmt: skip
-
-
-def forward(
-    plan: Plan, values: Tensor, keys: Tensor, first: Tensor, count: int, logits: Tensor
-) -> None:
-    """Logits of a batch."""
-    launch = _Launch(plan, values, keys, first, count)
-    _up_to_answer(launch)
-    launch.answer(logits, None)
-
-
-def _up_to_answer(launch: _Launch) -> None:
-    launch.enter()
-    for layer in range(launch.plan.model.n_layers - 1):
-        launch.mix(layer)
-        launch.block_end(layer)
-    launch.read()
-
-
-def backward(
-    plan: Plan,
-    values: Tensor,
-    keys: Tensor,
-    first: Tensor,
-    count: int,
-    losses: Tensor,
-    partials: Tensor,
-) -> None:
-    """Losses and gradient shares of a batch."""
-    launch = _Launch(plan, values, keys, first, count, plan.cuts)
-    _up_to_answer(launch)
-    launch.answer(losses, partials)
-    launch.read_back()
-    for layer in reversed(range(1, plan.model.n_layers)):
-        launch.project_back(layer, partials)
-        launch.block_end_back(layer - 1, partials)
-        launch.mix_back(layer - 1)
-    launch.tokens_back(partials)

@@ -14,16 +14,16 @@ are those of `models/gru.py`.
 import triton
 import triton.language as tl
 
-from ithbit.kernels.draws import draw_bit, draw_index
+from ithbit.kernels.draws import stream_of
 from ithbit.kernels.gru.tokens import FEATURES, draw, embedding_at, features, turned
 from ithbit.kernels.tile import (
     SIZES,
-    cross_entropy,
     dot,
     held,
     load_matrix,
     load_transposed,
     load_vector,
+    loss_back,
     store_matrix,
     store_vector,
 )
@@ -99,8 +99,8 @@ def run_layer(
     at = states + start * (TOKENS + 1) * D + d
     kept = saved + start * TOKENS * 4 * D + d
     if FIRST:
-        key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
-        example = tl.load(first + seed) + row
+        key, example = stream_of(keys, first, seed)
+        example += row
         query, low, high = draw(key, example, N, WORDS, CUTS)
     else:
         source = below + start * (TOKENS + 1) * D + d + D
@@ -162,8 +162,8 @@ def run_layer_back(
     w_n = load_matrix(weights + 5 * D * D, D, D)
     if AGAIN:
         maps = _load_maps(parameters, layer, positions, D, FIRST)
-    key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
-    example = tl.load(first + seed) + row
+    key, example = stream_of(keys, first, seed)
+    example += row
     query, low, high = draw(key, example, N, WORDS, CUTS)
     # At token t: the state before it, what was saved there, the gradient of the state after it.
     at = states + start * (TOKENS + 1) * D + d
@@ -174,11 +174,8 @@ def run_layer_back(
         state = tl.load(at + TOKENS * D)
         weight = load_vector(parameters + head, D)
         logit = tl.sum(state * weight, 1) + tl.load(parameters + head + D)
-        index = draw_index(key, example, N, WORDS)
-        answer = draw_bit(key, example, index, N, WORDS, CUTS)
-        loss, slope = cross_entropy(logit, answer)
-        tl.store(losses + seed * CAPACITY + row, loss, mask=row < count)
-        slope = tl.where(row < count, slope / count, 0.0)
+        to = losses + seed * CAPACITY + row
+        slope = loss_back(to, logit, key, example, row < count, count, N, WORDS, CUTS)
         store_vector(partial + head, tl.sum(slope[:, None] * state, 0), D)
         tl.store(partial + head + D, tl.sum(slope, 0))
         dh = slope[:, None] * weight

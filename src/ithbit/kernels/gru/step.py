@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ithbit.kernels import embedding
 from ithbit.kernels.gru import recurrence
-from ithbit.kernels.plan import Plan
+from ithbit.kernels.plan import Launches, Plan, shared_out
 
 _NARROW = 8  # widths up to here compute gates again in the backward pass
 _WARPS = 4  # of a recurrence's program: few shares to sum, registers to spare
@@ -27,17 +27,70 @@ _TILE = 128  # numbers that `rows_back` takes at a time, of 16 tokens or more
 _ROW_PROGRAMS = 211
 
 
-def programs(plan: Plan) -> int:
-    """Rows of gradient shares per run."""
-    return max(_recurrences(plan), _row_tiles(plan)[0] if _on_rows(plan) else 0)
+class Gru(Launches):
+    """The launches of a stack of GRUs."""
 
+    @staticmethod
+    def shares(plan: Plan, name: str) -> int:
+        """Few, if a recurrence stores them."""
+        on_rows = _on_rows(plan)
+        weights = [f"blocks.{layer}.{kind}.weight" for layer in on_rows for kind in ("ih", "hh")]
+        if name in weights or (on_rows and name.startswith("positions.learned")):
+            return max(_recurrences(plan), _row_tiles(plan)[0])
+        return _recurrences(plan)
 
-def shares(plan: Plan, name: str) -> int:
-    """In how many of those rows a parameter has shares: few, if a recurrence stores them."""
-    weights = [f"blocks.{layer}.{kind}.weight" for layer in _on_rows(plan) for kind in ("ih", "hh")]
-    if name in weights or name.startswith("positions.learned"):
-        return programs(plan)
-    return _recurrences(plan)
+    def run(self, results: Tensor, partials: Tensor | None) -> None:
+        plan = self.plan
+        self._forward(results, train=partials is not None)
+        if partials is None:
+            return
+        for layer in reversed(range(plan.model.n_layers)):
+            self._back(layer, results, partials)
+        if not _own_tokens(plan, 0):
+            grads = _saved(plan, 0)[:, :, :, -1]
+            embedding.embed_back(self, grads, partials, _recurrences(plan))
+
+    def _shape(self, layer: int) -> dict[str, int]:
+        """What a recurrence is compiled for."""
+        plan = self.plan
+        return {
+            **plan.draws, "D": plan.model.d_model, "SEQUENCES": _sequences(plan),
+            "FIRST": _own_tokens(plan, layer), "CUTS": self.cuts, "num_warps": _warps(plan),
+        }  # fmt: skip
+
+    def _forward(self, logits: Tensor, train: bool) -> None:
+        """All layers' states: with what backward needs, or only as far as the logits."""
+        plan, keep = self.plan, train and not _narrow(self.plan)
+        if not _own_tokens(plan, 0):
+            embedding.embed(self, _below(plan, 0))
+        for layer in range(plan.model.n_layers):
+            recurrence.run_layer[self.grid(_recurrences(plan))](
+                self.values, self.keys, self.first, self.count, _below(plan, layer),
+                _states(plan, layer), _saved(plan, layer) if keep else logits, logits,
+                plan.n_parameters, plan.capacity,
+                plan.block(layer), plan.encoding, plan.offsets["head.weight"],
+                SAVE=keep, READ=not train and layer == plan.model.n_layers - 1,
+                **self._shape(layer),
+            )  # fmt: skip
+
+    def _back(self, layer: int, losses: Tensor, partials: Tensor) -> None:
+        plan, top = self.plan, self.plan.model.n_layers - 1
+        recurrence.run_layer_back[self.grid(_recurrences(plan))](
+            self.values, self.keys, self.first, self.count, _below(plan, layer),
+            _states(plan, layer), _saved(plan, layer), _saved(plan, min(layer + 1, top)),
+            losses, partials, partials.shape[1], plan.n_parameters, plan.capacity,
+            plan.block(layer), plan.encoding, plan.offsets["head.weight"],
+            LAST=layer == top, AGAIN=_narrow(plan), **self._shape(layer),
+        )  # fmt: skip
+        if layer in _on_rows(plan):
+            (n_programs, each), d = _row_tiles(plan), plan.model.d_model
+            recurrence.rows_back[self.grid(n_programs)](
+                self.values, _below(plan, layer), _states(plan, layer), _saved(plan, layer),
+                partials, partials.shape[1], plan.n_parameters,
+                _recurrences(plan) * _sequences(plan), plan.block(layer),
+                TOKENS=plan.n_tokens, D=d, ROWS=_tile(plan), TILES=each,
+                num_warps=max(1, d * d // 512), num_stages=1,
+            )  # fmt: skip
 
 
 def _recurrences(plan: Plan) -> int:
@@ -54,84 +107,13 @@ def _on_rows(plan: Plan) -> list[int]:
 
 def _row_tiles(plan: Plan) -> tuple[int, int]:
     """Programs per run of `rows_back`, and the number of tiles that each goes over."""
-    tiles = triton.cdiv(_recurrences(plan) * _sequences(plan) * plan.n_tokens, _tile(plan))
-    each = triton.cdiv(tiles, _ROW_PROGRAMS)
-    return triton.cdiv(tiles, each), each
+    tokens = _recurrences(plan) * _sequences(plan) * plan.n_tokens
+    return shared_out(triton.cdiv(tokens, _tile(plan)), _ROW_PROGRAMS)
 
 
 def _tile(plan: Plan) -> int:
     """Tokens that `rows_back` takes at a time."""
     return max(16, _TILE // plan.model.d_model)
-
-
-def backward(
-    plan: Plan,
-    values: Tensor,
-    keys: Tensor,
-    first: Tensor,
-    count: int,
-    losses: Tensor,
-    partials: Tensor,
-) -> None:
-    """Losses and shares of the gradient of examples first … first + count - 1 of every run."""
-    model, d = plan.model, plan.model.d_model
-    rows, each = _row_tiles(plan)
-    _layers_forward(plan, values, keys, first, count, losses, save=True)
-    top = model.n_layers - 1
-    for layer in reversed(range(model.n_layers)):
-        recurrence.run_layer_back[(_recurrences(plan), plan.n_seeds)](
-            values, keys, first, count, _below(plan, layer), _states(plan, layer),
-            _saved(plan, layer), _saved(plan, min(layer + 1, top)), losses, partials,
-            programs(plan), plan.n_parameters, plan.capacity, plan.block(layer),
-            embedding.offset(plan), plan.offsets["head.weight"],
-            N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, D=d, SEQUENCES=_sequences(plan),
-            FIRST=_own_tokens(plan, layer), LAST=layer == top, AGAIN=_narrow(plan), CUTS=plan.cuts,
-            num_warps=_warps(plan),
-        )  # fmt: skip
-        if layer in _on_rows(plan):
-            recurrence.rows_back[(rows, plan.n_seeds)](
-                values, _below(plan, layer), _states(plan, layer), _saved(plan, layer), partials,
-                programs(plan), plan.n_parameters, _recurrences(plan) * _sequences(plan),
-                plan.block(layer),
-                TOKENS=plan.n_tokens, D=d, ROWS=_tile(plan), TILES=each,
-                num_warps=max(1, d * d // 512), num_stages=1,
-            )  # fmt: skip
-    if not _own_tokens(plan, 0):
-        grads = _saved(plan, 0)[:, :, :, -1]
-        embedding.embed_back(plan, keys, first, grads, partials, _recurrences(plan))
-        if model.positions == "learned":
-            embedding.learned_back(plan, grads, count, partials)
-
-
-def forward(
-    plan: Plan, values: Tensor, keys: Tensor, first: Tensor, count: int, logits: Tensor
-) -> None:
-    """Logits of examples first … first + count - 1 of every run."""
-    _layers_forward(plan, values, keys, first, count, logits, save=False)
-
-
-def _layers_forward(
-    plan: Plan,
-    values: Tensor,
-    keys: Tensor,
-    first: Tensor,
-    count: int,
-    logits: Tensor,
-    save: bool,
-) -> None:
-    """All layers' states: saved along with what backward needs, or only as far as the logits."""
-    model, cuts, keep = plan.model, plan.cuts if save else 0, save and not _narrow(plan)
-    if not _own_tokens(plan, 0):
-        embedding.embed(plan, values, keys, first, _below(plan, 0), cuts)
-    for layer in range(model.n_layers):
-        recurrence.run_layer[(_recurrences(plan), plan.n_seeds)](
-            values, keys, first, count, _below(plan, layer), _states(plan, layer),
-            _saved(plan, layer) if keep else logits, logits, plan.n_parameters, plan.capacity,
-            plan.block(layer), embedding.offset(plan), plan.offsets["head.weight"],
-            N=model.n_bits, LHI=int(plan.lhi), WORDS=plan.n_words, D=model.d_model,
-            SEQUENCES=_sequences(plan), FIRST=_own_tokens(plan, layer), SAVE=keep,
-            READ=not save and layer == model.n_layers - 1, CUTS=cuts, num_warps=_warps(plan),
-        )  # fmt: skip
 
 
 def _own_tokens(plan: Plan, layer: int) -> bool:
@@ -169,10 +151,6 @@ def _warps(plan: Plan) -> int:
 
 
 def _sequences(plan: Plan) -> int:
-    """Sequences per program."""
-    return _rows(plan.model.d_model, _warps(plan))
-
-
-def _rows(width: int, warps: int) -> int:
-    """Rows to take at a time: so many that a thread has 16 weights of a matrix, and one unit."""
-    return max(1, 512 * warps // max(width, 16) // width)
+    """Sequences per program: so many that a thread has 16 weights of a matrix, and one unit."""
+    width = plan.model.d_model
+    return max(1, 512 * _warps(plan) // max(width, 16) // width)

@@ -11,6 +11,8 @@ token, number).
 import triton
 import triton.language as tl
 
+from ithbit.kernels.draws import stream_of
+from ithbit.kernels.embedding import embedded
 from ithbit.kernels.mamba2.tile import (
     TAPS,
     load_rows,
@@ -19,7 +21,7 @@ from ithbit.kernels.mamba2.tile import (
     row_number,
     share_of_program,
 )
-from ithbit.kernels.mamba2.token_rows import embed, input_back, load_in, load_steps
+from ithbit.kernels.mamba2.token_rows import input_back, load_in, load_steps
 from ithbit.kernels.tile import (
     SIZES,
     dot,
@@ -30,6 +32,7 @@ from ithbit.kernels.tile import (
 from ithbit.kernels.token_kinds import (
     added,
     features_of,
+    in_kinds,
     place_of,
     store_positions,
     store_sums,
@@ -179,22 +182,22 @@ def tokens_back(
     values += seed * PARAMETERS
     block = values + AT
     share = share_of_program(partials, PROGRAMS, PARAMETERS)
-    key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
-    start = tl.load(first + seed)
+    key, start = stream_of(keys, first, seed)
     KINDS: tl.constexpr = 2 * K.TOKENS
     for turn in tl.range(0, K.KIND_TURNS, num_stages=1, disable_licm=True):
         tl.debug_barrier()  # what the previous tile added is read again
         tile = tl.program_id(0) + turn * tl.num_programs(0)
         place = place_of(tile, count, K.N, K.LHI, K.KIND_ROWS)
         row, token, valid = place
-        if tile < K.KIND_TILES:
+        of_kinds = in_kinds(tile, K.N, K.LHI, K.KIND_ROWS)
+        if of_kinds:
             d_raw = slope_sums + seed * (TAPS * KINDS * K.WIDTH)
             d_step = step_sums + seed * (KINDS * 3 * K.HEADS)
             d_out = grad_sums + seed * (KINDS * K.D)
         else:
             d_raw, d_step = of_seed(slopes, K.WIDTH, K), of_seed(d_steps, 3 * K.HEADS, K)
             d_out = of_seed(grads, K.D, K)
-        LAG = tl.where(tile < K.KIND_TILES, KINDS * K.WIDTH, 0)
+        LAG = tl.where(of_kinds, KINDS * K.WIDTH, 0)
         # All loads before any store: no load is moved ahead of a store.
         c = tl.arange(0, K.WIDE)[None, :]
         later = ()
@@ -209,15 +212,15 @@ def tokens_back(
         grad = load_rows(d_out, (row, token, known), K.D, K.D, K)
         weight, gain = load_in(block, K), load_vector(block, K.D)
         features = features_of(key, start, place, K.N, K.LHI, K.WORDS)
-        normal, inverse = rms(embed(values, features, waves, place, K), K.D)
+        ENCODING: tl.constexpr = K.ENCODING
+        x = embedded(features, values, K.POSITIONS, 0, waves, token, K.D, ENCODING, False)
+        normal, inverse = rms(x, K.D)
         gained = normal * gain
         d_gained = _columns_back(gained, weight, later, block, share + AT, turn, K)
         grad += input_back(
             d_gained, gained, normal, inverse, gain, steps, block, share + AT, turn, K
         )  # fmt: skip
-        ENCODING: tl.constexpr = K.ENCODING
         d_map = dot(tl.trans(features), grad)
-        POLYNOMIAL: tl.constexpr = ENCODING == "polynomial"
-        store_embedding(share, d_map, K.POSITIONS, 0, K.D, POLYNOMIAL, False, turn)
+        store_embedding(share, d_map, K.POSITIONS, 0, K.D, ENCODING, False, turn)
         if ENCODING == "learned":
             store_positions(share + K.POSITIONS, grad, tile, K.N, K.LHI, K.D, K.KIND_ROWS)

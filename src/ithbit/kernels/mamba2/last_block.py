@@ -10,7 +10,7 @@ bit, and in LHI the query. Names: x, b, c belong to the bits; with last_ or quer
 import triton
 import triton.language as tl
 
-from ithbit.kernels.draws import draw_bit, draw_index
+from ithbit.kernels.draws import stream_of
 from ithbit.kernels.mamba2.tile import (
     convolve,
     exp,
@@ -29,10 +29,10 @@ from ithbit.kernels.mamba2.tile import (
 )
 from ithbit.kernels.tile import (
     SIZES,
-    cross_entropy,
     load_matrix,
     load_transposed,
     load_vector,
+    loss_back,
     put_matrix,
     put_vector,
 )
@@ -43,7 +43,7 @@ def _bits_of(tile, count, K: tl.constexpr):
     """The place of a tile's bits."""
     r = tl.arange(0, K.GROUP * K.SPAN)
     example, i = tile * K.GROUP + r // K.SPAN, r % K.SPAN
-    return example, i + K.FIRST, (example < count) & (i < K.N)
+    return example, i + K.LHI, (example < count) & (i < K.N)
 
 
 @triton.jit
@@ -87,23 +87,24 @@ def _load_dt(steps, h, place, K: tl.constexpr):
 
 
 @triton.jit
-def _totals(dt, last_dt, a, K: tl.constexpr):
-    """Sums of dt A from the first bit, in double: up to every bit (GROUP SPAN), and to the last
-    token (GROUP)."""
-    terms = tl.reshape(dt.to(tl.float64) * a, [K.GROUP, K.SPAN])
-    return tl.cumsum(terms, 1), tl.sum(terms, 1) + last_dt.to(tl.float64) * a
-
-
-@triton.jit
 def _exp_of(total):
     high = total.to(tl.float32)
     return exp(high, (total - high.to(tl.float64)).to(tl.float32))
 
 
 @triton.jit
-def _in_head(h, K: tl.constexpr):
-    """1 in the columns of head h, else 0: 1 D."""
-    return tl.where(head_columns(K) == h, 1.0, 0.0)
+def _load_head(steps, block, bits, last, h, K: tl.constexpr):
+    """Of head h: 1 in its columns, else 0 (1 D); A; dt of the bits and of the last token, each with
+    its slope; the sum of dt A from the first bit to the last token (GROUP, in double); and the
+    decay from each bit to the last token."""
+    columns = tl.where(head_columns(K) == h, 1.0, 0.0)
+    a = load_rate(block, h, K)
+    dt, slope = _load_dt(steps, h, bits, K)
+    last_dt, last_slope = _load_dt(steps, h, last, K)
+    terms = tl.reshape(dt.to(tl.float64) * a, [K.GROUP, K.SPAN])
+    whole = tl.sum(terms, 1) + last_dt.to(tl.float64) * a
+    to_last = tl.reshape(_exp_of(whole[:, None] - tl.cumsum(terms, 1)), [K.GROUP * K.SPAN])
+    return columns, a, dt, slope, last_dt, last_slope, whole, to_last
 
 
 @triton.jit
@@ -125,12 +126,7 @@ def _mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K: tl.co
     weight = tl.full([K.GROUP * K.SPAN, K.D], 0, tl.float32)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
-        columns = _in_head(h, K)
-        a = load_rate(block, h, K)
-        dt, _ = _load_dt(steps, h, bits, K)
-        last_dt, _ = _load_dt(steps, h, last, K)
-        total, whole = _totals(dt, last_dt, a, K)
-        to_last = tl.reshape(_exp_of(whole[:, None] - total), [K.GROUP * K.SPAN])
+        columns, _, dt, _, last_dt, _, whole, to_last = _load_head(steps, block, bits, last, h, K)
         weight += (score * to_last * dt)[:, None] * columns
         y += (own * last_dt)[:, None] * columns * last_x
         if K.LHI:
@@ -181,13 +177,10 @@ def _mix_back(
         query_score, d_query_score = tl.sum(last_c * query_b, 1), tl.full([K.GROUP], 0, tl.float32)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
-        columns = _in_head(h, K)
-        a = load_rate(block, h, K)
-        dt, slope = _load_dt(steps, h, bits, K)
-        last_dt, last_slope = _load_dt(steps, h, last, K)
-        total, whole = _totals(dt, last_dt, a, K)
+        columns, a, dt, slope, last_dt, last_slope, whole, to_last = _load_head(
+            steps, block, bits, last, h, K
+        )
         # The last token and the bits it sees.
-        to_last = tl.reshape(_exp_of(whole[:, None] - total), [K.GROUP * K.SPAN])
         along = tl.sum(their_dy * x * columns, 1)
         weight += (score * to_last * dt)[:, None] * columns
         d_score += to_last * dt * along
@@ -235,8 +228,7 @@ def finish(
     """The last block's sum and output at the last token, with logits to `results`; in training the
     losses instead, and the gradients back through the sum."""
     seed = tl.program_id(1)
-    key = tl.load(keys + seed).to(tl.uint64, bitcast=True)
-    start = tl.load(first + seed)
+    key, start = stream_of(keys, first, seed)
     values += seed * PARAMETERS
     HEAD = PARAMETERS - K.D - 1  # last in a row, after the final norm and the unused word
     LEAVE = HEAD - 2 * K.D
@@ -265,11 +257,8 @@ def finish(
         logit = tl.sum(normal * gain * head, 1) + tl.load(values + HEAD + K.D)
         result = results + seed * K.CAPACITY + last[0]
         if TRAIN:
-            asked = draw_index(key, example, K.N, K.WORDS)
-            answer = draw_bit(key, example, asked, K.N, K.WORDS, CUTS)
-            loss, slope = cross_entropy(logit, answer)
-            tl.store(result, loss, mask=last[2])
-            slope = tl.where(last[2], slope / count, 0.0)[:, None]
+            slope = loss_back(result, logit, key, example, last[2], count, K.N, K.WORDS, CUTS)
+            slope = slope[:, None]
             put_vector(share + LEAVE, tl.sum(slope * head * normal, 0), turn, K.D)
             put_vector(share + HEAD, tl.sum(slope * gain * normal, 0), turn, K.D)
             put_vector(share + HEAD + K.D, tl.sum(slope, 0), turn, 1)

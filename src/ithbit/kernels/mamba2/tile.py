@@ -27,7 +27,6 @@ class Shape:
     LHI: int  # 1 for LHI, else 0
     WORDS: int
     TOKENS: int
-    FIRST: int  # token of the first bit
     TAIL: int  # last tokens of a sequence, which the convolution brings to the very last
     ALONE: int  # last tokens of a sequence that are mixed one by one
     CHUNKS: int  # of a sequence, before those
@@ -42,8 +41,7 @@ class Shape:
     BACK_TILES: int  # such tiles per program
     TALLIED: int  # examples that are summed at a time
     KIND_ROWS: int  # of a tile of kinds of tokens
-    KIND_TILES: int  # such tiles, before those of queries
-    KIND_TURNS: int  # tiles of both sorts per program
+    KIND_TURNS: int  # such tiles and those of queries, per program
     D: int
     STATE: int
     HEADS: int

@@ -9,7 +9,8 @@ stored. The backward pass from the bottom block to the embedding is in `first_bl
 import triton
 import triton.language as tl
 
-from ithbit.kernels.embedding import add_positions
+from ithbit.kernels.draws import stream_of
+from ithbit.kernels.embedding import embedded
 from ithbit.kernels.mamba2.tile import (
     TAPS,
     gate_back,
@@ -28,7 +29,6 @@ from ithbit.kernels.tile import (
     SIZES,
     along_rows,
     dot,
-    load_embedding,
     load_matrix,
     load_transposed,
     load_vector,
@@ -36,21 +36,15 @@ from ithbit.kernels.tile import (
     put_matrix,
     put_vector,
     put_where,
+    rows_of,
     so_far,
     token_features,
 )
 
 
 @triton.jit
-def _rows(tile, count, ROWS: tl.constexpr, K: tl.constexpr):
-    """The place of a tile's rows."""
-    row = tile * ROWS + tl.arange(0, ROWS)
-    return row // K.TOKENS, row % K.TOKENS, row < count * K.TOKENS
-
-
-@triton.jit
 def _rows_tails_first(tile, count, ROWS: tl.constexpr, K: tl.constexpr):
-    """The same, with the tails of all sequences before their other tokens."""
+    """The place of a tile's rows, with the tails of all sequences before their other tokens."""
     row = tile * ROWS + tl.arange(0, ROWS)
     example, token = row // K.TAIL, K.TOKENS - K.TAIL + row % K.TAIL
     if K.TOKENS > K.TAIL:
@@ -58,21 +52,6 @@ def _rows_tails_first(tile, count, ROWS: tl.constexpr, K: tl.constexpr):
         example = tl.where(other < 0, example, other // (K.TOKENS - K.TAIL))
         token = tl.where(other < 0, token, other % (K.TOKENS - K.TAIL))
     return example, token, example < count
-
-
-@triton.jit
-def _features(keys, first, place, CUTS: tl.constexpr, K: tl.constexpr):
-    key = tl.load(keys + tl.program_id(1)).to(tl.uint64, bitcast=True)
-    start = tl.load(first + tl.program_id(1))
-    return token_features(key, start + place[0], place[1], K.N, K.LHI, K.WORDS, CUTS)
-
-
-@triton.jit
-def embed(values, features, waves, place, K: tl.constexpr):
-    """Token features -> input of the first block."""
-    ENCODING: tl.constexpr = K.ENCODING
-    x = dot(features, load_embedding(values, K.POSITIONS, 0, K.D, ENCODING == "polynomial", False))
-    return add_positions(x, values, K.POSITIONS, waves, place[1], K.D, ENCODING)
 
 
 @triton.jit
@@ -94,13 +73,15 @@ def project(
     seed = tl.program_id(1)
     values += seed * PARAMETERS
     block = values + AT
-    place = _rows(tl.program_id(0), count, K.ROWS, K)
+    place = rows_of(tl.program_id(0), count, K.TOKENS, K.ROWS)
     if BOTTOM:
-        features = _features(keys, first, place, CUTS, K)
+        key, start = stream_of(keys, first, seed)
+        features = token_features(key, start + place[0], place[1], K.N, K.LHI, K.WORDS, CUTS)
         # The feature in column 3 is the bit.
         bit = tl.sum(tl.where(tl.arange(0, FEATURES)[None, :] == 3, features, 0.0), 1)
         tl.store(of_seed(bits, 1, K) + row_number(place, K), bit, mask=place[2])
-        x = embed(values, features, waves, place, K)
+        ENCODING: tl.constexpr = K.ENCODING
+        x = embedded(features, values, K.POSITIONS, 0, waves, place[1], K.D, ENCODING, False)
     else:
         under = values + BEFORE
         x = load_rows(of_seed(before, K.D, K), place, K.D, K.D, K)
@@ -275,7 +256,7 @@ def project_back(
         if TOP:
             place = _rows_tails_first(tile, count, K.BACK_ROWS, K)
         else:
-            place = _rows(tile, count, K.BACK_ROWS, K)
+            place = rows_of(tile, count, K.TOKENS, K.BACK_ROWS)
         x = load_rows(of_seed(stream, K.D, K), place, K.D, K.D, K)
         grad = _project_back(
             x, slopes, d_steps, raw, block, share + AT, place, turn, whole, TOP, K
