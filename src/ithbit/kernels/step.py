@@ -19,7 +19,7 @@ from ithbit.kernels.gru import step as gru
 from ithbit.kernels.mamba2 import step as mamba2
 from ithbit.kernels.plan import Launches, Plan
 from ithbit.spec import ModelSpec, Protocol
-from ithbit.tasks.stream import CUTS
+from ithbit.tasks.sampling import CUTS
 
 MAX_BITS = 512
 _LEAST = 4  # smallest width, of a token, a hidden layer or a state
