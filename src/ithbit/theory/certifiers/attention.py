@@ -109,15 +109,17 @@ def attend(
     own = own[:, np.arange(len(token)), bit]
     seen = _seen(cases.allowed, token, bit, layer.causal)
     queries = linear(layer.Q, own)
-    hull = linear(layer.V, cases.hull)[np.repeat(np.arange(count), len(token))]
+    case = np.repeat(np.arange(count), len(token))  # of each row, a case and a query
+    hull = linear(layer.V, cases.hull)[case]
     if isinstance(layer, SoftmaxAttention):
-        picked = _softmax_terms(cases, linear(layer.K.T, queries), seen)
+        terms, near, lifted = _softmax_terms(cases, case, linear(layer.K.T, queries), seen)
     else:
-        picked = _linear_terms(layer.feature, linear(layer.K, cases.box), queries, seen)
-    near = linear(layer.V, cases.gather(picked.case, picked.token))
-    bounds = [picked.terms.range(near[..., c], hull[..., c]) for c in range(layer.d_in)]
+        terms = _linear_terms(layer.feature, linear(layer.K, cases.box), queries, seen)
+        near, lifted = np.tile(np.arange(length), (len(case), 1)), np.zeros(len(case), bool)
+    values = linear(layer.V, cases.gather(case[:, None], near))
+    bounds = [terms.range(values[..., c], hull[..., c]) for c in range(layer.d_in)]
     average = concatenate([bound[..., None] for bound in bounds], axis=-1)
-    average = choose(picked.lifted[:, None], hull, average)
+    average = choose(lifted[:, None], hull, average)
     return own + average.simplified().reshape(*own.shape)
 
 
@@ -134,25 +136,11 @@ def _seen(allowed: Mask, token: Numbers, bit: Numbers, causal: bool) -> Mask:
     return seen
 
 
-@dataclass(frozen=True, eq=False)
-class Picked:
-    """The terms of each row (case by query), and where their tokens are in the block."""
-
-    terms: Terms
-    case: NDArray[np.int64]  # row 1
-    token: NDArray[np.int64]  # row term
-    lifted: Mask  # rows whose scores spread too far: only the hull of the values is known
-
-
-def _linear_terms(feature: FeatureMap, keys: Interval, queries: Interval, seen: Mask) -> Picked:
-    count, n_queries, length, _ = seen.shape
-    rows = count * n_queries
+def _linear_terms(feature: FeatureMap, keys: Interval, queries: Interval, seen: Mask) -> Terms:
+    rows = seen.shape[0] * seen.shape[1]
     products = phi(feature, queries)[:, :, None, None] * phi(feature, keys)[:, None]
-    weight = products.total(axis=-1).reshape(rows, length, 2)
-    case = np.repeat(np.arange(count), n_queries)[:, None]
-    token = np.broadcast_to(np.arange(length), (rows, length))
-    terms = Terms(weight, seen.reshape(rows, length, 2), np.zeros(rows))
-    return Picked(terms, case, token, np.zeros(rows, bool))
+    weight = products.total(axis=-1).reshape(rows, *seen.shape[2:])
+    return Terms(weight, seen.reshape(weight.shape), np.zeros(rows))
 
 
 def phi(feature: FeatureMap, x: Interval) -> Interval:
@@ -170,10 +158,13 @@ def phi(feature: FeatureMap, x: Interval) -> Interval:
     ).simplified()
 
 
-def _softmax_terms(cases: Cases | Embedded, u: Interval, seen: Mask) -> Picked:
-    """Terms of softmax: the score of token l is (K x_l)·(Q x_k) = x_l·u with u = K^T Q x_k."""
-    count, n_queries, length, _ = seen.shape
-    rows, d = count * n_queries, u.shape[-1]
+def _softmax_terms(
+    cases: Cases | Embedded, case: Numbers, u: Interval, seen: Mask
+) -> tuple[Terms, Numbers, Mask]:
+    """Terms of softmax: the score of token l is (K x_l)·(Q x_k) = x_l·u with u = K^T Q x_k; where
+    their tokens are, `row term`; and rows whose scores spread too far, of which only the hull of
+    the values is known."""
+    rows, length, d = len(case), seen.shape[2], u.shape[-1]
     middle = (u.lo + u.hi) / 2
     options = [cases.scores(middle, bit) for bit in (0, 1)]
     # A token's score is at least that of its cheaper option; the largest such score is the measure.
@@ -191,14 +182,13 @@ def _softmax_terms(cases: Cases | Embedded, u: Interval, seen: Mask) -> Picked:
     filled = np.zeros(token.shape, bool)
     token[row, slot], filled[row, slot] = column, True
 
-    case = np.repeat(np.arange(count), n_queries)[:, None]
-    scores = (cases.gather(case, token) * u.reshape(rows, 1, 1, d)).total(axis=-1)
+    scores = (cases.gather(case[:, None], token) * u.reshape(rows, 1, 1, d)).total(axis=-1)
     scores = scores - measure.reshape(rows, 1, 1)
     possible = seen.reshape(rows, length, 2)[np.arange(rows)[:, None], token] & filled[..., None]
     lifted = (possible & ~(scores.hi <= _LIFT)).any(axis=(1, 2))
     scores = Interval(np.minimum(scores.lo, _LIFT), np.minimum(scores.hi, _LIFT))
     tail = Interval.point(float(-_FAR)).exp() * float(length)
-    return Picked(Terms(scores.exp(), possible, np.full(rows, tail.hi)), case, token, lifted)
+    return Terms(scores.exp(), possible, np.full(rows, tail.hi)), token, lifted
 
 
 def _score_radius(cases: Cases | Embedded, u: Interval) -> FloatArray:

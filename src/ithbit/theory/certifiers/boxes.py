@@ -50,8 +50,10 @@ def certify_boxes(solution: Solution) -> Bound:
     for index, answer in blocks(solution.n_bits, _block_size(solution)):
         cases: Cases | Embedded = embed(solution, index, answer)
         for layer in solution.layers[:-1]:
-            cases = Cases(_through(layer, cases), cases.allowed)
-        difference = _read(solution, cases)
+            boxes = _through(layer, cases).reshape(*cases.allowed.shape, layer.d_out)
+            cases = Cases(boxes, cases.allowed)
+        then = (solution.output, np.array([[-1.0, 1.0]]))  # alpha_1 − alpha_0
+        difference = _through(solution.layers[-1], cases, then)[:, 0, 0]
         margin = np.where(answer == 1, difference.lo, -difference.hi)
         margin = np.where(np.isnan(margin), -np.inf, margin)
         at = int(np.argmin(margin))
@@ -68,52 +70,43 @@ def _block_size(solution: Solution) -> int:
     return max(1, _BLOCK // (2 * solution.n_tokens * queries * solution.embedding.d))
 
 
-def _through(layer: Layer, cases: Cases | Embedded) -> Interval:
-    """The boxes of a layer's outputs, `case token bit dim`."""
-    count, length, _ = cases.allowed.shape
+def _through(layer: Layer, cases: Cases | Embedded, then: tuple[FloatArray, ...] = ()) -> Interval:
+    """The boxes of a layer's outputs, `case query dim`: each token with each bit; if there are maps
+    to apply `then`, of the last token alone, after these."""
+    count, last = len(cases.allowed), bool(then)
     if isinstance(layer, Attention):
-        sums = attend(layer, cases, last=False)
-        out = output_range(layer.net, sums.reshape(count * length * 2, layer.d_in))
+        net, inner = layer.net, attend(layer, cases, last)
     else:
-        after = _states(layer, cases, last=False)
-        if layer.readout is None:
-            return after
-        joined = concatenate([cases.box, after], axis=3)
-        out = output_range(layer.readout, joined.reshape(count * length * 2, 2 * layer.d_in))
-    return out.simplified().reshape(count, length, 2, layer.d_out)
-
-
-def _read(solution: Solution, cases: Cases | Embedded) -> Interval:
-    """Enclosures of alpha_1 − alpha_0 at the last token, per case."""
-    layer = solution.layers[-1]
-    then = (solution.output, np.array([[-1.0, 1.0]]))
-    if isinstance(layer, Attention):
-        return output_range(layer.net, attend(layer, cases, last=True)[:, 0], then)[:, 0]
-    after = _states(layer, cases, last=True)[:, -1, 0]
-    if layer.readout is None:
-        return linear(then[1], linear(then[0], after))[:, 0]
-    x = cases.token(solution.n_tokens - 1)[:, 0].spread(len(cases.allowed), layer.d_in)
-    return output_range(layer.readout, concatenate([x, after], axis=1), then)[:, 0]
+        net, inner = layer.readout, _states(layer, cases, last)
+    if net is None:
+        for weight in then:
+            inner = linear(weight, inner)
+        return inner
+    flat = inner.reshape(count * inner.shape[1], inner.shape[2])
+    out = output_range(net, flat, then).simplified()
+    return out.reshape(count, inner.shape[1], out.shape[1])
 
 
 def _states(layer: Ssm | Rnn | Gru, cases: Cases | Embedded, last: bool) -> Interval:
-    """Enclosures of h_k by the token's own bit, `case token bit dim`; only the last if `last`."""
+    """Enclosures of h_k, after x_k if there is a readout, `case query dim`: each token with each
+    bit; only the last with bit 0 if `last`."""
     count, length, _ = cases.allowed.shape
     state = Interval.point(np.zeros((count, layer.d_out)))
     if isinstance(layer, Ssm):
         state = state + layer.h0
     after: list[Interval] = []
     for k in range(length):
-        step = _STEPS[layer.kind](layer, cases.token(k), state[:, None])
-        if last:
-            after.clear()
-        after.append(step[:, None])
+        x = cases.token(k)
+        step = _STEPS[layer.kind](layer, x, state[:, None])
         fits = cases.allowed[:, k, :, None]
         state = Interval(
             np.where(fits, step.lo, np.inf).min(axis=1),
             np.where(fits, step.hi, -np.inf).max(axis=1),
         ).simplified()
-    return concatenate(after, axis=1)
+        if k == length - 1 or not last:
+            given = [x.spread(count, 2, layer.d_in)] if layer.readout else []
+            after.append(concatenate([*given, step], axis=2))
+    return after[-1][:, :1] if last else concatenate(after, axis=1)
 
 
 def _ssm_step(layer: Ssm, x: Interval, h: Interval) -> Interval:

@@ -54,6 +54,7 @@ from ithbit.theory.solution import Solution
 
 Spread = tuple[Rational, Rational]
 _PRECISION = 100  # bits of the balls: far more than the margins need
+_ONE = [fmpq(1)]  # the direction in which a net of one number is followed
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +62,7 @@ class Approach:
     """What the first MLP sees: `marker` as a function of s, and the parts of s."""
 
     marker: Line
-    base: list[Rational]  # of position k holding bit b, at 2 (k − 1) + b
-    base_end: Rational | None
+    base: list[Rational]  # of position k holding bit b, at 2 (k − 1) + b; then of the end
     offset: list[Rational]  # per index
     spread: list[Spread]  # per index
     at_index: list[Spread]  # the range of s at the index token itself
@@ -101,18 +101,13 @@ def _check_marks(approach: Approach) -> None:
     for i, (offset, spread, at_index) in enumerate(parts, 1):
         first = bisect_right(bases, left - offset - spread[1])
         stop = bisect_left(bases, right - offset - spread[0])
-        strays = [entry for entry in order[first:stop] if entry != 2 * i - 1]
-        if strays:
-            k, bit = divmod(strays[0], 2)
-            raise UnsuitableError(
-                f"with index {i}, position {k + 1} holding {bit} may be marked too"
-            )
-        ranges: dict[str, Spread] = {"index": at_index}
-        if approach.base_end is not None:
-            ranges["end"] = _shifted(spread, approach.base_end + offset)
-        for token, (bottom, top) in ranges.items():
-            out = top <= left or bottom >= right
-            need(out, f"with index {i}, the {token} token may be marked")
+        for entry in order[first:stop]:
+            k, bit = divmod(entry, 2)
+            is_end = k == len(approach.offset)
+            stray = "the end token" if is_end else f"position {k + 1} holding {bit}"
+            need(entry == 2 * i - 1, f"with index {i}, {stray} may be marked too")
+        out = at_index[1] <= left or at_index[0] >= right
+        need(out, f"with index {i}, the index token may be marked")
 
 
 def _shifted(spread: Spread, by: Rational) -> Spread:
@@ -126,17 +121,17 @@ def _second_layer(solution: Solution) -> tuple[Line, Line, Rational]:
         K, Q, V = (exact(w[0, 0]) for w in (layer.K, layer.Q, layer.V))
         score = K * Q if isinstance(layer, SoftmaxAttention) else K
         need(score == 0, "the second layer does not take the plain mean")
-        net, at, along = layer.net, np.zeros(1), np.ones(1)
+        net, along = layer.net, _ONE
         put, start = linear_line(V / solution.n_tokens), fmpq(0)
     elif isinstance(layer, Ssm):
         require_unit_memory(layer)
-        put, start = line_of(layer.B, np.zeros(1), np.ones(1), np.ones(1)), exact(layer.h0[0])
+        put, start = line_of(layer.B, _ONE, np.ones(1)), exact(layer.h0[0])
         silent = put(fmpq(0)) == 0
         need(silent, "the second layer adds something for tokens without a mark")
-        net, at, along = layer.phi, np.zeros(2), np.array([0.0, 1.0])
+        net, along = layer.phi, [fmpq(0), *_ONE]
     else:
         raise UnsuitableError("the argument covers attention and SSM layers only")
-    one, zero = (line_of(net, at, along, solution.output[answer]) for answer in (1, 0))
+    one, zero = (line_of(net, along, solution.output[answer]) for answer in (1, 0))
     minus = tuple((-out, slope, shift) for out, slope, shift in zero.units)
     return Line(one.units + minus, one.constant - zero.constant), put, start
 
@@ -191,9 +186,8 @@ def _attention(solution: Solution, layer: SoftmaxAttention | LinearAttention) ->
     if isinstance(layer, SoftmaxAttention):
         at_index = _softmax_index(layer, others, index, v, g)
     return Approach(
-        marker=line_of(layer.net, np.zeros(1), np.ones(1), np.ones(1)),
-        base=exact_row(bits.ravel()),
-        base_end=None if table.end is None else exact(table.end[0]),
+        marker=line_of(layer.net, _ONE, np.ones(1)),
+        base=exact_row(np.concatenate(others, axis=None)),
         offset=offset,
         spread=spread,
         at_index=at_index,
@@ -239,7 +233,7 @@ def _ssm(solution: Solution, layer: Ssm) -> Approach:
     require_unit_memory(layer)
     p, q = exact_row(line_direction(layer.phi))
     need(q != 0, "the first readout does not look at the state")
-    put = line_of(layer.B, np.zeros(1), np.ones(1), np.ones(1))
+    put = line_of(layer.B, _ONE, np.ones(1))
     drift_low = drift_high = fmpq(0)
     for options in (*table.bit[..., 0], table.end):
         steps = [put(exact(x)) for x in options]
@@ -250,9 +244,8 @@ def _ssm(solution: Solution, layer: Ssm) -> Approach:
     at_index = [p * exact(e) + q * h for e, h in zip(table.index[:, 0], states, strict=True)]
     along = [fmpq(0), 1 / q]  # p x + q h grows by one along it
     return Approach(
-        marker=line_of(layer.phi, np.zeros(2), along, np.ones(1)),
-        base=[p * x for x in exact_row(table.bit.ravel())],
-        base_end=p * exact(table.end[0]),
+        marker=line_of(layer.phi, along, np.ones(1)),
+        base=[p * x for x in exact_row([*table.bit.ravel(), *table.end])],
         offset=[q * h for h in states],
         spread=[(low, high)] * solution.n_bits,
         at_index=[(s, s) for s in at_index],
