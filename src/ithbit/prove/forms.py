@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from flint import arb, ctx
+from flint import arb, arb_series, ctx
 
 from ithbit.prove.bounded import Arrays
 from ithbit.theory.layers import FloatArray
@@ -300,13 +300,9 @@ def _gelu_table() -> FloatArray:
     """GELU and its first four Taylor terms (term, point) for steps of the table, each rounded from
     a ball."""
     with ctx.workprec(120):
-        points = range(-GELU_END * GELU_STEP, GELU_END * GELU_STEP + 1)
         rows = []
-        for k in points:
-            x = arb(k) / GELU_STEP
-            cdf = (1 + (x / arb(2).sqrt()).erf()) / 2
-            pdf = (-x * x / 2).exp() / (2 * arb.pi()).sqrt()
-            terms = [x * cdf, cdf + x * pdf, pdf * (2 - x * x) / 2, pdf * (x**3 - 4 * x) / 6]
-            terms.append(pdf * (7 * x * x - x**4 - 4) / 24)
-            rows.append([float(each.mid()) / GELU_STEP**j for j, each in enumerate(terms)])
+        for k in range(-GELU_END * GELU_STEP, GELU_END * GELU_STEP + 1):
+            x = arb_series([arb(k) / GELU_STEP, 1], prec=5)
+            terms = x * (1 + (x / arb(2).sqrt()).erf()) / 2
+            rows.append([float(terms[j].mid()) / GELU_STEP**j for j in range(5)])
     return np.ascontiguousarray(np.transpose(rows))

@@ -24,8 +24,7 @@ Params = Mapping[str, FloatArray]
 
 def exact(weight: FloatArray) -> Balls:
     """A matrix of floats, exactly; a vector becomes one row."""
-    rows = np.atleast_2d(np.asarray(weight, np.float64))
-    return arb_mat(rows.shape[0], rows.shape[1], [arb(float(x)) for x in rows.ravel()])
+    return arb_mat(np.atleast_2d(weight).tolist())
 
 
 def embedded(params: Params, task: str, n: int) -> Balls:
