@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ithbit.theory.certifiers.cases import Cases, Embedded, Mask, Numbers, linear
+from ithbit.theory.certifiers.cases import Cases, Mask, Numbers, linear
 from ithbit.theory.certifiers.intervals import Interval, choose, concatenate
 from ithbit.theory.layers import FeatureMap, FloatArray, LinearAttention, SoftmaxAttention
 
@@ -98,14 +98,12 @@ class Terms:
         return lam
 
 
-def attend(
-    layer: SoftmaxAttention | LinearAttention, cases: Cases | Embedded, last: bool
-) -> Interval:
+def attend(layer: SoftmaxAttention | LinearAttention, cases: Cases, last: bool) -> Interval:
     """Enclosures of x_k + a_k, `case query dim`: each token with each bit, or only the last."""
     count, length, _ = cases.allowed.shape
     token = np.array([length - 1]) if last else np.repeat(np.arange(length), 2)
     bit = np.array([0]) if last else np.tile([0, 1], length)
-    own = cases.gather(np.arange(count)[:, None], token[None].repeat(count, 0))
+    own = cases.gather(np.arange(count)[:, None], token)
     own = own[:, np.arange(len(token)), bit]
     seen = _seen(cases.allowed, token, bit, layer.causal)
     queries = linear(layer.Q, own)
@@ -114,7 +112,8 @@ def attend(
     if isinstance(layer, SoftmaxAttention):
         terms, near, lifted = _softmax_terms(cases, case, linear(layer.K.T, queries), seen)
     else:
-        terms = _linear_terms(layer.feature, linear(layer.K, cases.box), queries, seen)
+        every = cases.gather(np.arange(count)[:, None], np.arange(length))
+        terms = _linear_terms(layer.feature, linear(layer.K, every), queries, seen)
         near, lifted = np.tile(np.arange(length), (len(case), 1)), np.zeros(len(case), bool)
     values = linear(layer.V, cases.gather(case[:, None], near))
     bounds = [terms.range(values[..., c], hull[..., c]) for c in range(layer.d_in)]
@@ -159,7 +158,7 @@ def phi(feature: FeatureMap, x: Interval) -> Interval:
 
 
 def _softmax_terms(
-    cases: Cases | Embedded, case: Numbers, u: Interval, seen: Mask
+    cases: Cases, case: Numbers, u: Interval, seen: Mask
 ) -> tuple[Terms, Numbers, Mask]:
     """Terms of softmax: the score of token l is (K x_l)·(Q x_k) = x_l·u with u = K^T Q x_k; where
     their tokens are, `row term`; and rows whose scores spread too far, of which only the hull of
@@ -191,7 +190,7 @@ def _softmax_terms(
     return Terms(scores.exp(), possible, np.full(rows, tail.hi)), token, lifted
 
 
-def _score_radius(cases: Cases | Embedded, u: Interval) -> FloatArray:
+def _score_radius(cases: Cases, u: Interval) -> FloatArray:
     """By how much a score may exceed its float value at the midpoints, `case query`.
 
     With a for the box of u and b for that of x, coordinate by coordinate: rad(a) |b| + |a| rad(b)

@@ -27,7 +27,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ithbit.theory.certifiers.attention import attend
-from ithbit.theory.certifiers.cases import Cases, Embedded, blocks, embed, linear
+from ithbit.theory.certifiers.cases import Cases, blocks, embed, linear
 from ithbit.theory.certifiers.exact import Bound
 from ithbit.theory.certifiers.intervals import Interval, concatenate, sigmoid, tanh
 from ithbit.theory.layers import Attention, FloatArray, Gru, ReluNet, Rnn, Ssm
@@ -48,7 +48,7 @@ def certify_boxes(solution: Solution) -> Bound:
     """
     worst = Bound(np.inf, 0, 0, ARITHMETIC)
     for index, answer in blocks(solution.n_bits, _block_size(solution)):
-        cases: Cases | Embedded = embed(solution, index, answer)
+        cases = embed(solution, index, answer)
         for layer in solution.layers[:-1]:
             boxes = _through(layer, cases).reshape(*cases.allowed.shape, layer.d_out)
             cases = Cases(boxes, cases.allowed)
@@ -70,7 +70,7 @@ def _block_size(solution: Solution) -> int:
     return max(1, _BLOCK // (2 * solution.n_tokens * queries * solution.embedding.d))
 
 
-def _through(layer: Layer, cases: Cases | Embedded, then: tuple[FloatArray, ...] = ()) -> Interval:
+def _through(layer: Layer, cases: Cases, then: tuple[FloatArray, ...] = ()) -> Interval:
     """The boxes of a layer's outputs, `case query dim`: each token with each bit; if there are maps
     to apply `then`, of the last token alone, after these."""
     count, last = len(cases.allowed), bool(then)
@@ -87,7 +87,7 @@ def _through(layer: Layer, cases: Cases | Embedded, then: tuple[FloatArray, ...]
     return out.reshape(count, inner.shape[1], out.shape[1])
 
 
-def _states(layer: Ssm | Rnn | Gru, cases: Cases | Embedded, last: bool) -> Interval:
+def _states(layer: Ssm | Rnn | Gru, cases: Cases, last: bool) -> Interval:
     """Enclosures of h_k, after x_k if there is a readout, `case query dim`: each token with each
     bit; only the last with bit 0 if `last`."""
     count, length, _ = cases.allowed.shape
