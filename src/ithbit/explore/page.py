@@ -120,11 +120,7 @@ def of_solution(solution: TrainedSolution) -> Entry:
         spec,
         solution.weights,
         words.certified(certificate),
-        case=Case(
-            "".join(map(str, certificate.worst.bits)),
-            certificate.worst.index,
-            certificate.worst.margin,
-        ),
+        case=certificate.worst,
     )
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from ithbit.errors import SpecError
 from ithbit.shown import Shown, counted
 from ithbit.spec import plain
+from ithbit.store.records import Case
 from ithbit.theory.certifiers.angle import certify_angle
 from ithbit.theory.certifiers.boxes import certify_boxes
 from ithbit.theory.certifiers.every_n import every_n, trained_every_n
@@ -58,15 +59,6 @@ class Method:
     of: type = Solution  # the type of weights it applies to
 
 
-@dataclass(frozen=True)
-class Witness:
-    """The worst input found, and its margin as *observed* in float64."""
-
-    index: int
-    bits: tuple[int, ...]
-    margin: float
-
-
 @dataclass(frozen=True, repr=False)
 class Certificate(Shown):
     """A proved lower bound on the margin over all inputs; `certified` if it is positive.
@@ -80,7 +72,7 @@ class Certificate(Shown):
     method: str
     arithmetic: str
     derivation: str
-    worst: Witness
+    worst: Case  # the worst input found, and its margin as *observed* in float64
     refused: tuple[str, ...] = ()
 
     @property
@@ -126,8 +118,8 @@ class Certificate(Shown):
             "speaks_of": SPEAKS_OF,
             "worst": {
                 "index": worst.index,
-                "bits": "".join(map(str, worst.bits)),
-                "observed_margin": finite(worst.margin),
+                "bits": worst.bits,
+                "observed_margin": worst.margin,
             },
         }
 
@@ -152,14 +144,13 @@ class Certificate(Shown):
         )
         table.add_row("how", self.derivation)
         table.add_row("arithmetic", self.arithmetic)
-        found = f"index {worst.index}, bits {shortened(worst.bits)}; margin {worst.margin:.9g}"
+        margin = "not finite" if worst.margin is None else f"{worst.margin:.9g}"
+        found = f"index {worst.index}, bits {shortened(worst.bits)}; margin {margin}"
         table.add_row("worst found", f"{found} (observed)")
         every = every_input(solution)
         if every is not None:
-            margin = f"smallest margin {every.margin:.9g}"
-            table.add_row(
-                "enumerated", f"all {every.inputs} inputs run one by one, {margin} (observed)"
-            )
+            ran = f"all {every.inputs} inputs run one by one"
+            table.add_row("enumerated", f"{ran}, smallest margin {every.margin:.9g} (observed)")
         for run in float_runs(solution):
             safe = safe_n(solution, run.dtype)
             reach = "" if safe is None else f"; in separate runs {safe.sentence()}"
@@ -205,14 +196,13 @@ def floor(bound: float) -> str:
     return f"{rounded.normalize():f}"
 
 
-def shortened(bits: tuple[int, ...]) -> str:
+def shortened(bits: str) -> str:
     """A bit string; of a long one, only both ends.
 
-    >>> shortened((1, 0, 1)), shortened((0,) * 99)
+    >>> shortened("101"), shortened("0" * 99)
     ('101', '000000000000…000000000000')
     """
-    text = "".join(map(str, bits))
-    return text if len(text) <= 32 else f"{text[:12]}…{text[-12:]}"
+    return bits if len(bits) <= 32 else f"{bits[:12]}…{bits[-12:]}"
 
 
 def _longest_boxes(solution: Solution) -> int:
@@ -306,7 +296,7 @@ def certify(solution: AnySolution, method: str | None = None) -> Certificate:
     raise SpecError(f"no argument applies to {what} ({'; '.join(refused)}); take a shorter n")
 
 
-def find_worst(solution: AnySolution, index: int, answer: int) -> Witness:
+def find_worst(solution: AnySolution, index: int, answer: int) -> Case:
     """The input with the smallest *observed* margin among a few that share index and answer.
 
     The other bits are all 0, all 1, 1 only before, only after or only next to the index, and
@@ -326,4 +316,4 @@ def find_worst(solution: AnySolution, index: int, answer: int) -> Witness:
     with np.errstate(all="ignore"):  # wrong weights may overflow; a NaN counts as the worst
         margins = solution.margins(bits, np.full(len(bits), index)).astype(np.float64)
     at = int(np.argmin(np.where(np.isnan(margins), -np.inf, margins)))
-    return Witness(index, tuple(bits[at].tolist()), float(margins[at]))
+    return Case("".join(map(str, bits[at])), index, finite(float(margins[at])))
