@@ -81,15 +81,15 @@ def certify_marker(solution: Solution) -> Bound:
     _check_marks(approach)
     read, put, start = _second_layer(solution)
     _, unmarked = read.range(*_shifted(put.range(fmpq(0), fmpq(0)), start))
-    worst: tuple[Rational, int, int] = (-unmarked, 1, 0)
+    margins: list[tuple[Rational, int, int]] = [(-unmarked, 1, 0)]
     for i, (low, high) in enumerate(approach.spread, 1):
         s = approach.base[2 * i - 1] + approach.offset[i - 1]
         marked = approach.marker.range(s + low, s + high)
         margin, _ = read.range(*_shifted(put.range(*marked), start))
-        if margin < worst[0]:
-            worst = (margin, i, 1)
+        margins.append((margin, i, 1))
+    least, *case = min(margins)
     recurrent = isinstance(solution.layers[0], Ssm)
-    return Bound(rounded_down(worst[0]), *worst[1:], EXACT if recurrent else BALLS)
+    return Bound(rounded_down(least), *case, EXACT if recurrent else BALLS)
 
 
 def _check_marks(approach: Approach) -> None:
