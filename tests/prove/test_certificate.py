@@ -18,6 +18,7 @@ from ithbit.prove import check
 from ithbit.prove.bands import STEP, everything, reached
 from ithbit.prove.bounded import Leaves, bounds_for
 from ithbit.prove.certificate import (
+    check_proof,
     confirmed,
     document,
     need_bounds,
@@ -28,7 +29,7 @@ from ithbit.prove.certificate import (
     write,
 )
 from ithbit.prove.check import OneLayer
-from ithbit.prove.search import search
+from ithbit.prove.search import cases, search
 from ithbit.theory.certificate_file import CertificateError, digest
 
 FOLDER = folders("rhi_n16_softmax-full_*_s1-*")[0]
@@ -225,6 +226,19 @@ def test_a_proof_of_one_layer_has_no_functionals(proved) -> None:
     more = sealed(content | {"functionals": [[1] * 16]})
     with pytest.raises(CertificateError, match="a proof of one layer has no functionals"):
         confirmed(more, weights)
+
+
+def test_weights_that_cannot_be_bounded_are_refused(tmp_path) -> None:
+    run, weights = read(folders("lhi_n16_linear-full_*_s1-*")[0])
+    params = dict(weights_of(weights))
+    params["blocks.0.norm1.weight"] *= 1e60
+    index, bits = cases(16)
+    none = np.zeros((0, 16))
+    leaves = Leaves(index, bits, everything(none, 32), np.ones(32))
+    content = document(run, save(params), leaves, none)
+    (tmp_path / "weights.safetensors").write_bytes(save(params))
+    with pytest.raises(CertificateError, match=r"is refused: the .* are too large"):
+        check_proof(tmp_path / "proof.json", content)
 
 
 def test_covers_with_limits_are_found(rng) -> None:

@@ -144,7 +144,7 @@ def check_proof(path: Path, content: Json, one_by_one: OneByOne = iter) -> Confi
         ) from error
     try:
         return confirmed(content, weights, one_by_one=one_by_one)
-    except (SpecError, CertificateError) as reason:
+    except (SpecError, CertificateError, ArithmeticError) as reason:
         raise CertificateError(f"{path} is refused: {reason}") from reason
 
 

@@ -40,9 +40,9 @@ from ithbit.theory.solution import AnySolution, Solution, TrainedSolution
 FORMAT = "ithbit certificate 1"  # of its file
 SPEAKS_OF = "real arithmetic on the stored weights"
 
-# Bounds found in floats are lowered by this fraction before they are certified and written, so that
-# another machine, whose exp may round differently, re-derives at least what the file states.
-_SLACK = 2.0**-40
+# Bounds found in floats are lowered by this fraction before they are stated: on another machine,
+# whose sums may round differently, a check finds what a file states within half of it.
+SLACK = 2.0**-40
 # The generic argument is refused past these lengths, where it would take minutes: n^3 steps for two
 # attention layers, n^2 for recurrent layers, n^2 in one matrix product for one attention layer.
 _LONGEST = {"deep": 160, "recurrent": 1100, "one attention layer": 10_000}
@@ -216,7 +216,7 @@ def _boxes_bound(solution: Solution) -> Bound:
     fits = solution.n_bits <= longest
     need(fits, f"the generic argument is offered up to n = {longest} for such layers")
     found = certify_boxes(solution)
-    return replace(found, margin=found.margin - abs(found.margin) * _SLACK)
+    return replace(found, margin=found.margin - abs(found.margin) * SLACK)
 
 
 METHODS: dict[str, Method] = {
