@@ -74,6 +74,7 @@ def _through(layer: Layer, cases: Cases, then: tuple[FloatArray, ...] = ()) -> I
     """The boxes of a layer's outputs, `case query dim`: each token with each bit; if there are maps
     to apply `then`, of the last token alone, after these."""
     count, last = len(cases.allowed), bool(then)
+    net: ReluNet | None
     if isinstance(layer, Attention):
         net, inner = layer.net, attend(layer, cases, last)
     else:

@@ -76,8 +76,8 @@ def certify_states(solution: Solution) -> Bound:
             line.require_still(state, i + 1, solution.n_bits, i)
             y = readout(end, update(end, state))
             margins.append((dot(rows[answer], y) - dot(rows[1 - answer], y), i, answer))
-    least, *case = min(margins)
-    return Bound(rounded_down(least), *case, EXACT)
+    least, index, answer = min(margins)
+    return Bound(rounded_down(least), index, answer, EXACT)
 
 
 def _row(values: FloatArray) -> State:

@@ -87,9 +87,9 @@ def certify_marker(solution: Solution) -> Bound:
         marked = approach.marker.range(s + low, s + high)
         margin, _ = read.range(*_shifted(put.range(*marked), start))
         margins.append((margin, i, 1))
-    least, *case = min(margins)
+    least, index, answer = min(margins)
     recurrent = isinstance(solution.layers[0], Ssm)
-    return Bound(rounded_down(least), *case, EXACT if recurrent else BALLS)
+    return Bound(rounded_down(least), index, answer, EXACT if recurrent else BALLS)
 
 
 def _check_marks(approach: Approach) -> None:
