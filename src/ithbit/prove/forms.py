@@ -175,10 +175,10 @@ def gelu(x: Form, own: bool = True, pieces: int = _PIECES) -> Form:
     width = np.maximum(high - low, 1e-9)
     at = low[..., None] + width[..., None] * np.linspace(0, 1, pieces + 1)
     at[..., -1] = np.maximum(at[..., -1], high)
-    value, off = gelu_at(at)
+    value = gelu_value(at)
     slope = (value[..., -1] - value[..., 0]) / width
     left = value - slope[..., None] * at
-    off = off + (np.abs(value) + np.abs(slope[..., None] * at)) * (4 * _U)
+    off = gelu_off(np.abs(value)) + (np.abs(value) + np.abs(slope[..., None] * at)) * (4 * _U)
     piece = width / pieces * (1 + 1e-6) + (np.abs(low) + np.abs(high)) * (8 * _U)
     bend = piece * piece / 8 * _UP + TINY
     top = (left + off).max(-1) - bend * _BEND_MIN
@@ -264,12 +264,6 @@ def in_cells(x: Form, function: Callable[[Form], Form], k: int, cells: int = 16)
     e = e + slack(k + 8) * (np.abs(top) + np.abs(bottom) + np.abs(slope) * reach[:, None])
     e = e + slack(k + 8) * np.abs(mean).sum(-1)
     return Form((top + bottom) / 2, G, e * up + TINY)
-
-
-def gelu_at(x: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """GELU at float points and how far it may be off."""
-    value = gelu_value(x)
-    return value, gelu_off(np.abs(value))
 
 
 def gelu_off(size: FloatArray) -> FloatArray:

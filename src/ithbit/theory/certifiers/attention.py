@@ -76,19 +76,14 @@ class Terms:
 
     def _newton(self, value: FloatArray, floor: FloatArray) -> FloatArray:
         """The smallest average, in floats: swap to the cheaper options until nothing changes."""
-        low, high = self.weight.lo, self.weight.hi
-        options = np.stack([low, high], axis=-1)  # row token option end
-        shut = ~np.repeat(self.possible[..., None], 2, axis=-1)
-        rows, tokens = value.shape[:2]
-        flat = options.reshape(rows, tokens, 4)
-        values = np.repeat(value[..., None], 2, axis=-1).reshape(rows, tokens, 4)
-        closed = shut.reshape(rows, tokens, 4)
-        absent = closed.all(axis=2)
-        lam: FloatArray = np.where(closed, -np.inf, values).max(axis=(1, 2))
+        absent = ~self.possible.any(axis=2)
+        lam: FloatArray = np.where(self.possible, value, -np.inf).max(axis=(1, 2))
         for _ in range(_NEWTON_STEPS):
-            worth = np.where(closed, np.inf, flat * (values - lam[:, None, None]))
+            gap = value - lam[:, None, None]
+            weight = np.where(gap >= 0, self.weight.lo, self.weight.hi)
+            worth = np.where(self.possible, weight * gap, np.inf)
             pick = worth.argmin(axis=2)[..., None]
-            chosen = np.where(absent, 0.0, np.take_along_axis(flat, pick, 2)[..., 0])
+            chosen = np.where(absent, 0.0, np.take_along_axis(weight, pick, 2)[..., 0])
             gained = np.where(absent, 0.0, np.take_along_axis(worth, pick, 2)[..., 0])
             rest = np.where(floor < lam, self.rest, 0.0)
             step = (gained.sum(axis=1) + rest * (floor - lam)) / (chosen.sum(axis=1) + rest)

@@ -97,6 +97,10 @@ class Line:
                 total += out * inner
         return total
 
+    def times(self, factor: Rational) -> "Line":
+        units = tuple((factor * out, slope, shift) for out, slope, shift in self.units)
+        return Line(units, factor * self.constant)
+
     def breakpoints(self) -> list[Rational]:
         return sorted({-shift / slope for _, slope, shift in self.units if slope != 0})
 
@@ -126,16 +130,15 @@ def linear_line(slope: Rational, constant: Rational = fmpq(0)) -> Line:
     return Line(((fmpq(1), slope, fmpq(0)), (fmpq(-1), -slope, fmpq(0))), constant)
 
 
-def line_of(net: ReluNet, direction: Sequence[Rational], row: FloatArray) -> Line:
-    """t -> row · net(t · direction), for a net with at most one hidden layer."""
+def line_of(net: ReluNet, direction: Sequence[Rational]) -> Line:
+    """t -> net(t · direction), for a net with one output and at most one hidden layer."""
     need(len(net.weights) <= 2, "an MLP has more than one hidden layer")
-    read, starts = exact_row(row), exact_row(net.biases[0])
+    starts = exact_row(net.biases[0])
     slopes = [dot(exact_row(weights), direction) for weights in net.weights[0]]
     if len(net.weights) == 1:
-        return linear_line(dot(read, slopes), dot(read, starts))
-    outs = [dot(read, exact_row(column)) for column in net.weights[1].T]
-    units = tuple(zip(outs, slopes, starts, strict=True))
-    return Line(units, dot(read, exact_row(net.biases[1])))
+        return linear_line(*slopes, *starts)
+    (outs,), (constant,) = net.weights[1], net.biases[1]
+    return Line(tuple(zip(exact_row(outs), slopes, starts, strict=True)), exact(constant))
 
 
 def line_direction(net: ReluNet) -> FloatArray:

@@ -125,15 +125,14 @@ def _second_layer(solution: Solution) -> tuple[Line, Line, Rational]:
         put, start = linear_line(V / solution.n_tokens), fmpq(0)
     elif isinstance(layer, Ssm):
         require_unit_memory(layer)
-        put, start = line_of(layer.B, _ONE, np.ones(1)), exact(layer.h0[0])
+        put, start = line_of(layer.B, _ONE), exact(layer.h0[0])
         silent = put(fmpq(0)) == 0
         need(silent, "the second layer adds something for tokens without a mark")
         net, along = layer.phi, [fmpq(0), *_ONE]
     else:
         raise UnsuitableError("the argument covers attention and SSM layers only")
-    one, zero = (line_of(net, along, solution.output[answer]) for answer in (1, 0))
-    minus = tuple((-out, slope, shift) for out, slope, shift in zero.units)
-    return Line(one.units + minus, one.constant - zero.constant), put, start
+    ((zero,), (one,)) = solution.output
+    return line_of(net, along).times(exact(one) - exact(zero)), put, start
 
 
 def approach_of(solution: Solution) -> Approach:
@@ -186,7 +185,7 @@ def _attention(solution: Solution, layer: SoftmaxAttention | LinearAttention) ->
     if isinstance(layer, SoftmaxAttention):
         at_index = _softmax_index(layer, others, index, v, g)
     return Approach(
-        marker=line_of(layer.net, _ONE, np.ones(1)),
+        marker=line_of(layer.net, _ONE),
         base=exact_row(np.concatenate(others, axis=None)),
         offset=offset,
         spread=spread,
@@ -233,7 +232,7 @@ def _ssm(solution: Solution, layer: Ssm) -> Approach:
     require_unit_memory(layer)
     p, q = exact_row(line_direction(layer.phi))
     need(q != 0, "the first readout does not look at the state")
-    put = line_of(layer.B, _ONE, np.ones(1))
+    put = line_of(layer.B, _ONE)
     drift_low = drift_high = fmpq(0)
     for options in (*table.bit[..., 0], table.end):
         steps = [put(exact(x)) for x in options]
@@ -244,7 +243,7 @@ def _ssm(solution: Solution, layer: Ssm) -> Approach:
     at_index = [p * exact(e) + q * h for e, h in zip(table.index[:, 0], states, strict=True)]
     along = [fmpq(0), 1 / q]  # p x + q h grows by one along it
     return Approach(
-        marker=line_of(layer.phi, along, np.ones(1)),
+        marker=line_of(layer.phi, along),
         base=[p * x for x in exact_row([*table.bit.ravel(), *table.end])],
         offset=[q * h for h in states],
         spread=[(low, high)] * solution.n_bits,
