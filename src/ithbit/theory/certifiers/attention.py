@@ -114,7 +114,7 @@ def attend(layer: SoftmaxAttention | LinearAttention, cases: Cases, last: bool) 
     bounds = [terms.range(values[..., c], hull[..., c]) for c in range(layer.d_in)]
     average = concatenate([bound[..., None] for bound in bounds], axis=-1)
     average = choose(lifted[:, None], hull, average)
-    return own + average.simplified().reshape(*own.shape)
+    return own + average.reshape(*own.shape)
 
 
 def _seen(allowed: Mask, token: Numbers, bit: Numbers, causal: bool) -> Mask:
@@ -147,9 +147,7 @@ def phi(feature: FeatureMap, x: Interval) -> Interval:
     if feature == "relu+1":
         return right
     left = Interval(np.minimum(x.lo, 0.0), np.minimum(x.hi, 0.0)).exp()
-    return Interval(
-        np.where(x.lo > 0, right.lo, left.lo), np.where(x.hi > 0, right.hi, left.hi)
-    ).simplified()
+    return Interval(np.where(x.lo > 0, right.lo, left.lo), np.where(x.hi > 0, right.hi, left.hi))
 
 
 def _softmax_terms(

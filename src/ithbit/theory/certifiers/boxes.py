@@ -84,7 +84,7 @@ def _through(layer: Layer, cases: Cases, then: tuple[FloatArray, ...] = ()) -> I
             inner = linear(weight, inner)
         return inner
     flat = inner.reshape(count * inner.shape[1], inner.shape[2])
-    out = output_range(net, flat, then).simplified()
+    out = output_range(net, flat, then)
     return out.reshape(count, inner.shape[1], out.shape[1])
 
 
@@ -103,7 +103,7 @@ def _states(layer: Ssm | Rnn | Gru, cases: Cases, last: bool) -> Interval:
         state = Interval(
             np.where(fits, step.lo, np.inf).min(axis=1),
             np.where(fits, step.hi, -np.inf).max(axis=1),
-        ).simplified()
+        )
         if k == length - 1 or not last:
             given = [x.spread(count, 2, layer.d_in)] if layer.readout else []
             after.append(concatenate([*given, step], axis=2))
