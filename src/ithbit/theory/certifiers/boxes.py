@@ -73,19 +73,14 @@ def _block_size(solution: Solution) -> int:
 def _through(layer: Layer, cases: Cases, then: tuple[FloatArray, ...] = ()) -> Interval:
     """The boxes of a layer's outputs, `case query dim`: each token with each bit; if there are maps
     to apply `then`, of the last token alone, after these."""
-    count, last = len(cases.allowed), bool(then)
-    net: ReluNet | None
     if isinstance(layer, Attention):
-        net, inner = layer.net, attend(layer, cases, last)
-    else:
-        net, inner = layer.readout, _states(layer, cases, last)
-    if net is None:
-        for weight in then:
-            inner = linear(weight, inner)
-        return inner
-    flat = inner.reshape(count * inner.shape[1], inner.shape[2])
-    out = output_range(net, flat, then)
-    return out.reshape(count, inner.shape[1], out.shape[1])
+        return output_range(layer.net, attend(layer, cases, last=bool(then)), then)
+    after = _states(layer, cases, last=bool(then))
+    if layer.readout is not None:
+        return output_range(layer.readout, after, then)
+    for weight in then:
+        after = linear(weight, after)
+    return after
 
 
 def _states(layer: Ssm | Rnn | Gru, cases: Cases, last: bool) -> Interval:
@@ -112,16 +107,14 @@ def _states(layer: Ssm | Rnn | Gru, cases: Cases, last: bool) -> Interval:
 
 def _ssm_step(layer: Ssm, x: Interval, h: Interval) -> Interval:
     shared, _, d = x.shape
-    flat = x.reshape(shared * 2, d)
-    matrices = output_range(layer.A, flat).reshape(shared, 2, d, d)
-    inputs = output_range(layer.B, flat).reshape(shared, 2, d)
-    return (matrices * h[:, :, None]).total(axis=-1) + inputs
+    matrices = output_range(layer.A, x).reshape(shared, 2, d, d)
+    return (matrices * h[:, :, None]).total(axis=-1) + output_range(layer.B, x)
 
 
 def _rnn_step(layer: Rnn, x: Interval, h: Interval) -> Interval:
     count, _, d = h.shape
     joined = concatenate([x.spread(count, 2, d), h.spread(count, 2, d)], axis=2)
-    return output_range(layer.N1, joined.reshape(count * 2, 2 * d)).reshape(count, 2, d)
+    return output_range(layer.N1, joined)
 
 
 def _gru_step(layer: Gru, x: Interval, h: Interval) -> Interval:
@@ -140,7 +133,7 @@ _STEPS: dict[str, Callable[..., Interval]] = {"ssm": _ssm_step, "rnn": _rnn_step
 
 
 def output_range(net: ReluNet, box: Interval, then: tuple[FloatArray, ...] = ()) -> Interval:
-    """An enclosure of {net(x) : x in box}, `batch dim`; `then` are linear maps applied after it.
+    """An enclosure of {net(x) : x in box}, `… dim`; `then` are linear maps applied after it.
 
     The maps in `then` keep the correlations between the outputs, which the difference of two logits
     needs. *Certified*: the enclosure holds for every real x in the box.
@@ -153,11 +146,10 @@ def output_range(net: ReluNet, box: Interval, then: tuple[FloatArray, ...] = ())
     steps = [(w, b, j > 0) for j, (w, b) in enumerate(zip(net.weights, net.biases, strict=True))]
     steps += [(w, np.zeros(len(w)), False) for w in then]
     widest = max(weight.size for weight, _, _ in steps) * (net.d_in + 2)
-    size = max(1, _BATCH // widest)
-    if box.shape[0] > size:
-        starts = range(0, box.shape[0], size)
-        return concatenate([_propagate(steps, box[s : s + size]) for s in starts], axis=0)
-    return _propagate(steps, box)
+    flat, size = box.reshape(-1, net.d_in), max(1, _BATCH // widest)
+    starts = range(0, flat.shape[0], size)
+    out = concatenate([_propagate(steps, flat[s : s + size]) for s in starts], axis=0)
+    return out.reshape(*box.shape[:-1], out.shape[1])
 
 
 def _propagate(steps: list[tuple[FloatArray, FloatArray, bool]], box: Interval) -> Interval:
