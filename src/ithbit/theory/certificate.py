@@ -196,13 +196,13 @@ def floor(bound: float) -> str:
     return f"{rounded.normalize():f}"
 
 
-def shortened(bits: str) -> str:
-    """A bit string; of a long one, only both ends.
+def shortened(text: str, most: int = 32, end: int = 12) -> str:
+    """A text; of a long one, as bits may be, only both ends.
 
     >>> shortened("101"), shortened("0" * 99)
     ('101', '000000000000…000000000000')
     """
-    return bits if len(bits) <= 32 else f"{bits[:12]}…{bits[-12:]}"
+    return text if len(text) <= most else f"{text[:end]}…{text[-end:]}"
 
 
 def _longest_boxes(solution: Solution) -> int:

@@ -20,7 +20,7 @@ from ithbit.families import task_named
 from ithbit.spec import ModelSpec
 from ithbit.store.writing import check_writable, write_text
 from ithbit.tasks.indexing import Instance
-from ithbit.theory.certificate import FORMAT, METHODS, SLACK, Certificate, certify
+from ithbit.theory.certificate import FORMAT, METHODS, SLACK, Certificate, certify, shortened
 from ithbit.theory.layers import FloatArray, ReluNet, matrix
 from ithbit.theory.solution import AnySolution, Embedding, Layer, Solution, TrainedSolution
 from ithbit.theory.trained_blocks import shapes
@@ -103,16 +103,12 @@ def _check(content: Json) -> Certificate:
         )
     for key, value in derived.summary().items():
         if key not in ("margin", "worst") and content.get(key) != value:
-            raise CertificateError(f"{key} is not what follows from the weights: {_short(value)}")
+            shown = shortened(repr(value), 60, 28)
+            raise CertificateError(f"{key} is not what follows from the weights: {shown}")
     _check_worst(content.get("worst"), solution)
     if content.get("digest") != digest(content):
         raise CertificateError("the digest does not match the contents: the file was changed")
     return derived
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:28]}…{text[-28:]}"
 
 
 def _check_worst(worst: Any, solution: AnySolution) -> None:

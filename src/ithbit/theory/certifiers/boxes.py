@@ -46,7 +46,7 @@ def certify_boxes(solution: Solution) -> Bound:
     >>> certify_boxes(construct("lhi", "linear-causal", 4)).margin
     1.0
     """
-    worst = Bound(np.inf, 0, 0, ARITHMETIC)
+    margins: list[tuple[float, int, int]] = []
     for index, answer in blocks(solution.n_bits, _block_size(solution)):
         cases = embed(solution, index, answer)
         for layer in solution.layers[:-1]:
@@ -57,9 +57,8 @@ def certify_boxes(solution: Solution) -> Bound:
         margin = np.where(answer == 1, difference.lo, -difference.hi)
         margin = np.where(np.isnan(margin), -np.inf, margin)
         at = int(np.argmin(margin))
-        if margin[at] < worst.margin:
-            worst = Bound(float(margin[at]), int(index[at]), int(answer[at]), ARITHMETIC)
-    return worst
+        margins.append((float(margin[at]), int(index[at]), int(answer[at])))
+    return Bound(*min(margins), ARITHMETIC)
 
 
 def _block_size(solution: Solution) -> int:

@@ -27,7 +27,7 @@ Exact rationals throughout; the exponential sums of (C1) are arb balls. O(n log 
 """
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -79,13 +79,13 @@ def certify_marker(solution: Solution) -> Bound:
     need(narrow, "the argument needs two layers of width 1")
     approach = approach_of(solution)
     _check_marks(approach)
-    read, put, start = _second_layer(solution)
-    _, unmarked = read.range(*_shifted(put.range(fmpq(0), fmpq(0)), start))
+    read, collected = _second_layer(solution)
+    _, unmarked = read.range(*collected.range(fmpq(0), fmpq(0)))
     margins: list[tuple[Rational, int, int]] = [(-unmarked, 1, 0)]
     for i, (low, high) in enumerate(approach.spread, 1):
         s = approach.base[2 * i - 1] + approach.offset[i - 1]
         marked = approach.marker.range(s + low, s + high)
-        margin, _ = read.range(*_shifted(put.range(*marked), start))
+        margin, _ = read.range(*collected.range(*marked))
         margins.append((margin, i, 1))
     least, index, answer = min(margins)
     recurrent = isinstance(solution.layers[0], Ssm)
@@ -110,29 +110,25 @@ def _check_marks(approach: Approach) -> None:
         need(out, f"with index {i}, the index token may be marked")
 
 
-def _shifted(spread: Spread, by: Rational) -> Spread:
-    return spread[0] + by, spread[1] + by
-
-
-def _second_layer(solution: Solution) -> tuple[Line, Line, Rational]:
-    """alpha_1 − alpha_0 as a function of what layer 2 collects; what a mark adds; what is there."""
+def _second_layer(solution: Solution) -> tuple[Line, Line]:
+    """alpha_1 − alpha_0 as a function of what layer 2 collects, and that as one of the mark."""
     layer = solution.layers[1]
     if isinstance(layer, SoftmaxAttention | LinearAttention):
         K, Q, V = (exact(w[0, 0]) for w in (layer.K, layer.Q, layer.V))
         score = K * Q if isinstance(layer, SoftmaxAttention) else K
         need(score == 0, "the second layer does not take the plain mean")
-        net, along = layer.net, _ONE
-        put, start = linear_line(V / solution.n_tokens), fmpq(0)
+        net, along, collected = layer.net, _ONE, linear_line(V / solution.n_tokens)
     elif isinstance(layer, Ssm):
         require_unit_memory(layer)
-        put, start = line_of(layer.B, _ONE), exact(layer.h0[0])
+        put = line_of(layer.B, _ONE)
         silent = put(fmpq(0)) == 0
         need(silent, "the second layer adds something for tokens without a mark")
         net, along = layer.phi, [fmpq(0), *_ONE]
+        collected = replace(put, constant=put.constant + exact(layer.h0[0]))
     else:
         raise UnsuitableError("the argument covers attention and SSM layers only")
     ((zero,), (one,)) = solution.output
-    return line_of(net, along).times(exact(one) - exact(zero)), put, start
+    return line_of(net, along).times(exact(one) - exact(zero)), collected
 
 
 def approach_of(solution: Solution) -> Approach:
