@@ -25,7 +25,6 @@ import numpy as np
 from ithbit.errors import SpecError
 from ithbit.shown import Shown, counted
 from ithbit.spec import plain
-from ithbit.store.records import Case
 from ithbit.theory.certifiers.angle import certify_angle
 from ithbit.theory.certifiers.boxes import certify_boxes
 from ithbit.theory.certifiers.every_n import every_n, trained_every_n
@@ -59,6 +58,15 @@ class Method:
     of: type = Solution  # the type of weights it applies to
 
 
+@dataclass(frozen=True)
+class Witness:
+    """The worst input found, and its margin as *observed* in float64."""
+
+    index: int
+    bits: str
+    margin: float
+
+
 @dataclass(frozen=True, repr=False)
 class Certificate(Shown):
     """A proved lower bound on the margin over all inputs; `certified` if it is positive.
@@ -72,7 +80,7 @@ class Certificate(Shown):
     method: str
     arithmetic: str
     derivation: str
-    worst: Case  # the worst input found, and its margin as *observed* in float64
+    worst: Witness
     refused: tuple[str, ...] = ()
 
     @property
@@ -119,7 +127,7 @@ class Certificate(Shown):
             "worst": {
                 "index": worst.index,
                 "bits": worst.bits,
-                "observed_margin": worst.margin,
+                "observed_margin": finite(worst.margin),
             },
         }
 
@@ -144,8 +152,7 @@ class Certificate(Shown):
         )
         table.add_row("how", self.derivation)
         table.add_row("arithmetic", self.arithmetic)
-        margin = "not finite" if worst.margin is None else f"{worst.margin:.9g}"
-        found = f"index {worst.index}, bits {shortened(worst.bits)}; margin {margin}"
+        found = f"index {worst.index}, bits {shortened(worst.bits)}; margin {worst.margin:.9g}"
         table.add_row("worst found", f"{found} (observed)")
         every = every_input(solution)
         if every is not None:
@@ -296,7 +303,7 @@ def certify(solution: AnySolution, method: str | None = None) -> Certificate:
     raise SpecError(f"no argument applies to {what} ({'; '.join(refused)}); take a shorter n")
 
 
-def find_worst(solution: AnySolution, index: int, answer: int) -> Case:
+def find_worst(solution: AnySolution, index: int, answer: int) -> Witness:
     """The input with the smallest *observed* margin among a few that share index and answer.
 
     The other bits are all 0, all 1, 1 only before, only after or only next to the index, and
@@ -316,4 +323,4 @@ def find_worst(solution: AnySolution, index: int, answer: int) -> Case:
     with np.errstate(all="ignore"):  # wrong weights may overflow; a NaN counts as the worst
         margins = solution.margins(bits, np.full(len(bits), index)).astype(np.float64)
     at = int(np.argmin(np.where(np.isnan(margins), -np.inf, margins)))
-    return Case("".join(map(str, bits[at])), index, finite(float(margins[at])))
+    return Witness(index, "".join(map(str, bits[at])), float(margins[at]))
