@@ -55,7 +55,8 @@ def row_of(job: tuple[Path, float, Path]) -> Row | None:
         return None
     tried = 0.0
     if proof.certificate and run.model.n_layers == 2:
-        free = (read_leaves(read_certificate(file), run.model.n_bits).bits < 0).sum(1)
+        leaves, _ = read_leaves(read_certificate(file), run.model.n_bits)
+        free = (leaves.bits < 0).sum(1)
         tried = (
             float(
                 (

@@ -16,9 +16,9 @@ from shipped import completions, folders, read, solution
 import ithbit
 from ithbit.prove import check
 from ithbit.prove.bands import STEP, everything, reached
-from ithbit.prove.bounded import bounds_for
+from ithbit.prove.bounded import Leaves, bounds_for
 from ithbit.prove.certificate import (
-    Leaves,
+    check_proof,
     confirmed,
     document,
     need_bounds,
@@ -29,7 +29,7 @@ from ithbit.prove.certificate import (
     write,
 )
 from ithbit.prove.check import OneLayer
-from ithbit.prove.search import search
+from ithbit.prove.search import cases, search
 from ithbit.theory.certificate_file import CertificateError, digest
 
 FOLDER = folders("rhi_n16_softmax-full_*_s1-*")[0]
@@ -40,11 +40,8 @@ def proved():
     """A run's weights and its certificate as it is read."""
     run, weights = read(FOLDER)
     bounds = bounds_for(run.model, weights_of(weights))
-    found = search(bounds, slack=1.0)
-    at = found.leaves
-    leaves = Leaves(at.index, at.bits, at.limits, at.lower, bounds.functionals)
-    content = document(run, weights, leaves)
-    return weights, content
+    bounds.slack = 1.0
+    return weights, document(run, weights, search(bounds).leaves, bounds.functionals)
 
 
 def sealed(content: dict) -> dict:
@@ -195,17 +192,17 @@ def banded():
     lower = bounds(index, bits, limits).lower
     assert (lower[:2] > 0).all()
     assert lower[2] == np.inf
-    return run, weights, Leaves(index, bits, limits, lower, bounds.functionals)
+    return run, weights, Leaves(index, bits, limits, lower), bounds.functionals
 
 
 def test_leaves_with_limits_are_written_read_and_bounded_again(banded) -> None:
-    run, weights, leaves = banded
-    content = json.loads(json.dumps(document(run, weights, leaves)))
-    again = read_leaves(content, 32)
+    run, weights, leaves, functionals = banded
+    content = json.loads(json.dumps(document(run, weights, leaves, functionals)))
+    again, read_functionals = read_leaves(content, 32)
     order = np.lexsort((again.limits[:, 0, 0], again.index))
     assert (again.limits[order] == leaves.limits).all()
-    assert (again.functionals == leaves.functionals).all()
-    bounds = bounds_for(run.model, weights_of(weights), again.functionals)
+    assert (read_functionals == functionals).all()
+    bounds = bounds_for(run.model, weights_of(weights), functionals)
     need_bounds(bounds, again)
     with pytest.raises(CertificateError, match="no leaf covers"):  # the other cases
         confirmed(content, weights)
@@ -219,9 +216,29 @@ def test_leaves_with_limits_are_written_read_and_bounded_again(banded) -> None:
 
 @pytest.mark.parametrize("rows", [[[0.5] * 32], [[1]], [[5000] * 32], "no", [["a"] * 32]])
 def test_functionals_are_whole_steps(banded, rows) -> None:
-    run, weights, leaves = banded
+    content = document(*banded) | {"functionals": rows}
     with pytest.raises(CertificateError, match="not rows of 32 whole steps"):
-        confirmed(sealed(document(run, weights, leaves) | {"functionals": rows}), weights)
+        confirmed(sealed(content), banded[1])
+
+
+def test_a_proof_of_one_layer_has_no_functionals(proved) -> None:
+    weights, content = proved
+    more = sealed(content | {"functionals": [[1] * 16]})
+    with pytest.raises(CertificateError, match="a proof of one layer has no functionals"):
+        confirmed(more, weights)
+
+
+def test_weights_that_cannot_be_bounded_are_refused(tmp_path) -> None:
+    run, weights = read(folders("lhi_n16_linear-full_*_s1-*")[0])
+    params = dict(weights_of(weights))
+    params["blocks.0.norm1.weight"] *= 1e60
+    index, bits = cases(16)
+    none = np.zeros((0, 16))
+    leaves = Leaves(index, bits, everything(none, 32), np.ones(32))
+    content = document(run, save(params), leaves, none)
+    (tmp_path / "weights.safetensors").write_bytes(save(params))
+    with pytest.raises(CertificateError, match=r"is refused: the .* are too large"):
+        check_proof(tmp_path / "proof.json", content)
 
 
 def test_covers_with_limits_are_found(rng) -> None:
@@ -291,10 +308,9 @@ def test_the_second_code_cuts_a_leaf_that_it_bounds_too_low(rng) -> None:
 @pytest.mark.parametrize("folder", folders("rhi_n*_softmax-full_*"), ids=lambda f: f.name)
 def test_every_proof_of_one_layer_is_confirmed_by_the_second_code(folder) -> None:
     run, weights = read(folder)
-    at = search(bounds_for(run.model, weights_of(weights))).leaves
+    leaves = search(bounds_for(run.model, weights_of(weights))).leaves
     none = np.zeros((0, run.model.n_bits))
-    leaves = Leaves(at.index, at.bits, at.limits, at.lower, none)
-    assert confirmed(document(run, weights, leaves), weights).leaves == len(at)
+    assert confirmed(document(run, weights, leaves, none), weights).leaves == len(leaves)
 
 
 def test_bounds_are_stated_rounded_down() -> None:

@@ -129,7 +129,9 @@ def test_another_certifier_agrees_on_a_construction() -> None:
     """Explicit weights, whose least margin an argument of theory/ knows."""
     made = ithbit.construct("rhi", "softmax-full", n=12, model="trained")
     known = ithbit.certify(made).margin
-    found = search(bounds_for(made.spec, made.weights), slack=1e-4)
+    bounds = bounds_for(made.spec, made.weights)
+    bounds.slack = 1e-4
+    found = search(bounds)
     assert found.outcome == "proved"
     assert known - 2e-4 < found.least_proved <= known + 1e-9
     assert abs(found.least_found - known) < 1e-9

@@ -110,6 +110,7 @@ def of_solution(solution: TrainedSolution) -> Entry:
     """A construction, with what is proved about it."""
     spec = solution.spec
     certificate = certify(solution)
+    worst = certificate.worst
     label, origin = words.BY_HAND
     return Entry(
         label,
@@ -120,11 +121,7 @@ def of_solution(solution: TrainedSolution) -> Entry:
         spec,
         solution.weights,
         words.certified(certificate),
-        case=Case(
-            "".join(map(str, certificate.worst.bits)),
-            certificate.worst.index,
-            certificate.worst.margin,
-        ),
+        case=Case(worst.bits, worst.index, worst.margin),
     )
 
 

@@ -63,10 +63,9 @@ def separable_ratio(
     d, x = (w1 - w0)[..., free] / 2, (x1 - x0)[..., free, :] / 2
     if bands is not None:
         x = x.swapaxes(-1, -2)
-        dp, dr = bands.split(d)
-        xp, _ = bands.split(x)
+        dp, xp = bands.share(d), bands.share(x)
         D0, N0 = D0 + bands.centre(dp), N0 + bands.centre(xp)
-        reach = np.abs(bands.generators(dp, dr)).sum(-1) * (1 + count)
+        reach = np.abs(bands.generators(d, dp)).sum(-1) * (1 + count)
         reach = reach + bands.off(d, dp) + count * most
         least, most = np.maximum(least, D0 - reach), np.minimum(most, D0 + reach)
     m = N0 / D0[..., None]
@@ -75,7 +74,7 @@ def separable_ratio(
         g = x - m[..., None, :] * d[..., None]
     else:
         by_bit, p = x - m[..., None] * d[..., None, :], xp - m[..., None] * dp[..., None, :]
-        g = bands.generators(p, bands.without(by_bit, p)).swapaxes(-1, -2)
+        g = bands.generators(by_bit, p).swapaxes(-1, -2)
         off = 2 * bands.off(
             np.abs(x) + np.abs(m)[..., None] * np.abs(d)[..., None, :],
             np.abs(xp) + np.abs(m)[..., None] * np.abs(dp)[..., None, :],
@@ -178,17 +177,17 @@ def chosen(x: Form, n: int, free: Ints, bands: Bands) -> Form:
     c = (x.c[:, zero] + x.c[:, one]).sum(1) / 2 + x.c[:, 2 * n :].sum(1)
     G = (x.G[:, zero] + x.G[:, one]).sum(1) / 2 + x.G[:, 2 * n :].sum(1)
     half = np.moveaxis((x.c[:, one] - x.c[:, zero])[:, free] / 2, 1, -1)  # node … bit
-    p, r = bands.split(half)
+    p = bands.share(half)
     c = c + bands.centre(p)
     m = k + bands.count
-    G[..., :m] += bands.generators(p, r)
+    G[..., :m] += bands.generators(half, p)
     h = (x.G[:, one] - x.G[:, zero])[:, free] / 2  # node bit … symbol
     of_bits = np.abs(h[..., :k]).sum(-1).sum(1) + np.abs(h[..., m:]).sum(-1).sum(1)
     h = np.moveaxis(h[..., k:m], 1, -1)  # node … functional bit
-    hp, hr = bands.split(h)
+    hp = bands.share(h)
     G[..., k:m] += bands.centre(hp)
     e = np.maximum(x.e[:, zero], x.e[:, one]).sum(1) + x.e[:, 2 * n :].sum(1) + of_bits
-    e = e + np.abs(bands.generators(hp, hr)).sum((-1, -2))
+    e = e + np.abs(bands.generators(h, hp)).sum((-1, -2))
     e = e + bands.off(half, p) + bands.off(h, hp).sum(-1)
     sizes = np.abs(x.c).sum(1) + np.abs(x.G).sum(-1).sum(1) + x.e.sum(1)
     return Form(c, G, (e + slack(2 * n + x.G.shape[-1] + 8) * 2 * sizes) * _UP + TINY)

@@ -35,14 +35,9 @@ class Bands:
     def count(self) -> int:
         return self.C.shape[1]
 
-    def split(self, g: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """p and r of generators (node ... free)."""
-        p = _each(g, self.back)
-        return p, g - _each(p, self.C)
-
-    def without(self, g: FloatArray, p: FloatArray) -> FloatArray:
-        """g - p C."""
-        return g - _each(p, self.C)
+    def share(self, g: FloatArray) -> FloatArray:
+        """p of generators (node ... free)."""
+        return _each(g, self.back)
 
     def lifted(self, each: FloatArray, like: FloatArray) -> FloatArray:
         """node functional -> node 1 ... functional."""
@@ -51,9 +46,9 @@ class Bands:
     def centre(self, p: FloatArray) -> FloatArray:
         return (p * self.lifted(self.mid, p)).sum(-1)
 
-    def generators(self, p: FloatArray, r: FloatArray) -> FloatArray:
-        """What remains for the bits, then the functionals."""
-        return np.concatenate([r, p * self.lifted(self.half, p)], -1)
+    def generators(self, g: FloatArray, p: FloatArray) -> FloatArray:
+        """What remains for the bits, r = g - p C, then the functionals."""
+        return np.concatenate([g - _each(p, self.C), p * self.lifted(self.half, p)], -1)
 
     def off(self, g: FloatArray, p: FloatArray) -> FloatArray:
         """How far g ε may be from p σ + r ε due to rounding."""

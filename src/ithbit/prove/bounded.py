@@ -50,6 +50,17 @@ class Bounded(Arrays):
     weight: FloatArray  # node (bit, then functional): how much it matters for the enclosure
 
 
+@dataclass(frozen=True, eq=False)
+class Leaves(Arrays):
+    """Nodes and what is proved of them, as in a certificate; the bound is infinite where a node
+    contains no input."""
+
+    index: Ints  # from 0
+    bits: Ints  # -1 for a free one
+    limits: FloatArray  # leaf functional 2
+    lower: FloatArray
+
+
 class Bounds(Protocol):
     """Bounds of nodes: index (node) from 0, bits (node, bit) in 0, 1 and -1 for a free bit, and
     limits (node, functional, 2) of functionals of the bits, see `bands.py`; None for no limits."""

@@ -25,7 +25,7 @@ from safetensors.numpy import load
 
 from ithbit.errors import SpecError
 from ithbit.prove.bands import STEP, everything
-from ithbit.prove.bounded import ARITHMETIC, Bounds, Ints, bounds_for, is_one, need_fit
+from ithbit.prove.bounded import ARITHMETIC, Bounds, Ints, Leaves, bounds_for, is_one, need_fit
 from ithbit.prove.check import OneLayer
 from ithbit.spec import RunSpec, run_from_json
 from ithbit.store.writing import json_bytes, write_whole
@@ -73,21 +73,9 @@ def stated(bound: float) -> float:
     return near if near <= bound else float(f"{near - step:.{_DIGITS}g}")
 
 
-@dataclass(frozen=True, eq=False)
-class Leaves:
-    """Leaves as arrays: index from 0, bits with -1 for a free one, limits (leaf, functional, 2) of
-    the functionals (functional, bit), and bounds, infinite where a leaf contains no input."""
-
-    index: Ints
-    bits: Ints
-    limits: FloatArray
-    lower: FloatArray
-    functionals: FloatArray
-
-
-def document(run: RunSpec, weights: bytes, leaves: Leaves) -> Json:
-    """The content of the certificate."""
-    whole = everything(leaves.functionals, 1)[0]
+def document(run: RunSpec, weights: bytes, leaves: Leaves, functionals: FloatArray) -> Json:
+    """The content of the certificate; functionals (functional, bit) are what limits apply to."""
+    whole = everything(functionals, 1)[0]
     rows: list[Any] = sorted(
         [
             [int(i) + 1, _text(row), None if bound == math.inf else stated(float(bound))]
@@ -101,8 +89,8 @@ def document(run: RunSpec, weights: bytes, leaves: Leaves) -> Json:
     margin = min(row[2] for row in rows if row[2] is not None)
     sha = hashlib.sha256(weights).hexdigest()
     content = _claims(run, margin) | {"spec": run.to_json(), "weights_sha256": sha, "leaves": rows}
-    if len(leaves.functionals):
-        content["functionals"] = [_steps(row) for row in leaves.functionals]
+    if len(functionals):
+        content["functionals"] = [_steps(row) for row in functionals]
     return content | {"digest": digest(content)}
 
 
@@ -156,7 +144,7 @@ def check_proof(path: Path, content: Json, one_by_one: OneByOne = iter) -> Confi
         ) from error
     try:
         return confirmed(content, weights, one_by_one=one_by_one)
-    except (SpecError, CertificateError) as reason:
+    except (SpecError, CertificateError, ArithmeticError) as reason:
         raise CertificateError(f"{path} is refused: {reason}") from reason
 
 
@@ -175,11 +163,11 @@ def confirmed(
     except (KeyError, TypeError, ValueError) as error:
         raise CertificateError(f"its specification cannot be read: {error}") from error
     n = run.model.n_bits
-    leaves = read_leaves(content, n)
+    leaves, functionals = read_leaves(content, n)
+    whole = everything(functionals, 1)[0]
     for i, answer in itertools.product(range(n), (0, 1)):
-        own = (leaves.index == i) & (leaves.bits[:, i] == answer)
-        whole = everything(leaves.functionals, 1)[0]
-        hole = uncovered(leaves.bits[own], leaves.limits[own], i, answer, whole)
+        own = leaves[(leaves.index == i) & (leaves.bits[:, i] == answer)]
+        hole = uncovered(own.bits, own.limits, i, answer, whole)
         if hole is not None:
             raise CertificateError(f"no leaf covers the inputs {_text(hole)} with index {i + 1}")
     claims = _claims(run, float(leaves.lower.min()))
@@ -191,14 +179,16 @@ def confirmed(
     params = weights_of(weights)
     need_fit(run.model, params)
     if is_one(run.model) and not same_bounds:
+        if len(functionals):
+            raise CertificateError("a proof of one layer has no functionals")
         need_held(OneLayer(run.model, params), leaves, one_by_one)
     else:
-        need_bounds(bounds_for(run.model, params, leaves.functionals), leaves, one_by_one)
-    return Confirmed(run.name, claims["inputs"], claims["margin"], len(leaves.index))
+        need_bounds(bounds_for(run.model, params, functionals), leaves, one_by_one)
+    return Confirmed(run.name, claims["inputs"], claims["margin"], len(leaves))
 
 
-def read_leaves(content: Json, n: int) -> Leaves:
-    """The leaves of a certificate for n bits."""
+def read_leaves(content: Json, n: int) -> tuple[Leaves, FloatArray]:
+    """The leaves of a certificate for n bits, and the functionals that their limits apply to."""
     rows = content.get("leaves")
     if not isinstance(rows, list) or not rows:
         raise CertificateError("it has no leaves")
@@ -222,7 +212,7 @@ def read_leaves(content: Json, n: int) -> Leaves:
         limits.append(own)
         lower.append(math.inf if low is None else float(low))
     codes = np.where(np.array(bits) == 2, -1, np.array(bits)).astype(np.int8)
-    return Leaves(np.array(index), codes, np.array(limits), np.array(lower), functionals)
+    return Leaves(np.array(index), codes, np.array(limits), np.array(lower)), functionals
 
 
 def _functionals(rows: Any, n: int) -> FloatArray:
@@ -282,9 +272,7 @@ def uncovered(
 
 def need_held(model: OneLayer, leaves: Leaves, one_by_one: OneByOne = iter) -> None:
     """Raise `CertificateError` unless the second implementation confirms every leaf."""
-    if len(leaves.functionals):
-        raise CertificateError("a proof of one layer has no functionals")
-    for k in one_by_one(range(len(leaves.index))):
+    for k in one_by_one(range(len(leaves))):
         i, bits, bound = int(leaves.index[k]), leaves.bits[k], leaves.lower[k]
         if not model.holds(i, bits.tolist(), bound):
             raise CertificateError(
@@ -295,13 +283,11 @@ def need_held(model: OneLayer, leaves: Leaves, one_by_one: OneByOne = iter) -> N
 
 def need_bounds(bounds: Bounds, leaves: Leaves, one_by_one: OneByOne = iter) -> None:
     """Raise `CertificateError` unless the margin is at least as stated over every leaf."""
-    for start in one_by_one(range(0, len(leaves.index), bounds.batch)):
-        at = slice(start, start + bounds.batch)
-        lower = bounds(leaves.index[at], leaves.bits[at], leaves.limits[at]).lower
-        wrong = np.flatnonzero(~(lower >= leaves.lower[at]))
-        if len(wrong):
-            k = int(wrong[0])
+    for start in one_by_one(range(0, len(leaves), bounds.batch)):
+        own = leaves[start : start + bounds.batch]
+        lower = bounds(own.index, own.bits, own.limits).lower
+        for k in np.flatnonzero(~(lower >= own.lower)):
             raise CertificateError(
-                f"a leaf of index {int(leaves.index[start + k]) + 1} is stated to have a margin of "
-                f"at least {leaves.lower[start + k]:.6g}, but the weights give {lower[k]:.6g}"
+                f"a leaf of index {own.index[k] + 1} is stated to have a margin of at least "
+                f"{own.lower[k]:.6g}, but the weights give {lower[k]:.6g}"
             )

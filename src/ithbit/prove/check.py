@@ -168,8 +168,7 @@ class OneLayer:
 
 
 def _exact(value: FloatArray) -> Balls:
-    rows = np.atleast_2d(np.asarray(value, np.float64)).tolist()
-    return arb_mat([[arb(x) for x in row] for row in rows])
+    return arb_mat(np.atleast_2d(value).tolist())
 
 
 def _exps(scores: list[Ball]) -> list[Ball]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from flint import arb, ctx
+from flint import arb, arb_series, ctx
 
 from ithbit.prove.bounded import Arrays
 from ithbit.theory.layers import FloatArray
@@ -175,10 +175,10 @@ def gelu(x: Form, own: bool = True, pieces: int = _PIECES) -> Form:
     width = np.maximum(high - low, 1e-9)
     at = low[..., None] + width[..., None] * np.linspace(0, 1, pieces + 1)
     at[..., -1] = np.maximum(at[..., -1], high)
-    value, off = gelu_at(at)
+    value = gelu_value(at)
     slope = (value[..., -1] - value[..., 0]) / width
     left = value - slope[..., None] * at
-    off = off + (np.abs(value) + np.abs(slope[..., None] * at)) * (4 * _U)
+    off = gelu_off(np.abs(value)) + (np.abs(value) + np.abs(slope[..., None] * at)) * (4 * _U)
     piece = width / pieces * (1 + 1e-6) + (np.abs(low) + np.abs(high)) * (8 * _U)
     bend = piece * piece / 8 * _UP + TINY
     top = (left + off).max(-1) - bend * _BEND_MIN
@@ -266,12 +266,6 @@ def in_cells(x: Form, function: Callable[[Form], Form], k: int, cells: int = 16)
     return Form((top + bottom) / 2, G, e * up + TINY)
 
 
-def gelu_at(x: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """GELU at float points and how far it may be off."""
-    value = gelu_value(x)
-    return value, gelu_off(np.abs(value))
-
-
 def gelu_off(size: FloatArray) -> FloatArray:
     """How far values of GELU of that size may be off; beyond the table it is less."""
     return max(_TAIL, _TAYLOR) + 16 * _U * (size + 1 / GELU_STEP)
@@ -300,13 +294,9 @@ def _gelu_table() -> FloatArray:
     """GELU and its first four Taylor terms (term, point) for steps of the table, each rounded from
     a ball."""
     with ctx.workprec(120):
-        points = range(-GELU_END * GELU_STEP, GELU_END * GELU_STEP + 1)
         rows = []
-        for k in points:
-            x = arb(k) / GELU_STEP
-            cdf = (1 + (x / arb(2).sqrt()).erf()) / 2
-            pdf = (-x * x / 2).exp() / (2 * arb.pi()).sqrt()
-            terms = [x * cdf, cdf + x * pdf, pdf * (2 - x * x) / 2, pdf * (x**3 - 4 * x) / 6]
-            terms.append(pdf * (7 * x * x - x**4 - 4) / 24)
-            rows.append([float(each.mid()) / GELU_STEP**j for j, each in enumerate(terms)])
+        for k in range(-GELU_END * GELU_STEP, GELU_END * GELU_STEP + 1):
+            x = arb_series([arb(k) / GELU_STEP, 1], prec=5)
+            terms = x * (1 + (x / arb(2).sqrt()).erf()) / 2
+            rows.append([float(terms[j].mid()) / GELU_STEP**j for j in range(5)])
     return np.ascontiguousarray(np.transpose(rows))

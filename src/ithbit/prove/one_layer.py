@@ -69,17 +69,16 @@ class OneSoftmax:
         n, d, heads = spec.n_bits, spec.d_model, spec.n_heads
         size = d // heads
         self.functionals = np.zeros((0, n))
-        self.n, self.params = n, {name: np.asarray(p, np.float64) for name, p in params.items()}
-        p = self.params
+        self.n, self.params = n, params
         with ctx.workprec(PRECISION):
-            rows, q, k, v = map(exact, tables) if tables else asked(p, spec)
+            rows, q, k, v = map(exact, tables) if tables else asked(params, spec)
             # index head row: the bits' two rows, then the query's own
             seen = {t: (*range(2 * n), t) for t in range(2 * n, 3 * n)}
             self.w = weighed(q, k, spec, seen).copy()
             self.v = np.empty((heads, 3 * n, d))
             for h in range(heads):
                 at = range(h * size, (h + 1) * size)
-                out = exact(p["blocks.0.out.weight"][:, at]).transpose()
+                out = exact(params["blocks.0.out.weight"][:, at]).transpose()
                 self.v[h] = floats(part(v, columns=at) * out)
             self.base = floats(part(rows, rows=range(2 * n, 3 * n)))
         self.w_bit = np.stack([self.w[..., :n], self.w[..., n : 2 * n]], -1)  # index head bit value

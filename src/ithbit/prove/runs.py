@@ -21,7 +21,6 @@ from ithbit.models.classifier import token_vectors
 from ithbit.models.stacked import linear
 from ithbit.prove import certificate
 from ithbit.prove.bounded import ARITHMETIC, NoBoundsError, bounds_for, is_one
-from ithbit.prove.certificate import Leaves
 from ithbit.prove.one_layer import Float32, Tables
 from ithbit.prove.search import Found, part_of, read_part, search
 from ithbit.spec import ModelSpec, RunSpec
@@ -113,9 +112,7 @@ def attempt(
         arithmetic=ARITHMETIC,
     )
     if found.outcome == "proved":
-        at = found.leaves
-        leaves = Leaves(at.index, at.bits, at.limits, at.lower, bounds.functionals)
-        content = certificate.document(run, weights, leaves)
+        content = certificate.document(run, weights, found.leaves, bounds.functionals)
         confirmed = certificate.confirmed(content, weights, same_bounds=True)
         proof = replace(proof, least_margin=confirmed.margin)
         proof = replace(proof, least_float32=_as_float32(run.model, weights, seconds / 4))

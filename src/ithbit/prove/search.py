@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ithbit.prove.bands import STEP, everything, reached
-from ithbit.prove.bounded import Arrays, Bounded, Bounds, Ints
+from ithbit.prove.bounded import Bounded, Bounds, Ints, Leaves
 from ithbit.theory.layers import FloatArray
 
 FORMAT = "ithbit search 1"
@@ -29,13 +29,9 @@ _SPOKEN = 0.2  # seconds between two reports of progress
 
 
 @dataclass(frozen=True, eq=False)
-class Nodes(Arrays):
-    """Cases with some bits fixed, and what is proved about them."""
+class Nodes(Leaves):
+    """Cases with some bits fixed, what is proved about them, and where to split them."""
 
-    index: Ints
-    bits: Ints
-    limits: FloatArray  # node functional 2
-    lower: FloatArray
     branch: Ints  # the bit to fix next, or n and more: the functional whose band to halve
 
     @property
@@ -52,7 +48,7 @@ class Found:
     leaves: Nodes
     least_proved: float
     least_found: float
-    bits: str  # of the input with that margin; "" if the margin was given
+    bits: str  # of the input with that margin
     index: int  # from 1
     share_closed: float  # of all inputs: where the bounds are above 0
     nodes: int
@@ -104,22 +100,20 @@ def share_closed(leaves: Nodes, functionals: FloatArray) -> float:
 def search(
     bounds: Bounds,
     seconds: float = 60.0,
-    least: float = math.inf,
     watch: Callable[[Found], None] | None = None,
-    slack: float | None = None,
     start: Found | None = None,
     keep: Callable[[Found], None] | None = None,
 ) -> Found:
-    """Bound the margin over all inputs from below until the bound is within `slack` of the least
-    margin met (by default the slack of the bounds), an input is wrong, or the time is up. `least`
-    is a margin known to occur. Continues from `start`, whose nodes and seconds are added to the
-    totals; if the user interrupts it, `keep` receives what was found so far."""
-    slack = bounds.slack if slack is None else slack
-    started = spoken = time.perf_counter()
+    """Bound the margin over all inputs from below until the bound is within the slack of `bounds`
+    of the least margin met, an input is wrong, or the time is up. Continues from `start`, whose
+    nodes and seconds are added to the totals; if the user interrupts it, `keep` receives what was
+    found so far."""
+    slack, started = bounds.slack, time.perf_counter()
+    spoken = started
     if start is None:
         index, bits = cases(bounds.n)
         limits = everything(bounds.functionals, len(index))
-        leaves, least, worst = _bounded(bounds, index, bits, limits, least, ("", 0))
+        leaves, least, worst = _bounded(bounds, index, bits, limits, math.inf, ("", 0))
         count, before = len(leaves), 0.0
     else:
         leaves, least, worst = start.leaves, start.least_found, (start.bits, start.index)

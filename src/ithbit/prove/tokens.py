@@ -24,8 +24,7 @@ Params = Mapping[str, FloatArray]
 
 def exact(weight: FloatArray) -> Balls:
     """A matrix of floats, exactly; a vector becomes one row."""
-    rows = np.atleast_2d(np.asarray(weight, np.float64))
-    return arb_mat(rows.shape[0], rows.shape[1], [arb(float(x)) for x in rows.ravel()])
+    return arb_mat(np.atleast_2d(weight).tolist())
 
 
 def embedded(params: Params, task: str, n: int) -> Balls:
@@ -40,12 +39,10 @@ def embedded(params: Params, task: str, n: int) -> Balls:
         rows.append(([0, 1, 0, 0, part, part * part], n if task == "rhi" else 0))
     if task == "lhi":
         rows.append(([0, 0, 1, 0, 0, 0], n + 1))
-    flat = [arb(x) for features, _ in rows for x in features]
     places = [fmpq(t, max(length - 1, 1)) for _, t in rows]
-    powers = [arb(x) for p in places for x in (p, p * p)]
-    own = arb_mat(len(rows), 6, flat) * exact(params["embed"]).transpose()
-    where = arb_mat(len(rows), 2, powers) * exact(params["positions.polynomial"]).transpose()
-    return own + where
+    own = arb_mat([features for features, _ in rows]) * exact(params["embed"]).transpose()
+    powers = arb_mat([[p, p * p] for p in places])
+    return own + powers * exact(params["positions.polynomial"]).transpose()
 
 
 def normed(rows: Balls, gain: FloatArray, bias: FloatArray, eps: float) -> Balls:

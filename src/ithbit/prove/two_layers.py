@@ -65,10 +65,9 @@ class TwoLayers:
         self.lhi = spec.task == "lhi"
         kind = FAMILIES[spec.family].kind
         self.softmax, self.few, self.eps = kind == "softmax", FEW[kind], EPS[kind]
-        self.params = {name: np.asarray(p, np.float64) for name, p in params.items()}
-        p, n = self.params, self.n
+        self.params, n = params, self.n
         with ctx.workprec(PRECISION):
-            rows, q, k, v = asked(p, spec)
+            rows, q, k, v = asked(params, spec)
             self.x = floats(rows)
             self.v = np.stack(np.split(floats(v), self.heads, 1))
             every = range(len(self.x))
@@ -80,7 +79,7 @@ class TwoLayers:
             place = np.append(place, n + 1)
         if FAMILIES[spec.family].causal:
             self.w *= place <= place[:, None]
-        self.points = Points(self.w, self.v, self.x, self.params, spec)
+        self.points = Points(self.w, self.v, self.x, params, spec)
         self.functionals = self._functionals() if functionals is None else functionals
 
     def _functionals(self) -> FloatArray:

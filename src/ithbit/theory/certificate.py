@@ -39,9 +39,9 @@ from ithbit.theory.solution import AnySolution, Solution, TrainedSolution
 FORMAT = "ithbit certificate 1"  # of its file
 SPEAKS_OF = "real arithmetic on the stored weights"
 
-# Bounds found in floats are lowered by this fraction before they are certified and written, so that
-# another machine, whose exp may round differently, re-derives at least what the file states.
-_SLACK = 2.0**-40
+# Bounds found in floats are lowered by this fraction before they are stated: on another machine,
+# whose sums may round differently, a check finds what a file states within half of it.
+SLACK = 2.0**-40
 # The generic argument is refused past these lengths, where it would take minutes: n^3 steps for two
 # attention layers, n^2 for recurrent layers, n^2 in one matrix product for one attention layer.
 _LONGEST = {"deep": 160, "recurrent": 1100, "one attention layer": 10_000}
@@ -63,7 +63,7 @@ class Witness:
     """The worst input found, and its margin as *observed* in float64."""
 
     index: int
-    bits: tuple[int, ...]
+    bits: str
     margin: float
 
 
@@ -126,7 +126,7 @@ class Certificate(Shown):
             "speaks_of": SPEAKS_OF,
             "worst": {
                 "index": worst.index,
-                "bits": "".join(map(str, worst.bits)),
+                "bits": worst.bits,
                 "observed_margin": finite(worst.margin),
             },
         }
@@ -156,10 +156,8 @@ class Certificate(Shown):
         table.add_row("worst found", f"{found} (observed)")
         every = every_input(solution)
         if every is not None:
-            margin = f"smallest margin {every:.9g}"
-            table.add_row(
-                "enumerated", f"all {self.inputs} inputs run one by one, {margin} (observed)"
-            )
+            ran = f"all {self.inputs} inputs run one by one"
+            table.add_row("enumerated", f"{ran}, smallest margin {every:.9g} (observed)")
         for run in float_runs(solution):
             safe = safe_n(solution, run.dtype)
             reach = "" if safe is None else f"; in separate runs {safe.sentence()}"
@@ -205,14 +203,13 @@ def floor(bound: float) -> str:
     return f"{rounded.normalize():f}"
 
 
-def shortened(bits: tuple[int, ...]) -> str:
-    """A bit string; of a long one, only both ends.
+def shortened(text: str, most: int = 32, end: int = 12) -> str:
+    """A text; of a long one, as bits may be, only both ends.
 
-    >>> shortened((1, 0, 1)), shortened((0,) * 99)
+    >>> shortened("101"), shortened("0" * 99)
     ('101', '000000000000…000000000000')
     """
-    text = "".join(map(str, bits))
-    return text if len(text) <= 32 else f"{text[:12]}…{text[-12:]}"
+    return text if len(text) <= most else f"{text[:end]}…{text[-end:]}"
 
 
 def _longest_boxes(solution: Solution) -> int:
@@ -226,7 +223,7 @@ def _boxes_bound(solution: Solution) -> Bound:
     fits = solution.n_bits <= longest
     need(fits, f"the generic argument is offered up to n = {longest} for such layers")
     found = certify_boxes(solution)
-    return replace(found, margin=found.margin - abs(found.margin) * _SLACK)
+    return replace(found, margin=found.margin - abs(found.margin) * SLACK)
 
 
 METHODS: dict[str, Method] = {
@@ -326,4 +323,4 @@ def find_worst(solution: AnySolution, index: int, answer: int) -> Witness:
     with np.errstate(all="ignore"):  # wrong weights may overflow; a NaN counts as the worst
         margins = solution.margins(bits, np.full(len(bits), index)).astype(np.float64)
     at = int(np.argmin(np.where(np.isnan(margins), -np.inf, margins)))
-    return Witness(index, tuple(bits[at].tolist()), float(margins[at]))
+    return Witness(index, "".join(map(str, bits[at])), float(margins[at]))

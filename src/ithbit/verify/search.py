@@ -162,15 +162,10 @@ def _batch(device: torch.device) -> int:
     return _CUDA_BATCH if device.type == "cuda" else _BATCH
 
 
-def structured(ask: Asker, n_bits: int, limit: int) -> None:
-    """Try at most `limit` structured inputs, without those with two bits."""
-    for inputs in every_index(plain_strings(n_bits), limit, _batch(ask.device), ask.device):
-        ask(*inputs)
-
-
-def two_bits(ask: Asker, n_bits: int, limit: int) -> None:
-    """Try at most `limit` inputs with two bits set or two not set."""
-    strings = two_bit_strings(n_bits, limit // n_bits)
+def structured(ask: Asker, n_bits: int, limit: int, two_bits: bool = False) -> None:
+    """Try at most `limit` structured inputs: those with two bits set or two not set, or all the
+    others."""
+    strings = two_bit_strings(n_bits, limit // n_bits) if two_bits else plain_strings(n_bits)
     for inputs in every_index(strings, limit, _batch(ask.device), ask.device):
         ask(*inputs)
 

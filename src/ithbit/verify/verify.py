@@ -111,7 +111,7 @@ def examine(
                 stage("structured", search.structured, budget // 8)
                 stage("densities", search.densities, budget // 64, seed)
                 stage("descent", search.descent, budget // 16)
-                stage("two bits", search.two_bits, budget // 4)
+                stage("two bits", search.structured, budget // 4, True)
                 stage("descent", search.descent, budget // 16)
             if feasible:
                 ask = Asker(chunked, model, device, count or n_inputs <= _BATCH)

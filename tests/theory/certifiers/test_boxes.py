@@ -119,7 +119,8 @@ def test_attention_boxes_find_the_largest_error_of_the_index(family, deviation):
     solution = construct("lhi", family, 64)
     cases = embed(solution, np.array([1, 1]), np.array([0, 1]))
     sums = attend(solution.layers[0], cases, last=False)
-    error = sums.hi[..., 0] - cases.box.hi.reshape(2, -1) + 1
+    tokens = cases.gather(np.array([[0], [1]]), np.arange(solution.n_tokens))
+    error = sums.hi[..., 0] - tokens.hi.reshape(2, -1) + 1
     assert error[:, 2:].max() == pytest.approx(deviation, abs=2e-9)
 
 

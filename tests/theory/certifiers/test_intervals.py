@@ -48,7 +48,7 @@ def test_exact_operations_add_no_width():
     a, b = Interval.point(np.arange(64.0) / 8), Interval.point(np.arange(64.0) - 30)
     result = (a * b + b - a).total(axis=0)
     assert result.lo == result.hi
-    assert (a * b).is_point
+    assert len((a * b).ends) == 1
 
 
 def test_underflow_and_overflow_are_bounded():
@@ -111,6 +111,6 @@ def test_total_adds_up_any_number_of_terms():
 def test_choosing_and_joining_keep_points():
     a, b = Interval.point([1.0, 2.0]), Interval.point([3.0, 4.0])
     assert choose(np.array([True, False]), a, b).lo.tolist() == [1.0, 4.0]
-    assert concatenate([a, b], axis=0).is_point
+    assert len(concatenate([a, b], axis=0).ends) == 1
     assert a.meet(Interval(np.array([0.0, 1.5]), np.array([1.0, 9.0]))).lo.tolist() == [1.0, 2.0]
-    assert Interval(a.lo, a.hi.copy()).simplified().is_point
+    assert len(Interval(a.lo, a.hi.copy()).ends) == 1

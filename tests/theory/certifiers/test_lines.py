@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from flint import fmpq
 
-from ithbit.theory.certifiers.exact import Line, UnsuitableError, exact, line_direction, line_of
+from ithbit.theory.certifiers.exact import (
+    Line,
+    UnsuitableError,
+    exact,
+    exact_row,
+    line_direction,
+    line_of,
+)
 from ithbit.theory.certifiers.fixed_states import certify_states
 from ithbit.theory.certifiers.marker import certify_marker
 from ithbit.theory.constructions import construct
@@ -15,22 +22,22 @@ from ithbit.theory.layers import ReluNet, matrix
 from ithbit.theory.precision import smallest_margin
 from ithbit.theory.solution import Embedding
 
-ONE = np.ones(1)
-
 
 def test_a_line_is_the_net_along_a_direction():
     rng = np.random.default_rng(0)
-    net = two_step(rng.normal(size=(4, 2)), rng.normal(size=4), rng.normal(size=(2, 4)), [1, 2])
-    at, along, row = rng.normal(size=2), rng.normal(size=2), rng.normal(size=2)
-    line = line_of(net, at, along, row)
+    net = two_step(rng.normal(size=(4, 2)), rng.normal(size=4), rng.normal(size=(1, 4)), [2])
+    along = rng.normal(size=2)
+    line = line_of(net, exact_row(along))
     for t in rng.normal(size=20):
-        assert float(line(exact(t))) == pytest.approx(float(row @ net(at + t * along)), abs=1e-12)
-    plain = line_of(affine([[2.0]], [1.0]), np.zeros(1), ONE, ONE)
+        expected = float(net(t * along)[0])
+        assert float(line(exact(t))) == pytest.approx(expected, abs=1e-12)
+        assert float(line.times(fmpq(3))(exact(t))) == pytest.approx(3 * expected, abs=1e-11)
+    plain = line_of(affine([[2.0]], [1.0]), [fmpq(1)])
     assert [plain(fmpq(t)) for t in (-1, 0, 2)] == [-1, 1, 5]
 
 
 def test_ranges_and_supports_are_exact():
-    line = line_of(window(0.25, 0.75), np.zeros(1), ONE, ONE)
+    line = line_of(window(0.25, 0.75), [fmpq(1)])
     assert line.support() == (fmpq(-3, 4), fmpq(3, 4))
     assert line.range(fmpq(-1, 2), fmpq(0)) == (fmpq(1, 2), 1)
     assert line.range(fmpq(-9), fmpq(9)) == (0, 1)
@@ -42,13 +49,13 @@ def test_ranges_and_supports_are_exact():
 )
 def test_functions_without_support_are_refused(net, message):
     with pytest.raises(UnsuitableError, match=message):
-        line_of(net, np.zeros(1), ONE, ONE).support()
+        line_of(net, [fmpq(1)]).support()
 
 
 def test_nets_of_another_form_are_refused():
     deep = ReluNet((matrix([[1]]),) * 3, (matrix([0], 1),) * 3)
     with pytest.raises(UnsuitableError, match="more than one hidden layer"):
-        line_of(deep, np.zeros(1), ONE, ONE)
+        line_of(deep, [fmpq(1)])
     with pytest.raises(UnsuitableError, match="more than one combination"):
         line_direction(two_step([[1, 1], [1, 2]], [0, 0], [[1, 1]], [0]))
     assert line_direction(two_step([[0, 0], [2, 4], [1, 2]], [0] * 3, [[1] * 3], [0])).tolist() == [
@@ -92,6 +99,13 @@ def embedded(**changes):
 def test_the_marker_argument_names_the_hypothesis_that_fails(solution, message):
     with pytest.raises(UnsuitableError, match=message):
         certify_marker(solution)
+
+
+def test_the_marker_argument_refuses_an_end_token_that_looks_like_a_marked_bit():
+    good = construct("lhi", "linear-full", 4)
+    table = replace(good.embedding, end=matrix([2.0], 1))
+    with pytest.raises(UnsuitableError, match="with index 2, the end token may be marked too"):
+        certify_marker(replace(good, embedding=table))
 
 
 def ssm_layer(place: int, **changes):

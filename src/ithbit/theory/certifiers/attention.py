@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ithbit.theory.certifiers.cases import Cases, Embedded, Mask, Numbers, linear
+from ithbit.theory.certifiers.cases import Cases, Mask, Numbers, linear
 from ithbit.theory.certifiers.intervals import Interval, choose, concatenate
 from ithbit.theory.layers import FeatureMap, FloatArray, LinearAttention, SoftmaxAttention
 
@@ -76,19 +76,14 @@ class Terms:
 
     def _newton(self, value: FloatArray, floor: FloatArray) -> FloatArray:
         """The smallest average, in floats: swap to the cheaper options until nothing changes."""
-        low, high = self.weight.lo, self.weight.hi
-        options = np.stack([low, high], axis=-1)  # row token option end
-        shut = ~np.repeat(self.possible[..., None], 2, axis=-1)
-        rows, tokens = value.shape[:2]
-        flat = options.reshape(rows, tokens, 4)
-        values = np.repeat(value[..., None], 2, axis=-1).reshape(rows, tokens, 4)
-        closed = shut.reshape(rows, tokens, 4)
-        absent = closed.all(axis=2)
-        lam: FloatArray = np.where(closed, -np.inf, values).max(axis=(1, 2))
+        absent = ~self.possible.any(axis=2)
+        lam: FloatArray = np.where(self.possible, value, -np.inf).max(axis=(1, 2))
         for _ in range(_NEWTON_STEPS):
-            worth = np.where(closed, np.inf, flat * (values - lam[:, None, None]))
+            gap = value - lam[:, None, None]
+            weight = np.where(gap >= 0, self.weight.lo, self.weight.hi)
+            worth = np.where(self.possible, weight * gap, np.inf)
             pick = worth.argmin(axis=2)[..., None]
-            chosen = np.where(absent, 0.0, np.take_along_axis(flat, pick, 2)[..., 0])
+            chosen = np.where(absent, 0.0, np.take_along_axis(weight, pick, 2)[..., 0])
             gained = np.where(absent, 0.0, np.take_along_axis(worth, pick, 2)[..., 0])
             rest = np.where(floor < lam, self.rest, 0.0)
             step = (gained.sum(axis=1) + rest * (floor - lam)) / (chosen.sum(axis=1) + rest)
@@ -98,27 +93,28 @@ class Terms:
         return lam
 
 
-def attend(
-    layer: SoftmaxAttention | LinearAttention, cases: Cases | Embedded, last: bool
-) -> Interval:
+def attend(layer: SoftmaxAttention | LinearAttention, cases: Cases, last: bool) -> Interval:
     """Enclosures of x_k + a_k, `case query dim`: each token with each bit, or only the last."""
     count, length, _ = cases.allowed.shape
     token = np.array([length - 1]) if last else np.repeat(np.arange(length), 2)
     bit = np.array([0]) if last else np.tile([0, 1], length)
-    own = cases.gather(np.arange(count)[:, None], token[None].repeat(count, 0))
+    own = cases.gather(np.arange(count)[:, None], token)
     own = own[:, np.arange(len(token)), bit]
     seen = _seen(cases.allowed, token, bit, layer.causal)
     queries = linear(layer.Q, own)
-    hull = linear(layer.V, cases.hull)[np.repeat(np.arange(count), len(token))]
+    case = np.repeat(np.arange(count), len(token))  # of each row, a case and a query
+    hull = linear(layer.V, cases.hull)[case]
     if isinstance(layer, SoftmaxAttention):
-        picked = _softmax_terms(cases, linear(layer.K.T, queries), seen)
+        terms, near, lifted = _softmax_terms(cases, case, linear(layer.K.T, queries), seen)
     else:
-        picked = _linear_terms(layer.feature, linear(layer.K, cases.box), queries, seen)
-    near = linear(layer.V, cases.gather(picked.case, picked.token))
-    bounds = [picked.terms.range(near[..., c], hull[..., c]) for c in range(layer.d_in)]
+        every = cases.gather(np.arange(count)[:, None], np.arange(length))
+        terms = _linear_terms(layer.feature, linear(layer.K, every), queries, seen)
+        near, lifted = np.tile(np.arange(length), (len(case), 1)), np.zeros(len(case), bool)
+    values = linear(layer.V, cases.gather(case[:, None], near))
+    bounds = [terms.range(values[..., c], hull[..., c]) for c in range(layer.d_in)]
     average = concatenate([bound[..., None] for bound in bounds], axis=-1)
-    average = choose(picked.lifted[:, None], hull, average)
-    return own + average.simplified().reshape(*own.shape)
+    average = choose(lifted[:, None], hull, average)
+    return own + average.reshape(*own.shape)
 
 
 def _seen(allowed: Mask, token: Numbers, bit: Numbers, causal: bool) -> Mask:
@@ -134,25 +130,11 @@ def _seen(allowed: Mask, token: Numbers, bit: Numbers, causal: bool) -> Mask:
     return seen
 
 
-@dataclass(frozen=True, eq=False)
-class Picked:
-    """The terms of each row (case by query), and where their tokens are in the block."""
-
-    terms: Terms
-    case: NDArray[np.int64]  # row 1
-    token: NDArray[np.int64]  # row term
-    lifted: Mask  # rows whose scores spread too far: only the hull of the values is known
-
-
-def _linear_terms(feature: FeatureMap, keys: Interval, queries: Interval, seen: Mask) -> Picked:
-    count, n_queries, length, _ = seen.shape
-    rows = count * n_queries
+def _linear_terms(feature: FeatureMap, keys: Interval, queries: Interval, seen: Mask) -> Terms:
+    rows = seen.shape[0] * seen.shape[1]
     products = phi(feature, queries)[:, :, None, None] * phi(feature, keys)[:, None]
-    weight = products.total(axis=-1).reshape(rows, length, 2)
-    case = np.repeat(np.arange(count), n_queries)[:, None]
-    token = np.broadcast_to(np.arange(length), (rows, length))
-    terms = Terms(weight, seen.reshape(rows, length, 2), np.zeros(rows))
-    return Picked(terms, case, token, np.zeros(rows, bool))
+    weight = products.total(axis=-1).reshape(rows, *seen.shape[2:])
+    return Terms(weight, seen.reshape(weight.shape), np.zeros(rows))
 
 
 def phi(feature: FeatureMap, x: Interval) -> Interval:
@@ -165,15 +147,16 @@ def phi(feature: FeatureMap, x: Interval) -> Interval:
     if feature == "relu+1":
         return right
     left = Interval(np.minimum(x.lo, 0.0), np.minimum(x.hi, 0.0)).exp()
-    return Interval(
-        np.where(x.lo > 0, right.lo, left.lo), np.where(x.hi > 0, right.hi, left.hi)
-    ).simplified()
+    return Interval(np.where(x.lo > 0, right.lo, left.lo), np.where(x.hi > 0, right.hi, left.hi))
 
 
-def _softmax_terms(cases: Cases | Embedded, u: Interval, seen: Mask) -> Picked:
-    """Terms of softmax: the score of token l is (K x_l)·(Q x_k) = x_l·u with u = K^T Q x_k."""
-    count, n_queries, length, _ = seen.shape
-    rows, d = count * n_queries, u.shape[-1]
+def _softmax_terms(
+    cases: Cases, case: Numbers, u: Interval, seen: Mask
+) -> tuple[Terms, Numbers, Mask]:
+    """Terms of softmax: the score of token l is (K x_l)·(Q x_k) = x_l·u with u = K^T Q x_k; where
+    their tokens are, `row term`; and rows whose scores spread too far, of which only the hull of
+    the values is known."""
+    rows, length, d = len(case), seen.shape[2], u.shape[-1]
     middle = (u.lo + u.hi) / 2
     options = [cases.scores(middle, bit) for bit in (0, 1)]
     # A token's score is at least that of its cheaper option; the largest such score is the measure.
@@ -191,17 +174,16 @@ def _softmax_terms(cases: Cases | Embedded, u: Interval, seen: Mask) -> Picked:
     filled = np.zeros(token.shape, bool)
     token[row, slot], filled[row, slot] = column, True
 
-    case = np.repeat(np.arange(count), n_queries)[:, None]
-    scores = (cases.gather(case, token) * u.reshape(rows, 1, 1, d)).total(axis=-1)
+    scores = (cases.gather(case[:, None], token) * u.reshape(rows, 1, 1, d)).total(axis=-1)
     scores = scores - measure.reshape(rows, 1, 1)
     possible = seen.reshape(rows, length, 2)[np.arange(rows)[:, None], token] & filled[..., None]
     lifted = (possible & ~(scores.hi <= _LIFT)).any(axis=(1, 2))
     scores = Interval(np.minimum(scores.lo, _LIFT), np.minimum(scores.hi, _LIFT))
     tail = Interval.point(float(-_FAR)).exp() * float(length)
-    return Picked(Terms(scores.exp(), possible, np.full(rows, tail.hi)), case, token, lifted)
+    return Terms(scores.exp(), possible, np.full(rows, tail.hi)), token, lifted
 
 
-def _score_radius(cases: Cases | Embedded, u: Interval) -> FloatArray:
+def _score_radius(cases: Cases, u: Interval) -> FloatArray:
     """By how much a score may exceed its float value at the midpoints, `case query`.
 
     With a for the box of u and b for that of x, coordinate by coordinate: rad(a) |b| + |a| rad(b)

@@ -27,7 +27,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ithbit.theory.certifiers.attention import attend
-from ithbit.theory.certifiers.cases import Cases, Embedded, blocks, embed, linear
+from ithbit.theory.certifiers.cases import Cases, blocks, embed, linear
 from ithbit.theory.certifiers.exact import Bound
 from ithbit.theory.certifiers.intervals import Interval, concatenate, sigmoid, tanh
 from ithbit.theory.layers import Attention, FloatArray, Gru, ReluNet, Rnn, Ssm
@@ -46,18 +46,19 @@ def certify_boxes(solution: Solution) -> Bound:
     >>> certify_boxes(construct("lhi", "linear-causal", 4)).margin
     1.0
     """
-    worst = Bound(np.inf, 0, 0, ARITHMETIC)
+    margins: list[tuple[float, int, int]] = []
     for index, answer in blocks(solution.n_bits, _block_size(solution)):
-        cases: Cases | Embedded = embed(solution, index, answer)
+        cases = embed(solution, index, answer)
         for layer in solution.layers[:-1]:
-            cases = Cases(_through(layer, cases), cases.allowed)
-        difference = _read(solution, cases)
+            boxes = _through(layer, cases).reshape(*cases.allowed.shape, layer.d_out)
+            cases = Cases(boxes, cases.allowed)
+        then = (solution.output, np.array([[-1.0, 1.0]]))  # alpha_1 − alpha_0
+        difference = _through(solution.layers[-1], cases, then)[:, 0, 0]
         margin = np.where(answer == 1, difference.lo, -difference.hi)
         margin = np.where(np.isnan(margin), -np.inf, margin)
         at = int(np.argmin(margin))
-        if margin[at] < worst.margin:
-            worst = Bound(float(margin[at]), int(index[at]), int(answer[at]), ARITHMETIC)
-    return worst
+        margins.append((float(margin[at]), int(index[at]), int(answer[at])))
+    return Bound(*min(margins), ARITHMETIC)
 
 
 def _block_size(solution: Solution) -> int:
@@ -68,66 +69,51 @@ def _block_size(solution: Solution) -> int:
     return max(1, _BLOCK // (2 * solution.n_tokens * queries * solution.embedding.d))
 
 
-def _through(layer: Layer, cases: Cases | Embedded) -> Interval:
-    """The boxes of a layer's outputs, `case token bit dim`."""
-    count, length, _ = cases.allowed.shape
+def _through(layer: Layer, cases: Cases, then: tuple[FloatArray, ...] = ()) -> Interval:
+    """The boxes of a layer's outputs, `case query dim`: each token with each bit; if there are maps
+    to apply `then`, of the last token alone, after these."""
     if isinstance(layer, Attention):
-        sums = attend(layer, cases, last=False)
-        out = output_range(layer.net, sums.reshape(count * length * 2, layer.d_in))
-    else:
-        after = _states(layer, cases, last=False)
-        if layer.readout is None:
-            return after
-        joined = concatenate([cases.box, after], axis=3)
-        out = output_range(layer.readout, joined.reshape(count * length * 2, 2 * layer.d_in))
-    return out.simplified().reshape(count, length, 2, layer.d_out)
+        return output_range(layer.net, attend(layer, cases, last=bool(then)), then)
+    after = _states(layer, cases, last=bool(then))
+    if layer.readout is not None:
+        return output_range(layer.readout, after, then)
+    for weight in then:
+        after = linear(weight, after)
+    return after
 
 
-def _read(solution: Solution, cases: Cases | Embedded) -> Interval:
-    """Enclosures of alpha_1 − alpha_0 at the last token, per case."""
-    layer = solution.layers[-1]
-    then = (solution.output, np.array([[-1.0, 1.0]]))
-    if isinstance(layer, Attention):
-        return output_range(layer.net, attend(layer, cases, last=True)[:, 0], then)[:, 0]
-    after = _states(layer, cases, last=True)[:, -1, 0]
-    if layer.readout is None:
-        return linear(then[1], linear(then[0], after))[:, 0]
-    x = cases.token(solution.n_tokens - 1)[:, 0].spread(len(cases.allowed), layer.d_in)
-    return output_range(layer.readout, concatenate([x, after], axis=1), then)[:, 0]
-
-
-def _states(layer: Ssm | Rnn | Gru, cases: Cases | Embedded, last: bool) -> Interval:
-    """Enclosures of h_k by the token's own bit, `case token bit dim`; only the last if `last`."""
+def _states(layer: Ssm | Rnn | Gru, cases: Cases, last: bool) -> Interval:
+    """Enclosures of h_k, after x_k if there is a readout, `case query dim`: each token with each
+    bit; only the last with bit 0 if `last`."""
     count, length, _ = cases.allowed.shape
     state = Interval.point(np.zeros((count, layer.d_out)))
     if isinstance(layer, Ssm):
         state = state + layer.h0
     after: list[Interval] = []
     for k in range(length):
-        step = _STEPS[layer.kind](layer, cases.token(k), state[:, None])
-        if last:
-            after.clear()
-        after.append(step[:, None])
+        x = cases.token(k)
+        step = _STEPS[layer.kind](layer, x, state[:, None])
         fits = cases.allowed[:, k, :, None]
         state = Interval(
             np.where(fits, step.lo, np.inf).min(axis=1),
             np.where(fits, step.hi, -np.inf).max(axis=1),
-        ).simplified()
-    return concatenate(after, axis=1)
+        )
+        if k == length - 1 or not last:
+            given = [x.spread(count, 2, layer.d_in)] if layer.readout else []
+            after.append(concatenate([*given, step], axis=2))
+    return after[-1][:, :1] if last else concatenate(after, axis=1)
 
 
 def _ssm_step(layer: Ssm, x: Interval, h: Interval) -> Interval:
     shared, _, d = x.shape
-    flat = x.reshape(shared * 2, d)
-    matrices = output_range(layer.A, flat).reshape(shared, 2, d, d)
-    inputs = output_range(layer.B, flat).reshape(shared, 2, d)
-    return (matrices * h[:, :, None]).total(axis=-1) + inputs
+    matrices = output_range(layer.A, x).reshape(shared, 2, d, d)
+    return (matrices * h[:, :, None]).total(axis=-1) + output_range(layer.B, x)
 
 
 def _rnn_step(layer: Rnn, x: Interval, h: Interval) -> Interval:
     count, _, d = h.shape
     joined = concatenate([x.spread(count, 2, d), h.spread(count, 2, d)], axis=2)
-    return output_range(layer.N1, joined.reshape(count * 2, 2 * d)).reshape(count, 2, d)
+    return output_range(layer.N1, joined)
 
 
 def _gru_step(layer: Gru, x: Interval, h: Interval) -> Interval:
@@ -146,7 +132,7 @@ _STEPS: dict[str, Callable[..., Interval]] = {"ssm": _ssm_step, "rnn": _rnn_step
 
 
 def output_range(net: ReluNet, box: Interval, then: tuple[FloatArray, ...] = ()) -> Interval:
-    """An enclosure of {net(x) : x in box}, `batch dim`; `then` are linear maps applied after it.
+    """An enclosure of {net(x) : x in box}, `… dim`; `then` are linear maps applied after it.
 
     The maps in `then` keep the correlations between the outputs, which the difference of two logits
     needs. *Certified*: the enclosure holds for every real x in the box.
@@ -159,11 +145,10 @@ def output_range(net: ReluNet, box: Interval, then: tuple[FloatArray, ...] = ())
     steps = [(w, b, j > 0) for j, (w, b) in enumerate(zip(net.weights, net.biases, strict=True))]
     steps += [(w, np.zeros(len(w)), False) for w in then]
     widest = max(weight.size for weight, _, _ in steps) * (net.d_in + 2)
-    size = max(1, _BATCH // widest)
-    if box.shape[0] > size:
-        starts = range(0, box.shape[0], size)
-        return concatenate([_propagate(steps, box[s : s + size]) for s in starts], axis=0)
-    return _propagate(steps, box)
+    flat, size = box.reshape(-1, net.d_in), max(1, _BATCH // widest)
+    starts = range(0, flat.shape[0], size)
+    out = concatenate([_propagate(steps, flat[s : s + size]) for s in starts], axis=0)
+    return out.reshape(*box.shape[:-1], out.shape[1])
 
 
 def _propagate(steps: list[tuple[FloatArray, FloatArray, bool]], box: Interval) -> Interval:

@@ -9,11 +9,10 @@ decided. *Exact*: rationals throughout.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from flint import arb, fmpq, fmpq_mat
 
 from ithbit.theory.layers import FloatArray, ReluNet
@@ -98,6 +97,10 @@ class Line:
                 total += out * inner
         return total
 
+    def times(self, factor: Rational) -> "Line":
+        units = tuple((factor * out, slope, shift) for out, slope, shift in self.units)
+        return Line(units, factor * self.constant)
+
     def breakpoints(self) -> list[Rational]:
         return sorted({-shift / slope for _, slope, shift in self.units if slope != 0})
 
@@ -127,29 +130,21 @@ def linear_line(slope: Rational, constant: Rational = fmpq(0)) -> Line:
     return Line(((fmpq(1), slope, fmpq(0)), (fmpq(-1), -slope, fmpq(0))), constant)
 
 
-def line_of(net: ReluNet, through: FloatArray, direction: Any, row: FloatArray) -> Line:
-    """t -> row · net(through + t · direction), for a net with at most one hidden layer."""
+def line_of(net: ReluNet, direction: Sequence[Rational]) -> Line:
+    """t -> net(t · direction), for a net with one output and at most one hidden layer."""
     need(len(net.weights) <= 2, "an MLP has more than one hidden layer")
-    at, along = exact_row(through), [x if isinstance(x, fmpq) else exact(x) for x in direction]
-    read, inner = exact_row(row), [exact_row(weights) for weights in net.weights[0]]
-    slopes = [dot(weights, along) for weights in inner]
-    starts = [
-        dot(weights, at) + exact(bias) for weights, bias in zip(inner, net.biases[0], strict=True)
-    ]
+    starts = exact_row(net.biases[0])
+    slopes = [dot(exact_row(weights), direction) for weights in net.weights[0]]
     if len(net.weights) == 1:
-        return linear_line(dot(read, slopes), dot(read, starts))
-    outs = [dot(read, exact_row(column)) for column in net.weights[1].T]
-    units = tuple(zip(outs, slopes, starts, strict=True))
-    return Line(units, dot(read, exact_row(net.biases[1])))
+        return linear_line(*slopes, *starts)
+    (outs,), (constant,) = net.weights[1], net.biases[1]
+    return Line(tuple(zip(exact_row(outs), slopes, starts, strict=True)), exact(constant))
 
 
 def line_direction(net: ReluNet) -> FloatArray:
     """The row that all hidden units of `net` read a multiple of; else `UnsuitableError`."""
     rows = net.weights[0]
+    alike = exact_matrix(rows).rank() <= 1
+    need(alike, "the marker MLP reads more than one combination of its inputs")
     first: FloatArray = next((row for row in rows if row.any()), rows[0])
-    lead = int(np.argmax(first != 0))
-    for row in rows:
-        pairs = zip(exact_row(row), exact_row(first), strict=True)
-        alike = all(a * exact(first[lead]) == b * exact(row[lead]) for a, b in pairs)
-        need(alike, "the marker MLP reads more than one combination of its inputs")
     return first

@@ -67,7 +67,7 @@ def certify_states(solution: Solution) -> Bound:
     line = _TokenLine(table.bit, update)
     end, zero = _row(table.end), (fmpq(0),) * layer.d_in
     rows = [exact_row(alphas) for alphas in solution.output]
-    worst: tuple[Rational, int, int] | None = None
+    margins: list[tuple[Rational, int, int]] = []
     for i in range(1, solution.n_bits + 1):
         start = update(_row(table.index[i - 1]), zero)
         line.require_still(start, 1, i - 1, i)
@@ -75,11 +75,9 @@ def certify_states(solution: Solution) -> Bound:
             state = update(_row(table.bit[i - 1, answer]), start)
             line.require_still(state, i + 1, solution.n_bits, i)
             y = readout(end, update(end, state))
-            margin = dot(rows[answer], y) - dot(rows[1 - answer], y)
-            if worst is None or margin < worst[0]:
-                worst = (margin, i, answer)
-    assert worst is not None
-    return Bound(rounded_down(worst[0]), *worst[1:], EXACT)
+            margins.append((dot(rows[answer], y) - dot(rows[1 - answer], y), i, answer))
+    least, index, answer = min(margins)
+    return Bound(rounded_down(least), index, answer, EXACT)
 
 
 def _row(values: FloatArray) -> State:

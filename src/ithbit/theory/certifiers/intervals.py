@@ -7,7 +7,6 @@ exactly zero stays exactly zero. Relies on IEEE 754 double arithmetic with round
 for exp, on a table computed with arb balls (python-flint).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
@@ -32,11 +31,13 @@ _PRODUCT_FLOOR = 1e-250  # below it Dekker's error term may itself underflow
 
 def _down(value: FloatArray, error: FloatArray) -> FloatArray:
     """A lower bound on value + error; a NaN error (overflow) counts as inexact."""
-    return np.where(error >= 0, value, np.nextafter(value, -np.inf))
+    fits = error >= 0
+    return value if fits.all() else np.where(fits, value, np.nextafter(value, -np.inf))
 
 
 def _up(value: FloatArray, error: FloatArray) -> FloatArray:
-    return np.where(error <= 0, value, np.nextafter(value, np.inf))
+    fits = error <= 0
+    return value if fits.all() else np.where(fits, value, np.nextafter(value, np.inf))
 
 
 def _sum(a: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -71,6 +72,11 @@ class Interval:
     lo: FloatArray
     hi: FloatArray
 
+    def __post_init__(self) -> None:
+        """Keep one array for both ends if they agree: then half of the work can be skipped."""
+        if self.lo is not self.hi and np.array_equal(self.lo, self.hi):
+            object.__setattr__(self, "hi", self.lo)
+
     @classmethod
     def point(cls, values: Any) -> Self:
         array = np.asarray(values, dtype=np.float64)
@@ -81,41 +87,32 @@ class Interval:
         return self.lo.shape
 
     @property
-    def is_point(self) -> bool:
-        """Whether both ends are the same array, so that half of the work can be skipped."""
-        return self.lo is self.hi
-
-    def _moved(self, move: Callable[[FloatArray], FloatArray]) -> "Interval":
-        """The same numbers in other places; a point stays a point."""
-        lo = move(self.lo)
-        return Interval.point(lo) if self.is_point else Interval(lo, move(self.hi))
+    def ends(self) -> tuple[FloatArray, ...]:
+        """The two arrays, or the one that is both."""
+        return (self.lo,) if self.lo is self.hi else (self.lo, self.hi)
 
     def __getitem__(self, index: Index) -> "Interval":
-        return self._moved(lambda end: end[index])
-
-    def simplified(self) -> "Interval":
-        """The same, stored as a point if both ends agree everywhere."""
-        return Interval.point(self.lo) if np.array_equal(self.lo, self.hi) else self
+        ends = [end[index] for end in self.ends]
+        return Interval(ends[0], ends[-1])
 
     def reshape(self, *shape: int) -> "Interval":
-        return self._moved(lambda end: end.reshape(shape))
+        return Interval(self.lo.reshape(shape), self.hi.reshape(shape))
 
     def spread(self, *shape: int) -> "Interval":
         """The same, broadcast to a shape."""
-        return self._moved(lambda end: np.broadcast_to(end, shape))
+        return Interval(np.broadcast_to(self.lo, shape), np.broadcast_to(self.hi, shape))
 
     def __neg__(self) -> "Interval":
-        return Interval.point(-self.lo) if self.is_point else Interval(-self.hi, -self.lo)
+        return Interval(-self.hi, -self.lo)
 
     def __add__(self, other: "Interval | float | FloatArray") -> "Interval":
         if not isinstance(other, Interval):
             other = Interval.point(other)
         with np.errstate(all="ignore"):
-            low, low_error = _sum(self.lo, other.lo)
-            if self.is_point and other.is_point:
-                return _rounded(low, low_error)
-            high, high_error = _sum(self.hi, other.hi)
-            return Interval(_down(low, low_error), _up(high, high_error))
+            low = high = _sum(self.lo, other.lo)
+            if len(self.ends) + len(other.ends) > 2:
+                high = _sum(self.hi, other.hi)
+            return Interval(_down(*low), _up(*high))
 
     def __sub__(self, other: "Interval | float | FloatArray") -> "Interval":
         return self + (-(other if isinstance(other, Interval) else Interval.point(other)))
@@ -124,13 +121,7 @@ class Interval:
         if not isinstance(other, Interval):
             other = Interval.point(other)
         with np.errstate(all="ignore"):
-            if self.is_point and other.is_point:
-                return _rounded(*_product(self.lo, other.lo))
-            corners = [
-                _product(a, b)
-                for a in ((self.lo,) if self.is_point else (self.lo, self.hi))
-                for b in ((other.lo,) if other.is_point else (other.lo, other.hi))
-            ]
+            corners = [_product(a, b) for a in self.ends for b in other.ends]
             return Interval(
                 np.minimum.reduce([_down(*corner) for corner in corners]),
                 np.maximum.reduce([_up(*corner) for corner in corners]),
@@ -140,7 +131,7 @@ class Interval:
         """The quotient; the divisor must be positive."""
         assert (other.lo > 0).all()
         with np.errstate(all="ignore"):
-            quotients = [a / b for a in (self.lo, self.hi) for b in (other.lo, other.hi)]
+            quotients = [a / b for a in self.ends for b in other.ends]
             return Interval(
                 np.nextafter(np.minimum.reduce(quotients), -np.inf),
                 np.nextafter(np.maximum.reduce(quotients), np.inf),
@@ -160,7 +151,7 @@ class Interval:
 
     def total(self, axis: int) -> "Interval":
         """The sum along an axis, by repeated halving."""
-        items = self._moved(lambda end: np.moveaxis(end, axis, 0))
+        items = Interval(np.moveaxis(self.lo, axis, 0), np.moveaxis(self.hi, axis, 0))
         if not items.shape[0]:
             return Interval.point(np.zeros(items.shape[1:]))
         while items.shape[0] > 1:
@@ -170,26 +161,15 @@ class Interval:
         return items[0]
 
 
-def _rounded(value: FloatArray, error: FloatArray) -> Interval:
-    if (error == 0).all():
-        return Interval.point(value)
-    return Interval(_down(value, error), _up(value, error))
-
-
 def concatenate(parts: list[Interval], axis: int) -> Interval:
     """The intervals one after another along an axis."""
-    lo = np.concatenate([part.lo for part in parts], axis=axis)
-    if all(part.is_point for part in parts):
-        return Interval.point(lo)
-    return Interval(lo, np.concatenate([part.hi for part in parts], axis=axis))
+    lows, highs = ([part.lo for part in parts], [part.hi for part in parts])
+    return Interval(np.concatenate(lows, axis=axis), np.concatenate(highs, axis=axis))
 
 
 def choose(condition: NDArray[np.bool_], yes: Interval, no: Interval) -> Interval:
     """`yes` where the condition holds, else `no`."""
-    lo = np.where(condition, yes.lo, no.lo)
-    if yes.is_point and no.is_point:
-        return Interval.point(lo)
-    return Interval(lo, np.where(condition, yes.hi, no.hi))
+    return Interval(np.where(condition, yes.lo, no.lo), np.where(condition, yes.hi, no.hi))
 
 
 def sigmoid(x: Interval) -> Interval:

@@ -27,7 +27,7 @@ Exact rationals throughout; the exponential sums of (C1) are arb balls. O(n log 
 """
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -54,6 +54,7 @@ from ithbit.theory.solution import Solution
 
 Spread = tuple[Rational, Rational]
 _PRECISION = 100  # bits of the balls: far more than the margins need
+_ONE = [fmpq(1)]  # the direction in which a net of one number is followed
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +62,7 @@ class Approach:
     """What the first MLP sees: `marker` as a function of s, and the parts of s."""
 
     marker: Line
-    base: list[Rational]  # of position k holding bit b, at 2 (k − 1) + b
-    base_end: Rational | None
+    base: list[Rational]  # of position k holding bit b, at 2 (k − 1) + b; then of the end
     offset: list[Rational]  # per index
     spread: list[Spread]  # per index
     at_index: list[Spread]  # the range of s at the index token itself
@@ -79,17 +79,17 @@ def certify_marker(solution: Solution) -> Bound:
     need(narrow, "the argument needs two layers of width 1")
     approach = approach_of(solution)
     _check_marks(approach)
-    read, put, start = _second_layer(solution)
-    _, unmarked = read.range(*_shifted(put.range(fmpq(0), fmpq(0)), start))
-    worst: tuple[Rational, int, int] = (-unmarked, 1, 0)
+    read, collected = _second_layer(solution)
+    _, unmarked = read.range(*collected.range(fmpq(0), fmpq(0)))
+    margins: list[tuple[Rational, int, int]] = [(-unmarked, 1, 0)]
     for i, (low, high) in enumerate(approach.spread, 1):
         s = approach.base[2 * i - 1] + approach.offset[i - 1]
         marked = approach.marker.range(s + low, s + high)
-        margin, _ = read.range(*_shifted(put.range(*marked), start))
-        if margin < worst[0]:
-            worst = (margin, i, 1)
+        margin, _ = read.range(*collected.range(*marked))
+        margins.append((margin, i, 1))
+    least, index, answer = min(margins)
     recurrent = isinstance(solution.layers[0], Ssm)
-    return Bound(rounded_down(worst[0]), *worst[1:], EXACT if recurrent else BALLS)
+    return Bound(rounded_down(least), index, answer, EXACT if recurrent else BALLS)
 
 
 def _check_marks(approach: Approach) -> None:
@@ -101,44 +101,34 @@ def _check_marks(approach: Approach) -> None:
     for i, (offset, spread, at_index) in enumerate(parts, 1):
         first = bisect_right(bases, left - offset - spread[1])
         stop = bisect_left(bases, right - offset - spread[0])
-        strays = [entry for entry in order[first:stop] if entry != 2 * i - 1]
-        if strays:
-            k, bit = divmod(strays[0], 2)
-            raise UnsuitableError(
-                f"with index {i}, position {k + 1} holding {bit} may be marked too"
-            )
-        ranges: dict[str, Spread] = {"index": at_index}
-        if approach.base_end is not None:
-            ranges["end"] = _shifted(spread, approach.base_end + offset)
-        for token, (bottom, top) in ranges.items():
-            out = top <= left or bottom >= right
-            need(out, f"with index {i}, the {token} token may be marked")
+        for entry in order[first:stop]:
+            k, bit = divmod(entry, 2)
+            is_end = k == len(approach.offset)
+            stray = "the end token" if is_end else f"position {k + 1} holding {bit}"
+            need(entry == 2 * i - 1, f"with index {i}, {stray} may be marked too")
+        out = at_index[1] <= left or at_index[0] >= right
+        need(out, f"with index {i}, the index token may be marked")
 
 
-def _shifted(spread: Spread, by: Rational) -> Spread:
-    return spread[0] + by, spread[1] + by
-
-
-def _second_layer(solution: Solution) -> tuple[Line, Line, Rational]:
-    """alpha_1 − alpha_0 as a function of what layer 2 collects; what a mark adds; what is there."""
+def _second_layer(solution: Solution) -> tuple[Line, Line]:
+    """alpha_1 − alpha_0 as a function of what layer 2 collects, and that as one of the mark."""
     layer = solution.layers[1]
     if isinstance(layer, SoftmaxAttention | LinearAttention):
         K, Q, V = (exact(w[0, 0]) for w in (layer.K, layer.Q, layer.V))
         score = K * Q if isinstance(layer, SoftmaxAttention) else K
         need(score == 0, "the second layer does not take the plain mean")
-        net, at, along = layer.net, np.zeros(1), np.ones(1)
-        put, start = linear_line(V / solution.n_tokens), fmpq(0)
+        net, along, collected = layer.net, _ONE, linear_line(V / solution.n_tokens)
     elif isinstance(layer, Ssm):
         require_unit_memory(layer)
-        put, start = line_of(layer.B, np.zeros(1), np.ones(1), np.ones(1)), exact(layer.h0[0])
+        put = line_of(layer.B, _ONE)
         silent = put(fmpq(0)) == 0
         need(silent, "the second layer adds something for tokens without a mark")
-        net, at, along = layer.phi, np.zeros(2), np.array([0.0, 1.0])
+        net, along = layer.phi, [fmpq(0), *_ONE]
+        collected = replace(put, constant=put.constant + exact(layer.h0[0]))
     else:
         raise UnsuitableError("the argument covers attention and SSM layers only")
-    one, zero = (line_of(net, at, along, solution.output[answer]) for answer in (1, 0))
-    minus = tuple((-out, slope, shift) for out, slope, shift in zero.units)
-    return Line(one.units + minus, one.constant - zero.constant), put, start
+    ((zero,), (one,)) = solution.output
+    return line_of(net, along).times(exact(one) - exact(zero)), collected
 
 
 def approach_of(solution: Solution) -> Approach:
@@ -191,9 +181,8 @@ def _attention(solution: Solution, layer: SoftmaxAttention | LinearAttention) ->
     if isinstance(layer, SoftmaxAttention):
         at_index = _softmax_index(layer, others, index, v, g)
     return Approach(
-        marker=line_of(layer.net, np.zeros(1), np.ones(1), np.ones(1)),
-        base=exact_row(bits.ravel()),
-        base_end=None if table.end is None else exact(table.end[0]),
+        marker=line_of(layer.net, _ONE),
+        base=exact_row(np.concatenate(others, axis=None)),
         offset=offset,
         spread=spread,
         at_index=at_index,
@@ -239,7 +228,7 @@ def _ssm(solution: Solution, layer: Ssm) -> Approach:
     require_unit_memory(layer)
     p, q = exact_row(line_direction(layer.phi))
     need(q != 0, "the first readout does not look at the state")
-    put = line_of(layer.B, np.zeros(1), np.ones(1), np.ones(1))
+    put = line_of(layer.B, _ONE)
     drift_low = drift_high = fmpq(0)
     for options in (*table.bit[..., 0], table.end):
         steps = [put(exact(x)) for x in options]
@@ -250,9 +239,8 @@ def _ssm(solution: Solution, layer: Ssm) -> Approach:
     at_index = [p * exact(e) + q * h for e, h in zip(table.index[:, 0], states, strict=True)]
     along = [fmpq(0), 1 / q]  # p x + q h grows by one along it
     return Approach(
-        marker=line_of(layer.phi, np.zeros(2), along, np.ones(1)),
-        base=[p * x for x in exact_row(table.bit.ravel())],
-        base_end=p * exact(table.end[0]),
+        marker=line_of(layer.phi, along),
+        base=[p * x for x in exact_row([*table.bit.ravel(), *table.end])],
         offset=[q * h for h in states],
         spread=[(low, high)] * solution.n_bits,
         at_index=[(s, s) for s in at_index],

@@ -33,9 +33,7 @@ ONE, PLACE, BITS = range(3)  # the first contents of every construction
 
 def least_of(margins: list[Ball]) -> Bound:
     """The least margin over indices 1 to n; the answers are symmetric, so 1 stands for both."""
-    ends = [rounded_down(margin) for margin in margins]
-    least = min(range(len(ends)), key=ends.__getitem__)
-    return Bound(ends[least], least + 1, 1, BALLS)
+    return Bound(*min((rounded_down(margin), i, 1) for i, margin in enumerate(margins, 1)), BALLS)
 
 
 class Reader:
