@@ -12,12 +12,11 @@ from synthetic_store import write_run
 import ithbit
 from ithbit.errors import LayerError, SpecError
 from ithbit.families import TASKS
-from ithbit.probe.families import Count, family_rows
-from ithbit.probe.report import Plan, ProbeReport
-from ithbit.probe.text import report_text
+from ithbit.probe.probe import family_rows
+from ithbit.probe.report import Count, Plan, ProbeReport, report_text
 from ithbit.report.page.probe import render_probe
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.store.probed import probed_layers
+from ithbit.store.probed import ProbedCell, probed_layers
 from ithbit.store.status import folder_status
 from ithbit.theory.bounds.state import state_bounds
 
@@ -31,8 +30,7 @@ def look(name: str) -> ProbeReport:
 
 
 def page_of(report: ProbeReport) -> str:
-    counts = {task: report.counts(task) for task in TASKS if report.runs}
-    return render_probe(json.loads(json.dumps(report.to_json())), counts, report_text(report))
+    return render_probe(report)
 
 
 def flat(text: str) -> str:
@@ -147,7 +145,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> ProbeReport:
 
 
 def test_training_stands_beside_the_families(trained: ProbeReport) -> None:
-    assert [run.spec.seed for run in trained.runs] == [0, 1, 0, 1]
+    assert [run.seed for run in trained.runs] == [0, 1, 0, 1]
     text = report_text(trained)
     assert "> <b>mine" in text
     assert "At most 1 epochs (the paper has 500); not the paper's: epoch_examples = 512" in flat(
@@ -168,15 +166,14 @@ def test_a_terminal_of_eighty_columns_holds_every_line(
     lengths = [8, 16, 32, 64]
     plan = Plan(lengths=tuple(lengths), layers=tuple(layers))
     cells = [(task, n, depth) for task in TASKS for n in lengths for depth in layers]
-    models = [ModelSpec(task, "torch:rnn", n, depth, code="0" * 12) for task, n, depth in cells]
     first = replace(trained.runs[0], max_accuracy=0.75)
     many = replace(
         trained,
         layer=name,
         plan=plan,
         rank=replace(trained.rank, ranks=tuple(range(0, 800, 16))),
-        runs=tuple(replace(first, spec=replace(first.spec, model=model)) for model in models),
-        families=tuple(family_rows(tmp_path, 16, lengths, layers, plan.protocol)),
+        runs=tuple(replace(first, cell=ProbedCell(*cell, width=16)) for cell in cells),
+        families=tuple(family_rows(tmp_path, plan)),
     )
     lines = report_text(many).splitlines()
     assert max(map(len, lines)) <= 80
@@ -213,12 +210,12 @@ def test_families_come_from_the_store_or_as_published(tmp_path: Path) -> None:
         write_run(tmp_path, StoredPlan(run, seed > 0, 1.0 if seed else 0.9, 20))
     rows = {
         (row.task, row.family, row.n_layers): row.counts
-        for row in family_rows(tmp_path, 16, [8, 9], [1, 2], Protocol())
+        for row in family_rows(tmp_path, Plan(16, (8, 9)))
     }
     assert rows["rhi", "gru", 1] == {8: Count(2, 3, "ours"), 9: None}
     assert rows["lhi", "softmax-full", 1][8] == Count(0, 5, "published")
     assert rows["lhi", "gru", 2][8] is None  # not in the paper
-    missing = family_rows(tmp_path / "none", 8, [8], [1], Protocol())
+    missing = family_rows(tmp_path / "none", Plan(8))
     assert all(row.counts == {8: None} for row in missing)
 
 
@@ -268,13 +265,13 @@ def test_runs_are_ordinary_ones_of_the_store(tmp_path: Path) -> None:
     rhi = report.runs[0]
     assert (rhi.solved, rhi.stopped_by, rhi.verdict) == (True, "solved", "right on all inputs")
     assert rhi.first_solved_epoch == rhi.epochs < 30
-    folder = tmp_path / rhi.spec.folder
+    (folder,) = tmp_path.glob(f"*-{rhi.run_id}")
     assert folder_status(folder) == "done"
     assert json.loads((folder / "verification.json").read_text())["verdict"] == rhi.verdict
     (result,) = ithbit.train(
         "rhi", "torch:lstm", n=2, width=8, seeds=[0], protocol=protocol, store=tmp_path
     )
-    assert (result.spec, result.epochs) == (rhi.spec, rhi.epochs)
+    assert (result.spec.run_id, result.epochs) == (rhi.run_id, rhi.epochs)
     written = (folder / "result.json").stat().st_mtime_ns
     assert ithbit.probe("torch:lstm", store=tmp_path, **more).runs == report.runs
     assert (folder / "result.json").stat().st_mtime_ns == written

@@ -79,32 +79,13 @@ class Planned(Shown):
 
 
 @dataclass(frozen=True, repr=False)
-class Submitted(Shown):
-    """A sweep submitted to the cluster: how many of its runs are queued or running, and how many
-    are done."""
+class Told(Shown):
+    """What was done on the cluster, in a sentence."""
 
-    store: Path
-    runs: int
-    live: int
-    done: int
+    sentence: str
 
     def parts(self) -> Iterator[str]:
-        left = self.runs - self.live - self.done
-        yield (
-            f"{self.live} of {self.runs} runs are queued or running, {self.done} done"
-            + (f", {left} not submitted yet: run the command again later" if left else "")
-            + f". Watch them with: ithbit status --store {self.store}"
-        )
-
-
-@dataclass(frozen=True, repr=False)
-class Cancelled(Shown):
-    """Tasks that were removed from the queue."""
-
-    tasks: int
-
-    def parts(self) -> Iterator[str]:
-        yield f"{self.tasks} tasks cancelled; submit their runs again to continue them"
+        yield self.sentence
 
 
 @checked
@@ -135,7 +116,7 @@ def sweep(
     tensorboard: str | Path | None = None,
     watch: Watch | None = None,
     progress: bool = False,
-) -> Results | Planned | Submitted | Cancelled:
+) -> Results | Planned | Told:
     """Train every run of a sweep that has no result yet; stop and rerun it at any time.
 
     Several processes may work on one store: each run is trained by one of them. A run that fails is
@@ -184,11 +165,18 @@ def sweep(
     queue = Slurm(options, workers)
     if cancel:
         need_store(store)
-        return Cancelled(cluster.cancel(runs, store, queue))
+        ended = cluster.cancel(runs, store, queue)
+        return Told(f"{ended} tasks cancelled; submit their runs again to continue them")
     with watching(runs, node.reason, watch, tensorboard, progress) as watcher:
         jobs = cluster.ClusterSweep(runs, store, queue, node, runs_per_task, watcher, retry_failed)
         if detach:
-            return Submitted(store, len(runs), *jobs.submit())
+            live, done = jobs.submit()
+            left = len(runs) - live - done
+            later = f", {left} not submitted yet: run the command again later" if left else ""
+            return Told(
+                f"{live} of {len(runs)} runs are queued or running, {done} done{later}. Watch them "
+                f"with: ithbit status --store {store}"
+            )
         try:
             return Results(jobs.finish(), store)
         except KeyboardInterrupt:

@@ -3,8 +3,8 @@
 Nothing here imports torch; bounds and complexities do not need numpy either.
 """
 
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,14 +160,10 @@ def check_certificate(file: str | Path, *, progress: bool = False) -> "Certifica
     path = Path(file)
     content = read_certificate(path)
     if content.get("format") == FORMAT:
-        from ithbit.api.progress import bar
+        from ithbit.api.progress import bars
 
-        with ExitStack() as shown:  # a bar ends before a refusal is printed
-
-            def one_by_one(leaves: Sequence[int]) -> Iterable[int]:
-                return shown.enter_context(bar(leaves, "checking leaves", progress))[0]
-
-            return check_proof(path, content, one_by_one)
+        with bars(progress) as shown:  # ends before a refusal is printed
+            return check_proof(path, content, partial(shown.track, description="checking leaves"))
     return check(path)
 
 

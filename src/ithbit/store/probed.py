@@ -5,14 +5,17 @@ A layer's folder is `<layer>-<digest>`, with `report.json`, the latest report; 0
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from ithbit.families import Task
+from ithbit.spec import since_0_2
 from ithbit.store.reading import read_json
 from ithbit.store.records import Amount, Count, FromOne, Share
 from ithbit.store.schema import UnreadableError, read_as
+
+Ended = Literal["solved", "loss", "epochs", "time", "not finite", "failed"]  # time: may go on
 
 
 @dataclass(frozen=True)
@@ -27,22 +30,28 @@ class ProbedCell:
 
 @dataclass(frozen=True)
 class ProbedRun:
-    """A run that ended. `verdict` comes from trying all inputs of a solved run, if they are few."""
+    """A run as the store had it. `verdict` comes from trying all inputs of a solved run, if they
+    are few."""
 
     layer: str
     cell: ProbedCell
     seed: int
     epochs: FromOne
-    stopped_by: Literal["solved", "loss", "epochs", "time", "not finite", "failed"]
+    stopped_by: Ended
     max_accuracy: Share
     first_solved_epoch: FromOne | None
     n_parameters: Count
     seconds: Amount
     verdict: str | None
+    run_id: str = since_0_2("")
 
     @property
     def solved(self) -> bool:
         return self.max_accuracy == 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        return {"run_id": data.pop("run_id"), **data, "solved": self.solved}
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""The report on a probed layer as one HTML file that needs no network, from its record, and the
-figure of its causal rank, which the page of a store shows too.
+"""The report on a probed layer as one HTML file that needs no network, and the figure of its causal
+rank, which the page of a store shows too.
 
 All text is escaped.
 """
@@ -13,26 +13,24 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ithbit.families import Task
+from ithbit.families import TASKS
 from ithbit.report.figures import for_page
 from ithbit.report.figures.grid import SHADES
 from ithbit.report.figures.style import INK, RC
 from ithbit.selfcontained import short_page
-
-Counts = dict[Task, list[tuple[str, list[Any]]]]
 
 _STYLE = """th { text-align: left; font-weight: normal; } tr.user th { font-weight: bold; }
 td { text-align: center; border: 1px solid var(--card); }
 pre { overflow-x: auto; background: var(--box); padding: 1rem; }
 """
 _BODY = """<h1>{{ report.layer }}</h1>
-<p>{{ report.behaviour.sentence }}. Causal rank: {{ report.causal_rank.sentence }}.</p>
-{% if report.causal_rank.fault is none %}
+<p>{{ report.behaviour.sentence(report.layer) }}. Causal rank: {{ report.rank.sentence() }}.</p>
+{% if report.rank.fault is none %}
 <figure>{{ figure }}</figure>
 {% endif %}
 {% if report.runs %}
 <h2>Solved runs beside the six families</h2>
-<p>Width {{ report.width }}; solved runs of all. p: published. –: not in the store.
+<p>Width {{ report.plan.width }}; solved runs of all. p: published. –: not in the store.
 Observed on samples, not proved.</p>
 {% for task, rows in grid %}
 <h3>{{ task }}</h3>
@@ -47,7 +45,8 @@ Observed on samples, not proved.</p>
 {% endfor %}
 {% endif %}
 <h2>In full</h2>
-<pre>{{ text }}</pre>
+<pre>{{ report }}
+</pre>
 """
 
 
@@ -80,25 +79,21 @@ def rank_figure(
     return for_page(figure, name)
 
 
-def render_probe(report: dict[str, Any], counts: Counts, text: str) -> str:
-    """The page of a probe's record (`ProbeReport.to_json`), with the report in words below it.
-
-    `counts` has for each task the rows of `ProbeReport.counts`, none if nothing was trained.
-    """
-    rank = report["causal_rank"]
-    values = rank.get("singular_values", [])
+def render_probe(report: Any) -> str:
+    """The page of a `ProbeReport`, with the report in words below the figures."""
+    rank = report.rank
     return short_page(
-        f"probe: {report['layer']}",
+        f"probe: {report.layer}",
         _STYLE,
         _BODY,
         report=report,
-        heads=[f"n = {n}, L = {depth}" for n in report["lengths"] for depth in report["layers"]],
+        heads=[f"n = {n}, L = {depth}" for n, depth in report.plan.cells],
         grid=[
-            (task.upper(), [(name, list(map(_cell, found))) for name, found in rows])
-            for task, rows in counts.items()
+            (task.upper(), [(name, list(map(_cell, found))) for name, found in report.counts(task)])
+            for task in TASKS
+            if report.runs
         ],
-        figure=rank_figure(report["width"], rank["ranks"], values),
-        text=text,
+        figure=rank_figure(rank.width, rank.ranks, rank.values),
     )
 
 
