@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import Seeds, Watch, at_least_one, checked, listed, on_slurm, seeds_of
+from ithbit.api.arguments import Seeds, Watch, at_least_one, listed, on_slurm, seeds_of
 from ithbit.api.training import Results, run_here
 from ithbit.errors import ClusterError, DeviceError, SpecError, whole
 from ithbit.families import family_named, task_named
@@ -88,7 +88,6 @@ class Told(Shown):
         yield self.sentence
 
 
-@checked
 def sweep(
     name: str | Path | Iterable[RunSpec],
     *,
@@ -185,7 +184,6 @@ def sweep(
             raise
 
 
-@checked
 def status(
     name: str | Path | Iterable[RunSpec] | None = None,
     *,
@@ -312,7 +310,6 @@ def _jobs(store: Path) -> dict[RunSpec, Any]:
         return {}
 
 
-@checked
 def merge(source: str | Path, *, store: str | Path = "runs") -> "Merged":
     """Copy the finished and failed runs of another store into this one.
 

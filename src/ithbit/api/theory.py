@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import at_least_one, bits_of, checked
+from ithbit.api.arguments import at_least_one, bits_of
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
 from ithbit.theory.architecture import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ithbit.theory.solution import Solution, TrainedSolution
 
 
-@checked
 def construct(
     task: str,
     family: str,
@@ -77,7 +76,6 @@ def construct(
     return solution
 
 
-@checked
 def certify(
     task: "str | Solution | TrainedSolution",
     family: str | None = None,
@@ -139,7 +137,6 @@ def _solution(
     return construct(task, family, n, variant, model=model, **sizes)
 
 
-@checked
 def check_certificate(file: str | Path, *, progress: bool = False) -> "Certificate | Confirmed":
     """Verify a certificate again, from its file alone; raise an error if it does not hold.
 
@@ -167,7 +164,6 @@ def check_certificate(file: str | Path, *, progress: bool = False) -> "Certifica
     return check(path)
 
 
-@checked
 def explain(
     task: "str | Solution | TrainedSolution",
     family: str | None = None,
@@ -192,7 +188,6 @@ def explain(
     return run(_solution(task, family, len(read), variant, model, {"width": width}), read, index)
 
 
-@checked
 def bound(
     task: str,
     family: str,
@@ -242,7 +237,6 @@ def bound(
     return Bounds(task, arch, n, tightest(task, arch), all_routes(task, arch, bits), all)
 
 
-@checked
 def complexity(
     family: str,
     *,
@@ -288,7 +282,6 @@ def complexity(
     return causal_complexity(arch, whole("position", position))
 
 
-@checked
 def verdict(
     task: str | None = None,
     family: str | None = None,
