@@ -92,8 +92,7 @@ def probe(
     )
     loaded = load_layer(layer) if isinstance(layer, str) else layer_of(layer, name)
     if train_families and train:
-        runs = [run for family in FAMILIES for run in plan.runs(family)]
-        run_here(runs, store, device, workers, progress=progress)
+        run_here(plan.runs(*FAMILIES), store, device, workers, progress=progress)
 
     def said(text: str) -> None:
         if progress:

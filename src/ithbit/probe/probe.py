@@ -154,7 +154,7 @@ def _train(
 ) -> list[ProbedRun]:
     """Train the layer's runs like any others; return each as the store has it afterwards."""
     device = choose_device(device_name)
-    runs = plan.runs(layer.family, layer.code)
+    runs = plan.runs(layer.family, code=layer.code)
     why = why_not_stacked(runs[0].model, device.torch)
     if why is not None:
         remarks.append(f"seeds are trained one by one, not in a stack: {why}")

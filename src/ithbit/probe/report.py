@@ -56,13 +56,14 @@ class Plan:
         """Lengths and depths to train, in order."""
         return [(n, depth) for n in self.lengths for depth in self.layers]
 
-    def runs(self, family: str, code: str = "") -> list[RunSpec]:
-        """The runs of a layer, or of a family beside it: both tasks, all cells and seeds."""
+    def runs(self, *families: str, code: str = "") -> list[RunSpec]:
+        """The runs of a layer, or of families beside it: both tasks, all cells and seeds."""
         heads = 2 if self.width % 2 == 0 else 1
         return [
             run
             for task in TASKS
             for n, depth in self.cells
+            for family in families
             for run in cell(
                 ModelSpec(task, family, n, depth, self.width, heads, code=code),
                 self.protocol,
