@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ithbit.api.arguments import Seeds, Watch, at_least_one, listed, on_slurm, seeds_of
 from ithbit.api.training import Results, run_here
-from ithbit.errors import ClusterError, DeviceError, SpecError, whole
+from ithbit.errors import ClusterError, DeviceError, SpecError, one_of, whole
 from ithbit.families import family_named, task_named
 from ithbit.models.layer_source import layer_for
 from ithbit.shown import Shown, clock, counted
@@ -264,8 +264,7 @@ def node_device(name: str, gpu_asked: bool) -> "Device":
 
     from ithbit.engine.device import DEVICES, Device
 
-    if name not in DEVICES:
-        raise DeviceError(f"unknown device {name!r}; choose one of {', '.join(DEVICES)}")
+    one_of("unknown device", name, DEVICES, DeviceError)
     if name == "cuda" or (name == "auto" and gpu_asked):
         return Device(torch.device("cuda"), "Slurm, a GPU for each task")
     return Device(torch.device("cpu"), "Slurm, CPU cores for each task")
