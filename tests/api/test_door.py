@@ -1,6 +1,7 @@
 """The Python door: every public name is there and has an example, every command is a function."""
 
 import inspect
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,11 @@ def test_a_function_is_there_whatever_is_imported_first(first) -> None:
 def test_a_notebook_finds_the_parameters_of_a_function(name) -> None:
     __import__(f"ithbit.{name}")  # whose package then stands in its place
     assert inspect.signature(getattr(ithbit, name)) == inspect.signature(public(name))
+
+
+def test_a_function_is_one_object_and_another_process_can_have_it() -> None:
+    assert ithbit.train is ithbit.train
+    assert pickle.loads(pickle.dumps(ithbit.train)) is ithbit.train
 
 
 def test_a_wrong_name_is_no_attribute() -> None:

@@ -153,9 +153,10 @@ def test_bars_in_a_notebook(monkeypatch, capsys) -> None:
     monkeypatch.setattr(
         progress, "Console", lambda **settings: Console(force_jupyter=True, **settings)
     )
-    with progress.Board([run]) as board:
+    board = progress.Board([run])
+    with board.live as live:
         board.watch(Event(run, Epoch(1, 0.5, 0.5, 0.5, 1e-3, 0.1)))
-        board._live.refresh()
+        live.refresh()
     texts = [each.text for each in drawn if hasattr(each, "text")]
     assert any("0 of 1 run done" in text and f"s{run.seed}" in text for text in texts)
     assert capsys.readouterr() == ("", "")  # no lines beside the bars

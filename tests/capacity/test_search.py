@@ -6,24 +6,24 @@ from collections.abc import Callable
 
 import pytest
 
-from ithbit.capacity.search import Ask, Bracket, Progress, Try, bracket, judge, next_length, replay
+from ithbit.capacity.search import Ask, Bracket, Tried, Try, bracket, judge, next_length, replay
 from ithbit.errors import SpecError
 
 ASK = Ask(most_n=256)
 Truth = Callable[[int, float, int], bool]  # length, rate, seed: whether the run stands
 
 
-def searched(truth: Truth, ask: Ask = ASK) -> tuple[Progress, dict[int, dict[Try, bool]]]:
+def searched(truth: Truth, ask: Ask = ASK) -> tuple[tuple[Tried, ...], dict[int, dict[Try, bool]]]:
     """Run what is wanted until nothing is; the end, and all runs."""
     ended: dict[int, dict[Try, bool]] = {}
     for _ in range(10_000):
-        found = replay(lambda n: ended.get(n, {}), ask)
-        if found.trying is None:
-            return found, ended
-        assert found.wanted
-        for rate, seed in found.wanted:
-            assert (rate, seed) not in ended.get(found.trying, {})  # nothing is run twice
-            ended.setdefault(found.trying, {})[rate, seed] = truth(found.trying, rate, seed)
+        tried, trying, wanted = replay(lambda n: ended.get(n, {}), ask)
+        if trying is None:
+            return tried, ended
+        assert wanted
+        for rate, seed in wanted:
+            assert (rate, seed) not in ended.get(trying, {})  # nothing is run twice
+            ended.setdefault(trying, {})[rate, seed] = truth(trying, rate, seed)
     raise AssertionError("the search does not end")
 
 
@@ -44,11 +44,11 @@ def chance(seed: int) -> Truth:
     return truth
 
 
-def check(found: Progress, ended: dict[int, dict[Try, bool]], ask: Ask) -> Bracket:
+def check(tried: tuple[Tried, ...], ended: dict[int, dict[Try, bool]], ask: Ask) -> Bracket:
     """What must hold of every end, by the runs alone."""
-    ends = bracket({each.n: each.solved for each in found.tried})
+    ends = bracket({each.n: each.solved for each in tried})
     low, high = ends.low, ends.high
-    assert {each.n for each in found.tried} <= set(ended)
+    assert {each.n for each in tried} <= set(ended)
     assert max(ended) <= ask.most_n
     if low is not None:
         assert any(
@@ -106,11 +106,11 @@ def test_a_lower_end_that_does_not_hold_is_left_for_a_shorter_length() -> None:
 
 
 def test_the_best_rate_counts() -> None:
-    found, _ = searched(lambda n, rate, seed: n <= {0.001: 4, 0.003: 10, 0.01: 60}[rate])
-    low = bracket({each.n: each.solved for each in found.tried}).low
+    tried, _ = searched(lambda n, rate, seed: n <= {0.001: 4, 0.003: 10, 0.01: 60}[rate])
+    low = bracket({each.n: each.solved for each in tried}).low
     assert low is not None
     assert 48 <= low <= 60
-    assert {each.n: each.rate for each in found.tried}[low] == 0.01
+    assert {each.n: each.rate for each in tried}[low] == 0.01
 
 
 def test_no_shorter_length_is_tried_before_all_rates_had_their_turn_at_the_first() -> None:

@@ -7,7 +7,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from ithbit import __version__
-from ithbit.cli import app, flowing
+from ithbit.cli import app
 
 NAMED = get_command(app).commands
 COMMANDS = sorted(NAMED)
@@ -34,13 +34,6 @@ def test_paragraphs_of_help_fill_eighty_columns(command) -> None:
 
 def test_the_version_is_told(ithbit) -> None:
     assert ithbit("--version") == (0, f"ithbit {__version__}\n", "")
-
-
-@pytest.mark.parametrize(
-    "kept", ["\b\nas\nwritten", "- a\n- b", "1. a\n2. b", "such as\n    code\n    code"]
-)
-def test_lists_and_blocks_of_help_stay_as_they_are_written(kept) -> None:
-    assert flowing(f"It flows\non.\n\n{kept}\n\nAnd\non.") == f"It flows on.\n\n{kept}\n\nAnd on."
 
 
 def test_the_commands_with_a_store() -> None:

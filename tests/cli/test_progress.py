@@ -2,6 +2,7 @@
 
 import math
 import re
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from statistics import mean
@@ -10,7 +11,7 @@ import polars as pl
 import pytest
 from one_stack import train
 
-from ithbit.api.progress import Board, _Line, bar
+from ithbit.api.progress import Board, _Line, bars
 from ithbit.engine.device import choose_device
 from ithbit.engine.how import Event
 from ithbit.spec import ModelSpec, Protocol, RunSpec
@@ -25,7 +26,8 @@ ODD = "IndexError: [/red] is no [bold]index"  # square brackets are markup to th
 
 def watched(store: Path) -> Board:
     """One run finished, one failed, one told of a remark."""
-    with Board(RUNS) as board:
+    board = Board(RUNS)
+    with board.live or nullcontext():
         train(RUNS[:1], store, choose_device("cpu"), watch=board.watch)
         board.watch(Event(RUNS[1], Failure(RUNS[1], ODD, "", 2)))
         board.watch(Event(RUNS[2], "a remark with [/brackets]"))
@@ -145,16 +147,17 @@ def test_one_long_run_is_waited_for_when_all_others_are_done(clock) -> None:
 
 def test_one_epoch_is_one_epoch(tmp_path, capsys) -> None:
     run = replace(RUNS[0], protocol=replace(TINY, max_epochs=1))
-    with Board([run]) as board:
-        train([run], tmp_path, choose_device("cpu"), watch=board.watch)
+    train([run], tmp_path, choose_device("cpu"), watch=Board([run]).watch)
     assert f"{run.name}: not solved in 1 epoch, best 0." in capsys.readouterr().err
 
 
 def test_a_bar_shows_what_share_of_a_list_is_done(monkeypatch, capsys) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with bar(range(4), "checking", progress=True) as (items, say):
+    with bars(progress=True) as shown:
+        items = shown.track(range(4), description="checking")
         assert [next(items) for _ in range(3)] == [0, 1, 2]
+        items.close()
     assert re.findall(r"checking.*?(\d+%)", capsys.readouterr().err)[-1] == "50%"  # two are done
-    with bar(range(4), "checking", progress=True) as (items, say):
-        say("a hard one")
-    assert "checking: a hard one" in capsys.readouterr().err
+    with bars(progress=False) as shown:
+        assert list(shown.track(range(4))) == [0, 1, 2, 3]
+    assert capsys.readouterr().err == ""

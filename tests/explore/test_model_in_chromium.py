@@ -13,7 +13,7 @@ from made_up import drawn, entry, in_torch, inputs, streams
 
 from ithbit.explore.page import HOME, Entry, construction, of_run, of_solution
 from ithbit.families import FAMILIES
-from ithbit.loading.model import Trained, from_run, from_trained_solution
+from ithbit.loading.model import Trained, load_model
 from ithbit.selfcontained import safe_json, template_part
 from ithbit.spec import ModelSpec
 from ithbit.tasks.structured import plain_strings
@@ -53,7 +53,7 @@ def constructions(n_bits: int) -> list[Case]:
     for each in TRAINED:
         solution = construction(ModelSpec(each.task, each.family, n_bits, each.depth))
         assert solution is not None
-        model = from_trained_solution(solution, "float64", library=False)
+        model = load_model(solution, "float64", library=False)
         found.append((of_solution(solution), model))
     return found
 
@@ -61,7 +61,7 @@ def constructions(n_bits: int) -> list[Case]:
 def shipped(n_bits: int, library: bool) -> list[Case]:
     folders = sorted(WEIGHTS.glob(f"uniform/*_n{n_bits}_*_s4-*"))
     assert len(folders) == 8
-    return [(of_run(folder), from_run(folder, "float64", library=library)) for folder in folders]
+    return [(of_run(folder), load_model(folder, "float64", library=library)) for folder in folders]
 
 
 def load(browser: Browser, folder: Path, data: object = None) -> None:
@@ -205,7 +205,7 @@ def test_the_hunt_finds_a_wrong_answer_and_only_a_real_one(
     found = browser.js(HUNT)["found"]
     bits, index = "".join(map(str, found["bits"])), found["index"]
     with torch.no_grad():
-        logit = float(from_run(folder, "float64")(bits, index))
+        logit = float(load_model(folder, "float64")(bits, index))
     margin = logit if bits[index - 1] == "1" else -logit
     assert margin < 0
     assert math.isclose(margin, found["margin"], abs_tol=TOLERANCE)

@@ -11,7 +11,7 @@ from made_up import drawn, entry, renamed
 
 from ithbit.explore.page import gather, write_page
 from ithbit.families import FAMILIES
-from ithbit.loading.model import from_run
+from ithbit.loading.model import load_model
 from ithbit.spec import ModelSpec
 
 WEIGHTS = Path(__file__).parents[2] / "results" / "weights"
@@ -92,7 +92,7 @@ def test_a_click_on_a_bit_and_on_a_number(page: Browser) -> None:
     page.click(".cell:nth-child(5) .place")
     assert page.js(ASKED) == "5"
     with torch.no_grad():
-        logit = float(from_run(shipped(REFUTED), "float64")(page.js(BITS), 5))
+        logit = float(load_model(shipped(REFUTED), "float64")(page.js(BITS), 5))
     shown = page.js("document.querySelector('article .says').textContent").replace("−", "-")
     assert f"Logit {logit:.3f}" in shown
 
@@ -160,7 +160,7 @@ def test_the_map_of_strings_with_one_odd_bit(page: Browser) -> None:
     page.wait_for(f"{captions}.filter(each => each.includes('of 1,024 wrong.')).length === 2")
     strings = torch.eye(32, dtype=torch.long).repeat_interleave(32, 0)
     index = torch.arange(1, 33).repeat(32)
-    model = from_run(shipped(REFUTED), "float64")
+    model = load_model(shipped(REFUTED), "float64")
     for caption, bits in zip(page.js(captions), (strings, 1 - strings), strict=True):
         with torch.no_grad():
             says = model(bits, index) > 0

@@ -78,6 +78,16 @@ def test_it_answers_as_the_engine_does(spec, library, moved, inputs, tmp_path, r
     assert trained == classifier.n_parameters(spec)
 
 
+def test_parameters_come_in_the_order_of_the_model(moved, tmp_path) -> None:
+    """The library that reads the file gives them in any order, another one in each process."""
+    spec = ModelSpec("rhi", "softmax-full", n_bits=5)
+    run = finished(tmp_path, spec, moved(spec, dtype=torch.float32))
+    block = ithbit.load(run, store=tmp_path, library=False).body[0]
+    wanted = part(classifier.init(spec, 0), "blocks.0")
+    assert list(block.names) == list(wanted)
+    assert [name for name, _ in block.named_parameters()] == list(block.names.values())
+
+
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("family", ATTENTION)
 @pytest.mark.parametrize("library", [True, False], ids=["library", "plain"])

@@ -12,9 +12,8 @@ from synthetic_store import write_run
 import ithbit
 from ithbit.errors import LayerError, SpecError
 from ithbit.families import TASKS
-from ithbit.probe.families import Count, family_rows
-from ithbit.probe.report import Plan, ProbeReport
-from ithbit.probe.text import report_text
+from ithbit.probe.probe import family_rows
+from ithbit.probe.report import Count, Plan, ProbeReport, report_text
 from ithbit.report.page.probe import render_probe
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.probed import ProbedCell, probed_layers
@@ -31,8 +30,7 @@ def look(name: str) -> ProbeReport:
 
 
 def page_of(report: ProbeReport) -> str:
-    counts = {task: report.counts(task) for task in TASKS if report.runs}
-    return render_probe(json.loads(json.dumps(report.to_json())), counts, report_text(report))
+    return render_probe(report)
 
 
 def flat(text: str) -> str:
@@ -167,15 +165,15 @@ def test_a_terminal_of_eighty_columns_holds_every_line(
 ) -> None:
     lengths = [8, 16, 32, 64]
     plan = Plan(lengths=tuple(lengths), layers=tuple(layers))
-    cells = [ProbedCell(task, n, depth, 16) for task in TASKS for n in lengths for depth in layers]
+    cells = [(task, n, depth) for task in TASKS for n in lengths for depth in layers]
     first = replace(trained.runs[0], max_accuracy=0.75)
     many = replace(
         trained,
         layer=name,
         plan=plan,
         rank=replace(trained.rank, ranks=tuple(range(0, 800, 16))),
-        runs=tuple(replace(first, cell=cell) for cell in cells),
-        families=tuple(family_rows(tmp_path, 16, lengths, layers, plan.protocol)),
+        runs=tuple(replace(first, cell=ProbedCell(*cell, width=16)) for cell in cells),
+        families=tuple(family_rows(tmp_path, plan)),
     )
     lines = report_text(many).splitlines()
     assert max(map(len, lines)) <= 80
@@ -212,12 +210,12 @@ def test_families_come_from_the_store_or_as_published(tmp_path: Path) -> None:
         write_run(tmp_path, StoredPlan(run, seed > 0, 1.0 if seed else 0.9, 20))
     rows = {
         (row.task, row.family, row.n_layers): row.counts
-        for row in family_rows(tmp_path, 16, [8, 9], [1, 2], Protocol())
+        for row in family_rows(tmp_path, Plan(16, (8, 9)))
     }
     assert rows["rhi", "gru", 1] == {8: Count(2, 3, "ours"), 9: None}
     assert rows["lhi", "softmax-full", 1][8] == Count(0, 5, "published")
     assert rows["lhi", "gru", 2][8] is None  # not in the paper
-    missing = family_rows(tmp_path / "none", 8, [8], [1], Protocol())
+    missing = family_rows(tmp_path / "none", Plan(8))
     assert all(row.counts == {8: None} for row in missing)
 
 

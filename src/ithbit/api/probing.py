@@ -13,7 +13,6 @@ from ithbit.api.arguments import (
     Seeds,
     Watch,
     at_least_one,
-    checked,
     listed,
     model_of,
     on_slurm,
@@ -36,7 +35,6 @@ Number = TypeVar("Number", int, float)
 _QUICK_MINUTES = 4.5  # stopping at the first perfect epoch suggests that a quick answer is wanted
 
 
-@checked
 def probe(
     layer: str | Layer,
     *,
@@ -74,9 +72,9 @@ def probe(
     (None, (0, 0, 0, 0))
     """
     at_least_one(workers=workers)
-    from ithbit.families import TASKS
-    from ithbit.probe.report import Plan, probe_layer
-    from ithbit.probe.text import report_text
+    from ithbit.families import FAMILIES
+    from ithbit.probe.probe import probe_layer
+    from ithbit.probe.report import Plan
     from ithbit.report.page.probe import render_probe
     from ithbit.store.writing import write_text
 
@@ -94,10 +92,7 @@ def probe(
     )
     loaded = load_layer(layer) if isinstance(layer, str) else layer_of(layer, name)
     if train_families and train:
-        from ithbit.probe.families import family_runs
-
-        runs = family_runs(width, plan.lengths, plan.layers, plan.seeds, plan.protocol)
-        run_here(runs, store, device, workers, progress=progress)
+        run_here(plan.runs(*FAMILIES), store, device, workers, progress=progress)
 
     def said(text: str) -> None:
         if progress:
@@ -107,12 +102,10 @@ def probe(
 
     report = probe_layer(loaded, plan, Path(store), device, workers, said)
     if out is not None:
-        counts = {task: report.counts(task) for task in TASKS if report.runs}
-        write_text(Path(out), render_probe(report.to_json(), counts, report_text(report)))
+        write_text(Path(out), render_probe(report))
     return report
 
 
-@checked
 def capacity(
     task: str,
     family: str | Layer,

@@ -11,13 +11,13 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -37,8 +37,6 @@ from ithbit.sweep.estimate import nominal_epoch_seconds
 
 if TYPE_CHECKING:
     from ithbit.engine.how import Event  # which would load torch
-
-T = TypeVar("T")
 
 _ROWS = 12  # runs shown at once
 _QUIET_SECONDS = 15.0  # between two lines where there is no terminal
@@ -107,7 +105,8 @@ class _Line:
 
 
 class Board:
-    """Progress of a set of runs on standard error; `watch` is its only input. Use as a context."""
+    """Progress of a set of runs on standard error; `watch` is its only input. Where it is shown
+    `live`, enter that context."""
 
     def __init__(self, runs: Sequence[RunSpec]) -> None:
         self.console = Console(stderr=True)
@@ -115,19 +114,11 @@ class Board:
         self._started = self._spoken = time.monotonic()
         self._begun: float | None = None  # when the first epoch ended
         self._work = 0.0  # nominal seconds of the epochs trained since
-        self._live: Live | None = None
-
-    def __enter__(self) -> "Board":
         # In a notebook rich draws through ipywidgets; without them, lines are printed.
         in_notebook = self.console.is_jupyter and find_spec("ipywidgets") is not None
+        self.live: Live | None = None
         if self.console.is_terminal or in_notebook:
-            self._live = Live(get_renderable=self._table, console=self.console, transient=True)
-            self._live.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        if self._live:
-            self._live.stop()
+            self.live = Live(get_renderable=self._table, console=self.console, transient=True)
 
     def watch(self, event: "Event") -> None:
         """Take in an event from the engine."""
@@ -141,16 +132,16 @@ class Board:
                     self._work += nominal_epoch_seconds(event.run)
             case Result() | Failure():
                 line.outcome = event.what
-                if not self._live or isinstance(event.what, Failure):
+                if not self.live or isinstance(event.what, Failure):
                     self._say(f"{event.run.name}: {_outcome_text(event.what)}")
             case remark:
                 self._say(remark)
-        if not self._live and now - self._spoken >= _QUIET_SECONDS:
+        if not self.live and now - self._spoken >= _QUIET_SECONDS:
             self._say(self._summary())
 
     def _say(self, text: str) -> None:
         self._spoken = time.monotonic()
-        if self._live:
+        if self.live:
             self.console.print(text, style="yellow", markup=False)
         else:
             print(text, file=sys.stderr, flush=True)
@@ -316,7 +307,8 @@ def watching(
         if watch is not None:
             told.append(watch)
         if progress:
-            board = stack.enter_context(Board(runs))
+            board = Board(runs)
+            stack.enter_context(board.live or nullcontext())
             board.console.print(f"{counted(len(runs), 'run')}; {remark}", style="dim", markup=False)
             told.insert(0, board.watch)
 
@@ -327,22 +319,8 @@ def watching(
         yield tell
 
 
-@contextmanager
-def bar(
-    items: Sequence[T], doing: str, progress: bool
-) -> Iterator[tuple[Iterator[T], Callable[[str], None]]]:
-    """The items one by one, and a function to report how far the current item is.
-
-    With `progress`, a bar is shown on a terminal and in a notebook.
-    """
+def bars(progress: bool) -> Progress:
+    """Bars on standard error, shown with `progress` on a terminal and in a notebook."""
     console = Console(stderr=True)
     live = progress and (console.is_terminal or console.is_jupyter)
-    with Progress(console=console, transient=True, disable=not live) as shown:
-        task = shown.add_task(doing, total=len(items))
-
-        def one_by_one() -> Iterator[T]:
-            for item in items:
-                yield item
-                shown.update(task, advance=1, description=doing)
-
-        yield one_by_one(), lambda text: shown.update(task, description=f"{doing}: {text}")
+    return Progress(console=console, transient=True, disable=not live)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ithbit.api.arguments import checked
 from ithbit.errors import SpecError, StoreError, number, one_of
 from ithbit.shown import Shown
 
@@ -43,7 +42,6 @@ def _cells(store: str | Path, settings: str) -> "Cells":
     return gather(_records(store), settings)
 
 
-@checked
 def runs(store: str | Path = "runs", *, histories: bool = False) -> "pl.DataFrame":
     """Read a store as a polars frame: one row per run, or with `histories` one per run and epoch.
 
@@ -76,7 +74,6 @@ class PaperTable(Shown):
         yield str(self) if self.out is None else str(self.out)
 
 
-@checked
 def table(
     name: str,
     *,
@@ -114,7 +111,6 @@ def table(
     return made
 
 
-@checked
 def compare(
     store: str | Path = "runs", *, alpha: float = 0.05, all: bool = False, settings: str = "any"
 ) -> "Agreement":
@@ -139,7 +135,6 @@ def compare(
     return replace(agreement, all=all)
 
 
-@checked
 def plot(
     name: str,
     *,
@@ -191,7 +186,6 @@ def plot(
     return figure
 
 
-@checked
 def report(
     store: str | Path = "runs", *, out: str | Path = "report.html", settings: str = "any"
 ) -> Path:
@@ -220,7 +214,6 @@ def report(
     return write_page(records, Path(out), settings)
 
 
-@checked
 def export(
     store: str | Path = "runs", *, out: str | Path = "export", format: str = "parquet"
 ) -> list[Path]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import Seeds, Watch, at_least_one, checked, listed, on_slurm, seeds_of
+from ithbit.api.arguments import Seeds, Watch, at_least_one, listed, on_slurm, seeds_of
 from ithbit.api.training import Results, run_here
-from ithbit.errors import ClusterError, DeviceError, SpecError, whole
+from ithbit.errors import ClusterError, DeviceError, SpecError, one_of, whole
 from ithbit.families import family_named, task_named
 from ithbit.models.layer_source import layer_for
 from ithbit.shown import Shown, clock, counted
@@ -79,35 +79,15 @@ class Planned(Shown):
 
 
 @dataclass(frozen=True, repr=False)
-class Submitted(Shown):
-    """A sweep submitted to the cluster: how many of its runs are queued or running, and how many
-    are done."""
+class Told(Shown):
+    """What was done on the cluster, in a sentence."""
 
-    store: Path
-    runs: int
-    live: int
-    done: int
+    sentence: str
 
     def parts(self) -> Iterator[str]:
-        left = self.runs - self.live - self.done
-        yield (
-            f"{self.live} of {self.runs} runs are queued or running, {self.done} done"
-            + (f", {left} not submitted yet: run the command again later" if left else "")
-            + f". Watch them with: ithbit status --store {self.store}"
-        )
+        yield self.sentence
 
 
-@dataclass(frozen=True, repr=False)
-class Cancelled(Shown):
-    """Tasks that were removed from the queue."""
-
-    tasks: int
-
-    def parts(self) -> Iterator[str]:
-        yield f"{self.tasks} tasks cancelled; submit their runs again to continue them"
-
-
-@checked
 def sweep(
     name: str | Path | Iterable[RunSpec],
     *,
@@ -135,7 +115,7 @@ def sweep(
     tensorboard: str | Path | None = None,
     watch: Watch | None = None,
     progress: bool = False,
-) -> Results | Planned | Submitted | Cancelled:
+) -> Results | Planned | Told:
     """Train every run of a sweep that has no result yet; stop and rerun it at any time.
 
     Several processes may work on one store: each run is trained by one of them. A run that fails is
@@ -184,11 +164,18 @@ def sweep(
     queue = Slurm(options, workers)
     if cancel:
         need_store(store)
-        return Cancelled(cluster.cancel(runs, store, queue))
+        ended = cluster.cancel(runs, store, queue)
+        return Told(f"{ended} tasks cancelled; submit their runs again to continue them")
     with watching(runs, node.reason, watch, tensorboard, progress) as watcher:
         jobs = cluster.ClusterSweep(runs, store, queue, node, runs_per_task, watcher, retry_failed)
         if detach:
-            return Submitted(store, len(runs), *jobs.submit())
+            live, done = jobs.submit()
+            left = len(runs) - live - done
+            later = f", {left} not submitted yet: run the command again later" if left else ""
+            return Told(
+                f"{live} of {len(runs)} runs are queued or running, {done} done{later}. Watch them "
+                f"with: ithbit status --store {store}"
+            )
         try:
             return Results(jobs.finish(), store)
         except KeyboardInterrupt:
@@ -197,7 +184,6 @@ def sweep(
             raise
 
 
-@checked
 def status(
     name: str | Path | Iterable[RunSpec] | None = None,
     *,
@@ -277,8 +263,7 @@ def node_device(name: str, gpu_asked: bool) -> "Device":
 
     from ithbit.engine.device import DEVICES, Device
 
-    if name not in DEVICES:
-        raise DeviceError(f"unknown device {name!r}; choose one of {', '.join(DEVICES)}")
+    one_of("unknown device", name, DEVICES, DeviceError)
     if name == "cuda" or (name == "auto" and gpu_asked):
         return Device(torch.device("cuda"), "Slurm, a GPU for each task")
     return Device(torch.device("cpu"), "Slurm, CPU cores for each task")
@@ -323,7 +308,6 @@ def _jobs(store: Path) -> dict[RunSpec, Any]:
         return {}
 
 
-@checked
 def merge(source: str | Path, *, store: str | Path = "runs") -> "Merged":
     """Copy the finished and failed runs of another store into this one.
 

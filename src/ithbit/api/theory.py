@@ -3,12 +3,12 @@
 Nothing here imports torch; bounds and complexities do not need numpy either.
 """
 
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import at_least_one, bits_of, checked
+from ithbit.api.arguments import at_least_one, bits_of
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
 from ithbit.theory.architecture import (
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ithbit.theory.solution import Solution, TrainedSolution
 
 
-@checked
 def construct(
     task: str,
     family: str,
@@ -78,7 +77,6 @@ def construct(
     return solution
 
 
-@checked
 def certify(
     task: "str | Solution | TrainedSolution",
     family: str | None = None,
@@ -140,7 +138,6 @@ def _solution(
     return construct(task, family, n, variant, model=model, **sizes)
 
 
-@checked
 def check_certificate(file: str | Path, *, progress: bool = False) -> "Certificate | Confirmed":
     """Verify a certificate again, from its file alone; raise an error if it does not hold.
 
@@ -161,18 +158,13 @@ def check_certificate(file: str | Path, *, progress: bool = False) -> "Certifica
     path = Path(file)
     content = read_certificate(path)
     if content.get("format") == FORMAT:
-        from ithbit.api.progress import bar
+        from ithbit.api.progress import bars
 
-        with ExitStack() as shown:  # a bar ends before a refusal is printed
-
-            def one_by_one(leaves: Sequence[int]) -> Iterable[int]:
-                return shown.enter_context(bar(leaves, "checking leaves", progress))[0]
-
-            return check_proof(path, content, one_by_one)
+        with bars(progress) as shown:  # ends before a refusal is printed
+            return check_proof(path, content, partial(shown.track, description="checking leaves"))
     return check(path)
 
 
-@checked
 def explain(
     task: "str | Solution | TrainedSolution",
     family: str | None = None,
@@ -197,7 +189,6 @@ def explain(
     return run(_solution(task, family, len(read), variant, model, {"width": width}), read, index)
 
 
-@checked
 def bound(
     task: str,
     family: str,
@@ -244,7 +235,6 @@ def bound(
     return Bounds(task, arch, n, tightest(task, arch), all_routes(task, arch, bits), all)
 
 
-@checked
 def complexity(
     family: str,
     *,
@@ -288,7 +278,6 @@ def complexity(
     return causal_complexity(arch, whole("position", position))
 
 
-@checked
 def verdict(
     task: str | None = None,
     family: str | None = None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import Seeds, at_least_one, checked, listed, seeds_of
+from ithbit.api.arguments import Seeds, at_least_one, listed, seeds_of
 from ithbit.errors import LayerError, SpecError, StoreError, TooLargeError, number, whole
 from ithbit.families import task_named
 from ithbit.shown import Shown, counted
@@ -159,7 +159,6 @@ def folder_of(run: Run, store: Path) -> Path:
     return store / found[0]
 
 
-@checked
 def verify(
     runs: Run | Iterable[Run] | None = None,
     *,
@@ -210,7 +209,7 @@ def verify(
         raise SpecError(f"seconds must be more than 0, got {seconds}")
     if not 0 <= whole("seed", seed) < 1 << 63:
         raise SpecError(f"the seed is a number from 0 and below 2^63, got {seed}")
-    from ithbit.api.progress import bar
+    from ithbit.api.progress import bars
     from ithbit.engine.device import choose_device
     from ithbit.store.folder import keep_verification
     from ithbit.verify.verify import (
@@ -227,8 +226,14 @@ def verify(
     folders = finished_folders(store) if all else [folder_of(run, store) for run in named]
     again = again or not all
     done = Verifications()
-    with bar(folders, "verifying", progress) as (each_folder, say):
-        for folder in each_folder:
+    with bars(progress) as shown:
+        task = shown.add_task("verifying", total=len(folders))
+
+        def say(now: Any) -> None:
+            shown.update(task, description=f"verifying: {now.sentence()}")
+
+        for folder in shown.track(folders, task_id=task):
+            shown.update(task, description="verifying")
             try:
                 result = read_result(folder)
                 solved, final = (result[name] == 1.0 for name in ("max_accuracy", "final_accuracy"))
@@ -240,7 +245,7 @@ def verify(
                     record = verified(folder, chosen, budget, seed, count)
                     found = record.found
                 if prove and may_be_proved(record, seconds, again):
-                    record = prove_run(folder, record, seconds, lambda now: say(now.sentence()))
+                    record = prove_run(folder, record, seconds, say)
                     found = record.found
                 is_new = record != before
                 if is_new:
@@ -262,7 +267,6 @@ def verify(
     return done
 
 
-@checked
 def load(
     run: "Run | Solution | TrainedSolution",
     *,
@@ -292,17 +296,13 @@ def load(
     >>> model.attention("1011", 3).shape
     torch.Size([1, 1, 5, 5])
     """
-    from ithbit.loading.model import from_run, from_solution, from_trained_solution
+    from ithbit.loading.model import load_model
     from ithbit.theory.solution import Solution, TrainedSolution
 
-    if isinstance(run, Solution):
-        return from_solution(run, device)
-    if isinstance(run, TrainedSolution):
-        return from_trained_solution(run, dtype, device, library)
-    return from_run(folder_of(run, Path(store)), dtype, device, library)
+    source = run if isinstance(run, Solution | TrainedSolution) else folder_of(run, Path(store))
+    return load_model(source, dtype, device, library)
 
 
-@checked
 def explore(
     runs: Run | Iterable[Run],
     *,
@@ -332,7 +332,6 @@ def explore(
     return write_page(gather(folders, construction), Path(out))
 
 
-@checked
 def data(
     task: str,
     *,
@@ -360,7 +359,6 @@ def data(
     return write_sets(task, n, Path(out), [run.seed for run in runs], exhaustive)
 
 
-@checked
 def score(predictions: str | Path, *, data: str | Path = "data", name: str = "yours") -> "Score":
     """Score a model's answers to the inputs of `data`.
 

@@ -5,16 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import (
-    Layer,
-    Seeds,
-    Watch,
-    at_least_one,
-    checked,
-    model_of,
-    protocol_of,
-    seeds_of,
-)
+from ithbit.api.arguments import Layer, Seeds, Watch, at_least_one, model_of, protocol_of, seeds_of
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
 from ithbit.shown import Columns, Shown, counted
@@ -120,7 +111,6 @@ class Results(Shown, list[Result | Failure]):
         return Columns(f"{title} ({run.group})", heads, rows)
 
 
-@checked
 def train(
     task: str,
     family: str | Layer,
@@ -200,7 +190,6 @@ def run_here(
     return Results(outcomes, store)
 
 
-@checked
 def params(
     task: str,
     family: str | Layer,
@@ -232,7 +221,6 @@ class Samples(Shown, list["Instance"]):
             yield f"index {instance.index} asks for bit number {instance.index}: {instance.answer}"
 
 
-@checked
 def sample(
     task: str, *, n: int = 8, seed: int = 0, count: int = 1, examples: str | None = None
 ) -> Samples:

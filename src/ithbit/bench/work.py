@@ -12,7 +12,7 @@ Letters: B examples, T tokens, R rows of the token table, d width, m feed-forwar
 N numbers of state per channel.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from ithbit.families import family_named
 from ithbit.models.mamba2 import CONV_WIDTH
@@ -22,21 +22,6 @@ from ithbit.tasks.tokens import N_FEATURES
 
 _FLOAT_BYTES = 4
 _POSITION_FEATURES = 2
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """How many rows one block computes, by its place in the model.
-
-    `rows` enter it, the table's or every token's; `out` rows leave it; `query` rows are projected
-    for the rows that leave; `pairs` of tokens are mixed, out of `tokens` in the batch.
-    """
-
-    rows: int
-    query: int
-    out: int
-    tokens: int
-    pairs: int
 
 
 def step_flops(model: ModelSpec, batch: int) -> int:
@@ -49,7 +34,7 @@ def step_flops(model: ModelSpec, batch: int) -> int:
     """
     d = model.d_model
     products = table_rows(model) * d * (N_FEATURES + _POSITION_FEATURES) + batch * d
-    products += sum(_block(model, layer, batch) for layer in _layers(model, batch))
+    products += sum(each for each, _ in _blocks(model, batch))
     return 3 * 2 * products
 
 
@@ -62,8 +47,7 @@ def step_bytes(model: ModelSpec, batch: int) -> int:
     >>> step_bytes(ModelSpec("rhi", "gru", n_bits=8), batch=1)  # 24 rows in, one out, 16 wide
     3200
     """
-    numbers = sum((layer.rows + layer.out) * model.d_model for layer in _layers(model, batch))
-    return 2 * _FLOAT_BYTES * numbers
+    return 2 * _FLOAT_BYTES * model.d_model * sum(rows for _, rows in _blocks(model, batch))
 
 
 def table_rows(model: ModelSpec) -> int:
@@ -71,41 +55,32 @@ def table_rows(model: ModelSpec) -> int:
     return 3 * model.n_bits + (model.task == "lhi")
 
 
-def _layers(model: ModelSpec, batch: int) -> list[_Layer]:
-    tokens, table = n_tokens(model.task, model.n_bits), table_rows(model)
-    masked = family_named(model.family).causal
-    found = []
+def _blocks(model: ModelSpec, batch: int) -> Iterator[tuple[int, int]]:
+    """For each block, the multiply-adds of its forward pass, and the rows that enter and leave."""
+    d, m, N = model.d_model, model.d_ff, model.d_state
+    family, n = family_named(model.family), n_tokens(model.task, model.n_bits)
+    tokens = batch * n
     for number in range(model.n_layers):
         first, last = number == 0, number == model.n_layers - 1
-        out = batch if last else batch * tokens
-        every = tokens * (tokens + 1) // 2 if masked else tokens * tokens
-        found.append(
-            _Layer(
-                rows=table if first else batch * tokens,
-                query=table if first else out,
-                out=out,
-                tokens=batch * tokens,
-                pairs=batch * (tokens if last else every),
-            )
-        )
-    return found
-
-
-def _block(model: ModelSpec, layer: _Layer, batch: int) -> int:
-    """Multiply-adds of one block's forward pass."""
-    d, m, N = model.d_model, model.d_ff, model.d_state
-    family = family_named(model.family)
-    if family.kind == "gru":
-        # The recurrence goes through every token even where only one state is needed.
-        return layer.rows * 3 * d * d + layer.tokens * 3 * d * d
-    if family.kind == "mamba2":
-        gate = layer.query * d * d
-        enter = layer.rows * d * (d + 2 * N + model.n_heads)
-        convolution = CONV_WIDTH * (layer.tokens * (d + N) + layer.out * N)
-        return gate + enter + convolution + layer.pairs * (N + d) + layer.out * d * d
-    around = layer.query * d * d + layer.rows * 2 * d * d  # queries; keys and values
-    around += layer.out * (d * d + 2 * d * m)  # output projection and feed-forward part
-    if family.kind == "linear" and not family.causal and layer.out > batch:
-        # Sums of keys with values and of keys, computed once and read by every query.
-        return around + layer.tokens * (2 * d * model.d_head + d)
-    return around + layer.pairs * 2 * d
+        rows = table_rows(model) if first else tokens  # that enter
+        out = batch if last else tokens  # rows that leave
+        query = rows if first else out  # rows projected for those that leave
+        every = n * (n + 1) // 2 if family.causal else n * n
+        pairs = batch * (n if last else every)  # of tokens, to be mixed
+        if family.kind == "gru":
+            # The recurrence goes through every token even where only one state is needed.
+            products = rows * 3 * d * d + tokens * 3 * d * d
+        elif family.kind == "mamba2":
+            gate = query * d * d
+            enter = rows * d * (d + 2 * N + model.n_heads)
+            convolution = CONV_WIDTH * (tokens * (d + N) + out * N)
+            products = gate + enter + convolution + pairs * (N + d) + out * d * d
+        else:
+            products = query * d * d + rows * 2 * d * d  # queries; keys and values
+            products += out * (d * d + 2 * d * m)  # output projection and feed-forward part
+            if family.kind == "linear" and not family.causal and not last:
+                # Sums of keys with values and of keys, computed once and read by every query.
+                products += tokens * (2 * d * model.d_head + d)
+            else:
+                products += pairs * 2 * d
+        yield products, rows + out

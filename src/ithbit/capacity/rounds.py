@@ -115,14 +115,14 @@ class Search:
     def standing(self, model: ModelSpec) -> Standing:
         """Where the search of a cell stands according to the store."""
         check_kind(self.store)
-        found = replay(lambda n: self._stands(model, n), self.ask)
-        if found.trying is None:
-            return self._sealed(Standing(model, found.tried))
-        runs = self.runs(model, found.trying)
-        ended = {runs[each]: self._ended.get(runs[each]) for each in found.wanted}
+        tried, trying, wanted = replay(lambda n: self._stands(model, n), self.ask)
+        if trying is None:
+            return self._sealed(Standing(model, tried))
+        runs = self.runs(model, trying)
+        ended = {runs[each]: self._ended.get(runs[each]) for each in wanted}
         train = tuple(run for run, done in ended.items() if done is None)
         stuck = tuple(done for done in ended.values() if isinstance(done, Failure))
-        return Standing(model, found.tried, found.trying, train, stuck=stuck)
+        return Standing(model, tried, trying, train, stuck=stuck)
 
     def _sealed(self, standing: Standing) -> Standing:
         """A narrow bracket with the verdicts and the unverified runs at its lower end."""

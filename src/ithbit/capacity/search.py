@@ -157,19 +157,12 @@ class Tried:
     runs: int
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a search has come: the lengths settled, in order, the one being tried (None if the
-    bracket is final) and the runs it needs next."""
-
-    tried: tuple[Tried, ...]
-    trying: int | None = None
-    wanted: tuple[Try, ...] = ()
-
-
-def replay(look: Callable[[int], Mapping[Try, bool]], ask: Ask) -> Progress:
+def replay(
+    look: Callable[[int], Mapping[Try, bool]], ask: Ask
+) -> tuple[tuple[Tried, ...], int | None, tuple[Try, ...]]:
     """Replay the search from the start as far as ended runs take it; `look` says for each ended
-    run of a length whether it stands."""
+    run of a length whether it stands. Gives the lengths settled, in order, the one being tried
+    (None if the bracket is final) and the runs it needs next."""
     known: dict[int, bool] = {}
     tried: dict[int, Tried] = {}
     favourite = ask.rates[len(ask.rates) // 2]
@@ -179,12 +172,12 @@ def replay(look: Callable[[int], Mapping[Try, bool]], ask: Ask) -> Progress:
         if n is None:
             unsure = [end for end in (at.low, at.high) if end is not None and end not in sure]
             if not unsure:
-                return Progress(tuple(tried.values()))
+                return tuple(tried.values()), None, ()
             n = unsure[0]
         stands = look(n)
         found = judge(stands, ask, favourite, sure=n in known, trusted=any(known.values()))
         if found.solved is None:
-            return Progress(tuple(tried.values()), n, found.wanted)
+            return tuple(tried.values()), n, found.wanted
         there = [stands[found.rate, seed] for seed in ask.seeds if (found.rate, seed) in stands]
         tried[n] = Tried(n, found.solved, found.rate, sum(there), len(there))
         if n in known:

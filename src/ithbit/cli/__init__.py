@@ -8,10 +8,10 @@ import sys
 from io import TextIOWrapper
 
 from ithbit.cli import commands as commands  # each adds itself to the application
-from ithbit.cli.application import app, flowing
+from ithbit.cli.application import app
 from ithbit.errors import IthbitError
 
-__all__ = ["app", "flowing", "main"]
+__all__ = ["app", "main"]
 
 
 def main() -> None:

@@ -170,21 +170,10 @@ def _help(function: Callable[..., Any], options: Mapping[str, Any], printer: Pri
     prose = re.split(r"\n\n(?:>>>|In Python)", inspect.cleandoc(function.__doc__ or ""))[0]
     for name in options:
         prose = prose.replace(f"`{name}`", f"--{name.replace('_', '-')}")
-    more = "" if printer in (print_result, print_or_json) else printer.__doc__ or ""
-    return "\n\n".join(filter(None, map(flowing, (prose, more))))
-
-
-def flowing(text: str) -> str:
-    r"""Help text with one line per paragraph, to wrap at any width: typer keeps line breaks.
-
-    Paragraphs that begin with \b, and those with a list or indented lines, are left unchanged.
-
-    >>> flowing("One\ntwo.\n\n- a\n- b")
-    'One two.\n\n- a\n- b'
-    """
-    written = re.compile(r"^(?:[-*•] |\d+\. |\s)|\A\x08", re.MULTILINE)
-    paragraphs = inspect.cleandoc(text).split("\n\n")
-    return "\n\n".join(p if written.search(p) else p.replace("\n", " ") for p in paragraphs)
+    more = "" if printer in (print_result, print_or_json) else printer.__doc__
+    text = f"{prose}\n\n{inspect.cleandoc(more)}" if more else prose
+    # One line per paragraph, to wrap at any width: typer keeps line breaks.
+    return "\n\n".join(each.replace("\n", " ") for each in text.split("\n\n"))
 
 
 def print_result(result: Any) -> None:

@@ -142,16 +142,22 @@ class Construction(Model):
         return self.module.attention(bits, index)
 
 
-def from_run(
-    folder: Path, dtype: str | torch.dtype = "float32", device: str = "cpu", library: bool = True
-) -> Trained:
-    """The model of a run folder."""
-    run, stored = read_run(folder)
-    return Trained(run, params_of(run, stored), _dtype(dtype), _device(device), library).eval()
-
-
-def _dtype(name: str | torch.dtype) -> torch.dtype:
-    return _DTYPES[one_of("unknown dtype", str(name).removeprefix("torch."), _DTYPES)]
+def load_model(
+    source: Path | Solution | TrainedSolution,
+    dtype: str = "float32",
+    device: str = "cpu",
+    library: bool = True,
+) -> Model:
+    """The model of a run folder, of a construction, or of explicit weights for trained blocks."""
+    if isinstance(source, Solution):
+        return Construction(source).to(_device(device)).eval()
+    chosen = _DTYPES[one_of("unknown dtype", str(dtype).removeprefix("torch."), _DTYPES)]
+    if isinstance(source, TrainedSolution):
+        run, params = RunSpec(source.spec, 0), params_of_solution(source, chosen)
+    else:
+        run, stored = read_run(source)
+        params = params_of(run, stored)
+    return Trained(run, params, chosen, _device(device), library).eval()
 
 
 def _device(name: str | torch.device) -> str:
@@ -160,20 +166,6 @@ def _device(name: str | torch.device) -> str:
         return str(torch.empty(0, device=name).device)
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise DeviceError(f"torch has no device {name!r} here; use cpu or, if any, cuda") from error
-
-
-def from_solution(solution: Solution, device: str = "cpu") -> Construction:
-    """A construction as a module."""
-    return Construction(solution).to(_device(device)).eval()
-
-
-def from_trained_solution(
-    solution: TrainedSolution, dtype: str, device: str = "cpu", library: bool = True
-) -> Trained:
-    """Explicit weights for trained blocks as the model of a run."""
-    chosen = _dtype(dtype)
-    params = params_of_solution(solution, chosen)
-    return Trained(RunSpec(solution.spec, 0), params, chosen, _device(device), library).eval()
 
 
 def _attention_map(params: Params, spec: ModelSpec, x: Tensor) -> Tensor:

@@ -1,50 +1,27 @@
-"""The report on a user's layer: what it is, what it keeps, what theory says, what training finds.
+"""The report on a probed layer: what it is, what it keeps, what theory says, what training found;
+as plain data, and as text for an eighty-column terminal.
 
 In the project's terms: causality and rank are *observed* at random points, the bound is *proved*
 for the state that it names, training is *observed*.
 """
 
-import hashlib
-import json
 import math
-import secrets
 import statistics
-import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
-from ithbit.engine.device import Device, choose_device, one_thread
-from ithbit.engine.how import Event
-from ithbit.engine.memory import need_memory
-from ithbit.errors import LayerError, SpecError
-from ithbit.families import FAMILIES, TASKS, Task, family_named
-from ithbit.models.classifier import n_parameters
-from ithbit.models.layer_source import FAILURES, Layer, note, said
-from ithbit.models.own_layer import apply, off_in_evaluation, why_not_stacked
-from ithbit.probe.behaviour import Behaviour, behaviour, usable
-from ithbit.probe.families import Count, FamilyRow, family_rows
-from ithbit.probe.rank import CausalRank, causal_rank
-from ithbit.shown import Shown, counted
+from ithbit.errors import SpecError
+from ithbit.families import FAMILIES, TASKS, Task
+from ithbit.probe.behaviour import Behaviour
+from ithbit.probe.rank import CausalRank
+from ithbit.shown import COLUMNS, Shown, counted, wrapped
 from ithbit.spec import ModelSpec, Protocol, RunSpec, cell, plain
-from ithbit.store.folder import RunFolder
-from ithbit.store.probed import ProbedCell, ProbedRun, ProbeEnd
-from ithbit.store.reading import read_verification
-from ithbit.store.records import Failure, Result
-from ithbit.store.status import check_store
-from ithbit.store.writing import write_text
-from ithbit.sweep.runner import run_all
-from ithbit.theory.bounds.state import StateBound, state_bounds
-from ithbit.verify.verify import verify_run
+from ithbit.store.probed import ProbedCell, ProbedRun
+from ithbit.theory.bounds.state import StateBound
 
-_FEWEST_ROWS = 32  # of the Jacobian, each as long as what it is measured on
-_EXHAUSTIVE = 1 << 14  # up to this many inputs, all are tried after training: n up to 10
-_PROTOCOL = Protocol()
+_PAPER = Protocol()
+_CELL = 12  # columns of the text
 
 
 @dataclass(frozen=True)
@@ -57,7 +34,7 @@ class Plan:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     rank_length: int = 32
     train: bool = True
-    protocol: Protocol = _PROTOCOL
+    protocol: Protocol = _PAPER
     minutes: float = math.inf  # for everything; runs not done by then keep their state
 
     def __post_init__(self) -> None:
@@ -73,6 +50,48 @@ class Plan:
             )
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise SpecError(f"give every seed once, and at least one, got {list(self.seeds)}")
+
+    @property
+    def cells(self) -> list[tuple[int, int]]:
+        """Lengths and depths to train, in order."""
+        return [(n, depth) for n in self.lengths for depth in self.layers]
+
+    def runs(self, *families: str, code: str = "") -> list[RunSpec]:
+        """The runs of a layer, or of families beside it: both tasks, all cells and seeds."""
+        heads = 2 if self.width % 2 == 0 else 1
+        return [
+            run
+            for task in TASKS
+            for n, depth in self.cells
+            for family in families
+            for run in cell(
+                ModelSpec(task, family, n, depth, self.width, heads, code=code),
+                self.protocol,
+                self.seeds,
+            )
+        ]
+
+
+@dataclass(frozen=True)
+class Count:
+    """Successes out of runs, from the store or as published."""
+
+    solved: int
+    runs: int
+    origin: str  # ours or published
+
+    def __str__(self) -> str:
+        return f"{self.solved}/{self.runs}" + ("p" if self.origin == "published" else "")
+
+
+@dataclass(frozen=True)
+class FamilyRow:
+    """One family on one task at one depth: a count for each length, None where there is none."""
+
+    task: Task
+    family: str
+    n_layers: int
+    counts: dict[int, Count | None]
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,26 +109,20 @@ class ProbeReport(Shown):
     runs: tuple[ProbedRun, ...]
     families: tuple[FamilyRow, ...]
 
-    @property
-    def cells(self) -> list[tuple[int, int]]:
-        """Lengths and depths that were trained, in order."""
-        return [(n, depth) for n in self.plan.lengths for depth in self.plan.layers]
-
     def of(self, task: Task, n_bits: int, n_layers: int) -> list[ProbedRun]:
         """The layer's runs of one cell."""
-        cell = (task, n_bits, n_layers)
-        cells = ((run, run.cell) for run in self.runs)
-        return [run for run, c in cells if (c.task, c.n_bits, c.n_layers) == cell]
+        wanted = ProbedCell(task, n_bits, n_layers, self.plan.width)
+        return [run for run in self.runs if run.cell == wanted]
 
     def counts(self, task: Task) -> list[tuple[str, list[Count | None]]]:
         """Successes in every cell: of the layer, then of the six families."""
-        runs = [self.of(task, *cell) for cell in self.cells]
+        runs = [self.of(task, *each) for each in self.plan.cells]
         found = {(r.family, r.n_layers): r.counts for r in self.families if r.task == task}
         own = [Count(sum(run.solved for run in r), len(r), "ours") if r else None for r in runs]
         return [
             (self.layer, own),
             *(
-                (family.label, [found[name, depth][n] for n, depth in self.cells])
+                (family.label, [found[name, depth][n] for n, depth in self.plan.cells])
                 for name, family in FAMILIES.items()
             ),
         ]
@@ -120,9 +133,7 @@ class ProbeReport(Shown):
         return statistics.mean(run.max_accuracy for run in runs) if runs else None
 
     def parts(self) -> Iterator[str]:
-        from ithbit.probe.text import report_text
-
-        yield report_text(self).rstrip()
+        yield report_text(self)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -154,195 +165,122 @@ class ProbeReport(Shown):
             "bounds": [asdict(bound) | {"n_star": bound.n_star} for bound in self.bounds],
             "remarks": list(self.remarks),
             "protocol": plain(self.plan.protocol),
-            "runs": [
-                {"run_id": run.run_id, **asdict(run), "solved": run.solved} for run in self.runs
-            ],
+            "runs": [run.to_json() for run in self.runs],
             "families": [asdict(row) for row in self.families],
         }
 
 
-def probe_layer(
-    layer: Layer,
-    plan: Plan,
-    store: Path,
-    device_name: str = "auto",
-    workers: int | None = None,
-    tell: Callable[[str], None] = lambda text: None,
-) -> ProbeReport:
-    """Probe a layer; raise `LayerError` with the reason if that is impossible."""
-    until = time.monotonic() + 60 * plan.minutes
-    tokens = max(_FEWEST_ROWS * plan.rank_length, *plan.lengths)
-    what, advice = f"probing {layer.name}", "take a smaller n, rank length or width"
-    need_memory(what, 4 * plan.width * tokens, advice)
-    device = choose_device(device_name)
-    with one_thread():
-        # Before any training: checks that take seconds and may rule the layer out.
-        module = usable(layer, plan.width, max(plan.lengths) + 2, device.torch)
-        seen = behaviour(module, plan.width, max(plan.lengths) + 2)
-        off = off_in_evaluation(layer, plan.width)
-        remarks = [] if off is None else [off]
-        rank = _rank(module, layer.name, plan, remarks)
-    if plan.train:  # else the report follows at once
-        tell(seen.sentence(layer.name))
-        tell(f"causal rank: {rank.sentence()}")
-    declared, causal = seen.declared_state, seen.leak is None
-    remarks += _declared(layer.name, declared, rank)
-    bounds = state_bounds(rank.state, declared, causal, list(plan.layers))
-    runs: list[ProbedRun] = []
-    families: list[FamilyRow] = []
-    if plan.train and seen.ignores_input:
-        remarks.append("not trained: a layer that ignores its input can only guess")
-    elif plan.train:
-        check_store(store)
-        with tempfile.TemporaryDirectory() as for_now:
-            trained, where = layer, store
-            if not layer.code:
-                remarks.append("the layer's code cannot be read, so its runs are not kept")
-                trained, where = note(replace(layer, digest=secrets.token_hex(32))), Path(for_now)
-            runs = _train(trained, plan, where, device_name, workers, remarks, tell, until)
-        families = family_rows(store, plan.width, plan.lengths, plan.layers, plan.protocol)
-    report = ProbeReport(
-        layer.name,
-        layer.family,
-        layer.code,
-        plan,
-        seen,
-        rank,
-        tuple(bounds),
-        tuple(remarks),
-        tuple(runs),
-        tuple(families),
+def report_text(report: ProbeReport) -> str:
+    """The whole report: a few paragraphs with headings and a table."""
+    plan = report.plan
+    head = f"{report.layer}, width {plan.width}, {report.behaviour.n_parameters:,} parameters"
+    lines = [head, "=" * len(head), "", "Is it causal? (observed)"]
+    lines += _wrapped(report.behaviour.sentence(report.layer) + ".")
+    lines += ["", "How much of the past does it keep? (observed)"]
+    lines += _wrapped(
+        f"Causal rank for k up to {report.rank.n}, {report.rank.dtype}: {report.rank.spelled()}."
     )
-    if runs and layer.code:
-        # The latest report on the layer, for the store's report page.
-        settings = json.dumps(plain(plan.protocol), sort_keys=True)
-        digest = hashlib.sha256((layer.digest + settings).encode()).hexdigest()[:12]
-        name = "".join(c if c.isalnum() or c in "-_" else "-" for c in layer.name)
-        path = store / "probe" / f"{name}-{digest}" / "report.json"
-        write_text(path, json.dumps(report.to_json(), indent=1) + "\n")
-    return report
+    lines += _wrapped(f"It is {report.rank.sentence()}.")
+    lines += ["", _bound_heading(report), *_bound_lines(report)]
+    if report.runs:
+        lines += ["", "What does training find? (observed)"]
+        lines += _table(report)
+    for remark in report.remarks:
+        lines += ["", *_wrapped(f"Note: {remark}.")]
+    return "\n".join(lines)
 
 
-def _rank(module: torch.nn.Module, name: str, plan: Plan, remarks: list[str]) -> CausalRank:
-    n, width = plan.rank_length, plan.width
-    try:
-        return causal_rank(module, width, n)
-    except FAILURES:
-        # A layer made for one length: near the end, few outputs are left to show what is kept.
-        short = max(plan.lengths) + 1
-        remarks.append(
-            f"the layer refuses {2 * n - 1} tokens, so its rank is measured on only {short} and "
-            "is limited by the outputs that are left"
-        )
-    try:
-        return causal_rank(module, width, max(plan.lengths), n_tokens=short)
-    except FAILURES as error:
-        shorter = torch.zeros(1, short, width).to(next(module.parameters(), torch.zeros(1)))
-        apply(module, shorter, name)  # if it takes the length, the fault is in the derivative
-        raise LayerError(f"{name} cannot be differentiated: {said(error)}") from error
+def _wrapped(text: str) -> list[str]:
+    return wrapped(text, "  ", "  ")
 
 
-def _declared(name: str, declared: int | None, rank: CausalRank) -> list[str]:
-    if declared is None:
-        return []
-    if rank.fault is not None:
-        return [f"{name} declares a state of {declared} numbers, which was not measured"]
-    most = max(rank.ranks)
-    if most > declared:
-        return [
-            f"{name} declares a state of {declared} numbers, but {most} directions of the past get "
-            "through: the state is larger than declared"
-        ]
-    said = "as measured" if rank.state == declared else f"{most} seen"
-    return [f"{name} declares a state of {declared} numbers, {said}"]
+def _bound_heading(report: ProbeReport) -> str:
+    if not report.bounds:
+        return "What does theory say about that state?"
+    if report.bounds[0].declared:
+        return "What does theory say about the declared state? (proved for a state of that size)"
+    return "What if the state is no larger than that? (conditional: its size is measured)"
 
 
-def _train(
-    layer: Layer,
-    plan: Plan,
-    store: Path,
-    device_name: str,
-    workers: int | None,
-    remarks: list[str],
-    tell: Callable[[str], None],
-    until: float,
-) -> list[ProbedRun]:
-    """Train the layer's runs like any others; return each as the store has it afterwards."""
-    device = choose_device(device_name)
-    models = [
-        ModelSpec(task, layer.family, n, depth, plan.width, code=layer.code)
-        for task in TASKS
-        for n in plan.lengths
-        for depth in plan.layers
-    ]
-    runs = [run for model in models for run in cell(model, plan.protocol, plan.seeds)]
-    why = why_not_stacked(models[0], device.torch)
-    if why is not None:
-        remarks.append(f"seeds are trained one by one, not in a stack: {why}")
-        tell(remarks[-1])
-
-    def watch(event: Event) -> None:
-        if isinstance(event.what, Result):
-            first = event.what.first_solved_epoch
-            how = f"solved in epoch {first}" if event.what.solved else "not solved"
-            tell(f"{event.run.name}: {how}, best {event.what.max_accuracy:.4f}")
-        elif isinstance(event.what, Failure):
-            tell(f"{event.run.name} failed: {event.what.error}")
-
-    left = None if math.isinf(until) else max(until - time.monotonic(), 0.0) / 60
-    run_all(runs, store, device_name, workers, watch, minutes=left)
-    outcomes = [RunFolder(store, run).outcome() for run in runs]
-    found = [_as_stored(store, *each, device) for each in zip(runs, outcomes, strict=True)]
-    failures = [done for done in outcomes if isinstance(done, Failure)]
-    if diverged := sum(done.diverged for done in failures):
-        remarks.append(f"{counted(diverged, 'run')} diverged: the loss was no longer finite")
-    errors = Counter(done.error for done in failures if not done.diverged)
-    remarks += [
-        f"{counted(count, 'run')} failed, not counted: {error}" for error, count in errors.items()
-    ]
-    remarks += _cut_short(found, plan)
-    return [run for run in found if run.epochs and run.stopped_by != "failed"]
+def _bound_lines(report: ProbeReport) -> list[str]:
+    if report.bounds:
+        longest = max(report.plan.lengths)
+        lines = []
+        for bound in report.bounds:
+            lines += _wrapped(bound.sentence(longest) + ".")
+        return lines + _wrapped("For recurrent evaluation only; nothing follows for LHI.")
+    if report.behaviour.leak is not None:
+        return _wrapped("Nothing: the layer is not causal, so no state carries the past.")
+    if report.rank.fault is not None:
+        return _wrapped("Nothing: the rank is no measure of this layer, so no state was seen.")
+    return _wrapped("Nothing: no fixed state was seen.")
 
 
-def _as_stored(
-    store: Path, spec: RunSpec, done: Result | Failure | None, device: Device
-) -> ProbedRun:
-    """A run as the store has it; if it is solved and has few inputs, all of them are tried."""
-    folder = RunFolder(store, spec)
-    history, verdict, n = folder.history(), None, spec.model.n_bits
-    solved = [epoch.epoch for epoch in history if epoch.held_out_accuracy == 1.0]
-    if isinstance(done, Result) and solved and n << n <= _EXHAUSTIVE:
-        record = read_verification(str(folder.path))
-        verdict = (record.found if record else verify_run(folder.path, device)).verdict
-    model, epochs = spec.model, len(history)
-    ended: ProbeEnd = "time"
-    if isinstance(done, Result):
-        ended = done.stopped_by
-    elif done is not None:
-        epochs, ended = done.epoch, "not finite" if done.diverged else "failed"
-    return ProbedRun(
-        family_named(model.family).label,
-        ProbedCell(model.task, n, model.n_layers, model.d_model),
-        spec.seed,
-        epochs,
-        ended,
-        max((epoch.held_out_accuracy for epoch in history), default=0.0),
-        solved[0] if solved else None,
-        n_parameters(model),
-        sum(epoch.seconds for epoch in history),
-        verdict,
-        spec.run_id,
+def _table(report: ProbeReport) -> list[str]:
+    """Successes of the layer and of the six families, and the result of trying all inputs."""
+    plan = report.plan
+    label = max(len(report.layer), 15, *(len(f.label) for f in FAMILIES.values())) + 2
+    room = max(1, (COLUMNS - 2 - label) // _CELL)
+    step = room - room % len(plan.layers) or room  # the depths of one length side by side
+    lines = []
+    for task in TASKS:
+        for first in range(0, len(plan.cells), step):
+            lines += [*_block(report, task, slice(first, first + step), label), ""]
+    lines += _wrapped(
+        "Successful seeds out of runs, by held-out accuracy 1.0 on "
+        f"{plan.protocol.held_out_examples:,} examples; below, the best accuracy, mean over "
+        "seeds; p: published, –: not in the store."
     )
+    lines += _wrapped(_verdicts(report))
+    lines += _wrapped(_protocol(report))
+    return lines
 
 
-def _cut_short(runs: list[ProbedRun], plan: Plan) -> list[str]:
-    epochs = [run.epochs for run in runs if run.stopped_by == "time"]
-    if not epochs:
-        return []
-    least, most = min(epochs), max(epochs)
-    which = f"epoch {least}" if least == most else f"epochs {least} to {most}"
+def _block(report: ProbeReport, task: Task, columns: slice, label: int) -> list[str]:
+    """Columns of one task's table, as many as fit side by side."""
+    cells = report.plan.cells[columns]
+    best = [report.best(task, n, depth) for n, depth in cells]
+    own, *families = [
+        (name, [str(count or "–") for count in counts[columns]])
+        for name, counts in report.counts(task)
+    ]
+    rows = [
+        ("  ", task.upper(), [f"n={n} L={depth}" for n, depth in cells]),
+        ("> ", *own),
+        ("  ", "  best accuracy", ["–" if mean is None else f"{mean:.4f}" for mean in best]),
+        *(("  ", *row) for row in families),
+    ]
     return [
-        f"{counted(len(epochs), 'run')} stopped in {which} of {plan.protocol.max_epochs}, when the "
-        f"{plan.minutes:g} minutes were over; no success so far says little. Their state is kept: "
-        "the same command continues them"
+        mark + head.ljust(label) + "".join(text.rjust(_CELL) for text in texts)
+        for mark, head, texts in rows
     ]
+
+
+def _protocol(report: ProbeReport) -> str:
+    """How the training differs from the paper's, since published counts may be shown beside it."""
+    protocol, paper = report.plan.protocol, _PAPER
+    text = f"At most {protocol.max_epochs} epochs"
+    if protocol.max_epochs != paper.max_epochs:
+        text += f" (the paper has {paper.max_epochs})"
+    if protocol.stop_when_solved:
+        text += ", ended at the first perfect epoch"
+    others = [
+        f"{name} = {value}"
+        for name, value in asdict(protocol).items()
+        if name not in ("max_epochs", "stop_when_solved") and value != getattr(paper, name)
+    ]
+    return text + (f"; not the paper's: {', '.join(others)}." if others else ".")
+
+
+def _verdicts(report: ProbeReport) -> str:
+    """How many of the solved runs are right on every input."""
+    solved = [run for run in report.runs if run.solved]
+    tried = [run for run in solved if run.verdict is not None]
+    right = sum(run.verdict == "right on all inputs" for run in tried)
+    counts = f"{len(solved)} of {counted(len(report.runs), 'run')} solved"
+    if not tried:
+        return f"{counts}; none was tried on all inputs."
+    return (
+        f"{counts}; {len(tried)} of these were tried on all inputs, and {right} are right on "
+        "every one (float32, final weights)."
+    )

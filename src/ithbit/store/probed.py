@@ -5,7 +5,7 @@ A layer's folder is `<layer>-<digest>`, with `report.json`, the latest report; 0
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from ithbit.store.reading import read_json
 from ithbit.store.records import Amount, Count, FromOne, Share
 from ithbit.store.schema import UnreadableError, read_as
 
-ProbeEnd = Literal["solved", "loss", "epochs", "time", "not finite", "failed"]
+Ended = Literal["solved", "loss", "epochs", "time", "not finite", "failed"]  # time: may go on
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class ProbedCell:
 
 @dataclass(frozen=True)
 class ProbedRun:
-    """A run of a layer so far. `verdict` comes from trying all inputs of a solved run, if they are
-    few; `time` means that the run may go on."""
+    """A run as the store had it. `verdict` comes from trying all inputs of a solved run, if they
+    are few."""
 
     layer: str
     cell: ProbedCell
     seed: int
     epochs: FromOne
-    stopped_by: ProbeEnd
+    stopped_by: Ended
     max_accuracy: Share
     first_solved_epoch: FromOne | None
     n_parameters: Count
@@ -48,6 +48,10 @@ class ProbedRun:
     @property
     def solved(self) -> bool:
         return self.max_accuracy == 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        return {"run_id": data.pop("run_id"), **data, "solved": self.solved}
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,7 @@ def params_of(run: RunSpec, weights: bytes) -> Params:
     shapes = {name: value.shape for name, value in init(run.model, run.seed).items()}
     if {name: value.shape for name, value in params.items()} != shapes:
         raise StoreError(f"the weights of {run.name} do not fit its model; restore the folder")
-    return params
+    return {name: params[name] for name in shapes}  # safetensors gives them in any order
 
 
 def model_of(run: RunSpec, weights: bytes, device: torch.device) -> Model:

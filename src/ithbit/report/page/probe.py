@@ -1,5 +1,5 @@
-"""The report on a probed layer as one HTML file that needs no network, from its record, and the
-figure of its causal rank, which the page of a store shows too.
+"""The report on a probed layer as one HTML file that needs no network, and the figure of its causal
+rank, which the page of a store shows too.
 
 All text is escaped.
 """
@@ -13,13 +13,11 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ithbit.families import Task
+from ithbit.families import TASKS
 from ithbit.report.figures import for_page
 from ithbit.report.figures.grid import SHADES
 from ithbit.report.figures.style import INK, RC
 from ithbit.selfcontained import filled_page
-
-Counts = dict[Task, list[tuple[str, list[Any]]]]
 
 
 @mpl.rc_context(RC)
@@ -51,21 +49,16 @@ def rank_figure(
     return for_page(figure, name)
 
 
-def render_probe(report: dict[str, Any], counts: Counts, text: str) -> str:
-    """The page of a probe's record (`ProbeReport.to_json`), with the report in words below it.
-
-    `counts` has for each task the rows of `ProbeReport.counts`, none if nothing was trained.
-    """
-    rank = report["causal_rank"]
-    values = rank.get("singular_values", [])
+def render_probe(report: Any) -> str:
+    """The page of a `ProbeReport`, with the report in words below the figures."""
+    rank = report.rank
     return filled_page(
         "ithbit.report.page",
         "probe.html",
         report=report,
-        counts=counts,
+        tasks=TASKS,
         cell=_cell,
-        figure=rank_figure(report["width"], rank["ranks"], values),
-        text=text,
+        figure=rank_figure(rank.width, rank.ranks, rank.values),
     )
 
 
