@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
 
-from flint import arb, fmpz_poly
-
 Count = tuple[int, int]  # successes, runs
 
 
@@ -90,6 +88,8 @@ def omnibus_exact(cells: Sequence[tuple[Count, Count]]) -> float:
     # Coarser steps for more cells: the table of sums stays at a few thousand entries.
     largest = sum(max(square for square, _ in cell.values()) for cell in squares)
     steps = max(1, min(20, int(4000 / largest))) if squares else 1
+    from flint import fmpz_poly  # imported here: two counts can be compared without it
+
     # The coefficient of x^k is in how many ways the distances add up to k.
     ways = fmpz_poly([1])
     for cell in squares:
@@ -108,6 +108,8 @@ def student_two_sided(t: float, df: float) -> float:
     >>> round(student_two_sided(2.776445, 4), 6)
     0.05
     """
+    from flint import arb
+
     return float(arb(df / (df + t * t)).beta_lower(df / 2, 0.5, True))
 
 
