@@ -332,10 +332,8 @@ def softplus(x):
 
 
 @triton.jit
-def loss_back(to, logit, key, example, live, count, N, WORDS, CUTS: tl.constexpr):
-    """Store the binary cross-entropy of each example's logit; returns the derivative of their mean
-    by it, 0 where not live: row."""
+def loss_of(logit, key, example, N, WORDS, CUTS: tl.constexpr):
+    """The binary cross-entropy of each example's logit, and its derivative by the logit."""
     answer = draw_bit(key, example, draw_index(key, example, N, WORDS), N, WORDS, CUTS)
     log, logistic = softplus(logit)
-    tl.store(to, log - logit * answer, mask=live)
-    return tl.where(live, (logistic - answer) / count, 0.0)
+    return log - logit * answer, logistic - answer

@@ -27,7 +27,7 @@ from ithbit.kernels.tile import (
     dot,
     held,
     load_vector,
-    loss_back,
+    loss_of,
     normalise,
     put_vector,
     rows_of,
@@ -41,8 +41,9 @@ from ithbit.kernels.tile import (
 def _flat(tile, count, TOKENS, ROWS: tl.constexpr, K: tl.constexpr):
     """`rows_of` a tile, and where they lie in (example, token, D)."""
     row = tile * ROWS + tl.arange(0, ROWS)
+    at = row[:, None] * K.D + tl.arange(0, K.D)[None, :]
     example, position, live = rows_of(tile, count, TOKENS, ROWS)
-    return example, position, live, row[:, None] * K.D + tl.arange(0, K.D)[None, :]
+    return example, position, live, at
 
 
 @triton.jit
@@ -156,8 +157,9 @@ def answer_rows(
     result = results + seed * CAPACITY + example
     if TRAIN:
         key, first = stream_of(streams, firsts, seed)
-        slope = loss_back(result, logit, key, first + example, live, count, N, WORDS, CUTS)
-        slope = slope[:, None]
+        loss, slope = loss_of(logit, key, first + example, N, WORDS, CUTS)
+        tl.store(result, loss, mask=live)
+        slope = tl.where(live, slope / count, 0.0)[:, None]
         share = partials + (seed * PROGRAMS + tile) * PARAMETERS
         put_vector(share + head, tl.sum(slope * out, 0), 0, K.D)
         tl.store(share + head + K.D, tl.sum(slope))

@@ -23,7 +23,7 @@ from ithbit.kernels.tile import (
     load_matrix,
     load_transposed,
     load_vector,
-    loss_back,
+    loss_of,
     store_matrix,
     store_vector,
 )
@@ -174,8 +174,9 @@ def run_layer_back(
         state = tl.load(at + TOKENS * D)
         weight = load_vector(parameters + head, D)
         logit = tl.sum(state * weight, 1) + tl.load(parameters + head + D)
-        to = losses + seed * CAPACITY + row
-        slope = loss_back(to, logit, key, example, row < count, count, N, WORDS, CUTS)
+        loss, slope = loss_of(logit, key, example, N, WORDS, CUTS)
+        tl.store(losses + seed * CAPACITY + row, loss, mask=row < count)
+        slope = tl.where(row < count, slope / count, 0.0)
         store_vector(partial + head, tl.sum(slope[:, None] * state, 0), D)
         tl.store(partial + head + D, tl.sum(slope, 0))
         dh = slope[:, None] * weight

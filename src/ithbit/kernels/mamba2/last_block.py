@@ -32,7 +32,7 @@ from ithbit.kernels.tile import (
     load_matrix,
     load_transposed,
     load_vector,
-    loss_back,
+    loss_of,
     put_matrix,
     put_vector,
 )
@@ -102,8 +102,8 @@ def _load_head(steps, block, bits, last, h, K: tl.constexpr):
     dt, slope = _load_dt(steps, h, bits, K)
     last_dt, last_slope = _load_dt(steps, h, last, K)
     terms = tl.reshape(dt.to(tl.float64) * a, [K.GROUP, K.SPAN])
-    whole = tl.sum(terms, 1) + last_dt.to(tl.float64) * a
-    to_last = tl.reshape(_exp_of(whole[:, None] - tl.cumsum(terms, 1)), [K.GROUP * K.SPAN])
+    total, whole = tl.cumsum(terms, 1), tl.sum(terms, 1) + last_dt.to(tl.float64) * a
+    to_last = tl.reshape(_exp_of(whole[:, None] - total), [K.GROUP * K.SPAN])
     return columns, a, dt, slope, last_dt, last_slope, whole, to_last
 
 
@@ -257,8 +257,9 @@ def finish(
         logit = tl.sum(normal * gain * head, 1) + tl.load(values + HEAD + K.D)
         result = results + seed * K.CAPACITY + last[0]
         if TRAIN:
-            slope = loss_back(result, logit, key, example, last[2], count, K.N, K.WORDS, CUTS)
-            slope = slope[:, None]
+            loss, slope = loss_of(logit, key, example, K.N, K.WORDS, CUTS)
+            tl.store(result, loss, mask=last[2])
+            slope = tl.where(last[2], slope / count, 0.0)[:, None]
             put_vector(share + LEAVE, tl.sum(slope * head * normal, 0), turn, K.D)
             put_vector(share + HEAD, tl.sum(slope * gain * normal, 0), turn, K.D)
             put_vector(share + HEAD + K.D, tl.sum(slope, 0), turn, 1)
