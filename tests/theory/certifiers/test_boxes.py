@@ -12,9 +12,9 @@ from ithbit.theory.certifiers.cases import embed
 from ithbit.theory.certifiers.intervals import Interval
 from ithbit.theory.constructions import CONSTRUCTIONS, FREE_GRU, construct
 from ithbit.theory.gadgets import hat
-from ithbit.theory.layers import ReluNet, matrix
+from ithbit.theory.layers import ReluNet, SoftmaxAttention, matrix
 from ithbit.theory.precision import smallest_margin
-from ithbit.theory.solution import Solution
+from ithbit.theory.solution import Embedding, Solution
 
 ENTRIES = [
     (entry.task, entry.family, variant)
@@ -194,3 +194,23 @@ def test_decided_neurons_lose_nothing():
     assert got.lo[1, 0] == pytest.approx(0.8, abs=1e-15)
     assert got.hi[1, 0] == 1.0
     assert (got.lo[2, 0], got.hi[2, 0]) == (0.5, 1.0)
+
+
+def test_numbers_near_the_largest_float_are_bounded_like_any_others():
+    """Twice such a number is infinite, so that its token's weight was lost with its midpoint."""
+    one = SoftmaxAttention(
+        False,
+        matrix([[1.0]]),
+        matrix([[-1e-308]]),
+        matrix([[1e-308]]),
+        ReluNet((matrix([[1.0]]),), (matrix([-1.1], 1),)),
+    )
+    bits = matrix([[[8e307], [1.5e308]]], 3)
+    output = matrix([[0.0], [-1.0]])
+    embedding = Embedding(matrix([[1.0]]), bits, None)
+    solution = Solution("rhi", "softmax-full", 1, (one,), embedding, output, "own")
+    truth = smallest_margin(solution)
+    assert truth < -0.17
+    assert certify_boxes(solution).margin <= truth + ROUNDING
+    wide = Interval(np.array([1.5e308]), np.array([1.7e308]))
+    assert 1.5e308 < wide.middle[0] < 1.7e308

@@ -157,8 +157,7 @@ def _softmax_terms(
     their tokens are, `row term`; and rows whose scores spread too far, of which only the hull of
     the values is known."""
     rows, length, d = len(case), seen.shape[2], u.shape[-1]
-    middle = (u.lo + u.hi) / 2
-    options = [cases.scores(middle, bit) for bit in (0, 1)]
+    options = [cases.scores(u.middle, bit) for bit in (0, 1)]
     # A token's score is at least that of its cheaper option; the largest such score is the measure.
     # It need not be exact: scores are taken relative to it, so it cancels in the average.
     cheap = np.minimum(*(np.where(seen[..., bit], options[bit], np.inf) for bit in (0, 1)))

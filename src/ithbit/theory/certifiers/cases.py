@@ -37,7 +37,7 @@ class Cases:
 
     def scores(self, u: FloatArray, bit: int) -> FloatArray:
         """u · x at the midpoints, `case query token`, for tokens that hold this bit: in floats."""
-        middle = (self.box.lo[:, :, bit] + self.box.hi[:, :, bit]) / 2
+        middle = self.box[:, :, bit].middle
         scores: FloatArray = u @ middle.swapaxes(1, 2)
         if self.index is not None:
             scores[:, :, self.place] = (u * self.index[:, None]).sum(axis=2)

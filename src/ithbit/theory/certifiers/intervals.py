@@ -91,6 +91,11 @@ class Interval:
         """The two arrays, or the one that is both."""
         return (self.lo,) if self.lo is self.hi else (self.lo, self.hi)
 
+    @property
+    def middle(self) -> FloatArray:
+        """The midpoints, rounded. Each end is halved first: the sum of two may overflow."""
+        return self.lo if self.lo is self.hi else self.lo / 2 + self.hi / 2
+
     def __getitem__(self, index: Index) -> "Interval":
         ends = [end[index] for end in self.ends]
         return Interval(ends[0], ends[-1])
