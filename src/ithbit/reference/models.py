@@ -72,7 +72,7 @@ class Reference(nn.Module):
 
     def __init__(self, spec: ModelSpec, device: torch.device) -> None:
         super().__init__()
-        self.spec = spec
+        self.task = spec.task
         self.embed = nn.Linear(N_FEATURES, spec.d_model, bias=False)
         self.positions = _positions(spec)
         self.body = _body(spec, device)
@@ -82,7 +82,7 @@ class Reference(nn.Module):
         """The logit of answer 1, batch, for bits (batch, n) and index (batch) from 1."""
         dtype = self.embed.weight.dtype
         with _KeepDouble() if dtype == torch.float64 else nullcontext():
-            x = self.embed(dense_features(self.spec.task, bits, index, dtype))
+            x = self.embed(dense_features(self.task, bits, index, dtype))
             if self.positions is not None:
                 x = x + self.positions(torch.arange(x.shape[1], device=x.device))
             return self.head(self.body(x)[:, -1]).squeeze(-1)
@@ -95,10 +95,12 @@ class Reference(nn.Module):
         torch.float64
         """
         super().double()
-        if self.spec.positions == "sinusoidal":
-            self.positions = _sinusoidal(self.spec, torch.float64).to(self.embed.weight.device)
         for part in self.modules():
-            if type(part).__name__ == "RoFormerSinusoidalPositionalEmbedding":
+            if isinstance(part, Sinusoidal):
+                table = part.get_buffer("table")
+                pair = torch.stack(waves(*table.shape), -1)
+                part.register_buffer("table", pair.flatten(1).to(table.device))
+            elif type(part).__name__ == "RoFormerSinusoidalPositionalEmbedding":
                 assert isinstance(part, nn.Embedding)
                 part.weight.data = torch.cat(waves(*part.weight.shape), -1).to(part.weight.device)
         return self
@@ -111,7 +113,7 @@ def _positions(spec: ModelSpec) -> nn.Module | None:
     if spec.positions == "learned":
         return nn.Embedding(n_tokens(spec.task, 2 * spec.n_bits), spec.d_model)
     if spec.positions == "sinusoidal":
-        return _sinusoidal(spec, torch.float32)
+        return Sinusoidal(spec)
     return None
 
 
@@ -128,10 +130,16 @@ class Polynomial(nn.Module):
         return self.project(torch.stack([p, p**2], dim=-1))
 
 
-def _sinusoidal(spec: ModelSpec, dtype: torch.dtype) -> nn.Embedding:
-    """Sine and cosine of t / 10000^(2j/d), interleaved, as in the first transformer; frozen."""
-    table = torch.stack(waves(n_tokens(spec.task, 2 * spec.n_bits), spec.d_model), -1)
-    return nn.Embedding.from_pretrained(table.flatten(1).to(dtype))
+class Sinusoidal(nn.Module):
+    """Sine and cosine of t / 10000^(2j/d), interleaved, as in the first transformer."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        table = torch.stack(waves(n_tokens(spec.task, 2 * spec.n_bits), spec.d_model), -1)
+        self.register_buffer("table", table.flatten(1).float())
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return self.get_buffer("table")[positions]
 
 
 def waves(rows: int, d: int) -> tuple[Tensor, Tensor]:
