@@ -9,7 +9,7 @@ no weights do it past n* = 487; proved here: the counting theorem (A)
 
 import sys
 from importlib import import_module
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `as` re-exports a name for type checkers; see `_HOMES`
@@ -68,16 +68,10 @@ __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that neither `import ithbit` nor the command line waits for torch;
-    the arguments of functions are checked."""
+    """Import on first use, so that neither `import ithbit` nor the command line waits for torch."""
     if name not in _HOME:
         raise AttributeError(f"module 'ithbit' has no attribute {name!r}")
-    found = getattr(import_module(f"ithbit.{_HOME[name]}"), name)
-    if isinstance(found, FunctionType):
-        from ithbit.api.arguments import checked
-
-        return checked(found)
-    return found
+    return getattr(import_module(f"ithbit.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

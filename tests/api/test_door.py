@@ -116,9 +116,10 @@ def test_a_notebook_finds_the_parameters_of_a_function(name) -> None:
     assert inspect.signature(getattr(ithbit, name)) == inspect.signature(public(name))
 
 
-def test_a_function_is_one_object_and_another_process_can_have_it() -> None:
-    assert ithbit.train is ithbit.train
-    assert pickle.loads(pickle.dumps(ithbit.train)) is ithbit.train
+@pytest.mark.parametrize("name", ithbit.__all__)
+def test_another_process_can_have_a_function(name) -> None:
+    """Also if its name is that of a sub-package."""
+    assert pickle.loads(pickle.dumps(public(name))) is public(name)
 
 
 def test_a_wrong_name_is_no_attribute() -> None:

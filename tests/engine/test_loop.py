@@ -20,7 +20,7 @@ from ithbit.engine.device import choose_device
 from ithbit.engine.evaluate import held_out_examples
 from ithbit.engine.how import Event
 from ithbit.engine.stack import fresh_state
-from ithbit.errors import BusyError
+from ithbit.errors import BusyError, SpecError
 from ithbit.families import FAMILIES
 from ithbit.models import classifier
 from ithbit.spec import ModelSpec, Protocol, RunSpec
@@ -376,6 +376,14 @@ def test_runs_held_by_another_are_left_to_it(tmp_path) -> None:
     assert folder.result() is None
     assert [RunFolder(tmp_path, runs[k]).result() is None for k in (0, 2)] == [False, False]
     assert len(train(runs, tmp_path, CPU)) == 3
+
+
+def test_what_is_trained_together_differs_by_seed_alone(tmp_path) -> None:
+    one, other = runs_of([0]) + runs_of([1], n_bits=3)
+    for together in ([one, other], [one, one]):
+        with pytest.raises(SpecError, match="must share model and protocol and have a seed each"):
+            train(together, tmp_path, CPU)
+    assert RunFolder(tmp_path, one).outcome() is None
 
 
 @pytest.mark.parametrize("n_bits", [1, 8, 64, 4096])

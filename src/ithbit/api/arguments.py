@@ -2,11 +2,11 @@
 
 import inspect
 from collections.abc import Callable, Hashable, Iterable
-from functools import cache, wraps
+from functools import wraps
 from pathlib import Path
 from textwrap import shorten
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Seeds = Iterable[int] | str
 Layer = Callable[..., Any]
 Watch = Callable[["Event"], None]  # what it is given: see `progress.py`
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
 
 # What a parameter with such an annotation takes. Names of something are listed where they are
 # looked up, which only something hashable can be.
@@ -32,11 +34,9 @@ _KINDS: dict[frozenset[Any], tuple[str, Any]] = {
 }
 
 
-@cache
-def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function as `ithbit` offers it: it raises `SpecError` for a path, name, flag or callback
-    that is none. Numbers, runs and layers, which have several forms, are checked where they are
-    read.
+def checked(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """A function of the door that raises `SpecError` for a path, name, flag or callback that is
+    none. Numbers, runs and layers, which have several forms, are checked where they are read.
 
     >>> import ithbit
     >>> ithbit.runs(3)
@@ -47,7 +47,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     parameters = inspect.signature(function).parameters
 
     @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Found:
         for name, given in (*zip(parameters, args, strict=False), *kwargs.items()):
             form = parameters[name].annotation if name in parameters else None
             forms = get_args(form) if isinstance(form, UnionType) else (form,)
@@ -58,7 +58,6 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise SpecError(f"{name} must be {what}, got {got}")
         return function(*args, **kwargs)
 
-    call.__module__ = "ithbit"  # where pickle finds it
     return call
 
 

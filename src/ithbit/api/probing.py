@@ -13,6 +13,7 @@ from ithbit.api.arguments import (
     Seeds,
     Watch,
     at_least_one,
+    checked,
     listed,
     model_of,
     on_slurm,
@@ -35,6 +36,7 @@ Number = TypeVar("Number", int, float)
 _QUICK_MINUTES = 4.5  # stopping at the first perfect epoch suggests that a quick answer is wanted
 
 
+@checked
 def probe(
     layer: str | Layer,
     *,
@@ -106,6 +108,7 @@ def probe(
     return report
 
 
+@checked
 def capacity(
     task: str,
     family: str | Layer,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ithbit.api.arguments import checked
 from ithbit.errors import SpecError, StoreError, number, one_of
 from ithbit.shown import Shown
 
@@ -42,6 +43,7 @@ def _cells(store: str | Path, settings: str) -> "Cells":
     return gather(_records(store), settings)
 
 
+@checked
 def runs(store: str | Path = "runs", *, histories: bool = False) -> "pl.DataFrame":
     """Read a store as a polars frame: one row per run, or with `histories` one per run and epoch.
 
@@ -74,6 +76,7 @@ class PaperTable(Shown):
         yield str(self) if self.out is None else str(self.out)
 
 
+@checked
 def table(
     name: str,
     *,
@@ -111,6 +114,7 @@ def table(
     return made
 
 
+@checked
 def compare(
     store: str | Path = "runs", *, alpha: float = 0.05, all: bool = False, settings: str = "any"
 ) -> "Agreement":
@@ -135,6 +139,7 @@ def compare(
     return replace(agreement, all=all)
 
 
+@checked
 def plot(
     name: str,
     *,
@@ -186,6 +191,7 @@ def plot(
     return figure
 
 
+@checked
 def report(
     store: str | Path = "runs", *, out: str | Path = "report.html", settings: str = "any"
 ) -> Path:
@@ -214,6 +220,7 @@ def report(
     return write_page(records, Path(out), settings)
 
 
+@checked
 def export(
     store: str | Path = "runs", *, out: str | Path = "export", format: str = "parquet"
 ) -> list[Path]:

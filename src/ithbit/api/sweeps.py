@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import Seeds, Watch, at_least_one, listed, on_slurm, seeds_of
+from ithbit.api.arguments import Seeds, Watch, at_least_one, checked, listed, on_slurm, seeds_of
 from ithbit.api.training import Results, run_here
 from ithbit.errors import ClusterError, DeviceError, SpecError, one_of, whole
 from ithbit.families import family_named, task_named
@@ -79,15 +79,35 @@ class Planned(Shown):
 
 
 @dataclass(frozen=True, repr=False)
-class Told(Shown):
-    """What was done on the cluster, in a sentence."""
+class Submitted(Shown):
+    """A sweep submitted to the cluster: how many of its runs are queued or running, and how many
+    are done."""
 
-    sentence: str
+    store: Path
+    runs: int
+    live: int
+    done: int
 
     def parts(self) -> Iterator[str]:
-        yield self.sentence
+        left = self.runs - self.live - self.done
+        yield (
+            f"{self.live} of {self.runs} runs are queued or running, {self.done} done"
+            + (f", {left} not submitted yet: run the command again later" if left else "")
+            + f". Watch them with: ithbit status --store {self.store}"
+        )
 
 
+@dataclass(frozen=True, repr=False)
+class Cancelled(Shown):
+    """Tasks that were removed from the queue."""
+
+    tasks: int
+
+    def parts(self) -> Iterator[str]:
+        yield f"{self.tasks} tasks cancelled; submit their runs again to continue them"
+
+
+@checked
 def sweep(
     name: str | Path | Iterable[RunSpec],
     *,
@@ -115,7 +135,7 @@ def sweep(
     tensorboard: str | Path | None = None,
     watch: Watch | None = None,
     progress: bool = False,
-) -> Results | Planned | Told:
+) -> Results | Planned | Submitted | Cancelled:
     """Train every run of a sweep that has no result yet; stop and rerun it at any time.
 
     Several processes may work on one store: each run is trained by one of them. A run that fails is
@@ -164,18 +184,11 @@ def sweep(
     queue = Slurm(options, workers)
     if cancel:
         need_store(store)
-        ended = cluster.cancel(runs, store, queue)
-        return Told(f"{ended} tasks cancelled; submit their runs again to continue them")
+        return Cancelled(cluster.cancel(runs, store, queue))
     with watching(runs, node.reason, watch, tensorboard, progress) as watcher:
         jobs = cluster.ClusterSweep(runs, store, queue, node, runs_per_task, watcher, retry_failed)
         if detach:
-            live, done = jobs.submit()
-            left = len(runs) - live - done
-            later = f", {left} not submitted yet: run the command again later" if left else ""
-            return Told(
-                f"{live} of {len(runs)} runs are queued or running, {done} done{later}. Watch them "
-                f"with: ithbit status --store {store}"
-            )
+            return Submitted(store, len(runs), *jobs.submit())
         try:
             return Results(jobs.finish(), store)
         except KeyboardInterrupt:
@@ -184,6 +197,7 @@ def sweep(
             raise
 
 
+@checked
 def status(
     name: str | Path | Iterable[RunSpec] | None = None,
     *,
@@ -308,6 +322,7 @@ def _jobs(store: Path) -> dict[RunSpec, Any]:
         return {}
 
 
+@checked
 def merge(source: str | Path, *, store: str | Path = "runs") -> "Merged":
     """Copy the finished and failed runs of another store into this one.
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import at_least_one, bits_of
+from ithbit.api.arguments import at_least_one, bits_of, checked
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
 from ithbit.theory.architecture import (
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ithbit.theory.solution import Solution, TrainedSolution
 
 
+@checked
 def construct(
     task: str,
     family: str,
@@ -77,6 +78,7 @@ def construct(
     return solution
 
 
+@checked
 def certify(
     task: "str | Solution | TrainedSolution",
     family: str | None = None,
@@ -138,6 +140,7 @@ def _solution(
     return construct(task, family, n, variant, model=model, **sizes)
 
 
+@checked
 def check_certificate(file: str | Path, *, progress: bool = False) -> "Certificate | Confirmed":
     """Verify a certificate again, from its file alone; raise an error if it does not hold.
 
@@ -165,6 +168,7 @@ def check_certificate(file: str | Path, *, progress: bool = False) -> "Certifica
     return check(path)
 
 
+@checked
 def explain(
     task: "str | Solution | TrainedSolution",
     family: str | None = None,
@@ -189,6 +193,7 @@ def explain(
     return run(_solution(task, family, len(read), variant, model, {"width": width}), read, index)
 
 
+@checked
 def bound(
     task: str,
     family: str,
@@ -235,6 +240,7 @@ def bound(
     return Bounds(task, arch, n, tightest(task, arch), all_routes(task, arch, bits), all)
 
 
+@checked
 def complexity(
     family: str,
     *,
@@ -278,6 +284,7 @@ def complexity(
     return causal_complexity(arch, whole("position", position))
 
 
+@checked
 def verdict(
     task: str | None = None,
     family: str | None = None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import Seeds, at_least_one, listed, seeds_of
+from ithbit.api.arguments import Seeds, at_least_one, checked, listed, seeds_of
 from ithbit.errors import LayerError, SpecError, StoreError, TooLargeError, number, whole
 from ithbit.families import task_named
 from ithbit.shown import Shown, counted
@@ -159,6 +159,7 @@ def folder_of(run: Run, store: Path) -> Path:
     return store / found[0]
 
 
+@checked
 def verify(
     runs: Run | Iterable[Run] | None = None,
     *,
@@ -267,6 +268,7 @@ def verify(
     return done
 
 
+@checked
 def load(
     run: "Run | Solution | TrainedSolution",
     *,
@@ -303,6 +305,7 @@ def load(
     return load_model(source, dtype, device, library)
 
 
+@checked
 def explore(
     runs: Run | Iterable[Run],
     *,
@@ -332,6 +335,7 @@ def explore(
     return write_page(gather(folders, construction), Path(out))
 
 
+@checked
 def data(
     task: str,
     *,
@@ -359,6 +363,7 @@ def data(
     return write_sets(task, n, Path(out), [run.seed for run in runs], exhaustive)
 
 
+@checked
 def score(predictions: str | Path, *, data: str | Path = "data", name: str = "yours") -> "Score":
     """Score a model's answers to the inputs of `data`.
 

@@ -5,7 +5,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import Layer, Seeds, Watch, at_least_one, model_of, protocol_of, seeds_of
+from ithbit.api.arguments import (
+    Layer,
+    Seeds,
+    Watch,
+    at_least_one,
+    checked,
+    model_of,
+    protocol_of,
+    seeds_of,
+)
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
 from ithbit.shown import Columns, Shown, counted
@@ -111,6 +120,7 @@ class Results(Shown, list[Result | Failure]):
         return Columns(f"{title} ({run.group})", heads, rows)
 
 
+@checked
 def train(
     task: str,
     family: str | Layer,
@@ -190,6 +200,7 @@ def run_here(
     return Results(outcomes, store)
 
 
+@checked
 def params(
     task: str,
     family: str | Layer,
@@ -221,6 +232,7 @@ class Samples(Shown, list["Instance"]):
             yield f"index {instance.index} asks for bit number {instance.index}: {instance.answer}"
 
 
+@checked
 def sample(
     task: str, *, n: int = 8, seed: int = 0, count: int = 1, examples: str | None = None
 ) -> Samples:

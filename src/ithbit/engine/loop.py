@@ -49,6 +49,8 @@ def train_cell(runs: list[RunSpec], how: How) -> Left:
     """
     if not runs:
         return {}
+    if len({(run.model, run.protocol) for run in runs}) > 1 or len(set(runs)) < len(runs):
+        raise SpecError("runs trained together must share model and protocol and have a seed each")
     with how.device.said_if_lost(), one_thread(), lane(how.device):
         cell = Cell(runs, how)
         try:
