@@ -247,6 +247,7 @@ def test_a_layer_without_a_gradient() -> None:
                 return x.cumsum(1)
 
     report = ithbit.probe(lambda width: Detached(), width=2, rank_n=4, train=False, device="cpu")
+    assert all(set(found) == {None} for _, found in report.counts("rhi"))  # nothing was trained
     assert "although the derivative is 0" in report.rank.sentence()
     with pytest.raises(LayerError, match="raises on an input of shape"):
         ithbit.probe(lambda width: torch.nn.Linear(3, 3), width=2, train=False, device="cpu")

@@ -241,6 +241,17 @@ def test_weights_that_cannot_be_bounded_are_refused(tmp_path) -> None:
         check_proof(tmp_path / "proof.json", content)
 
 
+def test_nor_those_of_one_layer(proved, tmp_path) -> None:
+    weights, content = proved
+    params = dict(weights_of(weights))
+    params["blocks.0.qkv.bias"][0] = 1e30
+    large = save(params)
+    (tmp_path / "weights.safetensors").write_bytes(large)
+    named = sealed(content | {"weights_sha256": hashlib.sha256(large).hexdigest()})
+    with pytest.raises(CertificateError, match="is refused: the weights are too large"):
+        check_proof(tmp_path / "proof.json", named)
+
+
 def test_covers_with_limits_are_found(rng) -> None:
     """Cuts of a box at random, at bits and limits; then a leaf is left out or narrowed."""
     whole = np.array([[-4.0, 4.0], [-4.0, 4.0]])

@@ -122,7 +122,7 @@ class ProbeReport(Shown):
         return [
             (self.layer, own),
             *(
-                (family.label, [found[name, depth][n] for n, depth in self.plan.cells])
+                (family.label, [found.get((name, k), {}).get(n) for n, k in self.plan.cells])
                 for name, family in FAMILIES.items()
             ),
         ]

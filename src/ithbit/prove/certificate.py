@@ -144,6 +144,9 @@ def check_proof(path: Path, content: Json, one_by_one: OneByOne = iter) -> Confi
         ) from error
     try:
         return confirmed(content, weights, one_by_one=one_by_one)
+    except ZeroDivisionError as reason:  # sums of exponentials that underflowed
+        said = "the weights are too large to be bounded"
+        raise CertificateError(f"{path} is refused: {said}") from reason
     except (SpecError, CertificateError, ArithmeticError) as reason:
         raise CertificateError(f"{path} is refused: {reason}") from reason
 
