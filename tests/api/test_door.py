@@ -118,8 +118,9 @@ def test_a_notebook_finds_the_parameters_of_a_function(name) -> None:
 
 @pytest.mark.parametrize("name", ithbit.__all__)
 def test_another_process_can_have_a_function(name) -> None:
-    """Also if its name is that of a sub-package."""
-    assert pickle.loads(pickle.dumps(public(name))) is public(name)
+    """Also if its name is that of a sub-package, which by then is imported."""
+    found = ithbit.__getattr__(name)
+    assert pickle.loads(pickle.dumps(found)) is found
 
 
 def test_a_wrong_name_is_no_attribute() -> None:

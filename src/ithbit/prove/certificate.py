@@ -289,7 +289,9 @@ def need_bounds(bounds: Bounds, leaves: Leaves, one_by_one: OneByOne = iter) -> 
     for start in one_by_one(range(0, len(leaves), bounds.batch)):
         own = leaves[start : start + bounds.batch]
         lower = bounds(own.index, own.bits, own.limits).lower
-        for k in np.flatnonzero(~(lower >= own.lower)):
+        wrong = np.flatnonzero(~(lower >= own.lower))
+        if len(wrong):
+            k = wrong[0]
             raise CertificateError(
                 f"a leaf of index {own.index[k] + 1} is stated to have a margin of at least "
                 f"{own.lower[k]:.6g}, but the weights give {lower[k]:.6g}"
