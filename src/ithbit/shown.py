@@ -2,9 +2,12 @@
 such text is made of."""
 
 import io
+import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 COLUMNS = 80  # of a terminal
+NO_BOUND = "none"  # what is printed of a bound that is none
 _PAGE = '<pre style="line-height: 1.2; font-family: monospace">{code}</pre>'
 
 
@@ -92,6 +96,57 @@ class Columns:
         for row in self.rows:
             table.add_row(*row[:shown])
         return table
+
+
+def lower_text(bound: float | Fraction | None, digits: int = 6) -> str:
+    """A lower bound in so many digits, rounded down: what is printed is a lower bound too.
+
+    No bound (None, NaN or infinite) is *none*.
+
+    >>> lower_text(1.9977789), lower_text(0.9999999979, 9), lower_text(-2.0000001), lower_text(4100)
+    ('1.99777', '0.999999997', '-2.00001', '4100')
+    """
+    return _rounded(bound, digits, ROUND_FLOOR)
+
+
+def upper_text(bound: float | Fraction | None, digits: int = 6) -> str:
+    """An upper bound in so many digits, rounded up: what is printed is an upper bound too.
+
+    >>> upper_text(0.00540309, 4), upper_text(1.2e-13, 1), upper_text(float("nan"))
+    ('0.005404', '2e-13', 'none')
+    """
+    return _rounded(bound, digits, ROUND_CEILING)
+
+
+def lower_percent(share: float, places: int = 2) -> str:
+    """A share in percent, rounded down: 100 only if it is all.
+
+    >>> lower_percent(0.9999999), lower_percent(1.0), lower_percent(0.123456)
+    ('99.99%', '100.00%', '12.34%')
+    """
+    if not math.isfinite(share):
+        return NO_BOUND
+    percent = Decimal(100 * Fraction(share) // Fraction(1, 10**places)) / 10**places
+    return f"{percent:.{places}f}%"
+
+
+def _rounded(bound: float | Fraction | None, digits: int, rounding: str) -> str:
+    """A number in so many digits at most; tiny and large ones in powers of ten."""
+    if isinstance(bound, Fraction | int):
+        exact = Fraction(bound)
+    elif bound is None or not math.isfinite(bound):
+        return NO_BOUND
+    else:
+        exact = Fraction(float(bound))
+    # Division is correctly rounded, in the given direction; a float is a fraction exactly.
+    context = Context(prec=digits, rounding=rounding, Emin=-10_000, Emax=10_000)
+    number = context.divide(Decimal(exact.numerator), Decimal(exact.denominator)).normalize()
+    if not number:
+        return "0"
+    exponent = number.adjusted()
+    if -5 <= exponent < max(digits, 6):
+        return f"{number:f}"
+    return f"{number.scaleb(-exponent):f}e{exponent:+03d}"
 
 
 def counted(count: int, noun: str) -> str:
