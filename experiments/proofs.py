@@ -32,6 +32,7 @@ from ithbit.prove.bounded import has_bounds
 from ithbit.prove.certificate import read_leaves
 from ithbit.prove.runs import attempt
 from ithbit.prove.two_layers import FEW
+from ithbit.shown import lower_percent, lower_text
 from ithbit.spec import RunSpec
 from ithbit.store.reading import read_verification
 from ithbit.store.writing import write_text
@@ -179,10 +180,10 @@ def table(rows: list[Row]) -> Iterator[str]:
         proved = sorted(float(row["least_proved"]) for row in own if row["proof"] == "proved")
         closed = sorted(float(row["share_closed"]) for row in own if row["proof"] == "open")
         cpu = [float(row["cpu_seconds"]) for row in own]
-        margins = f"{proved[0]:.2f} to {proved[-1]:.2f}" if proved else ""
+        margins = " to ".join(lower_text(proved[k], places=2) for k in (0, -1)) if proved else ""
         yield (
             f"| {task.upper()} {family} | {n} | {examples} | {len(proved)} of {len(own)} "
-            f"| {margins} | {', '.join(f'{share:.1%}' for share in closed)} "
+            f"| {margins} | {', '.join(lower_percent(share, 1) for share in closed)} "
             f"| {statistics.median(int(row['nodes']) for row in own):,.0f} "
             f"| {statistics.median(cpu):.1f} ({max(cpu):.1f}) |"
         )

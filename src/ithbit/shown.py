@@ -98,24 +98,31 @@ class Columns:
         return table
 
 
-def lower_text(bound: float | Fraction | None, digits: int = 6) -> str:
+def lower_text(
+    bound: float | Fraction | None, digits: int = 6, *, places: int | None = None
+) -> str:
     """A lower bound in so many digits, rounded down: what is printed is a lower bound too.
 
-    No bound (None, NaN or infinite) is *none*.
+    With `places`, so many digits after the point instead. No bound (None, NaN or infinite) is
+    *none*.
 
     >>> lower_text(1.9977789), lower_text(0.9999999979, 9), lower_text(-2.0000001), lower_text(4100)
     ('1.99777', '0.999999997', '-2.00001', '4100')
     """
-    return _rounded(bound, digits, ROUND_FLOOR)
+    return _rounded(bound, digits, places, ROUND_FLOOR)
 
 
-def upper_text(bound: float | Fraction | None, digits: int = 6) -> str:
+def upper_text(
+    bound: float | Fraction | None, digits: int = 6, *, places: int | None = None
+) -> str:
     """An upper bound in so many digits, rounded up: what is printed is an upper bound too.
 
     >>> upper_text(0.00540309, 4), upper_text(1.2e-13, 1), upper_text(float("nan"))
     ('0.005404', '2e-13', 'none')
+    >>> upper_text(0.4, places=3), upper_text(-0.0004, places=3)
+    ('0.401', '0.000')
     """
-    return _rounded(bound, digits, ROUND_CEILING)
+    return _rounded(bound, digits, places, ROUND_CEILING)
 
 
 def lower_percent(share: float, places: int = 2) -> str:
@@ -126,18 +133,21 @@ def lower_percent(share: float, places: int = 2) -> str:
     """
     if not math.isfinite(share):
         return NO_BOUND
-    percent = Decimal(100 * Fraction(share) // Fraction(1, 10**places)) / 10**places
-    return f"{percent:.{places}f}%"
+    return f"{lower_text(100 * Fraction(share), places=places)}%"
 
 
-def _rounded(bound: float | Fraction | None, digits: int, rounding: str) -> str:
-    """A number in so many digits at most; tiny and large ones in powers of ten."""
+def _rounded(bound: float | Fraction | None, digits: int, places: int | None, rounding: str) -> str:
+    """A number in so many digits at most, tiny and large ones in powers of ten; or with `places`
+    digits after the point."""
     if isinstance(bound, Fraction | int):
         exact = Fraction(bound)
     elif bound is None or not math.isfinite(bound):
         return NO_BOUND
     else:
         exact = Fraction(float(bound))
+    if places is not None:
+        whole = math.floor if rounding == ROUND_FLOOR else math.ceil
+        return f"{Decimal(whole(exact * 10**places)).scaleb(-places):f}"
     # Division is correctly rounded, in the given direction; a float is a fraction exactly.
     context = Context(prec=digits, rounding=rounding, Emin=-10_000, Emax=10_000)
     number = context.divide(Decimal(exact.numerator), Decimal(exact.denominator)).normalize()

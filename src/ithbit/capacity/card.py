@@ -22,7 +22,7 @@ from ithbit.report.comparison.statistics import student_quantile
 from ithbit.report.figures import for_page
 from ithbit.report.figures.style import INK, PAPER, RC, SPARE
 from ithbit.selfcontained import filled_page
-from ithbit.shown import counted
+from ithbit.shown import counted, lower_text, upper_text
 from ithbit.theory.bounds.state import BITS
 
 _FEWEST = 4  # distinct states needed to fit an exponent
@@ -67,7 +67,7 @@ class Fit:
         >>> Fit("gru", 0.5, 0.4, 0.6, 2.0, 6).sentence()
         'GRU: n ∝ S^0.50 (0.40 to 0.60, 6 cells)'
         """
-        span = f"{self.low:.2f} to {self.high:.2f}"
+        span = f"{lower_text(self.low, places=2)} to {upper_text(self.high, places=2)}"
         label = family_named(self.family).label
         return f"{label}: n ∝ S^{self.exponent:.2f} ({span}, {self.points} cells)"
 

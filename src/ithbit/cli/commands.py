@@ -142,13 +142,12 @@ def check(certificate: Any, file: Path, as_json: AsJson = False) -> None:
         print_or_json(certificate, as_json)
         return
     from ithbit.prove.certificate import Confirmed
-    from ithbit.theory.certificate import claim
 
     if isinstance(certificate, Confirmed):
         print(f"holds: {certificate.sentence()}")
         return
     who = f"{certificate.solution.task} by {certificate.solution.family}"
-    print(f"holds: {who}, {claim(certificate)}, derived again from the weights in {file}")
+    print(f"holds: {who}, {certificate.claim}, derived again from the weights in {file}")
 
 
 command(theory.explain, options.CONSTRUCTION)(print_result)

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ithbit.families import Family, family_named
-from ithbit.shown import counted
+from ithbit.shown import counted, lower_text
 from ithbit.spec import ModelSpec
 from ithbit.store.records import Result, Verification
-from ithbit.theory.certificate import Certificate, floor
+from ithbit.theory.certificate import DIGITS, Certificate
 
 Tone = Literal["good", "bad", "open"]
 
@@ -108,9 +108,10 @@ def standing(found: Verification | None) -> Standing:
 
 def certified(certificate: Certificate) -> Standing:
     """What is proved about a construction."""
+    margin = lower_text(certificate.margin, DIGITS)
     record = (
-        f"Margin at least {floor(certificate.margin)} on every input, in real arithmetic on these "
-        f"weights: {certificate.derivation}. Arithmetic of the proof: {certificate.arithmetic}."
+        f"Margin at least {margin} on every input, in real arithmetic on these weights: "
+        f"{certificate.derivation}. Arithmetic of the proof: {certificate.arithmetic}."
     )
     if not certificate.certified:
         return Standing("not certified", "No proof was found for these weights.", record)

@@ -27,6 +27,7 @@ from ithbit.errors import SpecError
 from ithbit.prove.bands import STEP, everything
 from ithbit.prove.bounded import ARITHMETIC, Bounds, Ints, Leaves, bounds_for, is_one, need_fit
 from ithbit.prove.check import OneLayer
+from ithbit.shown import lower_text
 from ithbit.spec import RunSpec, run_from_json
 from ithbit.store.writing import json_bytes, write_whole
 from ithbit.theory.certificate import SPEAKS_OF
@@ -52,7 +53,7 @@ class Confirmed:
     def sentence(self) -> str:
         return (
             f"{self.name} is right on all {self.inputs:,} inputs, margin at least "
-            f"{self.margin:.6g}, in {SPEAKS_OF} ({self.leaves:,} leaves)"
+            f"{lower_text(self.margin)}, in {SPEAKS_OF} ({self.leaves:,} leaves)"
         )
 
     def to_json(self) -> Json:
@@ -279,8 +280,8 @@ def need_held(model: OneLayer, leaves: Leaves, one_by_one: OneByOne = iter) -> N
         i, bits, bound = int(leaves.index[k]), leaves.bits[k], leaves.lower[k]
         if not model.holds(i, bits.tolist(), bound):
             raise CertificateError(
-                f"a leaf of index {i + 1} is stated to have a margin of at least {bound:.6g}, "
-                f"but the weights give less at {_text(bits)}"
+                f"a leaf of index {i + 1} is stated to have a margin of at least "
+                f"{lower_text(bound)}, but the weights give less at {_text(bits)}"
             )
 
 
@@ -294,5 +295,5 @@ def need_bounds(bounds: Bounds, leaves: Leaves, one_by_one: OneByOne = iter) -> 
             k = wrong[0]
             raise CertificateError(
                 f"a leaf of index {own.index[k] + 1} is stated to have a margin of at least "
-                f"{own.lower[k]:.6g}, but the weights give {lower[k]:.6g}"
+                f"{lower_text(own.lower[k])}, but the weights give {lower_text(lower[k])}"
             )

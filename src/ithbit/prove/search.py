@@ -21,6 +21,7 @@ from safetensors.numpy import save
 
 from ithbit.prove.bands import STEP, everything, reached
 from ithbit.prove.bounded import Bounded, Bounds, Ints, Leaves
+from ithbit.shown import NO_BOUND, lower_percent, lower_text
 from ithbit.theory.layers import FloatArray
 
 FORMAT = "ithbit search 1"
@@ -56,8 +57,9 @@ class Found:
 
     def sentence(self) -> str:
         """The progress, in words."""
-        low = "none" if self.least_proved <= 0 else f"{self.least_proved:.4g}"
-        return f"{self.share_closed:.2%} closed, least margin proved {low}, {self.nodes:,} nodes"
+        low = lower_text(self.least_proved, 4) if self.least_proved > 0 else NO_BOUND
+        closed = lower_percent(self.share_closed)
+        return f"{closed} closed, least margin proved {low}, {self.nodes:,} nodes"
 
     @property
     def outcome(self) -> Literal["proved", "refuted", "open"]:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
+from ithbit.shown import lower_percent, lower_text
 from ithbit.spec import RunSpec, plain, run_from_json, since_0_2
 from ithbit.store.schema import MAX_FLOAT, MAX_INT, built
 
@@ -189,13 +190,14 @@ class Proof:
         effort = f"{self.nodes:,} nodes, {self.seconds:.1f} s"
         match self.outcome:
             case "proved":
-                float32 = self.least_float32
-                run = "" if float32 is None else f", {float32:.6g} as run in float32"
-                return f"margin at least {self.least_margin:.6g} in real arithmetic{run} ({effort})"
+                float32, margin = self.least_float32, lower_text(self.least_margin)
+                run = "" if float32 is None else f", {lower_text(float32)} as run in float32"
+                return f"margin at least {margin} in real arithmetic{run} ({effort})"
             case "refuted":
                 return f"wrong in real arithmetic at {self.found_at} ({effort})"
             case "open":
-                return f"proved on {self.share_closed:.2%} of all inputs, the rest open ({effort})"
+                share = lower_percent(self.share_closed)
+                return f"proved on {share} of all inputs, the rest open ({effort})"
         return "no bounds for such a model"
 
 

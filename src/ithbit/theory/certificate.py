@@ -15,15 +15,15 @@ What a float run does is a different question: see `precision`, whose answers ar
 The file form and its check are in `certificate_file`.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from decimal import ROUND_FLOOR, Context
 from typing import Any
 
 import numpy as np
 
 from ithbit.errors import SpecError
-from ithbit.shown import Shown, counted
+from ithbit.shown import Shown, counted, lower_text
 from ithbit.spec import plain
 from ithbit.theory.certifiers.angle import certify_angle
 from ithbit.theory.certifiers.boxes import certify_boxes
@@ -42,6 +42,7 @@ SPEAKS_OF = "real arithmetic on the stored weights"
 # Bounds found in floats are lowered by this fraction before they are stated: on another machine,
 # whose sums may round differently, a check finds what a file states within half of it.
 SLACK = 2.0**-40
+DIGITS = 9  # of a margin, as printed
 # The generic argument is refused past these lengths, where it would take minutes: n^3 steps for two
 # attention layers, n^2 for recurrent layers, n^2 in one matrix product for one attention layer.
 _LONGEST = {"deep": 160, "recurrent": 1100, "one attention layer": 10_000}
@@ -99,6 +100,14 @@ class Certificate(Shown):
             return min(LONGEST, _longest_boxes(self.solution))
         return LONGEST
 
+    @property
+    def claim(self) -> str:
+        """The margin, rounded down, and the inputs it covers; n · 2^n stays a formula."""
+        n = self.solution.n_bits
+        if not math.isfinite(self.margin):
+            return f"no lower bound on the margin over all {n}·2^{n} inputs"
+        return f"margin >= {lower_text(self.margin, DIGITS)} on all {n}·2^{n} inputs"
+
     def summary(self) -> dict[str, Any]:
         """The claim without the weights, as plain JSON values."""
         solution, worst = self.solution, self.worst
@@ -146,7 +155,7 @@ class Certificate(Shown):
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold")
         table.add_column()
-        table.add_row("certified" if self.certified else "not certified", claim(self))
+        table.add_row("certified" if self.certified else "not certified", self.claim)
         table.add_row(
             "weights", f"{layers} of width {solution.width}, size {sizes}; {solution.variant}"
         )
@@ -165,7 +174,7 @@ class Certificate(Shown):
         if isinstance(solution, TrainedSolution):
             spec = solution.spec
             proved = trained_every_n(spec.task, spec.family, spec.d_model, spec.n_heads)
-            least = floor(float(proved.margin))
+            least = lower_text(float(proved.margin), DIGITS)
             table.add_row("for every n", f"margin >= {least}: {proved.because}")
         elif always := every_n(solution.variant, solution.family):
             least = f"{always.margin} by closed form"
@@ -185,22 +194,6 @@ def require_writable(n_bits: int) -> None:
             f"certificates are written for n up to {LONGEST}, got n = {n_bits}; take a shorter n, "
             "or use `ithbit verdict`, which reports what is proved for every n"
         )
-
-
-def claim(certificate: Certificate) -> str:
-    """The margin and the inputs it covers; n · 2^n stays a formula, whatever its size."""
-    n = certificate.solution.n_bits
-    return f"margin >= {floor(certificate.margin)} on all {n}·2^{n} inputs"
-
-
-def floor(bound: float) -> str:
-    """A lower bound in nine digits, rounded down: what is printed is certified too.
-
-    >>> floor(0.9999999979), floor(4100.0), floor(-2.00000000009)
-    ('0.999999997', '4100', '-2.00000001')
-    """
-    rounded = Context(prec=9, rounding=ROUND_FLOOR).create_decimal_from_float(bound)
-    return f"{rounded.normalize():f}"
 
 
 def shortened(text: str, most: int = 32, end: int = 12) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ithbit.errors import IthbitError, SpecError, whole
 from ithbit.families import task_named
+from ithbit.shown import lower_text
 from ithbit.spec import ModelSpec
 from ithbit.store.writing import check_writable, write_text
 from ithbit.tasks.indexing import Instance
@@ -94,7 +95,7 @@ def _check(content: Json) -> Certificate:
         raise CertificateError(f"the margin must be a number, got {claimed!r}")
     derived = certify(solution, method)
     if not derived.certified:
-        raise CertificateError(f"the weights give only a margin >= {derived.margin:.6g}")
+        raise CertificateError(f"the weights give only a margin >= {lower_text(derived.margin)}")
     # Half of what a bound found in floats was lowered by: still below that bound.
     most = derived.margin * (1 + SLACK / 2) if method == "boxes" else derived.margin
     if not derived.margin * (1 - _MARGIN_SLACK) <= claimed <= most:

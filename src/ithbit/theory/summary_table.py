@@ -7,7 +7,7 @@ from typing import Any
 
 from ithbit.errors import SpecError
 from ithbit.families import TASKS, Task
-from ithbit.shown import Shown
+from ithbit.shown import Shown, lower_text
 from ithbit.theory.architecture import (
     FORMAL_FAMILIES,
     TRAINED_FAMILIES,
@@ -54,7 +54,7 @@ class Entry:
             stars = ", ".join(f"{r.n_star:,}{'*' if r.cited else ''}" for r in self.by_depth)
             return f"n* = {stars} for L = 1, 2, 3, 4; {self.growth} ({self.theorem})"
         if self.certificate:
-            margin = f"{self.certificate.margin:.5g}"
+            margin = lower_text(self.certificate.margin, 5)
             text = f"certified at width {self.width}, margin ≥ {margin} ({self.theorem})"
         else:
             assert self.every_n is not None

@@ -14,11 +14,10 @@ MLP; SSMs have A(x) and B(x) affine in x.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from math import floor
 from typing import Any, Literal
 
 from ithbit.families import Task
-from ithbit.shown import Shown, counted
+from ithbit.shown import Shown, counted, lower_text
 from ithbit.spec import ModelSpec
 from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds import NoBoundError, Route, bound
@@ -96,7 +95,7 @@ class Verdict(Shown):
             return
         command = f"ithbit certify {self.task} {arch.family} {self.weights} --n"
         if self.certificate:
-            margin = f"{self.certificate.margin:.6g} on all {n} · 2^{n} inputs"
+            margin = f"{lower_text(self.certificate.margin)} on all {n} · 2^{n} inputs"
             yield f"  margin at least {margin}, in real arithmetic; by `{command} {n}`"
         elif n <= self.longest:
             yield f"  `{command} {n}` certifies stored weights at this n"
@@ -195,7 +194,7 @@ def _trained(
     built = too_large(spec) is None and arch.n_layers <= _DEEPEST
     certificate = certify(entry.build(spec)) if built and n_bits <= CERTIFIED_N else None
     always = trained_every_n(entry.task, entry.family, arch.width, arch.heads)
-    margin = str(floor(float(always.margin) * _PASSED_ON * 1000) / 1000)
+    margin = lower_text(float(always.margin) * _PASSED_ON, 4)
     extra = arch.n_layers - entry.depth
     passing = f" and {extra:,} that pass{'es' if extra == 1 else ''} it on" if extra else ""
     usual = (("heads", heads, 2), ("ff", spec.d_ff, 64), ("state", spec.d_state, 16))

@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table
 
 from ithbit.report.standing import Standing, legend
-from ithbit.shown import Shown, wrapped
+from ithbit.shown import Shown, lower_text, upper_text, wrapped
 
 AGREES, DIFFERS, MISSING, TOO_FEW = "agrees", "differs", "missing", "too few"
 _MOST = 5  # runs listed of one comparison
@@ -39,6 +39,14 @@ class Comparison:
     adjusted: float | None = None
     interval: tuple[float, float] | None = None
     standing: Standing | None = None  # how our solved runs stand, where they are counted
+
+    @property
+    def interval_text(self) -> str:
+        """The interval, rounded outward; empty if there is none."""
+        if self.interval is None:
+            return ""
+        low, high = self.interval
+        return f"{lower_text(low, places=3)} to {upper_text(high, places=3)}"
 
 
 @dataclass(frozen=True)
@@ -112,8 +120,8 @@ class Agreement(Shown):
         if shares:
             yield (
                 "* corrected over the cells of its kind; a cell differs at "
-                f"{self.alpha:g}/{shares} = {self.alpha / shares:.3g}\n  or less, so that a "
-                "faithful reproduction is called different at most\n  "
+                f"{self.alpha:g}/{shares} = {lower_text(self.alpha / shares, 3)}\n"
+                "  or less, so that a faithful reproduction is called different at most\n  "
                 f"{self.alpha:.0%} of the time. Agreement is no proof that nothing differs."
             )
         listed = self.comparisons if self.all else self.largest()
@@ -218,9 +226,7 @@ def _kinds(kinds: Iterable[Kind]) -> Table:
 
 def _line(found: Comparison) -> str:
     p_value = "" if found.p_value is None else f"  p = {found.p_value:.2g}"
-    interval = ""
-    if found.interval is not None:
-        interval = f"  interval {found.interval[0]:.3f} to {found.interval[1]:.3f}"
+    interval = f"  interval {found.interval_text}" if found.interval else ""
     stands = found.standing.marks() if found.standing else ""
     ours = f"{found.ours} {stands}".strip()
     return (

@@ -8,10 +8,12 @@ r = e^{−3} and all suprema are at i = n = 1.
 """
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from flint import arb, ctx, fmpq
 
 from ithbit.families import FAMILIES
+from ithbit.shown import lower_text, upper_text
 from ithbit.theory.certifiers.exact import Ball, exact, rounded_down
 from ithbit.theory.certifiers.windows import gelu, silu, silu_at
 from ithbit.theory.constructions import bert_angle, linear_window
@@ -37,8 +39,8 @@ def softmax_deviation() -> float:
     increasing n or i by 1 multiplies the last term by less than 2r < 1. So the worst case is
     i = n = 1: r / (1 − r)^2 − r + 8 r^4.
 
-    >>> round(softmax_deviation(), 6)
-    0.005403
+    >>> upper_text(softmax_deviation(), 4)
+    '0.005404'
     """
     with ctx.workprec(_FORMAL_PRECISION):
         r = arb(-3).exp()
@@ -52,8 +54,8 @@ def linear_deviation() -> float:
     p >= q, term by term, so it decreases in i; increasing n by 1 multiplies the last
     term by less than 2r.
 
-    >>> round(linear_deviation(), 6)
-    0.027131
+    >>> upper_text(linear_deviation(), 4)
+    '0.02714'
     """
     with ctx.workprec(_FORMAL_PRECISION):
         r = arb(-3).exp()
@@ -67,8 +69,8 @@ def parabola_deviation() -> float:
     increasing i by 1 multiplies each term by less than 4 e^{−6} < 1. At i = 1 the terms from D = 5
     on are each below e^{−12 D}, together below e^{−59}.
 
-    >>> round(parabola_deviation(), 6)
-    0.017629
+    >>> upper_text(parabola_deviation(), 4)
+    '0.01763'
     """
     with ctx.workprec(_FORMAL_PRECISION):
         near = sum(
@@ -88,11 +90,11 @@ def every_n(variant: str, family: str) -> EveryN | None:
         softmax = family.startswith("softmax")
         e = softmax_deviation() if softmax else linear_deviation()
         assert 2 - 6 * e > 1
-        return EveryN("1", f"min(1, 2 − 6E) with a deviation E <= {e:.6f}")
+        return EveryN("1", f"min(1, 2 − 6E) with a deviation E <= {upper_text(e, 4)}")
     if variant == "parabola":
         e = parabola_deviation()
-        floor = int(8 * (0.25 - e) * 1000) / 1000
-        return EveryN(f"{floor}", f"8 (1/4 − E) with an error E <= {e:.6f}")
+        least = lower_text(8 * (Fraction(1, 4) - Fraction(e)), 4)
+        return EveryN(least, f"8 (1/4 − E) with an error E <= {upper_text(e, 5)}")
     exact = {
         "selective": EveryN("1", "small integers, exactly"),
         "time-invariant": EveryN("1", "min(1, 2 − 6E) with a drift E <= 1/8"),
