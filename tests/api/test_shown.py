@@ -87,7 +87,8 @@ def test_a_result_prints_once_in_a_notebook(results, monkeypatch) -> None:
 def test_comparison_prints() -> None:
     agreement = ithbit.compare(PAPER)
     assert agreement.agrees
-    assert str(agreement).startswith("Agreement: none of 255 comparisons differs.")
+    assert str(agreement).startswith("Successes of many cells at once. Hypothesis: in every cell")
+    assert "\nNo evidence of a difference: none of 258 comparisons differs.\n" in str(agreement)
 
 
 @pytest.mark.parametrize("columns", [20, 40, 50, 60, 70, 80])

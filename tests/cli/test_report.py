@@ -60,7 +60,7 @@ def test_what_is_set_aside_is_said_on_standard_error(ithbit, tmp_path: Path) -> 
 def test_compare_agrees(ithbit, store: Path) -> None:
     status, out, _ = ithbit("compare", "--store", store)
     assert status == 0
-    assert out.startswith("Agreement: none of ")
+    assert "\nNo evidence of a difference: none of " in out
     assert "are missing" in out
     assert ithbit("compare", "--store", store, "--require-complete")[0] == 1
 
@@ -68,17 +68,20 @@ def test_compare_agrees(ithbit, store: Path) -> None:
 def test_compare_counts_what_rests_on_fewer_runs(ithbit, tmp_path: Path) -> None:
     plans = [plan for plan in paper_plans() if plan.run.model == ModelSpec("rhi", "gru", 8)]
     store = write_store(tmp_path / "store", plans[:3], with_history=False)
-    lines = ithbit("compare", "--store", store)[1].splitlines()
-    assert lines[0].endswith("252 are missing and 3 rest on fewer runs than the paper's.")
-    assert lines[1:3] == [
-        "Compared by the paper's criterion. Main table: 3 of 3 runs solved; of these 3",
-        "  not tried.",
+    out = ithbit("compare", "--store", store)[1]
+    said, lines = " ".join(out.split()), out.splitlines()
+    assert "Of 258 in all, 253 are missing and 5 rest on fewer runs than the paper's." in said
+    assert "  all 1 cell with runs: 3/3 solved, 3.0 expected, p = 1: no evidence;" in out
+    assert "Main table: 3 of 3 runs solved; of these 3 not tried." in said
+    head = next(k for k, line in enumerate(lines) if line.startswith("comparison"))
+    at = lines[head].index("fewer") + len("fewer")
+    assert [line[at - 5 : at].strip() for line in lines[head + 2 : head + 10]] == [
+        *"1211",
+        *"····",
     ]
-    at = lines[4].index("fewer") + len("fewer")
-    assert [line[at - 5 : at].strip() for line in lines[6:13]] == [*"111", *"····"]
-    assert any(line.startswith("fewer: how many of those that agree") for line in lines)
-    assert "of the time. Agreement is no proof" in lines[-1]
-    assert max(map(len, lines[2:])) <= 80
+    assert any(line.startswith("fewer: how many of those that are judged") for line in lines)
+    assert "of the time. No evidence is no proof" in lines[-1]
+    assert max(map(len, lines)) <= 80
 
 
 def test_compare_disagrees(ithbit, tmp_path: Path) -> None:
@@ -87,7 +90,7 @@ def test_compare_disagrees(ithbit, tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", plans, with_history=False)
     status, out, _ = ithbit("compare", "--store", store)
     assert status == 1
-    assert out.startswith("Disagreement: 1 of ")
+    assert "\nDisagreement: 1 of " in out
     assert "parameters: LHI GRU L=1 n=64: ours 1778, published 1777" in out
     assert plans[0].run.run_id in out
 
@@ -98,7 +101,7 @@ def test_compare_as_json_and_in_full(ithbit, store: Path) -> None:
     assert status == 0
     assert data["agrees"] is True
     assert data["complete"] is False
-    assert len(data["kinds"]) == 7
+    assert len(data["kinds"]) == 8
     status, out, _ = ithbit("compare", "--store", store, "--all")
     assert out.count("\n  missing ") > 100
 
@@ -154,7 +157,8 @@ def test_compare_of_our_runs(ithbit) -> None:
     paper = Path(__file__).parents[2] / "results" / "paper"
     status, out, err = ithbit("compare", "--store", paper)
     assert (status, err) == (0, "")
-    assert out.startswith("Agreement: none of 255 comparisons differs.\n")
+    assert "\nNo evidence of a difference: none of 258 comparisons differs.\n" in out
+    assert "  all 92 cells with runs: 1182/1840 solved, 1179.2 expected, p = 0.43: no" in out
     assert ithbit("compare", "--store", paper, "--require-complete")[0] == 0
 
 

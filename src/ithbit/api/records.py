@@ -120,13 +120,17 @@ def compare(
 ) -> "Agreement":
     """Compare the runs of a store with the published numbers.
 
-    Successes are compared by Fisher's exact test (Holm's correction over cells) and by one exact
-    test over all cells together; accuracies by Welch's intervals; epochs by an interval for the
-    ratio of medians; parameters by equality. Seconds depend on the machine and are not compared.
-    With `all`, every cell is shown.
+    First, all cells at once: an exact test whether ours succeed more often, or less often,
+    throughout (of Mantel and Haenszel's kind; also over constructive cells and stress tests alone).
+    Then successes cell by cell by Fisher's exact test (Holm's correction over cells) and by one
+    exact test against differences in any direction; accuracies by Welch's intervals; epochs by an
+    interval for the ratio of medians; parameters by equality. Seconds depend on the machine and are
+    not compared. No evidence of a difference is no proof of agreement: with five published seeds a
+    single cell shows only a total reversal, and each comparison says what would have differed. With
+    `all`, every cell is shown.
 
     >>> print(compare("results/paper").verdict())
-    Agreement: none of 255 comparisons differs.
+    No evidence of a difference: none of 258 comparisons differs.
     """
     from ithbit.report.comparison.compare import compare as compare_cells
 

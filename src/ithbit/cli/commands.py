@@ -54,8 +54,9 @@ def compare(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Exit status: 0 if nothing that could be compared differs, 1 if something differs (or,
-    with --require-complete, is missing or incomplete), 2 if there is nothing to compare."""
+    """Exit status: 0 if nothing that could be compared differs, 1 if a cell or a test of all
+    cells at once differs (or, with --require-complete, a cell is missing or incomplete), 2 if
+    there is nothing to compare."""
     print_or_json(agreement, as_json)
     _exit_1_if(not agreement.agrees or (complete and not agreement.complete))
 

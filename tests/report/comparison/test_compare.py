@@ -3,10 +3,12 @@
 import dataclasses
 from pathlib import Path
 
+import polars as pl
 import pytest
 from synthetic_store import Plan, paper_plans, positions_plans, write_store
 
 from ithbit.errors import SpecError
+from ithbit.published import published
 from ithbit.report.cells import Cells, gather
 from ithbit.report.comparison.agreement import (
     AGREES,
@@ -16,8 +18,11 @@ from ithbit.report.comparison.agreement import (
     Agreement,
     Comparison,
     Kind,
+    _line,
+    beyond,
 )
 from ithbit.report.comparison.compare import compare
+from ithbit.report.comparison.statistics import fisher_exact, fisher_limits
 from ithbit.report.standing import Standing
 from ithbit.report.tables.main import TABLES
 from ithbit.spec import ModelSpec, RunSpec
@@ -37,6 +42,7 @@ def test_runs_like_the_published_ones_agree(paper_cells: Cells) -> None:
     counts = {name: len(kind.comparisons) for name, kind in kinds(agreement).items()}
     assert counts == {
         "successes": 92,
+        "successes one way": 3,
         "successes together": 1,
         "accuracy": 108,
         "epochs": 9,
@@ -70,6 +76,8 @@ def test_differences_are_found_with_their_runs(differing_store: Path) -> None:
     assert found["epochs"].count(DIFFERS) == 1
     assert found["accuracy"].count(DIFFERS) == 4
     assert found["successes together"].count(DIFFERS) == 1
+    one_way = {c.cell: c.verdict for c in found["successes one way"].comparisons}
+    assert [*one_way.values()] == [DIFFERS, DIFFERS, AGREES]  # all, constructive, stress tests
     # Five runs against five: no single cell can differ after Holm's correction over 92.
     assert found["successes"].count(DIFFERS) == 0
     assert min(c.p_value or 1 for c in found["successes"].comparisons) < 0.008
@@ -81,7 +89,7 @@ def test_differences_are_found_with_their_runs(differing_store: Path) -> None:
     assert parameters.cell == "LHI Causal linear L=2 n=64"
     assert len(parameters.runs) == 5
     assert all(run.startswith("lhi_n64_linear-causal_L2") for run in parameters.runs)
-    assert agreement.verdict().startswith("Disagreement: 7 of ")
+    assert agreement.verdict().startswith("Disagreement: 9 of ")
 
 
 def test_more_seeds_let_a_single_cell_differ(tmp_path: Path) -> None:
@@ -95,6 +103,111 @@ def test_more_seeds_let_a_single_cell_differ(tmp_path: Path) -> None:
     assert cell.adjusted == cell.p_value  # one cell tested: nothing to correct for
 
 
+def with_seed_0_failing(rows: pl.DataFrame) -> pl.DataFrame:
+    """Seeds 0 to 4, with seed 0 made to fail in every cell that was published as 5/5."""
+    full = [
+        {"task": v.task, "family": v.family, "n_layers": v.n_layers, "n_bits": n, "seed": 0}
+        for row in published().successes
+        for v in row.variants
+        for n, count in row.successes.items()
+        if count == 5
+    ]
+    keys = ["task", "family", "n_layers", "n_bits", "seed"]
+    spoilt = pl.struct(keys).is_in(full) & (pl.col("positions") == "polynomial")
+    rows = rows.filter(pl.col("seed") < 5).with_columns(spoilt=spoilt & pl.col("solved"))
+    return rows.with_columns(
+        solved=pl.col("solved") & ~pl.col("spoilt"),
+        max_accuracy=pl.when("spoilt").then(0.9).otherwise("max_accuracy"),
+    )
+
+
+def test_a_seed_that_fails_everywhere_is_seen_in_our_runs() -> None:
+    records = load_rows(Path(__file__).parents[3] / "results" / "paper")
+    rows = with_seed_0_failing(records.rows)
+    assert rows["spoilt"].sum() == 56
+    agreement = compare(gather(dataclasses.replace(records, rows=rows.drop("spoilt"))))
+    found = kinds(agreement)
+    # No single cell sees it, nor does the test against differences in any direction.
+    assert found["successes"].count(DIFFERS) == 0
+    (together,) = found["successes together"].comparisons
+    assert together.p_value == pytest.approx(0.83, abs=0.005)
+    every, constructive, stress = agreement.joint
+    assert not agreement.agrees
+    assert every.comparison.verdict == constructive.comparison.verdict == DIFFERS
+    assert every.comparison.p_value == pytest.approx(4.92e-7, rel=0.01)
+    assert stress.comparison.p_value == pytest.approx(0.034, abs=0.001)
+    assert "fewer than expected" in every.sentence()
+    assert "no evidence" in stress.sentence()
+
+
+def test_a_seed_that_fails_everywhere_and_nothing_else(tmp_path: Path) -> None:
+    """Where all other runs are as published, the probability is that of 52 fair coins and the
+    undecided cells."""
+    plans = [
+        dataclasses.replace(plan, solved=False, accuracy=0.9, epochs=500)
+        if plan.run.seed == 0 and plan.run.model in published_as_five()
+        else plan
+        for plan in paper_plans()
+    ]
+    agreement = compared(tmp_path, plans)
+    assert not agreement.agrees
+    every = agreement.joint[0].comparison
+    assert every.p_value is not None
+    assert 1e-11 < every.p_value < 1e-8
+
+
+def published_as_five() -> set[ModelSpec]:
+    return {
+        ModelSpec(v.task, v.family, n, v.n_layers)
+        for row in published().successes
+        for v in row.variants
+        for n, count in row.successes.items()
+        if count == 5
+    }
+
+
+def test_every_comparison_says_what_would_differ(paper_cells: Cells, tmp_path: Path) -> None:
+    agreement = compare(paper_cells)
+    assert all(c.detects for c in agreement.comparisons)
+    # Five runs against five: nothing that could happen in one cell would differ.
+    assert {c.detects for c in kinds(agreement)["successes"].comparisons} == {"no count"}
+    assert "successes, one cell by itself: no count of ours would differ." in str(agreement)
+    models = [ModelSpec("lhi", "softmax-full", 8), *[ModelSpec("rhi", "gru", n) for n in (8, 16)]]
+    plans = [
+        Plan(RunSpec(model, seed), seed > 0, 1.0 if seed else 0.9, 100)
+        for model in models
+        for seed in range(20)
+    ]
+    agreement = compared(tmp_path, plans)
+    cells = {c.cell: c for c in kinds(agreement)["successes"].comparisons}
+    for cell in cells.values():
+        if cell.verdict != MISSING:
+            # What is said to differ does, and the next count does not.
+            runs, theirs = 20, tuple(map(int, cell.published.split("/")))
+            few, many = fisher_limits(runs, theirs, 0.05 / 4 / 3)
+            differ = [k for k in range(21) if fisher_exact((k, 20), theirs) <= 0.05 / 4 / 3]
+            assert cell.detects == beyond((few, many), runs)
+            assert differ == [
+                k
+                for k in range(21)
+                if (few is not None and k <= few) or (many is not None and k >= many)
+            ]
+    assert "would differ: " in _line(cells["LHI Full softmax L=1 n=8"])
+
+
+def test_counts_that_are_far_apart_are_not_called_agreement() -> None:
+    """19/20 against 0/5 among 92 cells: no evidence at the corrected level, and it says so."""
+    power = beyond(fisher_limits(20, (0, 5), 0.05 / 7 / 92), 20)
+    assert power == "20/20"
+    cell = Comparison("successes", "a cell", "19/20", "0/5", AGREES, p_value=1e-4, detects=power)
+    assert _line(cell) == (
+        "  no evidence successes: a cell: ours 19/20, published 0/5  p = 0.0001  "
+        "would differ: 20/20"
+    )
+    text = str(agreement_of((cell,)))
+    assert "agree" not in text.lower().replace("furthest from agreement", "")
+
+
 def test_missing_is_called_missing(tmp_path: Path) -> None:
     plans = [p for p in paper_plans() if p.run.model.family == "gru"]
     agreement = compared(tmp_path, plans)
@@ -103,7 +216,7 @@ def test_missing_is_called_missing(tmp_path: Path) -> None:
     assert successes.count(AGREES) == 20
     assert kinds(agreement)["encodings"].count(MISSING) == 8
     assert not agreement.complete
-    assert "Of 255 in all, " in agreement.verdict()
+    assert "Of 258 in all, " in agreement.verdict()
     assert " are missing" in agreement.verdict()
 
 
@@ -117,7 +230,7 @@ def test_one_run_has_no_interval(tmp_path: Path) -> None:
     assert found["successes together"].n_incomplete == 1
     assert found["accuracy"].n_incomplete == 0
     assert agreement.n_incomplete == sum(kind.n_incomplete for kind in agreement.kinds)
-    assert "108" not in agreement.verdict().split("Of 255")[0]
+    assert "108" not in agreement.verdict().split("Of 258")[0]
 
 
 def test_pooled_cells_wait_for_all_their_configurations(tmp_path: Path) -> None:
@@ -129,7 +242,7 @@ def test_pooled_cells_wait_for_all_their_configurations(tmp_path: Path) -> None:
     assert encodings.smallest is None
     assert agreement.n_compared == 0
     assert agreement.verdict() == (
-        "Nothing to compare yet. Of 255 in all, 249 are missing and 6 have too few runs to judge."
+        "Nothing to compare yet. Of 258 in all, 252 are missing and 6 have too few runs to judge."
     )
 
 
@@ -142,8 +255,10 @@ def test_the_headline_says_how_much_was_compared() -> None:
     absent = Comparison("a", "two", "–", "1", MISSING)
     few = Comparison("a", "three", "1", "1", TOO_FEW)
     heads = {
-        (agreeing,): "✓ Agrees with the published numbers",
-        (agreeing, absent, few): "✓ Agrees with the published numbers where compared: 1 of 3",
+        (agreeing,): "✓ No evidence of a difference from the published numbers",
+        (agreeing, absent, few): (
+            "✓ No evidence of a difference from the published numbers where compared: 1 of 3"
+        ),
         (absent, few): "Not compared with the published numbers",
     }
     for cells, headline in heads.items():
@@ -153,7 +268,7 @@ def test_the_headline_says_how_much_was_compared() -> None:
 def test_no_cell_of_the_papers(tmp_path: Path) -> None:
     agreement = compared(tmp_path, [Plan(RunSpec(ModelSpec("rhi", "gru", 128), 0), True, 1.0, 9)])
     assert agreement.n_compared == 0
-    assert agreement.verdict() == "Nothing to compare: all 255 comparisons are missing."
+    assert agreement.verdict() == "Nothing to compare: all 258 comparisons are missing."
     assert agreement.agrees
 
 

@@ -1,5 +1,6 @@
 """Exact tests against brute force, and all of them against scipy where it is installed."""
 
+import dataclasses
 import itertools
 import math
 import random
@@ -8,7 +9,9 @@ import pytest
 
 from ithbit.report.comparison.statistics import (
     Difference,
+    directed_exact,
     fisher_exact,
+    fisher_limits,
     holm,
     median_ratio,
     omnibus_exact,
@@ -100,6 +103,121 @@ def test_omnibus_keeps_its_level_when_nothing_differs() -> None:
         false_alarms += omnibus_exact(cells) <= 0.05  # type: ignore[arg-type]
     # 10 expected of 200; 22 or more would happen once in a thousand.
     assert false_alarms < 22
+
+
+def sums_by_assignment(cells: list[tuple[tuple[int, int], tuple[int, int]]]) -> list[int]:
+    """By brute force: our successes in every choice of which runs of each cell succeed."""
+    choices = []
+    for (k, m), (other_k, other_m) in cells:
+        picks = itertools.combinations(range(m + other_m), k + other_k)
+        choices.append([sum(run < m for run in chosen) for chosen in picks])
+    return [sum(each) for each in itertools.product(*choices)]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [((0, 2), (2, 3)), ((1, 3), (1, 2))],
+        [((4, 4), (3, 5)), ((2, 3), (0, 2)), ((1, 1), (1, 1))],
+        [((0, 3), (3, 3)), ((3, 3), (0, 3))],
+    ],
+)
+def test_directed_counts_every_assignment_of_runs(cells) -> None:
+    sums, found = sums_by_assignment(cells), directed_exact(cells)
+    fewer = sum(each <= found.ours for each in sums) / len(sums)
+    more = sum(each >= found.ours for each in sums) / len(sums)
+    assert found.ours == sum(k for (k, _), _ in cells)
+    assert found.expected == pytest.approx(sum(sums) / len(sums))
+    assert (found.p_fewer, found.p_more) == (pytest.approx(fewer), pytest.approx(more))
+    assert found.p_value == pytest.approx(min(1, 2 * fewer, 2 * more))
+
+
+def convolved(cells) -> dict[int, float]:
+    """The distribution of the sum in floats, cell by cell, from the hypergeometric formula."""
+    total = {0: 1.0}
+    for (k, m), (other_k, other_m) in cells:
+        K, N = k + other_k, m + other_m
+        alone = {
+            x: math.exp(
+                math.lgamma(K + 1) - math.lgamma(x + 1) - math.lgamma(K - x + 1)
+                + math.lgamma(N - K + 1) - math.lgamma(m - x + 1)
+                - math.lgamma(N - K - m + x + 1)
+                - (math.lgamma(N + 1) - math.lgamma(m + 1) - math.lgamma(N - m + 1))
+            )
+            for x in range(max(0, K - other_m), min(m, K) + 1)
+        }  # fmt: skip
+        added: dict[int, float] = {}
+        for (a, p), (b, q) in itertools.product(total.items(), alone.items()):
+            added[a + b] = added.get(a + b, 0.0) + p * q
+        total = added
+    return total
+
+
+def test_directed_agrees_with_a_convolution_and_with_the_normal_approximation() -> None:
+    rng = random.Random(2)
+    cells = [
+        (
+            (sum(rng.random() < rate for _ in range(20)), 20),
+            (sum(rng.random() < rate for _ in range(5)), 5),
+        )
+        for rate in (rng.random() for _ in range(92))
+    ]
+    found, other = directed_exact(cells), convolved(cells)
+    assert found.p_fewer == pytest.approx(sum(p for x, p in other.items() if x <= found.ours))
+    assert found.p_more == pytest.approx(sum(p for x, p in other.items() if x >= found.ours))
+    variance = sum(
+        m * o * (k + j) * (m + o - k - j) / ((m + o) ** 2 * (m + o - 1)) for (k, m), (j, o) in cells
+    )
+    z = (found.ours + 0.5 - found.expected) / math.sqrt(variance)  # as Mantel and Haenszel
+    assert found.p_fewer == pytest.approx(math.erfc(-z / math.sqrt(2)) / 2, abs=0.01)
+
+
+def test_directed_sees_one_seed_that_fails_in_many_cells() -> None:
+    cells = [((4, 5), (5, 5))] * 30
+    assert directed_exact(cells).p_value == pytest.approx(2 * 0.5**30)  # about 2e-9
+    assert min(holm([fisher_exact(*cell) for cell in cells])) == 1.0
+    assert omnibus_exact(cells) > 0.5
+    assert directed_exact([(theirs, ours) for ours, theirs in cells]).p_more < 1e-8
+    opposed = cells + [((5, 5), (4, 5))] * 30  # cancels, which is what the other test is for
+    assert directed_exact(opposed).p_value == 1.0
+
+
+def test_directed_of_cells_that_say_nothing() -> None:
+    assert directed_exact([]).p_value == 1.0
+    silent = directed_exact([((5, 5), (5, 5)), ((0, 20), (0, 5))])
+    assert (silent.ours, silent.expected, silent.p_value) == (5, 5.0, 1.0)
+    assert silent.limits(0.05) == (None, None)
+
+
+def test_directed_keeps_its_level_when_nothing_differs() -> None:
+    rng = random.Random(0)
+    false_alarms = 0
+    for _ in range(200):
+        cells = [
+            tuple((sum(rng.random() < rate for _ in range(m)), m) for m in (8, 5))
+            for rate in (rng.random() for _ in range(20))
+        ]
+        false_alarms += directed_exact(cells).p_value <= 0.05  # type: ignore[arg-type]
+    # At most 10 expected of 200; 22 or more would happen once in a thousand.
+    assert false_alarms < 22
+
+
+def test_limits_are_where_the_verdict_changes() -> None:
+    found = directed_exact([((10, 20), (3, 5))] * 12)
+    few, many = found.limits(0.01)
+    assert few is not None
+    assert many is not None
+    for ours, differs in ((few, True), (few + 1, False), (many, True), (many - 1, False)):
+        assert (dataclasses.replace(found, ours=ours).p_value <= 0.01) is differs
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.007, 8e-5])
+def test_counts_that_differ_are_those_beyond_the_limits(alpha) -> None:
+    for runs, theirs in itertools.product((1, 5, 20, 27), ((0, 5), (2, 5), (5, 5), (17, 27))):
+        few, many = fisher_limits(runs, theirs, alpha)
+        for k in range(runs + 1):
+            beyond = (few is not None and k <= few) or (many is not None and k >= many)
+            assert (fisher_exact((k, runs), theirs) <= alpha) is beyond
 
 
 def test_student_agrees_with_scipy() -> None:

@@ -1,9 +1,9 @@
 """The result of a comparison: verdicts per cell, per kind of comparison and overall.
 
-Verdicts: *agrees* (no evidence of a difference), *differs*, *missing* (no run of ours) and *too
+Verdicts: *no evidence* (of a difference), *differs*, *missing* (no run of ours) and *too
 few* (not enough runs to judge: one where an interval needs two, or, in a cell that pools several
 configurations, not all of them trained as often as the paper's). *Fewer* is not a verdict: it
-counts those that agree or differ but rest on fewer runs than the paper's. `compare.py` says which
+counts those that are judged but rest on fewer runs than the paper's. `compare.py` says which
 test is behind each.
 """
 
@@ -17,8 +17,16 @@ from rich.table import Table
 from ithbit.report.standing import Standing, legend
 from ithbit.shown import Shown, lower_text, upper_text, wrapped
 
-AGREES, DIFFERS, MISSING, TOO_FEW = "agrees", "differs", "missing", "too few"
+AGREES, DIFFERS, MISSING, TOO_FEW = "no evidence", "differs", "missing", "too few"
+ONE_WAY = "successes one way"  # the kind whose tests are in `Joint`
+HYPOTHESIS = "in every cell our runs succeed with the same probability as the paper's"
+TESTED = (
+    f"Hypothesis: {HYPOTHESIS}; tested against more, or less, often throughout (exact, given the "
+    "successes of both):"
+)
+NO_COUNT = "no count"  # would differ
 _MOST = 5  # runs listed of one comparison
+_MOST_POWER = 3  # published counts for which the power is told
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,7 @@ class Comparison:
     adjusted: float | None = None
     interval: tuple[float, float] | None = None
     standing: Standing | None = None  # how our solved runs stand, where they are counted
+    detects: str = ""  # its power: what of ours would differ from the published number
 
     @property
     def interval_text(self) -> str:
@@ -47,6 +56,42 @@ class Comparison:
             return ""
         low, high = self.interval
         return f"{lower_text(low, places=3)} to {upper_text(high, places=3)}"
+
+
+def beyond(limits: tuple[int | None, int | None], runs: int | None = None) -> str:
+    """Which counts of ours, or of so many runs, would differ: up to the first, from the second on.
+
+    >>> beyond((0, None), 20), beyond((3, 20), 20), beyond((990, 1040)), beyond((None, None), 5)
+    ('0/20', '3/20 or fewer, 20/20', '990 or fewer, 1040 or more', 'no count')
+    """
+    few, many = limits
+    of = "" if runs is None else f"/{runs}"
+    said = [] if few is None else [f"{few}{of}{' or fewer' if few else ''}"]
+    said += [] if many is None else [f"{many}{of}{'' if many == runs else ' or more'}"]
+    return ", ".join(said) or NO_COUNT
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A directed test over several cells: whether ours succeed more, or less, often throughout."""
+
+    comparison: Comparison
+    expected: float  # successes of ours if the hypothesis holds, given all successes
+    p_fewer: float  # the probability of so few, and of so many, if it holds
+    p_more: float
+
+    def sentence(self) -> str:
+        """The result with its power."""
+        found = self.comparison
+        way = "fewer" if self.p_fewer < self.p_more else "more"
+        verdict = f"{way} than expected" if found.verdict == DIFFERS else "no evidence"
+        return (
+            f"{found.cell}: {found.ours} solved, {self.expected:.1f} expected, "
+            f"p = {found.p_value:.2g}: {verdict}; would differ: {found.detects}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"hypothesis": HYPOTHESIS}
 
 
 @dataclass(frozen=True)
@@ -71,6 +116,23 @@ class Kind:
         """How many were judged on fewer runs than the paper's."""
         return sum(c.incomplete and c.verdict in (AGREES, DIFFERS) for c in self.comparisons)
 
+    def power(self) -> str:
+        """What single counts of this kind can show; empty for other kinds."""
+        if "Fisher" not in self.method:
+            return ""
+        judged = [c for c in self.comparisons if c.verdict in (AGREES, DIFFERS)]
+        able = sorted({(c.published, c.detects) for c in judged if c.detects != NO_COUNT})
+        shown = able if len(able) <= _MOST_POWER else able[:: len(able) // _MOST_POWER + 1]
+        said = "; ".join(f"beside {published} only {ours}" for published, ours in shown)
+        none = sum(c.detects == NO_COUNT for c in judged)
+        if not judged:
+            return ""
+        if not able:
+            return f"{self.name}, one cell by itself: no count of ours would differ."
+        rest = f"; in {none} of {len(judged)} cells no count at all" if none else ""
+        among = "" if shown == able else ", for example"
+        return f"{self.name}, one cell by itself: would differ{among} {said}{rest}."
+
     @property
     def smallest(self) -> float | None:
         """The least adjusted p-value; None if the kind has none."""
@@ -88,6 +150,7 @@ class Agreement(Shown):
     kinds: tuple[Kind, ...]
     standing: Standing
     notes: tuple[str, ...]
+    joint: tuple[Joint, ...] = ()  # over all cells, and by group; none if nothing is compared
     all: bool = False  # whether every comparison is shown
 
     def to_json(self) -> dict[str, Any]:
@@ -95,6 +158,7 @@ class Agreement(Shown):
             "agrees": self.agrees,
             "complete": self.complete,
             "verdict": self.verdict(),
+            "joint": [each.to_json() for each in self.joint],
             "alpha": self.alpha,
             "standing": self.standing.to_json(),
             "notes": list(self.notes),
@@ -102,8 +166,13 @@ class Agreement(Shown):
         }
 
     def parts(self) -> Iterator[Any]:
-        """The verdict, a line for each kind of comparison, and those furthest from agreement."""
-        yield self.verdict()
+        """The tests of many cells at once, the verdict, a line for each kind of comparison, and
+        the comparisons furthest from agreement."""
+        if self.joint:
+            yield "\n".join(wrapped(f"Successes of many cells at once. {TESTED}", then="  "))
+        for each in self.joint:
+            yield "\n".join(wrapped(each.sentence(), "  ", "    "))
+        yield "\n".join(wrapped(self.verdict(), then="  "))
         said = f"Compared by the paper's criterion. Main table: {self.standing.sentence()}."
         yield "\n".join(wrapped(said, then="  "))
         for note in self.notes:
@@ -113,16 +182,18 @@ class Agreement(Shown):
         yield ""
         if self.n_incomplete or self.count(TOO_FEW):
             yield (
-                "fewer: how many of those that agree or differ rest on fewer runs than the\n"
-                "  paper's; too few: not judged, for lack of runs."
+                "fewer: how many of those that are judged rest on fewer runs than the paper's;\n"
+                "  too few: not judged, for lack of runs."
             )
+        for power in filter(None, (kind.power() for kind in self.kinds)):
+            yield "\n".join(wrapped(power, then="  "))
         shares = sum(kind.smallest is not None for kind in self.kinds)
         if shares:
             yield (
                 "* corrected over the cells of its kind; a cell differs at "
                 f"{self.alpha:g}/{shares} = {lower_text(self.alpha / shares, 3)}\n"
                 "  or less, so that a faithful reproduction is called different at most\n  "
-                f"{self.alpha:.0%} of the time. Agreement is no proof that nothing differs."
+                f"{self.alpha:.0%} of the time. No evidence is no proof that nothing differs."
             )
         listed = self.comparisons if self.all else self.largest()
         if listed:
@@ -161,14 +232,14 @@ class Agreement(Shown):
         return self.n_compared == len(self.comparisons) and not self.n_incomplete
 
     def headline(self) -> str:
-        """The result in one line; agreement is claimed only for what was compared."""
+        """The result in one line, only for what was compared."""
         total, compared = len(self.comparisons), self.n_compared
         if not compared:
             return "Not compared with the published numbers"
         if not self.agrees:
             return "✗ Differs from the published numbers"
         where = "" if compared == total else f" where compared: {compared} of {total}"
-        return f"✓ Agrees with the published numbers{where}"
+        return f"✓ No evidence of a difference from the published numbers{where}"
 
     def verdict(self) -> str:
         """The result in one or two sentences."""
@@ -181,7 +252,7 @@ class Agreement(Shown):
         elif differing:
             head = f"Disagreement: {differing} of {compared} comparisons differ."
         else:
-            head = f"Agreement: none of {compared} comparisons differs."
+            head = f"No evidence of a difference: none of {compared} comparisons differs."
         lacking = [
             f"{number} {one if number == 1 else many} {what}"
             for number, one, many, what in (
@@ -213,7 +284,7 @@ class Agreement(Shown):
 def _kinds(kinds: Iterable[Kind]) -> Table:
     shape = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
     shape.add_column("comparison", no_wrap=True)
-    for head in ("agree", "differ", "fewer", "too few", "missing", "least p*"):
+    for head in ("no ev.", "differ", "fewer", "too few", "missing", "least p*"):
         shape.add_column(head, justify="right", no_wrap=True)
     shape.add_column("by", no_wrap=True)
     for kind in kinds:
@@ -227,9 +298,10 @@ def _kinds(kinds: Iterable[Kind]) -> Table:
 def _line(found: Comparison) -> str:
     p_value = "" if found.p_value is None else f"  p = {found.p_value:.2g}"
     interval = f"  interval {found.interval_text}" if found.interval else ""
+    power = f"  would differ: {found.detects}" if found.detects else ""
     stands = found.standing.marks() if found.standing else ""
     ours = f"{found.ours} {stands}".strip()
     return (
-        f"  {found.verdict:8} {found.kind}: {found.cell}: ours {ours}, "
-        f"published {found.published}{p_value}{interval}"
+        f"  {found.verdict:11} {found.kind}: {found.cell}: ours {ours}, "
+        f"published {found.published}{p_value}{interval}{power}"
     )

@@ -9,8 +9,9 @@ Letters: k successes of m runs; alpha, the chance of a false alarm that is accep
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 from itertools import accumulate
 
 Count = tuple[int, int]  # successes, runs
@@ -100,6 +101,87 @@ def omnibus_exact(cells: Sequence[tuple[Count, Count]]) -> float:
     seen = sum(round(steps * cell[o[0]][0]) for (o, _), cell in zip(telling, squares, strict=True))
     counts = list(map(int, ways.coeffs()))
     return float(Fraction(sum(counts[seen:]), sum(counts)))
+
+
+@dataclass(frozen=True)
+class Directed:
+    """The sum of our successes over all cells, and how it is distributed if no cell differs.
+
+    Given each cell's successes and runs, the sum is one of `least`, `least` + 1, …; `ways` says in
+    how many ways it can be each of them.
+    """
+
+    ours: int
+    least: int
+    ways: tuple[int, ...]
+
+    @property
+    def expected(self) -> float:
+        """The mean of the sum."""
+        total = sum(weight * at for at, weight in enumerate(self.ways))
+        return self.least + float(Fraction(total, sum(self.ways)))
+
+    @property
+    def p_fewer(self) -> float:
+        """The probability of so few successes or fewer."""
+        return float(Fraction(sum(self.ways[: self.ours - self.least + 1]), sum(self.ways)))
+
+    @property
+    def p_more(self) -> float:
+        """The probability of so many successes or more."""
+        return float(Fraction(sum(self.ways[self.ours - self.least :]), sum(self.ways)))
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided: twice the smaller of both, at most 1."""
+        return min(1.0, 2 * self.p_fewer, 2 * self.p_more)
+
+    def limits(self, alpha: float) -> tuple[int | None, int | None]:
+        """The largest sum that is too small, and the smallest that is too large, at level alpha;
+        None where no sum is."""
+        sums = [replace(self, ours=self.least + at) for at in range(len(self.ways))]
+        few = [each.ours for each in sums if 2 * each.p_fewer <= alpha]
+        many = [each.ours for each in sums if 2 * each.p_more <= alpha]
+        return max(few, default=None), min(many, default=None)
+
+
+def directed_exact(cells: Sequence[tuple[Count, Count]]) -> Directed:
+    """The test that no cell differs, against ours succeeding more often, or less often, throughout.
+
+    The exact test that belongs to Mantel and Haenszel's statistic: given each cell's successes and
+    runs, our successes are independent hypergeometric draws, and their sum is the statistic. Single
+    runs that fail in many cells, each no evidence by itself, add up here; differences of opposite
+    signs cancel, for which there is `omnibus_exact`. *Exact*, in integers, if runs are independent.
+
+    >>> found = directed_exact([((4, 5), (5, 5))] * 20)
+    >>> found.ours, found.expected, found.p_value == 2 * 0.5**20
+    (80, 90.0, True)
+    """
+    from flint import fmpz_poly  # as above
+
+    ways, least = fmpz_poly([1]), 0
+    for ours, theirs in cells:
+        splits = _splits(ours, theirs)
+        least += min(splits)
+        ways *= fmpz_poly([splits[k] for k in sorted(splits)])
+    return Directed(sum(k for (k, _), _ in cells), least, tuple(map(int, ways.coeffs())))
+
+
+@cache
+def fisher_limits(runs: int, theirs: Count, alpha: float) -> tuple[int | None, int | None]:
+    """Which counts of ours would differ from theirs at level alpha by Fisher's exact test: those up
+    to the first number and those from the second on; None where there are none.
+
+    >>> fisher_limits(20, (5, 5), 0.01), fisher_limits(20, (0, 5), 0.0001)
+    ((6, None), (None, 20))
+    >>> fisher_limits(5, (5, 5), 0.001)
+    (None, None)
+    """
+    differ = [k for k in range(runs + 1) if fisher_exact((k, runs), theirs) <= alpha]
+    share = Fraction(*theirs)
+    few = [k for k in differ if Fraction(k, runs) < share]
+    many = [k for k in differ if Fraction(k, runs) > share]
+    return max(few, default=None), min(many, default=None)
 
 
 def student_two_sided(t: float, df: float) -> float:

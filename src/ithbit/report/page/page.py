@@ -17,7 +17,7 @@ from ithbit.errors import StoreError
 from ithbit.families import TASKS, Group
 from ithbit.published import published
 from ithbit.report.cells import SHORT, Cells, gather, labels, layers_of
-from ithbit.report.comparison.agreement import DIFFERS, Agreement, Comparison
+from ithbit.report.comparison.agreement import DIFFERS, TESTED, Agreement, Comparison
 from ithbit.report.comparison.compare import cell_name, compare
 from ithbit.report.differences import differences, natural, told_apart, with_differences
 from ithbit.report.figures import FIGURES, drawn, for_page
@@ -195,6 +195,7 @@ def render_page(records: Records, settings: str = "any") -> str:
         solved=SOLVED,
         words=WORDS,
         agreement=agreement,
+        tested=TESTED,
         tables=[table for table in tables if table.has_ours],
         page_cell=partial(_page_cell, found),
         probed=[
