@@ -2,7 +2,8 @@
 probe's and the capacity card).
 
 Text from records reaches a page in two ways, both safe: through the template, which escapes it, and
-as JSON in a data block, which the script puts into the page as text nodes. A content security
+as JSON in a data block, which the script puts into the page as text nodes. In both, control
+characters and marks of direction are written as escapes (`printable`). A content security
 policy allows no script but the page's own, and no request.
 """
 
@@ -17,6 +18,7 @@ import jinja2
 from markupsafe import Markup
 
 from ithbit import __version__
+from ithbit.shown import printable
 
 
 def template_part(package: str, name: str) -> str:
@@ -35,9 +37,21 @@ def safe_json(data: Any) -> Markup:
     >>> print(safe_json("</script>"))
     "\\u003c/script\\u003e"
     """
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(_printable(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     # Inside a script element only these can end it or open a comment.
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
+def _printable(data: Any) -> Any:
+    """The data with every text in it printable."""
+    match data:
+        case str():
+            return printable(data)
+        case dict():
+            return {_printable(key): _printable(value) for key, value in data.items()}
+        case list() | tuple():
+            return [_printable(each) for each in data]
+    return data
 
 
 def scripted_page(package: str, scripts: Iterable[str], data: Any, **values: Any) -> str:
@@ -67,5 +81,7 @@ def filled_page(package: str, name: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
+        # Not our own style and script, nor other markup, which is made printable where it is made.
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
     return environment.get_template(name).render(version=__version__, **values)

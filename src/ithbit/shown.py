@@ -2,21 +2,30 @@
 such text is made of."""
 
 import io
+import json
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
+    from rich.measure import Measurement
     from rich.table import Table
 
 COLUMNS = 80  # of a terminal
 NO_BOUND = "none"  # what is printed of a bound that is none
+# What a terminal or a page would obey and not show: control characters other than tab and line
+# feed, marks of direction, invisible ones, line separators, tags, and halves of a pair.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
 _PAGE = '<pre style="line-height: 1.2; font-family: monospace">{code}</pre>'
 
 
@@ -56,6 +65,37 @@ def show(result: Shown) -> None:
     _print(_console(), result.parts())
 
 
+def say(*lines: object, file: TextIO | None = None, end: str = "\n") -> None:
+    """Print lines of text, `printable`, to standard output or another file."""
+    print(*(printable(str(line)) for line in lines), sep="\n", file=file, end=end, flush=True)
+
+
+def printable(text: str) -> str:
+    """The text with escapes such as \\x1b for what a terminal would obey and not show; for text
+    that comes from a file. Tabs and line feeds stay.
+
+    >>> print(printable("a \\x1b[31mred\\x07 name\\u202e"))
+    a \\x1b[31mred\\x07 name\\u202e
+    """
+    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def in_one_line(text: str) -> str:
+    """Like `printable`, with its lines joined: a stored text cannot make up a line of its own.
+
+    >>> in_one_line("failed\\n  proved")
+    'failed proved'
+    """
+    return " ".join(part.strip() for part in printable(text).split("\n")).strip()
+
+
+def json_text(data: Any) -> str:
+    """Data as JSON in readable form; what is not `printable` is escaped, so that the data read
+    back are the same."""
+    text = json.dumps(data, indent=1, ensure_ascii=False)
+    return _UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
 def _console(**settings: Any) -> "Console":
     from rich.console import Console
 
@@ -65,7 +105,28 @@ def _console(**settings: Any) -> "Console":
 
 def _print(console: "Console", parts: Iterable[Any]) -> None:
     for part in parts:
-        console.print(part, soft_wrap=isinstance(part, str))
+        if isinstance(part, str):
+            console.print(printable(part), soft_wrap=True)
+        else:
+            console.print(_Printable(part))
+
+
+@dataclass(frozen=True)
+class _Printable:
+    """An object laid out by rich, whose text is then made `printable`."""
+
+    part: Any
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> Iterator[Any]:
+        from rich.segment import Segment
+
+        for text, style, control in console.render(self.part, options):
+            yield Segment(text if control else printable(text), style, control)
+
+    def __rich_measure__(self, console: "Console", options: "ConsoleOptions") -> "Measurement":
+        from rich.measure import Measurement
+
+        return Measurement.get(console, options, self.part)
 
 
 @dataclass(frozen=True)

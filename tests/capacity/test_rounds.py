@@ -247,7 +247,8 @@ def made_up(family: str, state: int, low: int, high: int | None) -> Capacity:
     blank = row(Standing(ModelSpec("rhi", "gru", 1)))
     return replace(
         blank, family=family, state=state, state_origin="measured", solved_at=low, failed_at=high,
-        final=True, rate=0.01, float_limit=32 * state, code="0" * 12 if ":" in family else "",
+        final=True, rate=0.01, stand=4, seeds=5, float_limit=32 * state,
+        code="0" * 12 if ":" in family else "",
     )  # fmt: skip
 
 
@@ -278,11 +279,32 @@ def test_the_card_needs_no_network_and_escapes_what_it_is_given() -> None:
     own = made_up("<b>.py:Mine", 16, 11, 13)
     page = render_card(Capacities((own,), "Solved: <by> whom"))
     assert "Mine: how many bits?" in page
-    assert "learns n = 11, fails at n = 13" in page
+    assert "learns n = 11 (4 of 5 seeds tried), fails at n = 13" in page
     assert "<by>" not in page
     assert "Solved: &lt;by&gt; whom" in page
     assert 'src="http' not in page
     assert "<script" not in page
+
+
+def test_the_card_says_how_many_seeds_were_run(tmp_path) -> None:
+    """Two of two are asked for; after the first round one has run, and the card says one."""
+    ask = Ask(rates=(0.01,), seeds=(0, 1), need=2, start=1, most_n=2)
+    searched = Search(ask, tmp_path, SHORT)
+
+    def train(runs: list[RunSpec]) -> None:
+        run_all(runs, tmp_path, "cpu", workers=1, compile="off")
+
+    seen = rounds({MODEL: searched}, train, CPU, float("inf"))
+    next(seen)
+    found = row(next(seen)[0])
+    assert (found.solved_at, found.stand, found.seeds, found.final) == (1, 1, 1, False)
+    page = render_card(Capacities((found,), searched.sentence()))
+    assert "so far n = 1 (1 of 1 seed tried)" in page
+    assert "learns n = 1" not in page
+    assert "the search is not done" in page
+    # What was asked for is a condition, not a result.
+    assert "A length counts as solved if 2 of 2 seeds succeed" in page
+    assert "Solved: 2 of 2 seeds" not in page
 
 
 def test_the_card_says_what_is_stuck_and_which_state_is_not_known() -> None:

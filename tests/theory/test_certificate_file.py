@@ -197,12 +197,18 @@ def test_files_that_cannot_be_read_or_written_say_so(tmp_path):
     with pytest.raises(CertificateError, match="is not a JSON file"):
         check_certificate(tmp_path / "binary")
     certificate = certify(construct("lhi", "rnn", 2))
-    with pytest.raises(OutputError, match=r"cannot write .*No such file"):
-        write_certificate(certificate, tmp_path / "missing" / "c.json")
+    with pytest.raises(OutputError, match=r"cannot write .*binary is not a folder"):
+        write_certificate(certificate, tmp_path / "binary" / "c.json")
     (tmp_path / "folder").mkdir()
     with pytest.raises(OutputError, match="cannot write"):
         write_certificate(certificate, tmp_path / "folder")
     assert sorted(item.name for item in tmp_path.iterdir()) == ["binary", "folder"]
+
+
+def test_a_certificate_makes_its_folder(tmp_path):
+    path = tmp_path / "new" / "folder" / "c.json"
+    write_certificate(certify(construct("lhi", "rnn", 2)), path)
+    assert check_certificate(path).certified
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

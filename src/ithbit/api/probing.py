@@ -24,7 +24,7 @@ from ithbit.api.sweeps import longest, sweep
 from ithbit.api.training import run_here
 from ithbit.errors import SpecError, number, whole
 from ithbit.models.layer_source import layer_for, layer_of, load_layer
-from ithbit.shown import counted
+from ithbit.shown import counted, say
 from ithbit.spec import Protocol, RunSpec
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def probe(
 
     def said(text: str) -> None:
         if progress:
-            print(text, file=sys.stderr, flush=True)
+            say(text, file=sys.stderr)
         if watch is not None:
             watch(text)
 
@@ -206,13 +206,13 @@ def capacity(
     standings: list[Standing] = []
     if dry_run:
         standings = [search.standing(model) for model in searches]
-        print(outlook(standings, search, device, workers), file=sys.stderr)
+        say(outlook(standings, search, device, workers), file=sys.stderr)
     else:
         for turn, standings in enumerate(rounds(searches, train, chosen, until)):
             if progress:
                 first = [] if turn else [outlook(standings, search, device, workers)]
                 lines = [each.sentence() for each in standings if not each.done]
-                print(*first, *lines, sep="\n", file=sys.stderr, flush=True)
+                say(*first, *lines, file=sys.stderr)
     rows = tuple(row(standing, measure=not dry_run) for standing in standings)
     stuck = tuple(each.sentence() for each in standings if each.stuck and not each.train)
     found = Capacities(rows, search.sentence(), stuck)

@@ -29,7 +29,7 @@ from rich.text import Text
 from ithbit.api.arguments import Watch
 from ithbit.errors import OutputError, SpecError
 from ithbit.families import family_named
-from ithbit.shown import clock, counted
+from ithbit.shown import clock, counted, in_one_line, printable, say
 from ithbit.spec import RunSpec
 from ithbit.store.records import Epoch, Failure, Result
 from ithbit.store.writing import check_writable
@@ -142,9 +142,9 @@ class Board:
     def _say(self, text: str) -> None:
         self._spoken = time.monotonic()
         if self.live:
-            self.console.print(text, style="yellow", markup=False)
+            self.console.print(printable(text), style="yellow", markup=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            say(text, file=sys.stderr)
 
     def _summary(self) -> str:
         active = [line for line in self._lines.values() if line.last and not line.outcome]
@@ -207,7 +207,7 @@ def _label(run: RunSpec) -> str:
     """The run's name shortened to fit an eighty-column terminal, always with the seed."""
     model = run.model
     family = family_named(model.family).label if model.code else model.family
-    return f"{model.task} {family[-14:]} L{model.n_layers} n{model.n_bits} s{run.seed}"
+    return f"{model.task} {printable(family[-14:])} L{model.n_layers} n{model.n_bits} s{run.seed}"
 
 
 def _cells(line: _Line) -> list[RenderableType]:
@@ -234,7 +234,7 @@ def _cells(line: _Line) -> list[RenderableType]:
 
 def _outcome_text(outcome: Result | Failure) -> str:
     if isinstance(outcome, Failure):
-        return f"failed: {outcome.error}"
+        return f"failed: {in_one_line(outcome.error)}"
     if outcome.solved:
         return f"solved in epoch {outcome.first_solved_epoch}, stopped at {outcome.epochs}"
     return f"not solved in {counted(outcome.epochs, 'epoch')}, best {outcome.max_accuracy:.4f}"
@@ -269,7 +269,7 @@ class TensorBoard:
         except OSError as error:
             self._broken = True
             why = f"cannot write {self.folder}: {error.strerror or error}"
-            print(f"ithbit: {why}; training goes on without TensorBoard", file=sys.stderr)
+            say(f"ithbit: {why}; training goes on without TensorBoard", file=sys.stderr)
 
     def _write(self, file: Path, epoch: Epoch) -> None:
         from tensorboard.compat.proto.event_pb2 import Event as Record

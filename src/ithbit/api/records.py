@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ithbit.api.arguments import checked
 from ithbit.errors import SpecError, StoreError, number, one_of
-from ithbit.shown import Shown
+from ithbit.shown import Shown, printable, say
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,7 +32,7 @@ def _records(store: str | Path, with_histories: bool = False) -> "Records":
     records = load_rows(Path(store))
     for note in (records.note(), records.history_note() if with_histories else None):
         if note:
-            print(f"ithbit: {note}", file=sys.stderr)
+            say(f"ithbit: {note}", file=sys.stderr)
     return records
 
 
@@ -70,7 +70,7 @@ class PaperTable(Shown):
     def __str__(self) -> str:
         from ithbit.report.tables.render import FORMATS
 
-        return FORMATS[self.format](self.table, self.show).removesuffix("\n")
+        return printable(FORMATS[self.format](self.table, self.show).removesuffix("\n"))
 
     def parts(self) -> Iterator[str]:
         yield str(self) if self.out is None else str(self.out)
@@ -189,7 +189,7 @@ def plot(
         cells = _cells(store, settings)
         figure = draw(name, cells)
         for note in cells.ended_notes():  # a table prints these below itself
-            print(f"ithbit: {note}", file=sys.stderr)
+            say(f"ithbit: {note}", file=sys.stderr)
     if out is not None:
         save(figure, Path(out))
     return figure

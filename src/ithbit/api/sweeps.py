@@ -12,7 +12,7 @@ from ithbit.api.training import Results, run_here
 from ithbit.errors import ClusterError, DeviceError, SpecError, one_of, whole
 from ithbit.families import family_named, task_named
 from ithbit.models.layer_source import layer_for
-from ithbit.shown import Shown, clock, counted
+from ithbit.shown import Shown, clock, counted, in_one_line, say
 from ithbit.spec import RunSpec
 from ithbit.store.reading import check_kind, run_folders
 from ithbit.store.status import STATUSES, RunStatus, folder_status, need_store, recorded, statuses
@@ -56,8 +56,8 @@ class Status(Shown):
             folders = [folder for folder, each in self.runs.items() if each == shown]
             for folder in folders[:_MOST]:
                 why = recorded(self.store / folder)[1] if shown in _EXPLAINED else None
-                in_a_line = f": {' '.join(why.split())[:_LONGEST]}" if why else ""
-                yield f"  {shown:9} {folder}{in_a_line}"
+                in_a_line = f": {in_one_line(' '.join(why.split())[:_LONGEST])}" if why else ""
+                yield f"  {shown:9} {in_one_line(folder)}{in_a_line}"
             if len(folders) > _MOST:
                 yield f"  {shown:9} … and {len(folders) - _MOST} more"
         for words, count in Counter(self.waits).most_common(3):
@@ -318,7 +318,7 @@ def _jobs(store: Path) -> dict[RunSpec, Any]:
     try:
         return dict(live_runs(store, Slurm().alive()))
     except ClusterError as error:
-        print(f"cannot look up the jobs of this store: {error}", file=sys.stderr)
+        say(f"cannot look up the jobs of this store: {error}", file=sys.stderr)
         return {}
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ithbit.api.arguments import Seeds, at_least_one, checked, listed, seeds_of
 from ithbit.errors import LayerError, SpecError, StoreError, TooLargeError, number, whole
 from ithbit.families import task_named
-from ithbit.shown import Shown, counted
+from ithbit.shown import Shown, counted, in_one_line
 from ithbit.spec import ModelSpec, Protocol, RunSpec, cell
 from ithbit.store.reading import read_verification, run_folders
 from ithbit.store.records import Failure, Result
@@ -62,16 +62,16 @@ class Verified(Shown):
 
     def parts(self) -> Iterator[str]:
         if self.found is None:
-            yield f"{self.folder}: {self.verdict} (on record)"
+            yield in_one_line(f"{self.folder}: {self.verdict} (on record)")
             return
         effort = f"{self.found.seconds:.1f} s" if self.is_new else "on record; nothing new found"
-        yield f"{self.folder}: {self.verdict}: {self.found.sentence()} ({effort})"
+        yield in_one_line(f"{self.folder}: {self.verdict}: {self.found.sentence()} ({effort})")
         if self.found.exhaustive and self.found.wrong_by_index:  # for a search they mean little
             wrong = sorted(self.found.wrong_by_index.items())
             yield "  wrong by index: " + ", ".join(f"{i}: {count:,}" for i, count in wrong)
         proof = self.found.proof
         if proof is not None and proof.outcome in ("open", "no bounds"):
-            yield f"  proof: {proof.sentence()}"
+            yield f"  proof: {in_one_line(proof.sentence())}"
 
 
 class Verifications(Shown, list[Verified]):
@@ -111,6 +111,7 @@ class Verifications(Shown, list[Verified]):
             device = self[0].record["environment"].get("device_name", "an unknown device")
             proved = self[0].verdict == "proved on all inputs"
             what = "proof.json can be checked again" if proved else "not proved"
+            device = in_one_line(str(device))
             yield f"observed in float32 on {device}, {what}; the weights at the end of training"
             return
         for what, counts in self.summary().items():

@@ -17,7 +17,7 @@ from ithbit.api.arguments import (
 )
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
-from ithbit.shown import Columns, Shown, counted
+from ithbit.shown import Columns, Shown, counted, in_one_line
 from ithbit.spec import Protocol, RunSpec, cell
 from ithbit.store.reading import check_kind, read_history
 from ithbit.store.records import Failure, Result
@@ -70,11 +70,11 @@ class Results(Shown, list[Result | Failure]):
                 by_error[failure.error].append(str(failure.spec.seed))
             for error, seeds in by_error.items():
                 which = "seed" if len(seeds) == 1 else "seeds"
-                yield Text(f"{which} {', '.join(seeds)} failed: {error}")
+                yield Text(f"{which} {', '.join(seeds)} failed: {in_one_line(error)}")
             for result in self.results:
                 said = result.structured_sentence()
                 if said and result.solved:
-                    yield Text(f"seed {result.spec.seed}: solved on samples, {said}")
+                    yield Text(f"seed {result.spec.seed}: solved on samples, {in_one_line(said)}")
             left = f"; {not_run} could not be run and are not counted" if not_run else ""
             said = (
                 f"{self.solved} of {counted(len(self) - not_run, 'seed')} reached held-out "
@@ -90,7 +90,7 @@ class Results(Shown, list[Result | Failure]):
             f"Run folders: {self.store}/"
         )
         for failure in self.failures[:_NAMED]:
-            yield f"  failed: {failure.spec.name}: {failure.error}"
+            yield f"  failed: {failure.spec.name}: {in_one_line(failure.error)}"
         if len(self.failures) > _NAMED:
             yield f"  failed: … and {len(self.failures) - _NAMED} more"
 

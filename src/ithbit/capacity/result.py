@@ -87,11 +87,15 @@ class Capacity:
         head = f"{self.task.upper()}, {self.label}, {depth}"
         if not self.solved_at:
             return f"{head}: no length solved so far"
+        stand = f"{self.stand} of {counted(self.seeds, 'seed')} tried"
         end = "" if self.failed_at is None else f", fails at n = {self.failed_at}"
         per = self.bits_per_number
         each = "" if per is None else f"; {per:.2g} bits for each of {self.state} numbers of state"
-        left = "" if self.final else "; the search is not done"
-        return f"{head}: learns n = {self.solved_at}{end}{each}{left}"
+        if not self.final:
+            return (
+                f"{head}: so far n = {self.solved_at} ({stand}){end}{each}; the search is not done"
+            )
+        return f"{head}: learns n = {self.solved_at} ({stand}){end}{each}"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"bits_per_number": self.bits_per_number}

@@ -100,9 +100,10 @@ class Search:
         ask, protocol = self.ask, self.protocol
         rates = ", ".join(f"{rate:g}" for rate in ask.rates)
         return (
-            f"Solved: {ask.need} of {counted(len(ask.seeds), 'seed')} succeed within "
-            f"{counted(protocol.max_epochs, 'epoch')} of {protocol.examples} examples, at the best "
-            f"of the learning rates {rates}, and are not refuted. Observed, not proved."
+            f"A length counts as solved if {ask.need} of {counted(len(ask.seeds), 'seed')} succeed "
+            f"within {counted(protocol.max_epochs, 'epoch')} of {protocol.examples} examples, at "
+            f"the best of the learning rates {rates}, and are not refuted; until a search is done, "
+            "if the first seeds do. Observed, not proved."
         )
 
     def runs(self, model: ModelSpec, n: int) -> dict[Try, RunSpec]:

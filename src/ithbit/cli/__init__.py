@@ -10,6 +10,7 @@ from io import TextIOWrapper
 from ithbit.cli import commands as commands  # each adds itself to the application
 from ithbit.cli.application import app
 from ithbit.errors import IthbitError
+from ithbit.shown import say
 
 __all__ = ["app", "main"]
 
@@ -21,11 +22,11 @@ def main() -> None:
     try:
         app()
     except IthbitError as error:
-        print(f"ithbit: {error}", file=sys.stderr)
+        say(f"ithbit: {error}", file=sys.stderr)
         sys.exit(2)
     except SystemExit as stop:
         if stop.code == 130:  # typer's code for Ctrl-C; its cause may say what was saved
             pressed = stop.__context__ and stop.__context__.__cause__
             text = str(pressed or "") or "stopped; run the same command again to continue"
-            print(f"ithbit: {text}", file=sys.stderr)
+            say(f"ithbit: {text}", file=sys.stderr)
         raise

@@ -1,7 +1,6 @@
 """The typer application, and how an API function becomes one of its commands."""
 
 import inspect
-import json
 import re
 import sys
 import traceback
@@ -19,7 +18,7 @@ from ithbit.api.arguments import Layer, Seeds
 from ithbit.api.trained import Run
 from ithbit.cli.options import OPTIONS
 from ithbit.errors import IthbitError
-from ithbit.shown import Shown, show
+from ithbit.shown import Shown, json_text, say, show
 from ithbit.spec import RunSpec
 
 # Types that the API takes in several forms, and the one form that the command line takes; a list is
@@ -82,7 +81,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"ithbit {__version__}")
+        say(f"ithbit {__version__}")
         raise typer.Exit
 
 
@@ -181,12 +180,12 @@ def print_result(result: Any) -> None:
     if isinstance(result, Shown):
         show(result)
     else:
-        print("\n".join(map(str, result)) if isinstance(result, list) else result)
+        say(*(result if isinstance(result, list) else [result]))
 
 
 def print_or_json(result: Any, as_json: AsJson = False) -> None:
     """Print a result in readable form or as JSON."""
     if as_json:
-        print(json.dumps(result.to_json(), indent=1, ensure_ascii=False))
+        say(json_text(result.to_json()))
     else:
         show(result)

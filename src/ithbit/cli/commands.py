@@ -14,7 +14,7 @@ from ithbit.api import probing, records, sweeps, theory, trained, training
 from ithbit.api.training import Results
 from ithbit.cli import demo, options
 from ithbit.cli.application import AsJson, command, print_or_json, print_result
-from ithbit.shown import counted
+from ithbit.shown import counted, in_one_line, say
 
 if TYPE_CHECKING:
     from ithbit.bench.result import Result
@@ -65,7 +65,7 @@ def compare(
 def plot(figure: Any, name: str, out: Path | None) -> None:
     from ithbit.report.figures import save
 
-    print(out or save(figure, Path(f"{name}.png")))
+    say(out or save(figure, Path(f"{name}.png")))
 
 
 command(records.report)(print_result)
@@ -83,7 +83,7 @@ def probe(
 ) -> None:
     print_or_json(report, as_json)
     if out is not None:
-        print(out, file=sys.stderr)
+        say(out, file=sys.stderr)
 
 
 @command(probing.capacity, options.CAPACITY, progress=True)
@@ -91,7 +91,7 @@ def capacity(found: Any, out: Path | None, dry_run: bool, as_json: AsJson = Fals
     """Exit status 1 if time ran out before the search was done."""
     print_or_json(found, as_json)
     if out is not None:
-        print(out, file=sys.stderr)
+        say(out, file=sys.stderr)
     _exit_1_if(not (found.final or dry_run))
 
 
@@ -100,10 +100,10 @@ def verify(verified: Any, as_json: AsJson = False) -> None:
     """Exit status: 1 if a run that counts as solved is refuted, or if runs were set aside
     because they cannot be read or tried, else 0."""
     for reason in verified.set_aside:
-        print(f"ithbit: set aside: {reason}", file=sys.stderr)
+        say(f"ithbit: set aside: {in_one_line(reason)}", file=sys.stderr)
     if verified.not_kept:
         n_lost = f"verdicts shown but not saved: {len(verified.not_kept)}"
-        print(f"ithbit: {n_lost}: {verified.not_kept[0]}", file=sys.stderr)
+        say(f"ithbit: {n_lost}: {in_one_line(verified.not_kept[0])}", file=sys.stderr)
     print_or_json(verified, as_json)
     _exit_1_if(verified.set_aside or any(each.refuted for each in verified))
 
@@ -119,22 +119,22 @@ def construct(solution: Any, out: Path | None, as_json: AsJson = False) -> None:
     if as_json:
         from ithbit.theory.certificate_file import weights_to_json
 
-        print(json.dumps(weights_to_json(solution)))
+        say(json.dumps(weights_to_json(solution)))
         return
     layers = counted(solution.depth, "layer")
-    print(
+    say(
         f"{solution.task} by {solution.family}, n = {solution.n_bits}: {layers} of width "
         f"{solution.width}, {solution.variant} ({solution.theorem})"
     )
     if out is not None:
-        print(f"written to the store {out}; `ithbit verify --all --store {out}` tries them")
+        say(f"written to the store {out}; `ithbit verify --all --store {out}` tries them")
 
 
 @command(theory.certify, options.CONSTRUCTION)
 def certify(certificate: Any, out: Path | None, as_json: AsJson = False) -> None:
     print_or_json(certificate, as_json)
     if out is not None and not as_json:
-        print(f"\nwritten to {out}; `ithbit check-certificate {out}` verifies it again")
+        say(f"\nwritten to {out}; `ithbit check-certificate {out}` verifies it again")
 
 
 @command(theory.check_certificate, progress=True)
@@ -145,10 +145,10 @@ def check(certificate: Any, file: Path, as_json: AsJson = False) -> None:
     from ithbit.prove.certificate import Confirmed
 
     if isinstance(certificate, Confirmed):
-        print(f"holds: {certificate.sentence()}")
+        say(f"holds: {certificate.sentence()}")
         return
     who = f"{certificate.solution.task} by {certificate.solution.family}"
-    print(f"holds: {who}, {certificate.claim}, derived again from the weights in {file}")
+    say(f"holds: {who}, {certificate.claim}, derived again from the weights in {file}")
 
 
 command(theory.explain, options.CONSTRUCTION)(print_result)
@@ -190,7 +190,7 @@ def bench(
     else:
         from ithbit.bench.run import bench as run_bench
 
-        said = partial(print, file=sys.stderr, flush=True)
+        said = partial(say, file=sys.stderr)
         asked = (n or [64], seeds or [5], device, steps, repeats, quick)
         found = run_bench(*asked, said=said, keep=keep)
     keep(found)
@@ -203,7 +203,7 @@ def print_bench(found: Any, json: str | None) -> None:
     from ithbit.store.writing import json_bytes
 
     text = json_bytes(found.to_json()).decode() if json == "-" else result_text(found)
-    print(text, end="")
+    say(text, end="")
 
 
 def _exit_1_if(condition: object) -> None:

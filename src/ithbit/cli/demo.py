@@ -10,7 +10,7 @@ from typing import Any
 from ithbit.api.records import report
 from ithbit.api.training import Results, run_here
 from ithbit.published import published
-from ithbit.shown import Shown, clock
+from ithbit.shown import Shown, clock, in_one_line
 from ithbit.store.records import Result
 from ithbit.sweep.presets import preset
 
@@ -56,7 +56,8 @@ class Successes(Shown):
             )
         yield table
         if errors := {run.error for run in self.outcomes.failures if not run.diverged}:
-            yield Text(f"Runs that could not be run are not counted: {'; '.join(sorted(errors))}")
+            reasons = "; ".join(map(in_one_line, sorted(errors)))
+            yield Text(f"Runs that could not be run are not counted: {reasons}")
         yield Text(
             "Success: accuracy 1.0 on 2,000 held-out samples; observed, not proved. Shortened: "
             "two seeds instead of five, at most 10 to 50 epochs instead of 500. A failure to "
@@ -68,12 +69,15 @@ class Successes(Shown):
         yield f"Report: {self.page}"
 
 
-def demo(*, store: Path = Path("runs/demo"), page: Path = Path("runs/demo.html")) -> Successes:
+def demo(
+    *, device: str = "auto", store: Path = Path("runs/demo"), page: Path | None = None
+) -> Successes:
     """Train six families at n = 8 on both tasks and print successes beside the published ones.
 
     Shortened to save time: two seeds, and runs stop when solved. Stop and rerun it at any time.
     """
     started = time.monotonic()
-    outcomes = run_here(preset("demo"), store, "cpu", progress=True)
+    outcomes = run_here(preset("demo"), store, device, progress=True)
+    page = store / "report.html" if page is None else page
     report(store, out=page, settings="any")
     return Successes(outcomes, page, time.monotonic() - started)

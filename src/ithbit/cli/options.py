@@ -182,7 +182,7 @@ VERDICT = {
     "ff": "Hidden units of the MLPs; 0 makes them affine.",
 }
 SCORE = {"name": "What to call the model."}
-DEMO = {"page": Option("--report", help="Where to write the report page.")}
+DEMO = {"page": Option("--report", help="The report page; by default report.html in the store.")}
 _JSON = "Write JSON to a file in an existing folder; - for stdout."
 BENCH = {
     "n": "Number of bits; repeatable. By default 64.",

@@ -15,6 +15,7 @@ from ithbit.report.figures.grid import NONE, success_grid
 from ithbit.report.figures.shift import length_figure, positions_figure
 from ithbit.report.figures.style import FAINT, INK, PAPER, RC
 from ithbit.report.figures.texts import headline
+from ithbit.shown import printable
 from ithbit.store.writing import in_memory, write_whole
 
 FIGURES: dict[str, Callable[[Cells], Figure | None]] = {
@@ -68,7 +69,7 @@ def for_page(figure: Figure, name: str) -> Markup:
     does not enlarge if it is small. `name` keeps its ids apart from other figures' on the page."""
     with mpl.rc_context({**RC, "svg.hashsalt": name, "svg.id": name}):
         file = in_memory(partial(figure.savefig, format="svg", metadata={"Date": None})).decode()
-    svg = file[file.index("<svg") :]
+    svg = printable(file[file.index("<svg") :])  # labels may be a user's
     for colour, variable in ((INK, "ink"), (PAPER, "card"), (FAINT, "line"), (NONE, "s0")):
         svg = svg.replace(colour, f"var(--{variable})")
     small = figure.get_figwidth() < 6

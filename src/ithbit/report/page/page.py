@@ -29,6 +29,7 @@ from ithbit.report.standing import SOLVED, STANDS, WORDS, Standing, standing
 from ithbit.report.tables.main import TABLES
 from ithbit.report.tables.table import NOTHING, Row, Table
 from ithbit.selfcontained import scripted_page
+from ithbit.shown import printable
 from ithbit.store.frame import Records
 from ithbit.store.probed import probed_layers
 from ithbit.store.writing import write_text
@@ -161,7 +162,7 @@ def _curve(records: Records, run_id: str, folder: str, points: int) -> str:
 
 def _coded(text: str) -> Markup:
     """The text, escaped, with what is between backticks as code."""
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(printable(text)))))
 
 
 def _gathered(records: Records, settings: str) -> tuple[Cells, Agreement | None, str | None]:

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from ithbit.errors import BusyError, IthbitError
+from ithbit.shown import say
 from ithbit.spec import RunSpec
 from ithbit.sweep.executors.ledger import read_batch
 
@@ -31,7 +32,7 @@ def train_share(path: Path, index: int) -> None:
     """Train the runs of a share until each has a result or a failure."""
     batch = read_batch(path)
     if batch is None:
-        print(f"{path} is gone: its runs are finished, or it was never submitted")
+        say(f"{path} is gone: its runs are finished, or it was never submitted")
         return
 
     import torch
@@ -43,7 +44,7 @@ def train_share(path: Path, index: int) -> None:
 
     def print_remark(event: Event) -> None:
         if isinstance(event.what, str):
-            print(event.what, flush=True)
+            say(event.what)
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     share, pause = batch.shares[index], Pause()
@@ -82,5 +83,5 @@ if __name__ == "__main__":
     try:
         train_share(Path(sys.argv[1]), int(sys.argv[2]))
     except IthbitError as error:
-        print(f"ithbit: {error}", file=sys.stderr)
+        say(f"ithbit: {error}", file=sys.stderr)
         sys.exit(2)
