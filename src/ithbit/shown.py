@@ -86,7 +86,7 @@ def in_one_line(text: str) -> str:
     >>> in_one_line("failed\\n  proved")
     'failed proved'
     """
-    return " ".join(part.strip() for part in printable(text).split("\n")).strip()
+    return re.sub(r"[ \t]*\n\s*", " ", printable(text))
 
 
 def json_text(data: Any) -> str:

@@ -85,7 +85,10 @@ def test_explain_shows_the_way_of_the_index():
         (("certify", "rhi", "ssm", "--n", "4"), "ithbit verdict rhi ssm"),
         (("certify", "rhi", "gru", "--n", "4"), "formal counterpart is 'rnn'"),
         (("certify", "lhi", "rnn", "--n", "4", "--variant", "x"), "no variant 'x'"),
-        (("certify", "lhi", "rnn", "--n", "4", "-o", "/no/where.json"), "cannot write /no/where"),
+        (
+            ("certify", "lhi", "rnn", "--n", "4", "-o", "/proc/no/c.json"),
+            "cannot write /proc/no/c.json",
+        ),
         (("check-certificate", "/no/where.json"), "cannot read /no/where.json"),
         (("explain", "lhi", "rnn", "--bits", "1021", "--index", "1"), "string of 0 and 1"),
         (("explain", "lhi", "rnn", "--bits", "", "--index", "1"), "string of 0 and 1"),

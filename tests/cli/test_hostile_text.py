@@ -143,7 +143,7 @@ def test_printable_leaves_all_other_text_as_it_is() -> None:
 
 
 def test_one_line_is_one_line() -> None:
-    assert in_one_line(" failed:\n  proved\n") == "failed: proved"
+    assert in_one_line("failed: \n\n  proved") == "failed: proved"
     assert len(in_one_line(HOSTILE).splitlines()) == 1
 
 

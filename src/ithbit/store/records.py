@@ -198,7 +198,7 @@ class Proof:
             case "open":
                 share = lower_percent(self.share_closed)
                 return f"proved on {share} of all inputs, the rest open ({effort})"
-        return "no bounds for such a model"
+        return "no bounds for such a model, or for weights as large as these"
 
 
 @dataclass(frozen=True)
