@@ -6,9 +6,11 @@ import polars as pl
 import pytest
 import torch
 
+import ithbit
 from ithbit.engine.evaluate import held_out_examples
 from ithbit.families import FAMILIES, POSITIONS
 from ithbit.published import published
+from ithbit.shown import lower_text
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.store.frame import load_rows
 from ithbit.sweep import presets
@@ -241,3 +243,40 @@ def test_successes_of_the_first_seeds_have_their_verdicts() -> None:
         assert [int(text.replace("–", "0")) for text in counts] == found, label
         shown += cell.height
     assert shown == runs.height == 300
+
+
+def test_margins_on_the_page_of_proofs_are_proved() -> None:
+    """The least and the greatest of each group, rounded down to two places."""
+    rows = pl.read_csv(RESULTS / "proofs" / "runs.csv").filter(pl.col("layers") == 1)
+    margins = {
+        **{(int(row[0]), None): row[2] for row in table("proofs.md", "n | runs proved")},
+        **{(int(row[0]), row[1]): row[3] for row in table("proofs.md", "n | examples | proved")},
+    }
+    assert len(margins) == 15
+    for (n, examples), shown in margins.items():
+        own = rows.filter(pl.col("n") == n)
+        if examples is not None:
+            own = own.filter(pl.col("examples") == examples)
+        proved = own["least_proved"].drop_nulls()
+        assert shown == " to ".join(lower_text(each, places=2) for each in proved.sort()[[0, -1]])
+    for row in table("proofs.md", "n | runs proved"):
+        own = rows.filter(pl.col("n") == int(row[0]), pl.col("least_proved").is_not_null())
+        assert float(row[3]) >= (own["least_found"] - own["least_proved"]).max()
+        floats = own["least_float32"].drop_nulls().sort()
+        ends = " to ".join(lower_text(each, places=2) for each in floats[[0, -1]])
+        assert row[4] == f"{len(floats)}: {ends}"
+
+
+def test_the_tests_of_all_cells_are_those_on_the_page() -> None:
+    agreement = ithbit.compare(RESULTS / "paper")
+    shown = table("reproduction.md", "cells | solved, ours")
+    for row, found in zip(shown, agreement.joint, strict=True):
+        compared = found.comparison
+        numbers = [compared.ours, f"{found.expected:.1f}", f"{compared.p_value:.2g}"]
+        assert row[1:] == [*numbers, compared.detects]
+    readme, page = ((ROOT / p).read_text() for p in ("README.md", "docs/reproduction.md"))
+    every = agreement.joint[0].comparison
+    others = len(agreement.comparisons) - 1
+    assert f"(p = {every.p_value:.2g}), nor do {others} further comparisons" in readme
+    assert f"(p = {every.p_value:.2g}), nor in {others} further comparisons" in page
+    assert agreement.agrees
