@@ -87,12 +87,24 @@ class OneLayer:
         rows = [[float(w) for w in each[index]] for each in self.weights]
         return max((row[j] + row[j + self.n]) / sum(row) for row in rows)
 
+    def is_wrong(self, index: int, bits: list[int]) -> bool:
+        """Whether the margin is certainly at most 0 on all strings with these bits."""
+        with ctx.workprec(PRECISION):
+            margin, off = self._margin(index, bits)
+            high = margin + off
+            return bool(high.is_finite() and high <= 0)
+
     def lower(self, index: int, bits: list[int]) -> Ball:
         """A lower bound on the margin on all strings with these bits, or a non-finite ball."""
         with ctx.workprec(PRECISION):
-            logit = self._tail(self._attention(index, bits))
-            low = logit[0, 0] if bits[index] else -logit[0, 0]
-            return low - sum((abs(logit[0, s]) for s in range(1, logit.ncols())), arb(0))
+            margin, off = self._margin(index, bits)
+            return margin - off
+
+    def _margin(self, index: int, bits: list[int]) -> tuple[Ball, Ball]:
+        """The centre of the margin's form, and how far it moves."""
+        logit = self._tail(self._attention(index, bits))
+        centre = logit[0, 0] if bits[index] else -logit[0, 0]
+        return centre, sum((abs(logit[0, s]) for s in range(1, logit.ncols())), arb(0))
 
     def _attention(self, i: int, bits: list[int]) -> Balls:
         """The last token after attention as a form: N/D = m + (N - m D) / D with 1/D between its
@@ -146,7 +158,10 @@ class OneLayer:
         at = min(x for pair in rough for _, x in pair)
         for _ in range(8):
             best = [max(pair, key=lambda each: each[0] * (each[1] - at)) for pair in rough]
-            at = sum(a * x for a, x in best) / sum(a for a, _ in best)
+            weight = sum(a for a, _ in best)
+            if not weight > 0:  # they underflow in floats; any λ is sound
+                break
+            at = sum(a * x for a, x in best) / weight
         near = arb(at)
         F = sum((a * (x - near) for a, x in rest), arb(0))
         F += sum((arb.max(*(a * (x - near) for a, x in pair)) for pair in pairs), arb(0))
