@@ -92,7 +92,7 @@ def read_certificate(path: Path) -> Json:
         data = path.read_bytes()
     except (OSError, ValueError) as error:  # a name with a null character is a ValueError
         said = getattr(error, "strerror", None) or error
-        raise CannotReadError(f"cannot read {str(path)!r}: {said}") from error
+        raise CannotReadError(f"cannot read {path}: {said}") from error
     try:
         return parsed(data)
     except ValueError as error:
