@@ -90,7 +90,9 @@ def uncovered(
     work = work or Work()
     start = np.full(bits.shape[1], -1, np.int8)
     start[index] = value
-    todo = [(start, whole, np.arange(len(bits)))]
+    meets = (limits[..., 0] <= whole[:, 1]) & (whole[:, 0] <= limits[..., 1])
+    meets = meets.all(1) & (bits[:, index] != 1 - value)
+    todo = [(start, whole, np.flatnonzero(meets))]
     while todo:
         node, box, near = todo.pop()  # a set, and the leaves that contain some of it
         work.spend(len(near))

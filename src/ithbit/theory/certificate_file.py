@@ -36,9 +36,15 @@ _MOST_BYTES = 1 << 30
 
 
 class CertificateError(IthbitError):
-    """A certificate that does not hold; the command line exits with status 1."""
+    """A certificate that does not hold; the command line exits with status 1. Its sentence may
+    quote the file, so characters that do not print are escaped."""
 
     exit_status = 1
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(
+            "".join(each if each.isprintable() else repr(each)[1:-1] for each in sentence)
+        )
 
 
 class CannotReadError(CertificateError):
