@@ -165,7 +165,8 @@ def _bounded(
     lower = np.where(wrong, -np.inf, found.lower)
     wide = np.diff(reached(bounds.functionals, limits, bits), axis=-1)[..., 0] > 8 * STEP
     can = np.concatenate([free, wide], 1)
-    branch = np.where(can.any(1), np.where(can, found.weight, -1.0).argmax(1), -1)
+    weight = np.maximum(np.nan_to_num(found.weight, nan=0.0), 0.0)  # a hint, whatever it is
+    branch = np.where(can.any(1), np.where(can, weight, -1.0).argmax(1), -1)
     worst = np.argsort(lower, kind="stable")[: bounds.batch]
     corner = np.where(free, found.slope < 0, bits).astype(np.int8)[worst]
     at_corner = bounds(index[worst], corner)
