@@ -137,7 +137,7 @@ def _count(cell: Cell, found: Verification) -> None:
             method = found.method or "search of 0.1"
             cell.methods[method] = cell.methods.get(method, 0) + 1
             return
-        case "not refuted":
+        case "not refuted" | "bounded (unchecked)":  # nothing that was checked says more
             cell.not_refuted += 1
         case "right on all inputs":
             cell.right += 1

@@ -30,7 +30,7 @@ from ithbit.families import FAMILIES
 from ithbit.store.reading import read_verification, run_folders
 from ithbit.theory.constructions import TRAINED, construct_trained
 
-STANDS = ("not refuted", "right on all inputs", "proved on all inputs")
+STANDS = ("not refuted", "bounded (unchecked)", "right on all inputs", "proved on all inputs")
 SHARES = {
     "end_to_bit": "answering token → asked bit,\nlast layer",
     "end_to_index": "answering token → index,\nlayer 1 of 2",

@@ -1,13 +1,14 @@
 """Errors that a user can fix, each with a one-sentence message: given, allowed, what to do.
 
-The command line prints that sentence without a traceback and exits with status 2.
+The command line prints that sentence without a traceback and exits with the error's status, 2 for
+all but a certificate that does not hold.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from numbers import Real
 from operator import index
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 Choice = TypeVar("Choice", bound=str)
 
@@ -22,6 +23,8 @@ class IthbitError(Exception):
     ...     print(error)
     model: n must be at least 1, got 0
     """
+
+    exit_status: ClassVar[int] = 2  # of the command line
 
 
 class SpecError(IthbitError):

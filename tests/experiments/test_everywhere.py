@@ -104,3 +104,6 @@ def test_every_verdict_is_counted_by_its_own_name(stores) -> None:
         cell = script["Cell"]()
         script["_count"](cell, replace(found, verdict=verdict))
         assert {each for each in counted.values() if getattr(cell, each)} == {name}
+    cell = script["Cell"]()
+    script["_count"](cell, replace(found, verdict="bounded (unchecked)"))
+    assert (cell.not_refuted, cell.proved) == (1, 0)

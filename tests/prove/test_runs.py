@@ -21,7 +21,8 @@ from ithbit.prove.runs import attempt, prove_run, tables_of
 from ithbit.prove.search import read_part
 from ithbit.store.folder import keep_verification
 from ithbit.store.reading import read_verification
-from ithbit.store.records import Proof, Verified
+from ithbit.store.records import SECOND, Proof, Verified
+from ithbit.theory.certificate_file import CertificateError
 from ithbit.verify.search import margins
 from ithbit.verify.verify import model_of
 
@@ -77,7 +78,9 @@ def test_what_is_wrong_in_real_arithmetic_is_refuted(tmp_path) -> None:
     sha = hashlib.sha256(save(params)).hexdigest()
     record = replace(on_record(folder), weights_sha256=sha)
     (folder / "weights.safetensors").write_bytes(save(params))
-    fresh = prove_run(folder, record)
+    said: list[str] = []
+    fresh = prove_run(folder, record, say=said.append)
+    assert "proof.json does not hold and does not count: it is for other weights" in said[0]
     keep_verification(folder, fresh)
     found = fresh.found
     assert found.verdict == "refuted"
@@ -85,7 +88,7 @@ def test_what_is_wrong_in_real_arithmetic_is_refuted(tmp_path) -> None:
     assert not found.counterexample.right
     assert found.proof is not None
     assert found.proof.outcome == "refuted"
-    assert not (folder / "proof.json").exists()
+    assert found.proof.checked == SECOND
     assert on_record(folder).found == found
 
 
@@ -123,16 +126,17 @@ def test_a_proof_that_was_cut_short_goes_on_where_it_stopped(tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         attempt(run, weights, file, watch=stop)
     sha = hashlib.sha256(weights).hexdigest()
-    read_back = read_part(part, sha)
+    read_back = read_part(part, sha, 16)
     assert read_back is not None
     assert read_back[0].nodes >= 32
-    assert read_part(part, "other") is None
+    assert read_part(part, "other", 16) is None
     last, _ = attempt(run, weights, file)
     assert (last.outcome, last.share_closed, part.exists()) == ("proved", 1, False)
     assert last.nodes > read_back[0].nodes
     assert last.seconds > read_back[0].seconds
     part.write_bytes(b"no")
-    assert read_part(part, sha) is None
+    with pytest.raises(CertificateError, match="it is damaged"):
+        read_part(part, sha, 16)
 
 
 def test_float32_runs_are_above_their_bound(rng) -> None:

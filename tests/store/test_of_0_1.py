@@ -38,7 +38,14 @@ SAID = json.loads((STORES / "v0_1_expected.json").read_text())
 # What 0.1 called its verdicts.
 WORDS = {"counterexample": "refuted", "verified on all inputs": "right on all inputs"}
 # Columns that 0.1 did not have.
-NEW = {"code", "examples", "structured_tried", "structured_wrong", "structured_example"}
+NEW = {
+    "certificate_sha256",
+    "code",
+    "examples",
+    "structured_tried",
+    "structured_wrong",
+    "structured_example",
+}
 
 
 def say(*arguments: str) -> tuple[str, str]:

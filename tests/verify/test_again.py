@@ -11,7 +11,7 @@ import ithbit
 from ithbit.engine.device import choose_device
 from ithbit.store.folder import keep_verification
 from ithbit.store.reading import read_verification
-from ithbit.store.records import Case, Proof, Verification, Verified
+from ithbit.store.records import SECOND, Case, Proof, Verification, Verified
 from ithbit.verify.verify import joined, verify_run
 
 CPU = choose_device("cpu")
@@ -61,7 +61,8 @@ def test_a_refuted_run_stays_refuted(tmp_path: Path, options: dict) -> None:
         assert "(1 on record, " in str(found)
     else:
         assert now == before
-        assert "on record; nothing new found" in str(found)
+        assert str(found).startswith(f"on record: {folder.name}: refuted: wrong on ")
+        assert "(nothing new found now)" in str(found)
 
 
 def test_without_its_record_the_wrong_input_is_not_found(tmp_path: Path) -> None:
@@ -129,7 +130,8 @@ def test_a_proof_stays_even_where_it_is_open(right: Path) -> None:
     searched(right)
     fresh = replace(on_record(right), budget=300)
     for outcome, verdict in (("open", "not refuted"), ("proved", "proved on all inputs")):
-        proof = Proof(outcome, least_margin=0.1, seconds=9.0)
+        checked = SECOND if outcome == "proved" else ""
+        proof = Proof(outcome, least_margin=0.1, seconds=9.0, checked=checked)
         before = replace(on_record(right), found=replace(fresh.found, proof=proof))
         both = joined(before, fresh)
         assert (both.budget, both.found.proof, both.found.verdict) == (300, proof, verdict)

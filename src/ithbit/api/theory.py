@@ -142,10 +142,12 @@ def _solution(
 
 @checked
 def check_certificate(file: str | Path, *, progress: bool = False) -> "Certificate | Confirmed":
-    """Verify a certificate again, from its file alone; raise an error if it does not hold.
+    """Verify a certificate again; raise an error if it does not hold.
 
-    The proof of a trained run, proof.json in its folder, is verified with the weights beside it,
-    leaf by leaf, which may take minutes.
+    The certificate of a construction holds its weights, and is verified from its file alone. The
+    proof of a trained run, proof.json, needs the run's weights.safetensors beside it: for one layer
+    a second implementation checks every leaf, which may take minutes. For two layers there is none,
+    so the bounds of the search are computed again: such a run is *bounded (unchecked)*.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -1,123 +1,25 @@
 """Trained models: verify a run, load it as an `nn.Module`, explore it on an interactive page; for a
 model trained elsewhere, inputs to answer and a score for the answers."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ithbit.api.arguments import Seeds, at_least_one, checked, listed, seeds_of
+from ithbit.api.verifications import Verifications as Verifications
+from ithbit.api.verifications import Verified as Verified
 from ithbit.errors import LayerError, SpecError, StoreError, TooLargeError, number, whole
 from ithbit.families import task_named
-from ithbit.shown import Shown, counted, in_one_line
 from ithbit.spec import ModelSpec, Protocol, RunSpec, cell
-from ithbit.store.reading import read_verification, run_folders
+from ithbit.store.reading import load_verification, run_folders
 from ithbit.store.records import Failure, Result
+from ithbit.store.schema import UnreadableError
 from ithbit.store.status import need_store
 
 if TYPE_CHECKING:
     from ithbit.exchange import Score
     from ithbit.loading.model import Model
-    from ithbit.store.records import Verification
     from ithbit.theory.solution import Solution, TrainedSolution
-
-
-@dataclass(frozen=True, repr=False)
-class Verified(Shown):
-    """The verification of one run: its record, and whether the run counts as solved.
-
-    `final` says whether the last epoch was perfect too: the record is about the final weights.
-    `found` is None if the record already existed and nothing was tried; `is_new` says whether what
-    was tried added anything to it. `path` is that of its folder.
-    """
-
-    record: dict[str, Any]
-    solved: bool
-    final: bool
-    found: "Verification | None" = None
-    is_new: bool = True
-    path: Path | None = None
-
-    @property
-    def name(self) -> str:
-        return str(self.record["name"])
-
-    @property
-    def folder(self) -> str:
-        """The name of the run's folder: runs that differ in their protocol alone share a name."""
-        return f"{self.name}-{self.record['run_id']}"
-
-    @property
-    def verdict(self) -> str:
-        return str(self.record["verdict"])
-
-    @property
-    def refuted(self) -> bool:
-        """Whether a run that counts as solved is refuted."""
-        return self.solved and self.verdict == "refuted"
-
-    def to_json(self) -> dict[str, Any]:
-        return self.record | {"solved": self.solved, "final": self.final}
-
-    def parts(self) -> Iterator[str]:
-        if self.found is None:
-            yield in_one_line(f"{self.folder}: {self.verdict} (on record)")
-            return
-        effort = f"{self.found.seconds:.1f} s" if self.is_new else "on record; nothing new found"
-        yield in_one_line(f"{self.folder}: {self.verdict}: {self.found.sentence()} ({effort})")
-        if self.found.exhaustive and self.found.wrong_by_index:  # for a search they mean little
-            wrong = sorted(self.found.wrong_by_index.items())
-            yield "  wrong by index: " + ", ".join(f"{i}: {count:,}" for i, count in wrong)
-        proof = self.found.proof
-        if proof is not None and proof.outcome in ("open", "no bounds"):
-            yield f"  proof: {in_one_line(proof.sentence())}"
-
-
-class Verifications(Shown, list[Verified]):
-    """The verification of every run; `set_aside` has a message for each run that cannot be read or
-    tried, and `not_kept` for each whose folder cannot be written."""
-
-    def __init__(self, verified: Iterable[Verified] = ()) -> None:
-        super().__init__(verified)
-        self.set_aside: list[str] = []
-        self.not_kept: list[str] = []
-
-    def summary(self) -> dict[str, dict[str, int]]:
-        """Counts of verdicts: for all runs, for solved ones, and for those perfect at the end."""
-
-        def count(keep: list[Verified]) -> dict[str, int]:
-            return {"runs": len(keep), **Counter(each.verdict for each in keep)}
-
-        solved = [each for each in self if each.solved]
-        return {
-            "all": count(self),
-            "solved": count(solved),
-            "solved, final accuracy 1": count([each for each in solved if each.final]),
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        runs = [each.to_json() for each in self]
-        return {"summary": self.summary(), "runs": runs, "set_aside": self.set_aside}
-
-    def parts(self) -> Iterator[str]:
-        for each in self:
-            if each.found is not None:
-                yield from each.parts()
-        if self.set_aside:
-            runs = counted(len(self.set_aside), "run")
-            yield f"set aside, since they cannot be read or tried: {runs}"
-        if len(self) == 1:
-            device = self[0].record["environment"].get("device_name", "an unknown device")
-            proved = self[0].verdict == "proved on all inputs"
-            what = "proof.json can be checked again" if proved else "not proved"
-            device = in_one_line(str(device))
-            yield f"observed in float32 on {device}, {what}; the weights at the end of training"
-            return
-        for what, counts in self.summary().items():
-            rest = ", ".join(f"{count} {each}" for each, count in counts.items() if each != "runs")
-            yield f"{what}: {counted(counts['runs'], 'run')}" + (f": {rest}" if rest else "")
-        yield "observed in float32 with the weights at the end of training; proved only if stated"
 
 
 # A folder, a name or an id, a spec, an outcome, a verification.
@@ -190,9 +92,14 @@ def verify(
     not written. A record of other weights does not count.
 
     With `prove`, bounds over all inputs are sought for a run that is not refuted, for at most
-    `seconds`, in real arithmetic on the stored weights. If they are above 0, the run is *proved on
-    all inputs*, and the certificate is written beside the record as proof.json. A search that runs
-    out of time is saved, and continues when given more.
+    `seconds`, in real arithmetic on the stored weights. If they are above 0, and a second
+    implementation confirms the certificate, the run is *proved on all inputs*; for two layers there
+    is none, and the run is *bounded (unchecked)*. The certificate is written beside the record as
+    proof.json. One that is there and holds is taken instead of a search; with `again`, it is
+    checked again. A search that runs out of time is saved, and continues when given more.
+
+    A record that is damaged is reported and kept under another name; the run is then tried again,
+    and its certificate, if it has one, is checked again.
 
     >>> import tempfile, ithbit
     >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
@@ -222,17 +129,21 @@ def verify(
         verified,
     )
 
-    if prove:
-        from ithbit.prove.runs import prove_run
     store, chosen = Path(store), choose_device(device)
     folders = finished_folders(store) if all else [folder_of(run, store) for run in named]
-    again = again or not all
+    recheck, again = again, again or not all
     done = Verifications()
     with bars(progress) as shown:
         task = shown.add_task("verifying", total=len(folders))
 
         def say(now: Any) -> None:
             shown.update(task, description=f"verifying: {now.sentence()}")
+
+        def one_by_one(numbers: Sequence[int]) -> Iterator[int]:
+            for k, number in enumerate(numbers, 1):
+                said = f"verifying: checking the certificate, {k:,} of {len(numbers):,}"
+                shown.update(task, description=said)
+                yield number
 
         for folder in shown.track(folders, task_id=task):
             shown.update(task, description="verifying")
@@ -241,22 +152,39 @@ def verify(
                 solved, final = (result[name] == 1.0 for name in ("max_accuracy", "final_accuracy"))
                 if all and solved_only and not solved:
                     continue
-                before = record = read_verification(str(folder))
+                damage = ""
+                try:
+                    before = record = load_verification(str(folder))
+                except UnreadableError as reason:
+                    before = record = None
+                    damage = f"{folder}: {reason}; what it said of the run is not known"
                 found = None
                 if record is None or again or not is_enough(record, budget, count):
                     record = verified(folder, chosen, budget, seed, count)
                     found = record.found
-                if prove and may_be_proved(record, seconds, again):
-                    record = prove_run(folder, record, seconds, say)
+                tries_are_new = record != before
+                # If the record is damaged, a proof beside it still counts.
+                time_left = seconds if prove else 0.0
+                if (damage and (folder / "proof.json").exists()) or (
+                    prove and (recheck or may_be_proved(record, seconds, again))
+                ):
+                    from ithbit.prove.runs import prove_run
+
+                    say_so = done.notes.append
+                    record = prove_run(folder, record, time_left, say, one_by_one, say_so)
                     found = record.found
                 is_new = record != before
+                proof_is_new = before is None or record.found.proof != before.found.proof
                 if is_new:
                     try:
-                        keep_verification(folder, record)
+                        aside = keep_verification(folder, record)
+                        damage += f"; it is kept as {aside.name}" if aside and damage else ""
                     except StoreError as error:  # a read-only store
                         done.not_kept.append(str(error))
-                where = folder.absolute()
-                done.append(Verified(record.to_json(), solved, final, found, is_new, where))
+                if damage:
+                    done.notes.append(damage)
+                where, new = folder.absolute(), (tries_are_new, proof_is_new)
+                done.append(Verified(record.to_json(), solved, final, found, is_new, where, *new))
             except (StoreError, TooLargeError, LayerError) as error:
                 if not all:
                     raise

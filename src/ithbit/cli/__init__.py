@@ -16,14 +16,15 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Run the command line; a user's mistake prints one sentence to standard error, status 2."""
+    """Run the command line; a user's mistake prints one sentence to standard error, status 2; a
+    certificate that does not hold, status 1."""
     if isinstance(sys.stdout, TextIOWrapper):  # an encoding without ✓, treated as for stderr
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except IthbitError as error:
         say(f"ithbit: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.exit_status)
     except SystemExit as stop:
         if stop.code == 130:  # typer's code for Ctrl-C; its cause may say what was saved
             pressed = stop.__context__ and stop.__context__.__cause__

@@ -104,6 +104,8 @@ def verify(verified: Any, as_json: AsJson = False) -> None:
     if verified.not_kept:
         n_lost = f"verdicts shown but not saved: {len(verified.not_kept)}"
         say(f"ithbit: {n_lost}: {in_one_line(verified.not_kept[0])}", file=sys.stderr)
+    for note in verified.notes:
+        say(f"ithbit: {in_one_line(note)}", file=sys.stderr)
     print_or_json(verified, as_json)
     _exit_1_if(verified.set_aside or any(each.refuted for each in verified))
 
@@ -139,13 +141,17 @@ def certify(certificate: Any, out: Path | None, as_json: AsJson = False) -> None
 
 @command(theory.check_certificate, progress=True)
 def check(certificate: Any, file: Path, as_json: AsJson = False) -> None:
+    """Exit status: 0 if everything that the file states was confirmed, 1 if not, 2 if the file or
+    the weights cannot be read. For a proof of two layers, which no second implementation can check,
+    0 says that the same bounds give the same again: bounded, not proved."""
     if as_json:
         print_or_json(certificate, as_json)
         return
     from ithbit.prove.certificate import Confirmed
 
     if isinstance(certificate, Confirmed):
-        say(f"holds: {certificate.sentence()}")
+        word = "holds" if certificate.checked else "confirmed by the same bounds"
+        say(f"{word}: {certificate.sentence()}")
         return
     who = f"{certificate.solution.task} by {certificate.solution.family}"
     say(f"holds: {who}, {certificate.claim}, derived again from the weights in {file}")

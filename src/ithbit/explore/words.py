@@ -97,8 +97,13 @@ def standing(found: Verification | None) -> Standing:
         "refuted": ("There is an input that it gets wrong, whatever random tests say.", "bad"),
         "not refuted": ("A search found no wrong answer. That is no proof: one may exist.", "open"),
         "unsettled": ("Some answers are so close that rounding decides them.", "open"),
+        "bounded (unchecked)": (
+            "Bounds say that all answers are right, but no second program has checked them.",
+            "open",
+        ),
         "proved on all inputs": (
-            "A proof covers every possible input: all answers are right, in exact arithmetic.",
+            "A proof covers every possible input: all answers are right, in exact arithmetic. "
+            "A second program has checked it.",
             "good",
         ),
     }

@@ -87,12 +87,24 @@ class OneLayer:
         rows = [[float(w) for w in each[index]] for each in self.weights]
         return max((row[j] + row[j + self.n]) / sum(row) for row in rows)
 
+    def is_wrong(self, index: int, bits: list[int]) -> bool:
+        """Whether the margin is certainly at most 0 on all strings with these bits."""
+        with ctx.workprec(PRECISION):
+            margin, off = self._margin(index, bits)
+            high = margin + off
+            return bool(high.is_finite() and high <= 0)
+
     def lower(self, index: int, bits: list[int]) -> Ball:
         """A lower bound on the margin on all strings with these bits, or a non-finite ball."""
         with ctx.workprec(PRECISION):
-            logit = self._tail(self._attention(index, bits))
-            low = logit[0, 0] if bits[index] else -logit[0, 0]
-            return low - sum((abs(logit[0, s]) for s in range(1, logit.ncols())), arb(0))
+            margin, off = self._margin(index, bits)
+            return margin - off
+
+    def _margin(self, index: int, bits: list[int]) -> tuple[Ball, Ball]:
+        """The centre of the margin's form, and how far it moves."""
+        logit = self._tail(self._attention(index, bits))
+        centre = logit[0, 0] if bits[index] else -logit[0, 0]
+        return centre, sum((abs(logit[0, s]) for s in range(1, logit.ncols())), arb(0))
 
     def _attention(self, i: int, bits: list[int]) -> Balls:
         """The last token after attention as a form: N/D = m + (N - m D) / D with 1/D between its
@@ -142,12 +154,7 @@ class OneLayer:
         n = self.n
         pairs = [[(w[t], sign * v[t][c]) for t in (j, j + n)] for j in free]
         rest = [(w[t], sign * v[t][c]) for t in sure]
-        rough = [[(float(a), float(x)) for a, x in pair] for pair in [*pairs, *[[r] for r in rest]]]
-        at = min(x for pair in rough for _, x in pair)
-        for _ in range(8):
-            best = [max(pair, key=lambda each: each[0] * (each[1] - at)) for pair in rough]
-            at = sum(a * x for a, x in best) / sum(a for a, _ in best)
-        near = arb(at)
+        near = arb(_guess(pairs, rest))
         F = sum((a * (x - near) for a, x in rest), arb(0))
         F += sum((arb.max(*(a * (x - near) for a, x in pair)) for pair in pairs), arb(0))
         return near + F.max(arb(0)) / low
@@ -165,6 +172,21 @@ class OneLayer:
         )
         x = _normed(x, *self._norm("blocks.0.norm2"))
         return _linear(x, self.p["head.weight"], self.p["head.bias"])
+
+
+def _guess(pairs: list[list[tuple[Ball, Ball]]], rest: list[tuple[Ball, Ball]]) -> float:
+    """About the largest Σ a x / Σ a with one (a, x) of each pair and all of the rest, in floats."""
+    a, x = np.array([[(float(a), float(x)) for a, x in pair] for pair in pairs]).reshape(-1, 2, 2).T
+    b, y = np.array([(float(a), float(x)) for a, x in rest]).T
+    at = float(min(x.min(initial=np.inf), y.min()))
+    for _ in range(8):
+        first = a[0] * (x[0] - at) >= a[1] * (x[1] - at)
+        best, value = np.where(first, a[0], a[1]), np.where(first, x[0], x[1])
+        weight = float(best.sum() + b.sum())
+        if not weight > 0:  # they underflow
+            break
+        at = float(best @ value + b @ y) / weight
+    return at
 
 
 def _exact(value: FloatArray) -> Balls:
@@ -211,8 +233,9 @@ def _normed(x: Balls, gain: list[Ball], bias: list[Ball]) -> Balls:
         scale = v.rsqrt()
         return arb_mat([[a * scale * g + b] for a, g, b in zip(c, gain, bias, strict=True)])
     u = [2 * sum((c[k] * G[k][s] for k in range(d)), arb(0)) / d for s in range(columns - 1)]
-    gram = arb_mat(G).transpose() * arb_mat(G)
-    square = sum((abs(y) for row in gram.tolist() for y in row), arb(0)) / d
+    gram = (arb_mat(G).transpose() * arb_mat(G)).tolist()  # symmetric
+    beside = sum((sum(map(abs, row[k + 1 :]), arb(0)) for k, row in enumerate(gram)), arb(0))
+    square = (2 * beside + sum((abs(row[k]) for k, row in enumerate(gram)), arb(0))) / d
     square = square.min(sum((y * y for y in r), arb(0)) / d)
     reach = sum(map(abs, u), arb(0))
     near = [(abs(a) - b).max(arb(0)) for a, b in zip(c, r, strict=True)]

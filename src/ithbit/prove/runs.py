@@ -1,14 +1,16 @@
 """The proof of a trained run, combined with what `verify` observed into one verdict.
 
-A run that is refuted or unsettled stays so. Otherwise bounds over all inputs are sought; if they
-are above 0, the certificate is made and all its leaves are bounded again, and only then is the
-verdict *proved on all inputs*. `ithbit check-certificate` checks the certificate with separate
-code where there is some.
+A run that is refuted or unsettled stays so. A certificate that lies beside the run and is confirmed
+decides it. Otherwise bounds over all inputs are sought; if they are above 0, the certificate is
+made, its bytes are read again and confirmed by the second implementation (`check.py`), and only
+then is the verdict *proved on all inputs*. Where there is none, the same bounds are computed again,
+and the verdict is *bounded (unchecked)*. The file is replaced only by a certificate that was
+confirmed.
 """
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,18 +22,24 @@ from ithbit.errors import OutputError
 from ithbit.models.classifier import token_vectors
 from ithbit.models.stacked import linear
 from ithbit.prove import certificate
-from ithbit.prove.bounded import ARITHMETIC, NoBoundsError, bounds_for, is_one
+from ithbit.prove.bounded import ARITHMETIC, Bounds, NoBoundsError, bounds_for, is_one
+from ithbit.prove.certificate import Confirmed, OneByOne
+from ithbit.prove.check import OneLayer
 from ithbit.prove.one_layer import Float32, Tables
 from ithbit.prove.search import Found, part_of, read_part, search
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.store.records import Case, Proof, Verified
+from ithbit.store.records import SECOND, Case, Proof, Verified
 from ithbit.store.writing import write_whole
 from ithbit.tasks.tokens import token_table
+from ithbit.theory.certificate_file import CertificateError
+from ithbit.theory.layers import FloatArray
 from ithbit.verify.search import alone
 from ithbit.verify.verify import model_of, read_run
 
 FILE, PART = "proof.json", "{}.part.safetensors"
 SECONDS = 60.0
+
+Say = Callable[[str], None]
 
 
 def prove_run(
@@ -39,17 +47,24 @@ def prove_run(
     record: Verified,
     seconds: float = SECONDS,
     watch: Callable[[Found], None] | None = None,
+    one_by_one: OneByOne = iter,
+    say: Say = lambda sentence: None,
 ) -> Verified:
     """Try to prove the run in a folder right on all inputs, or to refute it: its verification with
-    the proof added. The certificate is written to the folder if that is writable."""
+    the proof added. A certificate that is there and holds is taken; with no seconds, nothing else
+    is tried. A new one is written to the folder if that is writable. `one_by_one` shows how far the
+    check of a certificate is, and `say` gets a sentence about a file that is refused."""
     run, weights = read_run(folder)
     if record.found.verdict in ("refuted", "unsettled"):
         return record
-    proof, case = attempt(run, weights, folder / FILE, seconds, watch)
-    found = replace(record.found, proof=proof)
-    if proof.outcome == "proved":
-        found = replace(found, verdict="proved on all inputs", method="proof")
-    elif proof.outcome == "refuted":
+    stands = standing(weights, folder / FILE, record.found.proof, one_by_one, say)
+    if stands is not None:
+        return replace(record, found=record.found.with_proof(stands))
+    if not seconds > 0:
+        return record
+    proof, case = attempt(run, weights, folder / FILE, seconds, watch, one_by_one, say)
+    found = record.found.with_proof(proof)
+    if proof.outcome == "refuted":
         assert case is not None
         cpu = torch.device("cpu")
         (ran,) = alone(model_of(run, weights, cpu), [case], cpu)
@@ -70,24 +85,65 @@ def prove_run(
     return replace(record, found=found)
 
 
+def standing(
+    weights: bytes,
+    file: Path,
+    before: Proof | None = None,
+    one_by_one: OneByOne = iter,
+    say: Say = lambda sentence: None,
+) -> Proof | None:
+    """What the certificate in a file proves of these weights, confirmed here; None if there is none
+    or it does not hold, which is said. What a record has of the search for it stays."""
+    try:
+        data = file.read_bytes()
+    except OSError:
+        return None
+    try:
+        held = certificate.confirmed_bytes(data, weights, one_by_one)
+    except CertificateError as reason:
+        say(f"{file} does not hold and does not count: {reason}")
+        return None
+    same = before is not None and (before.least_margin, before.leaves) == (held.margin, held.leaves)
+    effort = before if before is not None and same else Proof("open", arithmetic=ARITHMETIC)
+    return _of_certificate(replace(effort, share_closed=1.0, refused=""), held, data, file)
+
+
+def _of_certificate(search: Proof, held: Confirmed, data: bytes, file: Path) -> Proof:
+    """The proof that a confirmed certificate gives, with the effort of its search."""
+    return replace(
+        search,
+        outcome="proved" if held.checked else "bounded",
+        least_margin=held.margin,
+        leaves=held.leaves,
+        checked=held.checked,
+        certificate=file.name,
+        certificate_sha256=hashlib.sha256(data).hexdigest(),
+    )
+
+
 def attempt(
     run: RunSpec,
     weights: bytes,
     file: Path,
     seconds: float = SECONDS,
     watch: Callable[[Found], None] | None = None,
+    one_by_one: OneByOne = iter,
+    say: Say = lambda sentence: None,
 ) -> tuple[Proof, Case | None]:
-    """Try to prove weights right, and write the certificate if they are: the proof, and the input
-    of least margin met. An unfinished search is stored next to it, and the next one continues."""
+    """Search for a proof of weights, and write the certificate if it is confirmed: the proof, and
+    the input of least margin met. An unfinished search is stored next to it, and the next one
+    continues."""
     kept = file.with_name(PART.format(file.stem))
-    with suppress(OSError):  # a read-only store
-        file.unlink(missing_ok=True)
     sha = hashlib.sha256(weights).hexdigest()
-    start = read_part(kept, sha)
+    start = None
     try:
-        functionals = None if start is None else start[1]
-        bounds = bounds_for(run.model, certificate.weights_of(weights), functionals)
-    except (NoBoundsError, ArithmeticError):
+        start = read_part(kept, sha, run.model.n_bits)
+    except CertificateError as reason:
+        say(f"{kept} is refused, and the search starts afresh: {reason}")
+    try:
+        params = certificate.weights_of(weights)
+        bounds = bounds_for(run.model, params, None if start is None else start[1])
+    except (NoBoundsError, CertificateError, ArithmeticError):
         return Proof("no bounds"), None
 
     def keep(found: Found) -> None:
@@ -102,9 +158,9 @@ def attempt(
             kept.unlink(missing_ok=True)
     case = Case(found.bits, found.index, found.least_found)
     proof = Proof(
-        found.outcome,
+        "open",
         least_found=found.least_found if math.isfinite(found.least_found) else None,
-        found_at=f"bits {found.bits}, index {found.index}",
+        found_at=f"bits {found.bits}, index {found.index}" if found.bits else "",
         share_closed=found.share_closed,
         nodes=found.nodes,
         leaves=len(found.leaves),
@@ -112,14 +168,48 @@ def attempt(
         arithmetic=ARITHMETIC,
     )
     if found.outcome == "proved":
-        content = certificate.document(run, weights, found.leaves, bounds.functionals)
-        confirmed = certificate.confirmed(content, weights, same_bounds=True)
-        proof = replace(proof, least_margin=confirmed.margin)
-        proof = replace(proof, least_float32=_as_float32(run.model, weights, seconds / 4))
-        with suppress(OutputError):
-            certificate.write(file, content)
-            proof = replace(proof, certificate=file.name)
+        proof = _certified(run, weights, proof, found, bounds, file, one_by_one)
+        if proof.verdict is not None:
+            proof = replace(proof, least_float32=_as_float32(run.model, weights, seconds / 4))
+    elif found.outcome == "refuted":
+        checked = SECOND if is_one(run.model) else ""
+        if not checked or _is_wrong(run.model, params, case):
+            proof = replace(proof, outcome="refuted", checked=checked)
     return proof, case
+
+
+def _certified(
+    run: RunSpec,
+    weights: bytes,
+    proof: Proof,
+    found: Found,
+    bounds: Bounds,
+    file: Path,
+    one_by_one: OneByOne,
+) -> Proof:
+    """The search with its certificate, if that is confirmed from the bytes of its file, which is
+    written only then; else with the reason why not."""
+    try:
+        content = certificate.document(run, weights, found.leaves, bounds.functionals)
+        data = certificate.encoded(content)
+        held = certificate.confirmed_bytes(data, weights, one_by_one)
+    except CertificateError as reason:
+        return replace(proof, refused=str(reason))
+    proof = _of_certificate(proof, held, data, file)
+    try:
+        write_whole(file, data)
+    except OutputError:  # a read-only store
+        return replace(proof, certificate="")
+    return proof
+
+
+def _is_wrong(spec: ModelSpec, params: Mapping[str, FloatArray], case: Case) -> bool:
+    """Whether the second implementation finds an input of one layer wrong too."""
+    try:
+        bits = [int(bit) for bit in case.bits]
+        return OneLayer(spec, params).is_wrong(case.index - 1, bits)
+    except ArithmeticError:
+        return False
 
 
 def _as_float32(spec: ModelSpec, weights: bytes, seconds: float) -> float | None:

@@ -3,15 +3,16 @@
 A *case* is an index and the value of its bit; a *node* is a case with some further bits fixed, and
 linear functionals of the bits within limits (`bands.py`). The nodes kept cover all inputs at any
 time, so the search may stop at any point and another may continue from there: the least of their
-bounds is proved. Nothing here is trusted, nor in the file of an unfinished search, from which
-another one continues: a certificate is checked without this module.
+bounds holds on all inputs, if the bounds are right. Nothing here is trusted: a certificate is
+checked without this module. Of the file of an unfinished search only the sets are used, after a
+check that they cover all inputs; their bounds and the least margin are computed again.
 """
 
 import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,8 @@ from safetensors.numpy import save
 from ithbit.prove.bands import STEP, everything, reached
 from ithbit.prove.bounded import Bounded, Bounds, Ints, Leaves
 from ithbit.shown import NO_BOUND, lower_percent, lower_text
+from ithbit.prove.coverage import MOST_FUNCTIONALS, MOST_LEAVES, hole
+from ithbit.theory.certificate_file import CertificateError
 from ithbit.theory.layers import FloatArray
 
 FORMAT = "ithbit search 1"
@@ -44,7 +47,8 @@ class Nodes(Leaves):
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a search has found: leaves that cover all inputs, and the input of least margin met."""
+    """What a search has found: leaves that cover all inputs, and the input of least margin met. By
+    its own bounds: *proved* is its word for what a certificate is to be made of."""
 
     leaves: Nodes
     least_proved: float
@@ -59,13 +63,14 @@ class Found:
         """The progress, in words."""
         low = lower_text(self.least_proved, 4) if self.least_proved > 0 else NO_BOUND
         closed = lower_percent(self.share_closed)
-        return f"{closed} closed, least margin proved {low}, {self.nodes:,} nodes"
+        return f"{closed} closed, least bound {low}, {self.nodes:,} nodes"
 
     @property
     def outcome(self) -> Literal["proved", "refuted", "open"]:
         if self.least_found <= 0:
             return "refuted"
-        return "proved" if self.least_proved > 0 else "open"
+        # A bound above a margin that was met, or one that is NaN, is no bound.
+        return "proved" if 0 < self.least_proved <= self.least_found else "open"
 
 
 def cases(n: int) -> tuple[Ints, Ints]:
@@ -107,9 +112,9 @@ def search(
     keep: Callable[[Found], None] | None = None,
 ) -> Found:
     """Bound the margin over all inputs from below until the bound is within the slack of `bounds`
-    of the least margin met, an input is wrong, or the time is up. Continues from `start`, whose
-    nodes and seconds are added to the totals; if the user interrupts it, `keep` receives what was
-    found so far."""
+    of the least margin met, an input is wrong, or the time is up. Continues from the leaves of
+    `start`, which are bounded again, and adds its nodes and seconds to the totals; if the user
+    interrupts it, `keep` receives what was found so far."""
     slack, started = bounds.slack, time.perf_counter()
     spoken = started
     if start is None:
@@ -118,7 +123,10 @@ def search(
         leaves, least, worst = _bounded(bounds, index, bits, limits, math.inf, ("", 0))
         count, before = len(leaves), 0.0
     else:
-        leaves, least, worst = start.leaves, start.least_found, (start.bits, start.index)
+        held = start.leaves
+        leaves, least, worst = _bounded(
+            bounds, held.index, held.bits, held.limits, math.inf, ("", 0)
+        )
         count, before = start.nodes, start.seconds
 
     def found() -> Found:
@@ -153,16 +161,23 @@ def _bounded(
     parts = [slice(k, k + bounds.batch) for k in range(0, len(index), bounds.batch)]
     found = Bounded.joined([bounds(index[part], bits[part], limits[part]) for part in parts])
     free = bits < 0
+    # NaN or inverted is no bound; infinite is one only where no input is, which the check decides.
+    wrong = np.isnan(found.lower) | np.isnan(found.upper)
+    wrong |= np.isfinite(found.lower) & (found.lower > found.upper)
+    lower = np.where(wrong, -np.inf, found.lower)
     wide = np.diff(reached(bounds.functionals, limits, bits), axis=-1)[..., 0] > 8 * STEP
     can = np.concatenate([free, wide], 1)
-    branch = np.where(can.any(1), np.where(can, found.weight, -1.0).argmax(1), -1)
-    worst = np.argsort(found.lower, kind="stable")[: bounds.batch]
+    weight = np.maximum(np.nan_to_num(found.weight, nan=0.0), 0.0)  # a hint, whatever it is
+    branch = np.where(can.any(1), np.where(can, weight, -1.0).argmax(1), -1)
+    worst = np.argsort(lower, kind="stable")[: bounds.batch]
     corner = np.where(free, found.slope < 0, bits).astype(np.int8)[worst]
-    margin = bounds(index[worst], corner).upper
+    at_corner = bounds(index[worst], corner)
+    sound = at_corner.lower <= at_corner.upper  # else, or with NaN, it is not known
+    margin = np.where(sound, at_corner.upper, np.inf)
     k = int(margin.argmin())
     if margin[k] < least:
         least, at = float(margin[k]), ("".join(map(str, corner[k])), int(index[worst[k]]) + 1)
-    return Nodes(index, bits, limits, found.lower, branch), least, at
+    return Nodes(index, bits, limits, lower, branch), least, at
 
 
 def _children(bounds: Bounds, nodes: Nodes) -> tuple[Ints, Ints, FloatArray]:
@@ -189,14 +204,40 @@ def part_of(found: Found, functionals: FloatArray, weights_sha256: str) -> bytes
     return save(arrays | {"functionals": np.ascontiguousarray(functionals)}, about)
 
 
-def read_part(path: Path, weights_sha256: str) -> tuple[Found, FloatArray] | None:
-    """The search in a file and its functionals; None if it holds none for these weights."""
+def read_part(path: Path, weights_sha256: str, n: int) -> tuple[Found, FloatArray] | None:
+    """The search of n bits in a file, and its functionals; None if it holds none for these weights.
+
+    Only the leaves and the effort are taken. Raises `CertificateError` if they are damaged, or if
+    the leaves do not cover all inputs.
+    """
+    if not path.exists():
+        return None
     try:
         with safe_open(path, "numpy") as file:
             about = file.metadata() or {}
             if (about.get("format"), about.get("weights_sha256")) != (FORMAT, weights_sha256):
                 return None
-            leaves = Nodes(*(file.get_tensor(field.name) for field in fields(Nodes)))
-            return Found(leaves, **json.loads(about["found"])), file.get_tensor("functionals")
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-        return None
+            names = ("index", "bits", "limits", "functionals")
+            index, bits, limits, functionals = (file.get_tensor(name) for name in names)
+        numbers = json.loads(about["found"])
+        nodes, seconds = numbers["nodes"], float(numbers["seconds"])
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise CertificateError(f"it is damaged: {str(error)!r:.200}") from error
+    kinds = [each.dtype.kind for each in (index, bits, limits, functionals)]
+    shapes = (index.shape, bits.shape, limits.shape, functionals.shape)
+    count, rows = len(index) if index.ndim == 1 else 0, len(functionals) if functionals.ndim else 0
+    good = kinds == ["i", "i", "f", "f"] and 0 < count <= MOST_LEAVES and rows <= MOST_FUNCTIONALS
+    good = good and shapes == ((count,), (count, n), (count, rows, 2), (rows, n))
+    good = good and bool(((index >= 0) & (index < n)).all() and np.isin(bits, (-1, 0, 1)).all())
+    good = good and bool((np.abs(functionals) <= 1).all()) and np.isfinite(limits).all()
+    good = good and type(nodes) is int and 0 <= nodes < 1 << 62 and 0 <= seconds < 1e12
+    if not good:
+        raise CertificateError("its numbers are not those of a search")
+    none, lower = np.full(count, -1), np.full(count, -np.inf)
+    limits, functionals = limits.astype(np.float64), functionals.astype(np.float64)
+    leaves = Nodes(index.astype(np.int64), bits.astype(np.int8), limits, lower, none)
+    if (leaves.bits[np.arange(count), leaves.index] < 0).any():
+        raise CertificateError("a set of inputs leaves the bit at its index free")
+    if hole(leaves, functionals) is not None:
+        raise CertificateError("its sets do not cover all inputs")
+    return Found(leaves, -math.inf, math.inf, "", 0, 0.0, nodes, seconds), functionals

@@ -1,8 +1,9 @@
-"""How runs stand: five words, each with one meaning, and how many runs each applies to.
+"""How runs stand: six words, each with one meaning, and how many runs each applies to.
 
 *Solved* is the paper's criterion, on samples. According to the record of `ithbit verify`, the final
-weights of a solved run are *refuted*, *not refuted*, *right on all inputs* or *proved*. A run
-without a record is refuted if it was wrong on plain inputs tried at the end of its training.
+weights of a solved run are *refuted*, *not refuted*, *bounded (unchecked)*, *right on all inputs*
+or *proved*, which needs a second implementation that has confirmed the certificate. A run without
+a record is refuted if it was wrong on plain inputs tried at the end of its training.
 """
 
 from collections import Counter
@@ -17,8 +18,9 @@ SOLVED = "in some epoch right on every held-out sample, the paper's criterion of
 WORDS = {  # letter in tables, and meaning
     "refuted": ("r", "a wrong answer was found"),
     "not refuted": ("n", "a search found no wrong answer, which proves nothing"),
+    "bounded (unchecked)": ("b", "bounds say right on all inputs, unchecked by a second program"),
     "right on all inputs": ("a", "every input was tried, in float32"),
-    "proved": ("p", "right on all inputs by a proof"),
+    "proved": ("p", "right on all inputs by a proof that a second program has checked"),
 }
 # An unsettled run was wrong within rounding alone: no wrong answer was found.
 _READ_AS = {"unsettled": "not refuted", "proved on all inputs": "proved"}

@@ -8,7 +8,7 @@
     result.json         written last; its presence means that the run is finished
     failure.json        its presence means that the run failed
     verification.json   what `ithbit verify` found about the final weights
-    proof.json          the certificate, if `ithbit verify --prove` proved it right on all inputs
+    proof.json          the certificate, if `ithbit verify --prove` proved it or bounded it
     layer.json          where a user's layer came from
     layer.py            and its code, for the record: never run from here
 
@@ -36,9 +36,9 @@ from ithbit.errors import StoreError
 from ithbit.spec import RunSpec
 from ithbit.store.reading import (
     ended,
+    load_verification,
     read_history,
     read_json,
-    read_verification,
 )
 from ithbit.store.records import (
     SCHEMA,
@@ -314,9 +314,19 @@ class RunFolder:
             write_atomically(self.path / name, data)
 
 
-def keep_verification(folder: Path, verified: Verified) -> None:
-    """Write what was found about a run to its folder, unless just that is on record."""
-    if read_verification(str(folder)) == verified:
-        return
+def keep_verification(folder: Path, verified: Verified) -> Path | None:
+    """Write what was found about a run to its folder, unless just that is on record. A damaged
+    record is renamed, not replaced: its new path is returned."""
+    aside = None
     with said_as_store_error(folder):
+        try:
+            if load_verification(str(folder)) == verified:
+                return None
+        except UnreadableError:
+            names = (f"verification.damaged{k}.json" for k in ("", *range(2, 1000)))
+            free = next((name for name in names if not os.path.lexists(folder / name)), None)
+            if free is not None:
+                aside = folder / free
+                os.rename(folder / "verification.json", aside)
         write_atomically(folder / "verification.json", json_bytes(verified.to_json()))
+    return aside

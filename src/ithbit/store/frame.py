@@ -42,7 +42,15 @@ from ithbit.store.reading import (
     read_run,
     read_verification,
 )
-from ithbit.store.records import NOT_FINITE, VERDICTS_0_1, Epoch, Failure
+from ithbit.store.records import (
+    BOUNDED,
+    NOT_FINITE,
+    PROVED,
+    VERDICTS_0_1,
+    Epoch,
+    Failure,
+    Proof,
+)
 from ithbit.store.schema import ContradictionError, Field, UnreadableError, check, must, schema
 from ithbit.store.status import need_runs
 from ithbit.store.writing import in_memory, write_whole
@@ -63,6 +71,10 @@ _FAILURE = {
 }
 
 
+# Of the proof that a second implementation confirmed, if one did: without it none counts as such.
+_CHECKED = {"certificate_sha256": schema(Proof)["certificate_sha256"]}
+
+
 def _columns(*parts: Mapping[str, Field]) -> dict[str, Any]:
     """The polars type of each field; a value that is not plain is kept as JSON text."""
     return {name: _KINDS.get(f.kind, pl.String) for part in parts for name, f in part.items()}
@@ -71,9 +83,11 @@ def _columns(*parts: Mapping[str, Field]) -> dict[str, Any]:
 COLUMNS: dict[str, Any] = {
     **_columns(_HEAD, _MODEL, RESULT),
     "verification": pl.String,  # the verdict of `ithbit verify`, null if it was not run
+    **_columns(_CHECKED),
     **_columns(_FAILURE, _PROTOCOL),
 }
 HISTORY_COLUMNS: dict[str, Any] = _columns(WHOSE, _EPOCH)
+_UNCHECKED = (pl.col("verification") == PROVED) & (pl.col("certificate_sha256").fill_null("") == "")
 _BEST = pl.col("max_accuracy")
 _AT_ONCE = pl.col("error").str.starts_with(NOT_FINITE) & (pl.col("failed_epoch") <= 1)
 _SOLVED = pl.when(_BEST.is_null() & _AT_ONCE).then(False).otherwise(_BEST == 1)
@@ -190,6 +204,7 @@ def _row(folder: str, path: str) -> dict[str, Any]:
         "settings": _settings(spec["model"], spec["protocol"]),
         "group": group(model["task"], model["family"], model["n_layers"]),
         "seed": spec["seed"],
+        "certificate_sha256": "",
         **model,
         **_values(spec["protocol"], _PROTOCOL),
     }
@@ -197,6 +212,8 @@ def _row(folder: str, path: str) -> dict[str, Any]:
         verified = read_verification(path)
         row |= _values(record, RESULT)
         row["verification"] = verified and verified.found.verdict
+        if verified and verified.found.verdict == PROVED and verified.found.proof:
+            row["certificate_sha256"] = verified.found.proof.certificate_sha256
     elif state == "failed":
         row |= {"error": record["error"], "failed_epoch": record["epoch"]}
         if record["error"].startswith(NOT_FINITE) and (epochs := read_history(path)):
@@ -226,7 +243,7 @@ def _settings(model: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
 
 def _exported_rows(store: Path, path: Path) -> Records:
     """The rows of an exported table, each checked like a run folder's records."""
-    rows = _read_table(path, COLUMNS, _MODEL | _PROTOCOL | RESULT)
+    rows = _read_table(path, COLUMNS, _MODEL | _PROTOCOL | RESULT | _CHECKED)
     known: set[str] = set()
     kept: list[bool] = []
     set_aside = []
@@ -246,7 +263,9 @@ def _exported_rows(store: Path, path: Path) -> Records:
         raise StoreError(f"{path} has no rows: no runs were exported")
     rows = rows.filter(pl.Series(kept, dtype=pl.Boolean)).with_columns(
         solved=_SOLVED,
-        verification=pl.col("verification").replace(VERDICTS_0_1),
+        verification=pl.when(_UNCHECKED)
+        .then(pl.lit(BOUNDED))
+        .otherwise(pl.col("verification").replace(VERDICTS_0_1)),
     )
     return Records(store, rows, tuple(set_aside), is_export=True)
 

@@ -19,6 +19,8 @@ from ithbit.errors import SpecError, StoreError, whole
 from ithbit.families import family_named, task_named
 from ithbit.spec import ModelSpec, Protocol, RunSpec, spec_id
 from ithbit.store.records import (
+    BOUNDED,
+    PROVED,
     SCHEMA,
     VERDICTS_0_1,
     Case,
@@ -193,10 +195,10 @@ def check_result(result: Data, protocol: Data, where: str) -> None:
 def _check_verification(found: Verification, where: str) -> None:
     """Refuse a verdict that the numbers contradict."""
     verdict, wrong, case = found.verdict, found.n_wrong, found.counterexample
-    is_proved = verdict == "proved on all inputs"
+    is_proved = verdict in (PROVED, BOUNDED)
     is_right = is_proved or verdict == "right on all inputs"
     proof = found.proof
-    holds = proof is not None and proof.outcome == "proved" and (proof.least_margin or 0) > 0
+    holds = proof is not None and proof.verdict is not None and (proof.least_margin or 0) > 0
     _raise_first(
         where,
         (
@@ -232,26 +234,47 @@ def read_verification(folder: str) -> Verified | None:
     readable about them. That is no error: verifying again replaces it, and the run itself is valid.
 
     A record of other weights does not count. If the folder has no weights, there is nothing to
-    compare with, and its record counts.
+    compare with, and its record counts. A proof counts as *bounded (unchecked)* unless the record
+    says that a second implementation confirmed the very file proof.json that lies beside it.
     """
     try:
-        record = read_json(f"{folder}/verification.json")
-        if record is None or not folder.endswith(f"-{record.get('run_id')}"):
+        return load_verification(folder)
+    except UnreadableError:
+        return None
+
+
+def load_verification(folder: str) -> Verified | None:
+    """As `read_verification`, but raises `UnreadableError` for a record that is damaged."""
+    record = read_json(f"{folder}/verification.json")
+    if record is None:
+        return None
+    try:
+        if not folder.endswith(f"-{record.get('run_id')}"):
             return None
         record["verdict"] = VERDICTS_0_1.get(str(record.get("verdict")), record.get("verdict"))
         verified = read_as(Verified, record | {"found": record}, "verification.json")
         _check_verification(verified.found, "verification.json")
         wrong = {int(i): whole("a count", count) for i, count in record["wrong_by_index"].items()}
         _ = verified.found.effort, verified.found.sentence()  # stages and margins that can be said
-    except (UnreadableError, SpecError, ValueError, KeyError, TypeError, OverflowError):
+    except (SpecError, ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
+        raise UnreadableError(f"verification.json is damaged: {str(error)!r:.200}") from None
+    if _is_of(f"{folder}/weights.safetensors", verified.weights_sha256) is False:
         return None
+    found, proof = replace(verified.found, wrong_by_index=wrong), verified.found.proof
+    if proof is not None and proof.outcome == "proved":
+        same = _is_of(f"{folder}/proof.json", proof.certificate_sha256)
+        if not (same and proof.verdict == PROVED):
+            found = found.with_proof(replace(proof, outcome="bounded", checked=""))
+    return replace(verified, found=found)
+
+
+def _is_of(path: str, sha256: str) -> bool | None:
+    """Whether a file has that digest; None if it cannot be read."""
     try:
-        with open(f"{folder}/weights.safetensors", "rb") as file:
-            if hashlib.sha256(file.read()).hexdigest() != verified.weights_sha256:
-                return None
-    except OSError:
-        pass
-    return replace(verified, found=replace(verified.found, wrong_by_index=wrong))
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest() == sha256
+    except (OSError, ValueError):
+        return None
 
 
 def read_history(folder: str) -> list[Epoch]:

@@ -5,7 +5,7 @@ The annotations are the schema: see `schema.py`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -17,8 +17,15 @@ SCHEMA = 1
 NOT_FINITE = "the loss is not finite"  # how the error of a run that diverged begins
 
 StoppedBy = Literal["loss", "epochs", "solved"]
+PROVED, BOUNDED = "proved on all inputs", "bounded (unchecked)"  # verdicts that rest on a proof
+SECOND = "second implementation"  # how a proof was checked; only then it is one
 Verdict = Literal[
-    "proved on all inputs", "right on all inputs", "refuted", "not refuted", "unsettled"
+    "proved on all inputs",
+    "bounded (unchecked)",
+    "right on all inputs",
+    "refuted",
+    "not refuted",
+    "unsettled",
 ]
 VERDICTS_0_1 = {  # verdicts of 0.1, and those that they are read as
     "verified on all inputs": "right on all inputs",
@@ -168,15 +175,17 @@ class Proof:
     """The outcome of `ithbit verify --prove`: bounds of the margin in real arithmetic on the stored
     weights, whatever was observed in floats.
 
-    *proved*: the margin is at least `least_margin` on all inputs, and the certificate says why.
-    *refuted*: the input found is wrong in real arithmetic. *open*: the time ran out. *no bounds*:
-    there is no file of bounds for such blocks, or the weights cannot be bounded.
+    *proved*: the margin is at least `least_margin` on all inputs; a second implementation has
+    confirmed the certificate that was written (`checked`). *bounded*: the search's own bounds say
+    so, and no second implementation has confirmed it. *refuted*: the input found is wrong in real
+    arithmetic. *open*: the time ran out, or the certificate was `refused`. *no bounds*: there is no
+    file of bounds for such blocks, or the weights cannot be bounded.
     """
 
-    outcome: Literal["proved", "refuted", "open", "no bounds"]
-    least_margin: float | None = None  # proved on all inputs; None if nothing is
+    outcome: Literal["proved", "bounded", "refuted", "open", "no bounds"]
+    least_margin: float | None = None  # on all inputs; None if nothing is bounded
     least_found: float | None = None  # the least margin found, rounded up
-    least_float32: float | None = None  # proved of a float32 run on all inputs; None if nothing is
+    least_float32: float | None = None  # bound of a float32 run on all inputs, never checked
     found_at: str = ""  # bits and index of that input
     share_closed: Share = 0.0  # of all inputs: where bounds are above 0
     nodes: Count = 0  # sets of inputs that were bounded
@@ -184,20 +193,37 @@ class Proof:
     seconds: Amount = 0.0
     arithmetic: str = ""
     certificate: str = ""  # the file, beside this record; "" if it could not be written
+    checked: str = since_0_2("")  # `SECOND` if a second implementation confirmed this
+    certificate_sha256: str = since_0_2("")  # of the bytes that were confirmed
+    refused: str = since_0_2("")  # why the certificate that the search made does not hold
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict of a run that no input refutes; None if the bounds decide nothing."""
+        if self.outcome == "proved" and self.checked == SECOND:
+            return "proved on all inputs"
+        return "bounded (unchecked)" if self.outcome in ("proved", "bounded") else None
 
     def sentence(self) -> str:
-        """What is proved, in words."""
+        """What is proved or bounded, in words."""
         effort = f"{self.nodes:,} nodes, {self.seconds:.1f} s"
         match self.outcome:
-            case "proved":
-                float32, margin = self.least_float32, lower_text(self.least_margin)
-                run = "" if float32 is None else f", {lower_text(float32)} as run in float32"
-                return f"margin at least {margin} in real arithmetic{run} ({effort})"
+            case "proved" | "bounded":
+                float32 = self.least_float32
+                known = "" if float32 is None else lower_text(float32)
+                run = f", as run in float32 {known} (unchecked)" if known else ""
+                by = "" if self.verdict == PROVED else " by the bounds of the search alone"
+                least = f"margin at least {lower_text(self.least_margin)} in real arithmetic"
+                return f"{least}{by}{run} ({effort})"
             case "refuted":
-                return f"wrong in real arithmetic at {self.found_at} ({effort})"
+                sure = "" if self.checked else " by the bounds of the search alone"
+                return f"wrong in real arithmetic at {self.found_at}{sure} ({effort})"
+            case "open" if self.refused:
+                said = "the search closed all inputs, but its certificate does not hold"
+                return f"{said}: {self.refused}"
             case "open":
-                share = lower_percent(self.share_closed)
-                return f"proved on {share} of all inputs, the rest open ({effort})"
+                closed = f"bounds above 0 on {lower_percent(self.share_closed)} of all inputs"
+                return f"{closed}, the rest open ({effort})"
         return "no bounds for such a model, or for weights as large as these"
 
 
@@ -205,8 +231,9 @@ class Proof:
 class Verification:
     """The outcome of trying inputs on one model. `n_wrong` counts over all that were evaluated.
 
-    *proved on all inputs*: by bounds, in real arithmetic (`proof`), and no input tried was wrong in
-    float32. *right on all inputs*: every input was tried.
+    *proved on all inputs*: by bounds in real arithmetic (`proof`) that a second implementation has
+    confirmed, and no input tried was wrong in float32. *bounded (unchecked)*: by bounds that none
+    has confirmed, where not all inputs were tried. *right on all inputs*: every input was tried.
     *refuted*: the counterexample is answered wrong, in its batch and alone. *not refuted*: the
     search found nothing, which proves nothing. *unsettled*: inputs were answered wrong in a batch
     and right alone, or wrong before (on another device) and right now, so their margins are within
@@ -238,12 +265,24 @@ class Verification:
         """Share of right answers over all inputs; None if not all were tried."""
         return 1 - self.n_wrong / self.n_inputs if self.exhaustive else None
 
+    def with_proof(self, proof: Proof) -> "Verification":
+        """With a proof added, and the verdict that both give; a wrong answer outweighs it. All
+        inputs tried one by one are better evidence than bounds that nobody checked."""
+        verdict, was = proof.verdict, self.verdict
+        if was in ("proved on all inputs", "bounded (unchecked)"):
+            was = "right on all inputs" if self.exhaustive else "not refuted"
+        if verdict is None or was in ("refuted", "unsettled"):
+            return replace(self, proof=proof, verdict=was)
+        if verdict == BOUNDED and was == "right on all inputs":
+            return replace(self, proof=proof, verdict=was)
+        return replace(self, proof=proof, verdict=verdict, method="proof")
+
     def sentence(self) -> str:
         """The verdict in words."""
         margin = "not finite" if self.worst.margin is None else f"{self.worst.margin:.4g}"
         least = f"least margin {margin}"
         match self.verdict:
-            case "proved on all inputs":
+            case "proved on all inputs" | "bounded (unchecked)":
                 assert self.proof is not None
                 return f"all {self.n_inputs:,}, {self.proof.sentence()}; in float32 {least}"
             case "right on all inputs":

@@ -171,20 +171,39 @@ class Certificate(Shown):
             safe = safe_n(solution, run.dtype)
             reach = "" if safe is None else f"; in separate runs {safe.sentence()}"
             table.add_row(run.dtype, f"{run.sentence()}{reach} (observed)")
-        if isinstance(solution, TrainedSolution):
+        is_ours = is_construction(solution)
+        if is_ours and isinstance(solution, TrainedSolution):
             spec = solution.spec
             proved = trained_every_n(spec.task, spec.family, spec.d_model, spec.n_heads)
             least = lower_text(float(proved.margin), DIGITS)
             table.add_row("for every n", f"margin >= {least}: {proved.because}")
-        elif always := every_n(solution.variant, solution.family):
+        elif is_ours and (always := every_n(solution.variant, solution.family)):
             least = f"{always.margin} by closed form"
             table.add_row("for every n", f"margin >= {least}: {always.because}")
         table.add_row("applies to", "real arithmetic on the stored weights, not float runs")
-        yield (
-            f"{solution.task.upper()} by {solution.family}, n = {solution.n_bits} "
-            f"({solution.theorem})\n"
-        )
+        source = solution.theorem if is_ours else "not the weights of a construction"
+        yield f"{solution.task.upper()} by {solution.family}, n = {solution.n_bits} ({source})\n"
         yield table
+
+
+def is_construction(solution: AnySolution) -> bool:
+    """Whether these are exactly the weights that `construct` builds for such a task, family, n and
+    sizes, with the same names: what is known of the construction for every n applies to them."""
+    from ithbit.theory.certificate_file import same_json, weights_to_json
+    from ithbit.theory.constructions import construct, construct_trained
+
+    try:
+        built: AnySolution
+        if isinstance(solution, TrainedSolution):
+            spec, sizes = solution.spec, ("d_model", "n_heads", "d_ff", "d_state", "positions")
+            given = {name: getattr(spec, name) for name in sizes}
+            built = construct_trained(spec.task, spec.family, spec.n_bits, spec.n_layers, **given)
+        else:
+            built = construct(solution.task, solution.family, solution.n_bits, solution.variant)
+    except SpecError:
+        return False
+    named = (built.variant, built.theorem) == (solution.variant, solution.theorem)
+    return named and same_json(weights_to_json(built), weights_to_json(solution))
 
 
 def require_writable(n_bits: int) -> None:

@@ -1,4 +1,4 @@
-"""The certificate as a JSON file, and its re-verification from the file alone.
+"""The certificate of a construction as a JSON file, and its check from that file alone.
 
 The file holds the weights themselves without loss, as float64 numbers in their shortest form, the
 claim (margin, inputs, arithmetic, method) and a digest. The check rebuilds the solution from the
@@ -9,6 +9,7 @@ digest, compared last, catches changes that leave a true claim true.
 
 import hashlib
 import json
+import math
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -32,10 +33,25 @@ Json = dict[str, Any]
 _OBSERVED_TOLERANCE = 1e-6
 # How far a stated bound may be below the re-derived one; more is a change, not rounding.
 _MARGIN_SLACK = 1e-9
+_MOST_BYTES = 1 << 30
 
 
 class CertificateError(IthbitError):
-    """A certificate that cannot be read, or does not hold."""
+    """A certificate that does not hold; the command line exits with status 1. Its sentence may
+    quote the file, so characters that do not print are escaped."""
+
+    exit_status = 1
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(
+            "".join(each if each.isprintable() else repr(each)[1:-1] for each in sentence)
+        )
+
+
+class CannotReadError(CertificateError):
+    """A certificate, or the weights it is about, that cannot be read: nothing was checked."""
+
+    exit_status = 2
 
 
 def document(certificate: Certificate) -> Json:
@@ -68,30 +84,82 @@ def check_certificate(path: Path) -> Certificate:
         raise CertificateError(f"{path} is not a certificate: its format is not {FORMAT!r}")
     try:
         return _check(content)
-    except (SpecError, CertificateError, OverflowError) as reason:
+    except (SpecError, CertificateError, ArithmeticError, RecursionError) as reason:
         raise CertificateError(f"{path} is refused: {reason}") from reason
 
 
 def read_certificate(path: Path) -> Json:
     """The contents of a certificate file, whatever its format."""
     try:
-        content = json.loads(path.read_text())
-    except OSError as error:
-        raise CertificateError(f"cannot read {path}: {error.strerror}") from error
+        if path.exists() and not path.is_file():  # a device or a pipe may never end
+            raise CannotReadError(f"cannot read {path}: it is not a file")
+        if path.stat().st_size > _MOST_BYTES:
+            raise CannotReadError(f"cannot read {path}: it has more than {_MOST_BYTES:,} bytes")
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:  # a name with a null character is a ValueError
+        said = getattr(error, "strerror", None) or error
+        raise CannotReadError(f"cannot read {path}: {said}") from error
+    try:
+        return parsed(data)
+    except ValueError as error:
+        raise CertificateError(f"{path} {error}") from error
+
+
+def parsed(data: bytes) -> Json:
+    """The JSON object in the bytes of a certificate. Raises ValueError for anything else, also for
+    what JSON readers understand differently: a name given twice, NaN, infinity, numbers that are
+    too large, and text that is not UTF-8."""
+    try:
+        text = data.decode("utf-8")
+        content = json.loads(
+            text, object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite
+        )
     except (ValueError, RecursionError) as error:
-        raise CertificateError(f"{path} is not a JSON file: {error}") from error
+        raise ValueError(f"is not a JSON file: {str(error)!r:.200}") from error
     if not isinstance(content, dict):
-        raise CertificateError(f"{path} is not a certificate: its format is not {FORMAT!r}")
+        raise ValueError(f"is not a certificate: its format is not {FORMAT!r}")
     return content
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Json:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is given twice")
+    return found
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"{text} is not a number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text:.40} is too large")
+    return value
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Whether two values are the same in JSON: 1, 1.0 and true are three values.
+
+    >>> same_json(1, True), same_json([1], [1.0]), same_json({"a": None}, {"a": None})
+    (False, False, True)
+    """
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _check(content: Json) -> Certificate:
     solution = solution_from_json(content)
+    for name in ("theorem", "variant"):
+        if not (isinstance(content[name], str) and content[name].isprintable()):
+            raise CertificateError(f"{name} is not a line of text: {content[name]!r:.80}")
+    if not same_json(weights_to_json(solution), content["weights"]):
+        raise CertificateError("its weights hold something that is not a weight in float64")
     method, claimed = content.get("method"), content.get("margin")
     if method not in list(METHODS):  # the file may have a list there
-        raise CertificateError(f"the method {method!r} is unknown")
+        raise CertificateError(f"the method {method!r:.80} is unknown")
     if isinstance(claimed, bool) or not isinstance(claimed, int | float):
-        raise CertificateError(f"the margin must be a number, got {claimed!r}")
+        raise CertificateError(f"the margin must be a number, got {claimed!r:.80}")
     derived = certify(solution, method)
     if not derived.certified:
         raise CertificateError(f"the weights give only a margin >= {lower_text(derived.margin)}")
@@ -101,10 +169,13 @@ def _check(content: Json) -> Certificate:
         raise CertificateError(
             f"the margin is stated as {claimed!r}, but the weights give {derived.margin!r}"
         )
-    for key, value in derived.summary().items():
-        if key not in ("margin", "worst") and content.get(key) != value:
+    summary = derived.summary()
+    for key, value in summary.items():
+        if key not in ("margin", "worst") and not same_json(content.get(key), value):
             shown = shortened(repr(value), 60, 28)
             raise CertificateError(f"{key} is not what follows from the weights: {shown}")
+    if unknown := sorted(content.keys() - {*summary, "float_execution", "weights", "digest"}):
+        raise CertificateError(f"it states more than a certificate does: {unknown[0]!r:.80}")
     _check_worst(content.get("worst"), solution)
     if content.get("digest") != digest(content):
         raise CertificateError("the digest does not match the contents: the file was changed")
@@ -117,14 +188,16 @@ def _check_worst(worst: Any, solution: AnySolution) -> None:
         raise CertificateError("the worst input is missing")
     bits = tuple(int(bit) if bit in "01" else -1 for bit in worst["bits"])
     index, stated = worst.get("index"), worst.get("observed_margin")
-    if not isinstance(index, int) or not isinstance(stated, int | float):
+    if type(index) is not int or isinstance(stated, bool) or not isinstance(stated, int | float):
         raise CertificateError("the worst input has no index or no observed margin")
     instance = Instance(solution.task, bits, index)
     if len(bits) != solution.n_bits:
         raise CertificateError(f"the worst input has {len(bits)} bits, n is {solution.n_bits}")
     seen = float(solution.margins(np.array([instance.bits]), np.array([index]))[0])
     if not abs(seen - stated) <= _OBSERVED_TOLERANCE * max(1.0, abs(seen)):
-        raise CertificateError(f"the worst input has margin {seen:.9g}, the file says {stated}")
+        raise CertificateError(
+            f"the worst input has margin {seen:.9g}, the file says {stated!r:.40}"
+        )
 
 
 # Number of axes of the arrays that are not matrices.

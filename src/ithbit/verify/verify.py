@@ -38,7 +38,7 @@ from ithbit.spec import RunSpec, run_from_json
 from ithbit.store import reading
 from ithbit.store.folder import RunFolder, keep_verification
 from ithbit.store.reading import read_verification
-from ithbit.store.records import Case, Verdict, Verification, Verified
+from ithbit.store.records import PROVED, Case, Verdict, Verification, Verified
 from ithbit.store.schema import UnreadableError
 from ithbit.store.status import folder_status, need_runs
 from ithbit.tasks.sampling import Examples
@@ -281,9 +281,7 @@ def joined(before: Verified, fresh: Verified) -> Verified:
     if now.verdict != "refuted" and known < least:
         now = replace(now, worst=was.worst)
     if was.proof is not None and was.proof.outcome != "no bounds":
-        now = replace(now, proof=was.proof)
-        if was.proof.outcome == "proved" and now.verdict not in _WRONG:
-            now = replace(now, verdict="proved on all inputs", method="proof")
+        now = now.with_proof(was.proof)
     return replace(fresh, found=now)
 
 
@@ -301,7 +299,7 @@ def check_length(run: RunSpec, budget: int) -> None:
 
 def is_enough(record: Verified, budget: int, count: bool) -> bool:
     """Whether a record already says all that verifying again with this budget could."""
-    return record.found.verdict == "proved on all inputs" or _tried(record, budget, count)
+    return record.found.verdict == PROVED or _tried(record, budget, count)
 
 
 def _tried(record: Verified, budget: int, count: bool) -> bool:
@@ -314,13 +312,16 @@ def _tried(record: Verified, budget: int, count: bool) -> bool:
 
 def may_be_proved(record: Verified, seconds: float, again: bool = False) -> bool:
     """Whether a proof could add something to a record: the run is neither proved, refuted nor
-    unsettled, and an earlier attempt, if any, was left open and had less time. With `again`, any
-    attempt that decided nothing is repeated."""
-    if record.found.verdict in ("proved on all inputs", *_WRONG):
+    unsettled, and an earlier attempt, if any, was left open and had less time, or was never checked
+    by a second implementation. With `again`, any attempt that decided nothing is repeated."""
+    if record.found.verdict in (PROVED, *_WRONG):
         return False
     before = record.found.proof
     if before is None or (before.outcome == "open" and before.seconds < seconds):
         return True
+    if before.outcome in ("proved", "bounded"):
+        # Confirmed by all there is for such blocks, or, in records of 0.2, by nobody.
+        return not before.certificate_sha256
     return again and before.outcome in ("open", "no bounds")
 
 

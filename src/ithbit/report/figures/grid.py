@@ -23,7 +23,7 @@ NONE = "#eef3f7"
 SHADES = LinearSegmentedColormap.from_list("successes", [NONE, "#9ecae1", "#3182bd", "#0b3c6f"])
 DIFFERENT = "#D55E00"
 # From dark to light and back, so that neighbours differ in grey too.
-STANDING = dict(zip(WORDS, ("#B2182B", "#FBE3D6", "#8FD6B8", "#00674B"), strict=True))
+STANDING = dict(zip(WORDS, ("#B2182B", "#FBE3D6", "#C9BFE3", "#8FD6B8", "#00674B"), strict=True))
 _TASK_TITLES = {
     "rhi": "Right-hand indexing (index last)",
     "lhi": "Left-hand indexing (index first)",
