@@ -174,11 +174,9 @@ def _infinite(p: Params, spec: ModelSpec, rng: Rng) -> None:
     p[name].flat[rng.integers(p[name].size)] = rng.choice([np.nan, np.inf, -np.inf])
 
 
-KINDS: dict[str, Callable[[Params, ModelSpec, Rng], None]] = {
-    each.__name__[1:]: each
-    for each in (_plain, _scaled, _extreme, _gains, _zeros, _entries, _whole, _scores, _common)
-    + (_flat, _kinks, _twins, _small, _digits, _tiny, _weak, _infinite)
-}
+_ALL = [_plain, _scaled, _extreme, _gains, _zeros, _entries, _whole, _scores, _common, _flat]
+_ALL += [_kinks, _twins, _small, _digits, _tiny, _weak, _infinite]
+KINDS: dict[str, Callable[[Params, ModelSpec, Rng], None]] = {f.__name__[1:]: f for f in _ALL}
 _RARE = ("infinite", "tiny", "extreme")
 
 
