@@ -3,7 +3,8 @@
 Every model has a number, and a model with all its nodes follows from the seed and that number. A
 *violation* is a bound that an input certainly beats, a node that is called empty but is not, a
 false bound that the second implementation confirms, or weights that are not finite and yet have
-bounds. Run `python tests/prove/fuzz.py --models 10000 --seed 1` for the counts.
+bounds. With every model come single operations on random forms (`fuzz_forms.py`). For the counts,
+run `python tests/prove/fuzz.py --models 10000 --seed 1`.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from exact import Exact
 from flint import arb
+from fuzz_forms import compare_operations
 
 from ithbit.prove import check
 from ithbit.prove.bands import STEP, everything
@@ -102,6 +104,31 @@ def _scores(p: Params, spec: ModelSpec, rng: Rng) -> None:
         p[f"blocks.{layer}.qkv.weight"][: 2 * spec.d_model] *= size
 
 
+def _cliff(p: Params, spec: ModelSpec, rng: Rng) -> None:
+    """One token in the first layer of softmax on RHI outweighs those of some string by the factor
+    at which float64 begins to lose numbers, e^645 to e^745."""
+    if not (spec.task == "rhi" and spec.family.startswith("softmax")):
+        return
+    n, d, i = spec.n_bits, spec.d_model, int(rng.integers(spec.n_bits))
+    features = np.zeros((2 * n + 1, 6))
+    features[: 2 * n, 0], features[n : 2 * n, 3] = 1, 1
+    features[-1, [1, 4, 5]] = 1, i / n, (i / n) ** 2
+    place = np.append(np.tile(np.arange(n) / n, 2), 1)
+    x = features @ p["embed"].T + np.stack([place, place**2], -1) @ p["positions.polynomial"].T
+    x = x + p["enter.type"]
+    x = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
+    x = x * p["enter.norm.weight"] + p["enter.norm.bias"]
+    weight, bias = p["blocks.0.qkv.weight"], p["blocks.0.qkv.bias"]
+    q, k = x[-1] @ weight[:d].T + bias[:d], x @ weight[d : 2 * d].T + bias[d : 2 * d]
+    score = (q * k)[:, : spec.d_head].sum(-1) / np.sqrt(spec.d_head)
+    seen = [*(np.arange(n) + n * rng.integers(0, 2, n)), 2 * n]
+    spread = score.max() - score[seen].max()
+    if spread > 0:
+        factor = np.sqrt(rng.uniform(630, 750) / spread)
+        weight[: 2 * d] *= factor
+        bias[: 2 * d] *= factor
+
+
 def _common(p: Params, spec: ModelSpec, rng: Rng) -> None:
     """A large common part of all coordinates, which norms take away with all but a few digits."""
     for name in p:
@@ -174,8 +201,8 @@ def _infinite(p: Params, spec: ModelSpec, rng: Rng) -> None:
     p[name].flat[rng.integers(p[name].size)] = rng.choice([np.nan, np.inf, -np.inf])
 
 
-_ALL = [_plain, _scaled, _extreme, _gains, _zeros, _entries, _whole, _scores, _common, _flat]
-_ALL += [_kinks, _twins, _small, _digits, _tiny, _weak, _infinite]
+_ALL = [_plain, _scaled, _extreme, _gains, _zeros, _entries, _whole, _scores, _cliff, _common]
+_ALL += [_flat, _kinks, _twins, _small, _digits, _tiny, _weak, _infinite]
 KINDS: dict[str, Callable[[Params, ModelSpec, Rng], None]] = {f.__name__[1:]: f for f in _ALL}
 _RARE = ("infinite", "tiny", "extreme")
 
@@ -314,6 +341,7 @@ def run(models: int, seed: int, first: int = 0, stop: bool = False) -> Counts:
     counts = Counts()
     for number in range(first, first + models):
         compare(seed, number, counts)
+        compare_operations(seed, number, counts.violations)
         if stop and counts.violations:
             break
     return counts
