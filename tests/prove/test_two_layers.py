@@ -313,8 +313,8 @@ def test_cells_of_a_parabola_are_as_wide_as_it_bends(rng) -> None:
 def test_what_a_bit_chooses_cannot_be_beaten(rng) -> None:
     """Two bits, free, and one token more; slots with generators of their own."""
     n, slots = 2, 5
-    x = Form(rng.normal(size=(NODES, slots, 3)), rng.normal(size=(NODES, slots, 3, n)), 0)
-    x = Form(x.c, x.G, 0.1 * rng.random((NODES, slots, 3)))
+    c, G = rng.normal(size=(NODES, slots, 3)), rng.normal(size=(NODES, slots, 3, n))
+    x = Form(c, G, 0.1 * rng.random((NODES, slots, 3)))
     x.G[:, [0, 2], :, 0] = x.G[:, [1, 3], :, 1] = 0  # a slot's own bit is as it is
     total = chosen(x, n, np.arange(n), free_bands(n))
     tight = np.inf
@@ -337,8 +337,9 @@ def test_ratios_of_known_tokens_cannot_be_beaten(rng, spread) -> None:
     value = rng.normal(size=(2, NODES, n, D))
     rest, rest_value = np.exp(rng.normal(size=NODES)), rng.normal(size=(NODES, D))
     weighted = weight[..., None] * value
+    fixed = rest[:, None] * rest_value
     found = separable_ratio(
-        tuple(weight), tuple(weighted), rest, rest[:, None] * rest_value, np.arange(n)
+        tuple(weight), tuple(weighted), rest, fixed, np.abs(fixed), np.arange(n)
     )
     beaten = []
     for eps in itertools.product((0, 1), repeat=n):

@@ -6,7 +6,8 @@ with ε_j = ±1 for a free bit. For any m,
     N/D = m + (N₀ - m D₀ + Σ g_j ε_j) / D,   g_j = n_j - m d_j,
 
 so with 1/D in κ ± ρ and m = N₀/D₀ it is an affine form with generators κ g_j and a remainder
-ρ Σ|g_j|. In a second layer weights and values are forms: their products, convex functions and sums
+ρ Σ|g_j|. This needs 0 < D_min; where that is not known, nothing is known of the ratio: its parts
+are NaN. In a second layer weights and values are forms: their products, convex functions and sums
 over what the bits choose follow. There leading axes are up to the caller; dim is last in c and e,
 and followed by the symbols in G.
 """
@@ -44,13 +45,16 @@ def separable_ratio(
     weighted: tuple[FloatArray, FloatArray],
     fixed: FloatArray,
     fixed_weighted: FloatArray,
+    fixed_sizes: FloatArray,
     free: Ints,
     bands: Bands | None = None,
 ) -> Ratio:
     """The ratio from weights (..., bit) and weighted values (..., bit, dim) of bits 0 and 1, and
-    the sums over the other tokens (...) and (..., dim). A fixed bit has the same entry twice.
+    the sums over the other tokens (...) and (..., dim), with the sums of their sizes (..., dim),
+    which are larger where terms cancel. A fixed bit has the same entry twice.
 
-    Weights are off by at most a relative 2^-52, values by that plus `ENTRY`.
+    Weights are off by at most a relative 2^-52, or `TINY` by underflow, values by that plus
+    `ENTRY`.
     """
     (w0, w1), (x0, x1) = weight, weighted
     n = w0.shape[-1]
@@ -66,8 +70,9 @@ def separable_ratio(
         dp, xp = bands.share(d), bands.share(x)
         D0, N0 = D0 + bands.centre(dp), N0 + bands.centre(xp)
         reach = np.abs(bands.generators(d, dp)).sum(-1) * (1 + count)
-        reach = reach + bands.off(d, dp) + count * most
+        reach = reach + bands.off(d, dp) + count * most + n * TINY
         least, most = np.maximum(least, D0 - reach), np.minimum(most, D0 + reach)
+    least = np.where((least > 0) & (least <= most), least, np.nan)
     m = N0 / D0[..., None]
     off: FloatArray | float = 0.0
     if bands is None:
@@ -84,7 +89,7 @@ def separable_ratio(
     moves = size.sum(-1)
     if bands is None:  # a bit that dominates D moves the ratio only by what rounding hides
         moves = moves + count * (np.abs(x).sum(-1) + np.abs(m).sum(-1)[..., None] * np.abs(d))
-    sizes = (np.abs(x0) + np.abs(x1)).sum(-2) + 2 * np.abs(fixed_weighted)
+    sizes = (np.abs(x0) + np.abs(x1)).sum(-2) + 2 * fixed_sizes
     sizes = sizes + np.abs(m) * (most * 3)[..., None]
     wrong = count * sizes + (4 * ENTRY * most)[..., None] + n * TINY + off
     top, low = 1 / least, 1 / most
@@ -116,7 +121,7 @@ def dot(a: Form, b: Form, k: int) -> Form:
     e = np.abs(a.c) * b.e + np.abs(b.c) * a.e + ra * rb
     e = e + slack(2 * a.c.shape[-1] + b.G.shape[-1]) * (np.abs(a.c) + ra) * (np.abs(b.c) + rb)
     by_b[..., :k] += by_a[..., :k]
-    return Form(c, by_b, (e.sum(-1) + own) * _UP + TINY)
+    return Form(c, by_b, (e.sum(-1) + own) * (_UP + slack(e.shape[-1])) + TINY)
 
 
 def product(weight: Form, value: Form) -> Form:

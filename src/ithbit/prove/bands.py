@@ -6,6 +6,7 @@ p σ + r ε, where σ = C ε lies in the band: p becomes the generator of a symb
 and r is what remains for the bits. Any p is sound; least squares makes r small.
 
 Functionals and the ends of bands are multiples of `STEP`, small enough that their sums are exact.
+Whether a band contains no string is decided in whole steps, by exact integers.
 """
 
 import math
@@ -13,11 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ithbit.prove.bounded import Ints
+from ithbit.prove.bounded import Ints, NoBoundsError
 from ithbit.prove.forms import slack
 from ithbit.theory.layers import FloatArray
 
 STEP = 2.0**-12
+_MOST = 2.0**30  # steps, so that all sums are exact
+_GRID = 1024  # of the directions in which bands are tried for emptiness
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +32,7 @@ class Bands:
     mid: FloatArray  # node functional
     half: FloatArray
     back: FloatArray  # node free functional: about a right inverse of C; any is sound
-    empty: Ints  # node: no string can be in all bands
+    empty: Ints  # node: no string can be in all bands, decided in exact integers
 
     @property
     def count(self) -> int:
@@ -69,6 +72,13 @@ def everything(functionals: FloatArray, nodes: int) -> FloatArray:
     return np.broadcast_to(np.stack([-most, most], -1), (nodes, len(functionals), 2)).copy()
 
 
+def need_steps(values: FloatArray, name: str) -> None:
+    """Raise `NoBoundsError` unless all values are whole steps, few enough for exact sums."""
+    steps = values / STEP
+    if not ((np.abs(steps) <= _MOST) & (steps == np.rint(steps))).all():
+        raise NoBoundsError(f"the {name} are not whole steps of {STEP}")
+
+
 def reached(functionals: FloatArray, limits: FloatArray, bits: Ints) -> FloatArray:
     """The limits (node, functional, 2) of C ε over all bits, cut to what a node's bits allow."""
     signs = np.where(bits < 0, 0.0, 2.0 * bits - 1)
@@ -81,14 +91,23 @@ def bands_of(functionals: FloatArray, limits: FloatArray, bits: Ints, free: Ints
     """The bands of nodes from limits (node, functional, 2) of C ε over all bits."""
     fixed = np.where(bits < 0, 0.0, 2.0 * bits - 1) @ functionals.T
     low, high = np.moveaxis(reached(functionals, limits, bits) - fixed[..., None], -1, 0)
-    empty = (low > high).any(-1)
     mid, half = (low + high) / 2, np.maximum(high - low, 0) / 2
     C = functionals * (bits < 0)[:, None]  # node functional bit
-    reach = np.abs(C).sum(-1)
-    a = mid / np.maximum(reach, STEP)  # towards a corner of the bands that no string may reach
-    most = np.abs((a[..., None] * C).sum(1)).sum(-1)
-    least = (a * mid).sum(-1) - (np.abs(a) * half).sum(-1)
-    empty |= least > most + slack(C.shape[-1] + 8) * (np.abs(a) * (reach + half)).sum(-1) * 2
+    empty = _empty(C, low, high)
     C = C[..., free]
     back = np.linalg.pinv(C, rcond=1e-6).astype(np.float64)
     return Bands(C, mid, half, back, empty)
+
+
+def _empty(C: FloatArray, low: FloatArray, high: FloatArray) -> Ints:
+    """Whether no string can have low <= C ε <= high, in whole steps: a band has no end in reach, or
+    a C ε is always less than in the bands, for a direction a towards a corner of them. Exact;
+    other bands may be empty too."""
+    rows, ends = (C / STEP).astype(np.int64), [(x / STEP).astype(np.int64) for x in (low, high)]
+    outside = (ends[0] > ends[1]).any(-1)
+    reach = np.maximum(np.abs(rows).sum(-1), 1)
+    a = np.rint((ends[0] + ends[1]) * (_GRID / 2) / reach).astype(np.int64)
+    a = np.clip(a, -_GRID, _GRID)
+    most = np.abs((a[..., None] * rows).sum(1)).sum(-1)
+    least = np.minimum(a * ends[0], a * ends[1]).sum(-1)
+    return outside | (least > most)

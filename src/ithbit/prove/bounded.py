@@ -42,12 +42,23 @@ class Arrays:
 
 @dataclass(frozen=True, eq=False)
 class Bounded(Arrays):
-    """For every node: proved bounds on the margin, and hints that prove nothing."""
+    """For every node: proved bounds on the margin, and hints that prove nothing.
+
+    Bounds that are NaN, inverted or infinite on the wrong side are none: on construction they
+    become -inf and inf. Only a node that is decided to be empty has the bounds inf and -inf.
+    """
 
     lower: FloatArray  # -inf where nothing is known
     upper: FloatArray
     slope: FloatArray  # node bit: how the margin's form moves with a bit
     weight: FloatArray  # node (bit, then functional): how much it matters for the enclosure
+    empty: Ints  # node: decided exactly, see `bands.py`: it contains no input
+
+    def __post_init__(self) -> None:
+        known = (self.lower <= self.upper) & (self.lower < np.inf) & (self.upper > -np.inf)
+        for name, unknown in (("lower", -np.inf), ("upper", np.inf)):
+            bound = np.where(known, getattr(self, name), unknown)
+            object.__setattr__(self, name, np.where(self.empty, -unknown, bound))
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,10 @@ summation and with fused operations: a sum of k products has an error of at most
 first order, u = 2^-53. `slack` allows more than twice that, which also covers the operations around
 the sum; `TINY` covers underflow. Square roots and quotients are those of IEEE 754, the GELU is a
 table computed with arb balls plus a Taylor remainder, cube roots are checked after the fact.
+
+Overflow gives infinity or NaN in c, G or e of a node, and everything computed from these is
+infinite or NaN again. Such a coordinate has no bounds: `Form.bounds` gives -inf and inf. Nodes do
+not see each other: no branch depends on the values of a whole batch.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,28 +45,40 @@ def slack(terms: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Form(Arrays):
-    """Arrays: c (node, dim), G (node, dim, symbol), e (node, dim)."""
+    """Arrays: c (node, dim), G (node, dim, symbol), e (node, dim).
+
+    An error that is NaN or negative bounds nothing, so it becomes infinite.
+    """
 
     c: FloatArray
     G: FloatArray
     e: FloatArray
+
+    def __post_init__(self) -> None:
+        valid = self.e >= 0
+        if not valid.all():
+            object.__setattr__(self, "e", np.where(valid, self.e, np.inf))
 
     def spread(self) -> FloatArray:
         """How far the symbols move each coordinate, rounded up."""
         return np.abs(self.G).sum(-1) * (1 + slack(self.G.shape[-1])) + TINY
 
     def bounds(self) -> tuple[FloatArray, FloatArray]:
-        """Least and greatest value of each coordinate, rounded outward."""
+        """Least and greatest value of each coordinate, rounded outward; -inf and inf if unknown."""
         reach = (self.spread() + self.e) * _UP
-        room = (np.abs(self.c) + reach) * (4 * _U) + TINY
-        return self.c - reach - room, self.c + reach + room
+        far = (np.abs(self.c) + reach) * (4 * _U) + TINY + reach
+        known = far < np.inf  # neither NaN nor infinite, so c is finite too
+        low, high = self.c - far, self.c + far
+        if not known.all():
+            low, high = np.where(known, low, -np.inf), np.where(known, high, np.inf)
+        return low, high
 
 
 def linear(x: Form, weight: FloatArray, bias: FloatArray | None = None) -> Form:
     """weight x + bias, for exact weights (out, in)."""
     size, off = np.abs(weight), slack(weight.shape[1])
     c = x.c @ weight.T
-    e = (x.e + off * (np.abs(x.c) + x.spread())) @ size.T * _UP + TINY
+    e = (x.e + off * (np.abs(x.c) + x.spread())) @ size.T * (_UP + off) + TINY
     if bias is not None:
         c = c + bias
         e = e + off * (np.abs(c) + 2 * np.abs(bias))
@@ -80,8 +96,10 @@ def add(x: Form, y: Form) -> Form:
 
 def with_own(x: Form, radius: FloatArray) -> Form:
     """The form with an additional symbol of that radius for each coordinate; where all radii of a
-    coordinate are hardly more than rounding, they go into its error."""
-    is_large = ~(radius < _HARDLY).all(0)  # NaN counts as large
+    coordinate are hardly more than rounding, they go into its error. A radius that is NaN or
+    negative bounds nothing, so it becomes infinite."""
+    radius = np.where(radius >= 0, radius, np.inf)
+    is_large = ~(radius < _HARDLY).all(0)
     own = np.flatnonzero(is_large)
     more = np.zeros((*x.c.shape, len(own)))
     more[:, own, np.arange(len(own))] = radius[:, own]
@@ -160,7 +178,7 @@ def _inverse_root(lo: FloatArray, hi: FloatArray) -> tuple[FloatArray, FloatArra
     a = -1 / (root_lo * root_hi * (root_lo + root_hi))
     above = np.maximum(1 / root_lo - a * lo, 1 / root_hi - a * hi) * _UP
     third = np.cbrt(-2 * a) * _DOWN
-    assert not (third * third * third * (1 + 8 * _U) > -2 * a).any()
+    third = np.where(third * third * third * (1 + 8 * _U) <= -2 * a, third, 0)
     below = np.minimum(1.5 * third * _DOWN, above)
     return a, (above + below) / 2, ((above - below) / 2 + above * 8 * _U) * _UP
 
@@ -232,7 +250,8 @@ def in_cells(x: Form, function: Callable[[Form], Form], k: int, cells: int = 16)
     of a constant plus the chord's slope times σ plus the mean of the cells' generators times ε.
     """
     (count, d, symbols), up = x.G.shape, 1 + slack(8)
-    _, vectors = np.linalg.eigh(np.nan_to_num(np.matmul(x.G, x.G.swapaxes(-1, -2))))
+    gram = np.matmul(x.G, x.G.swapaxes(-1, -2))
+    _, vectors = np.linalg.eigh(np.where(np.abs(gram) < 1e150, gram, 0))  # NaN would spread
     p = vectors[..., -1]  # any vector is sound
     tau = np.matmul(p[:, None], x.G)[:, 0]
     along = p[:, :, None] * tau[:, None]
@@ -284,8 +303,9 @@ def gelu_value(x: FloatArray) -> FloatArray:
     for term in reversed(terms):
         value *= r
         value += term.take(at, mode="clip")
-    if x.size and max(x.max(), -x.min()) > GELU_END:
-        value = np.where(np.abs(x) > GELU_END, np.maximum(x, 0.0), value)
+    beyond = np.abs(x) > GELU_END
+    if beyond.any():
+        value = np.where(beyond, np.maximum(x, 0.0), value)
     return value
 
 

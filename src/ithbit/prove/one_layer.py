@@ -46,6 +46,7 @@ _STEPS = 6  # of Dinkelbach
 # computed, rounds by far less than `_UP`.
 _U = 2.0**-24
 _EXP, _ERF, _UNDER = 4 * _U, 8 * _U, 1e-30
+_OVER, _OVER_ROOT = 1e38, 1e18  # sums, and what norms square, may overflow beyond
 _UP = 1 + 1e-6
 
 
@@ -88,6 +89,7 @@ class OneSoftmax:
     def __call__(self, index: Ints, bits: Ints, limits: FloatArray | None = None) -> Bounded:
         """Bounds of nodes: index (node) from 0, bits (node, bit) in -1, 0, 1; the bit at the
         index is fixed and is the answer."""
+        index = index.astype(np.int64)  # n may be more than a small type holds
         with np.errstate(all="ignore"):
             return of_logit(*self._logit(index, bits), index, bits)
 
@@ -111,14 +113,14 @@ class OneSoftmax:
         wq = self.w[index, :, -1]  # node head
         vq = self.v[:, 2 * self.n + index].swapaxes(0, 1)  # node head dim
         fixed = wq[..., None] * vq
-        ratio = separable_ratio((w0, w1), (wv0, wv1), wq, fixed, free)
+        ratio = separable_ratio((w0, w1), (wv0, wv1), wq, fixed, np.abs(fixed), free)
         m, G, own, e = ratio.m, ratio.G, ratio.rest, ratio.e
         least, most = ratio.least, ratio.most
-        a, h = np.nonzero(most > _WIDE * least)
+        a, h = np.nonzero(~(most <= _WIDE * least))  # also where the ratio is unknown
         if len(a):
             low, high = self._ranges(index[a], h, bits[a], least[a, h])
             affine = np.abs(G[a, h]).sum(1) + own[a, h] + e[a, h]
-            narrow = (high - low).sum(-1) / 2 < affine.sum(-1)
+            narrow = ~((high - low).sum(-1) / 2 >= affine.sum(-1))
             a, h, low, high = a[narrow], h[narrow], low[narrow], high[narrow]
             m[a, h], own[a, h] = (high + low) / 2, (high - low) / 2
             e[a, h] = slack(0) * (np.abs(high) + np.abs(low)) + TINY
@@ -127,8 +129,9 @@ class OneSoftmax:
         bias = self.params["blocks.0.out.bias"]
         c = self.base[index] + m.sum(1) + bias
         parts = np.abs(self.base[index]) + np.abs(m).sum(1) + np.abs(bias) + np.abs(G).sum((1, 2))
-        e = (e.sum(1) + slack(8) * parts + 2 * ENTRY) * (1 + slack(8))
-        own = own.sum(1) * (1 + slack(8))
+        sums = slack(8 + m.shape[1])
+        e = (e.sum(1) + sums * parts + 2 * ENTRY) * (1 + sums)
+        own = own.sum(1) * (1 + sums)
         return with_own(Form(c, G.sum(1).swapaxes(-1, -2), e), own), matters
 
     def _ranges(
@@ -142,8 +145,12 @@ class OneSoftmax:
         return -_greatest(w, -v, barred, wq, -vq, least), high
 
 
-def of_logit(logit: Form, matters: FloatArray, index: Ints, bits: Ints) -> Bounded:
-    """Bounds from the logit's form, whose symbols begin with the bits that are free anywhere."""
+def of_logit(
+    logit: Form, matters: FloatArray, index: Ints, bits: Ints, empty: Ints | None = None
+) -> Bounded:
+    """Bounds from the logit's form, whose symbols begin with the bits that are free anywhere; nodes
+    that are known to be empty may be named."""
+    empty = np.zeros(len(index), bool) if empty is None else empty
     free = np.flatnonzero((bits < 0).any(0))
     low, high = logit.bounds()
     answer = np.take_along_axis(bits, index[:, None], 1)[:, 0]
@@ -154,14 +161,15 @@ def of_logit(logit: Form, matters: FloatArray, index: Ints, bits: Ints) -> Bound
     slope[:, free] = logit.G[:, 0, : len(free)] * sign[:, None]
     weight[:, free], rest = np.split(np.nan_to_num(matters, nan=1e9, posinf=1e9), [len(free)], 1)
     weight = np.concatenate([weight, rest], 1)
-    lower = np.where(np.isnan(lower), -np.inf, lower)
-    return Bounded(lower, np.where(np.isnan(upper), np.inf, upper), slope, weight)
+    slope = np.where(np.isnan(slope), 0, slope)
+    return Bounded(lower, upper, slope, weight, empty)
 
 
 def _greatest(
     w: FloatArray, v: FloatArray, barred: Ints, wq: FloatArray, vq: FloatArray, least: FloatArray
 ) -> FloatArray:
-    """An upper bound on (Σ w v + wq vq) / (Σ w + wq) over the bits that are not barred."""
+    """An upper bound on (Σ w v + wq vq) / (Σ w + wq) over the bits that are not barred; where the
+    least denominator is unknown (NaN), the largest value."""
     count = slack(2 * w.shape[1])
     top = np.maximum(np.where(barred, -np.inf, v).max((1, 2)), vq)  # a mean is no larger
     at = np.minimum(np.where(barred, np.inf, v).min((1, 2)), vq)
@@ -175,6 +183,8 @@ def _greatest(
     sizes = (w.max(2).sum(1) + wq)[:, None] * (np.abs(v).max((1, 2)) + np.abs(vq) + np.abs(at))
     off = count * sizes + (4 * ENTRY * (w.max(2).sum(1) + wq))[:, None] + w.shape[1] * TINY
     found = at + (np.maximum(total, 0) + off) / least[:, None] * (1 + count)
+    known = np.isfinite(found)
+    found, at = np.where(known, found, np.inf), np.where(known, at, 0)
     bound: FloatArray = np.minimum(top, found) + slack(0) * (np.abs(top) + np.abs(at)) + 2 * ENTRY
     return bound
 
@@ -215,6 +225,7 @@ class Float32(OneSoftmax):
         below = score.max(-1, keepdims=True) - score
         far = gamma(size + 2) * sizes + 2 * _U * np.where(seen, below, 0)
         self.far = (np.expm1(far) + _EXP) * seen * _UP  # of each weight, relative
+        self.far = np.where(seen & ~(sizes < _OVER), np.inf, self.far)
         self.share = np.exp(-below)
         self.most_v = np.abs(v).max(1)  # head dim: the largest
 
@@ -245,7 +256,8 @@ class Float32(OneSoftmax):
         most = np.maximum(np.maximum(a, b).max(-1), far[..., 2 * n :].max(-1))
         off = np.minimum(mean, most)  # relative errors of weights: weighted mean or largest
         off = np.where(most < 0.5, 2 * off / (1 - np.minimum(most, 0.5)), np.inf)
-        e = (off + gamma(3 * n + 8))[..., None] * self.most_v * _UP + _UNDER  # node head dim
+        e = (off + gamma(3 * n + 8))[..., None] * self.most_v * _UP  # node head dim
+        e = e + _UNDER * (1 + self.most_v)
         size, e = ((part + e).reshape(len(index), -1) for part in (self.most_v, 0 * e))
         weight, bias = p["blocks.0.out.weight"], p["blocks.0.out.bias"]
         e = e @ np.abs(weight).T + _linear(size, weight, bias)
@@ -263,15 +275,16 @@ def _normed(x: Form, gain: FloatArray, bias: FloatArray) -> Form:
     moved = gamma(2 * d + 8) * np.sqrt((size * size).mean(-1, keepdims=True))
     far = (c + normal * moved) / least[:, None] + gamma(6) * normal
     off = far * np.abs(gain) + gamma(3) * (normal * np.abs(gain) + np.abs(bias))
+    off = np.where((size < _OVER_ROOT).all(-1, keepdims=True), off, np.inf)
     return with_own(layer_norm(x, gain, bias, BERT_EPS), off * _UP + _UNDER)
 
 
 def _linear(size: FloatArray, weight: FloatArray, bias: FloatArray) -> FloatArray:
-    """The rounding of weight x + bias for |x| <= size."""
-    off: FloatArray = gamma(weight.shape[1] + 1) * (size @ np.abs(weight).T) + gamma(1) * np.abs(
-        bias
-    )
-    return off * _UP + _UNDER
+    """The rounding of weight x + bias for |x| <= size; infinite where it may overflow."""
+    sizes = size @ np.abs(weight).T
+    off = gamma(weight.shape[1] + 1) * sizes + gamma(1) * np.abs(bias)
+    found: FloatArray = np.where(sizes + np.abs(bias) < _OVER, off * _UP + _UNDER, np.inf)
+    return found
 
 
 def _mapped(x: Form, weight: FloatArray, bias: FloatArray) -> Form:
@@ -288,9 +301,10 @@ def _deviation(x: Form) -> FloatArray:
     """The least √(variance + ε) over a form."""
     d = x.c.shape[-1]
     c, G = x.c - x.c.mean(-1, keepdims=True), x.G - x.G.mean(-2, keepdims=True)
-    r = np.abs(G).sum(-1) + x.e + x.e.mean(-1, keepdims=True)
+    e = x.e + slack(d + x.G.shape[-1]) * (np.abs(x.c) + x.spread()).max(-1, keepdims=True) * 2
+    r = np.abs(G).sum(-1) + e + e.mean(-1, keepdims=True)
     near = np.maximum(np.abs(c) - r, 0)
-    by_symbol = np.abs(np.matmul(c[:, None], G)[:, 0]).sum(-1) + 2 * (np.abs(c) * x.e).sum(-1)
+    by_symbol = np.abs(np.matmul(c[:, None], G)[:, 0]).sum(-1) + 2 * (np.abs(c) * e).sum(-1)
     affine = ((c * c).sum(-1) - 2 * by_symbol) / d
     least = np.maximum(np.maximum(affine * (1 - 1e-9) - 1e-9, (near * near).mean(-1)), 0)
     return np.sqrt(least + BERT_EPS) / _UP

@@ -57,8 +57,10 @@ class Map(NamedTuple):
 def mapping(weight: FloatArray, bias: FloatArray | None = None) -> Map:
     """The map of a weight (out, in). ‖W‖² = ‖WᵀW‖, whose 16th power is at most ‖(WᵀW)^16‖_F;
     rounding of the powers, relative to their norms, is far below 1e-9."""
-    entries = float(np.linalg.norm(weight)) * _UP
-    power = weight.T @ weight / max(entries**2, TINY)
+    largest = float(np.abs(weight).max(initial=0)) or 1.0
+    entries = float(np.linalg.norm(weight / largest)) * largest * _UP  # its squares may underflow
+    unit = weight / (entries or 1.0)
+    power = unit.T @ unit
     for _ in range(4):
         power = power @ power
     norm = entries * float(np.linalg.norm(power)) ** (1 / 32) * (1 + 1e-9)
@@ -86,7 +88,7 @@ def layer_norm(rows: Rows, gain: FloatArray, bias: FloatArray, eps: float) -> Ro
     x = rows.x - (rows.x @ np.ones(d) / d)[..., None]
     e = (rows.e + 2 * off * rows.size) * _UP  # of x now
     deviation = np.sqrt(np.einsum("...d,...d->...", x, x) / d + eps)
-    least = max(float(deviation.min()) - e / root * _UP**2, float(np.sqrt(eps))) * (1 - off)
+    least = float(np.maximum(deviation.min() - e / root * _UP**2, np.sqrt(eps))) * (1 - off)
     x /= deviation[..., None]  # of norm √d at most
     x *= gain
     x += bias
@@ -178,11 +180,13 @@ class Points:
             node[inner] = -1
             if held[own].any():
                 low[own], high[own] = self(index, node)
-        low = np.where(held, np.where(np.isnan(low), -np.inf, low), np.inf)
-        high = np.where(held, np.where(np.isnan(high), np.inf, high), -np.inf)
+        known = low <= high
+        low = np.where(held, np.where(known, low, -np.inf), np.inf)
+        high = np.where(held, np.where(known, high, np.inf), -np.inf)
         slope = 1.0 - 2 * strings[low.argmin()][None]  # points at the least of them
         weight = np.zeros((1, n + len(functionals)))
-        return Bounded(low.min(keepdims=True), high.max(keepdims=True), slope, weight)
+        ends, empty = (low.min(keepdims=True), high.max(keepdims=True)), ~held.any(keepdims=True)
+        return Bounded(*ends, slope, weight, empty)
 
     def _first(self, index: int, bits: Ints) -> list[tuple[Ints, FloatArray]]:
         """For every token, its rows in the token table and the sums of its weights and weighted

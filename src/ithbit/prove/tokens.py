@@ -1,8 +1,9 @@
 """Tokens before the first mixing, as arb balls: what the first block computes from each one alone.
 
 Real arithmetic on the stored weights: the features (i-1)/n, ((i-1)/n)² and the positions t/(L-1)
-are exact rationals, as `tasks/tokens.py` and `models/positions.py` define them. Rows are bit 0 at
-each place, bit 1 at each place, each query, and for LHI the end, as in the token table.
+are exact rationals, as `tasks/tokens.py` and `models/positions.py` define them, and the epsilons of
+norms are the decimal numbers 10^-12 and 10^-5. Rows are bit 0 at each place, bit 1 at each place,
+each query, and for LHI the end, as in the token table.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,7 +54,7 @@ def normed(rows: Balls, gain: FloatArray, bias: FloatArray, eps: float) -> Balls
         d = len(row)
         mean = sum(row, arb(0)) / d
         centred = [x - mean for x in row]
-        scale = (sum((x * x for x in centred), arb(0)) / d + arb(eps)).rsqrt()
+        scale = (sum((x * x for x in centred), arb(0)) / d + arb(str(eps))).rsqrt()
         return [x * scale * g + b for x, g, b in zip(centred, gains, biases, strict=True)]
 
     return arb_mat([one(row) for row in rows.tolist()])
@@ -113,12 +114,15 @@ def weighed(q: Balls, k: Balls, spec: ModelSpec, seen: Mapping[int, Sequence[int
         if softmax:
             scores = [[x * scale for x in row] for row in rows]
             tops = [arb(max(float(x.mid()) for x in row)) for row in scores]
+            if not all(top.is_finite() for top in tops):
+                raise ArithmeticError("the scores are too large for a float")
             rows = [[(x - top).exp() for x in row] for row, top in zip(scores, tops, strict=True)]
         heads.append([relative_floats(row) for row in rows])
     return np.array(heads).swapaxes(0, 1)
 
 
 ENTRY = 1e-24  # absolute error of a float of `floats`, besides its rounding
+_LARGEST = 1e40  # float of `floats`, so that products with what underflow hides are below `TINY`
 
 
 def floats(balls: Balls) -> FloatArray:
@@ -126,11 +130,17 @@ def floats(balls: Balls) -> FloatArray:
     flat = [x for row in balls.tolist() for x in row]
     if not all(float(x.rad()) <= ENTRY / 2 for x in flat):
         raise ArithmeticError("the weights are too large for the precision of the balls")
-    return np.array([float(x.mid()) for x in flat]).reshape(balls.nrows(), balls.ncols())
+    found = np.array([float(x.mid()) for x in flat]).reshape(balls.nrows(), balls.ncols())
+    if not (np.abs(found) <= _LARGEST).all():
+        raise ArithmeticError("the weights are too large for the error terms of underflow")
+    return found
 
 
 def relative_floats(balls: list[Any]) -> FloatArray:
     """The same for positive balls: off by at most a relative 2^-52, except for underflow."""
     if not all(x.rel_accuracy_bits() >= 60 for x in balls):
         raise ArithmeticError("the scores are too large for the precision of the balls")
-    return np.array([float(x.mid()) for x in balls])
+    found = np.array([float(x.mid()) for x in balls])
+    if not (found < np.inf).all():
+        raise ArithmeticError("the weights of attention are too large for a float")
+    return found

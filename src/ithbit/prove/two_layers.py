@@ -24,7 +24,7 @@ from ithbit.prove.attention import (
     product,
     separable_ratio,
 )
-from ithbit.prove.bands import STEP, Bands, bands_of, everything
+from ithbit.prove.bands import STEP, Bands, bands_of, everything, need_steps
 from ithbit.prove.bounded import Bounded, Ints
 from ithbit.prove.forms import (
     TINY,
@@ -81,6 +81,7 @@ class TwoLayers:
             self.w *= place <= place[:, None]
         self.points = Points(self.w, self.v, self.x, params, spec)
         self.functionals = self._functionals() if functionals is None else functionals
+        need_steps(self.functionals, "functionals")
 
     def _functionals(self) -> FloatArray:
         """What layer 1 of linear attention mostly follows, over all slots, with every bit free and
@@ -102,6 +103,8 @@ class TwoLayers:
     def __call__(self, index: Ints, bits: Ints, limits: FloatArray | None = None) -> Bounded:
         """Bounds of nodes, see `Bounds`."""
         limits = everything(self.functionals, len(index)) if limits is None else limits
+        need_steps(limits, "limits")
+        index = index.astype(np.int64)
         few = (bits < 0).sum(1) <= self.few
         with np.errstate(all="ignore"):
             if few.all():
@@ -135,9 +138,7 @@ class TwoLayers:
         keys = keys[np.searchsorted(once, place.ravel())]
         last = keys[ends] if self.softmax else self._tail(mixed[ends], "blocks.0.", brief=True)
         logit, matters = self._second(keys, last, slots, bits, free, bands)
-        found = of_logit(logit, matters, index, bits)
-        found.lower[bands.empty] = np.inf
-        return found
+        return of_logit(logit, matters, index, bits, bands.empty)
 
     def _first(self, slots: Ints, free: Ints, bands: Bands) -> Form:
         """Attention of layer 1 with its residual, at all slots: node by node, slot by slot."""
@@ -152,11 +153,12 @@ class TwoLayers:
         x0[:, :, t, t % n] = x1[:, :, t, t % n] = mine[..., None] * self.v[:, slots[:, : 2 * n]]
         wr = self.w[:, at, rest[:, None]]
         fixed, fixed_x = wr.sum(-1), np.matmul(wr, self.v[:, rest])
+        fixed_sizes = np.matmul(wr, np.abs(self.v[:, rest]))
         if not self.softmax:
             fixed = fixed + DENOMINATOR_EPS
-        parts = (np.swapaxes(a, 0, 1) for a in (w0, w1, x0, x1, fixed, fixed_x))
-        w0, w1, x0, x1, fixed, fixed_x = parts  # node head slot …
-        ratio = separable_ratio((w0, w1), (x0, x1), fixed, fixed_x, free, bands)
+        parts = (np.swapaxes(a, 0, 1) for a in (w0, w1, x0, x1, fixed, fixed_x, fixed_sizes))
+        w0, w1, x0, x1, fixed, fixed_x, fixed_sizes = parts  # node head slot …
+        ratio = separable_ratio((w0, w1), (x0, x1), fixed, fixed_x, fixed_sizes, free, bands)
 
         def flat(each: FloatArray) -> FloatArray:
             """node head slot … dim -> (node slot) (head dim) …"""
@@ -234,7 +236,7 @@ class TwoLayers:
     ) -> tuple[Form, FloatArray, FloatArray]:
         """exp(q (k - k_ref) / √size) at every slot and head, and its bounds."""
         scale = self.size**-0.5
-        guess = (q.c * key.c).sum(-1)  # node slot head
+        guess = np.clip(np.nan_to_num((q.c * key.c).sum(-1)), -1e300, 1e300)  # node slot head
         settled = np.ones(slots.shape, bool)
         settled[:, : 2 * self.n] = np.tile(bits >= 0, 2)
         ref = np.where(settled[..., None], guess, -np.inf).argmax(1)  # node head
@@ -287,7 +289,7 @@ class TwoLayers:
         most = np.minimum(most, of_bits(high, n, np.maximum) * (1 + parts))
         if not self.softmax:
             least, most = (least + DENOMINATOR_EPS) * (1 - parts), (most + DENOMINATOR_EPS) * _UP
-        least = np.where(least > 0, least, np.nan)
+        least = np.where((least > 0) & (least <= most), least, np.nan)
         top, bottom = 1 / least, 1 / most
         middle, radius = (top + bottom) / 2, (top - bottom) / 2 + top * slack(0)
         low_n, high_n = N.bounds()
