@@ -9,14 +9,15 @@ overflow there is nothing to disagree on. So every evaluator but the plain model
 Sound, for weights for which it is true: by induction over the operations of a model, every number
 is at most the bound below, times 1 + T 2^-20 or so for rounding. Products of weights and vectors
 are bounded by the largest sum of sizes in a row of the weight, normalised vectors by the square
-root of their width, attention by its values (weights are at least 0, their sum is the denominator),
-GELU and SiLU by their argument, gates and states of a GRU by 1. Divisions are by at least an epsilon
-or a sum that includes 1. Squares inside norms and GELU, differences of two rows of the token table
-and sums over tokens count as numbers too. `LIMIT` leaves a factor of 3e8 below float32's largest
-number for what a form may add: constants, other scales of scores, partial sums.
+root of their width, attention by its values (weights are at least 0, and divided by their sum),
+GELU and SiLU by their argument, gates and states of a GRU by 1. Divisions are by at least an
+epsilon, or by a sum that includes 1. Squares inside norms and GELU, differences of two rows of the
+token table and sums over tokens count as numbers too. `LIMIT` leaves a factor of 3e8 below
+float32's largest number for what a form may add: constants, other scales of scores, partial sums.
 NaN and infinite weights give a bound that is not below the limit.
-*Not tight*: weights for which it is false may still be harmless. None of the shipped runs comes
-within ten orders of the limit.
+
+*Not tight*: weights for which it is false may still be harmless. All shipped runs are ten orders of
+magnitude below the limit.
 """
 
 import math

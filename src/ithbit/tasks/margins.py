@@ -1,8 +1,8 @@
 """What a right answer is: the one rule for every evaluator.
 
 The *margin* of an input is the logit of answer 1 if the answer is 1, and its negative if it is 0. A
-logit that is not finite is no answer: its margin is -inf, so that no comparison, minimum or sort can
-take it for a right one. An answer is right if its margin is above 0.
+logit that is not finite is no answer: its margin is -inf, so that no comparison, minimum or sort
+can take it for a right one. An answer is right if its margin is above 0.
 
 The paper's accuracy differs from that at 0 only: it answers 1 where sigmoid(logit) >= 0.5 in
 floats, which includes logits within rounding of 0.

@@ -90,7 +90,7 @@ def safe_n(solution: AnySolution, dtype: str) -> Safe | None:
 def comparable_margins(
     solution: AnySolution, bits: NDArray[Any], index: NDArray[Any], dtype: Any
 ) -> FloatArray:
-    """Margins with NaN and infinities, which wrong weights may give and are never right, as −inf."""
+    """Margins; NaN and infinities, which wrong weights may give and are never right, as −inf."""
     with np.errstate(all="ignore"):
         margins = solution.margins(bits, index, dtype).astype(np.float64)
     return np.where(np.isfinite(margins), margins, -np.inf)
