@@ -1,9 +1,9 @@
 """Ask a model for its margins, and search for a wrong answer, starting where one is most likely.
 
-Right answers have a positive *margin*, as `tasks/margins.py` defines it: not zero, and not of a logit
-that is NaN or infinite. All of it is *observed* in floats: the sign of a margin within rounding of
-0 may depend on the batch that the input is evaluated in, so inputs with a margin near 0 are
-evaluated again one by one.
+Right answers have a positive *margin*, as `tasks/margins.py` defines it: not zero, and not of a
+logit that is NaN or infinite. All of it is *observed* in floats: the sign of a margin within
+rounding of 0 may depend on the batch that the input is evaluated in, so inputs with a margin near 0
+are evaluated again one by one.
 
 *Structured* inputs are plain strings (`tasks/structured.py`); those with *two bits* are so many
 that they come later. *Densities* are strings of two densities with a cut (`tasks/sampling.py`).
