@@ -158,6 +158,15 @@ def test_infinite_logits_are_wrong_everywhere() -> None:
     assert found.worst.margin is None
     assert "least margin not finite" in found.sentence()
 
+    def sure_once(bits: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        once = (bits == 1).all(1) & (index == 3)
+        return torch.where(once, sure(bits, index), sure(bits, index).clamp(-1, 1))
+
+    found = examine(sure_once, 8, CPU.torch)
+    assert (found.verdict, found.n_wrong) == ("refuted", 1)
+    assert found.counterexample is not None
+    assert (found.counterexample.bits, found.counterexample.index) == ("1" * 8, 3)
+
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_the_rule(value) -> None:
