@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from ithbit.models import classifier
+from ithbit.tasks.margins import margin_of
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
 from ithbit.theory.constructions import TRAINED, construct_trained
@@ -55,8 +56,7 @@ def wrong(solution: TrainedSolution, dtype: torch.dtype, device: str) -> tuple[i
         examples = Examples(bits[None, rows], index[None, rows])
         with torch.no_grad():
             logits = classifier.logits(params, solution.spec, table, examples)[0].double()
-        margins = logits * (2 * examples.answer[0].double() - 1)
-        margins = torch.where(margins.isnan(), -torch.inf, margins)
+        margins = margin_of(logits, examples.answer[0])
         count += int((margins <= 0).sum())
         least = min(least, float(margins.min()))
     return count, least

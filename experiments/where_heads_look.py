@@ -28,6 +28,7 @@ import torch
 import ithbit
 from ithbit.families import FAMILIES
 from ithbit.store.reading import read_verification, run_folders
+from ithbit.tasks.margins import margin_of
 from ithbit.theory.constructions import TRAINED, construct_trained
 
 STANDS = ("not refuted", "bounded (unchecked)", "right on all inputs", "proved on all inputs")
@@ -74,8 +75,7 @@ def measure(model: torch.nn.Module, task: str, n: int, inputs: int, seed: int = 
         return maps[rows, layer, :, query, key].mean(0).max().item()
 
     def right() -> float:
-        answer = bits[rows, asked - 1] == 1
-        return ((model(bits, asked) > 0) == answer).double().mean().item()
+        return (margin_of(model(bits, asked), bits[rows, asked - 1]) > 0).double().mean().item()
 
     assert right() > 0.99
     without = []

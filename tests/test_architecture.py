@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
         *("selfcontained", "__version__"),
     },
     "explore": {
-        *("errors", "families", "spec", "store", "theory", "verify", "selfcontained"),
+        *("errors", "families", "spec", "models", "store", "theory", "verify", "selfcontained"),
         "__version__",
     },
     "probe": {

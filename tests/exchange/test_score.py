@@ -128,3 +128,20 @@ def test_sizes_are_checked(tmp_path: Path) -> None:
         ithbit.data("rhi", n=0, out=tmp_path)
     with pytest.raises(SpecError, match="unknown task 'xyz'"):
         write_sets("xyz", 4, tmp_path, [0])
+
+
+@pytest.mark.parametrize(
+    "no_answer", ["nan", "NaN", "inf", "-inf", "", "null", "1e400", "-1", "0.5"]
+)
+def test_what_is_no_answer_is_not_right(data: Path, tmp_path: Path, no_answer: str) -> None:
+    """Not even where the answer is 0, which a comparison with NaN would give."""
+    given = [no_answer if bit == 0 else "1" for bit in answers(data)["held_out"]]
+    rows = [f"held_out,{number},{each}" for number, each in enumerate(given)]
+    (tmp_path / "bad.csv").write_text("\n".join(["set,number,prediction", *rows]) + "\n")
+    with pytest.raises(SpecError, match="answers are 0 or 1"):
+        score(tmp_path / "bad.csv", data)
+    numbers = [float(each) if each not in ("", "null") else None for each in given]
+    frame = pl.DataFrame({"prediction": numbers}).with_columns(set=pl.lit("held_out"))
+    frame.with_row_index("number").write_parquet(tmp_path / "bad.parquet")
+    with pytest.raises(SpecError, match="answers are 0 or 1"):
+        score(tmp_path / "bad.parquet", data)

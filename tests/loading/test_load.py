@@ -322,3 +322,18 @@ def test_what_is_around_the_blocks_has_names_for_hooks_and_saved_weights(moved, 
         *("embed.own_weight", "positions.own_polynomial", "head.own_weight", "head.own_bias"),
         *("enter.own_norm_weight", "enter.own_norm_bias", "enter.own_type"),
     }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("plain", [False, True])
+def test_nan_in_the_weights_gives_no_answer(plain, dtype, moved, tmp_path, library) -> None:
+    """Though a library's fused attention drops it."""
+    spec = ModelSpec("lhi", "softmax-full", 5, 2)
+    params = moved(spec, dtype=torch.float32)
+    params["blocks.0.qkv.weight"][0, 0] = float("nan")
+    model = ithbit.load(
+        finished(tmp_path, spec, params), dtype=dtype, store=tmp_path, library=not plain
+    )
+    with torch.no_grad():
+        assert model("10110", [1, 2, 3, 4, 5]).isnan().all()
+        assert model("10110", 3).isnan()

@@ -1,9 +1,12 @@
 """Float runs: what they say, and that the stated lengths are not contradicted."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from ithbit.theory.constructions import CONSTRUCTIONS, FREE_GRU, construct
-from ithbit.theory.precision import float_runs, observed, safe_n
+from ithbit.theory.precision import float_runs, observed, safe_n, spot_inputs
 
 ENTRIES = [
     (entry.task, entry.family, variant)
@@ -43,3 +46,14 @@ def test_what_was_observed_is_labelled():
     assert seen["kind"] == "observed, not certified"
     assert seen["float32"]["right_up_to_n"] == 1424
     assert seen["float64"]["wrong_from_n"] is None
+
+
+def test_margins_that_are_not_finite_are_never_right() -> None:
+    solution = construct("lhi", "rnn", 3)
+    huge = replace(solution, output=np.asarray(solution.output) * 1e300)
+    bits, index = spot_inputs(huge)
+    with np.errstate(all="ignore"):
+        assert np.isinf(huge.margins(bits, index, np.float32)).any()
+    found, whole = float_runs(huge)
+    assert found.wrong == found.inputs
+    assert whole.wrong == 0  # in float64 nothing overflows

@@ -13,6 +13,7 @@ from ithbit.engine.device import choose_device
 from ithbit.engine.steppers.choice import evaluator_here
 from ithbit.errors import SpecError, StoreError, TooLargeError
 from ithbit.models import classifier
+from ithbit.models.classifier import stack
 from ithbit.native import building
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.reading import read_verification
@@ -317,12 +318,12 @@ def test_compiled_code_finds_the_margins_of_the_plain_models(monkeypatch) -> Non
     """And where it is there, verification takes it."""
     pytest.importorskip("numba")
     run = RunSpec(ModelSpec("rhi", "gru", 4), 0)
-    weights = save(classifier.init(run.model, 0))
+    weights, stacked = save(classifier.init(run.model, 0)), stack([classifier.init(run.model, 0)])
     monkeypatch.setattr(building, "ready", lambda spec: False)
-    assert evaluator_here(run.model, CPU)[1] == "stacked"
+    assert evaluator_here(run.model, stacked, CPU)[1] == "stacked"
     plain = examine(model_of(run, weights, CPU), 4, CPU, count=True)
     monkeypatch.setattr(building, "ready", lambda spec: True)
-    assert evaluator_here(run.model, CPU)[1] == "compiled"
+    assert evaluator_here(run.model, stacked, CPU)[1] == "compiled"
     found = examine(model_of(run, weights, CPU), 4, CPU, count=True)
     assert (found.n_evaluated, found.n_wrong) == (plain.n_evaluated, plain.n_wrong)
     assert found.worst.margin == pytest.approx(plain.worst.margin, abs=1e-5)

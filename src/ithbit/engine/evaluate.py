@@ -11,6 +11,7 @@ from ithbit.models.classifier import logits, matrix_numbers, with_buffers
 from ithbit.models.stacked import Params
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.tasks.indexing import n_tokens
+from ithbit.tasks.margins import counts_as_right, margin_of
 from ithbit.tasks.sampling import (
     DOUBLE_LENGTH_SEED,
     HALF_LENGTH_SEED,
@@ -53,7 +54,7 @@ def evaluate(
     batch_size: int,
     logits: Logits = logits,
 ) -> tuple[Tensor, Tensor]:
-    """Mean loss and accuracy of each seed on its examples; answer 1 where sigmoid(logit) >= 0.5."""
+    """Mean loss and accuracy (`counts_as_right`) of each seed on its examples."""
     losses, right = [], []
     for start in range(0, examples.index.shape[1], batch_size):
         stop = start + batch_size
@@ -61,7 +62,7 @@ def evaluate(
         answer = batch.answer
         out = logits(params, spec, table, batch)
         losses.append(bce(out, answer))
-        right.append((out.sigmoid() >= 0.5) == (answer == 1))
+        right.append(counts_as_right(out, answer))
     return torch.cat(losses, 1).mean(1), torch.cat(right, 1).double().mean(1)
 
 
@@ -143,8 +144,8 @@ def structured_answers(
     tried, wrong, example = 0, 0, None
     for bits, index in every_index(strings, limit, batch, embed.device):
         examples = Examples(bits[None], index[None])
-        sign = 2.0 * examples.answer[0] - 1
-        failed = ~(logits(params, spec, table, examples)[0] * sign > 0)  # NaN is wrong
+        out = logits(params, spec, table, examples)
+        failed = ~(margin_of(out, examples.answer)[0] > 0)
         tried, missed = tried + len(index), int(failed.sum())
         if missed and not wrong:
             at = int(failed.int().argmax())

@@ -128,7 +128,9 @@ def _stop(cell: Cell) -> bool:
         cell.unstack()
     for progress, reason in ended:
         if reason == "failed":
-            loss = progress.history[-1].train_loss
+            epoch = progress.history[-1]
+            finite = math.isfinite(epoch.train_loss)
+            loss = f"{epoch.held_out_loss} on held-out examples" if finite else epoch.train_loss
             error = f"{NOT_FINITE} in epoch {len(progress.history)}: {loss}"
             _fail(progress, error, "", cell)
         else:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ithbit.errors import SpecError
 from ithbit.explore import words
 from ithbit.explore.words import Standing
 from ithbit.families import family_named
+from ithbit.models.magnitudes import stays_finite
 from ithbit.selfcontained import scripted_page
 from ithbit.spec import ModelSpec
 from ithbit.store.reading import read_verification
@@ -37,7 +39,11 @@ _TEXTS = ("label", "title", "name", "origin", "how", "samples")
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One model as the page shows it. Weights are float32 for a run, float64 for a construction."""
+    """One model as the page shows it. Weights are float32 for a run, float64 for a construction.
+
+    The page computes in double precision, which does not overflow where float32 does; so it gets no
+    answer from weights for which float32 might (`models/magnitudes.py`).
+    """
 
     label: str
     title: str
@@ -54,6 +60,7 @@ class Entry:
         spec, family = self.spec, family_named(self.spec.family)
         weights = dict(sorted(self.weights.items()))  # files have them in any order
         numbers = list(weights.values())
+        stacked = {name: torch.as_tensor(value).unsqueeze(0) for name, value in weights.items()}
         kind = "f4" if all(value.dtype == np.float32 for value in numbers) else "f8"
         flat = np.concatenate([value.ravel() for value in numbers]).astype(f"<{kind}")
         return {
@@ -67,6 +74,7 @@ class Entry:
                 "state": spec.d_state,
             },
             "shapes": [[name, list(value.shape)] for name, value in weights.items()],
+            "finite": bool(stays_finite(stacked, spec, spec.n_bits)),
             "dtype": kind,
             "data": base64.b64encode(flat.tobytes()).decode(),
         }

@@ -1,5 +1,6 @@
 """The modules that `ithbit.load` returns: call them on bits and an index, or get attention maps."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,16 @@ from ithbit.families import family_named
 from ithbit.loading.constructed import params_of_solution
 from ithbit.loading.formal import Formal
 from ithbit.loading.plain import Plain
+from ithbit.models import classifier
+from ithbit.models.classifier import stack
+from ithbit.models.magnitudes import stays_finite
 from ithbit.models.softmax_attention import softmax_weights
 from ithbit.models.stacked import Params, part
 from ithbit.reference import weights
 from ithbit.reference.models import Reference, build, missing_library
 from ithbit.spec import ModelSpec, RunSpec
+from ithbit.tasks.sampling import Examples
+from ithbit.tasks.tokens import token_table
 from ithbit.theory.solution import Solution, TrainedSolution
 from ithbit.verify.verify import params_of, read_run
 
@@ -37,10 +43,15 @@ class Model(nn.Module):
     module: nn.Module
 
     def forward(self, bits: Bits, index: Index) -> Tensor:
-        """The logit of answer 1: positive where the model answers 1. A number, or one per row."""
+        """The logit of answer 1: positive where the model answers 1. A number, or one per row; NaN
+        and infinity are no answer."""
         rows, wanted, single = self._read(bits, index)
-        logit: Tensor = self.module(rows, wanted)
+        logit = self._logit(rows, wanted)
         return logit[0] if single else logit
+
+    def _logit(self, bits: Tensor, index: Tensor) -> Tensor:
+        logit: Tensor = self.module(bits, index)
+        return logit
 
     def attention(self, bits: Bits, index: Index) -> Tensor:
         """Attention maps: (batch) layer head query key. Raises `SpecError` if it has none."""
@@ -63,13 +74,19 @@ class Model(nn.Module):
 
 
 class Trained(Model):
-    """The model of a finished run, with its final weights."""
+    """The model of a finished run, with its final weights.
+
+    A library's attention may drop NaN, and sums overflow in one order and not in another. Where the
+    weights as loaded allow that (`models/magnitudes.py`), the logit is NaN unless the models that
+    are trained give a finite one of the same sign.
+    """
 
     def __init__(
         self, run: RunSpec, params: Params, dtype: torch.dtype, device: str, library: bool
     ) -> None:
         super().__init__()
-        self.run = run
+        self.run, self._loaded = run, params
+        self._safe: dict[int, bool] = {}  # by number of bits
         plain = run.model.code or not library or missing_library(run.model)
         module = Plain(run, params).to(device) if plain else build(run.model, device)
         self.module = module.double() if dtype == torch.float64 else module
@@ -92,6 +109,21 @@ class Trained(Model):
 
     def extra_repr(self) -> str:
         return self.run.name
+
+    def _logit(self, bits: Tensor, index: Tensor) -> Tensor:
+        logit, spec, n = super()._logit(bits, index), self.run.model, bits.shape[1]
+        if spec.code:
+            return logit
+        if n not in self._safe:
+            self._safe[n] = bool(stays_finite(stack([self._loaded]), spec, n))
+        if self._safe[n]:
+            return logit
+        params = {name: value.unsqueeze(0).to(logit) for name, value in self._loaded.items()}
+        with torch.no_grad():
+            table = token_table(spec.task, n, logit.dtype, logit.device)
+            plain = classifier.logits(params, spec, table, Examples(bits[None], index[None]))[0]
+        agreed = plain.isfinite() & logit.isfinite() & (plain.sign() == logit.sign())
+        return torch.where(agreed, logit, math.nan)
 
     def _check_length(self, n: int) -> None:
         spec = self.run.model

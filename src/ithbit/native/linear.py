@@ -26,9 +26,9 @@ def _features(m: Floats, x: int, slope: int, d: int, step: int, tokens: int) -> 
     for t in range(tokens):
         for i in range(d):
             v = get(m, x + t * step + i)
-            e = exp(zero() - largest(zero() - v, zero()))
+            e = exp(zero() - largest(zero(), zero() - v))
             put(m, slope + t * d + i, e)
-            put(m, x + t * step + i, e + largest(v, zero()))
+            put(m, x + t * step + i, e + largest(zero(), v))
 
 
 @part

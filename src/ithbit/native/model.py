@@ -2,6 +2,11 @@
 
 The twin of `models/classifier.py`. What acts on the token table is computed on it as usual, by
 torch and its autograd; `wide` has the table's rows as the first block takes them.
+
+Compiled code need not propagate NaN and infinity as the plain models do: exponentials are clipped,
+and sums have another order. So `logits` takes the plain models for weights with which anything may
+overflow (`models/magnitudes.py`), seed by seed: where they are not finite, nor is it. `raw_logits`
+does not ask; its caller must have.
 """
 
 import importlib
@@ -14,8 +19,10 @@ import torch
 from torch import Tensor
 
 from ithbit.families import family_named
+from ithbit.models import classifier
 from ithbit.models.classifier import init, token_vectors
 from ithbit.models.linear_attention import features
+from ithbit.models.magnitudes import stays_finite
 from ithbit.models.stacked import Params, layer_norm, linear, part, rms_norm
 from ithbit.native.building import module_of
 from ithbit.spec import ModelSpec
@@ -60,9 +67,25 @@ def _places(spec: ModelSpec) -> tuple[dict[str, int], Any, Any]:
 
 
 def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Examples) -> Tensor:
-    """The logit of answer 1 for every example: seed batch."""
+    """The logit of answer 1 for every example: seed batch; by the plain models for seeds whose
+    weights may overflow."""
     with torch.no_grad():
-        return gradients(params, spec, table, examples, train=False)[0]
+        safe = stays_finite(params, spec, table.n_bits)
+        if safe.all():
+            return raw_logits(params, spec, table, examples)
+        out = torch.empty(examples.index.shape)
+        for these, by in ((safe, raw_logits), (~safe, classifier.logits)):
+            if these.any():
+                few = Examples(examples.bits[these], examples.index[these])
+                some = {name: value[these] for name, value in params.items()}
+                out[these] = by(some, spec, table, few)
+        return out
+
+
+@torch.no_grad()
+def raw_logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Examples) -> Tensor:
+    """The same by compiled code alone, for weights that cannot overflow."""
+    return gradients(params, spec, table, examples, train=False)[0]
 
 
 def gradients(

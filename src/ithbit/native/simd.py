@@ -182,7 +182,7 @@ def zero(_: Any, builder: Any) -> Any:
 
 @_made(vector, vector, vector)
 def largest(_: Any, builder: Any, a: Any, b: Any) -> Any:
-    """The larger of two, in each lane."""
+    """The larger of two, in each lane; b if either is NaN, so that a constant a keeps b's NaN."""
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 

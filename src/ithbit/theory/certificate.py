@@ -334,5 +334,5 @@ def find_worst(solution: AnySolution, index: int, answer: int) -> Witness:
     bits[:, index - 1] = answer
     with np.errstate(all="ignore"):  # wrong weights may overflow; a NaN counts as the worst
         margins = solution.margins(bits, np.full(len(bits), index)).astype(np.float64)
-    at = int(np.argmin(np.where(np.isnan(margins), -np.inf, margins)))
+    at = int(np.argmin(np.where(np.isfinite(margins), margins, -np.inf)))
     return Witness(index, "".join(map(str, bits[at])), float(margins[at]))

@@ -90,10 +90,10 @@ def safe_n(solution: AnySolution, dtype: str) -> Safe | None:
 def comparable_margins(
     solution: AnySolution, bits: NDArray[Any], index: NDArray[Any], dtype: Any
 ) -> FloatArray:
-    """Margins with NaN, which wrong weights may give and does not compare, as −inf."""
+    """Margins; NaN and infinities, which wrong weights may give and are never right, as −inf."""
     with np.errstate(all="ignore"):
-        margins = solution.margins(bits, index, dtype)
-    return np.where(margins == margins, margins, -np.inf).astype(np.float64)
+        margins = solution.margins(bits, index, dtype).astype(np.float64)
+    return np.where(np.isfinite(margins), margins, -np.inf)
 
 
 def smallest_margin(solution: AnySolution, dtype: Any = np.float64) -> float:

@@ -1,9 +1,9 @@
 """Ask a model for its margins, and search for a wrong answer, starting where one is most likely.
 
-The *margin* of an input is the logit of answer 1 if the answer is 1, and its negative if it is 0:
-right answers have a positive margin. Zero and NaN are not right. All of it is *observed* in floats:
-the sign of a margin within rounding of 0 may depend on the batch that the input is evaluated in, so
-inputs with a margin near 0 are evaluated again one by one.
+Right answers have a positive *margin*, as `tasks/margins.py` defines it: not zero, and not of a
+logit that is NaN or infinite. All of it is *observed* in floats: the sign of a margin within
+rounding of 0 may depend on the batch that the input is evaluated in, so inputs with a margin near 0
+are evaluated again one by one.
 
 *Structured* inputs are plain strings (`tasks/structured.py`); those with *two bits* are so many
 that they come later. *Densities* are strings of two densities with a cut (`tasks/sampling.py`).
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ithbit.engine.device import one_thread
 from ithbit.store.records import Case
+from ithbit.tasks.margins import margin_of
 from ithbit.tasks.sampling import draw_densities, draw_examples, stream_keys
 from ithbit.tasks.structured import every_index, plain_strings, two_bit_strings
 
@@ -45,14 +46,13 @@ _CUDA_RESTARTS = 512
 
 
 def margins(logit: Tensor, bits: Tensor, index: Tensor) -> Tensor:
-    """The margin of every input, -inf where the logit is NaN.
+    """The margin of every input, -inf where the logit is not finite.
 
     >>> margins(torch.tensor([2.0, 2.0]), torch.tensor([[1], [0]]), torch.tensor([1, 1])).tolist()
     [2.0, -2.0]
     """
     answer = bits.gather(1, (index - 1).unsqueeze(1)).squeeze(1)
-    margin = torch.where(answer == 1, logit, -logit)
-    return torch.where(margin.isnan(), -math.inf, margin)
+    return margin_of(logit, answer)
 
 
 @contextmanager

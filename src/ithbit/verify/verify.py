@@ -202,13 +202,17 @@ def params_of(run: RunSpec, weights: bytes) -> Params:
     return {name: params[name] for name in shapes}  # safetensors gives them in any order
 
 
+def _stack_of(run: RunSpec, weights: bytes, device: torch.device) -> Params:
+    """The parameters of a run as a stack of one."""
+    params = params_of(run, weights)
+    return {name: value.unsqueeze(0).to(device) for name, value in params.items()}
+
+
 def model_of(run: RunSpec, weights: bytes, device: torch.device) -> Model:
     """The trained model of a run as a function of inputs, in float32."""
-    params = params_of(run, weights)
-    stacked = {name: value.unsqueeze(0).to(device) for name, value in params.items()}
-    stacked = with_buffers(stacked, run.model, [run.seed])
+    stacked = with_buffers(_stack_of(run, weights, device), run.model, [run.seed])
     table = token_table(run.model.task, run.model.n_bits, device=device)
-    logits, _ = evaluator_here(run.model, device)
+    logits, _ = evaluator_here(run.model, stacked, device)
 
     def model(bits: Tensor, index: Tensor) -> Tensor:
         size = batch_that_fits(run.model, bits.shape[1], len(index))
@@ -251,7 +255,7 @@ def verified(
     n_bits, where = run.model.n_bits, device.torch
     found = examine(model, n_bits, where, budget, seed, count=count, always=always, known=known)
     digest = hashlib.sha256(weights).hexdigest()
-    _, path = evaluator_here(run.model, device.torch)
+    _, path = evaluator_here(run.model, _stack_of(run, weights, where), where)
     environment = describe_environment(device) | {"path": path}
     fresh = Verified(
         run.run_id, run.name, digest, "float32", budget, seed, found, environment, count

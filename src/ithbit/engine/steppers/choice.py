@@ -24,12 +24,14 @@ from ithbit.engine.evaluate import Logits
 from ithbit.engine.how import Event, How, Notice
 from ithbit.engine.optim import AdamState
 from ithbit.engine.steppers import Rows, Stepper, StepperName, Switch, rows_of
-from ithbit.engine.steppers.plain import Compiled, Module, Plain, evaluator
+from ithbit.engine.steppers.plain import Compiled, Module, Plain
 from ithbit.errors import DeviceError, LayerError, one_of
 from ithbit.models import own_layer
 from ithbit.models.classifier import logits
 from ithbit.models.layer_source import layer_for
+from ithbit.models.magnitudes import stays_finite
 from ithbit.models.own_layer import off_in_evaluation
+from ithbit.models.stacked import Params
 from ithbit.native import building
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.tasks.indexing import n_tokens
@@ -79,14 +81,18 @@ def _pays(run: RunSpec) -> bool:
     return examples * n_tokens(model.task, model.n_bits) * model.n_layers >= _PAYS
 
 
-def evaluator_here(model: ModelSpec, device: torch.device) -> tuple[Logits, StepperName]:
-    """The fastest evaluation that needs no compiling first, and its name."""
+def evaluator_here(
+    model: ModelSpec, params: Params, device: torch.device
+) -> tuple[Logits, StepperName]:
+    """The fastest evaluation of a stack that needs no compiling first, and its name: by the plain
+    models if the weights may overflow, on inputs of the trained length."""
     if device.type == "cpu" and building.refusal(model) is None and building.ready(model):
-        from ithbit.native.model import compiled
+        from ithbit.native.model import compiled, raw_logits
 
         with suppress(Exception):  # the code was compiled by another machine or numba version
             compiled(model)
-            return evaluator("compiled"), "compiled"
+            if stays_finite(params, model, model.n_bits).all():
+                return raw_logits, "compiled"
     return logits, "stacked"
 
 

@@ -1,12 +1,19 @@
 """Steps with the fused kernels. Needs Triton, so it is imported only where it is used."""
 
+import math
+
+import torch
 from torch import Tensor
 
 from ithbit.engine.device import Device
 from ithbit.engine.evaluate import bce, held_out_examples, ordered_mean
 from ithbit.engine.steppers import Rows, StepperName
 from ithbit.kernels.step import Step
+from ithbit.models.classifier import init
+from ithbit.models.magnitudes import stays_finite
+from ithbit.models.stacked import unpacked
 from ithbit.spec import RunSpec
+from ithbit.tasks.margins import counts_as_right
 from ithbit.tasks.sampling import HELD_OUT_SEED, stream_keys
 
 
@@ -23,6 +30,7 @@ class Fused:
         assert self.fused.plan.n_parameters == rows.state.values.shape[1]
         seeds = [run.seed for run in runs]
         self.held_out_keys = stream_keys([seed + HELD_OUT_SEED for seed in seeds], device.torch)
+        self.like = init(self.model, seeds[0])
         self.answer = held_out_examples(self.model, self.protocol, seeds, device.torch).answer
 
     def step(self, count: int) -> None:
@@ -34,6 +42,10 @@ class Fused:
 
     def evaluate(self) -> tuple[Tensor, Tensor]:
         count = self.protocol.held_out_examples
-        out = self.fused.logits(self.rows.state.values, self.held_out_keys, count)
-        right = (out.sigmoid() >= 0.5) == (self.answer == 1)
+        values = self.rows.state.values
+        out = self.fused.logits(values, self.held_out_keys, count)
+        # The kernels' maxima drop NaN: weights that may overflow get no answer.
+        safe = stays_finite(unpacked(values, self.like), self.model, self.model.n_bits)
+        out = torch.where(safe.unsqueeze(1), out, math.nan)
+        right = counts_as_right(out, self.answer)
         return ordered_mean(bce(out, self.answer)), ordered_mean(right)

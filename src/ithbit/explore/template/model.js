@@ -285,19 +285,22 @@ const ithbit = (() => {
     return linear(last, d, weights["head.weight"], weights["head.bias"])[0];
   };
 
-  // The logit of answer 1.
-  const logit = (model, bits, index) => run(model, bits, index, null);
+  // The logit of answer 1; NaN, which is no answer, for weights that single precision may not bear.
+  const answered = (model, value) => (model.finite ? value : NaN);
+  const logit = (model, bits, index) => answered(model, run(model, bits, index, null));
   // The same, with everything on the way: the stream before and after each layer, maps, other rows.
   const explain = (model, bits, index) => {
     const trace = { stream: [], maps: [], rows: [] };
-    trace.logit = run(model, bits, index, trace);
+    trace.logit = answered(model, run(model, bits, index, trace));
     return trace;
   };
-  // The logit in the direction of the right answer: positive where the model is right.
-  const margin = (model, bits, index) => logit(model, bits, index) * (bits[index - 1] ? 1 : -1);
+  // The logit in the direction of the right answer: positive where the model is right, -Infinity where
+  // the logit is not finite. The rule of tasks/margins.py.
+  const marginOf = (value, bit) => (!Number.isFinite(value) ? -Infinity : bit ? value : -value);
+  const margin = (model, bits, index) => marginOf(logit(model, bits, index), bits[index - 1]);
 
   // A model from the page's data: weights in base64, one after another in the order of their names.
-  const read = ({ spec, shapes, dtype, data }) => {
+  const read = ({ spec, shapes, finite, dtype, data }) => {
     const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
     const numbers = new { f4: Float32Array, f8: Float64Array }[dtype](bytes.buffer);
     const weights = {}, blocks = Array.from({ length: spec.layers }, () => ({}));
@@ -309,8 +312,8 @@ const ithbit = (() => {
       if (layer !== undefined) blocks[layer][rest] = weights[name];
     }
     const places = positions(spec, weights);
-    return { spec, shapes, weights, blocks, places };
+    return { spec, shapes, weights, blocks, places, finite };
   };
 
-  return { erf, length, logit, explain, margin, read };
+  return { erf, length, logit, explain, marginOf, margin, read };
 })();

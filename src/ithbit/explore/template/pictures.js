@@ -12,8 +12,9 @@ const pictures = (() => {
     made.append(...children);
     return made;
   };
-  const plain = (x, digits = 3) => (Math.abs(x) < 1e-9 ? "0" : x.toFixed(digits).replace("-", "−"));
-  const percent = (x) => `${plain(100 * x, x < 0.0995 ? 1 : 0)} %`;
+  const shown = (x, digits) => (Math.abs(x) < 1e-9 ? "0" : x.toFixed(digits).replace("-", "−"));
+  const plain = (x, digits = 3) => (Number.isFinite(x) ? shown(x, digits) : "not finite");
+  const percent = (x) => (Number.isFinite(x) ? `${plain(100 * x, x < 0.0995 ? 1 : 0)} %` : plain(x));
   const kindOf = (t) => (t === (task === "rhi" ? n : 0) ? "number" : t - first >= n ? "end" : "bit");
   const called = (t) => {
     if (kindOf(t) === "number") return `the number ${state.index}`;

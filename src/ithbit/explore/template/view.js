@@ -191,13 +191,15 @@
     byId("summary").append(short);
 
     const showAnswer = (logit) => {
-      const truth = state.bits[state.index - 1], margin = truth ? logit : -logit, right = margin > 0;
-      const strong = () => node("b", {}, `${Number(logit > 0)}, ${right ? "right" : "wrong"}`);
+      const truth = state.bits[state.index - 1], margin = ithbit.marginOf(logit, truth), right = margin > 0;
+      const answer = Number.isFinite(logit) ? Number(logit > 0) : "no finite number";
+      const strong = () => node("b", {}, `${answer}, ${right ? "right" : "wrong"}`);
       for (const each of [says, short]) each.className = `says ${right ? "right" : "wrong"}`;
       short.replaceChildren(letter.cloneNode(true), ` ${model.label}: answers `, strong());
       const truly = right ? "." : `: bit ${state.index} is ${truth}.`;
-      says.replaceChildren("Answers ", strong(), `${truly} Logit ${plain(logit)}, margin ${plain(margin)}.`);
-      const scale = Math.max(16, Math.abs(margin)), size = (50 * Math.abs(margin)) / scale;
+      const why = net.finite ? "" : " Single precision may overflow with such weights, so this page does not answer for them.";
+      says.replaceChildren("Answers ", strong(), `${truly} Logit ${plain(logit)}, margin ${plain(margin)}.${why}`);
+      const far = Number.isFinite(margin) ? Math.abs(margin) : 16, scale = Math.max(16, far), size = (50 * far) / scale;
       const colour = `var(--${right ? "good" : "bad"})`;
       Object.assign(gauge.style, { left: `${right ? 50 : 50 - size}%`, width: `${Math.max(0.5, size)}%`, background: colour });
       const marks = [`confidently wrong, margin ${plain(-scale, 0)}`, "0", `confidently right, ${plain(scale, 0)}`];
@@ -274,7 +276,7 @@
       }
       ended();
       if (found) {
-        const answer = 1 - found.bits[found.index - 1];
+        const answer = Number.isFinite(found.margin) ? 1 - found.bits[found.index - 1] : "no finite number";
         result.textContent = `Found at try ${counted(tried)}: asked for bit ${found.index}, it answers ${answer}. It is now the input above.`;
         change({ bits: found.bits, index: found.index });
         return;
