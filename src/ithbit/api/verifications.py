@@ -79,8 +79,8 @@ class Verified(Shown):
 
     def source(self) -> str:
         """Where the tries were made, and what can be checked again."""
-        device = in_one_line(str(self.record["environment"].get("device_name", "an unknown device")))
-        said = f"observed in float32 on {device}"
+        device = self.record["environment"].get("device_name", "an unknown device")
+        said = f"observed in float32 on {in_one_line(str(device))}"
         if self.found is None or not self.tries_are_new:
             said = f"on record: {said}"
         stands = {PROVED: "proof.json can be checked again", BOUNDED: "bounded, not proved"}

@@ -22,8 +22,8 @@ from safetensors.numpy import save
 
 from ithbit.prove.bands import STEP, everything, reached
 from ithbit.prove.bounded import Bounded, Bounds, Ints, Leaves
-from ithbit.shown import NO_BOUND, lower_percent, lower_text
 from ithbit.prove.coverage import MOST_FUNCTIONALS, MOST_LEAVES, hole
+from ithbit.shown import NO_BOUND, lower_percent, lower_text
 from ithbit.theory.certificate_file import CertificateError
 from ithbit.theory.layers import FloatArray
 
