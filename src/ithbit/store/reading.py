@@ -227,8 +227,8 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
     own = f"{run.name}-{record['run_id']}"
     if os.path.basename(folder) != own:
         beside = os.path.isdir(os.path.join(os.path.dirname(folder), own))
-        what = "which counts; move it out of the store" if beside else "rename it to count it"
-        raise CopyError(f"it is a copy of {own}: {what}")
+        what = "which counts; move it out of the store" if beside else "which is not there; rename it"
+        raise CopyError(f"it is a copy of {own}, {what}")
 
 
 def check_spec(model: Data, seed: int, protocol: Data, where: str) -> RunSpec:

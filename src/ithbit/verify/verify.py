@@ -208,7 +208,7 @@ def _check_tensors(run: RunSpec, weights: bytes) -> list[str]:
         given = dict(deserialize(weights))
     except SafetensorError as error:
         raise StoreError(f"the weights of {run.name} are damaged: {error}") from error
-    for name, each in given.items():
+    for name, each in sorted(given.items()):
         if each["dtype"] != "F32":
             raise StoreError(
                 f"the weights of {run.name} are not float32: {name!r:.80} is {each['dtype']}; "
