@@ -214,7 +214,7 @@ def mixed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_store(store, plans[:-5])
     failed = write_run(store, plans[-1], "failure")
     record = json.loads((failed / "failure.json").read_text())
-    (failed / "failure.json").write_text(json.dumps(record | {"error": HOSTILE, "name": HOSTILE}))
+    (failed / "failure.json").write_text(json.dumps(record | {"error": HOSTILE}))
     write_run(store, plans[-2], "spec")
     damaged = write_run(store, plans[-3])
     (damaged / "result.json").write_text('{"schema": 1, "run_id"')

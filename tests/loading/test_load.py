@@ -313,7 +313,7 @@ def test_damaged_weights_are_refused(gru, tmp_path) -> None:
 
 def test_what_is_around_the_blocks_has_names_for_hooks_and_saved_weights(moved, tmp_path) -> None:
     spec = ModelSpec("lhi", "softmax-full", n_bits=5, n_layers=2)
-    run = finished(tmp_path, spec, moved(spec))
+    run = finished(tmp_path, spec, moved(spec, dtype=torch.float32))
     module = ithbit.load(run.run_id, store=tmp_path, library=False).module
     parts = ["embed", "positions", "enter", "body", "leave", "head"]
     assert [name for name, _ in module.named_children()] == parts

@@ -149,7 +149,7 @@ def write_run(store: Path, plan: Plan, kind: str = "result", with_history: bool 
             "max_accuracy": plan.accuracy,
             "final_accuracy": plan.accuracy,
             "final_loss": 9e-7 if plan.solved else 0.69 * (1 - plan.accuracy) + 1e-6,
-            "half_length_accuracy": round(0.505 + shift + rng.gauss(0, shift / 2), 4),
+            "half_length_accuracy": round(min(0.505 + shift + rng.gauss(0, shift / 2), 1), 4),
             "double_length_accuracy": round(0.5 + shift / 3 + rng.gauss(0, 0.01), 4),
             "seconds_per_epoch": 0.25,
             "evaluation_seconds": 0.012,
@@ -168,8 +168,9 @@ def write_verification(folder: Path, run: RunSpec, verdict: Verdict) -> None:
     """What `ithbit verify` would leave of a run with that verdict."""
     n, found_wrong = run.model.n_bits, verdict == "refuted"
     worst = Case("1" * n, 1, -1.0 if found_wrong else 1.0)
-    tried = (n << n, 100, int(found_wrong), 0, {1: 1} if found_wrong else {}, worst)
     exhaustive = verdict == "right on all inputs"
+    n_evaluated = n << n if exhaustive else 100
+    tried = (n << n, n_evaluated, int(found_wrong), 0, {1: 1} if found_wrong else {}, worst)
     found = Verification(verdict, exhaustive, n, *tried, worst if found_wrong else None, 0.1)
     whose = (run.run_id, run.name, "0" * 64, "float32", 100, 0)
     keep_verification(folder, Verified(*whose, found, ENVIRONMENT))

@@ -60,6 +60,8 @@ def test_a_run_folder(store: Path, plan: Plan, change: dict[str, Any], reason: s
     folder = store / plan.run.folder
     path = folder / "result.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    if any(value in (math.inf, math.nan) for value in change.values()):
+        reason = "is not valid JSON"  # we write neither NaN nor Infinity
     records = load_rows(store)
     assert [(item.folder, item.reason) for item in records.set_aside] == [
         (folder.name, records.set_aside[0].reason)

@@ -56,9 +56,20 @@ def checked(function: Callable[Given, Found]) -> Callable[Given, Found]:
             if not (isinstance(given, kind) or (given is None and NoneType in kinds)):
                 got = shorten(repr(given), 60, placeholder="…")
                 raise SpecError(f"{name} must be {what}, got {got}")
+            if what == "a path":
+                check_path(name, given)
         return function(*args, **kwargs)
 
     return call
+
+
+def check_path(name: str, given: str | Path | None) -> None:
+    """Raise `SpecError` for a text that names no file or folder: an empty one would mean the
+    current folder."""
+    if isinstance(given, str) and not given.strip():
+        raise SpecError(f"{name} must name a file or folder, got {given!r}; the current one is .")
+    if "\0" in str(given):
+        raise SpecError(f"{name} must be a path, got {given!r:.60}")
 
 
 def seeds_of(seeds: Seeds) -> list[int]:

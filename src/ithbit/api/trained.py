@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ithbit.api.arguments import Seeds, at_least_one, checked, listed, seeds_of
 from ithbit.api.verifications import Verifications as Verifications
 from ithbit.api.verifications import Verified as Verified
-from ithbit.errors import LayerError, SpecError, StoreError, TooLargeError, number, whole
+from ithbit.errors import IthbitError, SpecError, StoreError, number, whole
 from ithbit.families import task_named
 from ithbit.spec import ModelSpec, Protocol, RunSpec, cell
-from ithbit.store.reading import load_verification, run_folders
+from ithbit.store.reading import is_copy, load_verification, run_folders
 from ithbit.store.records import Failure, Result
 from ithbit.store.schema import UnreadableError
 from ithbit.store.status import need_store
@@ -55,6 +55,8 @@ def folder_of(run: Run, store: Path) -> Path:
         for name, folder in run_folders(store)
         if str(run) in (name, folder) or folder.endswith(f"-{run}")
     ]
+    if len(found) > 1:  # a copy under another name does not count
+        found = [folder for folder in found if not is_copy(f"{store}/{folder}")] or found
     if len(found) != 1:
         many = f"several runs are called {str(run)!r}: {', '.join(found)}; give the folder"
         none = f"there is no run {str(run)!r} in {store}; `ithbit status --json` lists the runs"
@@ -75,6 +77,7 @@ def verify(
     seconds: float = 60.0,
     seed: int = 0,
     device: str = "auto",
+    layer: str | Iterable[str] | None = None,
     store: str | Path = "runs",
     watch: Callable[[Verified], None] | None = None,
     progress: bool = False,
@@ -101,6 +104,9 @@ def verify(
     A record that is damaged is reported and kept under another name; the run is then tried again,
     and its certificate, if it has one, is checked again.
 
+    Runs of your own layers need their code. It is loaded from where it was when they were trained,
+    if that is no place inside a store; `layer` names it where it is now (`layers.py:Mine`).
+
     >>> import tempfile, ithbit
     >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
     >>> with tempfile.TemporaryDirectory() as store:
@@ -120,6 +126,7 @@ def verify(
         raise SpecError(f"the seed is a number from 0 and below 2^63, got {seed}")
     from ithbit.api.progress import bars
     from ithbit.engine.device import choose_device
+    from ithbit.models.layer_source import find_layer
     from ithbit.store.folder import keep_verification
     from ithbit.verify.verify import (
         finished_folders,
@@ -129,6 +136,8 @@ def verify(
         verified,
     )
 
+    for each in listed(layer):
+        find_layer(each)
     store, chosen = Path(store), choose_device(device)
     folders = finished_folders(store) if all else [folder_of(run, store) for run in named]
     recheck, again = again, again or not all
@@ -185,11 +194,11 @@ def verify(
                     done.notes.append(damage)
                 where, new = folder.absolute(), (tries_are_new, proof_is_new)
                 done.append(Verified(record.to_json(), solved, final, found, is_new, where, *new))
-            except (StoreError, TooLargeError, LayerError) as error:
+            except IthbitError as error:
                 if not all:
                     raise
-                # One bad folder must not stop the others. A layer's error does not name the run.
-                which = f"{folder}: " if isinstance(error, LayerError) else ""
+                # One bad folder must not stop the others, and its message must name it.
+                which = "" if folder.name in str(error) else f"{folder}: "
                 done.set_aside.append(f"{which}{error}")
             else:
                 if watch is not None:
@@ -205,12 +214,14 @@ def load(
     dtype: str = "float32",
     device: str = "cpu",
     library: bool = True,
+    layer: str | None = None,
 ) -> "Model":
     """Load a trained run, or a construction, as an ordinary `torch.nn.Module`.
 
     A run is built from the library the paper names: Hugging Face's BERT (RoFormer for rotary
     positions), `nn.GRU`, plain linear attention, Mamba2, or the user's own class. Where the library
-    is not installed, or with `library=False`, it is plain PyTorch with the same answers. A
+    is not installed, or with `library=False`, it is plain PyTorch with the same answers. A run of
+    your own layer needs its code where it was when it was trained, or `layer` to name it. A
     construction is loaded as its formal layers, always in float64; explicit weights of trained
     blocks are loaded like a run.
 
@@ -228,9 +239,12 @@ def load(
     torch.Size([1, 1, 5, 5])
     """
     from ithbit.loading.model import load_model
+    from ithbit.models.layer_source import find_layer
     from ithbit.theory.solution import Solution, TrainedSolution
 
     source = run if isinstance(run, Solution | TrainedSolution) else folder_of(run, Path(store))
+    if layer is not None:
+        find_layer(layer)
     return load_model(source, dtype, device, library)
 
 

@@ -17,8 +17,9 @@ from torch import nn
 from ithbit.families import family_named
 from ithbit.loading.plain import Block
 from ithbit.models.classifier import init
-from ithbit.models.layer_source import FAILURES, layer_for
+from ithbit.models.layer_source import layer_for
 from ithbit.models.stacked import part
+from ithbit.models.user_code import FAILURES
 from ithbit.probe.behaviour import behaviour, usable
 from ithbit.probe.rank import causal_rank
 from ithbit.spec import ModelSpec

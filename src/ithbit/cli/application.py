@@ -14,7 +14,7 @@ from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup
 
 from ithbit import __version__
-from ithbit.api.arguments import Layer, Seeds
+from ithbit.api.arguments import Layer, Seeds, check_path
 from ithbit.api.trained import Run
 from ithbit.cli.options import OPTIONS
 from ithbit.errors import IthbitError
@@ -23,9 +23,13 @@ from ithbit.spec import RunSpec
 
 # Types that the API takes in several forms, and the one form that the command line takes; a list is
 # an option that may be repeated.
-_FORMS: dict[Any, Any] = {
-    str | Path: Path,
-    str | Path | None: Path | None,
+_PATHS: dict[Any, Any] = {  # as they were given: an empty path would become the current folder
+    Path: str,
+    Path | None: str | None,
+    str | Path: str,
+    str | Path | None: str | None,
+}
+_FORMS: dict[Any, Any] = _PATHS | {
     str | Layer: str,
     "str | Solution | TrainedSolution": str,
     str | Path | Iterable[RunSpec]: str,
@@ -40,6 +44,7 @@ _FORMS: dict[Any, Any] = {
     Run | Iterable[Run]: list[str],
     Run | Iterable[Run] | None: list[str] | None,
 }
+_PATH = "PATH"  # how the help calls a path
 _SHORT = {"n": "-n", "layers": "-L", "width": "-d", "out": "-o", "format": "-f", "position": "-k"}
 # Positional parameters of API functions become arguments, except these.
 _OPTIONS_ALWAYS = ("store", "n", "variant", "layers")
@@ -123,6 +128,10 @@ def command(
         }
 
         def run(**given: Any) -> None:
+            for name, each in options.items():
+                if each.annotation.__metadata__[0].metavar == _PATH and given[name] is not None:
+                    check_path(name, given[name])
+                    given[name] = Path(given[name])
             # A repeatable option that was not given is an empty list.
             named = {name: given[name] for name in options if given[name] != []}
             try:
@@ -160,6 +169,9 @@ def _option(parameter: inspect.Parameter, known: Any, required: bool) -> inspect
         else:
             short = [_SHORT[parameter.name]] if parameter.name in _SHORT else []
             made = Option(f"--{dashed}", *short, help=known)
+    if parameter.annotation in _PATHS:
+        made.metavar = _PATH
+        default = default if default in (None, parameter.empty) else str(default)
     annotation = Annotated[form, made]
     return parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 

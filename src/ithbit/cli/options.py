@@ -151,6 +151,7 @@ VERIFY = {
     "count": "Continue after the first wrong answer and count them all.",
     "prove": "Also seek a proof that no input is answered wrongly.",
     "seconds": "With --prove: the time allowed for the proof of one run.",
+    "layer": "Where the code of your own layer is now: FILE.py:Factory; repeatable.",
 }
 EXPLORE = {
     "runs": Argument(metavar="RUN", help=f"A run, or two of one task and length: {_RUN}"),

@@ -26,6 +26,8 @@ from ithbit.tasks.tokens import N_FEATURES, TokenTable
 
 _DRAWN = 1 << 20  # larger blocks are counted on the meta device, which makes torch import a lot
 
+_LAYERS = 1000  # of a user's layer without parameters, at most, in a stored run
+
 Init = Callable[[ModelSpec, torch.Generator], Params]
 
 
@@ -111,15 +113,50 @@ def n_parameters(spec: ModelSpec) -> int:
     >>> n_parameters(ModelSpec("rhi", "softmax-full", n_bits=64))
     3473
     """
-    # Only a table of positions grows with n, and blocks are equally large: nothing large is drawn.
-    small = replace(spec, n_bits=1, n_layers=spec.n_layers if spec.code else 1)
-    wide = spec.d_model * (spec.d_model + spec.d_ff + spec.d_state) > _DRAWN and not spec.code
-    with torch.device("meta") if wide else nullcontext():
-        sizes = {name: value.numel() for name, value in init(small, seed=0).items()}
+    layers = spec.n_layers if spec.code else 1
+    sizes = {name: math.prod(shape) for name, shape in _shapes(spec, layers).items()}
     block = sum(size for name, size in sizes.items() if name.startswith("blocks.0."))
-    tables = [sum(map(math.prod, positions.shapes(each).values())) for each in (spec, small)]
-    more = (spec.n_layers - small.n_layers) * block
-    return sum(sizes.values()) + more + tables[0] - tables[1]
+    return sum(sizes.values()) + (spec.n_layers - layers) * block
+
+
+def shapes(
+    spec: ModelSpec, seed: int, n_tensors: int, n_numbers: int
+) -> dict[str, tuple[int, ...]] | None:
+    """Names and shapes of the parameters of one seed, in the order of `init`; None if they are not
+    that many tensors and numbers. For a file of that size: nothing much larger is allocated.
+
+    >>> list(shapes(ModelSpec("rhi", "gru", n_bits=8), 0, 8, 1777) or {})[:2]
+    ['embed', 'positions.polynomial']
+    >>> shapes(ModelSpec("rhi", "gru", n_bits=8, d_model=60_000, n_layers=10**8), 0, 8, 1777)
+    """
+    if spec.code:  # blocks may differ in any way
+        few = spec.n_layers <= max(n_tensors, _LAYERS)
+        return _shapes(spec, spec.n_layers, seed, n_numbers) if few else None
+    one = _shapes(spec, 1, seed, n_numbers)
+    block = {name: shape for name, shape in one.items() if name.startswith("blocks.0.")}
+    numbers = [sum(map(math.prod, each.values())) for each in (one, block)]
+    more = spec.n_layers - 1
+    if (len(one) + more * len(block), numbers[0] + more * numbers[1]) != (n_tensors, n_numbers):
+        return None
+    first = [name for name in one if name.split(".")[0] in ("embed", "positions", "enter")]
+    found = {name: one[name] for name in first}
+    for layer in range(spec.n_layers):
+        prefix = f"blocks.{layer}."
+        found |= {prefix + name.removeprefix("blocks.0."): block[name] for name in block}
+    return found | {name: shape for name, shape in one.items() if name not in block}
+
+
+def _shapes(
+    spec: ModelSpec, n_layers: int, seed: int = 0, drawn: int = 0
+) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a model's parameters with the first layers only. Only a table of
+    positions grows with n, and a block much larger than `drawn` is not drawn."""
+    small = replace(spec, n_bits=1, n_layers=n_layers)
+    wide = spec.d_model * (spec.d_model + (0 if spec.code else spec.d_ff + spec.d_state))
+    with torch.device("meta") if wide > max(_DRAWN, drawn) else nullcontext():
+        found = {name: tuple(value.shape) for name, value in init(small, seed).items()}
+    tables = positions.shapes(spec)
+    return found | {f"positions.{name}": shape for name, shape in tables.items()}
 
 
 def token_vectors(params: Params, spec: ModelSpec, table: TokenTable) -> Tensor:

@@ -13,13 +13,10 @@ before that.
 """
 
 import hashlib
-import importlib
-import importlib.util
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 from ithbit.errors import LayerError
 from ithbit.models.factory_code import code_text
+from ithbit.models.user_code import (
+    explained,
+    import_module,
+    look_in,
+    module_file,
+    read_code,
+    was_edited,
+)
 from ithbit.spec import CODE_DIGITS, ModelSpec, RunSpec
 
 if TYPE_CHECKING:
@@ -35,11 +40,11 @@ if TYPE_CHECKING:
 
 # The layers of `adapters.py`, known before it is imported; `probe` accepts them without `torch:`.
 READY = ("lstm", "rnn", "gru", "transformer-encoder-layer", "transformer-encoder-layer-causal")
-FAILURES = (Exception, SystemExit)  # what a user's code may raise; sys.exit must not end training
 _WIDTH_NAMES = ("width", "d_model", "dim", "hidden_size")
 
 _known: dict[str, "Layer"] = {}  # by code
-_told: dict[str, str] = {}  # by code: the location that another process or a run folder gave
+_told: dict[str, str] = {}  # by code: the location that another process of the user gave
+_recorded: dict[str, str] = {}  # by code: what a run folder says, see `recorded_layer.py`
 BUILDING = threading.RLock()  # torch's seed is global: one thread at a time draws weights
 _loading: list[str] = []  # files whose code is running right now
 
@@ -73,7 +78,11 @@ class Layer:
             from ithbit.models.adapters import adapter_named
 
             return adapter_named(self.source)
-        module = _run_file(self, Path(where)) if where.endswith(".py") else _import_module(where)
+        module = (
+            _run_file(self, Path(where))
+            if where.endswith(".py")
+            else import_module(where, self.text)
+        )
         factory = getattr(module, name, None)
         if factory is None:
             named = sorted(
@@ -142,10 +151,10 @@ def find_layer(text: str, beside: Path = Path()) -> Layer:
         )
     if where.endswith(".py"):
         path = beside / where
-        code, family, source = _read(path), f"{path.name}:{name}", f"{path.resolve()}:{name}"
+        code, family, source = read_code(path), f"{path.name}:{name}", f"{path.resolve()}:{name}"
     else:
-        origin = _origin(where)
-        code, family, source = (_read(origin) if origin else text.encode()), text, text
+        origin = module_file(where)
+        code, family, source = (read_code(origin) if origin else text.encode()), text, text
     return note(Layer(family, _digest(code + name.encode()), source, code))
 
 
@@ -181,7 +190,7 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> Layer:
     path = Path(getattr(module, "__file__", None) or "")
     if name is None and path.is_file() and getattr(module, called, None) is factory:
         assert module is not None
-        if _was_edited(module, path):
+        if was_edited(module, path):
             raise LayerError(
                 f"{path} has changed since it was imported; reload it, or start Python again"
             )
@@ -216,7 +225,7 @@ def family_of(given: str | Callable[..., Any], beside: Path = Path()) -> tuple[s
 def layer_for(model: ModelSpec) -> Layer:
     """The layer of a model whose family is a user's layer, found by its code."""
     if model.code not in _known:
-        where = _told.get(model.code)
+        where = _told.get(model.code) or _recorded.get(model.code)
         if where is None:
             raise LayerError(
                 f"the code of {model.family} ({model.code}) is not known here; name its file, as "
@@ -249,8 +258,19 @@ def bound_here(runs: Iterable[RunSpec]) -> bool:
 
 
 def learn(where: Mapping[str, str]) -> None:
-    """Record where to load layers from, by code. Nothing is read until a layer is needed."""
+    """Record where to load layers from, by code, as told by a process of the user's own: a store
+    is none. Nothing is read until a layer is needed."""
     _told.update(where)
+
+
+def learn_from_folder(code: str, source: str) -> None:
+    """Record where a run folder says that a layer is, once that may be trusted."""
+    _recorded[code] = source
+
+
+def is_known(code: str) -> bool:
+    """Whether this process knows a layer, or was told where it is, other than by a run folder."""
+    return code in _known or code in _told
 
 
 def note(layer: Layer) -> Layer:
@@ -294,18 +314,9 @@ def _digest(code: bytes) -> str:
     return hashlib.sha256(code).hexdigest()
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise LayerError(f"there is no file {path}") from None
-    except OSError as error:
-        raise LayerError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
 def _run_file(layer: Layer, path: Path) -> ModuleType:
     """The module made by a layer's file: the code as it was read, even if the file has changed."""
-    _look_in(path.parent)
+    look_in(path.parent)
     module = ModuleType(f"ithbit_user_{path.stem}_{layer.code}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses and pickling look it up there
@@ -316,57 +327,3 @@ def _run_file(layer: Layer, path: Path) -> ModuleType:
     finally:
         _loading.pop()
     return module
-
-
-def _look_in(folder: Path) -> None:
-    """Let imports find modules beside the user's file; last on the path, so it shadows nothing."""
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-
-
-def _origin(name: str) -> Path | None:
-    """The file of an importable module, None if it has none."""
-    _look_in(Path.cwd())
-    with explained(f"the module {name} cannot be imported"):
-        spec = importlib.util.find_spec(name)
-    if spec is None:
-        raise LayerError(f"the module {name} cannot be imported: there is no such module")
-    return Path(spec.origin) if spec.has_location and spec.origin else None
-
-
-def _import_module(name: str) -> ModuleType:
-    module, origin = sys.modules.get(name), _origin(name)
-    if module is not None and origin is not None and _was_edited(module, origin):
-        raise LayerError(f"the module {name} has changed since it was imported; start Python again")
-    with explained(f"the module {name} cannot be imported"):
-        return importlib.import_module(name)
-
-
-def _was_edited(module: ModuleType, path: Path) -> bool:
-    """Whether a module's file is known to have changed since it was imported.
-
-    Compares with the time stamp in Python's bytecode cache; without one, no change is detected.
-    """
-    cached = getattr(module.__spec__, "cached", None)
-    with suppress(OSError):
-        if cached and (head := Path(cached).read_bytes()[:16])[4:8] == bytes(4):
-            stamp = int(path.stat().st_mtime) & 0xFFFFFFFF
-            return head[8:12] != stamp.to_bytes(4, "little")
-    return False
-
-
-@contextmanager
-def explained(what: str) -> Iterator[None]:
-    """Context in which whatever a user's code raises becomes a `LayerError` that begins so."""
-    try:
-        yield
-    except LayerError:
-        raise
-    except FAILURES as error:
-        raise LayerError(f"{what}: {said(error)}") from error
-
-
-def said(error: BaseException) -> str:
-    """An exception in one line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -25,8 +25,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from ithbit.errors import LayerError
-from ithbit.models.layer_source import Layer, explained, layer_for, said
+from ithbit.models.layer_source import Layer, layer_for
 from ithbit.models.stacked import Params, Stream, packed, part, unpacked
+from ithbit.models.user_code import explained, said
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
 

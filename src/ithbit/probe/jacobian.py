@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call
 
-from ithbit.models.layer_source import FAILURES
+from ithbit.models.user_code import FAILURES
 
 _BATCH = 128  # rows at once
 _SPARE = 8  # rows beyond the rank

@@ -21,8 +21,9 @@ from ithbit.engine.memory import need_memory
 from ithbit.errors import LayerError, StoreError
 from ithbit.families import FAMILIES, TASKS, family_named
 from ithbit.models.classifier import n_parameters
-from ithbit.models.layer_source import FAILURES, Layer, note, said
+from ithbit.models.layer_source import Layer, note
 from ithbit.models.own_layer import apply, off_in_evaluation, why_not_stacked
+from ithbit.models.user_code import FAILURES, said
 from ithbit.probe.behaviour import behaviour, usable
 from ithbit.probe.rank import CausalRank, causal_rank
 from ithbit.probe.report import Count, FamilyRow, Plan, ProbeReport

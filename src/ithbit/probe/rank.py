@@ -31,7 +31,7 @@ from itertools import groupby, pairwise
 import torch
 from torch import Tensor, nn
 
-from ithbit.models.layer_source import FAILURES
+from ithbit.models.user_code import FAILURES
 from ithbit.probe.jacobian import Point, Spectrum
 from ithbit.probe.response import Response, response
 

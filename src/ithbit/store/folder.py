@@ -29,7 +29,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from ithbit.errors import StoreError
@@ -37,6 +37,7 @@ from ithbit.spec import RunSpec
 from ithbit.store.reading import (
     ended,
     load_verification,
+    open_regular,
     read_history,
     read_json,
 )
@@ -100,7 +101,9 @@ class RunFolder:
         train side by side, which costs time and changes nothing.
         """
         with said_as_store_error(self.path):
-            lock = open(self.path / "lock", "ab")  # noqa: SIM115
+            # A FIFO in its place must not block.
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+            lock = open(os.open(self.path / "lock", flags, 0o666), "ab")  # noqa: SIM115
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -210,6 +213,8 @@ class RunFolder:
         return checkpoint, None
 
     def _read_state(self, path: Path, like: Mapping[str, Tensor]) -> Checkpoint:
+        if not path.is_file():
+            raise ValueError("it is not a regular file")
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in like}
@@ -276,7 +281,11 @@ class RunFolder:
         if result is None or result.stopped_by == "epochs":
             return None
         result = replace(result, spec=self.run)
-        weights = load_file(shorter.path / "weights.safetensors")
+        try:
+            with open_regular(shorter.path / "weights.safetensors") as file:
+                weights = load(file.read())
+        except (OSError, SafetensorError):
+            return None
         self._write_history(shorter.history())
         self.finish(result, weights)
         return result

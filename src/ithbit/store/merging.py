@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ithbit.store.status import folder_status, need_folder, recorded
 from ithbit.store.writing import said_as_store_error, write_atomically
 
 _RESULT = "result.json"
+_BESIDE, _OLD = ".merge.", "old"  # the folder in which a run is copied, and what was in its place
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,6 +80,7 @@ def merge(source: Path, target: Path) -> Merged:
             with said_as_store_error(target / folder):
                 _copy_in(source / folder, target / folder)
             merged.taken.append(name)
+    merged.set_aside.extend(_left_over(target))
     return merged
 
 
@@ -102,14 +105,36 @@ def _complete(source: Path, target: Path) -> bool:
 
 
 def _copy_in(source: Path, target: Path) -> None:
-    beside = Path(tempfile.mkdtemp(dir=target.parent, prefix=".merge."))
+    """Copy a run folder into its place. What was there is moved beside it first, put back if the
+    copy cannot take its place, and deleted only once the copy is there."""
+    beside = Path(tempfile.mkdtemp(dir=target.parent, prefix=_BESIDE))
+    run, old = beside / "run", beside / _OLD
     try:
         skip = shutil.ignore_patterns("lock", ".*")
-        shutil.copytree(source, beside / "run", ignore=skip)
-        if target.exists():
-            os.replace(target, beside / "old")
-        os.replace(beside / "run", target)
-    except shutil.Error as error:  # a list: source, target and why, of every file
-        raise OSError(error.args[0][0][-1]) from error
+        shutil.copytree(source, run, ignore=skip)
+        if os.path.lexists(target):
+            os.replace(target, old)
+        os.replace(run, target)
+    except BaseException as error:
+        if os.path.lexists(old) and not os.path.lexists(target):
+            try:
+                os.replace(old, target)
+            except OSError as again:
+                kept = f"{again.strerror or again}; the folder that was there is kept as {old}"
+                raise OSError(again.errno, kept) from error
+        if isinstance(error, shutil.Error):  # a list: source, target and why, of every file
+            raise OSError(error.args[0][0][-1]) from error
+        raise
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        if os.path.lexists(old) and os.path.lexists(target) and not os.path.lexists(run):
+            shutil.rmtree(old, ignore_errors=True)  # replaced
+        shutil.rmtree(run, ignore_errors=True)
+        with suppress(OSError):
+            beside.rmdir()
+
+
+def _left_over(store: Path) -> Iterator[tuple[str, str]]:
+    """Folders that a merge displaced when it was killed, and what to do about each."""
+    for old in sorted(store.glob(f"{_BESIDE}*/{_OLD}")):
+        what = "a merge was stopped while it replaced this folder; move it back, or delete it"
+        yield str(old.relative_to(store)), what

@@ -2,16 +2,24 @@
 
 Every command reads runs this way. A run is valid if `spec.json` and, if present, `result.json` or
 else `failure.json` are JSON objects of this schema that belong to the folder's run, have all fields
-with the right types, and do not contradict themselves. They belong to the run if their id and the
-folder's are the id of the spec they hold.
+with the right types, and do not contradict themselves. They belong to the run if their id is that
+of the spec they hold, and the folder has the name that this spec gives it. A folder of any other
+name is a copy: it is named and never counted, so that no run counts twice.
+
+What is read is data, whoever wrote it: only regular files are opened (opening a FIFO would wait for
+ever), and a record is strict JSON: no key twice, no NaN.
 """
 
+import errno
 import hashlib
 import json
 import os
 import re
+import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +42,7 @@ from ithbit.store.records import (
 from ithbit.store.schema import (
     MAX_INT,
     ContradictionError,
+    CopyError,
     UnreadableError,
     check,
     must,
@@ -45,12 +54,22 @@ Data = Mapping[str, Any]  # by field name: a JSON record, or a row of a table
 State = Literal["finished", "failed", "unfinished"]
 
 TABLE_FORMATS = ("parquet", "csv")  # of an export
+_LARGEST, _DEEPEST = 1 << 26, 50  # of a record: bytes, levels of lists and objects
 _RUN_FOLDER = re.compile(r"(?P<name>.+)-[0-9a-f]{12}")
 WHOSE = {"run_id": must(str), "name": must(str)}
 _SEED = {"seed": must(int)}
 RESULT = {name: field for name, field in schema(Result).items() if name != "spec"}
 RESULT |= {"solved": must(bool)}
 _FAILURE = {name: field for name, field in schema(Failure).items() if name != "spec"}
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """Open a file to read; raises OSError at once if it is anything else than a regular file."""
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return open(opened, "rb")
 
 
 def run_folders(store: Path) -> Iterator[tuple[str, str]]:
@@ -82,12 +101,16 @@ def read_json(path: str) -> dict[str, Any] | None:
     """The record at `path`, or None if there is none; raises `UnreadableError`."""
     name = os.path.basename(path)
     try:
-        with open(path, "rb") as file:
-            data = json.loads(file.read())
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > _LARGEST:
+                raise UnreadableError(f"{name} is too large for a record")
+            data = _parsed(file.read())
     except FileNotFoundError:
         if os.path.islink(path):  # its target may be missing only for now
             raise UnreadableError(f"{name} is a link to nothing") from None
         return None
+    except _TwiceError as error:
+        raise UnreadableError(f"{name} has {error} twice") from None
     except (ValueError, RecursionError):
         raise UnreadableError(f"{name} is not valid JSON") from None
     except OSError as error:
@@ -99,6 +122,41 @@ def read_json(path: str) -> dict[str, Any] | None:
             f"{name} has schema {data.get('schema')!r}, this version reads {SCHEMA}"
         )
     return data
+
+
+class _TwiceError(ValueError):
+    """A key that a JSON object has twice: which value counts would depend on the reader."""
+
+
+def _parsed(content: bytes) -> Any:
+    """Strict JSON in UTF-8; raises ValueError or RecursionError on anything else."""
+
+    def refused(constant: str) -> Any:
+        raise ValueError(f"{constant} is not JSON")
+
+    text = content.decode()
+    data = json.loads(text, object_pairs_hook=_without_twins, parse_constant=refused)
+    _check_depth(data)
+    if "\\u" in text:  # half a surrogate pair is no text: it cannot be printed or put in a table
+        json.dumps(data, ensure_ascii=False).encode()
+    return data
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise _TwiceError(f"{twice!r:.40}")
+    return data
+
+
+def _check_depth(data: Any, depth: int = 0) -> None:
+    """Raise ValueError for lists or objects nested so deeply that writing them could fail."""
+    if depth > _DEEPEST:
+        raise ValueError("nested too deeply")
+    if isinstance(data, dict | list):
+        for each in data.values() if isinstance(data, dict) else data:
+            _check_depth(each, depth + 1)
 
 
 def read_run(folder: str) -> tuple[State, dict[str, Any]]:
@@ -119,6 +177,17 @@ def read_run(folder: str) -> tuple[State, dict[str, Any]]:
         check(failure, _FAILURE, "failure.json")
         return "failed", failure
     return "unfinished", spec
+
+
+def is_copy(folder: str) -> bool:
+    """Whether a folder is a copy of a run's folder under another name."""
+    try:
+        read_run(folder)
+    except CopyError:
+        return True
+    except UnreadableError:
+        pass
+    return False
 
 
 def ended(folder: str) -> Result | Failure | None:
@@ -154,11 +223,21 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
     check(spec, _SEED, f"{file}: spec")
     if spec_id(spec) != record["run_id"]:
         raise UnreadableError(f"{file} has the spec of another run")
-    check_spec(model, spec["seed"], protocol, file)
+    run = check_spec(model, spec["seed"], protocol, file)
+    if record["name"] != run.name:
+        raise UnreadableError(f"{file} has the name of another run: {record['name']!r:.80}")
+    own = f"{run.name}-{record['run_id']}"
+    if os.path.basename(folder) != own:
+        beside = os.path.isdir(os.path.join(os.path.dirname(folder), own))
+        what = (
+            "which counts; move it out of the store" if beside else "which is not there; rename it"
+        )
+        raise CopyError(f"it is a copy of {own}, {what}")
 
 
-def check_spec(model: Data, seed: int, protocol: Data, where: str) -> None:
-    """Refuse a model or protocol that cannot be built; fields this version lacks are ignored."""
+def check_spec(model: Data, seed: int, protocol: Data, where: str) -> RunSpec:
+    """The run of a model and a protocol; refuse what cannot be built. Fields that this version
+    lacks are ignored."""
     known = [
         {name: part[name] for name in schema(kind) if part.get(name) is not None}
         for kind, part in ((ModelSpec, model), (Protocol, protocol))
@@ -167,7 +246,7 @@ def check_spec(model: Data, seed: int, protocol: Data, where: str) -> None:
         if isinstance(value, int) and abs(value) > MAX_INT:
             raise ContradictionError(f"{where} has {name} = {value!r:.40}, which is too large")
     try:
-        RunSpec(ModelSpec(**known[0]), seed, Protocol(**known[1]))
+        return RunSpec(ModelSpec(**known[0]), seed, Protocol(**known[1]))
     except SpecError as error:
         raise ContradictionError(f"{where}: {error}") from None
 
@@ -216,6 +295,15 @@ def _check_verification(found: Verification, where: str) -> None:
             f"n_bits = {found.n_bits}, but worst = {found.worst}, counterexample = {case}",
         ),
         (wrong > found.n_evaluated, f"n_wrong = {wrong}, but n_evaluated = {found.n_evaluated}"),
+        (
+            found.n_inputs.bit_length() != (found.n_bits.bit_length() + found.n_bits)
+            or found.n_inputs != found.n_bits << found.n_bits,
+            f"n_inputs = {found.n_inputs}, but n_bits = {found.n_bits}",
+        ),
+        (
+            found.exhaustive and found.n_evaluated != found.n_inputs,
+            f"exhaustive = True, but n_evaluated = {found.n_evaluated}",
+        ),
     )
 
 
@@ -246,10 +334,11 @@ def read_verification(folder: str) -> Verified | None:
 def load_verification(folder: str) -> Verified | None:
     """As `read_verification`, but raises `UnreadableError` for a record that is damaged."""
     record = read_json(f"{folder}/verification.json")
-    if record is None:
+    if record is None or (spec := read_json(f"{folder}/spec.json")) is None:
         return None
     try:
-        if not folder.endswith(f"-{record.get('run_id')}"):
+        whose = record.get("run_id"), record.get("name"), record.get("n_bits")
+        if whose != (spec["run_id"], spec["name"], spec["spec"]["model"]["n_bits"]):
             return None
         record["verdict"] = VERDICTS_0_1.get(str(record.get("verdict")), record.get("verdict"))
         verified = read_as(Verified, record | {"found": record}, "verification.json")
@@ -271,8 +360,8 @@ def load_verification(folder: str) -> Verified | None:
 def _is_of(path: str, sha256: str) -> bool | None:
     """Whether a file has that digest; None if it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            return hashlib.sha256(file.read()).hexdigest() == sha256
+        with open_regular(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
     except (OSError, ValueError):
         return None
 
@@ -285,7 +374,7 @@ def read_history(folder: str) -> list[Epoch]:
 def history_lines(folder: str) -> list[bytes]:
     """The lines of a run's history as they are on disk, including torn ones."""
     try:
-        with open(f"{folder}/history.jsonl", "rb") as file:
+        with open_regular(f"{folder}/history.jsonl") as file:
             return file.read().splitlines()
     except OSError:
         return []

@@ -4,6 +4,8 @@ Names, types, choices, ranges and what may be null come from the annotations; a 
 `since_0_2` may be missing, as in records of 0.1, and then has its default.
 """
 
+import math
+import reprlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -23,6 +25,10 @@ class UnreadableError(Exception):
 
 class ContradictionError(UnreadableError):
     """The record is complete but cannot be true."""
+
+
+class CopyError(UnreadableError):
+    """The folder is a copy of a run's folder under another name."""
 
 
 @dataclass(frozen=True)
@@ -83,15 +89,22 @@ def check(data: Mapping[str, Any], wanted: Mapping[str, Field], where: str) -> N
             if field.must_be:
                 raise UnreadableError(f"{where} has no {name}")
         elif type(value) not in field.types or (field.choices and value not in field.choices):
-            raise UnreadableError(f"{where} has {name} = {value!r:.40}")
+            raise UnreadableError(f"{where} has {name} = {shortened(value)}")
         elif field.range and not field.range[0] <= value <= field.range[1]:  # nor is NaN within
             low, high = field.range
             within = f"from {low}" if high in (MAX_INT, MAX_FLOAT) else f"from {low} to {high}"
             raise ContradictionError(
-                f"{where} has {name} = {value!r:.40}, which is not a number {within}"
+                f"{where} has {name} = {shortened(value)}, which is not a number {within}"
             )
+        elif type(value) is float and not math.isfinite(value):
+            raise ContradictionError(f"{where} has {name} = {value}, which is not finite")
         elif field.nested:
             check(value, schema(field.kind), f"{where}: {name}")
+
+
+def shortened(value: Any) -> str:
+    """A value in a message: at most 40 characters, however deep it is."""
+    return f"{reprlib.repr(value) if isinstance(value, dict | list) else repr(value):.40}"
 
 
 def read_as(record: Callable[..., R], data: Mapping[str, Any], where: str) -> R:

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from ithbit.errors import StoreError
 from ithbit.spec import RunSpec
-from ithbit.store.reading import check_kind, read_run, run_folders
+from ithbit.store.reading import check_kind, open_regular, read_run, run_folders
 from ithbit.store.schema import UnreadableError
 from ithbit.store.writing import said_as_store_error
 
@@ -94,7 +94,7 @@ def statuses(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, RunStatus]:
 
 
 def _is_locked(path: Path) -> bool:
-    with suppress(OSError), open(path, "rb") as lock:  # raised also by file systems without locks
+    with suppress(OSError), open_regular(path) as lock:  # raised also by file systems without locks
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

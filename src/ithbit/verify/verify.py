@@ -14,15 +14,18 @@ and joins the two records (`joined`). A least margin may thus be from another de
 """
 
 import hashlib
+import math
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, deserialize
 from safetensors.torch import load
 from torch import Tensor
 
@@ -31,13 +34,14 @@ from ithbit.engine.evaluate import batch_that_fits
 from ithbit.engine.memory import need_memory
 from ithbit.engine.steppers.choice import evaluator_here
 from ithbit.errors import SpecError, StoreError, TooLargeError
-from ithbit.models.classifier import init, with_buffers
-from ithbit.models.layer_source import learn
+from ithbit.models.classifier import shapes, with_buffers
+from ithbit.models.recorded_layer import learn_recorded
 from ithbit.models.stacked import Params
+from ithbit.models.user_code import explained
 from ithbit.spec import RunSpec, run_from_json
 from ithbit.store import reading
 from ithbit.store.folder import RunFolder, keep_verification
-from ithbit.store.reading import read_verification
+from ithbit.store.reading import open_regular, read_verification
 from ithbit.store.records import PROVED, Case, Verdict, Verification, Verified
 from ithbit.store.schema import UnreadableError
 from ithbit.store.status import folder_status, need_runs
@@ -166,14 +170,20 @@ def read_run(folder: Path) -> tuple[RunSpec, bytes]:
     except (KeyError, TypeError, ValueError) as error:  # not a spec of this version
         raise StoreError(f"{folder} holds no readable run: {error}; restore the folder") from error
     try:
-        weights = (folder / "weights.safetensors").read_bytes()
+        with open_regular(folder / "weights.safetensors") as file:
+            size = os.fstat(file.fileno()).st_size
+            advice = "a run's weights are smaller; restore the file"
+            need_memory(f"reading the weights of {run.name}", 3 * size, advice)
+            weights = file.read()
     except OSError as error:
         raise StoreError(
             f"{folder} has no weights.safetensors that can be read ({error.strerror}), though its "
             "run is finished; restore the file, or move the folder away and train the run again"
         ) from error
     if (origin := RunFolder(folder.parent, run).layer()) and origin.source:
-        learn({origin.code: origin.source})  # looked up there unless it is known from elsewhere
+        learn_recorded(origin.code, origin.source, folder.parent)
+    if not run.model.code:  # its code is not run before the model is needed
+        _check_tensors(run, weights)
     return run, weights
 
 
@@ -190,16 +200,31 @@ def read_result(folder: Path) -> dict[str, Any]:
     return record
 
 
-def params_of(run: RunSpec, weights: bytes) -> Params:
-    """The parameters of a run from the bytes of its weights file."""
+def _check_tensors(run: RunSpec, weights: bytes) -> list[str]:
+    """The names of a run's parameters, in order; raises `StoreError` unless the file has just
+    these, with the right shapes and in float32. Nothing larger than the file is allocated, whatever
+    the spec says."""
     try:
-        params = load(weights)
+        given = dict(deserialize(weights))
     except SafetensorError as error:
         raise StoreError(f"the weights of {run.name} are damaged: {error}") from error
-    shapes = {name: value.shape for name, value in init(run.model, run.seed).items()}
-    if {name: value.shape for name, value in params.items()} != shapes:
+    for name, each in sorted(given.items()):
+        if each["dtype"] != "F32":
+            raise StoreError(
+                f"the weights of {run.name} are not float32: {name!r:.80} is {each['dtype']}; "
+                "restore the folder"
+            )
+    found = {name: tuple(each["shape"]) for name, each in given.items()}
+    expected = shapes(run.model, run.seed, len(found), sum(map(math.prod, found.values())))
+    if found != expected:
         raise StoreError(f"the weights of {run.name} do not fit its model; restore the folder")
-    return {name: params[name] for name in shapes}  # safetensors gives them in any order
+    return list(expected)
+
+
+def params_of(run: RunSpec, weights: bytes) -> Params:
+    """The parameters of a run from the bytes of its weights file."""
+    names, params = _check_tensors(run, weights), load(weights)
+    return {name: params[name] for name in names}  # safetensors gives them in any order
 
 
 def _stack_of(run: RunSpec, weights: bytes, device: torch.device) -> Params:
@@ -217,7 +242,8 @@ def model_of(run: RunSpec, weights: bytes, device: torch.device) -> Model:
     def model(bits: Tensor, index: Tensor) -> Tensor:
         size = batch_that_fits(run.model, bits.shape[1], len(index))
         parts = map(Examples, bits[None].split(size, 1), index[None].split(size, 1))
-        return torch.cat([logits(stacked, run.model, table, part)[0] for part in parts])
+        with explained(f"{run.model.family} fails") if run.model.code else nullcontext():
+            return torch.cat([logits(stacked, run.model, table, part)[0] for part in parts])
 
     return model
 

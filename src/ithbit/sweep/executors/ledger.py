@@ -17,13 +17,13 @@ import json
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ithbit.errors import StoreError
-from ithbit.models.layer_source import learn, sources
+from ithbit.models.layer_source import sources
 from ithbit.spec import RunSpec, run_from_json
 from ithbit.store.reading import read_json
 from ithbit.store.records import SCHEMA
@@ -105,6 +105,7 @@ class Batch:
     store: Path
     device: str  # cpu or cuda
     shares: tuple[Share, ...]
+    layers: Mapping[str, str] = field(default_factory=dict, compare=False)  # their places, by code
 
     def __post_init__(self) -> None:
         placed = (replace(s, folder=self.folder, index=k) for k, s in enumerate(self.shares))
@@ -127,12 +128,15 @@ def read_batch(path: Path) -> Batch | None:
         raise StoreError(f"{path} cannot be read: {error}; move it away") from error
     if data is None:
         return None
-    shares = tuple(
-        Share(tuple(map(run_from_json, share["runs"])), share["attempt"], share["epochs"])
-        for share in data["tasks"]
-    )
-    learn(data.get("layers", {}))
-    return Batch(path.stem, path.parent.parent, data["device"], shares)
+    try:
+        shares = tuple(
+            Share(tuple(map(run_from_json, share["runs"])), share["attempt"], share["epochs"])
+            for share in data["tasks"]
+        )
+        layers = {str(code): str(source) for code, source in data.get("layers", {}).items()}
+        return Batch(path.stem, path.parent.parent, data["device"], shares, layers)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise StoreError(f"{path} is no batch of this version; move it away") from None
 
 
 class Ledger:

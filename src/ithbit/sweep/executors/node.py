@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from ithbit.errors import BusyError, IthbitError
+from ithbit.models.layer_source import learn
 from ithbit.shown import say
 from ithbit.spec import RunSpec
 from ithbit.sweep.executors.ledger import read_batch
@@ -34,6 +35,8 @@ def train_share(path: Path, index: int) -> None:
     if batch is None:
         say(f"{path} is gone: its runs are finished, or it was never submitted")
         return
+
+    learn(batch.layers)
 
     import torch
 

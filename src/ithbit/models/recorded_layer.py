@@ -1,0 +1,71 @@
+"""Where the code of a user's layer may be loaded from if only a run folder says where it is.
+
+A run folder is data, and anyone may have written it: its `layer.json` can name any file, and its
+spec the digest of that file. So code is never loaded from inside a store, nor from where a relative
+path or a name leads that the user did not give. What is left is the file that the user trained, at
+its absolute path and with its digest, or a ready-made layer.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+from ithbit.errors import LayerError
+from ithbit.models.layer_source import is_known, learn_from_folder
+from ithbit.models.user_code import module_file
+
+_RUN_FOLDER = re.compile(r".+-[0-9a-f]{12}")
+
+
+def learn_recorded(code: str, source: str, store: Path) -> None:
+    """Learn from a run folder of a store where its layer is, unless the process knows it; raises
+    `LayerError` if code must not be loaded from there."""
+    if is_known(code):
+        return
+    where, _, name = source.rpartition(":")
+    if where in ("torch", "fla"):
+        learn_from_folder(code, source)
+        return
+    refused = f"layer.json names {source!r:.200}"
+    remedy = "name the layer's file yourself, with --layer"
+    if not where.endswith(".py"):
+        if where.partition(".")[0] in sys.stdlib_module_names:
+            raise LayerError(f"{refused}, which is no layer but Python's own module")
+        path = module_file(where)
+        if path is None:
+            raise LayerError(f"{refused}, a module without a file")
+    else:
+        path = Path(where)
+        if not path.is_absolute():
+            raise LayerError(f"{refused}, which is no absolute path; {remedy}")
+    resolved = path.resolve()
+    for each in (Path(os.path.normpath(path.absolute())), resolved):
+        if _is_in_a_store(each, store):
+            raise LayerError(
+                f"{refused}, a file inside a store: code is never run from there; {remedy}"
+            )
+    learn_from_folder(code, f"{resolved}:{name}" if where.endswith(".py") else source)
+
+
+def _is_in_a_store(path: Path, store: Path) -> bool:
+    """Whether a file is in this store, or below a folder that holds or is a run folder."""
+    around = path.parents
+    return store.resolve() in around or any(map(_holds_a_run, around))
+
+
+def _holds_a_run(folder: Path) -> bool:
+    if _is_run_folder(folder):
+        return True
+    try:
+        with os.scandir(folder) as entries:
+            return any(
+                _RUN_FOLDER.fullmatch(entry.name) and _is_run_folder(folder / entry.name)
+                for entry in entries
+            )
+    except OSError:
+        return False
+
+
+def _is_run_folder(folder: Path) -> bool:
+    return os.path.lexists(folder / "spec.json")
