@@ -104,8 +104,11 @@ def test_n_star_is_a_threshold():
         architecture("gru", "trained", width=2),
         architecture("ssm", width=1),
         architecture("linear-causal", width=1),
+        architecture("mamba2", "trained", width=1, heads=1, state=1),
+        architecture("mamba2", "trained", width=1, heads=1, state=30),
     ):
         found = narrow("rhi", arch)
+        assert 1 << found.n_star <= found.answers(found.n_star)
         for n in range(found.n_star + 1, found.n_star + 300):
             assert 1 << n > found.answers(n)
 

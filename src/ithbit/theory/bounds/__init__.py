@@ -2,9 +2,10 @@
 
 A *route* is one way to a bound. `all_routes` gives every route for a task and an architecture,
 `bound` the tightest that is valid in real arithmetic, whatever the weights. Routes and where they
-live: the counting theorem (`counting`, with the stage lists of `stages`), sign changes at width 1
-and 2 (`narrow`), Anthony and Bartlett's theorems (`cited`), and the size of the state in finite
-precision (`state`), which is valid for recurrent evaluation only, so `bound` never returns it.
+live: the counting theorem (`counting`, with the stage lists of `stages` and its border decided in
+`borders`), sign changes at width 1 and 2 (`narrow`), Anthony and Bartlett's theorems (`cited`), and
+the size of the state in finite precision (`state`), which is valid for recurrent evaluation only,
+so `bound` never returns it.
 
 A bound says nothing at n <= n*: there it is *vacuous*.
 """

@@ -9,7 +9,6 @@ An algorithm must be defined for all parameters: every division by a sum that co
 guarded by one comparison.
 """
 
-import math
 from dataclasses import replace
 
 from ithbit.families import Task
@@ -39,9 +38,29 @@ def vc_with_exponentials(parameters: int, operations: int, exponentials: int) ->
     """
     p, t = parameters, operations
     u = p * (exponentials + 1)
-    found = min(t * t * p * (p + 19 * math.log2(9 * p)), u * u + 11 * u * (t + math.log2(9 * u)))
-    # A bound this large is rounded up, as a float does not hold its last digits.
-    return math.floor(found) if found < 2.0**50 else math.floor(found * (1 + 2.0**-50))
+    first = t * t * p * p + _whole_part_of_log2(9 * p, 19 * t * t * p)
+    second = u * u + 11 * u * t + _whole_part_of_log2(9 * u, 11 * u)
+    return min(first, second)
+
+
+def _whole_part_of_log2(x: int, factor: int) -> int:
+    """floor(factor log2 x), exact.
+
+    >>> _whole_part_of_log2(8, 10), _whole_part_of_log2(9, 10**20)
+    (30, 316992500144231236290)
+    """
+    from flint import arb, ctx
+
+    if x & (x - 1) == 0:
+        return factor * (x.bit_length() - 1)
+    # The logarithm is irrational, so some precision tells the product from every integer.
+    precision = 64 + factor.bit_length() + x.bit_length().bit_length()
+    while True:
+        with ctx.workprec(precision):
+            whole = (factor * (arb(x).log() / arb.const_log2())).floor().unique_fmpz()
+        if whole is not None:
+            return int(whole)
+        precision *= 2
 
 
 def program(task: Task, arch: Architecture) -> Program | None:

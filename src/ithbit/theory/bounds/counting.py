@@ -17,16 +17,38 @@ so solving implies n <= sum_s log2 Gamma_s(n). With N = n kappa, Gamma is
 
 and never more than 2^N.
 
-Proof of (K). Pick one theta per sign vector and replace f by f - eps, with eps > 0 generic and
-below all positive values at these theta: then strict signs suffice and, by Sard, at most p of the
-zero sets meet, and they meet regularly. Removing a regular hypersurface from a connected manifold
-adds at most as many components as the hypersurface has, so there are at most sum_{|J| <= p}
-comp(Z_J) cells. Lift Z_J to the graph of the implicit variables of its at most p indices: a union
-of components of a closed set, so each carries a critical point of the squared distance to a generic
-point. That is a square system of E equations of degree <= l and D Lagrange equations of degree
-<= l + M, all solutions nondegenerate, and Khovanskii's theorem bounds their number by 2^beta.
-Without a chain and implicit variables, Bezout's theorem bounds it by l^(2p), as the Lagrange
-equations then have degree <= l: this is (P'). Affine zero sets are connected: this is (A).
+Proof. *Every test has its own epsilon.* Pick one theta for each vector of outcomes that occurs:
+finitely many. Every test f_j becomes f_j - eps_j, with 0 < eps_j below all positive values of f_j
+at the picked theta. There f_j > 0 means f_j - eps_j > 0 and f_j <= 0 means f_j - eps_j < 0: the
+outcomes stay what they were, and no value is 0. So the picked theta lie in different components of
+the complement of the N sets {f_j = eps_j}: one set per test, since outcomes have two values, not
+three. By Sard's theorem almost every choice of (eps_j) is a regular value of (f_j), j in J, for
+every set J of tests: then Z_J = {f_j = eps_j for j in J} is a manifold of codimension |J|, empty if
+|J| > p. (With one epsilon for all tests it need not be: two equal tests have the same zero set, and
+the diagonal of the epsilons has measure 0, so Sard's theorem says nothing about it.)
+
+*Cells.* Let a regular hypersurface be removed from a manifold. Each of its components borders at
+most two components of the rest, and these borders connect what was connected, so at most one
+component is added for each. Removing the sets one after the other, and the same inside each Z_J,
+gives at most sum_{|J| <= p} comp(Z_J) cells, with comp(Z_J) = 1 for J empty.
+
+*Components.* Lift Z_J to the graph of the implicit variables of its r <= |J| indices, in R^(p+rm).
+It is closed, and a union of components of the set of solutions: every implicit equation is regular
+at its own variable. So each component carries a point nearest to a generic point, where x - a = sum
+lambda_e grad g_e: at most E equations g_e = 0 of degree <= l and at most D of degree 1 + (l - 1) +
+M = l + M, in the unknowns x and lambda. For almost every a all solutions on the graph are
+nondegenerate, and Khovanskii's theorem bounds the nondegenerate solutions by 2^beta, which
+increases with E, D and Q. Without a chain and implicit variables, Bezout's theorem bounds their
+number by l^(2p), as the Lagrange equations then have degree <= l: this is (P'). Affine zero sets
+are connected: this is (A).
+
+*Denominators that may vanish.* If a function is defined only where some denominators are positive,
+as they are at every true fingerprint, each of these is a test too. Take them first, in the order in
+which they are needed, and keep only the cells where they exceed their epsilons: there everything
+after them is defined. The lift stays closed, since w den = 1 keeps den away from 0 and w positive.
+
+*Ties.* 1[f > 0] does not tell f = 0 from f < 0. It need not: a solution is strict, so the logit is
+never 0 where it is asked for, and at the kink of ReLU or ELU both branches have the same value.
 """
 
 import math
@@ -45,12 +67,9 @@ _LOOSE = 4e-7
 # bit.
 _ADDED = 10**6
 _TERMS = 10_000
-# Up to this p a border within rounding error is decided in exact integers.
-_WHOLE = 2_000
-
 # Room for rounding, per bit: the sums below lose less than 2^-46 of their value in doubles.
 _SLACK = 2.0**-42
-_TELLING = 50  # the border is located to this many leading bits of n
+_STEPS = 20  # from the number that doubles find to the border
 
 
 @dataclass(frozen=True)
@@ -173,37 +192,47 @@ def n_star(stages: tuple[Stage, ...], polynomial: Polynomial = "bezout") -> int:
 
     Each log2 Gamma is concave in n and 0 at n = 0: C(N, p) / sum_{r<=p} C(N, r) increases in N, so
     the growth factor 2 - C(N, p) / sum does not; (P) is a logarithm; the minimum with N keeps both.
-    Hence n - sum_s log2 Gamma_s(n), once positive, stays positive, and bisection finds the border.
-    Rounding errs on the safe side: an n within rounding error of the border is not excluded, unless
-    all tests are affine and p is small, where exact integers decide. Past 2^50 the border is found
-    from above, to the resolution of doubles.
+    Hence n - sum_s log2 Gamma_s(n), once positive, stays positive, and bisection finds the border:
+    doubles locate it, balls decide it (`ithbit.theory.bounds.borders`).
 
     >>> n_star((Stage("readout", parameters=5, tests=1),))
     5
     """
-    low, high, factor = 0, max(1, *(stage.parameters // stage.tests for stage in stages)), 2
-    while not _excluded(stages, high, polynomial):
-        low, high, factor = high, high * factor, factor * factor
-    while high - low > 1 + (high >> _TELLING):
-        far = high > 4 * low > 0
-        middle = math.isqrt(low * high) if far else (low + high) // 2
-        if _excluded(stages, middle, polynomial):
+    from ithbit.theory.bounds.borders import excluded, largest_after
+
+    low, high = _located(stages, polynomial)
+    while not excluded(stages, high, polynomial):
+        low, high = high, 2 * high
+    # From above: in few steps where the count hardly grows, else by bisection.
+    for _ in range(_STEPS):
+        last = largest_after(stages, high, polynomial)
+        if not excluded(stages, last, polynomial):
+            return last
+        high = last
+    while excluded(stages, low, polynomial):
+        low //= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if excluded(stages, middle, polynomial):
             high = middle
         else:
             low = middle
-    beyond = (high, high + 1 + (high >> 40), 2 * high, 1000 * high)  # a step that floats resolve
-    assert all(_excluded(stages, n, polynomial) for n in beyond), "n* must be a threshold"
-    return high - 1
+    return low
 
 
-def _excluded(stages: tuple[Stage, ...], n: int, polynomial: Polynomial) -> bool:
-    if any(n * stage.tests <= stage.parameters for stage in stages):
-        return False  # that stage alone allows 2^n outcomes
-    excess = log2_answers(stages, n, polynomial) - n
-    if abs(excess) > _SLACK * n:
-        return excess < 0
-    if len(stages) == 1 and stages[0].kind == "A" and stages[0].tests == 1:
-        return True  # n > p hyperplanes in R^p never have 2^n cells
-    if any(stage.kind != "A" or stage.parameters > _WHOLE for stage in stages):
-        return False
-    return math.prod(cells(n * stage.tests, stage.parameters) for stage in stages) < 1 << n
+def _located(stages: tuple[Stage, ...], polynomial: Polynomial) -> tuple[int, int]:
+    """Numbers about the border in doubles: at `high` an excess is beyond rounding, at `low` not."""
+    low, high, factor = 0, max(1, *(stage.parameters // stage.tests for stage in stages)), 2
+
+    def beyond(n: int) -> bool:
+        if any(n * stage.tests <= stage.parameters for stage in stages):
+            return False
+        return log2_answers(stages, n, polynomial) - n < -_SLACK * n
+
+    while not beyond(high):
+        low, high, factor = high, high * factor, factor * factor
+    while high - low > 1 + (high >> 40):
+        far = high > 4 * low > 0
+        middle = math.isqrt(low * high) if far else (low + high) // 2
+        low, high = (low, middle) if beyond(middle) else (middle, high)
+    return low, high

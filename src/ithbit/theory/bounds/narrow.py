@@ -72,10 +72,13 @@ class Narrow:
 
     theorem: str
     answers: Callable[[int], int]
+    dimension: int = 0  # n hyperplanes in R^dimension are counted: 2^n cells up to here, not past
 
     @property
     def n_star(self) -> int:
         """The largest n that is not excluded; 2^n outgrows each of these counts."""
+        if self.dimension:
+            return self.dimension
         n = 0
         while 1 << (n + 1) <= self.answers(n + 1):
             n += 1
@@ -106,7 +109,7 @@ def narrow(task: Task, arch: Architecture) -> Narrow | None:
         return None
     if arch.kind == "mamba2" and task == "rhi":
         what = "the logit is monotone in an affine function of the state: counting hyperplanes"
-        return Narrow(what, lambda n: cells(n, arch.state))
+        return Narrow(what, lambda n: cells(n, arch.state), arch.state)
     if arch.model == "trained" or arch.heads > 1:
         return None
     pieces = arch.hidden + 1
