@@ -27,12 +27,13 @@ from ithbit.shown import Shown, counted
 from ithbit.spec import plain
 from ithbit.theory.certifiers.angle import certify_angle
 from ithbit.theory.certifiers.boxes import certify_boxes
-from ithbit.theory.certifiers.every_n import every_n, trained_every_n
+from ithbit.theory.certifiers.every_n import EveryN, every_n, trained_every_n
 from ithbit.theory.certifiers.exact import Bound, UnsuitableError, need
 from ithbit.theory.certifiers.fixed_states import certify_states
 from ithbit.theory.certifiers.latch import certify_latch
 from ithbit.theory.certifiers.marker import certify_marker
 from ithbit.theory.certifiers.windows import certify_linear, certify_mamba2
+from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED, construct, entry_of, too_small
 from ithbit.theory.precision import every_input, finite, float_runs, observed, safe_n
 from ithbit.theory.solution import AnySolution, Solution, TrainedSolution
 
@@ -162,13 +163,10 @@ class Certificate(Shown):
             safe = safe_n(solution, run.dtype)
             reach = "" if safe is None else f"; in separate runs {safe.sentence()}"
             table.add_row(run.dtype, f"{run.sentence()}{reach} (observed)")
-        if isinstance(solution, TrainedSolution):
-            spec = solution.spec
-            proved = trained_every_n(spec.task, spec.family, spec.d_model, spec.n_heads)
-            least = floor(float(proved.margin))
-            table.add_row("for every n", f"margin >= {least}: {proved.because}")
-        elif always := every_n(solution.variant, solution.family):
+        if always := for_every_n(solution):
             least = f"{always.margin} by closed form"
+            if isinstance(always.margin, float):
+                least = floor(always.margin)
             table.add_row("for every n", f"margin >= {least}: {always.because}")
         table.add_row("applies to", "real arithmetic on the stored weights, not float runs")
         yield (
@@ -176,6 +174,30 @@ class Certificate(Shown):
             f"({solution.theorem})\n"
         )
         yield table
+
+
+def for_every_n(solution: AnySolution) -> EveryN | None:
+    """The margin at every n of the construction that these weights are; None for other weights."""
+    if isinstance(solution, TrainedSolution):
+        spec = solution.spec
+        trained = entry_of(TRAINED, spec.task, spec.family)
+        if trained is None or too_small(trained, spec):
+            return None
+        always = trained_every_n(spec.task, spec.family, spec.d_model, spec.n_heads)
+        built: AnySolution = trained.build(spec)
+    else:
+        formal = entry_of(CONSTRUCTIONS, solution.task, solution.family)
+        if formal is None or solution.variant not in formal.variants:
+            return None
+        always = every_n(solution.variant, solution.family)
+        built = construct(solution.task, solution.family, solution.n_bits, solution.variant)
+        if [getattr(layer, "feature", None) for layer in solution.layers] != [
+            getattr(layer, "feature", None) for layer in built.layers
+        ]:
+            return None
+    these, those = solution.arrays(), built.arrays()
+    same = len(these) == len(those) and all(map(np.array_equal, these, those))
+    return always if same else None
 
 
 def require_writable(n_bits: int) -> None:
