@@ -37,7 +37,7 @@ def made(results, store) -> dict[str, Shown]:
         "all: 2 runs": ithbit.verify(results, store=store, device="cpu"),
         "0 runs merged, 2 were there already": ithbit.merge(store, store=store.parent / "other"),
         "possible (Theorem 14a)": ithbit.verdict("lhi", "rnn", n=8),
-        "Least number of formal layers": ithbit.verdict(n=4),
+        "Number of formal layers": ithbit.verdict(n=4),
         "impossible for every n > 487": ithbit.bound("rhi", "rnn"),
         "margin >= 10 on all 6·2^6 inputs": ithbit.certify("lhi", "rnn", n=6),
         "so the answer is 1": ithbit.explain("lhi", "rnn", bits="101", index=3),

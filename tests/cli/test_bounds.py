@@ -68,8 +68,8 @@ def test_trained_sizes_reach_the_bound():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["rhi", "softmax-full"], "possible, one layer of constant size solves it"),
-        (["lhi", "linear-full", "--layers", "2"], "possible, two layers of constant size solve it"),
+        (["rhi", "softmax-full"], "possible; for every n by 1 layer of width 2"),
+        (["lhi", "linear-full", "--layers", "2"], "possible; for every n by 2 layers of width 1"),
         (["rhi", "rnn", "--n", "0"], "n must be at least 1, got 0"),
         (["rhi", "rnn", "--layers", "0"], "layers must be at least 1, got 0"),
         (["rhi", "rnn", "--width", "0"], "width must be at least 1, got 0"),

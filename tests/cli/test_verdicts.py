@@ -46,7 +46,7 @@ def test_single_verdicts():
     ("arguments", "message"),
     [
         (["lhi"], "give a task and a family, or neither"),
-        (["--layers", "3"], "--layers needs a task and a family: the whole table lists the least"),
+        (["--layers", "3"], "--layers needs a task and a family: the whole table has a number"),
         (["lhi", "rnn", "--n", "0"], "n must be at least 1, got 0"),
         (["--n", "0"], "n must be at least 1, got 0"),
         (["lhi", "rnn", "--layers", "0"], "layers must be at least 1"),
@@ -81,7 +81,7 @@ def test_verdicts_about_what_is_trained():
     assert "possible (beside Theorem 14c)" in text
     assert "the margin is at least 1.717 for every n" in text
     table = run("verdict", "--model", "trained", "--n", "8")
-    assert "Least number of layers as trained" in table
+    assert "Number of layers as trained that suffices at every n" in table
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from typer.testing import CliRunner
 
+from ithbit import bound as stated_bound
 from ithbit import verdict
 from ithbit.cli import app
 from ithbit.errors import SpecError
@@ -108,7 +109,7 @@ def test_every_command_that_stands_in_for_a_bound_runs(layers):
     for task, family in PAIRS:
         said = ""
         try:
-            bound(task, architecture(family, n_layers=layers))
+            stated_bound(task, family, layers=layers)
         except (NoBoundError, SpecError) as reason:
             said = str(reason)
         assert all(succeeds(command) for command in commands(said))

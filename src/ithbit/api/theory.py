@@ -21,7 +21,7 @@ from ithbit.theory.architecture import (
     architecture,
     need_theory,
 )
-from ithbit.theory.bounds import Bounds, all_routes
+from ithbit.theory.bounds import Bounds, NoBoundError, all_routes
 from ithbit.theory.bounds import bound as tightest
 from ithbit.theory.complexity import Complexity, causal_complexity
 
@@ -239,7 +239,13 @@ def bound(
         state=state,
         conv=conv,
     )
-    return Bounds(task, arch, n, tightest(task, arch), all_routes(task, arch, bits), all)
+    try:
+        best = tightest(task, arch)
+    except NoBoundError:
+        from ithbit.theory.verdicts import why_no_bound
+
+        raise NoBoundError(why_no_bound(task_named(task), arch)) from None
+    return Bounds(task, arch, n, best, all_routes(task, arch, bits), all)
 
 
 @checked
@@ -296,17 +302,17 @@ def verdict(
     width: int = 16,
     ff: int = 64,
     model: Model = "formal",
-    heads: int = 2,
-    state: int = 16,
+    heads: int | None = None,
+    state: int | None = None,
 ) -> Any:  # a Verdict, or the VerdictTable
     """Is the task possible, impossible or open, and why? Without arguments, the summary table.
 
     Possible: there are explicit weights with a certificate for all n·2^n inputs; past n = 1024,
     where a certificate takes longer, with a margin proved for every n. Impossible: n is past the n*
     of a bound, so no weights do it, in real arithmetic. Open: neither a construction nor a bound
-    here covers this n. The table is derived from these constructions and from bounds that hold at
-    this width, and lists the least number of layers. With `model` trained, both are about exactly
-    the blocks that are trained, at their own sizes.
+    here covers this n. The table lists a number of layers that suffices at every n, by these
+    constructions, and the n* past which one fewer fails, by bounds at these sizes. With `model`
+    trained, both are about exactly the blocks that are trained, at their own sizes.
 
     >>> verdict("lhi", "rnn", layers=1, n=8).answer, verdict("rhi", "rnn", n=1000).answer
     ('possible', 'impossible')
@@ -317,24 +323,22 @@ def verdict(
         raise SpecError("give a task and a family, or neither for the whole table")
     if task is None and layers is not None:
         raise SpecError(
-            "--layers needs a task and a family: the whole table lists the least number of layers"
+            "--layers needs a task and a family: the whole table has a number of layers per entry"
         )
     from ithbit.theory.summary_table import table
     from ithbit.theory.verdicts import verdict as decide
 
     n = whole("n", n)
     at_least_one(n=n)
+    if model == "formal" and state is not None:
+        raise SpecError("only Mamba2, which is trained, has a state; take model 'trained'")
+    sizes: dict[str, Any] = {
+        "width": width,
+        "heads": heads,
+        "hidden": ff,
+        "state": 16 if state is None else state,
+    }
     if task is None or family is None:
-        own = ff if model == "formal" else 64
-        return table(n, model=model, width=width, hidden=own, heads=heads)
-    named = task_named(task)
-    arch = architecture(
-        family,
-        model,
-        n_layers=1 if layers is None else layers,
-        width=width,
-        heads=None if model == "formal" else heads,  # formal layers have one head
-        hidden=ff,
-        state=state,
-    )
-    return decide(named, arch, n, heads)
+        return table(n, model=model, **sizes)
+    depth = 1 if layers is None else layers
+    return decide(task_named(task), architecture(family, model, n_layers=depth, **sizes), n)

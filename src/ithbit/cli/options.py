@@ -180,7 +180,9 @@ COMPLEXITY = THEORY | {"family": _formal_or_trained(causal=True)}
 VERDICT = {
     "family": _formal_or_trained(),
     "layers": "Number of layers, by default 1; not for the table.",
-    "ff": "Hidden units of the MLPs; 0 makes them affine.",
+    "heads": THEORY["heads"],
+    "ff": "Hidden units of the MLPs or feed-forward parts; 0 makes formal MLPs affine.",
+    "state": "With --model trained: Mamba2's state size per channel, by default 16.",
 }
 SCORE = {"name": "What to call the model."}
 DEMO = {"page": Option("--report", help="The report page; by default report.html in the store.")}

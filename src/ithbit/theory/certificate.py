@@ -27,12 +27,13 @@ from ithbit.shown import Shown, counted, lower_text
 from ithbit.spec import plain
 from ithbit.theory.certifiers.angle import certify_angle
 from ithbit.theory.certifiers.boxes import certify_boxes
-from ithbit.theory.certifiers.every_n import every_n, trained_every_n
+from ithbit.theory.certifiers.every_n import EveryN, every_n, trained_every_n
 from ithbit.theory.certifiers.exact import Bound, UnsuitableError, need
 from ithbit.theory.certifiers.fixed_states import certify_states
 from ithbit.theory.certifiers.latch import certify_latch
 from ithbit.theory.certifiers.marker import certify_marker
 from ithbit.theory.certifiers.windows import certify_linear, certify_mamba2
+from ithbit.theory.constructions import construct, construct_trained
 from ithbit.theory.precision import every_input, finite, float_runs, observed, safe_n
 from ithbit.theory.solution import AnySolution, Solution, TrainedSolution
 
@@ -172,13 +173,10 @@ class Certificate(Shown):
             reach = "" if safe is None else f"; in separate runs {safe.sentence()}"
             table.add_row(run.dtype, f"{run.sentence()}{reach} (observed)")
         is_ours = is_construction(solution)
-        if is_ours and isinstance(solution, TrainedSolution):
-            spec = solution.spec
-            proved = trained_every_n(spec.task, spec.family, spec.d_model, spec.n_heads)
-            least = lower_text(float(proved.margin), DIGITS)
-            table.add_row("for every n", f"margin >= {least}: {proved.because}")
-        elif is_ours and (always := every_n(solution.variant, solution.family)):
+        if always := for_every_n(solution):
             least = f"{always.margin} by closed form"
+            if isinstance(always.margin, float):
+                least = lower_text(always.margin, DIGITS)
             table.add_row("for every n", f"margin >= {least}: {always.because}")
         table.add_row("applies to", "real arithmetic on the stored weights, not float runs")
         source = solution.theorem if is_ours else "not the weights of a construction"
@@ -189,9 +187,6 @@ class Certificate(Shown):
 def is_construction(solution: AnySolution) -> bool:
     """Whether these are exactly the weights that `construct` builds for such a task, family, n and
     sizes, with the same names: what is known of the construction for every n applies to them."""
-    from ithbit.theory.certificate_file import same_json, weights_to_json
-    from ithbit.theory.constructions import construct, construct_trained
-
     try:
         built: AnySolution
         if isinstance(solution, TrainedSolution):
@@ -200,10 +195,26 @@ def is_construction(solution: AnySolution) -> bool:
             built = construct_trained(spec.task, spec.family, spec.n_bits, spec.n_layers, **given)
         else:
             built = construct(solution.task, solution.family, solution.n_bits, solution.variant)
+            if [getattr(layer, "feature", None) for layer in solution.layers] != [
+                getattr(layer, "feature", None) for layer in built.layers
+            ]:
+                return False
     except SpecError:
         return False
-    named = (built.variant, built.theorem) == (solution.variant, solution.theorem)
-    return named and same_json(weights_to_json(built), weights_to_json(solution))
+    if (built.variant, built.theorem) != (solution.variant, solution.theorem):
+        return False
+    these, those = solution.arrays(), built.arrays()
+    return len(these) == len(those) and all(map(np.array_equal, these, those))
+
+
+def for_every_n(solution: AnySolution) -> EveryN | None:
+    """The margin at every n of the construction that these weights are; None for other weights."""
+    if not is_construction(solution):
+        return None
+    if isinstance(solution, TrainedSolution):
+        spec = solution.spec
+        return trained_every_n(spec.task, spec.family, spec.d_model, spec.n_heads)
+    return every_n(solution.variant, solution.family)
 
 
 def require_writable(n_bits: int) -> None:

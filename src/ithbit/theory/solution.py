@@ -11,8 +11,8 @@ names that `models/classifier.py` gives its parameters, so they load into it, in
 own modules and into a run folder. There alpha is (0, logit).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -125,7 +125,13 @@ class Solution:
                 problems.append(f"a layer of kind {found} is not a layer of {self.family!r}")
         if self.output.shape != (2, widths[-1]):
             problems.append(f"A must be 2 × {widths[-1]}, got shape {self.output.shape}")
+        if not all(np.isfinite(part).all() for part in self.arrays()):
+            problems.append("a weight is not a finite number")
         raise_problems(f"Solution {self.task} {self.family}", problems)
+
+    def arrays(self) -> list[FloatArray]:
+        """All numbers of these weights, in a fixed order."""
+        return list(_arrays((self.embedding, self.layers, self.output)))
 
     @property
     def depth(self) -> int:
@@ -175,6 +181,17 @@ class Solution:
         return embedded, tuple(traces)
 
 
+def _arrays(part: Any) -> Iterator[FloatArray]:
+    """The arrays in a part of a solution: an array, a tuple of parts, or their dataclass."""
+    if isinstance(part, np.ndarray):
+        yield part
+    elif isinstance(part, tuple):
+        for each in part:
+            yield from _arrays(each)
+    elif is_dataclass(part):
+        yield from _arrays(tuple(getattr(part, field.name) for field in fields(part)))
+
+
 def embedding_of(index: Any, bit: Any, end: Any = None) -> Embedding:
     """The embedding with these numbers; without an `end` it is for RHI."""
     return Embedding(matrix(index), matrix(bit, 3), None if end is None else matrix(end, 1))
@@ -211,6 +228,10 @@ class TrainedSolution:
         if self.spec.positions != "polynomial":
             problems.append(f"the positions must be polynomial, got {self.spec.positions!r}")
         raise_problems(f"weights of {self.spec.task} by {self.spec.family}", sorted(problems))
+
+    def arrays(self) -> list[FloatArray]:
+        """All numbers of these weights, in a fixed order."""
+        return [self.weights[name] for name in sorted(self.weights)]
 
     @property
     def task(self) -> Task:

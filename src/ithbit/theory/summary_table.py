@@ -1,5 +1,9 @@
-"""The paper's summary table, derived: the least number of layers of every entry, from certified
-constructions and from lower bounds."""
+"""The paper's summary table, derived: for every entry a number of layers that suffices at every n,
+and of which one fewer fails past some n*; from constructions and from lower bounds.
+
+The paper's entry is the least number of layers as n grows. At one n the table says less: fewer
+layers may well suffice at n <= n*, and the weights and the bound may have different widths.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -7,7 +11,7 @@ from typing import Any
 
 from ithbit.errors import SpecError
 from ithbit.families import TASKS, Task
-from ithbit.shown import Shown, lower_text
+from ithbit.shown import Shown, counted, lower_text
 from ithbit.theory.architecture import (
     FORMAL_FAMILIES,
     TRAINED_FAMILIES,
@@ -18,7 +22,7 @@ from ithbit.theory.architecture import (
 from ithbit.theory.bounds import Route, bound, growth
 from ithbit.theory.certificate import Certificate
 from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED, entry_of
-from ithbit.theory.verdicts import certificate_record, lower_theorem, possible
+from ithbit.theory.verdicts import certificate_record, explicit_weights, lower_theorem
 
 DEPTHS_SHOWN = (1, 2, 3, 4)
 
@@ -29,7 +33,7 @@ class Entry:
 
     `min_layers` is None if every number of layers has an n*: omega(1) in the paper. Otherwise
     `certificate` shows that this many layers suffice at n (past `CERTIFIED_N`, `every_n` does), and
-    `fewer` is the bound for one layer less.
+    `fewer` is the bound for one layer less, past whose n* this is the least number.
     """
 
     task: Task
@@ -83,9 +87,9 @@ class Entry:
 class VerdictTable(Shown, list[Entry]):
     """The paper's summary table, derived: one entry per task and family."""
 
-    def __init__(self, entries: Iterable[Entry], n: int, width: int, ff: int, layers: str) -> None:
+    def __init__(self, entries: Iterable[Entry], n: int, layers: str, sizes: str) -> None:
         super().__init__(entries)
-        self.n, self.width, self.ff, self.layers = n, width, ff, layers
+        self.n, self.layers, self.sizes = n, layers, sizes
 
     def to_json(self) -> list[dict[str, Any]]:
         return [entry.to_json() for entry in self]
@@ -106,8 +110,8 @@ class VerdictTable(Shown, list[Entry]):
         if not any(entry.certificate for entry in self):
             certified = f"What is proved holds for every n, so for n = {n:,}"
         yield Text(
-            f"Least number of {self.layers}, derived. {certified}; n* is for width {self.width}, "
-            f"hidden {self.ff}."
+            f"Number of {self.layers} that suffices at every n, derived; one fewer fails past n*, "
+            f"and ω(1) is any number, past an n* of its own. {certified}; n* is for {self.sizes}."
         )
         yield shown
         if any(route.cited for entry in self for route in entry.by_depth):
@@ -115,7 +119,13 @@ class VerdictTable(Shown, list[Entry]):
 
 
 def table(
-    n_bits: int = 64, *, model: Model = "formal", width: int = 16, hidden: int = 64, heads: int = 2
+    n_bits: int = 64,
+    *,
+    model: Model = "formal",
+    width: int = 16,
+    hidden: int = 64,
+    heads: int | None = None,
+    state: int = 16,
 ) -> VerdictTable:
     """The summary table: constructions certified at `n_bits`, and bounds at these sizes.
 
@@ -123,30 +133,31 @@ def table(
     2
     """
     families = FORMAL_FAMILIES if model == "formal" else TRAINED_FAMILIES
-    own = None if model == "formal" else heads  # formal layers have one head
-    layers = [
-        architecture(family, model, width=width, heads=own, hidden=hidden) for family in families
-    ]
-    entries = [_entry(task, one, n_bits, heads) for one in layers for task in TASKS]
+    sizes: dict[str, Any] = {"width": width, "heads": heads, "hidden": hidden, "state": state}
+    layers = [architecture(family, model, **sizes) for family in families]
+    entries = [_entry(task, one, n_bits) for one in layers for task in TASKS]
+    shown = [f"width {width}", f"hidden {hidden}"]
+    shown += [counted(heads, "head")] if heads is not None else []
+    shown += [f"state {state}"] if model == "trained" else []
     named = "formal layers" if model == "formal" else "layers as trained"
-    return VerdictTable(entries, n_bits, width, hidden, named)
+    return VerdictTable(entries, n_bits, named, ", ".join(shown))
 
 
-def _entry(task: Task, one: Architecture, n_bits: int, heads: int) -> Entry:
+def _entry(task: Task, one: Architecture, n_bits: int) -> Entry:
     formal, family = one.model == "formal", one.family
     found = entry_of(CONSTRUCTIONS if formal else TRAINED, task, family)
     if found is None:
         # `bound` raises at a depth without a bound, where the entry would not be omega(1).
         routes = tuple(bound(task, replace(one, n_layers=depth)) for depth in DEPTHS_SHOWN)
         theorem = lower_theorem(task, one)
+        assert theorem is not None
         return Entry(task, family, None, theorem, by_depth=routes, growth=growth(one))
     depth = found.depth
     # Formal weights have their own sizes, independent of those of the bounds.
     layers = architecture(family, n_layers=depth) if formal else replace(one, n_layers=depth)
-    said = possible(task, layers, n_bits, heads)
-    if isinstance(said, str):
-        raise SpecError(f"{said}; ask for the table at another width")
-    assert said.theorem is not None
+    weights = explicit_weights(task, layers)
+    if isinstance(weights, str):
+        raise SpecError(f"{weights}; ask for the table at other sizes")
     fewer = bound(task, replace(one, n_layers=depth - 1)) if depth > 1 else None
-    own = (said.width, said.certificate, said.every_n)
-    return Entry(task, family, depth, said.theorem, *own, fewer)
+    own = (weights.width, weights.certificate(n_bits), weights.margin)
+    return Entry(task, family, depth, weights.theorem, *own, fewer)

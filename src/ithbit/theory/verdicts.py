@@ -12,14 +12,16 @@ sizes:
 MLP; SSMs have A(x) and B(x) affine in x.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, Literal
 
-from ithbit.families import Task
+from ithbit.errors import SpecError
+from ithbit.families import FAMILIES, Task
 from ithbit.shown import Shown, counted, lower_text
 from ithbit.spec import ModelSpec
-from ithbit.theory.architecture import Architecture
+from ithbit.theory.architecture import Architecture, architecture
 from ithbit.theory.bounds import NoBoundError, Route, bound
 from ithbit.theory.bounds.stages import TooDeepError
 from ithbit.theory.certificate import LONGEST, Certificate, certify
@@ -35,7 +37,7 @@ from ithbit.theory.constructions import (
     too_small,
 )
 from ithbit.theory.layers import ReluNet
-from ithbit.theory.solution import Solution
+from ithbit.theory.solution import Solution, TrainedSolution
 
 Answer = Literal["possible", "impossible", "open"]
 
@@ -60,7 +62,7 @@ class Verdict(Shown):
     n_bits: int
     answer: Answer
     because: str
-    theorem: str | None  # of the paper; None where nothing is claimed
+    theorem: str | None  # of the paper; None where nothing is claimed or the paper has none
     certificate: Certificate | None = None  # of weights at this n; none past `CERTIFIED_N`
     every_n: str | None = None  # the margin of these weights at every n
     weights: str = ""  # the options of `ithbit certify` that select these weights
@@ -89,7 +91,9 @@ class Verdict(Shown):
     def parts(self) -> Iterator[str]:
         arch, n = self.arch, self.n_bits
         yield f"{self.task} · {arch.family} · {arch.depth} · {arch.sizes} · n = {n:,}"
-        yield self.answer + (f" ({self.theorem})" if self.theorem else "")
+        beyond = "no theorem of the paper" if self.answer == "impossible" else ""
+        source = self.theorem or beyond
+        yield self.answer + (f" ({source})" if source else "")
         yield f"  {self.because}"
         if self.answer != "possible":
             return
@@ -119,12 +123,95 @@ def certificate_record(certificate: Certificate | None) -> dict[str, Any] | None
     return {name: claims[name] for name in _RECORDED}
 
 
-def verdict(task: Task, arch: Architecture, n_bits: int, heads: int = 2) -> Verdict:
+@dataclass(frozen=True)
+class ExplicitWeights:
+    """Weights of given sizes that solve a task at every n, in real arithmetic."""
+
+    theorem: str
+    sizes: str  # what they are, in words
+    margin: str  # at every n; may contain n
+    because: str
+    options: str  # of `ithbit certify`, to select these weights
+    width: int
+    longest: int  # the largest n at which they are certified; 0 if they are not
+    build: Callable[[int], Solution | TrainedSolution]
+
+    def certificate(self, n_bits: int) -> Certificate | None:
+        """Their certificate at this n, where it is quickly computed."""
+        short = n_bits <= min(CERTIFIED_N, self.longest)
+        return certify(self.build(n_bits)) if short else None
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What is known of a task and an architecture, whatever n: `verdict` and `bound` follow it."""
+
+    weights: ExplicitWeights | None
+    route: Route | None  # never beside weights: they would contradict each other
+    missing: str  # why there are no weights; empty if there are
+    no_route: str  # why there is no bound; empty if there is one
+
+    @property
+    def answer(self) -> Answer:
+        """The verdict where no bound applies."""
+        return "possible" if self.weights else "open"
+
+
+def settle(task: Task, arch: Architecture) -> Settled:
+    """Explicit weights for every n, or a bound, or neither."""
+    found = explicit_weights(task, arch)
+    weights, missing = (None, found) if isinstance(found, str) else (found, "")
+    try:
+        route, no_route = bound(task, arch), ""
+    except NoBoundError:
+        route, no_route = None, "no bound is known either"
+    except TooDeepError as limit:
+        route, no_route = None, f"the bound is not known here: {limit}"
+    assert weights is None or route is None, "weights and a bound contradict each other"
+    return Settled(weights, route, missing, no_route)
+
+
+def why_no_bound(task: Task, arch: Architecture) -> str:
+    """Where there is no bound: the verdict at every n, in one sentence, and its command."""
+    settled = settle(task, arch)
+    if settled.weights:
+        because = f"for every n by {settled.weights.sizes} ({settled.weights.theorem})"
+    else:
+        because = f"{settled.missing}, and {settled.no_route}"
+    subject = f"no bound for {task} by {arch.depth} of {arch.family} ({arch.model})"
+    return f"{subject}: {settled.answer}; {because}{_see(task, arch)}"
+
+
+def _see(task: Task, arch: Architecture) -> str:
+    """The command of the verdict with all sizes, where it takes them all."""
+    usual = architecture(arch.family, arch.model)
+    same = replace(
+        usual,
+        n_layers=arch.n_layers,
+        width=arch.width,
+        heads=arch.heads,
+        hidden=arch.hidden,
+        state=arch.state,
+    )
+    if same != arch:
+        return ""
+    sizes = (
+        ("--width", arch.width, usual.width),
+        ("--heads", arch.heads, usual.heads),
+        ("--ff", arch.hidden, usual.hidden),
+        ("--state", arch.state, usual.state),
+    )
+    options = "".join(f" {name} {size}" for name, size, default in sizes if size != default)
+    model = " --model trained" if arch.model == "trained" else ""
+    command = f"ithbit verdict {task} {arch.family} --layers {arch.n_layers}{options}{model}"
+    return f"; see `{command}`"
+
+
+def verdict(task: Task, arch: Architecture, n_bits: int) -> Verdict:
     """Whether layers of these sizes can solve the task at `n_bits`.
 
     If possible: *certified*, or *proved* by closed form past `CERTIFIED_N` and for trained blocks
     too large or too deep to certify. If impossible: *proved*, or cited, as the bound states.
-    `heads` are those of the explicit weights of trained blocks.
 
     >>> from ithbit.theory.architecture import architecture
     >>> verdict("lhi", architecture("mamba2", "trained", n_layers=2), 64).answer
@@ -132,93 +219,112 @@ def verdict(task: Task, arch: Architecture, n_bits: int, heads: int = 2) -> Verd
     >>> verdict("rhi", architecture("gru", "trained", width=1), 7).answer
     'impossible'
     """
-    found = possible(task, arch, n_bits, heads)
-    return found if isinstance(found, Verdict) else _by_bounds(task, arch, n_bits, found)
+    settled = settle(task, arch)
+    if settled.weights:
+        return possible(task, arch, n_bits, settled.weights)
+    return _by_bounds(task, arch, n_bits, settled)
 
 
-def possible(task: Task, arch: Architecture, n_bits: int, heads: int = 2) -> Verdict | str:
-    """The verdict of explicit weights, or a sentence on why there are none for such layers."""
+def possible(task: Task, arch: Architecture, n_bits: int, weights: ExplicitWeights) -> Verdict:
+    """The verdict of explicit weights."""
+    certificate = weights.certificate(n_bits)
+    how = "certified; " if certificate else "proved by closed form: "
+    because = f", since {weights.because}" if weights.because else ""
+    return Verdict(
+        task,
+        arch,
+        n_bits,
+        "possible",
+        f"{weights.sizes}, {how}the margin is at least {weights.margin} for every n{because}",
+        weights.theorem,
+        certificate,
+        weights.margin,
+        weights=weights.options,
+        width=weights.width,
+        longest=weights.longest,
+    )
+
+
+@cache
+def explicit_weights(task: Task, arch: Architecture) -> ExplicitWeights | str:
+    """The weights, or a sentence on why there are none for such layers."""
     formal = entry_of(CONSTRUCTIONS, task, arch.family) if arch.model == "formal" else None
     trained = entry_of(TRAINED, task, arch.family) if arch.model == "trained" else None
     if formal and formal.depth <= arch.n_layers:
-        return _formal(formal, arch, n_bits)
+        return _formal(formal, arch)
     if trained and trained.depth <= arch.n_layers:
-        return _trained(trained, arch, n_bits, heads)
+        return _trained(trained, arch)
     return "no construction is known at this depth"
 
 
-def _formal(entry: Construction, arch: Architecture, n_bits: int) -> Verdict | str:
-    """Layers above those needed are identities, x = x+ − (−x)+: two hidden units per coordinate."""
+def _formal(entry: Construction, arch: Architecture) -> ExplicitWeights | str:
+    """Layers above those needed are identities, x = x+ − (−x)+: two hidden units per coordinate.
+
+    In wider layers the other coordinates and heads are 0; the first head of linear attention
+    repeats its key in every coordinate, which multiplies all weights alike.
+    """
     variant = _VARIANT.get(entry.family, entry.default)
     small = construct(entry.task, entry.family, _SMALL_N, variant)
     extra = arch.n_layers - entry.depth
     units = max(hidden_units(small), 2 * small.width if extra else 0)
-    if small.width > arch.width or units > arch.hidden:
+    if small.width > arch.head_width or units > arch.hidden:
+        where = " in one head" if arch.heads > 1 else ""
         return (
-            f"the construction of {entry.theorem} needs width {small.width} and "
-            f"{units} hidden units"
+            f"the construction of {entry.theorem} needs width {small.width}{where} and "
+            f"{counted(units, 'hidden unit')}"
         )
-    certificate = None
-    if n_bits <= CERTIFIED_N:
-        certificate = certify(construct(entry.task, entry.family, n_bits, variant))
+    if arch.kind == "linear" and arch.feature != "elu":
+        return f"the construction of {entry.theorem} here is for the kernel function ELU+1"
     always = every_n(variant, entry.family)
     assert always is not None  # a test checks it
-    margin = str(always.margin)
     identity = f" and {counted(extra, 'identity layer')}" if extra else ""
-    return Verdict(
-        entry.task,
-        arch,
-        n_bits,
-        "possible",
-        f"{counted(entry.depth, 'layer')} of width {small.width} with {units} hidden units"
-        f"{identity}, {_margin(certificate, margin)}",
+    return ExplicitWeights(
         entry.theorem,
-        certificate,
-        margin,
-        weights=f"--variant {variant}",
-        width=small.width,
-        longest=certify(small).longest,
+        f"{counted(entry.depth, 'layer')} of width {small.width} with "
+        f"{counted(units, 'hidden unit')}{identity}",
+        str(always.margin),
+        "",
+        f"--variant {variant}",
+        small.width,
+        certify(small).longest,
+        lambda n: construct(entry.task, entry.family, n, variant),
     )
 
 
-def _trained(
-    entry: TrainedConstruction, arch: Architecture, n_bits: int, heads: int
-) -> Verdict | str:
+def _trained(entry: TrainedConstruction, arch: Architecture) -> ExplicitWeights | str:
     """Layers above those needed pass their input on."""
+    heads = arch.heads if FAMILIES[entry.family].has_heads else 2  # unused, at its default
     sizes = (arch.n_layers, arch.width, heads, arch.hidden, arch.state)
-    spec = ModelSpec(entry.task, entry.family, n_bits, *sizes)
+    try:
+        spec = ModelSpec(entry.task, entry.family, _SMALL_N, *sizes)
+    except SpecError as limit:
+        return f"no weights of this size are known: {limit}"
     if lacking := too_small(entry, spec):
         return lacking
+    if arch.kind == "linear" and arch.activation != "gelu":
+        return f"the weights for {entry.task} by {entry.family} are for GELU units"
     if arch.width > _WIDEST:
         return f"the margin of the construction is computed up to width {_WIDEST:,}"
-    built = too_large(spec) is None and arch.n_layers <= _DEEPEST
-    certificate = certify(entry.build(spec)) if built and n_bits <= CERTIFIED_N else None
     always = trained_every_n(entry.task, entry.family, arch.width, arch.heads)
+    if always is None:
+        return f"the margin of the construction is not proved at width {arch.width:,}"
+    built = too_large(spec) is None and arch.n_layers <= _DEEPEST
     margin = lower_text(float(always.margin) * _PASSED_ON, 4)
     extra = arch.n_layers - entry.depth
     passing = f" and {extra:,} that pass{'es' if extra == 1 else ''} it on" if extra else ""
     usual = (("heads", heads, 2), ("ff", spec.d_ff, 64), ("state", spec.d_state, 16))
     other = "".join(f" --{name} {size}" for name, size, most in usual if size != most)
-    return Verdict(
-        entry.task,
-        arch,
-        n_bits,
-        "possible",
-        f"{counted(entry.depth, 'layer')} of width {arch.width}{passing}, explicit weights of the "
-        "trained blocks, "
-        f"{_margin(certificate, margin)}, since {always.because}",
+    return ExplicitWeights(
         f"beside {entry.theorem}",
-        certificate,
+        f"{counted(entry.depth, 'layer')} of width {arch.width}{passing}, explicit weights of the "
+        "trained blocks",
         margin,
-        weights=f"--model trained --layers {arch.n_layers} --width {arch.width}{other}",
-        width=arch.width,
-        longest=LONGEST if built else 0,
+        always.because,
+        f"--model trained --layers {arch.n_layers} --width {arch.width}{other}",
+        arch.width,
+        LONGEST if built else 0,
+        lambda n: entry.build(replace(spec, n_bits=n)),
     )
-
-
-def _margin(certificate: Certificate | None, always: str) -> str:
-    how = "certified; " if certificate else "proved by closed form: "
-    return f"{how}the margin is at least {always} for every n"
 
 
 def hidden_units(solution: Solution) -> int:
@@ -232,30 +338,31 @@ def hidden_units(solution: Solution) -> int:
     return max(len(bias) for net in nets for bias in net.biases[:-1])
 
 
-def _by_bounds(task: Task, arch: Architecture, n_bits: int, missing: str) -> Verdict:
-    """The verdict of the bounds where no construction applies; `missing` says why none does."""
-    theorem = lower_theorem(task, arch)
-    try:
-        route = bound(task, arch)
-    except NoBoundError:
-        return Verdict(task, arch, n_bits, "open", f"{missing}; no bound is known either", None)
-    except TooDeepError as limit:
-        because = f"{missing}, and the bound is not known here: {limit}"
+def _by_bounds(task: Task, arch: Architecture, n_bits: int, settled: Settled) -> Verdict:
+    """The verdict of the bounds where no construction applies."""
+    theorem, route = lower_theorem(task, arch), settled.route
+    if route is None:
+        because = f"{settled.missing}; {settled.no_route}"
         return Verdict(task, arch, n_bits, "open", because, None)
     if n_bits > route.n_star:
         because = f"no weights do it past n* = {route.n_star:,}; {route.rests_on}"
         return Verdict(task, arch, n_bits, "impossible", because, theorem, route=route)
-    paper = f" ({theorem})" if arch.model == "formal" else ""
+    paper = f" ({theorem})" if theorem and arch.model == "formal" else ""
     because = (
-        f"{missing}; impossible past n* = {route.n_star:,}{paper}, but at n = {n_bits:,} that "
-        "bound is vacuous"
+        f"{settled.missing}; impossible past n* = {route.n_star:,}{paper}, but at n = {n_bits:,} "
+        "that bound is vacuous"
     )
     return Verdict(task, arch, n_bits, "open", because, None, route=route)
 
 
-def lower_theorem(task: Task, arch: Architecture) -> str:
-    """The paper's theorem that the bound makes finite; for trained blocks, its counterpart."""
+def lower_theorem(task: Task, arch: Architecture) -> str | None:
+    """The paper's theorem that the bound makes finite; for trained blocks, its counterpart. None if
+    the paper has none: 12a is about causal layers of small causal complexity, so about one layer of
+    full linear attention too (Remark 7), and 14b about one layer of attention or SSM."""
     beside = "beside " if arch.model == "trained" else ""
+    one_layer, recurrent = arch.n_layers == 1, arch.kind in ("rnn", "gru")
     if task == "lhi":
-        return f"{beside}Theorem 14b"
+        return f"{beside}Theorem 14b" if one_layer and not recurrent else None
+    if arch.kind == "softmax" or not (arch.causal or one_layer):
+        return None
     return f"{beside}Theorem 12a" if arch.causal else f"{beside}Theorem 12a with Remark 7"

@@ -46,4 +46,4 @@ def _verdict(cells: Cells, variant: Variant, n_bits: int) -> Verdict | None:
     sizes = {"width": "d_model", "heads": "n_heads", "hidden": "d_ff", "state": "d_state"}
     given = {name: run[column] for name, column in sizes.items()}
     arch = architecture(variant.family, "trained", n_layers=variant.n_layers, **given)
-    return verdict_of(variant.task, arch, n_bits, run["n_heads"])
+    return verdict_of(variant.task, arch, n_bits)

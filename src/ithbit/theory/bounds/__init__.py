@@ -31,7 +31,7 @@ PAPER_LENGTHS = (8, 16, 32, 64)
 
 
 class NoBoundError(IthbitError):
-    """No bound exists or is known; the message says which, and why."""
+    """No bound exists or is known."""
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,12 @@ def bound(task: str, arch: Architecture) -> Route:
     If two are equal, a proved one takes precedence over a cited one.
 
     Raises:
-        NoBoundError: none exists or none is known; the message says which.
+        NoBoundError: none exists or none is known; `verdicts.why_no_bound` says which.
     """
     for route in all_routes(task, arch):
         if route.real_arithmetic:
             return route
-    raise NoBoundError(_no_bound(task_named(task), arch))
+    raise NoBoundError(f"no bound for {task} by {arch.depth} of {arch.family} ({arch.model})")
 
 
 @cache
@@ -220,19 +220,3 @@ def _routes(task: Task, arch: Architecture, bits: int) -> Iterator[Route]:
         condition = f"recurrent, deterministic evaluation with a state of {bits}-bit numbers"
         name, theorem = f"state of {bits}-bit numbers", "equal states give equal answers"
         yield Route(name, kept, theorem, False, (condition,), real_arithmetic=False)
-
-
-def _no_bound(task: Task, arch: Architecture) -> str:
-    """Why there is no bound, in one sentence."""
-    subject = f"no bound for {task} by {arch.depth} of {arch.family} ({arch.model})"
-    if (task, arch.kind) in (("rhi", "softmax"), ("lhi", "rnn"), ("lhi", "gru")):
-        fact = "one layer of constant size solves it"
-        theorem = "Theorem 12c" if task == "rhi" else "Theorem 14a"
-    elif task == "rhi":
-        fact, theorem = "two full layers of constant size solve it", "Theorem 12b"
-    else:
-        fact, theorem = "two layers of constant size solve it", "Theorem 14c"
-    trained = " --model trained" if arch.model == "trained" else ""
-    command = f"ithbit verdict {task} {arch.family} --layers {arch.n_layers}{trained}"
-    beside = "beside " if trained else ""
-    return f"{subject}: possible, {fact} ({beside}{theorem}); see `{command}`"

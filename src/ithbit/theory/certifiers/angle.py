@@ -151,10 +151,12 @@ def _after_norms(reader: Reader, y: Ball, square: Ball) -> Ball:
     """The logit towards the answer from y, next to content of weighted squared norm `square`.
 
     Two LayerNorms scale by sqrt(d) / sqrt((1 + eps) X + d eps^2); further blocks, which write
-    nothing, do so again. The result increases in y, so a lower bound on y gives one on the logit.
+    nothing, do so again. The result increases in y, so a lower bound on y gives one on the logit;
+    more content beside it makes it smaller in size.
     """
     d, eps = reader.solution.width, arb(exact(BERT_EPS))
-    y, square = y.lower(), square.upper()
+    y = y.lower()
+    square = square.upper() if bool(y > 0) else square.lower()
     for _ in range(reader.solution.depth - (0 if reader.solution.task == "rhi" else 1)):
         X = square + arb(reader.norms[BITS]) * y * y
         s = (d / ((1 + eps) * X + d * eps**2)).sqrt()

@@ -1,10 +1,11 @@
 """Margins of the constructions that hold for every n at once, evaluated in arb balls.
 
-They are about the formulas in `constructions/`, with every weight as written there; a certificate
-for one n checks the stored weights instead. The docstrings of those modules have the proofs. Each
-bound below either does not depend on n or is least at the least n, and is evaluated there. A term
-that both rises and falls with n is replaced by its supremum over all n. For the formal layers,
-r = e^{−3} and all suprema are at i = n = 1.
+They are about the formulas in `constructions/`, with every weight as written there, in real
+arithmetic; a certificate for one n checks the stored weights instead. The docstrings of those
+modules have the proofs. Each bound below either does not depend on n or is least at the least n,
+and is evaluated there. A term that both rises and falls with n is replaced by its supremum over all
+n. For the formal layers, r = e^{−3} and all suprema are at i = n = 1. The epsilon of a norm counts
+in proportion to the width, so the trained bounds end at some width: Mamba2's at about 839,000.
 """
 
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ from flint import arb, ctx, fmpq
 
 from ithbit.families import FAMILIES
 from ithbit.shown import lower_text, upper_text
-from ithbit.theory.certifiers.exact import Ball, exact, rounded_down
+from ithbit.theory.certifiers.exact import Ball, UnsuitableError, exact, need, rounded_down
 from ithbit.theory.certifiers.windows import gelu, silu, silu_at
 from ithbit.theory.constructions import bert_angle, linear_window
 from ithbit.theory.constructions.content import columns, norms
-from ithbit.theory.constructions.gru_latch import HEAD
+from ithbit.theory.constructions.gru_latch import GROWS, HEAD
 from ithbit.theory.trained_blocks import BERT_EPS, DENOMINATOR_EPS, LINEAR_EPS, MAMBA_EPS
 
 _FORMAL_PRECISION, _PRECISION = 80, 128
@@ -30,6 +31,10 @@ class EveryN:
 
     margin: float | str
     because: str
+
+
+def _rounded_up(ball: Ball) -> float:
+    return -rounded_down(-ball)
 
 
 def softmax_deviation() -> float:
@@ -44,7 +49,7 @@ def softmax_deviation() -> float:
     """
     with ctx.workprec(_FORMAL_PRECISION):
         r = arb(-3).exp()
-        return float((r / (1 - r) ** 2 - r + 8 * r**4).upper())
+        return _rounded_up(r / (1 - r) ** 2 - r + 8 * r**4)
 
 
 def linear_deviation() -> float:
@@ -59,7 +64,7 @@ def linear_deviation() -> float:
     """
     with ctx.workprec(_FORMAL_PRECISION):
         r = arb(-3).exp()
-        return float(((r / (1 - r) + r / (1 - r) ** 2 + 8 * r**3) / 4).upper())
+        return _rounded_up((r / (1 - r) + r / (1 - r) ** 2 + 8 * r**3) / 4)
 
 
 def parabola_deviation() -> float:
@@ -77,7 +82,7 @@ def parabola_deviation() -> float:
             ((-12 * (arb(D**2) - arb(0.5))).exp() * (D * (2 + D) + arb(0.5)) for D in range(1, 5)),
             arb(0),
         )
-        return float((2 * near + arb(-59).exp() + arb(-9).exp() * arb(2.25)).upper())
+        return _rounded_up(2 * near + arb(-59).exp() + arb(-9).exp() * arb(2.25))
 
 
 def every_n(variant: str, family: str) -> EveryN | None:
@@ -104,25 +109,35 @@ def every_n(variant: str, family: str) -> EveryN | None:
     return exact.get(variant)
 
 
-def trained_every_n(task: str, family: str, width: int = 16, heads: int = 2) -> EveryN:
-    """The margin of a trained construction that holds for every n, at this width.
+def trained_every_n(task: str, family: str, width: int = 16, heads: int = 2) -> EveryN | None:
+    """The margin of a trained construction that holds for every n, at this width; None where the
+    proof does not reach so wide.
 
     >>> round(trained_every_n("rhi", "softmax-full").margin, 3)
     1.91
     """
     kind = FAMILIES[family].kind
-    with ctx.workprec(_PRECISION):
-        if kind == "softmax":
-            margin = angle_right(width) if task == "rhi" else angle_left(width)
-            because = "scores fall by the square of the distance to the index, whatever n"
-        elif kind == "gru":
-            margin = latch()
-            because = "every threshold is met with an exponent of 25 to spare, whatever n"
-        else:
-            linear = kind == "linear"
-            margin = window_linear(task, width, width // heads) if linear else window_mamba2(width)
-            because = "the window's height grows and its tails fall with n, so n = 1 is worst"
-        return EveryN(rounded_down(margin), because)
+    if kind == "softmax":
+        because = "scores fall by the square of the distance to the index, whatever n"
+    elif kind == "gru":
+        because = "every threshold is met with an exponent of 25 to spare, as weights grow with n"
+    else:
+        because = "the window's height grows and its tails fall with n, so n = 1 is worst"
+    try:
+        with ctx.workprec(_PRECISION):
+            least = rounded_down(_trained_margin(task, kind, width, heads))
+    except UnsuitableError:
+        return None
+    return EveryN(least, because) if least > 0 else None
+
+
+def _trained_margin(task: str, kind: str, width: int, heads: int) -> Ball:
+    """A lower bound on the margin at every n; `UnsuitableError` if a step of the proof fails."""
+    if kind == "softmax":
+        return angle_right(width) if task == "rhi" else angle_left(width)
+    if kind == "gru":
+        return latch()
+    return window_linear(task, width, width // heads) if kind == "linear" else window_mamba2(width)
 
 
 def _sharpness(ratio: Ball) -> Ball:
@@ -154,14 +169,16 @@ def angle_right(d: int) -> Ball:
     return _read((d / (place * (c2 + 1))).sqrt() * share, d, bit, eps)
 
 
-def angle_left(d: int) -> Ball:
-    """The margin of `bert_angle` on LHI, by steps 1 to 4; what decreases in n is taken at n = 1."""
+def angle_left(d: int, n: int = 1) -> Ball:
+    """The margin of `bert_angle` on LHI, by steps 1 to 4, for this n and all larger ones."""
     one, place, bit, flag, index = (arb(x) for x in norms(columns(d, bert_angle.ORDERS["lhi"])))
-    eps, n = arb(exact(BERT_EPS)), 1
+    eps = arb(exact(BERT_EPS))
     more = 1 + eps + eps**2
     alpha = (one + bit) / place + d * eps**3 / (place * more)
     b = 6 * arb(n + 2).log() + 60
     loss = ((1 + d * eps / one) * (1 + d * eps / flag)).sqrt()  # the epsilons of two LayerNorms
+    # w^2 falls as (n + 2)^(−12 / (sqrt 6 loss)), faster than (n + 1)^−2.
+    need(bool(loss < 2), "the norms' epsilons weigh too much at this width")
     to_index = b / arb(6).sqrt() / loss
     leak = (-2 * to_index).exp()  # w^2
     W = 1 / (1 + (n + 1) * (-to_index * ((one + place + bit) / one).sqrt()).exp())
@@ -183,6 +200,7 @@ def window_linear(task: str, d: int, size: int, n: int = 1) -> Ball:
     e, eps = d * arb(exact(LINEAR_EPS)), arb(exact(DENOMINATOR_EPS))
     room = index * (8 * N + 8) ** 2  # nu_0 C^2
     sigma = 1 / (1 + (4 * index + e) / room).sqrt()
+    need(bool(sigma > arb(fmpq(9, 10))), "the norm is not nearly linear at this width")
     # N (1 − rho) <= N T e^(−K sigma) + N eps / (2 K sigma d_h), K = N + 40 > N, and
     # N (N + 2) e^(−N sigma) < 2 for sigma > 0.9.
     lost = 2 * (-40 * sigma).exp() + eps / (2 * sigma * size)
@@ -194,9 +212,10 @@ def window_linear(task: str, d: int, size: int, n: int = 1) -> Ball:
     psi = gelu()
     tail = psi.at_least(2 * R * edge)
     # N psi(E) <= N phi(E) <= N^(1 − 4 edge^2) e^(−32 edge^2), which decreases in N for edge > 1/2.
-    assert bool(edge > arb(fmpq(1, 2)))
+    need(bool(edge > arb(fmpq(1, 2))), "the window is too wide at this width")
     tails = arb(N) ** (1 - 4 * edge**2) * (-32 * edge**2).exp()
     signal = inside - 2 * psi.at_least(inside) - 2 * tail
+    need(bool(delta < arb(fmpq(1, 4))) and bool(signal > 0), "the window does not open")
     peak = R / 2 + 2 * psi.most + 2 * tail
     normed = 1 / (1 + (4 * place + bit + e + found * peak**2) / room).sqrt()
     return (normed * signal - 4 * tails) * T * size / (T * size + eps)
@@ -220,14 +239,21 @@ def window_mamba2(d: int, n: int = 1) -> Ball:
     E = 2 * R * edge
     psi = silu()
     # N psi(E) <= N E e^(−E), which decreases in N where 1 + 1/R < 2 edge.
-    assert bool(2 * edge > 1 + 1 / R)
+    need(bool(2 * edge > 1 + 1 / R), "the window is too wide at this width")
     tails = 4 * N * E * (-E).exp()
     signal = (inside - 2 * psi.at_least(inside) - 2 * psi.at_least(E)) / 2 - tails
+    need(bool(delta < arb(fmpq(1, 4))) and bool(signal > 0), "the window does not open")
     channel = (5 + arb(fmpq(1, 4 * N)) + delta) * T * kappa
     mark = 10 * T * kappa * signal / (6 * channel**2 + noise).sqrt()  # a_5 / C
     return 2 / (1 + (1 + (arb(fmpq(101, 100)) + e) / C**2) / mark**2).sqrt()
 
 
-def latch() -> Ball:
-    """The margin of `gru_latch`."""
-    return arb(HEAD) * (1 - 4 * arb(-25).exp())
+def latch(n: int | None = None) -> Ball:
+    """The margin of `gru_latch` at this n, by steps 1 to 3; without n, at every n, by step 4."""
+    N, shortest = (GROWS, 2) if n is None else (n + 1, n + 1)
+    B = 60 + 3 * (arb(N) / GROWS).log().max(arb(0))
+    slip = 2 * B * N * (N + 2) * (-B).exp()  # E1
+    late = 2 * B * N * ((2 * slip - 5 * B / 6).exp() + (-B).exp())  # E2
+    opening = (late - 5 * B / 12).exp()
+    leak = 2 * shortest * (slip + late - B * shortest).exp()
+    return arb(HEAD) * (1 - 2 * opening - 2 * arb(-60).exp() - leak)

@@ -9,6 +9,7 @@ decided. *Exact*: rationals throughout.
 """
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,10 @@ def exact(value: float) -> Rational:
     return fmpq(*float(value).as_integer_ratio())
 
 
+_LARGEST = exact(sys.float_info.max)
+_SMALLEST = exact(math.ulp(0.0))
+
+
 def exact_row(values: Iterable[float]) -> list[Rational]:
     return [exact(value) for value in values]
 
@@ -77,9 +82,30 @@ def rounded_down(value: Rational | Ball) -> float:
     """
     if isinstance(value, arb):
         need(bool(value.is_finite()), "the margin cannot be bounded")
-        value = value.lower().fmpq()
-    nearest = float(value)
-    return nearest if exact(nearest) <= value else math.nextafter(nearest, -math.inf)
+        value = value.lower()
+    if bool(value >= _LARGEST):
+        return sys.float_info.max
+    if bool(value < -_LARGEST):
+        return -math.inf
+    if bool(abs(value) < _SMALLEST):
+        return 0.0 if bool(value >= 0) else -math.ulp(0.0)
+    bound = value.fmpq() if isinstance(value, arb) else value
+    nearest = int(bound.p) / int(bound.q)
+    return nearest if exact(nearest) <= bound else math.nextafter(nearest, -math.inf)
+
+
+def rational_above(ball: Ball) -> Rational:
+    """A rational that is at least every number in the ball; `UnsuitableError` if none is near.
+
+    A number with a huge exponent has no rational that fits memory: what is too large is refused,
+    and what is too small is replaced by the smallest float.
+
+    >>> rational_above(arb(3) / 4), rational_above(arb(-(10**9)).exp()) > 0
+    (3/4, True)
+    """
+    need(bool(ball < _LARGEST) and bool(ball > -_LARGEST), "a number is too large to be bounded")
+    upper = ball.upper()
+    return _SMALLEST if bool(abs(upper) < _SMALLEST) else upper.fmpq()
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,6 +47,7 @@ from ithbit.theory.certifiers.exact import (
     line_of,
     linear_line,
     need,
+    rational_above,
     rounded_down,
 )
 from ithbit.theory.layers import FloatArray, LinearAttention, ReluNet, SoftmaxAttention, Ssm
@@ -174,7 +175,7 @@ def _attention(solution: Solution, layer: SoftmaxAttention | LinearAttention) ->
     for e in index:
         e_exact = exact(e)
         share = weight(-float(e)) if softmax else 1 / weight(float(e))
-        bound = (arb(v) * share * (moment - arb(e_exact) * mass)).upper().fmpq()
+        bound = rational_above(arb(v) * share * (moment - arb(e_exact) * mass))
         offset.append(v * e_exact)
         spread.append((fmpq(0), bound))
         at_index.append((e_exact + v * e_exact, e_exact + v * e_exact + bound))
@@ -218,7 +219,7 @@ def _softmax_index(
         gap = x_max - exact(e)
         own = arb(gap) * arb(-g * exact(e) * gap).exp()
         s = exact(e) + v * x_max
-        spreads.append((s - v * (pull + own).upper().fmpq(), s))
+        spreads.append((s - v * rational_above(pull + own), s))
     return spreads
 
 

@@ -77,7 +77,8 @@ def silu() -> Activation:
 
 @dataclass(frozen=True)
 class Opened:
-    """A mark: at least `signal` and at most `peak` at the index, at most `tail` elsewhere."""
+    """A mark: at least `signal`, which may be negative, and at most `peak` in size at the index, at
+    most `tail` in size elsewhere."""
 
     signal: Ball
     peak: Ball
@@ -237,7 +238,9 @@ def certify_linear(solution: TrainedSolution) -> Bound:
         offset = arb(places[i - 1]) - taken[i - 1]
         opened = window.opened(offset, arb(places[0]) - taken[i - 1].upper(), least, most)
         normed = scale(nu[BITS] * v * v, reach, arb(nu[FOUND]) * opened.peak**2).lower()
-        margins.append(factor * (normed * opened.signal - (n - 1) * most * opened.tail))
+        # The norm's scale lies between normed and most: the worse of the two, by the signal's sign.
+        mark = (normed * opened.signal).min(most * opened.signal)
+        margins.append(factor * (mark - (n - 1) * most * opened.tail))
     return least_of(margins)
 
 
@@ -336,7 +339,10 @@ def certify_mamba2(solution: TrainedSolution) -> Bound:
     for i in range(1, n + 1):
         offset = arb(places[i - 1]) - taken[i - 1]
         opened = window.opened(offset, arb(places[0]) - taken[i - 1].upper(), least, most)
-        kept = (two.decay ** (T - 1 - i)).lower()
-        mark = (arb(d).sqrt() * (kept * opened.signal - (n - 1) * opened.tail) / spread).lower()
-        margins.append(head * mark * scale(reach, mark * mark))
+        total = (two.decay ** (T - 1 - i) * opened.signal - (n - 1) * opened.tail).lower()
+        mark = (arb(d).sqrt() * total / spread).lower()
+        # `spread` is an upper bound: it lowers a positive sum. Of another sum only the final norm
+        # is known, after which no coordinate is larger than sqrt d.
+        normed = mark * scale(reach, mark * mark) if bool(mark > 0) else -arb(d).sqrt()
+        margins.append(head * normed)
     return least_of(margins)
