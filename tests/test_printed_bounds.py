@@ -18,12 +18,12 @@ import pytest
 import ithbit
 from ithbit.capacity.card import Fit
 from ithbit.explore.words import certified
-from ithbit.prove.bounded import Leaves
+from ithbit.prove.bounded import Bounded, Leaves
 from ithbit.prove.certificate import Confirmed, need_bounds
 from ithbit.prove.search import Found
 from ithbit.report.comparison.agreement import AGREES, Comparison, _line
 from ithbit.shown import lower_percent, lower_text, upper_text
-from ithbit.store.records import Case, Proof, Verification
+from ithbit.store.records import SECOND, Case, Proof, Verification
 from ithbit.theory.certificate import Certificate, certify
 from ithbit.theory.certificate_file import CertificateError
 from ithbit.theory.certifiers.every_n import (
@@ -97,17 +97,17 @@ def test_margins_of_proofs_are_rounded_down(value):
     proof = Proof("proved", least_margin=value, least_float32=value / 2)
     sentence = proof.sentence()
     assert printed("margin at least {} in real", sentence) <= value
-    assert printed("arithmetic, {} as run in float32", sentence) <= value / 2
-    confirmed = Confirmed("a run", 8, value, 2).sentence()
+    assert printed("as run in float32 {}", sentence) <= value / 2
+    confirmed = Confirmed("a run", 8, value, 2, SECOND).sentence()
     assert printed("margin at least {}, in real", confirmed) <= value
     found = Found(None, value, 2 * value, "01", 1, 0.5, 10, 1.0)
-    assert printed("least margin proved {}, 10 nodes", found.sentence()) <= value
+    assert printed("least bound {}, 10 nodes", found.sentence()) <= value
 
 
 def test_a_margin_that_is_not_proved_is_not_printed():
     for nothing in (0.0, -1.0, float("nan"), float("-inf")):
         assert (
-            "least margin proved none"
+            "least bound none"
             in Found(None, nothing, 1.0, "01", 1, 0.5, 10, 1.0).sentence()
         )
 
@@ -115,7 +115,7 @@ def test_a_margin_that_is_not_proved_is_not_printed():
 @pytest.mark.parametrize("share", [0.99999999, 0.999949, 1 - 2**-53, 0.123456, 0.0])
 def test_shares_that_are_proved_are_rounded_down(share):
     said = Proof("open", share_closed=share).sentence()
-    assert printed("proved on {}% of all", said) <= 100 * Fraction(share)
+    assert printed("bounds above 0 on {}% of all", said) <= 100 * Fraction(share)
     assert "100.00%" not in said
     found = Found(None, 0.0, 1.0, "01", 1, share, 10, 1.0).sentence()
     assert printed("{}% closed", found) <= 100 * Fraction(share)
@@ -187,10 +187,10 @@ def test_intervals_are_rounded_outward():
 
 def test_refusals_print_bounds_rounded_down():
     class Bounds:
-        batch = 8
+        batch, functionals = 8, np.zeros((0, 2))
 
         def __call__(self, index, bits, limits):
-            return Leaves(index, bits, limits, np.array([1.9977789]))
+            return Bounded(np.array([1.9977789]), np.array([9.0]), np.zeros((1, 2)), np.zeros((1, 2)))
 
     leaf = Leaves(np.array([0]), np.zeros((1, 2)), np.zeros((1, 0, 2)), np.array([1.9999787]))
     with pytest.raises(CertificateError) as refused:
