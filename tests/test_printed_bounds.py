@@ -190,7 +190,7 @@ def test_refusals_print_bounds_rounded_down():
         batch, functionals = 8, np.zeros((0, 2))
 
         def __call__(self, index, bits, limits):
-            return Bounded(np.array([1.9977789]), np.array([9.0]), np.zeros((1, 2)), np.zeros((1, 2)))
+            return Bounded(np.array([1.9977789]), np.array([9.0]), bits, bits, np.array([False]))
 
     leaf = Leaves(np.array([0]), np.zeros((1, 2)), np.zeros((1, 0, 2)), np.array([1.9999787]))
     with pytest.raises(CertificateError) as refused:
