@@ -18,7 +18,8 @@ from ithbit.tasks.tokens import token_table
 
 
 class Largest(TorchDispatchMode):
-    """The largest number that any operation gives; the -inf of masks are not counted."""
+    """The largest number that any operation gives, with the squares that normalisations and GELU
+    take inside; the -inf of masks are not counted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,6 +27,10 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        if "norm" in str(func) or "gelu" in str(func):
+            squares = args[0].double().square()
+            self.size = max(self.size, float(squares.sum(-1).max() if "norm" in str(func)
+                                             else squares.max()))  # fmt: skip
         alias = func._schema.returns[0].alias_info
         # Views are counted where they were computed; what is not yet computed holds anything.
         if "empty" not in str(func) and (alias is None or alias.is_write):
