@@ -81,7 +81,11 @@ def test_weights_that_may_overflow_are_named(family) -> None:
     assert stays_finite(stacked([drawn(spec)]), spec, 64).all()
 
 
-@pytest.mark.parametrize("spec", [ModelSpec("lhi", family, 3, 2) for family in FAMILIES], ids=str)
+GROWN = [ModelSpec("lhi", family, 3, 2) for family in FAMILIES]
+GROWN += [ModelSpec("lhi", family, 3, 1, positions="learned") for family in ("gru", "linear-full")]
+
+
+@pytest.mark.parametrize("spec", GROWN, ids=str)
 def test_weights_that_pass_give_finite_numbers_in_float32(spec) -> None:
     """Each tensor in turn made larger, until it no longer passes."""
     for name in drawn(spec):
@@ -101,3 +105,14 @@ def test_weights_that_pass_give_finite_numbers_in_float32(spec) -> None:
             logits(last, spec, table, every_input(spec.n_bits, 1))
         assert seen.finite, name
         assert seen.size <= 1.001 * float(largest_number(last, spec, spec.n_bits)), name
+
+
+def test_places_far_beyond_the_trained_length_count() -> None:
+    """Polynomial positions grow with the square of the place."""
+    spec = ModelSpec("lhi", "gru", 1, 1)
+    params = {name: value.abs() for name, value in stacked([drawn(spec)]).items()}
+    params["positions.polynomial"] *= 1e3
+    with torch.no_grad(), Largest() as seen:
+        logits(params, spec, token_table("lhi", 8), every_input(8, 1))
+    assert seen.size <= float(largest_number(params, spec, 8))
+    assert seen.size > float(largest_number(params, spec, 1))
