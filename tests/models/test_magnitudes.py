@@ -18,7 +18,8 @@ from ithbit.tasks.tokens import token_table
 
 
 class Largest(TorchDispatchMode):
-    """The largest number that any operation gives; the -inf of masks are not counted."""
+    """The largest number that any operation gives, with the squares that normalisations and GELU
+    take inside; the -inf of masks are not counted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,6 +27,10 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        if "norm" in str(func) or "gelu" in str(func):
+            squares = args[0].double().square()
+            self.size = max(self.size, float(squares.sum(-1).max() if "norm" in str(func)
+                                             else squares.max()))  # fmt: skip
         alias = func._schema.returns[0].alias_info
         # Views are counted where they were computed; what is not yet computed holds anything.
         if "empty" not in str(func) and (alias is None or alias.is_write):
@@ -76,7 +81,11 @@ def test_weights_that_may_overflow_are_named(family) -> None:
     assert stays_finite(stacked([drawn(spec)]), spec, 64).all()
 
 
-@pytest.mark.parametrize("spec", [ModelSpec("lhi", family, 3, 2) for family in FAMILIES], ids=str)
+GROWN = [ModelSpec("lhi", family, 3, 2) for family in FAMILIES]
+GROWN += [ModelSpec("lhi", family, 3, 1, positions="learned") for family in ("gru", "linear-full")]
+
+
+@pytest.mark.parametrize("spec", GROWN, ids=str)
 def test_weights_that_pass_give_finite_numbers_in_float32(spec) -> None:
     """Each tensor in turn made larger, until it no longer passes."""
     for name in drawn(spec):
@@ -96,3 +105,14 @@ def test_weights_that_pass_give_finite_numbers_in_float32(spec) -> None:
             logits(last, spec, table, every_input(spec.n_bits, 1))
         assert seen.finite, name
         assert seen.size <= 1.001 * float(largest_number(last, spec, spec.n_bits)), name
+
+
+def test_places_far_beyond_the_trained_length_count() -> None:
+    """Polynomial positions grow with the square of the place."""
+    spec = ModelSpec("lhi", "gru", 1, 1)
+    params = {name: value.abs() for name, value in stacked([drawn(spec)]).items()}
+    params["positions.polynomial"] *= 1e3
+    with torch.no_grad(), Largest() as seen:
+        logits(params, spec, token_table("lhi", 8), every_input(8, 1))
+    assert seen.size <= float(largest_number(params, spec, 8))
+    assert seen.size > float(largest_number(params, spec, 1))

@@ -41,8 +41,8 @@ _TEXTS = ("label", "title", "name", "origin", "how", "samples")
 class Entry:
     """One model as the page shows it. Weights are float32 for a run, float64 for a construction.
 
-    The page computes in double precision, which does not overflow where float32 does; so it gets no
-    answer from weights for which float32 might (`models/magnitudes.py`).
+    The page computes in double precision, which does not overflow where float32 does; so it gives
+    no answer for a run with which float32 might (`models/magnitudes.py`).
     """
 
     label: str
@@ -60,7 +60,6 @@ class Entry:
         spec, family = self.spec, family_named(self.spec.family)
         weights = dict(sorted(self.weights.items()))  # files have them in any order
         numbers = list(weights.values())
-        stacked = {name: torch.as_tensor(value).unsqueeze(0) for name, value in weights.items()}
         kind = "f4" if all(value.dtype == np.float32 for value in numbers) else "f8"
         flat = np.concatenate([value.ravel() for value in numbers]).astype(f"<{kind}")
         return {
@@ -74,10 +73,15 @@ class Entry:
                 "state": spec.d_state,
             },
             "shapes": [[name, list(value.shape)] for name, value in weights.items()],
-            "finite": bool(stays_finite(stacked, spec, spec.n_bits)),
+            "finite": _is_safe(weights, spec) if kind == "f4" else bool(np.isfinite(flat).all()),
             "dtype": kind,
             "data": base64.b64encode(flat.tobytes()).decode(),
         }
+
+
+def _is_safe(weights: dict[str, FloatArray], spec: ModelSpec) -> bool:
+    stacked = {name: torch.as_tensor(value).unsqueeze(0) for name, value in weights.items()}
+    return bool(stays_finite(stacked, spec, spec.n_bits))
 
 
 def of_run(folder: Path) -> Entry:

@@ -45,7 +45,8 @@ class Fused:
         values = self.rows.state.values
         out = self.fused.logits(values, self.held_out_keys, count)
         # The kernels' maxima drop NaN: weights that may overflow get no answer.
-        safe = stays_finite(unpacked(values, self.like), self.model, self.model.n_bits)
+        doubles = unpacked(values.double(), self.like)  # one launch for all parameters
+        safe = stays_finite(doubles, self.model, self.model.n_bits)
         out = torch.where(safe.unsqueeze(1), out, math.nan)
         right = counts_as_right(out, self.answer)
         return ordered_mean(bce(out, self.answer)), ordered_mean(right)
