@@ -21,11 +21,13 @@ magnitude below the limit.
 """
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from ithbit.families import family_named
+from ithbit.models.classifier import init
 from ithbit.models.stacked import Params, part
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
@@ -47,6 +49,23 @@ def stays_finite(params: Params, spec: ModelSpec, n_bits: int) -> Tensor:
     if spec.code:
         return torch.zeros_like(params["head.bias"][:, 0], dtype=torch.bool)
     return largest_number(params, spec, n_bits) <= LIMIT
+
+
+@cache
+def safe_size(spec: ModelSpec) -> float:
+    """A size, a power of two, such that no number inside such a model can overflow float32 on
+    inputs of its length while no weight is larger; a bound grows with the size of every weight.
+
+    >>> safe_size(ModelSpec("rhi", "softmax-full", n_bits=64))
+    2048.0
+    """
+    like = init(spec, 0)
+
+    def fits(size: float) -> bool:
+        weights = {name: torch.full_like(value, size)[None] for name, value in like.items()}
+        return bool(largest_number(weights, spec, spec.n_bits)[0] <= LIMIT)
+
+    return max((2.0**k for k in range(-8, 30) if fits(2.0**k)), default=0.0)
 
 
 def largest_number(params: Params, spec: ModelSpec, n_bits: int) -> Tensor:
