@@ -40,12 +40,21 @@ def test_of_every_command(ithbit, tmp_path: Path, command: str) -> None:
     for given in ("", " "):
         status, out, err = ithbit(command, *COMMANDS[command], "--store", given)
         assert (status, out) == (2, "")
-        assert err == f"ithbit: store must name a file or folder, got {given!r}; the current one is .\n"
+        assert (
+            err
+            == f"ithbit: store must name a file or folder, got {given!r}; the current one is .\n"
+        )
     assert empty(tmp_path)
 
 
 def test_of_outputs(ithbit, tmp_path: Path) -> None:
-    for command in (("report",), ("export",), ("explore", "x"), ("data", "rhi"), ("plot", "length")):
+    for command in (
+        ("report",),
+        ("export",),
+        ("explore", "x"),
+        ("data", "rhi"),
+        ("plot", "length"),
+    ):
         status, _, err = ithbit(*command, "-o", "")
         assert status == 2, command
         assert "out must name a file or folder, got ''" in err

@@ -43,7 +43,7 @@ def trace(tmp_path: Path) -> Path:
 def new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Knows no layers, as another process would."""
     for known in ("_known", "_told", "_recorded"):
-        monkeypatch.setattr(layer_source, known, {})
+        monkeypatch.setattr(layer_source, known, {}, raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
     own_layer.why_not_stacked.cache_clear()
     (tmp_path / "elsewhere").mkdir()

@@ -46,6 +46,7 @@ from ithbit.store.schema import (
     must,
     read_as,
     schema,
+    shortened,
 )
 
 Data = Mapping[str, Any]  # by field name: a JSON record, or a row of a table
@@ -117,7 +118,7 @@ def read_json(path: str) -> dict[str, Any] | None:
         raise UnreadableError(f"{name} is not a JSON object")
     if data.get("schema") != SCHEMA:
         raise UnreadableError(
-            f"{name} has schema {data.get('schema')!r}, this version reads {SCHEMA}"
+            f"{name} has schema {shortened(data.get('schema'))}, this version reads {SCHEMA}"
         )
     return data
 
@@ -227,7 +228,9 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
     own = f"{run.name}-{record['run_id']}"
     if os.path.basename(folder) != own:
         beside = os.path.isdir(os.path.join(os.path.dirname(folder), own))
-        what = "which counts; move it out of the store" if beside else "which is not there; rename it"
+        what = (
+            "which counts; move it out of the store" if beside else "which is not there; rename it"
+        )
         raise CopyError(f"it is a copy of {own}, {what}")
 
 
