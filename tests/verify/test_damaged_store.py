@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ithbit.sweep.estimate import observed_pace
 TOYS = Path(__file__).parents[1] / "models" / "toy_layers.py"
 TINY = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=2)
 SAMPLED = 40  # damages tried in the default suite; all of them in the slow one
-Damage = Callable[[Path], None]
+Damage = Callable[[Path], object]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def of_bytes() -> Iterator[tuple[str, Damage]]:
     """What may have become of any file."""
 
     def put(content: Callable[[bytes], bytes]) -> Damage:
-        return lambda file: file.write_bytes(content(file.read_bytes())) and None
+        return lambda file: file.write_bytes(content(file.read_bytes()))
 
     yield "deleted", lambda file: file.unlink()
     yield "empty", put(lambda data: b"")
@@ -61,11 +62,11 @@ def of_bytes() -> Iterator[tuple[str, Damage]]:
     yield "zeros", put(lambda data: bytes(len(data)))
     for text in ("[]", "7", "null", '"text"', "{}", "true", "[" * 10**5, "1e999", '{"schema": 1}'):
         yield f"JSON {text[:9]}", put(lambda data, text=text: text.encode())
-    yield "a folder", lambda file: (file.unlink(), file.mkdir()) and None
-    yield "a FIFO", lambda file: (file.unlink(), os.mkfifo(file)) and None
-    yield "a link to nothing", lambda file: (file.unlink(), file.symlink_to("gone")) and None
-    yield "a link to itself", lambda file: (file.unlink(), file.symlink_to(file.name)) and None
-    yield "a device", lambda file: (file.unlink(), file.symlink_to("/dev/zero")) and None
+    yield "a folder", lambda file: (file.unlink(), file.mkdir())
+    yield "a FIFO", lambda file: (file.unlink(), os.mkfifo(file))
+    yield "a link to nothing", lambda file: (file.unlink(), file.symlink_to("gone"))
+    yield "a link to itself", lambda file: (file.unlink(), file.symlink_to(file.name))
+    yield "a device", lambda file: (file.unlink(), file.symlink_to("/dev/zero"))
     if os.geteuid():
         yield "unreadable", lambda file: file.chmod(0)
 
@@ -176,12 +177,10 @@ def try_one(whole: Path, place: Path, victim: str, file: str, what: str, damage:
         merged = ithbit.merge(store, store=place / "merged")
         assert len(merged.taken) >= len(others)
         observed_pace(store, cuda=False)
-        for command in (ithbit.load, lambda run, store: ithbit.explore(run, store=store, out=out)):
-            out = place / "page.html"
-            try:
-                command(victim, store=store)
-            except IthbitError as error:
-                assert len(str(error)) < 2000, error
+        with suppress(IthbitError):
+            ithbit.load(victim, store=store)
+        with suppress(IthbitError):
+            ithbit.explore(victim, store=store, out=place / "page.html")
         assert before <= files_in(store) | {f"{victim}/verification.json"}
     except BaseException as error:
         error.add_note(f"{victim}/{file}: {what}")
