@@ -141,6 +141,19 @@ def test_neither_as_a_module(tmp_path: Path, trace: Path, module: str) -> None:
     assert not trace.exists()
 
 
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    folder = foreign(tmp_path / "store", "", "")
+    (tmp_path / "elsewhere" / "loop.py").symlink_to("loop.py")
+    (tmp_path / "elsewhere" / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "elsewhere" / "fifo.py")
+    for name in ("loop.py", "folder.py", "fifo.py", "\0.py", "x" * 9999 + ".py"):
+        point(folder, f"{tmp_path}/elsewhere/{name}:Mine")
+        assert len(ithbit.verify(all=True, store="store", device="cpu").set_aside) == 1, name
+    for source in ("", "Mine", ":", ".x:Mine", "a..b:Mine", "a\0b:Mine", "torch:no", "fla:no"):
+        point(folder, source)
+        assert len(ithbit.verify(all=True, store="store", device="cpu").set_aside) == 1, source
+
+
 def test_a_module_of_python_is_no_layer(tmp_path: Path) -> None:
     text = Path(os.__file__).read_text()
     foreign(tmp_path / "store", text, "os:_exit", "_exit")

@@ -15,6 +15,7 @@ from synthetic_store import Plan, write_run
 import ithbit
 from ithbit.errors import StoreError
 from ithbit.models import classifier
+from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.verify.verify import params_of, read_run
 
@@ -155,6 +156,16 @@ def test_a_spec_of_enormous_sizes_allocates_nothing(tmp_path: Path, family: str,
     assert len(ithbit.verify(all=True, store=tmp_path, device="cpu").set_aside) == 1
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 1 << 20  # kilobytes
+
+
+def test_nor_does_a_layer_of_the_users_own(tmp_path: Path) -> None:
+    family, code = family_of("torch:lstm")
+    small = ModelSpec("lhi", family, 2, d_model=4, code=code)
+    for sizes in ({"d_model": 60_000}, {"n_layers": 10**8}):
+        stored(tmp_path, run := RunSpec(replace(small, **sizes), 0), small)
+        with pytest.raises(StoreError, match="do not fit its model"):
+            ithbit.load(run, store=tmp_path)
+    assert len(ithbit.verify(all=True, store=tmp_path, device="cpu").set_aside) == 2
 
 
 def counts(spec: ModelSpec) -> tuple[int, int]:

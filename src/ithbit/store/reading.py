@@ -256,6 +256,7 @@ def check_result(result: Data, protocol: Data, where: str) -> None:
     best, final = result["max_accuracy"], result["final_accuracy"]
     first, given = result.get("first_solved_epoch"), protocol.get("max_epochs")
     most = Protocol.max_epochs if given is None else given
+    tried, wrong = result.get("structured_tried"), result.get("structured_wrong")
     _raise_first(
         where,
         (solved != (best == 1), f"solved = {solved}, but max_accuracy = {best}"),
@@ -267,6 +268,10 @@ def check_result(result: Data, protocol: Data, where: str) -> None:
             f"first_solved_epoch = {first}, but max_accuracy = {best}",
         ),
         ((first or 0) > epochs, f"first_solved_epoch = {first}, but epochs = {epochs}"),
+        (
+            (wrong or 0) > (tried or 0),
+            f"structured_wrong = {wrong}, but structured_tried = {tried}",
+        ),
     )
 
 
