@@ -141,6 +141,19 @@ def test_neither_as_a_module(tmp_path: Path, trace: Path, module: str) -> None:
     assert not trace.exists()
 
 
+def test_a_store_is_no_place_to_import_from(tmp_path: Path, trace: Path, monkeypatch) -> None:
+    """Else whatever is imported later could come from there."""
+    store, text = tmp_path / "store", EVIL.format(trace=str(trace))
+    foreign(store, text, "pack.evil:Mine")
+    (store / "pack").mkdir()
+    (store / "pack" / "evil.py").write_text(text)
+    monkeypatch.chdir(store)
+    found = ithbit.verify(all=True, store=".", device="cpu")
+    assert "this folder is a store" in found.set_aside[0]
+    assert str(store) not in sys.path
+    assert not trace.exists()
+
+
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     folder = foreign(tmp_path / "store", "", "")
     (tmp_path / "elsewhere" / "loop.py").symlink_to("loop.py")

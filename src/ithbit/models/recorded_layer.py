@@ -32,6 +32,8 @@ def learn_recorded(code: str, source: str, store: Path) -> None:
     if not where.endswith(".py"):
         if where.partition(".")[0] in sys.stdlib_module_names:
             raise LayerError(f"{refused}, which is no layer but Python's own module")
+        if _is_in_a_store(Path.cwd() / "module.py", store):  # where modules are looked for, too
+            raise LayerError(f"{refused}, a module, and this folder is a store; go to another one")
         path = module_file(where)
         if path is None:
             raise LayerError(f"{refused}, a module without a file")
