@@ -80,8 +80,8 @@ def merge(source: Path, target: Path) -> Merged:
             merged.set_aside.append((folder, bad))
         else:
             with said_as_store_error(target / folder):
-                _copy_in(source / folder, target / folder)
-            merged.taken.append(name)
+                is_taken = _copy_in(source / folder, target / folder)
+            (merged.taken if is_taken else merged.already_there).append(name)
     merged.set_aside.extend(_left_over(target))
     return merged
 
@@ -120,17 +120,21 @@ def _complete(source: Path, target: Path) -> bool:
     return True
 
 
-def _copy_in(source: Path, target: Path) -> None:
-    """Copy a run folder into its place. What was there is moved beside it first, put back if the
-    copy cannot take its place, and deleted only once the copy is there."""
+def _copy_in(source: Path, target: Path) -> bool:
+    """Copy a run folder into its place, unless the run there is finished or running by now. What
+    was there is moved beside it first, put back if the copy cannot take its place, and deleted only
+    once the copy is there."""
     beside = Path(tempfile.mkdtemp(dir=target.parent, prefix=_BESIDE))
     run, old = beside / "run", beside / _OLD
     try:
         skip = shutil.ignore_patterns("lock", ".*")
         shutil.copytree(source, run, ignore=skip)
+        if folder_status(target) in ("done", "running"):
+            return False
         if os.path.lexists(target):
             os.replace(target, old)
         os.replace(run, target)
+        return True
     except BaseException as error:
         if os.path.lexists(old) and not os.path.lexists(target):
             try:
