@@ -43,7 +43,7 @@ def trace(tmp_path: Path) -> Path:
 def new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Knows no layers, as another process would."""
     for known in ("_known", "_told", "_recorded"):
-        monkeypatch.setattr(layer_source, known, {})
+        monkeypatch.setattr(layer_source, known, {}, raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
     own_layer.why_not_stacked.cache_clear()
     (tmp_path / "elsewhere").mkdir()
@@ -139,6 +139,32 @@ def test_neither_as_a_module(tmp_path: Path, trace: Path, module: str) -> None:
 
     assert module_file(module).name in ("evil.py", "__init__.py")
     assert not trace.exists()
+
+
+def test_a_store_is_no_place_to_import_from(tmp_path: Path, trace: Path, monkeypatch) -> None:
+    """Else whatever is imported later could come from there."""
+    store, text = tmp_path / "store", EVIL.format(trace=str(trace))
+    foreign(store, text, "pack.evil:Mine")
+    (store / "pack").mkdir()
+    (store / "pack" / "evil.py").write_text(text)
+    monkeypatch.chdir(store)
+    found = ithbit.verify(all=True, store=".", device="cpu")
+    assert "this folder is a store" in found.set_aside[0]
+    assert str(store) not in sys.path
+    assert not trace.exists()
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    folder = foreign(tmp_path / "store", "", "")
+    (tmp_path / "elsewhere" / "loop.py").symlink_to("loop.py")
+    (tmp_path / "elsewhere" / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "elsewhere" / "fifo.py")
+    for name in ("loop.py", "folder.py", "fifo.py", "\0.py", "x" * 9999 + ".py"):
+        point(folder, f"{tmp_path}/elsewhere/{name}:Mine")
+        assert len(ithbit.verify(all=True, store="store", device="cpu").set_aside) == 1, name
+    for source in ("", "Mine", ":", ".x:Mine", "a..b:Mine", "a\0b:Mine", "torch:no", "fla:no"):
+        point(folder, source)
+        assert len(ithbit.verify(all=True, store="store", device="cpu").set_aside) == 1, source
 
 
 def test_a_module_of_python_is_no_layer(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ WRONG: list[tuple[Plan, dict[str, Any], str]] = [
     (MISSED, {"final_loss": math.inf}, "has final_loss = inf, which is not a number from 0"),
     (MISSED, {"final_loss": -1.0}, "has final_loss = -1.0, which is not a number from 0"),
     (MISSED, {"n_parameters": -1}, "has n_parameters = -1, which is not a number from 0"),
+    (MISSED, {"structured_tried": 3, "structured_wrong": 4}, "has structured_wrong = 4, but"),
     (MISSED, {"seconds_per_epoch": math.nan}, "has seconds_per_epoch = nan"),
 ]
 

@@ -90,3 +90,20 @@ def test_a_folder_that_cannot_be_put_back_is_named(tmp_path: Path, monkeypatch) 
     assert merged.taken == [RUN.name, OTHER.name]
     assert "a merge was stopped while it replaced this folder" in str(merged)
     assert old.is_dir()
+
+
+def test_a_run_that_finishes_meanwhile_stays(tmp_path: Path, monkeypatch) -> None:
+    source, target = stores_in(tmp_path)
+    works = shutil.copytree
+
+    def slow(*arguments, **options):
+        copied = works(*arguments, **options)
+        shutil.copy(source / RUN.folder / "result.json", target / RUN.folder)
+        return copied
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copytree", slow)
+        merged = merge(source, target)
+    assert (merged.taken, merged.already_there) == ([OTHER.name], [RUN.name])
+    assert (target / RUN.folder / "state.safetensors").read_bytes() == b"days of training"
+    assert not list(target.glob(".merge.*"))

@@ -49,6 +49,13 @@ def test_a_line_a_layer_and_damage_is_passed_over(tmp_path: Path) -> None:
     impossible = [REPORT["runs"][0] | {"max_accuracy": 7}]
     write(tmp_path, "seven-0", json.dumps(REPORT | {"runs": impossible}))
     write(tmp_path, "later-0", json.dumps(REPORT | {"schema": 2}))
+    write(tmp_path, "list-0", json.dumps(REPORT | {"causal_rank": [], "runs": []}))
+    rank = {"sentence": "x", "ranks": [1e999]}
+    write(
+        tmp_path, "rank-0", json.dumps(REPORT | {"causal_rank": rank}).replace("Infinity", "1e999")
+    )
+    odd = [REPORT["runs"][0] | {"cell": "lhi"}]
+    write(tmp_path, "cell-0", json.dumps(REPORT | {"runs": odd, "protocol": "x"}))
     (found,) = probed_layers(tmp_path)
     assert (found.name, found.causal) == ("Mine", "no: output 2 sees token 5")
     assert found.solved == "LHI n=8 L=1: 1/2"

@@ -15,11 +15,12 @@ from synthetic_store import Plan, write_run
 import ithbit
 from ithbit.errors import StoreError
 from ithbit.models import classifier
+from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.verify.verify import params_of, read_run
 
 RUN = RunSpec(ModelSpec("lhi", "softmax-full", 2, n_layers=2, d_model=4), 0)
-Damage = Callable[[Path], None]
+Damage = Callable[[Path], object]
 
 
 @pytest.fixture
@@ -80,12 +81,12 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         changed(lambda params: params | {"embed": params["embed"].double()}),
         "'embed' is F64",
     ),
-    "empty": (lambda file: file.write_bytes(b"") and None, "are damaged"),
-    "truncated": (lambda file: file.write_bytes(file.read_bytes()[:-1]) and None, "are damaged"),
-    "longer": (lambda file: file.write_bytes(file.read_bytes() + b"0") and None, "are damaged"),
-    "random": (lambda file: file.write_bytes(bytes(range(256)) * 9) and None, "are damaged"),
+    "empty": (lambda file: file.write_bytes(b""), "are damaged"),
+    "truncated": (lambda file: file.write_bytes(file.read_bytes()[:-1]), "are damaged"),
+    "longer": (lambda file: file.write_bytes(file.read_bytes() + b"0"), "are damaged"),
+    "random": (lambda file: file.write_bytes(bytes(range(256)) * 9), "are damaged"),
     "a long header": (
-        lambda file: file.write_bytes(b"\xff" * 7 + b"\x7f" + file.read_bytes()[8:]) and None,
+        lambda file: file.write_bytes(b"\xff" * 7 + b"\x7f" + file.read_bytes()[8:]),
         "are damaged",
     ),
     "a large shape": (header(shape=[1 << 40, 1 << 40]), "are damaged"),
@@ -103,7 +104,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "turned": (changed(lambda params: params | {"embed": params["embed"].T.contiguous()}), "fit"),
     "of size zero": (changed(lambda params: params | {"embed": torch.zeros(0)}), "do not fit"),
     "none": (changed(lambda params: {}), "do not fit"),
-    "a folder": (lambda file: (file.unlink(), file.mkdir()) and None, "not a regular file"),
+    "a folder": (lambda file: (file.unlink(), file.mkdir()), "not a regular file"),
 }
 
 
@@ -155,6 +156,16 @@ def test_a_spec_of_enormous_sizes_allocates_nothing(tmp_path: Path, family: str,
     assert len(ithbit.verify(all=True, store=tmp_path, device="cpu").set_aside) == 1
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 1 << 20  # kilobytes
+
+
+def test_nor_does_a_layer_of_the_users_own(tmp_path: Path) -> None:
+    family, code = family_of("torch:lstm")
+    small = ModelSpec("lhi", family, 2, d_model=4, code=code)
+    for sizes in ({"d_model": 60_000}, {"n_layers": 10**8}):
+        stored(tmp_path, run := RunSpec(replace(small, **sizes), 0), small)
+        with pytest.raises(StoreError, match="do not fit its model"):
+            ithbit.load(run, store=tmp_path)
+    assert len(ithbit.verify(all=True, store=tmp_path, device="cpu").set_aside) == 2
 
 
 def counts(spec: ModelSpec) -> tuple[int, int]:

@@ -32,6 +32,8 @@ def learn_recorded(code: str, source: str, store: Path) -> None:
     if not where.endswith(".py"):
         if where.partition(".")[0] in sys.stdlib_module_names:
             raise LayerError(f"{refused}, which is no layer but Python's own module")
+        if _is_in_a_store(Path.cwd() / "module.py", store):  # where modules are looked for, too
+            raise LayerError(f"{refused}, a module, and this folder is a store; go to another one")
         path = module_file(where)
         if path is None:
             raise LayerError(f"{refused}, a module without a file")
@@ -39,7 +41,13 @@ def learn_recorded(code: str, source: str, store: Path) -> None:
         path = Path(where)
         if not path.is_absolute():
             raise LayerError(f"{refused}, which is no absolute path; {remedy}")
-    resolved = path.resolve()
+    try:
+        resolved = path.resolve()
+        is_other = os.path.lexists(resolved) and not resolved.is_file()
+    except (OSError, RuntimeError, ValueError):  # a link to itself, a name that no file can have
+        is_other = True
+    if is_other:
+        raise LayerError(f"{refused}, which is not a file; {remedy}")
     for each in (Path(os.path.normpath(path.absolute())), resolved):
         if _is_in_a_store(each, store):
             raise LayerError(

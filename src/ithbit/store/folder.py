@@ -213,8 +213,7 @@ class RunFolder:
         return checkpoint, None
 
     def _read_state(self, path: Path, like: Mapping[str, Tensor]) -> Checkpoint:
-        if not path.is_file():
-            raise ValueError("it is not a regular file")
+        open_regular(path).close()  # safetensors would wait for a FIFO
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in like}

@@ -279,7 +279,9 @@ def _check_exported(row: dict[str, Any], where: str) -> None:
         raise UnreadableError(f"{where} has family = {row['family']!r:.40}") from None
     if row["group"] != group(row["task"], row["family"], row["n_layers"]):
         raise UnreadableError(f"{where} has group = {row['group']!r:.40}")
-    check_spec(row, row["seed"], row, where)
+    run = check_spec(row, row["seed"], row, where)
+    if row["name"] != run.name:
+        raise ContradictionError(f"{where} has the name of another run: {row['name']!r:.80}")
     if row["status"] == "finished":
         result = {name: _part(row[name], field) for name, field in RESULT.items()}
         check(result, RESULT, where)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ithbit.errors import StoreError
 from ithbit.shown import Shown, counted
-from ithbit.store.reading import check_kind, run_folders
+from ithbit.store.reading import check_kind, open_regular, run_folders
 from ithbit.store.records import NOT_FINITE
 from ithbit.store.status import folder_status, need_folder, recorded
 from ithbit.store.writing import said_as_store_error, write_atomically
@@ -76,10 +76,12 @@ def merge(source: Path, target: Path) -> Merged:
                 merged.completed.append(name)
         elif there == "set aside" and _stays(target / folder):
             merged.set_aside.append((folder, f"{target} has a damaged one: {why_there}"))
+        elif (bad := _unreadable(source / folder)) is not None:
+            merged.set_aside.append((folder, bad))
         else:
             with said_as_store_error(target / folder):
-                _copy_in(source / folder, target / folder)
-            merged.taken.append(name)
+                is_taken = _copy_in(source / folder, target / folder)
+            (merged.taken if is_taken else merged.already_there).append(name)
     merged.set_aside.extend(_left_over(target))
     return merged
 
@@ -87,6 +89,20 @@ def merge(source: Path, target: Path) -> Merged:
 def _stays(folder: Path) -> bool:
     """Whether a run folder's place holds something that must not be overwritten."""
     return folder.is_file() or os.path.lexists(folder / _RESULT)
+
+
+def _unreadable(folder: Path) -> str | None:
+    """Why a run folder cannot be copied: something in it that is not a file that can be read. A
+    device, a FIFO or a link to a folder might be copied without end."""
+    for root, folders, names in os.walk(folder):
+        for name in (*names, *(each for each in folders if os.path.islink(f"{root}/{each}"))):
+            if name == "lock" or name.startswith("."):
+                continue
+            try:
+                open_regular(f"{root}/{name}").close()
+            except OSError as error:
+                return f"{name} cannot be read ({error.strerror})"
+    return None
 
 
 def _complete(source: Path, target: Path) -> bool:
@@ -104,17 +120,21 @@ def _complete(source: Path, target: Path) -> bool:
     return True
 
 
-def _copy_in(source: Path, target: Path) -> None:
-    """Copy a run folder into its place. What was there is moved beside it first, put back if the
-    copy cannot take its place, and deleted only once the copy is there."""
+def _copy_in(source: Path, target: Path) -> bool:
+    """Copy a run folder into its place, unless the run there is finished or running by now. What
+    was there is moved beside it first, put back if the copy cannot take its place, and deleted only
+    once the copy is there."""
     beside = Path(tempfile.mkdtemp(dir=target.parent, prefix=_BESIDE))
     run, old = beside / "run", beside / _OLD
     try:
         skip = shutil.ignore_patterns("lock", ".*")
         shutil.copytree(source, run, ignore=skip)
+        if folder_status(target) in ("done", "running"):
+            return False
         if os.path.lexists(target):
             os.replace(target, old)
         os.replace(run, target)
+        return True
     except BaseException as error:
         if os.path.lexists(old) and not os.path.lexists(target):
             try:

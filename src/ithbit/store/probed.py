@@ -75,7 +75,7 @@ def probed_layers(store: Path) -> list[Probed]:
         try:
             if data := read_json(str(path)):
                 found.append(_line(data))
-        except (UnreadableError, ValueError, KeyError, TypeError):
+        except (UnreadableError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             continue
     return found
 

@@ -48,6 +48,7 @@ from ithbit.store.schema import (
     must,
     read_as,
     schema,
+    shortened,
 )
 
 Data = Mapping[str, Any]  # by field name: a JSON record, or a row of a table
@@ -119,7 +120,7 @@ def read_json(path: str) -> dict[str, Any] | None:
         raise UnreadableError(f"{name} is not a JSON object")
     if data.get("schema") != SCHEMA:
         raise UnreadableError(
-            f"{name} has schema {data.get('schema')!r}, this version reads {SCHEMA}"
+            f"{name} has schema {shortened(data.get('schema'))}, this version reads {SCHEMA}"
         )
     return data
 
@@ -257,6 +258,7 @@ def check_result(result: Data, protocol: Data, where: str) -> None:
     best, final = result["max_accuracy"], result["final_accuracy"]
     first, given = result.get("first_solved_epoch"), protocol.get("max_epochs")
     most = Protocol.max_epochs if given is None else given
+    tried, wrong = result.get("structured_tried"), result.get("structured_wrong")
     _raise_first(
         where,
         (solved != (best == 1), f"solved = {solved}, but max_accuracy = {best}"),
@@ -268,6 +270,10 @@ def check_result(result: Data, protocol: Data, where: str) -> None:
             f"first_solved_epoch = {first}, but max_accuracy = {best}",
         ),
         ((first or 0) > epochs, f"first_solved_epoch = {first}, but epochs = {epochs}"),
+        (
+            (wrong or 0) > (tried or 0),
+            f"structured_wrong = {wrong}, but structured_tried = {tried}",
+        ),
     )
 
 

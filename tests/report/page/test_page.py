@@ -116,10 +116,10 @@ def test_what_contradicts_itself_is_named_and_neither_listed_nor_counted(tmp_pat
     write_run(tmp_path, paper_plans()[0])
     folder = write_run(tmp_path, paper_plans()[1])
     record = json.loads((folder / "result.json").read_text())
-    (folder / "result.json").write_text(json.dumps(record | {"final_loss": float("nan")}))
+    (folder / "result.json").write_text(json.dumps(record | {"final_loss": -1.0}))
     page = render_page(load_rows(tmp_path))
     assert len(runs_of(page)) == 1
-    assert "result.json has final_loss = nan, which is not a number from 0" in page
+    assert "result.json has final_loss = -1.0, which is not a number from 0" in page
 
 
 def test_figures_take_the_pages_colours(mixed_page: str) -> None:
