@@ -75,8 +75,7 @@ def bent(solution: TrainedSolution, rng: np.random.Generator) -> TrainedSolution
             else:
                 weight *= factor
             solution = replace(solution, weights=solution.weights | {name: weight})
-    except SpecError as refusal:
-        assert "finite" in str(refusal)
+    except SpecError:  # a test checks that it is said
         return None
     return solution
 
@@ -122,8 +121,7 @@ def damaged(solution: AnySolution, rng: np.random.Generator) -> AnySolution | No
             chosen = int(rng.choice(used)) if used and rng.integers(8) else None
             at = int(rng.integers(len(arrays))) if chosen is None else chosen
             solution = changed(solution, at, lambda array: blow(array, factors, rng))
-    except SpecError as refusal:
-        assert "finite" in str(refusal)
+    except SpecError:  # a test checks that it is said
         return None
     return solution
 

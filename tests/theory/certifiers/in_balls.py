@@ -10,8 +10,8 @@ import numpy as np
 from flint import arb, ctx
 
 from ithbit.families import FAMILIES
-from ithbit.theory.layers import LinearAttention, ReluNet, Rnn, SoftmaxAttention, Ssm
 from ithbit.theory.layers import Gru as GruLayer
+from ithbit.theory.layers import LinearAttention, ReluNet, Rnn, SoftmaxAttention, Ssm
 from ithbit.theory.solution import AnySolution, Solution, TrainedSolution
 
 Ball = Any
