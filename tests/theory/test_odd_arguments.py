@@ -35,7 +35,8 @@ CALLS = {
 VALUES = (0, 1, -3, 10**30, 10**999, 2.0, 1.5, True, None, [], "", "nan", "x")
 
 
-NAMES = ("verdict model", "bound task", "explain bits")  # texts: not given numbers Python cannot write
+# Texts: what Python cannot write, as a number of 5,000 digits, is not given to these.
+NAMES = ("verdict model", "bound task", "explain bits")
 
 
 @pytest.mark.parametrize("call", CALLS)
