@@ -98,6 +98,9 @@ def first_of(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
+_TOO_LONG = 10**1000  # a fourth of the digits that Python writes by default
+
+
 def whole(name: str, value: Any) -> int:
     """The value, numpy integers included, as an `int`; raise `SpecError` if it is not whole.
 
@@ -107,11 +110,14 @@ def whole(name: str, value: Any) -> int:
     ithbit.errors.SpecError: n must be a whole number, got '4'
     """
     try:
-        if not isinstance(value, bool):
-            return index(value)
+        found = None if isinstance(value, bool) else index(value)
     except TypeError:
-        pass
-    raise SpecError(f"{name} must be a whole number, got {value!r}")
+        found = None
+    if found is None:
+        raise SpecError(f"{name} must be a whole number, got {value!r}")
+    if abs(found) >= _TOO_LONG:
+        raise SpecError(f"{name} must have at most 1,000 digits")
+    return found
 
 
 def number(name: str, value: Any) -> float:

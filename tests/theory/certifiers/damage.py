@@ -75,8 +75,7 @@ def bent(solution: TrainedSolution, rng: np.random.Generator) -> TrainedSolution
             else:
                 weight *= factor
             solution = replace(solution, weights=solution.weights | {name: weight})
-    except SpecError as refusal:
-        assert "finite" in str(refusal)
+    except SpecError:  # a test checks that it is said
         return None
     return solution
 
@@ -88,10 +87,11 @@ def spaced(solution: TrainedSolution, rng: np.random.Generator) -> TrainedSoluti
     weight, one = np.array(solution.weights[name]), contents(solution)[:, 0]
     first = solution.width if mamba else 0
     middle, top = weight[first + 1] @ one, weight[first + 2] @ one
-    moved = (top - middle) * float(rng.choice([0.25, 1.0, 2.0, 2.5, 2.8, -0.25, -0.5]))
+    moved = (top - middle) * float(rng.choice([0.0, 0.0, 0.25, 1.0, 2.0, 2.5, 2.8, -0.25, -0.5]))
     edge = int(rng.choice([0, 2]))
     for unit in (first + edge, first + edge + 3):
         weight[unit] += (edge - 1) * moved * one / (one @ one)
+    weight[first : first + 6] *= float(rng.choice([1.0, 2.0, 0.5, 0.25, 0.125]))
     return replace(solution, weights=solution.weights | {name: weight})
 
 
@@ -121,8 +121,7 @@ def damaged(solution: AnySolution, rng: np.random.Generator) -> AnySolution | No
             chosen = int(rng.choice(used)) if used and rng.integers(8) else None
             at = int(rng.integers(len(arrays))) if chosen is None else chosen
             solution = changed(solution, at, lambda array: blow(array, factors, rng))
-    except SpecError as refusal:
-        assert "finite" in str(refusal)
+    except SpecError:  # a test checks that it is said
         return None
     return solution
 

@@ -6,8 +6,8 @@ default, the others are the paper's own sketches or alternatives. `FREE_GRU` is 
 GRU layer with a free embedding.
 
 `TRAINED` has the blocks of the experiments, with their own features and positions.
-`construct_trained` builds one for any n and any width from the least one on (16 in the
-experiments); layers above those needed pass their input on.
+`construct_trained` builds one for any n up to `LONGEST` and any width from the least one on (16 in
+the experiments) up to `MOST_WEIGHTS` numbers; layers above those needed pass their input on.
 """
 
 from collections.abc import Callable, Iterable
