@@ -193,11 +193,7 @@ _DECISIONS = {
 
 def counted(run: Run, stage: Stage) -> Stage:
     """The stage as its systems have it, at all indices and whatever the earlier outcomes."""
-    found = [
-        system
-        for forced in (None, False, True)
-        for system, _ in systems(run, stage, trained.Signs(forced))
-    ]
+    found = [system for signs in trained.EVERY_OUTCOME for system, _ in systems(run, stage, signs)]
     shared = set.intersection(*(system.shared_with(found[0]) for system in found))
     assert len({len(system.parameters) for system in found}) == 1
     return replace(

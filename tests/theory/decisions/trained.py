@@ -42,12 +42,21 @@ class Model:
 
 @dataclass(frozen=True)
 class Signs:
-    """The outcomes of earlier stages: those of the values themselves, or one sign for all."""
+    """The outcomes of earlier stages: those of the values themselves, or one for all."""
 
-    forced: bool | None = None
+    relu: bool | None = None
+    feature: bool | None = None
 
-    def __call__(self, value: Scalar) -> bool:
-        return value_of(value) > 0 if self.forced is None else self.forced
+    def on(self, value: Scalar) -> bool:
+        """Whether a ReLU is on."""
+        return value_of(value) > 0 if self.relu is None else self.relu
+
+    def linear(self, value: Scalar) -> bool:
+        """Whether ELU+1 or ReLU+1 is x + 1 here."""
+        return value_of(value) > 0 if self.feature is None else self.feature
+
+
+EVERY_OUTCOME = (Signs(), Signs(False, False), Signs(True, False), Signs(True, True))
 
 
 def gru_rhi(s: System, model: Model, x: Vector, states: Sequence[Sequence[float]]) -> Scalar:
@@ -95,7 +104,7 @@ def layer_norm(s: System, x: Vector, w: Weights, name: str, eps: float) -> list[
 def feed_forward(s: System, x: Vector, w: Weights, activation: str, signs: Signs) -> list[Scalar]:
     inner = affine(w["up.weight"], w["up.bias"], x)
     if activation == "relu":
-        active = [u if signs(u) else 0.0 for u in inner]
+        active = [u if signs.on(u) else 0.0 for u in inner]
     else:
         active = [s.gelu(s.keep(u)) for u in inner]
     return affine(w["down.weight"], w["down.bias"], active)
@@ -167,10 +176,7 @@ def relu_block(
             one_root(s, a, b, v)
         return math.nan
     r = math.sqrt(v.value)
-    on = [
-        a.value + b * r > 0 if signs.forced is None else signs.forced
-        for a, b in zip(A, B, strict=True)
-    ]
+    on = [signs.on(a.value + b * r) for a, b in zip(A, B, strict=True)]
     ff1 = matvec(w["down.weight"], [a if z else 0.0 for a, z in zip(A, on, strict=True)])
     ff0 = affine(
         w["down.weight"], w["down.bias"], [b if z else 0.0 for b, z in zip(B, on, strict=True)]
@@ -214,7 +220,7 @@ def features(s: System, x: Vector, signs: Signs, kind: str = "elu") -> list[Scal
     for u in x:
         if not isinstance(u, Term):
             found.append(u + 1.0 if u > 0 else math.exp(u) if kind == "elu" else 1.0)
-        elif signs(u):
+        elif signs.linear(u):
             found.append(u + 1.0)
         else:
             found.append(s.exp(u) if kind == "elu" else 1.0)
