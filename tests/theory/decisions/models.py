@@ -70,14 +70,16 @@ def run(spec: ModelSpec, activation: str = "gelu", seed: int = 0) -> Run:
     return Run(spec, model, params, layers, logits)
 
 
-def systems(run: Run, stage: Stage, signs: trained.Signs) -> list[tuple[System, float]]:
-    """The system of one stage at every index, and the value that its last test decides.
+def systems(
+    run: Run, stage: Stage, signs: trained.Signs, n_indices: int | None = None
+) -> list[tuple[System, float]]:
+    """The system of one stage at the first indices, or all, and what its last test decides.
 
     The fingerprint is taken from the bits once and used at every index.
     """
     decide = _DECISIONS[run.spec.task, run.spec.family.split("-")[0]](run, stage, signs)
     found = []
-    for index in range(run.spec.n_bits):
+    for index in range(n_indices or run.spec.n_bits):
         system = System()
         found.append((system, decide(system, index)))
     return found
@@ -192,7 +194,10 @@ _DECISIONS = {
 
 
 def counted(run: Run, stage: Stage) -> Stage:
-    """The stage as its systems have it, at all indices and whatever the earlier outcomes."""
+    """The stage as its systems have it, whatever the earlier outcomes.
+
+    Two indices tell which chain functions are shared; the systems of all have the same form.
+    """
     found = [system for signs in trained.EVERY_OUTCOME for system, _ in systems(run, stage, signs)]
     shared = set.intersection(*(system.shared_with(found[0]) for system in found))
     assert len({len(system.parameters) for system in found}) == 1
