@@ -7,7 +7,7 @@ import torch
 from completions import trained as completions
 from test_complexity_models import program
 
-from decisions import trained
+from decisions import mamba2, trained
 from decisions.system import System
 from ithbit.models import classifier
 from ithbit.models.linear_attention import features
@@ -150,7 +150,7 @@ def _mamba2_rhi(run, stage, signs):
     states = [state[: d * N] for state in kept]
     windows = [_older(run, layer, state[d * N :]) for layer, state in enumerate(kept)]
     x = run.layers[0]
-    return lambda s, i: trained.mamba2_rhi(s, run.model, x[i, -1].tolist(), states, windows, N)
+    return lambda s, i: mamba2.mamba2_rhi(s, run.model, x[i, -1].tolist(), states, windows, N)
 
 
 def _mamba2_lhi(run, stage, signs):
@@ -171,14 +171,14 @@ def _mamba2_lhi(run, stage, signs):
     decays = [one[j * N] - zero[j * N] for j in range(0, d, d // H)]
     window, end = _older(run, 0, zero[d * N :]), x[0, -1].tolist()
     (w,) = run.model.blocks
-    C = trained.mamba2_inputs(System(), w, end, window, N)[3]
+    C = mamba2.mamba2_inputs(System(), w, end, window, N)[3]
     rest = [
         sum(a * b for a, b in zip(C, row, strict=True)) for row in trained.split(zero[: d * N], d)
     ]
 
     def decide(s, i):
         start = trained.split(starts[i][: d * N], d)
-        return trained.mamba2_lhi(s, run.model, end, window, N, start, decays, rest)
+        return mamba2.mamba2_lhi(s, run.model, end, window, N, start, decays, rest)
 
     return decide
 
