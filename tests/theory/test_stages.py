@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 import torch.nn.functional as F
-from decisions import models, trained
+from decisions import mamba2, models, trained
 from decisions.system import NotAllowedError, System, value_of
 
 from ithbit.spec import ModelSpec
@@ -54,7 +54,7 @@ GRID: list[Case] = [
 def described(case: Case) -> tuple[ModelSpec, Architecture]:
     """The model and what the theory calls it."""
     task, family, activation, L, d, H, w, N = case
-    spec = ModelSpec(task, family, 6, n_layers=L, d_model=d, n_heads=H, d_ff=w, d_state=N)
+    spec = ModelSpec(task, family, 5, n_layers=L, d_model=d, n_heads=H, d_ff=w, d_state=N)
     sizes = {"n_layers": L, "width": d, "heads": H, "hidden": w, "state": N}
     return spec, architecture(family, "trained", activation=activation, **sizes)
 
@@ -206,12 +206,13 @@ PROGRAM_MUTATIONS = {
 @pytest.mark.parametrize("what", PROGRAM_MUTATIONS)
 def test_a_program_that_is_not_the_block_is_found(what, monkeypatch):
     case, old, new = PROGRAM_MUTATIONS[what]
-    source = inspect.getsource(trained)
+    whole = mamba2 if case[1] == "mamba2" else trained
+    source = inspect.getsource(whole)
     assert source.count(old) == 1, old
-    other = ModuleType(trained.__name__)
+    other = ModuleType(whole.__name__)
     exec(compile(source.replace(old, new), "changed_program", "exec"), other.__dict__)
     readout, expected = list(counted(case).values())[-1], model(case)
-    monkeypatch.setattr(models, "trained", other)
+    monkeypatch.setattr(models, whole.__name__.rpartition(".")[2], other)
     found = [value_of(v) for _, v in models.systems(expected, readout, trained.Signs())]
     assert found != pytest.approx(expected.logits, rel=1e-6, abs=1e-8)
 
@@ -244,3 +245,23 @@ def test_a_system_counts_each_exponential_once_and_measures_degrees():
     assert (s.degree, s.measured_degree()) == (2, 2)
     s.test(x * x * x + y * x * (-1.0 * x) + 0.0 * (x * x * x * x))
     assert (s.degree, s.measured_degree()) == (4, 3)
+
+
+PAPER: list[Case] = [
+    *(("rhi", "gru", "gelu", L, 16, 2, 64, 16) for L in (1, 2, 3, 4)),
+    *(("lhi", family, "gelu", 1, 16, 2, 64, 16) for family in ("softmax-full", "linear-full")),
+    *(
+        ("rhi", "linear-causal", activation, L, 16, 2, 64, 16)
+        for activation in ("gelu", "relu")
+        for L in (1, 2, 3, 4)
+    ),
+    ("lhi", "mamba2", "gelu", 1, 16, 2, 64, 16),
+    *(("rhi", "mamba2", "gelu", L, 16, 2, 64, 16) for L in (1, 2, 3, 4)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", PAPER, ids=lambda case: "-".join(map(str, case)))
+def test_the_stage_lists_at_the_sizes_of_the_paper(case):
+    _, arch = described(case)
+    assert not differences(case, stages(case[0], arch))

@@ -7,7 +7,7 @@ import torch
 from completions import trained as completions
 from test_complexity_models import program
 
-from decisions import trained
+from decisions import mamba2, trained
 from decisions.system import System
 from ithbit.models import classifier
 from ithbit.models.linear_attention import features
@@ -70,14 +70,16 @@ def run(spec: ModelSpec, activation: str = "gelu", seed: int = 0) -> Run:
     return Run(spec, model, params, layers, logits)
 
 
-def systems(run: Run, stage: Stage, signs: trained.Signs) -> list[tuple[System, float]]:
-    """The system of one stage at every index, and the value that its last test decides.
+def systems(
+    run: Run, stage: Stage, signs: trained.Signs, n_indices: int | None = None
+) -> list[tuple[System, float]]:
+    """The system of one stage at the first indices, or all, and what its last test decides.
 
     The fingerprint is taken from the bits once and used at every index.
     """
     decide = _DECISIONS[run.spec.task, run.spec.family.split("-")[0]](run, stage, signs)
     found = []
-    for index in range(run.spec.n_bits):
+    for index in range(n_indices or run.spec.n_bits):
         system = System()
         found.append((system, decide(system, index)))
     return found
@@ -148,7 +150,7 @@ def _mamba2_rhi(run, stage, signs):
     states = [state[: d * N] for state in kept]
     windows = [_older(run, layer, state[d * N :]) for layer, state in enumerate(kept)]
     x = run.layers[0]
-    return lambda s, i: trained.mamba2_rhi(s, run.model, x[i, -1].tolist(), states, windows, N)
+    return lambda s, i: mamba2.mamba2_rhi(s, run.model, x[i, -1].tolist(), states, windows, N)
 
 
 def _mamba2_lhi(run, stage, signs):
@@ -169,14 +171,14 @@ def _mamba2_lhi(run, stage, signs):
     decays = [one[j * N] - zero[j * N] for j in range(0, d, d // H)]
     window, end = _older(run, 0, zero[d * N :]), x[0, -1].tolist()
     (w,) = run.model.blocks
-    C = trained.mamba2_inputs(System(), w, end, window, N)[3]
+    C = mamba2.mamba2_inputs(System(), w, end, window, N)[3]
     rest = [
         sum(a * b for a, b in zip(C, row, strict=True)) for row in trained.split(zero[: d * N], d)
     ]
 
     def decide(s, i):
         start = trained.split(starts[i][: d * N], d)
-        return trained.mamba2_lhi(s, run.model, end, window, N, start, decays, rest)
+        return mamba2.mamba2_lhi(s, run.model, end, window, N, start, decays, rest)
 
     return decide
 
@@ -192,12 +194,11 @@ _DECISIONS = {
 
 
 def counted(run: Run, stage: Stage) -> Stage:
-    """The stage as its systems have it, at all indices and whatever the earlier outcomes."""
-    found = [
-        system
-        for forced in (None, False, True)
-        for system, _ in systems(run, stage, trained.Signs(forced))
-    ]
+    """The stage as its systems have it, whatever the earlier outcomes.
+
+    Two indices tell which chain functions are shared; the systems of all have the same form.
+    """
+    found = [system for signs in trained.EVERY_OUTCOME for system, _ in systems(run, stage, signs)]
     shared = set.intersection(*(system.shared_with(found[0]) for system in found))
     assert len({len(system.parameters) for system in found}) == 1
     return replace(

@@ -232,7 +232,7 @@ class System:
     @property
     def degree(self) -> int:
         """The largest degree of an equation or test, by the rules for sums and products."""
-        return max(term.degree for term in (*self.equations, *self.tests))
+        return max((term.degree for term in (*self.equations, *self.tests)), default=0)
 
     def measured_degree(self) -> int:
         """The same on a random line, by differences modulo a prime: no rule for degrees is used."""

@@ -1,9 +1,9 @@
-"""Decisions of the blocks that are trained: nn.GRU, pre-LN linear attention, BERT, Mamba2.
+"""Decisions of the blocks that are trained: nn.GRU, pre-LN linear attention, BERT.
 
 Weights are those of `ithbit.models`, one seed, as plain lists. The order of the operations is the
 models' own; `keep` marks the values that become implicit variables.
 
-    d width   H heads   N state   c convolution channels
+    d width   H heads
 """
 
 import math
@@ -25,7 +25,7 @@ from decisions.system import (
 )
 
 Weights = dict[str, Any]
-LINEAR_EPS, BERT_EPS, DENOMINATOR_EPS, RMS_EPS = 1e-5, 1e-12, 1e-6, 1e-5
+LINEAR_EPS, BERT_EPS, DENOMINATOR_EPS = 1e-5, 1e-12, 1e-6
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,21 @@ class Model:
 
 @dataclass(frozen=True)
 class Signs:
-    """The outcomes of earlier stages: those of the values themselves, or one sign for all."""
+    """The outcomes of earlier stages: those of the values themselves, or one for all."""
 
-    forced: bool | None = None
+    relu: bool | None = None
+    feature: bool | None = None
 
-    def __call__(self, value: Scalar) -> bool:
-        return value_of(value) > 0 if self.forced is None else self.forced
+    def on(self, value: Scalar) -> bool:
+        """Whether a ReLU is on."""
+        return value_of(value) > 0 if self.relu is None else self.relu
+
+    def linear(self, value: Scalar) -> bool:
+        """Whether ELU+1 or ReLU+1 is x + 1 here."""
+        return value_of(value) > 0 if self.feature is None else self.feature
+
+
+EVERY_OUTCOME = (Signs(), Signs(False, False), Signs(True, False), Signs(True, True))
 
 
 def gru_rhi(s: System, model: Model, x: Vector, states: Sequence[Sequence[float]]) -> Scalar:
@@ -95,7 +104,7 @@ def layer_norm(s: System, x: Vector, w: Weights, name: str, eps: float) -> list[
 def feed_forward(s: System, x: Vector, w: Weights, activation: str, signs: Signs) -> list[Scalar]:
     inner = affine(w["up.weight"], w["up.bias"], x)
     if activation == "relu":
-        active = [u if signs(u) else 0.0 for u in inner]
+        active = [u if signs.on(u) else 0.0 for u in inner]
     else:
         active = [s.gelu(s.keep(u)) for u in inner]
     return affine(w["down.weight"], w["down.bias"], active)
@@ -167,10 +176,7 @@ def relu_block(
             one_root(s, a, b, v)
         return math.nan
     r = math.sqrt(v.value)
-    on = [
-        a.value + b * r > 0 if signs.forced is None else signs.forced
-        for a, b in zip(A, B, strict=True)
-    ]
+    on = [signs.on(a.value + b * r) for a, b in zip(A, B, strict=True)]
     ff1 = matvec(w["down.weight"], [a if z else 0.0 for a, z in zip(A, on, strict=True)])
     ff0 = affine(
         w["down.weight"], w["down.bias"], [b if z else 0.0 for b, z in zip(B, on, strict=True)]
@@ -214,7 +220,7 @@ def features(s: System, x: Vector, signs: Signs, kind: str = "elu") -> list[Scal
     for u in x:
         if not isinstance(u, Term):
             found.append(u + 1.0 if u > 0 else math.exp(u) if kind == "elu" else 1.0)
-        elif signs(u):
+        elif signs.linear(u):
             found.append(u + 1.0)
         else:
             found.append(s.exp(u) if kind == "elu" else 1.0)
@@ -286,123 +292,3 @@ def pre_ln_rhi(
     s.test(logit)
     assert len(x) == d
     return logit
-
-
-def rms_norm(s: System, x: Vector, weight: Sequence[float]) -> list[Scalar]:
-    rho = s.rsqrt(mean_square(x) + RMS_EPS)
-    return [u * rho * g for u, g in zip(x, weight, strict=True)]
-
-
-def silu(s: System, a: Scalar) -> Scalar:
-    return s.keep(a, 1.0 + s.exp(-1.0 * a))
-
-
-def softplus(s: System, a: Scalar) -> Scalar:
-    return s.log(1.0 + s.exp(a))
-
-
-def mamba2_inputs(
-    s: System, w: Weights, x: Vector, window: Vector, N: int
-) -> tuple[list[Scalar], list[Scalar], list[Scalar], list[Scalar], list[Scalar]]:
-    """gate, x, B, C and dt at the last token; `window` is the convolution's sum over older ones."""
-    d = len(x)
-    projected = matvec(w["in.weight"], rms_norm(s, x, w["norm.weight"]))
-    gate, new, dt = projected[:d], projected[d : 2 * d + 2 * N], projected[2 * d + 2 * N :]
-    gate = [silu(s, s.keep(u)) for u in gate]
-    last = w["conv.weight"][-1]
-    mixed = [
-        silu(s, s.keep(old + u * tap + b))
-        for old, u, tap, b in zip(window, new, last, w["conv.bias"], strict=True)
-    ]
-    steps = [softplus(s, s.keep(u + b)) for u, b in zip(dt, w["dt_bias"], strict=True)]
-    return gate, mixed[:d], mixed[d : d + N], mixed[d + N :], steps
-
-
-def mamba2_output(w: Weights, state: list[list[Scalar]], C: Vector, x: Vector) -> list[Scalar]:
-    """y = C h + D x, channel by channel."""
-    per = len(x) // len(w["skip"])
-    return [
-        dot(row, C) + u * w["skip"][j // per]
-        for j, (row, u) in enumerate(zip(state, x, strict=True))
-    ]
-
-
-def mamba2_step(s: System, w: Weights, old: list[Vector], x: Vector, B: Vector, steps: Vector):
-    """h' = e^(dt A) h + dt x B^T."""
-    per = len(x) // len(steps)
-    decay = [s.exp(dt * -math.exp(a)) for dt, a in zip(steps, w["a_log"], strict=True)]
-    return [
-        [u * decay[j // per] + b * (steps[j // per] * channel) for u, b in zip(row, B, strict=True)]
-        for j, (row, channel) in enumerate(zip(old, x, strict=True))
-    ]
-
-
-def mamba2_rhi(
-    s: System,
-    model: Model,
-    x: Vector,
-    states: Sequence[Sequence[float]],
-    windows: Sequence[Sequence[float]],
-    N: int,
-) -> Scalar:
-    """Mamba2 with the last bits fixed: layer 1 sees them, so its window is a constant."""
-    d = len(x)
-    if len(model.blocks) == 1:
-        (w,) = model.blocks
-        gate, u, B, C, steps = mamba2_inputs(s, w, x, windows[0], N)
-        old = [s.fingerprint(row) for row in split(states[0], d)]
-        y = mamba2_output(w, mamba2_step(s, w, old, u, B, steps), C, u)
-        return mamba2_readout(s, model, x, y, gate)
-    for layer, (w, state, window) in enumerate(zip(model.blocks, states, windows, strict=True)):
-        old = [s.fingerprint(row) for row in split(state, d)]
-        window = s.fingerprint(window) if layer else window
-        gate, u, B, C, steps = mamba2_inputs(s, w, x, window, N)
-        y = mamba2_output(w, mamba2_step(s, w, old, u, B, steps), C, u)
-        if layer:
-            y = [s.keep(v) for v in y]
-        gated = [s.keep(a * b) for a, b in zip(y, gate, strict=True)]
-        out = matvec(w["out.weight"], rms_norm(s, gated, w["gate_norm.weight"]))
-        x = [s.keep(u) for u in add(out, x)]
-    logit = dot(rms_norm(s, x, model.leave), model.head) + model.bias
-    s.test(logit)
-    return logit
-
-
-def mamba2_readout(s: System, model: Model, x: Sequence[float], y: Vector, gate: Vector) -> float:
-    """One layer from y on: two RMSNorms, removed by squaring."""
-    (w,) = model.blocks
-    u = [a * b for a, b in zip(y, gate, strict=True)]
-    v = mean_square(u) + RMS_EPS
-    T1 = matvec(w["out.weight"], [a * g for a, g in zip(u, w["gate_norm.weight"], strict=True)])
-    weight = [h * g for h, g in zip(model.head, model.leave, strict=True)]
-    return two_norms(s, T1, x, v, weight, model.bias, RMS_EPS, centre=False)
-
-
-def mamba2_lhi(
-    s: System,
-    model: Model,
-    x: Sequence[float],
-    window: Sequence[float],
-    N: int,
-    start: Sequence[Sequence[float]],
-    decays: Sequence[float],
-    rest: Sequence[float],
-) -> Scalar:
-    """At the end token h = decay(bits) start(index) + b(bits), and C is a constant there.
-
-    Parameters: the decay of each head over the bits, and C . b(bits), d numbers.
-    """
-    (w,) = model.blocks
-    d, H = len(x), model.heads
-    gate, u, B, C, steps = mamba2_inputs(s, w, x, window, N)
-    kept, b = s.fingerprint(decays), s.fingerprint(rest)
-    per = d // H
-    own = mamba2_step(s, w, [[0.0] * N] * d, u, B, steps)
-    last = [math.exp(dt * -math.exp(a)) for dt, a in zip(steps, w["a_log"], strict=True)]
-    y = [
-        (kept[j // per] * dot(start[j], C) + b[j]) * last[j // per]
-        + dot(own[j], C)
-        + w["skip"][j // per] * u[j]
-        for j in range(d)
-    ]
-    return mamba2_readout(s, model, x, y, gate)

@@ -7,6 +7,9 @@ multiplied by one; a denominator that becomes an implicit variable and may vanis
 adds one more test. Sums of positive features are written as squares, so first-layer denominators
 are positive everywhere; degree 4 includes that.
 
+Every number of every list is counted by a program, too: `tests/theory/decisions` runs the decisions
+on numbers that write down their equations.
+
     d width   H heads   d_h = d / H   w hidden   L layers
     p1 = d (d_h + 1)    the numbers S = sum v phi(k)^T and z = sum phi(k) of one linear layer
 """
@@ -33,7 +36,8 @@ def stages(task: Task, arch: Architecture) -> tuple[Stage, ...] | None:
     """The stage list of a decision, or None where the counting theorem has nothing to say.
 
     Full attention is covered for one layer, where it equals causal attention at the last token
-    (Remark 7). Exact: the counts are those derived in the docstrings of this module.
+    (Remark 7). Exact: the numbers are those of the decision as the docstrings below write it. It
+    is one way to write it; fewer variables may do.
 
     >>> from ithbit.theory.architecture import architecture
     >>> for stage in stages("rhi", architecture("rnn", width=2, hidden=8)):
@@ -191,8 +195,9 @@ def _pre_ln_rhi(arch: Architecture) -> tuple[Stage, ...]:
 
     Implicit variables, layer 1 (its first LayerNorm sees the index alone): H inverse denominators,
     the sum s (d), rho = 1 / sqrt(var + eps), the output (d). A later layer: rho, q, k, v (3d), H
-    denominators, s, rho, the output. GELU adds w preactivations and their pairs
-    (e^(-u^2/2), Phi(u)) of chain degree 2, and removes the ReLU stages.
+    denominators, s, rho, the output, which the ReLU stages count although no test of theirs needs
+    it. GELU adds w preactivations and their pairs (e^(-u^2/2), Phi(u)) of chain degree 2, and
+    removes the ReLU stages.
     """
     d, H, w, L = arch.width, arch.heads, arch.hidden, arch.n_layers
     p1 = d * (arch.head_width + 1)
@@ -239,7 +244,10 @@ def _mamba2_rhi(arch: Architecture) -> tuple[Stage, ...]:
     """Mamba2 with the last bits fixed: one layer has no exponential left, two RMSNorms follow.
 
     From layer 2 on: exponentials of the convolution's SiLU (c), the gate (d) and per head
-    softplus, its inverse and the decay; the convolution keeps c partial sums.
+    softplus, its inverse and the decay; the convolution keeps c partial sums. Implicit variables,
+    layer 1: the gated y (d), rho, the output (d). A later layer: rho, argument and value of the
+    gate (2d), of the convolution's SiLU (2c) and of softplus (2H), y, the gated y, rho, the
+    output. At the end rho of the last RMSNorm.
     """
     d, H, N, c, L = arch.width, arch.heads, arch.state, arch.conv_channels, arch.n_layers
     if L == 1:
