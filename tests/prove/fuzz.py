@@ -32,6 +32,7 @@ MODELS = [("rhi", "softmax-full", 1), ("rhi", "softmax-causal", 1)] * 4 + [
     (task, family, 2) for task in ("rhi", "lhi") for family in ATTENTION
 ]
 INPUTS = 8  # of a node, compared
+WIDE = 20  # one in so many models has the size of a trained one
 Params = dict[str, np.ndarray]
 Rng = np.random.Generator
 
@@ -207,13 +208,16 @@ KINDS: dict[str, Callable[[Params, ModelSpec, Rng], None]] = {f.__name__[1:]: f 
 _RARE = ("infinite", "tiny", "extreme")
 
 
-def model(rng: Rng, kind: str | None = None) -> tuple[ModelSpec, Params, str]:
-    """A model with random weights of some kind, all of them float32 numbers."""
+def model(rng: Rng, kind: str | None = None, wide: bool = False) -> tuple[ModelSpec, Params, str]:
+    """A model with random weights of some kind, all of them float32 numbers; if `wide`, of the size
+    that is trained."""
     task, family, layers = MODELS[rng.integers(len(MODELS))]
     n = int(rng.choice([2, 3, 4, 5, 6], p=[0.25, 0.3, 0.25, 0.1, 0.1]))
     heads = int(rng.choice([1, 2]))
     width = heads * int(rng.choice([1, 2, 3])) if heads == 2 else int(rng.choice([2, 3, 4]))
     ff = int(rng.choice([1, 2, 4]))
+    if wide:
+        n, heads, width, ff = min(n, 3), 2, 16, 64
     spec = ModelSpec(task, family, n, layers, d_model=width, n_heads=heads, d_ff=ff)
     size = rng.choice([0.3, 1, 1, 3])
     p = {name: rng.normal(size=shape) * size for name, shape in shapes(spec).items()}
@@ -267,7 +271,7 @@ def ways(rng: Rng, spec: ModelSpec, params: Params) -> Iterator[tuple[str, Bound
 def compare(seed: int, number: int, counts: Counts, kind: str | None = None) -> None:
     """Compare the bounds of one model with the truth."""
     rng = np.random.default_rng([seed, number])
-    spec, params, kind = model(rng, kind)
+    spec, params, kind = model(rng, kind, wide=number % WIDE == WIDE - 1)
     counts.models[f"{spec.task} {spec.family}, {spec.n_layers}"] += 1
     name = f"model {number} of seed {seed} ({kind}, {spec.task} {spec.family}, n = {spec.n_bits})"
 

@@ -10,7 +10,7 @@ from ithbit.prove.attention import separable_ratio
 from ithbit.prove.bands import STEP, bands_of, everything
 from ithbit.prove.bounded import Bounded, NoBoundsError, bounds_for
 from ithbit.prove.forms import Form, gelu, gelu_value, layer_norm, with_own
-from ithbit.prove.one_layer import OneSoftmax
+from ithbit.prove.one_layer import OneSoftmax, _deviation, _linear, _normed
 from ithbit.prove.points import mapping
 from ithbit.prove.tokens import exact, floats
 from ithbit.spec import ModelSpec
@@ -148,3 +148,22 @@ def test_weights_that_are_not_finite_have_no_bounds(number) -> None:
     spec, params, _ = model(np.random.default_rng(number), "infinite")
     with pytest.raises(NoBoundsError, match="not finite"):
         bounds_for(spec, params)
+
+
+def test_deviations_in_float32_are_not_made_of_rounding() -> None:
+    """Equal numbers have no deviation, however large they are."""
+    c = np.full((60, 3), 10.0 ** np.linspace(0, 17, 60)[:, None] + 0.1)
+    least = _deviation(Form(c, np.zeros((60, 3, 0)), np.zeros((60, 3))))
+    assert (least <= 1e-6).all()
+
+
+def test_float32_has_no_bounds_where_it_may_overflow() -> None:
+    """Squares in norms, and sums of products."""
+    x = Form(np.array([[1e19, -1e19], [1.0, -1.0]]), np.zeros((2, 2, 0)), np.zeros((2, 2)))
+    with np.errstate(all="ignore"):
+        low, high = _normed(x, np.ones(2), np.zeros(2)).bounds()
+    assert (low[0, 0], high[0, 0]) == (-INF, INF)
+    assert 0.9 < low[1, 0] <= 1 <= high[1, 0] < 1.1
+    off = _linear(np.array([[1e20], [1.0]]), np.array([[1e20]]), np.zeros(1))
+    assert off[0, 0] == INF
+    assert off[1, 0] < 1e14
