@@ -106,10 +106,7 @@ def test_margins_of_proofs_are_rounded_down(value):
 
 def test_a_margin_that_is_not_proved_is_not_printed():
     for nothing in (0.0, -1.0, float("nan"), float("-inf")):
-        assert (
-            "least bound none"
-            in Found(None, nothing, 1.0, "01", 1, 0.5, 10, 1.0).sentence()
-        )
+        assert "least bound none" in Found(None, nothing, 1.0, "01", 1, 0.5, 10, 1.0).sentence()
 
 
 @pytest.mark.parametrize("share", [0.99999999, 0.999949, 1 - 2**-53, 0.123456, 0.0])

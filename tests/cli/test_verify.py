@@ -24,7 +24,9 @@ def store(tmp_path: Path) -> Path:
 def test_a_run_by_folder_name_and_id(ithbit, store: Path) -> None:
     name = f"{RUN.name}-{RUN.run_id}"
     outputs = [
-        ithbit("verify", which, "--store", store, "--device", "cpu")[1].split(" (")[0]
+        ithbit("verify", which, "--store", store, "--device", "cpu")[1]
+        .split(" (")[0]
+        .removeprefix("on record: ")
         for which in (store / name, name, RUN.name, RUN.run_id)
     ]
     assert len(set(outputs)) == 1

@@ -181,6 +181,20 @@ def test_exports_without_a_check_are_read_as_bounded(tmp_path) -> None:
         assert load_rows(out).rows["verification"].to_list() == [PROVED if kept else BOUNDED]
 
 
+def test_a_record_of_another_run_or_weights_is_kept_too(tmp_path) -> None:
+    """One byte is enough to make it so."""
+    folder = made(tmp_path)
+    verify(folder)
+    file = folder / "verification.json"
+    written = json.loads(file.read_text())
+    for name, why in (("run_id", "another run"), ("weights_sha256", "about other weights")):
+        file.write_text(json.dumps(written | {name: "0" + written[name][:-1]}))
+        found = verify(folder)
+        assert found[0].verdict == PROVED
+        assert why in found.notes[0]
+    assert len(list(folder.glob("verification.damaged*.json"))) == 2
+
+
 @pytest.mark.parametrize("options", [{}, {"seconds": 1e-9}])
 def test_a_finished_proof_survives_a_damaged_record(tmp_path, options) -> None:
     """Which is reported and kept; the verdict is that of the certificate, checked again."""

@@ -236,6 +236,7 @@ FORGED: dict[str, Callable[[Json], Any]] = {
     "a wider model, renamed": spec(d_model=16),
     "a model too wide": spec(False, d_model=10**9),
     "a model too long": spec(False, n_bits=10**12),
+    "a model longer than memory": spec(False, n_bits=10**30),
     "n of the model as text": spec(False, n_bits="3"),
     "n of the model true": spec(False, n_bits=True),
     "a further field of the model": spec(False, note=1),

@@ -166,7 +166,7 @@ def verify(
                     before = record = load_verification(str(folder))
                 except UnreadableError as reason:
                     before = record = None
-                    damage = f"{folder}: {reason}; what it said of the run is not known"
+                    damage = f"{folder}: {reason}; what it says does not count"
                 found = None
                 if record is None or again or not is_enough(record, budget, count):
                     record = verified(folder, chosen, budget, seed, count)

@@ -32,7 +32,7 @@ from ithbit.shown import lower_text
 from ithbit.spec import RunSpec, run_from_json
 from ithbit.store.records import SECOND
 from ithbit.store.writing import json_bytes, write_whole
-from ithbit.theory.certificate import SPEAKS_OF
+from ithbit.theory.certificate import LONGEST, SPEAKS_OF
 from ithbit.theory.certificate_file import (
     CannotReadError,
     CertificateError,
@@ -207,6 +207,8 @@ def _confirmed(content: Json, weights: bytes, one_by_one: OneByOne) -> Confirmed
         said = repr(str(error))
         raise CertificateError(f"its specification cannot be read: {said:.300}") from error
     n = run.model.n_bits
+    if n > LONGEST:
+        raise CertificateError(f"its n is more than {LONGEST:,}")
     leaves, functionals = read_leaves(content, n)
     found = hole(leaves, functionals)
     if found is not None:

@@ -105,7 +105,7 @@ def standing(
         return None
     same = before is not None and (before.least_margin, before.leaves) == (held.margin, held.leaves)
     effort = before if before is not None and same else Proof("open", arithmetic=ARITHMETIC)
-    return _of_certificate(replace(effort, share_closed=1.0, refused=""), held, data, file)
+    return _of_certificate(effort, held, data, file)
 
 
 def _of_certificate(search: Proof, held: Confirmed, data: bytes, file: Path) -> Proof:
@@ -114,6 +114,8 @@ def _of_certificate(search: Proof, held: Confirmed, data: bytes, file: Path) -> 
         search,
         outcome="proved" if held.checked else "bounded",
         least_margin=held.margin,
+        share_closed=1.0,
+        refused="",
         leaves=held.leaves,
         checked=held.checked,
         certificate=file.name,
@@ -161,7 +163,7 @@ def attempt(
         "open",
         least_found=found.least_found if math.isfinite(found.least_found) else None,
         found_at=f"bits {found.bits}, index {found.index}" if found.bits else "",
-        share_closed=found.share_closed,
+        share_closed=min(found.share_closed, 1.0),  # a sum of fractions
         nodes=found.nodes,
         leaves=len(found.leaves),
         seconds=found.seconds,

@@ -338,14 +338,14 @@ def read_verification(folder: str) -> Verified | None:
 
 
 def load_verification(folder: str) -> Verified | None:
-    """As `read_verification`, but raises `UnreadableError` for a record that is damaged."""
+    """As `read_verification`, but raises `UnreadableError` for a record that does not count."""
     record = read_json(f"{folder}/verification.json")
     if record is None or (spec := read_json(f"{folder}/spec.json")) is None:
         return None
     try:
         whose = record.get("run_id"), record.get("name"), record.get("n_bits")
         if whose != (spec["run_id"], spec["name"], spec["spec"]["model"]["n_bits"]):
-            return None
+            raise UnreadableError("verification.json belongs to another run")
         record["verdict"] = VERDICTS_0_1.get(str(record.get("verdict")), record.get("verdict"))
         verified = read_as(Verified, record | {"found": record}, "verification.json")
         _check_verification(verified.found, "verification.json")
@@ -354,7 +354,7 @@ def load_verification(folder: str) -> Verified | None:
     except (SpecError, ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
         raise UnreadableError(f"verification.json is damaged: {str(error)!r:.200}") from None
     if _is_of(f"{folder}/weights.safetensors", verified.weights_sha256) is False:
-        return None
+        raise UnreadableError("verification.json is about other weights than those of the folder")
     found, proof = replace(verified.found, wrong_by_index=wrong), verified.found.proof
     if proof is not None and proof.outcome == "proved":
         same = _is_of(f"{folder}/proof.json", proof.certificate_sha256)

@@ -207,6 +207,8 @@ class Proof:
     def sentence(self) -> str:
         """What is proved or bounded, in words."""
         effort = f"{self.nodes:,} nodes, {self.seconds:.1f} s"
+        if not self.nodes:  # from a certificate, and of its search nothing is known
+            effort = f"{self.leaves:,} leaves"
         match self.outcome:
             case "proved" | "bounded":
                 float32 = self.least_float32
