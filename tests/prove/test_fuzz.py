@@ -15,7 +15,7 @@ from ithbit.prove.search import search
 from ithbit.spec import ModelSpec
 from ithbit.theory.solution import TrainedSolution
 
-MODELS, MANY = 200, 10_000  # the latter takes three minutes or more
+MODELS, MANY = 150, 10_000  # the latter takes three minutes or more
 ENOUGH = 400  # models in which every mistake is found
 
 
@@ -34,7 +34,17 @@ def test_no_bound_of_many_models_is_beaten(seed) -> None:
     assert not run(MANY, seed).violations
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+LATE = {  # found after a second or two
+    "a mean without the query's own value",
+    "centred rows without their rounding",
+    "a second ratio without its remainder",
+}
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [pytest.param(m, id=m.name, marks=[pytest.mark.slow] * (m.name in LATE)) for m in MUTATIONS],
+)
 def test_a_mistake_in_the_bounds_is_found(mutation) -> None:
     with mutated(mutation):
         assert run(ENOUGH, seed=3, stop=True).violations
@@ -65,7 +75,7 @@ def test_a_node_has_the_same_bounds_alone_and_beside_others() -> None:
     """Also beside nodes without a bound, of which there are some in these models. For two layers
     the choice of cells may differ, so that only both are right."""
     unknown = 0
-    for number in range(80):
+    for number in range(50):
         rng = np.random.default_rng([11, number])
         spec, params, _ = model(rng)
         try:
