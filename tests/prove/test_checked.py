@@ -151,7 +151,8 @@ def test_records_without_a_check_are_read_as_bounded(tmp_path) -> None:
     written, certificate = json.loads(file.read_text()), proof.read_bytes()
     assert record_of(folder).found.verdict == PROVED
     old = {k: v for k, v in written["proof"].items() if k not in ("checked", "certificate_sha256")}
-    for kept in (old, written["proof"] | {"checked": "myself"}, old | {"checked": SECOND}):
+    bounded = written["proof"] | {"outcome": "bounded"}
+    for kept in (old, written["proof"] | {"checked": "me"}, old | {"checked": SECOND}, bounded):
         file.write_text(json.dumps(written | {"proof": kept}))
         assert record_of(folder).found.verdict == BOUNDED
     assert load_rows(tmp_path).rows["verification"].to_list() == [BOUNDED]

@@ -356,7 +356,7 @@ def load_verification(folder: str) -> Verified | None:
     if _is_of(f"{folder}/weights.safetensors", verified.weights_sha256) is False:
         raise UnreadableError("verification.json is about other weights than those of the folder")
     found, proof = replace(verified.found, wrong_by_index=wrong), verified.found.proof
-    if proof is not None and proof.outcome == "proved":
+    if proof is not None and (proof.outcome == "proved" or found.verdict == PROVED):
         same = _is_of(f"{folder}/proof.json", proof.certificate_sha256)
         if not (same and proof.verdict == PROVED):
             found = found.with_proof(replace(proof, outcome="bounded", checked=""))
