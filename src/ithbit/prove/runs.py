@@ -218,8 +218,11 @@ def _as_float32(spec: ModelSpec, weights: bytes, seconds: float) -> float | None
     """A lower bound on float32's margin on all inputs, see `Float32`; None if none is proved."""
     if not is_one(spec):
         return None
-    bounds = Float32(spec, certificate.weights_of(weights), tables_of(spec, weights))
-    found = search(bounds, seconds)
+    try:
+        bounds = Float32(spec, certificate.weights_of(weights), tables_of(spec, weights))
+        found = search(bounds, seconds)
+    except (NoBoundsError, ArithmeticError):  # weights that float32 does not bear
+        return None
     return found.least_proved if found.outcome == "proved" else None
 
 
