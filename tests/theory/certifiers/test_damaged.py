@@ -157,3 +157,11 @@ def test_a_certificate_of_damaged_weights_still_compares():
             certified += 1
             assert all(bool(each > 0) for each in true_margins(solution))
     assert certified > 10
+
+
+def test_an_overflow_in_the_generic_argument_is_no_warning():
+    good = construct("rhi", "softmax-full", 3)
+    bad = good
+    for at in range(4):
+        bad = changed(bad, at, lambda array: array * 1e120)
+        assert METHODS["boxes"].bound(bad).margin < np.inf
