@@ -131,3 +131,16 @@ def test_wider_layers_do_as_well(entry):
     variant = {"ssm": "time-invariant"}.get(entry.family, entry.default)
     small = construct(entry.task, entry.family, 4, variant)
     assert smallest_margin(widened(small, 3)) == pytest.approx(smallest_margin(small), rel=1e-12)
+
+
+def test_the_table_marks_every_number_that_rests_on_a_cited_constant():
+    trained = table(8, model="trained")
+    shown = {(entry.family, entry.task): entry.why for entry in trained}
+    assert shown["mamba2", "lhi"].endswith("impossible past n* = 186*")
+    assert all(("*" in entry.why.replace("n*", "")) == _cites(entry) for entry in trained)
+    assert "conditional on how the block is built" in str(trained)
+    assert "conditional" not in str(table(8))
+
+
+def _cites(entry):
+    return any(route.cited for route in entry.bounds)
