@@ -197,6 +197,16 @@ def lower_percent(share: float, places: int = 2) -> str:
     return f"{lower_text(100 * Fraction(share), places=places)}%"
 
 
+def share_text(share: float, places: int = 4) -> str:
+    """A share to the nearest, but 1 only if it is all: one wrong answer of 2,000 stays visible.
+
+    >>> share_text(0.9995, 3), share_text(0.99996), share_text(1.0), share_text(0.9985)
+    ('0.999', '0.9999', '1.0000', '0.9985')
+    """
+    text = f"{share:.{places}f}"
+    return text if not share < 1 or float(text) < 1 else lower_text(share, places=places)
+
+
 def _rounded(bound: float | Fraction | None, digits: int, places: int | None, rounding: str) -> str:
     """A number in so many digits at most, tiny and large ones in powers of ten; or with `places`
     digits after the point."""
