@@ -93,9 +93,12 @@ class Joint:
         found = self.comparison
         way = "fewer" if self.p_fewer < self.p_more else "more"
         verdict = f"{way} than expected" if found.verdict == DIFFERS else "no evidence"
+        # A small p that is no evidence after all would look like a contradiction by itself.
+        small = found.p_value is not None and found.p_value < 0.05 and found.adjusted is not None
+        corrected = f", {found.adjusted:.2g} corrected" if small else ""
         return (
             f"{found.cell}: {found.ours} solved, {self.expected:.1f} expected, "
-            f"p = {found.p_value:.2g}: {verdict}; would differ: {found.detects}"
+            f"p = {found.p_value:.2g}{corrected}: {verdict}; would differ: {found.detects}"
         )
 
     def to_json(self) -> dict[str, Any]:
