@@ -24,7 +24,9 @@ NO_BOUND = "none"  # what is printed of a bound that is none
 # feed, marks of direction, invisible ones, line separators, tags, and halves of a pair.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+    "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0100-\U000e01ef]"
 )
 _PAGE = '<pre style="line-height: 1.2; font-family: monospace">{code}</pre>'
 
