@@ -27,6 +27,11 @@ from ithbit.theory.verdicts import certificate_record, explicit_weights, lower_t
 DEPTHS_SHOWN = (1, 2, 3, 4)
 
 
+FORMAL = "formal layers"
+# Sizes below these may be asked for: then the table holds, and the verdict at those sizes is open.
+_OWN_SIZES = " The weights have sizes of their own, which `ithbit verdict TASK FAMILY` names."
+
+
 @dataclass(frozen=True)
 class Entry:
     """One entry of the derived summary table.
@@ -120,6 +125,7 @@ class VerdictTable(Shown, list[Entry]):
         yield Text(
             f"Number of {self.layers} that suffices at every n, derived; one fewer fails past n*, "
             f"and ω(1) is any number, past an n* of its own. {certified}; n* is for {self.sizes}."
+            f"{_OWN_SIZES if self.layers == FORMAL else ''}"
         )
         yield shown
         bounds = [route for entry in self for route in entry.bounds]
@@ -153,7 +159,7 @@ def table(
     shown = [f"width {width}", f"hidden {hidden}"]
     shown += [counted(heads, "head")] if heads is not None else []
     shown += [f"state {state}"] if model == "trained" else []
-    named = "formal layers" if model == "formal" else "layers as trained"
+    named = FORMAL if model == "formal" else "layers as trained"
     return VerdictTable(entries, n_bits, named, ", ".join(shown))
 
 
