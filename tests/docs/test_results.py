@@ -249,8 +249,8 @@ def test_margins_on_the_page_of_proofs_are_proved() -> None:
     """The least and the greatest of each group, rounded down to two places."""
     rows = pl.read_csv(RESULTS / "proofs" / "runs.csv").filter(pl.col("layers") == 1)
     margins = {
-        **{(int(row[0]), None): row[2] for row in table("proofs.md", "n | runs proved")},
-        **{(int(row[0]), row[1]): row[3] for row in table("proofs.md", "n | examples | proved")},
+        **{(int(row[0]), None): row[2] for row in table("proofs.md", "n | runs bounded")},
+        **{(int(row[0]), row[1]): row[3] for row in table("proofs.md", "n | examples | bounded")},
     }
     assert len(margins) == 15
     for (n, examples), shown in margins.items():
@@ -259,7 +259,7 @@ def test_margins_on_the_page_of_proofs_are_proved() -> None:
             own = own.filter(pl.col("examples") == examples)
         proved = own["least_proved"].drop_nulls()
         assert shown == " to ".join(lower_text(each, places=2) for each in proved.sort()[[0, -1]])
-    for row in table("proofs.md", "n | runs proved"):
+    for row in table("proofs.md", "n | runs bounded"):
         own = rows.filter(pl.col("n") == int(row[0]), pl.col("least_proved").is_not_null())
         assert float(row[3]) >= (own["least_found"] - own["least_proved"]).max()
         floats = own["least_float32"].drop_nulls().sort()
