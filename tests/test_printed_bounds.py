@@ -22,7 +22,7 @@ from ithbit.prove.bounded import Bounded, Leaves
 from ithbit.prove.certificate import Confirmed, need_bounds
 from ithbit.prove.search import Found
 from ithbit.report.comparison.agreement import AGREES, Comparison, _line
-from ithbit.shown import lower_percent, lower_text, upper_text
+from ithbit.shown import lower_percent, lower_text, share_text, upper_text
 from ithbit.store.records import SECOND, Case, Proof, Verification
 from ithbit.theory.certificate import Certificate, certify
 from ithbit.theory.certificate_file import CertificateError
@@ -242,3 +242,19 @@ def test_a_bound_formatted_elsewhere_is_seen(source):
 
 def test_exact_and_observed_numbers_are_let_through():
     assert nearest('f"{route.n_star:,} {self.worst.margin:.4g} {self.nodes:,} {seconds:.1f}"') == []
+
+
+def test_one_wrong_answer_of_two_thousand_is_not_rounded_away():
+    assert [share_text(0.9995, 3), share_text(0.99999), share_text(1.0, 3)] == [
+        "0.999",
+        "0.9999",
+        "1.000",
+    ]
+    rounded = re.compile(r"(accuracy|share|half|double|mean):\.[0-9]f")
+    found = [
+        line.strip()
+        for path in Path(ithbit.__file__).parent.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if rounded.search(line) and "row.accuracy" not in line  # a published one, as printed there
+    ]
+    assert found == []

@@ -25,7 +25,7 @@ from ithbit.engine.memory import need_memory
 from ithbit.errors import SpecError
 from ithbit.families import Task, task_named
 from ithbit.published import RUNS_PER_CELL, published
-from ithbit.shown import Shown, counted
+from ithbit.shown import Shown, counted, share_text
 from ithbit.spec import Protocol
 from ithbit.store.writing import in_memory, json_bytes, write_text, write_whole
 from ithbit.tasks.indexing import all_inputs
@@ -240,7 +240,7 @@ def _sets(held_out: dict[int, float]) -> str:
 
 
 def _shares(found: dict[str, float] | dict[int, float]) -> str:
-    return ", ".join(f"{label}: {share:.4f}" for label, share in found.items())
+    return ", ".join(f"{label}: {share_text(share)}" for label, share in found.items())
 
 
 def score(predictions: Path, data: Path, name: str = "yours") -> Score:

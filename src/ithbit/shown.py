@@ -24,7 +24,9 @@ NO_BOUND = "none"  # what is printed of a bound that is none
 # feed, marks of direction, invisible ones, line separators, tags, and halves of a pair.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+    "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0100-\U000e01ef]"
 )
 _PAGE = '<pre style="line-height: 1.2; font-family: monospace">{code}</pre>'
 
@@ -195,6 +197,16 @@ def lower_percent(share: float, places: int = 2) -> str:
     if not math.isfinite(share):
         return NO_BOUND
     return f"{lower_text(100 * Fraction(share), places=places)}%"
+
+
+def share_text(share: float, places: int = 4) -> str:
+    """A share to the nearest, but 1 only if it is all: one wrong answer of 2,000 stays visible.
+
+    >>> share_text(0.9995, 3), share_text(0.99996), share_text(1.0), share_text(0.9985)
+    ('0.999', '0.9999', '1.0000', '0.9985')
+    """
+    text = f"{share:.{places}f}"
+    return text if not share < 1 or float(text) < 1 else lower_text(share, places=places)
 
 
 def _rounded(bound: float | Fraction | None, digits: int, places: int | None, rounding: str) -> str:

@@ -164,3 +164,12 @@ def test_commands_print_in_one_place() -> None:
         allowed = {"shown.py": 1, "bench/run.py": 1}.get(name, 0)
         assert len(prints(path.read_text())) == allowed, name
     assert prints("print('a')\nf(print)\nsys.stderr.write('b')\nconsole.print('c')") == [1, 2, 3]
+
+
+def test_whatever_is_invisible_is_escaped():
+    """All of Unicode's format characters but the few signs that are drawn, and fillers."""
+    drawn = set("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2")
+    drawn |= {"\U000110bd", "\U000110cd", *map(chr, range(0x13430, 0x13440))}
+    hidden = unsafe("".join(map(chr, range(0x110000)))) - drawn
+    hidden |= set("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\U000e0100")
+    assert [each for each in sorted(hidden) if each in printable(f"a{each}b")] == []

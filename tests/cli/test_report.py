@@ -80,7 +80,7 @@ def test_compare_counts_what_rests_on_fewer_runs(ithbit, tmp_path: Path) -> None
         *"····",
     ]
     assert any(line.startswith("fewer: how many of those that are judged") for line in lines)
-    assert "of the time. No evidence is no proof" in lines[-1]
+    assert "approximations hold. No evidence is no proof" in lines[-1]
     assert max(map(len, lines)) <= 80
 
 

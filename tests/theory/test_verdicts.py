@@ -131,3 +131,24 @@ def test_wider_layers_do_as_well(entry):
     variant = {"ssm": "time-invariant"}.get(entry.family, entry.default)
     small = construct(entry.task, entry.family, 4, variant)
     assert smallest_margin(widened(small, 3)) == pytest.approx(smallest_margin(small), rel=1e-12)
+
+
+def test_the_table_marks_every_number_that_rests_on_a_cited_constant():
+    trained = table(8, model="trained")
+    shown = {(entry.family, entry.task): entry.why for entry in trained}
+    assert shown["mamba2", "lhi"].endswith("impossible past n* = 186*")
+    assert all(("*" in entry.why.replace("n*", "")) == _cites(entry) for entry in trained)
+    assert "conditional on how the block is built" in str(trained)
+    assert "conditional" not in str(table(8))
+
+
+def test_the_table_says_that_formal_weights_have_sizes_of_their_own():
+    """With --ff 0 it shows two layers where the verdict at that size is open."""
+    said = " ".join(str(table(8, hidden=0)).split())
+    assert "n* is for width 16, hidden 0. The weights have sizes of their own" in said
+    assert verdict("lhi", "softmax-full", layers=2, n=8, ff=0).answer == "open"
+    assert "sizes of their own" not in str(table(8, model="trained"))
+
+
+def _cites(entry):
+    return any(route.cited for route in entry.bounds)

@@ -29,7 +29,7 @@ from rich.text import Text
 from ithbit.api.arguments import Watch
 from ithbit.errors import OutputError, SpecError
 from ithbit.families import family_named
-from ithbit.shown import clock, counted, in_one_line, printable, say
+from ithbit.shown import clock, counted, in_one_line, printable, say, share_text
 from ithbit.spec import RunSpec
 from ithbit.store.records import Epoch, Failure, Result
 from ithbit.store.writing import check_writable
@@ -149,7 +149,8 @@ class Board:
     def _summary(self) -> str:
         active = [line for line in self._lines.values() if line.last and not line.outcome]
         epochs = ", ".join(
-            f"{line.run.name} epoch {line.last.epoch} accuracy {line.last.held_out_accuracy:.3f}"
+            f"{line.run.name} epoch {line.last.epoch} "
+            f"accuracy {share_text(line.last.held_out_accuracy, 3)}"
             for line in active[:2]
             if line.last
         )
@@ -214,7 +215,7 @@ def _cells(line: _Line) -> list[RenderableType]:
     label = Text(_label(line.run))
     match line.outcome:
         case Result() as done:
-            best, ended = f"{done.max_accuracy:.4f}", "solved" if done.solved else "not solved"
+            best, ended = share_text(done.max_accuracy), "solved" if done.solved else "not solved"
             return [label, str(done.epochs), "", f"{done.final_loss:.2e}", best, ended]
         case Failure():
             return [label, "", "", "", "", "failed"]
@@ -227,7 +228,7 @@ def _cells(line: _Line) -> list[RenderableType]:
         f"{last.epoch}/{limit}",
         ProgressBar(total=limit, completed=last.epoch, width=8),
         f"{last.held_out_loss:.2e}",
-        f"{last.held_out_accuracy:.4f}",
+        share_text(last.held_out_accuracy),
         "" if left is None else ("≤ " if line.foreseen is None else "") + clock(left),
     ]
 
@@ -237,7 +238,8 @@ def _outcome_text(outcome: Result | Failure) -> str:
         return f"failed: {in_one_line(outcome.error)}"
     if outcome.solved:
         return f"solved in epoch {outcome.first_solved_epoch}, stopped at {outcome.epochs}"
-    return f"not solved in {counted(outcome.epochs, 'epoch')}, best {outcome.max_accuracy:.4f}"
+    best = share_text(outcome.max_accuracy)
+    return f"not solved in {counted(outcome.epochs, 'epoch')}, best {best}"
 
 
 class TensorBoard:

@@ -17,7 +17,7 @@ from ithbit.api.arguments import (
 )
 from ithbit.errors import SpecError, whole
 from ithbit.families import task_named
-from ithbit.shown import Columns, Shown, counted, in_one_line
+from ithbit.shown import Columns, Shown, counted, in_one_line, share_text
 from ithbit.spec import Protocol, RunSpec, cell
 from ithbit.store.reading import check_kind, read_history
 from ithbit.store.records import Failure, Result
@@ -109,11 +109,11 @@ class Results(Shown, list[Result | Failure]):
             row = [
                 str(outcome.spec.seed),
                 f"epoch {outcome.first_solved_epoch}" if outcome.solved else "no",
-                f"{outcome.max_accuracy:.4f}",
+                share_text(outcome.max_accuracy),
                 str(outcome.epochs),
                 outcome.stopped_by,
-                "–" if half is None else f"{half:.3f}",
-                "–" if double is None else f"{double:.3f}",
+                "–" if half is None else share_text(half, 3),
+                "–" if double is None else share_text(double, 3),
                 f"{outcome.seconds_per_epoch:.3f}",
             ]
             rows.append(row)

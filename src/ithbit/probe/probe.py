@@ -28,7 +28,7 @@ from ithbit.probe.behaviour import behaviour, usable
 from ithbit.probe.rank import CausalRank, causal_rank
 from ithbit.probe.report import Count, FamilyRow, Plan, ProbeReport
 from ithbit.published import RUNS_PER_CELL, published
-from ithbit.shown import counted
+from ithbit.shown import counted, share_text
 from ithbit.spec import RunSpec, plain
 from ithbit.store.folder import RunFolder
 from ithbit.store.frame import load_rows
@@ -164,7 +164,7 @@ def _train(
         if isinstance(event.what, Result):
             first = event.what.first_solved_epoch
             how = f"solved in epoch {first}" if event.what.solved else "not solved"
-            tell(f"{event.run.name}: {how}, best {event.what.max_accuracy:.4f}")
+            tell(f"{event.run.name}: {how}, best {share_text(event.what.max_accuracy)}")
         elif isinstance(event.what, Failure):
             tell(f"{event.run.name} failed: {event.what.error}")
 

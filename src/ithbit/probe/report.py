@@ -15,7 +15,7 @@ from ithbit.errors import SpecError
 from ithbit.families import FAMILIES, TASKS, Task
 from ithbit.probe.behaviour import Behaviour
 from ithbit.probe.rank import CausalRank
-from ithbit.shown import COLUMNS, Shown, counted, wrapped
+from ithbit.shown import COLUMNS, Shown, counted, share_text, wrapped
 from ithbit.spec import ModelSpec, Protocol, RunSpec, cell, plain
 from ithbit.store.probed import ProbedCell, ProbedRun
 from ithbit.theory.bounds.state import StateBound
@@ -247,7 +247,7 @@ def _block(report: ProbeReport, task: Task, columns: slice, label: int) -> list[
     rows = [
         ("  ", task.upper(), [f"n={n} L={depth}" for n, depth in cells]),
         ("> ", *own),
-        ("  ", "  best accuracy", ["–" if mean is None else f"{mean:.4f}" for mean in best]),
+        ("  ", "  best accuracy", ["–" if mean is None else share_text(mean) for mean in best]),
         *(("  ", *row) for row in families),
     ]
     return [

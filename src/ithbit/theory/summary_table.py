@@ -27,6 +27,11 @@ from ithbit.theory.verdicts import certificate_record, explicit_weights, lower_t
 DEPTHS_SHOWN = (1, 2, 3, 4)
 
 
+FORMAL = "formal layers"
+# Sizes below these may be asked for: then the table holds, and the verdict at those sizes is open.
+_OWN_SIZES = " The weights have sizes of their own, which `ithbit verdict TASK FAMILY` names."
+
+
 @dataclass(frozen=True)
 class Entry:
     """One entry of the derived summary table.
@@ -55,7 +60,7 @@ class Entry:
     def why(self) -> str:
         """What the entry rests on, in words."""
         if self.min_layers is None:
-            stars = ", ".join(f"{r.n_star:,}{'*' if r.cited else ''}" for r in self.by_depth)
+            stars = ", ".join(map(_marked, self.by_depth))
             return f"n* = {stars} for L = 1, 2, 3, 4; {self.growth} ({self.theorem})"
         if self.certificate:
             margin = lower_text(self.certificate.margin, 5)
@@ -65,11 +70,14 @@ class Entry:
             margin = f"{self.every_n} for every n"
             text = f"proved at width {self.width}, margin ≥ {margin} ({self.theorem})"
         if self.fewer:
-            text += f"; {self.min_layers - 1} layer: impossible past n* = {self.fewer.n_star:,}"
+            text += f"; {self.min_layers - 1} layer: impossible past n* = {_marked(self.fewer)}"
         return text
 
+    @property
+    def bounds(self) -> tuple[Route, ...]:
+        return (*self.by_depth, *([self.fewer] if self.fewer else []))
+
     def to_json(self) -> dict[str, Any]:
-        bounds = (*self.by_depth, *([self.fewer] if self.fewer else []))
         return {
             "task": self.task,
             "family": self.family,
@@ -80,8 +88,13 @@ class Entry:
             "n_star_with_fewer": self.fewer.n_star if self.fewer else None,
             "n_star_by_depth": [route.n_star for route in self.by_depth] or None,
             "growth": self.growth,
-            "rests_on": sorted({route.rests_on for route in bounds}),
+            "rests_on": sorted({route.rests_on for route in self.bounds}),
         }
+
+
+def _marked(route: Route) -> str:
+    """n*, with a star if a constant is cited."""
+    return f"{route.n_star:,}{'*' if route.cited else ''}"
 
 
 class VerdictTable(Shown, list[Entry]):
@@ -112,10 +125,17 @@ class VerdictTable(Shown, list[Entry]):
         yield Text(
             f"Number of {self.layers} that suffices at every n, derived; one fewer fails past n*, "
             f"and ω(1) is any number, past an n* of its own. {certified}; n* is for {self.sizes}."
+            f"{_OWN_SIZES if self.layers == FORMAL else ''}"
         )
         yield shown
-        if any(route.cited for entry in self for route in entry.by_depth):
+        bounds = [route for entry in self for route in entry.bounds]
+        if any(route.cited for route in bounds):
             yield "* with a cited constant; `ithbit bound … --all` shows the proved number too."
+        if any(route.conditions for route in bounds):
+            yield (
+                "n* of trained attention and Mamba2 is conditional on how the block is built; "
+                "`ithbit bound`\nlists the conditions."
+            )
 
 
 def table(
@@ -139,7 +159,7 @@ def table(
     shown = [f"width {width}", f"hidden {hidden}"]
     shown += [counted(heads, "head")] if heads is not None else []
     shown += [f"state {state}"] if model == "trained" else []
-    named = "formal layers" if model == "formal" else "layers as trained"
+    named = FORMAL if model == "formal" else "layers as trained"
     return VerdictTable(entries, n_bits, named, ", ".join(shown))
 
 

@@ -17,6 +17,7 @@ from ithbit.report.comparison.agreement import (
     TOO_FEW,
     Agreement,
     Comparison,
+    Joint,
     Kind,
     _line,
     beyond,
@@ -302,3 +303,34 @@ def test_largest_puts_what_differs_first() -> None:
     assert [c.cell for c in agreement.largest(1)] == ["four"]
     assert agreement.verdict() == "Disagreement: 2 of 4 comparisons differ."
     assert agreement.headline() == "✗ Differs from the published numbers"
+
+
+def test_two_runs_far_apart_leave_an_interval_without_end(tmp_path: Path) -> None:
+    """A level of 0.05 over several kinds and cells: the upper end is beyond the largest float."""
+    plans = [
+        dataclasses.replace(plan, epochs=2 if plan.run.seed else 480)
+        for plan in paper_plans(range(2))
+        if plan.run.model.n_bits == 64
+    ]
+    agreement = compared(tmp_path, plans)
+    wide = [c for c in kinds(agreement)["epochs"].comparisons if c.interval]
+    assert wide
+    assert all(c.interval_text == "0.000 to any number" for c in wide)
+    assert all((c.verdict, c.detects) == (AGREES, "no factor") for c in wide)
+    assert all(c.to_json()["interval"][1] is None for c in wide)
+
+
+@pytest.mark.parametrize(("alpha", "said"), [(0.05, "5%"), (0.004, "0.4%"), (0.025, "2.5%")])
+def test_the_chance_of_a_false_alarm_is_not_rounded_down(paper_cells, alpha, said) -> None:
+    text = " ".join(str(compare(paper_cells, alpha)).split())
+    assert f"called different at most {said} of the time, as far as runs are independent" in text
+
+
+def test_a_small_p_that_is_no_evidence_says_why() -> None:
+    """Three tests share one level: p = 0.006 is 0.018 after the correction."""
+    found = Comparison("successes one way", "all 92 cells", "400/460", "410/460", AGREES)
+    small = dataclasses.replace(found, p_value=0.006, adjusted=0.018, detects="399 or fewer")
+    said = Joint(small, 405.0, 0.003, 0.999).sentence()
+    assert "p = 0.006, 0.018 corrected: no evidence;" in said
+    large = dataclasses.replace(found, p_value=0.43, adjusted=1.0)
+    assert "p = 0.43: no evidence;" in Joint(large, 405.0, 0.2, 0.8).sentence()

@@ -7,8 +7,10 @@ counts those that are judged but rest on fewer runs than the paper's. `compare.p
 test is behind each.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import Any
 
 from rich import box
@@ -55,7 +57,13 @@ class Comparison:
         if self.interval is None:
             return ""
         low, high = self.interval
-        return f"{lower_text(low, places=3)} to {upper_text(high, places=3)}"
+        most = upper_text(high, places=3) if high < math.inf else "any number"
+        return f"{lower_text(low, places=3)} to {most}"
+
+    def to_json(self) -> dict[str, Any]:
+        ends = self.interval and tuple(end if math.isfinite(end) else None for end in self.interval)
+        stands = self.standing and self.standing.to_json()
+        return asdict(self) | {"interval": ends, "standing": stands}
 
 
 def beyond(limits: tuple[int | None, int | None], runs: int | None = None) -> str:
@@ -85,9 +93,12 @@ class Joint:
         found = self.comparison
         way = "fewer" if self.p_fewer < self.p_more else "more"
         verdict = f"{way} than expected" if found.verdict == DIFFERS else "no evidence"
+        # A small p that is no evidence after all would look like a contradiction by itself.
+        small = found.p_value is not None and found.p_value < 0.05 and found.adjusted is not None
+        corrected = f", {found.adjusted:.2g} corrected" if small else ""
         return (
             f"{found.cell}: {found.ours} solved, {self.expected:.1f} expected, "
-            f"p = {found.p_value:.2g}: {verdict}; would differ: {found.detects}"
+            f"p = {found.p_value:.2g}{corrected}: {verdict}; would differ: {found.detects}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -106,9 +117,7 @@ class Kind:
         return sum(comparison.verdict == verdict for comparison in self.comparisons)
 
     def to_json(self) -> dict[str, Any]:
-        comparisons = [
-            asdict(c) | {"standing": c.standing and c.standing.to_json()} for c in self.comparisons
-        ]
+        comparisons = [comparison.to_json() for comparison in self.comparisons]
         return {"name": self.name, "method": self.method, "comparisons": comparisons}
 
     @property
@@ -193,7 +202,9 @@ class Agreement(Shown):
                 "* corrected over the cells of its kind; a cell differs at "
                 f"{self.alpha:g}/{shares} = {lower_text(self.alpha / shares, 3)}\n"
                 "  or less, so that a faithful reproduction is called different at most\n  "
-                f"{self.alpha:.0%} of the time. No evidence is no proof that nothing differs."
+                f"{upper_text(100 * Fraction(str(self.alpha)), 3)}% of the time, as far as runs "
+                "are independent and the intervals'\n  approximations hold. "
+                "No evidence is no proof that nothing differs."
             )
         listed = self.comparisons if self.all else self.largest()
         if listed:

@@ -28,6 +28,7 @@ all in a single cell: `detects` says what would have been called different.
 """
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import compress
@@ -284,7 +285,7 @@ def _judged(method: str, measured: list[Measured], alpha: float) -> Kind:
                 verdict=AGREES if low <= 0 <= high else DIFFERS,
                 p_value=basis.p_value,
                 adjusted=min(1.0, tests * basis.p_value),
-                interval=(math.exp(low), math.exp(high)) if ratio else (low, high),
+                interval=(_ratio(low), _ratio(high)) if ratio else (low, high),
                 detects=_reach((high - low) / 2, ratio),
             )
         elif comparison.p_value is not None:
@@ -306,10 +307,16 @@ def _tests(measured: Measured) -> bool:
     return isinstance(basis, Difference) or comparison.p_value is not None
 
 
+def _ratio(log: float) -> float:
+    """The ratio with this logarithm; infinite past the largest float, as two runs may leave it."""
+    return math.exp(log) if log < math.log(sys.float_info.max) else math.inf
+
+
 def _reach(reach: float, ratio: bool) -> str:
     """The difference of means, or the ratio of medians, beyond which an interval misses none."""
     if ratio:
-        return f"a factor of {upper_text(math.exp(reach), 3)} or more"
+        factor = _ratio(reach)
+        return f"a factor of {upper_text(factor, 3)} or more" if factor < math.inf else "no factor"
     return f"{upper_text(reach, 2)} or more"
 
 

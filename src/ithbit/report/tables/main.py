@@ -26,6 +26,7 @@ from ithbit.report.tables.table import (
     spread_text,
     variant_labels,
 )
+from ithbit.shown import share_text
 
 
 def _notes(cells: Cells, rows: list[Row]) -> list[str]:
@@ -156,7 +157,7 @@ def positions_table(cells: Cells) -> Table:
         values = (
             Value(f"{stand.runs}{short}" if stand.runs else None, str(row.runs)),
             replace(count, ours=str(stand.solved) if stand.runs else None),
-            Value(f"{found.mean:.4f}" if found else None, f"{row.accuracy:.4f}"),
+            Value(share_text(found.mean) if found else None, f"{row.accuracy:.4f}"),
         )
         rows.append(Row((row.positions.capitalize(), str(row.n_bits)), values))
     seeds = ", ".join(map(str, cells.positions_seeds()))

@@ -29,6 +29,11 @@
 
   // ---- columns of the list
   const fixed = (places) => (value) => (value === null ? "–" : value.toFixed(places));
+  // To the nearest, but 1 only if it is all.
+  const share = (places) => (value) => {
+    const text = fixed(places)(value);
+    return value !== null && value < 1 && Number(text) >= 1 ? (1 - 10 ** -places).toFixed(places) : text;
+  };
   const plain = (value) => (value === null ? "–" : String(value));
   const COLUMNS = [
     ["task", "Task", (value) => value.toUpperCase()],
@@ -39,11 +44,11 @@
     ["seed", "Seed", plain, true],
     ["status", "Status", plain],
     ["solved", "Solved", (value) => (value === null ? "–" : value ? "yes" : "no")],
-    ["max_accuracy", "Max. accuracy", fixed(4), true],
+    ["max_accuracy", "Max. accuracy", share(4), true],
     ["epochs", "Epochs", plain, true],
     ["first_solved_epoch", "First perfect", plain, true],
-    ["half_length_accuracy", "at n/2", fixed(3), true],
-    ["double_length_accuracy", "at 2n", fixed(3), true],
+    ["half_length_accuracy", "at n/2", share(3), true],
+    ["double_length_accuracy", "at 2n", share(3), true],
     ["n_parameters", "Parameters", plain, true],
     ["seconds_per_epoch", "s/epoch", fixed(3), true],
     ["standing", "Standing", plain],
