@@ -250,6 +250,21 @@ def test_a_certificate_that_stands_is_taken_and_a_false_one_is_said(tmp_path) ->
     assert (other / "proof.json").read_bytes() == proof
 
 
+@pytest.mark.parametrize("other", [{"n_bits": 2}, {"n_heads": 1}, {"family": "softmax-causal"}])
+def test_a_proof_of_another_run_with_the_same_weights_does_not_count(tmp_path, other) -> None:
+    """Shapes depend neither on n nor on heads: weights may be right at one, and wrong here."""
+    folder = made(tmp_path)
+    (run, weights), file = read_run(folder), folder / "proof.json"
+    proof, _ = attempt(replace(run, model=replace(run.model, **other)), weights, file)
+    assert proof.verdict == PROVED
+    untried(folder)
+    before, said = file.read_bytes(), []
+    found = prove_run(folder, record_of(folder), seconds=0, say=said.append)
+    assert found.found.verdict == "not refuted"
+    assert f"it is about another run than {folder.name}" in said[0]
+    assert file.read_bytes() == before
+
+
 def part_with(folder: Path, **changes) -> Path:
     """The file of an unfinished search, with arrays or numbers changed."""
     run, weights = read_run(folder)

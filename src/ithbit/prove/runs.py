@@ -57,7 +57,7 @@ def prove_run(
     run, weights = read_run(folder)
     if record.found.verdict in ("refuted", "unsettled"):
         return record
-    stands = standing(weights, folder / FILE, record.found.proof, one_by_one, say)
+    stands = standing(run, weights, folder / FILE, record.found.proof, one_by_one, say)
     if stands is not None:
         return replace(record, found=record.found.with_proof(stands))
     if not seconds > 0:
@@ -86,20 +86,21 @@ def prove_run(
 
 
 def standing(
+    run: RunSpec,
     weights: bytes,
     file: Path,
     before: Proof | None = None,
     one_by_one: OneByOne = iter,
     say: Say = lambda sentence: None,
 ) -> Proof | None:
-    """What the certificate in a file proves of these weights, confirmed here; None if there is none
-    or it does not hold, which is said. What a record has of the search for it stays."""
+    """What the certificate in a file proves of a run with these weights, confirmed here; None if
+    there is none or it does not hold, which is said. What a record has of its search stays."""
     try:
         data = file.read_bytes()
     except OSError:
         return None
     try:
-        held = certificate.confirmed_bytes(data, weights, one_by_one)
+        held = certificate.confirmed_bytes(data, weights, run, one_by_one)
     except CertificateError as reason:
         say(f"{file} does not hold and does not count: {reason}")
         return None
@@ -194,7 +195,7 @@ def _certified(
     try:
         content = certificate.document(run, weights, found.leaves, bounds.functionals)
         data = certificate.encoded(content)
-        held = certificate.confirmed_bytes(data, weights, one_by_one)
+        held = certificate.confirmed_bytes(data, weights, run, one_by_one)
     except CertificateError as reason:
         return replace(proof, refused=str(reason))
     proof = _of_certificate(proof, held, data, file)
