@@ -50,6 +50,10 @@ def record_of(folder: Path) -> Verified:
     return record
 
 
+def sha_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
 def untried(folder: Path) -> None:
     """A record of one that tried few inputs and found nothing, whatever the weights are."""
     verify_run(folder, ithbit.engine.device.choose_device("cpu"))
@@ -331,6 +335,22 @@ def test_a_damaged_search_is_refused_and_started_afresh(tmp_path, kind) -> None:
     assert proof.outcome == "proved"
     (sentence,) = said
     assert "proof.part.safetensors is refused, and the search starts afresh: " in sentence
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_search_with_functionals_is_none_of_one_layer(tmp_path, count) -> None:
+    folder = made(tmp_path)
+    rows = np.full((count, 4), 0.25)
+    part_with(
+        folder,
+        functionals=lambda x: rows,
+        limits=lambda x: np.tile([-1.0, 1.0], (len(x), count, 1)),
+    )
+    (run, weights), said = read_run(folder), []
+    assert read_part(folder / "proof.part.safetensors", sha_of(weights), 4) is not None
+    proof, _ = attempt(run, weights, folder / "proof.json", say=said.append)
+    assert proof.outcome == "proved"
+    assert "a search of one layer has no functionals" in said[0]
 
 
 def test_what_is_on_record_is_said_to_be(tmp_path) -> None:

@@ -138,10 +138,12 @@ def attempt(
     continues."""
     kept = file.with_name(PART.format(file.stem))
     sha = hashlib.sha256(weights).hexdigest()
-    start = None
     try:
         start = read_part(kept, sha, run.model.n_bits)
+        if start is not None and len(start[1]) and is_one(run.model):
+            raise CertificateError("a search of one layer has no functionals")
     except CertificateError as reason:
+        start = None
         say(f"{kept} is refused, and the search starts afresh: {reason}")
     try:
         params = certificate.weights_of(weights)
