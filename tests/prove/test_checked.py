@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import ithbit
 from ithbit.cli import app
+from ithbit.errors import StoreError
 from ithbit.prove import runs
 from ithbit.prove.bounded import bounds_for
 from ithbit.prove.certificate import weights_of
@@ -351,6 +352,15 @@ def test_a_search_with_functionals_is_none_of_one_layer(tmp_path, count) -> None
     proof, _ = attempt(run, weights, folder / "proof.json", say=said.append)
     assert proof.outcome == "proved"
     assert "a search of one layer has no functionals" in said[0]
+
+
+def test_a_proof_of_weights_that_were_swapped_meanwhile_is_not_stored(tmp_path) -> None:
+    folder = made(tmp_path)
+    verify(folder)
+    untried(folder)
+    record = replace(record_of(folder), weights_sha256=sha_of(b"those that were tried"))
+    with pytest.raises(StoreError, match="were changed while they were verified"):
+        prove_run(folder, record, seconds=0)
 
 
 def test_what_is_on_record_is_said_to_be(tmp_path) -> None:

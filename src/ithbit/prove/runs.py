@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load
 
-from ithbit.errors import OutputError
+from ithbit.errors import OutputError, StoreError
 from ithbit.models.classifier import token_vectors
 from ithbit.models.stacked import linear
 from ithbit.prove import certificate
@@ -55,6 +55,8 @@ def prove_run(
     is tried. A new one is written to the folder if that is writable. `one_by_one` shows how far the
     check of a certificate is, and `say` gets a sentence about a file that is refused."""
     run, weights = read_run(folder)
+    if hashlib.sha256(weights).hexdigest() != record.weights_sha256:
+        raise StoreError(f"the weights in {folder} were changed while they were verified")
     if record.found.verdict in ("refuted", "unsettled"):
         return record
     stands = standing(run, weights, folder / FILE, record.found.proof, one_by_one, say)
