@@ -363,6 +363,23 @@ def test_a_proof_of_weights_that_were_swapped_meanwhile_is_not_stored(tmp_path) 
         prove_run(folder, record, seconds=0)
 
 
+def test_a_proof_on_record_must_be_that_of_the_file_beside_it(tmp_path) -> None:
+    """A file of another run, weights or margin, or none at all, whatever its digest is."""
+    folder = made(tmp_path)
+    verify(folder)
+    content, record = json.loads((folder / "proof.json").read_text()), record_of(folder)
+    proof = record.found.proof
+    assert proof is not None
+    others = [content | {name: "0" * 12} for name in ("run_id", "weights_sha256")]
+    for each in (*others, content | {"margin": 0.5}, {}, [], None):
+        data = json.dumps(each).encode()
+        (folder / "proof.json").write_bytes(data)
+        stated = replace(proof, certificate_sha256=sha_of(data))
+        keep_verification(folder, replace(record, found=replace(record.found, proof=stated)))
+        assert record_of(folder).found.verdict == "right on all inputs"
+    assert PROVED not in str(ithbit.verify(all=True, device="cpu", store=tmp_path))
+
+
 def test_what_is_on_record_is_said_to_be(tmp_path) -> None:
     """Another device and other seconds than those of now."""
     folder = made(tmp_path)
