@@ -380,6 +380,16 @@ def test_a_proof_on_record_must_be_that_of_the_file_beside_it(tmp_path) -> None:
     assert PROVED not in str(ithbit.verify(all=True, device="cpu", store=tmp_path))
 
 
+@pytest.mark.parametrize("margin", [-5.0, 0.0, None])
+def test_a_run_is_not_right_if_its_worst_input_is_wrong(tmp_path, margin) -> None:
+    folder = made(tmp_path)
+    verify(folder)
+    record = json.loads((folder / "verification.json").read_text())
+    record["worst"]["margin"] = margin
+    (folder / "verification.json").write_text(json.dumps(record))
+    assert read_verification(str(folder)) is None
+
+
 def test_what_is_on_record_is_said_to_be(tmp_path) -> None:
     """Another device and other seconds than those of now."""
     folder = made(tmp_path)

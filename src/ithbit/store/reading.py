@@ -286,6 +286,10 @@ def _check_verification(found: Verification, where: str) -> None:
         ),
         (is_proved and not holds, f"verdict = {verdict!r}, but proof = {proof}"),
         (
+            (is_right or verdict == "not refuted") and not found.worst.right,
+            f"verdict = {verdict!r}, but worst = {found.worst}",
+        ),
+        (
             any(not _is_input(each, found.n_bits) for each in (found.worst, case) if each),
             f"n_bits = {found.n_bits}, but worst = {found.worst}, counterexample = {case}",
         ),
