@@ -390,6 +390,18 @@ def test_a_run_is_not_right_if_its_worst_input_is_wrong(tmp_path, margin) -> Non
     assert read_verification(str(folder)) is None
 
 
+def test_a_refuted_run_keeps_no_proof_that_does_not_hold(tmp_path) -> None:
+    folder = made(tmp_path, wrong=True)
+    verify(folder)
+    record = record_of(folder)
+    assert record.found.verdict == "refuted"
+    claimed = Proof("proved", least_margin=2.0, leaves=8, checked=SECOND)
+    keep_verification(folder, replace(record, found=replace(record.found, proof=claimed)))
+    found = verify(folder, again=True)[0]
+    assert found.verdict == "refuted"
+    assert "margin at least" not in str(found)
+
+
 def test_what_is_on_record_is_said_to_be(tmp_path) -> None:
     """Another device and other seconds than those of now."""
     folder = made(tmp_path)

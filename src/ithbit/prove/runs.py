@@ -57,9 +57,12 @@ def prove_run(
     run, weights = read_run(folder)
     if hashlib.sha256(weights).hexdigest() != record.weights_sha256:
         raise StoreError(f"the weights in {folder} were changed while they were verified")
-    if record.found.verdict in ("refuted", "unsettled"):
+    before, is_wrong = record.found.proof, record.found.verdict in ("refuted", "unsettled")
+    if is_wrong and (before is None or before.verdict is None):
         return record
-    stands = standing(run, weights, folder / FILE, record.found.proof, one_by_one, say)
+    stands = standing(run, weights, folder / FILE, before, one_by_one, say)
+    if is_wrong:  # a proof on record is checked all the same
+        return replace(record, found=replace(record.found, proof=stands))
     if stands is not None:
         return replace(record, found=record.found.with_proof(stands))
     if not seconds > 0:
