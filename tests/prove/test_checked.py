@@ -402,6 +402,33 @@ def test_a_refuted_run_keeps_no_proof_that_does_not_hold(tmp_path) -> None:
     assert "margin at least" not in str(found)
 
 
+def test_what_another_process_found_meanwhile_is_kept(tmp_path, monkeypatch) -> None:
+    """It refutes the run while a proof is sought here."""
+    folder = made(tmp_path)
+    verify(folder)
+    wrong = replace(record_of(folder).found.worst, margin=-1.0)
+
+    def meanwhile(folder: Path, record: Verified, *rest) -> Verified:
+        found = replace(
+            record.found,
+            verdict="refuted",
+            n_wrong=1,
+            worst=wrong,
+            counterexample=wrong,
+            proof=None,
+        )
+        keep_verification(folder, replace(record, found=found))
+        return prove_run(folder, record, *rest)
+
+    untried(folder)
+    monkeypatch.setattr(runs, "prove_run", meanwhile)
+    assert verify(folder, again=True)[0].verdict == "unsettled"
+    kept = record_of(folder)
+    assert kept.found.verdict == "unsettled"
+    assert kept.found.proof is not None
+    assert kept.found.proof.verdict == PROVED
+
+
 def test_what_is_on_record_is_said_to_be(tmp_path) -> None:
     """Another device and other seconds than those of now."""
     folder = made(tmp_path)

@@ -134,6 +134,7 @@ def verify(
         may_be_proved,
         read_result,
         verified,
+        with_stored,
     )
 
     for each in listed(layer):
@@ -181,6 +182,9 @@ def verify(
 
                     say_so = done.notes.append
                     record = prove_run(folder, record, time_left, say, one_by_one, say_so)
+                    found = record.found
+                if record != before:
+                    record = with_stored(folder, before, record)
                     found = record.found
                 is_new = record != before
                 proof_is_new = before is None or record.found.proof != before.found.proof

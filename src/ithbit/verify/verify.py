@@ -315,6 +315,18 @@ def joined(before: Verified, fresh: Verified) -> Verified:
     return replace(fresh, found=now)
 
 
+def with_stored(folder: Path, before: Verified | None, record: Verified) -> Verified:
+    """The record joined with what another process has stored since `before` was read: a wrong input
+    that it found is not lost."""
+    there = read_verification(str(folder))
+    if there is None or there == before or there.weights_sha256 != record.weights_sha256:
+        return record
+    both, proof = joined(there, record), record.found.proof
+    if proof is None or (proof.verdict is None and both.found.proof is not None):
+        return both
+    return replace(both, found=both.found.with_proof(proof))
+
+
 def check_length(run: RunSpec, budget: int) -> None:
     """Raise `TooLargeError` for a run whose inputs are too long to be tried or counted."""
     n, what = run.model.n_bits, f"verifying {run.name}"
