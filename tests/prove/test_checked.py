@@ -390,6 +390,15 @@ def test_a_run_is_not_right_if_its_worst_input_is_wrong(tmp_path, margin) -> Non
     assert read_verification(str(folder)) is None
 
 
+def test_a_run_is_not_right_if_a_proof_on_record_refutes_it(tmp_path) -> None:
+    folder = made(tmp_path)
+    verify(folder)
+    record = json.loads((folder / "verification.json").read_text())
+    record["verdict"], record["proof"]["outcome"] = "right on all inputs", "refuted"
+    (folder / "verification.json").write_text(json.dumps(record))
+    assert read_verification(str(folder)) is None
+
+
 def test_a_refuted_run_keeps_no_proof_that_does_not_hold(tmp_path) -> None:
     folder = made(tmp_path, wrong=True)
     verify(folder)

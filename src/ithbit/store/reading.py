@@ -271,6 +271,7 @@ def _check_verification(found: Verification, where: str) -> None:
     verdict, wrong, case = found.verdict, found.n_wrong, found.counterexample
     is_proved = verdict in (PROVED, BOUNDED)
     is_right = is_proved or verdict == "right on all inputs"
+    unrefuted = is_right or verdict == "not refuted"
     proof = found.proof
     holds = proof is not None and proof.verdict is not None and (proof.least_margin or 0) > 0
     _raise_first(
@@ -286,8 +287,12 @@ def _check_verification(found: Verification, where: str) -> None:
         ),
         (is_proved and not holds, f"verdict = {verdict!r}, but proof = {proof}"),
         (
-            (is_right or verdict == "not refuted") and not found.worst.right,
+            unrefuted and not found.worst.right,
             f"verdict = {verdict!r}, but worst = {found.worst}",
+        ),
+        (
+            proof is not None and proof.outcome == "refuted" and unrefuted,
+            f"verdict = {verdict!r}, but proof = {proof}",
         ),
         (
             any(not _is_input(each, found.n_bits) for each in (found.worst, case) if each),
