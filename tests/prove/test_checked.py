@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import ithbit
 from ithbit.cli import app
-from ithbit.errors import StoreError
+from ithbit.errors import OutputError, StoreError
 from ithbit.prove import runs
 from ithbit.prove.bounded import bounds_for
 from ithbit.prove.certificate import weights_of
@@ -397,6 +397,21 @@ def test_a_run_is_not_right_if_a_proof_on_record_refutes_it(tmp_path) -> None:
     record["verdict"], record["proof"]["outcome"] = "right on all inputs", "refuted"
     (folder / "verification.json").write_text(json.dumps(record))
     assert read_verification(str(folder)) is None
+
+
+def test_a_certificate_that_could_not_be_written_is_sought_again(tmp_path, monkeypatch) -> None:
+    def full(path: Path, data: bytes) -> Path:
+        raise OutputError(f"cannot write {path}: No space left on device")
+
+    folder = made(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "write_whole", full)
+        said = str(verify(folder))
+    assert "proof.json could not be written" in said
+    assert "can be checked again" not in said
+    assert record_of(folder).found.verdict != PROVED
+    assert verify(folder)[0].verdict == PROVED
+    assert (folder / "proof.json").exists()
 
 
 def test_a_refuted_run_keeps_no_proof_that_does_not_hold(tmp_path) -> None:

@@ -208,8 +208,8 @@ def _certified(
     proof = _of_certificate(proof, held, data, file)
     try:
         write_whole(file, data)
-    except OutputError:  # a read-only store
-        return replace(proof, certificate="")
+    except OutputError:  # a read-only store, or a full disk: to be sought again
+        return replace(proof, certificate="", certificate_sha256="")
     return proof
 
 
