@@ -8,7 +8,7 @@ from fuzz import model
 
 from ithbit.prove.attention import separable_ratio
 from ithbit.prove.bands import STEP, bands_of, everything
-from ithbit.prove.bounded import Bounded, NoBoundsError, bounds_for
+from ithbit.prove.bounded import Bounded, NoBoundsError, bounds_for, is_one
 from ithbit.prove.forms import Form, gelu, gelu_value, layer_norm, with_own
 from ithbit.prove.one_layer import OneSoftmax, _deviation, _linear, _normed
 from ithbit.prove.points import mapping
@@ -167,3 +167,10 @@ def test_float32_has_no_bounds_where_it_may_overflow() -> None:
     off = _linear(np.array([[1e20], [1.0]]), np.array([[1e20]]), np.zeros(1))
     assert off[0, 0] == INF
     assert off[1, 0] < 1e14
+
+
+def test_a_layer_of_the_user_has_no_bounds_whatever_its_name() -> None:
+    spec = ModelSpec("rhi", "softmax.py:Mine", 4, code="0123456789ab")
+    assert not is_one(spec)
+    with pytest.raises(NoBoundsError, match="there are no bounds"):
+        bounds_for(spec, {})

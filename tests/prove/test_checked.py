@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import ithbit
 from ithbit.cli import app
+from ithbit.errors import OutputError, StoreError
 from ithbit.prove import runs
 from ithbit.prove.bounded import bounds_for
 from ithbit.prove.certificate import weights_of
@@ -48,6 +49,10 @@ def record_of(folder: Path) -> Verified:
     record = read_verification(str(folder))
     assert record is not None
     return record
+
+
+def sha_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def untried(folder: Path) -> None:
@@ -251,6 +256,21 @@ def test_a_certificate_that_stands_is_taken_and_a_false_one_is_said(tmp_path) ->
     assert (other / "proof.json").read_bytes() == proof
 
 
+@pytest.mark.parametrize("other", [{"n_bits": 2}, {"n_heads": 1}, {"family": "softmax-causal"}])
+def test_a_proof_of_another_run_with_the_same_weights_does_not_count(tmp_path, other) -> None:
+    """Shapes depend neither on n nor on heads: weights may be right at one, and wrong here."""
+    folder = made(tmp_path)
+    (run, weights), file = read_run(folder), folder / "proof.json"
+    proof, _ = attempt(replace(run, model=replace(run.model, **other)), weights, file)
+    assert proof.verdict == PROVED
+    untried(folder)
+    before, said = file.read_bytes(), []
+    found = prove_run(folder, record_of(folder), seconds=0, say=said.append)
+    assert found.found.verdict == "not refuted"
+    assert f"it is about another run than {folder.name}" in said[0]
+    assert file.read_bytes() == before
+
+
 def part_with(folder: Path, **changes) -> Path:
     """The file of an unfinished search, with arrays or numbers changed."""
     run, weights = read_run(folder)
@@ -317,6 +337,121 @@ def test_a_damaged_search_is_refused_and_started_afresh(tmp_path, kind) -> None:
     assert proof.outcome == "proved"
     (sentence,) = said
     assert "proof.part.safetensors is refused, and the search starts afresh: " in sentence
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_search_with_functionals_is_none_of_one_layer(tmp_path, count) -> None:
+    folder = made(tmp_path)
+    rows = np.full((count, 4), 0.25)
+    part_with(
+        folder,
+        functionals=lambda x: rows,
+        limits=lambda x: np.tile([-1.0, 1.0], (len(x), count, 1)),
+    )
+    (run, weights), said = read_run(folder), []
+    assert read_part(folder / "proof.part.safetensors", sha_of(weights), 4) is not None
+    proof, _ = attempt(run, weights, folder / "proof.json", say=said.append)
+    assert proof.outcome == "proved"
+    assert "a search of one layer has no functionals" in said[0]
+
+
+def test_a_proof_of_weights_that_were_swapped_meanwhile_is_not_stored(tmp_path) -> None:
+    folder = made(tmp_path)
+    verify(folder)
+    untried(folder)
+    record = replace(record_of(folder), weights_sha256=sha_of(b"those that were tried"))
+    with pytest.raises(StoreError, match="were changed while they were verified"):
+        prove_run(folder, record, seconds=0)
+
+
+def test_a_proof_on_record_must_be_that_of_the_file_beside_it(tmp_path) -> None:
+    """A file of another run, weights or margin, or none at all, whatever its digest is."""
+    folder = made(tmp_path)
+    verify(folder)
+    content, record = json.loads((folder / "proof.json").read_text()), record_of(folder)
+    proof = record.found.proof
+    assert proof is not None
+    others = [content | {name: "0" * 12} for name in ("run_id", "weights_sha256")]
+    for each in (*others, content | {"margin": 0.5}, {}, [], None):
+        data = json.dumps(each).encode()
+        (folder / "proof.json").write_bytes(data)
+        stated = replace(proof, certificate_sha256=sha_of(data))
+        keep_verification(folder, replace(record, found=replace(record.found, proof=stated)))
+        assert record_of(folder).found.verdict == "right on all inputs"
+    assert PROVED not in str(ithbit.verify(all=True, device="cpu", store=tmp_path))
+
+
+@pytest.mark.parametrize("margin", [-5.0, 0.0, None])
+def test_a_run_is_not_right_if_its_worst_input_is_wrong(tmp_path, margin) -> None:
+    folder = made(tmp_path)
+    verify(folder)
+    record = json.loads((folder / "verification.json").read_text())
+    record["worst"]["margin"] = margin
+    (folder / "verification.json").write_text(json.dumps(record))
+    assert read_verification(str(folder)) is None
+
+
+def test_a_run_is_not_right_if_a_proof_on_record_refutes_it(tmp_path) -> None:
+    folder = made(tmp_path)
+    verify(folder)
+    record = json.loads((folder / "verification.json").read_text())
+    record["verdict"], record["proof"]["outcome"] = "right on all inputs", "refuted"
+    (folder / "verification.json").write_text(json.dumps(record))
+    assert read_verification(str(folder)) is None
+
+
+def test_a_certificate_that_could_not_be_written_is_sought_again(tmp_path, monkeypatch) -> None:
+    def full(path: Path, data: bytes) -> Path:
+        raise OutputError(f"cannot write {path}: No space left on device")
+
+    folder = made(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "write_whole", full)
+        said = str(verify(folder))
+    assert "proof.json could not be written" in said
+    assert "can be checked again" not in said
+    assert record_of(folder).found.verdict != PROVED
+    assert verify(folder)[0].verdict == PROVED
+    assert (folder / "proof.json").exists()
+
+
+def test_a_refuted_run_keeps_no_proof_that_does_not_hold(tmp_path) -> None:
+    folder = made(tmp_path, wrong=True)
+    verify(folder)
+    record = record_of(folder)
+    assert record.found.verdict == "refuted"
+    claimed = Proof("proved", least_margin=2.0, leaves=8, checked=SECOND)
+    keep_verification(folder, replace(record, found=replace(record.found, proof=claimed)))
+    found = verify(folder, again=True)[0]
+    assert found.verdict == "refuted"
+    assert "margin at least" not in str(found)
+
+
+def test_what_another_process_found_meanwhile_is_kept(tmp_path, monkeypatch) -> None:
+    """It refutes the run while a proof is sought here."""
+    folder = made(tmp_path)
+    verify(folder)
+    wrong = replace(record_of(folder).found.worst, margin=-1.0)
+
+    def meanwhile(folder: Path, record: Verified, *rest) -> Verified:
+        found = replace(
+            record.found,
+            verdict="refuted",
+            n_wrong=1,
+            worst=wrong,
+            counterexample=wrong,
+            proof=None,
+        )
+        keep_verification(folder, replace(record, found=found))
+        return prove_run(folder, record, *rest)
+
+    untried(folder)
+    monkeypatch.setattr(runs, "prove_run", meanwhile)
+    assert verify(folder, again=True)[0].verdict == "unsettled"
+    kept = record_of(folder)
+    assert kept.found.verdict == "unsettled"
+    assert kept.found.proof is not None
+    assert kept.found.proof.verdict == PROVED
 
 
 def test_what_is_on_record_is_said_to_be(tmp_path) -> None:

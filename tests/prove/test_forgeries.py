@@ -80,7 +80,7 @@ def sealed(content: Json) -> bytes:
 def refused(data: bytes, weights: bytes) -> str:
     """The sentence with which a file is refused."""
     with pytest.raises(CertificateError) as caught:
-        confirmed_bytes(data, weights)
+        confirmed_bytes(data, weights, None)
     return sentence(caught.value)
 
 
@@ -95,7 +95,7 @@ def test_honest_ones_hold() -> None:
     """Without which the rest would show nothing; and the wrong weights are wrong."""
     for kind, checked in (("one", SECOND), ("two", "")):
         data = encoded(json.loads(honest(kind)))
-        found = confirmed_bytes(data, weights_for(kind, False))
+        found = confirmed_bytes(data, weights_for(kind, False), run_of(kind))
         assert found.checked == checked
         assert found.margin > 0
         said = refused(sealed(false(kind)), weights_for(kind, True))
@@ -103,7 +103,9 @@ def test_honest_ones_hold() -> None:
 
 
 def test_two_layers_are_never_called_proved() -> None:
-    found = confirmed_bytes(encoded(json.loads(honest("two"))), weights_for("two", False))
+    found = confirmed_bytes(
+        encoded(json.loads(honest("two"))), weights_for("two", False), run_of("two")
+    )
     assert "is bounded (unchecked by a second implementation)" in found.sentence()
     for word in ("proved", "right", "proof"):
         assert word not in found.sentence()

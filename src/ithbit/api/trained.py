@@ -98,8 +98,9 @@ def verify(
     `seconds`, in real arithmetic on the stored weights. If they are above 0, and a second
     implementation confirms the certificate, the run is *proved on all inputs*; for two layers there
     is none, and the run is *bounded (unchecked)*. The certificate is written beside the record as
-    proof.json. One that is there and holds is taken instead of a search; with `again`, it is
-    checked again. A search that runs out of time is saved, and continues when given more.
+    proof.json. One that is there is checked again for a run that is named, or with `again`; if it
+    holds, nothing is searched. A search that runs out of time is saved, and continues when given
+    more.
 
     A record that is damaged is reported and kept under another name; the run is then tried again,
     and its certificate, if it has one, is checked again.
@@ -134,13 +135,14 @@ def verify(
         may_be_proved,
         read_result,
         verified,
+        with_stored,
     )
 
     for each in listed(layer):
         find_layer(each)
     store, chosen = Path(store), choose_device(device)
     folders = finished_folders(store) if all else [folder_of(run, store) for run in named]
-    recheck, again = again, again or not all
+    again = again or not all
     done = Verifications()
     with bars(progress) as shown:
         task = shown.add_task("verifying", total=len(folders))
@@ -175,12 +177,15 @@ def verify(
                 # If the record is damaged, a proof beside it still counts.
                 time_left = seconds if prove else 0.0
                 if (damage and (folder / "proof.json").exists()) or (
-                    prove and (recheck or may_be_proved(record, seconds, again))
+                    prove and (again or may_be_proved(record, seconds))
                 ):
                     from ithbit.prove.runs import prove_run
 
                     say_so = done.notes.append
                     record = prove_run(folder, record, time_left, say, one_by_one, say_so)
+                    found = record.found
+                if record != before:
+                    record = with_stored(folder, before, record)
                     found = record.found
                 is_new = record != before
                 proof_is_new = before is None or record.found.proof != before.found.proof

@@ -83,7 +83,9 @@ class Verified(Shown):
         said = f"observed in float32 on {in_one_line(str(device))}"
         if self.found is None or not self.tries_are_new:
             said = f"on record: {said}"
-        stands = {PROVED: "proof.json can be checked again", BOUNDED: "bounded, not proved"}
+        kept = (self.record.get("proof") or {}).get("certificate")
+        again = "can be checked again" if kept else "could not be written, so nobody can check it"
+        stands = {PROVED: f"proof.json {again}", BOUNDED: "bounded, not proved"}
         return (
             f"{said}; {stands.get(self.verdict, 'not proved')}; the weights at the end of training"
         )

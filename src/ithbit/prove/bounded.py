@@ -104,7 +104,8 @@ def bounds_for(
 
 def is_one(spec: ModelSpec) -> bool:
     """Whether a model is one layer of softmax attention on RHI."""
-    return spec.n_layers == 1 and spec.task == "rhi" and spec.family.startswith("softmax")
+    softmax = spec.family in FAMILIES and FAMILIES[spec.family].kind == "softmax"
+    return spec.n_layers == 1 and spec.task == "rhi" and softmax  # a user's may be named so
 
 
 def has_bounds(spec: ModelSpec) -> bool:

@@ -178,12 +178,17 @@ def check_proof(path: Path, content: Json, one_by_one: OneByOne = iter) -> Confi
         raise CertificateError(f"{path} is refused: {reason}") from reason
 
 
-def confirmed_bytes(data: bytes, weights: bytes, one_by_one: OneByOne = iter) -> Confirmed:
-    """The proof in the bytes of a file, if everything holds that they state; else raises."""
+def confirmed_bytes(
+    data: bytes, weights: bytes, run: RunSpec | None, one_by_one: OneByOne = iter
+) -> Confirmed:
+    """The proof in the bytes of a file, if everything holds that they state and it is about that
+    run, if one is given; else raises. Other lengths and heads have weights of the same shapes."""
     try:
         content = parsed(data)
     except ValueError as error:
         raise CertificateError(str(error)) from error
+    if run is not None and not same_json(content.get("spec"), run.to_json()):
+        raise CertificateError(f"it is about another run than {run.folder}")
     return confirmed(content, weights, one_by_one)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load
 
-from ithbit.errors import OutputError
+from ithbit.errors import OutputError, StoreError
 from ithbit.models.classifier import token_vectors
 from ithbit.models.stacked import linear
 from ithbit.prove import certificate
@@ -55,9 +55,14 @@ def prove_run(
     is tried. A new one is written to the folder if that is writable. `one_by_one` shows how far the
     check of a certificate is, and `say` gets a sentence about a file that is refused."""
     run, weights = read_run(folder)
-    if record.found.verdict in ("refuted", "unsettled"):
+    if hashlib.sha256(weights).hexdigest() != record.weights_sha256:
+        raise StoreError(f"the weights in {folder} were changed while they were verified")
+    before, is_wrong = record.found.proof, record.found.verdict in ("refuted", "unsettled")
+    if is_wrong and (before is None or before.verdict is None):
         return record
-    stands = standing(weights, folder / FILE, record.found.proof, one_by_one, say)
+    stands = standing(run, weights, folder / FILE, before, one_by_one, say)
+    if is_wrong:  # a proof on record is checked all the same
+        return replace(record, found=replace(record.found, proof=stands))
     if stands is not None:
         return replace(record, found=record.found.with_proof(stands))
     if not seconds > 0:
@@ -86,20 +91,21 @@ def prove_run(
 
 
 def standing(
+    run: RunSpec,
     weights: bytes,
     file: Path,
     before: Proof | None = None,
     one_by_one: OneByOne = iter,
     say: Say = lambda sentence: None,
 ) -> Proof | None:
-    """What the certificate in a file proves of these weights, confirmed here; None if there is none
-    or it does not hold, which is said. What a record has of the search for it stays."""
+    """What the certificate in a file proves of a run with these weights, confirmed here; None if
+    there is none or it does not hold, which is said. What a record has of its search stays."""
     try:
         data = file.read_bytes()
     except OSError:
         return None
     try:
-        held = certificate.confirmed_bytes(data, weights, one_by_one)
+        held = certificate.confirmed_bytes(data, weights, run, one_by_one)
     except CertificateError as reason:
         say(f"{file} does not hold and does not count: {reason}")
         return None
@@ -137,10 +143,12 @@ def attempt(
     continues."""
     kept = file.with_name(PART.format(file.stem))
     sha = hashlib.sha256(weights).hexdigest()
-    start = None
     try:
         start = read_part(kept, sha, run.model.n_bits)
+        if start is not None and len(start[1]) and is_one(run.model):
+            raise CertificateError("a search of one layer has no functionals")
     except CertificateError as reason:
+        start = None
         say(f"{kept} is refused, and the search starts afresh: {reason}")
     try:
         params = certificate.weights_of(weights)
@@ -194,14 +202,14 @@ def _certified(
     try:
         content = certificate.document(run, weights, found.leaves, bounds.functionals)
         data = certificate.encoded(content)
-        held = certificate.confirmed_bytes(data, weights, one_by_one)
+        held = certificate.confirmed_bytes(data, weights, run, one_by_one)
     except CertificateError as reason:
         return replace(proof, refused=str(reason))
     proof = _of_certificate(proof, held, data, file)
     try:
         write_whole(file, data)
-    except OutputError:  # a read-only store
-        return replace(proof, certificate="")
+    except OutputError:  # a read-only store, or a full disk: to be sought again
+        return replace(proof, certificate="", certificate_sha256="")
     return proof
 
 

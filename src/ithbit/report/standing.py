@@ -20,7 +20,7 @@ WORDS = {  # letter in tables, and meaning
     "not refuted": ("n", "a search found no wrong answer, which proves nothing"),
     "bounded (unchecked)": ("b", "bounds say right on all inputs, unchecked by a second program"),
     "right on all inputs": ("a", "every input was tried, in float32"),
-    "proved": ("p", "right on all inputs by a proof that a second program has checked"),
+    "proved": ("p", "right on all inputs by a proof, by the record checked by a second program"),
 }
 # An unsettled run was wrong within rounding alone: no wrong answer was found.
 _READ_AS = {"unsettled": "not refuted", "proved on all inputs": "proved"}

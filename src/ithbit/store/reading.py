@@ -10,22 +10,20 @@ What is read is data, whoever wrote it: only regular files are opened (opening a
 ever), and a record is strict JSON: no key twice, no NaN.
 """
 
-import errno
-import hashlib
 import json
 import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, Literal
 
 from ithbit.errors import SpecError, StoreError, whole
 from ithbit.families import family_named, task_named
 from ithbit.spec import ModelSpec, Protocol, RunSpec, spec_id
+from ithbit.store.beside import has_certificate, is_of
+from ithbit.store.beside import open_regular as open_regular
 from ithbit.store.records import (
     BOUNDED,
     PROVED,
@@ -62,15 +60,6 @@ _SEED = {"seed": must(int)}
 RESULT = {name: field for name, field in schema(Result).items() if name != "spec"}
 RESULT |= {"solved": must(bool)}
 _FAILURE = {name: field for name, field in schema(Failure).items() if name != "spec"}
-
-
-def open_regular(path: str | Path) -> BufferedReader:
-    """Open a file to read; raises OSError at once if it is anything else than a regular file."""
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
-        raise OSError(errno.EINVAL, "not a regular file")
-    return open(opened, "rb")
 
 
 def run_folders(store: Path) -> Iterator[tuple[str, str]]:
@@ -282,6 +271,7 @@ def _check_verification(found: Verification, where: str) -> None:
     verdict, wrong, case = found.verdict, found.n_wrong, found.counterexample
     is_proved = verdict in (PROVED, BOUNDED)
     is_right = is_proved or verdict == "right on all inputs"
+    unrefuted = is_right or verdict == "not refuted"
     proof = found.proof
     holds = proof is not None and proof.verdict is not None and (proof.least_margin or 0) > 0
     _raise_first(
@@ -296,6 +286,14 @@ def _check_verification(found: Verification, where: str) -> None:
             f"verdict = {verdict!r}, but exhaustive = False",
         ),
         (is_proved and not holds, f"verdict = {verdict!r}, but proof = {proof}"),
+        (
+            unrefuted and not found.worst.right,
+            f"verdict = {verdict!r}, but worst = {found.worst}",
+        ),
+        (
+            proof is not None and proof.outcome == "refuted" and unrefuted,
+            f"verdict = {verdict!r}, but proof = {proof}",
+        ),
         (
             any(not _is_input(each, found.n_bits) for each in (found.worst, case) if each),
             f"n_bits = {found.n_bits}, but worst = {found.worst}, counterexample = {case}",
@@ -329,7 +327,8 @@ def read_verification(folder: str) -> Verified | None:
 
     A record of other weights does not count. If the folder has no weights, there is nothing to
     compare with, and its record counts. A proof counts as *bounded (unchecked)* unless the record
-    says that a second implementation confirmed the very file proof.json that lies beside it.
+    says that a second implementation confirmed the very file proof.json that lies beside it, and
+    that file is about the same run, weights and margin.
     """
     try:
         return load_verification(folder)
@@ -353,23 +352,14 @@ def load_verification(folder: str) -> Verified | None:
         _ = verified.found.effort, verified.found.sentence()  # stages and margins that can be said
     except (SpecError, ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
         raise UnreadableError(f"verification.json is damaged: {str(error)!r:.200}") from None
-    if _is_of(f"{folder}/weights.safetensors", verified.weights_sha256) is False:
+    if is_of(f"{folder}/weights.safetensors", verified.weights_sha256) is False:
         raise UnreadableError("verification.json is about other weights than those of the folder")
     found, proof = replace(verified.found, wrong_by_index=wrong), verified.found.proof
-    if proof is not None and (proof.outcome == "proved" or found.verdict == PROVED):
-        same = _is_of(f"{folder}/proof.json", proof.certificate_sha256)
-        if not (same and proof.verdict == PROVED):
-            found = found.with_proof(replace(proof, outcome="bounded", checked=""))
+    counts = proof and proof.verdict == PROVED and has_certificate(folder, verified)
+    claimed = proof is not None and (proof.outcome == "proved" or found.verdict == PROVED)
+    if proof is not None and claimed and not counts:
+        found = found.with_proof(replace(proof, outcome="bounded", checked=""))
     return replace(verified, found=found)
-
-
-def _is_of(path: str, sha256: str) -> bool | None:
-    """Whether a file has that digest; None if it cannot be read."""
-    try:
-        with open_regular(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
-    except (OSError, ValueError):
-        return None
 
 
 def read_history(folder: str) -> list[Epoch]:

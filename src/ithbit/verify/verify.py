@@ -315,6 +315,18 @@ def joined(before: Verified, fresh: Verified) -> Verified:
     return replace(fresh, found=now)
 
 
+def with_stored(folder: Path, before: Verified | None, record: Verified) -> Verified:
+    """The record joined with what another process has stored since `before` was read: a wrong input
+    that it found is not lost."""
+    there = read_verification(str(folder))
+    if there is None or there == before or there.weights_sha256 != record.weights_sha256:
+        return record
+    both, proof = joined(there, record), record.found.proof
+    if proof is None or (proof.verdict is None and both.found.proof is not None):
+        return both
+    return replace(both, found=both.found.with_proof(proof))
+
+
 def check_length(run: RunSpec, budget: int) -> None:
     """Raise `TooLargeError` for a run whose inputs are too long to be tried or counted."""
     n, what = run.model.n_bits, f"verifying {run.name}"
@@ -340,10 +352,10 @@ def _tried(record: Verified, budget: int, count: bool) -> bool:
     return bool(found.stages) and record.budget >= budget and record.count >= count
 
 
-def may_be_proved(record: Verified, seconds: float, again: bool = False) -> bool:
+def may_be_proved(record: Verified, seconds: float) -> bool:
     """Whether a proof could add something to a record: the run is neither proved, refuted nor
     unsettled, and an earlier attempt, if any, was left open and had less time, or was never checked
-    by a second implementation. With `again`, any attempt that decided nothing is repeated."""
+    by a second implementation."""
     if record.found.verdict in (PROVED, *_WRONG):
         return False
     before = record.found.proof
@@ -352,7 +364,7 @@ def may_be_proved(record: Verified, seconds: float, again: bool = False) -> bool
     if before.outcome in ("proved", "bounded"):
         # Confirmed by all there is for such blocks, or, in records of 0.2, by nobody.
         return not before.certificate_sha256
-    return again and before.outcome in ("open", "no bounds")
+    return False
 
 
 def finished_folders(store: Path) -> list[Path]:

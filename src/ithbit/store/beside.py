@@ -1,0 +1,46 @@
+"""The files of a run folder that its records speak of: whether they are those that are meant."""
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+from ithbit.store.records import Verified
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """Open a file to read; raises OSError at once if it is anything else than a regular file."""
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return open(opened, "rb")
+
+
+def is_of(path: str, sha256: str) -> bool | None:
+    """Whether a file has that digest; None if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except (OSError, ValueError):
+        return None
+
+
+def has_certificate(folder: str, verified: Verified) -> bool:
+    """Whether proof.json is the file that a record says was confirmed, and states what the record
+    does of the same run and weights. Whether it holds is for `ithbit check-certificate` to say."""
+    proof = verified.found.proof
+    try:
+        with open_regular(f"{folder}/proof.json") as file:
+            data = file.read()
+        content = json.loads(data)
+    except (OSError, ValueError, RecursionError):
+        return False
+    if proof is None or not isinstance(content, dict):
+        return False
+    stated = [content.get(name) for name in ("run_id", "weights_sha256", "margin")]
+    meant = [verified.run_id, verified.weights_sha256, proof.least_margin]
+    return stated == meant and hashlib.sha256(data).hexdigest() == proof.certificate_sha256
