@@ -12,14 +12,19 @@ import torch
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
-from stacked_truth import TOLERANCE, by_kernels, by_models, fresh_step, started, too_far
+from stacked_truth import DEVICE, TOLERANCE, by_kernels, by_models, fresh_step, started, too_far
 
 from ithbit.families import FAMILIES
 from ithbit.kernels.attention import softmax_mix
 from ithbit.kernels.attention import step as attention
 from ithbit.kernels.gru import step as gru
-from ithbit.kernels.step import refusal
+from ithbit.kernels.step import Step, refusal
+from ithbit.models.classifier import init, logits
+from ithbit.models.magnitudes import safe_size
+from ithbit.models.stacked import packed
 from ithbit.spec import ModelSpec, Protocol
+from ithbit.tasks.sampling import draw_examples, stream_keys
+from ithbit.tasks.tokens import token_table
 
 # Each family with both tasks, one layer (the first and the last at once) and two; one bit, fewer
 # and more than a chunk or a tile hold.
@@ -213,3 +218,18 @@ def test_a_run_depends_on_its_seed_alone(family) -> None:
     expected = by_kernels(alone, 1, protocol, fresh_step(alone, 2))
     assert by_kernels(start, 1, protocol, used).rows([1]).equals(expected)
     assert not larger.rows([1]).equals(expected)
+
+
+def test_a_tiny_state_of_a_gru_is_not_lost() -> None:
+    """A head that multiplies a state of 1e-8 by as much as a weight may be."""
+    spec = ModelSpec("rhi", "gru", 1)
+    params = {name: torch.zeros_like(value) for name, value in init(spec, 0).items()}
+    params["embed"][:2, [0, 1, 3]] = torch.tensor([[-1.0, 0, 2], [0, 1, 0]])
+    params["blocks.0.ih.weight"][32:34, :2] = torch.tensor([[1, 0], [0, 2e-8]])
+    params["head.weight"][0, :2] = torch.tensor([1, safe_size(spec)])
+    keys = stream_keys([0], DEVICE)
+    out = Step(spec, 1, 8, DEVICE).logits(packed(params)[None].to(DEVICE), keys, 8)
+    stacked = {name: value[None].to(DEVICE) for name, value in params.items()}
+    table = token_table("rhi", 1, device=DEVICE)
+    expected = logits(stacked, spec, table, draw_examples(keys, 1, 0, 8))
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
