@@ -197,3 +197,13 @@ def test_a_gate_that_is_shut_lets_nothing_through() -> None:
     params["blocks.0.hh.bias"][0, 2] = 1e29
     params["head.weight"][...] = 1e10
     same_as_plain(params, spec)
+
+
+def test_a_tiny_state_that_is_kept_is_not_lost() -> None:
+    """The query's update gate is shut, beside a candidate of 1."""
+    spec = ModelSpec("rhi", "gru", 1, 1, d_model=1)
+    params = zeros(spec)
+    params["embed"][0, 0, [0, 1, 3]] = torch.tensor([-1e-9, 100, 2e-9])
+    params["blocks.0.ih.weight"][0, :, 0] = torch.tensor([0.0, 1, 1])
+    params["head.weight"][...] = 1e9
+    same_as_plain(params, spec)
