@@ -21,7 +21,7 @@ from ithbit.kernels.gru import step as gru
 from ithbit.kernels.step import Step, refusal
 from ithbit.models.classifier import init, logits
 from ithbit.models.magnitudes import safe_size
-from ithbit.models.stacked import packed
+from ithbit.models.stacked import Params, packed
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
@@ -227,6 +227,21 @@ def test_a_tiny_state_of_a_gru_is_not_lost() -> None:
     params["embed"][:2, [0, 1, 3]] = torch.tensor([[-1.0, 0, 2], [0, 1, 0]])
     params["blocks.0.ih.weight"][32:34, :2] = torch.tensor([[1, 0], [0, 2e-8]])
     params["head.weight"][0, :2] = torch.tensor([1, safe_size(spec)])
+    same_logits(params, spec)
+
+
+def test_a_tiny_state_that_a_gru_keeps_is_not_lost() -> None:
+    """The query's update gate is shut, beside a candidate of 1."""
+    spec = ModelSpec("rhi", "gru", 1)
+    params = {name: torch.zeros_like(value) for name, value in init(spec, 0).items()}
+    params["embed"][0, [0, 1, 3]] = torch.tensor([-1e-8, 100, 2e-8])
+    params["blocks.0.ih.weight"][[16, 32], 0] = 1
+    params["head.weight"][0, 0] = safe_size(spec)
+    same_logits(params, spec)
+
+
+def same_logits(params: Params, spec: ModelSpec) -> None:
+    """On a few inputs of one bit."""
     keys = stream_keys([0], DEVICE)
     out = Step(spec, 1, 8, DEVICE).logits(packed(params)[None].to(DEVICE), keys, 8)
     stacked = {name: value[None].to(DEVICE) for name, value in params.items()}

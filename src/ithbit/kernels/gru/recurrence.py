@@ -124,7 +124,7 @@ def run_layer(
             x = coming
             coming = tl.load(source + tl.minimum(t + 1, TOKENS - 1) * D)
         r, z, n, c = _gates(x, h, maps)
-        h = n + z * (h - n)
+        h = z * h + (1.0 - z) * n
         if SAVE:
             tl.store(kept, r)
             tl.store(kept + D, z)
