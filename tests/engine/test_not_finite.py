@@ -276,3 +276,18 @@ def test_kernels(family) -> None:
     assert [math.isfinite(each) for each in loss] == [True, False, False, False]
     assert accuracy[0] > 0
     assert accuracy[1:] == [0.0] * 3
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="under Triton's interpreter")
+def test_kernels_answer_nothing_for_weights_that_amplify_their_rounding() -> None:
+    """A head that multiplies a state of 1e-8, which the kernels' tanh loses, by 1e8: the plain
+    model is wrong on zeros."""
+    pytest.importorskip("triton")
+    spec = ModelSpec("rhi", "gru", 1)
+    params = {name: torch.zeros_like(value) for name, value in init(spec, 0).items()}
+    params["embed"][:2, [0, 1, 3]] = torch.tensor([[-1.0, 0, 2], [0, 1, 0]])
+    params["blocks.0.ih.weight"][32:34, :2] = torch.tensor([[1, 0], [0, 2e-8]])
+    params["head.weight"][0, :2] = torch.tensor([1, 1e8])
+    loss, accuracy = kernels_evaluate(spec, [params])
+    assert math.isnan(loss[0])
+    assert accuracy == [0.0]

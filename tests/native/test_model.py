@@ -10,6 +10,7 @@ import torch
 from ithbit.engine.evaluate import bce
 from ithbit.families import FAMILIES
 from ithbit.models import classifier
+from ithbit.models.magnitudes import stays_finite
 from ithbit.models.stacked import Params, packed, unpacked
 from ithbit.native.building import refusal
 from ithbit.spec import ModelSpec
@@ -17,7 +18,7 @@ from ithbit.tasks.sampling import Examples, draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
 
 pytest.importorskip("numba")
-from ithbit.native.model import gradients, logits
+from ithbit.native.model import gradients, logits, raw_logits
 
 
 def started(spec: ModelSpec, seeds: int, spread: float = 0.3) -> Params:
@@ -144,3 +145,65 @@ def test_an_old_cpu() -> None:
     command = [sys.executable, "-c", _OLD_CPU, str(Path(__file__).parent)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
+
+
+def zeros(spec: ModelSpec) -> Params:
+    return {name: torch.zeros_like(v)[None] for name, v in classifier.init(spec, 0).items()}
+
+
+def same_as_plain(params: Params, spec: ModelSpec) -> None:
+    """On both inputs of one bit: the compiled code itself, where the screen lets it answer."""
+    examples = Examples(torch.tensor([[[0], [1]]], dtype=torch.uint8), torch.ones(1, 2).long())
+    table = token_table("rhi", 1)
+    assert stays_finite(params, spec, 1).all()
+    expected = classifier.logits(params, spec, table, examples)
+    torch.testing.assert_close(raw_logits(params, spec, table, examples), expected)
+
+
+def test_a_token_of_weight_0_is_not_seen() -> None:
+    """A bit that attention gives the weight e^-1000, and values that show what is left of it."""
+    spec = ModelSpec("rhi", "softmax-full", 1, 1, d_model=4, n_heads=1, d_ff=1)
+    params = zeros(spec)
+    params["embed"][0, :, 0] = torch.tensor([-2.0, 0, 1, 1])
+    params["embed"][0, :, 3] = torch.tensor([2.0, -2, 0, 0])
+    params["enter.norm.weight"][...] = params["blocks.0.norm2.weight"][...] = 1
+    params["blocks.0.qkv.bias"][0, 0] = 1000
+    params["blocks.0.qkv.weight"][0, 4, 2] = -1
+    params["blocks.0.qkv.weight"][0, 8, :2] = torch.tensor([1e13, -1e13])
+    params["blocks.0.out.weight"][0, :2, 0] = torch.tensor([1.0, -1])
+    params["blocks.0.norm1.weight"][...] = 1e13
+    params["head.weight"][0, 0, :2] = torch.tensor([0.5, -0.5])
+    params["head.bias"][...] = -0.25
+    same_as_plain(params, spec)
+
+
+def test_a_tiny_state_is_not_lost() -> None:
+    """A GRU whose head multiplies a state of 1e-9 by 1e12."""
+    spec = ModelSpec("rhi", "gru", 1, 1, d_model=2)
+    params = zeros(spec)
+    params["embed"][0, :, [0, 1, 3]] = torch.tensor([[-1.0, 0, 2], [0, 1, 0]])
+    params["blocks.0.ih.weight"][0, 4:] = torch.tensor([[1, 0], [0, 1e-9]])
+    params["head.weight"][...] = torch.tensor([1, 1e12])
+    same_as_plain(params, spec)
+
+
+def test_a_gate_that_is_shut_lets_nothing_through() -> None:
+    """A reset gate of e^-200 before a number of 1e29."""
+    spec = ModelSpec("rhi", "gru", 1, 1, d_model=1)
+    params = zeros(spec)
+    params["embed"][0, 0, [0, 3]] = torch.tensor([-1.0, 2])
+    params["blocks.0.ih.weight"][0, :, 0] = torch.tensor([0, 0, 1e-11])
+    params["blocks.0.ih.bias"][0, :2] = torch.tensor([-200.0, 0])
+    params["blocks.0.hh.bias"][0, 2] = 1e29
+    params["head.weight"][...] = 1e10
+    same_as_plain(params, spec)
+
+
+def test_a_tiny_state_that_is_kept_is_not_lost() -> None:
+    """The query's update gate is shut, beside a candidate of 1."""
+    spec = ModelSpec("rhi", "gru", 1, 1, d_model=1)
+    params = zeros(spec)
+    params["embed"][0, 0, [0, 1, 3]] = torch.tensor([-1e-9, 100, 2e-9])
+    params["blocks.0.ih.weight"][0, :, 0] = torch.tensor([0.0, 1, 1])
+    params["head.weight"][...] = 1e9
+    same_as_plain(params, spec)

@@ -328,3 +328,20 @@ def test_compiled_code_finds_the_margins_of_the_plain_models(monkeypatch) -> Non
     found = examine(model_of(run, weights, CPU), 4, CPU, count=True)
     assert (found.n_evaluated, found.n_wrong) == (plain.n_evaluated, plain.n_wrong)
     assert found.worst.margin == pytest.approx(plain.worst.margin, abs=1e-5)
+
+
+def test_an_answer_that_was_wrong_before_all_inputs_were_tried_counts() -> None:
+    """The rounding of one batch puts a margin on the other side of 0; later batches do not."""
+    calls = 0
+
+    def model(bits: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        out = 1e-6 * lookup(bits, index)
+        out[0] *= -1 if calls == 1 else 1
+        return out
+
+    found = examine(model, 14, CPU, workers=1)
+    assert found.exhaustive
+    assert found.verdict == "unsettled"
+    assert found.stages[0]["wrong"] == 1

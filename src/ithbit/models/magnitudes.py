@@ -2,8 +2,8 @@
 
 The plain models, compiled code, the kernels, a library's modules and the page take the same sums in
 different orders and forms. On NaN, infinity and overflow they need not agree: a maximum may drop a
-NaN, an exponential may be clipped, and 3e38 + 3e38 - 3e38 depends on the order. Where nothing can
-overflow there is nothing to disagree on. So every evaluator but the plain models asks first: where
+NaN, and 3e38 + 3e38 - 3e38 depends on the order. Where nothing can overflow, only
+rounding is left to disagree on. So every evaluator but the plain models asks first: where
 `stays_finite` is false, the plain models decide, or there is no answer, which is never right.
 
 Sound, for weights for which it is true: by induction over the operations of a model, every number

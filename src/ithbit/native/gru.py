@@ -32,7 +32,8 @@ def recur(
             put(m, out + d, z)
             put(m, out + 2 * d, n)
             put(m, candidate + t * d + i, c)
-            put(m, before + d + i, fma(z, get(m, before + i) - n, n))
+            # Not n + z (h - n), which loses a tiny h.
+            put(m, before + d + i, fma(z, get(m, before + i), (splat(_ONE) - z) * n))
 
 
 @part

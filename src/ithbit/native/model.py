@@ -3,8 +3,8 @@
 The twin of `models/classifier.py`. What acts on the token table is computed on it as usual, by
 torch and its autograd; `wide` has the table's rows as the first block takes them.
 
-Compiled code need not propagate NaN and infinity as the plain models do: exponentials are clipped,
-and sums have another order. So `logits` takes the plain models for weights with which anything may
+Compiled code need not propagate NaN and infinity as the plain models do: maxima drop NaN, and sums
+have another order. So `logits` takes the plain models for weights with which anything may
 overflow (`models/magnitudes.py`), seed by seed: where they are not finite, nor is it. `raw_logits`
 does not ask; its caller must have.
 """

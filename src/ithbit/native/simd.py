@@ -207,10 +207,11 @@ def _power_of_two(_: Any, builder: Any, x: Any) -> Any:
 
 _F = np.float32
 _LOG2_E, _LN2_HIGH, _LN2_LOW = _F(1.4426950408889634), _F(-0.693359375), _F(2.12194440e-4)
-_LEAST, _MOST = _F(-87.0), _F(88.0)
+_LEAST, _MOST = _F(-104.0), _F(89.0)  # beyond, e^x is 0 or infinite
 _ONE, _TWO, _HALF = _F(1), _F(2), _F(0.5)
-_E2, _E3, _E4, _E5, _E6 = (_F(1 / k) for k in (2, 6, 24, 120, 720))
+_E2, _E3, _E4, _E5, _E6, _E7 = (_F(1 / k) for k in (2, 6, 24, 120, 720, 5040))
 _ROOT_HALF, _ROOT_PI = _F(0.5**0.5), _F((2 * np.pi) ** -0.5)
+_FAR = _F(40.0)  # tanh of half of it is 1
 # Error function to 1.5e-7: Abramowitz and Stegun, formula 7.1.26.
 _P, _A1, _A2 = _F(0.3275911), _F(0.254829592), _F(-0.284496736)
 _A3, _A4, _A5 = _F(1.421413741), _F(-1.453152027), _F(1.061405429)
@@ -224,14 +225,24 @@ def more(m: Any, i: Any, x: Any) -> None:
 
 
 @inline
-def exp(x: Any) -> Any:
-    """e^x, with x clipped to [-87, 88], so that the result is a normal float."""
-    x = zero() - largest(splat(-_MOST), zero() - largest(splat(_LEAST), x))
+def _parts(x: Any) -> tuple[Any, Any]:
+    """k and r with x = k log 2 + r, |r| at most about log(2) / 2."""
     k = _rounded(x * splat(_LOG2_E))
-    r = fma(k, splat(_LN2_LOW), fma(k, splat(_LN2_HIGH), x))
+    return k, fma(k, splat(_LN2_LOW), fma(k, splat(_LN2_HIGH), x))
+
+
+@inline
+def exp(x: Any) -> Any:
+    """e^x, which may underflow and overflow as it does elsewhere: a model may multiply what is
+    below the least normal float by any number, so it must not be replaced by that.
+
+    The power of 2 is applied in two steps, since by itself it need not be a float.
+    """
+    k, r = _parts(zero() - largest(splat(-_MOST), zero() - largest(splat(_LEAST), x)))
     y = fma(fma(fma(splat(_E6), r, splat(_E5)), r, splat(_E4)), r, splat(_E3))
     y = fma(fma(fma(y, r, splat(_E2)), r, splat(_ONE)), r, splat(_ONE))
-    return y * _power_of_two(k)
+    half = _rounded(k * splat(_HALF))
+    return y * _power_of_two(half) * _power_of_two(k - half)
 
 
 @inline
@@ -241,7 +252,14 @@ def sigmoid(x: Any) -> Any:
 
 @inline
 def tanh(x: Any) -> Any:
-    return fma(splat(_TWO), sigmoid(x + x), splat(-_ONE))
+    """u / (u + 2) for u = e^2|x| - 1, with the sign of x: exact to rounding for a tiny x too."""
+    size = largest(x, zero() - x)
+    k, r = _parts(zero() - largest(splat(-_FAR), zero() - (size + size)))
+    y = fma(fma(fma(splat(_E7), r, splat(_E6)), r, splat(_E5)), r, splat(_E4))
+    y = fma(fma(y, r, splat(_E3)), r, splat(_E2))
+    power = _power_of_two(k)
+    u = fma(fma(y * r, r, r), power, power - splat(_ONE))
+    return signed_like(u / (u + splat(_TWO)), x)
 
 
 @inline

@@ -117,7 +117,7 @@ def examine(
                 stage("descent", search.descent, budget // 16)
                 stage("two bits", search.structured, budget // 4, True)
                 stage("descent", search.descent, budget // 16)
-            if feasible:
+            if feasible:  # counts every input once, also those tried above
                 ask = Asker(chunked, model, device, count or n_inputs <= _BATCH)
                 stage("all inputs", _everything)
             else:
@@ -132,7 +132,7 @@ def examine(
     verdict: Verdict = "right on all inputs" if exhaustive else "not refuted"
     if failing:
         verdict = "refuted"
-    elif tally.n_wrong:
+    elif any(done["wrong"] for done in stages):  # in a batch, but not alone
         verdict = "unsettled"
     return Verification(
         verdict,
