@@ -22,6 +22,7 @@ from ithbit.engine.stack import Stack
 from ithbit.engine.steppers import rows_of
 from ithbit.families import FAMILIES
 from ithbit.loading.model import Trained
+from ithbit.models.classifier import init
 from ithbit.models.stacked import Params, packed
 from ithbit.native import building
 from ithbit.spec import ModelSpec, Protocol, RunSpec
