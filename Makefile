@@ -20,7 +20,7 @@ test: $(READY)
 
 # Two minutes: a sweep killed twenty times, and two sweeps on one store, against a quiet one.
 test-kill: $(READY)
-	$(BIN)/pytest -q -m slow --timeout 900 tests/sweep/test_kill.py
+	$(BIN)/pytest -q -m slow --timeout 900 tests/sweeps/test_kill.py
 
 # Two minutes: models in the explorable page against PyTorch, 2,000 inputs each, in Chromium.
 test-pages: $(READY)

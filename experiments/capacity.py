@@ -28,18 +28,24 @@ from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
-from ithbit.capacity.result import Capacities, read_rows, row
-from ithbit.capacity.rounds import PROTOCOL, Search, Standing, round_minutes, rounds
-from ithbit.capacity.search import Ask, next_length
+from ithbit.capacity_search.result import Capacities, read_rows, row
+from ithbit.capacity_search.search import SearchSettings, next_length
+from ithbit.capacity_search.search_rounds import (
+    PROTOCOL,
+    Search,
+    SearchState,
+    round_minutes,
+    rounds,
+)
 from ithbit.engine.device import Device, choose_device
-from ithbit.engine.how import Event
 from ithbit.engine.steppers.choice import refusal
+from ithbit.engine.training_context import Event
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure
 from ithbit.store.writing import in_memory, write_text, write_whole
-from ithbit.sweep.runner import run_all
+from ithbit.sweeps.runner import run_all
 
 RECORDS = ("spec.json", "result.json", "failure.json", "verification.json")
 
@@ -69,7 +75,9 @@ PARTS: dict[str, tuple[list[ModelSpec], int]] = {  # and the longest n to try
 }
 
 
-def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], path: Path) -> None:
+def pack(
+    searches: Mapping[ModelSpec, Search], standings: Sequence[SearchState], path: Path
+) -> None:
     """Pack the records of all runs and the weights of successes at the lower end of each bracket;
     if it is not final, also at shorter solved lengths and at the one being tried, which may still
     become the lower end."""
@@ -96,7 +104,7 @@ def pack(searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], pa
 
 
 def ahead(
-    searches: Mapping[ModelSpec, Search], standings: Sequence[Standing], device: Device
+    searches: Mapping[ModelSpec, Search], standings: Sequence[SearchState], device: Device
 ) -> AbstractContextManager[object]:
     """Compile in the background what the next round may need, whichever way this one ends."""
     if not device.is_cuda:
@@ -118,8 +126,8 @@ def ahead(
 
 def draw(rows: Path, path: Path) -> None:
     """The figure of docs/capacity.md, and the fitted exponents."""
-    from ithbit.capacity.card import capacity_figure, fits
-    from ithbit.report.figures import save
+    from ithbit.capacity_search.card import capacity_figure, fits
+    from ithbit.reporting.figures import save
 
     found = read_rows(rows)
     print(save(capacity_figure(found), path))
@@ -137,7 +145,7 @@ def main() -> None:
     parser.add_argument("--width", nargs="*", type=int, help="only these")
     parser.add_argument("--layers", nargs="*", type=int, help="only these")
     parser.add_argument("--most-n", type=int, help="instead of each part's own")
-    parser.add_argument("--start", type=int, default=Ask.start)
+    parser.add_argument("--start", type=int, default=SearchSettings.start)
     parser.add_argument("--max-epochs", type=int, default=PROTOCOL.max_epochs)
     parser.add_argument("--epoch-examples", type=int, default=PROTOCOL.epoch_examples)
     parser.add_argument("--examples", default=PROTOCOL.examples)
@@ -166,7 +174,7 @@ def main() -> None:
     own = [ModelSpec("rhi", family, 1, code=code) for family, code in map(family_of, given.layer)]
     parts = [(own, 512)] if own else [PARTS[name] for name in given.cells]
     for models, most_n in parts:
-        ask = Ask(start=given.start, most_n=given.most_n or most_n)
+        ask = SearchSettings(start=given.start, most_n=given.most_n or most_n)
         search = Search(ask, given.store, protocol)
         for model in models:
             if (
@@ -196,7 +204,7 @@ def main() -> None:
         pack(searches, standings, given.out / "records.tar.gz")
         return found
 
-    standings: list[Standing] = []
+    standings: list[SearchState] = []
     try:
         for number, standings in enumerate(rounds(searches, train, device, until)):
             left = [standing for standing in standings if not standing.done]

@@ -42,8 +42,8 @@ from ithbit.store.reading import read_verification
 from ithbit.store.records import Verification
 from ithbit.tasks.sampling import draw_densities, draw_examples, stream_keys
 from ithbit.tasks.structured import every_index, plain_strings
-from ithbit.verify.search import in_chunks, margins
-from ithbit.verify.verify import (
+from ithbit.verification.input_search import in_chunks, margins
+from ithbit.verification.run_verification import (
     ALWAYS,
     finished_folders,
     is_enough,

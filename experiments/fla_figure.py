@@ -13,9 +13,9 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from ithbit.capacity.result import read_rows
-from ithbit.report.figures import save
-from ithbit.report.figures.style import PAPER, RC, SPARE
+from ithbit.capacity_search.result import read_rows
+from ithbit.reporting.figures import save
+from ithbit.reporting.figures.style import PAPER, RC, SPARE
 
 FOLDER = Path(__file__).parents[1] / "results" / "capacity"
 PLAIN = "fla_states.py:"  # trained by the plain forms

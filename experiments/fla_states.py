@@ -1,11 +1,11 @@
 """The state of flash-linear-attention's layers: what the library declares, and what is measured.
 
 *Declared* is the class's own `state_size` where it has one, else the numbers that its cache holds
-for one sequence after eight tokens. *Measured* is the causal rank (`ithbit.probe.rank`) in float64.
-The layers are fla's own modules at width 16 with two heads and no expansion; their Triton kernels
-are replaced by plain PyTorch forms, without a loop over the tokens, so this runs on a CPU and says
-nothing about the kernels themselves. `experiments/fla_states.py:GLA` and so on are layers to train,
-on any device.
+for one sequence after eight tokens. *Measured* is the causal rank (`ithbit.contract.rank`) in
+float64. The layers are fla's own modules at width 16 with two heads and no expansion; their Triton
+kernels are replaced by plain PyTorch forms, without a loop over the tokens, so this runs on a CPU
+and says nothing about the kernels themselves. `experiments/fla_states.py:GLA` and so on are layers
+to train, on any device.
 
     python experiments/fla_states.py [LAYER ...] [-o FILE]
     ithbit capacity rhi experiments/fla_states.py:GLA
@@ -28,9 +28,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from ithbit.contract.behaviour import behaviour
+from ithbit.contract.rank import causal_rank
 from ithbit.models.adapters import FlaLayer, fla_module
-from ithbit.probe.behaviour import behaviour
-from ithbit.probe.rank import causal_rank
 
 WIDTH = 16
 LAYERS: dict[str, tuple[str, int, dict[str, Any]]] = {

@@ -25,7 +25,7 @@ from ithbit.engine.evaluate import shifted_accuracy
 from ithbit.models.classifier import logits
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.folder import RunFolder
-from ithbit.sweep.presets import CONSTRUCTIVE, cross
+from ithbit.sweeps.presets import CONSTRUCTIVE, cross
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import TokenTable
 

@@ -27,9 +27,9 @@ from ithbit.store.reading import read_verification
 from ithbit.store.records import Case
 from ithbit.tasks.sampling import Examples, draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
-from ithbit.verify import search
-from ithbit.verify.search import Asker, in_chunks
-from ithbit.verify.verify import (
+from ithbit.verification import input_search
+from ithbit.verification.input_search import Asker, in_chunks
+from ithbit.verification.run_verification import (
     examine,
     finished_folders,
     model_of,
@@ -46,9 +46,9 @@ def worst(run: RunSpec, weights: bytes, device: Device, seed: int) -> list[Case]
     model, n = model_of(run, weights, device.torch), run.model.n_bits
     with in_chunks(model, device.torch, usable_cores()) as chunked:
         ask = Asker(chunked, model, device.torch, count=True)
-        search.structured(ask, n, LOOKED_AT // 4)
-        search.densities(ask, n, LOOKED_AT // 4, seed)
-        search.descent(ask, n, LOOKED_AT // 2)
+        input_search.structured(ask, n, LOOKED_AT // 4)
+        input_search.densities(ask, n, LOOKED_AT // 4, seed)
+        input_search.descent(ask, n, LOOKED_AT // 2)
     return ask.tally.least
 
 

@@ -23,11 +23,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ithbit.engine.device import Device, choose_device
-from ithbit.engine.how import Event
+from ithbit.engine.training_context import Event
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, Protocol, cell
 from ithbit.store.records import Epoch, Failure, Result
-from ithbit.sweep.runner import run_all
+from ithbit.sweeps.runner import run_all
 from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.sampling import HELD_OUT_SEED, Examples, draw_examples, stream_keys
 from ithbit.tasks.tokens import N_FEATURES, token_table

@@ -15,11 +15,11 @@ import json
 import time
 from pathlib import Path
 
-from ithbit.engine.how import Event
+from ithbit.engine.training_context import Event
 from ithbit.store.records import Result
 from ithbit.store.writing import write_text
-from ithbit.sweep.presets import preset
-from ithbit.sweep.runner import run_all
+from ithbit.sweeps.presets import preset
+from ithbit.sweeps.runner import run_all
 
 EVERY = 60  # runs between two lines of progress
 

@@ -31,20 +31,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ithbit.display import lower_percent, lower_text
 from ithbit.errors import StoreError
 from ithbit.families import FAMILIES
-from ithbit.prove.bounded import has_bounds
-from ithbit.prove.certificate import read_leaves
-from ithbit.prove.runs import FILE, attempt, prove_run
-from ithbit.prove.two_layers import FEW
-from ithbit.shown import lower_percent, lower_text
 from ithbit.spec import RunSpec
 from ithbit.store.folder import keep_verification
 from ithbit.store.reading import read_verification
 from ithbit.store.records import Proof
 from ithbit.store.writing import write_text
 from ithbit.theory.certificate_file import read_certificate
-from ithbit.verify.verify import finished_folders, read_result, read_run
+from ithbit.verification.proofs.certificate import read_leaves
+from ithbit.verification.proofs.interface import has_bounds
+from ithbit.verification.proofs.run_proof import FILE, attempt, prove_run
+from ithbit.verification.proofs.two_layers import FEW
+from ithbit.verification.run_verification import finished_folders, read_result, read_run
 
 Row = dict[str, Any]
 

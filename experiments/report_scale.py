@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "report"))
 
-from synthetic_store import paper_plans, write_store
+from tests.support.synthetic_store import paper_plans, write_store
 
 
 def timed(*arguments: str) -> float:

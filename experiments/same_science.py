@@ -39,20 +39,20 @@ from torch import Tensor
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device, describe_environment
 from ithbit.engine.evaluate import bce
-from ithbit.engine.how import Event
 from ithbit.engine.steppers import StepperName, Switch
-from ithbit.engine.steppers.plain import Plain
+from ithbit.engine.steppers.plain import PlainStepper
+from ithbit.engine.training_context import Event
 from ithbit.errors import IthbitError, StoreError
 from ithbit.models.classifier import logits
 from ithbit.models.stacked import Params
-from ithbit.report.comparison.statistics import fisher_exact, holm
+from ithbit.reporting.comparison.statistics import fisher_exact, holm
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Epoch, Failure, Result
 from ithbit.store.status import need_runs
 from ithbit.store.writing import check_writable, write_atomically
-from ithbit.sweep.runner import run_all
-from ithbit.sweep.select import parse_seeds
+from ithbit.sweeps.runner import run_all
+from ithbit.sweeps.select import parse_seeds
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import TokenTable
 
@@ -177,11 +177,11 @@ def compile_stacked(backend: str | Callable[..., Any] = "inductor") -> None:
 
     An epoch's last batch is not compiled: it is one step, and would need another compilation.
     """
-    plain, describe = Plain.losses, loop.describe_environment
+    plain, describe = PlainStepper.losses, loop.describe_environment
     compiled: dict[tuple[ModelSpec, bool], Losses] = {}  # a single run is compiled separately
     torch._dynamo.config.recompile_limit = 64  # all models go through one function
 
-    def losses(self: Plain, examples: Examples) -> Tensor:
+    def losses(self: PlainStepper, examples: Examples) -> Tensor:
         model, several = self.model, len(examples.index) > 1
         if examples.index.shape[1] != self.protocol.batch_size:
             return plain(self, examples)
@@ -199,7 +199,7 @@ def compile_stacked(backend: str | Callable[..., Any] = "inductor") -> None:
             compiled[model, several] = new
         return compiled[model, several](self.params, self.table, examples)
 
-    Plain.losses = losses  # type: ignore[method-assign]
+    PlainStepper.losses = losses  # type: ignore[method-assign]
     loop.describe_environment = lambda device: describe(device) | {"compiled": str(backend)}
 
 

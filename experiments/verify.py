@@ -27,15 +27,15 @@ import torch
 from safetensors.torch import save
 
 import ithbit
+from ithbit.contract.behaviour import behaviour, usable
+from ithbit.contract.rank import causal_rank
 from ithbit.engine.device import choose_device, describe_environment
 from ithbit.families import FAMILIES
 from ithbit.models.classifier import init
 from ithbit.models.layer_source import load_layer
-from ithbit.probe.behaviour import behaviour, usable
-from ithbit.probe.rank import causal_rank
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.verify.search import Model
-from ithbit.verify.verify import examine, model_of
+from ithbit.verification.input_search import Model
+from ithbit.verification.run_verification import examine, model_of
 
 FLA = (
     *("GLA", "DeltaNet", "GatedDeltaNet", "RWKV6", "RWKV7", "RetNet", "HGRN", "HGRN2", "Mamba2"),

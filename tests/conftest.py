@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from synthetic_store import HOSTILE, Plan, paper_plans, positions_plans, write_run, write_store
+from tests.support.synthetic_store import (
+    HOSTILE,
+    Plan,
+    paper_plans,
+    positions_plans,
+    write_run,
+    write_store,
+)
 
 if not torch.cuda.is_available():  # kernels run under Triton's interpreter, if asked before import
     os.environ["TRITON_INTERPRET"] = "1"
@@ -29,7 +36,7 @@ from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.folder import RunFolder
 
 if TYPE_CHECKING:  # polars: tests on a GPU do without it
-    from ithbit.report.cells import Cells
+    from ithbit.reporting.cells import Cells
     from ithbit.store.frame import Records
 
 
@@ -86,7 +93,7 @@ def one_thread() -> None:
 def quick_interpreter() -> None:
     """Kernels are interpreted where there is no GPU, and quickly."""
     if importlib.util.find_spec("triton") and not torch.cuda.is_available():
-        from quick_interpreter import quicken
+        from tests.support.quick_interpreter import quicken
 
         quicken()
 
@@ -190,7 +197,7 @@ def paper_records(paper_store: Path) -> "Records":
 
 @pytest.fixture(scope="session")
 def paper_cells(paper_records: "Records") -> "Cells":
-    from ithbit.report.cells import gather
+    from ithbit.reporting.cells import gather
 
     return gather(paper_records)
 
@@ -235,7 +242,7 @@ def mixed_records(mixed_store: Path) -> "Records":
 @pytest.fixture
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without their figures, which take nearly all of a page's time."""
-    from ithbit.report.page import page  # not by its dotted name: `ithbit.report` is a function
+    from ithbit.reporting.page import page  # not by its dotted name: `ithbit.report` is a function
 
     monkeypatch.setattr(page, "FIGURES", {})
 

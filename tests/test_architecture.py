@@ -25,48 +25,58 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "families", "spec", "tasks", "models", "kernels", "native", "store"),
         "__version__",
     },
-    "sweep": {"errors", "families", "spec", "tasks", "models", "store", "engine", "published"},
+    "sweeps": {"errors", "families", "spec", "tasks", "models", "store", "engine", "published"},
     "theory": {"errors", "families", "spec", "tasks", "store.writing"},
     "reference": {"errors", "families", "spec", "tasks", "models"},
-    "verify": {"errors", "families", "spec", "tasks", "models", "store", "engine", "__version__"},
-    "prove": {"errors", "families", "spec", "tasks", "models", "store", "theory", "verify"},
-    "exchange": {
-        *("errors", "families", "spec", "tasks", "models", "store", "engine", "verify"),
+    "verification": {
+        *("errors", "families", "spec", "tasks", "models", "store", "engine", "theory"),
+        "__version__",
+    },
+    "external_models": {
+        *("errors", "families", "spec", "tasks", "models", "store", "engine", "verification"),
         "published",
     },
     "loading": {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "reference"),
-        *("theory", "verify"),
+        *("theory", "verification"),
     },
-    "selfcontained": {"__version__"},
-    "report": {
+    "html": {"__version__"},
+    "reporting": {
         *("errors", "families", "spec", "store", "theory", "published"),
-        *("selfcontained", "__version__"),
+        *("html", "__version__"),
     },
-    "explore": {
-        *("errors", "families", "spec", "models", "store", "theory", "verify", "selfcontained"),
+    "explorer": {
+        *("errors", "families", "spec", "models", "store", "theory", "verification", "html"),
         "__version__",
     },
-    "probe": {
-        *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweep", "theory"),
-        *("verify", "published", "__version__"),
+    "contract": {
+        *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweeps", "theory"),
+        *("verification", "published", "__version__"),
     },
-    "capacity": {
-        *("errors", "families", "spec", "models", "store", "engine", "theory", "verify"),
-        *("loading", "probe", "report", "selfcontained", "__version__"),
+    "capacity_search": {
+        *("errors", "families", "spec", "models", "store", "engine", "theory", "verification"),
+        *("loading", "contract", "reporting", "html", "__version__"),
     },
     "bench": {
         *("errors", "families", "spec", "tasks", "models", "kernels", "native", "engine"),
-        *("sweep", "reference"),
+        *("sweeps", "reference"),
     },
     "api": {
-        *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweep", "theory"),
-        *("verify", "prove", "loading", "exchange", "probe", "report", "explore", "published"),
-        "capacity",
+        *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweeps", "theory"),
+        *(
+            "verification",
+            "loading",
+            "external_models",
+            "contract",
+            "reporting",
+            "explorer",
+            "published",
+        ),
+        "capacity_search",
     },
-    "shown": set(),
+    "display": set(),
 }
-ANYBODY = {"shown"}  # how results print: every part may have some
+ANYBODY = {"display"}  # how results print: every part may have some
 EVERYTHING = {"cli", "__main__", "__init__"}  # doors: they may import anything
 NO_TORCH = {"errors", "families", "spec", "theory"}
 
@@ -121,7 +131,7 @@ def test_imports_go_one_way(path) -> None:
 
 def test_every_part_is_known() -> None:
     parts = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in MODULES}
-    assert {"tasks", "models", "kernels", "engine", "sweep", "theory", "cli"} <= parts
+    assert {"tasks", "models", "kernels", "engine", "sweeps", "theory", "cli"} <= parts
     assert parts <= ALLOWED.keys() | EVERYTHING
 
 
@@ -135,12 +145,20 @@ def test_every_part_is_known() -> None:
         ("theory", "def f():\n    import torch", "theory imports torch"),
         ("tasks", "from ithbit import models", "tasks imports ithbit.models"),
         ("reference", "from ithbit.engine.loop import train", "reference imports ithbit.engine"),
-        ("engine", "from ithbit.sweep import runner", "engine imports ithbit.sweep.runner"),
-        ("sweep", "import pickle", "pickles: pickle"),
+        ("engine", "from ithbit.sweeps import runner", "engine imports ithbit.sweeps.runner"),
+        ("sweeps", "import pickle", "pickles: pickle"),
         ("cli", "import torch\nx = torch.load('a')", "pickles: torch.load"),
         ("engine", "import numpy\nnumpy.load('a', allow_pickle=True)", "pickles: allow_pickle"),
-        ("exchange", "from ithbit.report.tables import render", "exchange imports ithbit.report"),
-        ("report", "from ithbit.api.records import table", "report imports ithbit.api.records"),
+        (
+            "external_models",
+            "from ithbit.reporting.tables import render",
+            "external_models imports ithbit.reporting",
+        ),
+        (
+            "reporting",
+            "from ithbit.api.records import table",
+            "reporting imports ithbit.api.records",
+        ),
         ("api", "from ithbit.cli import options", "api imports ithbit.cli.options"),
         ("engine", "from ithbit.errors_of_ours import x", "engine imports ithbit.errors_of_ours"),
     ],
@@ -159,3 +177,41 @@ def test_no_module_is_over_400_lines() -> None:
     sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert sizes
     assert not {path: size for path, size in sizes.items() if size > 400}
+
+
+def class_names(source: str) -> list[str]:
+    """The classes at the top of a module."""
+    return [node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+
+
+def repeated(sources: dict[str, str]) -> dict[str, list[str]]:
+    """Class names that several modules define, and which ones do."""
+    homes: dict[str, list[str]] = {}
+    for module, source in sources.items():
+        for name in class_names(source):
+            homes.setdefault(name, []).append(module)
+    return {name: modules for name, modules in homes.items() if len(modules) > 1}
+
+
+def test_a_class_name_is_defined_once() -> None:
+    sources = {str(path.relative_to(SOURCE)): path.read_text(encoding="utf-8") for path in MODULES}
+    assert repeated(sources) == {}
+    assert repeated(sources | {"other.py": "class RunSpec:\n    pass"}) == {
+        "RunSpec": ["spec.py", "other.py"]
+    }
+
+
+def test_no_part_is_named_like_a_public_function() -> None:
+    """Importing it would replace the function."""
+    parts = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in MODULES}
+    assert not parts & set(ithbit.__all__)
+    assert "train" in ithbit.__all__
+
+
+def test_what_checks_a_certificate_knows_nothing_of_the_search() -> None:
+    """A second implementation shares the format and the arithmetic library, and no bounds."""
+    checks = sorted((SOURCE / "verification" / "checks").glob("*.py"))
+    assert len(checks) > 1
+    for path in checks:
+        for name in imports(ast.parse(path.read_text(encoding="utf-8"))):
+            assert not name.startswith("ithbit.verification.proofs"), (path, name)

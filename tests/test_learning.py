@@ -5,15 +5,16 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tests.support.paths import RESULTS
 
 from ithbit.published import SuccessRow, published
-from ithbit.report.comparison.statistics import fisher_exact
+from ithbit.reporting.comparison.statistics import fisher_exact
 from ithbit.spec import Protocol
 from ithbit.store.records import Result
-from ithbit.sweep.presets import cross, paper
-from ithbit.sweep.runner import run_all
+from ithbit.sweeps.presets import cross, paper
+from ithbit.sweeps.runner import run_all
 
-SHIPPED = Path(__file__).parents[1] / "results" / "paper" / "runs.csv"
+SHIPPED = RESULTS / "paper" / "runs.csv"
 ROWS = published().successes
 # Not corrected over the 23 cells: with runs as few as these a corrected test could hardly fail.
 LEVEL = 0.05

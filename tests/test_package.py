@@ -5,11 +5,10 @@ import runpy
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
+
+from tests.support.paths import ROOT
 
 import ithbit
-
-ROOT = Path(__file__).parents[1]
 
 
 def test_every_public_name_is_offered_and_there() -> None:

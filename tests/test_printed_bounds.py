@@ -1,7 +1,7 @@
 """What is printed of a bound is a bound too: lower bounds are rounded down, upper bounds up.
 
 Every sentence that prints a bound is made here with values that rounding to the nearest raises (or,
-for upper bounds, lowers). A second test reads the source: bounds are formatted by `shown.py` alone.
+for upper bounds, lowers). A second test reads the source: `display.py` alone formats bounds.
 """
 
 import ast
@@ -16,13 +16,10 @@ import numpy as np
 import pytest
 
 import ithbit
-from ithbit.capacity.card import Fit
-from ithbit.explore.words import certified
-from ithbit.prove.bounded import Bounded, Leaves
-from ithbit.prove.certificate import Confirmed, need_bounds
-from ithbit.prove.search import Found
-from ithbit.report.comparison.agreement import AGREES, Comparison, _line
-from ithbit.shown import lower_percent, lower_text, share_text, upper_text
+from ithbit.capacity_search.card import Fit
+from ithbit.display import lower_percent, lower_text, share_text, upper_text
+from ithbit.explorer.words import certified
+from ithbit.reporting.comparison.agreement import AGREES, Comparison, _line
 from ithbit.store.records import SECOND, Case, Proof, Verification
 from ithbit.theory.certificate import Certificate, certify
 from ithbit.theory.certificate_file import CertificateError
@@ -34,8 +31,11 @@ from ithbit.theory.certifiers.every_n import (
     trained_every_n,
 )
 from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED, construct
-from ithbit.theory.summary_table import Entry
+from ithbit.theory.summary_table import SummaryEntry
 from ithbit.theory.verdicts import verdict
+from ithbit.verification.proofs.branch_and_bound import Found
+from ithbit.verification.proofs.certificate import Confirmed, need_bounds
+from ithbit.verification.proofs.interface import Leaves, NodeBounds
 
 SOURCE = Path(ithbit.__file__).parent
 NUMBER = r"(-?\d[\d,]*(?:\.\d+)?(?:e[+-]\d+)?)"
@@ -133,7 +133,7 @@ def test_margins_of_certificates_are_rounded_down(certificate, value):
     assert printed("margin >= {} on all 3·2^3", changed.claim) <= value
     assert printed("margin >= {} on all 3·2^3", str(changed)) <= value
     assert printed("Margin at least {} on every", certified(changed).record) <= value
-    entry = Entry("lhi", "rnn", 1, "Theorem 14a", 2, changed)
+    entry = SummaryEntry("lhi", "rnn", 1, "Theorem 14a", 2, changed)
     assert printed("margin ≥ {} (Theorem", entry.why) <= value
     said = ithbit.verdict("lhi", "rnn", layers=1, n=3)
     assert printed("margin at least {} on all", str(replace(said, certificate=changed))) <= value
@@ -187,7 +187,7 @@ def test_refusals_print_bounds_rounded_down():
         batch, functionals = 8, np.zeros((0, 2))
 
         def __call__(self, index, bits, limits):
-            return Bounded(np.array([1.9977789]), np.array([9.0]), bits, bits, np.array([False]))
+            return NodeBounds(np.array([1.9977789]), np.array([9.0]), bits, bits, np.array([False]))
 
     leaf = Leaves(np.array([0]), np.zeros((1, 2)), np.zeros((1, 0, 2)), np.array([1.9999787]))
     with pytest.raises(CertificateError) as refused:

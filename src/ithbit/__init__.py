@@ -7,9 +7,7 @@ Every command is also a function here, with the same names and defaults.
 no weights do it past n* = 487; proved here: the counting theorem (A)
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `as` re-exports a name for type checkers; see `_HOMES`
@@ -77,29 +75,3 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """The names that completion offers, including those not imported yet."""
     return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
-
-
-class _CallablePackage(ModuleType):
-    """A sub-package that is also the function it is named after, such as `ithbit.sweep`."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return __getattr__(self.__name__.removeprefix("ithbit."))(*args, **kwargs)
-
-    @property
-    def __signature__(self) -> Any:
-        """Its parameters, which a notebook shows and completes."""
-        from inspect import signature
-
-        return signature(__getattr__(self.__name__.removeprefix("ithbit.")))
-
-
-class _Package(ModuleType):
-    """`ithbit`: importing a sub-package must not replace the function of the same name."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _HOME and isinstance(value, ModuleType):
-            value.__class__ = _CallablePackage
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

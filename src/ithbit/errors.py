@@ -101,10 +101,10 @@ def first_of(names: Sequence[str], most: int) -> str:
 _TOO_LONG = 10**1000  # a fourth of the digits that Python writes by default
 
 
-def whole(name: str, value: Any) -> int:
+def as_int(name: str, value: Any) -> int:
     """The value, numpy integers included, as an `int`; raise `SpecError` if it is not whole.
 
-    >>> whole("n", "4")
+    >>> as_int("n", "4")
     Traceback (most recent call last):
     ...
     ithbit.errors.SpecError: n must be a whole number, got '4'
@@ -140,7 +140,7 @@ def check_numbers(subject: str, spec: Any, called: dict[str, str] | None = None)
     problems = []
     for field in fields(spec):
         if field.type in (int, float):
-            read = whole if field.type is int else number
+            read = as_int if field.type is int else number
             try:
                 said, given = (called or {}).get(field.name, field.name), getattr(spec, field.name)
                 object.__setattr__(spec, field.name, read(said, given))

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from ithbit.errors import SpecError, check_numbers, raise_problems, whole
+from ithbit.errors import SpecError, as_int, check_numbers, raise_problems
 from ithbit.families import FAMILIES, POSITIONS, Family, Task, family_named, group, task_named
 
 _SINCE_0_2 = {"since": "0.2"}
@@ -282,7 +282,7 @@ def cell(model: ModelSpec, protocol: Protocol, seeds: Iterable[int]) -> list[Run
     >>> [run.seed for run in cell(ModelSpec("rhi", "gru", n_bits=8), Protocol(), range(2))]
     [0, 1]
     """
-    seeds = [whole("a seed", seed) for seed in seeds]
+    seeds = [as_int("a seed", seed) for seed in seeds]
     if not seeds:
         raise SpecError("give at least one seed")
     if len(set(seeds)) != len(seeds):

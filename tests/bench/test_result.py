@@ -6,21 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.paths import RESULTS
 
-from ithbit.bench.result import Ceilings, Result, Row, from_json, read_result, result_text
+from ithbit.bench.result import BenchResult, BenchRow, Ceilings, from_json, read_result, result_text
 from ithbit.errors import StoreError
 
-STORED = sorted((Path(__file__).parents[2] / "results" / "bench").glob("*.json"))
+STORED = sorted((RESULTS / "bench").glob("*.json"))
 ENVIRONMENT = {"device": "cuda", "device_name": "A GPU", "cores": 4, "torch": "2", "commit": None}
 SETTINGS = {"steps": 10, "repeats": 3, "epoch_steps": 196, "batch": 256}
 
 
-def row(seconds, errors=None, layers=1, constructive=True) -> Row:
+def row(seconds, errors=None, layers=1, constructive=True) -> BenchRow:
     work = 1_000_000, 2_000
-    return Row("rhi", "gru", layers, 64, 5, constructive, *work, seconds, errors or {})
+    return BenchRow("rhi", "gru", layers, 64, 5, constructive, *work, seconds, errors or {})
 
 
-RESULT = Result(
+RESULT = BenchResult(
     ENVIRONMENT,
     SETTINGS,
     Ceilings(1e12, 1e9),

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.paths import RESULTS
 
 from ithbit.bench.result import read_result, result_text
 from ithbit.bench.run import TIMED, bench, environment, measure_ceilings, seconds, step_seconds
@@ -11,7 +12,7 @@ from ithbit.cli import main
 from ithbit.engine.device import choose_device
 from ithbit.errors import IthbitError, SpecError
 from ithbit.spec import ModelSpec
-from ithbit.sweep.presets import CONSTRUCTIVE, VARIANTS, Variant
+from ithbit.sweeps.presets import CONSTRUCTIVE, VARIANTS, Variant
 
 CPU = choose_device("cpu")
 TINY: tuple[Variant, ...] = (("lhi", "gru", 1), ("rhi", "linear-full", 2))
@@ -86,7 +87,7 @@ def test_the_command(monkeypatch, capsys, tmp_path: Path) -> None:
         return int(ended.value.code or 0), *capsys.readouterr()
 
     assert call("-n", 0)[0] == 2
-    stored = Path(__file__).parents[2] / "results" / "bench" / "h200.json"
+    stored = RESULTS / "bench" / "h200.json"
     status, out, _ = call("--read", stored)
     assert (status, "geometric mean" in out) == (0, True)
     status, out, _ = call("--read", stored, "--json", "-")

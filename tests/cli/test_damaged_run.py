@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
-from synthetic_store import Plan, write_run
+from tests.support.synthetic_store import Plan, write_run
 
 from ithbit.models import classifier
 from ithbit.spec import ModelSpec, RunSpec

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-WEIGHTS = Path(__file__).parents[2] / "results" / "weights"
+from tests.support.paths import WEIGHTS
 
 
 def test_a_page_from_a_name_or_from_folders(ithbit, tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from one_stack import train
-from synthetic_store import ENVIRONMENT, Plan, write_run
+from tests.support.one_stack import train
+from tests.support.synthetic_store import ENVIRONMENT, Plan, write_run
 
 import ithbit as api
+from ithbit.display import in_one_line, json_text, printable
 from ithbit.engine.device import choose_device
-from ithbit.report.page.page import render_page
-from ithbit.selfcontained import safe_json
-from ithbit.shown import in_one_line, json_text, printable
+from ithbit.html import safe_json
+from ithbit.reporting.page.page import render_page
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.frame import load_rows
 
@@ -161,7 +161,7 @@ def test_commands_print_in_one_place() -> None:
     for path in SOURCE.rglob("*.py"):
         name = path.relative_to(SOURCE).as_posix()
         # A worker process of the benchmark answers its own parent.
-        allowed = {"shown.py": 1, "bench/run.py": 1}.get(name, 0)
+        allowed = {"display.py": 1, "bench/run.py": 1}.get(name, 0)
         assert len(prints(path.read_text())) == allowed, name
     assert prints("print('a')\nf(print)\nsys.stderr.write('b')\nconsole.print('c')") == [1, 2, 3]
 

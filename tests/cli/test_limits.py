@@ -20,8 +20,8 @@ PROGRAM = """
 import io, json, resource, sys
 from contextlib import redirect_stderr, redirect_stdout
 import ithbit.api.theory, ithbit.api.training, ithbit.theory.verdicts
-import ithbit.sweep.runner, ithbit.exchange, ithbit.verify.verify
-import ithbit.probe.probe, ithbit.report.page.probe
+import ithbit.sweeps.runner, ithbit.external_models, ithbit.verification.run_verification
+import ithbit.contract.probe, ithbit.reporting.page.probe
 from ithbit.cli import main
 words = dict(line.split(":", 1) for line in open("/proc/self/status"))
 limit = 1024 * int(words["VmSize"].split()[0]) + 300 * 1024**2

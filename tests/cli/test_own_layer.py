@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.paths import SUPPORT
 
 from ithbit.models import layer_source, own_layer
 from ithbit.models.layer_source import family_of
-from ithbit.sweep.select import sweep_runs
+from ithbit.sweeps.select import sweep_runs
 
-TOYS = Path(__file__).parents[1] / "models" / "toy_layers.py"
+TOYS = SUPPORT / "toy_layers.py"
 HERE = ("--device", "cpu", "--workers", 1)
 SWEEP = """
 task = ["rhi", "lhi"]
@@ -56,7 +57,7 @@ def as_if_new(monkeypatch: pytest.MonkeyPatch):
     def forget() -> None:
         for known in ("_known", "_told"):
             monkeypatch.setattr(layer_source, known, {})
-        own_layer.why_not_stacked.cache_clear()
+        own_layer.stacking_obstacle.cache_clear()
 
     return forget
 

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.paths import ROOT, SUPPORT
 
 from ithbit import Protocol, probe
 
-FILE = Path(__file__).parents[1] / "probe" / "bad_layers.py"
-EXAMPLES = Path(__file__).parents[2] / "examples" / "layers.py"
+FILE = SUPPORT / "bad_layers.py"
+EXAMPLES = ROOT / "examples" / "layers.py"
 
 
 @pytest.mark.parametrize(

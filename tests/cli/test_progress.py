@@ -9,15 +9,15 @@ from statistics import mean
 
 import polars as pl
 import pytest
-from one_stack import train
+from tests.support.one_stack import train
+from tests.support.paths import RESULTS
 
 from ithbit.api.progress import Board, _Line, bars
 from ithbit.engine.device import choose_device
-from ithbit.engine.how import Event
+from ithbit.engine.training_context import Event
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.records import Epoch, Failure
 
-RESULTS = Path(__file__).parents[2] / "results" / "paper"
 EPOCH = [field.name for field in fields(Epoch)]
 TINY = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=3)
 RUNS = [RunSpec(ModelSpec("rhi", "gru", n_bits=3), seed, TINY) for seed in range(3)]
@@ -105,10 +105,10 @@ def test_the_time_left_is_right_within_a_factor_of_two(n_epochs, until, clock) -
 def test_the_time_left_of_the_shipped_runs() -> None:
     """Over their second halves: what is told as a guess is right within a factor of two in nine of
     ten cases, and the rest is told as the longest there may be, which it is."""
-    runs = RESULTS / "runs.csv"
+    runs = RESULTS / "paper" / "runs.csv"
     asked = pl.scan_csv(runs, infer_schema_length=None).select("run_id", "stopped_by")
     kept = asked.filter(pl.col("stopped_by").is_in(["loss", "solved"])).unique("run_id")
-    histories = pl.scan_parquet(RESULTS / "histories.parquet").join(kept, on="run_id")
+    histories = pl.scan_parquet(RESULTS / "paper" / "histories.parquet").join(kept, on="run_id")
     by_run = histories.sort("run_id", "epoch").collect().partition_by("run_id")
     told, guesses = [], []
     for history in by_run[::9]:

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from synthetic_store import Plan, paper_plans, write_run, write_store
+from tests.support.paths import RESULTS
+from tests.support.synthetic_store import Plan, paper_plans, write_run, write_store
 
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 
@@ -154,7 +155,7 @@ def test_an_export_is_read_where_a_store_is(ithbit, store: Path, tmp_path: Path)
 
 
 def test_compare_of_our_runs(ithbit) -> None:
-    paper = Path(__file__).parents[2] / "results" / "paper"
+    paper = RESULTS / "paper"
     status, out, err = ithbit("compare", "--store", paper)
     assert (status, err) == (0, "")
     assert "\nNo evidence of a difference: none of 258 comparisons differs.\n" in out

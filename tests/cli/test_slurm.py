@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from ithbit.api.sweeps import node_device
 from ithbit.cli import app
 from ithbit.errors import ClusterError, DeviceError, SpecError
-from ithbit.sweep.executors.ledger import Ledger, Share
-from ithbit.sweep.select import sweep_runs
+from ithbit.sweeps.executors.ledger import Ledger, Share
+from ithbit.sweeps.select import sweep_runs
 
 SHEET = """
 task = "rhi"

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from synthetic_store import paper_plans, write_run
+from tests.support.synthetic_store import paper_plans, write_run
 
 CPU = ("--device", "cpu")
 COMMANDS = [

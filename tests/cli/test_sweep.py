@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from synthetic_store import paper_plans, write_run
+from tests.support.synthetic_store import paper_plans, write_run
 
 from ithbit import status, sweep
 from ithbit.spec import Protocol
-from ithbit.sweep.select import sweep_runs
+from ithbit.sweeps.select import sweep_runs
 
 Ithbit = Callable[..., tuple[int, str, str]]
 

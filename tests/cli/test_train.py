@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from one_stack import train
+from tests.support.one_stack import train
 from typer.testing import CliRunner
 
 from ithbit.cli import app, main
@@ -20,7 +20,7 @@ from ithbit.errors import SpecError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Epoch, Failure, Result, from_json
-from ithbit.sweep.select import parse_seeds, sweep_runs
+from ithbit.sweeps.select import parse_seeds, sweep_runs
 
 # Whole epochs of 50,000 examples: three bits, one layer and few steps make them short.
 QUICK = ("train", "rhi", "gru", "--n", "3", "--batch-size", "1000", "--device", "cpu")

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from one_stack import train
-from synthetic_store import Plan, write_run, write_verification
+from tests.support.one_stack import train
+from tests.support.synthetic_store import Plan, write_run, write_verification
 
 from ithbit.engine.device import choose_device
 from ithbit.spec import ModelSpec, Protocol, RunSpec, spec_id

@@ -3,16 +3,15 @@
 import csv
 import inspect
 import re
-from pathlib import Path
 
 import typer.main
+from tests.support.paths import RESULTS, ROOT
 
 from ithbit.api.probing import capacity
-from ithbit.capacity.rounds import BUDGET, PROTOCOL
-from ithbit.capacity.search import MOST_N, Ask
+from ithbit.capacity_search.search import MOST_N, SearchSettings
+from ithbit.capacity_search.search_rounds import BUDGET, PROTOCOL
 from ithbit.cli import app
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "capacity.md").read_text(encoding="utf-8")
 
 
@@ -26,7 +25,7 @@ def test_options_of_the_page_exist() -> None:
 
 def test_defaults_of_the_page_are_those_of_the_code() -> None:
     given = {name: each.default for name, each in inspect.signature(capacity).parameters.items()}
-    ask = Ask()
+    ask = SearchSettings()
     assert (given["need"], given["factor"], given["start"]) == (ask.need, ask.factor, ask.start)
     assert tuple(map(float, given["lr"].split(","))) == ask.rates == (0.001, 0.003, 0.01)
     assert (given["most_n"], BUDGET) == (MOST_N, 65_536)
@@ -36,7 +35,7 @@ def test_defaults_of_the_page_are_those_of_the_code() -> None:
 
 
 def test_layers_of_the_page_are_those_that_were_measured() -> None:
-    text = (ROOT / "results" / "capacity" / "fla_states.csv").read_text(encoding="utf-8")
+    text = (RESULTS / "capacity" / "fla_states.csv").read_text(encoding="utf-8")
     rows = {row["layer"]: row for row in csv.DictReader(text.splitlines())}
     section = PAGE.split("## Layers people use")[1].split("\n## ")[0]
     shown = re.findall(
@@ -67,7 +66,7 @@ def test_brackets_of_the_page_are_those_that_were_found() -> None:
         "full linear": "linear-full",
         "full softmax": "softmax-full",
     }
-    text = (ROOT / "results" / "capacity" / "atlas.csv").read_text(encoding="utf-8")
+    text = (RESULTS / "capacity" / "atlas.csv").read_text(encoding="utf-8")
     found = {
         (row["task"], row["family"], row["layers"], row["width"]): shown(row)
         for row in csv.DictReader(text.splitlines())
@@ -88,7 +87,7 @@ def test_brackets_of_the_page_are_those_that_were_found() -> None:
 
 
 def test_what_layers_people_use_learn_is_what_was_found() -> None:
-    text = (ROOT / "results" / "capacity" / "fla_learnt.csv").read_text(encoding="utf-8")
+    text = (RESULTS / "capacity" / "fla_learnt.csv").read_text(encoding="utf-8")
     rows = {row["family"]: shown(row) for row in csv.DictReader(text.splitlines())}
     section = PAGE.split("**What they learn**")[1]
     table = re.findall(r"^\| (\w+) \| [\d,]+ \| ([^|]+) \| ([^|]*) ?\|", section, re.M)

@@ -2,15 +2,15 @@
 
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
+from tests.support.paths import ROOT
 from typer.testing import CliRunner
 
 from ithbit.cli import app
-from ithbit.sweep.executors.slurm import read_options
+from ithbit.sweeps.executors.slurm import read_options
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^ithbit (.+?)(?: +#.*)?$", PAGE, re.MULTILINE)
 
 

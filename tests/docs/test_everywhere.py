@@ -5,12 +5,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tests.support.paths import RESULTS, ROOT
 
 import ithbit
 from ithbit.families import FAMILIES
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "results"
 PAGE = (ROOT / "docs" / "everywhere.md").read_text(encoding="utf-8")
 KINDS = ("uniform", "mixed", "blocks")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.paths import ROOT, WEIGHTS
 
-from ithbit.explore.page import HOME, SCRIPTS, of_run
-from ithbit.selfcontained import template_part
+from ithbit.explorer.page import HOME, SCRIPTS, of_run
+from ithbit.html import template_part
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "explore"
 COMMANDS = re.findall(
     r"^\$ ithbit explore (.*) -o docs/explore/(.*)$", (FOLDER / "index.md").read_text(), re.M
@@ -20,7 +20,7 @@ LARGEST = 500_000  # bytes
 
 def runs_of(arguments: str) -> list[Path]:
     """The folders that a command names, by themselves or in its store."""
-    stores = {f"${kind}": str(ROOT / "results" / "weights" / kind) for kind in ("uniform", "mixed")}
+    stores = {f"${kind}": str(WEIGHTS / kind) for kind in ("uniform", "mixed")}
     named, _, store = arguments.partition(" --store ")
     found = []
     for run in named.split():

@@ -1,17 +1,16 @@
 """docs/heads.md: its numbers are those of the results, and a run measured again gives its row."""
 
 import runpy
-from pathlib import Path
 
 import polars as pl
 import pytest
 import torch
+from tests.support.paths import RESULTS, ROOT, WEIGHTS
 
 import ithbit
 
-ROOT = Path(__file__).parents[2]
 PAGE = " ".join((ROOT / "docs" / "heads.md").read_text(encoding="utf-8").split())
-ROWS = pl.read_csv(ROOT / "results" / "heads.csv")
+ROWS = pl.read_csv(RESULTS / "heads.csv")
 TRAINED = ROWS.filter(pl.col("weights") != "explicit")
 
 
@@ -43,7 +42,7 @@ def test_the_page_says_what_the_results_say() -> None:
 def test_measured_again() -> None:
     script = runpy.run_path(str(ROOT / "experiments" / "where_heads_look.py"))
     name = "lhi_n16_softmax-causal_L2d16h2_polynomial_s0"
-    model = ithbit.load(name, store=ROOT / "results" / "weights" / "mixed", dtype="float64")
+    model = ithbit.load(name, store=WEIGHTS / "mixed", dtype="float64")
     (row,) = TRAINED.filter(
         weights="mixed", task="lhi", family="softmax-causal", n=16, seed=0
     ).to_dicts()

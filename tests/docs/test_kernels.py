@@ -2,16 +2,16 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
+from tests.support.paths import ROOT
 
 from ithbit.engine.device import choose_device
 from ithbit.engine.steppers.choice import refusal
 from ithbit.spec import ModelSpec, Protocol
 
-PAGE = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines()]
 LAUNCHES = {row[0]: row[1:] for row in ROWS if len(row) == 6 and " L + " in row[1]}
 FAMILIES = {
@@ -34,7 +34,7 @@ def launches(triton, monkeypatch) -> Callable[[ModelSpec], int]:
     """The number of launches of a model's step."""
     if torch.cuda.is_available():
         pytest.skip("launches are counted in the interpreter")
-    from stacked_truth import by_kernels, fresh_step, started
+    from tests.support.stacked_truth import by_kernels, fresh_step, started
     from triton.runtime.interpreter import GridExecutor
 
     launched, launch = [], GridExecutor.__call__

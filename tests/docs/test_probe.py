@@ -1,15 +1,14 @@
 """The page docs/probe.md says what the code says."""
 
 import re
-from pathlib import Path
 
 import pytest
 import typer.main
+from tests.support.paths import ROOT
 
 from ithbit.cli import app
 from ithbit.models.adapters import ADAPTERS
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "probe.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^ithbit (\w+)(.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
 

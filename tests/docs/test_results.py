@@ -1,22 +1,18 @@
 """The pages' numbers are those of the results beside them."""
 
-from pathlib import Path
-
 import polars as pl
 import pytest
 import torch
+from tests.support.paths import RESULTS, ROOT
 
 import ithbit
+from ithbit.display import lower_text
 from ithbit.engine.evaluate import held_out_examples
 from ithbit.families import FAMILIES, POSITIONS
 from ithbit.published import published
-from ithbit.shown import lower_text
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.store.frame import load_rows
-from ithbit.sweep import presets
-
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "results"
+from ithbit.sweeps import presets
 
 
 def table(page: str, head: str) -> list[list[str]]:

@@ -2,11 +2,12 @@
 
 import json
 import re
-from pathlib import Path
+
+from tests.support.paths import ROOT
 
 import ithbit
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -2,9 +2,9 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
+from tests.support.paths import ROOT
 from typer.testing import CliRunner
 
 from ithbit.cli import app
@@ -14,7 +14,6 @@ from ithbit.theory.certificate import METHODS
 from ithbit.theory.certifiers.every_n import trained_every_n
 from ithbit.theory.constructions import TRAINED, construct_trained, entry_of
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `((?:rhi|lhi) [^`]+)` \|(.*)\|$", PAGE, re.MULTILINE)
 

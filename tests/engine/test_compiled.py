@@ -7,12 +7,12 @@ import sys
 from dataclasses import replace
 
 import pytest
-from one_stack import train
+from tests.support.one_stack import train
 
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device
-from ithbit.engine.how import Event, Notice
 from ithbit.engine.steppers import choice, plain
+from ithbit.engine.training_context import Event, Notice
 from ithbit.errors import DeviceError
 from ithbit.native import building
 from ithbit.spec import ModelSpec, Protocol, RunSpec
@@ -81,7 +81,7 @@ class Clock:
     def __init__(self, monkeypatch, slow: str) -> None:
         self.now, self.slow = 0.0, slow
         monkeypatch.setattr(choice, "_clock", lambda: self.now)
-        for kind in (plain.Compiled, plain.Plain):
+        for kind in (plain.CompiledStepper, plain.PlainStepper):
             monkeypatch.setattr(kind, "learn", self.counted(kind.learn, kind.name))
 
     def counted(self, learn, name):
@@ -208,7 +208,7 @@ if sys.argv[2] == "no numba":
 from ithbit.engine.steppers import choice
 choice._PAYS = 1
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.sweep.runner import run_all
+from ithbit.sweeps.runner import run_all
 tiny = Protocol(batch_size=8, epoch_examples=20, held_out_examples=12, max_epochs=1)
 runs = [RunSpec(ModelSpec("rhi", "gru", 2), seed, tiny) for seed in range(2)]
 told = []

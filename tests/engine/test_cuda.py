@@ -8,21 +8,21 @@ from dataclasses import replace
 
 import pytest
 import torch
-from one_stack import train
+from tests.support.one_stack import train
 
 from ithbit.engine import cell, loop
 from ithbit.engine.device import choose_device
 from ithbit.engine.evaluate import bce
-from ithbit.engine.how import Event
 from ithbit.engine.optim import AdamState
 from ithbit.engine.stack import Stack, fresh_state
+from ithbit.engine.training_context import Event
 from ithbit.families import FAMILIES
 from ithbit.models import classifier
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Epoch, Failure, Result
-from ithbit.sweep.runner import run_all
+from ithbit.sweeps.runner import run_all
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
 
@@ -288,7 +288,7 @@ from ithbit.store.records import Epoch
 from ithbit.spec import Protocol, RunSpec
 from ithbit.errors import DeviceError
 from ithbit.spec import ModelSpec
-from ithbit.sweep.runner import run_all
+from ithbit.sweeps.runner import run_all
 loop.SAVE_SECONDS = 0.0
 protocol = Protocol(batch_size=64, epoch_examples=224, held_out_examples=100, max_epochs=100_000)
 runs = [RunSpec(ModelSpec("lhi", "gru", n), seed, protocol) for n in (4, 5, 6) for seed in (0, 1)]

@@ -5,11 +5,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from tests.support.paths import ROOT
 
 from ithbit.engine import device
 from ithbit.engine.device import choose_device, describe_environment
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the code is no checkout")

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from one_stack import train
+from tests.support.one_stack import train
 
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device
-from ithbit.engine.how import Event, Notice
+from ithbit.engine.training_context import Event, Notice
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Epoch

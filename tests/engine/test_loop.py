@@ -10,16 +10,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-import whole_runs
-from one_stack import train
 from safetensors.torch import load_file
+from tests.support import whole_runs
+from tests.support.one_stack import train
 
 from ithbit.engine import loop
 from ithbit.engine.cell import stack_size
 from ithbit.engine.device import choose_device
 from ithbit.engine.evaluate import held_out_examples
-from ithbit.engine.how import Event
 from ithbit.engine.stack import fresh_state
+from ithbit.engine.training_context import Event
 from ithbit.errors import BusyError, SpecError
 from ithbit.families import FAMILIES
 from ithbit.models import classifier
@@ -152,11 +152,11 @@ import json, sys
 from pathlib import Path
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device
-from ithbit.engine.how import How
+from ithbit.engine.training_context import TrainingContext
 from ithbit.spec import run_from_json
 loop.SAVE_SECONDS = 0.0
 runs = [run_from_json(data) for data in json.loads(sys.argv[2])]
-loop.train_cell(runs, How(Path(sys.argv[1]), choose_device("cpu")))
+loop.train_cell(runs, TrainingContext(Path(sys.argv[1]), choose_device("cpu")))
 """
 
 

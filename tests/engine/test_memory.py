@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from one_stack import train
+from tests.support.one_stack import train
 
 from ithbit.engine import memory
 from ithbit.engine.device import choose_device
 from ithbit.engine.evaluate import batch_that_fits
-from ithbit.engine.how import How
 from ithbit.engine.memory import check_memory, training_bytes
+from ithbit.engine.training_context import TrainingContext
 from ithbit.errors import TooLargeError
 from ithbit.families import FAMILIES, POSITIONS
 from ithbit.models.classifier import init, n_parameters
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.sweep.runner import run_all
+from ithbit.sweeps.runner import run_all
 
 TINY = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
 GPU = 80 * 10**9
@@ -75,7 +75,7 @@ _MEASURE = """
 import json, sys, tempfile
 from pathlib import Path
 from ithbit.engine.device import choose_device
-from ithbit.engine.how import How
+from ithbit.engine.training_context import TrainingContext
 from ithbit.engine.loop import train_cell
 from ithbit.engine.memory import training_bytes
 from ithbit.spec import run_from_json
@@ -85,7 +85,7 @@ def peak():  # of this program, not of the one that started it
 
 before = peak()
 with tempfile.TemporaryDirectory() as store:
-    print(train_cell([run], How(Path(store), choose_device("cpu"))), file=sys.stderr)
+    print(train_cell([run], TrainingContext(Path(store), choose_device("cpu"))), file=sys.stderr)
 print(json.dumps([training_bytes(run), 1024 * (peak() - before)]))
 """
 
@@ -141,7 +141,7 @@ def test_a_failure_is_not_forgotten_for_a_run_that_cannot_fit(tmp_path, monkeypa
 
 def test_the_most_that_a_run_needs_is_said(tmp_path):
     runs = [run_of("gru", 4), run_of("softmax-full", 64, 2)]
-    most = check_memory(runs, How(tmp_path, choose_device("cpu")))
+    most = check_memory(runs, TrainingContext(tmp_path, choose_device("cpu")))
     assert most == training_bytes(runs[1])
 
 

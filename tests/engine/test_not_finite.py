@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from damaged_weights import SPECS, damaged, drawn, every_input, plainly_right, stacked
-from one_stack import train
 from safetensors.torch import save
+from tests.support.damaged_weights import SPECS, damaged, drawn, every_input, plainly_right, stacked
+from tests.support.one_stack import train
 
 from ithbit.engine.device import choose_device
 from ithbit.engine.evaluate import evaluate, structured_answers
@@ -21,7 +21,7 @@ from ithbit.engine.optim import AdamState
 from ithbit.engine.stack import Stack
 from ithbit.engine.steppers import rows_of
 from ithbit.families import FAMILIES
-from ithbit.loading.model import Trained
+from ithbit.loading.model import TrainedModel
 from ithbit.models.classifier import init
 from ithbit.models.stacked import Params, packed
 from ithbit.native import building
@@ -31,8 +31,8 @@ from ithbit.store.records import Failure
 from ithbit.tasks.margins import counts_as_right, margin_of
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
-from ithbit.verify.search import margins
-from ithbit.verify.verify import examine, model_of
+from ithbit.verification.input_search import margins
+from ithbit.verification.run_verification import examine, model_of
 
 CPU = choose_device("cpu")
 
@@ -78,7 +78,7 @@ def test_a_damaged_seed_leaves_the_others_as_they_are() -> None:
 def check_loaded(spec: ModelSpec, params: Params, what: object, library: bool) -> None:
     examples = every_input(spec.n_bits, 1)
     truth = plainly_right(stacked([params]), spec, examples)[0]
-    model = Trained(RunSpec(spec, 0), params, torch.float32, "cpu", library).eval()
+    model = TrainedModel(RunSpec(spec, 0), params, torch.float32, "cpu", library).eval()
     with torch.no_grad():
         out = model(examples.bits[0].long(), examples.index[0])
     assert not (naively_right(out, examples.answer[0]) & ~truth).any(), what
@@ -119,7 +119,7 @@ def test_loaded_modules_with_every_tensor(spec, library) -> None:
 
 def test_a_loaded_module_with_ordinary_weights_answers_for_itself() -> None:
     spec = ModelSpec("lhi", "softmax-full", 3, 2)
-    model = Trained(RunSpec(spec, 0), drawn(spec), torch.float32, "cpu", library=False).eval()
+    model = TrainedModel(RunSpec(spec, 0), drawn(spec), torch.float32, "cpu", library=False).eval()
     with torch.no_grad():
         out = model("101", [1, 2, 3])
         raw = model.module(torch.tensor([[1, 0, 1]] * 3), torch.tensor([1, 2, 3]))
@@ -251,12 +251,12 @@ def test_the_reason_names_the_loss_that_is_not_finite(tmp_path: Path, monkeypatc
 
 def kernels_evaluate(spec: ModelSpec, members: Sequence[Params]) -> tuple[list[float], list[float]]:
     """Held-out loss and accuracy of a stack by the kernels."""
-    from ithbit.engine.steppers.kernels import Fused
+    from ithbit.engine.steppers.kernels import KernelStepper
 
     protocol = Protocol(batch_size=8, epoch_examples=8, held_out_examples=8, max_epochs=1)
     runs = [RunSpec(spec, seed, protocol) for seed in range(len(members))]
     state = AdamState.join([AdamState.start(packed(member), 1e-3) for member in members])
-    loss, accuracy = Fused(runs, rows_of(runs, state, CPU.torch), CPU).evaluate()
+    loss, accuracy = KernelStepper(runs, rows_of(runs, state, CPU.torch), CPU).evaluate()
     return loss.tolist(), accuracy.tolist()
 
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from one_stack import train
+from tests.support.one_stack import train
 
 from ithbit.engine import cell as cells
 from ithbit.engine import loop
 from ithbit.engine.cell import stack_size
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.evaluate import ordered_mean, structured_answers
-from ithbit.engine.how import Event, How, Notice
 from ithbit.engine.loop import train_cell
 from ithbit.engine.steppers.choice import refusal
+from ithbit.engine.training_context import Event, Notice, TrainingContext
 from ithbit.errors import DeviceError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
@@ -91,7 +91,7 @@ def test_kernels_that_fail_give_way_to_the_plain_models(tmp_path, kept, request)
     runs, told = runs_of(range(3), d_model=12), []
     train(runs, tmp_path / "plain", CPU)
     request.getfixturevalue("by_kernels")
-    assert train_cell(runs, How(tmp_path / "fallen", CPU, "auto", told.append)) == {}
+    assert train_cell(runs, TrainingContext(tmp_path / "fallen", CPU, "auto", told.append)) == {}
     for run in runs:
         assert kept(tmp_path / "fallen", run) == kept(tmp_path / "plain", run)
     (notice,) = [event.what for event in told if isinstance(event.what, str)]
@@ -103,7 +103,7 @@ def test_kernels_that_fail_give_way_to_the_plain_models(tmp_path, kept, request)
 @pytest.mark.usefixtures("by_kernels")
 def test_kernels_that_were_insisted_on_fail_with_their_runs(tmp_path) -> None:
     runs, told = runs_of(range(2), d_model=12), []
-    train_cell(runs, How(tmp_path, CPU, "on", told.append))
+    train_cell(runs, TrainingContext(tmp_path, CPU, "on", told.append))
     assert [type(event.what) for event in told] == [Failure, Failure]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import ithbit
 from ithbit.errors import SpecError
-from ithbit.exchange import adversarial_set, held_out_set, read_sets, score, write_sets
+from ithbit.external_models import adversarial_set, held_out_set, read_sets, score, write_sets
 from ithbit.tasks.sampling import HELD_OUT_SEED
 
 

@@ -9,16 +9,17 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
-from one_stack import train
 from safetensors.torch import load_file, save_file
+from tests.support.one_stack import train
+from tests.support.paths import ROOT
 
 from ithbit.engine.device import choose_device
 from ithbit.errors import StoreError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
-from ithbit.verify.verify import verify_run
+from ithbit.verification.run_verification import verify_run
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "everywhere.py"
+SCRIPT = ROOT / "experiments" / "everywhere.py"
 FIGURE = SCRIPT.with_name("everywhere_figure.py")
 EASY = Protocol(
     batch_size=32, epoch_examples=112, held_out_examples=80, max_epochs=20, learning_rate=2e-3

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.paths import ROOT
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "fla_states.py"
+SCRIPT = ROOT / "experiments" / "fla_states.py"
 HIDDEN = """
 import runpy, sys
 class Missing:

@@ -2,10 +2,10 @@
 
 import csv
 import runpy
-from pathlib import Path
 
 import pytest
 import torch
+from tests.support.paths import ROOT
 
 from ithbit.engine.evaluate import shifted_accuracy
 from ithbit.models.classifier import init, logits
@@ -14,7 +14,7 @@ from ithbit.store.folder import RunFolder
 from ithbit.store.records import Result
 from ithbit.tasks.tokens import token_table
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "length_transfer.py"
+SCRIPT = ROOT / "experiments" / "length_transfer.py"
 RUN = RunSpec(ModelSpec("lhi", "gru", 8), seed=3)
 
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from tests.support.paths import ROOT
 
 import ithbit
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "proofs.py"
+SCRIPT = ROOT / "experiments" / "proofs.py"
 
 
 def test_weights_that_cannot_be_bounded_are_a_row(tmp_path: Path) -> None:

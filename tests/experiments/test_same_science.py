@@ -10,19 +10,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from one_stack import train
+from tests.support.one_stack import train
+from tests.support.paths import ROOT
 from torch import Tensor, uint8
 
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device
-from ithbit.engine.steppers.plain import Plain
+from ithbit.engine.steppers.plain import PlainStepper
 from ithbit.errors import IthbitError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.frame import export, load_rows
 from ithbit.store.records import Failure, Result
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "same_science.py"
+SCRIPT = ROOT / "experiments" / "same_science.py"
 SHORT = Protocol(stop_when_solved=True)
 CELL = "rhi-gru-n16-L1"
 
@@ -173,7 +174,7 @@ warned = pytest.mark.filterwarnings("ignore:.*should not be instantiated:Depreca
 @pytest.fixture
 def compiled(script, monkeypatch):
     """Has the stacked models compiled by a backend until the test ends."""
-    for place, name in ((Plain, "losses"), (loop, "describe_environment")):
+    for place, name in ((PlainStepper, "losses"), (loop, "describe_environment")):
         monkeypatch.setattr(place, name, getattr(place, name))
     settings = torch._dynamo.config
     with settings.patch(recompile_limit=settings.recompile_limit):

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.paths import ROOT
 
-SCRIPTS = Path(__file__).parents[2] / "experiments"
+SCRIPTS = ROOT / "experiments"
 BARE = """
 import runpy, sys
 class Missing:
@@ -89,7 +90,7 @@ def test_the_atlas_says_where_it_stands_on_a_bare_machine(tmp_path: Path) -> Non
 def test_the_sweep_by_the_clock_adds_its_commands_up(tmp_path: Path) -> None:
     code = """
 from dataclasses import replace
-from ithbit.sweep import presets
+from ithbit.sweeps import presets
 first = presets.smoke()[0]
 short = replace(first.protocol, max_epochs=1, epoch_examples=512)
 presets.preset = lambda name: [replace(first, protocol=short)]

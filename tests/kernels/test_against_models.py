@@ -12,7 +12,14 @@ import torch
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
-from stacked_truth import TOLERANCE, by_kernels, by_models, fresh_step, started, too_far
+from tests.support.stacked_truth import (
+    TOLERANCE,
+    by_kernels,
+    by_models,
+    fresh_step,
+    started,
+    too_far,
+)
 
 from ithbit.families import FAMILIES
 from ithbit.kernels.attention import softmax_mix

@@ -7,8 +7,8 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 import triton
 import triton.language as tl
-from every_token import token_rows
-from stacked_truth import DEVICE
+from tests.support.every_token import token_rows
+from tests.support.stacked_truth import DEVICE
 
 from ithbit.kernels.gru.tokens import draw, features, turned
 from ithbit.kernels.tile import token_features

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
-from stacked_truth import by_kernels, fresh_step, started, too_far
+from tests.support.stacked_truth import by_kernels, fresh_step, started, too_far
 
 from ithbit.families import TASKS
 from ithbit.kernels.step import refusal

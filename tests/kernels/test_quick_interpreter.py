@@ -7,8 +7,8 @@ import torch
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
-import quick_interpreter as quick
-from stacked_truth import by_kernels, fresh_step, started
+from tests.support import quick_interpreter as quick
+from tests.support.stacked_truth import by_kernels, fresh_step, started
 from triton.runtime import interpreter
 
 from ithbit.spec import ModelSpec, Protocol

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from synthetic_store import Plan, write_run
+from tests.support.synthetic_store import Plan, write_run
 
 import ithbit
 from ithbit.errors import SpecError, StoreError
@@ -162,7 +162,7 @@ def test_the_library_is_the_one_the_paper_names(library, moved, tmp_path) -> Non
     names = {
         "softmax-full": "BertModel",
         "linear-causal": "Sequential",
-        "gru": "Gru",
+        "gru": "ReferenceGru",
         "mamba2": "Mamba2Model",
     }
     for family, name in names.items():
@@ -180,7 +180,7 @@ def test_without_the_library_it_is_plain(moved, tmp_path, monkeypatch) -> None:
     run = finished(tmp_path, spec, moved(spec, dtype=torch.float32))
     monkeypatch.setitem(sys.modules, "transformers", None)
     model = ithbit.load(run, store=tmp_path)
-    assert type(model.module).__name__ == "Plain"
+    assert type(model.module).__name__ == "PlainModel"
     assert type(model.body).__name__ == "ModuleList"
     assert model("101", 2).shape == ()
 

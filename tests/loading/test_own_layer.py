@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.support.paths import SUPPORT
 
 import ithbit
-from ithbit.verify.verify import model_of, read_run
+from ithbit.verification.run_verification import model_of, read_run
 
-TOYS = Path(__file__).parents[1] / "models" / "toy_layers.py"
+TOYS = SUPPORT / "toy_layers.py"
 TINY = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
 
 

@@ -4,23 +4,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.support.paths import SUPPORT
 
 import ithbit
 from ithbit.engine.device import choose_device
 from ithbit.engine.steppers.choice import choose_stepper
 from ithbit.errors import LayerError
 from ithbit.models import classifier, own_layer
-from ithbit.models.layer_source import Layer, load_layer
+from ithbit.models.layer_source import LayerSource, load_layer
 from ithbit.models.own_layer import check_layer, identical, off_in_evaluation
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
 
 CPU = torch.device("cpu")
-FILE = Path(__file__).parents[1] / "probe" / "bad_layers.py"
+FILE = SUPPORT / "bad_layers.py"
 
 
-def model(layer: Layer) -> ModelSpec:
+def model(layer: LayerSource) -> ModelSpec:
     return ModelSpec("lhi", layer.family, 8, d_model=4, code=layer.code)
 
 
@@ -46,7 +47,7 @@ def test_what_training_refuses_probe_refuses(tmp_path: Path, name: str, sentence
     layer, text = load_layer(f"{FILE}:{name}"), f"{FILE}:{name}"
     said = set()
     for refuse in (
-        lambda: own_layer.why_not_stacked(model(layer), CPU),
+        lambda: own_layer.stacking_obstacle(model(layer), CPU),
         lambda: ithbit.train("lhi", text, n=8, width=4, store=tmp_path, device="cpu", seeds=[0]),
         lambda: ithbit.probe(text, n=8, width=4, train=False, device="cpu"),
     ):
@@ -62,13 +63,13 @@ def test_what_passes(name: str) -> None:
 
 
 def test_what_overflows_in_training_may_share_a_stack() -> None:
-    assert own_layer.why_not_stacked(model(load_layer(f"{FILE}:Overflows")), CPU) is None
+    assert own_layer.stacking_obstacle(model(load_layer(f"{FILE}:Overflows")), CPU) is None
 
 
 def test_the_trial_leaves_nothing_on_the_module() -> None:
     """A tensor made inside `vmap` cannot be used outside it."""
     spec = model(load_layer(f"{FILE}:KeepsAConstant"))
-    assert "item()" in (own_layer.why_not_stacked(spec, CPU) or "")
+    assert "item()" in (own_layer.stacking_obstacle(spec, CPU) or "")
     params = classifier.stack([classifier.init(spec, 0)])
     examples = draw_examples(stream_keys([0]), 8, 0, 16)
     assert classifier.logits(params, spec, token_table("lhi", 8), examples).isfinite().all()
@@ -95,6 +96,6 @@ def test_numbers_of_any_kind_can_be_compared() -> None:
 
 
 def test_a_long_reason_is_cut_at_a_word() -> None:
-    why = own_layer.why_not_stacked(model(load_layer(f"{FILE}:KeepsAConstant")), CPU) or ""
+    why = own_layer.stacking_obstacle(model(load_layer(f"{FILE}:KeepsAConstant")), CPU) or ""
     assert why.endswith(" …")
     assert len(why) <= 120

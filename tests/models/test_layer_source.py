@@ -8,24 +8,25 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.support.paths import SUPPORT
 
 from ithbit.errors import LayerError
 from ithbit.models import layer_source
 from ithbit.models.adapters import ADAPTERS, untuned
 from ithbit.models.layer_source import (
     READY,
-    bound_here,
     family_of,
     find_layer,
+    is_session_only,
     layer_for,
     layer_of,
-    learn,
     load_layer,
+    register_sources,
     sources,
 )
 from ithbit.spec import ModelSpec, RunSpec
 
-FILE = Path(__file__).parents[1] / "probe" / "bad_layers.py"
+FILE = SUPPORT / "bad_layers.py"
 
 
 def test_the_width_is_given_by_position_by_name_or_not_at_all() -> None:
@@ -133,7 +134,7 @@ def test_fla_without_a_gpu_is_told() -> None:
 @pytest.mark.usefixtures("cuda")
 @pytest.mark.parametrize("kind", ["GLA", "DeltaNet", "GatedDeltaNet", "RWKV7", "RetNet", "HGRN2"])
 def test_fla_layers_run_or_say_why_not(kind: str) -> None:
-    from ithbit.probe.behaviour import behaviour, usable
+    from ithbit.contract.behaviour import behaviour, usable
 
     device = torch.device("cuda")
     try:
@@ -209,7 +210,7 @@ def test_another_process_is_told_where_the_file_lies(mine: Path, monkeypatch) ->
     monkeypatch.setattr(layer_source, "_known", {})
     with pytest.raises(LayerError, match=r"the code of mine\.py:Mine \(.*\) is not known here"):
         layer_for(run.model)
-    learn(told)
+    register_sources(told)
     assert sources([run]) == told
     assert layer_for(run.model).build(4).map.in_features == 4
 
@@ -219,7 +220,7 @@ def test_code_that_does_not_fit_is_not_run(mine: Path, monkeypatch) -> None:
     run = RunSpec(model_of(mine), seed=0)
     told = sources([run])
     monkeypatch.setattr(layer_source, "_known", {})
-    learn(told)
+    register_sources(told)
     mine.write_text("raise RuntimeError('was run')\n")
     with pytest.raises(LayerError, match=r"mine\.py:Mine has changed: .* but this run has"):
         layer_for(run.model)
@@ -258,7 +259,7 @@ def test_a_layer_of_the_session_is_its_text_and_what_it_refers_to() -> None:
     assert layers[0].code == layers[1].code != layers[2].code
     assert layers[0].source is None
     run = RunSpec(ModelSpec("rhi", layers[0].family, 3, code=layers[0].code), 0)
-    assert bound_here([run])
+    assert is_session_only([run])
     assert sources([run]) == {}
     parts = [layer_of(partial(torch.nn.Linear, out_features=k)) for k in (1, 2)]
     assert parts[0].code != parts[1].code
@@ -277,7 +278,7 @@ def test_names_and_stores_need_no_torch(mine: Path) -> None:
     code = f"""
         import sys
         from ithbit.models.layer_source import family_of
-        from ithbit.sweep.select import read_sweep
+        from ithbit.sweeps.select import read_sweep
         family_of({str(mine) + ":Mine"!r})
         assert "torch" not in sys.modules
     """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from damaged_weights import VALUES, damaged, drawn, every_input, stacked
+from tests.support.damaged_weights import VALUES, damaged, drawn, every_input, stacked
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 

@@ -7,9 +7,10 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-import every_token
 import pytest
 import torch
+from tests.support import every_token
+from tests.support.paths import ROOT, SUPPORT
 
 import ithbit
 from ithbit.errors import LayerError
@@ -22,8 +23,8 @@ from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
 
 CPU = torch.device("cpu")
-TOYS = Path(__file__).with_name("toy_layers.py")
-EXAMPLES = Path(__file__).parents[2] / "examples" / "layers.py"
+TOYS = SUPPORT / "toy_layers.py"
+EXAMPLES = ROOT / "examples" / "layers.py"
 RECORD = json.loads(TOYS.with_name("toy_layers_0_1.json").read_text())
 SHORT = Protocol(epoch_examples=1100, held_out_examples=200, max_epochs=3)
 
@@ -106,9 +107,9 @@ def test_a_run_does_not_depend_on_its_neighbours(tmp_path: Path, family: str, ke
 
 
 def test_why_seeds_are_not_stacked() -> None:
-    assert own_layer.why_not_stacked(model("RunningMean"), CPU) is None
-    assert "item()" in (own_layer.why_not_stacked(model("OneByOne"), CPU) or "")
-    lstm = own_layer.why_not_stacked(model("torch:lstm"), CPU)
+    assert own_layer.stacking_obstacle(model("RunningMean"), CPU) is None
+    assert "item()" in (own_layer.stacking_obstacle(model("OneByOne"), CPU) or "")
+    lstm = own_layer.stacking_obstacle(model("torch:lstm"), CPU)
     assert "Batching rule not implemented" in (lstm or "")
 
 
@@ -130,7 +131,7 @@ class Listener(nn.Module):
 def test_a_layer_that_computes_something_else_in_a_stack_is_not_stacked(tmp_path: Path) -> None:
     file = tmp_path / "listener.py"
     file.write_text(LISTENER)
-    why = own_layer.why_not_stacked(model(f"{file}:Listener"), CPU)
+    why = own_layer.stacking_obstacle(model(f"{file}:Listener"), CPU)
     assert why == "its outputs in a stack differ from those of a single seed"
 
 
@@ -163,7 +164,7 @@ def test_a_table_that_a_layer_remembers_is_that_of_the_seed(tmp_path: Path, name
     file.write_text(REMEMBERING)
     for n, seeds in ((4, [0, 1, 2]), (3, [2, 1]), (6, [1])):
         spec = model(f"{file}:{name}", n=n)
-        assert (own_layer.why_not_stacked(spec, CPU) is None) == (name == "Remembering")
+        assert (own_layer.stacking_obstacle(spec, CPU) is None) == (name == "Remembering")
         params = classifier.stack([classifier.init(spec, seed) for seed in seeds])
         params = classifier.with_buffers(params, spec, seeds)
         x = torch.randn(len(seeds), 5, n + 2, 4)
@@ -249,7 +250,7 @@ def test_threads_do_not_share_a_module() -> None:
 )
 def test_layers_that_cannot_be_trained(name: str, sentence: str) -> None:
     with pytest.raises(LayerError, match=sentence):
-        own_layer.why_not_stacked(model(name), CPU)
+        own_layer.stacking_obstacle(model(name), CPU)
 
 
 def test_lazy_parameters_are_refused() -> None:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
-from synthetic_store import Plan, write_run
+from tests.support.synthetic_store import Plan, write_run
 
 import ithbit
 from ithbit.errors import LayerError
 from ithbit.models import classifier, layer_source, own_layer
 from ithbit.models.layer_source import find_layer
 from ithbit.spec import CODE_DIGITS, ModelSpec, RunSpec
-from ithbit.sweep.executors.ledger import Ledger
-from ithbit.verify.verify import verify_run
+from ithbit.sweeps.executors.ledger import Ledger
+from ithbit.verification.run_verification import verify_run
 
 EVIL = """
 import pathlib
@@ -45,7 +45,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for known in ("_known", "_told", "_recorded"):
         monkeypatch.setattr(layer_source, known, {}, raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    own_layer.why_not_stacked.cache_clear()
+    own_layer.stacking_obstacle.cache_clear()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
 

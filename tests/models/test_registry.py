@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-import every_token
 import pytest
 import torch
-from their_gradients import export_gradients
+from tests.support import every_token
+from tests.support.their_gradients import export_gradients
 
 from ithbit.families import FAMILIES
 from ithbit.models import classifier

@@ -131,7 +131,7 @@ from ithbit.native import building, simd
 assert simd.LANES == 8
 building.folder = lambda: None
 sys.path.insert(0, sys.argv[1])
-from test_model import compare
+from tests.native.test_model import compare
 from ithbit.families import FAMILIES
 from ithbit.spec import ModelSpec
 for family in FAMILIES:

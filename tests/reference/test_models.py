@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import pytest
 import torch
-from their_gradients import export_gradients
+from tests.support.their_gradients import export_gradients
 
 from ithbit.errors import IthbitError
 from ithbit.families import POSITIONS, family_named

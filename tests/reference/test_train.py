@@ -3,7 +3,7 @@ from dataclasses import astuple, replace
 import pytest
 import torch
 import torch.nn.functional as F
-from whole_runs import Epoch, train
+from tests.support.whole_runs import Epoch, train
 
 from ithbit.models import classifier
 from ithbit.reference import weights

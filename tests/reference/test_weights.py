@@ -1,5 +1,5 @@
 import torch
-from their_gradients import export_gradients
+from tests.support.their_gradients import export_gradients
 
 from ithbit.models import classifier
 from ithbit.reference import weights

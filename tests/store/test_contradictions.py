@@ -8,11 +8,11 @@ from typing import Any
 
 import polars as pl
 import pytest
-from synthetic_store import Plan, write_run, write_verification
+from tests.support.synthetic_store import Plan, write_run, write_verification
 
 from ithbit.errors import StoreError
 from ithbit.published import Variant
-from ithbit.report.cells import gather
+from ithbit.reporting.cells import gather
 from ithbit.spec import ModelSpec, RunSpec, spec_id
 from ithbit.store.folder import RunFolder
 from ithbit.store.frame import COLUMNS, export, load_rows

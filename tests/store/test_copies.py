@@ -5,14 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from synthetic_store import Plan, write_run
+from tests.support.synthetic_store import Plan, write_run
 
 import ithbit
 from ithbit.api.trained import folder_of
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.reading import read_run
 from ithbit.store.schema import UnreadableError
-from ithbit.sweep.estimate import observed_pace
+from ithbit.sweeps.estimate import observed_pace
 
 RUN = RunSpec(ModelSpec("lhi", "gru", 8), 0)
 COPY = f"backup-{RUN.folder}"

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from synthetic_store import paper_plans, write_run, write_store
+from tests.support.synthetic_store import paper_plans, write_run, write_store
 
 import ithbit
 from ithbit.errors import StoreError
-from ithbit.report.cells import gather
-from ithbit.report.comparison.compare import compare
-from ithbit.report.page.curves import thin_curve, thin_epochs
-from ithbit.report.page.page import render_page
-from ithbit.report.tables.main import TABLES
+from ithbit.reporting.cells import gather
+from ithbit.reporting.comparison.compare import compare
+from ithbit.reporting.page.curves import thin_curve, thin_epochs
+from ithbit.reporting.page.page import render_page
+from ithbit.reporting.tables.main import TABLES
 from ithbit.store.frame import Records, export, load_rows
 from ithbit.store.records import Epoch
 

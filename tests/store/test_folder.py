@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from one_stack import train
 from safetensors.torch import save
+from tests.support.one_stack import train
 
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device
-from ithbit.engine.how import Event
 from ithbit.engine.stack import fresh_state
+from ithbit.engine.training_context import Event
 from ithbit.errors import StoreError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder

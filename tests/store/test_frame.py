@@ -7,7 +7,7 @@ from subprocess import run
 
 import polars as pl
 import pytest
-from synthetic_store import Plan, paper_plans, write_run
+from tests.support.synthetic_store import Plan, paper_plans, write_run
 
 from ithbit.errors import StoreError
 from ithbit.spec import ModelSpec, Protocol, RunSpec, spec_id
@@ -163,7 +163,7 @@ def test_stores_that_are_none(tmp_path: Path) -> None:
 
 def test_reports_need_no_torch() -> None:
     code = (
-        "import sys, ithbit.report.page.page, ithbit.store.frame, ithbit.api.records;"
+        "import sys, ithbit.reporting.page.page, ithbit.store.frame, ithbit.api.records;"
         "sys.exit('torch' in sys.modules)"
     )
     assert run([sys.executable, "-c", code], check=False).returncode == 0

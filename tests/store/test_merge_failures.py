@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from synthetic_store import Plan, write_run
+from tests.support.synthetic_store import Plan, write_run
 
 from ithbit.errors import StoreError
 from ithbit.spec import ModelSpec, RunSpec

@@ -15,13 +15,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
-from one_stack import train
 from safetensors.torch import load_file
+from tests.support.one_stack import train
+from tests.support.paths import TESTS
 from typer.testing import CliRunner
 
 from ithbit.cli import app
 from ithbit.engine.device import choose_device
-from ithbit.engine.how import Event
+from ithbit.engine.training_context import Event
 from ithbit.spec import ModelSpec, Protocol, run_from_json
 from ithbit.store.folder import RunFolder
 from ithbit.store.frame import COLUMNS, export, load_rows
@@ -32,7 +33,7 @@ from ithbit.store.records import Epoch
 from ithbit.store.schema import read_as
 from ithbit.store.status import folder_status
 
-STORES = Path(__file__).parents[1] / "stores"
+STORES = TESTS / "stores"
 STORE = STORES / "v0_1"
 SAID = json.loads((STORES / "v0_1_expected.json").read_text())
 # What 0.1 called its verdicts.

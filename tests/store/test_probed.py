@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from synthetic_store import HOSTILE, Plan, write_run
+from tests.support.synthetic_store import HOSTILE, Plan, write_run
 
-from ithbit.report.page.page import render_page
+from ithbit.reporting.page.page import render_page
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.frame import load_rows
 from ithbit.store.probed import probed_layers

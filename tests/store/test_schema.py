@@ -11,7 +11,7 @@ import pytest
 import ithbit.store
 from ithbit.spec import ModelSpec, Protocol, RunSpec, plain, since_0_2
 from ithbit.store.frame import COLUMNS, HISTORY_COLUMNS
-from ithbit.store.records import Case, Epoch, LayerOrigin, Result, StoppedBy, Verified
+from ithbit.store.records import Case, Epoch, LayerOrigin, Result, StoppedBy, VerificationRecord
 from ithbit.store.schema import UnreadableError, read_as, schema
 
 
@@ -38,7 +38,7 @@ WHOLE = {
 
 
 def test_fields_come_from_the_annotations() -> None:
-    for record in (ModelSpec, Protocol, RunSpec, Result, Epoch, Verified, LayerOrigin):
+    for record in (ModelSpec, Protocol, RunSpec, Result, Epoch, VerificationRecord, LayerOrigin):
         assert list(schema(record)) == [item.name for item in fields(record)]
     found = schema(Result)
     assert found["stopped_by"].choices == ("loss", "epochs", "solved")

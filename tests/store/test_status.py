@@ -17,7 +17,7 @@ from ithbit.store.merging import merge
 from ithbit.store.reading import run_folders
 from ithbit.store.records import Failure
 from ithbit.store.status import check_store, folder_status, need_runs, need_store, statuses
-from ithbit.sweep.runner import run_all
+from ithbit.sweeps.runner import run_all
 
 TINY = Protocol(epoch_examples=64, batch_size=32, held_out_examples=32, max_epochs=2)
 RUNS = [RunSpec(ModelSpec("rhi", "gru", n_bits=2), seed, TINY) for seed in range(4)]

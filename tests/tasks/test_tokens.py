@@ -1,6 +1,6 @@
 import pytest
 import torch
-from every_token import token_rows
+from tests.support.every_token import token_rows
 
 from ithbit.reference.models import dense_features
 from ithbit.tasks.indexing import all_inputs, n_tokens

@@ -3,8 +3,8 @@
 from math import floor
 
 import pytest
-import slow_borders as slow
-from test_bounds import TABLE
+from tests.support import slow_borders as slow
+from tests.theory.test_bounds import TABLE
 
 from ithbit.errors import IthbitError
 from ithbit.theory.architecture import FORMAL_FAMILIES, TRAINED_FAMILIES, architecture

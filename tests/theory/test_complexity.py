@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from completions import count, formal, trained
-from completions.scalar import Counted, Tally, exp, log, relu, sqrt
+from tests.support.completions import count, formal, trained
+from tests.support.completions.scalar import Counted, Tally, exp, log, relu, sqrt
 from torch import nn
 
 from ithbit.errors import SpecError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from completions import trained
+from tests.support.completions import trained
 
 from ithbit.models.classifier import BLOCKS
 from ithbit.models.stacked import Sequence

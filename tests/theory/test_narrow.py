@@ -5,8 +5,8 @@ from math import comb
 
 import numpy as np
 import pytest
+from experiments.gray_code import gray_rnn, gray_ssm
 
-from gray_code import gray_rnn, gray_ssm
 from ithbit.theory.architecture import architecture
 from ithbit.theory.bounds import bound
 from ithbit.theory.bounds.narrow import GRU_SIGN_CHANGES, narrow

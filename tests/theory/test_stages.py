@@ -13,8 +13,8 @@ from types import ModuleType
 
 import pytest
 import torch.nn.functional as F
-from decisions import mamba2, models, trained
-from decisions.system import NotAllowedError, System, value_of
+from tests.support.decisions import mamba2, models, trained
+from tests.support.decisions.system import NotAllowedError, System, value_of
 
 from ithbit.spec import ModelSpec
 from ithbit.theory.architecture import Architecture, architecture

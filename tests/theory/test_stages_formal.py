@@ -9,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from completions.formal import (
+from tests.support.completions.formal import (
     LinearLayer,
     Mlp,
     RnnLayer,
@@ -18,10 +18,10 @@ from completions.formal import (
     SsmLayer,
     feature_map,
 )
-from completions.scalar import dot, exp, matvec
-from decisions import formal
-from decisions.system import System, value_of
-from decisions.trained import EVERY_OUTCOME, Signs, split
+from tests.support.completions.scalar import dot, exp, matvec
+from tests.support.decisions import formal
+from tests.support.decisions.system import System, value_of
+from tests.support.decisions.trained import EVERY_OUTCOME, Signs, split
 
 from ithbit.theory.architecture import Architecture, architecture
 from ithbit.theory.bounds.counting import Stage

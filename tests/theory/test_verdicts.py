@@ -1,7 +1,7 @@
 """The summary table is derived, equals the paper's, and single verdicts say why."""
 
 import pytest
-from deepening import deepened, widened
+from tests.support.deepening import deepened, widened
 
 from ithbit import verdict
 from ithbit.errors import SpecError

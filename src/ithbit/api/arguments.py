@@ -8,14 +8,14 @@ from textwrap import shorten
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
-from ithbit.errors import SpecError, whole
+from ithbit.errors import SpecError, as_int
 from ithbit.families import task_named
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, Protocol
-from ithbit.sweep.select import parse_seeds
+from ithbit.sweeps.select import parse_seeds
 
 if TYPE_CHECKING:
-    from ithbit.engine.how import Event
+    from ithbit.engine.training_context import Event
 
 Seeds = Iterable[int] | str
 Layer = Callable[..., Any]
@@ -86,10 +86,10 @@ def seeds_of(seeds: Seeds) -> list[int]:
     return list(seeds)
 
 
-def listed(values: Any) -> list[Any]:
+def as_list(values: Any) -> list[Any]:
     """One value or several as a list; None gives an empty list.
 
-    >>> listed("gru"), listed([1, 2]), listed(None)
+    >>> as_list("gru"), as_list([1, 2]), as_list(None)
     (['gru'], [1, 2], [])
     """
     if values is None:
@@ -163,7 +163,7 @@ def at_least_one(**numbers: int | None) -> None:
     ithbit.errors.SpecError: workers must be at least 1, got 0
     """
     for name, number in numbers.items():
-        if number is not None and whole(name, number) < 1:
+        if number is not None and as_int(name, number) < 1:
             raise SpecError(f"{name} must be at least 1, got {number}")
 
 

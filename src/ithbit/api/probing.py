@@ -12,9 +12,9 @@ from ithbit.api.arguments import (
     Layer,
     Seeds,
     Watch,
+    as_list,
     at_least_one,
     checked,
-    listed,
     model_of,
     on_slurm,
     protocol_of,
@@ -22,15 +22,15 @@ from ithbit.api.arguments import (
 )
 from ithbit.api.sweeps import longest, sweep
 from ithbit.api.training import run_here
-from ithbit.errors import SpecError, number, whole
+from ithbit.display import pluralize, say
+from ithbit.errors import SpecError, as_int, number
 from ithbit.models.layer_source import layer_for, layer_of, load_layer
-from ithbit.shown import counted, say
 from ithbit.spec import Protocol, RunSpec
 
 if TYPE_CHECKING:
-    from ithbit.capacity.result import Capacities
-    from ithbit.capacity.rounds import Search, Standing
-    from ithbit.probe.report import ProbeReport
+    from ithbit.capacity_search.result import Capacities
+    from ithbit.capacity_search.search_rounds import Search, SearchState
+    from ithbit.contract.report import ProbeReport
 
 Number = TypeVar("Number", int, float)
 _QUICK_MINUTES = 4.5  # stopping at the first perfect epoch suggests that a quick answer is wanted
@@ -74,20 +74,20 @@ def probe(
     (None, (0, 0, 0, 0))
     """
     at_least_one(workers=workers)
+    from ithbit.contract.probe import probe_layer
+    from ithbit.contract.report import ProbePlan
     from ithbit.families import FAMILIES
-    from ithbit.probe.probe import probe_layer
-    from ithbit.probe.report import Plan
-    from ithbit.report.page.probe import render_probe
+    from ithbit.reporting.page.probe import render_probe
     from ithbit.store.writing import write_text
 
     if minutes is None:
         minutes = _QUICK_MINUTES if stop_when_solved else math.inf
-    plan = Plan(
-        whole("width", width),
-        tuple(whole("n", each) for each in listed(n)),
-        tuple(whole("layers", each) for each in listed(layers)),
+    plan = ProbePlan(
+        as_int("width", width),
+        tuple(as_int("n", each) for each in as_list(n)),
+        tuple(as_int("layers", each) for each in as_list(layers)),
         tuple(seeds_of(seeds)),
-        whole("rank_n", rank_n),
+        as_int("rank_n", rank_n),
         train,
         protocol_of(protocol, max_epochs, stop_when_solved, examples),
         number("minutes", minutes),
@@ -180,12 +180,12 @@ def capacity(
         {"kernels": kernels, "compile": compile},
         {"slurm": slurm, "slurm-profile": slurm_profile},
     )
-    from ithbit.capacity.result import Capacities, row
-    from ithbit.capacity.rounds import PROTOCOL, Search, round_minutes, rounds
-    from ithbit.capacity.search import Ask
+    from ithbit.capacity_search.result import Capacities, row
+    from ithbit.capacity_search.search import SearchSettings
+    from ithbit.capacity_search.search_rounds import PROTOCOL, Search, round_minutes, rounds
     from ithbit.engine.device import choose_device
 
-    ask = Ask(rates, tuple(seeds_of(seeds)), need, factor, start, most_n)
+    ask = SearchSettings(rates, tuple(seeds_of(seeds)), need, factor, start, most_n)
     settings = protocol_of(protocol or PROTOCOL, max_epochs, examples=examples)
     search = Search(ask, Path(store), settings)
     searches, chosen = dict.fromkeys(models, search), choose_device(device)
@@ -203,7 +203,7 @@ def capacity(
             minutes=round_minutes(chosen, until),
         )  # fmt: skip
 
-    standings: list[Standing] = []
+    standings: list[SearchState] = []
     if dry_run:
         standings = [search.standing(model) for model in searches]
         say(outlook(standings, search, device, workers), file=sys.stderr)
@@ -217,7 +217,7 @@ def capacity(
     stuck = tuple(each.sentence() for each in standings if each.stuck and not each.train)
     found = Capacities(rows, search.sentence(), stuck)
     if out is not None:
-        from ithbit.capacity.card import render_card
+        from ithbit.capacity_search.card import render_card
         from ithbit.store.writing import write_text
 
         write_text(Path(out), render_card(found))
@@ -232,8 +232,8 @@ def numbers(
     >>> numbers("width", "4,8", int), numbers("lr", 0.01, float)
     ([4, 8], [0.01])
     """
-    parts: list[Any] = given.split(",") if isinstance(given, str) else listed(given)
-    exactly = whole if kind is int else number
+    parts: list[Any] = given.split(",") if isinstance(given, str) else as_list(given)
+    exactly = as_int if kind is int else number
     try:
         found = [kind(each if isinstance(each, str) else exactly(name, each)) for each in parts]
     except ValueError:
@@ -244,11 +244,13 @@ def numbers(
     return found
 
 
-def outlook(standings: "list[Standing]", search: "Search", device: str, workers: int | None) -> str:
+def outlook(
+    standings: "list[SearchState]", search: "Search", device: str, workers: int | None
+) -> str:
     """How long the search may take, as a sentence."""
     ask = search.ask
     left = [standing for standing in standings if not standing.done]
-    cells = f"{counted(len(standings), 'cell')}, {len(left)} open"
+    cells = f"{pluralize(len(standings), 'cell')}, {len(left)} open"
     if not left:
         return cells
     some = set(ask.seeds[: len(ask.seeds) - ask.need + 1])

@@ -27,16 +27,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ithbit.api.arguments import Watch
+from ithbit.display import clock, in_one_line, pluralize, printable, say, share_text
 from ithbit.errors import OutputError, SpecError
 from ithbit.families import family_named
-from ithbit.shown import clock, counted, in_one_line, printable, say, share_text
 from ithbit.spec import RunSpec
 from ithbit.store.records import Epoch, Failure, Result
 from ithbit.store.writing import check_writable
-from ithbit.sweep.estimate import nominal_epoch_seconds
+from ithbit.sweeps.estimate import nominal_epoch_seconds
 
 if TYPE_CHECKING:
-    from ithbit.engine.how import Event  # which would load torch
+    from ithbit.engine.training_context import Event  # which would load torch
 
 _ROWS = 12  # runs shown at once
 _QUIET_SECONDS = 15.0  # between two lines where there is no terminal
@@ -161,7 +161,7 @@ class Board:
         elapsed = time.monotonic() - self._started
         failed = sum(isinstance(line.outcome, Failure) for line in self._lines.values())
         among = f" ({failed} failed)" if failed else ""
-        told = f"{done} of {counted(len(self._lines), 'run')} done{among}, {clock(elapsed)}"
+        told = f"{done} of {pluralize(len(self._lines), 'run')} done{among}, {clock(elapsed)}"
         left = None if done == len(self._lines) else self._seconds_left()
         return told if left is None else f"{told}, {self._about} {clock(left)} left"
 
@@ -239,7 +239,7 @@ def _outcome_text(outcome: Result | Failure) -> str:
     if outcome.solved:
         return f"solved in epoch {outcome.first_solved_epoch}, stopped at {outcome.epochs}"
     best = share_text(outcome.max_accuracy)
-    return f"not solved in {counted(outcome.epochs, 'epoch')}, best {best}"
+    return f"not solved in {pluralize(outcome.epochs, 'epoch')}, best {best}"
 
 
 class TensorBoard:
@@ -311,7 +311,9 @@ def watching(
         if progress:
             board = Board(runs)
             stack.enter_context(board.live or nullcontext())
-            board.console.print(f"{counted(len(runs), 'run')}; {remark}", style="dim", markup=False)
+            board.console.print(
+                f"{pluralize(len(runs), 'run')}; {remark}", style="dim", markup=False
+            )
             told.insert(0, board.watch)
 
         def tell(event: "Event") -> None:

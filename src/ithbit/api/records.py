@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ithbit.api.arguments import checked
+from ithbit.display import Printable, printable, say
 from ithbit.errors import SpecError, StoreError, number, one_of
-from ithbit.shown import Shown, printable, say
 
 if TYPE_CHECKING:
     import polars as pl
     from matplotlib.figure import Figure
 
-    from ithbit.report.cells import Cells
-    from ithbit.report.comparison.agreement import Agreement
-    from ithbit.report.tables.table import Table
+    from ithbit.reporting.cells import Cells
+    from ithbit.reporting.comparison.agreement import Agreement
+    from ithbit.reporting.tables.table import ReportTable
     from ithbit.store.frame import Records
 
 CELL = ("rhi", "softmax-full", 1, 64, "polynomial")  # whose curves are drawn by default
@@ -37,7 +37,7 @@ def _records(store: str | Path, with_histories: bool = False) -> "Records":
 
 
 def _cells(store: str | Path, settings: str) -> "Cells":
-    from ithbit.report.cells import SETTINGS, gather
+    from ithbit.reporting.cells import SETTINGS, gather
 
     one_of("unknown settings", settings, SETTINGS)
     return gather(_records(store), settings)
@@ -59,20 +59,20 @@ def runs(store: str | Path = "runs", *, histories: bool = False) -> "pl.DataFram
 
 
 @dataclass(frozen=True, repr=False)
-class PaperTable(Shown):
+class PaperTable(Printable):
     """One of the paper's tables, with the format it prints in."""
 
-    table: "Table"
+    table: "ReportTable"
     format: str
     show: str
     out: Path | None = None  # where it was written
 
     def __str__(self) -> str:
-        from ithbit.report.tables.render import FORMATS
+        from ithbit.reporting.tables.render import FORMATS
 
         return printable(FORMATS[self.format](self.table, self.show).removesuffix("\n"))
 
-    def parts(self) -> Iterator[str]:
+    def render(self) -> Iterator[str]:
         yield str(self) if self.out is None else str(self.out)
 
 
@@ -98,9 +98,9 @@ def table(
     8,45/45,0.629±0.091,0.535±0.026
     ...
     """
-    from ithbit.report.cells import Cells
-    from ithbit.report.tables.main import TABLES
-    from ithbit.report.tables.render import FORMATS, SHOWS
+    from ithbit.reporting.cells import Cells
+    from ithbit.reporting.tables.main import TABLES
+    from ithbit.reporting.tables.render import FORMATS, SHOWS
     from ithbit.store.writing import write_text
 
     one_of("unknown table", name, TABLES)
@@ -132,7 +132,7 @@ def compare(
     >>> print(compare("results/paper").verdict())
     No evidence of a difference: none of 258 comparisons differs.
     """
-    from ithbit.report.comparison.compare import compare as compare_cells
+    from ithbit.reporting.comparison.compare import compare as compare_cells
 
     agreement = compare_cells(_cells(store, settings), number("alpha", alpha))
     if not agreement.n_compared:
@@ -166,9 +166,9 @@ def plot(
     """
     from ithbit.families import family_named, task_named
     from ithbit.published import Variant
-    from ithbit.report.cells import Cell
-    from ithbit.report.figures import FIGURES, check_figure_format, draw, save
-    from ithbit.report.figures.curves import curves_figure
+    from ithbit.reporting.cells import Cell
+    from ithbit.reporting.figures import FIGURES, check_figure_format, draw, save
+    from ithbit.reporting.figures.curves import curves_figure
     from ithbit.spec import CODE_DIGITS, ModelSpec
 
     one_of("unknown figure", name, (*FIGURES, "curves"))
@@ -209,8 +209,8 @@ def report(
     ...
     ithbit.errors.StoreError: the store nowhere does not exist; name the folder of a sweep ...
     """
-    from ithbit.report.cells import SETTINGS
-    from ithbit.report.page.page import write_page
+    from ithbit.reporting.cells import SETTINGS
+    from ithbit.reporting.page.page import write_page
     from ithbit.store.frame import no_rows
     from ithbit.store.probed import probed_layers
 

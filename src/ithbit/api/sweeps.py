@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import Seeds, Watch, at_least_one, checked, listed, on_slurm, seeds_of
+from ithbit.api.arguments import Seeds, Watch, as_list, at_least_one, checked, on_slurm, seeds_of
 from ithbit.api.training import Results, run_here
-from ithbit.errors import ClusterError, DeviceError, SpecError, one_of, whole
+from ithbit.display import Printable, clock, in_one_line, pluralize, say
+from ithbit.errors import ClusterError, DeviceError, SpecError, as_int, one_of
 from ithbit.families import family_named, task_named
 from ithbit.models.layer_source import layer_for
-from ithbit.shown import Shown, clock, counted, in_one_line, say
 from ithbit.spec import RunSpec
 from ithbit.store.reading import check_kind, run_folders
 from ithbit.store.status import STATUSES, RunStatus, folder_status, need_store, recorded, statuses
-from ithbit.sweep.select import selected, sweep_runs
+from ithbit.sweeps.select import selected, sweep_runs
 
 if TYPE_CHECKING:
     from ithbit.engine.device import Device
@@ -28,7 +28,7 @@ _LONGEST = 300  # characters of a reason; JSON has all of it
 
 
 @dataclass(frozen=True, repr=False)
-class Status(Shown):
+class Status(Printable):
     """The status of each run, by folder name; `waits` counts the reasons that Slurm gives for
     waiting."""
 
@@ -45,13 +45,13 @@ class Status(Shown):
         reasons = {folder: recorded(self.store / folder)[1] for folder in ended}
         return {"counts": self.counts, "runs": self.runs, "reasons": reasons}
 
-    def parts(self) -> Iterator[str]:
+    def render(self) -> Iterator[str]:
         if not self.runs:
             yield f"no runs in {self.store}/ yet"
             return
         counts = self.counts
-        listed = ", ".join(f"{counts[each]} {each}" for each in STATUSES if each in counts)
-        yield f"{listed} ({counted(len(self.runs), 'run')})"
+        as_list = ", ".join(f"{counts[each]} {each}" for each in STATUSES if each in counts)
+        yield f"{as_list} ({pluralize(len(self.runs), 'run')})"
         for shown in ("running", "queued", "stopped", "failed", "set aside"):
             folders = [folder for folder, each in self.runs.items() if each == shown]
             for folder in folders[:_MOST]:
@@ -61,25 +61,25 @@ class Status(Shown):
             if len(folders) > _MOST:
                 yield f"  {shown:9} … and {len(folders) - _MOST} more"
         for words, count in Counter(self.waits).most_common(3):
-            yield f"  Slurm on {counted(count, 'run')}: {words}"
+            yield f"  Slurm on {pluralize(count, 'run')}: {words}"
 
 
 @dataclass(frozen=True, repr=False)
-class Planned(Shown):
+class Planned(Printable):
     """What a sweep would do: the status of each of its runs, and how long the rest may take."""
 
     runs: dict[RunSpec, RunStatus]
     outlook: str
 
-    def parts(self) -> Iterator[str]:
+    def render(self) -> Iterator[str]:
         for run, each in self.runs.items():
             yield f"{each:9} {run.group:12} {run.folder}"
         done = sum(each == "done" for each in self.runs.values())
-        yield f"{counted(len(self.runs), 'run')}, {done} done already; {self.outlook}"
+        yield f"{pluralize(len(self.runs), 'run')}, {done} done already; {self.outlook}"
 
 
 @dataclass(frozen=True, repr=False)
-class Submitted(Shown):
+class Submitted(Printable):
     """A sweep submitted to the cluster: how many of its runs are queued or running, and how many
     are done."""
 
@@ -88,7 +88,7 @@ class Submitted(Shown):
     live: int
     done: int
 
-    def parts(self) -> Iterator[str]:
+    def render(self) -> Iterator[str]:
         left = self.runs - self.live - self.done
         yield (
             f"{self.live} of {self.runs} runs are queued or running, {self.done} done"
@@ -98,12 +98,12 @@ class Submitted(Shown):
 
 
 @dataclass(frozen=True, repr=False)
-class Cancelled(Shown):
+class Cancelled(Printable):
     """Tasks that were removed from the queue."""
 
     tasks: int
 
-    def parts(self) -> Iterator[str]:
+    def render(self) -> Iterator[str]:
         yield f"{self.tasks} tasks cancelled; submit their runs again to continue them"
 
 
@@ -159,10 +159,10 @@ def sweep(
          "detach": detach, "cancel": cancel},
     )  # fmt: skip
     if there:
-        from ithbit.sweep.executors.slurm import Slurm, asks_for_gpu, read_options
+        from ithbit.sweeps.executors.slurm import Slurm, asks_for_gpu, read_options
 
         profile = None if slurm_profile is None else Path(slurm_profile)
-        options = read_options(listed(slurm), profile)
+        options = read_options(as_list(slurm), profile)
         node = node_device(device, asks_for_gpu(options))
     if dry_run:
         found = statuses(store, runs)
@@ -178,8 +178,8 @@ def sweep(
         return run_here(runs, store, device, workers, kernels, compile, retry_failed, *told)
 
     from ithbit.api.progress import watching
-    from ithbit.engine.how import Event
-    from ithbit.sweep import cluster
+    from ithbit.engine.training_context import Event
+    from ithbit.sweeps import cluster
 
     queue = Slurm(options, workers)
     if cancel:
@@ -250,10 +250,10 @@ def _selected(
 ) -> list[RunSpec]:
     """The runs of a sweep that pass the filters."""
     keep: dict[str, list[Any]] = {
-        "task": [task_named(each) for each in listed(task)],
-        "family": [family_named(each).name for each in listed(family)],
-        "layers": [whole("layers", each) for each in listed(layers)],
-        "n": [whole("n", each) for each in listed(n)],
+        "task": [task_named(each) for each in as_list(task)],
+        "family": [family_named(each).name for each in as_list(family)],
+        "layers": [as_int("layers", each) for each in as_list(layers)],
+        "n": [as_int("n", each) for each in as_list(n)],
     }
     others = [] if seeds is None else seeds_of(seeds)
     early = stop_when_solved or None
@@ -285,19 +285,21 @@ def node_device(name: str, gpu_asked: bool) -> "Device":
 
 def _tasks(todo: list[RunSpec], node: "Device", runs_per_task: int | None) -> str:
     """The tasks that would be submitted, worked out without contacting the cluster."""
-    from ithbit.sweep.runner import group
+    from ithbit.sweeps.runner import group
 
     stacks = group(todo, node, n_workers=1, size=runs_per_task)
     sizes = Counter(len(stack) for stack in stacks)
-    shape = ", ".join(f"{count} of {counted(size, 'run')}" for size, count in sorted(sizes.items()))
+    shape = ", ".join(
+        f"{count} of {pluralize(size, 'run')}" for size, count in sorted(sizes.items())
+    )
     return f"tasks: {shape or 'none'}"
 
 
 def longest(runs: list[RunSpec], store: Path, device: str, workers: int | None) -> str:
     """How long runs may take on this machine, if every one needs all its epochs."""
     from ithbit.engine.device import choose_device
-    from ithbit.sweep.estimate import longest_seconds
-    from ithbit.sweep.processes import worker_devices
+    from ithbit.sweeps.estimate import longest_seconds
+    from ithbit.sweeps.processes import worker_devices
 
     chosen = choose_device(device)
     n_workers = len(worker_devices(device, chosen, workers))
@@ -310,8 +312,8 @@ def longest(runs: list[RunSpec], store: Path, device: str, workers: int | None) 
 def _jobs(store: Path) -> dict[RunSpec, Any]:
     """The runs of a store that have a Slurm job, with the job; prints a message if Slurm does not
     answer."""
-    from ithbit.sweep.executors.ledger import Ledger, live_runs
-    from ithbit.sweep.executors.slurm import Slurm
+    from ithbit.sweeps.executors.ledger import Ledger, live_runs
+    from ithbit.sweeps.executors.slurm import Slurm
 
     if not Ledger(store).batches():
         return {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ithbit.api.arguments import at_least_one, bits_of, checked
-from ithbit.errors import SpecError, whole
+from ithbit.errors import SpecError, as_int
 from ithbit.families import task_named
 from ithbit.theory.architecture import (
     FORMAL_FAMILIES,
@@ -21,15 +21,15 @@ from ithbit.theory.architecture import (
     architecture,
     need_theory,
 )
-from ithbit.theory.bounds import Bounds, NoBoundError, all_routes
+from ithbit.theory.bounds import LengthBounds, NoBoundError, all_routes
 from ithbit.theory.bounds import bound as tightest
 from ithbit.theory.complexity import Complexity, causal_complexity
 
 if TYPE_CHECKING:
-    from ithbit.prove.certificate import Confirmed
     from ithbit.theory.certificate import Certificate
     from ithbit.theory.explain import Explanation
     from ithbit.theory.solution import Solution, TrainedSolution
+    from ithbit.verification.proofs.certificate import Confirmed
 
 
 @checked
@@ -112,7 +112,7 @@ def certify(
 
     length = n if isinstance(task, str) else _solution(task, family, n, variant, model, {}).n_bits
     if length is not None:
-        require_writable(whole("n", length))
+        require_writable(as_int("n", length))
     sizes = {"layers": layers, "width": width, "heads": heads, "ff": ff, "state": state}
     certificate = derive(_solution(task, family, n, variant, model, sizes), method)
     if out is not None:
@@ -156,9 +156,9 @@ def check_certificate(file: str | Path, *, progress: bool = False) -> "Certifica
     ...     check_certificate(file).certified
     True
     """
-    from ithbit.prove.certificate import FORMAT, check_proof
     from ithbit.theory.certificate_file import check_certificate as check
     from ithbit.theory.certificate_file import read_certificate
+    from ithbit.verification.proofs.certificate import FORMAT, check_proof
 
     path = Path(file)
     content = read_certificate(path)
@@ -189,7 +189,7 @@ def explain(
     from ithbit.tasks.indexing import Instance
     from ithbit.theory.explain import explain as run
 
-    read, index = bits_of(bits), whole("index", index)
+    read, index = bits_of(bits), as_int("index", index)
     if isinstance(task, str):  # report a wrong input before building weights
         Instance(task_named(task), read, index)
     return run(_solution(task, family, len(read), variant, model, {"width": width}), read, index)
@@ -213,7 +213,7 @@ def bound(
     state: int = 16,
     conv: int = 3,
     bits: int = 32,
-) -> Bounds:
+) -> LengthBounds:
     """The length n* past which a family provably cannot solve the task, whatever its weights.
 
     Impossible for every n > n*, in real arithmetic; at n <= n* the bound is vacuous. Each bound
@@ -225,7 +225,7 @@ def bound(
     487
     """
     at_least_one(n=n)
-    bits = whole("bits", bits)
+    bits = as_int("bits", bits)
     arch = architecture(
         family,
         model,
@@ -245,7 +245,7 @@ def bound(
         from ithbit.theory.verdicts import why_no_bound
 
         raise NoBoundError(why_no_bound(task_named(task), arch)) from None
-    return Bounds(task, arch, n, best, all_routes(task, arch, bits), all)
+    return LengthBounds(task, arch, n, best, all_routes(task, arch, bits), all)
 
 
 @checked
@@ -289,7 +289,7 @@ def complexity(
         state=state,
         conv=conv,
     )
-    return causal_complexity(arch, whole("position", position))
+    return causal_complexity(arch, as_int("position", position))
 
 
 @checked
@@ -328,7 +328,7 @@ def verdict(
     from ithbit.theory.summary_table import table
     from ithbit.theory.verdicts import verdict as decide
 
-    n = whole("n", n)
+    n = as_int("n", n)
     at_least_one(n=n)
     if model == "formal" and state is not None:
         raise SpecError("only Mamba2, which is trained, has a state; take model 'trained'")

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import Seeds, at_least_one, checked, listed, seeds_of
+from ithbit.api.arguments import Seeds, as_list, at_least_one, checked, seeds_of
 from ithbit.api.verifications import Verifications as Verifications
-from ithbit.api.verifications import Verified as Verified
-from ithbit.errors import IthbitError, SpecError, StoreError, number, whole
+from ithbit.api.verifications import VerifiedRun as Verified
+from ithbit.errors import IthbitError, SpecError, StoreError, as_int, number
 from ithbit.families import task_named
 from ithbit.spec import ModelSpec, Protocol, RunSpec, cell
 from ithbit.store.reading import is_copy, load_verification, run_folders
@@ -17,7 +17,7 @@ from ithbit.store.schema import UnreadableError
 from ithbit.store.status import need_store
 
 if TYPE_CHECKING:
-    from ithbit.exchange import Score
+    from ithbit.external_models import Score
     from ithbit.loading.model import Model
     from ithbit.theory.solution import Solution, TrainedSolution
 
@@ -116,20 +116,20 @@ def verify(
     >>> found[0].record["n_evaluated"], found[0].solved
     (8, False)
     """
-    named = listed(runs)
+    named = as_list(runs)
     if bool(named) == all:
         raise SpecError("name runs to verify, or give --all for all finished runs of the store")
-    if whole("budget", budget) < 1:
+    if as_int("budget", budget) < 1:
         raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
     if not number("seconds", seconds) > 0:
         raise SpecError(f"seconds must be more than 0, got {seconds}")
-    if not 0 <= whole("seed", seed) < 1 << 63:
+    if not 0 <= as_int("seed", seed) < 1 << 63:
         raise SpecError(f"the seed is a number from 0 and below 2^63, got {seed}")
     from ithbit.api.progress import bars
     from ithbit.engine.device import choose_device
     from ithbit.models.layer_source import find_layer
     from ithbit.store.folder import keep_verification
-    from ithbit.verify.verify import (
+    from ithbit.verification.run_verification import (
         finished_folders,
         is_enough,
         may_be_proved,
@@ -138,7 +138,7 @@ def verify(
         with_stored,
     )
 
-    for each in listed(layer):
+    for each in as_list(layer):
         find_layer(each)
     store, chosen = Path(store), choose_device(device)
     folders = finished_folders(store) if all else [folder_of(run, store) for run in named]
@@ -179,7 +179,7 @@ def verify(
                 if (damage and (folder / "proof.json").exists()) or (
                     prove and (again or may_be_proved(record, seconds))
                 ):
-                    from ithbit.prove.runs import prove_run
+                    from ithbit.verification.proofs.run_proof import prove_run
 
                     say_so = done.notes.append
                     record = prove_run(folder, record, time_left, say, one_by_one, say_so)
@@ -277,9 +277,9 @@ def explore(
     ...     page.name, page.stat().st_size < 1_000_000
     ('page.html', True)
     """
-    from ithbit.explore.page import gather, write_page
+    from ithbit.explorer.page import gather, write_page
 
-    folders = [folder_of(run, Path(store)) for run in listed(runs)]
+    folders = [folder_of(run, Path(store)) for run in as_list(runs)]
     return write_page(gather(folders, construction), Path(out))
 
 
@@ -302,11 +302,11 @@ def data(
     ...     [path.name for path in data("rhi", n=4, out=folder, seeds=[0])][:2]
     ['held_out.parquet', 'held_out.npz']
     """
-    n = whole("n", n)
+    n = as_int("n", n)
     at_least_one(n=n)
     # Made as runs are, so that seeds no run could have are refused.
     runs = cell(ModelSpec(task_named(task), "gru", n), Protocol(), seeds_of(seeds))
-    from ithbit.exchange import write_sets
+    from ithbit.external_models import write_sets
 
     return write_sets(task, n, Path(out), [run.seed for run in runs], exhaustive)
 
@@ -328,6 +328,6 @@ def score(predictions: str | Path, *, data: str | Path = "data", name: str = "yo
     ...     score(f"{folder}/answers.npz", data=folder).solved
     1
     """
-    from ithbit.exchange import score as score_file
+    from ithbit.external_models import score as score_file
 
     return score_file(Path(predictions), Path(data), name)

@@ -15,9 +15,9 @@ from ithbit.api.arguments import (
     protocol_of,
     seeds_of,
 )
-from ithbit.errors import SpecError, whole
+from ithbit.display import Columns, Printable, in_one_line, pluralize, share_text
+from ithbit.errors import SpecError, as_int
 from ithbit.families import task_named
-from ithbit.shown import Columns, Shown, counted, in_one_line, share_text
 from ithbit.spec import Protocol, RunSpec, cell
 from ithbit.store.reading import check_kind, read_history
 from ithbit.store.records import Failure, Result
@@ -29,7 +29,7 @@ _MOST_SHOWN = 1_000_000  # bits of samples; that many take seconds to print
 _NAMED = 5  # failed runs listed by name in a summary
 
 
-class Results(Shown, list[Result | Failure]):
+class Results(Printable, list[Result | Failure]):
     """The outcome of every run, in order: a list that prints as a table of seeds, or as a count."""
 
     def __init__(self, outcomes: Iterable[Result | Failure], store: Path) -> None:
@@ -58,7 +58,7 @@ class Results(Shown, list[Result | Failure]):
     def to_json(self) -> list[dict[str, Any]]:
         return [outcome.to_json() for outcome in self]
 
-    def parts(self) -> Iterator[Any]:
+    def render(self) -> Iterator[Any]:
         from rich.text import Text
 
         diverged = sum(failure.diverged for failure in self.failures)
@@ -77,7 +77,7 @@ class Results(Shown, list[Result | Failure]):
                     yield Text(f"seed {result.spec.seed}: solved on samples, {in_one_line(said)}")
             left = f"; {not_run} could not be run and are not counted" if not_run else ""
             said = (
-                f"{self.solved} of {counted(len(self) - not_run, 'seed')} reached held-out "
+                f"{self.solved} of {pluralize(len(self) - not_run, 'seed')} reached held-out "
                 f"accuracy 1.0 (observed on samples, not proved){left}"
             )
             if not_run == len(self):
@@ -86,7 +86,7 @@ class Results(Shown, list[Result | Failure]):
             return
         apart = f" {diverged} diverged," if diverged else ""
         yield (
-            f"{counted(len(self), 'run')}: {self.solved} solved,{apart} {not_run} failed. "
+            f"{pluralize(len(self), 'run')}: {self.solved} solved,{apart} {not_run} failed. "
             f"Run folders: {self.store}/"
         )
         for failure in self.failures[:_NAMED]:
@@ -189,7 +189,7 @@ def run_here(
     from ithbit.api.progress import watching
     from ithbit.engine.device import choose_device
     from ithbit.engine.steppers.choice import switch_named
-    from ithbit.sweep.runner import run_all
+    from ithbit.sweeps.runner import run_all
 
     chosen, choice = choose_device(device), switch_named(kernels)
     compiled = switch_named(compile, "compile")
@@ -223,10 +223,10 @@ def params(
     return n_parameters(model)
 
 
-class Samples(Shown, list["Instance"]):
+class Samples(Printable, list["Instance"]):
     """Instances, in order."""
 
-    def parts(self) -> Iterator[str]:
+    def render(self) -> Iterator[str]:
         for number, instance in enumerate(self):
             yield ("\n" if number else "") + " | ".join(instance.tokens)
             yield f"index {instance.index} asks for bit number {instance.index}: {instance.answer}"
@@ -243,7 +243,7 @@ def sample(
     index 3 asks for bit number 3: 1
     """
     chosen = task_named(task)
-    n, seed, count = whole("n", n), whole("seed", seed), whole("count", count)
+    n, seed, count = as_int("n", n), as_int("seed", seed), as_int("count", count)
     if n < 1 or seed < 0 or count < 1:
         raise SpecError(
             f"n and count must be at least 1 and the seed at least 0, got n={n}, count={count}, "

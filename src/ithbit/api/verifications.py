@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.shown import Shown, counted, in_one_line
+from ithbit.display import Printable, in_one_line, pluralize
 from ithbit.store.records import BOUNDED, PROVED
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Verified(Shown):
+class VerifiedRun(Printable):
     """The verification of one run: its record, and whether the run counts as solved.
 
     `final` says whether the last epoch was perfect too: the record is about the final weights.
@@ -53,7 +53,7 @@ class Verified(Shown):
     def to_json(self) -> dict[str, Any]:
         return self.record | {"solved": self.solved, "final": self.final}
 
-    def parts(self) -> Iterator[str]:
+    def render(self) -> Iterator[str]:
         if self.found is None:
             yield in_one_line(f"on record: {self.folder}: {self.verdict}")
             return
@@ -91,12 +91,12 @@ class Verified(Shown):
         )
 
 
-class Verifications(Shown, list[Verified]):
+class Verifications(Printable, list[VerifiedRun]):
     """The verification of every run; `set_aside` has a message for each run that cannot be read or
     tried, `not_kept` for each whose folder cannot be written, and `notes` for each file that is
     damaged or does not hold."""
 
-    def __init__(self, verified: Iterable[Verified] = ()) -> None:
+    def __init__(self, verified: Iterable[VerifiedRun] = ()) -> None:
         super().__init__(verified)
         self.set_aside: list[str] = []
         self.not_kept: list[str] = []
@@ -105,7 +105,7 @@ class Verifications(Shown, list[Verified]):
     def summary(self) -> dict[str, dict[str, int]]:
         """Counts of verdicts: for all runs, for solved ones, and for those perfect at the end."""
 
-        def count(keep: list[Verified]) -> dict[str, int]:
+        def count(keep: list[VerifiedRun]) -> dict[str, int]:
             return {"runs": len(keep), **Counter(each.verdict for each in keep)}
 
         solved = [each for each in self if each.solved]
@@ -121,17 +121,17 @@ class Verifications(Shown, list[Verified]):
             {"notes": notes} if notes else {}
         )
 
-    def parts(self) -> Iterator[str]:
+    def render(self) -> Iterator[str]:
         for each in self:
             if each.found is not None or len(self) == 1:
-                yield from each.parts()
+                yield from each.render()
         if self.set_aside:
-            runs = counted(len(self.set_aside), "run")
+            runs = pluralize(len(self.set_aside), "run")
             yield f"set aside, since they cannot be read or tried: {runs}"
         if len(self) == 1:
             yield self[0].source()
             return
         for what, counts in self.summary().items():
             rest = ", ".join(f"{count} {each}" for each, count in counts.items() if each != "runs")
-            yield f"{what}: {counted(counts['runs'], 'run')}" + (f": {rest}" if rest else "")
+            yield f"{what}: {pluralize(counts['runs'], 'run')}" + (f": {rest}" if rest else "")
         yield "observed in float32 with the weights at the end of training; proved only if stated"

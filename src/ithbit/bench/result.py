@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from ithbit.display import COLUMNS, aligned, wrapped
 from ithbit.errors import StoreError
 from ithbit.families import Task
-from ithbit.shown import COLUMNS, aligned, wrapped
 
 SCHEMA = 2
 STEPPERS = ("reference", "stacked", "compiled", "kernels")
@@ -28,7 +28,7 @@ class Ceilings:
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """One configuration: seconds per run and epoch of each stepper, None where not timed.
 
     `errors` has a message for each stepper that failed.
@@ -56,7 +56,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Result:
+class BenchResult:
     """A whole bench. `remarks` apply to all rows, such as why there are no kernels; `ceilings` is
     None in results from before they were measured."""
 
@@ -64,9 +64,9 @@ class Result:
     settings: dict[str, Any]  # steps and repeats timed, steps per epoch, batch
     ceilings: Ceilings | None
     remarks: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[BenchRow, ...]
 
-    def shares(self, row: Row, stepper: str) -> tuple[float, float] | None:
+    def shares(self, row: BenchRow, stepper: str) -> tuple[float, float] | None:
         """Shares of the fp32 and of the copy ceiling reached by the necessary work of an epoch."""
         taken = row.seconds.get(stepper)
         if taken is None or self.ceilings is None:
@@ -88,7 +88,7 @@ class Result:
             "rows": [self._row(row) for row in self.rows],
         }
 
-    def _row(self, row: Row) -> dict[str, Any]:
+    def _row(self, row: BenchRow) -> dict[str, Any]:
         shares = {stepper: self.shares(row, stepper) for stepper in STEPPERS}
         return asdict(row) | {
             "ratios": {stepper: row.ratio(stepper) for stepper in STEPPERS[1:]},
@@ -97,22 +97,22 @@ class Result:
         }
 
 
-def from_json(data: dict[str, Any]) -> Result:
+def from_json(data: dict[str, Any]) -> BenchResult:
     """The result that `to_json` wrote; raises KeyError or TypeError for anything else."""
     if data["schema"] != SCHEMA:
         raise KeyError(f"schema {data['schema']}")
-    names = [member.name for member in fields(Row)]
+    names = [member.name for member in fields(BenchRow)]
     ceilings = data["ceilings"]
-    return Result(
+    return BenchResult(
         data["environment"],
         data["settings"],
         None if ceilings is None else Ceilings(**ceilings),
         tuple(data["remarks"]),
-        tuple(Row(**{name: row[name] for name in names}) for row in data["rows"]),
+        tuple(BenchRow(**{name: row[name] for name in names}) for row in data["rows"]),
     )
 
 
-def read_result(path: Path) -> Result:
+def read_result(path: Path) -> BenchResult:
     """The result in a file."""
     try:
         return from_json(json.loads(path.read_bytes()))
@@ -125,7 +125,7 @@ def read_result(path: Path) -> Result:
         ) from error
 
 
-def result_text(result: Result) -> str:
+def result_text(result: BenchResult) -> str:
     """The machine, a row for each configuration in each table, and what the columns mean."""
     shown = [
         stepper
@@ -143,7 +143,7 @@ def result_text(result: Result) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _machine(result: Result) -> list[str]:
+def _machine(result: BenchResult) -> list[str]:
     env, ceilings = result.environment, result.ceilings
     text = f"{env['device_name'] or env['device']}"
     if env.get("cores"):
@@ -163,7 +163,7 @@ def _machine(result: Result) -> list[str]:
     return lines
 
 
-def _cell(result: Result, row: Row, stepper: str, unit: str) -> str:
+def _cell(result: BenchResult, row: BenchRow, stepper: str, unit: str) -> str:
     """The number of a configuration in the column of a stepper and a unit."""
     if unit == "s":
         taken = row.seconds.get(stepper)
@@ -176,7 +176,7 @@ def _cell(result: Result, row: Row, stepper: str, unit: str) -> str:
     return "–" if shares is None else f"{100 * shares[unit == 'copy']:.2g}%"
 
 
-def _table(result: Result, columns: list[tuple[str, str]]) -> list[str]:
+def _table(result: BenchResult, columns: list[tuple[str, str]]) -> list[str]:
     """Lines of a table: a head of two lines, then one row per configuration."""
     table = [
         [*("" for _ in _NAMES), *(stepper for stepper, _ in columns)],
@@ -191,7 +191,7 @@ def _table(result: Result, columns: list[tuple[str, str]]) -> list[str]:
     return [line for cells in table for line in aligned(cells, widths, gap, to_left)]
 
 
-def _means(result: Result, fast: list[str]) -> list[str]:
+def _means(result: BenchResult, fast: list[str]) -> list[str]:
     lines = []
     for stepper in fast:
         for seeds in sorted({row.seeds for row in result.rows}):
@@ -206,7 +206,7 @@ def _means(result: Result, fast: list[str]) -> list[str]:
     return lines
 
 
-def _legend(result: Result, fast: list[str]) -> list[str]:
+def _legend(result: BenchResult, fast: list[str]) -> list[str]:
     s = result.settings
     seconds = "s: seconds per run and epoch"
     if "steps" in s:
@@ -225,7 +225,7 @@ def _legend(result: Result, fast: list[str]) -> list[str]:
     return lines
 
 
-def _notes(result: Result) -> list[str]:
+def _notes(result: BenchResult) -> list[str]:
     """Remarks, and each failure once with the configurations it occurred in."""
     met: dict[tuple[str, str], list[str]] = {}
     for row in result.rows:

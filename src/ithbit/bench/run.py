@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 
 from ithbit.bench import work
-from ithbit.bench.result import Ceilings, Result, Row
+from ithbit.bench.result import BenchResult, BenchRow, Ceilings
 from ithbit.engine.cell import stack_size
 from ithbit.engine.device import Device, choose_device, describe_environment, usable_cores
 from ithbit.engine.optim import AdamState
@@ -31,7 +31,7 @@ from ithbit.engine.steppers.choice import refusal
 from ithbit.errors import IthbitError, raise_problems
 from ithbit.native import building
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.sweep.presets import CONSTRUCTIVE, Variant
+from ithbit.sweeps.presets import CONSTRUCTIVE, Variant
 
 _WARM_UP = 3
 _WORKER = "from ithbit.bench.run import worker; worker()"
@@ -53,8 +53,8 @@ def bench(
     quick: bool = False,
     variants: Sequence[Variant] = TIMED,
     said: Callable[[str], None] = lambda text: None,
-    keep: Callable[[Result], None] = lambda result: None,
-) -> Result:
+    keep: Callable[[BenchResult], None] = lambda result: None,
+) -> BenchResult:
     """Time everything; `keep` gets the result so far after every configuration. By default `steps`
     and `repeats` are some seconds of the slowest reference on either device."""
     numbers = {"n": lengths, "seeds": seeds, "steps": (steps,), "repeats": (repeats,)}
@@ -83,16 +83,16 @@ def bench(
         if importlib.util.find_spec("fla") is None:
             no_fla = "the reference for mamba2 is Hugging Face's, because fla is not installed"
     remarks = (absent and f"no kernels: {absent}", uncompiled, no_fla)
-    found = Result(
+    found = BenchResult(
         environment(on),
         counts | {"epoch_steps": protocol.epoch_steps, "batch": batch},
         ceilings,
         tuple(remark for remark in remarks if remark),
         (),
     )
-    rows: list[Row] = []
+    rows: list[BenchRow] = []
 
-    def timed(row: Row, stepper: StepperName | Literal["reference"]) -> Row:
+    def timed(row: BenchRow, stepper: StepperName | Literal["reference"]) -> BenchRow:
         model = ModelSpec(row.task, row.family, row.n, row.layers)
         name = f"{row.name} n={row.n} {row.seeds} seeds"
         try:
@@ -112,7 +112,7 @@ def bench(
             model = ModelSpec(task, family, n, layers)
             constructive = (task, family, layers) in CONSTRUCTIVE
             needed = (work.step_flops(model, batch), work.step_bytes(model, batch))
-            first = Row(task, family, layers, n, seeds[0], constructive, *needed, {})
+            first = BenchRow(task, family, layers, n, seeds[0], constructive, *needed, {})
             first = timed(first, "reference")
             for n_seeds in seeds:
                 row = timed(replace(first, seeds=n_seeds), "stacked")

@@ -9,8 +9,8 @@ from io import TextIOWrapper
 
 from ithbit.cli import commands as commands  # each adds itself to the application
 from ithbit.cli.application import app
+from ithbit.display import say
 from ithbit.errors import IthbitError
-from ithbit.shown import say
 
 __all__ = ["app", "main"]
 

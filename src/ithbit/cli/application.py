@@ -17,8 +17,8 @@ from ithbit import __version__
 from ithbit.api.arguments import Layer, Seeds, check_path
 from ithbit.api.trained import Run
 from ithbit.cli.options import OPTIONS
+from ithbit.display import Printable, json_text, say, show
 from ithbit.errors import IthbitError
-from ithbit.shown import Shown, json_text, say, show
 from ithbit.spec import RunSpec
 
 # Types that the API takes in several forms, and the one form that the command line takes; a list is
@@ -189,7 +189,7 @@ def _help(function: Callable[..., Any], options: Mapping[str, Any], printer: Pri
 
 def print_result(result: Any) -> None:
     """Print a result in readable form; for files, their paths."""
-    if isinstance(result, Shown):
+    if isinstance(result, Printable):
         show(result)
     else:
         say(*(result if isinstance(result, list) else [result]))

@@ -14,10 +14,10 @@ from ithbit.api import probing, records, sweeps, theory, trained, training
 from ithbit.api.training import Results
 from ithbit.cli import demo, options
 from ithbit.cli.application import AsJson, command, print_or_json, print_result
-from ithbit.shown import counted, in_one_line, say
+from ithbit.display import in_one_line, pluralize, say
 
 if TYPE_CHECKING:
-    from ithbit.bench.result import Result
+    from ithbit.bench.result import BenchResult
 
 
 command(demo.demo, options.DEMO)(print_result)
@@ -63,7 +63,7 @@ def compare(
 
 @command(records.plot, options.PLOT)
 def plot(figure: Any, name: str, out: Path | None) -> None:
-    from ithbit.report.figures import save
+    from ithbit.reporting.figures import save
 
     say(out or save(figure, Path(f"{name}.png")))
 
@@ -123,7 +123,7 @@ def construct(solution: Any, out: Path | None, as_json: AsJson = False) -> None:
 
         say(json.dumps(weights_to_json(solution)))
         return
-    layers = counted(solution.depth, "layer")
+    layers = pluralize(solution.depth, "layer")
     say(
         f"{solution.task} by {solution.family}, n = {solution.n_bits}: {layers} of width "
         f"{solution.width}, {solution.variant} ({solution.theorem})"
@@ -147,7 +147,7 @@ def check(certificate: Any, file: Path, as_json: AsJson = False) -> None:
     if as_json:
         print_or_json(certificate, as_json)
         return
-    from ithbit.prove.certificate import Confirmed
+    from ithbit.verification.proofs.certificate import Confirmed
 
     if isinstance(certificate, Confirmed):
         word = "holds" if certificate.checked else "confirmed by the same bounds"
@@ -172,7 +172,7 @@ def bench(
     quick: bool = False,
     read: Path | None = None,
     json: str | None = None,
-) -> "Result":
+) -> "BenchResult":
     """Time the reference, the stacked models and compiled code or kernels, side by side.
 
     For the nine constructive configurations and the deepest of each family: seconds per run and
@@ -187,7 +187,7 @@ def bench(
     if file is not None:
         check_writable(file)
 
-    def keep(result: "Result") -> None:
+    def keep(result: "BenchResult") -> None:
         if file is not None:
             write_whole(file, json_bytes(result.to_json()))
 

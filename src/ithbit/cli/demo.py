@@ -9,21 +9,21 @@ from typing import Any
 
 from ithbit.api.records import report
 from ithbit.api.training import Results, run_here
+from ithbit.display import Printable, clock, in_one_line
 from ithbit.published import published
-from ithbit.shown import Shown, clock, in_one_line
 from ithbit.store.records import Result
-from ithbit.sweep.presets import preset
+from ithbit.sweeps.presets import preset
 
 
 @dataclass(frozen=True, repr=False)
-class Successes(Shown):
+class Successes(Printable):
     """Successes of each configuration, next to the published ones."""
 
     outcomes: Results
     page: Path
     seconds: float
 
-    def parts(self) -> Iterator[Any]:
+    def render(self) -> Iterator[Any]:
         from rich.table import Table
         from rich.text import Text
 

@@ -12,15 +12,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from ithbit.display import pluralize
 from ithbit.engine.device import Device
-from ithbit.engine.how import Event, How, Left, Notice
 from ithbit.engine.optim import AdamState, Plateau
 from ithbit.engine.stack import Stack, fresh_state
-from ithbit.engine.steppers.choice import choose_stepper, faster, why_alone
+from ithbit.engine.steppers.choice import choose_stepper, select_faster_stepper, stacking_obstacle
+from ithbit.engine.training_context import Event, Notice, TrainingContext, UnfinishedRuns
 from ithbit.families import family_named
 from ithbit.models.classifier import n_parameters
 from ithbit.models.layer_source import layer_for
-from ithbit.shown import counted
 from ithbit.spec import RunSpec
 from ithbit.store.folder import Checkpoint, RunFolder
 from ithbit.store.records import Epoch
@@ -34,7 +34,7 @@ _MAX_SHARES = 512  # rows of partial gradients that the kernels keep per run, at
 
 def stack_size(run: RunSpec, device: Device) -> int:
     """How many runs to train at once: many on a GPU, only as many as fit its caches on a CPU."""
-    if why_alone(run.model, device) is not None:
+    if stacking_obstacle(run.model, device) is not None:
         return 1
     model, batch_size = run.model, run.protocol.batch_size
     tokens = batch_size * n_tokens(model.task, model.n_bits)
@@ -84,42 +84,46 @@ class Progress:
         self.epochs_saved, self.saved = len(self.history), time.monotonic()
 
 
-class Cell:
+class CellTraining:
     """Runs of one spec: seated in the stack, or waiting for a place in it."""
 
-    def __init__(self, runs: list[RunSpec], how: How) -> None:
-        self.how = how
-        self.waiting = deque(RunFolder(how.store, run) for run in runs)
-        self.halted: deque[Progress] = deque()  # started, but taken out of a stack after a fault
-        self.seated: list[Progress] = []
+    def __init__(self, runs: list[RunSpec], context: TrainingContext) -> None:
+        self.context = context
+        self.waiting = deque(RunFolder(context.store, run) for run in runs)
+        self.suspended: deque[Progress] = deque()  # started, but taken out of a stack after a fault
+        self.active: list[Progress] = []
         self.busy: list[RunFolder] = []  # held by other processes
-        self.size = stack_size(runs[0], how.device)
-        self.fallen = False  # to the plain models, for good: after a fault, or as they are faster
+        self.size = stack_size(runs[0], context.device)
+        self.fell_back = (
+            False  # to the plain models, for good: after a fault, or as they are faster
+        )
         self.captured = True  # on a GPU: steps are replayed from a graph
         self.raised: BaseException | None = None  # by the watcher, to stop the training
         self._stack: Stack | None = None
-        self.stepper, notices = choose_stepper(runs[0], how.device, how.kernels, how.compile)
+        self.stepper, notices = choose_stepper(
+            runs[0], context.device, context.kernels, context.compile
+        )
         for folder in self.waiting:
             folder.create()
             if folder.run.model.code:
                 layer = layer_for(folder.run.model)
                 folder.keep_layer(layer.source, layer.text)
         for notice in notices:
-            self.tell(Event(runs[0], Notice(notice)))
+            self.notify(Event(runs[0], Notice(notice)))
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         try:
-            self.how.watch(event)
+            self.context.watch(event)
         except BaseException as error:
             self.raised = error
             raise
 
     def fill(self) -> bool:
         """Seat waiting runs while there is room; return whether any run is seated."""
-        while len(self.seated) < self.size and (self.halted or self.waiting):
+        while len(self.active) < self.size and (self.suspended or self.waiting):
             self.unstack()
-            if self.halted:
-                self.seated.append(self.halted.popleft())
+            if self.suspended:
+                self.active.append(self.suspended.popleft())
                 continue
             folder = self.waiting.popleft()
             with ExitStack() as claim:
@@ -129,21 +133,21 @@ class Cell:
                 # Checked again now that we hold the folder: another process may have ended the run.
                 done, shorter = folder.outcome(), folder.shorter()
                 if done or (shorter and (done := folder.end_as(shorter))):
-                    self.tell(Event(folder.run, done))
+                    self.notify(Event(folder.run, done))
                 else:
-                    self.seated.append(self._load(folder, shorter))
-                    self.seated[-1].claim = claim.pop_all()
-        return bool(self.seated)
+                    self.active.append(self._load(folder, shorter))
+                    self.active[-1].claim = claim.pop_all()
+        return bool(self.active)
 
     def _load(self, folder: RunFolder, shorter: RunFolder | None) -> Progress:
         """A run as the store has it: from its checkpoint, a shorter run's, or the beginning."""
         fresh = vars(fresh_state(folder.run))
         checkpoint, remark = folder.load(like=fresh)
         if remark:
-            self.tell(Event(folder.run, f"{remark}; starting anew"))
+            self.notify(Event(folder.run, f"{remark}; starting anew"))
         if checkpoint is None and shorter:
             checkpoint = folder.begin_as(shorter, fresh)
-            self.tell(Event(folder.run, Notice(_goes_on(shorter, checkpoint))))
+            self.notify(Event(folder.run, Notice(_goes_on(shorter, checkpoint))))
         if checkpoint is None:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             checkpoint = Checkpoint(0, math.inf, 0, fresh, now)
@@ -160,19 +164,19 @@ class Cell:
     def stack(self) -> Stack:
         """The stack of the seated runs: the same one until a run joins or leaves."""
         if self._stack is None:
-            runs, states = [p.run for p in self.seated], [p.adam for p in self.seated]
+            runs, states = [p.run for p in self.active], [p.adam for p in self.active]
             state = AdamState.join(states)
-            if self.stepper == "compiled" and self.how.compile == "auto":
-                self.stepper = faster(runs, state, self.how.device)
-                self.fallen = self.stepper == "stacked"
-            self._stack = Stack(runs, state, self.how.device, self.stepper, self.captured)
+            if self.stepper == "compiled" and self.context.compile == "auto":
+                self.stepper = select_faster_stepper(runs, state, self.context.device)
+                self.fell_back = self.stepper == "stacked"
+            self._stack = Stack(runs, state, self.context.device, self.stepper, self.captured)
         return self._stack
 
-    def change_over(self) -> None:
+    def maybe_switch_stepper(self) -> None:
         """Switch to compiled code for the coming epochs, once it is ready and if it pays."""
-        if self.stepper == "stacked" and self.how.compile == "auto" and not self.fallen:
-            run = self.seated[0].run
-            self.stepper, _ = choose_stepper(run, self.how.device, self.how.kernels, "auto")
+        if self.stepper == "stacked" and self.context.compile == "auto" and not self.fell_back:
+            run = self.active[0].run
+            self.stepper, _ = choose_stepper(run, self.context.device, self.context.kernels, "auto")
             if self.stepper != "stacked":
                 self.unstack()
 
@@ -181,43 +185,43 @@ class Cell:
         if self._stack is not None:
             stack, self._stack = self._stack, None
             try:
-                for progress, adam in zip(self.seated, stack.kept_rows(), strict=True):
+                for progress, adam in zip(self.active, stack.kept_rows(), strict=True):
                     progress.adam = adam
             finally:
                 stack.close()
 
     def save(self, older_than: float = -math.inf) -> None:
         """Save seated runs with new epochs, last saved at least `older_than` seconds ago."""
-        due = [progress for progress in self.seated if progress.is_due(older_than)]
+        due = [progress for progress in self.active if progress.is_due(older_than)]
         if due:
-            rows = self._stack.kept_rows() if self._stack else [p.adam for p in self.seated]
-            for progress, adam in zip(self.seated, rows, strict=True):
+            rows = self._stack.kept_rows() if self._stack else [p.adam for p in self.active]
+            for progress, adam in zip(self.active, rows, strict=True):
                 if progress in due:
                     progress.save(adam)
 
-    def part_with(self, progress: Progress) -> None:
+    def release(self, progress: Progress) -> None:
         """Release a run, and free its seat for the next."""
-        self.seated = [other for other in self.seated if other is not progress]
+        self.active = [other for other in self.active if other is not progress]
         progress.claim.close()
 
-    def leave(self, save: bool = True) -> Left:
+    def leave(self, save: bool = True) -> UnfinishedRuns:
         """Release all runs; return the unfinished ones, those that waited longest first."""
         try:
             if save:
                 self.save()
-                for progress in filter(Progress.is_due, self.halted):
+                for progress in filter(Progress.is_due, self.suspended):
                     progress.save(progress.adam)
         finally:
             if self._stack is not None:
                 self._stack.close()
-            for progress in (*self.seated, *self.halted):
+            for progress in (*self.active, *self.suspended):
                 progress.claim.close()
         waiting = {folder.run: 0 for folder in self.waiting}
-        return waiting | {p.run: p.epochs_saved for p in (*self.halted, *self.seated)}
+        return waiting | {p.run: p.epochs_saved for p in (*self.suspended, *self.active)}
 
 
 def _goes_on(shorter: RunFolder, checkpoint: Checkpoint | None) -> str:
-    most = f"a finished run of at most {counted(shorter.run.protocol.max_epochs, 'epoch')}"
+    most = f"a finished run of at most {pluralize(shorter.run.protocol.max_epochs, 'epoch')}"
     if checkpoint is None:
         why = "a usable optimiser state (earlier versions kept none)"
         return f"{most} is here, but without {why}: trained from scratch"

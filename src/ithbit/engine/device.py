@@ -50,7 +50,7 @@ class Device:
         return False
 
     @contextmanager
-    def said_if_lost(self) -> Iterator[None]:
+    def raise_if_device_lost(self) -> Iterator[None]:
         """Turn any failure of a lost device into a `DeviceError`."""
         try:
             yield

@@ -4,12 +4,12 @@
 and are saved. A run that stops leaves the stack and a waiting one takes its place; a run whose loss
 is not finite is recorded as failed without affecting the others.
 
-All other faults are handled around the loop, by `_survive`. A stack too large for memory is halved,
-kernels and compiled code that fail are replaced by the plain models, steps that cannot be captured
-in a graph run one by one, and runs of a user's layer that fail in a stack are trained one at a
-time; every run resumes from its last whole epoch. Any other fault is recorded as a failure of the
-runs it hit, and the sweep continues. A lost device, a watcher that raises and user errors end the
-training without failing any run.
+All other faults are handled around the loop, by `_run_with_recovery`. A stack too large for memory
+is halved, kernels and compiled code that fail are replaced by the plain models, steps that cannot
+be captured in a graph run one by one, and runs of a user's layer that fail in a stack are trained
+one at a time; every run resumes from its last whole epoch. Any other fault is recorded as a failure
+of the runs it hit, and the sweep continues. A lost device, a watcher that raises and user errors
+end the training without failing any run.
 """
 
 import math
@@ -24,12 +24,12 @@ from typing import Literal
 
 import torch
 
-from ithbit.engine.cell import Cell, Progress
+from ithbit.engine.cell import CellTraining, Progress
 from ithbit.engine.device import describe_environment, one_thread
 from ithbit.engine.evaluate import shifted_accuracy, structured_answers
-from ithbit.engine.how import Event, How, Left, Notice
-from ithbit.engine.lanes import CaptureError, give_memory_back, lane, no_capture
+from ithbit.engine.gpu_streams import CaptureError, give_memory_back, gpu_stream, no_capture
 from ithbit.engine.steppers.plain import evaluator
+from ithbit.engine.training_context import Event, Notice, TrainingContext, UnfinishedRuns
 from ithbit.errors import BusyError, IthbitError, SpecError
 from ithbit.models.classifier import init, n_parameters
 from ithbit.models.stacked import unpacked
@@ -40,7 +40,7 @@ SAVE_SECONDS = 10.0  # a crash costs at most this much work, plus one epoch
 _SAVE_SETTING = "ITHBIT_SAVE_SECONDS"  # overrides it, for slow file systems or frequent crashes
 
 
-def train_cell(runs: list[RunSpec], how: How) -> Left:
+def train_cell(runs: list[RunSpec], context: TrainingContext) -> UnfinishedRuns:
     """Train runs of one spec from their state in the store; return those that a pause left.
 
     An unfinished run resumes from its checkpoint and ends as if it had never been stopped. Runs
@@ -51,32 +51,32 @@ def train_cell(runs: list[RunSpec], how: How) -> Left:
         return {}
     if len({(run.model, run.protocol) for run in runs}) > 1 or len(set(runs)) < len(runs):
         raise SpecError("runs trained together must share model and protocol and have a seed each")
-    with how.device.said_if_lost(), one_thread(), lane(how.device):
-        cell = Cell(runs, how)
+    with context.device.raise_if_device_lost(), one_thread(), gpu_stream(context.device):
+        cell = CellTraining(runs, context)
         try:
-            _survive(cell)
+            _run_with_recovery(cell)
         except BaseException as error:
             # An interruption saves the runs, as a pause does, unless it is the second request.
             # An error (of the watcher, of a lost device) leaves them as they were last saved.
-            cell.leave(save=not (isinstance(error, Exception) or how.pause.asked))
+            cell.leave(save=not (isinstance(error, Exception) or context.pause.requested))
             raise
         left = cell.leave()
-    if not how.pause.due and cell.busy:
+    if not context.pause.expired and cell.busy:
         names = ", ".join(folder.run.name for folder in cell.busy)
         raise BusyError(f"another process is training {names}; wait for it")
     return left | {folder.run: 0 for folder in cell.busy}
 
 
-def _epochs(cell: Cell) -> None:
+def _epochs(cell: CellTraining) -> None:
     """Train epoch after epoch until every run has ended or a pause is due."""
-    pause, save_seconds = cell.how.pause, _save_seconds()
-    while not pause.asked and cell.fill():
+    pause, save_seconds = cell.context.pause, _save_seconds()
+    while not pause.requested and cell.fill():
         if _stop(cell):  # a run that a fault sent back after its last epoch
             continue
-        stack, company = cell.stack(), cell.seated
+        stack, active = cell.stack(), cell.active
 
         start = time.perf_counter()
-        losses = stack.train_epoch([len(p.history) for p in company], lambda: pause.asked)
+        losses = stack.train_epoch([len(p.history) for p in active], lambda: pause.requested)
         if losses is None:
             return
         trained = time.perf_counter()
@@ -84,32 +84,32 @@ def _epochs(cell: Cell) -> None:
         evaluated = time.perf_counter()
 
         # Record and schedule all runs first, then make the copy that they are saved from.
-        for k, progress in enumerate(company):
+        for k, progress in enumerate(active):
             epoch = Epoch(
                 epoch=len(progress.history) + 1,
                 train_loss=losses[k],
                 held_out_loss=held_out_losses[k],
                 held_out_accuracy=accuracies[k],
                 learning_rate=progress.rate,
-                seconds=(trained - start) / len(company),
+                seconds=(trained - start) / len(active),
             )
             protocol = progress.run.protocol
             progress.history.append(epoch)
-            progress.evaluation_seconds = (evaluated - trained) / len(company)
+            progress.evaluation_seconds = (evaluated - trained) / len(active)
             progress.rate = progress.plateau.next_rate(progress.rate, epoch.train_loss, protocol)
-        stack.keep([p.rate for p in company])
-        sound = [p for p in company if _stop_reason(p) != "failed"]
+        stack.keep([p.rate for p in active])
+        sound = [p for p in active if _stop_reason(p) != "failed"]
         for progress in sound:
             progress.folder.append_epoch(progress.history[-1])
         for progress in sound:
-            cell.tell(Event(progress.run, progress.history[-1]))
+            cell.notify(Event(progress.run, progress.history[-1]))
 
         # Stop or continue.
         _stop(cell)
         cell.save(older_than=save_seconds)
-        if cell.seated:
-            cell.change_over()
-        if pause.due:
+        if cell.active:
+            cell.maybe_switch_stepper()
+        if pause.expired:
             return
 
 
@@ -121,9 +121,9 @@ def _save_seconds() -> float:
         raise SpecError(f"{_SAVE_SETTING} must be a number of seconds, got {text!r}") from None
 
 
-def _stop(cell: Cell) -> bool:
+def _stop(cell: CellTraining) -> bool:
     """End the runs that have had their last epoch; return whether there were any."""
-    ended = [(p, reason) for p in cell.seated if (reason := _stop_reason(p))]
+    ended = [(p, reason) for p in cell.active if (reason := _stop_reason(p))]
     if ended:
         cell.unstack()
     for progress, reason in ended:
@@ -152,10 +152,10 @@ def _stop_reason(progress: Progress) -> StoppedBy | Literal["failed"] | None:
     return "epochs" if epoch.epoch >= protocol.max_epochs else None
 
 
-def _finish(progress: Progress, reason: StoppedBy, cell: Cell) -> None:
+def _finish(progress: Progress, reason: StoppedBy, cell: CellTraining) -> None:
     """Evaluate the final weights at the shifted lengths and on structured inputs, and write the
     result."""
-    run, history, device = progress.run, progress.history, cell.how.device
+    run, history, device = progress.run, progress.history, cell.context.device
     like = init(run.model, run.seed)
     params = unpacked(progress.adam.values.to(device.torch), like)
     with no_capture(device) if cell.stepper == "module" else nullcontext():
@@ -185,11 +185,11 @@ def _finish(progress: Progress, reason: StoppedBy, cell: Cell) -> None:
     progress.folder.complete_history(history)
     state = progress.checkpoint(progress.adam) if reason == "epochs" else None
     progress.folder.finish(result, weights, state)
-    cell.part_with(progress)
-    cell.tell(Event(run, result))
+    cell.release(progress)
+    cell.notify(Event(run, result))
 
 
-def _survive(cell: Cell) -> None:
+def _run_with_recovery(cell: CellTraining) -> None:
     """Run the epoch loop to its end, continuing after every fault that training can survive."""
     while True:
         try:
@@ -198,12 +198,12 @@ def _survive(cell: Cell) -> None:
         except IthbitError:
             raise
         except Exception as error:
-            if error is cell.raised or not cell.seated or cell.how.device.is_lost():
+            if error is cell.raised or not cell.active or cell.context.device.is_lost():
                 raise  # with nobody seated there is no run to blame
             said, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
             too_large, uncaptured = _is_out_of_memory(error), isinstance(error, CaptureError)
         # Outside the except block: the error, and the tensors it refers to, are gone by now.
-        _mend(cell, said, trace, too_large, uncaptured)
+        _recover(cell, said, trace, too_large, uncaptured)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -211,23 +211,23 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
 
 
-def _mend(cell: Cell, said: str, trace: str, too_large: bool, uncaptured: bool) -> None:
+def _recover(cell: CellTraining, said: str, trace: str, too_large: bool, uncaptured: bool) -> None:
     """Continue after a fault: with a smaller stack, with other steps, or without these runs."""
     cell.unstack()
-    run, n_runs = cell.seated[0].run, len(cell.seated)
+    run, n_runs = cell.active[0].run, len(cell.active)
     family, why = run.model.family, shorten(said, 200, placeholder="…")
     text = None
     if too_large:
-        give_memory_back(cell.how.device)
+        give_memory_back(cell.context.device)
         if n_runs > 1:
             cell.size = n_runs // 2
             text = f"out of memory with {n_runs} runs of {family} at once"
             text += f": trained {cell.size} at a time"
-    elif cell.stepper == "kernels" and cell.how.kernels == "auto":
-        cell.stepper, cell.fallen = "stacked", True
+    elif cell.stepper == "kernels" and cell.context.kernels == "auto":
+        cell.stepper, cell.fell_back = "stacked", True
         text = f"the kernels of {family} failed ({why}): trained with the plain models"
-    elif cell.stepper == "compiled" and cell.how.compile == "auto":
-        cell.stepper, cell.fallen = "stacked", True
+    elif cell.stepper == "compiled" and cell.context.compile == "auto":
+        cell.stepper, cell.fell_back = "stacked", True
         text = f"compiled code of {family} failed ({why}): trained with the plain models"
     elif uncaptured and cell.captured:
         cell.captured = False
@@ -236,17 +236,17 @@ def _mend(cell: Cell, said: str, trace: str, too_large: bool, uncaptured: bool) 
         cell.size = 1
         text = f"{family} failed with {n_runs} runs at once ({why}): trained one at a time"
     if text is None:
-        for progress in cell.seated:
+        for progress in cell.active:
             _fail(progress, said, trace, cell)
     else:
-        cell.tell(Event(run, Notice(text)))
-    cell.halted.extendleft(reversed(cell.seated))
-    cell.seated = []
+        cell.notify(Event(run, Notice(text)))
+    cell.suspended.extendleft(reversed(cell.active))
+    cell.active = []
 
 
-def _fail(progress: Progress, error: str, trace: str, cell: Cell) -> None:
+def _fail(progress: Progress, error: str, trace: str, cell: CellTraining) -> None:
     """Record that a run cannot continue."""
     failure = Failure(progress.run, error, trace, len(progress.history))
     progress.folder.fail(failure)
-    cell.part_with(progress)
-    cell.tell(Event(progress.run, failure))
+    cell.release(progress)
+    cell.notify(Event(progress.run, failure))

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from ithbit.engine.device import Device
-from ithbit.engine.how import How
 from ithbit.engine.steppers.choice import choose_stepper
+from ithbit.engine.training_context import TrainingContext
 from ithbit.errors import TooLargeError
 from ithbit.models.classifier import matrix_numbers, n_parameters
 from ithbit.spec import RunSpec
@@ -101,17 +101,17 @@ def need_memory(what: str, n_bytes: int, advice: str, where: Device | None = Non
         )
 
 
-def check_memory(runs: Iterable[RunSpec], how: How) -> int:
+def check_memory(runs: Iterable[RunSpec], context: TrainingContext) -> int:
     """The most memory that any of the runs needs; raises `TooLargeError` if one cannot fit."""
     most, advice = 0, "take a smaller n, width or batch, fewer layers"
     first: dict[tuple[object, object], RunSpec] = {}
     for run in runs:
         first.setdefault((run.model, run.protocol), run)
     for run in first.values():
-        fused = how.device.is_cuda and matrix_numbers(run.model, run.model.n_bits) > 0
-        fused = fused and choose_stepper(run, how.device, how.kernels)[0] == "kernels"
+        fused = context.device.is_cuda and matrix_numbers(run.model, run.model.n_bits) > 0
+        fused = fused and choose_stepper(run, context.device, context.kernels)[0] == "kernels"
         needed, what = training_bytes(run, fused), f"training {run.name}"
-        need_memory(what, needed, advice, how.device)
+        need_memory(what, needed, advice, context.device)
         need_memory(what, structured_bytes(run.model.n_bits), advice)
         most = max(most, needed)
     return most

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ithbit.engine.how import Event, How
 from ithbit.engine.memory import check_memory
 from ithbit.engine.steppers.choice import check_switches
+from ithbit.engine.training_context import Event, TrainingContext
 from ithbit.errors import StoreError, first_of
 from ithbit.spec import RunSpec
 from ithbit.store.folder import RunFolder
@@ -15,24 +15,26 @@ from ithbit.store.status import check_store
 _NAMED = 5  # damaged runs named in a message
 
 
-def to_train(runs: Sequence[RunSpec], how: How, retry_failed: bool) -> tuple[list[RunSpec], int]:
+def to_train(
+    runs: Sequence[RunSpec], context: TrainingContext, retry_failed: bool
+) -> tuple[list[RunSpec], int]:
     """The runs to train, and the most memory that one of them needs; raises if they cannot be.
 
     The watcher receives the outcomes of the others, which are only read: also from a store that is
     not writable, and whatever memory they took.
     """
-    check_switches(runs, how)
-    found = _outcomes(how.store, runs)
+    check_switches(runs, context)
+    found = _outcomes(context.store, runs)
     # Once per call: no run is retried forever.
     failed = {run for run in runs if retry_failed and isinstance(found[run], Failure)}
     todo = [run for run in runs if found[run] is None or run in failed]
-    needed = check_memory(todo, how)
-    forget_failures(failed, how.store)
+    needed = check_memory(todo, context)
+    forget_failures(failed, context.store)
     for run, done in found.items():
         if done is not None and run not in failed:
-            how.watch(Event(run, done))
+            context.watch(Event(run, done))
     if todo:
-        check_store(how.store)
+        check_store(context.store)
     return todo, needed
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ithbit.engine.device import Device
-from ithbit.engine.lanes import current_lane, drop, lane
+from ithbit.engine.gpu_streams import current_gpu_stream, drop, gpu_stream
 from ithbit.engine.optim import AdamState
 from ithbit.engine.steppers import StepperName, rows_of
 from ithbit.engine.steppers.choice import make_stepper
@@ -42,7 +42,7 @@ class Stack:
         self.model, self.protocol = runs[0].model, runs[0].protocol
         assert all((run.model, run.protocol) == (self.model, self.protocol) for run in runs)
         self._captured = captured and device.is_cuda
-        with lane(device):
+        with gpu_stream(device):
             self.rows = rows_of(runs, state, device.torch)
             self.kept = self.state.clone()
             self.stepper = make_stepper(stepper, runs, self.rows, device)
@@ -61,7 +61,7 @@ class Stack:
         None if abandoned between two steps. Waits for the device.
         """
         protocol = self.protocol
-        with lane(self.device):
+        with gpu_stream(self.device):
             first = [[epoch * protocol.epoch_examples] for epoch in epochs]
             self.rows.first.copy_(torch.tensor(first))
             self.rows.loss_sum.zero_()
@@ -79,7 +79,7 @@ class Stack:
 
     def evaluate(self) -> tuple[list[float], list[float]]:
         """Held-out loss and accuracy of each run. Waits for the device."""
-        with lane(self.device):
+        with gpu_stream(self.device):
             self._run("evaluation", self._evaluate, self._evaluate)
             assert self._evaluated is not None
             loss, accuracy = self._evaluated
@@ -88,7 +88,7 @@ class Stack:
     def keep(self, rates: list[float]) -> None:
         """After a whole epoch, set each run's learning rate for the next and copy the state, on the
         device."""
-        with lane(self.device):
+        with gpu_stream(self.device):
             new = torch.tensor(rates, dtype=torch.float64).unsqueeze(1)
             self.state.learning_rate.copy_(new)
             for kept, now in zip(vars(self.kept).values(), vars(self.state).values(), strict=True):
@@ -96,7 +96,7 @@ class Stack:
 
     def kept_rows(self) -> list[AdamState]:
         """The kept state of each run, in host memory. Waits for the device."""
-        with lane(self.device):
+        with gpu_stream(self.device):
             host = self.kept.to(torch.device("cpu"))
         return [host.rows([k]) for k in range(len(self.runs))]
 
@@ -129,7 +129,7 @@ class Stack:
         self, work: Callable[[], None], warm_up: Callable[[], None]
     ) -> torch.cuda.CUDAGraph:
         """The work as a CUDA graph. Warming up changes the state, which is restored afterwards."""
-        own = current_lane()
+        own = current_gpu_stream()
         assert own is not None
         moved = [*vars(self.state).values(), self.rows.loss_sum, self.rows.first]
         before = [tensor.clone() for tensor in moved]

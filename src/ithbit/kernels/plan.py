@@ -17,7 +17,7 @@ from ithbit.tasks.sampling import words_per_example
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """A model, the size of its stack, and where each parameter lies in a row.
 
     `capacity` is the largest number of examples that a run draws in a step. `buffer` allocates
@@ -95,7 +95,7 @@ class Plan:
 class Launches(ABC):
     """A family's launches on examples first … first + count - 1 of every run."""
 
-    plan: Plan
+    plan: LaunchPlan
     values: Tensor  # seed parameter
     keys: Tensor  # of each run's stream
     first: Tensor  # seed 1
@@ -104,7 +104,7 @@ class Launches(ABC):
 
     @staticmethod
     @abstractmethod
-    def shares(plan: Plan, name: str) -> int:
+    def shares(plan: LaunchPlan, name: str) -> int:
         """How many programs store a share of a parameter's gradient: as many as the kernel has that
         computes it."""
 

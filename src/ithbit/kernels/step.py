@@ -17,7 +17,7 @@ from ithbit.kernels import optimiser
 from ithbit.kernels.attention import step as attention
 from ithbit.kernels.gru import step as gru
 from ithbit.kernels.mamba2 import step as mamba2
-from ithbit.kernels.plan import Launches, Plan
+from ithbit.kernels.plan import Launches, LaunchPlan
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.tasks.sampling import CUTS
 
@@ -42,10 +42,10 @@ _name_kernels()
 
 
 _BY_KIND: dict[str, type[Launches]] = {
-    "softmax": attention.Attention,
-    "linear": attention.Attention,
-    "gru": gru.Gru,
-    "mamba2": mamba2.Mamba2,
+    "softmax": attention.AttentionLaunches,
+    "linear": attention.AttentionLaunches,
+    "gru": gru.GruLaunches,
+    "mamba2": mamba2.Mamba2Launches,
 }
 
 
@@ -80,7 +80,7 @@ class Step:
         device: torch.device,
         examples: str = "uniform",
     ) -> None:
-        self.plan = plan = Plan(model, n_seeds, capacity, device)
+        self.plan = plan = LaunchPlan(model, n_seeds, capacity, device)
         self.family, self.cuts = _BY_KIND[family_named(model.family).kind], CUTS[examples]
         shares = {name: self.family.shares(plan, name) for name in plan.sizes}
         self.losses = plan.buffer("losses", capacity)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ithbit.kernels.draws import draw_index
-from ithbit.kernels.plan import Plan
+from ithbit.kernels.plan import LaunchPlan
 from ithbit.kernels.tile import (
     FEATURES,
     feature_columns,
@@ -41,7 +41,7 @@ def store_sums(pointer, sums, live, STRIDE, TOKENS):
         tl.store(at, tl.sum(sums[i], 0).to(tl.float32), mask=live)
 
 
-def tiles(plan: Plan, rows: int) -> int:
+def tiles(plan: LaunchPlan, rows: int) -> int:
     """How many tiles of `rows` rows the kinds and the queries fill."""
     return triton.cdiv(2 * (plan.n_tokens - 1), rows) + triton.cdiv(plan.capacity, rows)
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ithbit.errors import SpecError
-from ithbit.reference.models import Gru as StatesOfGru
+from ithbit.reference.models import ReferenceGru as StatesOfGru
 from ithbit.theory.layers import (
     FloatArray,
     Gru,
@@ -44,7 +44,7 @@ def _net(net: ReluNet) -> nn.Sequential:
     return nn.Sequential(*made)
 
 
-class Attention(nn.Module):
+class AttentionModule(nn.Module):
     """Definitions 5 and 6: y = N(x + a), a the values averaged by softmax or by phi(q)·phi(k)."""
 
     def __init__(self, layer: SoftmaxAttention | LinearAttention) -> None:
@@ -95,7 +95,7 @@ class StateSpace(nn.Module):
         return out
 
 
-class Recurrent(nn.Module):
+class RecurrentModule(nn.Module):
     """Definition 9: h_0 = 0, h_k = N1(x_k, h_{k-1}), y_k = N2(x_k, h_k)."""
 
     def __init__(self, layer: Rnn) -> None:
@@ -122,15 +122,15 @@ class GruStates(StatesOfGru):
 
 
 _MODULES: dict[str, Any] = {  # by kind of layer
-    "softmax": Attention,
-    "linear": Attention,
+    "softmax": AttentionModule,
+    "linear": AttentionModule,
     "ssm": StateSpace,
-    "rnn": Recurrent,
+    "rnn": RecurrentModule,
     "gru": GruStates,
 }
 
 
-class Formal(nn.Module):
+class FormalModel(nn.Module):
     """Embedding, layers and output matrix of a construction."""
 
     def __init__(self, solution: Solution) -> None:
@@ -163,7 +163,7 @@ class Formal(nn.Module):
         """Attention maps: batch layer head query key, with one head."""
         x, maps = self.embed(bits, index), []
         for layer in self.layers:
-            if not isinstance(layer, Attention):
+            if not isinstance(layer, AttentionModule):
                 raise SpecError("recurrent layers have no attention maps")
             maps.append(layer.weights(x))
             x = layer(x)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ithbit.errors import DeviceError, SpecError, one_of
 from ithbit.families import family_named
 from ithbit.loading.constructed import params_of_solution
-from ithbit.loading.formal import Formal
-from ithbit.loading.plain import Plain
+from ithbit.loading.formal import FormalModel
+from ithbit.loading.plain_model import PlainModel
 from ithbit.models import classifier
 from ithbit.models.classifier import stack
 from ithbit.models.magnitudes import stays_finite
@@ -26,7 +26,7 @@ from ithbit.spec import ModelSpec, RunSpec
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
 from ithbit.theory.solution import Solution, TrainedSolution
-from ithbit.verify.verify import params_of, read_run
+from ithbit.verification.run_verification import params_of, read_run
 
 Bits = str | Sequence[Any] | np.ndarray[Any, Any] | Tensor
 Index = int | Sequence[int] | np.ndarray[Any, Any] | Tensor
@@ -73,7 +73,7 @@ class Model(nn.Module):
         raise NotImplementedError
 
 
-class Trained(Model):
+class TrainedModel(Model):
     """The model of a finished run, with its final weights.
 
     A library's attention may drop NaN, and sums overflow in one order and not in another. Where the
@@ -88,15 +88,15 @@ class Trained(Model):
         self.run, self._loaded = run, params
         self._safe: dict[int, bool] = {}  # by number of bits
         plain = run.model.code or not library or missing_library(run.model)
-        module = Plain(run, params).to(device) if plain else build(run.model, device)
+        module = PlainModel(run, params).to(device) if plain else build(run.model, device)
         self.module = module.double() if dtype == torch.float64 else module
         if not plain:  # only now, so that float64 weights are not rounded
             weights.load(module, run.model, params)
 
     @property
-    def network(self) -> Reference | Plain:
+    def network(self) -> Reference | PlainModel:
         """The whole model: embedding, positions, body and head."""
-        assert isinstance(self.module, Reference | Plain)
+        assert isinstance(self.module, Reference | PlainModel)
         return self.module
 
     @property
@@ -152,25 +152,25 @@ class Trained(Model):
             for hook in hooks:
                 hook.remove()
         net = self.network
-        params = net.block_params() if isinstance(net, Plain) else weights.export(net, spec)
+        params = net.block_params() if isinstance(net, PlainModel) else weights.export(net, spec)
         return torch.stack(
             [_attention_map(part(params, f"blocks.{k}"), spec, x) for k, x in enumerate(seen)], 1
         )
 
 
-class Construction(Model):
+class ConstructionModel(Model):
     """A construction: formal layers in float64. Its logit is α₁ − α₀."""
 
     def __init__(self, solution: Solution) -> None:
         super().__init__()
-        self.solution, self.module = solution, Formal(solution)
+        self.solution, self.module = solution, FormalModel(solution)
 
     def _check_length(self, n: int) -> None:
         if n != self.solution.n_bits:
             raise SpecError(f"these weights are for n = {self.solution.n_bits}, got {n} bits")
 
     def _maps(self, bits: Tensor, index: Tensor) -> Tensor:
-        assert isinstance(self.module, Formal)
+        assert isinstance(self.module, FormalModel)
         return self.module.attention(bits, index)
 
 
@@ -182,14 +182,14 @@ def load_model(
 ) -> Model:
     """The model of a run folder, of a construction, or of explicit weights for trained blocks."""
     if isinstance(source, Solution):
-        return Construction(source).to(_device(device)).eval()
+        return ConstructionModel(source).to(_device(device)).eval()
     chosen = _DTYPES[one_of("unknown dtype", str(dtype).removeprefix("torch."), _DTYPES)]
     if isinstance(source, TrainedSolution):
         run, params = RunSpec(source.spec, 0), params_of_solution(source, chosen)
     else:
         run, stored = read_run(source)
         params = params_of(run, stored)
-    return Trained(run, params, chosen, _device(device), library).eval()
+    return TrainedModel(run, params, chosen, _device(device), library).eval()
 
 
 def _device(name: str | torch.device) -> str:

@@ -23,7 +23,7 @@ FLA = {
 }
 
 
-class Recurrent(nn.Module):
+class RecurrentAdapter(nn.Module):
     """A recurrent layer of `torch.nn` that returns only its outputs; its state has `state_size`
     numbers."""
 
@@ -37,7 +37,7 @@ class Recurrent(nn.Module):
         return out
 
 
-class Encoder(nn.Module):
+class EncoderAdapter(nn.Module):
     """`nn.TransformerEncoderLayer` without dropout; two heads if the width is even, else one."""
 
     def __init__(self, width: int, causal: bool) -> None:
@@ -71,11 +71,11 @@ class FlaLayer(nn.Module):
 
 
 ADAPTERS: dict[str, Callable[[int], nn.Module]] = {
-    "torch:lstm": lambda width: Recurrent(nn.LSTM, width),
-    "torch:rnn": lambda width: Recurrent(nn.RNN, width),
-    "torch:gru": lambda width: Recurrent(nn.GRU, width),
-    "torch:transformer-encoder-layer": lambda width: Encoder(width, causal=False),
-    "torch:transformer-encoder-layer-causal": lambda width: Encoder(width, causal=True),
+    "torch:lstm": lambda width: RecurrentAdapter(nn.LSTM, width),
+    "torch:rnn": lambda width: RecurrentAdapter(nn.RNN, width),
+    "torch:gru": lambda width: RecurrentAdapter(nn.GRU, width),
+    "torch:transformer-encoder-layer": lambda width: EncoderAdapter(width, causal=False),
+    "torch:transformer-encoder-layer-causal": lambda width: EncoderAdapter(width, causal=True),
 }
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ithbit.families import family_named
 from ithbit.models import gru, linear_attention, mamba2, own_layer, positions, softmax_attention
-from ithbit.models.stacked import Params, Sequence, Stream, Table, linear, part, uniform
+from ithbit.models.stacked import Params, Sequence, Stream, TokenStream, linear, part, uniform
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.sampling import Examples
@@ -172,7 +172,7 @@ def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Example
     blocks, rows = blocks_of(spec), token_vectors(params, spec, table)
     one_hot = torch.nn.functional.one_hot(examples.index - 1, table.n_bits)
     stream: Stream
-    stream = Table(rows, table.task, examples.bits.to(rows.dtype), one_hot.to(rows.dtype))
+    stream = TokenStream(rows, table.task, examples.bits.to(rows.dtype), one_hot.to(rows.dtype))
     for layer in range(spec.n_layers):
         last = layer == spec.n_layers - 1
         x = blocks.block(part(params, f"blocks.{layer}"), spec, stream, last)

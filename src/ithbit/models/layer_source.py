@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 READY = ("lstm", "rnn", "gru", "transformer-encoder-layer", "transformer-encoder-layer-causal")
 _WIDTH_NAMES = ("width", "d_model", "dim", "hidden_size")
 
-_known: dict[str, "Layer"] = {}  # by code
+_known: dict[str, "LayerSource"] = {}  # by code
 _told: dict[str, str] = {}  # by code: the location that another process of the user gave
 _recorded: dict[str, str] = {}  # by code: what a run folder says, see `recorded_layer.py`
 BUILDING = threading.RLock()  # torch's seed is global: one thread at a time draws weights
@@ -50,7 +50,7 @@ _loading: list[str] = []  # files whose code is running right now
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerSource:
     """A factory and its identity. `source` loads it in another process; None if nothing can."""
 
     family: str
@@ -120,7 +120,7 @@ class Layer:
         return module
 
 
-def find_layer(text: str, beside: Path = Path()) -> Layer:
+def find_layer(text: str, beside: Path = Path()) -> LayerSource:
     """The layer named by `PATH.py:Factory`, `package.module:Factory` or a ready-made layer's name.
 
     Its code is read, not run. A path is relative to `beside`.
@@ -130,7 +130,7 @@ def find_layer(text: str, beside: Path = Path()) -> Layer:
     """
     where, _, name = text.rpartition(":")
     if text in READY or (where == "torch" and name in READY):
-        return note(Layer(f"torch:{name}", _digest(name.encode()), f"torch:{name}"))
+        return register(LayerSource(f"torch:{name}", _digest(name.encode()), f"torch:{name}"))
     ready = ", ".join(f"torch:{ready}" for ready in READY)
     if where == "torch":
         raise LayerError(
@@ -138,7 +138,7 @@ def find_layer(text: str, beside: Path = Path()) -> Layer:
             "around it and name that, as in layers.py:Mine"
         )
     if where == "fla":
-        return note(Layer(text, _digest(text.encode()), text))
+        return register(LayerSource(text, _digest(text.encode()), text))
     if not where or not name:
         raise LayerError(
             f"{text!r} is not a layer; give PATH.py:Factory, package.module:Factory, fla:Class or "
@@ -155,10 +155,10 @@ def find_layer(text: str, beside: Path = Path()) -> Layer:
     else:
         origin = module_file(where)
         code, family, source = (read_code(origin) if origin else text.encode()), text, text
-    return note(Layer(family, _digest(code + name.encode()), source, code))
+    return register(LayerSource(family, _digest(code + name.encode()), source, code))
 
 
-def load_layer(text: str) -> Layer:
+def load_layer(text: str) -> LayerSource:
     """The layer of that name, after running its code, so that errors in it are raised here.
 
     >>> import torch
@@ -170,7 +170,7 @@ def load_layer(text: str) -> Layer:
     return layer
 
 
-def layer_of(factory: Callable[..., Any], name: str | None = None) -> Layer:
+def layer_of(factory: Callable[..., Any], name: str | None = None) -> LayerSource:
     """A layer from a callable in this process.
 
     A class or function defined in a file is the layer `file.py:Name`, which other processes load
@@ -196,10 +196,10 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> Layer:
             )
         is_package = bool(module.__spec__ and module.__spec__.parent)
         named = find_layer(f"{module.__name__ if is_package else path}:{called}")
-        return note(replace(named, given=factory))
+        return register(replace(named, given=factory))
     text = code_text(factory)
     digest = "" if text is None else _digest(text.encode() + called.encode())
-    return note(Layer(f"python:{called}", digest, None, (text or "").encode(), factory))
+    return register(LayerSource(f"python:{called}", digest, None, (text or "").encode(), factory))
 
 
 def family_of(given: str | Callable[..., Any], beside: Path = Path()) -> tuple[str, str]:
@@ -222,7 +222,7 @@ def family_of(given: str | Callable[..., Any], beside: Path = Path()) -> tuple[s
     return layer.family, layer.code
 
 
-def layer_for(model: ModelSpec) -> Layer:
+def layer_for(model: ModelSpec) -> LayerSource:
     """The layer of a model whose family is a user's layer, found by its code."""
     if model.code not in _known:
         where = _told.get(model.code) or _recorded.get(model.code)
@@ -245,19 +245,19 @@ def layer_for(model: ModelSpec) -> Layer:
 
 
 def sources(runs: Iterable[RunSpec]) -> dict[str, str]:
-    """Where to load the layers of these runs from, by code, for another process to `learn`."""
+    """Where to load the layers of these runs from, by code, for `register_sources` elsewhere."""
     codes = dict.fromkeys(run.model.code for run in runs if run.model.code)
     known = {code: _known[code].source if code in _known else _told.get(code) for code in codes}
     return {code: source for code, source in known.items() if source is not None}
 
 
-def bound_here(runs: Iterable[RunSpec]) -> bool:
+def is_session_only(runs: Iterable[RunSpec]) -> bool:
     """Whether a layer of these runs is known only in this process, so no other can train it."""
     codes = {run.model.code for run in runs}
     return any(code in _known and _known[code].source is None for code in codes)
 
 
-def learn(where: Mapping[str, str]) -> None:
+def register_sources(where: Mapping[str, str]) -> None:
     """Record where to load layers from, by code, as told by a process of the user's own: a store
     is none. Nothing is read until a layer is needed."""
     _told.update(where)
@@ -273,7 +273,7 @@ def is_known(code: str) -> bool:
     return code in _known or code in _told
 
 
-def note(layer: Layer) -> Layer:
+def register(layer: LayerSource) -> LayerSource:
     """Register a layer by its code; returns the one already known if it is the same."""
     if _loading:
         raise LayerError(
@@ -314,7 +314,7 @@ def _digest(code: bytes) -> str:
     return hashlib.sha256(code).hexdigest()
 
 
-def _run_file(layer: Layer, path: Path) -> ModuleType:
+def _run_file(layer: LayerSource, path: Path) -> ModuleType:
     """The module made by a layer's file: the code as it was read, even if the file has changed."""
     look_in(path.parent)
     module = ModuleType(f"ithbit_user_{path.stem}_{layer.code}")

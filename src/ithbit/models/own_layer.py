@@ -25,9 +25,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from ithbit.errors import LayerError
-from ithbit.models.layer_source import Layer, layer_for
+from ithbit.models.layer_source import LayerSource, layer_for
 from ithbit.models.stacked import Params, Stream, packed, part, unpacked
-from ithbit.models.user_code import explained, said
+from ithbit.models.user_code import error_text, explained
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
 
@@ -41,7 +41,7 @@ _TRIED = 3  # seeds in the trial's stack
 _here = threading.local()
 
 
-def check_layer(layer: Layer, width: int, n_tokens: int, device: torch.device) -> None:
+def check_layer(layer: LayerSource, width: int, n_tokens: int, device: torch.device) -> None:
     """Raise `LayerError` if the layer cannot be used at this width and length.
 
     It is checked in float32, as it is trained. What fails there but not in float64 is due to
@@ -125,7 +125,7 @@ def changed_buffer(name: str, which: str) -> str:
     )
 
 
-def off_in_evaluation(layer: Layer, width: int) -> str | None:
+def off_in_evaluation(layer: LayerSource, width: int) -> str | None:
     """A remark on parts that evaluation mode, in which layers always run, switches off; or None."""
     parts = [part for part in layer.build(width).modules() if not part.training]
     drops = any(
@@ -191,7 +191,7 @@ def _built(spec: ModelSpec, seed: int, number: int) -> nn.Module:
 def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
     """One block's output at all tokens, or only at the last: seed batch token dim."""
     x = stream.all(stream.rows)
-    stacked = why_not_stacked(spec, x.device) is None
+    stacked = stacking_obstacle(spec, x.device) is None
     out = _through(params, spec, x, stacked)
     return out[:, :, -1:] if readout_only else out
 
@@ -205,7 +205,7 @@ def _through(params: Params, spec: ModelSpec, x: Tensor, stacked: bool) -> Tenso
         try:
             out: Tensor = functional_call(module, own, (x,))
         except SystemExit as error:  # in a user's layer: ends the run, not the process
-            raise RuntimeError(said(error)) from error
+            raise RuntimeError(error_text(error)) from error
         finally:
             for held, kept in before:
                 held.clear()
@@ -230,7 +230,7 @@ def _module(spec: ModelSpec, device: torch.device) -> nn.Module:
 
 @cache
 @torch.enable_grad()
-def why_not_stacked(spec: ModelSpec, device: torch.device) -> str | None:
+def stacking_obstacle(spec: ModelSpec, device: torch.device) -> str | None:
     """Why seeds of this layer cannot be trained in one stack; None if they can.
 
     Found by a trial run with gradients. A stack must agree with the seeds run one by one, and on a

@@ -124,7 +124,7 @@ class Sequence:
 
 
 @dataclass(frozen=True)
-class Table:
+class TokenStream:
     """The token table and the examples made of it: rows are (seed, row, dim)."""
 
     rows: Tensor
@@ -154,4 +154,4 @@ class Table:
         return self._query(rows) if self.task == "rhi" else self._end(rows)
 
 
-Stream = Table | Sequence
+Stream = TokenStream | Sequence

@@ -108,10 +108,10 @@ def explained(what: str) -> Iterator[None]:
     except LayerError:
         raise
     except FAILURES as error:
-        raise LayerError(f"{what}: {said(error)}") from error
+        raise LayerError(f"{what}: {error_text(error)}") from error
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An exception in one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -11,7 +11,7 @@ import numpy as np
 from numba import boolean, config, float32, int64, njit, types, uint8
 
 from ithbit.native.building import folder, mark
-from ithbit.native.simd import LANES, Layer
+from ithbit.native.simd import LANES, LayerArgs
 from ithbit.native.tokens import finish, head, load
 from ithbit.native.tokenwise import clear
 
@@ -30,7 +30,7 @@ _HOW = types.Tuple(
     (
         int64[:, ::1],  # where each parameter starts: layer parameter
         int64,  # where the head starts
-        int64[::1],  # d, heads, inner and leave of every `Layer`
+        int64[::1],  # d, heads, inner and leave of every `LayerArgs`
         int64,  # 1 for LHI, 0 for RHI
         boolean,  # causal
         boolean,  # whether to train
@@ -55,7 +55,7 @@ def _layer(p: Any, how: Any, i: Any, n: Any) -> Any:
     at, _, (d, heads, inner, leave), lhi, causal, _, kept, used = how
     T, places = n + 1 + lhi, (used[-1], at[i], kept[i], kept[i + 1, 0], used)
     asked = 1 if i == len(at) - 1 else T
-    return Layer(p, *places, d, heads, inner, leave, T, asked, i == 0, causal)
+    return LayerArgs(p, *places, d, heads, inner, leave, T, asked, i == 0, causal)
 
 
 @group

@@ -1,12 +1,12 @@
 """The feed-forward part that both kinds of attention have, at each token by itself."""
 
-from ithbit.native.simd import Floats, Layer, fma, get, normal, part, put
+from ithbit.native.simd import Floats, LayerArgs, fma, get, normal, part, put
 from ithbit.native.tokenwise import clear, linear, linear_back, linear_weights, times
 
 
 @part
 def feed_forward(
-    layer: Layer, up: int, down: int, m: Floats, x: int, h: int, slope: int, y: int
+    layer: LayerArgs, up: int, down: int, m: Floats, x: int, h: int, slope: int, y: int
 ) -> None:
     """y = down gelu(up x); a bias follows its weight. The output of gelu and its slope are kept."""
     p, d, wide, tokens = layer.p, layer.d, layer.inner, layer.asked
@@ -21,7 +21,7 @@ def feed_forward(
 
 @part
 def feed_forward_back(
-    layer: Layer, up: int, down: int, m: Floats, x: int, h: int, slope: int, g: int, gh: int,
+    layer: LayerArgs, up: int, down: int, m: Floats, x: int, h: int, slope: int, g: int, gh: int,
     gx: int,
 ) -> None:  # fmt: skip
     """gx += the gradient of x, from g, that of y."""

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ithbit.native.entry import Parts, drive, entry, group
-from ithbit.native.simd import Floats, Layer, fma, get, part, put, sigmoid, splat, tanh
+from ithbit.native.simd import Floats, LayerArgs, fma, get, part, put, sigmoid, splat, tanh
 from ithbit.native.tokens import collect, spread
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
@@ -14,7 +14,7 @@ _ONE = np.float32(1)
 
 @part
 def recur(
-    layer: Layer, m: Floats, gates: int, hidden: int, h: int, rzn: int, candidate: int
+    layer: LayerArgs, m: Floats, gates: int, hidden: int, h: int, rzn: int, candidate: int
 ) -> None:
     """States after each token, from the gates' inputs; the state before the first is at h."""
     p, d, (_, hh, _, bias) = layer.p, layer.d, layer.at
@@ -38,8 +38,8 @@ def recur(
 
 @part
 def recur_back(
-    layer: Layer, m: Floats, h: int, rzn: int, candidate: int, g: int, carry: int, g_hidden: int,
-    g_gates: int,
+    layer: LayerArgs, m: Floats, h: int, rzn: int, candidate: int, g: int, carry: int,
+    g_hidden: int, g_gates: int,
 ) -> None:  # fmt: skip
     """The gradient of the gates' inputs from g, that of the states or of only the last one."""
     p, d, tokens, (_, hh, _, bias) = layer.p, layer.d, layer.tokens, layer.at

@@ -13,7 +13,19 @@ from ithbit.native.entry import Parts, drive, entry, group
 from ithbit.native.feed_forward import feed_forward, feed_forward_back
 from ithbit.native.fours import fma4, put4, zero4
 from ithbit.native.norms import norm, norm_back
-from ithbit.native.simd import Floats, Layer, exp, fma, get, inline, largest, part, put, splat, zero
+from ithbit.native.simd import (
+    Floats,
+    LayerArgs,
+    exp,
+    fma,
+    get,
+    inline,
+    largest,
+    part,
+    put,
+    splat,
+    zero,
+)
 from ithbit.native.tokens import take, take_back
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
@@ -98,7 +110,7 @@ def _query(m: Floats, state: int, size: int, q: int, mixed: int, below: int) -> 
 
 
 @part
-def mix(layer: Layer, m: Floats, state: int, q: int, kv: int, mixed: int, below: int) -> None:
+def mix(layer: LayerArgs, m: Floats, state: int, q: int, kv: int, mixed: int, below: int) -> None:
     """What the tokens asked for see."""
     d, heads = layer.d, layer.heads
     size = d // heads
@@ -129,8 +141,8 @@ def _query_back(
 
 @part
 def mix_back(
-    layer: Layer, m: Floats, state: int, q: int, kv: int, mixed: int, below: int, g: int, gz: int,
-    gq: int, gkv: int,
+    layer: LayerArgs, m: Floats, state: int, q: int, kv: int, mixed: int, below: int, g: int,
+    gz: int, gq: int, gkv: int,
 ) -> None:  # fmt: skip
     """The gradients of queries, keys and values from g, that of what was mixed."""
     d, heads = layer.d, layer.heads

@@ -14,7 +14,7 @@ from ithbit.native.fours import fma4, get4, put4
 from ithbit.native.norms import norm, norm_back
 from ithbit.native.simd import (
     Floats,
-    Layer,
+    LayerArgs,
     each,
     exp,
     fma,
@@ -42,7 +42,7 @@ def _silu(x: Any) -> Any:
 
 
 @part
-def _convolve(layer: Layer, w: int, b: int, m: Floats, u: int, y: int, slope: int) -> None:
+def _convolve(layer: LayerArgs, w: int, b: int, m: Floats, u: int, y: int, slope: int) -> None:
     """y = SiLU of the causal, depthwise convolution, and its derivative."""
     p, conv = layer.p, layer.d + 2 * layer.inner
     step = conv + layer.heads
@@ -58,7 +58,7 @@ def _convolve(layer: Layer, w: int, b: int, m: Floats, u: int, y: int, slope: in
 
 
 @part
-def _convolve_back(layer: Layer, w: int, b: int, m: Floats, u: int, g: int, gu: int) -> None:
+def _convolve_back(layer: LayerArgs, w: int, b: int, m: Floats, u: int, g: int, gu: int) -> None:
     """gu += the gradient of u, from g, that of the convolution."""
     p, gp, conv, tokens = layer.p, layer.gp, layer.d + 2 * layer.inner, layer.tokens
     step = conv + layer.heads
@@ -78,7 +78,7 @@ def _convolve_back(layer: Layer, w: int, b: int, m: Floats, u: int, g: int, gu: 
 
 @part
 def _steps(
-    layer: Layer, bias: int, a_log: int, m: Floats, u: int, dt: int, rise: int, decay: int
+    layer: LayerArgs, bias: int, a_log: int, m: Floats, u: int, dt: int, rise: int, decay: int
 ) -> None:
     """Each token's step dt, its derivative and its decay exp(dt A), for each head."""
     p, heads, conv = layer.p, layer.heads, layer.d + 2 * layer.inner
@@ -95,7 +95,7 @@ def _steps(
 
 @part
 def _steps_back(
-    layer: Layer, bias: int, a_log: int, m: Floats, dt: int, rise: int, g_dt: int, g_sum: int,
+    layer: LayerArgs, bias: int, a_log: int, m: Floats, dt: int, rise: int, g_dt: int, g_sum: int,
     gu: int,
 ) -> None:  # fmt: skip
     """The gradients of the steps' inputs, of dt_bias and of a_log."""
@@ -117,7 +117,7 @@ def _steps_back(
 
 @part
 def mix(
-    layer: Layer, skip: int, m: Floats, c: int, dt: int, decay: int, scores: int, weights: int,
+    layer: LayerArgs, skip: int, m: Floats, c: int, dt: int, decay: int, scores: int, weights: int,
     y: int,
 ) -> None:  # fmt: skip
     """y at the tokens asked for; the scores C_t . B_s are kept."""
@@ -148,8 +148,8 @@ def mix(
 
 @part
 def mix_back(
-    layer: Layer, skip: int, m: Floats, c: int, dt: int, decay: int, scores: int, g: int, gs: int,
-    gc: int, g_dt: int, g_sum: int,
+    layer: LayerArgs, skip: int, m: Floats, c: int, dt: int, decay: int, scores: int, g: int,
+    gs: int, gc: int, g_dt: int, g_sum: int,
 ) -> None:  # fmt: skip
     """From g, the gradient of y: those of the convolved numbers, of the steps where they scale, and
     of the sums of dt A up to each token."""

@@ -29,7 +29,7 @@ Bits = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
-class Layer(NamedTuple):
+class LayerArgs(NamedTuple):
     """A layer of a run, as the parts of a kernel see it."""
 
     p: Floats  # the run's parameters
@@ -56,7 +56,9 @@ _TYPES: dict[Any, Any] = {
     Bits: types.uint8[:, ::1],
     Indices: types.int64[::1],
 }
-_TYPES[Layer] = types.NamedTuple([_TYPES[kind] for kind in Layer.__annotations__.values()], Layer)
+_TYPES[LayerArgs] = types.NamedTuple(
+    [_TYPES[kind] for kind in LayerArgs.__annotations__.values()], LayerArgs
+)
 # No Python wrapper and no reference counting: nothing is allocated.
 _INSIDE = {
     "no_cpython_wrapper": True,

@@ -8,7 +8,7 @@ from ithbit.native.entry import Parts, drive, entry, group
 from ithbit.native.feed_forward import feed_forward, feed_forward_back
 from ithbit.native.fours import fma4, put4, zero4
 from ithbit.native.norms import norm, norm_back
-from ithbit.native.simd import Floats, Layer, exp, fma, get, largest, part, put, splat, zero
+from ithbit.native.simd import Floats, LayerArgs, exp, fma, get, largest, part, put, splat, zero
 from ithbit.native.tokens import take, take_back
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
@@ -16,7 +16,7 @@ _ONE, _LEAST = np.float32(1), np.float32(-3e38)
 
 
 @part
-def mix(layer: Layer, m: Floats, q: int, kv: int, weights: int, mixed: int) -> None:
+def mix(layer: LayerArgs, m: Floats, q: int, kv: int, weights: int, mixed: int) -> None:
     """What the tokens asked for see; the weights (head, query, token) are kept."""
     d, heads, tokens, queries = layer.d, layer.heads, layer.tokens, layer.asked
     size = d // heads
@@ -49,8 +49,8 @@ def mix(layer: Layer, m: Floats, q: int, kv: int, weights: int, mixed: int) -> N
 
 @part
 def mix_back(
-    layer: Layer, m: Floats, q: int, kv: int, weights: int, mixed: int, g: int, gw: int, gq: int,
-    gkv: int,
+    layer: LayerArgs, m: Floats, q: int, kv: int, weights: int, mixed: int, g: int, gw: int,
+    gq: int, gkv: int,
 ) -> None:  # fmt: skip
     """The gradients of queries, keys and values from g, that of what was mixed."""
     d, heads, tokens, queries = layer.d, layer.heads, layer.tokens, layer.asked

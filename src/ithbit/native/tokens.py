@@ -13,7 +13,7 @@ from ithbit.native.simd import (
     Bits,
     Floats,
     Indices,
-    Layer,
+    LayerArgs,
     Table,
     each,
     fma,
@@ -88,7 +88,7 @@ def collect(
 
 @part
 def take(
-    layer: Layer, table: Table, w: int, b: int, m: Floats, x: int, y: int, q: int, kv: int
+    layer: LayerArgs, table: Table, w: int, b: int, m: Floats, x: int, y: int, q: int, kv: int
 ) -> None:
     """What a layer mixes: q at the tokens asked for, kv at all of them.
 
@@ -108,7 +108,7 @@ def take(
 
 @part
 def take_back(
-    layer: Layer, d_table: Table, w: int, b: int, m: Floats, y: int, gx: int, gq: int, gkv: int,
+    layer: LayerArgs, d_table: Table, w: int, b: int, m: Floats, y: int, gx: int, gq: int, gkv: int,
     gy: int,
 ) -> None:  # fmt: skip
     """The backward pass of `take`: gy += the gradient of y."""

@@ -162,13 +162,13 @@ def _body(spec: ModelSpec, device: torch.device) -> nn.Module:
     if kind == "linear":
         return nn.Sequential(*(LinearBlock(spec) for _ in range(spec.n_layers)))
     if kind == "gru":
-        return Gru(spec.d_model, spec.d_model, spec.n_layers, batch_first=True)
+        return ReferenceGru(spec.d_model, spec.d_model, spec.n_layers, batch_first=True)
     if kind != "mamba2":
         raise IthbitError(f"there is no reference model for the family {spec.family}")
     return _mamba2(spec, device)
 
 
-class Gru(nn.GRU):
+class ReferenceGru(nn.GRU):
     """`nn.GRU` that returns only its states."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]

@@ -8,7 +8,7 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
-from ithbit.store.records import Verified
+from ithbit.store.records import VerificationRecord
 
 
 def open_regular(path: str | Path) -> BufferedReader:
@@ -29,7 +29,7 @@ def is_of(path: str, sha256: str) -> bool | None:
         return None
 
 
-def has_certificate(folder: str, verified: Verified) -> bool:
+def has_certificate(folder: str, verified: VerificationRecord) -> bool:
     """Whether proof.json is the file that a record says was confirmed, and states what the record
     does of the same run and weights. Whether it holds is for `ithbit check-certificate` to say."""
     proof = verified.found.proof

@@ -47,11 +47,11 @@ from ithbit.store.records import (
     Failure,
     LayerOrigin,
     Result,
-    Verified,
+    VerificationRecord,
     head,
 )
 from ithbit.store.schema import UnreadableError, read_as
-from ithbit.store.writing import json_bytes, said_as_store_error, write_atomically
+from ithbit.store.writing import json_bytes, translate_os_errors, write_atomically
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 
@@ -76,7 +76,7 @@ class RunFolder:
 
     def create(self) -> None:
         """Create the folder with its spec; raise `StoreError` if it holds another run."""
-        with said_as_store_error(self.path):
+        with translate_os_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             spec = self.path / "spec.json"
             if not spec.exists():
@@ -100,7 +100,7 @@ class RunFolder:
         On a file system without locks, every process gets the folder: two copies of a run then
         train side by side, which costs time and changes nothing.
         """
-        with said_as_store_error(self.path):
+        with translate_os_errors(self.path):
             # A FIFO in its place must not block.
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
             lock = open(os.open(self.path / "lock", flags, 0o666), "ab")  # noqa: SIM115
@@ -135,7 +135,7 @@ class RunFolder:
 
     def forget_failure(self) -> None:
         """Clear a failure, so that the run is tried again."""
-        with said_as_store_error(self.path):
+        with translate_os_errors(self.path):
             (self.path / "failure.json").unlink(missing_ok=True)
 
     def history(self) -> list[Epoch]:
@@ -165,7 +165,7 @@ class RunFolder:
     def append_epoch(self, epoch: Epoch) -> None:
         """Add one line to the history."""
         line = json.dumps(asdict(epoch)) + "\n"
-        with said_as_store_error(self.path), open(self.path / "history.jsonl", "a+b") as file:
+        with translate_os_errors(self.path), open(self.path / "history.jsonl", "a+b") as file:
             # A line torn by a crash must not corrupt the next one.
             if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
                 line = "\n" + line
@@ -190,7 +190,7 @@ class RunFolder:
         Its tensors must have the names, shapes and types of `like`. Only the process that holds
         the folder may call this.
         """
-        with said_as_store_error(self.path):  # files of a process killed while writing
+        with translate_os_errors(self.path):  # files of a process killed while writing
             for left_over in self.path.glob(".*.safetensors*"):
                 left_over.unlink(missing_ok=True)
         path = self.path / "state.safetensors"
@@ -200,7 +200,7 @@ class RunFolder:
             checkpoint = self._read_state(path, like)
         except (SafetensorError, KeyError, ValueError, TypeError) as error:
             aside = path.with_name("state.damaged.safetensors")
-            with said_as_store_error(self.path):
+            with translate_os_errors(self.path):
                 os.replace(path, aside)
             why = f"{type(error).__name__}: {error}"
             said = f"the checkpoint of {self.run.name} is damaged ({why}); kept as {aside.name}"
@@ -245,7 +245,7 @@ class RunFolder:
         if state is not None:
             self.save(state)
             return
-        with said_as_store_error(self.path):
+        with translate_os_errors(self.path):
             (self.path / "state.safetensors").unlink(missing_ok=True)
 
     def shorter(self) -> "RunFolder | None":
@@ -318,15 +318,15 @@ class RunFolder:
         return None if record is None else read_as(LayerOrigin, record, "layer.json")
 
     def _write(self, name: str, data: bytes) -> None:
-        with said_as_store_error(self.path):
+        with translate_os_errors(self.path):
             write_atomically(self.path / name, data)
 
 
-def keep_verification(folder: Path, verified: Verified) -> Path | None:
+def keep_verification(folder: Path, verified: VerificationRecord) -> Path | None:
     """Write what was found about a run to its folder, unless just that is on record. A damaged
     record is renamed, not replaced: its new path is returned."""
     aside = None
-    with said_as_store_error(folder):
+    with translate_os_errors(folder):
         try:
             if load_verification(str(folder)) == verified:
                 return None

@@ -25,9 +25,9 @@ from typing import Any, get_args
 
 import polars as pl
 
+from ithbit.display import pluralize
 from ithbit.errors import OutputError, SpecError, StoreError, one_of
 from ithbit.families import family_named, group
-from ithbit.shown import counted
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.store.reading import (
     RESULT,
@@ -94,7 +94,7 @@ _SOLVED = pl.when(_BEST.is_null() & _AT_ONCE).then(False).otherwise(_BEST == 1)
 
 
 @dataclass(frozen=True)
-class SetAside:
+class UnreadableRun:
     """A run left out of every table, and why."""
 
     folder: str
@@ -108,7 +108,7 @@ class Records:
 
     store: Path
     rows: pl.DataFrame
-    set_aside: tuple[SetAside, ...]
+    set_aside: tuple[UnreadableRun, ...]
     is_export: bool = False
 
     def note(self) -> str | None:
@@ -118,7 +118,7 @@ class Records:
         named = "; ".join(f"{item.folder}: {item.reason}" for item in self.set_aside[:3])
         more = len(self.set_aside) - 3
         rest = f"; and {more} more" if more > 0 else ""
-        what = counted(len(self.set_aside), "row" if self.is_export else "run folder")
+        what = pluralize(len(self.set_aside), "row" if self.is_export else "run folder")
         return f"set aside {what} ({named}{rest})"
 
     @cached_property
@@ -186,7 +186,7 @@ def load_rows(store: Path) -> Records:
         try:
             found.append(_row(folder, f"{store}/{folder}"))
         except UnreadableError as reason:
-            set_aside.append(SetAside(folder, str(reason)))
+            set_aside.append(UnreadableRun(folder, str(reason)))
     rows = pl.DataFrame(found, schema=COLUMNS, strict=False)
     return Records(store, rows.with_columns(solved=_SOLVED), tuple(set_aside))
 
@@ -252,7 +252,7 @@ def _exported_rows(store: Path, path: Path) -> Records:
             _check_exported(row, f"row {at}")
             kept.append(True)
         except ContradictionError as reason:
-            set_aside.append(SetAside(row["folder"], str(reason), row["run_id"]))
+            set_aside.append(UnreadableRun(row["folder"], str(reason), row["run_id"]))
             kept.append(False)
         except UnreadableError as wrong:
             raise StoreError(f"{path}: {wrong}; export it again") from None

@@ -9,19 +9,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ithbit.display import Printable, pluralize
 from ithbit.errors import StoreError
-from ithbit.shown import Shown, counted
 from ithbit.store.reading import check_kind, open_regular, run_folders
 from ithbit.store.records import NOT_FINITE
 from ithbit.store.status import folder_status, need_folder, recorded
-from ithbit.store.writing import said_as_store_error, write_atomically
+from ithbit.store.writing import translate_os_errors, write_atomically
 
 _RESULT = "result.json"
 _BESIDE, _OLD = ".merge.", "old"  # the folder in which a run is copied, and what was in its place
 
 
 @dataclass(frozen=True, repr=False)
-class Merged(Shown):
+class Merged(Printable):
     """The outcome of merging one store into another."""
 
     taken: list[str]
@@ -30,14 +30,14 @@ class Merged(Shown):
     set_aside: list[tuple[str, str]]  # folder and reason
     completed: list[str] = field(default_factory=list)  # of those already there
 
-    def parts(self) -> Iterator[str]:
+    def render(self) -> Iterator[str]:
         yield (
-            f"{counted(len(self.taken), 'run')} merged, {len(self.already_there)} were there "
+            f"{pluralize(len(self.taken), 'run')} merged, {len(self.already_there)} were there "
             f"already, {len(self.unfinished)} unfinished ones left out, "
             f"{len(self.set_aside)} set aside"
         )
         if self.completed:
-            yield f"  {counted(len(self.completed), 'run')} got missing weights or verdicts"
+            yield f"  {pluralize(len(self.completed), 'run')} got missing weights or verdicts"
         for folder, why in self.set_aside:
             yield f"  set aside: {folder}: {why}"
 
@@ -54,7 +54,7 @@ def merge(source: Path, target: Path) -> Merged:
     check_kind(target)
     if target.exists() and source.resolve() == target.resolve():
         raise StoreError(f"{source} and {target} are the same store")
-    with said_as_store_error(target):
+    with translate_os_errors(target):
         target.mkdir(parents=True, exist_ok=True)
     merged, found = Merged([], [], [], []), list(run_folders(source))
     if not found and any(source.iterdir()):
@@ -79,7 +79,7 @@ def merge(source: Path, target: Path) -> Merged:
         elif (bad := _unreadable(source / folder)) is not None:
             merged.set_aside.append((folder, bad))
         else:
-            with said_as_store_error(target / folder):
+            with translate_os_errors(target / folder):
                 is_taken = _copy_in(source / folder, target / folder)
             (merged.taken if is_taken else merged.already_there).append(name)
     merged.set_aside.extend(_left_over(target))
@@ -114,7 +114,7 @@ def _complete(source: Path, target: Path) -> bool:
     ]
     if not lacking or not filecmp.cmp(source / _RESULT, target / _RESULT, shallow=False):
         return False
-    with said_as_store_error(target):
+    with translate_os_errors(target):
         for name in lacking:
             write_atomically(target / name, (source / name).read_bytes())
     return True

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ithbit.errors import SpecError, StoreError, whole
+from ithbit.errors import SpecError, StoreError, as_int
 from ithbit.families import family_named, task_named
 from ithbit.spec import ModelSpec, Protocol, RunSpec, spec_id
 from ithbit.store.beside import has_certificate, is_of
@@ -34,7 +34,7 @@ from ithbit.store.records import (
     Failure,
     Result,
     Verification,
-    Verified,
+    VerificationRecord,
     from_json,
 )
 from ithbit.store.schema import (
@@ -321,7 +321,7 @@ def _raise_first(where: str, *denials: tuple[bool, str]) -> None:
             raise ContradictionError(f"{where} has {reason}")
 
 
-def read_verification(folder: str) -> Verified | None:
+def read_verification(folder: str) -> VerificationRecord | None:
     """What `ithbit verify` found about the weights in a run folder, or None if it left nothing
     readable about them. That is no error: verifying again replaces it, and the run itself is valid.
 
@@ -336,7 +336,7 @@ def read_verification(folder: str) -> Verified | None:
         return None
 
 
-def load_verification(folder: str) -> Verified | None:
+def load_verification(folder: str) -> VerificationRecord | None:
     """As `read_verification`, but raises `UnreadableError` for a record that does not count."""
     record = read_json(f"{folder}/verification.json")
     if record is None or (spec := read_json(f"{folder}/spec.json")) is None:
@@ -346,9 +346,9 @@ def load_verification(folder: str) -> Verified | None:
         if whose != (spec["run_id"], spec["name"], spec["spec"]["model"]["n_bits"]):
             raise UnreadableError("verification.json belongs to another run")
         record["verdict"] = VERDICTS_0_1.get(str(record.get("verdict")), record.get("verdict"))
-        verified = read_as(Verified, record | {"found": record}, "verification.json")
+        verified = read_as(VerificationRecord, record | {"found": record}, "verification.json")
         _check_verification(verified.found, "verification.json")
-        wrong = {int(i): whole("a count", count) for i, count in record["wrong_by_index"].items()}
+        wrong = {int(i): as_int("a count", count) for i, count in record["wrong_by_index"].items()}
         _ = verified.found.effort, verified.found.sentence()  # stages and margins that can be said
     except (SpecError, ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
         raise UnreadableError(f"verification.json is damaged: {str(error)!r:.200}") from None

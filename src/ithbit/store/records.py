@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from ithbit.shown import lower_percent, lower_text
+from ithbit.display import lower_percent, lower_text
 from ithbit.spec import RunSpec, plain, run_from_json, since_0_2
 from ithbit.store.schema import MAX_FLOAT, MAX_INT, built
 
@@ -308,7 +308,7 @@ class Verification:
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerificationRecord:
     """A verification with its subject: the run, its weights, and where they were evaluated."""
 
     run_id: str

@@ -15,7 +15,7 @@ from ithbit.errors import StoreError
 from ithbit.spec import RunSpec
 from ithbit.store.reading import check_kind, open_regular, read_run, run_folders
 from ithbit.store.schema import UnreadableError
-from ithbit.store.writing import said_as_store_error
+from ithbit.store.writing import translate_os_errors
 
 RunStatus = Literal["done", "running", "queued", "stopped", "failed", "set aside", "missing"]
 STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
@@ -23,7 +23,7 @@ STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
 
 def check_store(store: Path) -> None:
     """Create the store if it is missing; raise `StoreError` if it cannot hold runs."""
-    with said_as_store_error(store):
+    with translate_os_errors(store):
         check_kind(store)
         store.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=store):

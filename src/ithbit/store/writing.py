@@ -87,7 +87,7 @@ def json_bytes(data: dict[str, Any]) -> bytes:
 
 
 @contextmanager
-def said_as_store_error(path: Path) -> Iterator[None]:
+def translate_os_errors(path: Path) -> Iterator[None]:
     """Turn an error of the operating system into a `StoreError`; nothing finished is lost."""
     try:
         yield

@@ -13,9 +13,9 @@ blocks, `nn.GRU` and Mamba2. The names are those of `ithbit.families`; the forma
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from ithbit.display import pluralize
 from ithbit.errors import SpecError, check_numbers, raise_problems
 from ithbit.families import FAMILIES, Family, family_named
-from ithbit.shown import counted
 
 Model = Literal["formal", "trained"]
 _OTHER: dict[Model, Model] = {"formal": "trained", "trained": "formal"}
@@ -137,7 +137,7 @@ class Architecture:
     @property
     def depth(self) -> str:
         """The number of layers, as text."""
-        return counted(self.n_layers, "layer")
+        return pluralize(self.n_layers, "layer")
 
     def to_json(self) -> dict[str, str | int]:
         """The architecture as records state it."""
@@ -154,7 +154,7 @@ class Architecture:
         """The sizes that matter for this family, as text."""
         parts = [f"width {self.width}"]
         if _has_heads(self.of, self.model):
-            parts.append(counted(self.heads, "head"))
+            parts.append(pluralize(self.heads, "head"))
         if self.kind == "mamba2":
             parts += [f"state {self.state}", f"convolution {self.conv}"]
         elif self.model == "formal":

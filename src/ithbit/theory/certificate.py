@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from ithbit.display import Printable, lower_text, pluralize
 from ithbit.errors import SpecError
-from ithbit.shown import Shown, counted, lower_text
 from ithbit.spec import plain
 from ithbit.theory.certifiers.angle import certify_angle
 from ithbit.theory.certifiers.boxes import certify_boxes
@@ -70,7 +70,7 @@ class Witness:
 
 
 @dataclass(frozen=True, repr=False)
-class Certificate(Shown):
+class Certificate(Printable):
     """A proved lower bound on the margin over all inputs; `certified` if it is positive.
 
     If not certified, `margin` is still a lower bound, but says nothing: the weights may be wrong,
@@ -145,13 +145,13 @@ class Certificate(Shown):
         """The claim without the weights, and what was observed of float runs."""
         return self.summary() | {"float_execution": observed(self.solution)}
 
-    def parts(self) -> Iterator[Any]:
+    def render(self) -> Iterator[Any]:
         """The claim, what it rests on, and what was observed in float runs: *certified* is proved
         for every input in real arithmetic; *observed* is what float runs did."""
         from rich.table import Table
 
         solution, worst = self.solution, self.worst
-        layers = counted(solution.depth, "layer")
+        layers = pluralize(solution.depth, "layer")
         sizes = " + ".join(map(str, solution.sizes))
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold")

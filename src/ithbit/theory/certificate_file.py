@@ -16,9 +16,9 @@ from typing import Any, get_args
 
 import numpy as np
 
-from ithbit.errors import IthbitError, SpecError, whole
+from ithbit.display import lower_text
+from ithbit.errors import IthbitError, SpecError, as_int
 from ithbit.families import task_named
-from ithbit.shown import lower_text
 from ithbit.spec import ModelSpec
 from ithbit.store.writing import write_text
 from ithbit.tasks.indexing import Instance
@@ -238,7 +238,7 @@ def solution_from_json(content: Json) -> AnySolution:
         return Solution(
             task=task_named(content["task"]),
             family=content["family"],
-            n_bits=whole("n", content["n"]),
+            n_bits=as_int("n", content["n"]),
             layers=tuple(_layer(layer) for layer in weights["layers"]),
             embedding=_read(Embedding, weights["embedding"]),
             output=_array(weights["output"], 2),

@@ -3,7 +3,7 @@
 Definition 11 of the paper: a causal layer has causal complexity s if its k-th output is a function
 of the k-th input and a *fingerprint* of the first k - 1 inputs, p numbers, computed from them in t
 operations, p + t <= s. The formulas count one plain program per layer, so p and t are upper bounds
-on the minimum, exact for the program. The programs are in the tests (`tests/theory/completions`),
+on the minimum, exact for the program. The programs are in the tests (`tests/support/completions`),
 which run them on scalars that count operations.
 
 Cost: weights are free constants; +, -, *, /, exp cost 1; a comparison with jump costs 1, so a ReLU
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from ithbit.display import Printable
 from ithbit.errors import SpecError
-from ithbit.shown import Shown
 from ithbit.theory.architecture import Architecture
 
 # The special operations among t; of these the paper's Definition 1 has only the first.
@@ -34,7 +34,7 @@ _SPECIAL = {
 
 
 @dataclass(frozen=True, repr=False)
-class Complexity(Shown):
+class Complexity(Printable):
     """Causal complexity of one layer, counted on its plain program."""
 
     arch: Architecture
@@ -67,7 +67,7 @@ class Complexity(Shown):
             **{name: getattr(self, name) for name in (*numbers, "total", "position", "covered")},
         }
 
-    def parts(self) -> Iterator[str]:
+    def render(self) -> Iterator[str]:
         yield f"{self.arch.family} ({self.arch.model}) · one layer · {self.arch.sizes}"
         if self.position is not None:
             yield f"at token k = {self.position}"

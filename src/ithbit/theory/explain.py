@@ -14,9 +14,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ithbit.display import Printable
 from ithbit.errors import SpecError
 from ithbit.families import FAMILIES
-from ithbit.shown import Shown
 from ithbit.tasks.indexing import Instance
 from ithbit.theory.constructions import bert_angle, linear_window, mamba2_window
 from ithbit.theory.constructions.content import columns
@@ -100,7 +100,7 @@ class LayerStep:
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation(Shown):
+class Explanation(Printable):
     """The whole run on one input."""
 
     solution: AnySolution
@@ -125,7 +125,7 @@ class Explanation(Shown):
         rhi = self.instance.task == "rhi"
         return (*bits, query) if rhi else (query, *bits, "end")
 
-    def parts(self) -> Iterator[Any]:
+    def render(self) -> Iterator[Any]:
         """The run, layer by layer, and the answer."""
         instance, solution = self.instance, self.solution
         bits = "".join(map(str, instance.bits))

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ithbit.display import Printable, lower_text, pluralize
 from ithbit.errors import SpecError
 from ithbit.families import TASKS, Task
-from ithbit.shown import Shown, counted, lower_text
 from ithbit.theory.architecture import (
     FORMAL_FAMILIES,
     TRAINED_FAMILIES,
@@ -33,7 +33,7 @@ _OWN_SIZES = " The weights have sizes of their own, which `ithbit verdict TASK F
 
 
 @dataclass(frozen=True)
-class Entry:
+class SummaryEntry:
     """One entry of the derived summary table.
 
     `min_layers` is None if every number of layers has an n*: omega(1) in the paper. Otherwise
@@ -97,17 +97,17 @@ def _marked(route: Route) -> str:
     return f"{route.n_star:,}{'*' if route.cited else ''}"
 
 
-class VerdictTable(Shown, list[Entry]):
+class VerdictTable(Printable, list[SummaryEntry]):
     """The paper's summary table, derived: one entry per task and family."""
 
-    def __init__(self, entries: Iterable[Entry], n: int, layers: str, sizes: str) -> None:
+    def __init__(self, entries: Iterable[SummaryEntry], n: int, layers: str, sizes: str) -> None:
         super().__init__(entries)
         self.n, self.layers, self.sizes = n, layers, sizes
 
     def to_json(self) -> list[dict[str, Any]]:
         return [entry.to_json() for entry in self]
 
-    def parts(self) -> Iterator[Any]:
+    def render(self) -> Iterator[Any]:
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
         from rich.text import Text
@@ -157,13 +157,13 @@ def table(
     layers = [architecture(family, model, **sizes) for family in families]
     entries = [_entry(task, one, n_bits) for one in layers for task in TASKS]
     shown = [f"width {width}", f"hidden {hidden}"]
-    shown += [counted(heads, "head")] if heads is not None else []
+    shown += [pluralize(heads, "head")] if heads is not None else []
     shown += [f"state {state}"] if model == "trained" else []
     named = FORMAL if model == "formal" else "layers as trained"
     return VerdictTable(entries, n_bits, named, ", ".join(shown))
 
 
-def _entry(task: Task, one: Architecture, n_bits: int) -> Entry:
+def _entry(task: Task, one: Architecture, n_bits: int) -> SummaryEntry:
     formal, family = one.model == "formal", one.family
     found = entry_of(CONSTRUCTIONS if formal else TRAINED, task, family)
     if found is None:
@@ -171,7 +171,7 @@ def _entry(task: Task, one: Architecture, n_bits: int) -> Entry:
         routes = tuple(bound(task, replace(one, n_layers=depth)) for depth in DEPTHS_SHOWN)
         theorem = lower_theorem(task, one)
         assert theorem is not None
-        return Entry(task, family, None, theorem, by_depth=routes, growth=growth(one))
+        return SummaryEntry(task, family, None, theorem, by_depth=routes, growth=growth(one))
     depth = found.depth
     # Formal weights have their own sizes, independent of those of the bounds.
     layers = architecture(family, n_layers=depth) if formal else replace(one, n_layers=depth)
@@ -180,4 +180,4 @@ def _entry(task: Task, one: Architecture, n_bits: int) -> Entry:
         raise SpecError(f"{weights}; ask for the table at other sizes")
     fewer = bound(task, replace(one, n_layers=depth - 1)) if depth > 1 else None
     own = (weights.width, weights.certificate(n_bits), weights.margin)
-    return Entry(task, family, depth, weights.theorem, *own, fewer)
+    return SummaryEntry(task, family, depth, weights.theorem, *own, fewer)

@@ -17,9 +17,9 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, Literal
 
+from ithbit.display import Printable, lower_text, pluralize
 from ithbit.errors import SpecError
 from ithbit.families import FAMILIES, Task
-from ithbit.shown import Shown, counted, lower_text
 from ithbit.spec import ModelSpec
 from ithbit.theory.architecture import Architecture, architecture
 from ithbit.theory.bounds import NoBoundError, Route, bound
@@ -54,7 +54,7 @@ _PASSED_ON = 1 - 1e-9
 
 
 @dataclass(frozen=True, repr=False)
-class Verdict(Shown):
+class Verdict(Printable):
     """The answer at one n, and what it rests on."""
 
     task: Task
@@ -88,7 +88,7 @@ class Verdict(Shown):
             "every_n": self.every_n,
         }
 
-    def parts(self) -> Iterator[str]:
+    def render(self) -> Iterator[str]:
         arch, n = self.arch, self.n_bits
         yield f"{self.task} · {arch.family} · {arch.depth} · {arch.sizes} · n = {n:,}"
         beyond = "no theorem of the paper" if self.answer == "impossible" else ""
@@ -271,17 +271,17 @@ def _formal(entry: Construction, arch: Architecture) -> ExplicitWeights | str:
         where = " in one head" if arch.heads > 1 else ""
         return (
             f"the construction of {entry.theorem} needs width {small.width}{where} and "
-            f"{counted(units, 'hidden unit')}"
+            f"{pluralize(units, 'hidden unit')}"
         )
     if arch.kind == "linear" and arch.feature != "elu":
         return f"the construction of {entry.theorem} here is for the kernel function ELU+1"
     always = every_n(variant, entry.family)
     assert always is not None  # a test checks it
-    identity = f" and {counted(extra, 'identity layer')}" if extra else ""
+    identity = f" and {pluralize(extra, 'identity layer')}" if extra else ""
     return ExplicitWeights(
         entry.theorem,
-        f"{counted(entry.depth, 'layer')} of width {small.width} with "
-        f"{counted(units, 'hidden unit')}{identity}",
+        f"{pluralize(entry.depth, 'layer')} of width {small.width} with "
+        f"{pluralize(units, 'hidden unit')}{identity}",
         str(always.margin),
         "",
         f"--variant {variant}",
@@ -316,8 +316,8 @@ def _trained(entry: TrainedConstruction, arch: Architecture) -> ExplicitWeights 
     other = "".join(f" --{name} {size}" for name, size, most in usual if size != most)
     return ExplicitWeights(
         f"beside {entry.theorem}",
-        f"{counted(entry.depth, 'layer')} of width {arch.width}{passing}, explicit weights of the "
-        "trained blocks",
+        f"{pluralize(entry.depth, 'layer')} of width {arch.width}{passing}, explicit weights of "
+        "the trained blocks",
         margin,
         always.because,
         f"--model trained --layers {arch.n_layers} --width {arch.width}{other}",

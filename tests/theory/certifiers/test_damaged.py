@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from damage import changed, constructions, damaged
 from flint import arb, fmpq
-from in_balls import all_of, margin
+from tests.support.damage import changed, constructions, damaged
+from tests.support.in_balls import all_of, margin
 
 from ithbit.errors import SpecError
 from ithbit.theory.certificate import METHODS, certify

@@ -21,7 +21,7 @@ StepperName = Literal["stacked", "kernels", "compiled", "module"]  # as recorded
 
 
 @dataclass(frozen=True)
-class Rows:
+class StackRows:
     """What a step of a stack reads and updates, one row per run."""
 
     state: AdamState
@@ -30,9 +30,9 @@ class Rows:
     loss_sum: Tensor  # seed, double: of the examples of the epoch so far
 
 
-def rows_of(runs: list[RunSpec], state: AdamState, device: torch.device) -> Rows:
+def rows_of(runs: list[RunSpec], state: AdamState, device: torch.device) -> StackRows:
     """The rows of runs in this state, before an epoch."""
-    return Rows(
+    return StackRows(
         state.to(device),
         stream_keys([run.seed for run in runs], device),
         torch.zeros(len(runs), 1, dtype=torch.int64, device=device),

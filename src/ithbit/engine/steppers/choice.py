@@ -21,10 +21,10 @@ import torch
 
 from ithbit.engine.device import Device
 from ithbit.engine.evaluate import Logits
-from ithbit.engine.how import Event, How, Notice
 from ithbit.engine.optim import AdamState
-from ithbit.engine.steppers import Rows, Stepper, StepperName, Switch, rows_of
-from ithbit.engine.steppers.plain import Compiled, Module, Plain
+from ithbit.engine.steppers import StackRows, Stepper, StepperName, Switch, rows_of
+from ithbit.engine.steppers.plain import CompiledStepper, ModuleStepper, PlainStepper
+from ithbit.engine.training_context import Event, Notice, TrainingContext
 from ithbit.errors import DeviceError, LayerError, one_of
 from ithbit.models import own_layer
 from ithbit.models.classifier import logits
@@ -48,7 +48,7 @@ def choose_stepper(
 ) -> tuple[StepperName, list[str]]:
     """The stepper for runs like this one, and remarks on that choice."""
     if run.model.code:
-        why = why_alone(run.model, device)
+        why = stacking_obstacle(run.model, device)
         off = off_in_evaluation(layer_for(run.model), run.model.d_model)
         alone = f"seeds of {run.model.family} train one by one: {why}" if why else None
         return "module", [remark for remark in (alone, off) if remark]
@@ -65,7 +65,7 @@ def choose_stepper(
 def _on_cpu(run: RunSpec, compile: Switch) -> tuple[StepperName, list[str]]:
     if compile == "on":
         return "compiled", []
-    if compile == "off" or not _pays(run):
+    if compile == "off" or not worth_compiling(run):
         return "stacked", []
     if why := building.refusal(run.model):
         return "stacked", [f"{why}: trained with the plain models"]
@@ -74,7 +74,7 @@ def _on_cpu(run: RunSpec, compile: Switch) -> tuple[StepperName, list[str]]:
     return ("compiled" if building.ready(run.model) else "stacked"), []
 
 
-def _pays(run: RunSpec) -> bool:
+def worth_compiling(run: RunSpec) -> bool:
     """Whether a run may be long enough for compiled code, judging by its spec alone."""
     model, protocol = run.model, run.protocol
     examples = protocol.epoch_examples * protocol.max_epochs
@@ -96,17 +96,19 @@ def evaluator_here(
     return logits, "stacked"
 
 
-def make_stepper(name: StepperName, runs: list[RunSpec], rows: Rows, device: Device) -> Stepper:
+def make_stepper(
+    name: StepperName, runs: list[RunSpec], rows: StackRows, device: Device
+) -> Stepper:
     """The stepper of this name; the kernels need Triton, so they are imported only here."""
     if name == "kernels":
-        from ithbit.engine.steppers.kernels import Fused
+        from ithbit.engine.steppers.kernels import KernelStepper
 
-        return Fused(runs, rows, device)
-    kinds = {kind.name: kind for kind in (Plain, Compiled, Module)}
+        return KernelStepper(runs, rows, device)
+    kinds = {kind.name: kind for kind in (PlainStepper, CompiledStepper, ModuleStepper)}
     return kinds[name](runs, rows, device)
 
 
-def faster(runs: list[RunSpec], state: AdamState, device: Device) -> StepperName:
+def select_faster_stepper(runs: list[RunSpec], state: AdamState, device: Device) -> StepperName:
     """Compiled code or the plain models for runs in this state, which is not changed."""
     note = _note(runs[0])
     if kept := _kept(note):
@@ -146,14 +148,14 @@ def _kept(note: Path | None) -> StepperName | None:
     return None
 
 
-def why_alone(model: ModelSpec, device: Device) -> str | None:
+def stacking_obstacle(model: ModelSpec, device: Device) -> str | None:
     """Why the seeds of a model cannot share a stack, or None if they can; found by trying."""
     if not model.code:
         return None
     if not device.is_cuda or torch.cuda.is_available():
-        return own_layer.why_not_stacked(model, device.torch)
+        return own_layer.stacking_obstacle(model, device.torch)
     try:  # on a machine that only submits runs, to others that have a GPU
-        return own_layer.why_not_stacked(model, torch.device("cpu"))
+        return own_layer.stacking_obstacle(model, torch.device("cpu"))
     except LayerError as error:
         return f"it cannot be tried here ({error})"
 
@@ -176,7 +178,7 @@ def refusal(model: ModelSpec, protocol: Protocol, device: Device) -> str | None:
 
 
 @contextmanager
-def compiling(runs: list[RunSpec], how: How) -> Iterator[Callable[[RunSpec], bool]]:
+def compiling(runs: list[RunSpec], context: TrainingContext) -> Iterator[Callable[[RunSpec], bool]]:
     """Compile what these runs need in the background; yields whether a given run can start.
 
     On a GPU, a run that starts earlier compiles its kernels itself. On a CPU, every run starts
@@ -184,16 +186,16 @@ def compiling(runs: list[RunSpec], how: How) -> Iterator[Callable[[RunSpec], boo
     """
 
     def say(text: str) -> None:
-        how.watch(Event(runs[0], Notice(text)))
+        context.watch(Event(runs[0], Notice(text)))
 
-    if not how.device.is_cuda:
-        wants = [run.model for run in runs if how.compile == "auto" and _pays(run)]
+    if not context.device.is_cuda:
+        wants = [run.model for run in runs if context.compile == "auto" and worth_compiling(run)]
         wants = [model for model in dict.fromkeys(wants) if building.refusal(model) is None]
         with building.building(wants, say):
             yield lambda run: True
         return
-    device, models = how.device, defaultdict[tuple[int, str], dict[ModelSpec, None]](dict)
-    wanted = runs if how.kernels != "off" else []
+    device, models = context.device, defaultdict[tuple[int, str], dict[ModelSpec, None]](dict)
+    wanted = runs if context.kernels != "off" else []
     for model, protocol in dict.fromkeys((run.model, run.protocol) for run in wanted):
         if refusal(model, protocol, device) is None:
             models[protocol.batch_size, protocol.examples][model] = None
@@ -220,14 +222,14 @@ def switch_named(name: str, what: str = "kernels") -> Switch:
     return one_of(f"unknown choice of {what}", name, choices, DeviceError)
 
 
-def check_switches(runs: Sequence[RunSpec], how: How) -> None:
+def check_switches(runs: Sequence[RunSpec], context: TrainingContext) -> None:
     """Raise `DeviceError` if kernels or compiled code are on but not available for all the runs."""
-    switch_named(how.kernels)
-    switch_named(how.compile, "compile")
+    switch_named(context.kernels)
+    switch_named(context.compile, "compile")
     for model, protocol in dict.fromkeys((run.model, run.protocol) for run in runs):
-        if how.kernels == "on" and (why := refusal(model, protocol, how.device)):
+        if context.kernels == "on" and (why := refusal(model, protocol, context.device)):
             raise DeviceError(f"kernels 'on' were asked for, but {why}; use auto or off")
-        if how.compile == "on":
-            why = "it is for a CPU" if how.device.is_cuda else building.refusal(model)
+        if context.compile == "on":
+            why = "it is for a CPU" if context.device.is_cuda else building.refusal(model)
             if why:
                 raise DeviceError(f"compile 'on' was asked for, but {why}; use auto or off")

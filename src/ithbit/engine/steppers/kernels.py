@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ithbit.engine.device import Device
 from ithbit.engine.evaluate import bce, held_out_examples, ordered_mean
-from ithbit.engine.steppers import Rows, StepperName
+from ithbit.engine.steppers import StackRows, StepperName
 from ithbit.kernels.step import Step
 from ithbit.models.classifier import init
 from ithbit.models.magnitudes import safe_size, stays_finite
@@ -21,13 +21,13 @@ from ithbit.tasks.sampling import HELD_OUT_SEED, stream_keys
 _FAR = 1024.0
 
 
-class Fused:
+class KernelStepper:
     """The twin of the plain models, in fused kernels."""
 
     name: StepperName = "kernels"
     max_chunk = 16  # a step is a handful of launches
 
-    def __init__(self, runs: list[RunSpec], rows: Rows, device: Device) -> None:
+    def __init__(self, runs: list[RunSpec], rows: StackRows, device: Device) -> None:
         self.rows, self.model, self.protocol = rows, runs[0].model, runs[0].protocol
         batch, kind = self.protocol.batch_size, self.protocol.examples
         self.fused = Step(self.model, len(runs), batch, device.torch, kind)

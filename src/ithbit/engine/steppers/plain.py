@@ -8,9 +8,9 @@ from torch import Tensor
 
 from ithbit.engine.device import Device
 from ithbit.engine.evaluate import Logits, batch_that_fits, bce, evaluate, held_out_examples
-from ithbit.engine.lanes import no_capture
+from ithbit.engine.gpu_streams import no_capture
 from ithbit.engine.optim import adamw_step, clip_rows
-from ithbit.engine.steppers import Rows, StepperName
+from ithbit.engine.steppers import StackRows, StepperName
 from ithbit.models.classifier import init, logits, with_buffers
 from ithbit.models.stacked import Params, unpacked
 from ithbit.spec import RunSpec
@@ -21,13 +21,13 @@ _BATCHES = 16  # drawn at a time on a CPU,
 _BITS = 1 << 22  # unless they have more bits than this
 
 
-class Plain:
+class PlainStepper:
     """The stacked models, run as they are written."""
 
     name: StepperName = "stacked"
     max_chunk = 1  # a step is some hundreds of launches: more steps per graph save nothing
 
-    def __init__(self, runs: list[RunSpec], rows: Rows, device: Device) -> None:
+    def __init__(self, runs: list[RunSpec], rows: StackRows, device: Device) -> None:
         self.rows, self.model, self.protocol = rows, runs[0].model, runs[0].protocol
         self.device = device
         # Leaves that share the rows' memory: an in-place step on the rows updates the parameters.
@@ -86,7 +86,7 @@ class Plain:
         return evaluate(self.whole, self.model, self.table, self.held_out, batch, ask)
 
 
-class Module(Plain):
+class ModuleStepper(PlainStepper):
     """Our embedding and head around a user's layers.
 
     `models/own_layer.py` has the same functions for them as the six families have, so a step is
@@ -95,7 +95,7 @@ class Module(Plain):
 
     name: StepperName = "module"
 
-    def __init__(self, runs: list[RunSpec], rows: Rows, device: Device) -> None:
+    def __init__(self, runs: list[RunSpec], rows: StackRows, device: Device) -> None:
         super().__init__(runs, rows, device)
         # Weights of a recurrent layer are views of our rows; cuDNN packs them at every step.
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single")
@@ -109,7 +109,7 @@ class Module(Plain):
             return super().evaluate()
 
 
-class Compiled(Plain):
+class CompiledStepper(PlainStepper):
     """The twin of the plain models: same data and optimiser, but compiled logits and gradients."""
 
     name: StepperName = "compiled"

@@ -28,7 +28,7 @@ _SLICE = tl.constexpr(32)  # hidden units of the feed-forward part at a time, fo
 
 
 @dataclass(frozen=True)
-class Shape:
+class AttentionShape:
     """What the kernels of a model are compiled for, besides the length of its sequences."""
 
     D: int

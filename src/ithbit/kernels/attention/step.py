@@ -21,8 +21,8 @@ from torch import Tensor
 from ithbit.families import family_named
 from ithbit.kernels import token_kinds
 from ithbit.kernels.attention import first_block, last_token, linear_mix, softmax_mix, token_rows
-from ithbit.kernels.attention.block import Shape
-from ithbit.kernels.plan import Launches, Plan, shared_out
+from ithbit.kernels.attention.block import AttentionShape
+from ithbit.kernels.plan import Launches, LaunchPlan, shared_out
 
 _ROWS = 32  # tokens of a flat tile
 _BACK_ROWS = 64
@@ -50,31 +50,31 @@ _READ: dict[str, int] = {"num_warps": 4}
 _ANSWER: dict[str, int] = {"num_warps": 2}
 
 
-def _back_tiles(plan: Plan) -> tuple[int, int]:
+def _back_tiles(plan: LaunchPlan) -> tuple[int, int]:
     """`shared_out` for `block_end_back`."""
     return shared_out(triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS), _BACK_PROGRAMS)
 
 
-def _project_tiles(plan: Plan) -> tuple[int, int]:
+def _project_tiles(plan: LaunchPlan) -> tuple[int, int]:
     """`shared_out` for `project_back`."""
     tiles = triton.cdiv(plan.capacity * plan.n_tokens, _project_rows(plan))
     return shared_out(tiles, _PROJECT_PROGRAMS)
 
 
-def _project_rows(plan: Plan) -> int:
+def _project_rows(plan: LaunchPlan) -> int:
     return _PROJECT_ROWS * max(1, 8 // plan.model.d_model)
 
 
-def _kind_tiles(plan: Plan) -> tuple[int, int]:
+def _kind_tiles(plan: LaunchPlan) -> tuple[int, int]:
     """`shared_out` for `tokens_back`."""
     return shared_out(token_kinds.tiles(plan, _KIND_ROWS), _PROJECT_PROGRAMS)
 
 
-class Attention(Launches):
+class AttentionLaunches(Launches):
     """The launches of a stack of softmax or linear attention models."""
 
     @staticmethod
-    def shares(plan: Plan, name: str) -> int:
+    def shares(plan: LaunchPlan, name: str) -> int:
         last = f"blocks.{plan.model.n_layers - 1}."
         projected = ".qkv." in name
         if family_named(plan.model.family).kind != "softmax":
@@ -106,10 +106,10 @@ class Attention(Launches):
         return self.plan.model.n_layers - 1
 
     @cached_property
-    def shape(self) -> Shape:
+    def shape(self) -> AttentionShape:
         model = self.plan.model
         softmax = family_named(model.family).kind == "softmax"
-        return Shape(
+        return AttentionShape(
             D=model.d_model,
             FF=model.d_ff,
             H=model.n_heads,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ithbit.kernels import embedding
 from ithbit.kernels.gru import recurrence
-from ithbit.kernels.plan import Launches, Plan, shared_out
+from ithbit.kernels.plan import Launches, LaunchPlan, shared_out
 
 _NARROW = 8  # widths up to here compute gates again in the backward pass
 _WARPS = 4  # of a recurrence's program: few shares to sum, registers to spare
@@ -27,11 +27,11 @@ _TILE = 128  # numbers that `rows_back` takes at a time, of 16 tokens or more
 _ROW_PROGRAMS = 211
 
 
-class Gru(Launches):
+class GruLaunches(Launches):
     """The launches of a stack of GRUs."""
 
     @staticmethod
-    def shares(plan: Plan, name: str) -> int:
+    def shares(plan: LaunchPlan, name: str) -> int:
         """Few, if a recurrence stores them."""
         on_rows = _on_rows(plan)
         weights = [f"blocks.{layer}.{kind}.weight" for layer in on_rows for kind in ("ih", "hh")]
@@ -93,64 +93,64 @@ class Gru(Launches):
             )  # fmt: skip
 
 
-def _recurrences(plan: Plan) -> int:
+def _recurrences(plan: LaunchPlan) -> int:
     """Programs per run of a recurrence."""
     return triton.cdiv(plan.capacity, _sequences(plan))
 
 
-def _on_rows(plan: Plan) -> list[int]:
+def _on_rows(plan: LaunchPlan) -> list[int]:
     """The layers whose weight gradients `rows_back` computes; a recurrence computes the others'."""
     if _narrow(plan):
         return []
     return [layer for layer in range(plan.model.n_layers) if not _own_tokens(plan, layer)]
 
 
-def _row_tiles(plan: Plan) -> tuple[int, int]:
+def _row_tiles(plan: LaunchPlan) -> tuple[int, int]:
     """Programs per run of `rows_back`, and the number of tiles that each goes over."""
     tokens = _recurrences(plan) * _sequences(plan) * plan.n_tokens
     return shared_out(triton.cdiv(tokens, _tile(plan)), _ROW_PROGRAMS)
 
 
-def _tile(plan: Plan) -> int:
+def _tile(plan: LaunchPlan) -> int:
     """Tokens that `rows_back` takes at a time."""
     return max(16, _TILE // plan.model.d_model)
 
 
-def _own_tokens(plan: Plan, layer: int) -> bool:
+def _own_tokens(plan: LaunchPlan, layer: int) -> bool:
     """Whether a layer draws its own tokens: its input gates are linear in their features."""
     return layer == 0 and plan.model.positions == "polynomial"
 
 
-def _states(plan: Plan, layer: int) -> Tensor:
+def _states(plan: LaunchPlan, layer: int) -> Tensor:
     sequences = _recurrences(plan) * _sequences(plan)
     return plan.buffer(f"states {layer}", sequences, plan.n_tokens + 1, plan.model.d_model)
 
 
-def _below(plan: Plan, layer: int) -> Tensor:
+def _below(plan: LaunchPlan, layer: int) -> Tensor:
     """What a layer reads, in the form of states: those of the layer below or embedded tokens. A
     layer that draws its own tokens gets its own states, which it does not read."""
     return _states(plan, layer if _own_tokens(plan, layer) else layer - 1)
 
 
-def _saved(plan: Plan, layer: int) -> Tensor:
+def _saved(plan: LaunchPlan, layer: int) -> Tensor:
     sequences = _recurrences(plan) * _sequences(plan)
     vectors = 1 if _narrow(plan) else 4
     return plan.buffer(f"saved {layer}", sequences, plan.n_tokens, vectors, plan.model.d_model)
 
 
-def _narrow(plan: Plan) -> bool:
+def _narrow(plan: LaunchPlan) -> bool:
     """Whether the backward pass computes gates again: where that costs less than to move them."""
     return plan.model.d_model <= _NARROW
 
 
-def _warps(plan: Plan) -> int:
+def _warps(plan: LaunchPlan) -> int:
     """Warps of a recurrence's program; wide models split the sums of a sequence among them, narrow
     ones wait less with fewer."""
     most = max(1, _WARPS * plan.model.d_model // 16)
     return min(max(min(_WARPS, most), plan.model.d_model**2 // 512), 16)
 
 
-def _sequences(plan: Plan) -> int:
+def _sequences(plan: LaunchPlan) -> int:
     """Sequences per program: so many that a thread has 16 weights of a matrix, and one unit."""
     width = plan.model.d_model
     return max(1, 512 * _warps(plan) // max(width, 16) // width)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ithbit.kernels import token_kinds
 from ithbit.kernels.mamba2 import first_block, last_block, mix, token_rows
-from ithbit.kernels.mamba2.tile import TAPS, Shape
-from ithbit.kernels.plan import Launches, Plan, shared_out
+from ithbit.kernels.mamba2.tile import TAPS, Mamba2Shape
+from ithbit.kernels.plan import Launches, LaunchPlan, shared_out
 from ithbit.kernels.tile import CHUNK, alone, chunks_of
 
 _ROWS, ROW_WARPS = 64, 4  # of a tile of a launch on rows
@@ -41,28 +41,28 @@ MAX_BACK_PROGRAMS = 211
 _MIN_ROWS = 64  # bits of a tile of the last block's mixing
 
 
-def _mix_tiles(plan: Plan) -> tuple[int, int, int, int]:
+def _mix_tiles(plan: LaunchPlan) -> tuple[int, int, int, int]:
     """`shared_out` for the last block's mixing; then sequences per tile, and rows of each."""
     span = max(8, triton.next_power_of_2(plan.model.n_bits))
     group = max(1, _MIN_ROWS // span)
     return *shared_out(triton.cdiv(plan.capacity, group), MAX_PROGRAMS), group, span
 
 
-def _back_tiles(plan: Plan) -> tuple[int, int]:
+def _back_tiles(plan: LaunchPlan) -> tuple[int, int]:
     """`shared_out` for a launch on rows."""
     return shared_out(triton.cdiv(plan.capacity * plan.n_tokens, _BACK_ROWS), MAX_BACK_PROGRAMS)
 
 
-def _kind_tiles(plan: Plan) -> tuple[int, int]:
+def _kind_tiles(plan: LaunchPlan) -> tuple[int, int]:
     """`shared_out` for the launch on kinds of tokens."""
     return shared_out(token_kinds.tiles(plan, _KIND_ROWS), MAX_PROGRAMS)
 
 
-class Mamba2(Launches):
+class Mamba2Launches(Launches):
     """The launches of a stack of Mamba2 models."""
 
     @staticmethod
-    def shares(plan: Plan, name: str) -> int:
+    def shares(plan: LaunchPlan, name: str) -> int:
         last = f"blocks.{plan.model.n_layers - 1}."
         after_mixing = name.endswith((".gate_norm.weight", ".out.weight"))
         if name.startswith(("leave.", "head.")) or (after_mixing and name.startswith(last)):
@@ -84,14 +84,14 @@ class Mamba2(Launches):
             self._tokens_back(partials)
 
     @cached_property
-    def shape(self) -> Shape:
+    def shape(self) -> Mamba2Shape:
         """What the kernels are compiled for."""
         plan, model, at = self.plan, self.plan.model, self.plan.offsets
         start = plan.block(0)
         _, mix_tiles, group, span = _mix_tiles(plan)
         conv = model.d_model + 2 * model.d_state
         single, chunks = alone(plan.n_tokens), chunks_of(plan.n_tokens)
-        return Shape(
+        return Mamba2Shape(
             **plan.draws,
             TOKENS=plan.n_tokens,
             TAIL=min(TAPS.value, plan.n_tokens),

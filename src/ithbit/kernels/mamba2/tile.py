@@ -20,7 +20,7 @@ _LOG_2 = tl.constexpr(0.6931471805599453)
 
 
 @dataclass(frozen=True)
-class Shape:
+class Mamba2Shape:
     """What the kernels of a model are compiled for: sizes, and where parameters lie."""
 
     N: int  # bits

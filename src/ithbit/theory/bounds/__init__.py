@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+from ithbit.display import Printable
 from ithbit.errors import IthbitError, SpecError
 from ithbit.families import Task, task_named
-from ithbit.shown import Shown
 from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds.cited import program, vc_with_exponentials, vc_without_exponentials
 from ithbit.theory.bounds.counting import n_star
@@ -61,7 +61,7 @@ class Route:
 
 
 @dataclass(frozen=True, repr=False)
-class Bounds(Shown):
+class LengthBounds(Printable):
     """The tightest bound of a family in real arithmetic, and every route to one."""
 
     task: str
@@ -102,7 +102,7 @@ class Bounds(Shown):
             "vacuous_at": self._vacuous_at(route),
         }
 
-    def parts(self) -> Iterator[str]:
+    def render(self) -> Iterator[str]:
         arch, best = self.arch, self.best
         yield f"{self.task} · {arch.family} ({arch.model}) · {arch.depth} · {arch.sizes}"
         yield f"impossible for every n > {best.n_star:,}, whatever the weights, in real arithmetic"

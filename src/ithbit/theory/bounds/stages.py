@@ -7,8 +7,8 @@ multiplied by one; a denominator that becomes an implicit variable and may vanis
 adds one more test. Sums of positive features are written as squares, so first-layer denominators
 are positive everywhere; degree 4 includes that.
 
-Every number of every list is counted by a program, too: `tests/theory/decisions` runs the decisions
-on numbers that write down their equations.
+Every number of every list is counted by a program, too: `tests/support/decisions` runs the
+decisions on numbers that write down their equations.
 
     d width   H heads   d_h = d / H   w hidden   L layers
     p1 = d (d_h + 1)    the numbers S = sum v phi(k)^T and z = sum phi(k) of one linear layer

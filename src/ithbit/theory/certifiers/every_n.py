@@ -13,8 +13,8 @@ from fractions import Fraction
 
 from flint import arb, ctx, fmpq
 
+from ithbit.display import lower_text, upper_text
 from ithbit.families import FAMILIES
-from ithbit.shown import lower_text, upper_text
 from ithbit.theory.certifiers.exact import Ball, UnsuitableError, exact, need, rounded_down
 from ithbit.theory.certifiers.windows import gelu, silu, silu_at
 from ithbit.theory.constructions import bert_angle, linear_window

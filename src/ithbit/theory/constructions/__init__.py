@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from ithbit.errors import SpecError, one_of, whole
+from ithbit.errors import SpecError, as_int, one_of
 from ithbit.families import FAMILIES, TASKS, Task, task_named
 from ithbit.spec import ModelSpec
 from ithbit.theory.architecture import FORMAL_FAMILIES, Model, need_theory
@@ -139,7 +139,7 @@ def entry_of(entries: Iterable[P], task: str, family: str) -> P | None:
 
 def length_of(n_bits: int) -> int:
     """The length as an integer; raises `SpecError` if weights are not built for it."""
-    n_bits = whole("n", n_bits)
+    n_bits = as_int("n", n_bits)
     if not 1 <= n_bits <= LONGEST:
         limit = "at least 1" if n_bits < 1 else f"at most {LONGEST:,} where weights are built"
         raise SpecError(f"n must be {limit}, got {n_bits}")

@@ -90,7 +90,9 @@ def build(spec: ModelSpec) -> Weights:
     w["embed"][:, Column.BIT] = writer(U, {ONE: 1, VALUE_OF_BIT: -1})
     w["embed"][:, Column.VALUE] = writer(U, {VALUE_OF_BIT: 2})
     w["positions.polynomial"][:, 0] = writer(U, {PLACE: 1})
-    block, query = (0, _right(spec, U, w)) if spec.task == "rhi" else (1, _left(spec, U, w))
+    block, query = (
+        (0, _rhi_weights(spec, U, w)) if spec.task == "rhi" else (1, _lhi_weights(spec, U, w))
+    )
     qkv, out = w[f"blocks.{block}.qkv.weight"], w[f"blocks.{block}.out.weight"]
     qkv[0], qkv[1] = (reader(U, channel) for channel in query)
     qkv[d], qkv[d + 1] = reader(U, {ONE: 1}), reader(U, {PLACE: 1})
@@ -100,7 +102,7 @@ def build(spec: ModelSpec) -> Weights:
     return w
 
 
-def _right(spec: ModelSpec, U: FloatArray, w: Weights) -> Query:
+def _rhi_weights(spec: ModelSpec, U: FloatArray, w: Weights) -> Query:
     """Write the index token of RHI; what it asks for."""
     d, n = spec.d_model, spec.n_bits
     one, place, bit = norms(U)
@@ -112,7 +114,7 @@ def _right(spec: ModelSpec, U: FloatArray, w: Weights) -> Query:
     return {ONE: -beta * c2}, {PLACE: -beta}
 
 
-def _left(spec: ModelSpec, U: FloatArray, w: Weights) -> Query:
+def _lhi_weights(spec: ModelSpec, U: FloatArray, w: Weights) -> Query:
     """Write index and end token of LHI, and block 1; what the end token then asks for."""
     d, n = spec.d_model, spec.n_bits
     N, root = n + 1, math.sqrt(spec.d_head)

@@ -1,0 +1,211 @@
+"""The search over a store: where each cell stands, and rounds that advance all cells.
+
+A search keeps no state besides the runs. Where it stands is derived from the store each time: the
+same lengths are tried in the same order, as far as their runs have ended. Each round trains the
+next runs of all open cells together, so that a GPU has enough to do.
+
+A run *stands* if it succeeded (right on every held-out sample in some epoch) and no wrong answer of
+its final weights is known, neither on the structured inputs that training ends with nor on those
+that `verify` tried. Runs at the lower end of a bracket are verified before the bracket counts as
+final. A run that diverged has failed; one that could not be run, e.g. for lack of memory, says
+nothing about learning.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from textwrap import shorten
+
+from ithbit.capacity_search.search import (
+    Bracket,
+    LengthResult,
+    SearchSettings,
+    Try,
+    bracket,
+    replay,
+)
+from ithbit.display import pluralize
+from ithbit.engine.device import Device
+from ithbit.engine.outcomes import forget_failures
+from ithbit.errors import StoreError
+from ithbit.families import family_named
+from ithbit.spec import ModelSpec, Protocol, RunSpec, cell
+from ithbit.store.folder import RunFolder
+from ithbit.store.reading import check_kind, read_verification
+from ithbit.store.records import Failure, Result, VerificationRecord
+from ithbit.verification.run_verification import ALWAYS, is_enough, verify_run
+
+# Most runs are still wrong somewhere at their first perfect epoch, so a run goes on until its
+# held-out loss is small: half as many epochs again; the paper's 1e-6 takes several times that.
+PROTOCOL = Protocol(examples="mixed", stop_loss=1e-3, max_epochs=200)
+BUDGET = 1 << 16  # inputs tried in the search for a wrong answer; up to n = 16 all of them
+GPU_MINUTES = 0.75  # per round: runs not done by then go on in the next, beside new ones
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """Where the search of one cell stands: the lengths settled, in order, and what comes next.
+
+    `model` may have any length. The bracket is final when no run is left to train or to verify and
+    none is stuck.
+    """
+
+    model: ModelSpec
+    tried: tuple[LengthResult, ...] = ()
+    trying: int | None = None
+    train: tuple[RunSpec, ...] = ()
+    verify: tuple[RunSpec, ...] = ()
+    stuck: tuple[Failure, ...] = ()  # wanted runs that could not be run or verified
+    verdicts: tuple[str, ...] = ()  # of the runs that stand at the lower end
+
+    @property
+    def bracket(self) -> Bracket:
+        return bracket({each.n: each.solved for each in self.tried})
+
+    @property
+    def lower(self) -> LengthResult | None:
+        """The lower end of the bracket."""
+        return next((each for each in self.tried if each.n == self.bracket.low), None)
+
+    @property
+    def done(self) -> bool:
+        return not (self.train or self.verify or self.stuck)
+
+    @property
+    def lengths(self) -> str:
+        """The lengths settled, in order: + for solved, - for failed."""
+        return " ".join(f"{each.n}{'+' if each.solved else '-'}" for each in self.tried)
+
+    def sentence(self) -> str:
+        """Where it stands, in one line."""
+        model, now = self.model, "done"
+        if self.train:
+            rates = sorted({run.protocol.learning_rate for run in self.train})
+            at = ", ".join(f"{rate:g}" for rate in rates)
+            now = f"n = {self.trying} at {at}, {pluralize(len(self.train), 'run')}"
+        elif self.stuck:
+            why = shorten(self.stuck[0].error, 200, placeholder="…")
+            now = f"n = {self.trying} cannot be settled: {why}"
+        name = family_named(model.family).label if model.code else model.family
+        head = f"{model.task} {name} L{model.n_layers} d{model.d_model}"
+        return ": ".join(filter(None, (head, self.lengths, now)))
+
+
+@dataclass
+class Search:
+    """One search over one store."""
+
+    ask: SearchSettings
+    store: Path
+    protocol: Protocol = PROTOCOL
+    _ended: dict[RunSpec, Result | Failure] = field(default_factory=dict)
+
+    def sentence(self) -> str:
+        """What counts as solved, in a sentence."""
+        ask, protocol = self.ask, self.protocol
+        rates = ", ".join(f"{rate:g}" for rate in ask.rates)
+        return (
+            f"A length counts as solved if {ask.need} of {pluralize(len(ask.seeds), 'seed')} "
+            f"succeed within {pluralize(protocol.max_epochs, 'epoch')} of {protocol.examples} "
+            f"examples, at the best of the learning rates {rates}, and are not refuted; until a "
+            "search is done, if the first seeds do. Observed, not proved."
+        )
+
+    def runs(self, model: ModelSpec, n: int) -> dict[Try, RunSpec]:
+        """All runs of a cell at one length, whether ever needed or not."""
+        at_n, seeds = replace(model, n_bits=n), self.ask.seeds
+        protocols = [replace(self.protocol, learning_rate=rate) for rate in self.ask.rates]
+        runs = [run for protocol in protocols for run in cell(at_n, protocol, seeds)]
+        return {(run.protocol.learning_rate, run.seed): run for run in runs}
+
+    def standing(self, model: ModelSpec) -> SearchState:
+        """Where the search of a cell stands according to the store."""
+        check_kind(self.store)
+        tried, trying, wanted = replay(lambda n: self._stands(model, n), self.ask)
+        if trying is None:
+            return self._sealed(SearchState(model, tried))
+        runs = self.runs(model, trying)
+        ended = {runs[each]: self._ended.get(runs[each]) for each in wanted}
+        train = tuple(run for run, done in ended.items() if done is None)
+        stuck = tuple(done for done in ended.values() if isinstance(done, Failure))
+        return SearchState(model, tried, trying, train, stuck=stuck)
+
+    def _sealed(self, standing: SearchState) -> SearchState:
+        """A narrow bracket with the verdicts and the unverified runs at its lower end."""
+        model, low = standing.model, standing.lower
+        if low is None:
+            return standing
+        runs = self.runs(model, low.n)
+        stand = [each for each, does in self._stands(model, low.n).items() if does]
+        records = {runs[each]: self._record(runs[each]) for each in stand if each[0] == low.rate}
+        known = {run: record for run, record in records.items() if record is not None}
+        enough = {run for run, record in known.items() if is_enough(record, BUDGET, count=False)}
+        verdicts = tuple(record.found.verdict for record in known.values())
+        verify = tuple(run for run in records if run not in enough)
+        return replace(standing, verify=verify, verdicts=verdicts)
+
+    def _stands(self, model: ModelSpec, n: int) -> dict[Try, bool]:
+        """Whether each run of a length stands, for the runs that finished or diverged."""
+        stands = {}
+        for each, run in self.runs(model, n).items():
+            if run not in self._ended and (found := RunFolder(self.store, run).outcome()):
+                self._ended[run] = found
+            done = self._ended.get(run)
+            if isinstance(done, Result) or (done is not None and done.diverged):
+                stands[each] = self._is_right(run, done)
+        return stands
+
+    def _is_right(self, run: RunSpec, done: Result | Failure) -> bool:
+        if isinstance(done, Failure) or not done.solved:
+            return False
+        record = self._record(run)  # knows more than the structured inputs, which it tries too
+        return record.found.verdict != "refuted" if record else not done.structured_wrong
+
+    def _record(self, run: RunSpec) -> VerificationRecord | None:
+        return read_verification(str(self.store / run.folder))
+
+    def retry(self, model: ModelSpec) -> None:
+        """Forget the failures that a cell is stuck at, so that those runs are tried again."""
+        for run in forget_failures([each.spec for each in self.standing(model).stuck], self.store):
+            del self._ended[run]
+
+    def verified(self, model: ModelSpec, device: Device) -> SearchState:
+        """Where a cell stands after verifying the lower end of its bracket, if it has one. If the
+        weights of a run there cannot be read, the cell is stuck; the other cells go on."""
+        while (found := self.standing(model)).verify:
+            for run in found.verify:
+                try:
+                    verify_run(self.store / run.folder, device, BUDGET, always=ALWAYS)
+                except StoreError as error:
+                    lost = Failure(run, str(error), traceback="", epoch=0)
+                    return replace(found, trying=run.model.n_bits, stuck=(lost,))
+        return found
+
+
+Train = Callable[[list[RunSpec]], object]
+
+
+def rounds(
+    searches: Mapping[ModelSpec, Search], train: Train, device: Device, until: float
+) -> Iterator[list[SearchState]]:
+    """Advance all cells round by round until all brackets are final or time is up; yield where
+    they stand before every round and at the end. Runs that could not be run before are retried."""
+    if time.monotonic() < until:
+        for model, search in searches.items():
+            search.retry(model)
+    while True:
+        found = [search.verified(model, device) for model, search in searches.items()]
+        yield found
+        runs = [run for standing in found for run in standing.train]
+        if not runs or time.monotonic() >= until:
+            return
+        train(runs)
+
+
+def round_minutes(device: Device, until: float) -> float | None:
+    """Time limit of a round in minutes; None if it has none."""
+    most = GPU_MINUTES if device.is_cuda else math.inf
+    minutes = min(most, max(0.0, until - time.monotonic()) / 60)
+    return None if math.isinf(minutes) else minutes

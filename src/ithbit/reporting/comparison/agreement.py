@@ -1,0 +1,318 @@
+"""The result of a comparison: verdicts per cell, per kind of comparison and overall.
+
+Verdicts: *no evidence* (of a difference), *differs*, *missing* (no run of ours) and *too
+few* (not enough runs to judge: one where an interval needs two, or, in a cell that pools several
+configurations, not all of them trained as often as the paper's). *Fewer* is not a verdict: it
+counts those that are judged but rest on fewer runs than the paper's. `compare.py` says which
+test is behind each.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from ithbit.display import Printable, lower_text, upper_text, wrapped
+from ithbit.reporting.verdict_counts import VerdictCounts, legend
+
+AGREES, DIFFERS, MISSING, TOO_FEW = "no evidence", "differs", "missing", "too few"
+ONE_WAY = "successes one way"  # the kind whose tests are in `Joint`
+HYPOTHESIS = "in every cell our runs succeed with the same probability as the paper's"
+TESTED = (
+    f"Hypothesis: {HYPOTHESIS}; tested against more, or less, often throughout (exact, given the "
+    "successes of both):"
+)
+NO_COUNT = "no count"  # would differ
+_MOST = 5  # runs listed of one comparison
+_MOST_POWER = 3  # published counts for which the power is told
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One cell. `p_value` is the cell's own, `adjusted` after correction over its kind.
+
+    `interval` is for ours minus published; for epochs it is for the ratio of ours to published.
+    """
+
+    kind: str
+    cell: str
+    ours: str
+    published: str
+    verdict: str
+    runs: tuple[str, ...] = ()
+    incomplete: bool = False
+    p_value: float | None = None
+    adjusted: float | None = None
+    interval: tuple[float, float] | None = None
+    standing: VerdictCounts | None = None  # how our solved runs stand, where they are counted
+    detects: str = ""  # its power: what of ours would differ from the published number
+
+    @property
+    def interval_text(self) -> str:
+        """The interval, rounded outward; empty if there is none."""
+        if self.interval is None:
+            return ""
+        low, high = self.interval
+        most = upper_text(high, places=3) if high < math.inf else "any number"
+        return f"{lower_text(low, places=3)} to {most}"
+
+    def to_json(self) -> dict[str, Any]:
+        ends = self.interval and tuple(end if math.isfinite(end) else None for end in self.interval)
+        stands = self.standing and self.standing.to_json()
+        return asdict(self) | {"interval": ends, "standing": stands}
+
+
+def beyond(limits: tuple[int | None, int | None], runs: int | None = None) -> str:
+    """Which counts of ours, or of so many runs, would differ: up to the first, from the second on.
+
+    >>> beyond((0, None), 20), beyond((3, 20), 20), beyond((990, 1040)), beyond((None, None), 5)
+    ('0/20', '3/20 or fewer, 20/20', '990 or fewer, 1040 or more', 'no count')
+    """
+    few, many = limits
+    of = "" if runs is None else f"/{runs}"
+    said = [] if few is None else [f"{few}{of}{' or fewer' if few else ''}"]
+    said += [] if many is None else [f"{many}{of}{'' if many == runs else ' or more'}"]
+    return ", ".join(said) or NO_COUNT
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A directed test over several cells: whether ours succeed more, or less, often throughout."""
+
+    comparison: Comparison
+    expected: float  # successes of ours if the hypothesis holds, given all successes
+    p_fewer: float  # the probability of so few, and of so many, if it holds
+    p_more: float
+
+    def sentence(self) -> str:
+        """The result with its power."""
+        found = self.comparison
+        way = "fewer" if self.p_fewer < self.p_more else "more"
+        verdict = f"{way} than expected" if found.verdict == DIFFERS else "no evidence"
+        # A small p that is no evidence after all would look like a contradiction by itself.
+        small = found.p_value is not None and found.p_value < 0.05 and found.adjusted is not None
+        corrected = f", {found.adjusted:.2g} corrected" if small else ""
+        return (
+            f"{found.cell}: {found.ours} solved, {self.expected:.1f} expected, "
+            f"p = {found.p_value:.2g}{corrected}: {verdict}; would differ: {found.detects}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"hypothesis": HYPOTHESIS}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The result of one kind of comparison."""
+
+    name: str
+    method: str
+    comparisons: tuple[Comparison, ...]
+
+    def count(self, verdict: str) -> int:
+        return sum(comparison.verdict == verdict for comparison in self.comparisons)
+
+    def to_json(self) -> dict[str, Any]:
+        comparisons = [comparison.to_json() for comparison in self.comparisons]
+        return {"name": self.name, "method": self.method, "comparisons": comparisons}
+
+    @property
+    def n_incomplete(self) -> int:
+        """How many were judged on fewer runs than the paper's."""
+        return sum(c.incomplete and c.verdict in (AGREES, DIFFERS) for c in self.comparisons)
+
+    def power(self) -> str:
+        """What single counts of this kind can show; empty for other kinds."""
+        if "Fisher" not in self.method:
+            return ""
+        judged = [c for c in self.comparisons if c.verdict in (AGREES, DIFFERS)]
+        able = sorted({(c.published, c.detects) for c in judged if c.detects != NO_COUNT})
+        shown = able if len(able) <= _MOST_POWER else able[:: len(able) // _MOST_POWER + 1]
+        said = "; ".join(f"beside {published} only {ours}" for published, ours in shown)
+        none = sum(c.detects == NO_COUNT for c in judged)
+        if not judged:
+            return ""
+        if not able:
+            return f"{self.name}, one cell by itself: no count of ours would differ."
+        rest = f"; in {none} of {len(judged)} cells no count at all" if none else ""
+        among = "" if shown == able else ", for example"
+        return f"{self.name}, one cell by itself: would differ{among} {said}{rest}."
+
+    @property
+    def smallest(self) -> float | None:
+        """The least adjusted p-value; None if the kind has none."""
+        return min((c.adjusted for c in self.comparisons if c.adjusted is not None), default=None)
+
+
+@dataclass(frozen=True, repr=False)
+class Agreement(Printable):
+    """All comparisons and their result; `notes` say which runs were compared.
+
+    They use the paper's criterion, solved on samples; `standing` says what that is worth.
+    """
+
+    alpha: float
+    kinds: tuple[Kind, ...]
+    standing: VerdictCounts
+    notes: tuple[str, ...]
+    joint: tuple[Joint, ...] = ()  # over all cells, and by group; none if nothing is compared
+    all: bool = False  # whether every comparison is shown
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "agrees": self.agrees,
+            "complete": self.complete,
+            "verdict": self.verdict(),
+            "joint": [each.to_json() for each in self.joint],
+            "alpha": self.alpha,
+            "standing": self.standing.to_json(),
+            "notes": list(self.notes),
+            "kinds": [kind.to_json() for kind in self.kinds],
+        }
+
+    def render(self) -> Iterator[Any]:
+        """The tests of many cells at once, the verdict, a line for each kind of comparison, and
+        the comparisons furthest from agreement."""
+        if self.joint:
+            yield "\n".join(wrapped(f"Successes of many cells at once. {TESTED}", then="  "))
+        for each in self.joint:
+            yield "\n".join(wrapped(each.sentence(), "  ", "    "))
+        yield "\n".join(wrapped(self.verdict(), then="  "))
+        said = f"Compared by the paper's criterion. Main table: {self.standing.sentence()}."
+        yield "\n".join(wrapped(said, then="  "))
+        for note in self.notes:
+            yield f"  {note}"
+        yield ""
+        yield _kinds(self.kinds)
+        yield ""
+        if self.n_incomplete or self.count(TOO_FEW):
+            yield (
+                "fewer: how many of those that are judged rest on fewer runs than the paper's;\n"
+                "  too few: not judged, for lack of runs."
+            )
+        for power in filter(None, (kind.power() for kind in self.kinds)):
+            yield "\n".join(wrapped(power, then="  "))
+        shares = sum(kind.smallest is not None for kind in self.kinds)
+        if shares:
+            yield (
+                "* corrected over the cells of its kind; a cell differs at "
+                f"{self.alpha:g}/{shares} = {lower_text(self.alpha / shares, 3)}\n"
+                "  or less, so that a faithful reproduction is called different at most\n  "
+                f"{upper_text(100 * Fraction(str(self.alpha)), 3)}% of the time, as far as runs "
+                "are independent and the intervals'\n  approximations hold. "
+                "No evidence is no proof that nothing differs."
+            )
+        listed = self.comparisons if self.all else self.largest()
+        if listed:
+            yield "\nAll cells" if self.all else "\nFurthest from agreement"
+        for line in legend(c.standing for c in listed if c.standing):
+            yield "\n".join(wrapped(line, "  ", "  "))
+        for found in listed:
+            yield _line(found)
+            if not self.all:
+                for folder in found.runs[:_MOST]:
+                    yield f"             {folder}"
+                if len(found.runs) > _MOST:
+                    yield f"             and {len(found.runs) - _MOST} more runs"
+
+    @property
+    def comparisons(self) -> list[Comparison]:
+        return [comparison for kind in self.kinds for comparison in kind.comparisons]
+
+    def count(self, verdict: str) -> int:
+        return sum(kind.count(verdict) for kind in self.kinds)
+
+    @property
+    def n_compared(self) -> int:
+        return self.count(AGREES) + self.count(DIFFERS)
+
+    @property
+    def n_incomplete(self) -> int:
+        return sum(kind.n_incomplete for kind in self.kinds)
+
+    @property
+    def agrees(self) -> bool:
+        return self.count(DIFFERS) == 0
+
+    @property
+    def complete(self) -> bool:
+        return self.n_compared == len(self.comparisons) and not self.n_incomplete
+
+    def headline(self) -> str:
+        """The result in one line, only for what was compared."""
+        total, compared = len(self.comparisons), self.n_compared
+        if not compared:
+            return "Not compared with the published numbers"
+        if not self.agrees:
+            return "✗ Differs from the published numbers"
+        where = "" if compared == total else f" where compared: {compared} of {total}"
+        return f"✓ No evidence of a difference from the published numbers{where}"
+
+    def verdict(self) -> str:
+        """The result in one or two sentences."""
+        total, compared = len(self.comparisons), self.n_compared
+        differing = self.count(DIFFERS)
+        if self.count(MISSING) == total:
+            return f"Nothing to compare: all {total} comparisons are missing."
+        if not compared:
+            head = "Nothing to compare yet."
+        elif differing:
+            head = f"Disagreement: {differing} of {compared} comparisons differ."
+        else:
+            head = f"No evidence of a difference: none of {compared} comparisons differs."
+        lacking = [
+            f"{number} {one if number == 1 else many} {what}"
+            for number, one, many, what in (
+                (self.count(MISSING), "is", "are", "missing"),
+                (self.count(TOO_FEW), "has", "have", "too few runs to judge"),
+                (self.n_incomplete, "rests", "rest", "on fewer runs than the paper's"),
+            )
+            if number
+        ]
+        if not lacking:
+            return head
+        listed = " and ".join(filter(None, (", ".join(lacking[:-1]), lacking[-1])))
+        return f"{head} Of {total} in all, {listed}."
+
+    def largest(self, count: int = 5) -> list[Comparison]:
+        """The comparisons furthest from agreement, most striking first.
+
+        Those that differ, then those whose own p-value is below 0.05, which chance alone gives to
+        one cell in twenty.
+        """
+        notable = [
+            c
+            for c in self.comparisons
+            if c.verdict == DIFFERS or (c.p_value is not None and c.p_value < 0.05)
+        ]
+        return sorted(notable, key=lambda c: (c.verdict != DIFFERS, c.p_value or 0.0))[:count]
+
+
+def _kinds(kinds: Iterable[Kind]) -> Table:
+    shape = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    shape.add_column("comparison", no_wrap=True)
+    for head in ("no ev.", "differ", "fewer", "too few", "missing", "least p*"):
+        shape.add_column(head, justify="right", no_wrap=True)
+    shape.add_column("by", no_wrap=True)
+    for kind in kinds:
+        agree, differ, too_few, missing = map(kind.count, (AGREES, DIFFERS, TOO_FEW, MISSING))
+        counts = (agree, differ, kind.n_incomplete, too_few, missing)
+        least = "" if kind.smallest is None else f"{kind.smallest:.3g}"
+        shape.add_row(kind.name, *(str(count or "·") for count in counts), least, kind.method)
+    return shape
+
+
+def _line(found: Comparison) -> str:
+    p_value = "" if found.p_value is None else f"  p = {found.p_value:.2g}"
+    interval = f"  interval {found.interval_text}" if found.interval else ""
+    power = f"  would differ: {found.detects}" if found.detects else ""
+    stands = found.standing.marks() if found.standing else ""
+    ours = f"{found.ours} {stands}".strip()
+    return (
+        f"  {found.verdict:11} {found.kind}: {found.cell}: ours {ours}, "
+        f"published {found.published}{p_value}{interval}{power}"
+    )

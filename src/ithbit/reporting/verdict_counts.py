@@ -1,0 +1,92 @@
+"""How runs stand: six words, each with one meaning, and how many runs each applies to.
+
+*Solved* is the paper's criterion, on samples. According to the record of `ithbit verify`, the final
+weights of a solved run are *refuted*, *not refuted*, *bounded (unchecked)*, *right on all inputs*
+or *proved*, which needs a second implementation that has confirmed the certificate. A run without
+a record is refuted if it was wrong on plain inputs tried at the end of its training.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import polars as pl
+
+from ithbit.display import pluralize
+
+SOLVED = "in some epoch right on every held-out sample, the paper's criterion of success"
+WORDS = {  # letter in tables, and meaning
+    "refuted": ("r", "a wrong answer was found"),
+    "not refuted": ("n", "a search found no wrong answer, which proves nothing"),
+    "bounded (unchecked)": ("b", "bounds say right on all inputs, unchecked by a second program"),
+    "right on all inputs": ("a", "every input was tried, in float32"),
+    "proved": ("p", "right on all inputs by a proof, by the record checked by a second program"),
+}
+# An unsettled run was wrong within rounding alone: no wrong answer was found.
+_READ_AS = {"unsettled": "not refuted", "proved on all inputs": "proved"}
+_WRONG_AT_THE_END = pl.col("verification").is_null() & (pl.col("structured_wrong") > 0)
+# The word for each run, solved or not; null where it was not tried.
+STANDS = (
+    pl.when(_WRONG_AT_THE_END)
+    .then(pl.lit("refuted"))
+    .otherwise(pl.col("verification").replace(_READ_AS))
+    .alias("standing")
+)
+
+
+@dataclass(frozen=True)
+class VerdictCounts:
+    """Numbers of finished runs, of solved ones, and of solved ones that each word applies to."""
+
+    runs: int
+    solved: int
+    counts: dict[str, int]  # by word, all of `WORDS` in their order
+
+    def to_json(self) -> dict[str, int]:
+        return {"runs": self.runs, "solved": self.solved, **self.counts}
+
+    @property
+    def tried(self) -> int:
+        return sum(self.counts.values())
+
+    def marks(self) -> str:
+        """The counts of the words that apply to any, with their letters.
+
+        >>> VerdictCounts(20, 20, {"refuted": 13, "not refuted": 5, "proved": 2}).marks()
+        '13r 5n 2p'
+        """
+        return " ".join(f"{n}{WORDS[word][0]}" for word, n in self.counts.items() if n)
+
+    def sentence(self) -> str:
+        """The counts in a sentence.
+
+        >>> VerdictCounts(20, 20, {"refuted": 13, "not refuted": 5}).sentence()
+        '20 of 20 runs solved; of these 13 refuted, 5 not refuted, 2 not tried'
+        """
+        said = [f"{n} {word}" for word, n in self.counts.items() if n]
+        if untried := self.solved - self.tried:
+            said.append(f"{untried} not tried")
+        head = f"{self.solved} of {pluralize(self.runs, 'run')} solved"
+        return f"{head}; of these {', '.join(said)}" if said else head
+
+
+def legend(shown: Iterable[VerdictCounts]) -> list[str]:
+    """What the letters behind numbers mean, for those that occur; empty if none does."""
+    seen = list(shown)
+    said = [
+        f"{letter} {word} ({meaning})"
+        for word, (letter, meaning) in WORDS.items()
+        if any(each.counts[word] for each in seen)
+    ]
+    if not said:
+        return []
+    return [
+        f"letters, of the solved runs: {', '.join(said)}; by `ithbit verify`, of the final "
+        "weights; solved runs without a letter were not tried"
+    ]
+
+
+def standing(runs: pl.DataFrame) -> VerdictCounts:
+    """How these finished runs stand; the column `standing` is `STANDS`."""
+    said = Counter(w for w, solved in zip(runs["standing"], runs["solved"], strict=True) if solved)
+    return VerdictCounts(runs.height, said.total(), {word: said[word] for word in WORDS})

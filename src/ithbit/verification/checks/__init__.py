@@ -1,0 +1,1 @@
+"""Second implementations of the checks: they share nothing with the search but the certificate."""

@@ -1,0 +1,250 @@
+"""The proof of a trained run, combined with what `verify` observed into one verdict.
+
+A run that is refuted or unsettled stays so. A certificate that lies beside the run and is confirmed
+decides it. Otherwise bounds over all inputs are sought; if they are above 0, the certificate is
+made, its bytes are read again and confirmed by the second implementation (`check.py`), and only
+then is the verdict *proved on all inputs*. Where there is none, the same bounds are computed again,
+and the verdict is *bounded (unchecked)*. The file is replaced only by a certificate that was
+confirmed.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load
+
+from ithbit.errors import OutputError, StoreError
+from ithbit.models.classifier import token_vectors
+from ithbit.models.stacked import linear
+from ithbit.spec import ModelSpec, RunSpec
+from ithbit.store.records import SECOND, Case, Proof, VerificationRecord
+from ithbit.store.writing import write_whole
+from ithbit.tasks.tokens import token_table
+from ithbit.theory.certificate_file import CertificateError
+from ithbit.theory.layers import FloatArray
+from ithbit.verification.checks.one_layer_balls import OneLayer
+from ithbit.verification.input_search import alone
+from ithbit.verification.proofs import certificate
+from ithbit.verification.proofs.branch_and_bound import Found, part_of, read_part, search
+from ithbit.verification.proofs.certificate import Confirmed, OneByOne
+from ithbit.verification.proofs.interface import (
+    ARITHMETIC,
+    MarginBounds,
+    NoBoundsError,
+    bounds_for,
+    is_one,
+)
+from ithbit.verification.proofs.one_layer import Float32, Tables
+from ithbit.verification.run_verification import model_of, read_run
+
+FILE, PART = "proof.json", "{}.part.safetensors"
+SECONDS = 60.0
+
+Say = Callable[[str], None]
+
+
+def prove_run(
+    folder: Path,
+    record: VerificationRecord,
+    seconds: float = SECONDS,
+    watch: Callable[[Found], None] | None = None,
+    one_by_one: OneByOne = iter,
+    say: Say = lambda sentence: None,
+) -> VerificationRecord:
+    """Try to prove the run in a folder right on all inputs, or to refute it: its verification with
+    the proof added. A certificate that is there and holds is taken; with no seconds, nothing else
+    is tried. A new one is written to the folder if that is writable. `one_by_one` shows how far the
+    check of a certificate is, and `say` gets a sentence about a file that is refused."""
+    run, weights = read_run(folder)
+    if hashlib.sha256(weights).hexdigest() != record.weights_sha256:
+        raise StoreError(f"the weights in {folder} were changed while they were verified")
+    before, is_wrong = record.found.proof, record.found.verdict in ("refuted", "unsettled")
+    if is_wrong and (before is None or before.verdict is None):
+        return record
+    stands = standing(run, weights, folder / FILE, before, one_by_one, say)
+    if is_wrong:  # a proof on record is checked all the same
+        return replace(record, found=replace(record.found, proof=stands))
+    if stands is not None:
+        return replace(record, found=record.found.with_proof(stands))
+    if not seconds > 0:
+        return record
+    proof, case = attempt(run, weights, folder / FILE, seconds, watch, one_by_one, say)
+    found = record.found.with_proof(proof)
+    if proof.outcome == "refuted":
+        assert case is not None
+        cpu = torch.device("cpu")
+        (ran,) = alone(model_of(run, weights, cpu), [case], cpu)
+        if ran.right:  # its margin is 0 within rounding
+            found = replace(found, verdict="unsettled", method="proof")
+        else:
+            found = replace(
+                found,
+                verdict="refuted",
+                method="proof",
+                n_evaluated=found.n_evaluated + 1,
+                n_wrong=1,
+                wrong_by_index={ran.index: 1},
+                worst=ran,
+                counterexample=ran,
+                exhaustive=False,
+            )
+    return replace(record, found=found)
+
+
+def standing(
+    run: RunSpec,
+    weights: bytes,
+    file: Path,
+    before: Proof | None = None,
+    one_by_one: OneByOne = iter,
+    say: Say = lambda sentence: None,
+) -> Proof | None:
+    """What the certificate in a file proves of a run with these weights, confirmed here; None if
+    there is none or it does not hold, which is said. What a record has of its search stays."""
+    try:
+        data = file.read_bytes()
+    except OSError:
+        return None
+    try:
+        held = certificate.confirmed_bytes(data, weights, run, one_by_one)
+    except CertificateError as reason:
+        say(f"{file} does not hold and does not count: {reason}")
+        return None
+    same = before is not None and (before.least_margin, before.leaves) == (held.margin, held.leaves)
+    effort = before if before is not None and same else Proof("open", arithmetic=ARITHMETIC)
+    return _of_certificate(effort, held, data, file)
+
+
+def _of_certificate(search: Proof, held: Confirmed, data: bytes, file: Path) -> Proof:
+    """The proof that a confirmed certificate gives, with the effort of its search."""
+    return replace(
+        search,
+        outcome="proved" if held.checked else "bounded",
+        least_margin=held.margin,
+        share_closed=1.0,
+        refused="",
+        leaves=held.leaves,
+        checked=held.checked,
+        certificate=file.name,
+        certificate_sha256=hashlib.sha256(data).hexdigest(),
+    )
+
+
+def attempt(
+    run: RunSpec,
+    weights: bytes,
+    file: Path,
+    seconds: float = SECONDS,
+    watch: Callable[[Found], None] | None = None,
+    one_by_one: OneByOne = iter,
+    say: Say = lambda sentence: None,
+) -> tuple[Proof, Case | None]:
+    """Search for a proof of weights, and write the certificate if it is confirmed: the proof, and
+    the input of least margin met. An unfinished search is stored next to it, and the next one
+    continues."""
+    kept = file.with_name(PART.format(file.stem))
+    sha = hashlib.sha256(weights).hexdigest()
+    try:
+        start = read_part(kept, sha, run.model.n_bits)
+        if start is not None and len(start[1]) and is_one(run.model):
+            raise CertificateError("a search of one layer has no functionals")
+    except CertificateError as reason:
+        start = None
+        say(f"{kept} is refused, and the search starts afresh: {reason}")
+    try:
+        params = certificate.weights_of(weights)
+        bounds = bounds_for(run.model, params, None if start is None else start[1])
+    except (NoBoundsError, CertificateError, ArithmeticError):
+        return Proof("no bounds"), None
+
+    def keep(found: Found) -> None:
+        with suppress(OutputError):
+            write_whole(kept, part_of(found, bounds.functionals, sha))
+
+    found = search(bounds, seconds, watch=watch, start=start and start[0], keep=keep)
+    if found.outcome == "open":
+        keep(found)
+    else:
+        with suppress(OSError):
+            kept.unlink(missing_ok=True)
+    case = Case(found.bits, found.index, found.least_found)
+    proof = Proof(
+        "open",
+        least_found=found.least_found if math.isfinite(found.least_found) else None,
+        found_at=f"bits {found.bits}, index {found.index}" if found.bits else "",
+        share_closed=min(found.share_closed, 1.0),  # a sum of fractions
+        nodes=found.nodes,
+        leaves=len(found.leaves),
+        seconds=found.seconds,
+        arithmetic=ARITHMETIC,
+    )
+    if found.outcome == "proved":
+        proof = _certified(run, weights, proof, found, bounds, file, one_by_one)
+        if proof.verdict is not None:
+            proof = replace(proof, least_float32=_as_float32(run.model, weights, seconds / 4))
+    elif found.outcome == "refuted":
+        checked = SECOND if is_one(run.model) else ""
+        if not checked or _is_wrong(run.model, params, case):
+            proof = replace(proof, outcome="refuted", checked=checked)
+    return proof, case
+
+
+def _certified(
+    run: RunSpec,
+    weights: bytes,
+    proof: Proof,
+    found: Found,
+    bounds: MarginBounds,
+    file: Path,
+    one_by_one: OneByOne,
+) -> Proof:
+    """The search with its certificate, if that is confirmed from the bytes of its file, which is
+    written only then; else with the reason why not."""
+    try:
+        content = certificate.document(run, weights, found.leaves, bounds.functionals)
+        data = certificate.encoded(content)
+        held = certificate.confirmed_bytes(data, weights, run, one_by_one)
+    except CertificateError as reason:
+        return replace(proof, refused=str(reason))
+    proof = _of_certificate(proof, held, data, file)
+    try:
+        write_whole(file, data)
+    except OutputError:  # a read-only store, or a full disk: to be sought again
+        return replace(proof, certificate="", certificate_sha256="")
+    return proof
+
+
+def _is_wrong(spec: ModelSpec, params: Mapping[str, FloatArray], case: Case) -> bool:
+    """Whether the second implementation finds an input of one layer wrong too."""
+    try:
+        bits = [int(bit) for bit in case.bits]
+        return OneLayer(spec, params).is_wrong(case.index - 1, bits)
+    except ArithmeticError:
+        return False
+
+
+def _as_float32(spec: ModelSpec, weights: bytes, seconds: float) -> float | None:
+    """A lower bound on float32's margin on all inputs, see `Float32`; None if none is proved."""
+    if not is_one(spec):
+        return None
+    try:
+        bounds = Float32(spec, certificate.weights_of(weights), tables_of(spec, weights))
+        found = search(bounds, seconds)
+    except (NoBoundsError, ArithmeticError):  # weights that float32 does not bear
+        return None
+    return found.least_proved if found.outcome == "proved" else None
+
+
+def tables_of(spec: ModelSpec, weights: bytes) -> Tables:
+    """Every token before attention, as float32 computes it on this CPU."""
+    params = {name: value[None] for name, value in load(weights).items()}
+    rows = token_vectors(params, spec, token_table(spec.task, spec.n_bits))
+    d, weight, bias = spec.d_model, params["blocks.0.qkv.weight"], params["blocks.0.qkv.bias"]
+    q = linear(rows, weight[:, :d], bias[:, :d])  # apart from keys and values, as in the block
+    k, v = linear(rows, weight[:, d:], bias[:, d:]).split(d, -1)
+    return Tables(*(each[0].double().numpy() for each in (rows, q, k, v)))

@@ -1,0 +1,1 @@
+"""What several tests share: stores made up, runs trained, layers with known faults, browsers."""

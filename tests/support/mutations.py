@@ -1,0 +1,148 @@
+"""Mistakes in the bounds, each of which the fuzz harness must find.
+
+A mutation replaces a piece of a module's source, which must occur there once. The functions of the
+module then get the code of the changed source, so that all who imported them have the mistake.
+"""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType, FunctionType, ModuleType
+from typing import NamedTuple
+
+from ithbit.verification.checks import one_layer_balls
+from ithbit.verification.proofs import (
+    affine_forms,
+    attention,
+    bands,
+    interface,
+    one_layer,
+    single_inputs,
+    token_balls,
+)
+from ithbit.verification.proofs import two_layers as two
+
+
+class Mutation(NamedTuple):
+    """A mistake, as pairs of module, source and changed source."""
+
+    name: str
+    changes: tuple[tuple[ModuleType, str, str], ...]
+
+
+def _one(name: str, module: ModuleType, old: str, new: str) -> Mutation:
+    return Mutation(name, ((module, old, new),))
+
+
+MUTATIONS = [
+    _one("no rounding at all in forms and sums", affine_forms, "return (terms + 16) * _U", "return 0.0"),
+    _one("an error that is left out of a form's ends", affine_forms, "(self.spread() + self.e)",
+         "self.spread()"),
+    _one("a norm without its epsilon", affine_forms, "v0 = (c * c).mean(-1) + eps",
+         "v0 = (c * c).mean(-1)"),
+    _one("a variance without its second order", affine_forms, "ve = square / 2 +", "ve = 0 * square +"),
+    _one("a least variance without its reach", affine_forms, "lo = np.maximum(v0 - reach,",
+         "lo = np.maximum(v0,"),
+    _one("a tangent of 1/√v that is too high", affine_forms, "1.5 * third * _DOWN", "above"),
+    _one("normalised coordinates capped too low", affine_forms, "cap = np.sqrt(d - 1.0) * _UP",
+         "cap = np.sqrt(d - 1.0) * 0.9"),
+    _one("a GELU that never lies below its chord", affine_forms, "- bend * _BEND_MAX", "- bend * 0"),
+    _one("a table of GELU that ends at 8", affine_forms, "if beyond.any():", "if False:"),
+    _one("one unknown node hides GELUs beyond 8", affine_forms, "if beyond.any():",
+         "if max(x.max(), -x.min()) > GELU_END:"),
+    _one("1/D between ends that are too close", attention, "radius = (top - low) / 2",
+         "radius = (top - low) / 4"),
+    _one("a free bit without its generator", attention, "g * ((top + low) / 2)[..., None, None]",
+         "g * (np.arange(g.shape[-2]) > 0)[:, None] * ((top + low) / 2)[..., None, None]"),
+    Mutation("denominators that may be negative", (
+        (attention, "(least > 0) & (least <= most)", "(least == least)"),
+        (one_layer, "~(most <= _WIDE * least)", "most > _WIDE * least"),
+        (one_layer, "~((high - low).sum(-1) / 2 >= affine.sum(-1))",
+         "(high - low).sum(-1) / 2 < affine.sum(-1)"),
+        (one_layer, "known = np.isfinite(found)", "known = found == found"),
+        (affine_forms, "valid = self.e >= 0", "valid = self.e == self.e"),
+        (affine_forms, "radius = np.where(radius >= 0, radius, np.inf)", "pass"),
+        (interface, "known = (self.lower <= self.upper)", "known = (self.lower == self.lower)"),
+    )),
+    _one("an exp that never lies below its chord", attention,
+         "bottom = np.minimum(tangent - slack(8) * near.hi * (1 + np.abs(t)) - off, top)",
+         "bottom = top"),
+    _one("a product without its second order", attention,
+         "np.abs(w) * value.e + rw * rv", "np.abs(w) * value.e"),
+    _one("scores without their second order", attention, "np.abs(b.c) * a.e + ra * rb",
+         "np.abs(b.c) * a.e"),
+    _one("a chosen slot without its own generators", attention, ".sum(1) + of_bits", ".sum(1)"),
+    _one("a mean without the query's own value", one_layer,
+         "np.maximum(np.where(barred, -np.inf, v).max((1, 2)), vq)",
+         "np.where(barred, -np.inf, v).max((1, 2))"),
+    _one("a second ratio without its remainder", two, "+ size * radius[..., None]", ""),
+    _one("linear attention without its epsilon", two, "-m * DENOMINATOR_EPS", "0 * m"),
+    _one("causal attention that does not see itself", two, "place <= place[:, None]",
+         "place < place[:, None]"),
+    _one("bands of half their width", bands, "np.maximum(high - low, 0) / 2",
+         "np.maximum(high - low, 0) / 4"),
+    _one("bands that are called empty too soon", bands, "outside | (least > most)",
+         "outside | (2 * least > most)"),
+    _one("a norm of single inputs without its rounding", single_inputs, "(rows.e + 2 * off * rows.size)",
+         "rows.e"),
+    _one("a least deviation that is the greatest", single_inputs, "deviation.min()", "deviation.max()"),
+    _one("positions t/L instead of t/(L-1)", token_balls, "fmpq(t, max(length - 1, 1))",
+         "fmpq(t, length)"),
+    _one("limits that leave out a string at their end", single_inputs, "limits[:, 0] <= at",
+         "limits[:, 0] < at"),
+    Mutation("bounds that are NaN are kept as the best", (
+        (interface, "np.where(known, getattr(self, name), unknown)",
+         "np.nan_to_num(getattr(self, name), nan=0.0)"),
+        (affine_forms, "if not known.all():", "if False:"),
+    )),
+    _one("a ratio without its rounding", attention, "count = slack(3 * n)", "count = 0.0"),
+    _one("linear maps without their rounding", affine_forms,
+         "(x.e + off * (np.abs(x.c) + x.spread()))", "x.e"),
+    _one("centred rows without their rounding", affine_forms,
+         "+ off * (given + given.mean(-1, keepdims=True))", ""),
+    _one("values of GELU without their rounding", affine_forms,
+         "return max(_TAIL, _TAYLOR) + 16 * _U * (size + 1 / GELU_STEP)", "return 0 * size"),
+    _one("linear maps of rows without their rounding", single_inputs,
+         "off = slack(len(to.weight) + 4) *", "off = 0 *"),
+    _one("averages of rows with exact weights", single_inputs, "far = 2 * off / (1 - off)", "far = 0"),
+    _one("a check whose GELU never lies below its chord", one_layer_balls, "- bend * _BEND[1]", ""),
+    _one("a check without the remainder of a norm", one_layer_balls, "rest = r[k] * wave", "rest = arb(0)"),
+]  # fmt: skip
+
+
+def _functions(of: ModuleType | type) -> Iterator[FunctionType]:
+    for each in vars(of).values():
+        if isinstance(each, FunctionType):
+            yield each
+        elif isinstance(each, type):
+            yield from _functions(each)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield each
+            yield from _codes(each)
+
+
+@contextmanager
+def mutated(mutation: Mutation) -> Iterator[None]:
+    """The mistake, while the context lasts."""
+    before: list[tuple[FunctionType, CodeType]] = []
+    sources: dict[ModuleType, str] = {}
+    for module, old, new in mutation.changes:
+        source = sources.get(module) or inspect.getsource(module)
+        assert source.count(old) == 1, f"{old!r} is in {module.__name__} {source.count(old)} times"
+        sources[module] = source.replace(old, new)
+    for module, source in sources.items():
+        changed = {c.co_qualname: c for c in _codes(compile(source, module.__name__, "exec"))}
+        for function in _functions(module):
+            code = changed.get(function.__code__.co_qualname)
+            if function.__module__ == module.__name__ and code is not None:
+                before.append((function, function.__code__))
+                function.__code__ = code
+    try:
+        yield
+    finally:
+        for function, code in before:
+            function.__code__ = code
