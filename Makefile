@@ -24,7 +24,7 @@ test-kill: $(READY)
 
 # Two minutes: models in the explorable page against PyTorch, 2,000 inputs each, in Chromium.
 test-pages: $(READY)
-	$(BIN)/pytest -q -m slow --timeout 900 tests/explore -k "two_thousand and not shipped"
+	$(BIN)/pytest -q -m slow --timeout 900 tests/explorer -k "two_thousand and not shipped"
 
 # An hour or more on a CPU: every cell of the main table at n = 8 trained anew, among others.
 test-slow: $(READY)
