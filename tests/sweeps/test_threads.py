@@ -340,7 +340,7 @@ class Answers:
 
     def write(self, line: str) -> None:
         self.lines.append(json.loads(line))
-        if self.lines[-1]["kind"] == "left":
+        if self.lines[-1]["kind"] == "unfinished":
             self.done.put(None)
 
     def flush(self) -> None:
@@ -370,8 +370,8 @@ def test_a_worker_trains_several_stacks_at_once(tmp_path, kept, undisturbed, mon
         tmp_path / "worker", TrainingOptions("cpu"), answers.after(lines_of(stacks)), answers
     )
     found = answers.lines
-    assert sorted(line["number"] for line in found if line["kind"] == "left") == [0, 1, 2, 3]
-    assert all(line["data"] == {} for line in found if line["kind"] == "left")
+    assert sorted(line["number"] for line in found if line["kind"] == "unfinished") == [0, 1, 2, 3]
+    assert all(line["data"] == {} for line in found if line["kind"] == "unfinished")
     assert sum(line["kind"] == "result" for line in found) == 8
     runs = [run for stack in stacks for run in stack]
     assert [kept(tmp_path / "worker", run) for run in runs] == undisturbed(stacks)
@@ -387,10 +387,10 @@ def test_a_worker_whose_input_ends_saves_what_it_trains(tmp_path, monkeypatch) -
             time.sleep(0.001)
 
     processes.serve(tmp_path, TrainingOptions("cpu"), given(), answers)
-    left = [line["data"] for line in answers.lines if line["kind"] == "left"]
-    assert [len(data) for data in left] == [2, 2]
+    unfinished = [line["data"] for line in answers.lines if line["kind"] == "unfinished"]
+    assert [len(data) for data in unfinished] == [2, 2]
     for run in (run for stack in stacks for run in stack):
-        (epochs,) = [data[run.run_id] for data in left if run.run_id in data]
+        (epochs,) = [data[run.run_id] for data in unfinished if run.run_id in data]
         assert 0 < epochs == saved_epochs(tmp_path, run) == len(RunFolder(tmp_path, run).history())
 
 

@@ -60,8 +60,8 @@ class Status(Printable):
             yield f"no runs in {self.store}/ yet"
             return
         counts = self.counts
-        as_list = ", ".join(f"{counts[each]} {each}" for each in STATUSES if each in counts)
-        yield f"{as_list} ({pluralize(len(self.runs), 'run')})"
+        summary = ", ".join(f"{counts[each]} {each}" for each in STATUSES if each in counts)
+        yield f"{summary} ({pluralize(len(self.runs), 'run')})"
         for shown in ("running", "queued", "stopped", "failed", "set aside"):
             folders = [folder for folder, each in self.runs.items() if each == shown]
             for folder in folders[:_MOST]:
@@ -192,12 +192,14 @@ def sweep(
     from ithbit.engine.training_context import Event
     from ithbit.sweeps import cluster
 
-    queue = Slurm(slurm_options, workers)
+    queue = Slurm(slurm_options, options.workers)
     if cancel:
         need_store(store)
         return Cancelled(cluster.cancel(runs, store, queue))
     with watching(runs, node.reason, observers) as notify:
-        jobs = cluster.ClusterSweep(runs, store, queue, node, runs_per_task, notify, retry_failed)
+        jobs = cluster.ClusterSweep(
+            runs, store, queue, node, runs_per_task, notify, options.retry_failed
+        )
         if detach:
             return Submitted(store, len(runs), *jobs.submit())
         try:

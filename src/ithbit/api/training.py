@@ -36,6 +36,7 @@ class Results(Printable, list[Result | Failure]):
     def __init__(self, outcomes: Iterable[Result | Failure], store: Path) -> None:
         super().__init__(outcomes)
         self.store = store
+        self.solved = self._count_solved()
         for outcome in self:  # each can then be loaded without naming the store
             object.__setattr__(outcome, "store", store.absolute())
 
@@ -47,9 +48,9 @@ class Results(Printable, list[Result | Failure]):
     def results(self) -> list[Result]:
         return [outcome for outcome in self if isinstance(outcome, Result)]
 
-    @property
-    def solved(self) -> int:
-        """How many were right on every held-out sample in some epoch, whatever came after."""
+    def _count_solved(self) -> int:
+        """How many were right on every held-out sample in some epoch, whatever came after; for runs
+        that diverged, the history in the store has the epochs."""
         diverged = (str(self.store / f.spec.folder) for f in self.failures if f.diverged)
         return sum(result.solved for result in self.results) + sum(
             any(epoch.held_out_accuracy == 1.0 for epoch in read_history(folder))

@@ -94,9 +94,8 @@ class CellTraining:
         self.active: list[Progress] = []
         self.busy: list[RunFolder] = []  # held by other processes
         self.size = stack_size(runs[0], context.device)
-        self.fell_back = (
-            False  # to the plain models, for good: after a fault, or as they are faster
-        )
+        # To the plain models, for good: after a fault, or because they are faster.
+        self.fell_back = False
         self.captured = True  # on a GPU: steps are replayed from a graph
         self.raised: BaseException | None = None  # by the watcher, to stop the training
         self._stack: Stack | None = None
@@ -173,7 +172,7 @@ class CellTraining:
         return self._stack
 
     def maybe_switch_stepper(self) -> None:
-        """Switch to compiled code for the coming epochs, once it is ready and if it pays."""
+        """Switch to compiled code for the coming epochs, once it is ready and if it is faster."""
         if self.stepper == "stacked" and self.context.compile == "auto" and not self.fell_back:
             run = self.active[0].run
             self.stepper, _ = choose_stepper(run, self.context.device, self.context.kernels, "auto")
@@ -204,7 +203,7 @@ class CellTraining:
         self.active = [other for other in self.active if other is not progress]
         progress.claim.close()
 
-    def leave(self, save: bool = True) -> UnfinishedRuns:
+    def release_all(self, save: bool = True) -> UnfinishedRuns:
         """Release all runs; return the unfinished ones, those that waited longest first."""
         try:
             if save:

@@ -59,9 +59,9 @@ def train_cell(runs: list[RunSpec], context: TrainingContext) -> UnfinishedRuns:
         except BaseException as error:
             # An interruption saves the runs, as a stop does, unless it is the second request.
             # An error (of the watcher, of a lost device) leaves them as they were last saved.
-            cell.leave(save=not (isinstance(error, Exception) or context.stop.requested))
+            cell.release_all(save=not (isinstance(error, Exception) or context.stop.requested))
             raise
-        unfinished = cell.leave()
+        unfinished = cell.release_all()
     if not context.stop.expired and cell.busy:
         names = ", ".join(folder.run.name for folder in cell.busy)
         raise BusyError(f"another process is training {names}; wait for it")
@@ -160,9 +160,9 @@ def _finish(progress: Progress, reason: StoppedBy, cell: CellTraining) -> None:
     like = init(run.model, run.seed)
     params = unpacked(progress.adam.values.to(device.torch), like)
     with no_capture(device) if cell.stepper == "module" else nullcontext():
-        ask = evaluator(cell.stepper)
-        half, double = shifted_accuracy(params, run.model, run.protocol, [run.seed], logits=ask)
-        structured = structured_answers(params, run.model, run.seed, ask)
+        logits = evaluator(cell.stepper)
+        half, double = shifted_accuracy(params, run.model, run.protocol, [run.seed], logits=logits)
+        structured = structured_answers(params, run.model, run.seed, logits)
     solved = [epoch.epoch for epoch in history if epoch.held_out_accuracy == 1.0]
     result = Result(
         spec=run,

@@ -7,9 +7,9 @@ it was training goes back to the queue.
 A worker (`main`) gets store, device, kernels and compile as arguments, and stacks through its
 input, one JSON line each: {"number": …, "runs": [spec, …], "layers": {code: source}, "seconds": at
 most}. It answers with lines {"kind": …, "run_id": …, "data": …} for the engine's events, then
-{"kind": "left", "number": …, "data": {run id: epochs saved}} with the unfinished runs, or {"kind":
-"busy", "number": …} if another process holds some. A worker that cannot write to the disk sends
-{"kind": "error"} and continues. When its input ends, it saves what it is training and exits.
+{"kind": "unfinished", "number": …, "data": {run id: epochs saved}} with the unfinished runs, or
+{"kind": "busy", "number": …} if another process holds some. A worker that cannot write to the disk
+sends {"kind": "error"} and continues. When its input ends, it saves what it is training and exits.
 """
 
 import json
@@ -175,32 +175,32 @@ def train_in_processes(
     answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
     workers: list[Worker] = []  # also those that are gone
 
-    def put_back(answer: dict[str, Any]) -> None:
+    def requeue(answer: dict[str, Any]) -> None:
         turns.requeue_unfinished(
             {by_id[run_id]: epochs for run_id, epochs in answer["data"].items()}
         )
 
     with _all_stopped(workers):
         workers += (Worker(context, device_name, answers) for device_name in devices)
-        at_work = list(workers)
-        while at_work and not context.stop.requested:
-            _assign_stacks(turns, at_work, attempts)
-            if not turns and not any(worker.stacks for worker in at_work):
+        running = list(workers)
+        while running and not context.stop.requested:
+            _assign_stacks(turns, running, attempts)
+            if not turns and not any(worker.stacks for worker in running):
                 break
             try:
                 worker, answer = answers.get(timeout=_SIGNAL_SECONDS)
             except queue.Empty:
                 continue
             if answer is None:
-                at_work.remove(worker)
+                running.remove(worker)
                 for stack in _requeue_after_crash(worker, context, attempts):
                     turns.requeue(stack)
                 if turns:
                     workers.append(Worker(context, worker.device_name, answers))
-                    at_work.append(workers[-1])
-            elif answer["kind"] == "left":
+                    running.append(workers[-1])
+            elif answer["kind"] == "unfinished":
                 worker.stacks.pop(answer["number"])
-                put_back(answer)
+                requeue(answer)
             elif answer["kind"] == "busy":
                 turns.requeue(worker.stacks.pop(answer["number"]))
                 time.sleep(BUSY_SECONDS)
@@ -210,11 +210,11 @@ def train_in_processes(
                 context.watch(event_from_json(answer, by_id[answer["run_id"]]))
     while not answers.empty():  # sent after their input was closed
         _, answer = answers.get()
-        if answer is not None and answer["kind"] == "left":
-            put_back(answer)
+        if answer is not None and answer["kind"] == "unfinished":
+            requeue(answer)
 
 
-def _assign_stacks(turns: StackQueue, at_work: list[Worker], attempts: dict[str, int]) -> None:
+def _assign_stacks(turns: StackQueue, running: list[Worker], attempts: dict[str, int]) -> None:
     """Send out stacks while a worker has room, each to the worker that has the fewest.
 
     A run at its last attempt gets a worker to itself, so that it cannot fail because of another.
@@ -224,7 +224,7 @@ def _assign_stacks(turns: StackQueue, at_work: list[Worker], attempts: dict[str,
         return any(attempts[run.run_id] == MAX_ATTEMPTS - 1 for run in stack)
 
     while True:
-        worker = min(at_work, key=lambda worker: len(worker.stacks))
+        worker = min(running, key=lambda worker: len(worker.stacks))
         fits = (lambda stack: not is_last(stack)) if worker.stacks else (lambda stack: True)
         turn = turns.take(fits) if worker.has_room else None
         if turn is None:
@@ -288,7 +288,7 @@ def serve(store: Path, options: TrainingOptions, stacks: Iterable[str], answers:
         try:
             turn = replace(context, stop=stop.within(order["seconds"]))
             data = {run.run_id: epochs for run, epochs in train_cell(runs, turn).items()}
-            say({"kind": "left", "number": order["number"], "data": data})
+            say({"kind": "unfinished", "number": order["number"], "data": data})
         except BusyError:
             say({"kind": "busy", "number": order["number"]})
         except IthbitError as error:

@@ -57,7 +57,7 @@ def run_all(
     workers = 1 if is_session_only(todo) else options.workers
     devices = worker_devices(options.device, device, workers)
     # On one GPU, a stack is a cell: a run that ends is replaced by the next.
-    stacks = group(todo, device, len(devices), whole=device.is_cuda and len(devices) == 1)
+    stacks = group(todo, device, len(devices), one_stack=device.is_cuda and len(devices) == 1)
     turns, devices = StackQueue(stacks, options.minutes), devices[: len(stacks)]
     if not device.is_cuda:  # workers share the machine's memory
         devices = devices[: max(1, host_bytes() // max(1, needed))]
@@ -81,13 +81,13 @@ def group(
     device: Device,
     n_workers: int,
     size: int | None = None,
-    whole: bool = False,
+    one_stack: bool = False,
 ) -> list[Stack]:
     """Stacks of one spec each, up to the device's `stack_size`; largest first, so that none trails.
 
     Where there are more workers than cells, a cell is split so that every worker has a share.
-    With a `size` every stack has that size, except a cell's last one; a `whole` cell is one stack,
-    unless its seeds must train alone.
+    With a `size` every stack has that size, except a cell's last one; with `one_stack` a cell is
+    one stack, unless its seeds must train alone.
     """
     cells: dict[tuple[object, object], Stack] = defaultdict(list)
     for run in runs:
@@ -96,7 +96,7 @@ def group(
     stacks = []
     for cell in cells.values():
         each = size or min(stack_size(cell[0], device), -(-len(cell) // share))
-        if whole and not stacking_obstacle(cell[0].model, device):
+        if one_stack and not stacking_obstacle(cell[0].model, device):
             each = len(cell)
         stacks += [cell[start : start + each] for start in range(0, len(cell), each)]
 
