@@ -38,6 +38,7 @@ from ithbit.capacity_search.search_rounds import (
     rounds,
 )
 from ithbit.engine.device import Device, choose_device
+from ithbit.engine.options import TrainingOptions
 from ithbit.engine.steppers.choice import refusal
 from ithbit.engine.training_context import Event
 from ithbit.models.layer_source import family_of
@@ -194,7 +195,7 @@ def main() -> None:
         if given.round_minutes and minutes is not None:
             minutes = min(minutes, given.round_minutes)
         with ahead(searches, standings, device):
-            run_all(runs, given.store, given.device, watch=watch, minutes=minutes)
+            run_all(runs, given.store, TrainingOptions(given.device, minutes=minutes), watch)
 
     def keep(measured: bool) -> Capacities:
         """Write out the results after every round: the machine may be taken away."""

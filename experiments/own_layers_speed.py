@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ithbit.engine.device import Device, choose_device
+from ithbit.engine.options import TrainingOptions
 from ithbit.engine.training_context import Event
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, Protocol, cell
@@ -170,7 +171,7 @@ def our_seconds(
             said.append(event.what)
 
     with tempfile.TemporaryDirectory() as store:
-        for done in run_all(runs, Path(store), device, workers=1, watch=watch):
+        for done in run_all(runs, Path(store), TrainingOptions(device, workers=1), watch):
             assert isinstance(done, Result), done
             assert done.environment["path"] == "module"
     begun = max(when for epoch, when in ends if epoch == 1)

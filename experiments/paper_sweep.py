@@ -15,6 +15,7 @@ import json
 import time
 from pathlib import Path
 
+from ithbit.engine.options import TrainingOptions
 from ithbit.engine.training_context import Event
 from ithbit.store.records import Result
 from ithbit.store.writing import write_text
@@ -57,7 +58,7 @@ def main() -> None:
                 print(f"{keep():.0f} s: {len(done)} of {len(runs)}", flush=True)
 
     try:
-        run_all(runs, given.store, given.device, watch=watch)
+        run_all(runs, given.store, TrainingOptions(given.device), watch)
     finally:
         seconds = keep()
         how = ", ".join(sorted({result.environment["path"] for result in done.values()}))

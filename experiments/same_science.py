@@ -39,7 +39,8 @@ from torch import Tensor
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device, describe_environment
 from ithbit.engine.evaluate import bce
-from ithbit.engine.steppers import StepperName, Switch
+from ithbit.engine.options import Switch, TrainingOptions
+from ithbit.engine.steppers import StepperName
 from ithbit.engine.steppers.plain import PlainStepper
 from ithbit.engine.training_context import Event
 from ithbit.errors import IthbitError, StoreError
@@ -238,7 +239,7 @@ def train(
             raise TimeIsUpError
 
     if todo and time.monotonic() < deadline:
-        run_all(todo, store / side, device, watch=watch, kernels=SIDES[side])
+        run_all(todo, store / side, TrainingOptions(device, kernels=SIDES[side]), watch)
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from tests.support.paths import RESULTS
 
+from ithbit.engine.options import TrainingOptions
 from ithbit.published import SuccessRow, published
 from ithbit.reporting.comparison.statistics import fisher_exact
 from ithbit.spec import Protocol
@@ -72,7 +73,7 @@ def test_training_anew_agrees_with_the_paper(row: SuccessRow, tmp_path: Path) ->
         if (run.model.task, run.model.family, run.model.n_layers) == variant
         and run.model.n_bits == 8
     ]
-    results = [run for run in run_all(runs, tmp_path) if isinstance(run, Result)]
+    results = [run for run in run_all(runs, tmp_path, TrainingOptions()) if isinstance(run, Result)]
     assert len(results) == 5
     solved = sum(result.solved for result in results)
     assert fisher_exact((solved, 5), (row.successes[8], 5)) >= LEVEL

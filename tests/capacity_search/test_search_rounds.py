@@ -20,6 +20,7 @@ from ithbit.capacity_search.search import SearchSettings
 from ithbit.capacity_search.search_rounds import Search, SearchState, rounds
 from ithbit.capacity_search.state import state_limits
 from ithbit.engine.device import choose_device
+from ithbit.engine.options import TrainingOptions
 from ithbit.engine.outcomes import record_failure
 from ithbit.errors import SpecError, StoreError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
@@ -42,7 +43,7 @@ def search(store: Path, most_rounds: int = 99) -> tuple[SearchState, list[RunSpe
 
     def train(runs: list[RunSpec]) -> None:
         trained.extend(runs)
-        run_all(runs, store, "cpu", workers=1, compile="off")
+        run_all(runs, store, TrainingOptions("cpu", workers=1, compile="off"))
 
     of = {MODEL: Search(ASK, store, SHORT)}
     seen = itertools.islice(rounds(of, train, CPU, float("inf")), most_rounds + 1)
@@ -292,7 +293,7 @@ def test_the_card_says_how_many_seeds_were_run(tmp_path) -> None:
     searched = Search(ask, tmp_path, SHORT)
 
     def train(runs: list[RunSpec]) -> None:
-        run_all(runs, tmp_path, "cpu", workers=1, compile="off")
+        run_all(runs, tmp_path, TrainingOptions("cpu", workers=1, compile="off"))
 
     seen = rounds({MODEL: searched}, train, CPU, float("inf"))
     next(seen)

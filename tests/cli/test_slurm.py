@@ -67,12 +67,12 @@ def test_dry_run_needs_no_cluster(sheet, tmp_path, monkeypatch):
 
 
 def test_a_task_gets_a_gpu_when_one_is_asked_for():
-    assert not node_device("auto", gpu_asked=False).is_cuda
-    assert node_device("auto", gpu_asked=True).is_cuda
-    assert node_device("cuda", gpu_asked=False).is_cuda
-    assert not node_device("cpu", gpu_asked=True).is_cuda
+    assert not node_device("auto", gpu_requested=False).is_cuda
+    assert node_device("auto", gpu_requested=True).is_cuda
+    assert node_device("cuda", gpu_requested=False).is_cuda
+    assert not node_device("cpu", gpu_requested=True).is_cuda
     with pytest.raises(DeviceError, match="unknown device 'tpu'"):
-        node_device("tpu", gpu_asked=False)
+        node_device("tpu", gpu_requested=False)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from ithbit.engine import cell, loop
 from ithbit.engine.device import choose_device
 from ithbit.engine.evaluate import bce
 from ithbit.engine.optim import AdamState
+from ithbit.engine.options import TrainingOptions
 from ithbit.engine.stack import Stack, fresh_state
 from ithbit.engine.training_context import Event
 from ithbit.families import FAMILIES
@@ -222,7 +223,7 @@ def test_several_stacks_at_once(kernels, tmp_path) -> None:
     runs = [run for family in FAMILIES for run in runs_of(family, range(3))]
     runs += [replace(run, model=replace(run.model, n_bits=9, n_layers=1)) for run in runs]
     for name in ("one", "two"):
-        results = run_all(runs, tmp_path / name, "cuda", kernels=kernels)
+        results = run_all(runs, tmp_path / name, TrainingOptions("cuda", kernels=kernels))
         assert all(isinstance(result, Result) for result in results)
     assert results_of(tmp_path / "one", runs) == results_of(tmp_path / "two", runs)
     device = choose_device("cuda")
@@ -235,7 +236,7 @@ def test_what_the_kernels_refuse_is_trained_by_the_plain_models_and_said_once(tm
     told: list[Event] = []
     models = [ModelSpec("rhi", "gru", n, d_model=12) for n in (4, 5, 6)]
     runs = [RunSpec(model, seed, TINY) for model in models for seed in range(2)]
-    results = run_all(runs, tmp_path, "cuda", watch=told.append)
+    results = run_all(runs, tmp_path, TrainingOptions("cuda"), told.append)
     assert {result.environment["path"] for result in results} == {"stacked"}
     assert [event.what for event in told if isinstance(event.what, str)] == [
         "the kernels take a width that is a power of two, 4 or more, got 12: "
@@ -287,6 +288,7 @@ from ithbit.engine import cell, loop
 from ithbit.store.records import Epoch
 from ithbit.spec import Protocol, RunSpec
 from ithbit.errors import DeviceError
+from ithbit.engine.options import TrainingOptions
 from ithbit.spec import ModelSpec
 from ithbit.sweeps.runner import run_all
 loop.SAVE_SECONDS = 0.0
@@ -297,7 +299,7 @@ def watch(event):
         # An index out of range: the device asserts, and the context is gone.
         torch.zeros(4, device="cuda")[torch.tensor([10**6], device="cuda")]
 try:
-    run_all(runs, Path(sys.argv[1]), "cuda", watch=watch)
+    run_all(runs, Path(sys.argv[1]), TrainingOptions("cuda"), watch)
 except DeviceError as error:
     print(error)
 """
@@ -385,11 +387,11 @@ def test_users_layers_side_by_side(name, own_runs, tmp_path) -> None:
     """Five seeds, stacked or in five threads: no remark that a step cannot be captured, and each
     as if it had been alone."""
     runs, told = own_runs(name, range(5)), []
-    results = run_all(runs, tmp_path / "five", "cuda", watch=told.append)
+    results = run_all(runs, tmp_path / "five", TrainingOptions("cuda"), told.append)
     assert {result.environment["path"] for result in results} == {"module"}
     said = [event.what for event in told if isinstance(event.what, str)]
     assert not [text for text in said if "captured" in text]
-    run_all(runs[3:4], tmp_path / "alone", "cuda")
+    run_all(runs[3:4], tmp_path / "alone", TrainingOptions("cuda"))
     five, alone = (RunFolder(tmp_path / name, runs[3]).history() for name in ("five", "alone"))
     for ours, expected in zip(alone, five, strict=True):
         assert ours.train_loss == pytest.approx(expected.train_loss, **ALONE)
@@ -399,7 +401,7 @@ def test_users_layers_side_by_side(name, own_runs, tmp_path) -> None:
 def test_a_layer_that_cannot_be_captured_is_trained_all_the_same(own_runs, tmp_path) -> None:
     """It asks the device for a number. Said once; afterwards nothing is left in a capture."""
     runs, told = own_runs("Asks", range(3)), []
-    results = run_all(runs, tmp_path / "asks", "cuda", watch=told.append)
+    results = run_all(runs, tmp_path / "asks", TrainingOptions("cuda"), told.append)
     assert all(isinstance(result, Result) for result in results)
     said = [event.what for event in told if isinstance(event.what, str)]
     assert len([text for text in said if "cannot be captured in a CUDA graph" in text]) == 1
@@ -409,7 +411,10 @@ def test_a_layer_that_cannot_be_captured_is_trained_all_the_same(own_runs, tmp_p
     assert not torch.equal(torch.cuda.get_rng_state(), before)
     torch.cuda.empty_cache()
     other = own_runs("Loop", range(3))
-    assert all(isinstance(done, Result) for done in run_all(other, tmp_path / "loop", "cuda"))
+    assert all(
+        isinstance(done, Result)
+        for done in run_all(other, tmp_path / "loop", TrainingOptions("cuda"))
+    )
     twin = [replace(run, model=other[0].model) for run in runs]  # the same layer, captured
     for run, same in zip(runs, twin, strict=True):
         ours, theirs = (
@@ -434,7 +439,7 @@ def test_a_pause_saves_what_trains_on_a_gpu(tmp_path) -> None:
                 os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt, match="stopped; 6 runs saved"):
-        run_all(runs, tmp_path, "cuda", watch=watch)
+        run_all(runs, tmp_path, TrainingOptions("cuda"), watch)
     for run in runs:
         checkpoint, _ = RunFolder(tmp_path, run).load(vars(fresh_state(run)))
         assert checkpoint.epochs_done == len(RunFolder(tmp_path, run).history()) > 2

@@ -13,6 +13,7 @@ from ithbit.engine import memory
 from ithbit.engine.device import choose_device
 from ithbit.engine.evaluate import batch_that_fits
 from ithbit.engine.memory import check_memory, training_bytes
+from ithbit.engine.options import TrainingOptions
 from ithbit.engine.training_context import TrainingContext
 from ithbit.errors import TooLargeError
 from ithbit.families import FAMILIES, POSITIONS
@@ -114,7 +115,10 @@ def test_what_cannot_fit_is_refused_before_the_store_is_made(tmp_path):
         r"training rhi_n100000000_gru_L1d16h2_polynomial_s0 needs at least \d+ (GB|TB) of "
         r"memory, but this machine's free memory is \d.* [GT]B; take a smaller n, width or batch"
     )
-    for call in (lambda: run_all([small, large], store, "cpu"), lambda: train([large], store)):
+    for call in (
+        lambda: run_all([small, large], store, TrainingOptions("cpu")),
+        lambda: train([large], store),
+    ):
         with pytest.raises(TooLargeError, match=sentence):
             call()
     assert not store.exists()
@@ -122,21 +126,21 @@ def test_what_cannot_fit_is_refused_before_the_store_is_made(tmp_path):
 
 def test_what_the_store_has_is_read_whatever_it_took(tmp_path, monkeypatch):
     run, other = run_of("gru", 4), replace(run_of("gru", 4), seed=1)
-    (done,) = run_all([run], tmp_path, "cpu", workers=1)
+    (done,) = run_all([run], tmp_path, TrainingOptions("cpu", workers=1))
     monkeypatch.setattr(memory, "host_bytes", lambda: 1000)
-    assert run_all([run], tmp_path, "cpu", workers=1) == [done]
+    assert run_all([run], tmp_path, TrainingOptions("cpu", workers=1)) == [done]
     with pytest.raises(TooLargeError, match="s1 needs at least"):
-        run_all([run, other], tmp_path, "cpu", workers=1)
+        run_all([run, other], tmp_path, TrainingOptions("cpu", workers=1))
 
 
 def test_a_failure_is_not_forgotten_for_a_run_that_cannot_fit(tmp_path, monkeypatch):
     run = run_of("gru", 4, protocol=replace(TINY, learning_rate=1e38))
-    (failed,) = run_all([run], tmp_path, "cpu", workers=1)
+    (failed,) = run_all([run], tmp_path, TrainingOptions("cpu", workers=1))
     assert "not finite" in failed.error
     monkeypatch.setattr(memory, "host_bytes", lambda: 1000)
     with pytest.raises(TooLargeError):
-        run_all([run], tmp_path, "cpu", workers=1, retry_failed=True)
-    assert run_all([run], tmp_path, "cpu", workers=1) == [failed]
+        run_all([run], tmp_path, TrainingOptions("cpu", workers=1, retry_failed=True))
+    assert run_all([run], tmp_path, TrainingOptions("cpu", workers=1)) == [failed]
 
 
 def test_the_most_that_a_run_needs_is_said(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import ithbit
+from ithbit.engine.options import TrainingOptions
 from ithbit.errors import StoreError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
@@ -27,7 +28,7 @@ RUNS = [RunSpec(ModelSpec("rhi", "gru", n_bits=2), seed, TINY) for seed in range
 def store(tmp_path: Path) -> Path:
     """Two runs finished, one only begun, one missing."""
     path = tmp_path / "store"
-    run_all(RUNS[:2], path, "cpu", workers=1)
+    run_all(RUNS[:2], path, TrainingOptions("cpu", workers=1))
     RunFolder(path, RUNS[2]).create()
     return path
 
@@ -62,7 +63,7 @@ def test_merge_takes_what_is_finished_and_nothing_else(store: Path, tmp_path: Pa
 
 def test_merge_never_touches_a_finished_run(store: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
-    run_all(RUNS[:1], target, "cpu", workers=1)
+    run_all(RUNS[:1], target, TrainingOptions("cpu", workers=1))
     before = files(RunFolder(target, RUNS[0]).path)
     assert merge(store, target).already_there == [RUNS[0].name]
     assert files(RunFolder(target, RUNS[0]).path) == before
@@ -81,7 +82,7 @@ def test_merge_brings_the_weights_and_verdicts_that_a_copy_lacks(store: Path, tm
         assert files(RunFolder(target, run).path) == files(RunFolder(store, run).path)
     assert not merge(store, target).completed
     # Another training of the same run, with other seconds: its files are of other weights.
-    run_all(RUNS[:1], other, "cpu", workers=1)
+    run_all(RUNS[:1], other, TrainingOptions("cpu", workers=1))
     before = files(RunFolder(other, RUNS[0]).path)
     assert not merge(store, other).completed
     assert files(RunFolder(other, RUNS[0]).path) == before
@@ -154,13 +155,13 @@ def test_what_is_damaged_is_named_and_left(
     # A sweep neither counts it as finished nor trains over it.
     before = files(folder)
     with pytest.raises(StoreError, match=re.escape(reason)):
-        run_all(RUNS[:2], store, "cpu", workers=1)
+        run_all(RUNS[:2], store, TrainingOptions("cpu", workers=1))
     assert files(folder) == before
 
 
 def test_a_damaged_result_here_is_not_overwritten(store: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
-    run_all(RUNS[:1], target, "cpu", workers=1)
+    run_all(RUNS[:1], target, TrainingOptions("cpu", workers=1))
     damaged = RunFolder(target, RUNS[0]).path / "result.json"
     damaged.write_text("{")
     merged = merge(store, target)
@@ -219,7 +220,7 @@ def test_an_export_is_no_store_of_run_folders(table: str, store: Path, tmp_path:
         lambda: merge(export, store),
         lambda: merge(store, export),
         lambda: check_store(export),
-        lambda: run_all(RUNS[:1], export, "cpu", workers=1),
+        lambda: run_all(RUNS[:1], export, TrainingOptions("cpu", workers=1)),
     ]
     for use in uses:
         with pytest.raises(StoreError, match=r"tidy holds the tables of `ithbit export`, not run"):
@@ -232,4 +233,4 @@ def test_tables_beside_run_folders_change_nothing(store: Path, tmp_path: Path) -
     need_store(store)
     assert len(need_runs(store)) == 3
     assert len(merge(store, tmp_path / "target").taken) == 2
-    assert all(run_all(RUNS[:2], store, "cpu", workers=1))
+    assert all(run_all(RUNS[:2], store, TrainingOptions("cpu", workers=1)))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.loop import train_cell
+from ithbit.engine.options import Switch
 from ithbit.engine.outcomes import to_train
-from ithbit.engine.steppers import Switch
 from ithbit.engine.training_context import StopRequest, TrainingContext, Watcher
 from ithbit.spec import RunSpec
 from ithbit.store.folder import RunFolder
@@ -20,12 +20,12 @@ def train(
     watch: Watcher = lambda event: None,
     retry_failed: bool = False,
     kernels: Switch = "auto",
-    pause: StopRequest | None = None,
+    stop: StopRequest | None = None,
     compile: Switch = "auto",
 ) -> list[Result | Failure]:
     """Train what is not finished, and return the outcomes, in the order of the runs."""
-    how = TrainingContext(
-        store, device or choose_device(), kernels, watch, pause or StopRequest(), compile
+    context = TrainingContext(
+        store, device or choose_device(), kernels, watch, stop or StopRequest(), compile
     )
-    train_cell(to_train(runs, how, retry_failed)[0], how)
+    train_cell(to_train(runs, context, retry_failed)[0], context)
     return [done for run in runs if (done := RunFolder(store, run).outcome())]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.support.slurm_cluster import Cluster, until
 
+from ithbit.engine.options import TrainingOptions
 from ithbit.spec import RunSpec
 from ithbit.store.records import Result
 from ithbit.sweeps.runner import run_all
@@ -160,7 +161,7 @@ class Expected:
         self.sheet.write_text(SWEEP.format(examples=examples, epochs=epochs))
         self.store = folder / "local"
         self.runs = sweep_runs(str(self.sheet))
-        outcomes = run_all(self.runs, self.store, "cpu", workers=1)
+        outcomes = run_all(self.runs, self.store, TrainingOptions("cpu", workers=1))
         assert all(isinstance(outcome, Result) for outcome in outcomes)
 
     def check(self, store: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from tests.support.paths import SUPPORT
 
+from ithbit.engine.options import TrainingOptions
 from ithbit.engine.training_context import Event, Notice
 from ithbit.errors import LayerError
 from ithbit.models import layer_source
@@ -50,7 +51,7 @@ def test_a_file_that_changed_before_a_worker_read_it(tmp_path: Path, layers, mon
     layers.write_text(layers.read_text() + "# changed\n")
     answers = io.StringIO()
     line = io.StringIO(json.dumps(order | {"seconds": 60.0}) + "\n")
-    serve(tmp_path / "runs", "cpu", "auto", line, answers)
+    serve(tmp_path / "runs", TrainingOptions("cpu"), line, answers)
     error = json.loads(answers.getvalue())["data"]
     assert error["type"] == "LayerError"
     assert re.search(r"layers\.py:RunningMean has changed: .*put the file back", error["text"])
@@ -61,7 +62,7 @@ def test_an_error_of_a_worker_keeps_its_class(tmp_path: Path, layers) -> None:
     runs = [run for n in (2, 3) for run in runs_of(f"{layers}:RunningMean", 0, n=n)]
     layers.write_text(layers.read_text() + "# changed\n")
     with pytest.raises(LayerError, match="has changed"):
-        run_all(runs, tmp_path / "runs", "cpu", workers=2)
+        run_all(runs, tmp_path / "runs", TrainingOptions("cpu", workers=2))
 
 
 def test_a_file_that_changes_the_folder_leaves_the_store_where_it_is(
@@ -72,7 +73,7 @@ def test_a_file_that_changes_the_folder_leaves_the_store_where_it_is(
     layers.write_text(f"{move}    os.chdir({str(tmp_path / 'elsewhere')!r})\n" + layers.read_text())
     monkeypatch.chdir(tmp_path)
     runs = runs_of(f"{layers}:RunningMean", 0, 1)
-    outcomes = run_all(runs, Path("store"), "cpu", workers=2)
+    outcomes = run_all(runs, Path("store"), TrainingOptions("cpu", workers=2))
     assert [type(done) for done in outcomes] == [Result, Result]
     assert len(list((tmp_path / "store").glob("*/result.json"))) == 2
 
@@ -99,7 +100,7 @@ def test_a_share_on_a_cluster_is_told(tmp_path: Path, layers: Path) -> None:
 def test_what_lives_in_this_process_is_trained_here(tmp_path: Path) -> None:
     width_of = 4
     runs = runs_of(lambda width: torch.nn.Linear(width_of, width), 0, 1, 2)
-    results = run_all(runs, tmp_path, "cpu", workers=2)
+    results = run_all(runs, tmp_path, TrainingOptions("cpu", workers=2))
     assert all(isinstance(result, Result) for result in results)
     origin = RunFolder(tmp_path, runs[0]).layer()
     assert origin is not None
@@ -120,7 +121,7 @@ def test_a_stack_that_fails_goes_on_one_at_a_time(tmp_path: Path) -> None:
     told: list[Event] = []
     runs = runs_of(lambda width: Tires(width, width), 0, 1)
     runs = [replace(run, protocol=replace(TINY, max_epochs=3)) for run in runs]
-    results = run_all(runs, tmp_path, "cpu", 1, told.append)
+    results = run_all(runs, tmp_path, TrainingOptions("cpu", workers=1), told.append)
     assert [result.epochs for result in results if isinstance(result, Result)] == [3, 3]
     (notice,) = (event.what for event in told if isinstance(event.what, Notice))
     assert "failed with 2 runs at once (ValueError: tired of stacks): trained one at a" in notice

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.support.one_stack import train
 
+from ithbit.engine.options import TrainingOptions
 from ithbit.engine.stack import Stack, fresh_state
 from ithbit.engine.training_context import Event, StopRequest
 from ithbit.spec import ModelSpec, Protocol, RunSpec
@@ -92,7 +93,7 @@ def test_a_ctrl_c_saves_every_run_and_says_from_where_it_goes_on(tmp_path) -> No
 
 
 def test_a_pause_in_the_middle_of_an_epoch_abandons_it(tmp_path, kept, monkeypatch) -> None:
-    runs, pause, steps = runs_of(range(2)), StopRequest(), []
+    runs, stop, steps = runs_of(range(2)), StopRequest(), []
     train(runs, tmp_path / "unbroken")
     take = Stack._take
 
@@ -100,10 +101,10 @@ def test_a_pause_in_the_middle_of_an_epoch_abandons_it(tmp_path, kept, monkeypat
         take(self, chunk, count)
         steps.append(count)
         if len(steps) == 7:  # two a whole epoch
-            pause.request()
+            stop.request()
 
     monkeypatch.setattr(Stack, "_take", interrupted)
-    assert train(runs, tmp_path / "broken", pause=pause) == []
+    assert train(runs, tmp_path / "broken", stop=stop) == []
     assert len(steps) == 7
     assert [saved_epochs(tmp_path / "broken", run) for run in runs] == [3, 3]
     monkeypatch.undo()
@@ -137,12 +138,14 @@ def test_a_limit_in_minutes_gives_every_run_its_turns(workers, tmp_path, kept, m
     store = tmp_path / "turns"
     done = 2 - workers  # for two workers the turns alone, which end as this does
     if done:
-        assert run_all(runs, store, "cpu", workers, minutes=0.0) == []
+        assert run_all(runs, store, TrainingOptions("cpu", workers=workers, minutes=0.0)) == []
         assert [saved_epochs(store, run) for run in runs] == [1] * 6
     told: list[Event] = []
-    results = run_all(runs, store, "cpu", workers, told.append, minutes=60.0)
+    results = run_all(
+        runs, store, TrainingOptions("cpu", workers=workers, minutes=60.0), told.append
+    )
     assert all(isinstance(result, Result) for result in results)
-    run_all(runs, tmp_path / "whole", "cpu", 1)
+    run_all(runs, tmp_path / "whole", TrainingOptions("cpu", workers=1))
     for run in runs:
         assert kept(store, run) == kept(tmp_path / "whole", run)
     # Nobody had a second turn before others had their first.

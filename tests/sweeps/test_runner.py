@@ -16,6 +16,7 @@ from tests.support.paths import SUPPORT
 
 from ithbit.engine.cell import stack_size
 from ithbit.engine.device import choose_device
+from ithbit.engine.options import TrainingOptions
 from ithbit.engine.training_context import Event, Notice, StopRequest, TrainingContext
 from ithbit.errors import StoreError
 from ithbit.models.layer_source import family_of
@@ -90,7 +91,10 @@ def undisturbed(tmp_path, kept):
 
     def of(runs: list[RunSpec]) -> list[dict[str, object]]:
         store = tmp_path / "undisturbed"
-        assert all(isinstance(done, Result) for done in run_all(runs, store, "cpu", workers=1))
+        assert all(
+            isinstance(done, Result)
+            for done in run_all(runs, store, TrainingOptions("cpu", workers=1))
+        )
         return [kept(store, run) for run in runs]
 
     return of
@@ -105,7 +109,7 @@ def test_workers_give_the_same_bits_as_this_process(tmp_path, kept, undisturbed)
         runs.append(RunSpec(model, 0, replace(TINY, max_epochs=2)))
     expected = undisturbed(runs)
     store, told = tmp_path / "workers", []
-    results = run_all(runs, store, "cpu", workers=2, watch=told.append)
+    results = run_all(runs, store, TrainingOptions("cpu", workers=2), told.append)
     assert [kept(store, run) for run in runs] == expected
     assert results == [RunFolder(store, run).result() for run in runs]
     assert [r.environment["path"] for r in results] == ["stacked"] * 4 + ["module"] * 2
@@ -115,18 +119,18 @@ def test_workers_give_the_same_bits_as_this_process(tmp_path, kept, undisturbed)
         assert of_run == [*RunFolder(store, run).history(), result]
 
     told.clear()  # now that all is done, nothing is trained and no worker started
-    assert run_all(runs, store, "cpu", workers=2, watch=told.append) == results
+    assert run_all(runs, store, TrainingOptions("cpu", workers=2), told.append) == results
     assert [event.what for event in told] == results
 
 
 def test_nothing_to_do(tmp_path) -> None:
-    assert run_all([], tmp_path, "cpu") == []
-    assert run_all([], tmp_path, "cpu", workers=4) == []
+    assert run_all([], tmp_path, TrainingOptions("cpu")) == []
+    assert run_all([], tmp_path, TrainingOptions("cpu", workers=4)) == []
 
 
 def test_a_run_given_twice_is_trained_once(tmp_path) -> None:
     (run,) = runs_of([0])
-    assert len(run_all([run, run], tmp_path, "cpu")) == 1
+    assert len(run_all([run, run], tmp_path, TrainingOptions("cpu"))) == 1
 
 
 @linux
@@ -143,7 +147,7 @@ def test_a_worker_that_is_killed_takes_no_run_with_it(tmp_path, kept, undisturbe
             killed.append(holder(store, event.run))
             os.kill(killed[0], signal.SIGKILL)
 
-    results = run_all(runs, store, "cpu", workers=2, watch=watch)
+    results = run_all(runs, store, TrainingOptions("cpu", workers=2), watch)
     assert len(killed) == 1
     assert [text.partition(";")[0] for text in remarks] == ["a worker died with signal 9"]
     assert all(isinstance(result, Result) for result in results)
@@ -172,7 +176,7 @@ def test_a_run_whose_workers_die_is_recorded_and_its_neighbours_go_on(
             killed.append(pid)
             os.kill(pid, signal.SIGKILL)
 
-    results = run_all(runs, store, "cpu", workers=2, watch=watch)
+    results = run_all(runs, store, TrainingOptions("cpu", workers=2), watch)
     assert len(killed) == processes.MAX_ATTEMPTS == 3
     assert isinstance(results[1], Failure)
     assert results[1].error == "its worker process died 3 times, last with signal 9"
@@ -181,9 +185,11 @@ def test_a_run_whose_workers_die_is_recorded_and_its_neighbours_go_on(
     for k in (0, *range(2, 6)):
         assert kept(store, runs[k]) == expected[k]
 
-    assert run_all(runs, store, "cpu", workers=2)[1] == results[1]  # not tried again unasked
+    assert (
+        run_all(runs, store, TrainingOptions("cpu", workers=2))[1] == results[1]
+    )  # not tried again unasked
     told: list[Event] = []
-    run_all(runs, store, "cpu", workers=1, watch=told.append, retry_failed=True)
+    run_all(runs, store, TrainingOptions("cpu", workers=1, retry_failed=True), told.append)
     assert kept(store, bad) == expected[1]
     assert not any(isinstance(event.what, Failure) for event in told)  # it is tried again instead
 
@@ -191,7 +197,7 @@ def test_a_run_whose_workers_die_is_recorded_and_its_neighbours_go_on(
 def test_workers_that_cannot_start_are_recorded(tmp_path, monkeypatch) -> None:
     """They die before they have made a folder."""
     monkeypatch.setenv("PYTHONHOME", str(tmp_path / "no python here"))
-    failures = run_all(runs_of(range(2)), tmp_path / "store", "cpu", workers=2)
+    failures = run_all(runs_of(range(2)), tmp_path / "store", TrainingOptions("cpu", workers=2))
     assert [failure.error for failure in failures] == [
         "its worker process died 3 times, last with status 1"
     ] * 2
@@ -200,11 +206,13 @@ def test_workers_that_cannot_start_are_recorded(tmp_path, monkeypatch) -> None:
 _PROGRAM = """
 import json, sys
 from pathlib import Path
+from ithbit.engine.options import TrainingOptions
 from ithbit.spec import run_from_json
 from ithbit.sweeps.runner import run_all
 if __name__ == "__main__":
     runs = [run_from_json(data) for data in json.loads(sys.argv[2])]
-    done = run_all(runs, Path(sys.argv[1]), "cpu", workers=int(sys.argv[3]), compile="off")
+    options = TrainingOptions("cpu", int(sys.argv[3]), compile="off")
+    done = run_all(runs, Path(sys.argv[1]), options)
     print(json.dumps([result.to_json() for result in done]))
 """
 
@@ -230,7 +238,7 @@ def test_two_sweeps_on_one_store(tmp_path, kept, undisturbed) -> None:
     first = sweeping(runs, store, workers=1)
     try:
         wait_until(lambda: any(has_history(store, run) for run in runs), "the first sweep begins")
-        results = run_all(runs[::-1], store, "cpu", workers=1)
+        results = run_all(runs[::-1], store, TrainingOptions("cpu", workers=1))
         out, err = first.communicate(timeout=90)
     finally:
         first.kill()

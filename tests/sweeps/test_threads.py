@@ -15,6 +15,7 @@ from tests.support.one_stack import train
 
 from ithbit.engine import loop
 from ithbit.engine.device import Device, choose_device
+from ithbit.engine.options import TrainingOptions
 from ithbit.engine.stack import fresh_state
 from ithbit.engine.training_context import (
     Event,
@@ -57,15 +58,15 @@ def side_by_side(
     watch=lambda event: None,
     ready=lambda run: True,
     device=CPU,
-    pause=None,
+    stop=None,
 ) -> None:
     """Train stacks in threads as `run_all` does; a Ctrl-C ends it with what was saved."""
-    pause, turns = pause or StopRequest(), StackQueue(stacks)
-    how = TrainingContext(store, device, "auto", thread_safe_watcher(watch, pause), pause)
-    with stop_on_ctrl_c(pause):
+    stop, turns = stop or StopRequest(), StackQueue(stacks)
+    how = TrainingContext(store, device, "auto", thread_safe_watcher(watch, stop), stop)
+    with stop_on_ctrl_c(stop):
         train_in_threads(turns, how, n_threads, ready)
-    if pause.requested:
-        raise interruption(turns.left)
+    if stop.requested:
+        raise interruption(turns.unfinished)
 
 
 def saved_epochs(store, run: RunSpec) -> int:
@@ -252,14 +253,14 @@ def test_a_second_interruption_waits_for_no_thread(tmp_path) -> None:
 
     def watch(event: Event) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        while not pause.requested:
+        while not stop.requested:
             time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGINT)
         assert go_on.wait(60)  # as in a long epoch
 
-    pause = StopRequest()
+    stop = StopRequest()
     with pytest.raises(KeyboardInterrupt, match="stopped at once"):
-        side_by_side(LONG, tmp_path, 3, watch, pause=pause)
+        side_by_side(LONG, tmp_path, 3, watch, stop=stop)
     left = ours()
     assert left
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -339,7 +340,7 @@ class Answers:
 
     def write(self, line: str) -> None:
         self.lines.append(json.loads(line))
-        if self.lines[-1]["kind"] == "left":
+        if self.lines[-1]["kind"] == "unfinished":
             self.done.put(None)
 
     def flush(self) -> None:
@@ -365,10 +366,12 @@ def lines_of(stacks: list[list[RunSpec]], seconds: float = math.inf) -> list[str
 def test_a_worker_trains_several_stacks_at_once(tmp_path, kept, undisturbed, monkeypatch) -> None:
     monkeypatch.setattr(processes, "stacks_per_process", lambda device_name: 3)
     stacks, answers = cells(4), Answers(4)
-    processes.serve(tmp_path / "worker", "cpu", "auto", answers.after(lines_of(stacks)), answers)
+    processes.serve(
+        tmp_path / "worker", TrainingOptions("cpu"), answers.after(lines_of(stacks)), answers
+    )
     found = answers.lines
-    assert sorted(line["number"] for line in found if line["kind"] == "left") == [0, 1, 2, 3]
-    assert all(line["data"] == {} for line in found if line["kind"] == "left")
+    assert sorted(line["number"] for line in found if line["kind"] == "unfinished") == [0, 1, 2, 3]
+    assert all(line["data"] == {} for line in found if line["kind"] == "unfinished")
     assert sum(line["kind"] == "result" for line in found) == 8
     runs = [run for stack in stacks for run in stack]
     assert [kept(tmp_path / "worker", run) for run in runs] == undisturbed(stacks)
@@ -383,11 +386,11 @@ def test_a_worker_whose_input_ends_saves_what_it_trains(tmp_path, monkeypatch) -
         while len({line["run_id"] for line in answers.lines if line["kind"] == "epoch"}) < 4:
             time.sleep(0.001)
 
-    processes.serve(tmp_path, "cpu", "auto", given(), answers)
-    left = [line["data"] for line in answers.lines if line["kind"] == "left"]
-    assert [len(data) for data in left] == [2, 2]
+    processes.serve(tmp_path, TrainingOptions("cpu"), given(), answers)
+    unfinished = [line["data"] for line in answers.lines if line["kind"] == "unfinished"]
+    assert [len(data) for data in unfinished] == [2, 2]
     for run in (run for stack in stacks for run in stack):
-        (epochs,) = [data[run.run_id] for data in left if run.run_id in data]
+        (epochs,) = [data[run.run_id] for data in unfinished if run.run_id in data]
         assert 0 < epochs == saved_epochs(tmp_path, run) == len(RunFolder(tmp_path, run).history())
 
 

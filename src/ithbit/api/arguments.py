@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from textwrap import shorten
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 Seeds = Iterable[int] | str
 Layer = Callable[..., Any]
-Watch = Callable[["Event"], None]  # what it is given: see `progress.py`
+Watch = Callable[["Event"], None]  # its argument: see `progress.py`
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
 
@@ -34,8 +35,18 @@ _KINDS: dict[frozenset[Any], tuple[str, Any]] = {
 }
 
 
+@dataclass(frozen=True)
+class Observers:
+    """Who gets the events of a training: a function, TensorBoard's folder, and with `progress` the
+    user, on standard error."""
+
+    watch: Watch | None = None
+    tensorboard: str | Path | None = None
+    progress: bool = False
+
+
 def checked(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """A function of the door that raises `SpecError` for a path, name, flag or callback that is
+    """A public API function that raises `SpecError` for a path, name, flag or callback that is
     none. Numbers, runs and layers, which have several forms, are checked where they are read.
 
     >>> import ithbit

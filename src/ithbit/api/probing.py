@@ -5,15 +5,16 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ithbit.api.arguments import (
     Layer,
+    Observers,
     Seeds,
     Watch,
     as_list,
-    at_least_one,
     checked,
     model_of,
     on_slurm,
@@ -23,6 +24,7 @@ from ithbit.api.arguments import (
 from ithbit.api.sweeps import longest, sweep
 from ithbit.api.training import run_here
 from ithbit.display import pluralize, say
+from ithbit.engine.options import TrainingOptions
 from ithbit.errors import SpecError, as_int, number
 from ithbit.models.layer_source import layer_for, layer_of, load_layer
 from ithbit.spec import Protocol, RunSpec
@@ -73,7 +75,7 @@ def probe(
     >>> found.behaviour.leak, found.rank.ranks
     (None, (0, 0, 0, 0))
     """
-    at_least_one(workers=workers)
+    options = TrainingOptions(device, workers)
     from ithbit.contract.probe import probe_layer
     from ithbit.contract.report import ProbePlan
     from ithbit.families import FAMILIES
@@ -94,15 +96,15 @@ def probe(
     )
     loaded = load_layer(layer) if isinstance(layer, str) else layer_of(layer, name)
     if train_families and train:
-        run_here(plan.runs(*FAMILIES), store, device, workers, progress=progress)
+        run_here(plan.runs(*FAMILIES), store, options, Observers(progress=progress))
 
-    def said(text: str) -> None:
+    def notify(text: str) -> None:
         if progress:
             say(text, file=sys.stderr)
         if watch is not None:
             watch(text)
 
-    report = probe_layer(loaded, plan, Path(store), device, workers, said)
+    report = probe_layer(loaded, plan, Path(store), options, notify)
     if out is not None:
         write_text(Path(out), render_probe(report))
     return report
@@ -163,7 +165,7 @@ def capacity(
     >>> found[0].failed_at, found[0].tried, found.final
     (1, '2- 1-', True)
     """
-    at_least_one(workers=workers)
+    options = TrainingOptions(device, workers, kernels, compile)
     widths, depths = numbers("width", width, int), numbers("layers", layers, int)
     rates = tuple(numbers("lr", lr, float))
     models = [
@@ -183,12 +185,11 @@ def capacity(
     from ithbit.capacity_search.result import Capacities, row
     from ithbit.capacity_search.search import SearchSettings
     from ithbit.capacity_search.search_rounds import PROTOCOL, Search, round_minutes, rounds
-    from ithbit.engine.device import choose_device
 
     ask = SearchSettings(rates, tuple(seeds_of(seeds)), need, factor, start, most_n)
     settings = protocol_of(protocol or PROTOCOL, max_epochs, examples=examples)
     search = Search(ask, Path(store), settings)
-    searches, chosen = dict.fromkeys(models, search), choose_device(device)
+    searches, chosen = dict.fromkeys(models, search), options.chosen_device
     until = time.monotonic() + 60 * (math.inf if minutes is None else minutes)
 
     def train(runs: list[RunSpec]) -> None:
@@ -198,19 +199,17 @@ def capacity(
                 slurm_profile=slurm_profile, watch=watch, progress=progress,
             )  # fmt: skip
             return
-        run_here(
-            runs, store, device, workers, kernels, compile, watch=watch, progress=progress,
-            minutes=round_minutes(chosen, until),
-        )  # fmt: skip
+        limited = replace(options, minutes=round_minutes(chosen, until))
+        run_here(runs, store, limited, Observers(watch, progress=progress))
 
     standings: list[SearchState] = []
     if dry_run:
         standings = [search.standing(model) for model in searches]
-        say(outlook(standings, search, device, workers), file=sys.stderr)
+        say(outlook(standings, search, options), file=sys.stderr)
     else:
         for turn, standings in enumerate(rounds(searches, train, chosen, until)):
             if progress:
-                first = [] if turn else [outlook(standings, search, device, workers)]
+                first = [] if turn else [outlook(standings, search, options)]
                 lines = [each.sentence() for each in standings if not each.done]
                 say(*first, *lines, file=sys.stderr)
     rows = tuple(row(standing, measure=not dry_run) for standing in standings)
@@ -244,23 +243,21 @@ def numbers(
     return found
 
 
-def outlook(
-    standings: "list[SearchState]", search: "Search", device: str, workers: int | None
-) -> str:
+def outlook(standings: "list[SearchState]", search: "Search", options: TrainingOptions) -> str:
     """How long the search may take, as a sentence."""
     ask = search.ask
-    left = [standing for standing in standings if not standing.done]
-    cells = f"{pluralize(len(standings), 'cell')}, {len(left)} open"
-    if not left:
+    unfinished = [standing for standing in standings if not standing.done]
+    cells = f"{pluralize(len(standings), 'cell')}, {len(unfinished)} open"
+    if not unfinished:
         return cells
     some = set(ask.seeds[: len(ask.seeds) - ask.need + 1])
     runs = [
         run
-        for standing in left
+        for standing in unfinished
         for (_, seed), run in search.runs(standing.model, standing.trying or ask.start).items()
         if seed in some
     ]
     return (
         f"{cells}; if all fail at the length tried next, that takes "
-        f"{longest(runs, search.store, device, workers)}, and twice as long at twice the length"
+        f"{longest(runs, search.store, options)}, and twice as long at twice the length"
     )

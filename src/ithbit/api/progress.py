@@ -1,4 +1,4 @@
-"""Who is told while a command works: a person, by a live board or a bar on a terminal and in a
+"""Observers of a command at work: the user, by a live board or a bar on a terminal and in a
 notebook and by occasional lines elsewhere; a function given as `watch`; and TensorBoard.
 
 A `watch` function gets an `Event`: the run's spec, and as `what` its new epoch, its result, its
@@ -19,14 +19,14 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.progress import Progress
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ithbit.api.arguments import Watch
+from ithbit.api.arguments import Observers, Watch
 from ithbit.display import clock, in_one_line, pluralize, printable, say, share_text
 from ithbit.errors import OutputError, SpecError
 from ithbit.families import family_named
@@ -161,9 +161,9 @@ class Board:
         elapsed = time.monotonic() - self._started
         failed = sum(isinstance(line.outcome, Failure) for line in self._lines.values())
         among = f" ({failed} failed)" if failed else ""
-        told = f"{done} of {pluralize(len(self._lines), 'run')} done{among}, {clock(elapsed)}"
-        left = None if done == len(self._lines) else self._seconds_left()
-        return told if left is None else f"{told}, {self._about} {clock(left)} left"
+        counts = f"{done} of {pluralize(len(self._lines), 'run')} done{among}, {clock(elapsed)}"
+        seconds = None if done == len(self._lines) else self._seconds_left()
+        return counts if seconds is None else f"{counts}, {self._about} {clock(seconds)} left"
 
     @property
     def _about(self) -> str:
@@ -193,8 +193,8 @@ class Board:
     def _table(self) -> Table:
         table = Table(title=self._headline(), box=None)
         for name in ("run", "epoch", "", "loss", "accuracy", "left"):
-            left = name in ("run", "")
-            table.add_column(name, justify="left" if left else "right", no_wrap=name == "run")
+            side: JustifyMethod = "left" if name in ("run", "") else "right"
+            table.add_column(name, justify=side, no_wrap=name == "run")
         lines = list(self._lines.values())
         active = [line for line in lines if line.last and not line.outcome]
         waiting = [line for line in lines if not line.last and not line.outcome]
@@ -222,14 +222,14 @@ def _cells(line: _Line) -> list[RenderableType]:
     if line.last is None:
         return [label, "", "", "", "", "waiting"]
     last, limit = line.last, line.run.protocol.max_epochs
-    left = line.seconds_left
+    seconds = line.seconds_left
     return [
         label,
         f"{last.epoch}/{limit}",
         ProgressBar(total=limit, completed=last.epoch, width=8),
         f"{last.held_out_loss:.2e}",
         share_text(last.held_out_accuracy),
-        "" if left is None else ("≤ " if line.foreseen is None else "") + clock(left),
+        "" if seconds is None else ("≤ " if line.foreseen is None else "") + clock(seconds),
     ]
 
 
@@ -291,36 +291,31 @@ class TensorBoard:
 
 
 @contextmanager
-def watching(
-    runs: Sequence[RunSpec],
-    remark: str,
-    watch: Watch | None,
-    tensorboard: str | Path | None,
-    progress: bool,
-) -> Iterator[Watch]:
+def watching(runs: Sequence[RunSpec], remark: str, observers: Observers) -> Iterator[Watch]:
     """The function that the engine calls with every event.
 
-    It passes events to the board (with `progress`), to TensorBoard, and to the user's `watch`.
+    It passes events to the board (with `progress`), to TensorBoard, and to the user's `watch`, in
+    this order.
     """
     with ExitStack() as stack:
-        told: list[Watch] = []
-        if tensorboard is not None:
-            told.append(TensorBoard(Path(tensorboard)))
-        if watch is not None:
-            told.append(watch)
-        if progress:
+        receivers: list[Watch] = []
+        if observers.tensorboard is not None:
+            receivers.append(TensorBoard(Path(observers.tensorboard)))
+        if observers.watch is not None:
+            receivers.append(observers.watch)
+        if observers.progress:
             board = Board(runs)
             stack.enter_context(board.live or nullcontext())
             board.console.print(
                 f"{pluralize(len(runs), 'run')}; {remark}", style="dim", markup=False
             )
-            told.insert(0, board.watch)
+            receivers.insert(0, board.watch)
 
-        def tell(event: "Event") -> None:
-            for each in told:
-                each(event)
+        def notify(event: "Event") -> None:
+            for receive in receivers:
+                receive(event)
 
-        yield tell
+        yield notify
 
 
 def bars(progress: bool) -> Progress:

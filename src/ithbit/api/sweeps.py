@@ -7,9 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import Seeds, Watch, as_list, at_least_one, checked, on_slurm, seeds_of
+from ithbit.api.arguments import (
+    Observers,
+    Seeds,
+    Watch,
+    as_list,
+    at_least_one,
+    checked,
+    on_slurm,
+    seeds_of,
+)
 from ithbit.api.training import Results, run_here
 from ithbit.display import Printable, clock, in_one_line, pluralize, say
+from ithbit.engine.options import DEVICES, TrainingOptions
 from ithbit.errors import ClusterError, DeviceError, SpecError, as_int, one_of
 from ithbit.families import family_named, task_named
 from ithbit.models.layer_source import layer_for
@@ -50,8 +60,8 @@ class Status(Printable):
             yield f"no runs in {self.store}/ yet"
             return
         counts = self.counts
-        as_list = ", ".join(f"{counts[each]} {each}" for each in STATUSES if each in counts)
-        yield f"{as_list} ({pluralize(len(self.runs), 'run')})"
+        summary = ", ".join(f"{counts[each]} {each}" for each in STATUSES if each in counts)
+        yield f"{summary} ({pluralize(len(self.runs), 'run')})"
         for shown in ("running", "queued", "stopped", "failed", "set aside"):
             folders = [folder for folder, each in self.runs.items() if each == shown]
             for folder in folders[:_MOST]:
@@ -89,10 +99,10 @@ class Submitted(Printable):
     done: int
 
     def render(self) -> Iterator[str]:
-        left = self.runs - self.live - self.done
+        missing = self.runs - self.live - self.done
         yield (
             f"{self.live} of {self.runs} runs are queued or running, {self.done} done"
-            + (f", {left} not submitted yet: run the command again later" if left else "")
+            + (f", {missing} not submitted yet: run the command again later" if missing else "")
             + f". Watch them with: ithbit status --store {self.store}"
         )
 
@@ -149,7 +159,9 @@ def sweep(
     missing   constructive rhi_n4_softmax-full_L1d16h2_polynomial_s1-...
     2 runs, 0 done already; the rest takes at most about ...
     """
-    at_least_one(workers=workers, runs_per_task=runs_per_task)
+    options = TrainingOptions(device, workers, kernels, compile, retry_failed)
+    observers = Observers(watch, tensorboard, progress)
+    at_least_one(runs_per_task=runs_per_task)
     runs = _selected(name, task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
     store = Path(store)
     check_kind(store)
@@ -162,8 +174,8 @@ def sweep(
         from ithbit.sweeps.executors.slurm import Slurm, asks_for_gpu, read_options
 
         profile = None if slurm_profile is None else Path(slurm_profile)
-        options = read_options(as_list(slurm), profile)
-        node = node_device(device, asks_for_gpu(options))
+        slurm_options = read_options(as_list(slurm), profile)
+        node = node_device(device, asks_for_gpu(slurm_options))
     if dry_run:
         found = statuses(store, runs)
         todo = [run for run in runs if found[run] != "done"]
@@ -171,29 +183,30 @@ def sweep(
             return Planned(found, _tasks(todo, node, runs_per_task))
         for model in dict.fromkeys(run.model for run in todo if run.model.code):
             layer_for(model).factory  # noqa: B018 (a factory that training would refuse)
-        time = longest(todo, store, device, workers)
+        time = longest(todo, store, options)
         return Planned(found, f"the rest takes {time}, if every run needs all its epochs")
     if not there:
-        told = (watch, tensorboard, progress)
-        return run_here(runs, store, device, workers, kernels, compile, retry_failed, *told)
+        return run_here(runs, store, options, observers)
 
     from ithbit.api.progress import watching
     from ithbit.engine.training_context import Event
     from ithbit.sweeps import cluster
 
-    queue = Slurm(options, workers)
+    queue = Slurm(slurm_options, options.workers)
     if cancel:
         need_store(store)
         return Cancelled(cluster.cancel(runs, store, queue))
-    with watching(runs, node.reason, watch, tensorboard, progress) as watcher:
-        jobs = cluster.ClusterSweep(runs, store, queue, node, runs_per_task, watcher, retry_failed)
+    with watching(runs, node.reason, observers) as notify:
+        jobs = cluster.ClusterSweep(
+            runs, store, queue, node, runs_per_task, notify, options.retry_failed
+        )
         if detach:
             return Submitted(store, len(runs), *jobs.submit())
         try:
             return Results(jobs.finish(), store)
         except KeyboardInterrupt:
             note = "the jobs continue: run the command again to watch them, or --cancel to end them"
-            watcher(Event(runs[0], note))
+            notify(Event(runs[0], note))
             raise
 
 
@@ -271,14 +284,14 @@ def _selected(
     return selected(runs, "the sweep", keep, others, **changes)
 
 
-def node_device(name: str, gpu_asked: bool) -> "Device":
+def node_device(name: str, gpu_requested: bool) -> "Device":
     """What a task trains on: a GPU if --device or a Slurm option asks for one."""
     import torch
 
-    from ithbit.engine.device import DEVICES, Device
+    from ithbit.engine.device import Device
 
     one_of("unknown device", name, DEVICES, DeviceError)
-    if name == "cuda" or (name == "auto" and gpu_asked):
+    if name == "cuda" or (name == "auto" and gpu_requested):
         return Device(torch.device("cuda"), "Slurm, a GPU for each task")
     return Device(torch.device("cpu"), "Slurm, CPU cores for each task")
 
@@ -295,17 +308,16 @@ def _tasks(todo: list[RunSpec], node: "Device", runs_per_task: int | None) -> st
     return f"tasks: {shape or 'none'}"
 
 
-def longest(runs: list[RunSpec], store: Path, device: str, workers: int | None) -> str:
+def longest(runs: list[RunSpec], store: Path, options: TrainingOptions) -> str:
     """How long runs may take on this machine, if every one needs all its epochs."""
-    from ithbit.engine.device import choose_device
     from ithbit.sweeps.estimate import longest_seconds
     from ithbit.sweeps.processes import worker_devices
 
-    chosen = choose_device(device)
-    n_workers = len(worker_devices(device, chosen, workers))
+    device = options.chosen_device
+    n_workers = len(worker_devices(options.device, device, options.workers))
     gpus = "a GPU" if n_workers == 1 else f"{n_workers} GPUs"
-    where = gpus if chosen.is_cuda else f"{n_workers} CPU cores"
-    seconds = longest_seconds(runs, store, n_workers, chosen.is_cuda)
+    where = gpus if device.is_cuda else f"{n_workers} CPU cores"
+    seconds = longest_seconds(runs, store, n_workers, device.is_cuda)
     return f"at most about {clock(seconds)} on {where}"
 
 

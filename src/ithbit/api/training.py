@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from ithbit.api.arguments import (
     Layer,
+    Observers,
     Seeds,
     Watch,
-    at_least_one,
     checked,
     model_of,
     protocol_of,
     seeds_of,
 )
 from ithbit.display import Columns, Printable, in_one_line, pluralize, share_text
+from ithbit.engine.options import TrainingOptions
 from ithbit.errors import SpecError, as_int
 from ithbit.families import task_named
 from ithbit.spec import Protocol, RunSpec, cell
@@ -35,6 +36,7 @@ class Results(Printable, list[Result | Failure]):
     def __init__(self, outcomes: Iterable[Result | Failure], store: Path) -> None:
         super().__init__(outcomes)
         self.store = store
+        self.solved = self._count_solved()
         for outcome in self:  # each can then be loaded without naming the store
             object.__setattr__(outcome, "store", store.absolute())
 
@@ -46,9 +48,9 @@ class Results(Printable, list[Result | Failure]):
     def results(self) -> list[Result]:
         return [outcome for outcome in self if isinstance(outcome, Result)]
 
-    @property
-    def solved(self) -> int:
-        """How many were right on every held-out sample in some epoch, whatever came after."""
+    def _count_solved(self) -> int:
+        """How many were right on every held-out sample in some epoch, whatever came after; for runs
+        that diverged, the history in the store has the epochs."""
         diverged = (str(self.store / f.spec.folder) for f in self.failures if f.diverged)
         return sum(result.solved for result in self.results) + sum(
             any(epoch.held_out_accuracy == 1.0 for epoch in read_history(folder))
@@ -72,22 +74,23 @@ class Results(Printable, list[Result | Failure]):
                 which = "seed" if len(seeds) == 1 else "seeds"
                 yield Text(f"{which} {', '.join(seeds)} failed: {in_one_line(error)}")
             for result in self.results:
-                said = result.structured_sentence()
-                if said and result.solved:
-                    yield Text(f"seed {result.spec.seed}: solved on samples, {in_one_line(said)}")
-            left = f"; {not_run} could not be run and are not counted" if not_run else ""
-            said = (
+                sentence = result.structured_sentence()
+                if sentence and result.solved:
+                    yield Text(
+                        f"seed {result.spec.seed}: solved on samples, {in_one_line(sentence)}"
+                    )
+            uncounted = f"; {not_run} could not be run and are not counted" if not_run else ""
+            summary = (
                 f"{self.solved} of {pluralize(len(self) - not_run, 'seed')} reached held-out "
-                f"accuracy 1.0 (observed on samples, not proved){left}"
+                f"accuracy 1.0 (observed on samples, not proved){uncounted}"
             )
             if not_run == len(self):
-                said = "No seed could be run, which says nothing about learning"
-            yield Text(f"{said}. Run folders: {self.store}/")
+                summary = "No seed could be run, which says nothing about learning"
+            yield Text(f"{summary}. Run folders: {self.store}/")
             return
-        apart = f" {diverged} diverged," if diverged else ""
+        counts = f"{self.solved} solved,{f' {diverged} diverged,' if diverged else ''}"
         yield (
-            f"{pluralize(len(self), 'run')}: {self.solved} solved,{apart} {not_run} failed. "
-            f"Run folders: {self.store}/"
+            f"{pluralize(len(self), 'run')}: {counts} {not_run} failed. Run folders: {self.store}/"
         )
         for failure in self.failures[:_NAMED]:
             yield f"  failed: {failure.spec.name}: {in_one_line(failure.error)}"
@@ -160,43 +163,26 @@ def train(
     >>> [(result.spec.seed, result.epochs) for result in results]
     [(0, 1), (1, 1)]
     """
-    at_least_one(workers=workers)
+    options = TrainingOptions(device, workers, kernels, compile, retry_failed)
     model = model_of(task, family, positions, (n, layers, width, heads, ff))
     protocol = protocol_of(protocol, max_epochs, stop_when_solved, examples, lr, batch_size)
     runs = cell(model, protocol, seeds_of(seeds))
-    told = (watch, tensorboard, progress)
-    return run_here(runs, store, device, workers, kernels, compile, retry_failed, *told)
+    return run_here(runs, store, options, Observers(watch, tensorboard, progress))
 
 
 def run_here(
-    runs: list[RunSpec],
-    store: str | Path,
-    device: str = "auto",
-    workers: int | None = None,
-    kernels: str = "auto",
-    compile: str = "auto",
-    retry_failed: bool = False,
-    watch: Watch | None = None,
-    tensorboard: str | Path | None = None,
-    progress: bool = False,
-    minutes: float | None = None,
+    runs: list[RunSpec], store: str | Path, options: TrainingOptions, observers: Observers
 ) -> Results:
-    """Train runs on this machine, for at most `minutes`; other arguments are those of `train`."""
+    """Train runs on this machine."""
     store = Path(store)
     check_kind(store)
 
     # These import torch, which takes seconds: report mistakes first.
     from ithbit.api.progress import watching
-    from ithbit.engine.device import choose_device
-    from ithbit.engine.steppers.choice import switch_named
     from ithbit.sweeps.runner import run_all
 
-    chosen, choice = choose_device(device), switch_named(kernels)
-    compiled = switch_named(compile, "compile")
-    with watching(runs, chosen.reason, watch, tensorboard, progress) as watcher:
-        outcomes = run_all(
-            runs, store, device, workers, watcher, retry_failed, choice, minutes, compiled
-        )
+    with watching(runs, options.chosen_device.reason, observers) as watch:
+        outcomes = run_all(runs, store, options, watch)
     return Results(outcomes, store)
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ithbit.api.arguments import Observers
 from ithbit.api.records import report
 from ithbit.api.training import Results, run_here
 from ithbit.display import Printable, clock, in_one_line
+from ithbit.engine.options import TrainingOptions
 from ithbit.published import published
 from ithbit.store.records import Result
 from ithbit.sweeps.presets import preset
@@ -77,7 +79,8 @@ def demo(
     Shortened to save time: two seeds, and runs stop when solved. Stop and rerun it at any time.
     """
     started = time.monotonic()
-    outcomes = run_here(preset("demo"), store, device, progress=True)
+    options = TrainingOptions(device)
+    outcomes = run_here(preset("demo"), store, options, Observers(progress=True))
     page = store / "report.html" if page is None else page
     report(store, out=page, settings="any")
     return Successes(outcomes, page, time.monotonic() - started)

@@ -19,8 +19,9 @@ from ithbit.contract.behaviour import behaviour, usable
 from ithbit.contract.rank import CausalRank, causal_rank
 from ithbit.contract.report import Count, FamilyRow, ProbePlan, ProbeReport
 from ithbit.display import pluralize, share_text
-from ithbit.engine.device import Device, choose_device, one_thread
+from ithbit.engine.device import Device, one_thread
 from ithbit.engine.memory import need_memory
+from ithbit.engine.options import TrainingOptions
 from ithbit.engine.training_context import Event
 from ithbit.errors import LayerError, StoreError
 from ithbit.families import FAMILIES, TASKS, family_named
@@ -50,8 +51,7 @@ def probe_layer(
     layer: LayerSource,
     plan: ProbePlan,
     store: Path,
-    device_name: str = "auto",
-    workers: int | None = None,
+    options: TrainingOptions,
     tell: Callable[[str], None] = lambda text: None,
 ) -> ProbeReport:
     """Probe a layer; raise `LayerError` with the reason if that is impossible."""
@@ -59,7 +59,7 @@ def probe_layer(
     tokens = max(_FEWEST_ROWS * plan.rank_length, *plan.lengths)
     what, advice = f"probing {layer.name}", "take a smaller n, rank length or width"
     need_memory(what, 4 * plan.width * tokens, advice)
-    device = choose_device(device_name)
+    device = options.chosen_device
     with one_thread():
         # Before any training: checks that take seconds and may rule the layer out.
         module = usable(layer, plan.width, max(plan.lengths) + 2, device.torch)
@@ -87,7 +87,7 @@ def probe_layer(
                     register(replace(layer, digest=secrets.token_hex(32))),
                     Path(for_now),
                 )
-            runs = _train(trained, plan, where, device_name, workers, remarks, tell, until)
+            runs = _train(trained, plan, where, options, remarks, tell, until)
         families = family_rows(store, plan)
     report = ProbeReport(
         layer.name,
@@ -149,14 +149,13 @@ def _train(
     layer: LayerSource,
     plan: ProbePlan,
     store: Path,
-    device_name: str,
-    workers: int | None,
+    options: TrainingOptions,
     remarks: list[str],
     tell: Callable[[str], None],
     until: float,
 ) -> list[ProbedRun]:
     """Train the layer's runs like any others; return each as the store has it afterwards."""
-    device = choose_device(device_name)
+    device = options.chosen_device
     runs = plan.runs(layer.family, code=layer.code)
     why = stacking_obstacle(runs[0].model, device.torch)
     if why is not None:
@@ -171,8 +170,8 @@ def _train(
         elif isinstance(event.what, Failure):
             tell(f"{event.run.name} failed: {event.what.error}")
 
-    left = None if math.isinf(until) else max(until - time.monotonic(), 0.0) / 60
-    run_all(runs, store, device_name, workers, watch, minutes=left)
+    minutes = None if math.isinf(until) else max(until - time.monotonic(), 0.0) / 60
+    run_all(runs, store, replace(options, minutes=minutes), watch)
     outcomes = [RunFolder(store, run).outcome() for run in runs]
     found = [_as_stored(store, *each, device) for each in zip(runs, outcomes, strict=True)]
     failures = [done for done in outcomes if isinstance(done, Failure)]

@@ -1,8 +1,8 @@
 """The runs of one spec in progress: all that the loop keeps of them between two epochs.
 
-A run is claimed when it takes a seat in the stack and released when it ends. The stack keeps a copy
-of its rows as of the last whole epoch; a run is saved and finished from that copy, and returns to
-it after a fault.
+A run is claimed when it joins the stack and released when it ends. The stack keeps a copy of its
+rows as of the last complete epoch; a run is saved and finished from that copy, and returns to it
+after a fault.
 """
 
 import math
@@ -69,7 +69,7 @@ class Progress:
         return self.folder.run
 
     def checkpoint(self, adam: AdamState) -> Checkpoint:
-        """The checkpoint of the run; `adam` is its state after the last whole epoch."""
+        """The checkpoint of the run; `adam` is its state after the last complete epoch."""
         best, bad_epochs = self.plateau.best, self.plateau.bad_epochs
         return Checkpoint(len(self.history), best, bad_epochs, vars(adam), self.started_at)
 
@@ -85,7 +85,7 @@ class Progress:
 
 
 class CellTraining:
-    """Runs of one spec: seated in the stack, or waiting for a place in it."""
+    """Runs of one spec: active in the stack, or waiting for a place in it."""
 
     def __init__(self, runs: list[RunSpec], context: TrainingContext) -> None:
         self.context = context
@@ -94,9 +94,8 @@ class CellTraining:
         self.active: list[Progress] = []
         self.busy: list[RunFolder] = []  # held by other processes
         self.size = stack_size(runs[0], context.device)
-        self.fell_back = (
-            False  # to the plain models, for good: after a fault, or as they are faster
-        )
+        # To the plain models, for good: after a fault, or because they are faster.
+        self.fell_back = False
         self.captured = True  # on a GPU: steps are replayed from a graph
         self.raised: BaseException | None = None  # by the watcher, to stop the training
         self._stack: Stack | None = None
@@ -119,7 +118,7 @@ class CellTraining:
             raise
 
     def fill(self) -> bool:
-        """Seat waiting runs while there is room; return whether any run is seated."""
+        """Add waiting runs to the stack while there is room; return whether any run is active."""
         while len(self.active) < self.size and (self.suspended or self.waiting):
             self.unstack()
             if self.suspended:
@@ -162,7 +161,7 @@ class CellTraining:
         )
 
     def stack(self) -> Stack:
-        """The stack of the seated runs: the same one until a run joins or leaves."""
+        """The stack of the active runs: the same one until a run joins or leaves."""
         if self._stack is None:
             runs, states = [p.run for p in self.active], [p.adam for p in self.active]
             state = AdamState.join(states)
@@ -173,7 +172,7 @@ class CellTraining:
         return self._stack
 
     def maybe_switch_stepper(self) -> None:
-        """Switch to compiled code for the coming epochs, once it is ready and if it pays."""
+        """Switch to compiled code for the coming epochs, once it is ready and if it is faster."""
         if self.stepper == "stacked" and self.context.compile == "auto" and not self.fell_back:
             run = self.active[0].run
             self.stepper, _ = choose_stepper(run, self.context.device, self.context.kernels, "auto")
@@ -181,7 +180,7 @@ class CellTraining:
                 self.unstack()
 
     def unstack(self) -> None:
-        """Take every seated run out of the stack, as it was after its last whole epoch."""
+        """Take every active run out of the stack, as it was after its last complete epoch."""
         if self._stack is not None:
             stack, self._stack = self._stack, None
             try:
@@ -191,7 +190,7 @@ class CellTraining:
                 stack.close()
 
     def save(self, older_than: float = -math.inf) -> None:
-        """Save seated runs with new epochs, last saved at least `older_than` seconds ago."""
+        """Save active runs with new epochs, last saved at least `older_than` seconds ago."""
         due = [progress for progress in self.active if progress.is_due(older_than)]
         if due:
             rows = self._stack.kept_rows() if self._stack else [p.adam for p in self.active]
@@ -200,11 +199,11 @@ class CellTraining:
                     progress.save(adam)
 
     def release(self, progress: Progress) -> None:
-        """Release a run, and free its seat for the next."""
+        """Release a run, and free its place for the next."""
         self.active = [other for other in self.active if other is not progress]
         progress.claim.close()
 
-    def leave(self, save: bool = True) -> UnfinishedRuns:
+    def release_all(self, save: bool = True) -> UnfinishedRuns:
         """Release all runs; return the unfinished ones, those that waited longest first."""
         try:
             if save:

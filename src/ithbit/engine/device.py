@@ -15,9 +15,8 @@ from pathlib import Path
 import torch
 
 from ithbit import __version__
+from ithbit.engine.options import device_problem
 from ithbit.errors import DeviceError, IthbitError
-
-DEVICES = ("auto", "cpu", "cuda")
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,9 @@ class Device:
             if isinstance(error, IthbitError) or not self.is_lost():
                 raise
             # CUDA's own message; advice for programmers follows in the next lines.
-            said = (str(error).splitlines() or [type(error).__name__])[0]
+            message = (str(error).splitlines() or [type(error).__name__])[0]
             raise DeviceError(
-                f"the GPU failed: {said}; finished runs and checkpoints are kept: "
+                f"the GPU failed: {message}; finished runs and checkpoints are kept: "
                 "the same command resumes"
             ) from error
 
@@ -90,9 +89,9 @@ def choose_device(name: str = "auto") -> Device:
     ...
     ithbit.errors.DeviceError: unknown device 'tpu'; choose one of auto, cpu, cuda
     """
-    kind, colon, index = name.partition(":") if isinstance(name, str) else ("", "", "")
-    if kind not in DEVICES or (colon and not (kind == "cuda" and index.isdecimal())):
-        raise DeviceError(f"unknown device {name!r}; choose one of {', '.join(DEVICES)}")
+    if problem := device_problem(name):
+        raise problem
+    kind, _, index = name.partition(":")
     has_cuda = torch.cuda.is_available()
     if kind == "cuda" and not has_cuda:
         raise DeviceError(
@@ -168,7 +167,7 @@ def _commit() -> str | None:
     if not (root / ".git").exists() or package.parent.name != "src":
         return None
     try:
-        said = [
+        commit, changes = [
             subprocess.run(
                 ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
             ).stdout.strip()
@@ -176,7 +175,7 @@ def _commit() -> str | None:
         ]
     except (OSError, subprocess.CalledProcessError):
         return None
-    return said[0] + ("+" if said[1] else "")
+    return commit + ("+" if changes else "")
 
 
 @cache

@@ -1,8 +1,8 @@
 """Streams and graphs for threads that share a GPU.
 
-Each thread trains on a lane: its own stream, and its own memory for the graphs captured on it.
-Lanes are kept and reused, because torch hands out streams in rotation from a pool of 32, and two
-lanes in use at once must not share one. Nothing here synchronises the whole GPU, so no thread waits
+Each thread trains on a `GpuStream`: its own CUDA stream, and its own memory for the graphs captured
+on it. These are kept and reused, because torch hands out streams in rotation from a pool of 32, and
+two in use at once must not share one. Nothing here synchronises the whole GPU, so no thread waits
 for another's work.
 """
 
@@ -34,14 +34,14 @@ class GpuStream:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)
-        self.broken = False  # by a failed capture: torch leaves the lane's memory in it
+        self.broken = False  # by a failed capture: torch leaves the stream's memory in it
         self._first: torch.cuda.CUDAGraph | None = None
 
     def capture(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         """What `work` launches, as a graph; other threads may use the GPU meanwhile."""
         with _GRAPHS, BUILDING:
             if self._first is None:
-                # Never dropped, so that the memory stays with the lane as graphs come and go.
+                # Never dropped, so that the memory stays with the stream as graphs come and go.
                 first = torch.cuda.CUDAGraph()
                 first.capture_begin(capture_error_mode="thread_local")
                 torch.zeros(1, device=self.device)
@@ -59,8 +59,8 @@ class GpuStream:
             graph.capture_end()
         except BaseException as error:
             # When CUDA aborts a capture, torch leaves its allocator and the random number
-            # generator in it. Each call below raises if there is nothing to end. The lane's memory
-            # cannot be captured into again, so this lane is not reused.
+            # generator in it. Each call below raises if there is nothing to end. The stream's
+            # memory cannot be captured into again, so this stream is not reused.
             self.broken = True
             with suppress(RuntimeError):
                 graph.capture_end()
@@ -78,15 +78,15 @@ class GpuStream:
 
 @contextmanager
 def gpu_stream(device: Device) -> Iterator[None]:
-    """Within this context, send this thread's work on the device to its own lane.
+    """Within this context, send this thread's work on the device to its own stream.
 
-    Does nothing on a CPU, or in a thread that is already on a lane.
+    Does nothing on a CPU, or in a thread that already has a stream of its own.
     """
     if not device.is_cuda or current_gpu_stream() is not None:
         yield
         return
     with _STREAMS:
-        fit = [gpu_stream for gpu_stream in _free if gpu_stream.device == device.torch]
+        fit = [each for each in _free if each.device == device.torch]
         mine = fit[-1] if fit else GpuStream(device.torch)
         if fit:
             _free.remove(mine)
@@ -94,11 +94,11 @@ def gpu_stream(device: Device) -> Iterator[None]:
     try:
         with torch.cuda.device(device.torch), torch.cuda.stream(mine.stream):
             mine.stream.wait_stream(outside)
-            _here.lane = mine
+            _here.gpu_stream = mine
             try:
                 yield
             finally:
-                _here.lane = None
+                _here.gpu_stream = None
                 with suppress(RuntimeError):  # the GPU is lost: the earlier error says more
                     outside.wait_stream(mine.stream)
     finally:
@@ -108,7 +108,7 @@ def gpu_stream(device: Device) -> Iterator[None]:
 
 
 def current_gpu_stream() -> GpuStream | None:
-    """The lane that this thread is on, or None."""
+    """The stream of its own that this thread is on, or None."""
     return getattr(_here, "gpu_stream", None)
 
 

@@ -41,10 +41,11 @@ _SAVE_SETTING = "ITHBIT_SAVE_SECONDS"  # overrides it, for slow file systems or 
 
 
 def train_cell(runs: list[RunSpec], context: TrainingContext) -> UnfinishedRuns:
-    """Train runs of one spec from their state in the store; return those that a pause left.
+    """Train runs of one spec from their state in the store; return those that were stopped before
+    their end.
 
     An unfinished run resumes from its checkpoint and ends as if it had never been stopped. Runs
-    that another process is training are left to it, and `BusyError` is raised once the others are
+    that another process is training are not touched, and `BusyError` is raised once the others are
     done.
     """
     if not runs:
@@ -56,27 +57,27 @@ def train_cell(runs: list[RunSpec], context: TrainingContext) -> UnfinishedRuns:
         try:
             _run_with_recovery(cell)
         except BaseException as error:
-            # An interruption saves the runs, as a pause does, unless it is the second request.
+            # An interruption saves the runs, as a stop does, unless it is the second request.
             # An error (of the watcher, of a lost device) leaves them as they were last saved.
-            cell.leave(save=not (isinstance(error, Exception) or context.pause.requested))
+            cell.release_all(save=not (isinstance(error, Exception) or context.stop.requested))
             raise
-        left = cell.leave()
-    if not context.pause.expired and cell.busy:
+        unfinished = cell.release_all()
+    if not context.stop.expired and cell.busy:
         names = ", ".join(folder.run.name for folder in cell.busy)
         raise BusyError(f"another process is training {names}; wait for it")
-    return left | {folder.run: 0 for folder in cell.busy}
+    return unfinished | {folder.run: 0 for folder in cell.busy}
 
 
 def _epochs(cell: CellTraining) -> None:
-    """Train epoch after epoch until every run has ended or a pause is due."""
-    pause, save_seconds = cell.context.pause, _save_seconds()
-    while not pause.requested and cell.fill():
+    """Train epoch after epoch until every run has ended or a stop is due."""
+    stop, save_seconds = cell.context.stop, _save_seconds()
+    while not stop.requested and cell.fill():
         if _stop(cell):  # a run that a fault sent back after its last epoch
             continue
         stack, active = cell.stack(), cell.active
 
         start = time.perf_counter()
-        losses = stack.train_epoch([len(p.history) for p in active], lambda: pause.requested)
+        losses = stack.train_epoch([len(p.history) for p in active], lambda: stop.requested)
         if losses is None:
             return
         trained = time.perf_counter()
@@ -109,7 +110,7 @@ def _epochs(cell: CellTraining) -> None:
         cell.save(older_than=save_seconds)
         if cell.active:
             cell.maybe_switch_stepper()
-        if pause.expired:
+        if stop.expired:
             return
 
 
@@ -159,9 +160,9 @@ def _finish(progress: Progress, reason: StoppedBy, cell: CellTraining) -> None:
     like = init(run.model, run.seed)
     params = unpacked(progress.adam.values.to(device.torch), like)
     with no_capture(device) if cell.stepper == "module" else nullcontext():
-        ask = evaluator(cell.stepper)
-        half, double = shifted_accuracy(params, run.model, run.protocol, [run.seed], logits=ask)
-        structured = structured_answers(params, run.model, run.seed, ask)
+        logits = evaluator(cell.stepper)
+        half, double = shifted_accuracy(params, run.model, run.protocol, [run.seed], logits=logits)
+        structured = structured_answers(params, run.model, run.seed, logits)
     solved = [epoch.epoch for epoch in history if epoch.held_out_accuracy == 1.0]
     result = Result(
         spec=run,
@@ -190,7 +191,7 @@ def _finish(progress: Progress, reason: StoppedBy, cell: CellTraining) -> None:
 
 
 def _run_with_recovery(cell: CellTraining) -> None:
-    """Run the epoch loop to its end, continuing after every fault that training can survive."""
+    """Run the epoch loop to its end, continuing after every fault that can be recovered from."""
     while True:
         try:
             _epochs(cell)
@@ -199,11 +200,11 @@ def _run_with_recovery(cell: CellTraining) -> None:
             raise
         except Exception as error:
             if error is cell.raised or not cell.active or cell.context.device.is_lost():
-                raise  # with nobody seated there is no run to blame
-            said, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
+                raise  # with no active run there is none to blame
+            message, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
             too_large, uncaptured = _is_out_of_memory(error), isinstance(error, CaptureError)
         # Outside the except block: the error, and the tensors it refers to, are gone by now.
-        _recover(cell, said, trace, too_large, uncaptured)
+        _recover(cell, message, trace, too_large, uncaptured)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -211,11 +212,13 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
 
 
-def _recover(cell: CellTraining, said: str, trace: str, too_large: bool, uncaptured: bool) -> None:
+def _recover(
+    cell: CellTraining, message: str, trace: str, too_large: bool, uncaptured: bool
+) -> None:
     """Continue after a fault: with a smaller stack, with other steps, or without these runs."""
     cell.unstack()
     run, n_runs = cell.active[0].run, len(cell.active)
-    family, why = run.model.family, shorten(said, 200, placeholder="…")
+    family, why = run.model.family, shorten(message, 200, placeholder="…")
     text = None
     if too_large:
         give_memory_back(cell.context.device)
@@ -237,7 +240,7 @@ def _recover(cell: CellTraining, said: str, trace: str, too_large: bool, uncaptu
         text = f"{family} failed with {n_runs} runs at once ({why}): trained one at a time"
     if text is None:
         for progress in cell.active:
-            _fail(progress, said, trace, cell)
+            _fail(progress, message, trace, cell)
     else:
         cell.notify(Event(run, Notice(text)))
     cell.suspended.extendleft(reversed(cell.active))

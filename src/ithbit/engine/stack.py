@@ -21,7 +21,7 @@ from ithbit.models.stacked import packed
 from ithbit.spec import RunSpec
 
 _WARM_UP = 3  # repetitions before a capture, as CUDA graphs require
-_AHEAD = 32  # graphs that may be queued on the device: a pause waits for them
+_AHEAD = 32  # graphs that may be queued on the device: a stop waits for them
 
 
 class Stack:

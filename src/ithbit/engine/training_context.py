@@ -1,8 +1,8 @@
 """How runs are trained: where, with which code, who watches, and when to stop early.
 
-A *pause* is the only way to stop before the end: the loop checks for one after every epoch and
-between steps, and every run that stops is saved as of its last whole epoch. Ctrl-C, the end of a
-worker's input, a watcher that raises in another thread and a time limit all ask for one.
+A *stop request* is the only way to stop before the end: the loop checks for one after every epoch
+and between steps, and every run that stops is saved as of its last complete epoch. Ctrl-C, the end
+of a worker's input, a watcher that raises in another thread and a time limit all make one.
 """
 
 import math
@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 from ithbit.display import pluralize
 from ithbit.engine.device import Device
-from ithbit.engine.steppers import Switch
+from ithbit.engine.options import Switch, TrainingOptions
 from ithbit.errors import first_of
 from ithbit.spec import RunSpec
 from ithbit.store.records import Epoch, Failure, Result
@@ -40,9 +41,8 @@ class Event:
 Watcher = Callable[[Event], None]
 
 
-UnfinishedRuns = dict[
-    RunSpec, int
-]  # runs that stopped before their end: epochs saved, to resume from
+# Runs that stopped before their end, with the epochs saved, from which they resume.
+UnfinishedRuns = dict[RunSpec, int]
 
 
 class StoppedError(KeyboardInterrupt):
@@ -50,17 +50,17 @@ class StoppedError(KeyboardInterrupt):
 
 
 class StopRequest:
-    """Whether to stop: at once when asked, or at the end of the epoch once `until` has passed."""
+    """Whether to stop: at once on request, or at the end of the epoch once `until` has passed."""
 
     def __init__(self, until: float = math.inf, outer: "StopRequest | None" = None) -> None:
-        self._until, self._outer, self._asked = until, outer, False
+        self._until, self._outer, self._requested = until, outer, False
 
     def request(self) -> None:
-        self._asked = True
+        self._requested = True
 
     @property
     def requested(self) -> bool:
-        return self._asked or (self._outer is not None and self._outer.requested)
+        return self._requested or (self._outer is not None and self._outer.requested)
 
     @property
     def expired(self) -> bool:
@@ -68,7 +68,7 @@ class StopRequest:
         return self.requested or time.monotonic() >= self._until
 
     def within(self, seconds: float) -> "StopRequest":
-        """A pause that is due after this many seconds, or as soon as this one is asked for."""
+        """A request that expires after this many seconds, or as soon as this one is made."""
         return StopRequest(time.monotonic() + seconds, self)
 
 
@@ -80,13 +80,21 @@ class TrainingContext:
     device: Device
     kernels: Switch = "auto"
     watch: Watcher = lambda event: None
-    pause: StopRequest = field(default_factory=StopRequest)
+    stop: StopRequest = field(default_factory=StopRequest)
     compile: Switch = "auto"
+
+    @classmethod
+    def of(
+        cls, options: TrainingOptions, store: Path, watch: Watcher, stop: StopRequest
+    ) -> "TrainingContext":
+        """The context that the options, whose names were checked, stand for on this machine."""
+        kernels, compile = cast(Switch, options.kernels), cast(Switch, options.compile)
+        return cls(store, options.chosen_device, kernels, watch, stop, compile)
 
 
 @contextmanager
-def stop_on_ctrl_c(pause: StopRequest) -> Iterator[None]:
-    """Within this context, make Ctrl-C ask for a pause, and a second Ctrl-C raise at once.
+def stop_on_ctrl_c(stop: StopRequest) -> Iterator[None]:
+    """Within this context, make Ctrl-C request a stop, and a second Ctrl-C raise at once.
 
     The first raises nothing, so it is not lost where Python drops what a handler raises, and never
     strikes between two lines that belong together. A handler other than Python's own is the user's
@@ -101,7 +109,7 @@ def stop_on_ctrl_c(pause: StopRequest) -> Iterator[None]:
     def note(signum: int, frame: FrameType | None) -> None:
         nonlocal pressed
         again, pressed = pressed, True
-        pause.request()
+        stop.request()
         if again:
             raise StoppedError("stopped at once; the same command goes on from what was saved")
 
@@ -112,7 +120,7 @@ def stop_on_ctrl_c(pause: StopRequest) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def interruption(left: Mapping[RunSpec, int]) -> StoppedError:
+def interruption(unfinished: Mapping[RunSpec, int]) -> StoppedError:
     """The error that a Ctrl-C ends with, given the epochs saved of the runs that were training.
 
     >>> from ithbit.spec import ModelSpec
@@ -122,9 +130,9 @@ def interruption(left: Mapping[RunSpec, int]) -> StoppedError:
     >>> print(interruption({one: 0}))
     stopped before a run had a whole epoch to save; the same command begins again
     """  # noqa: E501
-    if not left:
+    if not unfinished:
         return StoppedError("stopped while no run was under way; the same command goes on")
-    saved = {run: epochs for run, epochs in left.items() if epochs}
+    saved = {run: epochs for run, epochs in unfinished.items() if epochs}
     if not saved:
         return StoppedError(
             "stopped before a run had a whole epoch to save; the same command begins again"

@@ -50,9 +50,8 @@ class ClusterSweep:
         self.runs = list(dict.fromkeys(runs))
         self.store, self.cluster, self.device = store.resolve(), cluster, device
         self.runs_per_job, self.retry_failed = runs_per_job, retry_failed
-        self.watch = thread_safe_watcher(
-            watch, StopRequest()
-        )  # a remark is reported once, not on every look
+        # A remark is reported once, not at every query.
+        self.watch = thread_safe_watcher(watch, StopRequest())
         self.ledger = Ledger(self.store)
         self._done: dict[RunSpec, Result | Failure] = {}
         self._history_sizes: dict[str, int] = {}
@@ -60,7 +59,7 @@ class ClusterSweep:
         self._releases: Counter[Handle] = Counter()
         self._has_looked = False
         self._settled: set[Handle] = set()  # closed when this process first looked
-        self._anew: set[str] = set()  # ids of failed runs to try again
+        self._retried: set[str] = set()  # ids of failed runs to try again
         self._refused: list[float] = []  # when, in a row
 
     @property
@@ -86,7 +85,7 @@ class ClusterSweep:
         while self._unfinished:
             time.sleep(_STORE_SECONDS)
             now = time.monotonic()
-            if self._tell():
+            if self._report_changes():
                 changed = now
             shortest, longest = _QUEUE_SECONDS
             if now - looked >= min(longest, max(shortest, (now - changed) / 4)):
@@ -109,15 +108,16 @@ class ClusterSweep:
                 self._first_look(live)
             submitted = self.ledger.shares()
             self._free_held(submitted, live)
-            self._tell()  # after the query: a share that had left the queue has its results
+            # After the query: a share that had left the queue has its results.
+            self._report_changes()
             fresh, lost, settling = self._missing(submitted, live)
             n_live = len(self._unfinished) - len(fresh) - sum(map(len, lost.values()))
             _raise_problems(lost)
             stacks = group(fresh, self.device, n_workers=1, size=self.runs_per_job)
             shares = [self._share(stack) for stack in stacks]
             for share, runs in lost.items():
-                shares += self._again(share, runs)
-            return n_live + self._hand_over(shares, lock, n_live, patient), settling
+                shares += self._replacements(share, runs)
+            return n_live + self._submit_shares(shares, lock, n_live, patient), settling
 
     def _missing(
         self, submitted: list[Share], live: dict[Handle, Job]
@@ -132,13 +132,13 @@ class ClusterSweep:
             share = latest.get(run.run_id)
             if share is not None and share.handle in live:
                 self._gone_since.pop(share.handle, None)
-            elif share is None or share.handle in self._settled or run.run_id in self._anew:
+            elif share is None or share.handle in self._settled or run.run_id in self._retried:
                 fresh.append(run)
             elif now - self._gone_since.setdefault(share.handle, now) >= SETTLE_SECONDS:
                 lost[share].append(run)
             else:
                 settling = True
-        self._anew = set()
+        self._retried = set()
         return fresh, lost, settling
 
     def _first_look(self, live: dict[Handle, Job]) -> None:
@@ -151,7 +151,7 @@ class ClusterSweep:
                 self.ledger.remove(batch)
             self._settled.update(share.handle for share in batch.shares if share.is_closed)
         if self.retry_failed:
-            self._anew = {run.run_id for run in forget_failures(self.runs, self.store)}
+            self._retried = {run.run_id for run in forget_failures(self.runs, self.store)}
 
     def _free_held(self, submitted: list[Share], live: dict[Handle, Job]) -> None:
         """Release shares that are held after a failed launch, a few times; then cancel them."""
@@ -174,7 +174,7 @@ class ClusterSweep:
     def _epochs(self, runs: Iterable[RunSpec]) -> int:
         return sum(len(RunFolder(self.store, run).history()) for run in runs)
 
-    def _again(self, share: Share, runs: list[RunSpec]) -> list[Share]:
+    def _replacements(self, share: Share, runs: list[RunSpec]) -> list[Share]:
         """The shares that replace a lost share; runs lost too often are recorded as failed.
 
         Runs lost without a new epoch are separated, so that a run that brings its share down does
@@ -196,7 +196,9 @@ class ClusterSweep:
             record_failure(self.store, run, error)
         return []
 
-    def _hand_over(self, shares: list[Share], lock: int | None, n_live: int, patient: bool) -> int:
+    def _submit_shares(
+        self, shares: list[Share], lock: int | None, n_live: int, patient: bool
+    ) -> int:
         """Submit shares in as few batches as the cluster accepts; return how many runs they hold.
 
         A refusal while other runs of ours are live may be a limit of the cluster: it is retried
@@ -227,7 +229,7 @@ class ClusterSweep:
             self._remark(f"{error}; tried again later")
         return n_runs
 
-    def _tell(self) -> bool:
+    def _report_changes(self) -> bool:
         """Report what is new in the store to the watcher; return whether a run was completed."""
         n_before = len(self._done)
         for run in self._unfinished:
@@ -277,8 +279,8 @@ def problem_of(share: Share) -> str | None:
         return trace[-1].removeprefix("error ")
     if trace[-1].startswith("started") and share.attempt > 1:
         log = share.log.read_text(errors="replace") if share.log.exists() else ""
-        said = log.strip().splitlines()
-        last = f": {said[-1]}" if said else ""
+        lines = log.strip().splitlines()
+        last = f": {lines[-1]}" if lines else ""
         return f"ithbit did not come up on a node, {trace[-1].removeprefix('started ')}{last}"
     return None
 

@@ -7,9 +7,9 @@ it was training goes back to the queue.
 A worker (`main`) gets store, device, kernels and compile as arguments, and stacks through its
 input, one JSON line each: {"number": …, "runs": [spec, …], "layers": {code: source}, "seconds": at
 most}. It answers with lines {"kind": …, "run_id": …, "data": …} for the engine's events, then
-{"kind": "left", "number": …, "data": {run id: epochs saved}} with the unfinished runs, or {"kind":
-"busy", "number": …} if another process holds some. A worker that cannot write to the disk sends
-{"kind": "error"} and continues. When its input ends, it saves what it is training and exits.
+{"kind": "unfinished", "number": …, "data": {run id: epochs saved}} with the unfinished runs, or
+{"kind": "busy", "number": …} if another process holds some. A worker that cannot write to the disk
+sends {"kind": "error"} and continues. When its input ends, it saves what it is training and exits.
 """
 
 import json
@@ -31,11 +31,10 @@ from typing import Any, TextIO
 import torch
 
 from ithbit import errors
-from ithbit.engine.device import Device, choose_device, one_thread, usable_cores
+from ithbit.engine.device import Device, one_thread, usable_cores
 from ithbit.engine.loop import train_cell
+from ithbit.engine.options import TrainingOptions
 from ithbit.engine.outcomes import record_failure
-from ithbit.engine.steppers import Switch
-from ithbit.engine.steppers.choice import switch_named
 from ithbit.engine.training_context import Event, Notice, StopRequest, TrainingContext
 from ithbit.errors import BusyError, IthbitError
 from ithbit.models.layer_source import register_sources, sources
@@ -154,14 +153,14 @@ def _all_stopped(workers: list[Worker]) -> Iterator[None]:
                 worker.listener.join()
 
 
-def worker_devices(asked: str, device: Device, workers: int | None) -> list[str]:
+def worker_devices(name: str, device: Device, workers: int | None) -> list[str]:
     """The device of each worker: one worker per core or per GPU, unless `workers` is given.
 
-    All GPUs are used, unless one was asked for by its number.
+    All GPUs are used, unless the user's name of the device has a number.
     """
     if not device.is_cuda:
         return ["cpu"] * (workers or usable_cores())
-    n_gpus = 1 if ":" in asked else torch.cuda.device_count()
+    n_gpus = 1 if ":" in name else torch.cuda.device_count()
     if n_gpus == 1:
         return [str(device.torch)] * (workers or 1)
     return [f"cuda:{k % n_gpus}" for k in range(workers or n_gpus)]
@@ -176,32 +175,32 @@ def train_in_processes(
     answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
     workers: list[Worker] = []  # also those that are gone
 
-    def put_back(answer: dict[str, Any]) -> None:
+    def requeue(answer: dict[str, Any]) -> None:
         turns.requeue_unfinished(
             {by_id[run_id]: epochs for run_id, epochs in answer["data"].items()}
         )
 
     with _all_stopped(workers):
         workers += (Worker(context, device_name, answers) for device_name in devices)
-        at_work = list(workers)
-        while at_work and not context.pause.requested:
-            _assign_stacks(turns, at_work, attempts)
-            if not turns and not any(worker.stacks for worker in at_work):
+        running = list(workers)
+        while running and not context.stop.requested:
+            _assign_stacks(turns, running, attempts)
+            if not turns and not any(worker.stacks for worker in running):
                 break
             try:
                 worker, answer = answers.get(timeout=_SIGNAL_SECONDS)
             except queue.Empty:
                 continue
             if answer is None:
-                at_work.remove(worker)
+                running.remove(worker)
                 for stack in _requeue_after_crash(worker, context, attempts):
                     turns.requeue(stack)
                 if turns:
                     workers.append(Worker(context, worker.device_name, answers))
-                    at_work.append(workers[-1])
-            elif answer["kind"] == "left":
+                    running.append(workers[-1])
+            elif answer["kind"] == "unfinished":
                 worker.stacks.pop(answer["number"])
-                put_back(answer)
+                requeue(answer)
             elif answer["kind"] == "busy":
                 turns.requeue(worker.stacks.pop(answer["number"]))
                 time.sleep(BUSY_SECONDS)
@@ -211,11 +210,11 @@ def train_in_processes(
                 context.watch(event_from_json(answer, by_id[answer["run_id"]]))
     while not answers.empty():  # sent after their input was closed
         _, answer = answers.get()
-        if answer is not None and answer["kind"] == "left":
-            put_back(answer)
+        if answer is not None and answer["kind"] == "unfinished":
+            requeue(answer)
 
 
-def _assign_stacks(turns: StackQueue, at_work: list[Worker], attempts: dict[str, int]) -> None:
+def _assign_stacks(turns: StackQueue, running: list[Worker], attempts: dict[str, int]) -> None:
     """Send out stacks while a worker has room, each to the worker that has the fewest.
 
     A run at its last attempt gets a worker to itself, so that it cannot fail because of another.
@@ -225,7 +224,7 @@ def _assign_stacks(turns: StackQueue, at_work: list[Worker], attempts: dict[str,
         return any(attempts[run.run_id] == MAX_ATTEMPTS - 1 for run in stack)
 
     while True:
-        worker = min(at_work, key=lambda worker: len(worker.stacks))
+        worker = min(running, key=lambda worker: len(worker.stacks))
         fits = (lambda stack: not is_last(stack)) if worker.stacks else (lambda stack: True)
         turn = turns.take(fits) if worker.has_room else None
         if turn is None:
@@ -267,16 +266,9 @@ def event_from_json(line: dict[str, Any], run: RunSpec) -> Event:
     return Event(run, _KINDS[line["kind"]][2](line["data"]))
 
 
-def serve(
-    store: Path,
-    device_name: str,
-    kernels: Switch,
-    stacks: Iterable[str],
-    answers: TextIO,
-    compile: Switch = "auto",
-) -> None:
+def serve(store: Path, options: TrainingOptions, stacks: Iterable[str], answers: TextIO) -> None:
     """Train stack after stack; when the input ends, save what is unfinished and return."""
-    pause, lock = StopRequest(), threading.Lock()
+    stop, lock = StopRequest(), threading.Lock()
 
     def say(line: dict[str, Any]) -> None:
         with lock:
@@ -284,19 +276,19 @@ def serve(
                 answers.write(json.dumps(line) + "\n")
                 answers.flush()
             except BrokenPipeError:  # the parent is gone: the input will end, too
-                pause.request()
+                stop.request()
 
-    watch = thread_safe_watcher(lambda event: say(event_to_json(event)), pause)
-    context = TrainingContext(store, choose_device(device_name), kernels, watch, pause, compile)
+    watch = thread_safe_watcher(lambda event: say(event_to_json(event)), stop)
+    context = TrainingContext.of(options, store, watch, stop)
 
     def train(line: str) -> None:
         order = json.loads(line)
         register_sources(order["layers"])
         runs = [run_from_json(data) for data in order["runs"]]
         try:
-            left = train_cell(runs, replace(context, pause=pause.within(order["seconds"])))
-            data = {run.run_id: epochs for run, epochs in left.items()}
-            say({"kind": "left", "number": order["number"], "data": data})
+            turn = replace(context, stop=stop.within(order["seconds"]))
+            data = {run.run_id: epochs for run, epochs in train_cell(runs, turn).items()}
+            say({"kind": "unfinished", "number": order["number"], "data": data})
         except BusyError:
             say({"kind": "busy", "number": order["number"]})
         except IthbitError as error:
@@ -309,10 +301,10 @@ def serve(
             traceback.print_exc()
             os._exit(1)
 
-    with one_thread(), ThreadPoolExecutor(stacks_per_process(device_name)) as threads:
+    with one_thread(), ThreadPoolExecutor(stacks_per_process(options.device)) as threads:
         for line in stacks:
             threads.submit(train_or_die, line)
-        pause.request()
+        stop.request()
 
 
 def main() -> None:
@@ -321,6 +313,6 @@ def main() -> None:
     # Nothing but answers may reach the pipe, whatever libraries print, in Python or in C.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    choices = switch_named(kernels), switch_named(compile)
+    options = TrainingOptions(device_name, kernels=kernels, compile=compile)
     here = Path(store).absolute()  # a user's file may change the folder when it is imported
-    serve(here, device_name, choices[0], sys.stdin, answers, choices[1])
+    serve(here, options, sys.stdin, answers)

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ithbit.engine.cell import stack_size
-from ithbit.engine.device import Device, choose_device
+from ithbit.engine.device import Device
 from ithbit.engine.memory import host_bytes
+from ithbit.engine.options import TrainingOptions
 from ithbit.engine.outcomes import to_train
-from ithbit.engine.steppers import Switch
 from ithbit.engine.steppers.choice import compiling, stacking_obstacle
 from ithbit.engine.training_context import (
     StopRequest,
@@ -40,44 +40,39 @@ from ithbit.sweeps.threads import (
 def run_all(
     runs: Iterable[RunSpec],
     store: Path,
-    device_name: str = "auto",
-    workers: int | None = None,
+    options: TrainingOptions,
     watch: Watcher = lambda event: None,
-    retry_failed: bool = False,
-    kernels: Switch = "auto",
-    minutes: float | None = None,
-    compile: Switch = "auto",
 ) -> list[Result | Failure]:
     """Train every run that has no result yet; return the outcomes, in the order of the runs.
 
     There is one process per GPU, which trains several stacks side by side; on a CPU there is one
     worker per core, unless `workers` is given. Runs held by another process are waited for. With a
-    limit in minutes runs train in turns, and those that have not ended by then have no outcome:
-    they resume from there when asked for again. Ctrl-C saves all runs and raises `StoppedError`.
+    limit in minutes runs train in turns, and those that have not ended by then have no outcome: the
+    next call resumes them. Ctrl-C saves all runs and raises `StoppedError`.
     """
     runs = list(dict.fromkeys(runs))
-    device, pause = choose_device(device_name), StopRequest()
-    context = TrainingContext(
-        store, device, kernels, thread_safe_watcher(watch, pause), pause, compile
-    )
-    todo, needed = to_train(runs, context, retry_failed)
-    devices = worker_devices(device_name, device, 1 if is_session_only(todo) else workers)
-    # On one GPU, whole cells: a run that leaves is replaced.
-    stacks = group(todo, device, len(devices), whole=device.is_cuda and len(devices) == 1)
-    turns, devices = StackQueue(stacks, minutes), devices[: len(stacks)]
+    device, stop = options.chosen_device, StopRequest()
+    context = TrainingContext.of(options, store, thread_safe_watcher(watch, stop), stop)
+    todo, needed = to_train(runs, context, options.retry_failed)
+    workers = 1 if is_session_only(todo) else options.workers
+    devices = worker_devices(options.device, device, workers)
+    # On one GPU, a stack is a cell: a run that ends is replaced by the next.
+    stacks = group(todo, device, len(devices), one_stack=device.is_cuda and len(devices) == 1)
+    turns, devices = StackQueue(stacks, options.minutes), devices[: len(stacks)]
     if not device.is_cuda:  # workers share the machine's memory
         devices = devices[: max(1, host_bytes() // max(1, needed))]
-    with stop_on_ctrl_c(pause), compiling(todo, context) as ready:
+    with stop_on_ctrl_c(stop), compiling(todo, context) as ready:
         if len(devices) <= 1:
             n_threads = min(stacks_per_process(device.torch.type), len(stacks))
             train_in_threads(turns, context, n_threads, ready)
         else:
-            while not (pause.requested or all(map(ready, todo))):
+            while not (stop.requested or all(map(ready, todo))):
                 time.sleep(BUSY_SECONDS)
             train_in_processes(turns, context, devices, todo)
-    if pause.requested:
-        left = [run for run in todo if run in turns.left and not RunFolder(store, run).outcome()]
-        raise interruption({run: turns.left[run] for run in left})
+    if stop.requested:
+        saved = turns.unfinished
+        open_runs = [r for r in todo if r in saved and not RunFolder(store, r).outcome()]
+        raise interruption({run: saved[run] for run in open_runs})
     return [done for run in runs if (done := RunFolder(store, run).outcome())]
 
 
@@ -86,13 +81,13 @@ def group(
     device: Device,
     n_workers: int,
     size: int | None = None,
-    whole: bool = False,
+    one_stack: bool = False,
 ) -> list[Stack]:
     """Stacks of one spec each, up to the device's `stack_size`; largest first, so that none trails.
 
     Where there are more workers than cells, a cell is split so that every worker has a share.
-    With a `size` every stack has that size, except a cell's last one; a `whole` cell is one stack,
-    unless its seeds must train alone.
+    With a `size` every stack has that size, except a cell's last one; with `one_stack` a cell is
+    one stack, unless its seeds must train alone.
     """
     cells: dict[tuple[object, object], Stack] = defaultdict(list)
     for run in runs:
@@ -101,7 +96,7 @@ def group(
     stacks = []
     for cell in cells.values():
         each = size or min(stack_size(cell[0], device), -(-len(cell) // share))
-        if whole and not stacking_obstacle(cell[0].model, device):
+        if one_stack and not stacking_obstacle(cell[0].model, device):
             each = len(cell)
         stacks += [cell[start : start + each] for start in range(0, len(cell), each)]
 

@@ -45,7 +45,7 @@ class StackQueue:
     """A queue of stacks that threads share."""
 
     def __init__(self, stacks: Iterable[Stack], minutes: float | None = None) -> None:
-        self.left: UnfinishedRuns = {}  # where each run last stopped
+        self.unfinished: UnfinishedRuns = {}  # where each run last stopped
         self._waiting, self._lock = deque(stacks), threading.Lock()
         self._until = math.inf if minutes is None else time.monotonic() + 60 * minutes
         self._had_one: set[RunSpec] = set()
@@ -72,19 +72,19 @@ class StackQueue:
 
     def _seconds(self) -> float:
         """How long a turn that starts now may take: until the end if no other stack waits."""
-        left = max(0.0, self._until - time.monotonic())
-        return min(TURN_SECONDS, left) if self._waiting and left < math.inf else left
+        remaining = max(0.0, self._until - time.monotonic())
+        return min(TURN_SECONDS, remaining) if self._waiting and remaining < math.inf else remaining
 
     def requeue(self, stack: Stack) -> None:
         """Put a stack at the end of the queue."""
         with self._lock:
             self._waiting.append(stack)
 
-    def requeue_unfinished(self, left: UnfinishedRuns) -> None:
-        """Put the runs that a turn left unfinished back in the queue."""
-        self.left |= left
-        if left:
-            self.requeue(list(left))
+    def requeue_unfinished(self, unfinished: UnfinishedRuns) -> None:
+        """Put the unfinished runs of a turn back in the queue."""
+        self.unfinished |= unfinished
+        if unfinished:
+            self.requeue(list(unfinished))
 
 
 def stacks_per_process(device_name: str) -> int:
@@ -92,24 +92,24 @@ def stacks_per_process(device_name: str) -> int:
     return STACKS_A_GPU if device_name.startswith("cuda") else 1
 
 
-def thread_safe_watcher(watch: Watcher, pause: StopRequest) -> Watcher:
-    """A watcher that threads share: one call at a time, each notice once, no calls in a pause. If
-    it raises, all threads are asked to pause."""
-    lock, told = threading.Lock(), set[str]()
+def thread_safe_watcher(watch: Watcher, stop: StopRequest) -> Watcher:
+    """A watcher that threads share: one call at a time, each notice once, no calls after a
+    stop request. If it raises, all threads stop."""
+    lock, reported = threading.Lock(), set[str]()
 
-    def tell(event: Event) -> None:
+    def notify(event: Event) -> None:
         with lock:
-            if pause.requested or (isinstance(event.what, Notice) and event.what in told):
+            if stop.requested or (isinstance(event.what, Notice) and event.what in reported):
                 return
             if isinstance(event.what, Notice):
-                told.add(event.what)
+                reported.add(event.what)
             try:
                 watch(event)
             except BaseException:
-                pause.request()
+                stop.request()
                 raise
 
-    return tell
+    return notify
 
 
 def train_in_threads(
@@ -125,20 +125,20 @@ def train_in_threads(
     def work() -> None:
         end = None
         try:
-            while turns and not context.pause.requested:
+            while turns and not context.stop.requested:
                 turn = turns.take(lambda stack: ready(stack[0]))
                 if turn is None:
                     time.sleep(_READY_SECONDS)
                     continue
                 stack, seconds = turn
                 try:
-                    pause = context.pause.within(seconds)
-                    turns.requeue_unfinished(train_cell(stack, replace(context, pause=pause)))
+                    stop = context.stop.within(seconds)
+                    turns.requeue_unfinished(train_cell(stack, replace(context, stop=stop)))
                 except BusyError:
                     turns.requeue(stack)
                     time.sleep(BUSY_SECONDS)
         except BaseException as error:
-            context.pause.request()
+            context.stop.request()
             end = error
         ends.append(end)
 
@@ -150,14 +150,14 @@ def train_in_threads(
         else:
             # Daemons: a second interruption ends the process without waiting for them.
             threads = [threading.Thread(target=work, daemon=True) for _ in range(n_threads)]
-            _run_threads(threads, context.pause, lambda: len(ends) == n_threads)
+            _run_threads(threads, context.stop, lambda: len(ends) == n_threads)
     for error in ends:
         if error is not None:
             raise error
 
 
 def _run_threads(
-    threads: list[threading.Thread], pause: StopRequest, all_ended: Callable[[], bool]
+    threads: list[threading.Thread], stop: StopRequest, all_ended: Callable[[], bool]
 ) -> None:
     """Run threads until all have ended."""
     started: list[threading.Thread] = []
@@ -168,9 +168,9 @@ def _run_threads(
         while not all_ended():
             time.sleep(_ENDED_SECONDS)  # not `join`, which breaks when a handler raises in it
     except BaseException:
-        if pause.requested:
+        if stop.requested:
             started.clear()  # interrupted again: wait for no thread
-        pause.request()  # what a user's handler raises reaches only this thread
+        stop.request()  # what a user's handler raises reaches only this thread
         raise
     finally:
         for thread in started:

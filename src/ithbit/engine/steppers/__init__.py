@@ -16,7 +16,6 @@ from ithbit.engine.optim import AdamState
 from ithbit.spec import RunSpec
 from ithbit.tasks.sampling import stream_keys
 
-Switch = Literal["auto", "on", "off"]  # whether to use the kernels, or compiled code
 StepperName = Literal["stacked", "kernels", "compiled", "module"]  # as recorded with a run
 
 

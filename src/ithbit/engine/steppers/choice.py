@@ -15,17 +15,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import get_args
 
 import torch
 
 from ithbit.engine.device import Device
 from ithbit.engine.evaluate import Logits
 from ithbit.engine.optim import AdamState
-from ithbit.engine.steppers import StackRows, Stepper, StepperName, Switch, rows_of
+from ithbit.engine.options import Switch
+from ithbit.engine.steppers import StackRows, Stepper, StepperName, rows_of
 from ithbit.engine.steppers.plain import CompiledStepper, ModuleStepper, PlainStepper
 from ithbit.engine.training_context import Event, Notice, TrainingContext
-from ithbit.errors import DeviceError, LayerError, one_of
+from ithbit.errors import DeviceError, LayerError
 from ithbit.models import own_layer
 from ithbit.models.classifier import logits
 from ithbit.models.layer_source import layer_for
@@ -210,22 +210,8 @@ def compiling(runs: list[RunSpec], context: TrainingContext) -> Iterator[Callabl
         yield lambda run: all(ready(run.model) for ready in waited.get(run.model, ()))
 
 
-def switch_named(name: str, what: str = "kernels") -> Switch:
-    """The setting of this name, for kernels or for compiled code.
-
-    >>> switch_named("yes")
-    Traceback (most recent call last):
-    ...
-    ithbit.errors.DeviceError: unknown choice of kernels 'yes'; choose one of auto, on, off
-    """
-    choices: tuple[Switch, ...] = get_args(Switch)
-    return one_of(f"unknown choice of {what}", name, choices, DeviceError)
-
-
 def check_switches(runs: Sequence[RunSpec], context: TrainingContext) -> None:
     """Raise `DeviceError` if kernels or compiled code are on but not available for all the runs."""
-    switch_named(context.kernels)
-    switch_named(context.compile, "compile")
     for model, protocol in dict.fromkeys((run.model, run.protocol) for run in runs):
         if context.kernels == "on" and (why := refusal(model, protocol, context.device)):
             raise DeviceError(f"kernels 'on' were asked for, but {why}; use auto or off")

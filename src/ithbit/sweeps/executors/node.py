@@ -50,15 +50,15 @@ def train_share(path: Path, index: int) -> None:
             say(event.what)
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    share, pause = batch.shares[index], StopRequest()
+    share, stop = batch.shares[index], StopRequest()
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda signum, frame: pause.request())
+        signal.signal(signal.SIGTERM, lambda signum, frame: stop.request())
     try:
         context = TrainingContext(
-            batch.store, choose_device(batch.device), watch=print_remark, pause=pause
+            batch.store, choose_device(batch.device), watch=print_remark, stop=stop
         )
         share.note("ready")
-        while not pause.requested:
+        while not stop.requested:
             try:
                 train_cell(to_train(share.runs, context, retry_failed=False)[0], context)
                 return

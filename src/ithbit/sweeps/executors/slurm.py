@@ -190,8 +190,8 @@ def _run(
 def _complaint(errors: str) -> str:
     """The part of an error output that says what is wrong, in one line."""
     lines = [line.removeprefix("sbatch: ").strip() for line in errors.splitlines() if line.strip()]
-    said = [line.removeprefix("error: ") for line in lines if not line.startswith("Try ")]
-    return "; ".join(dict.fromkeys(said))
+    messages = [line.removeprefix("error: ") for line in lines if not line.startswith("Try ")]
+    return "; ".join(dict.fromkeys(messages))
 
 
 def read_options(given: Iterable[str], profile: Path | None = None) -> Options:
