@@ -38,20 +38,13 @@ from torch import Tensor
 from ithbit.engine.device import Device, choose_device, describe_environment, usable_cores
 from ithbit.errors import StoreError, TooLargeError
 from ithbit.spec import RunSpec
-from ithbit.store.reading import read_verification
 from ithbit.store.records import Verification
 from ithbit.tasks.sampling import draw_densities, draw_examples, stream_keys
 from ithbit.tasks.structured import every_index, plain_strings
 from ithbit.verification.input_search import in_chunks, margins
-from ithbit.verification.run_verification import (
-    ALWAYS,
-    finished_folders,
-    is_enough,
-    model_of,
-    read_result,
-    read_run,
-    verify_run,
-)
+from ithbit.verification.record_merging import is_enough
+from ithbit.verification.run_verification import ALWAYS, model_of, verify_run
+from ithbit.verification.stored_run import finished_folders, read_stored_run
 
 DRAWN = 16_384  # densities, and as many uniform strings, for each refuted run
 SEED = 77_000  # for drawing them: no run trains or is tested on it
@@ -102,13 +95,13 @@ def verify_all(
     refuted, began, tried = [], time.perf_counter(), 0
     for folder in folders(stores):
         try:
-            result = read_result(folder)
-            run, _ = read_run(folder)
+            stored = read_stored_run(folder)
+            run, _ = stored.spec, stored.weights  # a run without readable weights is set aside
             cell = cells[cell_name(run), run.protocol.examples]
-            if result["max_accuracy"] != 1.0:
+            if not stored.solved:
                 cell.runs += 1
                 continue
-            record = read_verification(str(folder))
+            record = stored.read_verification()
             if record is None or again or not is_enough(record, budget, count=False):
                 found = verify_run(folder, device, budget)
                 tried += 1
@@ -119,7 +112,7 @@ def verify_all(
             continue
         cell.runs += 1
         _count(cell, found)
-        if found.verdict == "refuted" and result["final_accuracy"] == 1.0:
+        if found.verdict == "refuted" and stored.solved_at_end:
             refuted.append(folder)
         spent = time.perf_counter() - began
         print(f"\r{tried} verified, {len(refuted)} refuted, {spent:.0f} s", end="", file=sys.stderr)
@@ -222,7 +215,8 @@ def inputs(n: int, device: torch.device) -> Iterator[tuple[str, Tensor, Tensor]]
 @torch.no_grad()
 def ask(folder: Path, device: Device, errors: Errors, tally: dict[str, int]) -> None:
     """Add the wrong answers of one run."""
-    run, weights = read_run(folder)
+    stored = read_stored_run(folder)
+    run, weights = stored.spec, stored.weights
     n = run.model.n_bits
     model = model_of(run, weights, device.torch)
     errors.runs += 1
@@ -288,7 +282,7 @@ def common(refuted: list[Path], device: Device) -> dict[str, Errors]:
     found: dict[str, Errors] = defaultdict(Errors)
     tallies: dict[str, dict[str, int]] = defaultdict(dict)
     for folder in refuted:
-        kind = read_run(folder)[0].protocol.examples
+        kind = read_stored_run(folder).spec.protocol.examples
         ask(folder, device, found[kind], tallies[kind])
     for kind, tally in tallies.items():
         found[kind].most = sorted(((n, text) for text, n in tally.items()), reverse=True)[:12]

@@ -28,14 +28,9 @@ from ithbit.store.records import Case
 from ithbit.tasks.sampling import Examples, draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
 from ithbit.verification import input_search
-from ithbit.verification.input_search import Asker, in_chunks
-from ithbit.verification.run_verification import (
-    examine,
-    finished_folders,
-    model_of,
-    params_of,
-    read_run,
-)
+from ithbit.verification.input_search import InputEvaluator, in_chunks
+from ithbit.verification.run_verification import model_of, params_of, verify_model
+from ithbit.verification.stored_run import finished_folders, read_stored_run
 
 LOOKED_AT = 1 << 17  # inputs that a round examines for its pool
 BATCH, SEED = 256, 88_000  # no run trains or is tested on that seed
@@ -45,11 +40,11 @@ def worst(run: RunSpec, weights: bytes, device: Device, seed: int) -> list[Case]
     """The inputs of least margin that a short search finds."""
     model, n = model_of(run, weights, device.torch), run.model.n_bits
     with in_chunks(model, device.torch, usable_cores()) as chunked:
-        ask = Asker(chunked, model, device.torch, count=True)
-        input_search.structured(ask, n, LOOKED_AT // 4)
-        input_search.densities(ask, n, LOOKED_AT // 4, seed)
-        input_search.descent(ask, n, LOOKED_AT // 2)
-    return ask.tally.least
+        evaluator = InputEvaluator(chunked, model, device.torch, count=True)
+        input_search.try_structured(evaluator, n, LOOKED_AT // 4)
+        input_search.try_densities(evaluator, n, LOOKED_AT // 4, seed)
+        input_search.descend(evaluator, n, LOOKED_AT // 2)
+    return evaluator.tally.least
 
 
 def trained_on(
@@ -80,10 +75,11 @@ def trained_on(
 
 def mend(folder: Path, device: Device, given: argparse.Namespace) -> dict[str, Any]:
     """Train one run further, round after round; return its row."""
-    run, weights = read_run(folder)
+    stored = read_stored_run(folder)
+    run, weights = stored.spec, stored.weights
     pool: list[Case] = []
     began, rounds = time.perf_counter(), 0
-    found = examine(model_of(run, weights, device.torch), run.model.n_bits, device.torch)
+    found = verify_model(model_of(run, weights, device.torch), run.model.n_bits, device.torch)
     before = found.verdict
     while found.verdict == "refuted" and rounds < given.rounds:
         pool += worst(run, weights, device, rounds)
@@ -93,7 +89,7 @@ def mend(folder: Path, device: Device, given: argparse.Namespace) -> dict[str, A
         )
         rounds += 1
         model = model_of(run, weights, device.torch)
-        found = examine(model, run.model.n_bits, device.torch, seed=rounds)
+        found = verify_model(model, run.model.n_bits, device.torch, seed=rounds)
     held_out = held_out_examples(run.model, run.protocol, [run.seed], device.torch)
     table = token_table(run.model.task, run.model.n_bits, device=device.torch)
     params = {k: v[None].to(device.torch) for k, v in params_of(run, weights).items()}

@@ -42,9 +42,9 @@ from ithbit.store.writing import write_text
 from ithbit.theory.certificate_file import read_certificate
 from ithbit.verification.proofs.certificate import read_leaves
 from ithbit.verification.proofs.interface import has_bounds
-from ithbit.verification.proofs.run_proof import FILE, attempt, prove_run
+from ithbit.verification.proofs.run_proof import FILE, prove_run, search_proof
 from ithbit.verification.proofs.two_layers import FEW
-from ithbit.verification.run_verification import finished_folders, read_result, read_run
+from ithbit.verification.stored_run import finished_folders, read_stored_run
 
 Row = dict[str, Any]
 
@@ -52,12 +52,13 @@ Row = dict[str, Any]
 def row_of(job: tuple[Path, float, Path]) -> Row | None:
     """The result for one run; None if it has no bounds or is not solved."""
     folder, seconds, certificates = job
-    if read_result(folder)["max_accuracy"] != 1.0:
+    stored = read_stored_run(folder)
+    if not stored.solved:
         return None
-    run, weights = read_run(folder)
+    run, weights = stored.spec, stored.weights
     file = certificates / f"{folder.name}.json"
     cpu, started = time.process_time(), time.perf_counter()
-    proof, _ = attempt(run, weights, file, seconds)
+    proof, _ = search_proof(run, weights, file, seconds)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - started
     if not has_bounds(run.model):  # weights that cannot be bounded still get a row
         return None
@@ -75,7 +76,7 @@ def row_of(job: tuple[Path, float, Path]) -> Row | None:
             / 2
         )
         tried /= run.model.n_bits
-    record, model = read_verification(str(folder)), run.model
+    record, model = stored.read_verification(), run.model
     return {
         "run_id": run.run_id,
         "task": model.task,
@@ -109,7 +110,7 @@ def confirm(stores: list[Path], rows: list[Row]) -> Iterator[str]:
         if record is None or not (folder / FILE).exists():
             continue
         said: list[str] = []
-        fresh = prove_run(folder, record, seconds=0, say=said.append)
+        fresh = prove_run(read_stored_run(folder), record, seconds=0, say=said.append)
         keep_verification(folder, fresh)
         proof = fresh.found.proof
         if proof is not None and not said:
@@ -186,7 +187,7 @@ def main() -> None:
         kept = given.certificates or Path(scratch)
         kept.mkdir(parents=True, exist_ok=True)
         folders = [folder for store in given.stores for folder in finished_folders(store)]
-        runs = [(folder, read_run(folder)[0]) for folder in folders]
+        runs = [(folder, read_stored_run(folder).spec) for folder in folders]
         todo = [f for f, run in runs if wanted(run, given) and run.run_id not in known]
         for row in results([(folder, given.seconds, kept) for folder in todo], given.workers):
             rows = [each for each in rows if each["run_id"] != row["run_id"]] + [row]

@@ -35,7 +35,7 @@ from ithbit.models.classifier import init
 from ithbit.models.layer_source import load_layer
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.verification.input_search import Model
-from ithbit.verification.run_verification import examine, model_of
+from ithbit.verification.run_verification import model_of, verify_model
 
 FLA = (
     *("GLA", "DeltaNet", "GatedDeltaNet", "RWKV6", "RWKV7", "RetNet", "HGRN", "HGRN2", "Mamba2"),
@@ -51,11 +51,12 @@ def model(family: str, n_bits: int, device: torch.device) -> Model:
 
 
 def exhaustive(family: str, device: torch.device) -> dict[str, Any]:
-    """Seconds for one family; `examine` ends by reading its counts, so the device is idle."""
-    examine(model(family, 8, device), 8, device, count=True)
+    """Seconds for one family; `verify_model` ends by reading its counts, so the device is idle."""
+    verify_model(model(family, 8, device), 8, device, count=True)
     found = model(family, 16, device)
     started = time.perf_counter()
-    tried = examine(found, 16, device, count=True)  # untrained, so do not stop at a wrong answer
+    # The model is untrained: do not stop at a wrong answer.
+    tried = verify_model(found, 16, device, count=True)
     assert tried.exhaustive
     return {"seconds": time.perf_counter() - started, "inputs": tried.n_evaluated}
 

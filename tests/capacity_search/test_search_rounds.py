@@ -27,7 +27,8 @@ from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder, keep_verification
 from ithbit.store.records import Result
 from ithbit.sweeps.runner import run_all
-from ithbit.verification.run_verification import verified
+from ithbit.verification.run_verification import try_inputs
+from ithbit.verification.stored_run import read_stored_run
 
 MODEL = ModelSpec("rhi", "gru", 1, d_model=8)
 ASK = SearchSettings(rates=(0.01, 0.03), seeds=(0, 1, 2), need=2, start=2, most_n=4)
@@ -83,7 +84,8 @@ def test_a_run_that_is_refuted_does_not_count(store, tmp_path) -> None:
     before = {path: path.read_bytes() for path in kept.values() if path.exists()}
     try:
         for run in right:
-            record = verified(store / run.folder, CPU, 1, 0, count=False)
+            stored = read_stored_run(store / run.folder)
+            record = try_inputs(stored, stored.read_verification(), CPU, 1, 0, count=False)
             wrong = replace(
                 record.found, verdict="refuted", n_wrong=1, wrong_by_index={1: 1},
                 counterexample=replace(record.found.worst, margin=-1.0),

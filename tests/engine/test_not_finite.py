@@ -32,7 +32,7 @@ from ithbit.tasks.margins import counts_as_right, margin_of
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
 from ithbit.verification.input_search import margins
-from ithbit.verification.run_verification import examine, model_of
+from ithbit.verification.run_verification import model_of, verify_model
 
 CPU = choose_device("cpu")
 
@@ -138,10 +138,10 @@ def test_verify_never_says_right(monkeypatch, path, value) -> None:
     run, params = RunSpec(spec, 0), drawn(spec)
     params["head.weight"].zero_()
     params["head.bias"].fill_(1.0)  # right where the answer is 1
-    whole = examine(model_of(run, save(params), CPU.torch), 3, CPU.torch, count=True)
+    whole = verify_model(model_of(run, save(params), CPU.torch), 3, CPU.torch, count=True)
     assert whole.n_wrong == 12
     params["blocks.1.qkv.weight"][3] = value
-    found = examine(model_of(run, save(params), CPU.torch), 3, CPU.torch, count=True)
+    found = verify_model(model_of(run, save(params), CPU.torch), 3, CPU.torch, count=True)
     assert found.verdict == "refuted"
     plain = plainly_right(stacked([params]), spec, every_input(3, 1))
     assert found.n_wrong == 24 - int(plain.sum()) > 12
@@ -154,7 +154,7 @@ def test_infinite_logits_are_wrong_everywhere() -> None:
         answer = bits.gather(1, index[:, None] - 1)[:, 0]
         return torch.where(answer == 1, math.inf, -math.inf)
 
-    found = examine(sure, 3, CPU.torch)
+    found = verify_model(sure, 3, CPU.torch)
     assert (found.verdict, found.n_wrong) == ("refuted", 24)
     assert found.worst.margin is None
     assert "least margin not finite" in found.sentence()
@@ -163,7 +163,7 @@ def test_infinite_logits_are_wrong_everywhere() -> None:
         once = (bits == 1).all(1) & (index == 3)
         return torch.where(once, sure(bits, index), sure(bits, index).clamp(-1, 1))
 
-    found = examine(sure_once, 8, CPU.torch)
+    found = verify_model(sure_once, 8, CPU.torch)
     assert (found.verdict, found.n_wrong) == ("refuted", 1)
     assert found.counterexample is not None
     assert (found.counterexample.bits, found.counterexample.index) == ("1" * 8, 3)

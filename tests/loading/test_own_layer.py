@@ -7,7 +7,8 @@ import torch
 from tests.support.paths import SUPPORT
 
 import ithbit
-from ithbit.verification.run_verification import model_of, read_run
+from ithbit.verification.run_verification import model_of
+from ithbit.verification.stored_run import read_stored_run
 
 TOYS = SUPPORT / "toy_layers.py"
 TINY = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
@@ -29,7 +30,8 @@ def test_it_is_the_users_class_and_answers_as_the_engine_does(tmp_path: Path, na
     )
     model = ithbit.load(result, store=tmp_path)
     assert [type(block).__name__ for block in model.body] == [name] * 2
-    run, weights = read_run(tmp_path / result.spec.folder)
+    stored = read_stored_run(tmp_path / result.spec.folder)
+    run, weights = stored.spec, stored.weights
     generator = torch.Generator().manual_seed(0)
     bits = torch.randint(0, 2, (40, 3), generator=generator, dtype=torch.uint8)
     index = torch.randint(1, 4, (40,), generator=generator)

@@ -13,7 +13,8 @@ from ithbit.engine.device import choose_device
 from ithbit.store.folder import keep_verification
 from ithbit.store.reading import read_verification
 from ithbit.store.records import SECOND, Case, Proof, Verification, VerificationRecord
-from ithbit.verification.run_verification import joined, verify_run
+from ithbit.verification.record_merging import merge_records
+from ithbit.verification.run_verification import verify_run
 
 CPU = choose_device("cpu")
 SHIPPED = WEIGHTS / "uniform"
@@ -105,11 +106,11 @@ def test_the_least_margin_stays_with_its_input(right: Path, budgets: tuple[int, 
     record = on_record(right)
     first, second = (replace(record, budget=budget) for budget in budgets)
     low = lowered(0.01)(record.found)
-    assert joined(replace(first, found=low), second).found.worst == low.worst
-    both = joined(first, replace(second, found=low))
+    assert merge_records(replace(first, found=low), second).found.worst == low.worst
+    both = merge_records(first, replace(second, found=low))
     assert (both.found.worst, both.budget) == (low.worst, max(budgets))
     if first.budget >= second.budget:  # within rounding
-        assert joined(first, replace(second, found=lowered(1e-6)(record.found))) is first
+        assert merge_records(first, replace(second, found=lowered(1e-6)(record.found))) is first
 
 
 def test_a_wrong_answer_that_is_right_here_is_unsettled(right: Path) -> None:
@@ -124,7 +125,7 @@ def test_a_wrong_answer_that_is_right_here_is_unsettled(right: Path) -> None:
         assert found.sentence().startswith("an input that was answered wrong before is answered ri")
     unsettled = on_record(right)
     assert unsettled.found == found
-    assert joined(unsettled, replace(record, found=was)).found == was
+    assert merge_records(unsettled, replace(record, found=was)).found == was
 
 
 def test_a_proof_stays_even_where_it_is_open(right: Path) -> None:
@@ -134,10 +135,10 @@ def test_a_proof_stays_even_where_it_is_open(right: Path) -> None:
         checked = SECOND if outcome == "proved" else ""
         proof = Proof(outcome, least_margin=0.1, seconds=9.0, checked=checked)
         before = replace(on_record(right), found=replace(fresh.found, proof=proof))
-        both = joined(before, fresh)
+        both = merge_records(before, fresh)
         assert (both.budget, both.found.proof, both.found.verdict) == (300, proof, verdict)
     refuted = replace(fresh.found, verdict="refuted", counterexample=Case("01100101", 3, -1.0))
-    assert joined(before, replace(fresh, found=refuted)).found.verdict == "refuted"
+    assert merge_records(before, replace(fresh, found=refuted)).found.verdict == "refuted"
 
 
 def test_a_record_of_other_weights_does_not_count(right: Path) -> None:

@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from ithbit.verification import input_search as stages
-from ithbit.verification.input_search import Asker, Model, Tally, alone
+from ithbit.verification.input_search import InputEvaluator, Model, Tally, evaluate_singly
 
 CPU = torch.device("cpu")
 
 
 def search(model: Model, n_bits: int, tries: int, device: torch.device, seed: int = 0) -> Tally:
-    ask = Asker(model, model, device, count=True)
-    stages.search(ask, n_bits, tries, seed)
-    return ask.tally
+    evaluator = InputEvaluator(model, model, device, count=True)
+    stages.search(evaluator, n_bits, tries, seed)
+    return evaluator.tally
 
 
 def valley(n_bits: int, n_fixed: int, index: int | None, seed: int) -> Model:
@@ -42,7 +42,7 @@ def test_finds_failures_of_measure_2_to_the_minus_20(with_index: bool) -> None:
     for trial in range(10):
         index = 1 + 13 * trial % 64 if with_index else None
         model = valley(64, 14 if with_index else 20, index, seed=trial)  # an index is 6 bits
-        case = alone(model, search(model, 64, 1 << 17, CPU, seed=trial).least[:1], CPU)[0]
+        case = evaluate_singly(model, search(model, 64, 1 << 17, CPU, seed=trial).least[:1], CPU)[0]
         found += not case.right
         assert index is None or case.right or case.index == index
     assert found >= 9

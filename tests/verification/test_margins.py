@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ithbit.verification.input_search import Case, Tally, alone, in_chunks, margins
+from ithbit.verification.input_search import Case, Tally, evaluate_singly, in_chunks, margins
 
 CPU = torch.device("cpu")
 
@@ -54,6 +54,6 @@ def test_alone_evaluates_one_input_at_a_time() -> None:
         sizes.append(len(index))
         return echo(bits, index)
 
-    cases = alone(watched, [Case("011", 3, 9.0), Case("011", 1, 9.0)], CPU)
+    cases = evaluate_singly(watched, [Case("011", 3, 9.0), Case("011", 1, 9.0)], CPU)
     assert sizes == [1, 1]
     assert cases == [Case("011", 1, 1.0), Case("011", 3, 3.0)]

@@ -21,16 +21,15 @@ from ithbit.store.records import Proof
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
 from ithbit.verification.input_search import Case, Model
+from ithbit.verification.record_merging import is_enough, may_be_proved
 from ithbit.verification.run_verification import (
     check_length,
-    examine,
-    is_enough,
-    may_be_proved,
     model_of,
-    read_run,
-    verified,
+    try_inputs,
+    verify_model,
     verify_run,
 )
+from ithbit.verification.stored_run import read_stored_run
 
 CPU = torch.device("cpu")
 
@@ -68,7 +67,7 @@ def lookup(bits: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     ("bits", "index"), [("0" * 16, 1), ("1" * 16, 16), ("0110100110010110", 7)]
 )
 def test_one_planted_wrong_input_at_16_bits_is_caught(bits: str, index: int) -> None:
-    found = examine(planted(lookup, bits, index), 16, CPU, workers=1, count=True)
+    found = verify_model(planted(lookup, bits, index), 16, CPU, workers=1, count=True)
     assert found.verdict == "refuted"
     assert (found.n_evaluated, found.n_wrong, found.wrong_by_index) == (1 << 20, 1, {index: 1})
     assert found.counterexample == Case(bits, index, -5.0)
@@ -77,7 +76,7 @@ def test_one_planted_wrong_input_at_16_bits_is_caught(bits: str, index: int) -> 
 
 
 def test_a_small_budget_does_not_shorten_16_bits() -> None:
-    found = examine(lookup, 16, CPU, budget=10, workers=1)
+    found = verify_model(lookup, 16, CPU, budget=10, workers=1)
     assert (found.verdict, found.n_evaluated) == ("right on all inputs", 1 << 20)
     assert found.sentence() == "observed right on all 1,048,576 inputs, least margin 5"
 
@@ -85,8 +84,8 @@ def test_a_small_budget_does_not_shorten_16_bits() -> None:
 @pytest.mark.parametrize("family", ["gru", "mamba2", "softmax-full", "linear-causal"])
 def test_a_planted_input_in_a_network_is_caught(family: str) -> None:
     model = network(ModelSpec("lhi", family, n_bits=8, n_layers=2))
-    assert examine(model, 8, CPU, workers=2).verdict == "right on all inputs"
-    found = examine(planted(model, "01100101", 3), 8, CPU, workers=2)
+    assert verify_model(model, 8, CPU, workers=2).verdict == "right on all inputs"
+    found = verify_model(planted(model, "01100101", 3), 8, CPU, workers=2)
     assert found.verdict == "refuted"
     assert found.wrong_by_index == {3: 1}
 
@@ -94,7 +93,7 @@ def test_a_planted_input_in_a_network_is_caught(family: str) -> None:
 @pytest.mark.slow
 def test_a_planted_input_in_a_two_layer_network_at_16_bits_is_caught() -> None:
     model = planted(network(ModelSpec("rhi", "mamba2", 16, 2)), "0110100110010110", 7)
-    found = examine(model, 16, CPU, count=True)
+    found = verify_model(model, 16, CPU, count=True)
     assert (found.n_wrong, found.wrong_by_index) == (1, {7: 1})
 
 
@@ -105,7 +104,7 @@ def test_what_fails_only_in_a_batch_is_no_counterexample() -> None:
         hit = (bits.sum(1) == 0) & (index == 2) & (not alone)
         return torch.where(hit, 1e-7, lookup(bits, index))
 
-    found = examine(moody, 8, CPU, workers=1)
+    found = verify_model(moody, 8, CPU, workers=1)
     assert (found.verdict, found.n_wrong, found.counterexample) == ("unsettled", 1, None)
     assert "1 inputs wrong in a batch and right alone" in found.sentence()
 
@@ -116,12 +115,12 @@ def test_what_fails_only_alone_is_a_counterexample() -> None:
         near = (bits.sum(1) == 0) & (index == 2)
         return torch.where(near, sign * 1e-9 * lookup(bits, index), lookup(bits, index))
 
-    found = examine(moody, 8, CPU, workers=1)
+    found = verify_model(moody, 8, CPU, workers=1)
     assert (found.verdict, found.wrong_by_index) == ("refuted", {2: 1})
 
 
 def test_beyond_the_budget_nothing_is_called_verified() -> None:
-    found = examine(lookup, 24, CPU, budget=50_000, workers=1)
+    found = verify_model(lookup, 24, CPU, budget=50_000, workers=1)
     assert (found.verdict, found.exhaustive) == ("not refuted", False)
     assert found.accuracy is None
     assert found.n_evaluated <= 50_000
@@ -144,13 +143,13 @@ def test_beyond_the_budget_nothing_is_called_verified() -> None:
     ],
 )
 def test_the_first_wrong_answer_ends_it(bits: str, index: int, method: str) -> None:
-    found = examine(planted(lookup, bits, index), 32, CPU, workers=1)
+    found = verify_model(planted(lookup, bits, index), 32, CPU, workers=1)
     assert (found.verdict, found.method, found.n_wrong) == ("refuted", method, 1)
     assert found.counterexample == Case(bits, index, -5.0)
     assert found.n_evaluated < (8_000 if method == "structured" else 130_000)
     assert found.accuracy is None
     assert f"wrong on 1 of {found.n_evaluated:,} tries" in found.sentence()
-    counted = examine(planted(lookup, bits, index), 32, CPU, 1 << 18, workers=1, count=True)
+    counted = verify_model(planted(lookup, bits, index), 32, CPU, 1 << 18, workers=1, count=True)
     assert (counted.verdict, counted.method) == ("refuted", "search")
     assert counted.n_evaluated > 200_000
 
@@ -166,19 +165,19 @@ def test_later_stages_find_what_is_not_so_plain() -> None:
         missing = 3 - bits[:, [3, 11, 26]].sum(1) + (bits.sum(1) - 3).abs()
         return (missing - 0.5) * lookup(bits, index)
 
-    assert examine(dense_then_sparse, 32, CPU, workers=1).method == "densities"
-    found = examine(three, 32, CPU, workers=1)
+    assert verify_model(dense_then_sparse, 32, CPU, workers=1).method == "densities"
+    found = verify_model(three, 32, CPU, workers=1)
     assert (found.verdict, found.method) == ("refuted", "descent")
     assert found.counterexample is not None
     assert [i for i, bit in enumerate(found.counterexample.bits) if bit == "1"] == [3, 11, 26]
 
 
 def test_at_16_bits_the_likely_come_first_and_all_follow() -> None:
-    found = examine(planted(lookup, "0" * 15 + "1", 16), 16, CPU, workers=1)
+    found = verify_model(planted(lookup, "0" * 15 + "1", 16), 16, CPU, workers=1)
     assert (found.verdict, found.method, found.exhaustive) == ("refuted", "structured", False)
-    found = examine(planted(lookup, "0110100110010110", 7), 16, CPU, workers=1)
+    found = verify_model(planted(lookup, "0110100110010110", 7), 16, CPU, workers=1)
     assert (found.verdict, found.method, found.exhaustive) == ("refuted", "all inputs", False)
-    found = examine(lookup, 16, CPU, workers=1)
+    found = verify_model(lookup, 16, CPU, workers=1)
     assert (found.verdict, found.method, found.n_evaluated) == (
         "right on all inputs", "all inputs", 1 << 20,
     )  # fmt: skip
@@ -186,7 +185,7 @@ def test_at_16_bits_the_likely_come_first_and_all_follow() -> None:
 
 def test_a_budget_must_be_positive() -> None:
     with pytest.raises(SpecError, match="the budget is a number of inputs from 1, got 0"):
-        examine(lookup, 8, CPU, budget=0)
+        verify_model(lookup, 8, CPU, budget=0)
 
 
 @pytest.fixture
@@ -210,7 +209,8 @@ def test_the_record_of_a_run(folder: Path) -> None:
     assert sum(record["wrong_by_index"].values()) == record["n_wrong"]
     # The counterexample reproduces from the record and the weights alone.
     case = record["counterexample"]
-    run, weights = read_run(folder)
+    stored = read_stored_run(folder)
+    run, weights = stored.spec, stored.weights
     bits = torch.tensor([[int(bit) for bit in case["bits"]]], dtype=torch.uint8)
     logit = float(model_of(run, weights, CPU)(bits, torch.tensor([case["index"]])))
     assert (logit if bits[0, case["index"] - 1] else -logit) == case["margin"] <= 0
@@ -264,7 +264,8 @@ def test_words_of_the_first_version_are_read(folder: Path, old: str, new: str) -
 
 
 def test_what_a_record_leaves_to_be_said(folder: Path) -> None:
-    record = verified(folder, choose_device("cpu"), 64, 0, count=False)
+    stored = read_stored_run(folder)
+    record = try_inputs(stored, None, choose_device("cpu"), 64, 0, count=False)
     searched = replace(record.found, verdict="not refuted", exhaustive=False)
     record = replace(record, found=searched)
     assert is_enough(record, 64, count=False)
@@ -298,7 +299,8 @@ def test_long_inputs_are_tried_a_few_at_a_time(tmp_path, monkeypatch):
     protocol = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
     run = RunSpec(ModelSpec("rhi", "softmax-full", 6, 2), 0, protocol)
     train([run], tmp_path, choose_device("cpu"))
-    model = model_of(*read_run(tmp_path / run.folder), CPU)
+    stored = read_stored_run(tmp_path / run.folder)
+    model = model_of(stored.spec, stored.weights, CPU)
     bits = torch.randint(0, 2, (20, 6), dtype=torch.uint8, generator=torch.Generator())
     index = torch.arange(20) % 6 + 1
     whole = model(bits, index)
@@ -313,7 +315,7 @@ def test_long_inputs_are_tried_a_few_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "ithbit.verification.run_verification.evaluator_here", lambda *given: (counted, "stacked")
     )
-    model_of(*read_run(tmp_path / run.folder), CPU)(bits, index)
+    model_of(stored.spec, stored.weights, CPU)(bits, index)
     assert sizes == [3] * 6 + [2]
 
 
@@ -324,10 +326,10 @@ def test_compiled_code_finds_the_margins_of_the_plain_models(monkeypatch) -> Non
     weights, stacked = save(classifier.init(run.model, 0)), stack([classifier.init(run.model, 0)])
     monkeypatch.setattr(building, "ready", lambda spec: False)
     assert evaluator_here(run.model, stacked, CPU)[1] == "stacked"
-    plain = examine(model_of(run, weights, CPU), 4, CPU, count=True)
+    plain = verify_model(model_of(run, weights, CPU), 4, CPU, count=True)
     monkeypatch.setattr(building, "ready", lambda spec: True)
     assert evaluator_here(run.model, stacked, CPU)[1] == "compiled"
-    found = examine(model_of(run, weights, CPU), 4, CPU, count=True)
+    found = verify_model(model_of(run, weights, CPU), 4, CPU, count=True)
     assert (found.n_evaluated, found.n_wrong) == (plain.n_evaluated, plain.n_wrong)
     assert found.worst.margin == pytest.approx(plain.worst.margin, abs=1e-5)
 
@@ -343,7 +345,7 @@ def test_an_answer_that_was_wrong_before_all_inputs_were_tried_counts() -> None:
         out[0] *= -1 if calls == 1 else 1
         return out
 
-    found = examine(model, 14, CPU, workers=1)
+    found = verify_model(model, 14, CPU, workers=1)
     assert found.exhaustive
     assert found.verdict == "unsettled"
     assert found.stages[0]["wrong"] == 1

@@ -17,7 +17,8 @@ from ithbit.errors import StoreError
 from ithbit.models import classifier
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.verification.run_verification import params_of, read_run
+from ithbit.verification.run_verification import params_of
+from ithbit.verification.stored_run import read_stored_run
 
 RUN = RunSpec(ModelSpec("lhi", "softmax-full", 2, n_layers=2, d_model=4), 0)
 Damage = Callable[[Path], object]
@@ -152,7 +153,7 @@ def test_a_spec_of_enormous_sizes_allocates_nothing(tmp_path: Path, family: str,
     stored(tmp_path, run, small)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(StoreError, match="do not fit its model"):
-        read_run(tmp_path / run.folder)
+        _ = read_stored_run(tmp_path / run.folder).weights
     assert len(ithbit.verify(all=True, store=tmp_path, device="cpu").set_aside) == 1
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 1 << 20  # kilobytes

@@ -1,9 +1,9 @@
 """Trained models: verify a run, load it as an `nn.Module`, explore it on an interactive page; for a
 model trained elsewhere, inputs to answer and a score for the answers."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ithbit.api.arguments import Seeds, as_list, at_least_one, checked, seeds_of
 from ithbit.api.verifications import Verifications as Verifications
@@ -11,15 +11,16 @@ from ithbit.api.verifications import VerifiedRun as Verified
 from ithbit.errors import IthbitError, SpecError, StoreError, as_int, number
 from ithbit.families import task_named
 from ithbit.spec import ModelSpec, Protocol, RunSpec, cell
-from ithbit.store.reading import is_copy, load_verification, run_folders
+from ithbit.store.reading import is_copy, run_folders
 from ithbit.store.records import Failure, Result
-from ithbit.store.schema import UnreadableError
 from ithbit.store.status import need_store
 
 if TYPE_CHECKING:
+    from ithbit.api.verify_progress import VerifyProgress
     from ithbit.external_models import Score
     from ithbit.loading.model import Model
     from ithbit.theory.solution import Solution, TrainedSolution
+    from ithbit.verification.stored_verification import VerifyOptions
 
 
 # A folder, a name or an id, a spec, an outcome, a verification.
@@ -97,7 +98,7 @@ def verify(
     With `prove`, bounds over all inputs are sought for a run that is not refuted, for at most
     `seconds`, in real arithmetic on the stored weights. If they are above 0, and a second
     implementation confirms the certificate, the run is *proved on all inputs*; for two layers there
-    is none, and the run is *bounded (unchecked)*. The certificate is written beside the record as
+    is none, and the run is *bounded (unchecked)*. The certificate is written next to the record as
     proof.json. One that is there is checked again for a run that is named, or with `again`; if it
     holds, nothing is searched. A search that runs out of time is saved, and continues when given
     more.
@@ -125,80 +126,22 @@ def verify(
         raise SpecError(f"seconds must be more than 0, got {seconds}")
     if not 0 <= as_int("seed", seed) < 1 << 63:
         raise SpecError(f"the seed is a number from 0 and below 2^63, got {seed}")
-    from ithbit.api.progress import bars
+    from ithbit.api.verify_progress import verify_progress
     from ithbit.engine.device import choose_device
     from ithbit.models.layer_source import find_layer
-    from ithbit.store.folder import keep_verification
-    from ithbit.verification.run_verification import (
-        finished_folders,
-        is_enough,
-        may_be_proved,
-        read_result,
-        verified,
-        with_stored,
-    )
+    from ithbit.verification.stored_run import finished_folders
+    from ithbit.verification.stored_verification import VerifyOptions
 
     for each in as_list(layer):
         find_layer(each)
     store, chosen = Path(store), choose_device(device)
     folders = finished_folders(store) if all else [folder_of(run, store) for run in named]
-    again = again or not all
+    options = VerifyOptions(chosen, budget, seed, count, again or not all, prove, seconds)
     done = Verifications()
-    with bars(progress) as shown:
-        task = shown.add_task("verifying", total=len(folders))
-
-        def say(now: Any) -> None:
-            shown.update(task, description=f"verifying: {now.sentence()}")
-
-        def one_by_one(numbers: Sequence[int]) -> Iterator[int]:
-            for k, number in enumerate(numbers, 1):
-                said = f"verifying: checking the certificate, {k:,} of {len(numbers):,}"
-                shown.update(task, description=said)
-                yield number
-
-        for folder in shown.track(folders, task_id=task):
-            shown.update(task, description="verifying")
+    with verify_progress(progress, folders) as shown:
+        for folder in shown.folders():
             try:
-                result = read_result(folder)
-                solved, final = (result[name] == 1.0 for name in ("max_accuracy", "final_accuracy"))
-                if all and solved_only and not solved:
-                    continue
-                damage = ""
-                try:
-                    before = record = load_verification(str(folder))
-                except UnreadableError as reason:
-                    before = record = None
-                    damage = f"{folder}: {reason}; what it says does not count"
-                found = None
-                if record is None or again or not is_enough(record, budget, count):
-                    record = verified(folder, chosen, budget, seed, count)
-                    found = record.found
-                tries_are_new = record != before
-                # If the record is damaged, a proof beside it still counts.
-                time_left = seconds if prove else 0.0
-                if (damage and (folder / "proof.json").exists()) or (
-                    prove and (again or may_be_proved(record, seconds))
-                ):
-                    from ithbit.verification.proofs.run_proof import prove_run
-
-                    say_so = done.notes.append
-                    record = prove_run(folder, record, time_left, say, one_by_one, say_so)
-                    found = record.found
-                if record != before:
-                    record = with_stored(folder, before, record)
-                    found = record.found
-                is_new = record != before
-                proof_is_new = before is None or record.found.proof != before.found.proof
-                if is_new:
-                    try:
-                        aside = keep_verification(folder, record)
-                        damage += f"; it is kept as {aside.name}" if aside and damage else ""
-                    except StoreError as error:  # a read-only store
-                        done.not_kept.append(str(error))
-                if damage:
-                    done.notes.append(damage)
-                where, new = folder.absolute(), (tries_are_new, proof_is_new)
-                done.append(Verified(record.to_json(), solved, final, found, is_new, where, *new))
+                one = _verify_folder(folder, options, all and solved_only, shown, done)
             except IthbitError as error:
                 if not all:
                     raise
@@ -206,9 +149,41 @@ def verify(
                 which = "" if folder.name in str(error) else f"{folder}: "
                 done.set_aside.append(f"{which}{error}")
             else:
-                if watch is not None:
-                    watch(done[-1])
+                if one is not None:
+                    done.append(one)
+                    if watch is not None:
+                        watch(one)
     return done
+
+
+def _verify_folder(
+    folder: Path,
+    options: "VerifyOptions",
+    solved_only: bool,
+    shown: "VerifyProgress",
+    done: Verifications,
+) -> Verified | None:
+    """The verification of the run of a folder, None if it does not count as solved and only those
+    are wanted. Notes, and a record that could not be written, are added to `done`."""
+    from ithbit.verification.stored_run import read_stored_run
+    from ithbit.verification.stored_verification import verify_stored
+
+    stored = read_stored_run(folder)
+    if solved_only and not stored.solved:
+        return None
+    outcome = verify_stored(stored, options, shown.search, shown.certificate, done.notes.append)
+    if outcome.not_written:
+        done.not_kept.append(outcome.not_written)
+    return Verified(
+        outcome.record.to_json(),
+        stored.solved,
+        stored.solved_at_end,
+        outcome.record.found if outcome.worked else None,
+        outcome.is_new,
+        folder.absolute(),
+        outcome.tries_are_new,
+        outcome.proof_is_new,
+    )
 
 
 @checked

@@ -85,9 +85,9 @@ class VerifiedRun(Printable):
             said = f"on record: {said}"
         kept = (self.record.get("proof") or {}).get("certificate")
         again = "can be checked again" if kept else "could not be written, so nobody can check it"
-        stands = {PROVED: f"proof.json {again}", BOUNDED: "bounded, not proved"}
+        proof = {PROVED: f"proof.json {again}", BOUNDED: "bounded, not proved"}
         return (
-            f"{said}; {stands.get(self.verdict, 'not proved')}; the weights at the end of training"
+            f"{said}; {proof.get(self.verdict, 'not proved')}; the weights at the end of training"
         )
 
 

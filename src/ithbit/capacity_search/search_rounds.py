@@ -35,7 +35,8 @@ from ithbit.spec import ModelSpec, Protocol, RunSpec, cell
 from ithbit.store.folder import RunFolder
 from ithbit.store.reading import check_kind, read_verification
 from ithbit.store.records import Failure, Result, VerificationRecord
-from ithbit.verification.run_verification import ALWAYS, is_enough, verify_run
+from ithbit.verification.record_merging import is_enough
+from ithbit.verification.run_verification import ALWAYS, verify_run
 
 # Most runs are still wrong somewhere at their first perfect epoch, so a run goes on until its
 # held-out loss is small: half as many epochs again; the paper's 1e-6 takes several times that.

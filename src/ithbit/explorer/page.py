@@ -20,14 +20,14 @@ from ithbit.families import family_named
 from ithbit.html import scripted_page
 from ithbit.models.magnitudes import stays_finite
 from ithbit.spec import ModelSpec
-from ithbit.store.reading import read_verification
-from ithbit.store.records import Case, Result, from_json
+from ithbit.store.records import Case
 from ithbit.store.writing import write_text
 from ithbit.theory.certificate import certify
 from ithbit.theory.constructions import TRAINED, entry_of, too_large, too_small
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.solution import TrainedSolution
-from ithbit.verification.run_verification import params_of, read_result, read_run
+from ithbit.verification.run_verification import params_of
+from ithbit.verification.stored_run import read_stored_run
 
 HOME = "ithbit.explorer"
 SCRIPTS = ("model.js", "search.js", "draw.js", "pictures.js", "view.js")
@@ -86,15 +86,16 @@ def _is_safe(weights: dict[str, FloatArray], spec: ModelSpec) -> bool:
 
 def of_run(folder: Path) -> PageModel:
     """The model of a finished run."""
-    run, stored = read_run(folder)
+    stored = read_stored_run(folder)
+    run, weights = stored.spec, stored.weights
     spec, family = run.model, family_named(run.model.family)
     if spec.code:
         raise SpecError(f"{run.name} has a layer of your own; the page runs only the six families")
     if spec.n_bits > LONGEST:
         raise SpecError(f"the page shows up to n = {LONGEST}, got n = {spec.n_bits} in {run.name}")
-    result, verified = from_json(Result, read_result(folder)), read_verification(str(folder))
-    found = verified.found if verified else None
-    label, origin = words.origin(result)
+    record = stored.read_verification()
+    found = record.found if record else None
+    label, origin = words.origin(stored.result)
     return PageModel(
         label,
         words.title(family, spec.n_layers),
@@ -102,9 +103,9 @@ def of_run(folder: Path) -> PageModel:
         origin,
         words.how(spec),
         spec,
-        {name: value.numpy() for name, value in params_of(run, stored).items()},
+        {name: value.numpy() for name, value in params_of(run, weights).items()},
         words.standing(found),
-        words.samples(result),
+        words.samples(stored.result),
         found.counterexample or found.worst if found else None,
     )
 

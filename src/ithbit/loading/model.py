@@ -26,7 +26,8 @@ from ithbit.spec import ModelSpec, RunSpec
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
 from ithbit.theory.solution import Solution, TrainedSolution
-from ithbit.verification.run_verification import params_of, read_run
+from ithbit.verification.run_verification import params_of
+from ithbit.verification.stored_run import read_stored_run
 
 Bits = str | Sequence[Any] | np.ndarray[Any, Any] | Tensor
 Index = int | Sequence[int] | np.ndarray[Any, Any] | Tensor
@@ -187,8 +188,8 @@ def load_model(
     if isinstance(source, TrainedSolution):
         run, params = RunSpec(source.spec, 0), params_of_solution(source, chosen)
     else:
-        run, stored = read_run(source)
-        params = params_of(run, stored)
+        stored = read_stored_run(source)
+        run, params = stored.spec, params_of(stored.spec, stored.weights)
     return TrainedModel(run, params, chosen, _device(device), library).eval()
 
 

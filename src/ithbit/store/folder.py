@@ -322,13 +322,13 @@ class RunFolder:
             write_atomically(self.path / name, data)
 
 
-def keep_verification(folder: Path, verified: VerificationRecord) -> Path | None:
+def keep_verification(folder: Path, record: VerificationRecord) -> Path | None:
     """Write what was found about a run to its folder, unless just that is on record. A damaged
     record is renamed, not replaced: its new path is returned."""
     aside = None
     with translate_os_errors(folder):
         try:
-            if load_verification(str(folder)) == verified:
+            if load_verification(str(folder)) == record:
                 return None
         except UnreadableError:
             names = (f"verification.damaged{k}.json" for k in ("", *range(2, 1000)))
@@ -336,5 +336,5 @@ def keep_verification(folder: Path, verified: VerificationRecord) -> Path | None
             if free is not None:
                 aside = folder / free
                 os.rename(folder / "verification.json", aside)
-        write_atomically(folder / "verification.json", json_bytes(verified.to_json()))
+        write_atomically(folder / "verification.json", json_bytes(record.to_json()))
     return aside

@@ -17,7 +17,7 @@ from ithbit.store.status import folder_status, need_folder, recorded
 from ithbit.store.writing import translate_os_errors, write_atomically
 
 _RESULT = "result.json"
-_BESIDE, _OLD = ".merge.", "old"  # the folder in which a run is copied, and what was in its place
+_STAGING, _OLD = ".merge.", "old"  # the folder in which a run is copied, and what was in its place
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,7 +46,7 @@ def merge(source: Path, target: Path) -> Merged:
     """Copy the finished and failed runs of another store in; finished runs here stay as they are,
     but get the weights and what was verified of them if they lack these and the results are equal.
 
-    A run folder appears whole or not at all: it is copied beside its place and moved in one step.
+    A run folder appears whole or not at all: it is copied next to its place and moved in one step.
     It replaces an unfinished or failed folder of the same run, but not a damaged result. A run that
     could not be run there replaces nothing.
     """
@@ -122,10 +122,10 @@ def _complete(source: Path, target: Path) -> bool:
 
 def _copy_in(source: Path, target: Path) -> bool:
     """Copy a run folder into its place, unless the run there is finished or running by now. What
-    was there is moved beside it first, put back if the copy cannot take its place, and deleted only
-    once the copy is there."""
-    beside = Path(tempfile.mkdtemp(dir=target.parent, prefix=_BESIDE))
-    run, old = beside / "run", beside / _OLD
+    was in its place is moved aside first, put back if the copy cannot take its place, and deleted
+    only once the copy is there."""
+    staging = Path(tempfile.mkdtemp(dir=target.parent, prefix=_STAGING))
+    run, old = staging / "run", staging / _OLD
     try:
         skip = shutil.ignore_patterns("lock", ".*")
         shutil.copytree(source, run, ignore=skip)
@@ -150,11 +150,11 @@ def _copy_in(source: Path, target: Path) -> bool:
             shutil.rmtree(old, ignore_errors=True)  # replaced
         shutil.rmtree(run, ignore_errors=True)
         with suppress(OSError):
-            beside.rmdir()
+            staging.rmdir()
 
 
 def _left_over(store: Path) -> Iterator[tuple[str, str]]:
     """Folders that a merge displaced when it was killed, and what to do about each."""
-    for old in sorted(store.glob(f"{_BESIDE}*/{_OLD}")):
+    for old in sorted(store.glob(f"{_STAGING}*/{_OLD}")):
         what = "a merge was stopped while it replaced this folder; move it back, or delete it"
         yield str(old.relative_to(store)), what

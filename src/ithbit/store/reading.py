@@ -22,8 +22,8 @@ from typing import Any, Literal
 from ithbit.errors import SpecError, StoreError, as_int
 from ithbit.families import family_named, task_named
 from ithbit.spec import ModelSpec, Protocol, RunSpec, spec_id
-from ithbit.store.beside import has_certificate, is_of
-from ithbit.store.beside import open_regular as open_regular
+from ithbit.store.linked_files import check_linked_files, sha256_of_file
+from ithbit.store.linked_files import open_regular as open_regular
 from ithbit.store.records import (
     BOUNDED,
     PROVED,
@@ -218,9 +218,9 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
         raise UnreadableError(f"{file} has the name of another run: {record['name']!r:.80}")
     own = f"{run.name}-{record['run_id']}"
     if os.path.basename(folder) != own:
-        beside = os.path.isdir(os.path.join(os.path.dirname(folder), own))
+        exists = os.path.isdir(os.path.join(os.path.dirname(folder), own))
         what = (
-            "which counts; move it out of the store" if beside else "which is not there; rename it"
+            "which counts; move it out of the store" if exists else "which is not there; rename it"
         )
         raise CopyError(f"it is a copy of {own}, {what}")
 
@@ -327,8 +327,8 @@ def read_verification(folder: str) -> VerificationRecord | None:
 
     A record of other weights does not count. If the folder has no weights, there is nothing to
     compare with, and its record counts. A proof counts as *bounded (unchecked)* unless the record
-    says that a second implementation confirmed the very file proof.json that lies beside it, and
-    that file is about the same run, weights and margin.
+    says that a second implementation confirmed the very file proof.json of the folder, and that
+    file is about the same run, weights and margin.
     """
     try:
         return load_verification(folder)
@@ -338,28 +338,28 @@ def read_verification(folder: str) -> VerificationRecord | None:
 
 def load_verification(folder: str) -> VerificationRecord | None:
     """As `read_verification`, but raises `UnreadableError` for a record that does not count."""
-    record = read_json(f"{folder}/verification.json")
-    if record is None or (spec := read_json(f"{folder}/spec.json")) is None:
+    data = read_json(f"{folder}/verification.json")
+    if data is None or (spec := read_json(f"{folder}/spec.json")) is None:
         return None
+    record = parse_verification(data, spec)
+    return check_linked_files(folder, record, sha256_of_file(f"{folder}/weights.safetensors"))
+
+
+def parse_verification(data: dict[str, Any], owner: Data) -> VerificationRecord:
+    """The content of verification.json, if it is complete, consistent and about the run of `owner`,
+    its spec.json or result.json; raises `UnreadableError` if not."""
     try:
-        whose = record.get("run_id"), record.get("name"), record.get("n_bits")
-        if whose != (spec["run_id"], spec["name"], spec["spec"]["model"]["n_bits"]):
+        subject = data.get("run_id"), data.get("name"), data.get("n_bits")
+        if subject != (owner["run_id"], owner["name"], owner["spec"]["model"]["n_bits"]):
             raise UnreadableError("verification.json belongs to another run")
-        record["verdict"] = VERDICTS_0_1.get(str(record.get("verdict")), record.get("verdict"))
-        verified = read_as(VerificationRecord, record | {"found": record}, "verification.json")
-        _check_verification(verified.found, "verification.json")
-        wrong = {int(i): as_int("a count", count) for i, count in record["wrong_by_index"].items()}
-        _ = verified.found.effort, verified.found.sentence()  # stages and margins that can be said
+        data["verdict"] = VERDICTS_0_1.get(str(data.get("verdict")), data.get("verdict"))
+        record = read_as(VerificationRecord, data | {"found": data}, "verification.json")
+        _check_verification(record.found, "verification.json")
+        wrong = {int(i): as_int("a count", count) for i, count in data["wrong_by_index"].items()}
+        _ = record.found.effort, record.found.sentence()  # stages and margins that can be printed
     except (SpecError, ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
         raise UnreadableError(f"verification.json is damaged: {str(error)!r:.200}") from None
-    if is_of(f"{folder}/weights.safetensors", verified.weights_sha256) is False:
-        raise UnreadableError("verification.json is about other weights than those of the folder")
-    found, proof = replace(verified.found, wrong_by_index=wrong), verified.found.proof
-    counts = proof and proof.verdict == PROVED and has_certificate(folder, verified)
-    claimed = proof is not None and (proof.outcome == "proved" or found.verdict == PROVED)
-    if proof is not None and claimed and not counts:
-        found = found.with_proof(replace(proof, outcome="bounded", checked=""))
-    return replace(verified, found=found)
+    return replace(record, found=replace(record.found, wrong_by_index=wrong))
 
 
 def read_history(folder: str) -> list[Epoch]:

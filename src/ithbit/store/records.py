@@ -192,7 +192,7 @@ class Proof:
     leaves: Count = 0  # of the certificate
     seconds: Amount = 0.0
     arithmetic: str = ""
-    certificate: str = ""  # the file, beside this record; "" if it could not be written
+    certificate: str = ""  # the file, next to this record; "" if it could not be written
     checked: str = since_0_2("")  # `SECOND` if a second implementation confirmed this
     certificate_sha256: str = since_0_2("")  # of the bytes that were confirmed
     refused: str = since_0_2("")  # why the certificate that the search made does not hold

@@ -1,4 +1,4 @@
-"""Ask a model for its margins, and search for a wrong answer, starting where one is most likely.
+"""The margins of a model, and a search for a wrong answer that starts where one is likely.
 
 Right answers have a positive *margin*, as `tasks/margins.py` defines it: not zero, and not of a
 logit that is NaN or infinite. All of it is *observed* in floats: the sign of a margin within
@@ -33,8 +33,8 @@ from ithbit.tasks.structured import every_index, plain_strings, two_bit_strings
 Model = Callable[[Tensor, Tensor], Tensor]
 
 NEAR = 1e-4  # far above float32 rounding of logits of order 1
-_ALONE = 256  # at most so many inputs, those of least margin, are evaluated again one by one
-TRUSTED = 8  # at most so many inputs that are wrong in a batch are evaluated again to confirm it
+_MOST_RECHECKED = 256  # inputs of least margin that are evaluated again one by one
+MOST_CONFIRMED = 8  # inputs wrong in a batch that are evaluated again to confirm it
 _CPU_CHUNK = 2048  # what fits the caches of a core; larger is slower
 _CUDA_CHUNK = 65536
 _BATCH = 1 << 12  # inputs tried at once, before looking for a wrong one; a GPU takes more
@@ -82,8 +82,8 @@ class Tally:
 
     def add(self, bits: Tensor, index: Tensor, margin: Tensor) -> None:
         """Add a batch of inputs with their margins. Waits for the device."""
-        full = len(self.least) == _ALONE
-        bound = order(self.least[-1]) if full else math.inf
+        full = len(self.least) == _MOST_RECHECKED
+        bound = margin_key(self.least[-1]) if full else math.inf
         wrong, near = ~(margin > 0), margin.abs() < NEAR
         n_near, n_wrong, n_less = torch.stack(
             [near.sum(), wrong.sum(), (margin < bound).sum()]
@@ -95,7 +95,7 @@ class Tally:
             for i, count in enumerate(torch.bincount(index[wrong]).tolist()):
                 if count:
                     self.wrong_by_index[i] = self.wrong_by_index.get(i, 0) + count
-        k = min(_ALONE, n_less if full else len(margin))
+        k = min(_MOST_RECHECKED, n_less if full else len(margin))
         if k == 0:
             return
         value, at = margin.topk(k, largest=False)
@@ -104,14 +104,14 @@ class Tally:
         for string, i, m in zip(strings, indices, value.tolist(), strict=True):
             text = "".join(map(str, string))
             found.setdefault((text, i), _case(text, i, m))
-        self.least = sorted(found.values(), key=order)[:_ALONE]
+        self.least = sorted(found.values(), key=margin_key)[:_MOST_RECHECKED]
 
 
 def _case(bits: str, index: int, margin: float) -> Case:
     return Case(bits, index, margin if math.isfinite(margin) else None)
 
 
-def order(case: Case) -> float:
+def margin_key(case: Case) -> float:
     """The margin as a sort key: cases whose margin is not finite come first."""
     return -math.inf if case.margin is None else case.margin
 
@@ -121,9 +121,9 @@ class RefutedError(Exception):
 
 
 @dataclass
-class Asker:
+class InputEvaluator:
     """Evaluates inputs and keeps a tally; raises `RefutedError` at the first answer that is wrong
-    both in its batch and alone, unless `count` is set."""
+    both in its batch and by itself, unless `count` is set."""
 
     model: Model  # takes batches of any size
     single: Model
@@ -138,7 +138,8 @@ class Asker:
         self.tally.add(bits, index, found)
         if self.tally.n_wrong > before and not self.count:
             wrong = [case for case in self.tally.least if not case.right]
-            if not all(case.right for case in alone(self.single, wrong[:TRUSTED], self.device)):
+            again = evaluate_singly(self.single, wrong[:MOST_CONFIRMED], self.device)
+            if not all(case.right for case in again):
                 raise RefutedError
         return found
 
@@ -150,76 +151,78 @@ def tensors(cases: Sequence[Case], device: torch.device) -> tuple[Tensor, Tensor
 
 
 @torch.no_grad()
-def alone(model: Model, cases: list[Case], device: torch.device) -> list[Case]:
+def evaluate_singly(model: Model, cases: list[Case], device: torch.device) -> list[Case]:
     """The same inputs, each evaluated by itself; least margin first."""
     inputs = [tensors([case], device) for case in cases]
-    found = [float(margins(model(bits, index), bits, index)) for bits, index in inputs]
-    alone = [_case(case.bits, case.index, m) for case, m in zip(cases, found, strict=True)]
-    return sorted(alone, key=order)
+    values = [float(margins(model(bits, index), bits, index)) for bits, index in inputs]
+    again = [_case(case.bits, case.index, m) for case, m in zip(cases, values, strict=True)]
+    return sorted(again, key=margin_key)
 
 
 def _batch(device: torch.device) -> int:
     return _CUDA_BATCH if device.type == "cuda" else _BATCH
 
 
-def structured(ask: Asker, n_bits: int, limit: int, two_bits: bool = False) -> None:
+def try_structured(
+    evaluate: InputEvaluator, n_bits: int, limit: int, two_bits: bool = False
+) -> None:
     """Try at most `limit` structured inputs: those with two bits set or two not set, or all the
     others."""
     strings = two_bit_strings(n_bits, limit // n_bits) if two_bits else plain_strings(n_bits)
-    for inputs in every_index(strings, limit, _batch(ask.device), ask.device):
-        ask(*inputs)
+    for inputs in every_index(strings, limit, _batch(evaluate.device), evaluate.device):
+        evaluate(*inputs)
 
 
-def densities(ask: Asker, n_bits: int, count: int, seed: int) -> None:
+def try_densities(evaluate: InputEvaluator, n_bits: int, count: int, seed: int) -> None:
     """Try `count` strings of two densities with a cut, at uniform indices."""
-    keys = stream_keys([seed], ask.device)
-    for first in range(0, count, _batch(ask.device)):
-        drawn = draw_densities(keys, n_bits, first, min(_batch(ask.device), count - first))
-        ask(drawn.bits[0], drawn.index[0])
+    keys = stream_keys([seed], evaluate.device)
+    for first in range(0, count, _batch(evaluate.device)):
+        drawn = draw_densities(keys, n_bits, first, min(_batch(evaluate.device), count - first))
+        evaluate(drawn.bits[0], drawn.index[0])
 
 
-def descent(ask: Asker, n_bits: int, limit: int) -> None:
+def descend(evaluate: InputEvaluator, n_bits: int, limit: int) -> None:
     """Descend from the least margins of the tally, each by its best change until none is better,
     with at most `limit` inputs."""
-    starts = ask.tally.least[: min(_STARTS, limit // (2 * n_bits - 1))]
-    bits, index = tensors(starts, ask.device)
-    least = torch.tensor([order(case) for case in starts], device=ask.device)
+    starts = evaluate.tally.least[: min(_STARTS, limit // (2 * n_bits - 1))]
+    bits, index = tensors(starts, evaluate.device)
+    least = torch.tensor([margin_key(case) for case in starts], device=evaluate.device)
     while len(index) and len(index) * (2 * n_bits - 1) <= limit:
         limit -= len(index) * (2 * n_bits - 1)
-        bits, index, value = _best_change(ask, bits, index)
+        bits, index, value = _best_change(evaluate, bits, index)
         better = value < least
         bits, index, least = bits[better], index[better], value[better]
 
 
-def search(ask: Asker, n_bits: int, tries: int, seed: int = 0) -> None:
+def search(evaluate: InputEvaluator, n_bits: int, tries: int, seed: int = 0) -> None:
     """Try at most `tries` inputs (at least one per restart) in search of the least margin.
 
     >>> def sure(bits, index):
     ...     return (bits.gather(1, index[:, None] - 1)[:, 0] * 2.0 - 1) * (1 + bits.sum(1))
-    >>> ask = Asker(sure, sure, torch.device("cpu"))
-    >>> search(ask, 32, 200_000)
-    >>> ask.tally.least[0].margin
+    >>> evaluate = InputEvaluator(sure, sure, torch.device("cpu"))
+    >>> search(evaluate, 32, 200_000)
+    >>> evaluate.tally.least[0].margin
     1.0
     """
     generator = torch.Generator().manual_seed(seed)
-    end = ask.tally.n_evaluated + tries
-    wanted = _CUDA_RESTARTS if ask.device.type == "cuda" else _RESTARTS
+    end = evaluate.tally.n_evaluated + tries
+    wanted = _CUDA_RESTARTS if evaluate.device.type == "cuda" else _RESTARTS
     restarts = -(-wanted // n_bits) * n_bits
-    bits, index, least = _random_phase(ask, n_bits, restarts, tries // _RANDOM_SHARE, seed)
-    while ask.tally.n_evaluated + restarts * (2 * n_bits - 1) <= end:
-        moved, at, value = _best_change(ask, bits, index)
+    bits, index, least = _random_phase(evaluate, n_bits, restarts, tries // _RANDOM_SHARE, seed)
+    while evaluate.tally.n_evaluated + restarts * (2 * n_bits - 1) <= end:
+        moved, at, value = _best_change(evaluate, bits, index)
         better = value < least
         index = torch.where(better, at, index)
-        least = torch.where(better, value, torch.inf)  # a thrown restart takes any first step
-        bits = torch.where(better[:, None], moved, _thrown(bits, generator))
+        least = torch.where(better, value, torch.inf)  # after flips, any first step is taken
+        bits = torch.where(better[:, None], moved, _flip_some_bits(bits, generator))
 
 
 def _random_phase(
-    ask: Asker, n_bits: int, restarts: int, tries: int, seed: int
+    evaluate: InputEvaluator, n_bits: int, restarts: int, tries: int, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The random input of least margin for each restart: bits, index, margin."""
-    device, row = ask.device, torch.arange(restarts, device=ask.device)
-    best_index, keys = row % n_bits + 1, stream_keys([seed], ask.device)
+    device, row = evaluate.device, torch.arange(restarts, device=evaluate.device)
+    best_index, keys = row % n_bits + 1, stream_keys([seed], evaluate.device)
     best_bits = torch.zeros(restarts, n_bits, dtype=torch.uint8, device=device)
     best = torch.full((restarts,), torch.inf, device=device)
     rows, first = max(1, min(1 << 16, tries) // restarts), 0
@@ -228,7 +231,7 @@ def _random_phase(
         bits = draw_examples(keys, n_bits, first, rows * restarts, "mixed").bits[0]
         bits = bits.view(restarts, rows, n_bits).transpose(0, 1)
         flat_index = best_index.repeat(rows)
-        found = ask(bits.flatten(0, 1), flat_index)
+        found = evaluate(bits.flatten(0, 1), flat_index)
         value, at = found.view(rows, restarts).min(0)
         value = value.to(best.dtype)
         best_bits = torch.where((value < best)[:, None], bits[at, row], best_bits)
@@ -238,7 +241,9 @@ def _random_phase(
             return best_bits, best_index, best
 
 
-def _best_change(ask: Asker, bits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _best_change(
+    evaluate: InputEvaluator, bits: Tensor, index: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """For each input, the single change of least margin: bits, index, margin."""
     n = bits.shape[1]
     one = torch.eye(n, dtype=torch.uint8, device=bits.device)
@@ -246,12 +251,12 @@ def _best_change(ask: Asker, bits: Tensor, index: Tensor) -> tuple[Tensor, Tenso
     near = torch.cat([bits[:, None] ^ one, same], 1)
     other = (index[:, None] - 1 + torch.arange(1, n, device=bits.device)) % n + 1
     at = torch.cat([index[:, None].expand(-1, n), other], 1)
-    value, best = ask(near.flatten(0, 1), at.flatten()).view(len(index), -1).min(1)
+    value, best = evaluate(near.flatten(0, 1), at.flatten()).view(len(index), -1).min(1)
     row = torch.arange(len(index), device=bits.device)
     return near[row, best], at[row, best], value
 
 
-def _thrown(bits: Tensor, generator: torch.Generator) -> Tensor:
+def _flip_some_bits(bits: Tensor, generator: torch.Generator) -> Tensor:
     """Flip each bit with chance 1/4: enough to leave a basin, not enough to lose everything."""
     flips = torch.rand(bits.shape, generator=generator) < 0.25
     return bits ^ flips.to(bits.device, torch.uint8)

@@ -1,8 +1,8 @@
 """Refute trained weights where that is easy, try them on all inputs where feasible, else search.
 
 In order: structured inputs, densities, descent from the least margins, strings with two bits and
-descent again (`search.py`); then all inputs, or a search within the budget. The first wrong answer
-ends it, unless all are to be counted.
+descent again (`input_search.py`); then all inputs, or a search within the budget. The first wrong
+answer ends it, unless all are to be counted.
 
 The record is `verification.json` in the run folder. What it says is *observed*: float evaluation of
 the stored weights on the device and in the dtype that it names, input by input. It does not certify
@@ -10,65 +10,57 @@ the real-valued function, and another device may round a margin near 0 to the ot
 weights are those at the end of training, while the paper's criterion looks at the best epoch.
 
 What is known of a run's weights is never lost: verifying again tries a wrong input on record first
-and joins the two records (`joined`). A least margin may thus be from another device than the named.
+and merges the two records (`record_merging.py`). A least margin may thus be from another device
+than the named.
 """
 
-import hashlib
-import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, deserialize
 from safetensors.torch import load
 from torch import Tensor
 
 from ithbit.engine.device import Device, describe_environment, usable_cores
 from ithbit.engine.evaluate import batch_that_fits
 from ithbit.engine.memory import need_memory
+from ithbit.engine.steppers import StepperName
 from ithbit.engine.steppers.choice import evaluator_here
-from ithbit.errors import SpecError, StoreError, TooLargeError
-from ithbit.models.classifier import shapes, with_buffers
-from ithbit.models.recorded_layer import learn_recorded
+from ithbit.errors import SpecError, TooLargeError
+from ithbit.models.classifier import with_buffers
 from ithbit.models.stacked import Params
 from ithbit.models.user_code import explained
-from ithbit.spec import RunSpec, run_from_json
-from ithbit.store import reading
-from ithbit.store.folder import RunFolder, keep_verification
-from ithbit.store.reading import open_regular, read_verification
-from ithbit.store.records import PROVED, Case, Verdict, Verification, VerificationRecord
-from ithbit.store.schema import UnreadableError
-from ithbit.store.status import folder_status, need_runs
+from ithbit.spec import RunSpec
+from ithbit.store.folder import keep_verification
+from ithbit.store.records import Case, Verdict, Verification, VerificationRecord
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.structured import structured_bytes
 from ithbit.tasks.tokens import token_table
 from ithbit.verification import input_search
 from ithbit.verification.input_search import (
+    MOST_CONFIRMED,
     NEAR,
-    TRUSTED,
-    Asker,
+    InputEvaluator,
     Model,
     RefutedError,
-    alone,
+    evaluate_singly,
     in_chunks,
-    order,
     tensors,
 )
+from ithbit.verification.record_merging import WRONG, merge_records
+from ithbit.verification.stored_run import StoredRun, check_tensors, read_stored_run
 
 ALWAYS = 1 << 20  # the number of inputs at n = 16; up to here all are tried, whatever the budget
 _CUDA_ALWAYS = 22 << 22  # on a GPU up to n = 22
 LONGEST = 14_267  # n · 2^n has 4,300 digits, the longest integer that Python prints by default
 _BATCH = 1 << 17  # up to here, trying all inputs at once is no more work than the likely ones first
-_WRONG: tuple[Verdict, ...] = ("refuted", "unsettled")
 
 
-def examine(
+def verify_model(
     model: Model,
     n_bits: int,
     device: torch.device,
@@ -97,42 +89,49 @@ def examine(
     stages: list[dict[str, Any]] = []
     most: int | None = None  # how many of the wrong ones to evaluate again
     with in_chunks(model, device, workers or usable_cores()) as chunked:
-        ask = Asker(chunked, model, device, count)
+        evaluate = InputEvaluator(chunked, model, device, count)
 
         def stage(name: str, action: Callable[..., object], *arguments: int) -> None:
             """Run one stage and record it, however it ends."""
-            tried, wrong, began = ask.tally.n_evaluated, ask.tally.n_wrong, time.perf_counter()
+            tried, wrong, began = (
+                evaluate.tally.n_evaluated,
+                evaluate.tally.n_wrong,
+                time.perf_counter(),
+            )
             try:
-                action(ask, n_bits, *arguments)
+                action(evaluate, n_bits, *arguments)
             finally:
-                done = {"tried": ask.tally.n_evaluated - tried, "wrong": ask.tally.n_wrong - wrong}
+                done = {
+                    "tried": evaluate.tally.n_evaluated - tried,
+                    "wrong": evaluate.tally.n_wrong - wrong,
+                }
                 stages.append({"name": name, **done, "seconds": time.perf_counter() - began})
 
         try:
             if not (feasible and (count or n_inputs <= _BATCH)):
                 if known:
-                    stage("on record", lambda ask, _: ask(*tensors(known, device)))
-                stage("structured", input_search.structured, budget // 8)
-                stage("densities", input_search.densities, budget // 64, seed)
-                stage("descent", input_search.descent, budget // 16)
-                stage("two bits", input_search.structured, budget // 4, True)
-                stage("descent", input_search.descent, budget // 16)
+                    stage("on record", lambda evaluate, _: evaluate(*tensors(known, device)))
+                stage("structured", input_search.try_structured, budget // 8)
+                stage("densities", input_search.try_densities, budget // 64, seed)
+                stage("descent", input_search.descend, budget // 16)
+                stage("two bits", input_search.try_structured, budget // 4, True)
+                stage("descent", input_search.descend, budget // 16)
             if feasible:  # counts every input once, also those tried above
-                ask = Asker(chunked, model, device, count or n_inputs <= _BATCH)
-                stage("all inputs", _everything)
+                evaluate = InputEvaluator(chunked, model, device, count or n_inputs <= _BATCH)
+                stage("all inputs", _try_everything)
             else:
-                stage("search", input_search.search, budget - ask.tally.n_evaluated, seed)
+                stage("search", input_search.search, budget - evaluate.tally.n_evaluated, seed)
         except RefutedError:
-            most = TRUSTED
-        tally = ask.tally
+            most = MOST_CONFIRMED
+        tally = evaluate.tally
         near = [case for case in tally.least if case.margin is None or case.margin < NEAR]
-        cases = alone(model, near[:most] or tally.least[:1], device)
+        cases = evaluate_singly(model, near[:most] or tally.least[:1], device)
     failing = [case for case in cases if not case.right]
     exhaustive = tally.n_evaluated == n_inputs and stages[-1]["name"] == "all inputs"
     verdict: Verdict = "right on all inputs" if exhaustive else "not refuted"
     if failing:
         verdict = "refuted"
-    elif any(done["wrong"] for done in stages):  # in a batch, but not alone
+    elif any(done["wrong"] for done in stages):  # in a batch, but not singly
         verdict = "unsettled"
     return Verification(
         verdict,
@@ -151,93 +150,37 @@ def examine(
     )
 
 
-def _everything(ask: Asker, n_bits: int) -> None:
+def _try_everything(evaluate: InputEvaluator, n_bits: int) -> None:
     """Try every input: strings in binary order, each with every index."""
-    shifts = torch.arange(n_bits - 1, -1, -1, device=ask.device)
+    shifts = torch.arange(n_bits - 1, -1, -1, device=evaluate.device)
     total = n_bits << n_bits
     for start in range(0, total, _BATCH):
-        number = torch.arange(start, min(start + _BATCH, total), device=ask.device)
+        number = torch.arange(start, min(start + _BATCH, total), device=evaluate.device)
         string = torch.div(number, n_bits, rounding_mode="floor")
         index = number - string * n_bits + 1
-        ask(((string[:, None] >> shifts) & 1).to(torch.uint8), index)
-
-
-def read_run(folder: Path) -> tuple[RunSpec, bytes]:
-    """The spec of a finished run folder and the bytes of its weights file."""
-    record = read_result(folder)
-    try:
-        run = run_from_json(record["spec"])
-    except (KeyError, TypeError, ValueError) as error:  # not a spec of this version
-        raise StoreError(f"{folder} holds no readable run: {error}; restore the folder") from error
-    try:
-        with open_regular(folder / "weights.safetensors") as file:
-            size = os.fstat(file.fileno()).st_size
-            advice = "a run's weights are smaller; restore the file"
-            need_memory(f"reading the weights of {run.name}", 3 * size, advice)
-            weights = file.read()
-    except OSError as error:
-        raise StoreError(
-            f"{folder} has no weights.safetensors that can be read ({error.strerror}), though its "
-            "run is finished; restore the file, or move the folder away and train the run again"
-        ) from error
-    if (origin := RunFolder(folder.parent, run).layer()) and origin.source:
-        learn_recorded(origin.code, origin.source, folder.parent)
-    if not run.model.code:  # its code is not run before the model is needed
-        _check_tensors(run, weights)
-    return run, weights
-
-
-def read_result(folder: Path) -> dict[str, Any]:
-    """The complete result of a run folder; raises `StoreError` with the reason if it has none."""
-    try:
-        state, record = reading.read_run(str(folder))
-    except UnreadableError as reason:
-        raise StoreError(f"{folder} holds no readable run: {reason}") from None
-    if state != "finished":
-        raise StoreError(
-            f"{folder} has no result.json: only a finished run has weights; finish it first"
-        )
-    return record
-
-
-def _check_tensors(run: RunSpec, weights: bytes) -> list[str]:
-    """The names of a run's parameters, in order; raises `StoreError` unless the file has just
-    these, with the right shapes and in float32. Nothing larger than the file is allocated, whatever
-    the spec says."""
-    try:
-        given = dict(deserialize(weights))
-    except SafetensorError as error:
-        raise StoreError(f"the weights of {run.name} are damaged: {error}") from error
-    for name, each in sorted(given.items()):
-        if each["dtype"] != "F32":
-            raise StoreError(
-                f"the weights of {run.name} are not float32: {name!r:.80} is {each['dtype']}; "
-                "restore the folder"
-            )
-    found = {name: tuple(each["shape"]) for name, each in given.items()}
-    expected = shapes(run.model, run.seed, len(found), sum(map(math.prod, found.values())))
-    if found != expected:
-        raise StoreError(f"the weights of {run.name} do not fit its model; restore the folder")
-    return list(expected)
+        evaluate(((string[:, None] >> shifts) & 1).to(torch.uint8), index)
 
 
 def params_of(run: RunSpec, weights: bytes) -> Params:
     """The parameters of a run from the bytes of its weights file."""
-    names, params = _check_tensors(run, weights), load(weights)
+    names, params = check_tensors(run, weights), load(weights)
     return {name: params[name] for name in names}  # safetensors gives them in any order
-
-
-def _stack_of(run: RunSpec, weights: bytes, device: torch.device) -> Params:
-    """The parameters of a run as a stack of one."""
-    params = params_of(run, weights)
-    return {name: value.unsqueeze(0).to(device) for name, value in params.items()}
 
 
 def model_of(run: RunSpec, weights: bytes, device: torch.device) -> Model:
     """The trained model of a run as a function of inputs, in float32."""
-    stacked = with_buffers(_stack_of(run, weights, device), run.model, [run.seed])
+    return _model_and_code(run, weights, device)[0]
+
+
+def _model_and_code(
+    run: RunSpec, weights: bytes, device: torch.device
+) -> tuple[Model, StepperName]:
+    """The trained model of a run, and the code that evaluates it."""
+    params = params_of(run, weights)
+    stack = {name: value.unsqueeze(0).to(device) for name, value in params.items()}
+    stacked = with_buffers(stack, run.model, [run.seed])
     table = token_table(run.model.task, run.model.n_bits, device=device)
-    logits, _ = evaluator_here(run.model, stacked, device)
+    logits, code = evaluator_here(run.model, stacked, device)
 
     def model(bits: Tensor, index: Tensor) -> Tensor:
         size = batch_that_fits(run.model, bits.shape[1], len(index))
@@ -245,7 +188,7 @@ def model_of(run: RunSpec, weights: bytes, device: torch.device) -> Model:
         with explained(f"{run.model.family} fails") if run.model.code else nullcontext():
             return torch.cat([logits(stacked, run.model, table, part)[0] for part in parts])
 
-    return model
+    return model, code
 
 
 def verify_run(
@@ -256,77 +199,41 @@ def verify_run(
     count: bool = False,
     always: int | None = None,
 ) -> Verification:
-    """Verify the run of a folder and store the record there; see `verified`."""
-    record = verified(folder, device, budget, seed, count, always)
+    """Verify the run of a folder and store the record there; see `try_inputs`."""
+    stored = read_stored_run(folder)
+    before = stored.read_verification()
+    record = try_inputs(stored, before, device, budget, seed, count, always)
     keep_verification(folder, record)
     return record.found
 
 
-def verified(
-    folder: Path,
+def try_inputs(
+    stored: StoredRun,
+    before: VerificationRecord | None,
     device: Device,
     budget: int,
     seed: int,
     count: bool,
     always: int | None = None,
 ) -> VerificationRecord:
-    """Verify the run of a folder (see `examine`), joined with what is on record of its weights."""
-    run, weights = read_run(folder)
+    """Verify a stored run (see `verify_model`): the record, merged with that from before."""
+    run, weights, where = stored.spec, stored.weights, device.torch
     check_length(run, budget)
-    before = read_verification(str(folder))
     known: list[Case] = []
-    if before is not None and before.found.verdict in _WRONG:
+    if before is not None and before.found.verdict in WRONG:
         known = [before.found.counterexample or before.found.worst]
-    model = model_of(run, weights, device.torch)
-    n_bits, where = run.model.n_bits, device.torch
-    found = examine(model, n_bits, where, budget, seed, count=count, always=always, known=known)
-    digest = hashlib.sha256(weights).hexdigest()
-    _, path = evaluator_here(run.model, _stack_of(run, weights, where), where)
-    environment = describe_environment(device) | {"path": path}
-    fresh = VerificationRecord(
-        run.run_id, run.name, digest, "float32", budget, seed, found, environment, count
+    model, code = _model_and_code(run, weights, where)
+    found = verify_model(
+        model, run.model.n_bits, where, budget, seed, count=count, always=always, known=known
     )
-    return fresh if before is None else joined(before, fresh)
-
-
-def joined(before: VerificationRecord, fresh: VerificationRecord) -> VerificationRecord:
-    """What two records of the same weights say together: `before` itself if `fresh` adds nothing.
-
-    A wrong answer outweighs right ones. If a run was wrong before and is right now, also on the
-    input on record, rounding decides: it is *unsettled*. If both agree, the record that tried more
-    stays, with the least margin of both; one that is lower by no more than rounding may account for
-    is nothing new. A proof stays.
-    """
-    was, now = before.found, fresh.found
-    known, least = order(was.worst), order(now.worst)
-    if was.verdict in _WRONG and now.verdict not in _WRONG:
-        now = replace(now, verdict="unsettled")
-    agree = was.verdict == now.verdict or {was.verdict, now.verdict}.isdisjoint(_WRONG)
-    weaker = _tried(before, fresh.budget, fresh.count) and was.exhaustive >= now.exhaustive
-    if agree and weaker:
-        if least >= known - NEAR * max(1.0, abs(known)):
-            return before
-        lower = replace(was, worst=now.worst, counterexample=now.counterexample)
-        return replace(before, found=lower)
-    if now.verdict != "refuted" and known < least:
-        now = replace(now, worst=was.worst)
-    if was.proof is not None and was.proof.outcome != "no bounds":
-        now = now.with_proof(was.proof)
-    return replace(fresh, found=now)
-
-
-def with_stored(
-    folder: Path, before: VerificationRecord | None, record: VerificationRecord
-) -> VerificationRecord:
-    """The record joined with what another process has stored since `before` was read: a wrong input
-    that it found is not lost."""
-    there = read_verification(str(folder))
-    if there is None or there == before or there.weights_sha256 != record.weights_sha256:
-        return record
-    both, proof = joined(there, record), record.found.proof
-    if proof is None or (proof.verdict is None and both.found.proof is not None):
-        return both
-    return replace(both, found=both.found.with_proof(proof))
+    environment = describe_environment(device) | {"path": code}
+    record = VerificationRecord(
+        *(run.run_id, run.name, stored.weights_sha256, "float32", budget, seed),
+        found,
+        environment,
+        count,
+    )
+    return record if before is None else merge_records(before, record)
 
 
 def check_length(run: RunSpec, budget: int) -> None:
@@ -339,40 +246,3 @@ def check_length(run: RunSpec, budget: int) -> None:
         )
     two_bits = 3 * n * min(n * (n - 1), budget // (4 * n))
     need_memory(what, max(structured_bytes(n), two_bits), "take a smaller --budget or a shorter n")
-
-
-def is_enough(record: VerificationRecord, budget: int, count: bool) -> bool:
-    """Whether a record already says all that verifying again with this budget could."""
-    return record.found.verdict == PROVED or _tried(record, budget, count)
-
-
-def _tried(record: VerificationRecord, budget: int, count: bool) -> bool:
-    """Whether as many inputs have been tried as this budget would try."""
-    found = record.found
-    if found.exhaustive or (found.verdict == "refuted" and not count):
-        return True
-    return bool(found.stages) and record.budget >= budget and record.count >= count
-
-
-def may_be_proved(record: VerificationRecord, seconds: float) -> bool:
-    """Whether a proof could add something to a record: the run is neither proved, refuted nor
-    unsettled, and an earlier attempt, if any, was left open and had less time, or was never checked
-    by a second implementation."""
-    if record.found.verdict in (PROVED, *_WRONG):
-        return False
-    before = record.found.proof
-    if before is None or (before.outcome == "open" and before.seconds < seconds):
-        return True
-    if before.outcome in ("proved", "bounded"):
-        # Confirmed by all there is for such blocks, or, in records of 0.2, by nobody.
-        return not before.certificate_sha256
-    return False
-
-
-def finished_folders(store: Path) -> list[Path]:
-    """The folders of finished runs and of those set aside; raises `StoreError` if none exist."""
-    folders = [store / name for _, name in need_runs(store)]
-    found = [folder for folder in folders if folder_status(folder) in ("done", "set aside")]
-    if not found:
-        raise StoreError(f"no run of the store {store} has finished; `ithbit status` lists them")
-    return found

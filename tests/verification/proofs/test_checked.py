@@ -27,9 +27,11 @@ from ithbit.verification.proofs import run_proof
 from ithbit.verification.proofs.branch_and_bound import Found, Nodes, read_part, search
 from ithbit.verification.proofs.certificate import weights_of
 from ithbit.verification.proofs.interface import bounds_for
-from ithbit.verification.proofs.run_proof import attempt, prove_run
-from ithbit.verification.run_verification import read_run, verify_run
+from ithbit.verification.proofs.run_proof import prove_run, search_proof
+from ithbit.verification.run_verification import verify_run
+from ithbit.verification.stored_run import StoredRun, read_stored_run
 
+WEIGHTS_FILE = "weights.safetensors"
 ONE, TWO = ("rhi", "softmax-full"), ("lhi", "linear-causal")
 
 
@@ -82,7 +84,7 @@ def test_a_proof_is_stored_with_its_check(tmp_path) -> None:
 def test_two_layers_are_bounded_and_the_word_proved_is_not_stored(tmp_path) -> None:
     folder = made(tmp_path, TWO)
     untried(folder)
-    record = prove_run(folder, record_of(folder))
+    record = prove_run(read_stored_run(folder), record_of(folder))
     keep_verification(folder, record)
     assert record.found.verdict == BOUNDED
     assert "proved" not in (folder / "verification.json").read_text()
@@ -116,7 +118,7 @@ def test_what_the_search_proves_wrongly_is_not_called_proved(tmp_path, monkeypat
     folder = made(tmp_path, wrong=True)
     untried(folder)
     lying(monkeypatch, by=200.0)
-    record = prove_run(folder, record_of(folder), seconds=5)
+    record = prove_run(read_stored_run(folder), record_of(folder), seconds=5)
     proof = record.found.proof
     assert proof is not None
     assert (record.found.verdict, proof.outcome, proof.least_margin) == (
@@ -133,14 +135,15 @@ def test_what_the_search_refutes_wrongly_is_not_called_refuted(tmp_path, monkeyp
     folder = made(tmp_path)
     untried(folder)
     lying(monkeypatch, by=-200.0)
-    record = prove_run(folder, record_of(folder), seconds=5)
+    record = prove_run(read_stored_run(folder), record_of(folder), seconds=5)
     assert record.found.proof is not None
     assert (record.found.verdict, record.found.proof.outcome) == ("not refuted", "open")
 
 
 def test_a_wrong_input_is_wrong_in_balls_too(tmp_path) -> None:
     for wrong in (False, True):
-        run, weights = read_run(made(tmp_path / str(wrong), wrong=wrong))
+        stored = read_stored_run(made(tmp_path / str(wrong), wrong=wrong))
+        run, weights = stored.spec, stored.weights
         model = OneLayer(run.model, weights_of(weights))
         assert model.is_wrong(1, [1, 0, 1, 1]) == wrong
         assert not model.is_wrong(1, [1, 1, 1, 1])
@@ -151,7 +154,7 @@ def test_records_without_a_check_are_read_as_bounded(tmp_path) -> None:
     """Those written before the check was recorded, and those whose certificate is not there."""
     folder = made(tmp_path)
     untried(folder)
-    keep_verification(folder, prove_run(folder, record_of(folder)))
+    keep_verification(folder, prove_run(read_stored_run(folder), record_of(folder)))
     file, proof = folder / "verification.json", folder / "proof.json"
     written, certificate = json.loads(file.read_text()), proof.read_bytes()
     assert record_of(folder).found.verdict == PROVED
@@ -227,14 +230,15 @@ def test_a_finished_proof_survives_a_damaged_record(tmp_path, options) -> None:
 def test_a_proof_is_not_removed_before_another_stands(tmp_path) -> None:
     """A search that runs out of time leaves the file alone, whatever it is of."""
     folder = made(tmp_path)
-    run, weights = read_run(folder)
+    stored = read_stored_run(folder)
+    run, weights = stored.spec, stored.weights
     file = folder / "proof.json"
     file.write_bytes(b"the proof")
-    proof, _ = attempt(run, weights, file, seconds=1e-9)
+    proof, _ = search_proof(run, weights, file, seconds=1e-9)
     assert proof.outcome in ("open", "proved")
     if proof.outcome == "open":
         assert file.read_bytes() == b"the proof"
-    proof, _ = attempt(run, weights, file)
+    proof, _ = search_proof(run, weights, file)
     assert proof.outcome == "proved"
     assert json.loads(file.read_bytes())["margin"] == proof.least_margin
 
@@ -245,12 +249,12 @@ def test_a_certificate_that_stands_is_taken_and_a_false_one_is_said(tmp_path) ->
     proof = (folder / "proof.json").read_bytes()
     untried(folder)
     said: list[str] = []
-    taken = prove_run(folder, record_of(folder), seconds=0, say=said.append)
+    taken = prove_run(read_stored_run(folder), record_of(folder), seconds=0, say=said.append)
     assert (taken.found.verdict, said) == (PROVED, [])
     other = made(tmp_path / "other", wrong=True)
     untried(other)
     shutil.copy(folder / "proof.json", other)
-    refused = prove_run(other, record_of(other), seconds=0, say=said.append)
+    refused = prove_run(read_stored_run(other), record_of(other), seconds=0, say=said.append)
     assert refused.found.verdict == "not refuted"
     assert "proof.json does not hold and does not count: it is for other weights" in said[0]
     assert (other / "proof.json").read_bytes() == proof
@@ -260,12 +264,13 @@ def test_a_certificate_that_stands_is_taken_and_a_false_one_is_said(tmp_path) ->
 def test_a_proof_of_another_run_with_the_same_weights_does_not_count(tmp_path, other) -> None:
     """Shapes depend neither on n nor on heads: weights may be right at one, and wrong here."""
     folder = made(tmp_path)
-    (run, weights), file = read_run(folder), folder / "proof.json"
-    proof, _ = attempt(replace(run, model=replace(run.model, **other)), weights, file)
+    stored, file = read_stored_run(folder), folder / "proof.json"
+    run, weights = stored.spec, stored.weights
+    proof, _ = search_proof(replace(run, model=replace(run.model, **other)), weights, file)
     assert proof.verdict == PROVED
     untried(folder)
     before, said = file.read_bytes(), []
-    found = prove_run(folder, record_of(folder), seconds=0, say=said.append)
+    found = prove_run(read_stored_run(folder), record_of(folder), seconds=0, say=said.append)
     assert found.found.verdict == "not refuted"
     assert f"it is about another run than {folder.name}" in said[0]
     assert file.read_bytes() == before
@@ -273,7 +278,8 @@ def test_a_proof_of_another_run_with_the_same_weights_does_not_count(tmp_path, o
 
 def part_with(folder: Path, **changes) -> Path:
     """The file of an unfinished search, with arrays or numbers changed."""
-    run, weights = read_run(folder)
+    stored = read_stored_run(folder)
+    run, weights = stored.spec, stored.weights
     bounds = bounds_for(run.model, weights_of(weights))
     found = search(bounds, 60)
     file = folder / "proof.part.safetensors"
@@ -300,14 +306,14 @@ def test_an_unfinished_search_is_not_believed(tmp_path, kind) -> None:
     part_with(folder, least_found=-1.0, bits="0000", index=1, share_closed=1.0)
     untried(folder)
     said: list[str] = []
-    record = prove_run(folder, record_of(folder), say=said.append)
+    record = prove_run(read_stored_run(folder), record_of(folder), say=said.append)
     assert record.found.proof is not None
     assert record.found.proof.outcome == ("proved" if kind == ONE else "bounded")
     assert said == []
     wrong = made(tmp_path / "wrong", kind, wrong=True)
     part_with(wrong, least_found=9.0, lower=lambda x: x * 0 + 9, least_proved=9.0)
     untried(wrong)
-    assert prove_run(wrong, record_of(wrong)).found.verdict == "refuted"
+    assert prove_run(read_stored_run(wrong), record_of(wrong)).found.verdict == "refuted"
 
 
 DAMAGED = {
@@ -331,11 +337,12 @@ DAMAGED = {
 def test_a_damaged_search_is_refused_and_started_afresh(tmp_path, kind) -> None:
     folder = made(tmp_path)
     file = part_with(folder, **DAMAGED[kind])
-    run, weights = read_run(folder)
+    stored = read_stored_run(folder)
+    run, weights = stored.spec, stored.weights
     with pytest.raises(CertificateError):
         read_part(file, hashlib.sha256(weights).hexdigest(), 4)
     said: list[str] = []
-    proof, _ = attempt(run, weights, folder / "proof.json", say=said.append)
+    proof, _ = search_proof(run, weights, folder / "proof.json", say=said.append)
     assert proof.outcome == "proved"
     (sentence,) = said
     assert "proof.part.safetensors is refused, and the search starts afresh: " in sentence
@@ -350,9 +357,10 @@ def test_a_search_with_functionals_is_none_of_one_layer(tmp_path, count) -> None
         functionals=lambda x: rows,
         limits=lambda x: np.tile([-1.0, 1.0], (len(x), count, 1)),
     )
-    (run, weights), said = read_run(folder), []
+    stored, said = read_stored_run(folder), []
+    run, weights = stored.spec, stored.weights
     assert read_part(folder / "proof.part.safetensors", sha_of(weights), 4) is not None
-    proof, _ = attempt(run, weights, folder / "proof.json", say=said.append)
+    proof, _ = search_proof(run, weights, folder / "proof.json", say=said.append)
     assert proof.outcome == "proved"
     assert "a search of one layer has no functionals" in said[0]
 
@@ -363,7 +371,22 @@ def test_a_proof_of_weights_that_were_swapped_meanwhile_is_not_stored(tmp_path) 
     untried(folder)
     record = replace(record_of(folder), weights_sha256=sha_of(b"those that were tried"))
     with pytest.raises(StoreError, match="were changed while they were verified"):
-        prove_run(folder, record, seconds=0)
+        prove_run(read_stored_run(folder), record, seconds=0)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_nor_is_one_of_weights_that_are_no_longer_in_the_folder(tmp_path, gone) -> None:
+    """The run was read and tried; then its file was replaced, or deleted."""
+    folder = made(tmp_path)
+    untried(folder)
+    stored, record, file = read_stored_run(folder), record_of(folder), folder / WEIGHTS_FILE
+    assert stored.weights_sha256 == record.weights_sha256
+    shutil.copy(made(tmp_path / "other", wrong=True) / WEIGHTS_FILE, file)
+    if gone:
+        file.unlink()
+    with pytest.raises(StoreError, match="were changed while they were verified"):
+        prove_run(stored, record)
+    assert not (folder / "proof.json").exists()
 
 
 def test_a_proof_on_record_must_be_that_of_the_file_beside_it(tmp_path) -> None:
@@ -435,7 +458,7 @@ def test_what_another_process_found_meanwhile_is_kept(tmp_path, monkeypatch) -> 
     verify(folder)
     wrong = replace(record_of(folder).found.worst, margin=-1.0)
 
-    def meanwhile(folder: Path, record: VerificationRecord, *rest) -> VerificationRecord:
+    def meanwhile(stored: StoredRun, record: VerificationRecord, *rest) -> VerificationRecord:
         found = replace(
             record.found,
             verdict="refuted",
@@ -444,8 +467,8 @@ def test_what_another_process_found_meanwhile_is_kept(tmp_path, monkeypatch) -> 
             counterexample=wrong,
             proof=None,
         )
-        keep_verification(folder, replace(record, found=found))
-        return prove_run(folder, record, *rest)
+        keep_verification(stored.path, replace(record, found=found))
+        return prove_run(stored, record, *rest)
 
     untried(folder)
     monkeypatch.setattr(run_proof, "prove_run", meanwhile)

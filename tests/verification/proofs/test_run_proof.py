@@ -23,8 +23,9 @@ from ithbit.verification.proofs.branch_and_bound import read_part
 from ithbit.verification.proofs.certificate import weights_of
 from ithbit.verification.proofs.interface import bounds_for
 from ithbit.verification.proofs.one_layer import Float32
-from ithbit.verification.proofs.run_proof import attempt, prove_run, tables_of
+from ithbit.verification.proofs.run_proof import prove_run, search_proof, tables_of
 from ithbit.verification.run_verification import model_of
+from ithbit.verification.stored_run import read_stored_run
 
 
 def copy(folder, tmp_path):
@@ -79,7 +80,7 @@ def test_what_is_wrong_in_real_arithmetic_is_refuted(tmp_path) -> None:
     record = replace(on_record(folder), weights_sha256=sha)
     (folder / "weights.safetensors").write_bytes(save(params))
     said: list[str] = []
-    fresh = prove_run(folder, record, say=said.append)
+    fresh = prove_run(read_stored_run(folder), record, say=said.append)
     assert "proof.json does not hold and does not count: it is for other weights" in said[0]
     keep_verification(folder, fresh)
     found = fresh.found
@@ -94,7 +95,7 @@ def test_what_is_wrong_in_real_arithmetic_is_refuted(tmp_path) -> None:
 
 def test_a_verdict_that_its_proof_denies_is_not_read(tmp_path) -> None:
     folder = copy(folders("rhi_n16_softmax-full_*_s0-*")[0], tmp_path)
-    keep_verification(folder, prove_run(folder, on_record(folder)))
+    keep_verification(folder, prove_run(read_stored_run(folder), on_record(folder)))
     file = folder / "verification.json"
     record = json.loads(file.read_text())
     for change in ({"outcome": "open"}, {"least_margin": None}, {"least_margin": -1.0}):
@@ -116,7 +117,7 @@ def test_a_proof_that_was_cut_short_goes_on_where_it_stopped(tmp_path, monkeypat
     """By its budget, then by the user, then to the end; of other weights nothing is taken."""
     run, weights = read(folders("rhi_n16_softmax-full_*_s0-*")[0])
     file, part = tmp_path / "proof.json", tmp_path / "proof.part.safetensors"
-    first, _ = attempt(run, weights, file, seconds=1e-9)
+    first, _ = search_proof(run, weights, file, seconds=1e-9)
     assert (first.outcome, first.nodes, part.exists()) == ("open", 32, True)
 
     def stop(found) -> None:
@@ -124,13 +125,13 @@ def test_a_proof_that_was_cut_short_goes_on_where_it_stopped(tmp_path, monkeypat
 
     monkeypatch.setattr("ithbit.verification.proofs.branch_and_bound._SPOKEN", -1.0)
     with pytest.raises(KeyboardInterrupt):
-        attempt(run, weights, file, watch=stop)
+        search_proof(run, weights, file, watch=stop)
     sha = hashlib.sha256(weights).hexdigest()
     read_back = read_part(part, sha, 16)
     assert read_back is not None
     assert read_back[0].nodes >= 32
     assert read_part(part, "other", 16) is None
-    last, _ = attempt(run, weights, file)
+    last, _ = search_proof(run, weights, file)
     assert (last.outcome, last.share_closed, part.exists()) == ("proved", 1, False)
     assert last.nodes > read_back[0].nodes
     assert last.seconds > read_back[0].seconds

@@ -234,8 +234,8 @@ def _normed(x: Balls, gain: list[Ball], bias: list[Ball]) -> Balls:
         return arb_mat([[a * scale * g + b] for a, g, b in zip(c, gain, bias, strict=True)])
     u = [2 * sum((c[k] * G[k][s] for k in range(d)), arb(0)) / d for s in range(columns - 1)]
     gram = (arb_mat(G).transpose() * arb_mat(G)).tolist()  # symmetric
-    beside = sum((sum(map(abs, row[k + 1 :]), arb(0)) for k, row in enumerate(gram)), arb(0))
-    square = (2 * beside + sum((abs(row[k]) for k, row in enumerate(gram)), arb(0))) / d
+    off_diagonal = sum((sum(map(abs, row[k + 1 :]), arb(0)) for k, row in enumerate(gram)), arb(0))
+    square = (2 * off_diagonal + sum((abs(row[k]) for k, row in enumerate(gram)), arb(0))) / d
     square = square.min(sum((y * y for y in r), arb(0)) / d)
     reach = sum(map(abs, u), arb(0))
     near = [(abs(a) - b).max(arb(0)) for a, b in zip(c, r, strict=True)]

@@ -5,8 +5,8 @@ of inputs: an index, a string with * for a free bit, a lower bound on the margin
 limits on linear functionals of the bits, in whole steps (`bands.py`). The check reads the weights,
 verifies in integers that the leaves cover all n · 2^n inputs (`coverage.py`), and bounds the margin
 over every leaf again; a leaf without a bound must contain no input, also by integers alone.
-For one layer it does so with separate code, in balls (`check.py`): what it confirms is proved. For
-two layers it shares the bounds of a leaf (`bounded.py`) with the search: what it confirms is
+For one layer it does so with separate code, in balls (`checks/`): what it confirms is proved. For
+two layers it shares the bounds of a leaf (`interface.py`) with the search: what it confirms is
 bounded, and unchecked. It does not need torch.
 Bounds are stated to five digits, rounded down, so that another order of summation confirms them.
 """
@@ -91,8 +91,8 @@ class Confirmed:
 
     def to_json(self) -> Json:
         verdict = "proved on all inputs" if self.checked else "bounded (unchecked)"
-        stands = {"verdict": verdict, "arithmetic": ARITHMETIC, "speaks_of": SPEAKS_OF}
-        return {"format": FORMAT} | asdict(self) | stands
+        claims = {"verdict": verdict, "arithmetic": ARITHMETIC, "speaks_of": SPEAKS_OF}
+        return {"format": FORMAT} | asdict(self) | claims
 
 
 def stated(bound: float) -> float:

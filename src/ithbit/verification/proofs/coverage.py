@@ -22,7 +22,7 @@ from ithbit.verification.proofs.interface import Ints, Leaves
 MOST_LEAVES = 1 << 19
 MOST_FUNCTIONALS = 16
 _MOST_WORK = 1 << 27  # leaves looked at; about two minutes
-_NODE = 64  # what a split costs beside, in leaves
+_NODE = 64  # what a split costs besides, in leaves
 _FEW = 14  # free bits up to which all strings of a leaf are tried
 
 Steps = NDArray[np.int64]

@@ -1,8 +1,8 @@
 """The proof of a trained run, combined with what `verify` observed into one verdict.
 
-A run that is refuted or unsettled stays so. A certificate that lies beside the run and is confirmed
+A run that is refuted or unsettled stays so. A certificate in the run's folder that is confirmed
 decides it. Otherwise bounds over all inputs are sought; if they are above 0, the certificate is
-made, its bytes are read again and confirmed by the second implementation (`check.py`), and only
+made, its bytes are read again and confirmed by the second implementation (`checks/`), and only
 then is the verdict *proved on all inputs*. Where there is none, the same bounds are computed again,
 and the verdict is *bounded (unchecked)*. The file is replaced only by a certificate that was
 confirmed.
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load
 
-from ithbit.errors import OutputError, StoreError
+from ithbit.errors import OutputError
 from ithbit.models.classifier import token_vectors
 from ithbit.models.stacked import linear
 from ithbit.spec import ModelSpec, RunSpec
@@ -28,7 +28,7 @@ from ithbit.tasks.tokens import token_table
 from ithbit.theory.certificate_file import CertificateError
 from ithbit.theory.layers import FloatArray
 from ithbit.verification.checks.one_layer_balls import OneLayer
-from ithbit.verification.input_search import alone
+from ithbit.verification.input_search import evaluate_singly
 from ithbit.verification.proofs import certificate
 from ithbit.verification.proofs.branch_and_bound import Found, part_of, read_part, search
 from ithbit.verification.proofs.certificate import Confirmed, OneByOne
@@ -40,7 +40,9 @@ from ithbit.verification.proofs.interface import (
     is_one,
 )
 from ithbit.verification.proofs.one_layer import Float32, Tables
-from ithbit.verification.run_verification import model_of, read_run
+from ithbit.verification.record_merging import WRONG
+from ithbit.verification.run_verification import model_of
+from ithbit.verification.stored_run import StoredRun
 
 FILE, PART = "proof.json", "{}.part.safetensors"
 SECONDS = 60.0
@@ -49,36 +51,36 @@ Say = Callable[[str], None]
 
 
 def prove_run(
-    folder: Path,
+    stored: StoredRun,
     record: VerificationRecord,
     seconds: float = SECONDS,
     watch: Callable[[Found], None] | None = None,
     one_by_one: OneByOne = iter,
     say: Say = lambda sentence: None,
 ) -> VerificationRecord:
-    """Try to prove the run in a folder right on all inputs, or to refute it: its verification with
-    the proof added. A certificate that is there and holds is taken; with no seconds, nothing else
-    is tried. A new one is written to the folder if that is writable. `one_by_one` shows how far the
-    check of a certificate is, and `say` gets a sentence about a file that is refused."""
-    run, weights = read_run(folder)
-    if hashlib.sha256(weights).hexdigest() != record.weights_sha256:
-        raise StoreError(f"the weights in {folder} were changed while they were verified")
-    before, is_wrong = record.found.proof, record.found.verdict in ("refuted", "unsettled")
+    """Try to prove a stored run right on all inputs, or to refute it: its verification with the
+    proof added. A certificate that exists and holds is taken; with no seconds, nothing else is
+    tried. A new one is written to the folder if that is writable. `one_by_one` shows how far the
+    check of a certificate is, and `say` gets a sentence about a file that is refused. Raises
+    `StoreError` if the record is not about the weights in the folder."""
+    run, weights, file = stored.spec, stored.weights, stored.path / FILE
+    stored.check_unchanged(record.weights_sha256)
+    before, is_wrong = record.found.proof, record.found.verdict in WRONG
     if is_wrong and (before is None or before.verdict is None):
         return record
-    stands = standing(run, weights, folder / FILE, before, one_by_one, say)
+    confirmed = confirm_certificate(run, weights, file, before, one_by_one, say)
     if is_wrong:  # a proof on record is checked all the same
-        return replace(record, found=replace(record.found, proof=stands))
-    if stands is not None:
-        return replace(record, found=record.found.with_proof(stands))
+        return replace(record, found=replace(record.found, proof=confirmed))
+    if confirmed is not None:
+        return replace(record, found=record.found.with_proof(confirmed))
     if not seconds > 0:
         return record
-    proof, case = attempt(run, weights, folder / FILE, seconds, watch, one_by_one, say)
+    proof, case = search_proof(run, weights, file, seconds, watch, one_by_one, say)
     found = record.found.with_proof(proof)
     if proof.outcome == "refuted":
         assert case is not None
         cpu = torch.device("cpu")
-        (ran,) = alone(model_of(run, weights, cpu), [case], cpu)
+        (ran,) = evaluate_singly(model_of(run, weights, cpu), [case], cpu)
         if ran.right:  # its margin is 0 within rounding
             found = replace(found, verdict="unsettled", method="proof")
         else:
@@ -96,7 +98,7 @@ def prove_run(
     return replace(record, found=found)
 
 
-def standing(
+def confirm_certificate(
     run: RunSpec,
     weights: bytes,
     file: Path,
@@ -105,7 +107,7 @@ def standing(
     say: Say = lambda sentence: None,
 ) -> Proof | None:
     """What the certificate in a file proves of a run with these weights, confirmed here; None if
-    there is none or it does not hold, which is said. What a record has of its search stays."""
+    there is none or it does not hold, which `say` gets. What a record has of its search stays."""
     try:
         data = file.read_bytes()
     except OSError:
@@ -135,7 +137,7 @@ def _of_certificate(search: Proof, held: Confirmed, data: bytes, file: Path) -> 
     )
 
 
-def attempt(
+def search_proof(
     run: RunSpec,
     weights: bytes,
     file: Path,
@@ -147,15 +149,15 @@ def attempt(
     """Search for a proof of weights, and write the certificate if it is confirmed: the proof, and
     the input of least margin met. An unfinished search is stored next to it, and the next one
     continues."""
-    kept = file.with_name(PART.format(file.stem))
+    part = file.with_name(PART.format(file.stem))
     sha = hashlib.sha256(weights).hexdigest()
     try:
-        start = read_part(kept, sha, run.model.n_bits)
+        start = read_part(part, sha, run.model.n_bits)
         if start is not None and len(start[1]) and is_one(run.model):
             raise CertificateError("a search of one layer has no functionals")
     except CertificateError as reason:
         start = None
-        say(f"{kept} is refused, and the search starts afresh: {reason}")
+        say(f"{part} is refused, and the search starts afresh: {reason}")
     try:
         params = certificate.weights_of(weights)
         bounds = bounds_for(run.model, params, None if start is None else start[1])
@@ -164,14 +166,14 @@ def attempt(
 
     def keep(found: Found) -> None:
         with suppress(OutputError):
-            write_whole(kept, part_of(found, bounds.functionals, sha))
+            write_whole(part, part_of(found, bounds.functionals, sha))
 
     found = search(bounds, seconds, watch=watch, start=start and start[0], keep=keep)
     if found.outcome == "open":
         keep(found)
     else:
         with suppress(OSError):
-            kept.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
     case = Case(found.bits, found.index, found.least_found)
     proof = Proof(
         "open",

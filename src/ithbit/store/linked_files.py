@@ -1,0 +1,63 @@
+"""The files of a run folder that its records refer to by digest: weights and certificate."""
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from dataclasses import replace
+from io import BufferedReader
+from pathlib import Path
+
+from ithbit.store.records import PROVED, VerificationRecord
+from ithbit.store.schema import UnreadableError
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """Open a file to read; raises OSError at once if it is anything else than a regular file."""
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return open(opened, "rb")
+
+
+def sha256_of_file(path: str | Path) -> str | None:
+    """The digest of a file; None if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, ValueError):
+        return None
+
+
+def check_linked_files(
+    folder: str, record: VerificationRecord, weights_sha256: str | None
+) -> VerificationRecord:
+    """The record, with its proof as *bounded* unless proof.json is the certificate it refers to;
+    raises `UnreadableError` if it is about other weights than these (None: there are none)."""
+    if weights_sha256 not in (None, record.weights_sha256):
+        raise UnreadableError("verification.json is about other weights than those of the folder")
+    found, proof = record.found, record.found.proof
+    counts = proof and proof.verdict == PROVED and _has_certificate(folder, record)
+    claimed = proof is not None and (proof.outcome == "proved" or found.verdict == PROVED)
+    if proof is not None and claimed and not counts:
+        found = found.with_proof(replace(proof, outcome="bounded", checked=""))
+    return replace(record, found=found)
+
+
+def _has_certificate(folder: str, record: VerificationRecord) -> bool:
+    """Whether proof.json is the file that a record says was confirmed, and states what the record
+    does of the same run and weights. Whether it holds is for `ithbit check-certificate` to say."""
+    proof = record.found.proof
+    try:
+        with open_regular(f"{folder}/proof.json") as file:
+            data = file.read()
+        content = json.loads(data)
+    except (OSError, ValueError, RecursionError):
+        return False
+    if proof is None or not isinstance(content, dict):
+        return False
+    stated = [content.get(name) for name in ("run_id", "weights_sha256", "margin")]
+    expected = [record.run_id, record.weights_sha256, proof.least_margin]
+    return stated == expected and hashlib.sha256(data).hexdigest() == proof.certificate_sha256
