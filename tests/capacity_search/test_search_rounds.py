@@ -20,11 +20,10 @@ from ithbit.capacity_search.search import SearchSettings
 from ithbit.capacity_search.search_rounds import Search, SearchState, rounds
 from ithbit.capacity_search.state import state_limits
 from ithbit.engine.device import choose_device
-from ithbit.engine.outcomes import record_failure
 from ithbit.errors import SpecError, StoreError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder, keep_verification
-from ithbit.store.records import Result
+from ithbit.store.records import Failure, Result
 from ithbit.sweeps.runner import run_all
 from ithbit.verification.run_verification import verified
 
@@ -239,7 +238,9 @@ def test_a_cell_whose_weights_are_gone_is_stuck_and_the_others_go_on(store, tmp_
 def test_a_run_that_diverged_has_failed(tmp_path) -> None:
     of = Search(ASK, tmp_path, SHORT)
     for run in of.runs(MODEL, 2).values():
-        record_failure(tmp_path, run, "the loss is not finite in epoch 1: nan")
+        folder = RunFolder(tmp_path, run)
+        folder.create()
+        folder.fail(Failure(run, "loss = nan", "", 1, "diverged"))
     assert of.standing(MODEL).lengths == "2-"
 
 

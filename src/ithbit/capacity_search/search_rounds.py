@@ -179,7 +179,7 @@ class Search:
                 try:
                     verify_run(self.store / run.folder, device, BUDGET, always=ALWAYS)
                 except StoreError as error:
-                    lost = Failure(run, str(error), traceback="", epoch=0)
+                    lost = Failure(run, str(error), traceback="", epoch=0, kind="error")
                     return replace(found, trying=run.model.n_bits, stuck=(lost,))
         return found
 
