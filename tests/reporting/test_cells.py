@@ -61,7 +61,7 @@ def test_other_settings_stand_apart_or_are_left_out(tmp_path: Path) -> None:
     assert counted(gather(load_rows(tmp_path), "paper"), GRU, 64) == (1, 1)
     both = gather(load_rows(tmp_path), "any")
     assert counted(both, GRU, 64) == (1, 1)
-    assert counted(both, replace(GRU, differs="epochs = 3"), 64) == (0, 1)
+    assert counted(both, replace(GRU, differs=(("max_epochs", 3),)), 64) == (0, 1)
     assert gather(load_rows(tmp_path), "paper").notes() == [
         "left out: 1 finished run with other settings than the paper's, or set to stop when first "
         "perfect with a seed that a whole run has"

@@ -159,8 +159,8 @@ def _title(axes: Axes, variant: Variant, cells: Cells) -> float:
         settings = wrapped(settings, _TITLE, size - 1)
         above = (size - 1) * LINE * n_lines(settings)
         at: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points"}
-        told = axes.annotate(settings, (0, 1), (0, 5), va="bottom", fontsize=size - 1, **at)
-        told.set_in_layout(False)  # the title has room for it
+        subtitle = axes.annotate(settings, (0, 1), (0, 5), va="bottom", fontsize=size - 1, **at)
+        subtitle.set_in_layout(False)  # the title has room for it
     axes.set_title(name, fontsize=size, pad=6 + 72 * above + (2 if settings else 0))
     return above + size * LINE * (n_lines(name) - 1)
 

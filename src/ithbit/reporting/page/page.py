@@ -22,8 +22,10 @@ from ithbit.reporting.cells import SHORT, Cells, gather, labels, layers_of
 from ithbit.reporting.comparison.agreement import DIFFERS, TESTED, Agreement, Comparison
 from ithbit.reporting.comparison.compare import cell_name, compare
 from ithbit.reporting.differences import (
-    differences,
-    natural,
+    settings_by_text,
+    settings_of,
+    settings_order,
+    settings_text,
     split_shared_and_distinct,
     with_differences,
 )
@@ -81,8 +83,9 @@ def _page_cell(
     comparison, look_up = None, None
     if v is not None and n_bits is not None:
         chosen = {"task": v.task, "family": _layer_key(v.family, v.code), "n_layers": v.n_layers}
-        told = {"settings": v.differs} if v.differs else {"positions": "polynomial"}
-        look_up = json.dumps(chosen | told | {"n_bits": n_bits})
+        settings = settings_text(v.differs)
+        chosen |= {"settings": settings} if settings else {"positions": "polynomial"}
+        look_up = json.dumps(chosen | {"n_bits": n_bits})
         kind = {"main": "successes", "accuracy": "accuracy"}.get(table.name, "")
         if not v.differs:  # the paper has no other settings
             comparison = found.get((kind, cell_name(v, n_bits)))
@@ -100,14 +103,16 @@ def _stands(cells: Cells) -> list[tuple[str, VerdictCounts]]:
 
     def place(kind: tuple[str, ...]) -> tuple[Any, ...]:
         differs, of, encoding = kind
-        return encoding != "polynomial", natural(differs), GROUPS.index(of), encoding
+        settings = settings_order(behind[differs])
+        return encoding != "polynomial", settings, GROUPS.index(of), encoding
 
     runs = cells.of(cells.by_cell)
+    behind = settings_by_text(runs)
     kinds = runs.partition_by("differs", "group", "encoding", as_dict=True)
     stands = []
     for differs, of, encoding in sorted(kinds, key=place):
         said = "" if encoding == "polynomial" else f", {encoding} positions"
-        name = f"{of}{cells.suffix(differs)}{said}"
+        name = f"{of}{cells.suffix(behind[differs])}{said}"
         stands.append((name, standing(kinds[differs, of, encoding])))
     return stands
 
@@ -130,7 +135,7 @@ def _runs_data(records: Records) -> dict[str, Any]:
     shown = labels(styles)
     names = {_layer_key(*layer): shown[layer] for layer in styles}
     order = {name: at for at, name in enumerate([*TASKS, *names])}
-    kinds = sorted(set(rows["differs"]), key=natural)
+    behind = settings_by_text(rows)
     keys = [_layer_key(*layer) for layer in rows.select("family", "code").iter_rows()]
     rows = rows.with_columns(pl.Series("family", keys, pl.String)).sort(
         pl.col("task").replace_strict(order),
@@ -138,13 +143,11 @@ def _runs_data(records: Records) -> dict[str, Any]:
         "n_layers",
         "n_bits",
         "positions",
-        pl.col("differs").replace_strict({each: at for at, each in enumerate(kinds)}),
+        pl.col("differs").replace_strict({text: at for at, text in enumerate(behind)}),
         "seed",
     )
-    told = {
-        each: f", {words}" if words else ""
-        for each, words in split_shared_and_distinct(kinds)[1].items()
-    }
+    distinct = split_shared_and_distinct(behind.values())[1]
+    words = {text: settings_text(distinct[settings]) for text, settings in behind.items()}
     points = max(12, min(48, CURVE_BUDGET // (7 * max(1, rows.height))))
     table = [
         [*map(_finite, row), _curve(records, run_id, folder, points)]
@@ -157,7 +160,8 @@ def _runs_data(records: Records) -> dict[str, Any]:
         "rows": table,
         "labels": names,
         "colours": {_layer_key(*layer): look.colour for layer, look in styles.items()},
-        "told": told | {"paper": "", "early stop": ""},
+        "told": {text: f", {each}" if each else "" for text, each in words.items()}
+        | {"paper": "", "early stop": ""},
         "points": points,
     }
 
@@ -196,6 +200,7 @@ def render_page(records: Records, settings: str = "any") -> str:
         coded=_coded,
         records=records,
         cells=cells,
+        shared=settings_text(cells.shared),
         paper=published(),
         status=Counter(records.rows["status"]),
         settings=settings,
@@ -208,7 +213,7 @@ def render_page(records: Records, settings: str = "any") -> str:
         tables=[table for table in tables if table.has_ours],
         page_cell=partial(_page_cell, found),
         probed=[
-            (layer, differences({**layer.protocol, "settings": ""}))
+            (layer, settings_text(settings_of({**layer.protocol, "settings": ""})))
             for layer in probed_layers(records.store)
         ],
         rank_figure=rank_figure,
