@@ -250,10 +250,10 @@ def gather(records: Records, settings: str = "any") -> Cells:
         .sort(*_KEY, "seed")
     )
     by_key = counted.partition_by(_KEY, as_dict=True, maintain_order=True)
-    settings_behind = settings_by_text(counted)
+    behind = settings_by_text(counted)
     by_cell = {
-        Cell(Variant(*variant, settings_behind[differs]), n_bits, encoding): runs
-        for (*variant, differs, n_bits, encoding), runs in by_key.items()
+        Cell(Variant(task, family, n_layers, code, behind[differs]), n_bits, encoding): runs
+        for (task, family, n_layers, code, differs, n_bits, encoding), runs in by_key.items()
     }
     return Cells(
         by_cell,
