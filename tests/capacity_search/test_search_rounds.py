@@ -88,7 +88,7 @@ def test_a_run_that_is_refuted_does_not_count(store, tmp_path) -> None:
                 worst=replace(record.found.worst, margin=-1.0),
             )  # fmt: skip
             keep_verification(store / run.folder, replace(record, found=wrong))
-        fallen = Search(ASK, store, SHORT).standing(MODEL)
+        fallen = Search(ASK, store, SHORT).state(MODEL)
         assert fallen.train or fallen.bracket.low != low
     finally:
         for path in kept.values():
@@ -112,10 +112,10 @@ def test_structured_inputs_count_until_a_run_is_verified(store, tmp_path) -> Non
             result = json.loads((path / "result.json").read_text())
             result |= {"structured_wrong": 1, "structured_example": "bits 0, index 1"}
             (path / "result.json").write_text(json.dumps(result))
-    assert Search(ASK, tmp_path / "copy", SHORT).standing(MODEL).bracket == found.bracket
+    assert Search(ASK, tmp_path / "copy", SHORT).state(MODEL).bracket == found.bracket
     for path in folders:
         (path / "verification.json").unlink(missing_ok=True)
-    fallen = Search(ASK, tmp_path / "copy", SHORT).standing(MODEL)
+    fallen = Search(ASK, tmp_path / "copy", SHORT).state(MODEL)
     assert fallen.train or fallen.bracket.low != low
 
 
@@ -147,13 +147,13 @@ def test_a_store_that_is_none_and_damaged_runs_are_named(store, tmp_path) -> Non
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(StoreError, match="is a file"):
-        Search(ASK, file, SHORT).standing(MODEL)
+        Search(ASK, file, SHORT).state(MODEL)
     run = Search(ASK, tmp_path, SHORT).runs(MODEL, 2)[0.03, 0]
     (tmp_path / run.folder).mkdir()
     (tmp_path / run.folder / "spec.json").write_text("{")
     (tmp_path / run.folder / "result.json").write_text("{")
     with pytest.raises(StoreError, match=r"spec\.json is not valid JSON"):
-        Search(ASK, tmp_path, SHORT).standing(MODEL)
+        Search(ASK, tmp_path, SHORT).state(MODEL)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_run_that_diverged_has_failed(tmp_path) -> None:
         folder = RunFolder(tmp_path, run)
         folder.create()
         folder.fail(Failure(run, "loss = nan", "", 1, "diverged"))
-    assert of.standing(MODEL).lengths == "2-"
+    assert of.state(MODEL).lengths == "2-"
 
 
 def made_up(family: str, state: int, low: int, high: int | None) -> Capacity:

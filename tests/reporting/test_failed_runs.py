@@ -62,7 +62,7 @@ def records(request: pytest.FixtureRequest, sick: Path, tmp_path: Path) -> Recor
 
 def test_a_run_that_diverged_counts_and_one_that_could_not_be_run_does_not(records) -> None:
     cells = gather(records)
-    counted = {v: cells.standing([v], 64) for v in (GRU, SOFTMAX, SSM)}
+    counted = {v: cells.verdict_counts([v], 64) for v in (GRU, SOFTMAX, SSM)}
     assert {v: (found.solved, found.runs) for v, found in counted.items()} == {
         GRU: (3, 5),
         SOFTMAX: (0, 0),
@@ -97,7 +97,7 @@ def test_tables_and_figures_of_such_a_store(sick: Path, capsys: pytest.CaptureFi
 def test_a_store_where_all_diverged_has_a_table(tmp_path: Path, recorded: bool) -> None:
     for run in runs(GRU):
         fail(tmp_path, run, NAN, 0.6, recorded=recorded)
-    found = gather(load_rows(tmp_path)).standing([GRU], 64)
+    found = gather(load_rows(tmp_path)).verdict_counts([GRU], 64)
     assert (found.solved, found.runs) == (0, 5)
 
 
@@ -128,7 +128,7 @@ def test_a_history_that_is_lost_leaves_it_open_what_had_been_reached(tmp_path: P
     for path in tmp_path.glob("*/history.jsonl"):
         path.unlink()
     cells = gather(load_rows(tmp_path))
-    assert cells.standing([GRU], 64).runs == 1
+    assert cells.verdict_counts([GRU], 64).runs == 1
     assert "1 failed runs, which say nothing" in cells.notes()[0]
 
 

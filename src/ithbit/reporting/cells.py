@@ -29,7 +29,7 @@ from ithbit.reporting.differences import (
     split_shared_and_distinct,
     with_differences,
 )
-from ithbit.reporting.verdict_counts import STANDS, VerdictCounts, standing
+from ithbit.reporting.verdict_counts import VERDICT_OF_RUN, VerdictCounts, count_verdicts
 from ithbit.store.frame import COLUMNS, Records
 
 SETTINGS = ("any", "paper")
@@ -64,7 +64,7 @@ class Cells:
     n_unfinished: int = 0
     n_failed: int = 0
     settings: str = "any"
-    n_early: int = 0  # counted runs that are not `whole`
+    n_early: int = 0  # counted runs that are not `full_protocol_runs`
     n_diverged: int = 0  # counted runs that did not finish
     layers: tuple[Layer, ...] = ()  # of all the store's runs: each has one colour everywhere
 
@@ -77,9 +77,9 @@ class Cells:
         """The cell's runs."""
         return self.by_cell.get(Cell(variant, n_bits, positions), _NO_RUNS)
 
-    def standing(self, variants: Iterable[Variant], n_bits: int) -> VerdictCounts:
-        """How the runs of these variants at one length stand, together."""
-        return standing(self.of(Cell(variant, n_bits) for variant in variants))
+    def verdict_counts(self, variants: Iterable[Variant], n_bits: int) -> VerdictCounts:
+        """The verdicts on the runs of these variants at one length, counted together."""
+        return count_verdicts(self.of(Cell(variant, n_bits) for variant in variants))
 
     def ended_notes(self) -> list[str]:
         """Notes on unfinished and failed runs, not counted, and on diverged ones, counted."""
@@ -132,7 +132,7 @@ class Cells:
 
     def shown_lengths(self) -> list[int]:
         """The lengths to show: the runs', and the paper's unless all runs have other settings."""
-        return sorted({*(() if self.none_of_the_paper else LENGTHS), *self.lengths()})
+        return sorted({*(() if self.all_nonstandard else LENGTHS), *self.lengths()})
 
     def length_shown(self) -> int:
         """The length of tables that show only one: the paper's, else the store's longest."""
@@ -142,9 +142,11 @@ class Cells:
     def length_runs(
         self, n_bits: int, variant: Variant | None, differs: Settings = ()
     ) -> pl.DataFrame:
-        """Runs under the whole protocol at n of one variant, or of the nine constructive ones."""
+        """Runs under the full protocol at n of one variant, or of the nine constructive ones."""
         pooled = [replace(each, differs=differs) for each in published().cost]
-        return whole(self.of(Cell(v, n_bits) for v in ([variant] if variant else pooled)))
+        return full_protocol_runs(
+            self.of(Cell(v, n_bits) for v in ([variant] if variant else pooled))
+        )
 
     def positions_seeds(self) -> list[int]:
         """The seeds of the ablation of encodings: those of its non-polynomial runs, else the
@@ -175,7 +177,7 @@ class Cells:
 
     def variants_at(self, n_bits: int) -> list[Variant]:
         """The paper's constructive variants, and those with runs that the paper does not have."""
-        paper = [] if self.none_of_the_paper else published().cost
+        paper = [] if self.all_nonstandard else published().cost
         return [*paper, *(v for v in self.own() if not self.runs(v, n_bits).is_empty())]
 
     def settings_shown(self) -> list[Settings]:
@@ -183,7 +185,7 @@ class Cells:
         return sorted({cell.variant.differs for cell in self.by_cell} or {()}, key=settings_order)
 
     @property
-    def none_of_the_paper(self) -> bool:
+    def all_nonstandard(self) -> bool:
         """Whether there are runs, and none of them has the paper's settings."""
         return () not in self.settings_shown()
 
@@ -241,10 +243,10 @@ def gather(records: Records, settings: str = "any") -> Cells:
             f"none of the {finished.height} finished runs of the store {records.store} has "
             "the paper's settings; count runs of any settings with --settings any"
         )
-    # Of two runs with one seed, the whole one counts.
+    # Of two runs with one seed, the one under the full protocol counts.
     counted = (
         with_differences(chosen)
-        .with_columns(STANDS)
+        .with_columns(VERDICT_OF_RUN)
         .sort("stop_when_solved", maintain_order=True)
         .unique([*_KEY, "seed"], keep="first", maintain_order=True)
         .sort(*_KEY, "seed")
@@ -261,7 +263,7 @@ def gather(records: Records, settings: str = "any") -> Cells:
         n_unfinished,
         n_failed,
         settings,
-        counted.height - whole(counted).height,
+        counted.height - full_protocol_runs(counted).height,
         counted.filter(status="failed").height,
         tuple(layers_of(rows)),
     )
@@ -290,7 +292,7 @@ def labels(layers: Iterable[Layer]) -> dict[Layer, str]:
     return shown
 
 
-def whole(runs: pl.DataFrame) -> pl.DataFrame:
+def full_protocol_runs(runs: pl.DataFrame) -> pl.DataFrame:
     """The runs under the complete protocol, not set to stop when first perfect."""
     return runs.filter(~pl.col("stop_when_solved").fill_null(False))
 

@@ -12,7 +12,7 @@ from ithbit.published import Mean, Settings, Variant, published
 from ithbit.reporting.cells import Cells, solved, summary
 from ithbit.reporting.figures.style import FAINT, INK, chance_line, lengths_axis
 from ithbit.reporting.figures.texts import LINE, legend_below, n_lines, row_label, width_of, wrapped
-from ithbit.reporting.verdict_counts import WORDS, standing
+from ithbit.reporting.verdict_counts import WORDS, count_verdicts
 
 _LENGTH_FILLS = {32: ("#9ecae1", ""), 64: ("#3182bd", "///")}
 _EDGE: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
@@ -31,10 +31,10 @@ def positions_figure(cells: Cells) -> Figure | None:
     for row in rows:
         colour, hatch = _LENGTH_FILLS[row.n_bits]
         x = names.index(row.positions) + (-0.2 if row.n_bits == 32 else 0.2)
-        found, stand = summary(runs[row], "max_accuracy"), standing(runs[row])
-        share, printed = stand.solved / stand.runs, row.successes / row.runs
+        found, counts = summary(runs[row], "max_accuracy"), count_verdicts(runs[row])
+        share, printed = counts.solved / counts.runs, row.successes / row.runs
         left.annotate(
-            f"{stand.solved}/{stand.runs} {stand.marks()}".strip().replace(" ", "\n"),
+            f"{counts.solved}/{counts.runs} {counts.marks()}".strip().replace(" ", "\n"),
             (x, max(share, printed)),
             xytext=(0, 7),
             textcoords="offset points",
@@ -45,8 +45,10 @@ def positions_figure(cells: Cells) -> Figure | None:
         for axes, height, theirs in ((left, share, printed), (right, mean, row.accuracy)):
             axes.bar(x, height, 0.36, color=colour, hatch=hatch, **_EDGE)
             axes.plot(x, theirs, markersize=6, **_DIAMOND)
-    stands = [standing(runs[row]) for row in rows]
-    letters = [f"{w[0]} {word}" for word, w in WORDS.items() if any(s.counts[word] for s in stands)]
+    all_counts = [count_verdicts(runs[row]) for row in rows]
+    letters = [
+        f"{w[0]} {word}" for word, w in WORDS.items() if any(s.counts[word] for s in all_counts)
+    ]
     for axes, title in (
         (left, f"share of solved runs ({', '.join(letters)})".removesuffix(" ()")),
         (right, "mean max. held-out accuracy, from chance up"),
@@ -173,7 +175,7 @@ def length_figure(cells: Cells) -> Figure | None:
     whose: dict[str, dict[str, Any]] = {"ours": {}, "published": _OPEN}
     handles = [
         Line2D([], [], color=colour, marker=marker, label=f"{name}, at {where}", **style)
-        for name, style in list(whose.items())[: 1 if cells.none_of_the_paper else 2]
+        for name, style in list(whose.items())[: 1 if cells.all_nonstandard else 2]
         for _, where, colour, marker in _SIDES
     ]
     legend_below(figure, handles + settings_handles, 4)

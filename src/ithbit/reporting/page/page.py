@@ -21,7 +21,7 @@ from ithbit.reporting.figures.style import looks
 from ithbit.reporting.page.curves import thin_curve, thin_epochs
 from ithbit.reporting.page.page_tables import layer_key
 from ithbit.reporting.page.sections import report_page
-from ithbit.reporting.verdict_counts import STANDS
+from ithbit.reporting.verdict_counts import VERDICT_OF_RUN
 from ithbit.store.frame import Records
 from ithbit.store.writing import write_text
 
@@ -65,7 +65,7 @@ def _runs_data(records: Records) -> dict[str, Any]:
     """Columns, rows and curves for the page's script."""
     # Where settings differ from the paper's, the page says in what.
     said = pl.when(pl.col("differs") != "").then("differs").otherwise("settings")
-    rows = with_differences(records.rows).with_columns(STANDS, settings=said)
+    rows = with_differences(records.rows).with_columns(VERDICT_OF_RUN, settings=said)
     styles = looks(layers_of(rows))
     shown = labels(styles)
     names = {layer_key(*layer): shown[layer] for layer in styles}

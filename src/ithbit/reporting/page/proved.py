@@ -49,7 +49,7 @@ def theory_rows(cells: Cells) -> Iterator[TheoryRow]:
         n_bits = max(n for n in cells.lengths() if not cells.runs(variant, n).is_empty())
         formal = family_named(variant.family).formal or ""
         verdict = _verdict(cells, variant, n_bits)
-        ours = cells.standing([variant], n_bits)
+        ours = cells.verdict_counts([variant], n_bits)
         yield TheoryRow(
             variant.task.upper(),
             row_label(cells.label(variant)),

@@ -34,7 +34,7 @@ from ithbit.reporting.page.probe import rank_figure
 from ithbit.reporting.page.proved import TheoryRow, theory_rows
 from ithbit.reporting.tables.main import TABLES
 from ithbit.reporting.tables.table import NOTHING
-from ithbit.reporting.verdict_counts import SOLVED, WORDS, standing
+from ithbit.reporting.verdict_counts import SOLVED, WORDS, count_verdicts
 from ithbit.store.frame import Records
 from ithbit.store.probed import probed_layers
 
@@ -216,7 +216,7 @@ def _verdict_rows(cells: Cells) -> tuple[VerdictRow, ...]:
     for differs, of, encoding in sorted(kinds, key=order):
         positions = "" if encoding == "polynomial" else f", {encoding} positions"
         label = row_label(f"{of}{cells.suffix(behind[differs])}{positions}")
-        counts = standing(kinds[differs, of, encoding])
+        counts = count_verdicts(kinds[differs, of, encoding])
         by_verdict, not_tried = tuple(counts.counts.values()), counts.solved - counts.tried
         rows.append(VerdictRow(label, counts.runs, counts.solved, by_verdict, not_tried))
     return tuple(rows)
@@ -237,7 +237,7 @@ def _figures(cells: Cells) -> tuple[PageFigure, ...]:
     for name in FIGURES:
         if figure := drawn(name, cells):
             caption, of_published = _CAPTIONS[name]
-            if not cells.none_of_the_paper:
+            if not cells.all_nonstandard:
                 caption += f" {of_published}"
             found.append(PageFigure(name, for_page(figure, name), caption))
     return tuple(found)
