@@ -242,9 +242,9 @@ def mixed_records(mixed_store: Path) -> "Records":
 @pytest.fixture
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without their figures, which take nearly all of a page's time."""
-    from ithbit.reporting.page import page  # not by its dotted name: `ithbit.report` is a function
+    from ithbit.reporting.page import sections
 
-    monkeypatch.setattr(page, "FIGURES", {})
+    monkeypatch.setattr(sections, "FIGURES", {})
 
 
 @pytest.fixture

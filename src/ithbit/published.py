@@ -16,6 +16,8 @@ from ithbit.families import Group, Task
 LENGTHS = (8, 16, 32, 64)
 RUNS_PER_CELL = 5
 
+Settings = tuple[tuple[str, Any], ...]  # fields that differ from the paper's, with their values
+
 R = TypeVar("R")
 
 
@@ -39,17 +41,17 @@ class Mean:
 class Variant:
     """One trained architecture at one depth: a row of the 27-row tables.
 
-    `differs` names the settings that differ from the paper's, see `report/differences.py`.
+    `differs` has the settings that differ from the paper's, see `reporting/differences.py`.
     """
 
     task: Task
     family: str
     n_layers: int
     code: str = ""  # digest of a user's layer
-    differs: str = ""
+    differs: Settings = ()
 
     @property
-    def layer(self) -> tuple[str, ...]:
+    def layer(self) -> tuple[Any, ...]:
         """What determines how it is drawn and named: family, code and, if any, what differs."""
         return (self.family, self.code, *filter(None, [self.differs]))
 

@@ -19,7 +19,7 @@ from ithbit.capacity_search.search import (
 from ithbit.errors import SpecError
 
 ASK = SearchSettings(most_n=256)
-Truth = Callable[[int, float, int], bool]  # length, rate, seed: whether the run stands
+Truth = Callable[[int, float, int], bool]  # length, rate, seed: whether the run succeeds
 
 
 def searched(

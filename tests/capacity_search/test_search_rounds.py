@@ -21,11 +21,10 @@ from ithbit.capacity_search.search_rounds import Search, SearchState, rounds
 from ithbit.capacity_search.state import state_limits
 from ithbit.engine.device import choose_device
 from ithbit.engine.options import TrainingOptions
-from ithbit.engine.outcomes import record_failure
 from ithbit.errors import SpecError, StoreError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder, keep_verification
-from ithbit.store.records import Result
+from ithbit.store.records import Failure, Result
 from ithbit.sweeps.runner import run_all
 from ithbit.verification.run_verification import try_inputs
 from ithbit.verification.stored_run import read_stored_run
@@ -92,7 +91,7 @@ def test_a_run_that_is_refuted_does_not_count(store, tmp_path) -> None:
                 worst=replace(record.found.worst, margin=-1.0),
             )  # fmt: skip
             keep_verification(store / run.folder, replace(record, found=wrong))
-        fallen = Search(ASK, store, SHORT).standing(MODEL)
+        fallen = Search(ASK, store, SHORT).state(MODEL)
         assert fallen.train or fallen.bracket.low != low
     finally:
         for path in kept.values():
@@ -116,10 +115,10 @@ def test_structured_inputs_count_until_a_run_is_verified(store, tmp_path) -> Non
             result = json.loads((path / "result.json").read_text())
             result |= {"structured_wrong": 1, "structured_example": "bits 0, index 1"}
             (path / "result.json").write_text(json.dumps(result))
-    assert Search(ASK, tmp_path / "copy", SHORT).standing(MODEL).bracket == found.bracket
+    assert Search(ASK, tmp_path / "copy", SHORT).state(MODEL).bracket == found.bracket
     for path in folders:
         (path / "verification.json").unlink(missing_ok=True)
-    fallen = Search(ASK, tmp_path / "copy", SHORT).standing(MODEL)
+    fallen = Search(ASK, tmp_path / "copy", SHORT).state(MODEL)
     assert fallen.train or fallen.bracket.low != low
 
 
@@ -151,13 +150,13 @@ def test_a_store_that_is_none_and_damaged_runs_are_named(store, tmp_path) -> Non
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(StoreError, match="is a file"):
-        Search(ASK, file, SHORT).standing(MODEL)
+        Search(ASK, file, SHORT).state(MODEL)
     run = Search(ASK, tmp_path, SHORT).runs(MODEL, 2)[0.03, 0]
     (tmp_path / run.folder).mkdir()
     (tmp_path / run.folder / "spec.json").write_text("{")
     (tmp_path / run.folder / "result.json").write_text("{")
     with pytest.raises(StoreError, match=r"spec\.json is not valid JSON"):
-        Search(ASK, tmp_path, SHORT).standing(MODEL)
+        Search(ASK, tmp_path, SHORT).state(MODEL)
 
 
 @pytest.mark.parametrize(
@@ -242,8 +241,10 @@ def test_a_cell_whose_weights_are_gone_is_stuck_and_the_others_go_on(store, tmp_
 def test_a_run_that_diverged_has_failed(tmp_path) -> None:
     of = Search(ASK, tmp_path, SHORT)
     for run in of.runs(MODEL, 2).values():
-        record_failure(tmp_path, run, "the loss is not finite in epoch 1: nan")
-    assert of.standing(MODEL).lengths == "2-"
+        folder = RunFolder(tmp_path, run)
+        folder.create()
+        folder.fail(Failure(run, "loss = nan", "", 1, "diverged"))
+    assert of.state(MODEL).lengths == "2-"
 
 
 def made_up(family: str, state: int, low: int, high: int | None) -> Capacity:

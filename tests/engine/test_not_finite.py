@@ -220,7 +220,8 @@ def test_a_run_whose_logits_are_nan_is_not_solved(tmp_path: Path, compile) -> No
     runs = [RunSpec(ModelSpec("rhi", "softmax-full", 1), seed, DIVERGING) for seed in range(4)]
     for done in train(runs, tmp_path, CPU, compile=compile):
         assert isinstance(done, Failure)
-        assert done.diverged
+        assert done.kind == "diverged"
+        assert RunFolder(tmp_path, done.spec).outcome().kind == "diverged"
         assert RunFolder(tmp_path, done.spec).history() == []  # no epoch that could count
 
 

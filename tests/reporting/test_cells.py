@@ -9,10 +9,10 @@ from tests.support.synthetic_store import Plan, paper_plans, write_run, write_st
 
 from ithbit.errors import StoreError
 from ithbit.published import Variant
-from ithbit.reporting.cells import Cells, gather, median, summary, whole
+from ithbit.reporting.cells import Cells, full_protocol_runs, gather, median, summary
 from ithbit.reporting.comparison.compare import compare
 from ithbit.reporting.tables.main import TABLES
-from ithbit.reporting.verdict_counts import standing
+from ithbit.reporting.verdict_counts import count_verdicts
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.frame import load_rows
 
@@ -26,7 +26,7 @@ def plan(seed: int, protocol: Protocol = Protocol(), solved: bool = True, epochs
 
 def counted(cells: Cells, variant: Variant, n_bits: int) -> tuple[int, int]:
     """Solved runs of a cell, and all of them."""
-    found = cells.standing([variant], n_bits)
+    found = cells.verdict_counts([variant], n_bits)
     return found.solved, found.runs
 
 
@@ -44,7 +44,7 @@ def test_an_early_stop_counts_for_success_and_not_for_epochs(tmp_path: Path) -> 
     write_store(tmp_path, [plan(0, epochs=30), plan(1, early, epochs=10)], with_history=False)
     cells = gather(load_rows(tmp_path))
     assert counted(cells, GRU, 64) == (2, 2)
-    assert median(whole(cells.runs(GRU, 64)), "epochs") == 30.0
+    assert median(full_protocol_runs(cells.runs(GRU, 64)), "epochs") == 30.0
 
 
 def test_of_two_runs_of_a_seed_the_whole_one_counts(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_other_settings_stand_apart_or_are_left_out(tmp_path: Path) -> None:
     assert counted(gather(load_rows(tmp_path), "paper"), GRU, 64) == (1, 1)
     both = gather(load_rows(tmp_path), "any")
     assert counted(both, GRU, 64) == (1, 1)
-    assert counted(both, replace(GRU, differs="epochs = 3"), 64) == (0, 1)
+    assert counted(both, replace(GRU, differs=(("max_epochs", 3),)), 64) == (0, 1)
     assert gather(load_rows(tmp_path), "paper").notes() == [
         "left out: 1 finished run with other settings than the paper's, or set to stop when first "
         "perfect with a seed that a whole run has"
@@ -119,7 +119,7 @@ def test_a_seed_counts_once_whatever_the_settings(tmp_path: Path) -> None:
     early = Protocol(max_epochs=3, stop_when_solved=True)
     plans = [plan(0, early), plan(0, Protocol(max_epochs=3), solved=False)]
     cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)), "any")
-    assert [(f.solved, f.runs) for f in map(standing, cells.by_cell.values())] == [(0, 1)]
+    assert [(f.solved, f.runs) for f in map(count_verdicts, cells.by_cell.values())] == [(0, 1)]
     assert cells.notes()[-1].startswith("left out: 1 finished run set to stop when first perfect")
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 from tests.support.synthetic_store import Plan, write_run
 
@@ -13,7 +14,7 @@ from ithbit.reporting.tables.main import TABLES
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.frame import Records, export, load_rows
-from ithbit.store.records import Epoch, Failure
+from ithbit.store.records import Epoch, Failure, FailureKind
 
 GRU, SOFTMAX, SSM = (Variant("lhi", family, 1) for family in ("gru", "softmax-full", "mamba2"))
 NAN = "the loss is not finite in epoch 4: nan"
@@ -23,13 +24,14 @@ def runs(variant: Variant) -> list[RunSpec]:
     return [RunSpec(ModelSpec("lhi", variant.family, 64), seed) for seed in range(5)]
 
 
-def fail(store: Path, run: RunSpec, error: str, *accuracies: float) -> None:
-    """A run that ended in the epoch after these."""
+def fail(store: Path, run: RunSpec, error: str, *accuracies: float, recorded: bool = True) -> None:
+    """A run that ended in the epoch after these; records of before have no kind."""
     folder = RunFolder(store, run)
     folder.create()
     for number, accuracy in enumerate(accuracies, 1):
         folder.append_epoch(Epoch(number, 0.5, 0.5, accuracy, 1e-3, 0.1))
-    folder.fail(Failure(run, error, "", len(accuracies) + 1))
+    kind: FailureKind = "diverged" if error == NAN else "error"
+    folder.fail(Failure(run, error, "", len(accuracies) + 1, kind if recorded else None))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ def records(request: pytest.FixtureRequest, sick: Path, tmp_path: Path) -> Recor
 
 def test_a_run_that_diverged_counts_and_one_that_could_not_be_run_does_not(records) -> None:
     cells = gather(records)
-    counted = {v: cells.standing([v], 64) for v in (GRU, SOFTMAX, SSM)}
+    counted = {v: cells.verdict_counts([v], 64) for v in (GRU, SOFTMAX, SSM)}
     assert {v: (found.solved, found.runs) for v, found in counted.items()} == {
         GRU: (3, 5),
         SOFTMAX: (0, 0),
@@ -91,11 +93,33 @@ def test_tables_and_figures_of_such_a_store(sick: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().err.splitlines() == [f"ithbit: {note}" for note in cells.notes()]
 
 
-def test_a_store_where_all_diverged_has_a_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_store_where_all_diverged_has_a_table(tmp_path: Path, recorded: bool) -> None:
     for run in runs(GRU):
-        fail(tmp_path, run, NAN, 0.6)
-    found = gather(load_rows(tmp_path)).standing([GRU], 64)
+        fail(tmp_path, run, NAN, 0.6, recorded=recorded)
+    found = gather(load_rows(tmp_path)).verdict_counts([GRU], 64)
     assert (found.solved, found.runs) == (0, 5)
+
+
+def test_an_error_that_reads_like_divergence_is_none(tmp_path: Path) -> None:
+    """The kind on record counts, not the words of the message."""
+    folder = RunFolder(tmp_path, runs(GRU)[0])
+    folder.create()
+    folder.fail(Failure(folder.run, NAN, "", 1, "error"))
+    assert load_rows(tmp_path).rows["solved"].to_list() == [None]
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_exports_without_the_kind_of_failures_are_read(
+    sick: Path, tmp_path: Path, form: str
+) -> None:
+    rows = load_rows(sick)
+    path, _ = export(rows, tmp_path, form)
+    read, write = getattr(pl, f"read_{form}"), f"write_{form}"
+    table = read(path)
+    assert "failure_kind" in table.columns
+    getattr(table.drop("failure_kind"), write)(path)
+    assert load_rows(tmp_path).rows.equals(rows.rows)
 
 
 def test_a_history_that_is_lost_leaves_it_open_what_had_been_reached(tmp_path: Path) -> None:
@@ -104,7 +128,7 @@ def test_a_history_that_is_lost_leaves_it_open_what_had_been_reached(tmp_path: P
     for path in tmp_path.glob("*/history.jsonl"):
         path.unlink()
     cells = gather(load_rows(tmp_path))
-    assert cells.standing([GRU], 64).runs == 1
+    assert cells.verdict_counts([GRU], 64).runs == 1
     assert "1 failed runs, which say nothing" in cells.notes()[0]
 
 

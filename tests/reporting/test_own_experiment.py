@@ -17,7 +17,7 @@ from ithbit.errors import StoreError
 from ithbit.published import Variant
 from ithbit.reporting.cells import Cell, Cells, gather
 from ithbit.reporting.comparison.compare import compare
-from ithbit.reporting.differences import split_shared_and_distinct
+from ithbit.reporting.differences import settings_text, split_shared_and_distinct
 from ithbit.reporting.figures import FIGURES, draw, drawn, for_page
 from ithbit.reporting.figures.curves import curves_figure
 from ithbit.reporting.page.page import render_page
@@ -181,11 +181,13 @@ def test_a_figure_that_none_of_the_runs_belongs_in_is_refused(tmp_path: Path) ->
     )
 
 
-def test_told_apart() -> None:
-    assert split_shared_and_distinct(["", "d = 8"]) == ([], {"": "", "d = 8": "d = 8"})
-    shared, told = split_shared_and_distinct(["d = 8, batch = 64", "batch = 64, mixed examples"])
-    assert shared == ["batch = 64"]
-    assert list(told.values()) == ["d = 8, uniform examples", "d = 16, mixed examples"]
+def test_shared_and_distinct_settings() -> None:
+    wide, batch, mixed = ("d_model", 8), ("batch_size", 64), ("examples", "mixed")
+    assert split_shared_and_distinct([(), (wide,)]) == ((), {(): (), (wide,): (wide,)})
+    shared, distinct = split_shared_and_distinct([(wide, batch), (batch, mixed)])
+    assert settings_text(shared) == "batch = 64"
+    named = [settings_text(each) for each in distinct.values()]
+    assert named == ["d = 8, uniform examples", "d = 16, mixed examples"]
 
 
 @pytest.mark.usefixtures("without_figures")

@@ -40,14 +40,14 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
 
 
 def test_each_word_is_counted_once(records: Records) -> None:
-    found = gather(records).standing([GRU], 64)
+    found = gather(records).verdict_counts([GRU], 64)
     assert found == VerdictCounts(9, 8, COUNTS)
     assert found.marks() == "2r 2n 1b 1a 1p"
     assert found.sentence() == (
         "8 of 9 runs solved; of these 2 refuted, 2 not refuted, 1 bounded (unchecked), "
         "1 right on all inputs, 1 proved, 1 not tried"
     )
-    assert gather(records).standing([GRU], 8).marks() == ""
+    assert gather(records).verdict_counts([GRU], 8).marks() == ""
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -70,7 +70,7 @@ def test_a_run_folder(store: Path, plan: Plan, change: dict[str, Any], reason: s
     assert records.set_aside[0].reason.startswith(f"result.json {reason}")
     assert folder_status(folder) == "set aside"
     assert recorded(folder)[1] == records.set_aside[0].reason
-    assert gather(records).standing([GRU], 64).runs == 2
+    assert gather(records).verdict_counts([GRU], 64).runs == 2
     with pytest.raises(StoreError, match="it is left as it is"):
         RunFolder(store, plan.run).result()
 

@@ -43,6 +43,7 @@ NEW = {
     "certificate_sha256",
     "code",
     "examples",
+    "failure_kind",
     "structured_tried",
     "structured_wrong",
     "structured_example",

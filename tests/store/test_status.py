@@ -102,8 +102,12 @@ def test_a_finished_run_replaces_an_unfinished_one(store: Path, tmp_path: Path) 
     assert RunFolder(target, RUNS[0]).result() is not None
 
 
-def test_one_that_could_not_be_run_takes_nobody_s_place(store: Path, tmp_path: Path) -> None:
-    target, nan = tmp_path / "target", "the loss is not finite in epoch 1: nan"
+@pytest.mark.parametrize("recorded", [True, False])  # records of before have no kind
+def test_one_that_could_not_be_run_takes_nobody_s_place(
+    store: Path, tmp_path: Path, recorded: bool
+) -> None:
+    target = tmp_path / "target"
+    nan = "loss = nan" if recorded else "the loss is not finite in epoch 1: nan"
     for where, run, error in (
         (store, RUNS[2], "out of memory"),
         (target, RUNS[2], nan),
@@ -111,7 +115,8 @@ def test_one_that_could_not_be_run_takes_nobody_s_place(store: Path, tmp_path: P
         (target, RUNS[3], "out of memory"),
     ):
         RunFolder(where, run).create()
-        RunFolder(where, run).fail(Failure(run, error, "", 1))
+        kind = "diverged" if error == nan else "error"
+        RunFolder(where, run).fail(Failure(run, error, "", 1, kind if recorded else None))
     assert merge(store, target).already_there == [RUNS[2].name]
     assert [RunFolder(target, run).outcome().error for run in RUNS[2:]] == [nan, nan]
 

@@ -204,7 +204,7 @@ def capacity(
 
     standings: list[SearchState] = []
     if dry_run:
-        standings = [search.standing(model) for model in searches]
+        standings = [search.state(model) for model in searches]
         say(outlook(standings, search, options), file=sys.stderr)
     else:
         for turn, standings in enumerate(rounds(searches, train, chosen, until)):

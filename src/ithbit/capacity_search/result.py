@@ -101,10 +101,10 @@ class Capacity:
         return asdict(self) | {"bits_per_number": self.bits_per_number}
 
 
-def row(standing: SearchState, measure: bool = False) -> Capacity:
+def row(state: SearchState, measure: bool = False) -> Capacity:
     """The row of a cell. `measure` measures its state, which takes up to a minute or so."""
-    model, found, at_low = standing.model, standing.bracket, standing.lower
-    verdicts = sorted(set(standing.verdicts))
+    model, found, at_low = state.model, state.bracket, state.lower
+    verdicts = sorted(set(state.verdicts))
     return Capacity(
         model.task,
         model.family,
@@ -112,12 +112,12 @@ def row(standing: SearchState, measure: bool = False) -> Capacity:
         model.d_model,
         found.low or 0,
         found.high,
-        standing.done,
+        state.done,
         at_low.rate if at_low else None,
         at_low.stand if at_low else 0,
         at_low.runs if at_low else 0,
-        ", ".join(f"{standing.verdicts.count(each)} {each}" for each in verdicts),
-        standing.lengths,
+        ", ".join(f"{state.verdicts.count(each)} {each}" for each in verdicts),
+        state.lengths,
         code=model.code,
         **asdict(state_limits(model, measure)),
     )

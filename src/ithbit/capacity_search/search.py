@@ -1,6 +1,6 @@
 """Which n to try next, and which runs settle it: pure functions of the outcomes so far.
 
-A length is *solved* if at least `need` seeds stand at one learning rate, and *failed* if no rate
+A length is *solved* if at least `need` seeds succeed at one learning rate, and *failed* if no rate
 can get there any more. The search doubles n while it is solved, halves it while nothing is, and
 then takes geometric means until the solved and the failed length are within `factor`. On the way a
 few runs are enough to go on: the first seeds, and, once a rate has solved a length, that rate only.
@@ -27,7 +27,7 @@ class SearchSettings:
 
     rates: tuple[float, ...] = RATES
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    need: int = 4  # seeds that must stand, at one rate
+    need: int = 4  # seeds that must succeed, at one rate
     factor: float = 1.25
     start: int = 8
     most_n: int = MOST_N
@@ -55,7 +55,7 @@ class SearchSettings:
 class LengthJudgement:
     """The judgement of one length: solved, failed, or None with the runs to train next.
 
-    `rate` is the learning rate at which most seeds stand.
+    `rate` is the learning rate at which most seeds succeed.
     """
 
     solved: bool | None
@@ -64,17 +64,17 @@ class LengthJudgement:
 
 
 def judge(
-    stands: Mapping[Try, bool],
+    succeeded: Mapping[Try, bool],
     ask: SearchSettings,
     favourite: float,
     sure: bool = True,
     trusted: bool = False,
 ) -> LengthJudgement:
-    """Judge a length by its runs that have ended; `stands` says whether each of them stands.
+    """Judge a length by its runs that have ended; `succeeded` says whether each of them did.
 
     Few runs decide. At the favourite rate, just enough seeds to rule it out go first; the others
     follow if it is still possible, and other rates only if it is ruled out. Unless `sure` is set, a
-    length counts as solved when those first seeds all stand, and as failed when a `trusted`
+    length counts as solved when those first seeds all succeed, and as failed when a `trusted`
     favourite is ruled out: enough to go on to other lengths.
 
     >>> ask = SearchSettings(rates=(0.001, 0.01), seeds=(0, 1, 2), need=2)
@@ -86,7 +86,7 @@ def judge(
     ((0.001, 0), (0.001, 1))
     """
     of = {
-        rate: [stands[rate, seed] for seed in ask.seeds if (rate, seed) in stands]
+        rate: [succeeded[rate, seed] for seed in ask.seeds if (rate, seed) in succeeded]
         for rate in ask.rates
     }
     spare = len(ask.seeds) - ask.need
@@ -99,7 +99,7 @@ def judge(
         return LengthJudgement(False, best)
 
     def untried(rate: float, seeds: Sequence[int]) -> list[Try]:
-        return [(rate, seed) for seed in seeds if (rate, seed) not in stands]
+        return [(rate, seed) for seed in seeds if (rate, seed) not in succeeded]
 
     leading = [favourite] if favourite in alive else alive
     first = [each for rate in leading for each in untried(rate, ask.seeds[: spare + 1])]
@@ -148,7 +148,7 @@ def next_length(known: Mapping[int, bool], ask: SearchSettings) -> int | None:
 
 @dataclass(frozen=True)
 class LengthResult:
-    """A settled length: how many seeds stand and how many were run at its best rate."""
+    """A settled length: how many seeds succeeded and how many were run at its best rate."""
 
     n: int
     solved: bool
@@ -161,7 +161,7 @@ def replay(
     look: Callable[[int], Mapping[Try, bool]], ask: SearchSettings
 ) -> tuple[tuple[LengthResult, ...], int | None, tuple[Try, ...]]:
     """Replay the search from the start as far as ended runs take it; `look` says for each ended
-    run of a length whether it stands. Gives the lengths settled, in order, the one being tried
+    run of a length whether it succeeded. Gives the lengths settled, in order, the one being tried
     (None if the bracket is final) and the runs it needs next."""
     known: dict[int, bool] = {}
     tried: dict[int, LengthResult] = {}
@@ -174,11 +174,13 @@ def replay(
             if not unsure:
                 return tuple(tried.values()), None, ()
             n = unsure[0]
-        stands = look(n)
-        found = judge(stands, ask, favourite, sure=n in known, trusted=any(known.values()))
+        succeeded = look(n)
+        found = judge(succeeded, ask, favourite, sure=n in known, trusted=any(known.values()))
         if found.solved is None:
             return tuple(tried.values()), n, found.wanted
-        there = [stands[found.rate, seed] for seed in ask.seeds if (found.rate, seed) in stands]
+        there = [
+            succeeded[found.rate, seed] for seed in ask.seeds if (found.rate, seed) in succeeded
+        ]
         tried[n] = LengthResult(n, found.solved, found.rate, sum(there), len(there))
         if n in known:
             sure.add(n)

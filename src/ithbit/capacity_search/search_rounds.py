@@ -1,11 +1,11 @@
-"""The search over a store: where each cell stands, and rounds that advance all cells.
+"""The search over a store: the state of each cell's search, and rounds that advance all cells.
 
-A search keeps no state besides the runs. Where it stands is derived from the store each time: the
-same lengths are tried in the same order, as far as their runs have ended. Each round trains the
-next runs of all open cells together, so that a GPU has enough to do.
+A search stores nothing but the runs. Its state is derived from the store each time: the same
+lengths are tried in the same order, as far as their runs have ended. Each round trains the next
+runs of all open cells together, so that a GPU has enough to do.
 
-A run *stands* if it succeeded (right on every held-out sample in some epoch) and no wrong answer of
-its final weights is known, neither on the structured inputs that training ends with nor on those
+A run *succeeds* if it is solved (right on every held-out sample in some epoch) and no wrong answer
+of its final weights is known, neither on the structured inputs that training ends with nor on those
 that `verify` tried. Runs at the lower end of a bracket are verified before the bracket counts as
 final. A run that diverged has failed; one that could not be run, e.g. for lack of memory, says
 nothing about learning.
@@ -42,12 +42,12 @@ from ithbit.verification.run_verification import ALWAYS, verify_run
 # held-out loss is small: half as many epochs again; the paper's 1e-6 takes several times that.
 PROTOCOL = Protocol(examples="mixed", stop_loss=1e-3, max_epochs=200)
 BUDGET = 1 << 16  # inputs tried in the search for a wrong answer; up to n = 16 all of them
-GPU_MINUTES = 0.75  # per round: runs not done by then go on in the next, beside new ones
+GPU_MINUTES = 0.75  # per round: runs not done by then go on in the next, with new ones
 
 
 @dataclass(frozen=True)
 class SearchState:
-    """Where the search of one cell stands: the lengths settled, in order, and what comes next.
+    """The state of the search of one cell: the lengths settled, in order, and what comes next.
 
     `model` may have any length. The bracket is final when no run is left to train or to verify and
     none is stuck.
@@ -59,7 +59,7 @@ class SearchState:
     train: tuple[RunSpec, ...] = ()
     verify: tuple[RunSpec, ...] = ()
     stuck: tuple[Failure, ...] = ()  # wanted runs that could not be run or verified
-    verdicts: tuple[str, ...] = ()  # of the runs that stand at the lower end
+    verdicts: tuple[str, ...] = ()  # of the runs that succeed at the lower end
 
     @property
     def bracket(self) -> Bracket:
@@ -80,7 +80,7 @@ class SearchState:
         return " ".join(f"{each.n}{'+' if each.solved else '-'}" for each in self.tried)
 
     def sentence(self) -> str:
-        """Where it stands, in one line."""
+        """The state in one line."""
         model, now = self.model, "done"
         if self.train:
             rates = sorted({run.protocol.learning_rate for run in self.train})
@@ -121,42 +121,44 @@ class Search:
         runs = [run for protocol in protocols for run in cell(at_n, protocol, seeds)]
         return {(run.protocol.learning_rate, run.seed): run for run in runs}
 
-    def standing(self, model: ModelSpec) -> SearchState:
-        """Where the search of a cell stands according to the store."""
+    def state(self, model: ModelSpec) -> SearchState:
+        """The state of the search of a cell according to the store."""
         check_kind(self.store)
-        tried, trying, wanted = replay(lambda n: self._stands(model, n), self.ask)
+        tried, trying, wanted = replay(lambda n: self._successes(model, n), self.ask)
         if trying is None:
-            return self._sealed(SearchState(model, tried))
+            return self._with_verdicts(SearchState(model, tried))
         runs = self.runs(model, trying)
         ended = {runs[each]: self._ended.get(runs[each]) for each in wanted}
         train = tuple(run for run, done in ended.items() if done is None)
         stuck = tuple(done for done in ended.values() if isinstance(done, Failure))
         return SearchState(model, tried, trying, train, stuck=stuck)
 
-    def _sealed(self, standing: SearchState) -> SearchState:
+    def _with_verdicts(self, state: SearchState) -> SearchState:
         """A narrow bracket with the verdicts and the unverified runs at its lower end."""
-        model, low = standing.model, standing.lower
+        model, low = state.model, state.lower
         if low is None:
-            return standing
+            return state
         runs = self.runs(model, low.n)
-        stand = [each for each, does in self._stands(model, low.n).items() if does]
-        records = {runs[each]: self._record(runs[each]) for each in stand if each[0] == low.rate}
+        successful = [each for each, does in self._successes(model, low.n).items() if does]
+        records = {
+            runs[each]: self._record(runs[each]) for each in successful if each[0] == low.rate
+        }
         known = {run: record for run, record in records.items() if record is not None}
         enough = {run for run, record in known.items() if is_enough(record, BUDGET, count=False)}
         verdicts = tuple(record.found.verdict for record in known.values())
         verify = tuple(run for run in records if run not in enough)
-        return replace(standing, verify=verify, verdicts=verdicts)
+        return replace(state, verify=verify, verdicts=verdicts)
 
-    def _stands(self, model: ModelSpec, n: int) -> dict[Try, bool]:
-        """Whether each run of a length stands, for the runs that finished or diverged."""
-        stands = {}
+    def _successes(self, model: ModelSpec, n: int) -> dict[Try, bool]:
+        """Whether each run of a length succeeded, for the runs that finished or diverged."""
+        successes = {}
         for each, run in self.runs(model, n).items():
             if run not in self._ended and (found := RunFolder(self.store, run).outcome()):
                 self._ended[run] = found
             done = self._ended.get(run)
             if isinstance(done, Result) or (done is not None and done.diverged):
-                stands[each] = self._is_right(run, done)
-        return stands
+                successes[each] = self._is_right(run, done)
+        return successes
 
     def _is_right(self, run: RunSpec, done: Result | Failure) -> bool:
         if isinstance(done, Failure) or not done.solved:
@@ -169,18 +171,18 @@ class Search:
 
     def retry(self, model: ModelSpec) -> None:
         """Forget the failures that a cell is stuck at, so that those runs are tried again."""
-        for run in forget_failures([each.spec for each in self.standing(model).stuck], self.store):
+        for run in forget_failures([each.spec for each in self.state(model).stuck], self.store):
             del self._ended[run]
 
     def verified(self, model: ModelSpec, device: Device) -> SearchState:
-        """Where a cell stands after verifying the lower end of its bracket, if it has one. If the
+        """The state of a cell after verifying the lower end of its bracket, if it has one. If the
         weights of a run there cannot be read, the cell is stuck; the other cells go on."""
-        while (found := self.standing(model)).verify:
+        while (found := self.state(model)).verify:
             for run in found.verify:
                 try:
                     verify_run(self.store / run.folder, device, BUDGET, always=ALWAYS)
                 except StoreError as error:
-                    lost = Failure(run, str(error), traceback="", epoch=0)
+                    lost = Failure(run, str(error), traceback="", epoch=0, kind="error")
                     return replace(found, trying=run.model.n_bits, stuck=(lost,))
         return found
 
@@ -199,7 +201,7 @@ def rounds(
     while True:
         found = [search.verified(model, device) for model, search in searches.items()]
         yield found
-        runs = [run for standing in found for run in standing.train]
+        runs = [run for state in found for run in state.train]
         if not runs or time.monotonic() >= until:
             return
         train(runs)

@@ -34,7 +34,7 @@ from ithbit.errors import BusyError, IthbitError, SpecError
 from ithbit.models.classifier import init, n_parameters
 from ithbit.models.stacked import unpacked
 from ithbit.spec import RunSpec
-from ithbit.store.records import NOT_FINITE, Epoch, Failure, Result, StoppedBy
+from ithbit.store.records import Epoch, Failure, FailureKind, Result, StoppedBy
 
 SAVE_SECONDS = 10.0  # a crash costs at most this much work, plus one epoch
 _SAVE_SETTING = "ITHBIT_SAVE_SECONDS"  # overrides it, for slow file systems or frequent crashes
@@ -132,8 +132,8 @@ def _stop(cell: CellTraining) -> bool:
             epoch = progress.history[-1]
             finite = math.isfinite(epoch.train_loss)
             loss = f"{epoch.held_out_loss} on held-out examples" if finite else epoch.train_loss
-            error = f"{NOT_FINITE} in epoch {len(progress.history)}: {loss}"
-            _fail(progress, error, "", cell)
+            error = f"the loss is not finite in epoch {len(progress.history)}: {loss}"
+            _fail(progress, "diverged", error, "", cell)
         else:
             _finish(progress, reason, cell)
     return bool(ended)
@@ -240,16 +240,18 @@ def _recover(
         text = f"{family} failed with {n_runs} runs at once ({why}): trained one at a time"
     if text is None:
         for progress in cell.active:
-            _fail(progress, message, trace, cell)
+            _fail(progress, "error", message, trace, cell)
     else:
         cell.notify(Event(run, Notice(text)))
     cell.suspended.extendleft(reversed(cell.active))
     cell.active = []
 
 
-def _fail(progress: Progress, error: str, trace: str, cell: CellTraining) -> None:
+def _fail(
+    progress: Progress, kind: FailureKind, error: str, trace: str, cell: CellTraining
+) -> None:
     """Record that a run cannot continue."""
-    failure = Failure(progress.run, error, trace, len(progress.history))
+    failure = Failure(progress.run, error, trace, len(progress.history), kind)
     progress.folder.fail(failure)
     cell.release(progress)
     cell.notify(Event(progress.run, failure))

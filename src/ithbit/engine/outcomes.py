@@ -42,7 +42,7 @@ def record_failure(store: Path, run: RunSpec, error: str) -> Failure:
     """Record that a run could not be trained, whether or not it already has a folder."""
     folder = RunFolder(store, run)
     folder.create()
-    failure = Failure(run, error, "", len(folder.history()))
+    failure = Failure(run, error, "", len(folder.history()), "error")
     folder.fail(failure)
     return failure
 

@@ -21,14 +21,20 @@ import polars as pl
 from ithbit.display import pluralize
 from ithbit.errors import StoreError
 from ithbit.families import FAMILIES, TASKS, family_named
-from ithbit.published import LENGTHS, Mean, Variant, published
-from ithbit.reporting.differences import natural, split_shared_and_distinct, with_differences
-from ithbit.reporting.verdict_counts import STANDS, VerdictCounts, standing
+from ithbit.published import LENGTHS, Mean, Settings, Variant, published
+from ithbit.reporting.differences import (
+    settings_by_text,
+    settings_order,
+    settings_text,
+    split_shared_and_distinct,
+    with_differences,
+)
+from ithbit.reporting.verdict_counts import VERDICT_OF_RUN, VerdictCounts, count_verdicts
 from ithbit.store.frame import COLUMNS, Records
 
 SETTINGS = ("any", "paper")
 SHORT = 6  # digits of a code's digest that are shown
-Layer = tuple[str, ...]  # a family, the digest of its code if it is a user's, and what differs
+Layer = tuple[Any, ...]  # a family, the digest of its code if it is a user's, and its `Settings`
 _KEY = ["task", "family", "n_layers", "code", "differs", "n_bits", "encoding"]
 
 
@@ -58,7 +64,7 @@ class Cells:
     n_unfinished: int = 0
     n_failed: int = 0
     settings: str = "any"
-    n_early: int = 0  # counted runs that are not `whole`
+    n_early: int = 0  # counted runs that are not `full_protocol_runs`
     n_diverged: int = 0  # counted runs that did not finish
     layers: tuple[Layer, ...] = ()  # of all the store's runs: each has one colour everywhere
 
@@ -71,9 +77,9 @@ class Cells:
         """The cell's runs."""
         return self.by_cell.get(Cell(variant, n_bits, positions), _NO_RUNS)
 
-    def standing(self, variants: Iterable[Variant], n_bits: int) -> VerdictCounts:
-        """How the runs of these variants at one length stand, together."""
-        return standing(self.of(Cell(variant, n_bits) for variant in variants))
+    def verdict_counts(self, variants: Iterable[Variant], n_bits: int) -> VerdictCounts:
+        """The verdicts on the runs of these variants at one length, counted together."""
+        return count_verdicts(self.of(Cell(variant, n_bits) for variant in variants))
 
     def ended_notes(self) -> list[str]:
         """Notes on unfinished and failed runs, not counted, and on diverged ones, counted."""
@@ -94,7 +100,8 @@ class Cells:
         """Notes on what is not counted, and on what is counted although it is not the paper's."""
         notes = self.ended_notes()
         if self.shared:
-            notes.append(f"all runs differ from the paper's settings in: {', '.join(self.shared)}")
+            shared = settings_text(self.shared)
+            notes.append(f"all runs differ from the paper's settings in: {shared}")
         elif any(self.settings_shown()):
             notes.append(
                 "settings that are not the paper's are named, and their runs listed separately; "
@@ -125,17 +132,21 @@ class Cells:
 
     def shown_lengths(self) -> list[int]:
         """The lengths to show: the runs', and the paper's unless all runs have other settings."""
-        return sorted({*(() if self.none_of_the_paper else LENGTHS), *self.lengths()})
+        return sorted({*(() if self.all_nonstandard else LENGTHS), *self.lengths()})
 
     def length_shown(self) -> int:
         """The length of tables that show only one: the paper's, else the store's longest."""
         lengths = self.lengths()
         return max(lengths) if lengths and 64 not in lengths else 64
 
-    def length_runs(self, n_bits: int, variant: Variant | None, differs: str = "") -> pl.DataFrame:
-        """Runs under the whole protocol at n of one variant, or of the nine constructive ones."""
+    def length_runs(
+        self, n_bits: int, variant: Variant | None, differs: Settings = ()
+    ) -> pl.DataFrame:
+        """Runs under the full protocol at n of one variant, or of the nine constructive ones."""
         pooled = [replace(each, differs=differs) for each in published().cost]
-        return whole(self.of(Cell(v, n_bits) for v in ([variant] if variant else pooled)))
+        return full_protocol_runs(
+            self.of(Cell(v, n_bits) for v in ([variant] if variant else pooled))
+        )
 
     def positions_seeds(self) -> list[int]:
         """The seeds of the ablation of encodings: those of its non-polynomial runs, else the
@@ -166,17 +177,17 @@ class Cells:
 
     def variants_at(self, n_bits: int) -> list[Variant]:
         """The paper's constructive variants, and those with runs that the paper does not have."""
-        paper = [] if self.none_of_the_paper else published().cost
+        paper = [] if self.all_nonstandard else published().cost
         return [*paper, *(v for v in self.own() if not self.runs(v, n_bits).is_empty())]
 
-    def settings_shown(self) -> list[str]:
-        """What differs from the paper, in row order: "" first, unless all runs differ from it."""
-        return sorted({cell.variant.differs for cell in self.by_cell} or {""}, key=natural)
+    def settings_shown(self) -> list[Settings]:
+        """What differs from the paper, in row order: () first, unless all runs differ from it."""
+        return sorted({cell.variant.differs for cell in self.by_cell} or {()}, key=settings_order)
 
     @property
-    def none_of_the_paper(self) -> bool:
+    def all_nonstandard(self) -> bool:
         """Whether there are runs, and none of them has the paper's settings."""
-        return "" not in self.settings_shown()
+        return () not in self.settings_shown()
 
     def family(self, variant: Variant) -> str:
         """The name of its family."""
@@ -186,17 +197,18 @@ class Cells:
         """The name of its family, and the settings that distinguish it."""
         return f"{self.family(variant)}{self.suffix(variant.differs)}"
 
-    def suffix(self, differs: str) -> str:
+    def suffix(self, differs: Settings) -> str:
         """What a label adds for these settings: all that distinguishes them from others."""
-        return f", {told}" if (told := self._told[1].get(differs, differs)) else ""
+        text = settings_text(self._shared_and_distinct[1].get(differs, differs))
+        return f", {text}" if text else ""
 
     @property
-    def shared(self) -> list[str]:
+    def shared(self) -> Settings:
         """The settings that all runs share and that are not the paper's."""
-        return self._told[0]
+        return self._shared_and_distinct[0]
 
     @cached_property
-    def _told(self) -> tuple[list[str], dict[str, str]]:
+    def _shared_and_distinct(self) -> tuple[Settings, dict[Settings, Settings]]:
         return split_shared_and_distinct(self.settings_shown())
 
     @cached_property
@@ -208,7 +220,7 @@ def in_order(variant: Variant) -> tuple[Any, ...]:
     """Sort key: tasks and families in the order of the paper, then users' layers by name."""
     place = [*FAMILIES, variant.family].index(variant.family)
     own = variant.family, variant.code
-    return TASKS.index(variant.task), place, *own, variant.n_layers, natural(variant.differs)
+    return TASKS.index(variant.task), place, *own, variant.n_layers, settings_order(variant.differs)
 
 
 def gather(records: Records, settings: str = "any") -> Cells:
@@ -231,23 +243,28 @@ def gather(records: Records, settings: str = "any") -> Cells:
             f"none of the {finished.height} finished runs of the store {records.store} has "
             "the paper's settings; count runs of any settings with --settings any"
         )
-    # Of two runs with one seed, the whole one counts.
-    pluralize = (
+    # Of two runs with one seed, the one under the full protocol counts.
+    counted = (
         with_differences(chosen)
-        .with_columns(STANDS)
+        .with_columns(VERDICT_OF_RUN)
         .sort("stop_when_solved", maintain_order=True)
         .unique([*_KEY, "seed"], keep="first", maintain_order=True)
         .sort(*_KEY, "seed")
     )
-    by_key = pluralize.partition_by(_KEY, as_dict=True, maintain_order=True)
+    by_key = counted.partition_by(_KEY, as_dict=True, maintain_order=True)
+    behind = settings_by_text(counted)
+    by_cell = {
+        Cell(Variant(task, family, n_layers, code, behind[differs]), n_bits, encoding): runs
+        for (task, family, n_layers, code, differs, n_bits, encoding), runs in by_key.items()
+    }
     return Cells(
-        {Cell(Variant(*key[:-2]), *key[-2:]): runs for key, runs in by_key.items()},
-        finished.height - pluralize.height,
+        by_cell,
+        finished.height - counted.height,
         n_unfinished,
         n_failed,
         settings,
-        pluralize.height - whole(pluralize).height,
-        pluralize.filter(status="failed").height,
+        counted.height - full_protocol_runs(counted).height,
+        counted.filter(status="failed").height,
         tuple(layers_of(rows)),
     )
 
@@ -275,7 +292,7 @@ def labels(layers: Iterable[Layer]) -> dict[Layer, str]:
     return shown
 
 
-def whole(runs: pl.DataFrame) -> pl.DataFrame:
+def full_protocol_runs(runs: pl.DataFrame) -> pl.DataFrame:
     """The runs under the complete protocol, not set to stop when first perfect."""
     return runs.filter(~pl.col("stop_when_solved").fill_null(False))
 

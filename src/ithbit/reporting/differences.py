@@ -1,18 +1,17 @@
-"""In which settings a run differs from the paper's, in words that distinguish rows and lines.
+"""In which settings a run differs from the paper's, as fields with values, and in words.
 
 Every model size and every field of the protocol counts, except stopping when first perfect, which
 changes neither successes nor accuracy (see `cells.py`). The encoding of positions counts too,
 unless the run belongs to the paper's own ablation of encodings.
 """
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
 import polars as pl
 
-from ithbit.published import Variant, published
+from ithbit.published import Settings, Variant, published
 from ithbit.spec import ModelSpec, Protocol
 
 _NAMES = {
@@ -28,90 +27,106 @@ _SIZES = ("d_model", "n_heads", "d_ff", "d_state")
 _PAPER: dict[str, Any] = {name: getattr(ModelSpec, name) for name in _SIZES} | {
     field.name: field.default for field in fields(Protocol) if field.name != "stop_when_solved"
 }
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
-UNKNOWN = "settings of another version"
+_USUAL = _PAPER | {"positions": "polynomial"}
+# Settings that only another version knows are not in the table: the run can only be marked.
+_UNKNOWN = ("settings", "other")
+_OF_SETTINGS = ["settings", *_USUAL, "task", "family", "n_layers", "n_bits"]  # columns
 
 
-def _word(field: str, value: Any) -> str:
-    name = _NAMES.get(field, field.replace("_", " "))
-    return f"{value} {name}" if isinstance(value, str) else f"{name} = {value:.12g}"
+def settings_of(run: Mapping[str, Any]) -> Settings:
+    """The settings of a run that are not the paper's, in the order of the protocol. A field that
+    the run lacks, or that is None, has the paper's value.
 
-
-_USUAL = {_word(name, "")[1:]: _word(name, value) for name, value in _PAPER.items()} | {
-    "positions": "polynomial positions"
-}
-
-
-def differences(run: dict[str, Any]) -> str:
-    """The settings of a run that are not the paper's, "" if there are none.
-
-    >>> differences({"settings": "other", "d_model": 8, "learning_rate": 0.003})
-    'd = 8, lr = 0.003'
+    >>> settings_of({"settings": "other", "d_model": 8, "learning_rate": 0.003})
+    (('d_model', 8), ('learning_rate', 0.003))
     """
-    found = [_word(n, run[n]) for n, usual in _PAPER.items() if run.get(n, usual) != usual]
-    # Settings that only another version knows are not in the table: the run can only be marked.
+    given = {name: value for name in _USUAL if (value := run.get(name)) is not None}
+    found = [(n, given[n]) for n, usual in _PAPER.items() if given.get(n, usual) != usual]
     if not found and run.get("settings") == "other":
-        found = [UNKNOWN]
-    if run.get("positions", "polynomial") != "polynomial" and (found or not _of_ablation(run)):
-        found.append(_word("positions", run["positions"]))
-    return ", ".join(found)
+        found = [_UNKNOWN]
+    positions = given.get("positions", "polynomial")
+    if positions != "polynomial" and (found or not _of_ablation(run)):
+        found.append(("positions", positions))
+    return tuple(found)
 
 
-def _of_ablation(run: dict[str, Any]) -> bool:
+def _of_ablation(run: Mapping[str, Any]) -> bool:
     """Whether the paper's ablation of encodings has this model and length."""
     paper, model = published(), Variant(run["task"], run["family"], run["n_layers"])
     lengths = {row.n_bits for row in paper.positions}
     return run["n_bits"] in lengths and model in paper.positions_variants
 
 
-def with_differences(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with columns `differs` and `encoding`: the cell's, polynomial if `differs` names
-    the run's own."""
-    columns = ["settings", *_PAPER, "positions", "task", "family", "n_layers", "n_bits"]
-    kinds = rows.select(columns).unique()
-    words = [
-        differences({name: value for name, value in kind.items() if value is not None})
-        for kind in kinds.iter_rows(named=True)
-    ]
-    named = kinds.with_columns(pl.Series("differs", words, pl.String))
-    told = pl.col("differs").str.ends_with(" positions")
-    named = named.with_columns(
-        encoding=pl.when(told).then(pl.lit("polynomial")).otherwise("positions")
-    )
-    return rows.join(named, on=columns, how="left", nulls_equal=True, maintain_order="left")
+def settings_text(settings: Settings) -> str:
+    """Settings in words, "" for the paper's.
 
-
-def _by_field(differs: str) -> dict[str, str]:
-    """The words for settings by the field they describe.
-
-    >>> _by_field("d = 8, mixed examples")
-    {'d': 'd = 8', 'examples': 'mixed examples'}
+    >>> settings_text((("d_model", 8), ("examples", "mixed")))
+    'd = 8, mixed examples'
     """
-    words = differs.split(", ") if differs else []
-    return {w.partition(" = ")[0] if " = " in w else w.split(" ")[-1]: w for w in words}
+    return ", ".join(_word(*each) for each in settings)
 
 
-def split_shared_and_distinct(differing: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+def _word(field: str, value: Any) -> str:
+    if (field, value) == _UNKNOWN:
+        return "settings of another version"
+    if isinstance(value, str):
+        return f"{value} {_name(field)}"
+    return f"{_name(field)} = {value:.12g}"
+
+
+def _name(field: str) -> str:
+    return _NAMES.get(field, field.replace("_", " "))
+
+
+def settings_order(settings: Settings) -> list[tuple[str, float]]:
+    """A sort key: the paper's settings first, then by names, and d = 8 before d = 32."""
+    return [
+        (_word(field, value), 0) if isinstance(value, str) else (_name(field), value)
+        for field, value in settings
+    ]
+
+
+def with_differences(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with two more columns: `differs`, the run's settings in words, and `encoding`, its
+    positions, or polynomial where `differs` names them."""
+    kinds = rows.select(_OF_SETTINGS).unique()
+    found = [settings_of(kind) for kind in kinds.iter_rows(named=True)]
+    encodings = [
+        "polynomial" if "positions" in dict(settings) else positions
+        for settings, positions in zip(found, kinds["positions"], strict=True)
+    ]
+    kinds = kinds.with_columns(
+        pl.Series("differs", [settings_text(settings) for settings in found], pl.String),
+        pl.Series("encoding", encodings, pl.String),
+    )
+    return rows.join(kinds, on=_OF_SETTINGS, how="left", nulls_equal=True, maintain_order="left")
+
+
+def settings_by_text(rows: pl.DataFrame) -> dict[str, Settings]:
+    """The settings behind each text in the column `differs`, the paper's first, then by names."""
+    first = rows.unique("differs", keep="first", maintain_order=True)
+    found = {run["differs"]: settings_of(run) for run in first.iter_rows(named=True)}
+    return dict(sorted(found.items(), key=lambda each: settings_order(each[1])))
+
+
+def split_shared_and_distinct(
+    settings: Iterable[Settings],
+) -> tuple[Settings, dict[Settings, Settings]]:
     """What all of these settings share, and what distinguishes each from the others.
 
-    >>> split_shared_and_distinct(["d = 8, epochs = 6", "epochs = 6"])
-    (['epochs = 6'], {'d = 8, epochs = 6': 'd = 8', 'epochs = 6': 'd = 16'})
+    >>> wide, usual = (("d_model", 8), ("max_epochs", 6)), (("max_epochs", 6),)
+    >>> shared, distinct = split_shared_and_distinct([wide, usual])
+    >>> shared, distinct[wide], distinct[usual]
+    ((('max_epochs', 6),), (('d_model', 8),), (('d_model', 16),))
     """
-    kinds = {each: _by_field(each) for each in differing}
-    words = [word for fields in kinds.values() for word in fields.values()]
-    shared = [w for w in dict.fromkeys(words) if all(w in f.values() for f in kinds.values())]
-    varying = dict.fromkeys(
-        name for found in kinds.values() for name, word in found.items() if word not in shared
-    )
-    usual = {} if "" in kinds else _USUAL  # beside the paper's settings, only deviations are named
-    told = {
-        each: ", ".join(filter(None, (found.get(n, usual.get(n)) for n in varying)))
-        for each, found in kinds.items()
-    }
-    return shared, told
-
-
-def natural(text: str) -> list[tuple[str, float]]:
-    """A key that sorts "d = 8" before "d = 32", and "" first."""
-    pieces = [*_NUMBER.split(text), "0"]
-    return [(pieces[at], float(pieces[at + 1])) for at in range(0, len(pieces), 2)] if text else []
+    kinds = {each: dict(each) for each in settings}
+    values = dict.fromkeys(value for each in kinds for value in each)
+    shared = tuple(value for value in values if all(value in each for each in kinds))
+    varying = dict.fromkeys(field for field, value in values if (field, value) not in shared)
+    # Next to the paper's settings, only deviations are named.
+    usual = {} if () in kinds else _USUAL
+    distinct = {}
+    for each, of in kinds.items():
+        known = usual | of
+        distinct[each] = tuple((field, known[field]) for field in varying if field in known)
+    return shared, distinct

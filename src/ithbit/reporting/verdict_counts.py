@@ -1,4 +1,4 @@
-"""How runs stand: six words, each with one meaning, and how many runs each applies to.
+"""Verdicts on solved runs: six words, each with one meaning, and how many runs each applies to.
 
 *Solved* is the paper's criterion, on samples. According to the record of `ithbit verify`, the final
 weights of a solved run are *refuted*, *not refuted*, *bounded (unchecked)*, *right on all inputs*
@@ -26,7 +26,7 @@ WORDS = {  # letter in tables, and meaning
 _READ_AS = {"unsettled": "not refuted", "proved on all inputs": "proved"}
 _WRONG_AT_THE_END = pl.col("verification").is_null() & (pl.col("structured_wrong") > 0)
 # The word for each run, solved or not; null where it was not tried.
-STANDS = (
+VERDICT_OF_RUN = (
     pl.when(_WRONG_AT_THE_END)
     .then(pl.lit("refuted"))
     .otherwise(pl.col("verification").replace(_READ_AS))
@@ -63,30 +63,31 @@ class VerdictCounts:
         >>> VerdictCounts(20, 20, {"refuted": 13, "not refuted": 5}).sentence()
         '20 of 20 runs solved; of these 13 refuted, 5 not refuted, 2 not tried'
         """
-        said = [f"{n} {word}" for word, n in self.counts.items() if n]
+        parts = [f"{n} {word}" for word, n in self.counts.items() if n]
         if untried := self.solved - self.tried:
-            said.append(f"{untried} not tried")
+            parts.append(f"{untried} not tried")
         head = f"{self.solved} of {pluralize(self.runs, 'run')} solved"
-        return f"{head}; of these {', '.join(said)}" if said else head
+        return f"{head}; of these {', '.join(parts)}" if parts else head
 
 
 def legend(shown: Iterable[VerdictCounts]) -> list[str]:
     """What the letters behind numbers mean, for those that occur; empty if none does."""
     seen = list(shown)
-    said = [
+    meanings = [
         f"{letter} {word} ({meaning})"
         for word, (letter, meaning) in WORDS.items()
         if any(each.counts[word] for each in seen)
     ]
-    if not said:
+    if not meanings:
         return []
     return [
-        f"letters, of the solved runs: {', '.join(said)}; by `ithbit verify`, of the final "
+        f"letters, of the solved runs: {', '.join(meanings)}; by `ithbit verify`, of the final "
         "weights; solved runs without a letter were not tried"
     ]
 
 
-def standing(runs: pl.DataFrame) -> VerdictCounts:
-    """How these finished runs stand; the column `standing` is `STANDS`."""
-    said = Counter(w for w, solved in zip(runs["standing"], runs["solved"], strict=True) if solved)
-    return VerdictCounts(runs.height, said.total(), {word: said[word] for word in WORDS})
+def count_verdicts(runs: pl.DataFrame) -> VerdictCounts:
+    """The verdicts on these finished runs; the column `standing` is `VERDICT_OF_RUN`."""
+    verdicts = zip(runs["standing"], runs["solved"], strict=True)
+    counts = Counter(word for word, solved in verdicts if solved)
+    return VerdictCounts(runs.height, counts.total(), {word: counts[word] for word in WORDS})

@@ -44,12 +44,12 @@ from ithbit.store.reading import (
 )
 from ithbit.store.records import (
     BOUNDED,
-    NOT_FINITE,
     PROVED,
     VERDICTS_0_1,
     Epoch,
     Failure,
     Proof,
+    failure_kind,
 )
 from ithbit.store.schema import ContradictionError, Field, UnreadableError, check, must, schema
 from ithbit.store.status import need_runs
@@ -65,9 +65,11 @@ _HEAD = WHOSE | {
     "group": must(str),
     "seed": must(int),
 }
+_FAILURE_KIND = {"failure_kind": schema(Failure)["kind"]}
 _FAILURE = {
     "error": schema(Failure)["error"],
     "failed_epoch": replace(schema(Failure)["epoch"], may_be_null=True),
+    **_FAILURE_KIND,
 }
 
 
@@ -89,8 +91,8 @@ COLUMNS: dict[str, Any] = {
 HISTORY_COLUMNS: dict[str, Any] = _columns(WHOSE, _EPOCH)
 _UNCHECKED = (pl.col("verification") == PROVED) & (pl.col("certificate_sha256").fill_null("") == "")
 _BEST = pl.col("max_accuracy")
-_AT_ONCE = pl.col("error").str.starts_with(NOT_FINITE) & (pl.col("failed_epoch") <= 1)
-_SOLVED = pl.when(_BEST.is_null() & _AT_ONCE).then(False).otherwise(_BEST == 1)
+_DIVERGED_FIRST = (pl.col("failure_kind") == "diverged") & (pl.col("failed_epoch") <= 1)
+_SOLVED = pl.when(_BEST.is_null() & _DIVERGED_FIRST).then(False).otherwise(_BEST == 1)
 
 
 @dataclass(frozen=True)
@@ -215,8 +217,9 @@ def _row(folder: str, path: str) -> dict[str, Any]:
         if verified and verified.found.verdict == PROVED and verified.found.proof:
             row["certificate_sha256"] = verified.found.proof.certificate_sha256
     elif state == "failed":
-        row |= {"error": record["error"], "failed_epoch": record["epoch"]}
-        if record["error"].startswith(NOT_FINITE) and (epochs := read_history(path)):
+        kind = failure_kind(record.get("kind"), record["error"])
+        row |= {"error": record["error"], "failed_epoch": record["epoch"], "failure_kind": kind}
+        if kind == "diverged" and (epochs := read_history(path)):
             row["max_accuracy"] = max(epoch.held_out_accuracy for epoch in epochs)
     return row
 
@@ -243,9 +246,10 @@ def _settings(model: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
 
 def _exported_rows(store: Path, path: Path) -> Records:
     """The rows of an exported table, each checked like a run folder's records."""
-    rows = _read_table(path, COLUMNS, _MODEL | _PROTOCOL | RESULT | _CHECKED)
+    rows = _read_table(path, COLUMNS, _MODEL | _PROTOCOL | RESULT | _CHECKED | _FAILURE_KIND)
     known: set[str] = set()
     kept: list[bool] = []
+    kinds: list[str | None] = []
     set_aside = []
     for at, row in enumerate(rows.iter_rows(named=True), 1):
         try:
@@ -259,8 +263,11 @@ def _exported_rows(store: Path, path: Path) -> Records:
         if row["run_id"] in known:
             raise StoreError(f"{path}: row {at} has run_id = {row['run_id']!r} a second time")
         known.add(row["run_id"])
+        failed = row["status"] == "failed"
+        kinds.append(failure_kind(row["failure_kind"], row["error"] or "") if failed else None)
     if rows.is_empty():
         raise StoreError(f"{path} has no rows: no runs were exported")
+    rows = rows.with_columns(failure_kind=pl.Series(kinds, dtype=pl.String))
     rows = rows.filter(pl.Series(kept, dtype=pl.Boolean)).with_columns(
         solved=_SOLVED,
         verification=pl.when(_UNCHECKED)
@@ -293,7 +300,8 @@ def _check_exported(row: dict[str, Any], where: str) -> None:
 def export(records: Records, folder: Path, form: str) -> list[Path]:
     """Write `runs` and `histories` into a folder as Parquet or CSV; return the two paths.
 
-    A folder that has either table in the other format is refused before anything is written.
+    A folder that has either table in the other format is refused before anything is written. The
+    kinds of failures are a column only if a run failed.
     """
     one_of("unknown format", form, TABLE_FORMATS)
     names = ("runs", "histories")
@@ -305,7 +313,9 @@ def export(records: Records, folder: Path, form: str) -> list[Path]:
                 "name another folder with --out, or move that file away"
             )
     paths = []
-    for name, frame in zip(names, (records.rows, records.histories()), strict=True):
+    runs = records.rows
+    runs = runs.drop(name for name in _FAILURE_KIND if runs[name].is_null().all())
+    for name, frame in zip(names, (runs, records.histories()), strict=True):
         write = frame.write_parquet if form == "parquet" else frame.write_csv
         paths.append(write_whole(folder / f"{name}.{form}", in_memory(write)))
     return paths

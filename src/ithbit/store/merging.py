@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ithbit.display import Printable, pluralize
 from ithbit.errors import StoreError
-from ithbit.store.reading import check_kind, open_regular, run_folders
-from ithbit.store.records import NOT_FINITE
+from ithbit.store.reading import check_kind, open_regular, read_run, run_folders
+from ithbit.store.records import failure_kind
 from ithbit.store.status import folder_status, need_folder, recorded
 from ithbit.store.writing import translate_os_errors, write_atomically
 
@@ -62,14 +62,13 @@ def merge(source: Path, target: Path) -> Merged:
     for name, folder in found:
         status, why = recorded(source / folder)
         there, why_there = recorded(target / folder)
-        # Whether a run that has ended says something about learning: it finished, or diverged.
-        tells = why is None or why.startswith(NOT_FINITE)
+        not_run = status == "failed" and not _diverged(source / folder)
         if status == "set aside":
             merged.set_aside.append((folder, str(why)))
         elif folder_status(source / folder) not in ("done", "failed"):
             merged.unfinished.append(name)
         elif (here := folder_status(target / folder)) in ("done", "running") or (
-            here in ("failed", "stopped") and not tells
+            here in ("failed", "stopped") and not_run
         ):
             merged.already_there.append(name)
             if here == "done" and _complete(source / folder, target / folder):
@@ -84,6 +83,12 @@ def merge(source: Path, target: Path) -> Merged:
             (merged.taken if is_taken else merged.already_there).append(name)
     merged.set_aside.extend(_left_over(target))
     return merged
+
+
+def _diverged(folder: Path) -> bool:
+    """Whether a run diverged, which is an outcome of training as a result is."""
+    state, record = read_run(str(folder))
+    return state == "failed" and failure_kind(record.get("kind"), record["error"]) == "diverged"
 
 
 def _stays(folder: Path) -> bool:

@@ -14,9 +14,10 @@ from ithbit.spec import RunSpec, plain, run_from_json, since_0_2
 from ithbit.store.schema import MAX_FLOAT, MAX_INT, built
 
 SCHEMA = 1
-NOT_FINITE = "the loss is not finite"  # how the error of a run that diverged begins
+_NOT_FINITE = "the loss is not finite"  # how the error of a run that diverged begins
 
 StoppedBy = Literal["loss", "epochs", "solved"]
+FailureKind = Literal["diverged", "error"]
 PROVED, BOUNDED = "proved on all inputs", "bounded (unchecked)"  # verdicts that rest on a proof
 SECOND = "second implementation"  # how a proof was checked; only then it is one
 Verdict = Literal[
@@ -116,9 +117,13 @@ class Result:
 class Failure:
     """A run that could not continue, with the reason; the others in its stack continued.
 
+    `kind` is *diverged* if the training itself failed (the loss was not finite), *error* if the
+    code or the machine that ran it did.
+
     >>> from ithbit import ModelSpec, RunSpec
     >>> run = RunSpec(ModelSpec("rhi", "gru", n_bits=8), seed=0)
-    >>> Failure(run, "the loss is not finite in epoch 3: nan", traceback="", epoch=3).diverged
+    >>> error = "the loss is not finite in epoch 3: nan"
+    >>> Failure(run, error, traceback="", epoch=3, kind="diverged").diverged
     True
     """
 
@@ -126,15 +131,26 @@ class Failure:
     error: str
     traceback: str
     epoch: Count
+    kind: FailureKind | None = since_0_2(None)  # None in older records, see `failure_kind`
     store: ClassVar[Path | None] = None  # as in a result
 
     @property
     def diverged(self) -> bool:
         """Whether the training itself failed, not the code or machine that ran it."""
-        return self.error.startswith(NOT_FINITE)
+        return failure_kind(self.kind, self.error) == "diverged"
 
     def to_json(self) -> dict[str, Any]:
         return _to_json(self)
+
+
+def failure_kind(recorded: FailureKind | None, error: str) -> FailureKind:
+    """The kind of a failure: the recorded one or, in a record written before failures had a kind,
+    the one that its error message implies.
+
+    >>> failure_kind(None, "the loss is not finite in epoch 3: nan")
+    'diverged'
+    """
+    return recorded or ("diverged" if error.startswith(_NOT_FINITE) else "error")
 
 
 def head(run: RunSpec) -> dict[str, Any]:

@@ -3,17 +3,20 @@
 import base64
 import dataclasses
 import hashlib
+import inspect
 import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 from tests.support.synthetic_store import HOSTILE, Plan, paper_plans, write_run, write_verification
 
 from ithbit.published import published
 from ithbit.reporting.comparison.statistics import fisher_exact, holm
 from ithbit.reporting.page.page import RUN_COLUMNS, render_page, write_page
+from ithbit.reporting.page.sections import report_page
 from ithbit.reporting.tables.main import TABLES
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.frame import Records, load_rows
@@ -246,3 +249,25 @@ def test_a_longer_run_of_the_ablation_is_not_the_longest_of_its_variant(tmp_path
         write_run(tmp_path, Plan(run, True, 1.0, 3), with_history=False)
     page = render_page(load_rows(tmp_path))
     assert '<td class="num">8</td><td class="num"><b>1</b>/1</td>' in page
+
+
+def only_plain(value: object) -> bool:
+    """Whether a value is data all the way down: nothing in it has to be called."""
+    if dataclasses.is_dataclass(value):
+        return all(only_plain(getattr(value, each.name)) for each in dataclasses.fields(value))
+    if isinstance(value, tuple):
+        return all(map(only_plain, value))
+    return value is None or type(value) in (str, int, float, bool, Markup)
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_the_template_gets_plain_data_alone(mixed_records: Records) -> None:
+    page = report_page(mixed_records, "any")
+    assert page.comparison is not None
+    assert page.main_table is not None
+    assert only_plain(page)
+    assert not only_plain(dataclasses.replace(page, theory=(mixed_records,)))
+    html = Path(inspect.getfile(report_page)).parent / "template" / "page.html"
+    macros = ("row_head", "paper_table")  # the template's own
+    called = re.findall(r"\b(\w+)\(", " ".join(re.findall(r"{{.*?}}|{%.*?%}", html.read_text())))
+    assert set(called) <= set(macros)

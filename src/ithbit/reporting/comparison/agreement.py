@@ -28,7 +28,7 @@ TESTED = (
 )
 NO_COUNT = "no count"  # would differ
 _MOST = 5  # runs listed of one comparison
-_MOST_POWER = 3  # published counts for which the power is told
+_MOST_POWER = 3  # published counts for which the power is given
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Comparison:
     p_value: float | None = None
     adjusted: float | None = None
     interval: tuple[float, float] | None = None
-    standing: VerdictCounts | None = None  # how our solved runs stand, where they are counted
+    standing: VerdictCounts | None = None  # verdicts on our solved runs, where counted
     detects: str = ""  # its power: what of ours would differ from the published number
 
     @property
@@ -62,8 +62,8 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         ends = self.interval and tuple(end if math.isfinite(end) else None for end in self.interval)
-        stands = self.standing and self.standing.to_json()
-        return asdict(self) | {"interval": ends, "standing": stands}
+        counts = self.standing and self.standing.to_json()
+        return asdict(self) | {"interval": ends, "standing": counts}
 
 
 def beyond(limits: tuple[int | None, int | None], runs: int | None = None) -> str:
@@ -152,7 +152,7 @@ class Kind:
 class Agreement(Printable):
     """All comparisons and their result; `notes` say which runs were compared.
 
-    They use the paper's criterion, solved on samples; `standing` says what that is worth.
+    They use the paper's criterion, solved on samples; `standing` counts the verdicts on them.
     """
 
     alpha: float
@@ -310,8 +310,8 @@ def _line(found: Comparison) -> str:
     p_value = "" if found.p_value is None else f"  p = {found.p_value:.2g}"
     interval = f"  interval {found.interval_text}" if found.interval else ""
     power = f"  would differ: {found.detects}" if found.detects else ""
-    stands = found.standing.marks() if found.standing else ""
-    ours = f"{found.ours} {stands}".strip()
+    marks = found.standing.marks() if found.standing else ""
+    ours = f"{found.ours} {marks}".strip()
     return (
         f"  {found.verdict:11} {found.kind}: {found.cell}: ours {ours}, "
         f"published {found.published}{p_value}{interval}{power}"

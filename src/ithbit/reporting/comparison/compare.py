@@ -47,7 +47,7 @@ from ithbit.published import (
     Variant,
     published,
 )
-from ithbit.reporting.cells import Cell, Cells, median, solved, summary, whole
+from ithbit.reporting.cells import Cell, Cells, full_protocol_runs, median, solved, summary
 from ithbit.reporting.comparison.agreement import (
     AGREES,
     DIFFERS,
@@ -73,7 +73,7 @@ from ithbit.reporting.comparison.statistics import (
     welch,
 )
 from ithbit.reporting.tables.table import NOTHING, spread_text
-from ithbit.reporting.verdict_counts import standing
+from ithbit.reporting.verdict_counts import count_verdicts
 
 # A comparison before the correction over its kind, and what it is judged by: a difference with its
 # interval, a published count, the sum over all cells, or only what the comparison has itself.
@@ -89,28 +89,28 @@ def cell_name(variant: Variant, n_bits: int) -> str:
 def _counted(
     kind: str, cell: str, runs: pl.DataFrame, theirs: Count, ready: bool = True
 ) -> Comparison:
-    """Our count beside a published one; `ready` says whether it can be judged yet."""
+    """Our count with a published one; `ready` says whether it can be judged yet."""
     printed = f"{theirs[0]}/{theirs[1]}"
     if runs.is_empty():
         return Comparison(kind, cell, NOTHING, printed, MISSING)
-    stand = standing(runs)
+    counts = count_verdicts(runs)
     return Comparison(
         kind,
         cell,
-        f"{stand.solved}/{stand.runs}",
+        f"{counts.solved}/{counts.runs}",
         printed,
         AGREES if ready else TOO_FEW,
         tuple(runs["folder"]),
-        stand.runs < theirs[1],
-        fisher_exact((stand.solved, stand.runs), theirs) if ready else None,
-        standing=stand,
+        counts.runs < theirs[1],
+        fisher_exact((counts.solved, counts.runs), theirs) if ready else None,
+        standing=counts,
     )
 
 
 def _joint(name: str, which: str, successes: list[Comparison], theirs: list[Count]) -> Measured:
     """Several cells of the main table at once, against their published counts."""
-    stands = [each.standing for each in successes]
-    counts = [((s.solved, s.runs), k) for s, k in zip(stands, theirs, strict=True) if s]
+    all_counts = [each.standing for each in successes]
+    counts = [((s.solved, s.runs), k) for s, k in zip(all_counts, theirs, strict=True) if s]
     kind = "" if which == "all" else f"{which} "
     if not counts:
         return Comparison(name, f"{kind or 'all '}cells", NOTHING, _total(theirs), MISSING), None
@@ -132,7 +132,7 @@ def _total(counts: list[Count]) -> str:
     return f"{sum(k for k, _ in counts)}/{sum(m for _, m in counts)}"
 
 
-def _beside(
+def _judged_by_interval(
     kind: str,
     cell: str,
     texts: tuple[str, str],
@@ -163,7 +163,9 @@ def _mean(
         difference = replace(difference, slack=theirs.half_unit)
     ours, printed = spread_text(found, theirs.decimals + 1), spread_text(theirs, theirs.decimals)
     texts = ours or NOTHING, printed or NOTHING
-    return _beside(kind, cell, texts, runs if found else runs.clear(), fewer, difference)
+    return _judged_by_interval(
+        kind, cell, texts, runs if found else runs.clear(), fewer, difference
+    )
 
 
 def _accuracy(cells: Cells, variant: Variant, n_bits: int, theirs: Mean) -> Measured:
@@ -172,14 +174,14 @@ def _accuracy(cells: Cells, variant: Variant, n_bits: int, theirs: Mean) -> Meas
 
 
 def _epochs(cells: Cells, variant: Variant, row: CostRow) -> Measured:
-    runs = whole(cells.runs(variant, 64))
+    runs = full_protocol_runs(cells.runs(variant, 64))
     epochs, middle = list(map(float, runs["epochs"].drop_nulls())), median(runs, "epochs")
     difference = None
     if len(epochs) > 1:
         difference = median_ratio(epochs, row.median_epochs, row.runs, 0.5)
     texts = NOTHING if middle is None else f"{middle:g}", str(row.median_epochs)
     fewer = len(epochs) < row.runs
-    return _beside("epochs", cell_name(variant, 64), texts, runs, fewer, difference)
+    return _judged_by_interval("epochs", cell_name(variant, 64), texts, runs, fewer, difference)
 
 
 def _lengths(
@@ -188,7 +190,8 @@ def _lengths(
     """Both sides of a row of length-shifted accuracies, of one variant or of all together."""
     runs = cells.length_runs(n_bits, variant)
     ready = variant is not None or all(
-        whole(cells.runs(each, n_bits)).height >= RUNS_PER_CELL for each in published().cost
+        full_protocol_runs(cells.runs(each, n_bits)).height >= RUNS_PER_CELL
+        for each in published().cost
     )
     cell = cell_name(variant, n_bits) if variant else f"all constructive n={n_bits}"
     # Complete once as many have run: how many of them succeed is not ours to choose.
@@ -338,4 +341,4 @@ def compare(cells: Cells, alpha: float = 0.05) -> Agreement:
         Cell(row.counted, n) for row in published().successes for n in row.successes
     )
     notes = (*cells.notes(), *cells.early_notes())
-    return Agreement(alpha, tuple(judged), standing(of_paper), notes, tuple(joint))
+    return Agreement(alpha, tuple(judged), count_verdicts(of_paper), notes, tuple(joint))

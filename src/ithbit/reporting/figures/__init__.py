@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from ithbit.display import printable
 from ithbit.errors import SpecError, StoreError
 from ithbit.reporting.cells import Cells
+from ithbit.reporting.differences import settings_text
 from ithbit.reporting.figures.accuracy import accuracy_figure, epochs_figure
 from ithbit.reporting.figures.grid import NONE, success_grid
 from ithbit.reporting.figures.shift import length_figure, positions_figure
@@ -33,7 +34,7 @@ def drawn(name: str, cells: Cells) -> Figure | None:
     """The figure of that name; None if it would have no run in it."""
     figure = FIGURES[name](cells)
     if figure and cells.shared:
-        headline(figure, f"all runs: {', '.join(cells.shared)}")
+        headline(figure, f"all runs: {settings_text(cells.shared)}")
     return figure
 
 

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from ithbit.families import TASKS, Family
 from ithbit.published import Mean, Variant, published
-from ithbit.reporting.cells import Cell, Cells, median, summary, whole
+from ithbit.reporting.cells import Cell, Cells, full_protocol_runs, median, summary
 from ithbit.reporting.figures.style import INK, chance_line, lengths_axis, looks
 from ithbit.reporting.figures.texts import LINE, grow, legend_below, n_lines, wrapped
 
@@ -70,7 +70,7 @@ def _panels(
 def accuracy_figure(cells: Cells) -> Figure | None:
     """Mean maximum held-out accuracy by n, one panel per task and depth; bars are ± one sd.
 
-    Published means are drawn beside runs of the same variant.
+    Published means are drawn next to runs of the same variant.
     """
     paper = published().accuracy
     variants, lengths = cells.variants(), cells.lengths()
@@ -136,7 +136,7 @@ def epochs_figure(cells: Cells) -> Figure | None:
         added[number // 3] = max(added[number // 3], above)
         axes.set_yscale("log")
         lengths_axis(axes, lengths)
-        axes.set_xlim(right=max(lengths) * 1.35)  # the published median stands beside n = 64
+        axes.set_xlim(right=max(lengths) * 1.35)  # the published median is drawn right of n = 64
         if number + 3 >= len(shown):
             axes.set_xlabel("length n")
         if number % 3 == 0:
@@ -159,8 +159,8 @@ def _title(axes: Axes, variant: Variant, cells: Cells) -> float:
         settings = wrapped(settings, _TITLE, size - 1)
         above = (size - 1) * LINE * n_lines(settings)
         at: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points"}
-        told = axes.annotate(settings, (0, 1), (0, 5), va="bottom", fontsize=size - 1, **at)
-        told.set_in_layout(False)  # the title has room for it
+        subtitle = axes.annotate(settings, (0, 1), (0, 5), va="bottom", fontsize=size - 1, **at)
+        subtitle.set_in_layout(False)  # the title has room for it
     axes.set_title(name, fontsize=size, pad=6 + 72 * above + (2 if settings else 0))
     return above + size * LINE * (n_lines(name) - 1)
 
@@ -209,7 +209,7 @@ def _draw_epochs(
             color=look.colour,
             linestyle="",
         )
-    medians = {n: median(whole(cells.runs(variant, n)), "epochs") for n in lengths}
+    medians = {n: median(full_protocol_runs(cells.runs(variant, n)), "epochs") for n in lengths}
     drawn = {n: middle for n, middle in medians.items() if middle is not None}
     if drawn:
         axes.plot(list(drawn), list(drawn.values()), color=look.colour, linestyle=look.dash)

@@ -10,17 +10,23 @@ from matplotlib.ticker import MaxNLocator
 
 from ithbit.errors import StoreError, first_of
 from ithbit.families import family_named
+from ithbit.published import Settings
 from ithbit.reporting.cells import SHORT, Cell, layers_of
-from ithbit.reporting.differences import natural, split_shared_and_distinct, with_differences
+from ithbit.reporting.differences import (
+    settings_of,
+    settings_order,
+    settings_text,
+    split_shared_and_distinct,
+)
 from ithbit.reporting.figures.style import RC, SPARE, chance_line, looks
 from ithbit.reporting.figures.texts import LINE, grow, legend_below, n_lines, width_of, wrapped
 from ithbit.store.frame import Records
 
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v")
-_TOLD_APART = len(_DASHES)  # more runs are thin lines, and the legend does not name their seeds
+_MAX_STYLES = len(_DASHES)  # more runs are thin lines, and the legend does not name their seeds
 _END: dict[str, Any] = {"marker": "o", "markersize": 3, "linestyle": ""}
-_BESIDE = 2.4  # inches of the longest label for which a legend stands beside the panels
+_LEGEND_RIGHT = 2.4  # inches of the longest label for which the legend is right of the panels
 _NAMED = 8  # cells named in a message
 
 
@@ -33,7 +39,7 @@ def curves_figure(records: Records, cell: Cell) -> Figure:
     Raises `StoreError` if the cell has no run with a history.
     """
     variant, n_bits, positions = cell
-    rows = with_differences(records.rows).filter(
+    rows = records.rows.filter(
         task=variant.task,
         family=variant.family,
         n_layers=variant.n_layers,
@@ -41,26 +47,26 @@ def curves_figure(records: Records, cell: Cell) -> Figure:
         positions=positions,
     )
     runs = [
-        (run, history)
+        (run, settings_of(run), history)
         for run in rows.iter_rows(named=True)
         if (history := records.history(run["run_id"], run["folder"]))
     ]
     if not runs:
         raise StoreError(_nothing(records, cell))
-    runs.sort(key=lambda each: (each[0]["code"], natural(each[0]["differs"]), each[0]["seed"]))
+    runs.sort(key=lambda each: (each[0]["code"], settings_order(each[1]), each[0]["seed"]))
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
-    kinds = list(dict.fromkeys((run["code"], run["differs"]) for run, _ in runs))
+    kinds = list(dict.fromkeys((run["code"], settings) for run, settings, _ in runs))
     layer = (variant.family, kinds[0][0])
     look = looks([layer], layers_of(records.rows))[layer]
     named = dict(zip(kinds, _named(kinds), strict=True))
     free = [look.colour, *(colour for colour in SPARE if colour != look.colour)]
     colours = dict(zip(kinds, cycle(free), strict=False))
     unnamed = dict(named)  # kinds whose first line is still to come
-    few = len(runs) <= _TOLD_APART
-    ended = [run["stop_when_solved"] and run["solved"] for run, _ in runs]
-    for at, (run, history) in enumerate(runs):
-        kind = run["code"], run["differs"]
+    few = len(runs) <= _MAX_STYLES
+    ended = [run["stop_when_solved"] and run["solved"] for run, *_ in runs]
+    for at, (run, settings, history) in enumerate(runs):
+        kind = run["code"], settings
         colour, of = colours[kind], named[kind]
         style: dict[str, Any] = {"color": colour, "linewidth": 0.8, "alpha": 0.6}
         style["label"] = unnamed.pop(kind, "")
@@ -96,10 +102,10 @@ def curves_figure(records: Records, cell: Cell) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     label = family_named(variant.family).label
     name = f"{variant.task.upper()} {label}, L = {variant.n_layers}, n = {n_bits}"
-    more = sum(run["status"] != "finished" for run, _ in runs)
+    more = sum(run["status"] != "finished" for run, *_ in runs)
     seeds = "" if few else f", {len(runs)} runs{f', {more} not finished' if more else ''}"
-    shared = split_shared_and_distinct(differs for _, differs in kinds)[0]
-    differs = f", {', '.join(shared)}" if shared else ""
+    shared = settings_text(split_shared_and_distinct(settings for _, settings in kinds)[0])
+    differs = f", {shared}" if shared else ""
     title = f"{name}{differs}, {positions} positions{seeds}"
     title = wrapped(title, figure.get_figwidth() - 1.2, 10, "bold")
     left.set_title(title)  # has the width of both panels
@@ -107,24 +113,26 @@ def curves_figure(records: Records, cell: Cell) -> Figure:
     handles = left.get_legend_handles_labels()[0]
     if any(ended):
         handles.append(Line2D([], [], color=look.colour, label="ended when first perfect", **_END))
-    if few and max(width_of(str(each.get_label()), 8) for each in handles) < _BESIDE:
+    if few and max(width_of(str(each.get_label()), 8) for each in handles) < _LEGEND_RIGHT:
         figure.legend(handles=handles, loc="outside right center", fontsize=8)
     elif handles:
         legend_below(figure, handles, 4, size=8)
     return figure
 
 
-def _named(kinds: list[tuple[str, str]]) -> list[str]:
+def _named(kinds: list[tuple[str, Settings]]) -> list[str]:
     """What distinguishes runs with these codes and settings; empty if there is one kind."""
     if len(kinds) == 1:
         return [""]
-    codes = len({code for code, _ in kinds}) > 1
-    settings = len({differs for _, differs in kinds}) > 1
-    told = split_shared_and_distinct(differs for _, differs in kinds)[1]
-    return [
-        ", ".join([*[code[:SHORT]] * codes, *[told[differs] or "the paper's settings"] * settings])
-        for code, differs in kinds
-    ]
+    n_codes, n_settings = (len(set(parts)) for parts in zip(*kinds, strict=True))
+    distinct = split_shared_and_distinct(settings for _, settings in kinds)[1]
+    names = []
+    for code, settings in kinds:
+        name = [code[:SHORT]] if n_codes > 1 else []
+        if n_settings > 1:
+            name.append(settings_text(distinct[settings]) or "the paper's settings")
+        names.append(", ".join(name))
+    return names
 
 
 def _nothing(records: Records, cell: Cell) -> str:

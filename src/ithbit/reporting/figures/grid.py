@@ -1,4 +1,4 @@
-"""The success grid: every configuration and length at once, ours beside the published counts.
+"""The success grid: every configuration and length at once, ours with the published counts.
 
 The bar in a square shows how its solved runs stand.
 """
@@ -111,7 +111,7 @@ def _draw_line(axes: Axes, y: float, line: Line, cells: Cells, lengths: list[int
     label, variant, theirs = line
     at = len(lengths) + 0.7
     for column, n_bits in enumerate(lengths):
-        found, printed = cells.standing([variant], n_bits), theirs.get(n_bits)
+        found, printed = cells.verdict_counts([variant], n_bits), theirs.get(n_bits)
         k, m = found.solved, found.runs
         # Off by more than half of a published run; as products: no division, no rounding.
         differs = printed is not None and abs(k * RUNS_PER_CELL - printed * m) * 2 > m
@@ -125,7 +125,7 @@ def _draw_line(axes: Axes, y: float, line: Line, cells: Cells, lengths: list[int
 def success_grid(cells: Cells) -> Figure | None:
     """Solved runs of all configurations; a ring marks a rate nearer to another count of five.
 
-    Published counts are drawn beside runs of the same configuration and length.
+    Published counts are drawn next to runs of the same configuration and length.
     """
     lengths = cells.lengths()
     blocks = {task: found for task in TASKS if (found := _blocks(cells, task))}
@@ -177,7 +177,7 @@ def _legend(cells: Cells, lines: list[Line]) -> list[Patch]:
         text = "nearer to another count of 5"
         keys.append(Patch(facecolor="none", edgecolor=DIFFERENT, linewidth=2, label=text))
     shown = [variant for _, variant, _ in lines]
-    found = [cells.standing(shown, n_bits) for n_bits in cells.lengths()]
+    found = [cells.verdict_counts(shown, n_bits) for n_bits in cells.lengths()]
     return keys + [
         Patch(facecolor=colour, label=f"bar: {word}", **edge)
         for word, colour in STANDING.items()

@@ -8,11 +8,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ithbit.published import Mean, Variant, published
+from ithbit.published import Mean, Settings, Variant, published
 from ithbit.reporting.cells import Cells, solved, summary
 from ithbit.reporting.figures.style import FAINT, INK, chance_line, lengths_axis
 from ithbit.reporting.figures.texts import LINE, legend_below, n_lines, row_label, width_of, wrapped
-from ithbit.reporting.verdict_counts import WORDS, standing
+from ithbit.reporting.verdict_counts import WORDS, count_verdicts
 
 _LENGTH_FILLS = {32: ("#9ecae1", ""), 64: ("#3182bd", "///")}
 _EDGE: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
@@ -31,10 +31,10 @@ def positions_figure(cells: Cells) -> Figure | None:
     for row in rows:
         colour, hatch = _LENGTH_FILLS[row.n_bits]
         x = names.index(row.positions) + (-0.2 if row.n_bits == 32 else 0.2)
-        found, stand = summary(runs[row], "max_accuracy"), standing(runs[row])
-        share, printed = stand.solved / stand.runs, row.successes / row.runs
+        found, counts = summary(runs[row], "max_accuracy"), count_verdicts(runs[row])
+        share, printed = counts.solved / counts.runs, row.successes / row.runs
         left.annotate(
-            f"{stand.solved}/{stand.runs} {stand.marks()}".strip().replace(" ", "\n"),
+            f"{counts.solved}/{counts.runs} {counts.marks()}".strip().replace(" ", "\n"),
             (x, max(share, printed)),
             xytext=(0, 7),
             textcoords="offset points",
@@ -45,8 +45,10 @@ def positions_figure(cells: Cells) -> Figure | None:
         for axes, height, theirs in ((left, share, printed), (right, mean, row.accuracy)):
             axes.bar(x, height, 0.36, color=colour, hatch=hatch, **_EDGE)
             axes.plot(x, theirs, markersize=6, **_DIAMOND)
-    stands = [standing(runs[row]) for row in rows]
-    letters = [f"{w[0]} {word}" for word, w in WORDS.items() if any(s.counts[word] for s in stands)]
+    all_counts = [count_verdicts(runs[row]) for row in rows]
+    letters = [
+        f"{w[0]} {word}" for word, w in WORDS.items() if any(s.counts[word] for s in all_counts)
+    ]
     for axes, title in (
         (left, f"share of solved runs ({', '.join(letters)})".removesuffix(" ()")),
         (right, "mean max. held-out accuracy, from chance up"),
@@ -72,7 +74,7 @@ _DASHES: tuple[Any, ...] = ("-", "--", "-.", *((0, gap) for gap in _GAPS))  # pu
 
 
 def _ours(
-    cells: Cells, n_bits: int, variant: Variant | None, side: str, differs: str = ""
+    cells: Cells, n_bits: int, variant: Variant | None, side: str, differs: Settings = ()
 ) -> Mean | None:
     runs = cells.length_runs(n_bits, variant, differs)
     return summary(solved(runs), f"{side}_length_accuracy")
@@ -82,7 +84,7 @@ def _draw_by_n(axes: Axes, cells: Cells) -> list[Line2D]:
     """The nine constructive variants together; returns a handle for each kind of settings."""
     paper = published().length_by_n
     lengths = cells.lengths()
-    told = []
+    handles = []
     for differs, dash in zip(cells.settings_shown(), cycle(_DASHES), strict=False):
         seen = False
         for side, _, colour, marker in _SIDES:
@@ -90,14 +92,14 @@ def _draw_by_n(axes: Axes, cells: Cells) -> list[Line2D]:
             found = {n: _ours(cells, n, None, side, differs) for n in lengths}
             drawn = {n * shift: s for n, s in found.items() if s is not None}
             seen = seen or bool(drawn)
-            beside = {
+            printed = {
                 n * shift * 1.07: getattr(paper[n], side)
                 for n in lengths
                 if n in paper and found[n] and not differs
             }
             ours: dict[str, Any] = {"markersize": 5, "linestyle": dash}
             theirs = _OPEN | {"markersize": 7, "linewidth": 1}
-            for points, style in ((drawn, ours), (beside, theirs)):
+            for points, style in ((drawn, ours), (printed, theirs)):
                 means = [each.mean for each in points.values()]
                 sds = [each.sd or 0.0 for each in points.values()]
                 axes.errorbar(
@@ -105,14 +107,14 @@ def _draw_by_n(axes: Axes, cells: Cells) -> list[Line2D]:
                 )
         if seen and len(cells.settings_shown()) > 1:
             label = cells.suffix(differs).removeprefix(", ") or "the paper's settings"
-            told.append(Line2D([], [], color=INK, linestyle=dash, label=label))
+            handles.append(Line2D([], [], color=INK, linestyle=dash, label=label))
     lengths_axis(axes, lengths)
     axes.set_xlabel("trained length n")
     axes.set_ylabel("accuracy at another length")
     axes.grid(axis="y")
     chance_line(axes, left=True)
     axes.set_title("the paper's constructive variants")
-    return told
+    return handles
 
 
 def _named(cells: Cells, variant: Variant) -> str:
@@ -168,13 +170,13 @@ def length_figure(cells: Cells) -> Figure | None:
     size = (10.5 + max(0.0, width - 1.8), max(4.8, 1.2 + _ROW * sum(map(_tall, names))))
     figure = Figure(figsize=size, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.15])
-    told = _draw_by_n(left, cells)
+    settings_handles = _draw_by_n(left, cells)
     _draw_by_family(right, cells)
     whose: dict[str, dict[str, Any]] = {"ours": {}, "published": _OPEN}
     handles = [
         Line2D([], [], color=colour, marker=marker, label=f"{name}, at {where}", **style)
-        for name, style in list(whose.items())[: 1 if cells.none_of_the_paper else 2]
+        for name, style in list(whose.items())[: 1 if cells.all_nonstandard else 2]
         for _, where, colour, marker in _SIDES
     ]
-    legend_below(figure, handles + told, 4)
+    legend_below(figure, handles + settings_handles, 4)
     return figure

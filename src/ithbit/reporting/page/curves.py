@@ -3,7 +3,7 @@
 A curve is thinned to evenly spaced epochs and written as text, seven base-64 digits per point:
 three for the epoch, two for the accuracy in units of 1/4000 (exact for held-out sets whose size
 divides 4,000, as the paper's 2,000 does) and two for the logarithm of the loss, from 1e-9 to 1e3 in
-4,094 steps. 4095 stands for no number. `template/page.js` reads it back.
+4,094 steps. 4095 means no number. `template/page.js` reads it back.
 """
 
 import math

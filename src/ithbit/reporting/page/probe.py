@@ -5,6 +5,7 @@ All text is escaped.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -49,22 +50,63 @@ def rank_figure(
     return for_page(figure, name)
 
 
+@dataclass(frozen=True)
+class Square:
+    """A count of solved runs as its text, and the colours behind and of the text."""
+
+    text: str
+    background: str
+    ink: str
+
+
+@dataclass(frozen=True)
+class ProbeTable:
+    """The counts of one task: the layer's own row first, then a row per family."""
+
+    task: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Square, ...]], ...]
+
+
+@dataclass(frozen=True)
+class ProbePage:
+    """What the template of a probe's page shows."""
+
+    layer: str
+    behaviour: str
+    rank: str
+    rank_figure: Markup | None  # None if the rank is no measure of the layer
+    width: int
+    tables: tuple[ProbeTable, ...]  # none if nothing was trained
+    text: str
+
+
 def render_probe(report: Any) -> str:
     """The page of a `ProbeReport`, with the report in words below the figures."""
-    rank = report.rank
-    return filled_page(
-        "ithbit.reporting.page",
-        "probe.html",
-        report=report,
-        tasks=TASKS,
-        cell=_cell,
-        figure=rank_figure(rank.width, rank.ranks, rank.values),
+    rank, plan = report.rank, report.plan
+    heads = tuple(f"n = {n}, L = {depth}" for n, depth in plan.cells)
+    tables = (
+        ProbeTable(
+            task.upper(),
+            heads,
+            tuple((name, tuple(map(_square, counts))) for name, counts in report.counts(task)),
+        )
+        for task in TASKS
     )
+    page = ProbePage(
+        report.layer,
+        report.behaviour.sentence(report.layer),
+        rank.sentence(),
+        rank_figure(rank.width, rank.ranks, rank.values) if rank.fault is None else None,
+        plan.width,
+        tuple(tables) if report.runs else (),
+        str(report),
+    )
+    return filled_page("ithbit.reporting.page", "probe.html", page=page)
 
 
-def _cell(count: Any) -> tuple[str, str, str]:
-    """The text in a square, its colour and its ink."""
+def _square(count: Any) -> Square:
     if count is None or not count.runs:
-        return str(count or "–"), "none", "inherit"
+        return Square(str(count or "–"), "none", "inherit")
     share = count.solved / count.runs
-    return str(count), to_hex(SHADES(share)), "white" if share > 0.5 else "#111111"
+    return Square(str(count), to_hex(SHADES(share)), "white" if share > 0.5 else "#111111")

@@ -1,4 +1,4 @@
-"""The paper's tables from records, cell by cell beside the published numbers.
+"""The paper's tables from records, cell by cell with the published numbers.
 
 `render.py` turns a table into text, Markdown, CSV or LaTeX, and the page into HTML. All numbers are
 *empirical*. Where the paper uses one length and the store lacks it, the longest of the store takes
@@ -13,7 +13,7 @@ import polars as pl
 
 from ithbit.display import share_text
 from ithbit.published import LENGTHS, RUNS_PER_CELL, LengthRow, Variant, published
-from ithbit.reporting.cells import Cells, median, solved, summary, whole
+from ithbit.reporting.cells import Cells, full_protocol_runs, median, solved, summary
 from ithbit.reporting.tables.table import (
     MARKS,
     MARKS_NOTE,
@@ -26,7 +26,7 @@ from ithbit.reporting.tables.table import (
     spread_text,
     variant_labels,
 )
-from ithbit.reporting.verdict_counts import standing
+from ithbit.reporting.verdict_counts import count_verdicts
 
 
 def _notes(cells: Cells, rows: list[TableRow]) -> list[str]:
@@ -67,14 +67,14 @@ def main_table(cells: Cells) -> ReportTable:
     def values(variants: list[Variant], theirs: dict[int, int], runs: int) -> tuple[Value, ...]:
         return tuple(
             count_value(
-                cells.standing(variants, n_bits),
+                cells.verdict_counts(variants, n_bits),
                 (theirs[n_bits], runs) if n_bits in theirs else None,
                 bare=True,
             )
             for n_bits in cells.shown_lengths()
         )
 
-    printed = () if cells.none_of_the_paper else paper.successes
+    printed = () if cells.all_nonstandard else paper.successes
     rows = [
         TableRow(
             (row.task.upper(), row.label, str(row.n_layers), MARKS[row.group]),
@@ -124,7 +124,7 @@ def accuracy_table(cells: Cells) -> ReportTable:
     """Mean ± sample standard deviation of the maximum held-out accuracy, all 27 variants."""
     paper = published().accuracy
     rows = []
-    for variant in [*([] if cells.none_of_the_paper else paper), *cells.own()]:
+    for variant in [*([] if cells.all_nonstandard else paper), *cells.own()]:
         theirs = paper.get(variant, {})
         values = tuple(
             Value(
@@ -134,7 +134,7 @@ def accuracy_table(cells: Cells) -> ReportTable:
                     RUNS_PER_CELL if n_bits in theirs else 0,
                 ),
                 spread_text(theirs.get(n_bits), 2),
-                standing=cells.standing([variant], n_bits),
+                standing=cells.verdict_counts([variant], n_bits),
             )
             for n_bits in cells.shown_lengths()
         )
@@ -153,12 +153,12 @@ def positions_table(cells: Cells) -> ReportTable:
     rows = []
     for row in published().positions:
         runs = cells.positions_runs(row.positions, row.n_bits)
-        found, stand = summary(runs, "max_accuracy"), standing(runs)
-        count = count_value(stand, (row.successes, row.runs), bare=True)
-        short = "*" if stand.runs < row.runs else ""
+        found, counts = summary(runs, "max_accuracy"), count_verdicts(runs)
+        count = count_value(counts, (row.successes, row.runs), bare=True)
+        short = "*" if counts.runs < row.runs else ""
         values = (
-            Value(f"{stand.runs}{short}" if stand.runs else None, str(row.runs)),
-            replace(count, ours=str(stand.solved) if stand.runs else None),
+            Value(f"{counts.runs}{short}" if counts.runs else None, str(row.runs)),
+            replace(count, ours=str(counts.solved) if counts.runs else None),
             Value(share_text(found.mean) if found else None, f"{row.accuracy:.4f}"),
         )
         rows.append(TableRow((row.positions.capitalize(), str(row.n_bits)), values))
@@ -183,7 +183,7 @@ def cost_table(cells: Cells) -> ReportTable:
     paper = published().cost if n_bits == 64 else {}
     for variant in cells.variants_at(n_bits):
         every, row = cells.runs(variant, n_bits), paper.get(variant)
-        runs, sizes = whole(every), sorted(set(every["n_parameters"].drop_nulls()))
+        runs, sizes = full_protocol_runs(every), sorted(set(every["n_parameters"].drop_nulls()))
         short = "*" if row and runs["epochs"].count() < row.runs else ""
         theirs: tuple[str | None, ...] = (None,) * 4
         if row:
@@ -196,7 +196,7 @@ def cost_table(cells: Cells) -> ReportTable:
             _number(median(runs, "evaluation_seconds"), ".4f", short),
         )
         values = (
-            count_value(standing(every), (row.successes, row.runs) if row else None),
+            count_value(count_verdicts(every), (row.successes, row.runs) if row else None),
             *itertools.starmap(Value, zip(ours, theirs, strict=True)),
         )
         kind = "row" if row else "extra"
@@ -267,7 +267,7 @@ def _length_table(
             )
             for side in ("half", "double")
         ]
-        count = count_value(standing(runs), (row.successes, row.runs) if row else None)
+        count = count_value(count_verdicts(runs), (row.successes, row.runs) if row else None)
         rows.append(TableRow(labels, (count, *shifted), "row" if row else "extra", variant))
     return ReportTable(
         name,

@@ -22,8 +22,8 @@ def _text(table: ReportTable, row: TableRow, at: int, show: str) -> str:
     theirs = value.published or NOTHING
     if show == "published":
         return theirs
-    beside = f"({theirs})" if show == "both" and table.has(at, "published") else ""
-    return " ".join(filter(None, (value.ours or NOTHING, beside, value.marks)))
+    in_brackets = f"({theirs})" if show == "both" and table.has(at, "published") else ""
+    return " ".join(filter(None, (value.ours or NOTHING, in_brackets, value.marks)))
 
 
 def _rows(table: ReportTable, show: str) -> list[TableRow]:
@@ -128,8 +128,8 @@ def to_csv(table: ReportTable, show: str) -> str:
     heads, lines = list(table.heads), [list(row.labels) for row in rows]
     for at in _columns(table, show):
         head, values = table.columns[at], [row.values[at] for row in rows]
-        stands = [v.standing for v in values if v.standing and show != "published"]
-        said = [word for word in WORDS if any(each.counts[word] for each in stands)]
+        counts = [v.standing for v in values if v.standing and show != "published"]
+        said = [word for word in WORDS if any(each.counts[word] for each in counts)]
         heads += [head, f"{head} published"] if show == "both" else [head]
         heads += [f"{head} {word}" for word in said]
         for line, value in zip(lines, values, strict=True):

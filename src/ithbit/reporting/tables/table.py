@@ -28,8 +28,8 @@ _NAMES_NOTE = (
 class Value:
     """One cell: ours and the published number as text, None where there is none.
 
-    `share` is the share of solved runs where the cell is a count, for shading; `standing` says how
-    these stand.
+    `share` is the share of solved runs where the cell is a count, for shading; `standing` counts
+    the verdicts on these.
     """
 
     ours: str | None
@@ -40,7 +40,7 @@ class Value:
 
     @property
     def marks(self) -> str:
-        """How the solved runs behind the number stand, "" where none was tried."""
+        """The verdicts on the solved runs behind the number, "" where none was tried."""
         return self.standing.marks() if self.standing else ""
 
 
@@ -112,7 +112,7 @@ def marked_labels(variant: Variant, cells: Cells) -> tuple[str, str, str, str]:
 
 
 def count_value(ours: VerdictCounts, theirs: Count | None, bare: bool = False) -> Value:
-    """A count beside the published one; `bare` prints that without its runs, as the paper does."""
+    """A count with the published one; `bare` prints that without its runs, as the paper does."""
     k, m = ours.solved, ours.runs
     printed, short = None, ""
     if theirs is not None:
