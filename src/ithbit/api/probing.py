@@ -18,6 +18,7 @@ from ithbit.api.arguments import (
     model_of,
     on_slurm,
     protocol_of,
+    renamed,
     seeds_of,
 )
 from ithbit.api.sweeps import longest, sweep
@@ -108,6 +109,7 @@ def probe(
     return report
 
 
+@renamed(compile="compiled")
 @checked
 def capacity(
     task: str,
@@ -131,7 +133,7 @@ def capacity(
     store: str | Path = "runs",
     device: str = "auto",
     kernels: str = "auto",
-    compile: str = "auto",
+    compiled: str = "auto",
     workers: int | None = None,
     on: str = "local",
     slurm: str | Iterable[str] | None = None,
@@ -177,7 +179,7 @@ def capacity(
         raise SpecError(f"minutes must be more than 0, got {minutes:g}")
     there = on_slurm(
         on,
-        {"kernels": kernels, "compile": compile},
+        {"kernels": kernels, "compile": compiled},
         {"slurm": slurm, "slurm-profile": slurm_profile},
     )
     from ithbit.capacity_search.result import Capacities, row
@@ -199,7 +201,7 @@ def capacity(
             )  # fmt: skip
             return
         run_here(
-            runs, store, device, workers, kernels, compile, watch=watch, progress=progress,
+            runs, store, device, workers, kernels, compiled, watch=watch, progress=progress,
             minutes=round_minutes(chosen, until),
         )  # fmt: skip
 

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import Seeds, Watch, as_list, at_least_one, checked, on_slurm, seeds_of
+from ithbit.api.arguments import (
+    Seeds,
+    Watch,
+    as_list,
+    at_least_one,
+    checked,
+    on_slurm,
+    renamed,
+    seeds_of,
+)
 from ithbit.api.training import Results, run_here
 from ithbit.display import Printable, clock, in_one_line, pluralize, say
 from ithbit.errors import ClusterError, DeviceError, SpecError, as_int, one_of
@@ -107,6 +116,7 @@ class Cancelled(Printable):
         yield f"{self.tasks} tasks cancelled; submit their runs again to continue them"
 
 
+@renamed(compile="compiled")
 @checked
 def sweep(
     name: str | Path | Iterable[RunSpec],
@@ -122,7 +132,7 @@ def sweep(
     store: str | Path = "runs",
     device: str = "auto",
     kernels: str = "auto",
-    compile: str = "auto",
+    compiled: str = "auto",
     workers: int | None = None,
     retry_failed: bool = False,
     dry_run: bool = False,
@@ -154,7 +164,7 @@ def sweep(
     store = Path(store)
     check_kind(store)
     there = on_slurm(
-        on, {"kernels": kernels, "compile": compile},
+        on, {"kernels": kernels, "compile": compiled},
         {"slurm": slurm, "slurm-profile": slurm_profile, "runs-per-task": runs_per_task,
          "detach": detach, "cancel": cancel},
     )  # fmt: skip
@@ -175,7 +185,7 @@ def sweep(
         return Planned(found, f"the rest takes {time}, if every run needs all its epochs")
     if not there:
         told = (watch, tensorboard, progress)
-        return run_here(runs, store, device, workers, kernels, compile, retry_failed, *told)
+        return run_here(runs, store, device, workers, kernels, compiled, retry_failed, *told)
 
     from ithbit.api.progress import watching
     from ithbit.engine.training_context import Event

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import Seeds, as_list, at_least_one, checked, seeds_of
+from ithbit.api.arguments import Seeds, as_list, at_least_one, checked, renamed, seeds_of
 from ithbit.api.verifications import Verifications as Verifications
 from ithbit.api.verifications import VerifiedRun as Verified
 from ithbit.errors import IthbitError, SpecError, StoreError, as_int, number
@@ -64,11 +64,12 @@ def folder_of(run: Run, store: Path) -> Path:
     return store / found[0]
 
 
+@renamed(all="all_runs")
 @checked
 def verify(
     runs: Run | Iterable[Run] | None = None,
     *,
-    all: bool = False,
+    all_runs: bool = False,
     solved_only: bool = False,
     again: bool = False,
     budget: int = 1 << 20,
@@ -86,8 +87,8 @@ def verify(
 
     It stops at the first wrong answer, unless all are to be counted (`count`). The result is saved
     as verification.json in the run folder, which tables, figures and the report read. It is an
-    observation of the final weights in float32, not a certificate. `all` verifies every finished
-    run of the store that has no record with this budget yet.
+    observation of the final weights in float32, not a certificate. `all_runs` verifies every
+    finished run of the store that has no record with this budget yet.
 
     A run that is named, or with `again` every run, is tried again whatever is on record. What is
     known of the same weights is kept: a wrong input on record is tried first, *right on all inputs*
@@ -117,7 +118,7 @@ def verify(
     (8, False)
     """
     named = as_list(runs)
-    if bool(named) == all:
+    if bool(named) == all_runs:
         raise SpecError("name runs to verify, or give --all for all finished runs of the store")
     if as_int("budget", budget) < 1:
         raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
@@ -141,8 +142,8 @@ def verify(
     for each in as_list(layer):
         find_layer(each)
     store, chosen = Path(store), choose_device(device)
-    folders = finished_folders(store) if all else [folder_of(run, store) for run in named]
-    again = again or not all
+    folders = finished_folders(store) if all_runs else [folder_of(run, store) for run in named]
+    again = again or not all_runs
     done = Verifications()
     with bars(progress) as shown:
         task = shown.add_task("verifying", total=len(folders))
@@ -161,7 +162,7 @@ def verify(
             try:
                 result = read_result(folder)
                 solved, final = (result[name] == 1.0 for name in ("max_accuracy", "final_accuracy"))
-                if all and solved_only and not solved:
+                if all_runs and solved_only and not solved:
                     continue
                 damage = ""
                 try:
@@ -200,7 +201,7 @@ def verify(
                 where, new = folder.absolute(), (tries_are_new, proof_is_new)
                 done.append(Verified(record.to_json(), solved, final, found, is_new, where, *new))
             except IthbitError as error:
-                if not all:
+                if not all_runs:
                     raise
                 # One bad folder must not stop the others, and its message must name it.
                 which = "" if folder.name in str(error) else f"{folder}: "

@@ -13,6 +13,7 @@ from ithbit.api.arguments import (
     checked,
     model_of,
     protocol_of,
+    renamed,
     seeds_of,
 )
 from ithbit.display import Columns, Printable, in_one_line, pluralize, share_text
@@ -120,6 +121,7 @@ class Results(Printable, list[Result | Failure]):
         return Columns(f"{title} ({run.group})", heads, rows)
 
 
+@renamed(compile="compiled")
 @checked
 def train(
     task: str,
@@ -140,7 +142,7 @@ def train(
     protocol: Protocol | None = None,
     device: str = "auto",
     kernels: str = "auto",
-    compile: str = "auto",
+    compiled: str = "auto",
     workers: int | None = None,
     store: str | Path = "runs",
     retry_failed: bool = False,
@@ -165,7 +167,7 @@ def train(
     protocol = protocol_of(protocol, max_epochs, stop_when_solved, examples, lr, batch_size)
     runs = cell(model, protocol, seeds_of(seeds))
     told = (watch, tensorboard, progress)
-    return run_here(runs, store, device, workers, kernels, compile, retry_failed, *told)
+    return run_here(runs, store, device, workers, kernels, compiled, retry_failed, *told)
 
 
 def run_here(

@@ -169,8 +169,8 @@ def explain(solution: AnySolution, bits: Sequence[int], index: int) -> Explanati
             kind = _KINDS.get(layer.kind, layer.kind.upper())
             if isinstance(layer, Attention) and attention is not None:
                 sums = x + attention @ x @ layer.V.T
-        told = stories[depth].format(i=index) if stories and depth < len(stories) else ""
-        steps.append(LayerStep(kind, told, x, attention, sums, states, outputs))
+        story = stories[depth].format(i=index) if stories and depth < len(stories) else ""
+        steps.append(LayerStep(kind, story, x, attention, sums, states, outputs))
         x = outputs
     found = solution.logits(np.array([instance.bits]), np.array([index]))[0]
     zero, one = found if isinstance(solution, Solution) else (0.0, found)
