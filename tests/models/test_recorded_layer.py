@@ -42,7 +42,7 @@ def trace(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Knows no layers, as another process would."""
-    for known in ("_known", "_told", "_recorded"):
+    for known in ("_known", "_given_sources", "_recorded"):
         monkeypatch.setattr(layer_source, known, {}, raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
     own_layer.stacking_obstacle.cache_clear()

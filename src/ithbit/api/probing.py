@@ -5,6 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -168,11 +169,8 @@ def capacity(
     at_least_one(workers=workers)
     widths, depths = numbers("width", width, int), numbers("layers", layers, int)
     rates = tuple(numbers("lr", lr, float))
-    models = [
-        model_of(task, family, positions, (1, depth, wide, heads, ff))
-        for wide in widths
-        for depth in depths
-    ]
+    first = model_of(task, family, positions, (1, depths[0], widths[0], heads, ff))
+    models = [replace(first, n_layers=depth, d_model=wide) for wide in widths for depth in depths]
     if models[0].code:
         layer_for(models[0]).factory  # noqa: B018 (a factory that training would refuse)
     if minutes is not None and not number("minutes", minutes) > 0:
@@ -212,9 +210,9 @@ def capacity(
     else:
         for turn, standings in enumerate(rounds(searches, train, chosen, until)):
             if progress:
-                first = [] if turn else [outlook(standings, search, device, workers)]
+                time_needed = [] if turn else [outlook(standings, search, device, workers)]
                 lines = [each.sentence() for each in standings if not each.done]
-                say(*first, *lines, file=sys.stderr)
+                say(*time_needed, *lines, file=sys.stderr)
     rows = tuple(row(standing, measure=not dry_run) for standing in standings)
     stuck = tuple(each.sentence() for each in standings if each.stuck and not each.train)
     found = Capacities(rows, search.sentence(), stuck)
