@@ -36,7 +36,9 @@ class Results(Printable, list[Result | Failure]):
     def __init__(self, outcomes: Iterable[Result | Failure], store: Path) -> None:
         super().__init__(outcomes)
         self.store = store
-        for outcome in self:  # each can then be loaded without naming the store
+        # Each outcome can then be loaded without naming the store. Where a record was read is no
+        # part of it, neither compared nor stored: so it is no field, and no `replace` can set it.
+        for outcome in self:
             object.__setattr__(outcome, "store", store.absolute())
 
     @property

@@ -1,4 +1,10 @@
-"""The typer application, and how an API function becomes one of its commands."""
+"""The typer application, and how an API function becomes one of its commands.
+
+Typer reads a command's options from a function's signature. The API functions have every name, type
+and default already, so `command` derives that signature instead of repeating 200 parameters: it
+looks up the help in `options.py`, and `_FORMS` has, for a type that Python takes in several forms,
+the one that a shell can give. Typer refuses a union that is missing there, whatever the command.
+"""
 
 import inspect
 import re
