@@ -180,7 +180,7 @@ def test_where_a_file_lies_is_no_part_of_its_identity(tmp_path: Path, mine: Path
     other = tmp_path / "elsewhere" / "mine.py"
     other.parent.mkdir()
     other.write_bytes(mine.read_bytes())
-    assert family_of(f"{mine}:Mine") == family_of("elsewhere/mine.py:Mine", beside=tmp_path)
+    assert family_of(f"{mine}:Mine") == family_of("elsewhere/mine.py:Mine", folder=tmp_path)
     assert family_of(f"{mine}:Mine")[0] == "mine.py:Mine"
     renamed = mine.rename(tmp_path / "yours.py")
     assert family_of(f"{renamed}:Mine") == ("yours.py:Mine", family_of(f"{other}:Mine")[1])

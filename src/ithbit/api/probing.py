@@ -98,13 +98,13 @@ def probe(
     if train_families and train:
         run_here(plan.runs(*FAMILIES), store, device, workers, progress=progress)
 
-    def said(text: str) -> None:
+    def report_progress(text: str) -> None:
         if progress:
             say(text, file=sys.stderr)
         if watch is not None:
             watch(text)
 
-    report = probe_layer(loaded, plan, Path(store), device, workers, said)
+    report = probe_layer(loaded, plan, Path(store), device, workers, report_progress)
     if out is not None:
         write_text(Path(out), render_probe(report))
     return report

@@ -123,10 +123,10 @@ class LayerSource:
         return module
 
 
-def find_layer(text: str, beside: Path = Path()) -> LayerSource:
+def find_layer(text: str, folder: Path = Path()) -> LayerSource:
     """The layer named by `PATH.py:Factory`, `package.module:Factory` or a ready-made layer's name.
 
-    Its code is read, not run. A path is relative to `beside`.
+    Its code is read, not run. A path is relative to `folder`.
 
     >>> find_layer("torch:lstm").family, find_layer("lstm").code
     ('torch:lstm', '9247369ab1f2')
@@ -153,7 +153,7 @@ def find_layer(text: str, beside: Path = Path()) -> LayerSource:
             "there, or write it to a file and name that, as in layers.py:Mine"
         )
     if where.endswith(".py"):
-        path = beside / where
+        path = folder / where
         code, family, source = read_code(path), f"{path.name}:{name}", f"{path.resolve()}:{name}"
     else:
         origin = module_file(where)
@@ -208,7 +208,7 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> LayerSourc
     return register(LayerSource(f"python:{called}", digest, None, text.encode(), factory))
 
 
-def family_of(given: str | Callable[..., Any], beside: Path = Path()) -> tuple[str, str]:
+def family_of(given: str | Callable[..., Any], folder: Path = Path()) -> tuple[str, str]:
     """Family and code of what a user names: one of the six, or a layer, which is registered.
 
     >>> family_of("gru")
@@ -217,7 +217,7 @@ def family_of(given: str | Callable[..., Any], beside: Path = Path()) -> tuple[s
     if isinstance(given, str):
         if ":" not in given:
             return given, ""
-        layer = find_layer(given, beside)
+        layer = find_layer(given, folder)
     else:
         layer = layer_of(given)
     return layer.family, layer.code

@@ -23,7 +23,7 @@ from ithbit.theory.constructions.content import columns
 from ithbit.theory.layers import Array, Attention
 from ithbit.theory.solution import AnySolution, Solution, TrainedSolution
 
-INDEX, ASKED, QUIET = "cyan", "bold green", "dim"
+INDEX, TARGET, QUIET = "cyan", "bold green", "dim"
 _BAR = 24
 LONGEST = 32  # bits; one attention row per token must fit a terminal
 
@@ -205,7 +205,7 @@ def _table(run: Explanation, step: LayerStep) -> Table:
     """One layer, a row per token."""
     labels, readout = run.labels, step is run.steps[-1] and step.attention is not None
     styles = [INDEX if label.startswith("index") else "" for label in labels]
-    styles[run.asked] = ASKED
+    styles[run.asked] = TARGET
     tokens = _styled(labels, styles)
     tokens[run.asked].append(" ◂")
     inputs = [Text(vector(x)) for x in step.inputs]
