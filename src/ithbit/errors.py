@@ -130,6 +130,17 @@ def number(name: str, value: Any) -> float:
     raise SpecError(f"{name} must be a number, got {value!r}")
 
 
+def normalize(record: Any, **values: Any) -> None:
+    """Replace fields of a frozen dataclass; for its `__post_init__` alone.
+
+    What a user gives (a numpy integer, a default that depends on another field) takes its one form
+    there, before anyone has seen the record. A frozen dataclass sets its own fields in the same
+    way, and the standard library offers no other.
+    """
+    for name, value in values.items():
+        object.__setattr__(record, name, value)
+
+
 def check_numbers(subject: str, spec: Any, called: dict[str, str] | None = None) -> None:
     """Raise one `SpecError` for all fields of a frozen spec that should be numbers, or True or
     False, and are not; `called` has the names that users know some fields by.
@@ -143,7 +154,7 @@ def check_numbers(subject: str, spec: Any, called: dict[str, str] | None = None)
             read = as_int if field.type is int else number
             try:
                 said, given = (called or {}).get(field.name, field.name), getattr(spec, field.name)
-                object.__setattr__(spec, field.name, read(said, given))
+                normalize(spec, **{field.name: read(said, given)})
             except SpecError as error:
                 problems.append(str(error))
         elif field.type is bool and not isinstance(given := getattr(spec, field.name), bool):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from ithbit.errors import SpecError, one_of
+from ithbit.errors import SpecError, normalize, one_of
 
 Task = Literal["rhi", "lhi"]
 Group = Literal["constructive", "stress test", "own layer"]
@@ -51,9 +51,7 @@ class Family:
     dash: Literal["-", "--", "-.", ":"] = "-"
 
     def __post_init__(self) -> None:
-        for name in ("label", "kind"):
-            if not getattr(self, name):
-                object.__setattr__(self, name, self.name)
+        normalize(self, label=self.label or self.name, kind=self.kind or self.name)
 
     def takes(self, positions: str) -> bool:
         """Whether it can be trained with this encoding of positions."""

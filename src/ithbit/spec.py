@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from ithbit.errors import SpecError, as_int, check_numbers, raise_problems
+from ithbit.errors import SpecError, as_int, check_numbers, normalize, raise_problems
 from ithbit.families import FAMILIES, POSITIONS, Family, Task, family_named, group, task_named
 
 _SINCE_0_2 = {"since": "0.2"}
@@ -75,8 +75,8 @@ family, got family 'gru'; use positions 'polynomial'
 
     def __post_init__(self) -> None:
         if ":" in str(self.family):
-            for field_of_others in ("n_heads", "d_ff", "d_state"):
-                object.__setattr__(self, field_of_others, getattr(ModelSpec, field_of_others))
+            names = ("n_heads", "d_ff", "d_state")  # fields of the other families
+            normalize(self, **{name: getattr(ModelSpec, name) for name in names})
         check_numbers("model", self, _SIZES)
         problems: list[str] = []
         family = Family(str(self.family), has_heads=True, positions=POSITIONS)  # if it is unknown

@@ -312,18 +312,18 @@ def test_what_exists_in_a_session_alone_is_kept_too(tmp_path: Path) -> None:
     more = {**WHERE, "workers": 2, "n": 3, "seeds": [0], "protocol": SHORT, "store": tmp_path}
     report = ithbit.probe(mine, **more)
     assert report.family == "python:mine"
+    assert (
+        "a layer without a file cannot be resumed: the next probe trains it again" in report.remarks
+    )
     heads = 3  # another layer, although no line of it differs
     assert ithbit.probe(mine, **more).code != report.code
 
 
-def test_code_that_cannot_be_read_is_not_kept(tmp_path: Path) -> None:
+def test_a_factory_without_readable_code_is_trained_and_stored_too(tmp_path: Path) -> None:
     class Made:
         def __call__(self, width: int) -> torch.nn.Module:
             return torch.nn.Linear(width, width)
 
     report = ithbit.probe(Made(), n=3, seeds=[0], protocol=SHORT, store=tmp_path, **WHERE)
     assert len(report.runs) == 2
-    assert "the layer's code cannot be read, so its runs are not kept" in report.remarks
-    assert not list(tmp_path.iterdir())
-    with pytest.raises(LayerError, match="the code of Made cannot be read, so its runs could not"):
-        ithbit.train("rhi", Made(), n=3, store=tmp_path)
+    assert set(ithbit.runs(tmp_path)["family"]) == {"python:Made"}

@@ -125,7 +125,7 @@ def test_adapters_keep_the_shape(name: str) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says something else with a GPU")
-def test_fla_without_a_gpu_is_told() -> None:
+def test_fla_without_a_gpu_is_refused() -> None:
     with pytest.raises(LayerError, match="fla:GLA needs a CUDA GPU"):
         load_layer("fla:GLA").build(16)
 
@@ -167,7 +167,7 @@ def mine(tmp_path: Path) -> Path:
 @pytest.fixture
 def as_if_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """No layer is known, as in a process that has just begun."""
-    for known in ("_known", "_told"):
+    for known in ("_known", "_given_sources"):
         monkeypatch.setattr(layer_source, known, {})
 
 
@@ -180,7 +180,7 @@ def test_where_a_file_lies_is_no_part_of_its_identity(tmp_path: Path, mine: Path
     other = tmp_path / "elsewhere" / "mine.py"
     other.parent.mkdir()
     other.write_bytes(mine.read_bytes())
-    assert family_of(f"{mine}:Mine") == family_of("elsewhere/mine.py:Mine", beside=tmp_path)
+    assert family_of(f"{mine}:Mine") == family_of("elsewhere/mine.py:Mine", folder=tmp_path)
     assert family_of(f"{mine}:Mine")[0] == "mine.py:Mine"
     renamed = mine.rename(tmp_path / "yours.py")
     assert family_of(f"{renamed}:Mine") == ("yours.py:Mine", family_of(f"{other}:Mine")[1])
@@ -203,24 +203,24 @@ def test_what_was_named_is_what_is_run(mine: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_if_new")
-def test_another_process_is_told_where_the_file_lies(mine: Path, monkeypatch) -> None:
+def test_another_process_is_given_the_location_of_the_file(mine: Path, monkeypatch) -> None:
     run = RunSpec(model_of(mine), seed=0)
-    told = sources([run, RunSpec(ModelSpec("rhi", "gru", 3), seed=0)])
-    assert told == {run.model.code: f"{mine}:Mine"}
+    given = sources([run, RunSpec(ModelSpec("rhi", "gru", 3), seed=0)])
+    assert given == {run.model.code: f"{mine}:Mine"}
     monkeypatch.setattr(layer_source, "_known", {})
     with pytest.raises(LayerError, match=r"the code of mine\.py:Mine \(.*\) is not known here"):
         layer_for(run.model)
-    register_sources(told)
-    assert sources([run]) == told
+    register_sources(given)
+    assert sources([run]) == given
     assert layer_for(run.model).build(4).map.in_features == 4
 
 
 @pytest.mark.usefixtures("as_if_new")
 def test_code_that_does_not_fit_is_not_run(mine: Path, monkeypatch) -> None:
     run = RunSpec(model_of(mine), seed=0)
-    told = sources([run])
+    given = sources([run])
     monkeypatch.setattr(layer_source, "_known", {})
-    register_sources(told)
+    register_sources(given)
     mine.write_text("raise RuntimeError('was run')\n")
     with pytest.raises(LayerError, match=r"mine\.py:Mine has changed: .* but this run has"):
         layer_for(run.model)
@@ -247,27 +247,23 @@ def test_a_class_of_a_file_is_that_file(mine: Path, monkeypatch) -> None:
             layer_of(module.Mine)
 
 
-def test_a_layer_of_the_session_is_its_text_and_what_it_refers_to() -> None:
-    def of(heads: int):
-        class Mine(torch.nn.Identity):
-            size = heads
+def test_a_layer_without_a_file_is_another_layer_each_time() -> None:
+    def mine(width: int) -> torch.nn.Module:
+        return torch.nn.Identity()
 
-        return lambda width: (Mine(), heads)
-
-    layers = [layer_of(of(heads)) for heads in (1, 1, 2)]
-    assert layers[0].family == "python:<lambda>"
-    assert layers[0].code == layers[1].code != layers[2].code
+    layers = [layer_of(mine), layer_of(mine)]
+    assert layers[0].family == "python:mine"
+    assert layers[0].code != layers[1].code  # what it refers to may have changed in between
     assert layers[0].source is None
+    assert b"torch.nn.Identity()" in layers[0].text
     run = RunSpec(ModelSpec("rhi", layers[0].family, 3, code=layers[0].code), 0)
     assert is_session_only([run])
     assert sources([run]) == {}
-    parts = [layer_of(partial(torch.nn.Linear, out_features=k)) for k in (1, 2)]
-    assert parts[0].code != parts[1].code
-    closed = torch.zeros(1)
-    assert layer_of(lambda width: closed).code == ""  # tensors have no text
+    assert layer_for(run.model).factory is mine
+    assert layer_of(partial(torch.nn.Linear, out_features=2)).text == b""  # has no source
 
 
-def test_a_script_that_trains_while_it_is_imported_is_told(tmp_path: Path) -> None:
+def test_a_script_that_trains_while_it_is_imported_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(LAYER + "\nimport ithbit\nithbit.train('rhi', Mine, n=2)\n")
     with pytest.raises(LayerError, match=r"script\.py trains or probes while it is imported"):

@@ -42,7 +42,7 @@ def trace(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Knows no layers, as another process would."""
-    for known in ("_known", "_told", "_recorded"):
+    for known in ("_known", "_given_sources", "_recorded"):
         monkeypatch.setattr(layer_source, known, {}, raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
     own_layer.stacking_obstacle.cache_clear()
@@ -84,7 +84,7 @@ def test_the_attack_would_work_from_where_the_user_trained(tmp_path: Path, trace
     file = tmp_path / "elsewhere" / "evil.py"
     file.write_text(text)
     foreign(tmp_path / "store", text, f"{file}:Mine")
-    found = ithbit.verify(all=True, store="store", device="cpu")
+    found = ithbit.verify(all_runs=True, store="store", device="cpu")
     assert (len(found), found.set_aside, trace.exists()) == (1, [], True)
 
 
@@ -110,7 +110,7 @@ def test_code_is_not_run_from_there(tmp_path: Path, trace: Path, place: str) -> 
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     point(folder, f"{file}:Mine")
-    found = ithbit.verify(all=True, store=store, device="cpu")
+    found = ithbit.verify(all_runs=True, store=store, device="cpu")
     assert len(found.set_aside) == 1
     assert folder.name in found.set_aside[0]
     assert "layer.json names" in found.set_aside[0]
@@ -118,7 +118,7 @@ def test_code_is_not_run_from_there(tmp_path: Path, trace: Path, place: str) -> 
         ithbit.load(folder, store=store)
     assert not trace.exists()
     # Whoever names it, runs it.
-    assert len(ithbit.verify(all=True, store=store, device="cpu", layer=f"{file}:Mine")) == 1
+    assert len(ithbit.verify(all_runs=True, store=store, device="cpu", layer=f"{file}:Mine")) == 1
     assert trace.exists()
 
 
@@ -132,7 +132,7 @@ def test_neither_as_a_module(tmp_path: Path, trace: Path, module: str) -> None:
         for name in ("evil", "__init__"):
             (folder / f"{name}.py").write_text(text)
     foreign(store, text, f"{module}:Mine")
-    found = ithbit.verify(all=True, store=store, device="cpu")
+    found = ithbit.verify(all_runs=True, store=store, device="cpu")
     assert "a file inside a store" in found.set_aside[0]
     assert not trace.exists()
     from ithbit.models.user_code import module_file
@@ -148,7 +148,7 @@ def test_a_store_is_no_place_to_import_from(tmp_path: Path, trace: Path, monkeyp
     (store / "pack").mkdir()
     (store / "pack" / "evil.py").write_text(text)
     monkeypatch.chdir(store)
-    found = ithbit.verify(all=True, store=".", device="cpu")
+    found = ithbit.verify(all_runs=True, store=".", device="cpu")
     assert "this folder is a store" in found.set_aside[0]
     assert str(store) not in sys.path
     assert not trace.exists()
@@ -161,16 +161,16 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "elsewhere" / "fifo.py")
     for name in ("loop.py", "folder.py", "fifo.py", "\0.py", "x" * 9999 + ".py"):
         point(folder, f"{tmp_path}/elsewhere/{name}:Mine")
-        assert len(ithbit.verify(all=True, store="store", device="cpu").set_aside) == 1, name
+        assert len(ithbit.verify(all_runs=True, store="store", device="cpu").set_aside) == 1, name
     for source in ("", "Mine", ":", ".x:Mine", "a..b:Mine", "a\0b:Mine", "torch:no", "fla:no"):
         point(folder, source)
-        assert len(ithbit.verify(all=True, store="store", device="cpu").set_aside) == 1, source
+        assert len(ithbit.verify(all_runs=True, store="store", device="cpu").set_aside) == 1, source
 
 
 def test_a_module_of_python_is_no_layer(tmp_path: Path) -> None:
     text = Path(os.__file__).read_text()
     foreign(tmp_path / "store", text, "os:_exit", "_exit")
-    found = ithbit.verify(all=True, store="store", device="cpu")
+    found = ithbit.verify(all_runs=True, store="store", device="cpu")
     assert "which is no layer but Python's own module" in found.set_aside[0]
 
 
@@ -183,7 +183,7 @@ def test_the_digest_is_checked_before_anything_runs(tmp_path: Path, trace: Path)
     folder = foreign(tmp_path / "store", text, "")
     for source in (f"{tmp_path}/elsewhere/evil.py:Mine", "elsewhere.pack.evil:Mine"):
         point(folder, source)
-        found = ithbit.verify(all=True, store="store", device="cpu")
+        found = ithbit.verify(all_runs=True, store="store", device="cpu")
         assert "has changed" in found.set_aside[0]
         assert not trace.exists()
 
@@ -228,6 +228,6 @@ def test_a_layer_that_fails_on_an_input_does_not_stop_the_others(tmp_path: Path)
         run = replace(RunSpec(model, 0), seed=seed)
         other = write_run(tmp_path / "store", Plan(run, False, 0.75, 5))
         save_file(classifier.init(model, 0), other / "weights.safetensors")
-    found = ithbit.verify(all=True, store="store", device="cpu")
+    found = ithbit.verify(all_runs=True, store="store", device="cpu")
     assert (len(found), len(found.set_aside)) == (2, 1)
     assert folder.name in found.set_aside[0]

@@ -41,7 +41,7 @@ def test_it_counts_in_no_reader(store: Path, tmp_path: Path, capsys) -> None:
     merged = ithbit.merge(store, store=tmp_path / "other")
     assert (merged.taken, [name for name, _ in merged.set_aside]) == ([RUN.name], [COPY])
     assert [path.name for path in (tmp_path / "other").iterdir()] == [RUN.folder]
-    found = ithbit.verify(all=True, store=store, device="cpu")
+    found = ithbit.verify(all_runs=True, store=store, device="cpu")
     assert sum(COPY in each for each in found.set_aside) == 1
     assert observed_pace(store, cuda=False) is not None
 

@@ -24,7 +24,7 @@ CALLS = {
     "bound n": lambda v: ithbit.bound("rhi", "rnn", n=v),
     "bound width": lambda v: ithbit.bound("rhi", "linear-causal", width=v),
     "bound heads": lambda v: ithbit.bound("rhi", "linear-causal", heads=v),
-    "bound bits": lambda v: ithbit.bound("rhi", "rnn", bits=v, all=True),
+    "bound bits": lambda v: ithbit.bound("rhi", "rnn", bits=v, all_routes=True),
     "bound conv": lambda v: ithbit.bound("rhi", "mamba2", model="trained", conv=v),
     "complexity position": lambda v: ithbit.complexity("softmax-causal", position=v),
     "certify n": lambda v: ithbit.certify("rhi", "softmax-full", n=v),

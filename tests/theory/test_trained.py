@@ -254,7 +254,7 @@ def test_weights_load_as_models_and_as_a_run(tmp_path):
             with torch.no_grad():
                 found = model(torch.tensor(bits), torch.tensor(index)).numpy()
             np.testing.assert_allclose(found, ours, atol=1e-9, rtol=0)
-    verified = ithbit.verify(all=True, store=tmp_path, device="cpu")
+    verified = ithbit.verify(all_runs=True, store=tmp_path, device="cpu")
     assert [each.verdict for each in verified] == ["right on all inputs"] * 3
 
 

@@ -50,7 +50,7 @@ def test_a_refuted_run_stays_refuted(tmp_path: Path, options: dict) -> None:
     before = on_record(folder).found
     every = "again" in options or "count" in options
     (found,) = ithbit.verify(
-        None if every else folder, all=every, device="cpu", store=tmp_path, **options
+        None if every else folder, all_runs=every, device="cpu", store=tmp_path, **options
     )
     now = on_record(folder).found
     assert found.verdict == now.verdict == "refuted"
@@ -147,7 +147,7 @@ def test_a_record_of_other_weights_does_not_count(right: Path) -> None:
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert read_verification(str(right)) is None
-    assert ithbit.verify(all=True, store=right.parent, device="cpu")[0].found is not None
+    assert ithbit.verify(all_runs=True, store=right.parent, device="cpu")[0].found is not None
     assert read_verification(str(right)) is not None
     weights.unlink()  # nothing to compare with
     assert read_verification(str(right)) is not None

@@ -30,7 +30,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = {"n": 2, "width": 4, "protocol": TINY, "store": store, "device": "cpu", "workers": 1}
     ithbit.train("lhi", "gru", seeds=[0, 1], **here)
     ithbit.train("lhi", f"{TOYS}:RunningMean", seeds=[0], **here)
-    ithbit.verify(all=True, store=store, device="cpu")
+    ithbit.verify(all_runs=True, store=store, device="cpu")
     return store
 
 
@@ -162,7 +162,7 @@ def try_one(whole: Path, place: Path, victim: str, file: str, what: str, damage:
     others = {folder.name for folder in whole.iterdir()} - {victim}
     before = files_in(store)
     try:
-        found = ithbit.verify(all=True, again=True, store=store, device="cpu")
+        found = ithbit.verify(all_runs=True, again=True, store=store, device="cpu")
         verified = {each.folder for each in found}
         assert others <= verified
         named = victim in verified or any(victim in each for each in found.set_aside)

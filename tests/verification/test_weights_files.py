@@ -114,7 +114,7 @@ def test_one_damaged_file_is_named_and_the_others_are_verified(store: Path, name
     damage, reason = DAMAGES[name]
     folder = store / RUN.folder
     damage(folder / "weights.safetensors")
-    found = ithbit.verify(all=True, store=store, device="cpu")
+    found = ithbit.verify(all_runs=True, store=store, device="cpu")
     assert (len(found), len(found.set_aside)) == (2, 1)
     with pytest.raises(StoreError, match=reason) as refused:
         ithbit.load(RUN, store=store)
@@ -154,7 +154,7 @@ def test_a_spec_of_enormous_sizes_allocates_nothing(tmp_path: Path, family: str,
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(StoreError, match="do not fit its model"):
         _ = read_stored_run(tmp_path / run.folder).weights
-    assert len(ithbit.verify(all=True, store=tmp_path, device="cpu").set_aside) == 1
+    assert len(ithbit.verify(all_runs=True, store=tmp_path, device="cpu").set_aside) == 1
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 1 << 20  # kilobytes
 
@@ -166,7 +166,7 @@ def test_nor_does_a_layer_of_the_users_own(tmp_path: Path) -> None:
         stored(tmp_path, run := RunSpec(replace(small, **sizes), 0), small)
         with pytest.raises(StoreError, match="do not fit its model"):
             ithbit.load(run, store=tmp_path)
-    assert len(ithbit.verify(all=True, store=tmp_path, device="cpu").set_aside) == 2
+    assert len(ithbit.verify(all_runs=True, store=tmp_path, device="cpu").set_aside) == 2
 
 
 def counts(spec: ModelSpec) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Arguments shared by several API functions, read from the forms in which users give them."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import wraps
@@ -72,6 +73,36 @@ def checked(function: Callable[Given, Found]) -> Callable[Given, Found]:
         return function(*args, **kwargs)
 
     return call
+
+
+def renamed(**new_names: str) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:
+    """A public API function that also accepts earlier names of its keywords, each mapped to the
+    name it has now, with a `DeprecationWarning`. Its signature shows only the names of now.
+
+    >>> import ithbit
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     _ = ithbit.bound("rhi", "rnn", all=True)
+    >>> print(caught[0].message)
+    bound: the keyword 'all' is deprecated, use 'all_routes'
+    """
+
+    def decorate(function: Callable[Given, Found]) -> Callable[Given, Found]:
+        @wraps(function)
+        def call(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+            name = function.__name__
+            for old in new_names.keys() & kwargs.keys():
+                new = new_names[old]
+                if new in kwargs:
+                    raise TypeError(f"{name} got {old!r} and {new!r}, which are the same keyword")
+                text = f"{name}: the keyword {old!r} is deprecated, use {new!r}"
+                warnings.warn(text, DeprecationWarning, stacklevel=2)
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 def check_path(name: str, given: str | Path | None) -> None:

@@ -19,6 +19,7 @@ from ithbit.api.arguments import (
     model_of,
     on_slurm,
     protocol_of,
+    renamed,
     seeds_of,
 )
 from ithbit.api.sweeps import longest, sweep
@@ -98,18 +99,19 @@ def probe(
     if train_families and train:
         run_here(plan.runs(*FAMILIES), store, options, Observers(progress=progress))
 
-    def notify(text: str) -> None:
+    def report_progress(text: str) -> None:
         if progress:
             say(text, file=sys.stderr)
         if watch is not None:
             watch(text)
 
-    report = probe_layer(loaded, plan, Path(store), options, notify)
+    report = probe_layer(loaded, plan, Path(store), options, report_progress)
     if out is not None:
         write_text(Path(out), render_probe(report))
     return report
 
 
+@renamed(compile="compiled")
 @checked
 def capacity(
     task: str,
@@ -133,7 +135,7 @@ def capacity(
     store: str | Path = "runs",
     device: str = "auto",
     kernels: str = "auto",
-    compile: str = "auto",
+    compiled: str = "auto",
     workers: int | None = None,
     on: str = "local",
     slurm: str | Iterable[str] | None = None,
@@ -165,21 +167,18 @@ def capacity(
     >>> found[0].failed_at, found[0].tried, found.final
     (1, '2- 1-', True)
     """
-    options = TrainingOptions(device, workers, kernels, compile)
+    options = TrainingOptions(device, workers, kernels, compiled)
     widths, depths = numbers("width", width, int), numbers("layers", layers, int)
     rates = tuple(numbers("lr", lr, float))
-    models = [
-        model_of(task, family, positions, (1, depth, wide, heads, ff))
-        for wide in widths
-        for depth in depths
-    ]
+    first = model_of(task, family, positions, (1, depths[0], widths[0], heads, ff))
+    models = [replace(first, n_layers=depth, d_model=wide) for wide in widths for depth in depths]
     if models[0].code:
         layer_for(models[0]).factory  # noqa: B018 (a factory that training would refuse)
     if minutes is not None and not number("minutes", minutes) > 0:
         raise SpecError(f"minutes must be more than 0, got {minutes:g}")
     there = on_slurm(
         on,
-        {"kernels": kernels, "compile": compile},
+        {"kernels": kernels, "compile": compiled},
         {"slurm": slurm, "slurm-profile": slurm_profile},
     )
     from ithbit.capacity_search.result import Capacities, row
@@ -209,9 +208,9 @@ def capacity(
     else:
         for turn, standings in enumerate(rounds(searches, train, chosen, until)):
             if progress:
-                first = [] if turn else [outlook(standings, search, options)]
+                time_needed = [] if turn else [outlook(standings, search, options)]
                 lines = [each.sentence() for each in standings if not each.done]
-                say(*first, *lines, file=sys.stderr)
+                say(*time_needed, *lines, file=sys.stderr)
     rows = tuple(row(standing, measure=not dry_run) for standing in standings)
     stuck = tuple(each.sentence() for each in standings if each.stuck and not each.train)
     found = Capacities(rows, search.sentence(), stuck)

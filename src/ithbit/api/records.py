@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ithbit.api.arguments import checked
+from ithbit.api.arguments import checked, renamed
 from ithbit.display import Printable, printable, say
 from ithbit.errors import SpecError, StoreError, number, one_of
 
@@ -76,12 +76,13 @@ class PaperTable(Printable):
         yield str(self) if self.out is None else str(self.out)
 
 
+@renamed(format="output_format")
 @checked
 def table(
     name: str,
     *,
     store: str | Path = "runs",
-    format: str = "text",
+    output_format: str = "text",
     show: str = "ours",
     settings: str = "any",
     out: str | Path | None = None,
@@ -93,7 +94,7 @@ def table(
     separately. A cell with fewer runs than in the paper is marked `*`, one without any is –. The
     published numbers alone need no store.
 
-    >>> print(table("length-by-n", show="published", format="csv"))
+    >>> print(table("length-by-n", show="published", output_format="csv"))
     Train n,Solved,Accuracy at n/2,Accuracy at 2n
     8,45/45,0.629±0.091,0.535±0.026
     ...
@@ -104,19 +105,24 @@ def table(
     from ithbit.store.writing import write_text
 
     one_of("unknown table", name, TABLES)
-    one_of("unknown format", format, FORMATS)
+    one_of("unknown format", output_format, FORMATS)
     one_of("cannot show", show, SHOWS)
     cells = Cells() if show == "published" else _cells(store, settings)
     path = None if out is None else Path(out)
-    made = PaperTable(TABLES[name](cells), format, show, path)
+    made = PaperTable(TABLES[name](cells), output_format, show, path)
     if made.out is not None:
         write_text(made.out, f"{made}\n")
     return made
 
 
+@renamed(all="all_cells")
 @checked
 def compare(
-    store: str | Path = "runs", *, alpha: float = 0.05, all: bool = False, settings: str = "any"
+    store: str | Path = "runs",
+    *,
+    alpha: float = 0.05,
+    all_cells: bool = False,
+    settings: str = "any",
 ) -> "Agreement":
     """Compare the runs of a store with the published numbers.
 
@@ -127,7 +133,7 @@ def compare(
     interval for the ratio of medians; parameters by equality. Seconds depend on the machine and are
     not compared. No evidence of a difference is no proof of agreement: with five published seeds a
     single cell shows only a total reversal, and each comparison says what would have differed. With
-    `all`, every cell is shown.
+    `all_cells`, every cell is shown.
 
     >>> print(compare("results/paper").verdict())
     No evidence of a difference: none of 258 comparisons differs.
@@ -140,7 +146,7 @@ def compare(
             f"nothing to compare: the store {store} has no finished run of a cell that the paper "
             "has; `ithbit sweep paper` trains them"
         )
-    return replace(agreement, all=all)
+    return replace(agreement, all=all_cells)
 
 
 @checked
@@ -224,9 +230,10 @@ def report(
     return write_page(records, Path(out), settings)
 
 
+@renamed(format="output_format")
 @checked
 def export(
-    store: str | Path = "runs", *, out: str | Path = "export", format: str = "parquet"
+    store: str | Path = "runs", *, out: str | Path = "export", output_format: str = "parquet"
 ) -> list[Path]:
     """Write the store as two tidy tables: runs (one row each) and histories (one row per epoch).
 
@@ -236,9 +243,10 @@ def export(
     >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
     >>> with tempfile.TemporaryDirectory() as store:
     ...     _ = ithbit.train("lhi", "gru", n=2, seeds=[0], protocol=tiny, store=store, workers=1)
-    ...     [path.name for path in export(store, out=f"{store}/tables", format="csv")]
+    ...     files = export(store, out=f"{store}/tables", output_format="csv")
+    ...     [path.name for path in files]
     ['runs.csv', 'histories.csv']
     """
     from ithbit.store.frame import export as export_records
 
-    return export_records(_records(store, with_histories=True), Path(out), format)
+    return export_records(_records(store, with_histories=True), Path(out), output_format)

@@ -15,6 +15,7 @@ from ithbit.api.arguments import (
     at_least_one,
     checked,
     on_slurm,
+    renamed,
     seeds_of,
 )
 from ithbit.api.training import Results, run_here
@@ -117,6 +118,7 @@ class Cancelled(Printable):
         yield f"{self.tasks} tasks cancelled; submit their runs again to continue them"
 
 
+@renamed(compile="compiled")
 @checked
 def sweep(
     name: str | Path | Iterable[RunSpec],
@@ -132,7 +134,7 @@ def sweep(
     store: str | Path = "runs",
     device: str = "auto",
     kernels: str = "auto",
-    compile: str = "auto",
+    compiled: str = "auto",
     workers: int | None = None,
     retry_failed: bool = False,
     dry_run: bool = False,
@@ -159,14 +161,14 @@ def sweep(
     missing   constructive rhi_n4_softmax-full_L1d16h2_polynomial_s1-...
     2 runs, 0 done already; the rest takes at most about ...
     """
-    options = TrainingOptions(device, workers, kernels, compile, retry_failed)
+    options = TrainingOptions(device, workers, kernels, compiled, retry_failed)
     observers = Observers(watch, tensorboard, progress)
     at_least_one(runs_per_task=runs_per_task)
     runs = _selected(name, task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
     store = Path(store)
     check_kind(store)
     there = on_slurm(
-        on, {"kernels": kernels, "compile": compile},
+        on, {"kernels": kernels, "compile": compiled},
         {"slurm": slurm, "slurm-profile": slurm_profile, "runs-per-task": runs_per_task,
          "detach": detach, "cancel": cancel},
     )  # fmt: skip

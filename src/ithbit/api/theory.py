@@ -6,9 +6,9 @@ Nothing here imports torch; bounds and complexities do not need numpy either.
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
-from ithbit.api.arguments import at_least_one, bits_of, checked
+from ithbit.api.arguments import at_least_one, bits_of, checked, renamed
 from ithbit.errors import SpecError, as_int
 from ithbit.families import task_named
 from ithbit.theory.architecture import (
@@ -21,7 +21,8 @@ from ithbit.theory.architecture import (
     architecture,
     need_theory,
 )
-from ithbit.theory.bounds import LengthBounds, NoBoundError, all_routes
+from ithbit.theory.bounds import LengthBounds, NoBoundError
+from ithbit.theory.bounds import all_routes as list_routes
 from ithbit.theory.bounds import bound as tightest
 from ithbit.theory.complexity import Complexity, causal_complexity
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from ithbit.theory.certificate import Certificate
     from ithbit.theory.explain import Explanation
     from ithbit.theory.solution import Solution, TrainedSolution
+    from ithbit.theory.summary_table import VerdictTable
+    from ithbit.theory.verdicts import Verdict
     from ithbit.verification.proofs.certificate import Confirmed
 
 
@@ -195,6 +198,7 @@ def explain(
     return run(_solution(task, family, len(read), variant, model, {"width": width}), read, index)
 
 
+@renamed(all="all_routes")
 @checked
 def bound(
     task: str,
@@ -206,7 +210,7 @@ def bound(
     ff: int = 64,
     model: Model = "formal",
     n: int | None = None,
-    all: bool = False,
+    all_routes: bool = False,
     feature: Feature = "elu",
     transition: Transition = "affine",
     activation: Activation = "gelu",
@@ -217,9 +221,10 @@ def bound(
     """The length n* past which a family provably cannot solve the task, whatever its weights.
 
     Impossible for every n > n*, in real arithmetic; at n <= n* the bound is vacuous. Each bound
-    states its basis: proved here, cited from a book, or conditional, and on what. With `all`, the
-    bound by the size of the state is shown too, which holds only for recurrent evaluation in finite
-    precision. Where no bound exists or none is known, an error gives the reason.
+    states its basis: proved here, cited from a book, or conditional, and on what. With
+    `all_routes`, the bound by the size of the state is shown too, which holds only for recurrent
+    evaluation in finite precision. Where no bound exists or none is known, an error gives the
+    reason.
 
     >>> bound("rhi", "rnn").n_star
     487
@@ -245,7 +250,7 @@ def bound(
         from ithbit.theory.verdicts import why_no_bound
 
         raise NoBoundError(why_no_bound(task_named(task), arch)) from None
-    return LengthBounds(task, arch, n, best, all_routes(task, arch, bits), all)
+    return LengthBounds(task, arch, n, best, list_routes(task, arch, bits), all_routes)
 
 
 @checked
@@ -292,6 +297,36 @@ def complexity(
     return causal_complexity(arch, as_int("position", position))
 
 
+@overload
+def verdict(
+    task: str,
+    family: str,
+    layers: int | None = None,
+    n: int = 64,
+    *,
+    width: int = 16,
+    ff: int = 64,
+    model: Model = "formal",
+    heads: int | None = None,
+    state: int | None = None,
+) -> "Verdict": ...
+
+
+@overload
+def verdict(
+    task: None = None,
+    family: None = None,
+    layers: None = None,
+    n: int = 64,
+    *,
+    width: int = 16,
+    ff: int = 64,
+    model: Model = "formal",
+    heads: int | None = None,
+    state: int | None = None,
+) -> "VerdictTable": ...
+
+
 @checked
 def verdict(
     task: str | None = None,
@@ -304,7 +339,7 @@ def verdict(
     model: Model = "formal",
     heads: int | None = None,
     state: int | None = None,
-) -> Any:  # a Verdict, or the VerdictTable
+) -> "Verdict | VerdictTable":
     """Is the task possible, impossible or open, and why? Without arguments, the summary table.
 
     Possible: there are explicit weights with a certificate for all n·2^n inputs; past n = 1024,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ithbit.api.arguments import Seeds, as_list, at_least_one, checked, seeds_of
+from ithbit.api.arguments import Seeds, as_list, at_least_one, checked, renamed, seeds_of
 from ithbit.api.verifications import Verifications as Verifications
 from ithbit.api.verifications import VerifiedRun as Verified
 from ithbit.errors import IthbitError, SpecError, StoreError, as_int, number
@@ -65,11 +65,12 @@ def folder_of(run: Run, store: Path) -> Path:
     return store / found[0]
 
 
+@renamed(all="all_runs")
 @checked
 def verify(
     runs: Run | Iterable[Run] | None = None,
     *,
-    all: bool = False,
+    all_runs: bool = False,
     solved_only: bool = False,
     again: bool = False,
     budget: int = 1 << 20,
@@ -87,8 +88,8 @@ def verify(
 
     It stops at the first wrong answer, unless all are to be counted (`count`). The result is saved
     as verification.json in the run folder, which tables, figures and the report read. It is an
-    observation of the final weights in float32, not a certificate. `all` verifies every finished
-    run of the store that has no record with this budget yet.
+    observation of the final weights in float32, not a certificate. `all_runs` verifies every
+    finished run of the store that has no record with this budget yet.
 
     A run that is named, or with `again` every run, is tried again whatever is on record. What is
     known of the same weights is kept: a wrong input on record is tried first, *right on all inputs*
@@ -118,7 +119,7 @@ def verify(
     (8, False)
     """
     named = as_list(runs)
-    if bool(named) == all:
+    if bool(named) == all_runs:
         raise SpecError("name runs to verify, or give --all for all finished runs of the store")
     if as_int("budget", budget) < 1:
         raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
@@ -135,15 +136,15 @@ def verify(
     for each in as_list(layer):
         find_layer(each)
     store, chosen = Path(store), choose_device(device)
-    folders = finished_folders(store) if all else [folder_of(run, store) for run in named]
-    options = VerifyOptions(chosen, budget, seed, count, again or not all, prove, seconds)
+    folders = finished_folders(store) if all_runs else [folder_of(run, store) for run in named]
+    options = VerifyOptions(chosen, budget, seed, count, again or not all_runs, prove, seconds)
     done = Verifications()
     with verify_progress(progress, folders) as shown:
         for folder in shown.folders():
             try:
-                one = _verify_folder(folder, options, all and solved_only, shown, done)
+                one = _verify_folder(folder, options, all_runs and solved_only, shown, done)
             except IthbitError as error:
-                if not all:
+                if not all_runs:
                     raise
                 # One bad folder must not stop the others, and its message must name it.
                 which = "" if folder.name in str(error) else f"{folder}: "

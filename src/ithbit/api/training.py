@@ -13,6 +13,7 @@ from ithbit.api.arguments import (
     checked,
     model_of,
     protocol_of,
+    renamed,
     seeds_of,
 )
 from ithbit.display import Columns, Printable, in_one_line, pluralize, share_text
@@ -37,7 +38,9 @@ class Results(Printable, list[Result | Failure]):
         super().__init__(outcomes)
         self.store = store
         self.solved = self._count_solved()
-        for outcome in self:  # each can then be loaded without naming the store
+        # Each outcome can then be loaded without naming the store. Where a record was read is no
+        # part of it, neither compared nor stored: so it is no field, and no `replace` can set it.
+        for outcome in self:
             object.__setattr__(outcome, "store", store.absolute())
 
     @property
@@ -123,6 +126,7 @@ class Results(Printable, list[Result | Failure]):
         return Columns(f"{title} ({run.group})", heads, rows)
 
 
+@renamed(compile="compiled")
 @checked
 def train(
     task: str,
@@ -143,7 +147,7 @@ def train(
     protocol: Protocol | None = None,
     device: str = "auto",
     kernels: str = "auto",
-    compile: str = "auto",
+    compiled: str = "auto",
     workers: int | None = None,
     store: str | Path = "runs",
     retry_failed: bool = False,
@@ -163,7 +167,7 @@ def train(
     >>> [(result.spec.seed, result.epochs) for result in results]
     [(0, 1), (1, 1)]
     """
-    options = TrainingOptions(device, workers, kernels, compile, retry_failed)
+    options = TrainingOptions(device, workers, kernels, compiled, retry_failed)
     model = model_of(task, family, positions, (n, layers, width, heads, ff))
     protocol = protocol_of(protocol, max_epochs, stop_when_solved, examples, lr, batch_size)
     runs = cell(model, protocol, seeds_of(seeds))

@@ -52,7 +52,7 @@ def bench(
     repeats: int | None = None,
     quick: bool = False,
     variants: Sequence[Variant] = TIMED,
-    said: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
     keep: Callable[[BenchResult], None] = lambda result: None,
 ) -> BenchResult:
     """Time everything; `keep` gets the result so far after every configuration. By default `steps`
@@ -69,9 +69,9 @@ def bench(
     usual = (3, 1) if quick else (50, 5) if on.is_cuda else (10, 3)
     counts = {"steps": steps or usual[0], "repeats": repeats or usual[1]}
     protocol, batch = Protocol(), Protocol().batch_size
-    said(on.reason)
+    report(on.reason)
     ceilings = measure_ceilings(on, counts["repeats"], quick)
-    said(
+    report(
         f"ceilings: {ceilings.fp32_flops / 1e12:.3g} TFLOP/s fp32, "
         f"{ceilings.copy_bytes / 1e9:.3g} GB/s copied"
     )
@@ -102,9 +102,9 @@ def bench(
             text = (str(error).strip().splitlines() or [""])[0][:300]
             if not isinstance(error, IthbitError):
                 text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-            said(f"{name}: {stepper} failed: {text}")
+            report(f"{name}: {stepper} failed: {text}")
             return replace(row, errors=row.errors | {stepper: text})
-        said(f"{name}: {stepper} {epoch:.4g} s per run and epoch")
+        report(f"{name}: {stepper} {epoch:.4g} s per run and epoch")
         return replace(row, seconds=row.seconds | {stepper: epoch})
 
     for n in lengths:
@@ -195,11 +195,11 @@ def step_seconds(
         )
         for _ in range(usable_cores())
     ]
-    said = [worker.communicate() for worker in workers]
-    for process, (_, error) in zip(workers, said, strict=True):
+    outputs = [worker.communicate() for worker in workers]
+    for process, (_, error) in zip(workers, outputs, strict=True):
         if process.returncode:
             raise IthbitError(f"a worker failed: {(error.strip().splitlines() or ['no word'])[-1]}")
-    return mean(float(out) for out, _ in said) / len(workers)
+    return mean(float(out) for out, _ in outputs) / len(workers)
 
 
 def _reference_step(model: ModelSpec, device: Device, steps: int, repeats: int) -> float:

@@ -1,4 +1,10 @@
-"""The typer application, and how an API function becomes one of its commands."""
+"""The typer application, and how an API function becomes one of its commands.
+
+Typer reads a command's options from a function's signature. The API functions have every name, type
+and default already, so `command` derives that signature instead of repeating 200 parameters: it
+looks up the help in `options.py`, and `_FORMS` has, for a type that Python takes in several forms,
+the one that a shell can give. Typer refuses a union that is missing there, whatever the command.
+"""
 
 import inspect
 import re
@@ -44,8 +50,23 @@ _FORMS: dict[Any, Any] = _PATHS | {
     Run | Iterable[Run]: list[str],
     Run | Iterable[Run] | None: list[str] | None,
 }
+# Options whose word would shadow a builtin function in Python, where the parameter has another.
+_SPELLINGS = {
+    "all_cells": "all",
+    "all_routes": "all",
+    "all_runs": "all",
+    "compiled": "compile",
+    "output_format": "format",
+}
 _PATH = "PATH"  # how the help calls a path
-_SHORT = {"n": "-n", "layers": "-L", "width": "-d", "out": "-o", "format": "-f", "position": "-k"}
+_SHORT = {
+    "n": "-n",
+    "layers": "-L",
+    "width": "-d",
+    "out": "-o",
+    "output_format": "-f",
+    "position": "-k",
+}
 # Positional parameters of API functions become arguments, except these.
 _OPTIONS_ALWAYS = ("store", "n", "variant", "layers")
 # Parameters that are optional in Python but required on the command line.
@@ -153,13 +174,18 @@ def command(
     return register
 
 
+def _dashed(name: str) -> str:
+    """A parameter's name as the command line spells it, without the leading dashes."""
+    return _SPELLINGS.get(name, name).replace("_", "-")
+
+
 def _option(parameter: inspect.Parameter, known: Any, required: bool) -> inspect.Parameter:
     """An API parameter as an option or argument; `known` is its help, or the whole definition."""
     default = inspect.Parameter.empty if required else parameter.default
     form: Any = _FORMS.get(parameter.annotation, parameter.annotation)
     if isinstance(default, int | tuple) and form == list[int]:
         default = list(default) if isinstance(default, tuple) else [default]
-    dashed, made = parameter.name.replace("_", "-"), known
+    dashed, made = _dashed(parameter.name), known
     if isinstance(known, str):
         by_position = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         if by_position and parameter.name not in _OPTIONS_ALWAYS:
@@ -180,7 +206,7 @@ def _help(function: Callable[..., Any], options: Mapping[str, Any], printer: Pri
     """The prose of both docstrings, with the function's parameters written as options."""
     prose = re.split(r"\n\n(?:>>>|In Python)", inspect.cleandoc(function.__doc__ or ""))[0]
     for name in options:
-        prose = prose.replace(f"`{name}`", f"--{name.replace('_', '-')}")
+        prose = prose.replace(f"`{name}`", f"--{_dashed(name)}")
     more = "" if printer in (print_result, print_or_json) else printer.__doc__
     text = f"{prose}\n\n{inspect.cleandoc(more)}" if more else prose
     # One line per paragraph, to wrap at any width: typer keeps line breaks.

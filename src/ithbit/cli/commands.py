@@ -196,9 +196,9 @@ def bench(
     else:
         from ithbit.bench.run import bench as run_bench
 
-        said = partial(say, file=sys.stderr)
-        asked = (n or [64], seeds or [5], device, steps, repeats, quick)
-        found = run_bench(*asked, said=said, keep=keep)
+        report = partial(say, file=sys.stderr)
+        settings = (n or [64], seeds or [5], device, steps, repeats, quick)
+        found = run_bench(*settings, report=report, keep=keep)
     keep(found)
     return found
 

@@ -51,7 +51,7 @@ OPTIONS: dict[str, Any] = {
     "with one cut), or blocks (half have two densities in turn, with up to five cuts).",
     "device": "auto, cpu, cuda, or cuda:1 if there are several.",
     "kernels": "auto (fused kernels where they apply), on (an error where they do not) or off.",
-    "compile": "On a CPU: auto (compiled code where it pays off), on (an error where it cannot be "
+    "compiled": "On a CPU: auto (compiled code where it pays off), on (an error where it cannot be "
     "used) or off.",
     "workers": _WORKERS,
     "store": Option("--store", envvar="ITHBIT_STORE", help=_STORE),
@@ -65,7 +65,7 @@ OPTIONS: dict[str, Any] = {
     "detach": "On Slurm: submit what is missing and exit.",
     "cancel": "On Slurm: end the sweep's jobs; runs keep their state.",
     "source": "The store to take runs from.",
-    "format": "parquet or csv.",
+    "output_format": "parquet or csv.",
     "show": "ours, published or both; published needs no store.",
     "settings": "Which runs count: 'any', with different settings listed separately, or 'paper': "
     "only those with the paper's sizes and protocol, stopped when first perfect or not.",
@@ -82,7 +82,7 @@ OPTIONS: dict[str, Any] = {
     "state": "Mamba2: state size per channel.",
     "conv": "Mamba2: width of the causal convolution.",
     "position": "Softmax: the token k that is computed.",
-    "all": "Show every cell.",
+    "all_cells": "Show every cell.",
     "solved_only": "With --all: leave out runs that are not solved.",
     "again": "With --all: also verify runs that already have a record; what is known is kept.",
     "budget": "Inputs to evaluate per run. If there are no more than that, all are tried; up to "
@@ -123,7 +123,7 @@ PLOT = {
 }
 TABLE = {
     "name": "main, accuracy, positions, cost, length-by-n or length-by-family.",
-    "format": "text, markdown, csv or latex (booktabs).",
+    "output_format": "text, markdown, csv or latex (booktabs).",
 }
 PROBE = {
     "n": "Length; repeatable.",
@@ -147,7 +147,7 @@ CAPACITY = {
 _RUN = "folders, or names or ids of runs in the store."
 VERIFY = {
     "runs": Argument(metavar="RUN", help=f"Run {_RUN}"),
-    "all": "All finished runs of the store without a record.",
+    "all_runs": "All finished runs of the store without a record.",
     "count": "Continue after the first wrong answer and count them all.",
     "prove": "Also seek a proof that no input is answered wrongly.",
     "seconds": "With --prove: the time allowed for the proof of one run.",
@@ -173,7 +173,7 @@ THEORY = {
     "ff": "Hidden units of the MLP or feed-forward part; 0 makes the formal MLPs affine. Ignored "
     "by gru, mamba2.",
     "n": "Report what holds at this n.",
-    "all": "Show every route, tightest first.",
+    "all_routes": "Show every route, tightest first.",
     "bits": "Bits per number of the state, for --all.",
 }
 COMPLEXITY = THEORY | {"family": _formal_or_trained(causal=True)}

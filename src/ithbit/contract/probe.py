@@ -4,12 +4,10 @@ the same sizes beside them."""
 import hashlib
 import json
 import math
-import secrets
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
@@ -26,7 +24,7 @@ from ithbit.engine.training_context import Event
 from ithbit.errors import LayerError, StoreError
 from ithbit.families import FAMILIES, TASKS, family_named
 from ithbit.models.classifier import n_parameters
-from ithbit.models.layer_source import LayerSource, register
+from ithbit.models.layer_source import LayerSource
 from ithbit.models.own_layer import apply, off_in_evaluation, stacking_obstacle
 from ithbit.models.user_code import FAILURES, error_text
 from ithbit.published import RUNS_PER_CELL, published
@@ -79,15 +77,11 @@ def probe_layer(
         remarks.append("not trained: a layer that ignores its input can only guess")
     elif plan.train:
         check_store(store)
-        with tempfile.TemporaryDirectory() as for_now:
-            trained, where = layer, store
-            if not layer.code:
-                remarks.append("the layer's code cannot be read, so its runs are not kept")
-                trained, where = (
-                    register(replace(layer, digest=secrets.token_hex(32))),
-                    Path(for_now),
-                )
-            runs = _train(trained, plan, where, options, remarks, tell, until)
+        if layer.source is None:
+            remarks.append(
+                "a layer without a file cannot be resumed: the next probe trains it again"
+            )
+        runs = _train(layer, plan, store, options, remarks, tell, until)
         families = family_rows(store, plan)
     report = ProbeReport(
         layer.name,
@@ -101,7 +95,7 @@ def probe_layer(
         tuple(runs),
         tuple(families),
     )
-    if runs and layer.code:
+    if runs:
         # The latest report on the layer, for the store's report page.
         settings = json.dumps(plain(plan.protocol), sort_keys=True)
         digest = hashlib.sha256((layer.digest + settings).encode()).hexdigest()[:12]

@@ -126,16 +126,16 @@ class CausalRank:
         >>> CausalRank(16, (0, 16, 32, 48, 64, 64, 64), 14, "float64").spelled()
         '0, 16, … 48 from k = 1 to 4, 64 from k = 5 to 7'
         """
-        said: list[str] = []
+        parts: list[str] = []
         single: list[int] = []  # k whose rank differs from both neighbours'
         for rank, group in groupby(range(1, self.n + 1), key=lambda k: self.ranks[k - 1]):
             same = list(group)
             if len(same) == 1:
                 single += same
             else:
-                said += [*self._rising(single), f"{rank} from k = {same[0]} to {same[-1]}"]
+                parts += [*self._rising(single), f"{rank} from k = {same[0]} to {same[-1]}"]
                 single = []
-        return ", ".join(said + self._rising(single))
+        return ", ".join(parts + self._rising(single))
 
     def _rising(self, single: list[int]) -> list[str]:
         ranks = [self.ranks[k - 1] for k in single]

@@ -72,12 +72,12 @@ def samples(result: Result) -> str:
     """How the final weights did on random samples and on plain strings, as observed."""
     count = result.spec.protocol.held_out_examples
     right = round(result.final_accuracy * count)
-    said = f"Observed on samples: it gets {right:,} of {count:,} random inputs right."
+    sentence = f"Observed on samples: it gets {right:,} of {count:,} random inputs right."
     if result.structured_tried is None:
-        return said
+        return sentence
     wrong = f"{result.structured_wrong:,} wrong" if result.structured_wrong else "all right"
     kinds = "such as constant strings, a single 1, or zeros and then ones"
-    return f"{said} Of {result.structured_tried:,} plain inputs, {kinds}, it gets {wrong}."
+    return f"{sentence} Of {result.structured_tried:,} plain inputs, {kinds}, it gets {wrong}."
 
 
 def standing(found: Verification | None) -> ModelVerdict:

@@ -7,13 +7,17 @@ data.
 
 A layer is a family: its name has a colon (`layers.py:Mine`) and comes with a *code*, the first
 digits of a digest of the file's bytes and the factory's name. The file's location is not part of
-it. This module keeps the layers that the process knows, by code; the file is read when a layer is
+it. A factory without a file (a lambda, a class of a notebook) is not resumable: what identifies it
+would include everything it refers to, so each time it is given, it gets a code drawn at random.
+
+This module keeps the layers that the process knows, by code; the file is read when a layer is
 named, and its code (as it was read) runs when a model is first built. Nothing here needs torch
 before that.
 """
 
 import hashlib
 import inspect
+import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +28,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ithbit.errors import LayerError
-from ithbit.models.factory_code import code_text
 from ithbit.models.user_code import (
     explained,
     import_module,
@@ -43,7 +46,7 @@ READY = ("lstm", "rnn", "gru", "transformer-encoder-layer", "transformer-encoder
 _WIDTH_NAMES = ("width", "d_model", "dim", "hidden_size")
 
 _known: dict[str, "LayerSource"] = {}  # by code
-_told: dict[str, str] = {}  # by code: the location that another process of the user gave
+_given_sources: dict[str, str] = {}  # by code: the location that another process of the user gave
 _recorded: dict[str, str] = {}  # by code: what a run folder says, see `recorded_layer.py`
 BUILDING = threading.RLock()  # torch's seed is global: one thread at a time draws weights
 _loading: list[str] = []  # files whose code is running right now
@@ -54,7 +57,7 @@ class LayerSource:
     """A factory and its identity. `source` loads it in another process; None if nothing can."""
 
     family: str
-    digest: str  # "" if the code cannot be read
+    digest: str  # drawn at random for a factory without a file
     source: str | None
     text: bytes = field(default=b"", repr=False)  # the file, as it was read
     given: Callable[..., Any] | None = field(default=None, repr=False)
@@ -120,10 +123,10 @@ class LayerSource:
         return module
 
 
-def find_layer(text: str, beside: Path = Path()) -> LayerSource:
+def find_layer(text: str, folder: Path = Path()) -> LayerSource:
     """The layer named by `PATH.py:Factory`, `package.module:Factory` or a ready-made layer's name.
 
-    Its code is read, not run. A path is relative to `beside`.
+    Its code is read, not run. A path is relative to `folder`.
 
     >>> find_layer("torch:lstm").family, find_layer("lstm").code
     ('torch:lstm', '9247369ab1f2')
@@ -150,7 +153,7 @@ def find_layer(text: str, beside: Path = Path()) -> LayerSource:
             "there, or write it to a file and name that, as in layers.py:Mine"
         )
     if where.endswith(".py"):
-        path = beside / where
+        path = folder / where
         code, family, source = read_code(path), f"{path.name}:{name}", f"{path.resolve()}:{name}"
     else:
         origin = module_file(where)
@@ -174,8 +177,8 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> LayerSourc
     """A layer from a callable in this process.
 
     A class or function defined in a file is the layer `file.py:Name`, which other processes load
-    from that file. Anything else, or any factory given a `name`, is `python:Name`, known only in
-    this process.
+    from that file. Anything else, or any factory given a `name`, is `python:Name`: known only in
+    this process, and another layer each time, since what it refers to may have changed.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(factory, torch.nn.Module):
@@ -197,12 +200,15 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> LayerSourc
         is_package = bool(module.__spec__ and module.__spec__.parent)
         named = find_layer(f"{module.__name__ if is_package else path}:{called}")
         return register(replace(named, given=factory))
-    text = code_text(factory)
-    digest = "" if text is None else _digest(text.encode() + called.encode())
-    return register(LayerSource(f"python:{called}", digest, None, (text or "").encode(), factory))
+    try:
+        text = inspect.getsource(factory)  # for the run folder, to be read by people
+    except (OSError, TypeError):
+        text = ""
+    digest = secrets.token_hex(32)
+    return register(LayerSource(f"python:{called}", digest, None, text.encode(), factory))
 
 
-def family_of(given: str | Callable[..., Any], beside: Path = Path()) -> tuple[str, str]:
+def family_of(given: str | Callable[..., Any], folder: Path = Path()) -> tuple[str, str]:
     """Family and code of what a user names: one of the six, or a layer, which is registered.
 
     >>> family_of("gru")
@@ -211,21 +217,16 @@ def family_of(given: str | Callable[..., Any], beside: Path = Path()) -> tuple[s
     if isinstance(given, str):
         if ":" not in given:
             return given, ""
-        layer = find_layer(given, beside)
+        layer = find_layer(given, folder)
     else:
         layer = layer_of(given)
-    if not layer.code:
-        raise LayerError(
-            f"the code of {layer.name} cannot be read, so its runs could not be told apart from "
-            "another layer's; write it to a file and name that, as in layers.py:Mine"
-        )
     return layer.family, layer.code
 
 
 def layer_for(model: ModelSpec) -> LayerSource:
     """The layer of a model whose family is a user's layer, found by its code."""
     if model.code not in _known:
-        where = _told.get(model.code) or _recorded.get(model.code)
+        where = _given_sources.get(model.code) or _recorded.get(model.code)
         if where is None:
             raise LayerError(
                 f"the code of {model.family} ({model.code}) is not known here; name its file, as "
@@ -247,7 +248,9 @@ def layer_for(model: ModelSpec) -> LayerSource:
 def sources(runs: Iterable[RunSpec]) -> dict[str, str]:
     """Where to load the layers of these runs from, by code, for `register_sources` elsewhere."""
     codes = dict.fromkeys(run.model.code for run in runs if run.model.code)
-    known = {code: _known[code].source if code in _known else _told.get(code) for code in codes}
+    known = {
+        code: _known[code].source if code in _known else _given_sources.get(code) for code in codes
+    }
     return {code: source for code, source in known.items() if source is not None}
 
 
@@ -258,9 +261,9 @@ def is_session_only(runs: Iterable[RunSpec]) -> bool:
 
 
 def register_sources(where: Mapping[str, str]) -> None:
-    """Record where to load layers from, by code, as told by a process of the user's own: a store
-    is none. Nothing is read until a layer is needed."""
-    _told.update(where)
+    """Record where to load layers from, by code, as another process of the user gives them;
+    never from a store. Nothing is read until a layer is needed."""
+    _given_sources.update(where)
 
 
 def learn_from_folder(code: str, source: str) -> None:
@@ -269,8 +272,8 @@ def learn_from_folder(code: str, source: str) -> None:
 
 
 def is_known(code: str) -> bool:
-    """Whether this process knows a layer, or was told where it is, other than by a run folder."""
-    return code in _known or code in _told
+    """Whether this process knows a layer or where it is, other than from a run folder."""
+    return code in _known or code in _given_sources
 
 
 def register(layer: LayerSource) -> LayerSource:
@@ -284,8 +287,7 @@ def register(layer: LayerSource) -> LayerSource:
     same = kept is not None and (kept.family, kept.source) == (layer.family, layer.source)
     if kept is not None and same and layer.given in (None, kept.given):
         return kept  # its code may have run already
-    if layer.code:
-        _known[layer.code] = layer
+    _known[layer.code] = layer
     return layer
 
 

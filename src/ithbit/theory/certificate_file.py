@@ -97,8 +97,8 @@ def read_certificate(path: Path) -> Json:
             raise CannotReadError(f"cannot read {path}: it has more than {_MOST_BYTES:,} bytes")
         data = path.read_bytes()
     except (OSError, ValueError) as error:  # a name with a null character is a ValueError
-        said = getattr(error, "strerror", None) or error
-        raise CannotReadError(f"cannot read {path}: {said}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise CannotReadError(f"cannot read {path}: {reason}") from error
     try:
         return parsed(data)
     except ValueError as error:

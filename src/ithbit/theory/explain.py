@@ -23,7 +23,7 @@ from ithbit.theory.constructions.content import columns
 from ithbit.theory.layers import Array, Attention
 from ithbit.theory.solution import AnySolution, Solution, TrainedSolution
 
-INDEX, ASKED, QUIET = "cyan", "bold green", "dim"
+INDEX, TARGET, QUIET = "cyan", "bold green", "dim"
 _BAR = 24
 LONGEST = 32  # bits; one attention row per token must fit a terminal
 
@@ -169,8 +169,8 @@ def explain(solution: AnySolution, bits: Sequence[int], index: int) -> Explanati
             kind = _KINDS.get(layer.kind, layer.kind.upper())
             if isinstance(layer, Attention) and attention is not None:
                 sums = x + attention @ x @ layer.V.T
-        told = stories[depth].format(i=index) if stories and depth < len(stories) else ""
-        steps.append(LayerStep(kind, told, x, attention, sums, states, outputs))
+        story = stories[depth].format(i=index) if stories and depth < len(stories) else ""
+        steps.append(LayerStep(kind, story, x, attention, sums, states, outputs))
         x = outputs
     found = solution.logits(np.array([instance.bits]), np.array([index]))[0]
     zero, one = found if isinstance(solution, Solution) else (0.0, found)
@@ -205,7 +205,7 @@ def _table(run: Explanation, step: LayerStep) -> Table:
     """One layer, a row per token."""
     labels, readout = run.labels, step is run.steps[-1] and step.attention is not None
     styles = [INDEX if label.startswith("index") else "" for label in labels]
-    styles[run.asked] = ASKED
+    styles[run.asked] = TARGET
     tokens = _styled(labels, styles)
     tokens[run.asked].append(" ◂")
     inputs = [Text(vector(x)) for x in step.inputs]

@@ -28,7 +28,7 @@ DEPTHS_SHOWN = (1, 2, 3, 4)
 
 
 FORMAL = "formal layers"
-# Sizes below these may be asked for: then the table holds, and the verdict at those sizes is open.
+# Smaller sizes may be given: then the table holds, and the verdict at those sizes is open.
 _OWN_SIZES = " The weights have sizes of their own, which `ithbit verdict TASK FAMILY` names."
 
 

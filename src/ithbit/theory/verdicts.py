@@ -359,10 +359,10 @@ def lower_theorem(task: Task, arch: Architecture) -> str | None:
     """The paper's theorem that the bound makes finite; for trained blocks, its counterpart. None if
     the paper has none: 12a is about causal layers of small causal complexity, so about one layer of
     full linear attention too (Remark 7), and 14b about one layer of attention or SSM."""
-    beside = "beside " if arch.model == "trained" else ""
+    prefix = "beside " if arch.model == "trained" else ""
     one_layer, recurrent = arch.n_layers == 1, arch.kind in ("rnn", "gru")
     if task == "lhi":
-        return f"{beside}Theorem 14b" if one_layer and not recurrent else None
+        return f"{prefix}Theorem 14b" if one_layer and not recurrent else None
     if arch.kind == "softmax" or not (arch.causal or one_layer):
         return None
-    return f"{beside}Theorem 12a" if arch.causal else f"{beside}Theorem 12a with Remark 7"
+    return f"{prefix}Theorem 12a" if arch.causal else f"{prefix}Theorem 12a with Remark 7"

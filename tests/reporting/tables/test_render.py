@@ -138,6 +138,6 @@ def test_unknown_table_format_and_view() -> None:
     with pytest.raises(SpecError, match="unknown table 'mian'; choose one of main, accuracy"):
         ithbit.table("mian")
     with pytest.raises(SpecError, match="unknown format 'xls'; choose one of text, markdown"):
-        ithbit.table("main", format="xls")
+        ithbit.table("main", output_format="xls")
     with pytest.raises(SpecError, match="cannot show 'theirs'; choose one of ours, published"):
         ithbit.table("main", show="theirs")

@@ -183,7 +183,7 @@ def test_exports_without_a_check_are_read_as_bounded(tmp_path) -> None:
     verify(folder)
     for kept in (True, False):
         out = tmp_path / str(kept)
-        ithbit.export(tmp_path / "store", out=out, format="csv")
+        ithbit.export(tmp_path / "store", out=out, output_format="csv")
         if not kept:
             frame = load_rows(out).rows.drop("certificate_sha256")
             frame.write_csv(out / "runs.csv")
@@ -403,7 +403,7 @@ def test_a_proof_on_record_must_be_that_of_the_file_beside_it(tmp_path) -> None:
         stated = replace(proof, certificate_sha256=sha_of(data))
         keep_verification(folder, replace(record, found=replace(record.found, proof=stated)))
         assert record_of(folder).found.verdict == "right on all inputs"
-    assert PROVED not in str(ithbit.verify(all=True, device="cpu", store=tmp_path))
+    assert PROVED not in str(ithbit.verify(all_runs=True, device="cpu", store=tmp_path))
 
 
 @pytest.mark.parametrize("margin", [-5.0, 0.0, None])

@@ -51,7 +51,7 @@ def test_a_run_is_proved_and_its_certificate_lies_beside_it(tmp_path) -> None:
     kept = read_verification(str(folder))
     assert kept is not None
     assert (kept.budget, kept.found.verdict, kept.found.proof) == (2000, found[0].verdict, proof)
-    again = ithbit.verify(all=True, prove=True, budget=1000, device="cpu", store=tmp_path)
+    again = ithbit.verify(all_runs=True, prove=True, budget=1000, device="cpu", store=tmp_path)
     assert again[0].found is None  # on record
     assert again.summary()["solved"] == {"runs": 1, "proved on all inputs": 1}
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ithbit.errors import StoreError
+from ithbit.errors import StoreError, normalize
 from ithbit.models.layer_source import sources
 from ithbit.spec import RunSpec, run_from_json
 from ithbit.store.reading import read_json
@@ -109,7 +109,7 @@ class Batch:
 
     def __post_init__(self) -> None:
         placed = (replace(s, folder=self.folder, index=k) for k, s in enumerate(self.shares))
-        object.__setattr__(self, "shares", tuple(placed))
+        normalize(self, shares=tuple(placed))
 
     @property
     def path(self) -> Path:

@@ -87,7 +87,7 @@ class LengthBounds(Printable):
         return record
 
     def _vacuous_at(self, route: Route) -> list[int]:
-        """The lengths asked about, or else the paper's, at which a bound says nothing."""
+        """The length that was given, or else the paper's, at which a bound says nothing."""
         lengths = PAPER_LENGTHS if self.n is None else (self.n,)
         return [n for n in lengths if n <= route.n_star]
 
@@ -112,8 +112,8 @@ class LengthBounds(Printable):
             yield f"  without the cited constant: impossible for every n > {min(proved):,}"
         vacuous = self._vacuous_at(best)
         if self.n is not None:
-            said = "vacuous: the bound says nothing" if vacuous else "impossible"
-            yield f"  at n = {self.n:,}: {said}"
+            answer = "vacuous: the bound says nothing" if vacuous else "impossible"
+            yield f"  at n = {self.n:,}: {answer}"
         elif vacuous:
             yield f"  vacuous at the paper's lengths n = {', '.join(map(str, vacuous))}"
         if self.all:

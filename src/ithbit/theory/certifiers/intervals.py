@@ -15,6 +15,7 @@ import numpy as np
 from flint import arb, ctx
 from numpy.typing import NDArray
 
+from ithbit.errors import normalize
 from ithbit.theory.layers import FloatArray
 
 Index = Any  # what numpy takes between brackets
@@ -75,7 +76,7 @@ class Interval:
     def __post_init__(self) -> None:
         """Keep one array for both ends if they agree: then half of the work can be skipped."""
         if self.lo is not self.hi and np.array_equal(self.lo, self.hi):
-            object.__setattr__(self, "hi", self.lo)
+            normalize(self, hi=self.lo)
 
     @classmethod
     def point(cls, values: Any) -> Self:

@@ -98,7 +98,7 @@ class Window:
     writes: Rational  # z > 0
 
     def opened(self, offset: Ball, lowest: Ball, least: Ball, most: Ball) -> Opened:
-        """What the window writes if a_1 is `offset` at the asked bit.
+        """What the window writes if a_1 is `offset` at the bit of the index.
 
         `lowest` is the least a_1 of any bit, and the norm's scale lies between least and most.
         """
@@ -109,8 +109,8 @@ class Window:
         slack = (up - tau).min(down - tau)
         need(bool(slack > 0), "the window misses its place")
         across = arb(self.place * self.step) - tau - up.max(down)
-        beside = arb(self.place) * lowest + first + arb(2 * self.bit * v)
-        edge = across.min(beside)
+        below = arb(self.place) * lowest + first + arb(2 * self.bit * v)
+        edge = across.min(below)
         need(bool(edge > 0), "the window is open at another place")
         psi, z = self.activation.at_least(least * edge), arb(self.writes)
         low, mid, top = self.constant

@@ -151,14 +151,14 @@ def _entry(entries: Iterable[P], model: Model, task: str, family: str) -> P:
     if entry := entry_of(entries, named, family):
         return entry
     need_theory(family)
-    known, asked, how, command = tuple(FAMILIES), family, " as it is trained", "bound"
+    known, name, how, command = tuple(FAMILIES), family, " as it is trained", "bound"
     if model == "formal":
         known, how, command = FORMAL_FAMILIES, "", "verdict"
-        asked = (FAMILIES[family].formal if family in FAMILIES else None) or family
-    one_of(f"unknown {model} family", asked, known)
-    if family != asked:
+        name = (FAMILIES[family].formal if family in FAMILIES else None) or family
+    one_of(f"unknown {model} family", name, known)
+    if family != name:
         raise SpecError(
-            f"{family!r} is a trained family; its formal counterpart is {asked!r}, "
+            f"{family!r} is a trained family; its formal counterpart is {name!r}, "
             "or take model 'trained', which has explicit weights for lhi"
         )
     other = next(task for task in TASKS if task != named)

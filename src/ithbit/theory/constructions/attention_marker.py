@@ -55,9 +55,9 @@ def marker(task: Task, family: str, n_bits: int) -> Parts:
     kind, _, mask = family.partition("-")
     causal, zero, one = mask == "causal", matrix([[0]]), matrix([[1]])
     find, read = hat(0.5), ramp(3.0 * n_tokens(task, n_bits), -1.0)
-    layer, asked = (SoftmaxAttention, one) if kind == "softmax" else (LinearAttention, zero)
+    layer, query = (SoftmaxAttention, one) if kind == "softmax" else (LinearAttention, zero)
     layers = (
-        layer(causal, K=matrix([[-3]]), Q=asked, V=one, net=find),
+        layer(causal, K=matrix([[-3]]), Q=query, V=one, net=find),
         layer(causal, K=zero, Q=zero, V=one, net=read),
     )
     return marker_embedding(task, n_bits), layers, [[0], [1]]

@@ -20,6 +20,7 @@ from functools import cache
 import numpy as np
 from flint import arb, arb_series, ctx
 
+from ithbit.errors import normalize
 from ithbit.theory.layers import FloatArray
 from ithbit.verification.proofs.interface import Arrays
 
@@ -57,7 +58,7 @@ class Form(Arrays):
     def __post_init__(self) -> None:
         valid = self.e >= 0
         if not valid.all():
-            object.__setattr__(self, "e", np.where(valid, self.e, np.inf))
+            normalize(self, e=np.where(valid, self.e, np.inf))
 
     def spread(self) -> FloatArray:
         """How far the symbols move each coordinate, rounded up."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ithbit.display import pluralize
-from ithbit.errors import SpecError
+from ithbit.errors import SpecError, normalize
 from ithbit.families import FAMILIES
 from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
@@ -56,9 +56,12 @@ class NodeBounds(Arrays):
 
     def __post_init__(self) -> None:
         known = (self.lower <= self.upper) & (self.lower < np.inf) & (self.upper > -np.inf)
-        for name, unknown in (("lower", -np.inf), ("upper", np.inf)):
-            bound = np.where(known, getattr(self, name), unknown)
-            object.__setattr__(self, name, np.where(self.empty, -unknown, bound))
+        lower, upper = np.where(known, self.lower, -np.inf), np.where(known, self.upper, np.inf)
+        normalize(
+            self,
+            lower=np.where(self.empty, np.inf, lower),
+            upper=np.where(self.empty, -np.inf, upper),
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,12 +1,12 @@
-"""The Python door: every public name is there and has an example, every command is a function."""
+"""The Python API: every public name is there and has an example, every command is a function."""
 
+import builtins
 import inspect
 import pickle
-import subprocess
-import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.support.paths import ROOT
 from typer.main import get_command
 
 import ithbit
@@ -14,11 +14,6 @@ from ithbit.cli import app
 from ithbit.cli.options import OPTIONS
 
 HOMES = ithbit._HOME
-PACKAGES = sorted(
-    path.parent.name
-    for path in Path(ithbit.__file__).parent.glob("*/__init__.py")
-    if path.parent.name in ithbit.__all__
-)
 COMMANDS = {name.replace("-", "_"): each for name, each in get_command(app).commands.items()}
 # What only Python has: a whole protocol, a callback, bars that may be left out.
 PYTHON_ONLY = {"protocol", "watch", "progress", "method", "histories", "dtype", "library", "name"}
@@ -27,7 +22,7 @@ SHELL_ONLY = {"as_json", "trace", "complete"}
 
 
 def public(name: str):
-    """The function or class itself, whatever sub-package has its name."""
+    """The function or class itself, from the module that defines it."""
     module = __import__(f"ithbit.{HOMES[name]}", fromlist=[name])
     return getattr(module, name)
 
@@ -62,7 +57,7 @@ def test_a_command_has_the_functions_names_and_defaults(name) -> None:
             assert str(options[key].default) in map(str, forms)
 
 
-def test_the_defaults_of_the_whole_door_agree() -> None:
+def test_the_defaults_of_the_public_functions_agree() -> None:
     """One name, one default, but for what a table or a bound means by it."""
     seen: dict[str, set[object]] = {}
     for name in COMMANDS.keys() - {"demo", "bench", "probe", "verdict", "bound", "plot", "status"}:
@@ -70,7 +65,7 @@ def test_the_defaults_of_the_whole_door_agree() -> None:
             if parameter.default not in (inspect.Parameter.empty, None):
                 seen.setdefault(key, set()).add(parameter.default)
     several = {key: values for key, values in seen.items() if len(values) > 1}
-    assert several.keys() <= {"format", "out", "count"}
+    assert several.keys() <= {"output_format", "out", "count"}
     assert seen["store"] == {"runs"}
     assert {"n", "layers", "width", "heads", "ff", "device", "kernels"} <= seen.keys()
 
@@ -84,41 +79,60 @@ def _parameters(found) -> list[str]:
     return list(inspect.signature(found).parameters) if inspect.isfunction(found) else []
 
 
-@pytest.mark.parametrize("first", ["functions", "packages"])
-def test_a_function_is_there_whatever_is_imported_first(first) -> None:
-    """A sub-package of a function's name takes its place in `ithbit`, and must not."""
-    root = Path(ithbit.__file__).parent
-    inner = {name: min(root.joinpath(name).glob("[a-z]*.py")).stem for name in PACKAGES}
-    imports = [f"import ithbit.{name}.{module}" for name, module in inner.items()]
-    functions = ["import ithbit", *(f"ithbit.{name}" for name in PACKAGES)]
-    program = functions + imports if first == "functions" else imports
-    for name, module in inner.items():
-        program += [
-            f"ithbit.{name}.{module}",
-            f"from ithbit import {name}",
-            "try:",
-            f"    {name}(**{{'nonsense': 1}})",
-            "except TypeError as error:",
-            "    print(error)",
-        ]
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(program)], capture_output=True, text=True, check=True
-    )
-    said = done.stdout.splitlines()
-    assert len(said) == len(PACKAGES)
-    for name, text in zip(PACKAGES, said, strict=True):
-        assert f"{name}() got an unexpected keyword argument 'nonsense'" in text
+# Every keyword that a public function had under another name, with a call that gives it.
+RENAMED = {
+    "bound": ({"all": True}, {"all_routes": True}, ("rhi", "rnn")),
+    "compare": ({"all": True}, {"all_cells": True}, ("results/paper",)),
+    "table": ({"format": "csv"}, {"output_format": "csv"}, ("main",)),
+}
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_a_notebook_finds_the_parameters_of_a_function(name) -> None:
-    __import__(f"ithbit.{name}")  # whose package then stands in its place
-    assert inspect.signature(getattr(ithbit, name)) == inspect.signature(public(name))
+@pytest.mark.parametrize("name", RENAMED)
+def test_an_earlier_name_of_a_keyword_works_and_warns(name, monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    old, new, positional = RENAMED[name]
+    more = {"show": "published"} if name == "table" else {}
+    with pytest.warns(DeprecationWarning, match=f"{name}: the keyword .* is deprecated") as caught:
+        before = public(name)(*positional, **old, **more)
+    assert caught[0].filename == __file__  # the caller's line, not ours
+    assert str(before) == str(public(name)(*positional, **new, **more))
+    with pytest.raises(TypeError, match="which are the same keyword"):
+        public(name)(*positional, **old, **new)
+
+
+@pytest.mark.parametrize(
+    ("name", "positional", "old", "new"),
+    [
+        ("train", ("rhi", "gru"), "compile", "compiled"),
+        ("sweep", ("smoke",), "compile", "compiled"),
+        ("capacity", ("rhi", "gru"), "compile", "compiled"),
+        ("export", (), "format", "output_format"),
+        ("verify", (), "all", "all_runs"),
+    ],
+)
+def test_functions_that_train_or_write_accept_the_earlier_names(name, positional, old, new) -> None:
+    """Seen by a value of the wrong type, which is refused under the name of now."""
+    with (
+        pytest.warns(DeprecationWarning, match=f"{name}: the keyword '{old}' is deprecated"),
+        pytest.raises(ithbit.IthbitError, match=rf"{new} must be .*, got \[\]"),
+    ):
+        public(name)(*positional, **{old: []})
+
+
+@pytest.mark.parametrize("name", sorted(HOMES.keys()))
+def test_no_parameter_has_the_name_of_a_builtin(name) -> None:
+    assert not [each for each in _parameters(public(name)) if hasattr(builtins, each)]
+
+
+@pytest.mark.parametrize("name", sorted(HOMES.keys()))
+def test_every_function_says_what_it_returns(name) -> None:
+    if inspect.isfunction(public(name)):
+        returned = inspect.signature(public(name)).return_annotation
+        assert returned not in (Any, "Any", inspect.Signature.empty)
 
 
 @pytest.mark.parametrize("name", ithbit.__all__)
 def test_another_process_can_have_a_function(name) -> None:
-    """Also if its name is that of a sub-package, which by then is imported."""
     found = ithbit.__getattr__(name)
     assert pickle.loads(pickle.dumps(found)) is found
 
