@@ -10,6 +10,8 @@ from pathlib import Path
 
 from ithbit.store.records import VerificationRecord
 
+_MOST_BYTES = 1 << 30
+
 
 def open_regular(path: str | Path) -> BufferedReader:
     """Open a file to read; raises OSError at once if it is anything else than a regular file."""
@@ -18,6 +20,14 @@ def open_regular(path: str | Path) -> BufferedReader:
         os.close(opened)
         raise OSError(errno.EINVAL, "not a regular file")
     return open(opened, "rb")
+
+
+def read_regular(path: str | Path) -> bytes:
+    """The bytes of a file; raises OSError at once if it is none, or too large to be of a run."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+            raise OSError(errno.EFBIG, f"more than {_MOST_BYTES:,} bytes")
+        return file.read()
 
 
 def is_of(path: str, sha256: str) -> bool | None:
@@ -34,8 +44,7 @@ def has_certificate(folder: str, verified: VerificationRecord) -> bool:
     does of the same run and weights. Whether it holds is for `ithbit check-certificate` to say."""
     proof = verified.found.proof
     try:
-        with open_regular(f"{folder}/proof.json") as file:
-            data = file.read()
+        data = read_regular(f"{folder}/proof.json")
         content = json.loads(data)
     except (OSError, ValueError, RecursionError):
         return False

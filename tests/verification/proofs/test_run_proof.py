@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +18,13 @@ from ithbit.errors import SpecError
 from ithbit.store.folder import keep_verification
 from ithbit.store.reading import read_verification
 from ithbit.store.records import SECOND, Proof, VerificationRecord
-from ithbit.theory.certificate_file import CertificateError
+from ithbit.theory.certificate_file import CannotReadError, CertificateError
 from ithbit.verification.input_search import margins
 from ithbit.verification.proofs.branch_and_bound import read_part
 from ithbit.verification.proofs.certificate import weights_of
 from ithbit.verification.proofs.interface import bounds_for
 from ithbit.verification.proofs.one_layer import Float32
-from ithbit.verification.proofs.run_proof import attempt, prove_run, tables_of
+from ithbit.verification.proofs.run_proof import attempt, prove_run, standing, tables_of
 from ithbit.verification.run_verification import model_of
 
 
@@ -170,3 +171,25 @@ def test_proofs_say_what_they_came_to() -> None:
     assert "the rest open" in Proof("open", share_closed=0.5).sentence()
     assert "no bounds" in Proof("no bounds").sentence()
     assert "wrong in real" in Proof("refuted", found_at="bits 1, index 1").sentence()
+
+
+@pytest.mark.parametrize("name", ["proof.json", "weights.safetensors", "proof.part.safetensors"])
+@pytest.mark.parametrize("kind", ["a FIFO", "a device"])
+def test_what_is_no_file_is_not_waited_for(name, kind, tmp_path) -> None:
+    folder = copy(folders("rhi_n16_softmax-full_*_s0-*")[0], tmp_path)
+    run, weights = read(folder)
+    (folder / name).unlink(missing_ok=True)
+    if kind == "a FIFO":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).symlink_to("/dev/zero")
+    said: list[str] = []
+    if name == "weights.safetensors":
+        with pytest.raises(CannotReadError, match="not a regular file"):
+            ithbit.check_certificate(folder / "proof.json")
+    elif name == "proof.json":
+        assert standing(run, weights, folder / name, say=said.append) is None
+        assert "proof.json cannot be read and does not count: not a regular file" in said[0]
+    else:
+        with pytest.raises(CertificateError, match=r"damaged: .*not a regular file"):
+            read_part(folder / name, "", run.model.n_bits)
