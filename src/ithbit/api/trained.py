@@ -176,8 +176,11 @@ def verify(
                 tries_are_new = record != before
                 # If the record is damaged, a proof beside it still counts.
                 time_left = seconds if prove else 0.0
-                if (damage and (folder / "proof.json").exists()) or (
-                    prove and (again or may_be_proved(record, seconds))
+                proof = found.proof if found is not None and found.verdict == "refuted" else None
+                if (
+                    (damage and (folder / "proof.json").exists())
+                    or (proof is not None and proof.verdict is not None)  # which may be forged
+                    or (prove and (again or may_be_proved(record, seconds)))
                 ):
                     from ithbit.verification.proofs.run_proof import prove_run
 

@@ -420,14 +420,15 @@ def test_a_certificate_that_could_not_be_written_is_sought_again(tmp_path, monke
     assert (folder / "proof.json").exists()
 
 
-def test_a_refuted_run_keeps_no_proof_that_does_not_hold(tmp_path) -> None:
+@pytest.mark.parametrize("prove", [True, False])
+def test_a_refuted_run_keeps_no_proof_that_does_not_hold(tmp_path, prove) -> None:
     folder = made(tmp_path, wrong=True)
     verify(folder)
     record = record_of(folder)
     assert record.found.verdict == "refuted"
     claimed = Proof("proved", least_margin=2.0, leaves=8, checked=SECOND)
     keep_verification(folder, replace(record, found=replace(record.found, proof=claimed)))
-    found = verify(folder, again=True)[0]
+    found = ithbit.verify(folder, prove=prove, device="cpu", store=tmp_path)[0]
     assert found.verdict == "refuted"
     assert "margin at least" not in str(found)
 
