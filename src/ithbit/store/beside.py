@@ -39,6 +39,15 @@ def is_of(path: str, sha256: str) -> bool | None:
         return None
 
 
+def owner(weights: bytes) -> str | None:
+    """The id of the run that a weights file says it is of; None if it says nothing."""
+    size = int.from_bytes(weights[:8], "little")
+    try:
+        return json.loads(weights[8 : 8 + size])["__metadata__"]["run_id"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
 def has_certificate(folder: str, verified: VerificationRecord) -> bool:
     """Whether proof.json is the file that a record says was confirmed, and states what the record
     does of the same run and weights. Whether it holds is for `ithbit check-certificate` to say."""

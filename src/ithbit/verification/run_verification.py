@@ -40,6 +40,7 @@ from ithbit.models.stacked import Params
 from ithbit.models.user_code import explained
 from ithbit.spec import RunSpec, run_from_json
 from ithbit.store import reading
+from ithbit.store.beside import owner
 from ithbit.store.folder import RunFolder, keep_verification
 from ithbit.store.reading import open_regular, read_verification
 from ithbit.store.records import PROVED, Case, Verdict, Verification, VerificationRecord
@@ -180,6 +181,9 @@ def read_run(folder: Path) -> tuple[RunSpec, bytes]:
             f"{folder} has no weights.safetensors that can be read ({error.strerror}), though its "
             "run is finished; restore the file, or move the folder away and train the run again"
         ) from error
+    if owner(weights) not in (None, record["run_id"]):
+        said = f"{folder} has the weights of another run, {owner(weights)!r:.40}; restore the file"
+        raise StoreError(said)
     if (origin := RunFolder(folder.parent, run).layer()) and origin.source:
         learn_recorded(origin.code, origin.source, folder.parent)
     if not run.model.code:  # its code is not run before the model is needed

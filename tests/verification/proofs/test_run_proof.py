@@ -14,14 +14,14 @@ from safetensors.numpy import load, save
 from tests.support.shipped import completions, folders, read
 
 import ithbit
-from ithbit.errors import SpecError
+from ithbit.errors import SpecError, StoreError
 from ithbit.store.folder import keep_verification
 from ithbit.store.reading import read_verification
 from ithbit.store.records import SECOND, Proof, VerificationRecord
-from ithbit.theory.certificate_file import CannotReadError, CertificateError
+from ithbit.theory.certificate_file import CannotReadError, CertificateError, digest
 from ithbit.verification.input_search import margins
 from ithbit.verification.proofs.branch_and_bound import read_part
-from ithbit.verification.proofs.certificate import weights_of
+from ithbit.verification.proofs.certificate import weights_of, write
 from ithbit.verification.proofs.interface import bounds_for
 from ithbit.verification.proofs.one_layer import Float32
 from ithbit.verification.proofs.run_proof import attempt, prove_run, standing, tables_of
@@ -193,3 +193,19 @@ def test_what_is_no_file_is_not_waited_for(name, kind, tmp_path) -> None:
     else:
         with pytest.raises(CertificateError, match=r"damaged: .*not a regular file"):
             read_part(folder / name, "", run.model.n_bits)
+
+
+def test_weights_of_another_run_are_not_taken_for_those_of_this(tmp_path) -> None:
+    """Seeds share all shapes, and so do lengths: only the file says whose weights these are."""
+    folder, other = (folders(f"rhi_n16_softmax-full_*_s{seed}-*")[0] for seed in (0, 1))
+    folder, weights = copy(folder, tmp_path), read(other)[1]
+    (folder / "weights.safetensors").write_bytes(weights)
+    for action in (ithbit.verify, ithbit.load):
+        with pytest.raises(StoreError, match=f"the weights of another run, '{other.name[-12:]}'"):
+            action(folder, store=tmp_path)
+    content = json.loads((other / "proof.json").read_text())
+    content |= {name: getattr(read(folder)[0], name) for name in ("name", "run_id")}
+    content["spec"] = read(folder)[0].to_json()
+    write(folder / "proof.json", content | {"digest": digest(content)})
+    with pytest.raises(CertificateError, match=f"those of another run, '{other.name[-12:]}'"):
+        ithbit.check_certificate(folder / "proof.json")

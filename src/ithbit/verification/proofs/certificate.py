@@ -26,7 +26,7 @@ from safetensors.numpy import load
 from ithbit.display import lower_text
 from ithbit.errors import SpecError
 from ithbit.spec import RunSpec, run_from_json
-from ithbit.store.beside import read_regular
+from ithbit.store.beside import owner, read_regular
 from ithbit.store.records import SECOND
 from ithbit.store.writing import json_bytes, write_whole
 from ithbit.theory.certificate import LONGEST, SPEAKS_OF
@@ -226,6 +226,8 @@ def _confirmed(content: Json, weights: bytes, one_by_one: OneByOne) -> Confirmed
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         said = repr(str(error))
         raise CertificateError(f"its specification cannot be read: {said:.300}") from error
+    if owner(weights) not in (None, run.run_id):
+        raise CertificateError(f"the weights are those of another run, {owner(weights)!r:.40}")
     n = run.model.n_bits
     if n > LONGEST:
         raise CertificateError(f"its n is more than {LONGEST:,}")
