@@ -11,7 +11,8 @@ import polars as pl
 from ithbit.errors import SpecError
 from ithbit.families import family_named, group
 from ithbit.spec import ModelSpec, Protocol, RunSpec
-from ithbit.store.reading import RESULT, WHOSE, State, check_result, check_spec
+from ithbit.store.contradictions import check_result
+from ithbit.store.reading import RESULT, WHOSE, State, check_spec
 from ithbit.store.records import NOT_FINITE, VERDICTS_0_1, Failure, Verdict
 from ithbit.store.schema import ContradictionError, Field, UnreadableError, check, must, schema
 

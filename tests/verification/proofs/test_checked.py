@@ -65,8 +65,9 @@ def untried(folder: Path) -> None:
     found = replace(
         record.found, verdict="not refuted", exhaustive=False, n_wrong=0, counterexample=None
     )
-    worst = replace(found.worst, margin=1.0)
-    keep_verification(folder, replace(record, found=replace(found, worst=worst, wrong_by_index={})))
+    stages = [stage | {"wrong": 0} for stage in found.stages or []]
+    found = replace(found, worst=replace(found.worst, margin=1.0), stages=stages)
+    keep_verification(folder, replace(record, found=replace(found, wrong_by_index={})))
 
 
 def verify(folder: Path, **options) -> ithbit.api.trained.Verifications:
@@ -263,6 +264,8 @@ def test_a_certificate_that_stands_is_taken_and_a_false_one_is_said(tmp_path) ->
 def test_a_proof_of_another_run_with_the_same_weights_does_not_count(tmp_path, other) -> None:
     """Shapes depend neither on n nor on heads: weights may be right at one, and wrong here."""
     folder = made(tmp_path)
+    held = folder / "weights.safetensors"
+    held.write_bytes(save(load(held.read_bytes())))  # which do not say whose they are
     (run, weights), file = read_run(folder), folder / "proof.json"
     proof, _ = attempt(replace(run, model=replace(run.model, **other)), weights, file)
     assert proof.verdict == PROVED
@@ -539,3 +542,26 @@ def test_the_check_of_a_long_input_needs_no_table_of_all_pairs() -> None:
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert held < 64 * 300**2  # one ball, for a pair of tokens
+
+
+@pytest.mark.parametrize(
+    ("changes", "of_proof"),
+    [
+        ({"verdict": "not refuted", "n_wrong": 5}, {}),
+        ({"verdict": "no counterexample found", "n_wrong": 5, "stages": None}, {}),  # of 0.1
+        ({"verdict": "right on all inputs", "wrong_by_index": {"3": 5}}, {}),
+        ({"stages": [{"name": "all inputs", "tried": 64, "wrong": 7, "seconds": 1.0}]}, {}),
+        ({"stages": [{"name": "search", "tried": 64, "wrong": 0, "seconds": 1.0}]}, {}),
+        ({}, {"refused": "it does not hold"}),
+        ({}, {"least_found": -5.0}),
+    ],
+)
+def test_a_record_that_contradicts_itself_does_not_count(tmp_path, changes, of_proof) -> None:
+    folder = made(tmp_path)
+    assert verify(folder)[0].verdict == PROVED
+    file = folder / "verification.json"
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps(record | changes | {"proof": record["proof"] | of_proof}))
+    assert read_verification(str(folder)) is None
+    file.write_text(json.dumps(record))
+    assert record_of(folder).found.verdict == PROVED
