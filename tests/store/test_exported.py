@@ -1,6 +1,7 @@
 """An export read back is its store, in either format; what is damaged or foreign is refused."""
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -171,3 +172,44 @@ def test_histories_of_other_runs_are_refused(tmp_path: Path, mixed_records: Reco
     rows.tail(rows.height - 1).write_parquet(path)
     with pytest.raises(StoreError, match="which is not a run of the table beside it"):
         load_rows(tmp_path).histories()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"verification": "proved"}, "row 1 has verification = 'proved'"),
+        ({"certificate_sha256": "x"}, "row 1 has certificate_sha256 = 'x'"),
+    ],
+)
+def test_only_verdicts_are_verdicts(
+    tmp_path: Path, mixed_records: Records, changes: dict[str, str], reason: str
+) -> None:
+    """A word of the tables is none: *proved* would need no certificate."""
+    rows = mixed_records.rows.filter(status="finished")
+    rows.with_columns(**{k: pl.lit(v) for k, v in changes.items()}).write_csv(tmp_path / "runs.csv")
+    with pytest.raises(StoreError, match=reason):
+        load_rows(tmp_path)
+
+
+def test_what_other_columns_contradict_is_set_aside(tmp_path: Path, mixed_records: Records) -> None:
+    rows = mixed_records.rows.filter(status="finished", settings="paper").head(1)
+    other = "abcdefabcdef"
+    for changes, reason in (
+        ({"settings": "early stop"}, "has settings = 'early stop', but is of others"),
+        ({"learning_rate": 0.5}, "has settings = 'paper', but is of others"),
+        ({"run_id": other, "folder": f"x-{other}"}, "row 2 is the same run as row 1"),
+        ({"status": "failed", "error": "out of memory"}, "max_accuracy = .*status = 'failed'"),
+        ({"status": "unfinished"}, "has max_accuracy = .*, but status = 'unfinished'"),
+    ):
+        changed = rows.with_columns(**{name: pl.lit(value) for name, value in changes.items()})
+        if "run_id" in changes:
+            changed = pl.concat([rows, changed])
+        changed.write_parquet(tmp_path / "runs.parquet")
+        (found,) = load_rows(tmp_path).set_aside
+        assert re.search(reason, found.reason), found.reason
+    verified = {"verification": "right on all inputs", "status": "failed", "max_accuracy": None}
+    rows.with_columns(**{name: pl.lit(value) for name, value in verified.items()}).with_columns(
+        pl.col("max_accuracy").cast(pl.Float64), error=pl.lit("out of memory")
+    ).write_parquet(tmp_path / "runs.parquet")
+    (found,) = load_rows(tmp_path).set_aside
+    assert "verification = 'right on all inputs', but status = 'failed'" in found.reason

@@ -135,6 +135,27 @@ def test_a_protocol_field_that_did_not_exist_yet_has_its_default(tmp_path: Path)
     assert settings() == ["other"]
 
 
+def test_another_spelling_of_a_spec_is_no_other_run(tmp_path: Path) -> None:
+    """A copy whose id was made to fit would count as a run of its own."""
+    folder = write_run(tmp_path, paper_plans()[0])
+    texts = {name: (folder / name).read_text() for name in ("spec.json", "result.json")}
+    for part, name, value in (
+        ("protocol", "examples", "uniform"),
+        ("model", "code", ""),
+        (None, "note", 1),
+    ):
+        spec = json.loads(texts["spec.json"])["spec"]
+        (spec if part is None else spec[part])[name] = value
+        made = {"spec": spec, "run_id": spec_id(spec)}
+        twin = tmp_path / f"{json.loads(texts['spec.json'])['name']}-{made['run_id']}"
+        twin.mkdir()
+        for file, text in texts.items():
+            (twin / file).write_text(json.dumps(json.loads(text) | made))
+        (found,) = (each for each in load_rows(tmp_path).set_aside if each.folder == twin.name)
+        assert found.reason == f"spec.json has another spelling of the spec of {folder.name}"
+    assert load_rows(tmp_path).rows.height == 1
+
+
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_a_users_layer_is_a_run_like_any(tmp_path: Path, form: str) -> None:
     mine = [ModelSpec("lhi", "layers.py:Mine", 8, code=code) for code in ("a" * 12, "b" * 12)]

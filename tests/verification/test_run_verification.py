@@ -252,7 +252,7 @@ def test_words_of_the_first_version_are_read(folder: Path, old: str, new: str) -
         record.pop(name, None)
     record |= {"verdict": old, "exhaustive": new == "right on all inputs"}
     if new != "refuted":
-        record |= {"counterexample": None, "n_wrong": 0}
+        record |= {"counterexample": None, "n_wrong": 0, "wrong_by_index": {}}
         record["worst"]["margin"] = 1.0
     path.write_text(json.dumps(record))
     found = read_verification(str(folder))

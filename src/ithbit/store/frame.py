@@ -18,24 +18,30 @@ run that diverged counts with what it had reached: its `max_accuracy` is over it
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import MISSING, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import polars as pl
 
 from ithbit.display import pluralize
-from ithbit.errors import OutputError, SpecError, StoreError, one_of
-from ithbit.families import family_named, group
-from ithbit.spec import ModelSpec, Protocol
+from ithbit.errors import OutputError, StoreError, one_of
+from ithbit.families import group
+from ithbit.store.exported_rows import (
+    FAILURE,
+    FAILURE_KIND,
+    HEAD,
+    KINDS,
+    MODEL,
+    PROTOCOL,
+    check_exported,
+    settings_of,
+)
 from ithbit.store.reading import (
     RESULT,
     TABLE_FORMATS,
     WHOSE,
-    State,
-    check_result,
-    check_spec,
     in_order,
     is_export,
     read_history,
@@ -47,46 +53,28 @@ from ithbit.store.records import (
     PROVED,
     VERDICTS_0_1,
     Epoch,
-    Failure,
     Proof,
     failure_kind,
 )
-from ithbit.store.schema import ContradictionError, Field, UnreadableError, check, must, schema
+from ithbit.store.schema import ContradictionError, Field, UnreadableError, schema
 from ithbit.store.status import need_runs
 from ithbit.store.writing import in_memory, write_whole
 
-_MODEL, _PROTOCOL, _EPOCH = schema(ModelSpec), schema(Protocol), schema(Epoch)
-_SIZES = ("d_model", "n_heads", "d_ff", "d_state")
-_KINDS: dict[type, Any] = {str: pl.String, int: pl.Int64, float: pl.Float64, bool: pl.Boolean}
-_HEAD = WHOSE | {
-    "folder": must(str),
-    "status": must(str, get_args(State)),
-    "settings": must(str, ("paper", "early stop", "other")),
-    "group": must(str),
-    "seed": must(int),
-}
-_FAILURE_KIND = {"failure_kind": schema(Failure)["kind"]}
-_FAILURE = {
-    "error": schema(Failure)["error"],
-    "failed_epoch": replace(schema(Failure)["epoch"], may_be_null=True),
-    **_FAILURE_KIND,
-}
-
-
+_EPOCH = schema(Epoch)
 # Of the proof that a second implementation confirmed, if one did: without it none counts as such.
 _CHECKED = {"certificate_sha256": schema(Proof)["certificate_sha256"]}
 
 
 def _columns(*parts: Mapping[str, Field]) -> dict[str, Any]:
     """The polars type of each field; a value that is not plain is kept as JSON text."""
-    return {name: _KINDS.get(f.kind, pl.String) for part in parts for name, f in part.items()}
+    return {name: KINDS.get(f.kind, pl.String) for part in parts for name, f in part.items()}
 
 
 COLUMNS: dict[str, Any] = {
-    **_columns(_HEAD, _MODEL, RESULT),
+    **_columns(HEAD, MODEL, RESULT),
     "verification": pl.String,  # the verdict of `ithbit verify`, null if it was not run
     **_columns(_CHECKED),
-    **_columns(_FAILURE, _PROTOCOL),
+    **_columns(FAILURE, PROTOCOL),
 }
 HISTORY_COLUMNS: dict[str, Any] = _columns(WHOSE, _EPOCH)
 _UNCHECKED = (pl.col("verification") == PROVED) & (pl.col("certificate_sha256").fill_null("") == "")
@@ -197,18 +185,18 @@ def _row(folder: str, path: str) -> dict[str, Any]:
     """The row of one run folder: its result, else its failure, else its spec."""
     state, record = read_run(path)
     spec = record["spec"]
-    model = _values(spec["model"], _MODEL)
+    model = _values(spec["model"], MODEL)
     row = {
         "run_id": record["run_id"],
         "name": record["name"],
         "folder": folder,
         "status": state,
-        "settings": _settings(spec["model"], spec["protocol"]),
+        "settings": settings_of(spec["model"], spec["protocol"]),
         "group": group(model["task"], model["family"], model["n_layers"]),
         "seed": spec["seed"],
         "certificate_sha256": "",
         **model,
-        **_values(spec["protocol"], _PROTOCOL),
+        **_values(spec["protocol"], PROTOCOL),
     }
     if state == "finished":
         verified = read_verification(path)
@@ -229,31 +217,25 @@ def _values(data: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str, A
     values = {}
     for name, field in wanted.items():
         value = data.get(name, None if field.default is MISSING else field.default)
-        plain = value is None or field.kind in _KINDS
+        plain = value is None or field.kind in KINDS
         values[name] = value if plain else json.dumps(value, sort_keys=True)
     return values
 
 
-def _settings(model: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
-    # A field that the record lacks did not exist yet: its default applies.
-    differing = {n for n in protocol if n not in _PROTOCOL or protocol[n] != getattr(Protocol, n)}
-    if model.keys() - _MODEL.keys() or any(model[n] != getattr(ModelSpec, n) for n in _SIZES):
-        return "other"
-    if not differing:
-        return "paper"
-    return "early stop" if differing == {"stop_when_solved"} else "other"
-
-
 def _exported_rows(store: Path, path: Path) -> Records:
     """The rows of an exported table, each checked like a run folder's records."""
-    rows = _read_table(path, COLUMNS, _MODEL | _PROTOCOL | RESULT | _CHECKED | _FAILURE_KIND)
+    rows = _read_table(path, COLUMNS, MODEL | PROTOCOL | RESULT | _CHECKED | FAILURE_KIND)
     known: set[str] = set()
+    runs: dict[str, int] = {}  # the row of each, by the id that its fields give
     kept: list[bool] = []
     kinds: list[str | None] = []
     set_aside = []
     for at, row in enumerate(rows.iter_rows(named=True), 1):
         try:
-            _check_exported(row, f"row {at}")
+            run = check_exported(row, f"row {at}")
+            if row["settings"] != "other" and run.run_id in runs:
+                raise ContradictionError(f"row {at} is the same run as row {runs[run.run_id]}")
+            runs.setdefault(run.run_id, at)
             kept.append(True)
         except ContradictionError as reason:
             set_aside.append(UnreadableRun(row["folder"], str(reason), row["run_id"]))
@@ -277,26 +259,6 @@ def _exported_rows(store: Path, path: Path) -> Records:
     return Records(store, rows, tuple(set_aside), is_export=True)
 
 
-def _check_exported(row: dict[str, Any], where: str) -> None:
-    """Raise `UnreadableError` if a row is not valid, `ContradictionError` if it cannot be true."""
-    check(row, _HEAD | _MODEL, where)
-    try:
-        family_named(row["family"])
-    except SpecError:
-        raise UnreadableError(f"{where} has family = {row['family']!r:.40}") from None
-    if row["group"] != group(row["task"], row["family"], row["n_layers"]):
-        raise UnreadableError(f"{where} has group = {row['group']!r:.40}")
-    run = check_spec(row, row["seed"], row, where)
-    if row["name"] != run.name:
-        raise ContradictionError(f"{where} has the name of another run: {row['name']!r:.80}")
-    if row["status"] == "finished":
-        result = {name: _part(row[name], field) for name, field in RESULT.items()}
-        check(result, RESULT, where)
-        check_result(result, row, where)
-    elif row["status"] == "failed":
-        check(row, _FAILURE, where)
-
-
 def export(records: Records, folder: Path, form: str) -> list[Path]:
     """Write `runs` and `histories` into a folder as Parquet or CSV; return the two paths.
 
@@ -314,7 +276,7 @@ def export(records: Records, folder: Path, form: str) -> list[Path]:
             )
     paths = []
     runs = records.rows
-    runs = runs.drop(name for name in _FAILURE_KIND if runs[name].is_null().all())
+    runs = runs.drop(name for name in FAILURE_KIND if runs[name].is_null().all())
     for name, frame in zip(names, (runs, records.histories()), strict=True):
         write = frame.write_parquet if form == "parquet" else frame.write_csv
         paths.append(write_whole(folder / f"{name}.{form}", in_memory(write)))
@@ -380,13 +342,3 @@ def _parsed(path: Path, texts: pl.Series, kind: Any) -> pl.Series:
         at = int(wrong[0])
         raise StoreError(f"{path}: row {at + 1} has {texts.name} = {texts[at]!r:.40}")
     return values
-
-
-def _part(value: Any, field: Field) -> Any:
-    """The value of JSON text in a row; the text itself if it is not JSON."""
-    if value is None or field.kind in _KINDS:
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value

@@ -12,6 +12,8 @@ from pathlib import Path
 from ithbit.store.records import PROVED, VerificationRecord
 from ithbit.store.schema import UnreadableError
 
+_MOST_BYTES = 1 << 30
+
 
 def open_regular(path: str | Path) -> BufferedReader:
     """Open a file to read; raises OSError at once if it is anything else than a regular file."""
@@ -20,6 +22,23 @@ def open_regular(path: str | Path) -> BufferedReader:
         os.close(opened)
         raise OSError(errno.EINVAL, "not a regular file")
     return open(opened, "rb")
+
+
+def read_regular(path: str | Path) -> bytes:
+    """The bytes of a file; raises OSError at once if it is none, or too large to be of a run."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+            raise OSError(errno.EFBIG, f"more than {_MOST_BYTES:,} bytes")
+        return file.read()
+
+
+def owner(weights: bytes) -> str | None:
+    """The id of the run that a weights file says it is of; None if it says nothing."""
+    size = int.from_bytes(weights[:8], "little")
+    try:
+        return json.loads(weights[8 : 8 + size])["__metadata__"]["run_id"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def sha256_of_file(path: str | Path) -> str | None:
@@ -51,8 +70,7 @@ def _has_certificate(folder: str, record: VerificationRecord) -> bool:
     does of the same run and weights. Whether it holds is for `ithbit check-certificate` to say."""
     proof = record.found.proof
     try:
-        with open_regular(f"{folder}/proof.json") as file:
-            data = file.read()
+        data = read_regular(f"{folder}/proof.json")
         content = json.loads(data)
     except (OSError, ValueError, RecursionError):
         return False

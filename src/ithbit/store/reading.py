@@ -22,18 +22,15 @@ from typing import Any, Literal
 from ithbit.errors import SpecError, StoreError, as_int
 from ithbit.families import family_named, task_named
 from ithbit.spec import ModelSpec, Protocol, RunSpec, spec_id
+from ithbit.store.contradictions import check_result, check_verification
 from ithbit.store.linked_files import check_linked_files, sha256_of_file
 from ithbit.store.linked_files import open_regular as open_regular
 from ithbit.store.records import (
-    BOUNDED,
-    PROVED,
     SCHEMA,
     VERDICTS_0_1,
-    Case,
     Epoch,
     Failure,
     Result,
-    Verification,
     VerificationRecord,
     from_json,
 )
@@ -216,6 +213,9 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
     run = check_spec(model, spec["seed"], protocol, file)
     if record["name"] != run.name:
         raise UnreadableError(f"{file} has the name of another run: {record['name']!r:.80}")
+    is_whole = _is_whole(model, ModelSpec) and _is_whole(protocol, Protocol)
+    if is_whole and run.run_id != record["run_id"]:
+        raise UnreadableError(f"{file} has another spelling of the spec of {run.folder}")
     own = f"{run.name}-{record['run_id']}"
     if os.path.basename(folder) != own:
         exists = os.path.isdir(os.path.join(os.path.dirname(folder), own))
@@ -223,6 +223,12 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
             "which counts; move it out of the store" if exists else "which is not there; rename it"
         )
         raise CopyError(f"it is a copy of {own}, {what}")
+
+
+def _is_whole(part: Data, kind: type) -> bool:
+    """Whether a part of a spec has the fields of this version: no others, and none missing."""
+    needed = {name for name, field in schema(kind).items() if field.must_be}
+    return needed <= part.keys() <= schema(kind).keys()
 
 
 def check_spec(model: Data, seed: int, protocol: Data, where: str) -> RunSpec:
@@ -239,86 +245,6 @@ def check_spec(model: Data, seed: int, protocol: Data, where: str) -> RunSpec:
         return RunSpec(ModelSpec(**known[0]), seed, Protocol(**known[1]))
     except SpecError as error:
         raise ContradictionError(f"{where}: {error}") from None
-
-
-def check_result(result: Data, protocol: Data, where: str) -> None:
-    """Refuse values that contradict each other; `solved` must be what the accuracy says."""
-    solved, ended, epochs = (result[name] for name in ("solved", "stopped_by", "epochs"))
-    best, final = result["max_accuracy"], result["final_accuracy"]
-    first, given = result.get("first_solved_epoch"), protocol.get("max_epochs")
-    most = Protocol.max_epochs if given is None else given
-    tried, wrong = result.get("structured_tried"), result.get("structured_wrong")
-    _raise_first(
-        where,
-        (solved != (best == 1), f"solved = {solved}, but max_accuracy = {best}"),
-        (ended == "solved" and best != 1, f"stopped_by = {ended!r}, but max_accuracy = {best}"),
-        (final > best, f"final_accuracy = {final}, but max_accuracy = {best}"),
-        (epochs > most, f"epochs = {epochs}, but max_epochs = {most}"),
-        (
-            (first is not None) != (best == 1),
-            f"first_solved_epoch = {first}, but max_accuracy = {best}",
-        ),
-        ((first or 0) > epochs, f"first_solved_epoch = {first}, but epochs = {epochs}"),
-        (
-            (wrong or 0) > (tried or 0),
-            f"structured_wrong = {wrong}, but structured_tried = {tried}",
-        ),
-    )
-
-
-def _check_verification(found: Verification, where: str) -> None:
-    """Refuse a verdict that the numbers contradict."""
-    verdict, wrong, case = found.verdict, found.n_wrong, found.counterexample
-    is_proved = verdict in (PROVED, BOUNDED)
-    is_right = is_proved or verdict == "right on all inputs"
-    unrefuted = is_right or verdict == "not refuted"
-    proof = found.proof
-    holds = proof is not None and proof.verdict is not None and (proof.least_margin or 0) > 0
-    _raise_first(
-        where,
-        (
-            (verdict == "refuted") != (case is not None),
-            f"verdict = {verdict!r}, but counterexample = {case}",
-        ),
-        (is_right and wrong > 0, f"verdict = {verdict!r}, but n_wrong = {wrong}"),
-        (
-            is_right and not is_proved and not found.exhaustive,
-            f"verdict = {verdict!r}, but exhaustive = False",
-        ),
-        (is_proved and not holds, f"verdict = {verdict!r}, but proof = {proof}"),
-        (
-            unrefuted and not found.worst.right,
-            f"verdict = {verdict!r}, but worst = {found.worst}",
-        ),
-        (
-            proof is not None and proof.outcome == "refuted" and unrefuted,
-            f"verdict = {verdict!r}, but proof = {proof}",
-        ),
-        (
-            any(not _is_input(each, found.n_bits) for each in (found.worst, case) if each),
-            f"n_bits = {found.n_bits}, but worst = {found.worst}, counterexample = {case}",
-        ),
-        (wrong > found.n_evaluated, f"n_wrong = {wrong}, but n_evaluated = {found.n_evaluated}"),
-        (
-            found.n_inputs.bit_length() != (found.n_bits.bit_length() + found.n_bits)
-            or found.n_inputs != found.n_bits << found.n_bits,
-            f"n_inputs = {found.n_inputs}, but n_bits = {found.n_bits}",
-        ),
-        (
-            found.exhaustive and found.n_evaluated != found.n_inputs,
-            f"exhaustive = True, but n_evaluated = {found.n_evaluated}",
-        ),
-    )
-
-
-def _is_input(case: Case, n_bits: int) -> bool:
-    return len(case.bits) == n_bits and set(case.bits) <= set("01") and case.index <= n_bits
-
-
-def _raise_first(where: str, *denials: tuple[bool, str]) -> None:
-    for is_so, reason in denials:
-        if is_so:
-            raise ContradictionError(f"{where} has {reason}")
 
 
 def read_verification(folder: str) -> VerificationRecord | None:
@@ -354,7 +280,7 @@ def parse_verification(data: dict[str, Any], owner: Data) -> VerificationRecord:
             raise UnreadableError("verification.json belongs to another run")
         data["verdict"] = VERDICTS_0_1.get(str(data.get("verdict")), data.get("verdict"))
         record = read_as(VerificationRecord, data | {"found": data}, "verification.json")
-        _check_verification(record.found, "verification.json")
+        check_verification(record.found, "verification.json")
         wrong = {int(i): as_int("a count", count) for i, count in data["wrong_by_index"].items()}
         _ = record.found.effort, record.found.sentence()  # stages and margins that can be printed
     except (SpecError, ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:

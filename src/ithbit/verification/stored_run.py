@@ -22,7 +22,7 @@ from ithbit.models.recorded_layer import learn_recorded
 from ithbit.spec import RunSpec, run_from_json
 from ithbit.store import reading
 from ithbit.store.folder import RunFolder
-from ithbit.store.linked_files import check_linked_files, open_regular, sha256_of_file
+from ithbit.store.linked_files import check_linked_files, open_regular, owner, sha256_of_file
 from ithbit.store.records import Result, VerificationRecord, from_json
 from ithbit.store.schema import UnreadableError
 from ithbit.store.status import folder_status, need_runs
@@ -87,6 +87,10 @@ class StoredRun:
         """The bytes of the weights file, whose tensors fit the spec; raises `StoreError` if they do
         not. Those of a user's layer are compared when its code is needed, and not before."""
         run, weights = self.spec, self.weights_file
+        if (other := owner(weights)) not in (None, self.record["run_id"]):
+            raise StoreError(
+                f"{self.path} has the weights of another run, {other!r:.40}; restore the file"
+            )
         if (origin := RunFolder(self.path.parent, run).layer()) and origin.source:
             learn_recorded(origin.code, origin.source, self.path.parent)
         if not run.model.code:

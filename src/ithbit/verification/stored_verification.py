@@ -69,7 +69,7 @@ def verify_stored(
         )
         tried = True
     tries_are_new = record != before
-    proved = _wants_proof(stored, record, options, bool(damage))
+    proved = _wants_proof(stored, record, options, tried, bool(damage))
     if proved:
         seconds = options.seconds if options.prove else 0.0
         record = run_proof.prove_run(stored, record, seconds, watch, one_by_one, note)
@@ -89,10 +89,17 @@ def verify_stored(
 
 
 def _wants_proof(
-    stored: StoredRun, record: VerificationRecord, options: VerifyOptions, damaged: bool
+    stored: StoredRun,
+    record: VerificationRecord,
+    options: VerifyOptions,
+    tried: bool,
+    damaged: bool,
 ) -> bool:
     """Whether to prove the run. If its record is damaged, a certificate in the folder counts all
-    the same, and is checked again."""
+    the same, and is checked again; so is one of a run that was tried and refuted now."""
     if damaged and (stored.path / run_proof.FILE).exists():
         return True
+    proof = record.found.proof
+    if tried and record.found.verdict == "refuted" and proof is not None and proof.verdict:
+        return True  # it may be forged
     return options.prove and (options.again or may_be_proved(record, options.seconds))

@@ -4,6 +4,7 @@ finished proofs are never lost, and what lies in files is not believed."""
 import hashlib
 import json
 import shutil
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +17,14 @@ from typer.testing import CliRunner
 import ithbit
 from ithbit.cli import app
 from ithbit.errors import OutputError, StoreError
+from ithbit.spec import ModelSpec
 from ithbit.store.folder import keep_verification
 from ithbit.store.frame import load_rows
 from ithbit.store.reading import read_verification
 from ithbit.store.records import BOUNDED, PROVED, SECOND, Proof, VerificationRecord
 from ithbit.theory.certificate import certify, is_construction
 from ithbit.theory.certificate_file import CertificateError, check_certificate, write_certificate
+from ithbit.theory.trained_blocks import shapes
 from ithbit.verification.checks.one_layer_balls import OneLayer
 from ithbit.verification.proofs import run_proof
 from ithbit.verification.proofs.branch_and_bound import Found, Nodes, read_part, search
@@ -64,8 +67,9 @@ def untried(folder: Path) -> None:
     found = replace(
         record.found, verdict="not refuted", exhaustive=False, n_wrong=0, counterexample=None
     )
-    worst = replace(found.worst, margin=1.0)
-    keep_verification(folder, replace(record, found=replace(found, worst=worst, wrong_by_index={})))
+    stages = [stage | {"wrong": 0} for stage in found.stages or []]
+    found = replace(found, worst=replace(found.worst, margin=1.0), stages=stages)
+    keep_verification(folder, replace(record, found=replace(found, wrong_by_index={})))
 
 
 def verify(folder: Path, **options) -> ithbit.api.trained.Verifications:
@@ -264,6 +268,8 @@ def test_a_certificate_that_stands_is_taken_and_a_false_one_is_said(tmp_path) ->
 def test_a_proof_of_another_run_with_the_same_weights_does_not_count(tmp_path, other) -> None:
     """Shapes depend neither on n nor on heads: weights may be right at one, and wrong here."""
     folder = made(tmp_path)
+    held = folder / "weights.safetensors"
+    held.write_bytes(save(load(held.read_bytes())))  # which do not say whose they are
     stored, file = read_stored_run(folder), folder / "proof.json"
     run, weights = stored.spec, stored.weights
     proof, _ = search_proof(replace(run, model=replace(run.model, **other)), weights, file)
@@ -440,14 +446,15 @@ def test_a_certificate_that_could_not_be_written_is_sought_again(tmp_path, monke
     assert (folder / "proof.json").exists()
 
 
-def test_a_refuted_run_keeps_no_proof_that_does_not_hold(tmp_path) -> None:
+@pytest.mark.parametrize("prove", [True, False])
+def test_a_refuted_run_keeps_no_proof_that_does_not_hold(tmp_path, prove) -> None:
     folder = made(tmp_path, wrong=True)
     verify(folder)
     record = record_of(folder)
     assert record.found.verdict == "refuted"
     claimed = Proof("proved", least_margin=2.0, leaves=8, checked=SECOND)
     keep_verification(folder, replace(record, found=replace(record.found, proof=claimed)))
-    found = verify(folder, again=True)[0]
+    found = ithbit.verify(folder, prove=prove, device="cpu", store=tmp_path)[0]
     assert found.verdict == "refuted"
     assert "margin at least" not in str(found)
 
@@ -546,3 +553,38 @@ def test_bounds_that_are_none_prove_nothing() -> None:
     assert found.outcome == "proved"
     for proved, met in ((np.nan, 2.0), (1.0, np.nan), (3.0, 2.0), (-1.0, 2.0)):
         assert replace(found, least_proved=proved, least_found=met).outcome == "open"
+
+
+def test_the_check_of_a_long_input_needs_no_table_of_all_pairs() -> None:
+    """A file of 32 MB at n = 4,000 made the check take 23 GB."""
+    spec = ModelSpec("rhi", "softmax-full", 300)
+    params = {name: np.zeros(shape) for name, shape in shapes(spec).items()}
+    tracemalloc.start()
+    model = OneLayer(spec, params)
+    assert [len(row) for row in model.weights(7)] == [3 * 300] * spec.n_heads
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < 64 * 300**2  # one ball, for a pair of tokens
+
+
+@pytest.mark.parametrize(
+    ("changes", "of_proof"),
+    [
+        ({"verdict": "not refuted", "n_wrong": 5}, {}),
+        ({"verdict": "no counterexample found", "n_wrong": 5, "stages": None}, {}),  # of 0.1
+        ({"verdict": "right on all inputs", "wrong_by_index": {"3": 5}}, {}),
+        ({"stages": [{"name": "all inputs", "tried": 64, "wrong": 7, "seconds": 1.0}]}, {}),
+        ({"stages": [{"name": "search", "tried": 64, "wrong": 0, "seconds": 1.0}]}, {}),
+        ({}, {"refused": "it does not hold"}),
+        ({}, {"least_found": -5.0}),
+    ],
+)
+def test_a_record_that_contradicts_itself_does_not_count(tmp_path, changes, of_proof) -> None:
+    folder = made(tmp_path)
+    assert verify(folder)[0].verdict == PROVED
+    file = folder / "verification.json"
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps(record | changes | {"proof": record["proof"] | of_proof}))
+    assert read_verification(str(folder)) is None
+    file.write_text(json.dumps(record))
+    assert record_of(folder).found.verdict == PROVED

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +14,21 @@ from safetensors.numpy import load, save
 from tests.support.shipped import completions, folders, read
 
 import ithbit
-from ithbit.errors import SpecError
+from ithbit.errors import SpecError, StoreError
 from ithbit.store.folder import keep_verification
 from ithbit.store.reading import read_verification
 from ithbit.store.records import SECOND, Proof, VerificationRecord
-from ithbit.theory.certificate_file import CertificateError
+from ithbit.theory.certificate_file import CannotReadError, CertificateError, digest
 from ithbit.verification.input_search import margins
 from ithbit.verification.proofs.branch_and_bound import read_part
-from ithbit.verification.proofs.certificate import weights_of
+from ithbit.verification.proofs.certificate import weights_of, write
 from ithbit.verification.proofs.interface import bounds_for
 from ithbit.verification.proofs.one_layer import Float32
-from ithbit.verification.proofs.run_proof import prove_run, search_proof, tables_of
+from ithbit.verification.proofs.run_proof import (
+    prove_run,
+    search_proof,
+    tables_of,
+)
 from ithbit.verification.run_verification import model_of
 from ithbit.verification.stored_run import read_stored_run
 
@@ -171,3 +176,41 @@ def test_proofs_say_what_they_came_to() -> None:
     assert "the rest open" in Proof("open", share_closed=0.5).sentence()
     assert "no bounds" in Proof("no bounds").sentence()
     assert "wrong in real" in Proof("refuted", found_at="bits 1, index 1").sentence()
+
+
+@pytest.mark.parametrize("name", ["proof.json", "weights.safetensors", "proof.part.safetensors"])
+@pytest.mark.parametrize("kind", ["a FIFO", "a device"])
+def test_what_is_no_file_is_not_waited_for(name, kind, tmp_path) -> None:
+    folder = copy(folders("rhi_n16_softmax-full_*_s0-*")[0], tmp_path)
+    run, weights = read(folder)
+    (folder / name).unlink(missing_ok=True)
+    if kind == "a FIFO":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).symlink_to("/dev/zero")
+    said: list[str] = []
+    if name == "weights.safetensors":
+        with pytest.raises(CannotReadError, match="not a regular file"):
+            ithbit.check_certificate(folder / "proof.json")
+    elif name == "proof.json":
+        assert confirm_certificate(run, weights, folder / name, say=said.append) is None
+        assert "proof.json cannot be read and does not count: not a regular file" in said[0]
+    else:
+        with pytest.raises(CertificateError, match=r"damaged: .*not a regular file"):
+            read_part(folder / name, "", run.model.n_bits)
+
+
+def test_weights_of_another_run_are_not_taken_for_those_of_this(tmp_path) -> None:
+    """Seeds share all shapes, and so do lengths: only the file says whose weights these are."""
+    folder, other = (folders(f"rhi_n16_softmax-full_*_s{seed}-*")[0] for seed in (0, 1))
+    folder, weights = copy(folder, tmp_path), read(other)[1]
+    (folder / "weights.safetensors").write_bytes(weights)
+    for action in (ithbit.verify, ithbit.load):
+        with pytest.raises(StoreError, match=f"the weights of another run, '{other.name[-12:]}'"):
+            action(folder, store=tmp_path)
+    content = json.loads((other / "proof.json").read_text())
+    content |= {name: getattr(read(folder)[0], name) for name in ("name", "run_id")}
+    content["spec"] = read(folder)[0].to_json()
+    write(folder / "proof.json", content | {"digest": digest(content)})
+    with pytest.raises(CertificateError, match=f"those of another run, '{other.name[-12:]}'"):
+        ithbit.check_certificate(folder / "proof.json")

@@ -41,17 +41,28 @@ class OneLayer:
             bias, out = self.p["blocks.0.qkv.bias"], self.p["blocks.0.out.weight"]
             part = [[qkv[t, c] + bias[0, c] for c in range(3 * d)] for t in range(3 * n)]
             self.own = [[rows[2 * n + i, c] for c in range(d)] for i in range(n)]
-            # values, head token: what it adds; weights, head index token: how much it weighs
-            self.values, self.weights = [], []
+            # values, head token: what it adds; reads, head: queries and keys that give its weight
+            self.values, self._reads = [], []
+            self._weighed: tuple[int, Any] = (-1, None)
             for h in range(heads):
                 at = range(h * size, (h + 1) * size)
                 values = arb_mat([[row[2 * d + c] for c in at] for row in part])
                 mine = arb_mat([[out[r, c] for c in at] for r in range(d)])
                 self.values.append((values * mine.transpose()).tolist())
                 keys = arb_mat([[row[d + c] for c in at] for row in part])
-                asked = arb_mat([[part[2 * n + i][c] for c in at] for i in range(n)])
-                scores = (asked * keys.transpose() * arb(size).rsqrt()).tolist()
-                self.weights.append([_exps(row) for row in scores])
+                asked = [[part[2 * n + i][c] for c in at] for i in range(n)]
+                self._reads.append((asked, keys.transpose() * arb(size).rsqrt()))
+
+    def weights(self, index: int) -> list[list[Ball]]:
+        """How much each token weighs, head token. For one index at a time: those of all would grow
+        with n², whatever the size of the file."""
+        if self._weighed[0] != index:
+            with ctx.workprec(2 * PRECISION):
+                scores = [
+                    (arb_mat([asked[index]]) * keys).tolist()[0] for asked, keys in self._reads
+                ]
+                self._weighed = index, [_exps(row) for row in scores]
+        return self._weighed[1]
 
     def _token(self, bit: int | None, j: int) -> Balls:
         """The embedded token of a bit at place j, or of query j + 1, as a column."""
@@ -84,7 +95,7 @@ class OneLayer:
 
     def _share(self, index: int, j: int) -> float:
         """The most attention that any head may pay to bit j, roughly."""
-        rows = [[float(w) for w in each[index]] for each in self.weights]
+        rows = [[float(w) for w in each] for each in self.weights(index)]
         return max((row[j] + row[j + self.n]) / sum(row) for row in rows)
 
     def is_wrong(self, index: int, bits: list[int]) -> bool:
@@ -115,7 +126,7 @@ class OneLayer:
         centre = [x + b for x, b in zip(self.own[i], bias, strict=True)]
         G = [[arb(0)] * len(free) for _ in range(d)]
         left = [arb(0)] * d
-        for w, v in zip((each[i] for each in self.weights), self.values, strict=True):
+        for w, v in zip(self.weights(i), self.values, strict=True):
             sure = [j + n * bits[j] for j in range(n) if bits[j] >= 0] + [2 * n + i]
             D, low, high = (sum((w[t] for t in sure), arb(0)) for _ in range(3))
             N = [sum((w[t] * v[t][c] for t in sure), arb(0)) for c in range(d)]

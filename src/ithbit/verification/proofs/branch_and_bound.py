@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ithbit.display import NO_BOUND, lower_percent, lower_text
+from ithbit.store.linked_files import open_regular
 from ithbit.theory.certificate_file import CertificateError
 from ithbit.theory.layers import FloatArray
 from ithbit.verification.proofs.bands import STEP, everything, reached
@@ -218,6 +219,7 @@ def read_part(path: Path, weights_sha256: str, n: int) -> tuple[Found, FloatArra
     if not path.exists():
         return None
     try:
+        open_regular(path).close()  # safetensors would wait for a FIFO
         with safe_open(path, "numpy") as file:
             about = file.metadata() or {}
             if (about.get("format"), about.get("weights_sha256")) != (FORMAT, weights_sha256):

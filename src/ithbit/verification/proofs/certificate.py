@@ -26,6 +26,7 @@ from safetensors.numpy import load
 from ithbit.display import lower_text
 from ithbit.errors import SpecError
 from ithbit.spec import RunSpec, run_from_json
+from ithbit.store.linked_files import owner, read_regular
 from ithbit.store.records import SECOND
 from ithbit.store.writing import json_bytes, write_whole
 from ithbit.theory.certificate import LONGEST, SPEAKS_OF
@@ -181,7 +182,7 @@ def weights_of(weights: bytes) -> Mapping[str, FloatArray]:
 def check_proof(path: Path, content: Json, one_by_one: OneByOne = iter) -> Confirmed:
     """Confirm the proof in a file for the weights next to it; raises `CertificateError`."""
     try:
-        weights = path.with_name("weights.safetensors").read_bytes()
+        weights = read_regular(path.with_name("weights.safetensors"))
     except OSError as error:
         raise CannotReadError(
             f"{path} needs its weights next to it, as weights.safetensors: {error.strerror}"
@@ -225,6 +226,8 @@ def _confirmed(content: Json, weights: bytes, one_by_one: OneByOne) -> Confirmed
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         said = repr(str(error))
         raise CertificateError(f"its specification cannot be read: {said:.300}") from error
+    if owner(weights) not in (None, run.run_id):
+        raise CertificateError(f"the weights are those of another run, {owner(weights)!r:.40}")
     n = run.model.n_bits
     if n > LONGEST:
         raise CertificateError(f"its n is more than {LONGEST:,}")

@@ -22,6 +22,7 @@ from ithbit.errors import OutputError
 from ithbit.models.classifier import token_vectors
 from ithbit.models.stacked import linear
 from ithbit.spec import ModelSpec, RunSpec
+from ithbit.store.linked_files import read_regular
 from ithbit.store.records import SECOND, Case, Proof, VerificationRecord
 from ithbit.store.writing import write_whole
 from ithbit.tasks.tokens import token_table
@@ -109,8 +110,11 @@ def confirm_certificate(
     """What the certificate in a file proves of a run with these weights, confirmed here; None if
     there is none or it does not hold, which `say` gets. What a record has of its search stays."""
     try:
-        data = file.read_bytes()
-    except OSError:
+        data = read_regular(file)
+    except FileNotFoundError:
+        return None
+    except OSError as reason:
+        say(f"{file} cannot be read and does not count: {reason.strerror}")
         return None
     try:
         held = certificate.confirmed_bytes(data, weights, run, one_by_one)
