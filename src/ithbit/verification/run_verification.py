@@ -4,6 +4,9 @@ In order: structured inputs, densities, descent from the least margins, strings 
 descent again (`search.py`); then all inputs, or a search within the budget. The first wrong answer
 ends it, unless all are to be counted.
 
+Compiled code has the plain models check its words: where it differs from them by more than half of
+the least margin, all is tried again with the plain models.
+
 The record is `verification.json` in the run folder. What it says is *observed*: float evaluation of
 the stored weights on the device and in the dtype that it names, input by input. It does not certify
 the real-valued function, and another device may round a margin near 0 to the other side. The
@@ -34,6 +37,7 @@ from ithbit.engine.evaluate import batch_that_fits
 from ithbit.engine.memory import need_memory
 from ithbit.engine.steppers.choice import evaluator_here
 from ithbit.errors import SpecError, StoreError, TooLargeError
+from ithbit.models.classifier import logits as plain_logits
 from ithbit.models.classifier import shapes, with_buffers
 from ithbit.models.recorded_layer import learn_recorded
 from ithbit.models.stacked import Params
@@ -233,11 +237,12 @@ def _stack_of(run: RunSpec, weights: bytes, device: torch.device) -> Params:
     return {name: value.unsqueeze(0).to(device) for name, value in params.items()}
 
 
-def model_of(run: RunSpec, weights: bytes, device: torch.device) -> Model:
-    """The trained model of a run as a function of inputs, in float32."""
+def model_of(run: RunSpec, weights: bytes, device: torch.device, plain: bool = False) -> Model:
+    """The trained model of a run as a function of inputs, in float32; by the plain models if that
+    is asked for."""
     stacked = with_buffers(_stack_of(run, weights, device), run.model, [run.seed])
     table = token_table(run.model.task, run.model.n_bits, device=device)
-    logits, _ = evaluator_here(run.model, stacked, device)
+    logits = plain_logits if plain else evaluator_here(run.model, stacked, device)[0]
 
     def model(bits: Tensor, index: Tensor) -> Tensor:
         size = batch_that_fits(run.model, bits.shape[1], len(index))
@@ -279,9 +284,18 @@ def verified(
         known = [before.found.counterexample or before.found.worst]
     model = model_of(run, weights, device.torch)
     n_bits, where = run.model.n_bits, device.torch
-    found = examine(model, n_bits, where, budget, seed, count=count, always=always, known=known)
-    digest = hashlib.sha256(weights).hexdigest()
+
+    def by(model: Model) -> Verification:
+        return examine(model, n_bits, where, budget, seed, None, count, always, known)
+
+    found, digest = by(model), hashlib.sha256(weights).hexdigest()
     _, path = evaluator_here(run.model, _stack_of(run, weights, where), where)
+    if path == "compiled":
+        plain = model_of(run, weights, where, plain=True)
+        if not input_search.agree(model, plain, found, seed):
+            was, found, path = found, by(plain), "stacked"
+            if was.verdict in _WRONG and found.verdict not in _WRONG:
+                found = replace(found, verdict="unsettled")
     environment = describe_environment(device) | {"path": path}
     fresh = VerificationRecord(
         run.run_id, run.name, digest, "float32", budget, seed, found, environment, count
