@@ -179,7 +179,7 @@ def agree(model: Model, plain: Model, found: Verification, seed: int = 0) -> boo
     else:
         count = min(_COMPARED, max(_COMPARED >> 7, found.n_evaluated >> 6))
         drawn = draw_examples(stream_keys([seed]), n, 0, count, "mixed")
-        around = bits ^ torch.eye(n, dtype=torch.uint8)[: _COMPARED >> 3]
+        around = bits ^ torch.eye(min(n, count), n, dtype=torch.uint8)
         at = torch.cat([index.expand(len(around)), drawn.index[0]])
         more = torch.cat([around, drawn.bits[0]]), at
     bits, index = torch.cat([bits, more[0]]), torch.cat([index, more[1]])
