@@ -207,3 +207,20 @@ def test_a_tiny_state_that_is_kept_is_not_lost() -> None:
     params["blocks.0.ih.weight"][0, :, 0] = torch.tensor([0.0, 1, 1])
     params["head.weight"][...] = 1e9
     same_as_plain(params, spec)
+
+
+@pytest.mark.parametrize("at", [-2.0, -0.75, 0.74, 1.87, 2.11, 2.18])
+def test_gelu_is_right_to_rounding(at) -> None:
+    """Its last digits: a bias takes the others away, and what is left is multiplied by 1e8."""
+    spec = ModelSpec("rhi", "linear-full", 1, 1, d_model=4, n_heads=1, d_ff=1)
+    params = zeros(spec)
+    params["blocks.0.up.bias"][...] = at
+    params["blocks.0.down.weight"][0, 1, 0] = 1e8
+    gelu = torch.nn.functional.gelu(params["blocks.0.up.bias"].double())
+    params["blocks.0.down.bias"][0, 1] = -1e8 * gelu[0, 0]
+    params["head.weight"][0, 0, 1] = 1
+    examples = Examples(torch.tensor([[[0], [1]]], dtype=torch.uint8), torch.ones(1, 2).long())
+    out = raw_logits(params, spec, token_table("rhi", 1), examples)
+    expected, _ = by_plain(params, spec, examples)
+    ulp = 1e8 * 2.0**-23 * max(1, abs(at) / 2)
+    assert (out - expected).abs().max() < ulp / (1 if at > 1 else 2)

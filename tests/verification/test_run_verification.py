@@ -20,7 +20,7 @@ from ithbit.store.reading import read_verification
 from ithbit.store.records import Proof
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
-from ithbit.verification.input_search import Case, Model
+from ithbit.verification.input_search import Case, Model, agree
 from ithbit.verification.record_merging import is_enough, may_be_proved
 from ithbit.verification.run_verification import (
     check_length,
@@ -349,3 +349,36 @@ def test_an_answer_that_was_wrong_before_all_inputs_were_tried_counts() -> None:
     assert found.exhaustive
     assert found.verdict == "unsettled"
     assert found.stages[0]["wrong"] == 1
+
+
+@pytest.mark.parametrize(
+    ("compiled", "plain", "verdict"),
+    [
+        (1.0, None, "refuted"),  # trusted, compiled code would call it right on all inputs
+        (-1.0, 1.0, "unsettled"),
+        (1.0, 2.0, "right on all inputs"),
+        (1.0, 1.4, "right on all inputs"),
+    ],
+)
+def test_compiled_code_does_not_outvote_the_plain_models(
+    folder: Path, monkeypatch, compiled, plain, verdict
+) -> None:
+    """Stand-ins that answer every input with the same margin; None for what was trained."""
+
+    def answers(margin: float):
+        return lambda params, spec, table, examples: margin * (2.0 * examples.answer - 1)
+
+    where = "ithbit.verification.run_verification."
+    monkeypatch.setattr(where + "evaluator_here", lambda *given: (answers(compiled), "compiled"))
+    if plain is not None:
+        monkeypatch.setattr(where + "plain_logits", answers(plain))
+    record = try_inputs(read_stored_run(folder), None, choose_device("cpu"), 1000, 0, False)
+    assert record.found.verdict == verdict
+    assert record.environment["path"] == ("compiled" if plain == 1.4 else "stacked")
+
+
+def test_random_inputs_of_a_long_run_are_compared() -> None:
+    found = verify_model(lookup, 24, CPU, budget=50_000, workers=1)
+    assert agree(lookup, lookup, found)
+    assert not agree(lookup, lambda bits, index: lookup(bits, index) * torch.nan, found)
+    assert not agree(lookup, lambda *given: lookup(*given) * (1 + given[0][:, 3]), found)

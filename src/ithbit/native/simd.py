@@ -188,6 +188,12 @@ def largest(_: Any, builder: Any, a: Any, b: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
+@_made(vector, vector, vector, vector, vector)
+def where_less(_: Any, builder: Any, a: Any, b: Any, x: Any, y: Any) -> Any:
+    """x where a < b, else y; also y if either is NaN."""
+    return builder.select(builder.fcmp_ordered("<", a, b), x, y)
+
+
 @_made(types.float32, vector)
 def total(_: Any, builder: Any, x: Any) -> Any:
     """The sum of the lanes, by repeated halving."""
@@ -214,9 +220,12 @@ _ONE, _TWO, _HALF = _F(1), _F(2), _F(0.5)
 _E2, _E3, _E4, _E5, _E6, _E7 = (_F(1 / k) for k in (2, 6, 24, 120, 720, 5040))
 _ROOT_HALF, _ROOT_PI = _F(0.5**0.5), _F((2 * np.pi) ** -0.5)
 _FAR = _F(40.0)  # tanh of half of it is 1
-# Error function to 1.5e-7: Abramowitz and Stegun, formula 7.1.26.
-_P, _A1, _A2 = _F(0.3275911), _F(0.254829592), _F(-0.284496736)
-_A3, _A4, _A5 = _F(1.421413741), _F(-1.453152027), _F(1.061405429)
+# erfc(z) e^z^2 = t (A1 + ... + A5 t^4), t = 1 / (1 + z / 2), to 2.2e-9 e^z^2 for z above 0.88.
+_A1, _A2, _A3 = _F(0.27507633), _F(0.34512241), _F(0.02205554)
+_A4, _A5, _CUT = _F(0.56452998), _F(-0.20681921), _F(0.92)
+# erf(z) = z + z (B0 + ... + B5 z^10) below, to rounding.
+_B5, _B4, _B3 = _F(-5.96761703e-4), _F(4.99119423e-3), _F(-2.67681349e-2)
+_B2, _B1, _B0 = _F(1.12819925e-1), _F(-3.76125336e-1), _F(1.28379166e-1)
 _L3, _L5, _L7, _L9, _L11, _L13 = (_F(1 / k) for k in (3, 5, 7, 9, 11, 13))
 
 
@@ -277,14 +286,18 @@ def softplus(x: Any) -> Any:
 
 @inline
 def normal(x: Any) -> tuple[Any, Any]:
-    """The normal distribution's probability up to x, and its density there."""
+    """The normal distribution's probability up to x, and its density there.
+
+    To rounding: a feed-forward part may multiply by any number what is left of a difference.
+    """
     density = exp(x * x * splat(-_HALF))  # still to be scaled
-    size = largest(x, zero() - x)
-    t = splat(_ONE) / fma(splat(_P * _ROOT_HALF), size, splat(_ONE))
+    z = largest(x, zero() - x) * splat(_ROOT_HALF)
+    t = splat(_ONE) / fma(splat(_HALF), z, splat(_ONE))
     y = fma(fma(splat(_A5), t, splat(_A4)), t, splat(_A3))
     y = fma(fma(y, t, splat(_A2)), t, splat(_A1)) * t
-    upper = y * density * splat(_HALF)  # beyond |x|
-    # For negative x it is that, else 1 minus that: sign(x) (1/2 - upper) + 1/2.
-    inner = splat(_HALF) - upper
-    signed = signed_like(inner, x)
-    return signed + splat(_HALF), density * splat(_ROOT_PI)
+    far = splat(_ONE) - y * density
+    s = z * z
+    y = fma(fma(fma(splat(_B5), s, splat(_B4)), s, splat(_B3)), s, splat(_B2))
+    y = fma(fma(y, s, splat(_B1)), s, splat(_B0))
+    erf = signed_like(where_less(z, splat(_CUT), fma(y, z, z), far), x)
+    return fma(erf, splat(_HALF), splat(_HALF)), density * splat(_ROOT_PI)

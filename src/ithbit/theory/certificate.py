@@ -143,7 +143,8 @@ class Certificate(Printable):
 
     def to_json(self) -> dict[str, Any]:
         """The claim without the weights, and what was observed of float runs."""
-        return self.summary() | {"float_execution": observed(self.solution)}
+        seen = observed(self.solution, is_construction(self.solution))
+        return self.summary() | {"float_execution": seen}
 
     def render(self) -> Iterator[Any]:
         """The claim, what it rests on, and what was observed in float runs: *certified* is proved
@@ -168,11 +169,11 @@ class Certificate(Printable):
         if every is not None:
             ran = f"all {self.inputs} inputs run one by one"
             table.add_row("enumerated", f"{ran}, smallest margin {every:.9g} (observed)")
+        is_ours = is_construction(solution)
         for run in float_runs(solution):
-            safe = safe_n(solution, run.dtype)
+            safe = safe_n(solution, run.dtype) if is_ours else None
             reach = "" if safe is None else f"; in separate runs {safe.sentence()}"
             table.add_row(run.dtype, f"{run.sentence()}{reach} (observed)")
-        is_ours = is_construction(solution)
         if always := for_every_n(solution):
             least = f"{always.margin} by closed form"
             if isinstance(always.margin, float):

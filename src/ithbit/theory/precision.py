@@ -78,7 +78,8 @@ class FloatRun:
 
 
 def safe_n(solution: AnySolution, dtype: str) -> Safe | None:
-    """Up to which n runs in this type were right; None for weights that were not measured."""
+    """Up to which n runs of a construction in this type were right; None if it was not measured.
+    It goes by the name of the variant: weights that only bear it were not measured either."""
     key = solution.variant
     if isinstance(solution, TrainedSolution):
         key = f"trained {FAMILIES[solution.family].kind}" if solution.width == 16 else ""
@@ -117,11 +118,12 @@ def every_input(solution: AnySolution) -> float | None:
     return smallest_margin(solution) if solution.n_bits <= 10 else None
 
 
-def observed(solution: AnySolution) -> dict[str, Any]:
-    """What was seen of float execution, per type, as plain JSON values.
+def observed(solution: AnySolution, is_ours: bool) -> dict[str, Any]:
+    """What was seen of float execution, per type, as plain JSON values; at other n only if these
+    are the weights of a construction.
 
     >>> from ithbit.theory.constructions import construct
-    >>> observed(construct("lhi", "rnn", 8))["float32"]["right_up_to_n"]
+    >>> observed(construct("lhi", "rnn", 8), True)["float32"]["right_up_to_n"]
     2880
     """
     seen: dict[str, Any] = {"kind": "observed, not certified"}
@@ -129,7 +131,7 @@ def observed(solution: AnySolution) -> dict[str, Any]:
     if every is not None:
         seen["every_input"] = {"inputs_run": n << n, "smallest_margin": finite(every)}
     for run in float_runs(solution):
-        safe = safe_n(solution, run.dtype)
+        safe = safe_n(solution, run.dtype) if is_ours else None
         seen[run.dtype] = {
             "inputs_run": run.inputs,
             "wrong": run.wrong,

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ithbit.engine.device import one_thread
-from ithbit.store.records import Case
+from ithbit.store.records import Case, Verification
 from ithbit.tasks.margins import margin_of
 from ithbit.tasks.sampling import draw_densities, draw_examples, stream_keys
 from ithbit.tasks.structured import every_index, plain_strings, two_bit_strings
@@ -39,6 +39,7 @@ _CPU_CHUNK = 2048  # what fits the caches of a core; larger is slower
 _CUDA_CHUNK = 65536
 _BATCH = 1 << 12  # inputs tried at once, before looking for a wrong one; a GPU takes more
 _CUDA_BATCH = 1 << 16
+_COMPARED_ALL, _COMPARED = 1 << 14, 1 << 11  # inputs on which two evaluators are compared
 _STARTS = 64  # of the descent
 _RANDOM_SHARE = 4  # one in so many tries of the search is random, the others descend
 _RESTARTS = 64  # of the search, at least; every index has at least one
@@ -157,6 +158,37 @@ def evaluate_singly(model: Model, cases: list[Case], device: torch.device) -> li
     values = [float(margins(model(bits, index), bits, index)) for bits, index in inputs]
     again = [_case(case.bits, case.index, m) for case, m in zip(cases, values, strict=True)]
     return sorted(again, key=margin_key)
+
+
+@torch.no_grad()
+def agree(model: Model, plain: Model, found: Verification, seed: int = 0) -> bool:
+    """Whether the plain models say the same on a CPU: of a counterexample that it is wrong, else of
+    every logit what `model` says, to within half of the least margin. Tried are the input of least
+    margin, its neighbours and random inputs, or all of them if they are few.
+
+    Both round: with weights that make much of the last digits, either may be far from the other.
+    """
+    cpu, n = torch.device("cpu"), found.n_bits
+    if found.counterexample is not None:
+        return not evaluate_singly(plain, [found.counterexample], cpu)[0].right
+    if found.verdict == "unsettled":
+        return True
+    bits, index = tensors([found.worst], cpu)
+    if found.n_inputs <= _COMPARED_ALL:
+        number = torch.arange(found.n_inputs)
+        more = (number[:, None] // n >> torch.arange(n) & 1).to(torch.uint8), number % n + 1
+    else:
+        count = min(_COMPARED, max(_COMPARED >> 7, found.n_evaluated >> 6))
+        drawn = draw_examples(stream_keys([seed]), n, 0, count, "mixed")
+        around = bits ^ torch.eye(min(n, count), n, dtype=torch.uint8)
+        at = torch.cat([index.expand(len(around)), drawn.index[0]])
+        more = torch.cat([around, drawn.bits[0]]), at
+    bits, index = torch.cat([bits, more[0]]), torch.cat([index, more[1]])
+    with one_thread():
+        pairs = zip(bits.split(_CPU_CHUNK), index.split(_CPU_CHUNK), strict=True)
+        least = margin_key(found.worst)
+        near = (2 * (model(*pair) - plain(*pair)).abs() <= least for pair in pairs)
+        return all(bool(each.all()) for each in near)
 
 
 def _batch(device: torch.device) -> int:

@@ -4,6 +4,9 @@ In order: structured inputs, densities, descent from the least margins, strings 
 descent again (`input_search.py`); then all inputs, or a search within the budget. The first wrong
 answer ends it, unless all are to be counted.
 
+Compiled code has the plain models check its words: where it differs from them by more than half of
+the least margin, all is tried again with the plain models.
+
 The record is `verification.json` in the run folder. What it says is *observed*: float evaluation of
 the stored weights on the device and in the dtype that it names, input by input. It does not certify
 the real-valued function, and another device may round a margin near 0 to the other side. The
@@ -18,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +30,12 @@ from safetensors.torch import load
 from torch import Tensor
 
 from ithbit.engine.device import Device, describe_environment, usable_cores
-from ithbit.engine.evaluate import batch_that_fits
+from ithbit.engine.evaluate import Logits, batch_that_fits
 from ithbit.engine.memory import need_memory
 from ithbit.engine.steppers import StepperName
 from ithbit.engine.steppers.choice import evaluator_here
 from ithbit.errors import SpecError, TooLargeError
+from ithbit.models.classifier import logits as plain_logits
 from ithbit.models.classifier import with_buffers
 from ithbit.models.stacked import Params
 from ithbit.models.user_code import explained
@@ -167,20 +172,25 @@ def params_of(run: RunSpec, weights: bytes) -> Params:
     return {name: params[name] for name in names}  # safetensors gives them in any order
 
 
-def model_of(run: RunSpec, weights: bytes, device: torch.device) -> Model:
-    """The trained model of a run as a function of inputs, in float32."""
-    return _model_and_code(run, weights, device)[0]
+def model_of(run: RunSpec, weights: bytes, device: torch.device, plain: bool = False) -> Model:
+    """The trained model of a run as a function of inputs, in float32; with `plain`, by the plain
+    models."""
+    return _model_and_code(run, weights, device, plain)[0]
 
 
 def _model_and_code(
-    run: RunSpec, weights: bytes, device: torch.device
+    run: RunSpec, weights: bytes, device: torch.device, plain: bool = False
 ) -> tuple[Model, StepperName]:
     """The trained model of a run, and the code that evaluates it."""
     params = params_of(run, weights)
     stack = {name: value.unsqueeze(0).to(device) for name, value in params.items()}
     stacked = with_buffers(stack, run.model, [run.seed])
     table = token_table(run.model.task, run.model.n_bits, device=device)
-    logits, code = evaluator_here(run.model, stacked, device)
+    code: StepperName
+    logits: Logits
+    logits, code = plain_logits, "stacked"
+    if not plain:
+        logits, code = evaluator_here(run.model, stacked, device)
 
     def model(bits: Tensor, index: Tensor) -> Tensor:
         size = batch_that_fits(run.model, bits.shape[1], len(index))
@@ -223,9 +233,18 @@ def try_inputs(
     if before is not None and before.found.verdict in WRONG:
         known = [before.found.counterexample or before.found.worst]
     model, code = _model_and_code(run, weights, where)
-    found = verify_model(
-        model, run.model.n_bits, where, budget, seed, count=count, always=always, known=known
-    )
+    n_bits = run.model.n_bits
+
+    def verify_by(model: Model) -> Verification:
+        return verify_model(model, n_bits, where, budget, seed, None, count, always, known)
+
+    found = verify_by(model)
+    if code == "compiled":
+        plain = model_of(run, weights, where, plain=True)
+        if not input_search.agree(model, plain, found, seed):
+            was, found, code = found, verify_by(plain), "stacked"
+            if was.verdict in WRONG and found.verdict not in WRONG:
+                found = replace(found, verdict="unsettled")
     environment = describe_environment(device) | {"path": code}
     record = VerificationRecord(
         *(run.run_id, run.name, stored.weights_sha256, "float32", budget, seed),

@@ -25,6 +25,7 @@ from ithbit.verification.proofs.certificate import weights_of, write
 from ithbit.verification.proofs.interface import bounds_for
 from ithbit.verification.proofs.one_layer import Float32
 from ithbit.verification.proofs.run_proof import (
+    confirm_certificate,
     prove_run,
     search_proof,
     tables_of,
