@@ -1,7 +1,6 @@
 """Two records of the same weights, as of a GPU and of this machine: every pair of verdicts."""
 
 from itertools import product
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -76,11 +75,15 @@ def test_once_wrong_never_right() -> None:
 
 @pytest.mark.parametrize("now", VERDICTS)
 @pytest.mark.parametrize("there", VERDICTS)
-def test_what_another_process_stored_meanwhile(tmp_path: Path, monkeypatch, there, now) -> None:
-    where = "ithbit.verification.run_verification.read_verification"
-    for stored, mine in product(records(there)[::3], records(now)[::3]):
-        monkeypatch.setattr(where, lambda folder, stored=stored: stored)
-        both = merge_with_stored(tmp_path, None, mine).found
+def test_what_another_process_stored_meanwhile(there, now) -> None:
+    class Stored:
+        """A run whose folder has this record."""
+
+        def __init__(self, record: Record) -> None:
+            self.read_verification = lambda: record
+
+    for record, mine in product(records(there)[::3], records(now)[::3]):
+        both = merge_with_stored(Stored(record), None, mine).found
         is_wrong = {there, now} & {WRONG, UNSETTLED}
         assert (both.verdict in (WRONG, UNSETTLED)) == bool(is_wrong)
         if not is_wrong and PROVED in (there, now) and now != BOUNDED:  # its certificate is there

@@ -91,9 +91,9 @@ def _run(data: dict[str, Any]) -> ProbedRun:
 def _count(runs: list[ProbedRun]) -> str:
     """Solved runs out of all that could be run (earlier reports also list those that could not),
     and how many ran out of time."""
-    told = [run for run in runs if run.stopped_by != "failed"]
-    short = sum(run.stopped_by == "time" and not run.solved for run in told)
-    found = f"{sum(run.solved for run in told)}/{len(told)}" if told else "none could be run"
+    ended = [run for run in runs if run.stopped_by != "failed"]
+    short = sum(run.stopped_by == "time" and not run.solved for run in ended)
+    found = f"{sum(run.solved for run in ended)}/{len(ended)}" if ended else "none could be run"
     return found + (f" ({short} stopped before their end)" if short else "")
 
 

@@ -95,7 +95,7 @@ def _runs_data(records: Records) -> dict[str, Any]:
         "rows": table,
         "labels": names,
         "colours": {layer_key(*layer): look.colour for layer, look in styles.items()},
-        "told": {text: f", {each}" if each else "" for text, each in words.items()}
+        "settingsText": {text: f", {each}" if each else "" for text, each in words.items()}
         | {"paper": "", "early stop": ""},
         "points": points,
     }

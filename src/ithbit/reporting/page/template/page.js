@@ -2,7 +2,7 @@
 // The list of runs, its curves, and the two switches. Text from records only ever becomes text nodes.
 (() => {
   const PAGE = 100;
-  const TOGETHER = 30; // so many curves can still be told apart
+  const TOGETHER = 30; // so many curves can still be distinguished
   const data = JSON.parse(document.getElementById("data").textContent);
   const at = Object.fromEntries(data.columns.map((name, index) => [name, index]));
   const form = document.getElementById("filters");
@@ -52,7 +52,7 @@
     ["n_parameters", "Parameters", plain, true],
     ["seconds_per_epoch", "s/epoch", fixed(3), true],
     ["standing", "Standing", plain],
-    ["settings", "Settings", (value) => (data.told[value] || "").slice(2) || value],
+    ["settings", "Settings", (value) => (data.settingsText[value] || "").slice(2) || value],
   ].filter(([key]) => key !== "settings" || data.rows.some((row) => !["paper", "early stop"].includes(row[at.settings])));
   let sort = null;
   let descending = false;
@@ -195,16 +195,16 @@
     const lines = rows.map((row) => decode(row[at.curve]));
     // A family has one colour everywhere on the page. Dash and width are those of its settings or,
     // where all settings are the same, of a run.
-    const told = (row) => data.told[row[at.settings]] ?? "";
-    const settings = [...new Set(rows.map(told))];
+    const settingsOf = (row) => data.settingsText[row[at.settings]] ?? "";
+    const settings = [...new Set(rows.map(settingsOf))];
     const stroke = (row, index) => ({
       stroke: data.colours[row[at.family]],
       "stroke-width": ["1.8", "3.2", "0.9"][Math.floor(index / DASHES.length) % 3],
       "stroke-dasharray": DASHES[index % DASHES.length],
     });
     const alike = settings.length === 1;
-    const strokes = rows.map((row, index) => stroke(row, alike ? index % DASHES.length : settings.indexOf(told(row))));
-    const kinds = new Map(rows.map((row, index) => [`${data.labels[row[at.family]]}${told(row)}`, strokes[index]]));
+    const strokes = rows.map((row, index) => stroke(row, alike ? index % DASHES.length : settings.indexOf(settingsOf(row))));
+    const kinds = new Map(rows.map((row, index) => [`${data.labels[row[at.family]]}${settingsOf(row)}`, strokes[index]]));
     const losses = lines.flat().map((point) => point.loss).filter((loss) => loss !== null);
     const low = Math.floor(Math.min(-1, ...losses));
     const high = Math.ceil(Math.max(0, ...losses));
