@@ -91,8 +91,8 @@ MUTATIONS = [
     _one("limits that leave out a string at their end", single_inputs, "limits[:, 0] <= at",
          "limits[:, 0] < at"),
     Mutation("bounds that are NaN are kept as the best", (
-        (interface, "np.where(known, getattr(self, name), unknown)",
-         "np.nan_to_num(getattr(self, name), nan=0.0)"),
+        (interface, "np.where(known, self.lower, -np.inf), np.where(known, self.upper, np.inf)",
+         "np.nan_to_num(self.lower, nan=0.0), np.nan_to_num(self.upper, nan=0.0)"),
         (affine_forms, "if not known.all():", "if False:"),
     )),
     _one("a ratio without its rounding", attention, "count = slack(3 * n)", "count = 0.0"),
