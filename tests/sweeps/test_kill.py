@@ -17,7 +17,7 @@ SWEEP = """
 task = ["rhi", "lhi"]
 family = ["gru", "linear-full", "softmax-causal", "mamba2"]
 layers = [1]
-n = [3]
+n = [4]
 seeds = "0-3"
 [protocol]
 epoch_examples = 4096
