@@ -57,7 +57,9 @@ class VerifiedRun(Printable):
         if self.found is None:
             yield in_one_line(f"on record: {self.folder}: {self.verdict}")
             return
-        by_proof = self.found.method == "proof"
+        by_proof = self.verdict in (PROVED, BOUNDED) or (
+            self.found.method == "proof" and self.verdict in ("refuted", "unsettled")
+        )
         is_old = not (self.proof_is_new if by_proof else self.tries_are_new)
         tries = "tries on record"
         if self.tries_are_new:
