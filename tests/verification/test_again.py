@@ -213,3 +213,14 @@ def test_an_open_proof_does_not_make_all_inputs_new(long: Path) -> None:
     found = ithbit.verify(long, budget=1, prove=True, device="cpu", store=long.parent)
     assert found[0].proof_is_new
     assert str(found).startswith(f"on record: {long.name}: right on all inputs")
+
+
+@pytest.mark.parametrize("prove", [False, True])
+def test_a_summary_says_what_is_on_record(long: Path, prove: bool) -> None:
+    put_a_proof_on_record(long, "proof")
+    ithbit.construct("lhi", "gru", 2, model="trained", out=long.parent)
+    for old in (1, 2):
+        found = ithbit.verify(all_runs=True, prove=prove, device="cpu", store=long.parent)
+        assert [each.found is None for each in found].count(True) == old
+        runs = "1 run" if old == 1 else "2 runs"
+        assert f"\non record, neither tried nor checked now: {runs}\n" in str(found)

@@ -136,4 +136,6 @@ class Verifications(Printable, list[VerifiedRun]):
         for what, counts in self.summary().items():
             rest = ", ".join(f"{count} {each}" for each, count in counts.items() if each != "runs")
             yield f"{what}: {pluralize(counts['runs'], 'run')}" + (f": {rest}" if rest else "")
+        if old := sum(each.found is None for each in self):
+            yield f"on record, neither tried nor checked now: {pluralize(old, 'run')}"
         yield "observed in float32 with the weights at the end of training; proved only if stated"
