@@ -1,9 +1,12 @@
 """Verifying again: what is known of the same weights is never lost; of others nothing counts."""
 
+import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.paths import WEIGHTS
@@ -151,3 +154,94 @@ def test_a_record_of_other_weights_does_not_count(right: Path) -> None:
     assert read_verification(str(right)) is not None
     weights.unlink()  # nothing to compare with
     assert read_verification(str(right)) is not None
+
+
+@pytest.fixture
+def long(tmp_path: Path) -> Path:
+    """The folder of a run with more inputs than are tried, after a short search."""
+    ithbit.construct("lhi", "gru", 20, model="trained", out=tmp_path)
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    verify_run(folder, CPU, 1)
+    return folder
+
+
+def put_all_inputs_on_record(folder: Path, method: str = "all inputs", **changes: Any) -> None:
+    """As if all had been tried, and a proof found, with a larger least margin than there is."""
+    record = on_record(folder)
+    was = record.found
+    stage = {"name": "all inputs", "tried": was.n_inputs, "wrong": 0, "seconds": 88.8}
+    found = replace(
+        was,
+        verdict="right on all inputs",
+        exhaustive=True,
+        n_evaluated=was.n_inputs,
+        worst=replace(was.worst, margin=1e3),
+        seconds=88.8,
+        method=method,
+        stages=[stage],
+    )
+    keep_verification(folder, replace(record, found=replace(found, **changes)))
+
+
+def put_a_proof_on_record(folder: Path, method: str) -> None:
+    record = on_record(folder)
+    whose = {"run_id": record.run_id, "weights_sha256": record.weights_sha256, "margin": 0.5}
+    (folder / "proof.json").write_text(json.dumps(whose))
+    sha = hashlib.sha256((folder / "proof.json").read_bytes()).hexdigest()
+    proof = Proof("proved", 0.5, checked=SECOND, certificate_sha256=sha)
+    put_all_inputs_on_record(folder, method, verdict="proved on all inputs", proof=proof)
+
+
+@pytest.mark.parametrize("method", ["all inputs", "search", "proof"])
+@pytest.mark.parametrize("put", [put_all_inputs_on_record, put_a_proof_on_record])
+def test_a_lower_margin_does_not_make_a_verdict_new(
+    long: Path, put: Callable[[Path, str], None], method: str
+) -> None:
+    """Not all inputs were tried now, and no proof was checked, whatever method is recorded."""
+    put(long, method)
+    verdict = on_record(long).found.verdict
+    found = ithbit.verify(long, budget=1, device="cpu", store=long.parent)
+    assert found[0].is_new
+    assert found[0].verdict == verdict
+    lines = str(found).splitlines()
+    assert all(line.startswith("on record: ") for line in lines), lines
+    assert "88.8" not in str(found)
+
+
+def test_an_open_proof_does_not_make_all_inputs_new(long: Path) -> None:
+    put_all_inputs_on_record(long, "proof")
+    found = ithbit.verify(long, budget=1, prove=True, device="cpu", store=long.parent)
+    assert found[0].proof_is_new
+    assert str(found).startswith(f"on record: {long.name}: right on all inputs")
+
+
+@pytest.mark.parametrize("prove", [False, True])
+def test_a_summary_says_what_is_on_record(long: Path, prove: bool) -> None:
+    put_a_proof_on_record(long, "proof")
+    ithbit.construct("lhi", "gru", 2, model="trained", out=long.parent)
+    for old in (1, 2):
+        found = ithbit.verify(all_runs=True, prove=prove, device="cpu", store=long.parent)
+        assert [each.found is None for each in found].count(True) == old
+        runs = "1 run" if old == 1 else "2 runs"
+        assert f"\non record, neither tried nor checked now: {runs}\n" in str(found)
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        Proof("proved", -5.0, checked=SECOND),
+        Proof("proved", checked=SECOND),
+        Proof("bounded"),
+        Proof("bounded", 0.5, least_found=0.25),
+        Proof("bounded", 0.5, refused="it does not hold"),
+    ],
+)
+def test_more_tries_do_not_raise_a_verdict_to_a_proof_that_is_none(
+    long: Path, proof: Proof
+) -> None:
+    """Next to *not refuted*, what a record says of a proof is compared too."""
+    record = on_record(long)
+    keep_verification(long, replace(record, found=replace(record.found, proof=proof)))
+    (found,) = ithbit.verify(long, budget=5000, device="cpu", store=long.parent)
+    assert found.verdict == on_record(long).found.verdict == "not refuted"
+    assert on_record(long).found.proof is None

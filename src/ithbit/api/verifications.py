@@ -57,7 +57,9 @@ class VerifiedRun(Printable):
         if self.found is None:
             yield in_one_line(f"on record: {self.folder}: {self.verdict}")
             return
-        by_proof = self.found.method == "proof"
+        by_proof = self.verdict in (PROVED, BOUNDED) or (
+            self.found.method == "proof" and self.verdict in ("refuted", "unsettled")
+        )
         is_old = not (self.proof_is_new if by_proof else self.tries_are_new)
         tries = "tries on record"
         if self.tries_are_new:
@@ -134,4 +136,6 @@ class Verifications(Printable, list[VerifiedRun]):
         for what, counts in self.summary().items():
             rest = ", ".join(f"{count} {each}" for each, count in counts.items() if each != "runs")
             yield f"{what}: {pluralize(counts['runs'], 'run')}" + (f": {rest}" if rest else "")
+        if old := sum(each.found is None for each in self):
+            yield f"on record, neither tried nor checked now: {pluralize(old, 'run')}"
         yield "observed in float32 with the weights at the end of training; proved only if stated"

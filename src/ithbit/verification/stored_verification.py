@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ithbit.engine.device import Device
 from ithbit.errors import StoreError
@@ -68,7 +68,7 @@ def verify_stored(
             stored, before, options.device, options.budget, options.seed, options.count
         )
         tried = True
-    tries_are_new = record != before
+    tries_are_new = before is None or _are_other_tries(record, before)
     proved = _wants_proof(stored, record, options, tried, bool(damage))
     if proved:
         seconds = options.seconds if options.prove else 0.0
@@ -86,6 +86,14 @@ def verify_stored(
         note(damage)
     proof_is_new = before is None or record.found.proof != before.found.proof
     return VerifyOutcome(record, tried or proved, is_new, tries_are_new, proof_is_new, not_written)
+
+
+def _are_other_tries(record: VerificationRecord, before: VerificationRecord) -> bool:
+    """Whether a record is of other tries than the one from before. It is not if only its least
+    margin is lower: the verdict is still that of the tries on record."""
+    was = before.found
+    found = replace(record.found, worst=was.worst, counterexample=was.counterexample)
+    return replace(record, found=found) != before
 
 
 def _wants_proof(
