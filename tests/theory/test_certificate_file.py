@@ -117,6 +117,8 @@ def file(tmp_path):
         ({"worst": lambda w: w | {"bits": "10x010"}}, "bits must be a non-empty string of 0 and 1"),
         ({"worst": lambda w: w | {"observed_margin": 0.25}}, "the file says 0.25"),
         ({"worst": lambda w: None}, "the worst input is missing"),
+        ({"float_execution": lambda f: f | {"kind": "certified"}}, "not marked as 'observed"),
+        ({"float_execution": lambda f: "right at every n"}, "not marked as 'observed"),
         (
             {"weights": with_weight(lambda w: w["output"].__setitem__(1, [-1.0]))},
             "the weights give only a margin >= -",

@@ -119,6 +119,20 @@ def test_what_fails_only_alone_is_a_counterexample() -> None:
     assert (found.verdict, found.wrong_by_index) == ("refuted", {2: 1})
 
 
+def test_large_margins_within_rounding_are_evaluated_alone_too() -> None:
+    """As with weights of 1e9: rounding moves margins by 5, and those of one string by 100."""
+
+    def model(bits: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        alone = len(index) == 1
+        margin = 10.0 + bits.sum(1) * 10 + index + (5.0 if alone else 0.0)
+        margin = torch.where((bits.sum(1) == 4) & alone, -48.0, margin)
+        return margin * (2.0 * bits.gather(1, index[:, None] - 1)[:, 0] - 1)
+
+    found = verify_model(model, 4, CPU)
+    assert found.verdict == "refuted"
+    assert found.counterexample == Case("1111", 1, -48.0)
+
+
 def test_beyond_the_budget_nothing_is_called_verified() -> None:
     found = verify_model(lookup, 24, CPU, budget=50_000, workers=1)
     assert (found.verdict, found.exhaustive) == ("not refuted", False)

@@ -141,9 +141,10 @@ def certify(certificate: Any, out: Path | None, as_json: AsJson = False) -> None
 
 @command(theory.check_certificate, progress=True)
 def check(certificate: Any, file: Path, as_json: AsJson = False) -> None:
-    """Exit status: 0 if everything that the file states was confirmed, 1 if not, 2 if the file or
-    the weights cannot be read. For a proof of two layers, which no second implementation can check,
-    0 says that the same bounds give the same again: bounded, not proved."""
+    """Exit status: 0 if everything that the file claims was confirmed, 1 if not, 2 if the file or
+    the weights cannot be read. What it has observed of float runs is not run again. For a proof of
+    two layers, which no second implementation can check, 0 says that the same bounds give the same
+    again: bounded, not proved."""
     if as_json:
         print_or_json(certificate, as_json)
         return

@@ -3,8 +3,9 @@
 The file holds the weights themselves without loss, as float64 numbers in their shortest form, the
 claim (margin, inputs, arithmetic, method) and a digest. The check rebuilds the solution from the
 weights, re-derives the bound with the method the file names, and compares everything the file
-states with what follows from the weights; it trusts nothing but the program that runs it. The
-digest, compared last, catches changes that leave a true claim true.
+claims with what follows from the weights; it trusts nothing but the program that runs it. What was
+observed of float runs is no claim, must be marked so, and is not run again. The digest, compared
+last, catches changes that leave a true claim true.
 """
 
 import hashlib
@@ -24,6 +25,7 @@ from ithbit.store.writing import write_text
 from ithbit.tasks.indexing import Instance
 from ithbit.theory.certificate import FORMAT, METHODS, SLACK, Certificate, certify, shortened
 from ithbit.theory.layers import FloatArray, ReluNet, matrix
+from ithbit.theory.precision import OBSERVED
 from ithbit.theory.solution import AnySolution, Embedding, Layer, Solution, TrainedSolution
 from ithbit.theory.trained_blocks import shapes
 
@@ -176,6 +178,9 @@ def _check(content: Json) -> Certificate:
             raise CertificateError(f"{key} is not what follows from the weights: {shown}")
     if unknown := sorted(content.keys() - {*summary, "float_execution", "weights", "digest"}):
         raise CertificateError(f"it states more than a certificate does: {unknown[0]!r:.80}")
+    seen = content.get("float_execution")
+    if not isinstance(seen, dict) or seen.get("kind") != OBSERVED:
+        raise CertificateError(f"float_execution is not marked as {OBSERVED!r}")
     _check_worst(content.get("worst"), solution)
     if content.get("digest") != digest(content):
         raise CertificateError("the digest does not match the contents: the file was changed")

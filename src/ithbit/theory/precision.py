@@ -16,6 +16,7 @@ from ithbit.tasks.indexing import all_inputs
 from ithbit.theory.layers import Array, FloatArray
 from ithbit.theory.solution import AnySolution, TrainedSolution
 
+OBSERVED = "observed, not certified"  # the mark of float runs in a certificate
 _BUDGET = 3e7  # numbers of attention (or states) that one spot check may compute
 
 
@@ -126,7 +127,7 @@ def observed(solution: AnySolution, is_ours: bool) -> dict[str, Any]:
     >>> observed(construct("lhi", "rnn", 8), True)["float32"]["right_up_to_n"]
     2880
     """
-    seen: dict[str, Any] = {"kind": "observed, not certified"}
+    seen: dict[str, Any] = {"kind": OBSERVED}
     n, every = solution.n_bits, every_input(solution)
     if every is not None:
         seen["every_input"] = {"inputs_run": n << n, "smallest_margin": finite(every)}

@@ -54,6 +54,7 @@ from ithbit.verification.input_search import (
     RefutedError,
     evaluate_singly,
     in_chunks,
+    margin_key,
     tensors,
 )
 from ithbit.verification.record_merging import WRONG, merge_records
@@ -63,6 +64,7 @@ ALWAYS = 1 << 20  # the number of inputs at n = 16; up to here all are tried, wh
 _CUDA_ALWAYS = 22 << 22  # on a GPU up to n = 22
 LONGEST = 14_267  # n · 2^n has 4,300 digits, the longest integer that Python prints by default
 _BATCH = 1 << 17  # up to here, trying all inputs at once is no more work than the likely ones first
+_ROUNDING = 16  # times what the few inputs of least margin move by when alone, others may move
 
 
 def verify_model(
@@ -129,8 +131,7 @@ def verify_model(
         except RefutedError:
             most = MOST_CONFIRMED
         tally = evaluate.tally
-        near = [case for case in tally.least if case.margin is None or case.margin < NEAR]
-        cases = evaluate_singly(model, near[:most] or tally.least[:1], device)
+        cases = _evaluate_near(model, tally.least[:most], device)
     failing = [case for case in cases if not case.right]
     exhaustive = tally.n_evaluated == n_inputs and stages[-1]["name"] == "all inputs"
     verdict: Verdict = "right on all inputs" if exhaustive else "not refuted"
@@ -153,6 +154,18 @@ def verify_model(
         stages[-1]["name"],
         stages,
     )
+
+
+def _evaluate_near(model: Model, least: list[Case], device: torch.device) -> list[Case]:
+    """Inputs near a margin of 0 (the first few anyway), one by one; least margin first. If logits
+    are large, rounding is too, so it is measured: how far the first few are from their batch."""
+    few = evaluate_singly(model, least[:MOST_CONFIRMED], device)
+    alone = {(case.bits, case.index): case.margin for case in few}
+    pairs = [(case.margin, alone[case.bits, case.index]) for case in least[:MOST_CONFIRMED]]
+    moved = max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
+    near = max(NEAR, _ROUNDING * moved)
+    more = [case for case in least[MOST_CONFIRMED:] if margin_key(case) < near]
+    return sorted([*few, *evaluate_singly(model, more, device)], key=margin_key)
 
 
 def _try_everything(evaluate: InputEvaluator, n_bits: int) -> None:
