@@ -224,3 +224,24 @@ def test_a_summary_says_what_is_on_record(long: Path, prove: bool) -> None:
         assert [each.found is None for each in found].count(True) == old
         runs = "1 run" if old == 1 else "2 runs"
         assert f"\non record, neither tried nor checked now: {runs}\n" in str(found)
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        Proof("proved", -5.0, checked=SECOND),
+        Proof("proved", checked=SECOND),
+        Proof("bounded"),
+        Proof("bounded", 0.5, least_found=0.25),
+        Proof("bounded", 0.5, refused="it does not hold"),
+    ],
+)
+def test_more_tries_do_not_raise_a_verdict_to_a_proof_that_is_none(
+    long: Path, proof: Proof
+) -> None:
+    """Next to *not refuted*, what a record says of a proof is compared too."""
+    record = on_record(long)
+    keep_verification(long, replace(record, found=replace(record.found, proof=proof)))
+    (found,) = ithbit.verify(long, budget=5000, device="cpu", store=long.parent)
+    assert found.verdict == on_record(long).found.verdict == "not refuted"
+    assert on_record(long).found.proof is None

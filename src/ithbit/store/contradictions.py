@@ -42,6 +42,7 @@ def check_verification(found: Verification, where: str) -> None:
     is_right = is_proved or verdict == "right on all inputs"
     unrefuted = is_right or verdict == "not refuted"
     proof = found.proof
+    claims = is_proved or (unrefuted and proof is not None and proof.verdict is not None)
     holds = proof is not None and proof.verdict is not None and _is_bound(proof)
     stages = found.stages or []
     wrong_too = any(found.wrong_by_index.values()) or any(stage["wrong"] for stage in stages)
@@ -61,7 +62,7 @@ def check_verification(found: Verification, where: str) -> None:
             is_right and not is_proved and not found.exhaustive,
             f"verdict = {verdict!r}, but exhaustive = False",
         ),
-        (is_proved and not holds, f"verdict = {verdict!r}, but proof = {proof}"),
+        (claims and not holds, f"verdict = {verdict!r}, but proof = {proof}"),
         (
             unrefuted and not found.worst.right,
             f"verdict = {verdict!r}, but worst = {found.worst}",
