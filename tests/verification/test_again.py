@@ -203,6 +203,7 @@ def test_a_lower_margin_does_not_make_a_verdict_new(
     found = ithbit.verify(long, budget=1, device="cpu", store=long.parent)
     assert found[0].is_new
     assert found[0].verdict == verdict
+    assert found[0].to_json()["on_record"]
     lines = str(found).splitlines()
     assert all(line.startswith("on record: ") for line in lines), lines
     assert "88.8" not in str(found)
@@ -221,7 +222,7 @@ def test_a_summary_says_what_is_on_record(long: Path, prove: bool) -> None:
     ithbit.construct("lhi", "gru", 2, model="trained", out=long.parent)
     for old in (1, 2):
         found = ithbit.verify(all_runs=True, prove=prove, device="cpu", store=long.parent)
-        assert [each.found is None for each in found].count(True) == old
+        assert [run["on_record"] for run in found.to_json()["runs"]].count(True) == old
         runs = "1 run" if old == 1 else "2 runs"
         assert f"\non record, neither tried nor checked now: {runs}\n" in str(found)
 

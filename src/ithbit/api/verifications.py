@@ -50,17 +50,28 @@ class VerifiedRun(Printable):
         """Whether a run that counts as solved is refuted."""
         return self.solved and self.verdict == "refuted"
 
+    @property
+    def by_proof(self) -> bool:
+        """Whether the verdict is that of a proof, or of an input that the search for one found."""
+        if self.verdict in (PROVED, BOUNDED):
+            return True
+        return self.record.get("method") == "proof" and self.verdict in ("refuted", "unsettled")
+
+    @property
+    def on_record(self) -> bool:
+        """Whether the verdict is that of the record, and not of what was tried or proved now."""
+        is_new = self.proof_is_new if self.by_proof else self.tries_are_new
+        return self.found is None or not is_new
+
     def to_json(self) -> dict[str, Any]:
-        return self.record | {"solved": self.solved, "final": self.final}
+        more = {"solved": self.solved, "final": self.final, "on_record": self.on_record}
+        return self.record | more
 
     def render(self) -> Iterator[str]:
         if self.found is None:
             yield in_one_line(f"on record: {self.folder}: {self.verdict}")
             return
-        by_proof = self.verdict in (PROVED, BOUNDED) or (
-            self.found.method == "proof" and self.verdict in ("refuted", "unsettled")
-        )
-        is_old = not (self.proof_is_new if by_proof else self.tries_are_new)
+        is_old = self.on_record
         tries = "tries on record"
         if self.tries_are_new:
             tries = f"tried in {self.found.seconds:.1f} s"
@@ -74,7 +85,7 @@ class VerifiedRun(Printable):
             wrong = sorted(self.found.wrong_by_index.items())
             yield "  wrong by index: " + ", ".join(f"{i}: {count:,}" for i, count in wrong)
         proof = self.found.proof
-        if proof is not None and not (by_proof and proof.verdict):
+        if proof is not None and not (self.by_proof and proof.verdict):
             old = "" if self.proof_is_new else " on record"
             word = "bounded (unchecked): " if proof.verdict == BOUNDED else ""
             yield f"  proof{old}: {word}{in_one_line(proof.sentence())}"
