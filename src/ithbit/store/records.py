@@ -254,8 +254,8 @@ class Verification:
     has confirmed, where not all inputs were tried. *right on all inputs*: every input was tried.
     *refuted*: the counterexample is answered wrong, in its batch and alone. *not refuted*: the
     search found nothing, which proves nothing. *unsettled*: inputs were answered wrong in a batch
-    and right alone, or wrong before (on another device) and right now, so their margins are within
-    rounding of 0.
+    and right alone, or wrong before (on another device, or by compiled code) and right now, so
+    their margins are within rounding of 0.
     """
 
     verdict: Verdict
@@ -319,7 +319,8 @@ class Verification:
         if self.proof is not None and self.proof.outcome == "refuted":
             return f"{self.proof.sentence()}, right in float32, {least}"
         if not self.n_wrong:
-            return f"an input that was answered wrong before is answered right now, {least}"
+            by = "before or by compiled code"
+            return f"an input that was answered wrong {by} is answered right now, {least}"
         return f"{self.n_wrong:,} inputs wrong in a batch and right alone, {least}"
 
 
